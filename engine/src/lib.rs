@@ -1,0 +1,3 @@
+//! An embedded, event-sourced state engine for AI agents.
+
+pub mod log;

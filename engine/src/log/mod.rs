@@ -1,0 +1,3 @@
+//! The log: segment files, and the only place that opens them.
+
+pub mod storage;

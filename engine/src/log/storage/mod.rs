@@ -1,0 +1,129 @@
+//! The seam between the log and the file system.
+//!
+//! Everything the engine does to a disk goes through [`Storage`] and [`StorageFile`]; the code above them is
+//! the same for every backend. [`FileStorage`] writes with plain positioned writes; `MemoryStorage` (feature
+//! `testkit`) keeps everything in memory and can lose, tear and refuse what a real disk may lose, tear and
+//! refuse.
+//!
+//! # What a backend promises
+//!
+//! 1. A write that returned is seen by every later read of the same file, also through other handles.
+//! 2. [`StorageFile::sync_data`] makes the file's bytes and length durable, not its name.
+//! 3. [`Storage::sync_dir`] makes the names in one folder durable.
+//! 4. A rename within one folder is atomic: after a crash the old names or the new one stand, never neither.
+//! 5. No call follows a symbolic link in the last component of the path that it is given.
+//! 6. A file created with `allocate_bytes` has that length, reads as zeros, and writing below that length
+//!    never fails for want of space.
+
+use std::fmt::Debug;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use uuid::Uuid;
+
+mod file;
+#[cfg(feature = "testkit")]
+mod memory;
+
+pub use file::FileStorage;
+#[cfg(feature = "testkit")]
+pub use memory::{CrashKind, Fault, MemoryStorage};
+
+/// What a file is opened for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Reading only.
+    Read,
+    /// Reading and writing.
+    Write,
+}
+
+/// What stands behind a name in a folder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EntryKind {
+    /// A regular file.
+    File,
+    /// A folder.
+    Folder,
+    /// Anything else: a link, a socket, a device. The engine never opens it.
+    Other,
+}
+
+/// One name in a folder. A name that is not valid UTF-8 is shown with replacement characters; the engine
+/// never made it and never opens it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The last component of the path.
+    pub name: String,
+    /// What stands behind the name; links are not followed.
+    pub kind: EntryKind,
+    /// Length in bytes of a regular file, 0 otherwise.
+    pub len: u64,
+}
+
+/// A held lock; dropping it lets go.
+pub trait HeldLock: Send + Sync + Debug {}
+
+/// The calls that the engine makes on a file system.
+pub trait Storage: Send + Sync + Debug {
+    /// Makes a folder and the folders above it; one that exists is no error.
+    fn create_dir_all(&self, path: &Path) -> io::Result<()>;
+
+    /// The names in a folder, sorted by name.
+    fn list(&self, dir: &Path) -> io::Result<Vec<Entry>>;
+
+    /// What stands at a path, without following a link; `None` if nothing does.
+    fn entry(&self, path: &Path) -> io::Result<Option<Entry>>;
+
+    /// Makes a new file whose space is really allocated; an existing name is [`io::ErrorKind::AlreadyExists`].
+    /// Where allocation fails nothing is left behind.
+    fn create(&self, path: &Path, allocate_bytes: u64) -> io::Result<Arc<dyn StorageFile>>;
+
+    /// Opens an existing regular file. A link, or anything that is not a regular file, is
+    /// [`io::ErrorKind::InvalidInput`].
+    fn open(&self, path: &Path, access: Access) -> io::Result<Arc<dyn StorageFile>>;
+
+    /// Renames a file within one folder, replacing what stood there.
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+
+    /// Gives a file a second name. [`io::ErrorKind::CrossesDevices`] where that cannot be.
+    fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()>;
+
+    /// Takes a name away.
+    fn remove_file(&self, path: &Path) -> io::Result<()>;
+
+    /// Takes a folder and all in it away, without following links.
+    fn remove_dir_all(&self, path: &Path) -> io::Result<()>;
+
+    /// Makes the names in a folder durable.
+    fn sync_dir(&self, path: &Path) -> io::Result<()>;
+
+    /// The identity of the machine's present boot; `None` where the machine does not tell.
+    fn boot_id(&self) -> Option<Uuid>;
+
+    /// Takes an exclusive lock on the byte at `offset` of the file at `path`, which is made where it is
+    /// missing. `None` where another holder, in this process or another, has it. The lock dies with its
+    /// holder's process.
+    fn try_lock(&self, path: &Path, offset: u64) -> io::Result<Option<Box<dyn HeldLock>>>;
+}
+
+/// An open file. Reads and writes are positioned; there is no cursor.
+pub trait StorageFile: Send + Sync + Debug {
+    /// Length in bytes, allocated space included.
+    fn len(&self) -> io::Result<u64>;
+
+    /// Whether the file has no bytes at all.
+    fn is_empty(&self) -> io::Result<bool> {
+        Ok(self.len()? == 0)
+    }
+
+    /// Reads up to `buf.len()` bytes; fewer only at the end of the file.
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize>;
+
+    /// Writes all of `bytes`. After an error any part of them may be there.
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
+
+    /// Makes the file's bytes and length durable. After an error nothing is known of them.
+    fn sync_data(&self) -> io::Result<()>;
+}
