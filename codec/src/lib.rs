@@ -1,1 +1,34 @@
-//! Placeholder.
+//! The record format of foldlog: what stands in a segment file, byte for byte.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`frame`] | the 28-byte header and the CRC that every record carries |
+//! | [`segment`] | the header of a segment file |
+//! | [`kind`] | the kinds of record, all numbered |
+//! | [`msgpack`] | MessagePack: tokens, limits, values, JSON forms |
+//! | [`body`] | what the body of each kind holds |
+//! | [`record`] | one record in memory, and its JSON form |
+//! | [`digest`] | hashes over content, never over frame bytes |
+//!
+//! # Invariants
+//!
+//! 1. This crate does no I/O, reads no clock, draws no randomness and knows no Rust type of a host.
+//! 2. No function panics on input, and none allocates what a length field merely claims.
+//! 3. The same value is always written as the same bytes: no hash map's order reaches an output.
+//! 4. Integers outside MessagePack are little-endian and of fixed width.
+
+pub mod body;
+pub mod digest;
+mod error;
+pub mod frame;
+pub mod kind;
+pub mod msgpack;
+pub mod record;
+pub mod segment;
+
+pub use error::Error;
+pub use kind::Kind;
+pub use record::Record;
+
+/// The format version that this crate writes into segment headers.
+pub const FORMAT_VERSION: u16 = 1;

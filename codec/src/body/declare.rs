@@ -1,0 +1,222 @@
+use super::Policy;
+use super::fields::{bad, list, required, walk, walk_map};
+use crate::Error;
+use crate::msgpack::{Reader, Writer};
+
+const KIND: &str = "declare";
+
+/// Binds names to the small integers that records use. Never rolled back; a later declaration of an id
+/// replaces the earlier one from there on. Repeated as an envelope frame at each segment's head.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Declare {
+    /// Events.
+    pub events: Vec<EventDeclaration>,
+    /// Slices.
+    pub slices: Vec<SliceDeclaration>,
+}
+
+/// One event type at one version.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EventDeclaration {
+    /// The integer in records.
+    pub id: u32,
+    /// The host's name for it.
+    pub name: String,
+    /// The version of the payloads recorded under this id.
+    pub version: u32,
+    /// The slices that it reduces into.
+    pub bindings: Vec<Binding>,
+    /// Whether the host never declared it, so that it goes into a slice of its own.
+    pub implicit: bool,
+}
+
+/// An event's effect on one slice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Binding {
+    /// The slice's id.
+    pub slice: u32,
+    /// What a dispatch does to it where the record names no effects.
+    pub built_in: BuiltIn,
+}
+
+/// The effects that need not be written out in every record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BuiltIn {
+    /// The event is appended.
+    Append,
+    /// The event replaces all items.
+    Replace,
+    /// Every record says what happens.
+    Explicit,
+}
+
+impl BuiltIn {
+    /// The name in JSON: `append`, `replace` or `explicit`.
+    pub fn name(self) -> &'static str {
+        match self {
+            BuiltIn::Append => "append",
+            BuiltIn::Replace => "replace",
+            BuiltIn::Explicit => "explicit",
+        }
+    }
+
+    fn code(self) -> u64 {
+        match self {
+            BuiltIn::Append => 0,
+            BuiltIn::Replace => 1,
+            BuiltIn::Explicit => 2,
+        }
+    }
+
+    fn from_code(code: u64) -> Option<BuiltIn> {
+        [BuiltIn::Append, BuiltIn::Replace, BuiltIn::Explicit].into_iter().find(|op| op.code() == code)
+    }
+}
+
+/// One slice.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SliceDeclaration {
+    /// The integer in records.
+    pub id: u32,
+    /// The slice's name.
+    pub name: String,
+    /// What becomes of it on rollback.
+    pub policy: Policy,
+    /// The name of its items' type.
+    pub item: String,
+}
+
+impl Declare {
+    /// The body's bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut writer = Writer::new();
+        writer.map(usize::from(!self.events.is_empty()) + usize::from(!self.slices.is_empty()));
+        if !self.events.is_empty() {
+            writer.str("events").array(self.events.len());
+            for event in &self.events {
+                event.write(&mut writer);
+            }
+        }
+        if !self.slices.is_empty() {
+            writer.str("slices").array(self.slices.len());
+            for slice in &self.slices {
+                slice.write(&mut writer);
+            }
+        }
+        writer.finish()
+    }
+
+    /// Reads a body.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Body`], or what the pre-scan says.
+    pub fn decode(bytes: &[u8]) -> Result<Declare, Error> {
+        let mut declare = Declare::default();
+        walk(KIND, bytes, |name, value| {
+            match name {
+                "events" => declare.events = list(value, EventDeclaration::read)?,
+                "slices" => declare.slices = list(value, SliceDeclaration::read)?,
+                _ => {}
+            }
+            Ok(())
+        })?;
+        Ok(declare)
+    }
+}
+
+impl EventDeclaration {
+    fn write(&self, writer: &mut Writer) {
+        let versioned = self.version != 1;
+        writer.map(3 + usize::from(versioned) + usize::from(self.implicit));
+        writer.str("id").unsigned(u64::from(self.id)).str("name").str(&self.name);
+        if versioned {
+            writer.str("ver").unsigned(u64::from(self.version));
+        }
+        writer.str("to").array(2 * self.bindings.len());
+        for binding in &self.bindings {
+            writer.unsigned(u64::from(binding.slice)).unsigned(binding.built_in.code());
+        }
+        if self.implicit {
+            writer.str("implicit").bool(true);
+        }
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Result<EventDeclaration, Error> {
+        let (mut id, mut event_name, mut version, mut bindings, mut implicit) =
+            (None, None, 1, Vec::new(), false);
+        walk_map(reader, |name, value| {
+            match name {
+                "id" => id = Some(value.unsigned32()?),
+                "name" => event_name = Some(value.str()?.to_owned()),
+                "ver" => version = value.unsigned32()?,
+                "to" => bindings = read_bindings(value)?,
+                "implicit" => implicit = value.bool()?,
+                _ => {}
+            }
+            Ok(())
+        })?;
+        Ok(EventDeclaration {
+            id: required(KIND, "events.id", id)?,
+            name: required(KIND, "events.name", event_name)?,
+            version,
+            bindings,
+            implicit,
+        })
+    }
+}
+
+fn read_bindings(reader: &mut Reader<'_>) -> Result<Vec<Binding>, Error> {
+    let numbers = list(reader, |reader| reader.unsigned32())?;
+    let (pairs, rest) = numbers.as_chunks::<2>();
+    if !rest.is_empty() {
+        return Err(bad(KIND, "bindings are pairs of slice and effect"));
+    }
+    pairs
+        .iter()
+        .map(|&[slice, code]| {
+            let built_in = BuiltIn::from_code(u64::from(code))
+                .ok_or_else(|| bad(KIND, format!("effect {code} of a binding is not known")))?;
+            Ok(Binding { slice, built_in })
+        })
+        .collect()
+}
+
+impl SliceDeclaration {
+    fn write(&self, writer: &mut Writer) {
+        let (stated, typed) = (self.policy != Policy::State, self.item != self.name);
+        writer.map(2 + usize::from(stated) + usize::from(typed));
+        writer.str("id").unsigned(u64::from(self.id)).str("name").str(&self.name);
+        if stated {
+            writer.str("policy").str(self.policy.name());
+        }
+        if typed {
+            writer.str("item").str(&self.item);
+        }
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Result<SliceDeclaration, Error> {
+        let (mut id, mut slice_name, mut policy, mut item) = (None, None, Policy::State, None);
+        walk_map(reader, |name, value| {
+            match name {
+                "id" => id = Some(value.unsigned32()?),
+                "name" => slice_name = Some(value.str()?.to_owned()),
+                "policy" => {
+                    let text = value.str()?;
+                    policy = Policy::from_name(text)
+                        .ok_or_else(|| bad(KIND, format!("policy `{text}` is not known")))?;
+                }
+                "item" => item = Some(value.str()?.to_owned()),
+                _ => {}
+            }
+            Ok(())
+        })?;
+        let slice_name = required(KIND, "slices.name", slice_name)?;
+        Ok(SliceDeclaration {
+            id: required(KIND, "slices.id", id)?,
+            item: item.unwrap_or_else(|| slice_name.clone()),
+            name: slice_name,
+            policy,
+        })
+    }
+}

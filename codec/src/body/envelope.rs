@@ -1,0 +1,92 @@
+use uuid::Uuid;
+
+use super::fields::{fixed, required, walk};
+use crate::Error;
+use crate::msgpack::Writer;
+
+/// Envelope: the session was opened for writing, and the first append followed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Resumed {
+    /// How often the session was opened for writing before.
+    pub epoch: u64,
+    /// The machine's boot: while it lasts, nothing written can be torn out of order.
+    pub boot_id: Option<Uuid>,
+    /// The session's clock at that append, in microseconds since 1970-01-01 UTC.
+    pub clock_us: i64,
+}
+
+impl Resumed {
+    /// The body's bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut writer = Writer::new();
+        writer.map(2 + usize::from(self.boot_id.is_some())).str("epoch").unsigned(self.epoch);
+        if let Some(boot_id) = self.boot_id {
+            writer.str("boot").bin(boot_id.as_bytes());
+        }
+        writer.str("clock").signed(self.clock_us);
+        writer.finish()
+    }
+
+    /// Reads a body.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Body`], or what the pre-scan says.
+    pub fn decode(bytes: &[u8]) -> Result<Resumed, Error> {
+        let (mut epoch, mut boot_id, mut clock_us) = (None, None, 0);
+        walk("resumed", bytes, |name, value| {
+            match name {
+                "epoch" => epoch = Some(value.unsigned()?),
+                "boot" => boot_id = Some(Uuid::from_bytes(fixed(value)?)),
+                "clock" => clock_us = value.signed()?,
+                _ => {}
+            }
+            Ok(())
+        })?;
+        Ok(Resumed { epoch: required("resumed", "epoch", epoch)?, boot_id, clock_us })
+    }
+}
+
+/// Envelope: a segment is finished. Its successor existed before this was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seal {
+    /// The successor's ordinal.
+    pub next: u32,
+    /// How many records the segment holds, envelope frames left out.
+    pub records: u64,
+    /// The digest of those records: [`SegmentDigest`](crate::digest::SegmentDigest).
+    pub hash: [u8; 32],
+}
+
+impl Seal {
+    /// The body's bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut writer = Writer::new();
+        writer.map(3).str("next").unsigned(u64::from(self.next));
+        writer.str("records").unsigned(self.records).str("hash").bin(&self.hash);
+        writer.finish()
+    }
+
+    /// Reads a body.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Body`], or what the pre-scan says.
+    pub fn decode(bytes: &[u8]) -> Result<Seal, Error> {
+        let (mut next, mut records, mut hash) = (None, None, None);
+        walk("seal", bytes, |name, value| {
+            match name {
+                "next" => next = Some(value.unsigned32()?),
+                "records" => records = Some(value.unsigned()?),
+                "hash" => hash = Some(fixed(value)?),
+                _ => {}
+            }
+            Ok(())
+        })?;
+        Ok(Seal {
+            next: required("seal", "next", next)?,
+            records: required("seal", "records", records)?,
+            hash: required("seal", "hash", hash)?,
+        })
+    }
+}

@@ -1,0 +1,76 @@
+//! Walking the fields of a body.
+
+use crate::Error;
+use crate::msgpack::{Reader, check};
+
+/// The newest body version of any kind; each kind has had one so far.
+const VERSION: u64 = 1;
+
+/// Walks the fields of a body after the pre-scan. `read` takes each field's name and a cursor at its value;
+/// whatever it leaves unread is passed over.
+pub(super) fn walk<'a>(
+    kind: &'static str,
+    bytes: &'a [u8],
+    mut read: impl FnMut(&str, &mut Reader<'a>) -> Result<(), Error>,
+) -> Result<(), Error> {
+    check(bytes)?;
+    walk_map(&mut Reader::new(bytes), |name, value| match name {
+        "v" => match value.unsigned()? {
+            VERSION => Ok(()),
+            newer => Err(bad(kind, format!("version {newer} is newer than {VERSION}"))),
+        },
+        _ => read(name, value),
+    })
+    .map_err(|error| match error {
+        Error::Body { .. } => error,
+        other => bad(kind, other.to_string()),
+    })
+}
+
+/// Walks the pairs of one map that has passed the pre-scan.
+pub(super) fn walk_map<'a>(
+    reader: &mut Reader<'a>,
+    mut read: impl FnMut(&str, &mut Reader<'a>) -> Result<(), Error>,
+) -> Result<(), Error> {
+    for _ in 0..reader.map()? {
+        let name = reader.str()?;
+        let mut value = *reader;
+        reader.value()?;
+        read(name, &mut value)?;
+    }
+    Ok(())
+}
+
+/// Reads an array that has passed the pre-scan, one element after the other.
+pub(super) fn list<'a, T>(
+    reader: &mut Reader<'a>,
+    mut read: impl FnMut(&mut Reader<'a>) -> Result<T, Error>,
+) -> Result<Vec<T>, Error> {
+    let len = reader.array()?;
+    let mut items = Vec::new();
+    // The pre-scan has seen that many elements, of a byte each at least; only where an element in memory is
+    // small too may the length decide how much is asked for at once.
+    if size_of::<T>() <= 32 {
+        items.reserve_exact(len as usize);
+    }
+    for _ in 0..len {
+        items.push(read(reader)?);
+    }
+    Ok(items)
+}
+
+pub(super) fn bad(kind: &'static str, reason: impl Into<String>) -> Error {
+    Error::Body { kind, reason: reason.into() }
+}
+
+pub(super) fn required<T>(kind: &'static str, field: &str, value: Option<T>) -> Result<T, Error> {
+    value.ok_or_else(|| bad(kind, format!("field `{field}` is missing")))
+}
+
+/// Reads bytes of a fixed number.
+pub(super) fn fixed<const N: usize>(reader: &mut Reader<'_>) -> Result<[u8; N], Error> {
+    let bytes = reader.bin()?;
+    bytes
+        .try_into()
+        .map_err(|_| Error::Malformed { offset: reader.offset(), reason: "bytes of another length" })
+}

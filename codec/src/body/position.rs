@@ -1,0 +1,200 @@
+use std::collections::BTreeMap;
+
+use uuid::Uuid;
+
+use super::fields::{bad, fixed, list, required, walk, walk_map};
+use super::opened::{read_tags, write_tags};
+use super::{Payload, Policy};
+use crate::Error;
+use crate::msgpack::{Reader, Writer};
+
+/// A position worth coming back to: that of the record itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Snapshot {
+    /// What the host calls it.
+    pub tag: Option<String>,
+    /// The policies whose slices it stands for, in ascending order.
+    pub policies: Vec<Policy>,
+}
+
+impl Snapshot {
+    /// The body's bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut writer = Writer::new();
+        let stated = self.policies != [Policy::State];
+        writer.map(usize::from(self.tag.is_some()) + usize::from(stated));
+        if let Some(tag) = &self.tag {
+            writer.str("tag").str(tag);
+        }
+        if stated {
+            writer.str("policies").array(self.policies.len());
+            for policy in &self.policies {
+                writer.str(policy.name());
+            }
+        }
+        writer.finish()
+    }
+
+    /// Reads a body.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Body`], or what the pre-scan says.
+    pub fn decode(bytes: &[u8]) -> Result<Snapshot, Error> {
+        let (mut tag, mut policies) = (None, vec![Policy::State]);
+        walk("snapshot", bytes, |name, value| {
+            match name {
+                "tag" => tag = Some(value.str()?.to_owned()),
+                "policies" => policies = list(value, read_policy)?,
+                _ => {}
+            }
+            Ok(())
+        })?;
+        Ok(Snapshot { tag, policies })
+    }
+}
+
+fn read_policy(reader: &mut Reader<'_>) -> Result<Policy, Error> {
+    let name = reader.str()?;
+    Policy::from_name(name).ok_or_else(|| bad("snapshot", format!("policy `{name}` is not known")))
+}
+
+/// STATE goes back to what it was when an earlier record had been written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rollback {
+    /// The sequence number of that record.
+    pub to: u64,
+    /// Whether LOG stays, as it does but for tests.
+    pub preserve_logs: bool,
+}
+
+impl Rollback {
+    /// The body's bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut writer = Writer::new();
+        writer.map(1 + usize::from(!self.preserve_logs)).str("to").unsigned(self.to);
+        if !self.preserve_logs {
+            writer.str("logs").bool(false);
+        }
+        writer.finish()
+    }
+
+    /// Reads a body.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Body`], or what the pre-scan says.
+    pub fn decode(bytes: &[u8]) -> Result<Rollback, Error> {
+        let (mut to, mut preserve_logs) = (None, true);
+        walk("rollback", bytes, |name, value| {
+            match name {
+                "to" => to = Some(value.unsigned()?),
+                "logs" => preserve_logs = value.bool()?,
+                _ => {}
+            }
+            Ok(())
+        })?;
+        Ok(Rollback { to: required("rollback", "to", to)?, preserve_logs })
+    }
+}
+
+/// The slices of an export enter a new session, LOG included.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Import<'a> {
+    /// The session that the export was taken from, where it is known.
+    pub from: Option<Uuid>,
+    /// When the export was taken, in microseconds since 1970-01-01 UTC.
+    pub exported_at_us: Option<i64>,
+    /// The tags of the export.
+    pub tags: BTreeMap<String, String>,
+    /// The slices.
+    pub slices: Vec<ImportedSlice<'a>>,
+}
+
+/// One slice of an export.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ImportedSlice<'a> {
+    /// The slice's id in the new session.
+    pub slice: u32,
+    /// Its items, each with the version that it was recorded at.
+    pub items: Vec<(Payload<'a>, u32)>,
+}
+
+impl<'a> Import<'a> {
+    /// The body's bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut writer = Writer::new();
+        let fields = 1
+            + usize::from(self.from.is_some())
+            + usize::from(self.exported_at_us.is_some())
+            + usize::from(!self.tags.is_empty());
+        writer.map(fields);
+        if let Some(from) = self.from {
+            writer.str("from").bin(from.as_bytes());
+        }
+        if let Some(time_us) = self.exported_at_us {
+            writer.str("at").signed(time_us);
+        }
+        if !self.tags.is_empty() {
+            writer.str("tags");
+            write_tags(&mut writer, &self.tags);
+        }
+        writer.str("slices").array(self.slices.len());
+        for slice in &self.slices {
+            let versioned = slice.items.iter().any(|(_, version)| *version != 1);
+            writer.map(2 + usize::from(versioned)).str("s").unsigned(u64::from(slice.slice));
+            writer.str("items").array(slice.items.len());
+            slice.items.iter().for_each(|(item, _)| item.write(&mut writer));
+            if versioned {
+                writer.str("vers").array(slice.items.len());
+                for (_, version) in &slice.items {
+                    writer.unsigned(u64::from(*version));
+                }
+            }
+        }
+        writer.finish()
+    }
+
+    /// Reads a body.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Body`], or what the pre-scan says.
+    pub fn decode(bytes: &'a [u8]) -> Result<Import<'a>, Error> {
+        let mut import =
+            Import { from: None, exported_at_us: None, tags: BTreeMap::new(), slices: Vec::new() };
+        walk("import", bytes, |name, value| {
+            match name {
+                "from" => import.from = Some(Uuid::from_bytes(fixed(value)?)),
+                "at" => import.exported_at_us = Some(value.signed()?),
+                "tags" => import.tags = read_tags(value)?,
+                "slices" => import.slices = list(value, ImportedSlice::read)?,
+                _ => {}
+            }
+            Ok(())
+        })?;
+        Ok(import)
+    }
+}
+
+impl<'a> ImportedSlice<'a> {
+    fn read(reader: &mut Reader<'a>) -> Result<ImportedSlice<'a>, Error> {
+        let (mut slice, mut items, mut versions) = (None, Vec::new(), None::<Vec<u32>>);
+        walk_map(reader, |name, value| {
+            match name {
+                "s" => slice = Some(value.unsigned32()?),
+                "items" => items = list(value, |value| Ok((Payload::read(value)?, 1)))?,
+                "vers" => versions = Some(list(value, |value| value.unsigned32())?),
+                _ => {}
+            }
+            Ok(())
+        })?;
+        if let Some(versions) = versions {
+            if versions.len() != items.len() {
+                return Err(bad("import", "there are not as many versions as items"));
+            }
+            items.iter_mut().zip(versions).for_each(|((_, slot), version)| *slot = version);
+        }
+        Ok(ImportedSlice { slice: required("import", "slices.s", slice)?, items })
+    }
+}

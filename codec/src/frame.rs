@@ -1,0 +1,267 @@
+//! Framing: the header in front of every body.
+//!
+//! ```text
+//!  0        4        8        12       16       20  21           28
+//!  +--------+--------+--------+--------+--------+---+------------+----------------+
+//!  | crc    | prev   | len    | rel    | lag    | k | time       | body ...       |
+//!  | u32    | u32    | u32    | u32    | u32    |u8 | i56        | len bytes      |
+//!  +--------+--------+--------+--------+--------+---+------------+----------------+
+//! ```
+//!
+//! | field | meaning |
+//! |---|---|
+//! | `crc` | CRC-32 (IEEE) of the segment's salt (8 bytes), then bytes 4..28 of the header, then the body |
+//! | `prev` | `crc` of the frame before this one in the chain, envelope frames included; the chain goes on across segments |
+//! | `len` | length of the body in bytes |
+//! | `rel` | sequence number, less the segment's first sequence number. In an envelope frame: that of the next record |
+//! | `lag` | sequence number less the synced watermark: how many records the writer did not yet know to be durable; `u32::MAX` stands for "all of them" |
+//! | `k` | kind, never 0 |
+//! | `time` | microseconds since 1970-01-01 UTC, 56 bits, two's complement. In an envelope frame: that of the record before |
+//!
+//! All little-endian. The header is 28 bytes because a log of small records is mostly headers: relative
+//! sequence numbers and lags keep 64-bit meaning in 32 bits, since a segment holds less than 2^32 bytes.
+//!
+//! # Invariants
+//!
+//! 1. The CRC covers the header, so space filled with zeros is never a run of empty records.
+//! 2. The salt is drawn anew for every segment and is covered although it is not repeated, so a frame of
+//!    another segment or session never passes.
+//! 3. A frame names its predecessor's CRC, so an intact frame left behind by an older write never follows a
+//!    newer one.
+//! 4. Watermarks never go down along the chain.
+
+use crate::{Error, Kind};
+
+/// Length in bytes of the header in front of every body.
+pub const HEADER_LEN: usize = 28;
+
+/// The largest body that a frame may hold, in bytes. Larger payloads stand in the object folder.
+pub const BODY_LEN_MAX: usize = 16 << 20;
+
+/// The earliest time that a frame can hold, in microseconds since 1970-01-01 UTC.
+pub const TIME_US_MIN: i64 = -(1 << 55);
+
+/// The latest time that a frame can hold, in microseconds since 1970-01-01 UTC.
+pub const TIME_US_MAX: i64 = (1 << 55) - 1;
+
+/// What a frame's header says, in full numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// The frame's own checksum. [`encode`] computes it; the value handed to it is not looked at.
+    pub crc: u32,
+    /// The checksum of the frame before.
+    pub predecessor_crc: u32,
+    /// Length of the body in bytes.
+    pub body_len: u32,
+    /// Sequence number; of the next record where the kind is an envelope's.
+    pub sequence: u64,
+    /// Every record below this sequence number was durable when the frame was written.
+    pub watermark: u64,
+    /// Kind.
+    pub kind: Kind,
+    /// Microseconds since 1970-01-01 UTC, within [`TIME_US_MIN`] and [`TIME_US_MAX`].
+    pub time_us: i64,
+}
+
+/// What a segment lends to its frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Context {
+    /// The segment's salt, part of every checksum in it.
+    pub salt: u64,
+    /// The segment's first sequence number, which `rel` counts from.
+    pub first_sequence: u64,
+}
+
+/// A frame found sound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Frame<'a> {
+    /// The header.
+    pub header: Header,
+    /// The body.
+    pub body: &'a [u8],
+}
+
+impl Frame<'_> {
+    /// Length of the whole frame in bytes.
+    pub fn len(&self) -> usize {
+        HEADER_LEN + self.body.len()
+    }
+
+    /// Always false: a frame has a header.
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+}
+
+/// Appends a whole frame to `out` and returns its checksum.
+///
+/// # Errors
+///
+/// [`Error::Limit`] where the body is over [`BODY_LEN_MAX`], the time outside its range, the sequence number
+/// below the segment's first or more than 2^32 above it; nothing is appended then.
+pub fn encode(context: Context, header: &Header, body: &[u8], out: &mut Vec<u8>) -> Result<u32, Error> {
+    let limit = |limit: &'static str, max: u64| Error::Limit { offset: 0, limit, max };
+    if body.len() > BODY_LEN_MAX {
+        return Err(limit("body length", BODY_LEN_MAX as u64));
+    }
+    if !(TIME_US_MIN..=TIME_US_MAX).contains(&header.time_us) {
+        return Err(limit("time", TIME_US_MAX as u64));
+    }
+    let relative = header
+        .sequence
+        .checked_sub(context.first_sequence)
+        .and_then(|relative| u32::try_from(relative).ok())
+        .ok_or_else(|| limit("sequence numbers in a segment", u64::from(u32::MAX)))?;
+    let lag = if header.watermark == 0 {
+        u32::MAX
+    } else {
+        u32::try_from(header.sequence.saturating_sub(header.watermark)).unwrap_or(u32::MAX)
+    };
+    let start = out.len();
+    out.reserve(HEADER_LEN + body.len());
+    out.extend_from_slice(&[0; 4]);
+    out.extend_from_slice(&header.predecessor_crc.to_le_bytes());
+    out.extend_from_slice(&(body.len() as u32).to_le_bytes());
+    out.extend_from_slice(&relative.to_le_bytes());
+    out.extend_from_slice(&lag.to_le_bytes());
+    let word = ((header.time_us as u64) << 8) | u64::from(header.kind.byte());
+    out.extend_from_slice(&word.to_le_bytes());
+    out.extend_from_slice(body);
+    let crc = checksum(context.salt, out.get(start + 4..).unwrap_or_default());
+    if let Some(slot) = out.get_mut(start..start + 4) {
+        slot.copy_from_slice(&crc.to_le_bytes());
+    }
+    Ok(crc)
+}
+
+/// Reads the frame at the start of `bytes` and checks it.
+///
+/// The predecessor is not compared: the caller knows the chain.
+///
+/// # Errors
+///
+/// [`Error::Truncated`] where bytes are missing, [`Error::Malformed`] for kind 0, [`Error::Limit`] for a
+/// length over [`BODY_LEN_MAX`], [`Error::Checksum`] where the checksum does not match.
+pub fn decode(context: Context, bytes: &[u8]) -> Result<Frame<'_>, Error> {
+    let header = peek(context, bytes)?;
+    let end = HEADER_LEN + header.body_len as usize;
+    let covered = bytes.get(4..end).ok_or(Error::Truncated {
+        offset: HEADER_LEN,
+        needed: u64::from(header.body_len),
+        available: bytes.len().saturating_sub(HEADER_LEN) as u64,
+    })?;
+    let expected = checksum(context.salt, covered);
+    if expected != header.crc {
+        return Err(Error::Checksum { expected, found: header.crc });
+    }
+    Ok(Frame { header, body: covered.get(HEADER_LEN - 4..).unwrap_or_default() })
+}
+
+/// Reads the header at the start of `bytes` without looking at the checksum.
+///
+/// # Errors
+///
+/// As [`decode`], but for the body and the checksum.
+pub fn peek(context: Context, bytes: &[u8]) -> Result<Header, Error> {
+    let fixed: &[u8; HEADER_LEN] = bytes.first_chunk().ok_or(Error::Truncated {
+        offset: 0,
+        needed: HEADER_LEN as u64,
+        available: bytes.len() as u64,
+    })?;
+    let [c0, c1, c2, c3, p0, p1, p2, p3, l0, l1, l2, l3, r0, r1, r2, r3, g0, g1, g2, g3, k, t @ ..] = fixed;
+    let kind =
+        Kind::from_byte(*k).ok_or(Error::Malformed { offset: 20, reason: "kind 0 is never written" })?;
+    let body_len = u32::from_le_bytes([*l0, *l1, *l2, *l3]);
+    if body_len as usize > BODY_LEN_MAX {
+        return Err(Error::Limit { offset: 8, limit: "body length", max: BODY_LEN_MAX as u64 });
+    }
+    let [t0, t1, t2, t3, t4, t5, t6] = *t;
+    let sequence = context.first_sequence.saturating_add(u64::from(u32::from_le_bytes([*r0, *r1, *r2, *r3])));
+    let watermark = match u32::from_le_bytes([*g0, *g1, *g2, *g3]) {
+        u32::MAX => 0,
+        lag => sequence.saturating_sub(u64::from(lag)),
+    };
+    Ok(Header {
+        crc: u32::from_le_bytes([*c0, *c1, *c2, *c3]),
+        predecessor_crc: u32::from_le_bytes([*p0, *p1, *p2, *p3]),
+        body_len,
+        sequence,
+        watermark,
+        kind,
+        // The word's top 56 bits hold the time; an arithmetic shift brings back its sign.
+        time_us: i64::from_le_bytes([0, t0, t1, t2, t3, t4, t5, t6]) >> 8,
+    })
+}
+
+fn checksum(salt: u64, covered: &[u8]) -> u32 {
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(&salt.to_le_bytes());
+    hasher.update(covered);
+    hasher.finalize()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CONTEXT: Context = Context { salt: 0x0123_4567_89ab_cdef, first_sequence: 100 };
+
+    fn header(sequence: u64, watermark: u64, time_us: i64) -> Header {
+        Header {
+            crc: 0,
+            predecessor_crc: 0xdead_beef,
+            body_len: 0,
+            sequence,
+            watermark,
+            kind: Kind::DISPATCH,
+            time_us,
+        }
+    }
+
+    #[test]
+    fn a_frame_comes_back_as_it_went_in() {
+        for (sequence, watermark, time_us) in
+            [(100, 0, 0), (101, 100, -1), (4_000_000_000, 5, TIME_US_MIN), (107, 107, TIME_US_MAX)]
+        {
+            let mut bytes = Vec::new();
+            let mut wanted = header(sequence, watermark, time_us);
+            wanted.crc = encode(CONTEXT, &wanted, b"body", &mut bytes).unwrap();
+            wanted.body_len = 4;
+            let frame = decode(CONTEXT, &bytes).unwrap();
+            assert_eq!(frame.header, wanted);
+            assert_eq!(frame.body, b"body");
+            assert_eq!(frame.len(), bytes.len());
+        }
+    }
+
+    #[test]
+    fn every_bit_of_a_frame_and_of_its_salt_is_covered() {
+        let mut bytes = Vec::new();
+        encode(CONTEXT, &header(105, 103, 1_700_000_000_000_000), b"some body", &mut bytes).unwrap();
+        for bit in 0..bytes.len() * 8 {
+            let mut damaged = bytes.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            assert!(decode(CONTEXT, &damaged).is_err(), "bit {bit}");
+        }
+        for bit in 0..64 {
+            let other = Context { salt: CONTEXT.salt ^ (1 << bit), ..CONTEXT };
+            assert!(decode(other, &bytes).is_err(), "salt bit {bit}");
+        }
+    }
+
+    #[test]
+    fn zeros_are_no_frame() {
+        assert!(decode(CONTEXT, &[0; 4096]).is_err());
+        assert!(decode(Context { salt: 0, first_sequence: 0 }, &[0; 28]).is_err());
+    }
+
+    #[test]
+    fn what_cannot_be_held_is_refused_and_leaves_nothing() {
+        let mut out = Vec::new();
+        assert!(encode(CONTEXT, &header(99, 0, 0), b"", &mut out).is_err());
+        assert!(encode(CONTEXT, &header(100, 0, TIME_US_MAX + 1), b"", &mut out).is_err());
+        assert!(encode(CONTEXT, &header(100 + (1 << 32), 0, 0), b"", &mut out).is_err());
+        assert!(encode(CONTEXT, &header(100, 0, 0), &vec![0; BODY_LEN_MAX + 1], &mut out).is_err());
+        assert!(out.is_empty());
+    }
+}

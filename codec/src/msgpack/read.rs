@@ -1,0 +1,377 @@
+//! Reading: tokens, the pre-scan, and a cursor over bytes that passed it.
+
+use rmp::Marker;
+
+use crate::Error;
+
+/// How much a value may ask of its reader.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// How deep arrays and maps may nest; at most 128.
+    pub depth_max: usize,
+    /// How many values there may be in all, keys included.
+    pub items_max: u64,
+}
+
+impl Default for Limits {
+    /// 128 levels and 4,194,304 values.
+    fn default() -> Self {
+        Limits { depth_max: DEPTH_MAX, items_max: 1 << 22 }
+    }
+}
+
+const DEPTH_MAX: usize = 128;
+
+/// One value's head: a scalar, or the length of an array or map whose values follow.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Token<'a> {
+    /// Nothing.
+    Nil,
+    /// True or false.
+    Bool(bool),
+    /// An integer of 0 or more.
+    Unsigned(u64),
+    /// An integer below 0, or one written as signed.
+    Signed(i64),
+    /// A number of 32 bits.
+    F32(f32),
+    /// A number of 64 bits.
+    F64(f64),
+    /// Text; whether it is UTF-8 is not yet known.
+    Str(&'a [u8]),
+    /// Bytes.
+    Bin(&'a [u8]),
+    /// An extension's type and bytes.
+    Ext(i8, &'a [u8]),
+    /// An array of so many values.
+    Array(u32),
+    /// A map of so many pairs.
+    Map(u32),
+}
+
+/// A cursor over MessagePack.
+#[derive(Clone, Copy, Debug)]
+pub struct Reader<'a> {
+    bytes: &'a [u8],
+    offset: usize,
+}
+
+impl<'a> Reader<'a> {
+    /// A cursor at the start of the bytes.
+    pub fn new(bytes: &'a [u8]) -> Reader<'a> {
+        Reader { bytes, offset: 0 }
+    }
+
+    /// How many bytes have been read.
+    pub fn offset(&self) -> usize {
+        self.offset
+    }
+
+    /// Whether all bytes have been read.
+    pub fn is_done(&self) -> bool {
+        self.offset >= self.bytes.len()
+    }
+
+    fn remaining(&self) -> usize {
+        self.bytes.len().saturating_sub(self.offset)
+    }
+
+    fn take(&mut self, len: u64) -> Result<&'a [u8], Error> {
+        let taken = usize::try_from(len)
+            .ok()
+            .and_then(|len| self.offset.checked_add(len))
+            .and_then(|end| self.bytes.get(self.offset..end))
+            .ok_or(Error::Truncated {
+                offset: self.offset,
+                needed: len,
+                available: self.remaining() as u64,
+            })?;
+        self.offset += taken.len();
+        Ok(taken)
+    }
+
+    fn fixed<const N: usize>(&mut self) -> Result<[u8; N], Error> {
+        let taken = self.take(N as u64)?;
+        let mut bytes = [0; N];
+        bytes.iter_mut().zip(taken).for_each(|(slot, byte)| *slot = *byte);
+        Ok(bytes)
+    }
+
+    /// Reads one head. A declared length of text or bytes is checked against what is there; a declared
+    /// number of array or map entries too, since each takes a byte at least.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Truncated`] where bytes are missing, [`Error::Malformed`] for the one byte that MessagePack
+    /// never uses.
+    pub fn token(&mut self) -> Result<Token<'a>, Error> {
+        let start = self.offset;
+        let [marker] = self.fixed()?;
+        let token = match Marker::from_u8(marker) {
+            Marker::FixPos(value) => Token::Unsigned(u64::from(value)),
+            Marker::FixNeg(value) => Token::Signed(i64::from(value)),
+            Marker::Null => Token::Nil,
+            Marker::True => Token::Bool(true),
+            Marker::False => Token::Bool(false),
+            Marker::U8 => Token::Unsigned(u64::from(u8::from_be_bytes(self.fixed()?))),
+            Marker::U16 => Token::Unsigned(u64::from(u16::from_be_bytes(self.fixed()?))),
+            Marker::U32 => Token::Unsigned(u64::from(u32::from_be_bytes(self.fixed()?))),
+            Marker::U64 => Token::Unsigned(u64::from_be_bytes(self.fixed()?)),
+            Marker::I8 => Token::Signed(i64::from(i8::from_be_bytes(self.fixed()?))),
+            Marker::I16 => Token::Signed(i64::from(i16::from_be_bytes(self.fixed()?))),
+            Marker::I32 => Token::Signed(i64::from(i32::from_be_bytes(self.fixed()?))),
+            Marker::I64 => Token::Signed(i64::from_be_bytes(self.fixed()?)),
+            Marker::F32 => Token::F32(f32::from_be_bytes(self.fixed()?)),
+            Marker::F64 => Token::F64(f64::from_be_bytes(self.fixed()?)),
+            Marker::FixStr(len) => Token::Str(self.take(u64::from(len))?),
+            Marker::Str8 | Marker::Str16 | Marker::Str32 => {
+                let len = self.length(marker - 0xd9)?;
+                Token::Str(self.take(len)?)
+            }
+            Marker::Bin8 | Marker::Bin16 | Marker::Bin32 => {
+                let len = self.length(marker - 0xc4)?;
+                Token::Bin(self.take(len)?)
+            }
+            Marker::FixExt1 | Marker::FixExt2 | Marker::FixExt4 | Marker::FixExt8 | Marker::FixExt16 => {
+                self.ext(1 << (marker - 0xd4))?
+            }
+            Marker::Ext8 | Marker::Ext16 | Marker::Ext32 => {
+                let len = self.length(marker - 0xc7)?;
+                self.ext(len)?
+            }
+            Marker::FixArray(len) => Token::Array(u32::from(len)),
+            Marker::Array16 => Token::Array(u32::from(u16::from_be_bytes(self.fixed()?))),
+            Marker::Array32 => Token::Array(u32::from_be_bytes(self.fixed()?)),
+            Marker::FixMap(len) => Token::Map(u32::from(len)),
+            Marker::Map16 => Token::Map(u32::from(u16::from_be_bytes(self.fixed()?))),
+            Marker::Map32 => Token::Map(u32::from_be_bytes(self.fixed()?)),
+            Marker::Reserved => {
+                return Err(Error::Malformed { offset: start, reason: "the byte 0xc1 is never used" });
+            }
+        };
+        let needed = match token {
+            Token::Array(len) => u64::from(len),
+            Token::Map(len) => 2 * u64::from(len),
+            _ => 0,
+        };
+        if needed > self.remaining() as u64 {
+            return Err(Error::Truncated { offset: start, needed, available: self.remaining() as u64 });
+        }
+        Ok(token)
+    }
+
+    /// A length of 1, 2 or 4 bytes.
+    fn length(&mut self, width: u8) -> Result<u64, Error> {
+        Ok(match width {
+            0 => u64::from(u8::from_be_bytes(self.fixed()?)),
+            1 => u64::from(u16::from_be_bytes(self.fixed()?)),
+            _ => u64::from(u32::from_be_bytes(self.fixed()?)),
+        })
+    }
+
+    fn ext(&mut self, len: u64) -> Result<Token<'a>, Error> {
+        let [kind] = self.fixed()?;
+        Ok(Token::Ext(kind as i8, self.take(len)?))
+    }
+
+    /// Passes over one whole value and returns its bytes.
+    ///
+    /// # Errors
+    ///
+    /// As [`scan`].
+    pub fn value(&mut self) -> Result<&'a [u8], Error> {
+        let rest = self.bytes.get(self.offset..).unwrap_or_default();
+        let len = scan(rest, Limits::default())?;
+        self.take(len as u64)
+    }
+
+    /// Reads an array's length.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Malformed`] where something else stands there.
+    pub fn array(&mut self) -> Result<u32, Error> {
+        match self.token()? {
+            Token::Array(len) => Ok(len),
+            _ => Err(self.unexpected("an array was expected")),
+        }
+    }
+
+    /// Reads a map's length in pairs.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Malformed`] where something else stands there.
+    pub fn map(&mut self) -> Result<u32, Error> {
+        match self.token()? {
+            Token::Map(len) => Ok(len),
+            _ => Err(self.unexpected("a map was expected")),
+        }
+    }
+
+    /// Reads text.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Malformed`] where something else stands there, or no UTF-8.
+    pub fn str(&mut self) -> Result<&'a str, Error> {
+        match self.token()? {
+            Token::Str(bytes) => std::str::from_utf8(bytes).map_err(|_| self.unexpected("text is not UTF-8")),
+            _ => Err(self.unexpected("text was expected")),
+        }
+    }
+
+    /// Reads bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Malformed`] where something else stands there.
+    pub fn bin(&mut self) -> Result<&'a [u8], Error> {
+        match self.token()? {
+            Token::Bin(bytes) => Ok(bytes),
+            _ => Err(self.unexpected("bytes were expected")),
+        }
+    }
+
+    /// Reads an integer of 0 or more.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Malformed`] where something else stands there.
+    pub fn unsigned(&mut self) -> Result<u64, Error> {
+        match self.token()? {
+            Token::Unsigned(value) => Ok(value),
+            _ => Err(self.unexpected("an integer of 0 or more was expected")),
+        }
+    }
+
+    /// Reads an integer of 0 or more that fits 32 bits.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Malformed`] where something else stands there.
+    pub fn unsigned32(&mut self) -> Result<u32, Error> {
+        u32::try_from(self.unsigned()?).map_err(|_| self.unexpected("an integer is over 32 bits"))
+    }
+
+    /// Reads an integer.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Malformed`] where something else stands there, or the integer is over 63 bits.
+    pub fn signed(&mut self) -> Result<i64, Error> {
+        match self.token()? {
+            Token::Signed(value) => Ok(value),
+            Token::Unsigned(value) => {
+                i64::try_from(value).map_err(|_| self.unexpected("an integer is over 63 bits"))
+            }
+            _ => Err(self.unexpected("an integer was expected")),
+        }
+    }
+
+    /// Reads true or false.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Malformed`] where something else stands there.
+    pub fn bool(&mut self) -> Result<bool, Error> {
+        match self.token()? {
+            Token::Bool(value) => Ok(value),
+            _ => Err(self.unexpected("true or false was expected")),
+        }
+    }
+
+    fn unexpected(&self, reason: &'static str) -> Error {
+        Error::Malformed { offset: self.offset, reason }
+    }
+}
+
+/// Walks one value without recursion or allocation and returns its length in bytes.
+///
+/// # Errors
+///
+/// [`Error::Truncated`], [`Error::Malformed`], or [`Error::Limit`] where the value nests deeper or holds more
+/// than the limits say.
+pub fn scan(bytes: &[u8], limits: Limits) -> Result<usize, Error> {
+    let mut reader = Reader::new(bytes);
+    // How many values are still owed on each level; a map owes two for each pair.
+    let mut owed = [0_u64; DEPTH_MAX + 1];
+    let mut depth = 0;
+    let mut items = 0_u64;
+    if let Some(slot) = owed.first_mut() {
+        *slot = 1;
+    }
+    loop {
+        let Some(slot) = owed.get_mut(depth) else {
+            return Err(over("depth", DEPTH_MAX as u64, reader.offset()));
+        };
+        if *slot == 0 {
+            if depth == 0 {
+                return Ok(reader.offset());
+            }
+            depth -= 1;
+            continue;
+        }
+        *slot -= 1;
+        items += 1;
+        if items > limits.items_max {
+            return Err(over("number of values", limits.items_max, reader.offset()));
+        }
+        let inner = match reader.token()? {
+            Token::Array(len) => u64::from(len),
+            Token::Map(len) => 2 * u64::from(len),
+            _ => continue,
+        };
+        depth += 1;
+        if depth > limits.depth_max {
+            return Err(over("depth", limits.depth_max as u64, reader.offset()));
+        }
+        match owed.get_mut(depth) {
+            Some(slot) => *slot = inner,
+            None => return Err(over("depth", DEPTH_MAX as u64, reader.offset())),
+        }
+    }
+}
+
+fn over(limit: &'static str, max: u64, offset: usize) -> Error {
+    Error::Limit { offset, limit, max }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_that_lie_are_refused_before_anything_is_allocated() {
+        for bytes in [
+            &[0xdd, 0xff, 0xff, 0xff, 0xff][..],
+            &[0xdf, 0x7f, 0xff, 0xff, 0xff, 0xc0],
+            &[0xdb, 0xff, 0xff, 0xff, 0xff, b'a'],
+            &[0xc9, 0xff, 0xff, 0xff, 0xff, 1],
+        ] {
+            assert!(matches!(scan(bytes, Limits::default()), Err(Error::Truncated { .. })), "{bytes:02x?}");
+        }
+    }
+
+    #[test]
+    fn depth_and_count_are_bounded() {
+        let deep = |levels: usize| {
+            let mut bytes = vec![0x91; levels];
+            bytes.push(0xc0);
+            bytes
+        };
+        assert!(scan(&deep(128), Limits::default()).is_ok());
+        assert!(matches!(scan(&deep(129), Limits::default()), Err(Error::Limit { limit: "depth", .. })));
+        assert!(scan(&deep(1_000_000), Limits::default()).is_err());
+        let few = Limits { items_max: 3, ..Limits::default() };
+        assert!(scan(&[0x92, 0xc0, 0xc0], few).is_ok());
+        assert!(scan(&[0x93, 0xc0, 0xc0, 0xc0], few).is_err());
+    }
+
+    #[test]
+    fn a_value_ends_where_it_ends() {
+        let bytes = [0x82, 0xa1, b'a', 0x92, 1, 2, 0xa1, b'b', 0xc7, 2, 5, 9, 9, 0xff];
+        assert_eq!(scan(&bytes, Limits::default()), Ok(13));
+        assert!(super::super::check(&bytes).is_err());
+    }
+}

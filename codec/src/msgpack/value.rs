@@ -1,0 +1,323 @@
+//! A value of any shape, as it stands in a log.
+
+use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use std::fmt;
+
+use super::{Limits, Reader, Token, Writer, scan};
+use crate::Error;
+
+/// A MessagePack value. Maps keep the order of their pairs, which is part of what was recorded.
+#[derive(Clone, Debug, PartialEq, Default)]
+pub enum Value {
+    /// Nothing.
+    #[default]
+    Nil,
+    /// True or false.
+    Bool(bool),
+    /// An integer of 0 or more.
+    Unsigned(u64),
+    /// An integer below 0.
+    Signed(i64),
+    /// A number of 32 bits.
+    F32(f32),
+    /// A number of 64 bits.
+    F64(f64),
+    /// Text.
+    Str(String),
+    /// Bytes.
+    Bin(Vec<u8>),
+    /// An extension's type and bytes.
+    Ext(i8, Vec<u8>),
+    /// An array.
+    Array(Vec<Value>),
+    /// A map's pairs, in their order.
+    Map(Vec<(Value, Value)>),
+}
+
+impl Value {
+    /// Reads exactly one value. Takes at most 64 times the memory of the bytes.
+    ///
+    /// # Errors
+    ///
+    /// As [`scan`]; [`Error::Malformed`] for text that is not UTF-8 or bytes that follow the value.
+    pub fn decode(bytes: &[u8]) -> Result<Value, Error> {
+        Value::decode_within(bytes, Limits::default())
+    }
+
+    /// As [`Value::decode`], within limits of the caller's own.
+    ///
+    /// # Errors
+    ///
+    /// As [`Value::decode`].
+    pub fn decode_within(bytes: &[u8], limits: Limits) -> Result<Value, Error> {
+        let end = scan(bytes, limits)?;
+        if end != bytes.len() {
+            return Err(Error::Malformed { offset: end, reason: "bytes follow the value" });
+        }
+        // The scan has bounded the depth, so the recursion below is bounded too.
+        Value::read(&mut Reader::new(bytes))
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Result<Value, Error> {
+        Ok(match reader.token()? {
+            Token::Nil => Value::Nil,
+            Token::Bool(value) => Value::Bool(value),
+            Token::Unsigned(value) => Value::Unsigned(value),
+            Token::Signed(value) => Value::from(value),
+            Token::F32(value) => Value::F32(value),
+            Token::F64(value) => Value::F64(value),
+            Token::Str(bytes) => match std::str::from_utf8(bytes) {
+                Ok(text) => Value::Str(text.to_owned()),
+                Err(_) => {
+                    return Err(Error::Malformed { offset: reader.offset(), reason: "text is not UTF-8" });
+                }
+            },
+            Token::Bin(bytes) => Value::Bin(bytes.to_vec()),
+            Token::Ext(kind, bytes) => Value::Ext(kind, bytes.to_vec()),
+            Token::Array(len) => {
+                // The scan has seen that many values, so the length is no mere claim.
+                let mut items = Vec::with_capacity(len as usize);
+                for _ in 0..len {
+                    items.push(Value::read(reader)?);
+                }
+                Value::Array(items)
+            }
+            Token::Map(len) => {
+                let mut pairs = Vec::with_capacity(len as usize);
+                for _ in 0..len {
+                    pairs.push((Value::read(reader)?, Value::read(reader)?));
+                }
+                Value::Map(pairs)
+            }
+        })
+    }
+
+    /// The value's MessagePack; integers take their shortest form.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut writer = Writer::new();
+        self.write(&mut writer);
+        writer.finish()
+    }
+
+    /// Appends the value's MessagePack to a writer.
+    pub fn write(&self, writer: &mut Writer) {
+        match self {
+            Value::Nil => writer.nil(),
+            Value::Bool(value) => writer.bool(*value),
+            Value::Unsigned(value) => writer.unsigned(*value),
+            Value::Signed(value) => writer.signed(*value),
+            Value::F32(value) => writer.f32(*value),
+            Value::F64(value) => writer.f64(*value),
+            Value::Str(text) => writer.str(text),
+            Value::Bin(bytes) => writer.bin(bytes),
+            Value::Ext(kind, bytes) => writer.ext(*kind, bytes),
+            Value::Array(items) => {
+                writer.array(items.len());
+                items.iter().for_each(|item| item.write(writer));
+                writer
+            }
+            Value::Map(pairs) => {
+                writer.map(pairs.len());
+                for (key, value) in pairs {
+                    key.write(writer);
+                    value.write(writer);
+                }
+                writer
+            }
+        };
+    }
+
+    /// The value of a field of a map; `None` where there is no such field, or no map.
+    pub fn get(&self, field: &str) -> Option<&Value> {
+        let Value::Map(pairs) = self else { return None };
+        pairs.iter().find(|(key, _)| key.as_str() == Some(field)).map(|(_, value)| value)
+    }
+
+    /// Sets a field of a map, in its place where it exists, else at the end. What is no map becomes one.
+    pub fn set(&mut self, field: &str, value: Value) {
+        if !matches!(self, Value::Map(_)) {
+            *self = Value::Map(Vec::new());
+        }
+        if let Value::Map(pairs) = self {
+            match pairs.iter_mut().find(|(key, _)| key.as_str() == Some(field)) {
+                Some((_, slot)) => *slot = value,
+                None => pairs.push((Value::from(field), value)),
+            }
+        }
+    }
+
+    /// Takes a field out of a map.
+    pub fn remove(&mut self, field: &str) -> Option<Value> {
+        let Value::Map(pairs) = self else { return None };
+        let at = pairs.iter().position(|(key, _)| key.as_str() == Some(field))?;
+        Some(pairs.remove(at).1)
+    }
+
+    /// The text, where it is text.
+    pub fn as_str(&self) -> Option<&str> {
+        match self {
+            Value::Str(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// The integer, where it is one of 0 or more.
+    pub fn as_u64(&self) -> Option<u64> {
+        match self {
+            Value::Unsigned(value) => Some(*value),
+            _ => None,
+        }
+    }
+
+    /// The values, where it is an array.
+    pub fn as_array(&self) -> Option<&[Value]> {
+        match self {
+            Value::Array(items) => Some(items),
+            _ => None,
+        }
+    }
+}
+
+impl From<&str> for Value {
+    fn from(text: &str) -> Value {
+        Value::Str(text.to_owned())
+    }
+}
+
+impl From<String> for Value {
+    fn from(text: String) -> Value {
+        Value::Str(text)
+    }
+}
+
+impl From<bool> for Value {
+    fn from(value: bool) -> Value {
+        Value::Bool(value)
+    }
+}
+
+impl From<u64> for Value {
+    fn from(value: u64) -> Value {
+        Value::Unsigned(value)
+    }
+}
+
+impl From<i64> for Value {
+    /// An integer of 0 or more is [`Value::Unsigned`], however it was written.
+    fn from(value: i64) -> Value {
+        u64::try_from(value).map_or(Value::Signed(value), Value::Unsigned)
+    }
+}
+
+impl From<f64> for Value {
+    fn from(value: f64) -> Value {
+        Value::F64(value)
+    }
+}
+
+impl<'de> Deserialize<'de> for Value {
+    /// Takes any self-describing format's value; from JSON the order of an object's keys is kept.
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Value, D::Error> {
+        deserializer.deserialize_any(AnyValue)
+    }
+}
+
+struct AnyValue;
+
+impl<'de> Visitor<'de> for AnyValue {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value")
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Nil)
+    }
+
+    fn visit_none<E>(self) -> Result<Value, E> {
+        Ok(Value::Nil)
+    }
+
+    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        Value::deserialize(deserializer)
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+        Ok(Value::Bool(value))
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
+        Ok(Value::Unsigned(value))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+        Ok(Value::from(value))
+    }
+
+    fn visit_f32<E>(self, value: f32) -> Result<Value, E> {
+        Ok(Value::F32(value))
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
+        Ok(Value::F64(value))
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Value, E> {
+        Ok(Value::from(text))
+    }
+
+    fn visit_string<E>(self, text: String) -> Result<Value, E> {
+        Ok(Value::Str(text))
+    }
+
+    fn visit_bytes<E>(self, bytes: &[u8]) -> Result<Value, E> {
+        Ok(Value::Bin(bytes.to_vec()))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Value, A::Error> {
+        let mut items = Vec::new();
+        while let Some(item) = seq.next_element()? {
+            items.push(item);
+        }
+        Ok(Value::Array(items))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
+        let mut pairs = Vec::new();
+        while let Some(pair) = map.next_entry()? {
+            pairs.push(pair);
+        }
+        Ok(Value::Map(pairs))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_come_back_and_integers_take_one_form() {
+        let value = Value::Map(vec![
+            (Value::from("z"), Value::Array(vec![Value::Nil, Value::from(true), Value::from(-5_i64)])),
+            (Value::from("a"), Value::Bin(vec![1, 2])),
+            (Value::Unsigned(7), Value::Ext(3, vec![9; 5])),
+            (Value::from("f"), Value::F64(1.5)),
+            (Value::from("g"), Value::F32(1.5)),
+        ]);
+        assert_eq!(Value::decode(&value.encode()).unwrap(), value);
+        // 5 as int64: written long, read as the same integer as the short form.
+        assert_eq!(Value::decode(&[0xd3, 0, 0, 0, 0, 0, 0, 0, 5]).unwrap(), Value::Unsigned(5));
+    }
+
+    #[test]
+    fn fields_are_found_set_and_taken_out() {
+        let mut value = Value::default();
+        value.set("name", Value::from("a"));
+        value.set("count", Value::from(1_u64));
+        value.set("name", Value::from("b"));
+        assert_eq!(value.get("name").and_then(Value::as_str), Some("b"));
+        assert_eq!(value.remove("count"), Some(Value::Unsigned(1)));
+        assert_eq!(value.remove("count"), None);
+    }
+}

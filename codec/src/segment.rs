@@ -1,0 +1,214 @@
+//! The header of a segment file.
+//!
+//! ```text
+//!   0  8  magic "FOLDLOG\n"
+//!   8  2  format version
+//!  10  2  header length in bytes (84), which is where the first frame stands
+//!  12  4  ordinal of this segment
+//!  16 16  session id of the writer
+//!  32  8  sequence number of the first record
+//!  40  8  watermark: records below it were durable when the segment was begun
+//!  48  8  salt
+//!  56  4  ordinal of the segment before, which a recovery or a fork may name out of turn; u32::MAX for none
+//!  60  8  where the segment before ends, in bytes: what stands behind belongs to no chain
+//!  68  4  checksum of the last frame before that end
+//!  72  8  salt again
+//!  80  4  CRC-32 of bytes 0..80
+//! ```
+//!
+//! The salt stands twice so that a header with a damaged byte can be told from a segment that a crash left
+//! without one: with either copy the frames behind a broken header still answer, and then the header was
+//! there and was lost.
+
+use uuid::Uuid;
+
+use crate::{Error, FORMAT_VERSION};
+
+/// Length in bytes of the header, and the offset of a segment's first frame.
+pub const HEADER_LEN: usize = 84;
+
+const MAGIC: [u8; 8] = *b"FOLDLOG\n";
+const NO_SEGMENT: u32 = u32::MAX;
+
+/// Where the segment before ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Previous {
+    /// Its ordinal.
+    pub ordinal: u32,
+    /// The offset behind its last frame that belongs to the chain, in bytes.
+    pub end: u64,
+    /// The checksum of that frame.
+    pub crc: u32,
+}
+
+/// What a segment's header says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SegmentHeader {
+    /// This segment's ordinal, also in its file's name.
+    pub ordinal: u32,
+    /// The session that wrote the segment. A fork's older segments name its ancestors.
+    pub session: Uuid,
+    /// Sequence number of the first record in it.
+    pub first_sequence: u64,
+    /// Records below this were durable when the segment was begun.
+    pub watermark: u64,
+    /// Drawn anew for every segment; part of every checksum in it.
+    pub salt: u64,
+    /// The segment before, `None` for a session's first.
+    pub previous: Option<Previous>,
+}
+
+impl SegmentHeader {
+    /// The bytes on disk.
+    pub fn encode(&self) -> [u8; HEADER_LEN] {
+        let previous = self.previous.unwrap_or(Previous { ordinal: NO_SEGMENT, end: 0, crc: 0 });
+        let mut out = Vec::with_capacity(HEADER_LEN);
+        out.extend_from_slice(&MAGIC);
+        out.extend_from_slice(&FORMAT_VERSION.to_le_bytes());
+        out.extend_from_slice(&(HEADER_LEN as u16).to_le_bytes());
+        out.extend_from_slice(&self.ordinal.to_le_bytes());
+        out.extend_from_slice(self.session.as_bytes());
+        out.extend_from_slice(&self.first_sequence.to_le_bytes());
+        out.extend_from_slice(&self.watermark.to_le_bytes());
+        out.extend_from_slice(&self.salt.to_le_bytes());
+        out.extend_from_slice(&previous.ordinal.to_le_bytes());
+        out.extend_from_slice(&previous.end.to_le_bytes());
+        out.extend_from_slice(&previous.crc.to_le_bytes());
+        out.extend_from_slice(&self.salt.to_le_bytes());
+        let crc = crc32fast::hash(&out);
+        out.extend_from_slice(&crc.to_le_bytes());
+        let mut bytes = [0; HEADER_LEN];
+        bytes.iter_mut().zip(out).for_each(|(slot, byte)| *slot = byte);
+        bytes
+    }
+
+    /// Reads a header from the start of a segment file.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Truncated`], [`Error::Magic`], [`Error::Checksum`], or [`Error::Version`] for a file of a
+    /// later format, which is told before the checksum since its header may be laid out otherwise.
+    pub fn decode(bytes: &[u8]) -> Result<SegmentHeader, Error> {
+        let fixed: &[u8; HEADER_LEN] = bytes.first_chunk().ok_or(Error::Truncated {
+            offset: 0,
+            needed: HEADER_LEN as u64,
+            available: bytes.len() as u64,
+        })?;
+        let mut fields = Fields { bytes: fixed };
+        let magic = fields.take::<8>();
+        if magic != MAGIC {
+            return Err(Error::Magic { found: magic });
+        }
+        let version = u16::from_le_bytes(fields.take());
+        let found = u32::from_le_bytes(*fixed.last_chunk().unwrap_or(&[0; 4]));
+        let expected = crc32fast::hash(fixed.get(..HEADER_LEN - 4).unwrap_or_default());
+        // A damaged byte in the version field is damage, not a message from the future.
+        let damaged = expected != found;
+        if version > FORMAT_VERSION && !(damaged && resembles_current(fixed)) {
+            return Err(Error::Version { found: version, supported: FORMAT_VERSION });
+        }
+        if damaged {
+            return Err(Error::Checksum { expected, found });
+        }
+        let _header_len: [u8; 2] = fields.take();
+        let ordinal = u32::from_le_bytes(fields.take());
+        let session = Uuid::from_bytes(fields.take());
+        let first_sequence = u64::from_le_bytes(fields.take());
+        let watermark = u64::from_le_bytes(fields.take());
+        let salt = u64::from_le_bytes(fields.take());
+        let previous = Previous {
+            ordinal: u32::from_le_bytes(fields.take()),
+            end: u64::from_le_bytes(fields.take()),
+            crc: u32::from_le_bytes(fields.take()),
+        };
+        let previous = (previous.ordinal != NO_SEGMENT).then_some(previous);
+        Ok(SegmentHeader { ordinal, session, first_sequence, watermark, salt, previous })
+    }
+
+    /// The salts that the bytes of a damaged header suggest, for telling damage from a crash's leftover.
+    pub fn salvage_salts(bytes: &[u8]) -> Vec<u64> {
+        let at = |offset: usize| -> Option<u64> {
+            bytes.get(offset..)?.first_chunk().map(|chunk| u64::from_le_bytes(*chunk))
+        };
+        let mut salts: Vec<u64> = [at(48), at(72)].into_iter().flatten().collect();
+        salts.dedup();
+        salts
+    }
+}
+
+/// Whether the bytes would be a sound header of the present version but for the version field.
+fn resembles_current(fixed: &[u8; HEADER_LEN]) -> bool {
+    let mut mended = *fixed;
+    let version = FORMAT_VERSION.to_le_bytes();
+    mended.iter_mut().skip(8).zip(version).for_each(|(slot, byte)| *slot = byte);
+    let found = u32::from_le_bytes(*fixed.last_chunk().unwrap_or(&[0; 4]));
+    crc32fast::hash(mended.get(..HEADER_LEN - 4).unwrap_or_default()) == found
+}
+
+/// Takes fields of fixed width one after the other from bytes that are known to be long enough.
+struct Fields<'a> {
+    bytes: &'a [u8],
+}
+
+impl Fields<'_> {
+    fn take<const N: usize>(&mut self) -> [u8; N] {
+        match self.bytes.split_first_chunk() {
+            Some((field, rest)) => {
+                self.bytes = rest;
+                *field
+            }
+            None => [0; N],
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header() -> SegmentHeader {
+        SegmentHeader {
+            ordinal: 3,
+            session: Uuid::from_u128(7),
+            first_sequence: 500,
+            watermark: 480,
+            salt: 0xfeed_f00d_dead_beef,
+            previous: Some(Previous { ordinal: 1, end: 16_384, crc: 9 }),
+        }
+    }
+
+    #[test]
+    fn a_header_comes_back_as_it_went_in() {
+        let first = SegmentHeader { previous: None, ordinal: 0, ..header() };
+        for wanted in [header(), first] {
+            assert_eq!(SegmentHeader::decode(&wanted.encode()).unwrap(), wanted);
+        }
+    }
+
+    #[test]
+    fn every_bit_is_covered_and_a_salt_survives() {
+        let bytes = header().encode();
+        for bit in 0..bytes.len() * 8 {
+            let mut damaged = bytes;
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            assert!(SegmentHeader::decode(&damaged).is_err(), "bit {bit}");
+            assert!(SegmentHeader::salvage_salts(&damaged).contains(&header().salt), "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn a_later_version_is_named_not_called_damage() {
+        let mut bytes = header().encode();
+        bytes[8] = 2;
+        let crc = crc32fast::hash(&bytes[..80]);
+        bytes[80..].copy_from_slice(&crc.to_le_bytes());
+        assert_eq!(SegmentHeader::decode(&bytes), Err(Error::Version { found: 2, supported: 1 }));
+    }
+
+    #[test]
+    fn a_flipped_bit_in_the_version_is_damage() {
+        let mut bytes = header().encode();
+        bytes[8] ^= 0x40;
+        assert!(matches!(SegmentHeader::decode(&bytes), Err(Error::Checksum { .. })));
+    }
+}
