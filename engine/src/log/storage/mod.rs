@@ -28,7 +28,7 @@ mod memory;
 
 pub use file::FileStorage;
 #[cfg(feature = "testkit")]
-pub use memory::{CrashKind, Fault, MemoryStorage};
+pub use memory::{CrashKind, Fault, MemoryStorage, Op};
 
 /// What a file is opened for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,0 +1,459 @@
+//! The real file system, through plain positioned reads and writes.
+
+use std::fmt::Debug;
+use std::fs::{self, File, Metadata, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+
+use nix::errno::Errno;
+use nix::fcntl::{FallocateFlags, FcntlArg, OFlag, fallocate, fcntl};
+use nix::libc;
+use uuid::Uuid;
+
+use super::{Access, Entry, EntryKind, HeldLock, Storage, StorageFile};
+
+/// Where Linux tells the identity of its present boot.
+const BOOT_ID_PATH: &str = "/proc/sys/kernel/random/boot_id";
+
+/// A file is filled in pieces of one page. Larger writes leave large folios in the page cache, and then each
+/// later sync of a few bytes writes a whole folio anew.
+const FILL_PIECE: [u8; 4096] = [0; 4096];
+
+/// The real file system.
+///
+/// It has no state of its own: every value of this type sees the same files.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FileStorage;
+
+impl FileStorage {
+    /// The file system of this machine.
+    pub fn new() -> Self {
+        Self
+    }
+}
+
+impl Storage for FileStorage {
+    fn create_dir_all(&self, path: &Path) -> io::Result<()> {
+        match fs::symlink_metadata(path) {
+            Ok(found) => return require_folder(&found, path),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+        if let Some(parent) = path.parent() {
+            fs::create_dir_all(parent)?;
+        }
+        match fs::create_dir(path) {
+            // Somebody else was faster, and what they made need not be a folder.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                require_folder(&fs::symlink_metadata(path)?, path)
+            }
+            made => made,
+        }
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<Entry>> {
+        require_folder(&fs::symlink_metadata(dir)?, dir)?;
+        let mut entries = Vec::new();
+        for found in fs::read_dir(dir)? {
+            let found = found?;
+            match found.metadata() {
+                Ok(metadata) => entries.push(describe(found.file_name().to_string_lossy().into(), &metadata)),
+                // It was removed after the folder was read, so it is no longer there to be shown.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+        }
+        entries.sort_by(|left, right| left.name.cmp(&right.name));
+        Ok(entries)
+    }
+
+    fn entry(&self, path: &Path) -> io::Result<Option<Entry>> {
+        match fs::symlink_metadata(path) {
+            Ok(metadata) => {
+                let name = path.file_name().unwrap_or_default().to_string_lossy().into();
+                Ok(Some(describe(name, &metadata)))
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn create(&self, path: &Path, allocate_bytes: u64) -> io::Result<Arc<dyn StorageFile>> {
+        let length = to_offset(allocate_bytes)?;
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .custom_flags(OFlag::O_NOFOLLOW.bits())
+            .open(path)?;
+        if let Err(error) = allocate(&file, length) {
+            // The reason why allocation failed is worth more to the caller than why removing failed.
+            let _ = fs::remove_file(path);
+            return Err(error);
+        }
+        Ok(Arc::new(PlainFile { file }))
+    }
+
+    fn open(&self, path: &Path, access: Access) -> io::Result<Arc<dyn StorageFile>> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(access == Access::Write);
+        let file = open_regular(&mut options, path)?;
+        Ok(Arc::new(PlainFile { file }))
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        if from.parent() != to.parent() {
+            return Err(invalid("a rename stays within one folder", to));
+        }
+        fs::rename(from, to)
+    }
+
+    fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        if !fs::symlink_metadata(from)?.is_file() {
+            return Err(not_regular(from));
+        }
+        fs::hard_link(from, to).map_err(|error| match error.raw_os_error().map(Errno::from_raw) {
+            // Each of these is how some file system says that it will not give this file another name; the
+            // caller's answer to all of them is to copy.
+            Some(Errno::EXDEV | Errno::EPERM | Errno::EMLINK | Errno::EOPNOTSUPP | Errno::ENOSYS) => {
+                io::Error::new(io::ErrorKind::CrossesDevices, error)
+            }
+            _ => error,
+        })
+    }
+
+    fn remove_file(&self, path: &Path) -> io::Result<()> {
+        fs::remove_file(path)
+    }
+
+    fn remove_dir_all(&self, path: &Path) -> io::Result<()> {
+        require_folder(&fs::symlink_metadata(path)?, path)?;
+        fs::remove_dir_all(path)
+    }
+
+    fn sync_dir(&self, path: &Path) -> io::Result<()> {
+        let flags = OFlag::O_NOFOLLOW | OFlag::O_DIRECTORY;
+        OpenOptions::new().read(true).custom_flags(flags.bits()).open(path)?.sync_all()
+    }
+
+    fn boot_id(&self) -> Option<Uuid> {
+        static BOOT_ID: OnceLock<Option<Uuid>> = OnceLock::new();
+        *BOOT_ID.get_or_init(|| Uuid::parse_str(fs::read_to_string(BOOT_ID_PATH).ok()?.trim()).ok())
+    }
+
+    fn try_lock(&self, path: &Path, offset: u64) -> io::Result<Option<Box<dyn HeldLock>>> {
+        let start = to_offset(offset)?;
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false).mode(0o644);
+        // Each lock has a descriptor of its own: the system tells the holders of such locks apart by the open
+        // file, so two locks through one descriptor would never exclude each other.
+        let file = open_regular(&mut options, path)?;
+        match set_lock(&file, libc::F_WRLCK, start) {
+            Ok(()) => Ok(Some(Box::new(ByteLock { file, start }))),
+            Err(Errno::EAGAIN | Errno::EACCES) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// An open file of the real file system.
+#[derive(Debug)]
+struct PlainFile {
+    file: File,
+}
+
+impl StorageFile for PlainFile {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.file.metadata()?.len())
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        let mut rest = buf;
+        let mut position = offset;
+        let mut done = 0;
+        while !rest.is_empty() {
+            match self.file.read_at(rest, position) {
+                Ok(0) => break,
+                Ok(count) => {
+                    done += count;
+                    position = position.saturating_add(count as u64);
+                    rest = rest.get_mut(count..).unwrap_or_default();
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(done)
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        // This goes on after a short or an interrupted write.
+        self.file.write_all_at(bytes, offset)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.file.sync_data()
+    }
+}
+
+/// A lock on one byte of a file, which belongs to the open file and not to the process.
+#[derive(Debug)]
+struct ByteLock {
+    file: File,
+    start: libc::off_t,
+}
+
+impl HeldLock for ByteLock {}
+
+impl Drop for ByteLock {
+    fn drop(&mut self) {
+        // Closing alone would not let go at once where another thread has just forked: until its child runs
+        // its own program, the child shares this open file.
+        let _ = set_lock(&self.file, libc::F_UNLCK, self.start);
+    }
+}
+
+/// Sets or clears the lock on the byte at `start`, without waiting.
+fn set_lock(file: &File, kind: libc::c_int, start: libc::off_t) -> nix::Result<()> {
+    let lock = libc::flock {
+        l_type: kind as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: start,
+        l_len: 1,
+        l_pid: 0,
+    };
+    retry_interrupted(|| fcntl(file, FcntlArg::F_OFD_SETLK(&lock)).map(drop))
+}
+
+/// Opens a file without following a link, and refuses what is not a regular file.
+fn open_regular(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
+    // A pipe or a terminal put in a file's place must neither hold the caller up nor become the process's
+    // terminal. For a regular file the last two flags mean nothing.
+    let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
+    let opened = options.custom_flags(flags.bits()).open(path);
+    let file = opened.map_err(|error| match error.raw_os_error().map(Errno::from_raw) {
+        // These are the answers for a link, for a folder opened for writing, and for a socket.
+        Some(Errno::ELOOP | Errno::EISDIR | Errno::ENXIO) => not_regular(path),
+        _ => error,
+    })?;
+    if file.metadata()?.is_file() { Ok(file) } else { Err(not_regular(path)) }
+}
+
+/// Gives a new, empty file its length and its space.
+fn allocate(file: &File, length: libc::off_t) -> io::Result<()> {
+    if length == 0 {
+        return Ok(());
+    }
+    // The C library's `posix_fallocate` is not used: where the file system cannot allocate, it writes a byte
+    // into each block in its own way.
+    match retry_interrupted(|| fallocate(file, FallocateFlags::empty(), 0, length)) {
+        Err(Errno::EOPNOTSUPP | Errno::ENOSYS) => fill_with_zeros(file, length.unsigned_abs()),
+        answer => Ok(answer?),
+    }
+}
+
+/// Writes zeros from the beginning up to `length`, which is how space is had where a file system cannot be
+/// asked for it.
+fn fill_with_zeros(file: &File, length: u64) -> io::Result<()> {
+    let mut position = 0;
+    while position < length {
+        let wanted = usize::try_from(length - position).unwrap_or(usize::MAX);
+        let piece = FILL_PIECE.get(..wanted).unwrap_or(&FILL_PIECE);
+        file.write_all_at(piece, position)?;
+        position += piece.len() as u64;
+    }
+    Ok(())
+}
+
+/// Makes a system call again for as long as signals interrupt it.
+fn retry_interrupted(mut call: impl FnMut() -> nix::Result<()>) -> nix::Result<()> {
+    loop {
+        match call() {
+            Err(Errno::EINTR) => {}
+            answer => return answer,
+        }
+    }
+}
+
+fn describe(name: String, metadata: &Metadata) -> Entry {
+    let kind = metadata.file_type();
+    if kind.is_file() {
+        Entry { name, kind: EntryKind::File, len: metadata.len() }
+    } else if kind.is_dir() {
+        Entry { name, kind: EntryKind::Folder, len: 0 }
+    } else {
+        Entry { name, kind: EntryKind::Other, len: 0 }
+    }
+}
+
+fn require_folder(found: &Metadata, path: &Path) -> io::Result<()> {
+    if found.is_dir() {
+        return Ok(());
+    }
+    Err(io::Error::new(io::ErrorKind::NotADirectory, format!("{} is not a folder", path.display())))
+}
+
+/// The system counts positions with a sign, so half of all numbers are no position at all.
+fn to_offset(position: u64) -> io::Result<libc::off_t> {
+    libc::off_t::try_from(position).map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))
+}
+
+fn not_regular(path: &Path) -> io::Error {
+    invalid("not a regular file", path)
+}
+
+fn invalid(what: &str, path: &Path) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, format!("{what}: {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+    use std::os::unix::net::UnixListener;
+
+    use nix::sys::stat::Mode;
+    use nix::unistd::mkfifo;
+    use tempfile::{TempDir, tempdir};
+
+    use super::*;
+
+    fn room() -> (FileStorage, TempDir) {
+        (FileStorage::new(), tempdir().unwrap())
+    }
+
+    #[test]
+    fn a_created_file_has_its_length_and_reads_as_zeros() {
+        let (storage, dir) = room();
+        let path = dir.path().join("segment");
+        let file = storage.create(&path, 10_000).unwrap();
+        assert_eq!(file.len().unwrap(), 10_000);
+        let mut buf = vec![1; 20_000];
+        assert_eq!(file.read_at(&mut buf, 0).unwrap(), 10_000);
+        assert!(buf.iter().take(10_000).all(|byte| *byte == 0));
+        file.write_at(b"hello", 4094).unwrap();
+        file.sync_data().unwrap();
+        storage.sync_dir(dir.path()).unwrap();
+        let other = storage.open(&path, Access::Read).unwrap();
+        let mut word = [0; 5];
+        assert_eq!(other.read_at(&mut word, 4094).unwrap(), 5);
+        assert_eq!(&word, b"hello");
+        assert_eq!(other.read_at(&mut word, 9_998).unwrap(), 2);
+        assert_eq!(other.read_at(&mut word, 10_000).unwrap(), 0);
+        assert!(other.write_at(b"x", 0).is_err());
+        let again = storage.create(&path, 0).unwrap_err();
+        assert_eq!(again.kind(), io::ErrorKind::AlreadyExists);
+        assert!(storage.create(&dir.path().join("empty"), 0).unwrap().is_empty().unwrap());
+    }
+
+    #[test]
+    fn filling_gives_the_length_that_is_no_multiple_of_a_page() {
+        let dir = tempdir().unwrap();
+        let path = dir.path().join("filled");
+        fill_with_zeros(&File::create_new(&path).unwrap(), 9_001).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), vec![0; 9_001]);
+    }
+
+    #[test]
+    fn a_failed_allocation_leaves_nothing() {
+        let (storage, dir) = room();
+        for too_much in [u64::MAX, 1 << 62] {
+            assert!(storage.create(&dir.path().join("huge"), too_much).is_err());
+            assert_eq!(storage.list(dir.path()).unwrap(), vec![]);
+        }
+    }
+
+    #[test]
+    fn links_and_everything_that_is_no_regular_file_are_refused() {
+        let (storage, dir) = room();
+        let path = |name: &str| dir.path().join(name);
+        storage.create(&path("real"), 1).unwrap();
+        storage.create_dir_all(&path("folder/deep")).unwrap();
+        symlink(path("real"), path("link")).unwrap();
+        symlink(path("folder"), path("folder-link")).unwrap();
+        symlink(path("nowhere"), path("dangling")).unwrap();
+        mkfifo(&path("pipe"), Mode::S_IRWXU).unwrap();
+        let _listener = UnixListener::bind(path("socket")).unwrap();
+        for name in ["link", "folder", "folder-link", "dangling", "pipe", "socket"] {
+            for access in [Access::Read, Access::Write] {
+                let error = storage.open(&path(name), access).unwrap_err();
+                assert_eq!(error.kind(), io::ErrorKind::InvalidInput, "{name} {access:?}: {error}");
+            }
+            assert_eq!(storage.try_lock(&path(name), 0).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+            assert_eq!(storage.create(&path(name), 0).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+            let linked = storage.hard_link(&path(name), &path("second")).unwrap_err();
+            assert_eq!(linked.kind(), io::ErrorKind::InvalidInput);
+        }
+        for answer in [
+            storage.list(&path("folder-link")).map(drop),
+            storage.sync_dir(&path("folder-link")),
+            storage.create_dir_all(&path("folder-link")),
+            storage.remove_dir_all(&path("folder-link")),
+            storage.create_dir_all(&path("real")),
+        ] {
+            assert_eq!(answer.unwrap_err().kind(), io::ErrorKind::NotADirectory);
+        }
+        assert_eq!(storage.entry(&path("link")).unwrap().unwrap().kind, EntryKind::Other);
+        assert!(!path("nowhere").exists());
+        assert!(path("folder/deep").exists());
+    }
+
+    #[test]
+    fn removing_a_folder_leaves_what_its_links_point_to() {
+        let (storage, dir) = room();
+        let kept = dir.path().join("kept");
+        let gone = dir.path().join("gone");
+        storage.create_dir_all(&kept).unwrap();
+        storage.create(&kept.join("file"), 1).unwrap();
+        storage.create_dir_all(&gone).unwrap();
+        symlink(&kept, gone.join("link")).unwrap();
+        storage.remove_dir_all(&gone).unwrap();
+        assert!(storage.entry(&gone).unwrap().is_none());
+        assert!(storage.entry(&kept.join("file")).unwrap().is_some());
+    }
+
+    #[test]
+    fn names_are_listed_in_order_renamed_linked_and_removed() {
+        let (storage, dir) = room();
+        let path = |name: &str| dir.path().join(name);
+        for name in ["b", "a", "c"] {
+            storage.create(&path(name), 3).unwrap();
+        }
+        storage.create_dir_all(&path("folder")).unwrap();
+        storage.rename(&path("c"), &path("a")).unwrap();
+        storage.hard_link(&path("a"), &path("z")).unwrap();
+        storage.remove_file(&path("a")).unwrap();
+        let entries = storage.list(dir.path()).unwrap();
+        let names: Vec<_> = entries.iter().map(|entry| entry.name.as_str()).collect();
+        assert_eq!(names, ["b", "folder", "z"]);
+        assert_eq!(storage.entry(&path("z")).unwrap().unwrap().len, 3);
+        assert!(storage.entry(&path("a")).unwrap().is_none());
+        let across = storage.rename(&path("z"), &path("folder/z")).unwrap_err();
+        assert_eq!(across.kind(), io::ErrorKind::InvalidInput);
+        let taken = storage.hard_link(&path("z"), &path("b")).unwrap_err();
+        assert_eq!(taken.kind(), io::ErrorKind::AlreadyExists);
+    }
+
+    #[test]
+    fn a_lock_excludes_the_same_byte_and_no_other() {
+        let (storage, dir) = room();
+        let path = dir.path().join("lock");
+        let held = storage.try_lock(&path, 7).unwrap().unwrap();
+        assert!(storage.try_lock(&path, 7).unwrap().is_none());
+        let far = storage.try_lock(&path, i64::MAX as u64).unwrap();
+        assert!(far.is_some());
+        // Opening and closing the file elsewhere must not let go, as it would with a process's locks.
+        drop(storage.open(&path, Access::Read).unwrap());
+        assert!(storage.try_lock(&path, 7).unwrap().is_none());
+        drop(held);
+        assert!(storage.try_lock(&path, 7).unwrap().is_some());
+        assert_eq!(storage.try_lock(&path, u64::MAX).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+    }
+
+    #[test]
+    fn the_boot_id_stays_the_same() {
+        assert_eq!(FileStorage::new().boot_id(), FileStorage::new().boot_id());
+        assert_eq!(FileStorage::new().boot_id().is_some(), Path::new(BOOT_ID_PATH).exists());
+    }
+}

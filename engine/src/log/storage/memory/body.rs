@@ -1,0 +1,169 @@
+//! The bytes of one file: as they are read, and as a power cut would leave them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::chance::{Chance, Fate};
+
+/// What a disk keeps or loses as a whole.
+const PAGE_BYTES: usize = 4096;
+
+type Page = [u8; PAGE_BYTES];
+
+/// One view of a file. A page that is not there is all zeros; pages are shared between views until one of
+/// them changes.
+#[derive(Clone, Default)]
+struct Image {
+    pages: BTreeMap<u64, Arc<Page>>,
+    len: u64,
+}
+
+impl Image {
+    fn read(&self, buf: &mut [u8], offset: u64) -> usize {
+        let left = usize::try_from(self.len.saturating_sub(offset)).unwrap_or(usize::MAX);
+        let readable = left.min(buf.len());
+        let mut rest = buf.get_mut(..readable).unwrap_or_default();
+        let mut position = offset;
+        while !rest.is_empty() {
+            let (page, within) = locate(position);
+            let count = rest.len().min(PAGE_BYTES - within);
+            let (piece, tail) = rest.split_at_mut(count);
+            match self.pages.get(&page).and_then(|page| page.get(within..within + count)) {
+                Some(found) => piece.copy_from_slice(found),
+                None => piece.fill(0),
+            }
+            position += count as u64;
+            rest = tail;
+        }
+        readable
+    }
+
+    fn write(&mut self, bytes: &[u8], offset: u64) {
+        let mut rest = bytes;
+        let mut position = offset;
+        while !rest.is_empty() {
+            let (page, within) = locate(position);
+            let count = rest.len().min(PAGE_BYTES - within);
+            let (piece, tail) = rest.split_at(count);
+            let page = Arc::make_mut(self.pages.entry(page).or_insert_with(|| Arc::new([0; PAGE_BYTES])));
+            if let Some(place) = page.get_mut(within..within + count) {
+                place.copy_from_slice(piece);
+            }
+            position += count as u64;
+            rest = tail;
+        }
+        self.len = self.len.max(position);
+    }
+
+    /// Takes over one page of another view.
+    fn take_page(&mut self, page: u64, from: &Image) {
+        match from.pages.get(&page) {
+            Some(found) => self.pages.insert(page, Arc::clone(found)),
+            None => self.pages.remove(&page),
+        };
+    }
+
+    /// Sets the length, and makes sure that what stood behind it never comes back.
+    fn cut_at(&mut self, len: u64) {
+        let (page, within) = locate(len);
+        let behind = self.pages.split_off(&page);
+        if let Some(last) = behind.get(&page).filter(|_| within > 0) {
+            let mut last = **last;
+            last.get_mut(within..).unwrap_or_default().fill(0);
+            self.pages.insert(page, Arc::new(last));
+        }
+        self.len = len;
+    }
+}
+
+/// One file: the view that is read, the view that is safe, and which pages differ.
+#[derive(Default)]
+pub(super) struct Body {
+    current: Image,
+    durable: Image,
+    /// Pages that the next sync writes.
+    dirty: BTreeSet<u64>,
+    /// Pages that a failed sync left behind: they look clean, so no later sync writes them, and the disk may
+    /// never have got them.
+    abandoned: BTreeSet<u64>,
+}
+
+impl Body {
+    /// A new file of zeros, of which nothing is durable yet.
+    pub(super) fn allocated(len: u64) -> Self {
+        Self { current: Image { pages: BTreeMap::new(), len }, ..Self::default() }
+    }
+
+    /// A file of which everything is durable.
+    pub(super) fn settled(bytes: &[u8]) -> Self {
+        let mut image = Image::default();
+        image.write(bytes, 0);
+        Self { current: image.clone(), durable: image, ..Self::default() }
+    }
+
+    pub(super) fn len(&self) -> u64 {
+        self.current.len
+    }
+
+    pub(super) fn read(&self, buf: &mut [u8], offset: u64) -> usize {
+        self.current.read(buf, offset)
+    }
+
+    pub(super) fn bytes(&self) -> Vec<u8> {
+        let mut bytes = vec![0; usize::try_from(self.current.len).unwrap_or(usize::MAX)];
+        self.current.read(&mut bytes, 0);
+        bytes
+    }
+
+    /// Writes; the caller has seen to it that the end of `bytes` is a position at all.
+    pub(super) fn write(&mut self, bytes: &[u8], offset: u64) {
+        let Some(last) = (bytes.len() as u64).checked_sub(1) else { return };
+        self.current.write(bytes, offset);
+        for page in locate(offset).0..=locate(offset + last).0 {
+            self.abandoned.remove(&page);
+            self.dirty.insert(page);
+        }
+    }
+
+    pub(super) fn sync(&mut self) {
+        for page in std::mem::take(&mut self.dirty) {
+            self.durable.take_page(page, &self.current);
+        }
+        self.durable.len = self.current.len;
+    }
+
+    /// What the kernel does when a sync fails: it forgets that the pages were dirty.
+    pub(super) fn fail_sync(&mut self) {
+        self.abandoned.append(&mut self.dirty);
+    }
+
+    /// Writes some dirty pages, as the kernel may at any time.
+    pub(super) fn write_back(&mut self, fate: Fate, chance: &mut Chance) {
+        for page in std::mem::take(&mut self.dirty) {
+            if fate.reached(chance) {
+                self.durable.take_page(page, &self.current);
+            } else {
+                self.dirty.insert(page);
+            }
+        }
+        if fate.reached(chance) {
+            self.durable.len = self.current.len;
+        }
+    }
+
+    /// Cuts the power: each page that was not synced is there or not, and so is the length.
+    pub(super) fn lose_power(&mut self, fate: Fate, chance: &mut Chance) {
+        self.dirty.append(&mut self.abandoned);
+        self.write_back(fate, chance);
+        self.durable.cut_at(self.durable.len);
+        self.current = self.durable.clone();
+        self.dirty.clear();
+    }
+}
+
+/// The page that a position lies in, and where in it.
+fn locate(position: u64) -> (u64, usize) {
+    let page_bytes = PAGE_BYTES as u64;
+    // The remainder is smaller than a page, so it always fits.
+    (position / page_bytes, usize::try_from(position % page_bytes).unwrap_or_default())
+}

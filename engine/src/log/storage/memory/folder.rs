@@ -1,0 +1,106 @@
+//! The names in one folder: as they are seen, and as a power cut would leave them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::{OsStr, OsString};
+
+use super::chance::{Chance, Fate};
+use super::disk::NodeId;
+
+/// One change of names, which a power cut keeps or loses as a whole.
+enum Change {
+    Added { name: OsString, node: NodeId },
+    Removed { name: OsString },
+    Renamed { from: OsString, to: OsString, node: NodeId },
+}
+
+impl Change {
+    fn names(&self) -> [&OsString; 2] {
+        match self {
+            Self::Added { name, .. } | Self::Removed { name } => [name, name],
+            Self::Renamed { from, to, .. } => [from, to],
+        }
+    }
+
+    fn apply(self, names: &mut BTreeMap<OsString, NodeId>) {
+        match self {
+            Self::Added { name, node } => {
+                names.insert(name, node);
+            }
+            Self::Removed { name } => {
+                names.remove(&name);
+            }
+            Self::Renamed { from, to, node } => {
+                names.remove(&from);
+                names.insert(to, node);
+            }
+        }
+    }
+}
+
+/// One folder.
+#[derive(Default)]
+pub(super) struct Folder {
+    current: BTreeMap<OsString, NodeId>,
+    durable: BTreeMap<OsString, NodeId>,
+    /// The changes since the last sync, oldest first.
+    pending: Vec<Change>,
+}
+
+impl Folder {
+    pub(super) fn get(&self, name: &OsStr) -> Option<NodeId> {
+        self.current.get(name).copied()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.current.is_empty()
+    }
+
+    /// The names as they are seen, sorted.
+    pub(super) fn names(&self) -> impl Iterator<Item = (&OsString, NodeId)> {
+        self.current.iter().map(|(name, node)| (name, *node))
+    }
+
+    pub(super) fn add(&mut self, name: &OsStr, node: NodeId) {
+        self.current.insert(name.to_owned(), node);
+        self.pending.push(Change::Added { name: name.to_owned(), node });
+    }
+
+    pub(super) fn remove(&mut self, name: &OsStr) {
+        self.current.remove(name);
+        self.pending.push(Change::Removed { name: name.to_owned() });
+    }
+
+    pub(super) fn rename(&mut self, from: &OsStr, to: &OsStr, node: NodeId) {
+        self.current.remove(from);
+        self.current.insert(to.to_owned(), node);
+        self.pending.push(Change::Renamed { from: from.to_owned(), to: to.to_owned(), node });
+    }
+
+    pub(super) fn sync(&mut self) {
+        for change in self.pending.drain(..) {
+            change.apply(&mut self.durable);
+        }
+    }
+
+    /// Lets some changes reach the disk, as the kernel may at any time. Changes that touch one name reach it
+    /// in their order: otherwise a name that was renamed away and made anew could lose the renamed file.
+    pub(super) fn write_back(&mut self, fate: Fate, chance: &mut Chance) {
+        let mut waiting = BTreeSet::new();
+        for change in std::mem::take(&mut self.pending) {
+            let free = change.names().iter().all(|name| !waiting.contains(*name));
+            if fate.reached(chance) && free {
+                change.apply(&mut self.durable);
+            } else {
+                waiting.extend(change.names().map(OsString::clone));
+                self.pending.push(change);
+            }
+        }
+    }
+
+    /// Cuts the power: each change that was not synced is there or not.
+    pub(super) fn lose_power(&mut self, fate: Fate, chance: &mut Chance) {
+        self.write_back(fate, chance);
+        self.pending.clear();
+        self.current = self.durable.clone();
+    }
+}
