@@ -1,5 +1,6 @@
 //! One record in memory, and its JSON form.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use chrono::{DateTime, SecondsFormat};
@@ -44,12 +45,45 @@ impl Names {
         }
     }
 
-    fn slice(&self, id: u32) -> Value {
-        self.slices
-            .get(&id)
-            .map_or_else(|| Value::from(format!("slice-{id}")), |name| Value::from(name.as_str()))
+    fn slice(&self, id: u32) -> Cow<'_, str> {
+        self.slices.get(&id).map_or_else(|| unnamed(id), Cow::from)
     }
 }
+
+fn unnamed(id: u32) -> Cow<'static, str> {
+    Cow::from(format!("slice-{id}"))
+}
+
+/// What names, and the objects that begin with one, may take of memory. One byte of a hostile body can ask
+/// for such an object, and for a copy of a name that is as long as a record; without a budget a record of
+/// 200 kB took gigabytes.
+struct Budget {
+    left: usize,
+    max: usize,
+}
+
+impl Budget {
+    /// Three quarters of the 64 bytes that a byte of a body may take; what the body itself is read into takes
+    /// the rest.
+    fn of(body: &[u8]) -> Budget {
+        let max = (640 << 10) + 48 * body.len();
+        Budget { left: max, max }
+    }
+
+    /// A name, as the first field of an object of so many.
+    fn name(&mut self, name: &str, fields: usize) -> Result<Value, Error> {
+        let cost = size_of::<Value>() * (1 + 2 * fields) + TEXTS + name.len();
+        self.left = self.left.checked_sub(cost).ok_or(Error::Limit {
+            offset: 0,
+            limit: "size of the JSON form",
+            max: self.max as u64,
+        })?;
+        Ok(Value::from(name))
+    }
+}
+
+/// What the other texts in such an object take, roughly.
+const TEXTS: usize = 24;
 
 /// A time as ISO 8601 with offset, microseconds included; the number itself where no calendar holds it.
 pub fn time_text(time_us: i64) -> String {
@@ -60,13 +94,16 @@ pub fn time_text(time_us: i64) -> String {
 impl Record<'_> {
     /// The record's JSON form: `sequence`, `time`, `kind`, `bytes` and the fields of its body under their full
     /// names. A body of a kind that this version does not know is shown as the value it holds, or as
-    /// hexadecimal digits where it holds none.
+    /// hexadecimal digits where it holds none. Takes at most 64 times the memory of the body and a mebibyte,
+    /// however long the names are that it is shown with.
     ///
     /// # Errors
     ///
-    /// [`Error::Body`] where a known kind's body is not what the kind says.
+    /// [`Error::Body`] where a known kind's body is not what the kind says, [`Error::Limit`] where its JSON
+    /// form would take more memory than that.
     pub fn to_value(&self, names: &Names) -> Result<Value, Error> {
         let mut object = Object::default();
+        let mut budget = Budget::of(self.body);
         if !self.kind.is_envelope() {
             object.set("sequence", Value::from(self.sequence));
         }
@@ -75,8 +112,10 @@ impl Record<'_> {
         object.set("bytes", Value::from(self.body.len() as u64));
         match self.kind {
             Kind::OPENED => opened(&mut object, Opened::decode(self.body)?),
-            Kind::DECLARE | Kind::DECLARED => declare(&mut object, Declare::decode(self.body)?, names),
-            Kind::DISPATCH => dispatch(&mut object, Dispatch::decode(self.body)?, names)?,
+            Kind::DECLARE | Kind::DECLARED => {
+                declare(&mut object, Declare::decode(self.body)?, names, &mut budget)?;
+            }
+            Kind::DISPATCH => dispatch(&mut object, Dispatch::decode(self.body)?, names, &mut budget)?,
             Kind::SNAPSHOT => {
                 let snapshot = Snapshot::decode(self.body)?;
                 object.set("tag", snapshot.tag.map_or(Value::Nil, Value::from));
@@ -88,7 +127,7 @@ impl Record<'_> {
                 object.set("to", Value::from(rollback.to));
                 object.set("preserve_logs", Value::from(rollback.preserve_logs));
             }
-            Kind::IMPORT => import(&mut object, Import::decode(self.body)?, names)?,
+            Kind::IMPORT => import(&mut object, Import::decode(self.body)?, names, &mut budget)?,
             Kind::RESUMED => {
                 let resumed = Resumed::decode(self.body)?;
                 object.set("epoch", Value::from(resumed.epoch));
@@ -117,6 +156,11 @@ struct Object {
 }
 
 impl Object {
+    /// An object of so many fields: where a body holds many, room for a field too much in each adds up.
+    fn of(fields: usize) -> Object {
+        Object { pairs: Vec::with_capacity(fields) }
+    }
+
     fn set(&mut self, key: &str, value: Value) {
         self.pairs.push((Value::from(key), value));
     }
@@ -124,6 +168,18 @@ impl Object {
     fn into_value(self) -> Value {
         Value::Map(self.pairs)
     }
+}
+
+/// An array with no room to spare.
+fn array<T>(
+    items: impl ExactSizeIterator<Item = T>,
+    value: impl FnMut(T) -> Result<Value, Error>,
+) -> Result<Value, Error> {
+    let mut values = Vec::with_capacity(items.len());
+    for item in items.map(value) {
+        values.push(item?);
+    }
+    Ok(Value::Array(values))
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -154,26 +210,27 @@ fn opened(object: &mut Object, opened: Opened) {
     object.set("parent", parent);
 }
 
-fn declare(object: &mut Object, declare: Declare, names: &Names) {
+fn declare(object: &mut Object, declare: Declare, names: &Names, budget: &mut Budget) -> Result<(), Error> {
     // A declaration names its own slices; those of its bindings may have been declared before.
-    let mut known = names.clone();
-    known.learn(&declare);
-    let events = declare.events.into_iter().map(|event| {
-        let mut object = Object::default();
+    let own: BTreeMap<u32, &str> =
+        declare.slices.iter().map(|slice| (slice.id, slice.name.as_str())).collect();
+    let events = array(declare.events.into_iter(), |event| {
+        let mut object = Object::of(5);
         object.set("id", Value::from(u64::from(event.id)));
         object.set("name", Value::from(event.name));
         object.set("version", Value::from(u64::from(event.version)));
-        let bindings = event.bindings.iter().map(|binding| {
-            let mut object = Object::default();
-            object.set("slice", known.slice(binding.slice));
+        let bindings = array(event.bindings.iter(), |binding| {
+            let mut object = Object::of(2);
+            let name =
+                own.get(&binding.slice).map_or_else(|| names.slice(binding.slice), |name| (*name).into());
+            object.set("slice", budget.name(&name, 2)?);
             object.set("effect", Value::from(binding.built_in.name()));
-            object.into_value()
+            Ok(object.into_value())
         });
-        object.set("bindings", Value::Array(bindings.collect()));
+        object.set("bindings", bindings?);
         object.set("implicit", Value::from(event.implicit));
-        object.into_value()
-    });
-    let events = Value::Array(events.collect());
+        Ok(object.into_value())
+    })?;
     let slices = declare.slices.into_iter().map(|slice| {
         let mut object = Object::default();
         object.set("id", Value::from(u64::from(slice.id)));
@@ -184,14 +241,22 @@ fn declare(object: &mut Object, declare: Declare, names: &Names) {
     });
     object.set("events", events);
     object.set("slices", Value::Array(slices.collect()));
+    Ok(())
 }
 
-fn dispatch(object: &mut Object, dispatch: Dispatch<'_>, names: &Names) -> Result<(), Error> {
+fn dispatch(
+    object: &mut Object,
+    dispatch: Dispatch<'_>,
+    names: &Names,
+    budget: &mut Budget,
+) -> Result<(), Error> {
     match dispatch.operation {
         Operation::Event { event, data } => {
-            let (name, version) =
-                names.events.get(&event).cloned().unwrap_or_else(|| (format!("event-{event}"), 0));
-            object.set("event", Value::from(name));
+            let (name, version) = match names.events.get(&event) {
+                Some((name, version)) => (Cow::from(name), *version),
+                None => (Cow::from(format!("event-{event}")), 0),
+            };
+            object.set("event", budget.name(&name, 0)?);
             object.set("version", Value::from(u64::from(version)));
             object.set("data", payload(data)?);
         }
@@ -205,9 +270,7 @@ fn dispatch(object: &mut Object, dispatch: Dispatch<'_>, names: &Names) -> Resul
         }
     }
     if let Some(effects) = dispatch.effects {
-        let effects: Result<Vec<Value>, Error> =
-            effects.into_iter().map(|effect| effect_value(effect, names)).collect();
-        object.set("effects", Value::Array(effects?));
+        object.set("effects", array(effects.into_iter(), |effect| effect_value(effect, names, budget))?);
     }
     Ok(())
 }
@@ -228,9 +291,13 @@ fn id_value(id: ItemId) -> Value {
     Value::Array(vec![Value::from(id.sequence), Value::from(u64::from(id.ordinal))])
 }
 
-fn effect_value(effect: Effect<'_>, names: &Names) -> Result<Value, Error> {
-    let mut object = Object::default();
-    object.set("slice", names.slice(effect.slice));
+fn effect_value(effect: Effect<'_>, names: &Names, budget: &mut Budget) -> Result<Value, Error> {
+    let fields = 2
+        + usize::from(effect.removed != Removed::None)
+        + usize::from(effect.added != Added::Event)
+        + usize::from(effect.before.is_some());
+    let mut object = Object::of(fields);
+    object.set("slice", budget.name(&names.slice(effect.slice), fields)?);
     match effect.removed {
         Removed::None => {}
         Removed::All => object.set("removed", Value::from("all")),
@@ -241,8 +308,7 @@ fn effect_value(effect: Effect<'_>, names: &Names) -> Result<Value, Error> {
     match effect.added {
         Added::Event => object.set("added", Value::from("event")),
         Added::Items { items, version } => {
-            let items: Result<Vec<Value>, Error> = items.into_iter().map(payload).collect();
-            object.set("added", Value::Array(items?));
+            object.set("added", array(items.into_iter(), payload)?);
             object.set("version", Value::from(u64::from(version)));
         }
     }
@@ -252,22 +318,16 @@ fn effect_value(effect: Effect<'_>, names: &Names) -> Result<Value, Error> {
     Ok(object.into_value())
 }
 
-fn import(object: &mut Object, import: Import<'_>, names: &Names) -> Result<(), Error> {
+fn import(object: &mut Object, import: Import<'_>, names: &Names, budget: &mut Budget) -> Result<(), Error> {
     object.set("from", import.from.map_or(Value::Nil, |id| Value::from(id.to_string())));
     object.set("exported_at", import.exported_at_us.map_or(Value::Nil, |time| Value::from(time_text(time))));
     object.set("tags", tags(import.tags));
-    let slices: Result<Vec<Value>, Error> = import
-        .slices
-        .into_iter()
-        .map(|slice| {
-            let mut object = Object::default();
-            object.set("slice", names.slice(slice.slice));
-            let items: Result<Vec<Value>, Error> =
-                slice.items.iter().map(|(item, _)| payload(*item)).collect();
-            object.set("items", Value::Array(items?));
-            Ok(object.into_value())
-        })
-        .collect();
-    object.set("slices", Value::Array(slices?));
+    let slices = array(import.slices.into_iter(), |slice| {
+        let mut object = Object::of(2);
+        object.set("slice", budget.name(&names.slice(slice.slice), 2)?);
+        object.set("items", array(slice.items.iter(), |(item, _)| payload(*item))?);
+        Ok(object.into_value())
+    });
+    object.set("slices", slices?);
     Ok(())
 }

@@ -1,2 +1,2 @@
 //! P.
-fn main(){}
+fn main() {}

@@ -1,1 +1,4 @@
-//! Placeholder.
+//! What the tests of several crates share: a host's types, and oracles that share no code with the engine.
+
+pub mod host;
+pub mod model;

@@ -1,1 +1,9 @@
-fn main(){}
+//! The tests that cross crates, in one runner. `README.md` beside this folder maps the checklist to them.
+
+mod bad_input;
+mod binary;
+mod crash;
+mod damage;
+mod laws;
+mod real_data;
+mod session;

@@ -276,7 +276,7 @@ impl<'de> Visitor<'de> for AnyValue {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Value, A::Error> {
-        let mut items = Vec::new();
+        let mut items = Vec::with_capacity(claimed(seq.size_hint()));
         while let Some(item) = seq.next_element()? {
             items.push(item);
         }
@@ -284,12 +284,18 @@ impl<'de> Visitor<'de> for AnyValue {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
-        let mut pairs = Vec::new();
+        let mut pairs = Vec::with_capacity(claimed(map.size_hint()));
         while let Some(pair) = map.next_entry()? {
             pairs.push(pair);
         }
         Ok(Value::Map(pairs))
     }
+}
+
+/// How much room to make at once for what a format claims. Made to measure, many small arrays take no more
+/// memory than they fill; a format without a pre-scan may still lie.
+fn claimed(len: Option<usize>) -> usize {
+    len.unwrap_or(0).min(1024)
 }
 
 #[cfg(test)]

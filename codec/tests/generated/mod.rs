@@ -1,0 +1,348 @@
+//! What the property tests draw: values, bodies, frames and headers that can be written, and bytes that were
+//! made to deceive.
+
+use std::collections::BTreeMap;
+
+use foldlog_codec::Kind;
+use foldlog_codec::body::{
+    Added, Binding, BuiltIn, Declare, Dispatch, Effect, EventDeclaration, Import, ImportedSlice, ItemId,
+    ObjectId, Opened, Operation, Parent, Payload, Policy, Removed, Resumed, Rollback, Seal, SliceDeclaration,
+    Snapshot,
+};
+use foldlog_codec::frame::{Context, Header, TIME_US_MAX, TIME_US_MIN};
+use foldlog_codec::msgpack::Value;
+use foldlog_codec::segment::{Previous, SegmentHeader};
+use proptest::prelude::*;
+use proptest::sample::Index;
+use proptest::test_runner::FileFailurePersistence;
+use uuid::Uuid;
+
+/// At least 256 cases; `PROPTEST_CASES` asks for more.
+pub(crate) fn config() -> ProptestConfig {
+    let default = ProptestConfig::default();
+    ProptestConfig {
+        cases: default.cases.max(256),
+        failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("regressions"))),
+        ..default
+    }
+}
+
+/// Integers of every width that MessagePack has.
+fn unsigned() -> impl Strategy<Value = u64> {
+    (any::<u64>(), 0..64_u32).prop_map(|(value, shift)| value >> shift)
+}
+
+fn unsigned32() -> impl Strategy<Value = u32> {
+    (any::<u32>(), 0..32_u32).prop_map(|(value, shift)| value >> shift)
+}
+
+fn signed() -> impl Strategy<Value = i64> {
+    (any::<i64>(), 0..64_u32).prop_map(|(value, shift)| value >> shift)
+}
+
+fn uuid() -> impl Strategy<Value = Uuid> {
+    any::<u128>().prop_map(Uuid::from_u128)
+}
+
+fn text() -> impl Strategy<Value = String> {
+    prop_oneof![8 => ".{0,12}", 1 => "[a-z]{32,40}", 1 => "[a-zü]{200,300}"]
+}
+
+fn tags() -> impl Strategy<Value = BTreeMap<String, String>> {
+    prop::collection::btree_map(text(), text(), 0..4)
+}
+
+/// Values of every type; floating-point numbers of any bits, NaN among them.
+pub(crate) fn value() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        Just(Value::Nil),
+        any::<bool>().prop_map(Value::from),
+        unsigned().prop_map(Value::from),
+        signed().prop_map(Value::from),
+        any::<u32>().prop_map(|bits| Value::F32(f32::from_bits(bits))),
+        any::<u64>().prop_map(|bits| Value::F64(f64::from_bits(bits))),
+        text().prop_map(Value::from),
+        prop::collection::vec(any::<u8>(), 0..40).prop_map(Value::Bin),
+        (any::<i8>(), prop::collection::vec(any::<u8>(), 0..40))
+            .prop_map(|(kind, bytes)| Value::Ext(kind, bytes)),
+    ];
+    leaf.prop_recursive(6, 64, 20, |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..20).prop_map(Value::Array),
+            prop::collection::vec((inner.clone(), inner), 0..18).prop_map(Value::Map),
+        ]
+    })
+}
+
+/// Whether a value is not equal to itself.
+#[allow(dead_code, reason = "only the round trips compare values")]
+pub(crate) fn holds_nan(value: &Value) -> bool {
+    match value {
+        Value::F32(number) => number.is_nan(),
+        Value::F64(number) => number.is_nan(),
+        Value::Array(items) => items.iter().any(holds_nan),
+        Value::Map(pairs) => pairs.iter().any(|(key, value)| holds_nan(key) || holds_nan(value)),
+        _ => false,
+    }
+}
+
+/// Payloads borrow their bytes, so those of a test are kept for as long as it runs.
+fn payload() -> impl Strategy<Value = Payload<'static>> {
+    prop_oneof![
+        3 => value().prop_map(|value| value.encode()),
+        1 => (any::<[u8; 32]>(), any::<u64>()).prop_map(|(hash, len)| ObjectId { hash, len }.reference()),
+    ]
+    .prop_map(|bytes| Payload::new(bytes.leak()))
+}
+
+pub(crate) fn opened() -> impl Strategy<Value = Opened> {
+    let parent = prop_oneof![
+        Just(None),
+        (uuid(), unsigned(), unsigned32()).prop_map(|(session, position, chain)| Some(Parent::Fork {
+            session,
+            position,
+            chain
+        })),
+        uuid().prop_map(|session| Some(Parent::Child { session })),
+    ];
+    (uuid(), unsigned(), tags(), parent).prop_map(|(session, seed, tags, parent)| Opened {
+        session,
+        seed,
+        tags,
+        parent,
+    })
+}
+
+fn policy() -> impl Strategy<Value = Policy> {
+    prop::sample::select(Policy::ALL.to_vec())
+}
+
+pub(crate) fn declare() -> impl Strategy<Value = Declare> {
+    let built_in = prop::sample::select(vec![BuiltIn::Append, BuiltIn::Replace, BuiltIn::Explicit]);
+    let binding = (unsigned32(), built_in).prop_map(|(slice, built_in)| Binding { slice, built_in });
+    let version = prop_oneof![Just(1), unsigned32()];
+    let event = (unsigned32(), text(), version, prop::collection::vec(binding, 0..20), any::<bool>())
+        .prop_map(|(id, name, version, bindings, implicit)| EventDeclaration {
+            id,
+            name,
+            version,
+            bindings,
+            implicit,
+        });
+    let slice =
+        (unsigned32(), text(), policy(), prop::option::of(text())).prop_map(|(id, name, policy, item)| {
+            SliceDeclaration { id, item: item.unwrap_or_else(|| name.clone()), name, policy }
+        });
+    (prop::collection::vec(event, 0..5), prop::collection::vec(slice, 0..5))
+        .prop_map(|(events, slices)| Declare { events, slices })
+}
+
+fn item_id() -> impl Strategy<Value = ItemId> {
+    (unsigned(), unsigned32()).prop_map(|(sequence, ordinal)| ItemId { sequence, ordinal })
+}
+
+fn effect(adds_event: bool) -> impl Strategy<Value = Effect<'static>> {
+    let removed = prop_oneof![
+        Just(Removed::None),
+        Just(Removed::All),
+        prop::collection::vec(item_id(), 0..20).prop_map(Removed::Items),
+    ];
+    let items = (prop::collection::vec(payload(), 0..4), prop_oneof![Just(1), unsigned32()])
+        .prop_map(|(items, version)| Added::Items { items, version });
+    let added = if adds_event { prop_oneof![Just(Added::Event), items].boxed() } else { items.boxed() };
+    (unsigned32(), removed, added, prop::option::of(item_id()))
+        .prop_map(|(slice, removed, added, before)| Effect { slice, removed, added, before })
+}
+
+fn dispatch_of(
+    operation: impl Strategy<Value = Operation<'static>>,
+    adds_event: bool,
+) -> impl Strategy<Value = Dispatch<'static>> {
+    let effects = prop::option::of(prop::collection::vec(effect(adds_event), 0..4));
+    (operation, effects).prop_map(|(operation, effects)| Dispatch { operation, effects })
+}
+
+pub(crate) fn dispatch() -> impl Strategy<Value = Dispatch<'static>> {
+    let event = (unsigned32(), payload()).prop_map(|(event, data)| Operation::Event { event, data });
+    let own = prop_oneof![
+        Just(Operation::Seed),
+        Just(Operation::Clear),
+        Just(Operation::Reset),
+        (text(), prop::option::of(text())).prop_map(|(key, value)| Operation::Tag { key, value }),
+    ];
+    // An operation of the engine's own has no event that an effect could add.
+    prop_oneof![dispatch_of(event, true), dispatch_of(own, false)]
+}
+
+pub(crate) fn snapshot() -> impl Strategy<Value = Snapshot> {
+    (prop::option::of(text()), prop::collection::vec(policy(), 0..4))
+        .prop_map(|(tag, policies)| Snapshot { tag, policies })
+}
+
+pub(crate) fn rollback() -> impl Strategy<Value = Rollback> {
+    (unsigned(), any::<bool>()).prop_map(|(to, preserve_logs)| Rollback { to, preserve_logs })
+}
+
+pub(crate) fn import() -> impl Strategy<Value = Import<'static>> {
+    let item = (payload(), prop_oneof![3 => Just(1), 1 => unsigned32()]);
+    let slice = (unsigned32(), prop::collection::vec(item, 0..4))
+        .prop_map(|(slice, items)| ImportedSlice { slice, items });
+    (prop::option::of(uuid()), prop::option::of(signed()), tags(), prop::collection::vec(slice, 0..4))
+        .prop_map(|(from, exported_at_us, tags, slices)| Import { from, exported_at_us, tags, slices })
+}
+
+pub(crate) fn resumed() -> impl Strategy<Value = Resumed> {
+    (unsigned(), prop::option::of(uuid()), signed()).prop_map(|(epoch, boot_id, clock_us)| Resumed {
+        epoch,
+        boot_id,
+        clock_us,
+    })
+}
+
+pub(crate) fn seal() -> impl Strategy<Value = Seal> {
+    (unsigned32(), unsigned(), any::<[u8; 32]>()).prop_map(|(next, records, hash)| Seal {
+        next,
+        records,
+        hash,
+    })
+}
+
+/// A kind, and a body that was written for it.
+pub(crate) fn body() -> impl Strategy<Value = (Kind, Vec<u8>)> {
+    prop_oneof![
+        opened().prop_map(|body| (Kind::OPENED, body.encode())),
+        declare().prop_map(|body| (Kind::DECLARE, body.encode())),
+        declare().prop_map(|body| (Kind::DECLARED, body.encode())),
+        dispatch().prop_map(|body| (Kind::DISPATCH, body.encode())),
+        snapshot().prop_map(|body| (Kind::SNAPSHOT, body.encode())),
+        rollback().prop_map(|body| (Kind::ROLLBACK, body.encode())),
+        import().prop_map(|body| (Kind::IMPORT, body.encode())),
+        resumed().prop_map(|body| (Kind::RESUMED, body.encode())),
+        seal().prop_map(|body| (Kind::SEAL, body.encode())),
+        Just((Kind::SYNCED, Vec::new())),
+        value().prop_map(|body| (Kind::ANSWER, body.encode())),
+    ]
+}
+
+/// What a frame can hold: a watermark no further on than the record and not 2^32 - 1 or more behind it.
+pub(crate) fn frame() -> impl Strategy<Value = (Context, Header)> {
+    let kind = (1..=u8::MAX).prop_filter_map("0 is no kind", Kind::from_byte);
+    let time = prop_oneof![Just(TIME_US_MIN), Just(TIME_US_MAX), TIME_US_MIN..=TIME_US_MAX, -2_i64..=2];
+    (any::<u64>(), unsigned(), unsigned32(), unsigned32(), any::<u32>(), kind, time).prop_map(
+        |(salt, first_sequence, relative, lag, predecessor_crc, kind, time_us)| {
+            let first_sequence = first_sequence.min(u64::MAX - u64::from(u32::MAX));
+            let sequence = first_sequence + u64::from(relative);
+            let watermark = sequence.saturating_sub(u64::from(lag.min(u32::MAX - 1)));
+            let header = Header { crc: 0, predecessor_crc, body_len: 0, sequence, watermark, kind, time_us };
+            (Context { salt, first_sequence }, header)
+        },
+    )
+}
+
+pub(crate) fn segment_header() -> impl Strategy<Value = SegmentHeader> {
+    // u32::MAX stands for no segment, so it names none.
+    let previous = (unsigned32(), any::<u64>(), any::<u32>()).prop_map(|(ordinal, end, crc)| Previous {
+        ordinal: ordinal.min(u32::MAX - 1),
+        end,
+        crc,
+    });
+    (unsigned32(), uuid(), any::<u64>(), any::<u64>(), any::<u64>(), prop::option::of(previous)).prop_map(
+        |(ordinal, session, first_sequence, watermark, salt, previous)| SegmentHeader {
+            ordinal,
+            session,
+            first_sequence,
+            watermark,
+            salt,
+            previous,
+        },
+    )
+}
+
+/// What somebody may have done to bytes that were once well-formed.
+#[derive(Clone, Debug)]
+enum Damage {
+    Flip(Index, u8),
+    Truncate(Index),
+    Insert(Index, Vec<u8>),
+    Repeat(Index, Index),
+    /// A head that claims more than is there, in place of what stood at the position.
+    Lie(Index, u8, u32),
+}
+
+impl Damage {
+    fn apply(&self, bytes: &mut Vec<u8>) {
+        match self {
+            _ if bytes.is_empty() => {}
+            Damage::Flip(at, bit) => {
+                let at = at.index(bytes.len());
+                bytes[at] ^= 1 << (bit % 8);
+            }
+            Damage::Truncate(at) => bytes.truncate(at.index(bytes.len())),
+            Damage::Insert(at, inserted) => {
+                let at = at.index(bytes.len());
+                bytes.splice(at..at, inserted.iter().copied());
+            }
+            Damage::Repeat(a, b) => {
+                let (a, b) = (a.index(bytes.len()), b.index(bytes.len()));
+                let copy = bytes[a.min(b)..=a.max(b)].to_vec();
+                bytes.splice(a.min(b)..a.min(b), copy);
+            }
+            Damage::Lie(at, marker, len) => {
+                let at = at.index(bytes.len());
+                let lie = [&[*marker][..], &len.to_be_bytes()].concat();
+                bytes.splice(at..=at, lie);
+            }
+        }
+    }
+}
+
+fn damage() -> impl Strategy<Value = Damage> {
+    let lying = prop::sample::select(vec![0xdd, 0xdf, 0xdb, 0xc6, 0xc9]);
+    prop_oneof![
+        (any::<Index>(), any::<u8>()).prop_map(|(at, bit)| Damage::Flip(at, bit)),
+        any::<Index>().prop_map(Damage::Truncate),
+        (any::<Index>(), prop::collection::vec(any::<u8>(), 1..6))
+            .prop_map(|(at, bytes)| Damage::Insert(at, bytes)),
+        (any::<Index>(), any::<Index>()).prop_map(|(a, b)| Damage::Repeat(a, b)),
+        (any::<Index>(), lying, prop_oneof![Just(u32::MAX), unsigned32()])
+            .prop_map(|(at, marker, len)| Damage::Lie(at, marker, len)),
+    ]
+}
+
+/// Heads and scalars in any order: well-formed more often than random bytes are.
+fn fragments() -> impl Strategy<Value = Vec<u8>> {
+    let fragment = prop_oneof![
+        prop::sample::select(vec![0xc0, 0xc2, 0xc3, 0x00, 0x7f, 0xff, 0x80, 0x90, 0x81, 0x91, 0x92, 0xa0])
+            .prop_map(|byte| vec![byte]),
+        prop::sample::select(vec!["v", "e", "d", "o", "x", "s", "r", "a", "b", "to", "id", "ver", "tags"])
+            .prop_map(|name| Value::from(name).encode()),
+        any::<u8>().prop_map(|byte| vec![byte]),
+        value().prop_map(|value| value.encode()),
+    ];
+    prop::collection::vec(fragment, 0..40).prop_map(|fragments| fragments.concat())
+}
+
+/// Bytes of no one's making, bytes that were once a body, a value, a frame or a header, and bytes that are
+/// nearly MessagePack.
+pub(crate) fn hostile_bytes() -> impl Strategy<Value = Vec<u8>> {
+    let well_formed = prop_oneof![
+        6 => body().prop_map(|(_, bytes)| bytes),
+        2 => value().prop_map(|value| value.encode()),
+        1 => segment_header().prop_map(|header| header.encode().to_vec()),
+        2 => (frame(), body()).prop_map(|((context, header), (_, body))| {
+            let mut bytes = Vec::new();
+            // What is not written leaves nothing, which is hostile enough.
+            let _ = foldlog_codec::frame::encode(context, &header, &body, &mut bytes);
+            bytes
+        }),
+    ];
+    let damaged = (well_formed, prop::collection::vec(damage(), 0..4)).prop_map(|(mut bytes, damage)| {
+        damage.iter().for_each(|damage| damage.apply(&mut bytes));
+        bytes
+    });
+    prop_oneof![
+        4 => damaged,
+        1 => prop::collection::vec(any::<u8>(), 0..300),
+        1 => fragments(),
+    ]
+}

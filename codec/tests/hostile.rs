@@ -1,0 +1,688 @@
+//! Files that somebody made to harm their reader: every decoder answers, and takes no more memory than the
+//! bytes are worth.
+//!
+//! The bound is 64 times the input and a mebibyte. The allocator of this binary counts; since it counts for
+//! the whole process, each test holds [`alone`] while it runs.
+
+// The functions below are all tests, or called by nothing else.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod generated;
+
+use std::alloc::System;
+use std::collections::BTreeMap;
+use std::hint::black_box;
+use std::ops::RangeInclusive;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use cap::Cap;
+use foldlog_codec::body::{
+    Binding, BuiltIn, Declare, Dispatch, Effect, EventDeclaration, Import, Opened, Operation, Payload,
+    Policy, Resumed, Rollback, SLICES_MAX, Seal, SliceDeclaration, Snapshot,
+};
+use foldlog_codec::frame::{self, Context};
+use foldlog_codec::msgpack::{self, Limits, Reader, Value, Writer, scan};
+use foldlog_codec::record::Names;
+use foldlog_codec::segment::SegmentHeader;
+use foldlog_codec::{Kind, Record};
+use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
+use serde::Deserialize;
+
+#[global_allocator]
+static HEAP: Cap<System> = Cap::new(System, usize::MAX);
+
+/// Keeps the other tests of this binary from allocating while one of them measures.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    // A test that failed has nothing to hide from the others.
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn bound(input: usize) -> usize {
+    64 * input + (1 << 20)
+}
+
+/// Runs `work` and returns by how many bytes the heap grew over `bound` at its peak; 0 where it did not.
+///
+/// The test harness prints from a thread of its own and allocates for it, now and then: what counts is the
+/// least of a few runs, and one run is enough where nothing went over.
+fn excess(bound: usize, work: impl Fn()) -> usize {
+    let mut least = usize::MAX;
+    for _ in 0..3 {
+        least = least.min(excess_once(bound, &work));
+        if least == 0 {
+            break;
+        }
+    }
+    least
+}
+
+/// The allocator's high-water mark never goes down, so the water is raised instead: ballast that nobody
+/// touches (no page of it is ever there) brings it to `bound` below the mark, and a mark that moved tells how
+/// far the work went over.
+fn excess_once(bound: usize, work: impl Fn()) -> usize {
+    if HEAP.max_allocated() - HEAP.allocated() < bound {
+        drop(black_box(Vec::<u8>::with_capacity(bound)));
+    }
+    let headroom = HEAP.max_allocated() - HEAP.allocated();
+    let ballast = black_box(Vec::<u8>::with_capacity(headroom.saturating_sub(bound)));
+    let mark = HEAP.max_allocated();
+    work();
+    drop(ballast);
+    HEAP.max_allocated() - mark
+}
+
+/// A list that a host may well have, and that goes as deep as its bytes say.
+#[derive(Debug, Deserialize)]
+#[allow(dead_code, reason = "read, never looked at")]
+struct Link {
+    next: Option<Box<Link>>,
+}
+
+/// A type that is an array of itself and nothing else.
+#[derive(Debug, Deserialize)]
+#[allow(dead_code, reason = "read, never looked at")]
+struct Nest(Vec<Nest>);
+
+/// Options and newtypes around each level, which rmp-serde's own limit does not count.
+#[derive(Debug, Deserialize)]
+#[allow(dead_code, reason = "read, never looked at")]
+enum Tree {
+    Leaf,
+    Node(Option<Box<Wrapped>>),
+    Pair(Box<Tree>, Box<Tree>),
+    Named { inner: Option<Box<Tree>> },
+}
+
+#[derive(Debug, Deserialize)]
+#[allow(dead_code, reason = "read, never looked at")]
+struct Wrapped(Option<Tree>);
+
+/// serde keeps a copy of what stands below each level of such a type, whatever the format.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+#[allow(dead_code, reason = "read, never looked at")]
+enum Untagged {
+    Number(i64),
+    Text(String),
+    List(Vec<Untagged>),
+    Map(BTreeMap<String, Untagged>),
+}
+
+type Decoder = (&'static str, fn(&[u8]));
+
+/// Keeps what was decoded until it has been looked at, so that its memory counts.
+fn take<T>(decoded: T) {
+    drop(black_box(decoded));
+}
+
+const CONTEXT: Context = Context { salt: 7, first_sequence: 100 };
+
+const DECODERS: &[Decoder] = &[
+    ("frame::peek", |bytes| take(frame::peek(CONTEXT, bytes))),
+    ("frame::decode", |bytes| take(frame::decode(CONTEXT, bytes))),
+    ("SegmentHeader::decode", |bytes| take(SegmentHeader::decode(bytes))),
+    ("SegmentHeader::salvage_salts", |bytes| take(SegmentHeader::salvage_salts(bytes))),
+    ("msgpack::scan", |bytes| take(scan(bytes, Limits::default()))),
+    ("msgpack::check", |bytes| take(msgpack::check(bytes))),
+    ("Reader", |bytes| {
+        let mut reader = Reader::new(bytes);
+        while reader.token().is_ok() {}
+        take(reader);
+    }),
+    ("Value::decode", |bytes| take(Value::decode(bytes))),
+    ("Value::encode", |bytes| take(Value::decode(bytes).map(|value| value.encode()))),
+    ("Payload::object", |bytes| take(Payload::new(bytes).object())),
+    ("Opened::decode", |bytes| take(Opened::decode(bytes))),
+    ("Declare::decode", |bytes| take(Declare::decode(bytes))),
+    ("Dispatch::decode", |bytes| take(Dispatch::decode(bytes))),
+    ("Snapshot::decode", |bytes| take(Snapshot::decode(bytes))),
+    ("Rollback::decode", |bytes| take(Rollback::decode(bytes))),
+    ("Import::decode", |bytes| take(Import::decode(bytes))),
+    ("Resumed::decode", |bytes| take(Resumed::decode(bytes))),
+    ("Seal::decode", |bytes| take(Seal::decode(bytes))),
+    ("from_slice::<Value>", |bytes| take(msgpack::from_slice::<Value>(bytes))),
+    ("from_slice::<Vec<u8>>", |bytes| take(msgpack::from_slice::<Vec<u8>>(bytes))),
+    ("from_slice::<Vec<Option<u64>>>", |bytes| take(msgpack::from_slice::<Vec<Option<u64>>>(bytes))),
+    ("from_slice::<Vec<String>>", |bytes| take(msgpack::from_slice::<Vec<String>>(bytes))),
+    ("from_slice::<BTreeMap<..>>", |bytes| {
+        take(msgpack::from_slice::<BTreeMap<String, Vec<i64>>>(bytes));
+    }),
+    ("from_slice::<Link>", |bytes| take(msgpack::from_slice::<Link>(bytes))),
+    ("from_slice::<Nest>", |bytes| take(msgpack::from_slice::<Nest>(bytes))),
+    ("from_slice::<Tree>", |bytes| take(msgpack::from_slice::<Tree>(bytes))),
+    ("from_slice::<Vec<Tree>>", |bytes| take(msgpack::from_slice::<Vec<Tree>>(bytes))),
+];
+
+/// Kinds of a later version: content and envelope.
+const LATER: [u8; 2] = [77, 200];
+
+/// Every kind; for bytes that take their time, the kinds that are numbered but not built are left out, since
+/// they are shown just as those of a later version.
+fn kinds(len: usize) -> impl Iterator<Item = Kind> {
+    let built = move |kind: &Kind| len < 4_096 || !NOT_BUILT.contains(kind);
+    Kind::ALL.iter().copied().filter(built).chain(LATER.into_iter().filter_map(Kind::from_byte))
+}
+
+const NOT_BUILT: RangeInclusive<Kind> = Kind::OBSERVED..=Kind::ADAPTER_STATE;
+
+/// Names as a hostile declaration left them: long, and few, so that a small body can name them often.
+fn long_names() -> Names {
+    let mut names = Names::default();
+    for id in 0..4 {
+        names.slices.insert(id, "s".repeat(1 << 16));
+        names.events.insert(id, ("e".repeat(1 << 16), 1));
+    }
+    names
+}
+
+/// Hands the bytes to everything that reads bytes; the text says who took too much memory, and how much.
+fn everyone_copes_with(bytes: &[u8], names: &[Names]) -> Result<(), String> {
+    let bound = bound(bytes.len());
+    let judge = |who: &dyn std::fmt::Display, excess: usize| match excess {
+        0 => Ok(()),
+        _ => Err(format!("{who} took {} for {} bytes, {excess} over {bound}", bound + excess, bytes.len())),
+    };
+    for (name, decode) in DECODERS {
+        judge(name, excess(bound, || decode(bytes)))?;
+    }
+    for kind in kinds(bytes.len()) {
+        for (which, names) in names.iter().enumerate() {
+            // The furthest times that a caller can ask about stand for all of them.
+            let time_us = if which == 0 { i64::MIN } else { i64::MAX };
+            let record = Record { sequence: u64::MAX, kind, time_us, body: bytes };
+            let over = excess(bound, || take(record.to_value(names)));
+            judge(&format_args!("Record::to_value of {kind} with names {which}"), over)?;
+        }
+    }
+    Ok(())
+}
+
+/// A case takes under a millisecond here, so there are more of them.
+fn config() -> ProptestConfig {
+    let config = generated::config();
+    ProptestConfig { cases: config.cases.max(2_048), source_file: Some(file!()), ..config }
+}
+
+#[test]
+fn any_bytes_are_answered_within_the_memory_that_they_are_worth() {
+    let _alone = alone();
+    let names = [Names::default(), long_names()];
+    let mut runner = TestRunner::new(config());
+    let verdict = runner.run(&generated::hostile_bytes(), |bytes| {
+        everyone_copes_with(&bytes, &names).map_err(TestCaseError::fail)
+    });
+    if let Err(error) = verdict {
+        panic!("{error}");
+    }
+}
+
+/// A frame or a segment header whose checksum was made to fit whatever else was changed in it.
+#[test]
+fn headers_that_lie_under_a_fitting_checksum_are_answered() {
+    let _alone = alone();
+    let strategy =
+        (generated::segment_header(), generated::frame(), prop::collection::vec(any::<(u8, u8)>(), 1..6));
+    let mut runner = TestRunner::new(config());
+    let verdict = runner.run(&strategy, |(segment, (context, header), changes)| {
+        let mut bytes = segment.encode();
+        for (at, byte) in &changes {
+            bytes[usize::from(*at) % 80] = *byte;
+        }
+        let crc = crc32fast::hash(&bytes[..80]);
+        bytes[80..].copy_from_slice(&crc.to_le_bytes());
+        prop_assert_eq!(excess(bound(bytes.len()), || take(SegmentHeader::decode(&bytes))), 0);
+
+        let mut bytes = Vec::new();
+        frame::encode(context, &header, b"a body", &mut bytes).unwrap();
+        for (at, byte) in &changes {
+            let at = 4 + usize::from(*at) % (bytes.len() - 4);
+            bytes[at] = *byte;
+        }
+        let mut hasher = crc32fast::Hasher::new();
+        hasher.update(&context.salt.to_le_bytes());
+        hasher.update(&bytes[4..]);
+        let crc = hasher.finalize();
+        bytes[..4].copy_from_slice(&crc.to_le_bytes());
+        for context in [context, Context { first_sequence: u64::MAX, ..context }] {
+            prop_assert_eq!(excess(bound(bytes.len()), || take(frame::decode(context, &bytes))), 0);
+        }
+        Ok(())
+    });
+    if let Err(error) = verdict {
+        panic!("{error}");
+    }
+}
+
+/// Writes an array or a map by hand: `head` says how many there are, `one` writes each.
+fn many(count: usize, head: fn(&mut Writer, usize), one: impl Fn(&mut Writer, usize)) -> Vec<u8> {
+    let mut writer = Writer::new();
+    head(&mut writer, count);
+    (0..count).for_each(|at| one(&mut writer, at));
+    writer.finish()
+}
+
+fn array(writer: &mut Writer, len: usize) {
+    writer.array(len);
+}
+
+fn map(writer: &mut Writer, len: usize) {
+    writer.map(len);
+}
+
+/// A body of one field.
+fn field(name: &str, value: &[u8]) -> Vec<u8> {
+    let mut writer = Writer::new();
+    writer.map(1).str(name).raw(value);
+    writer.finish()
+}
+
+/// Values that take the most memory for the fewest bytes.
+fn greedy_values(count: usize) -> Vec<(&'static str, Vec<u8>)> {
+    let deep = |byte: u8, levels: usize, end: &[u8]| [vec![byte; levels].as_slice(), end].concat();
+    vec![
+        (
+            "array of nil",
+            many(count, array, |writer, _| {
+                writer.nil();
+            }),
+        ),
+        (
+            "array of 0",
+            many(count, array, |writer, _| {
+                writer.unsigned(0);
+            }),
+        ),
+        (
+            "array of empty text",
+            many(count, array, |writer, _| {
+                writer.str("");
+            }),
+        ),
+        (
+            "array of text of one byte",
+            many(count, array, |writer, _| {
+                writer.str("a");
+            }),
+        ),
+        (
+            "array of empty arrays",
+            many(count, array, |writer, _| {
+                writer.array(0);
+            }),
+        ),
+        (
+            "array of empty maps",
+            many(count, array, |writer, _| {
+                writer.map(0);
+            }),
+        ),
+        (
+            "array of arrays of one",
+            many(count, array, |writer, _| {
+                writer.array(1).nil();
+            }),
+        ),
+        (
+            "array of arrays of five",
+            many(count, array, |writer, _| {
+                writer.array(5).nil().nil().nil().nil().nil();
+            }),
+        ),
+        (
+            "array of maps of one",
+            many(count, array, |writer, _| {
+                writer.map(1).nil().nil();
+            }),
+        ),
+        (
+            "array of maps of text",
+            many(count, array, |writer, _| {
+                writer.map(1).str("").nil();
+            }),
+        ),
+        (
+            "array of empty extensions",
+            many(count, array, |writer, _| {
+                writer.ext(1, b"");
+            }),
+        ),
+        (
+            "array of deep arrays",
+            many(count / 100, array, |writer, _| {
+                (0..120).for_each(|_| {
+                    writer.array(1);
+                });
+                writer.nil();
+            }),
+        ),
+        (
+            "map of nil",
+            many(count, map, |writer, _| {
+                writer.nil().nil();
+            }),
+        ),
+        (
+            "map of empty text",
+            many(count, map, |writer, _| {
+                writer.str("").str("");
+            }),
+        ),
+        (
+            "map of text",
+            many(count, map, |writer, at| {
+                writer.str(&format!("{at:x}")).str("");
+            }),
+        ),
+        (
+            "map of arrays",
+            many(count, map, |writer, at| {
+                writer.str(&format!("{at:x}")).array(0);
+            }),
+        ),
+        ("text of one length", [&[0xdb][..], &(count as u32).to_be_bytes(), &vec![b'a'; count]].concat()),
+        ("bytes of one length", [&[0xc6][..], &(count as u32).to_be_bytes(), &vec![0; count]].concat()),
+        ("arrays down to the limit", deep(0x91, 128, &[0xc0])),
+        ("arrays past the limit", deep(0x91, count, &[0xc0])),
+        ("maps down to the limit", deep(0x81, 128, &[0xc0]).repeat(2)),
+        ("no MessagePack at all", vec![0xc1; count]),
+    ]
+}
+
+/// Bodies whose fields take the most memory for the fewest bytes.
+fn greedy_bodies(count: usize) -> Vec<(&'static str, Vec<u8>)> {
+    let effects = |value: &[u8]| {
+        let mut writer = Writer::new();
+        writer.map(3).str("e").unsigned(0).str("d").nil().str("x").raw(value);
+        writer.finish()
+    };
+    let of = |field: &str, value: &[u8]| {
+        let mut writer = Writer::new();
+        writer.array(1).map(2).str("s").unsigned(0).str(field).raw(value);
+        writer.finish()
+    };
+    let nothing = many(count, array, |writer, _| {
+        writer.unsigned(0);
+    });
+    let zeros = many(2 * count, array, |writer, _| {
+        writer.unsigned(0);
+    });
+    let slices = SLICES_MAX.min(count);
+    let bound_to = |name: &str, bindings: usize| {
+        let mut writer = Writer::new();
+        writer.map(2).str("events").array(1).map(3).str("id").unsigned(0).str("name").str("").str("to");
+        writer.array(2 * bindings);
+        (0..bindings).for_each(|_| {
+            writer.unsigned(0).unsigned(0);
+        });
+        writer.str("slices").array(1).map(2).str("id").unsigned(0).str("name").str(name);
+        writer.finish()
+    };
+    vec![
+        (
+            "effects in a byte each",
+            effects(&many(slices, array, |writer, _| {
+                writer.unsigned(1);
+            })),
+        ),
+        (
+            "effects on slices of their own",
+            effects(&many(slices, array, |writer, at| {
+                writer.unsigned(2 * at as u64 + 1);
+            })),
+        ),
+        (
+            "more effects than slices",
+            effects(&many(count, array, |writer, _| {
+                writer.unsigned(1);
+            })),
+        ),
+        ("effects twice over", {
+            let value = many(slices, array, |writer, _| {
+                writer.unsigned(1);
+            });
+            let mut writer = Writer::new();
+            writer.map(4).str("e").unsigned(0).str("d").nil().str("x").raw(&value).str("x").raw(&value);
+            writer.finish()
+        }),
+        (
+            "empty effects",
+            effects(&many(slices, array, |writer, _| {
+                writer.map(1).str("s").unsigned(0);
+            })),
+        ),
+        ("items added", effects(&of("a", &nothing))),
+        ("items removed", effects(&of("r", &zeros))),
+        (
+            "tags",
+            field(
+                "tags",
+                &many(count, map, |writer, at| {
+                    writer.str(&format!("{at:x}")).str("");
+                }),
+            ),
+        ),
+        ("tags of an import", {
+            let tags = many(count, map, |writer, at| {
+                writer.str(&format!("{at:x}")).str("");
+            });
+            field("tags", &tags)
+        }),
+        ("tags of a session", {
+            let mut writer = Writer::new();
+            writer.map(3).str("session").bin(&[0; 16]).str("seed").unsigned(0).str("tags");
+            writer.raw(&many(count, map, |writer, at| {
+                writer.str(&format!("{at:x}")).str("");
+            }));
+            writer.finish()
+        }),
+        (
+            "events",
+            field(
+                "events",
+                &many(count, array, |writer, at| {
+                    writer.map(2).str("id").unsigned(at as u64).str("name").str("");
+                }),
+            ),
+        ),
+        (
+            "events of one id",
+            field(
+                "events",
+                &many(count, array, |writer, _| {
+                    writer.map(2).str("id").unsigned(0).str("name").str("");
+                }),
+            ),
+        ),
+        (
+            "slices",
+            field(
+                "slices",
+                &many(count, array, |writer, at| {
+                    writer.map(2).str("id").unsigned(at as u64).str("name").str("");
+                }),
+            ),
+        ),
+        ("bindings", bound_to("", count)),
+        ("bindings to a slice of a long name", bound_to(&"n".repeat(count.min(1 << 16)), count)),
+        ("events bound to a slice of a long name", {
+            let mut writer = Writer::new();
+            writer.map(2).str("events").array(count / 16);
+            for _ in 0..count / 16 {
+                writer
+                    .map(3)
+                    .str("id")
+                    .unsigned(0)
+                    .str("name")
+                    .str("")
+                    .str("to")
+                    .array(2)
+                    .unsigned(0)
+                    .unsigned(0);
+            }
+            writer.str("slices").array(1).map(2).str("id").unsigned(0).str("name").str(&"n".repeat(count));
+            writer.finish()
+        }),
+        (
+            "policies",
+            field(
+                "policies",
+                &many(count, array, |writer, _| {
+                    writer.str("log");
+                }),
+            ),
+        ),
+        (
+            "slices of an import",
+            field(
+                "slices",
+                &many(count, array, |writer, _| {
+                    writer.map(1).str("s").unsigned(0);
+                }),
+            ),
+        ),
+        ("events that are none", field("events", &nothing)),
+        ("slices that are none", field("slices", &nothing)),
+        ("slices of an import that are none", field("slices", &nothing)),
+        ("items of an import", field("slices", &of("items", &nothing))),
+        ("items of an import and their versions", {
+            let mut writer = Writer::new();
+            writer.map(1).str("slices").array(1).map(3).str("s").unsigned(0);
+            writer.str("items").raw(&nothing).str("vers").raw(&nothing);
+            writer.finish()
+        }),
+        (
+            "a body of many fields",
+            many(count, map, |writer, _| {
+                writer.str("zz").nil();
+            }),
+        ),
+        (
+            "a version in every field",
+            many(count, map, |writer, _| {
+                writer.str("v").unsigned(1);
+            }),
+        ),
+    ]
+}
+
+/// A vector that grows by doubling holds the most just past a power of two, which is where these stand.
+#[test]
+fn the_greediest_bytes_get_no_more_memory_than_any_others() {
+    let _alone = alone();
+    let names = [Names::default(), long_names()];
+    let mut verdicts = Vec::new();
+    for count in [1, 100, (1 << 12) + 1, (1 << 15) + 1] {
+        for (name, bytes) in greedy_values(count).into_iter().chain(greedy_bodies(count)) {
+            if let Err(verdict) = everyone_copes_with(&bytes, &names) {
+                verdicts.push(format!("{count} {name}: {verdict}"));
+            }
+        }
+    }
+    assert!(verdicts.is_empty(), "{}", verdicts.join("\n"));
+}
+
+/// What keeps a hostile record from being shown at any price must not keep an honest one from being shown:
+/// here an event edits each of as many slices as a session may have, and each has a name of some length.
+#[test]
+fn a_record_that_touches_every_slice_can_still_be_shown() {
+    let _alone = alone();
+    let slices = SLICES_MAX as u32;
+    let effects =
+        (0..slices).map(|slice| if slice % 2 == 0 { Effect::append(slice) } else { Effect::replace(slice) });
+    let operation = Operation::Event { event: 0, data: Payload::new(&[0xc0]) };
+    let dispatch = Dispatch { operation, effects: Some(effects.collect()) }.encode();
+    let declare = Declare {
+        events: vec![EventDeclaration {
+            id: 0,
+            name: "everything.happened".to_owned(),
+            version: 1,
+            bindings: (0..slices).map(|slice| Binding { slice, built_in: BuiltIn::Explicit }).collect(),
+            implicit: false,
+        }],
+        slices: (0..slices)
+            .map(|id| SliceDeclaration {
+                id,
+                name: format!("workspace.slice.{id:04}"),
+                policy: Policy::State,
+                item: "item".to_owned(),
+            })
+            .collect(),
+    };
+    let mut names = Names::default();
+    names.learn(&declare);
+    for (kind, body) in [(Kind::DISPATCH, dispatch), (Kind::DECLARED, declare.encode())] {
+        let record = Record { sequence: 0, kind, time_us: 0, body: &body };
+        assert!(record.to_value(&names).is_ok(), "{kind}");
+        assert_eq!(excess(bound(body.len()), || take(record.to_value(&names))), 0, "{kind}");
+    }
+}
+
+/// Lengths that claim up to 4 GiB, in front of next to nothing, at every place where a length can stand.
+#[test]
+fn a_claimed_length_is_never_allocated() {
+    let _alone = alone();
+    let names = [Names::default()];
+    let claims: [&[u8]; 5] = [
+        &[0xdd, 0xff, 0xff, 0xff, 0xff],
+        &[0xdf, 0x7f, 0xff, 0xff, 0xff],
+        &[0xdb, 0xff, 0xff, 0xff, 0xff],
+        &[0xc6, 0xff, 0xff, 0xff, 0xf0],
+        &[0xc9, 0xff, 0xff, 0xff, 0xf0, 1],
+    ];
+    for claim in claims {
+        everyone_copes_with(claim, &names).unwrap();
+        for name in
+            ["v", "session", "tags", "events", "slices", "x", "d", "tag", "policies", "hash", "next", "inner"]
+        {
+            everyone_copes_with(&field(name, claim), &names).unwrap();
+        }
+    }
+}
+
+/// Recursive types meet bytes as deep as the limit allows and far deeper; what fails is the value, never the
+/// stack. This thread has 2 MiB of it, as those of a host may.
+#[test]
+fn no_nesting_overflows_the_stack() {
+    let _alone = alone();
+    let nested = |level: &[u8], levels: usize, end: &[u8]| [level.repeat(levels).as_slice(), end].concat();
+    let levels: [(&str, &[u8], &[u8]); 8] = [
+        ("arrays", b"\x91", b"\x90"),
+        ("maps", b"\x81\xa1k", b"\xc0"),
+        ("maps as keys", b"\x81", b"\xc0\xc0"),
+        ("links", b"\x81\xa4next", b"\xc0"),
+        ("nodes", b"\x81\xa4Node", b"\xa4Leaf"),
+        ("nodes by number", b"\x81\x01", b"\xa4Leaf"),
+        ("named nodes", b"\x81\xa5Named\x81\xa5inner", b"\xa4Leaf"),
+        ("pairs", b"\x81\xa4Pair\x92\xa4Leaf", b"\xa4Leaf"),
+    ];
+    let names = [Names::default()];
+    for (name, level, end) in levels {
+        for count in [1, 60, 64, 127, 128, 129, 1_000, 1 << 14] {
+            let bytes = nested(level, count, end);
+            everyone_copes_with(&bytes, &names).unwrap_or_else(|error| panic!("{count} {name}: {error}"));
+            take(msgpack::from_slice::<Untagged>(&bytes));
+            take(msgpack::from_slice::<Option<Option<Untagged>>>(&bytes));
+            // JSON has a depth limit of its own.
+            take(String::from_utf8(bytes).map(|text| msgpack::from_json(&text).is_ok()));
+        }
+    }
+    assert!(msgpack::from_slice::<Nest>(&nested(b"\x91", 127, b"\x90")).is_ok());
+    assert!(msgpack::from_slice::<Link>(&nested(b"\x81\xa4next", 128, b"\xc0")).is_ok());
+    assert!(msgpack::from_slice::<Tree>(&nested(b"\x81\xa4Node", 128, b"\xa4Leaf")).is_ok());
+    assert!(msgpack::from_slice::<Link>(&nested(b"\x81\xa4next", 129, b"\xc0")).is_err());
+    assert!(msgpack::from_json(&("[".repeat(1 << 17) + &"]".repeat(1 << 17))).is_err());
+}
+
+/// The measure itself: what goes over is seen, what stays within is not, however often it is asked.
+#[test]
+fn the_measure_sees_a_peak_that_is_gone_again() {
+    let _alone = alone();
+    for _ in 0..3 {
+        assert_eq!(excess(1 << 20, || take(vec![0_u8; 1 << 20])), 0);
+        assert_eq!(excess(1 << 20, || take(vec![0_u8; (1 << 20) + 5])), 5);
+        let twice = || take((vec![0_u8; 1 << 20], Vec::<u8>::with_capacity(1 << 19)));
+        assert_eq!(excess(1 << 20, twice), 1 << 19);
+    }
+}

@@ -1,0 +1,178 @@
+//! What is written is read back as it was, and is written again as the same bytes.
+
+// The functions below are all tests, or called by nothing else.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod generated;
+
+use foldlog_codec::body::{
+    Declare, Dispatch, Import, ObjectId, Opened, Payload, Resumed, Rollback, Seal, Snapshot,
+};
+use foldlog_codec::frame::{self, Header};
+use foldlog_codec::msgpack::{self, Limits, Value, scan};
+use foldlog_codec::segment::SegmentHeader;
+use foldlog_codec::{Error, Kind, Record};
+use proptest::prelude::*;
+
+/// Checks that a body comes back as it went in and has but one way of being written.
+macro_rules! body_laws {
+    ($($(#[$doc:meta])* $test:ident: $strategy:expr, $body:ident;)*) => {
+        proptest! {
+            #![proptest_config(generated::config())]
+            $(
+                $(#[$doc])*
+                #[test]
+                fn $test(body in $strategy) {
+                    let bytes = body.encode();
+                    prop_assert_eq!(msgpack::check(&bytes), Ok(()));
+                    let found = $body::decode(&bytes).unwrap();
+                    prop_assert_eq!(&found, &body);
+                    prop_assert_eq!(found.encode(), bytes);
+                }
+            )*
+        }
+    };
+}
+
+body_laws! {
+    an_opened_body_comes_back: generated::opened(), Opened;
+    a_declaration_comes_back: generated::declare(), Declare;
+    a_dispatch_comes_back: generated::dispatch(), Dispatch;
+    a_snapshot_comes_back: generated::snapshot(), Snapshot;
+    a_rollback_comes_back: generated::rollback(), Rollback;
+    an_import_comes_back: generated::import(), Import;
+    a_resumption_comes_back: generated::resumed(), Resumed;
+    a_seal_comes_back: generated::seal(), Seal;
+}
+
+proptest! {
+    #![proptest_config(generated::config())]
+
+    /// Compared as bytes, since a NaN is not equal to itself and must come back with all its bits.
+    #[test]
+    fn a_value_comes_back(value in generated::value()) {
+        let bytes = value.encode();
+        let found = Value::decode(&bytes).unwrap();
+        prop_assert_eq!(found.encode(), bytes);
+        if !generated::holds_nan(&value) {
+            prop_assert_eq!(found, value);
+        }
+    }
+
+    /// `scan` finds the end of a value whatever stands behind it, and no prefix passes for the whole.
+    #[test]
+    fn scan_and_decode_agree_about_where_a_value_ends(
+        value in generated::value(),
+        behind in prop::collection::vec(any::<u8>(), 1..9),
+        cut in any::<prop::sample::Index>(),
+    ) {
+        let whole = value.encode();
+        prop_assert_eq!(scan(&whole, Limits::default()), Ok(whole.len()));
+
+        let longer = [whole.as_slice(), &behind].concat();
+        prop_assert_eq!(scan(&longer, Limits::default()), Ok(whole.len()));
+        let follows = matches!(Value::decode(&longer), Err(Error::Malformed { offset, .. }) if offset == whole.len());
+        prop_assert!(follows);
+
+        let shorter = &whole[..cut.index(whole.len())];
+        let truncated = matches!(scan(shorter, Limits::default()), Err(Error::Truncated { .. }));
+        prop_assert!(truncated);
+        prop_assert!(Value::decode(shorter).is_err());
+    }
+
+    /// On bytes of no one's making: where one ends a value, so does the other, but for text that is no text.
+    #[test]
+    fn scan_and_decode_agree_on_any_bytes(bytes in generated::hostile_bytes()) {
+        match scan(&bytes, Limits::default()) {
+            Ok(end) => {
+                let is_text_the_reason =
+                    |error: &Error| matches!(error, Error::Malformed { reason: "text is not UTF-8", .. });
+                match Value::decode(&bytes[..end]) {
+                    Ok(value) => {
+                        let shortest = value.encode();
+                        prop_assert!(shortest.len() <= end, "the shortest form is longer");
+                        prop_assert_eq!(Value::decode(&shortest).unwrap().encode(), shortest);
+                    }
+                    Err(error) => prop_assert!(is_text_the_reason(&error), "{}", error),
+                }
+                prop_assert_eq!(Value::decode(&bytes).is_ok(), end == bytes.len() && Value::decode(&bytes[..end]).is_ok());
+            }
+            Err(error) => prop_assert_eq!(Value::decode(&bytes).unwrap_err(), error),
+        }
+    }
+
+    #[test]
+    fn a_frame_comes_back(
+        (context, header) in generated::frame(),
+        body in prop::collection::vec(any::<u8>(), 0..300),
+        before in prop::collection::vec(any::<u8>(), 0..9),
+        behind in prop::collection::vec(any::<u8>(), 0..9),
+    ) {
+        // A frame is appended to what is there, and read in front of what follows.
+        let mut bytes = before.clone();
+        let crc = frame::encode(context, &header, &body, &mut bytes).unwrap();
+        prop_assert_eq!(&bytes[..before.len()], &before);
+        let whole = bytes.split_off(before.len());
+        let followed = [whole.as_slice(), &behind].concat();
+
+        let expected = Header { crc, body_len: body.len() as u32, ..header };
+        prop_assert_eq!(frame::peek(context, &followed), Ok(expected));
+        let found = frame::decode(context, &followed).unwrap();
+        prop_assert_eq!(found.header, expected);
+        prop_assert_eq!(found.body, &body);
+        prop_assert_eq!(found.len(), whole.len());
+
+        let mut again = Vec::new();
+        prop_assert_eq!(frame::encode(context, &found.header, found.body, &mut again), Ok(crc));
+        prop_assert_eq!(again, whole);
+    }
+
+    #[test]
+    fn no_cut_of_a_frame_passes(
+        (context, header) in generated::frame(),
+        body in prop::collection::vec(any::<u8>(), 0..100),
+        cut in any::<prop::sample::Index>(),
+    ) {
+        let mut bytes = Vec::new();
+        frame::encode(context, &header, &body, &mut bytes).unwrap();
+        let cut = cut.index(bytes.len());
+        let truncated = matches!(frame::decode(context, &bytes[..cut]), Err(Error::Truncated { .. }));
+        prop_assert!(truncated);
+    }
+
+    #[test]
+    fn a_segment_header_comes_back(header in generated::segment_header()) {
+        let bytes = header.encode();
+        let found = SegmentHeader::decode(&bytes).unwrap();
+        prop_assert_eq!(found, header);
+        prop_assert_eq!(found.encode(), bytes);
+    }
+
+    #[test]
+    fn a_reference_names_its_object(hash in any::<[u8; 32]>(), len in any::<u64>()) {
+        let object = ObjectId { hash, len };
+        let reference = object.reference();
+        prop_assert_eq!(msgpack::check(&reference), Ok(()));
+        prop_assert_eq!(Payload::new(&reference).object(), Some(object));
+        prop_assert_eq!(ObjectId::from_file_name(&object.file_name(), len), Some(object));
+    }
+
+    /// Whatever the engine can write can be shown, and what is shown is JSON that is read back.
+    #[test]
+    fn a_body_that_was_written_can_be_shown((kind, body) in generated::body()) {
+        let record = Record { sequence: 9, kind, time_us: 0, body: &body };
+        let value = record.to_value(&Default::default()).unwrap();
+        let text = serde_json::to_string(&value).unwrap();
+        prop_assert!(msgpack::from_json(&text).is_ok());
+        prop_assert_eq!(value.get("bytes"), Some(&Value::from(body.len() as u64)));
+    }
+}
+
+#[test]
+fn every_kind_survives_its_byte() {
+    for byte in 1..=u8::MAX {
+        let kind = Kind::from_byte(byte).unwrap();
+        assert_eq!(kind.byte(), byte);
+        assert_eq!(Kind::from_name(kind.name()), kind.is_known().then_some(kind));
+    }
+}

@@ -1,0 +1,332 @@
+//! Reading a log without the host's code, and without disturbing whoever writes it.
+//!
+//! A [`LogReader`] takes a session's folder, wherever it stands: in a store, or copied from one. It opens
+//! files for reading only, takes no lock, and judges damage as opening does.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use foldlog_codec::body::{Opened, Payload, Seal};
+use foldlog_codec::digest::SegmentDigest;
+use foldlog_codec::record::Names;
+use foldlog_codec::{Kind, Record};
+use uuid::Uuid;
+
+use crate::error::{Corruption, Error, Result};
+use crate::fold::history::History;
+use crate::fold::path::Path as LivePath;
+use crate::fold::projection::Projection;
+use crate::log::objects::Objects;
+use crate::log::reader::Places;
+use crate::log::scan;
+use crate::log::storage::{FileStorage, Storage};
+use crate::session::{Read, RecoveryReport, State, open_read};
+
+/// One frame of a log, envelope frames included.
+#[derive(Clone, Copy, Debug)]
+pub struct FrameInfo<'a> {
+    /// The segment file.
+    pub segment: &'a Path,
+    /// Where in it, in bytes.
+    pub offset: u64,
+    /// Length of the whole frame, in bytes.
+    pub bytes: u64,
+    /// Every record below this was durable when the frame was written.
+    pub watermark: u64,
+    /// What the frame holds.
+    pub record: Record<'a>,
+}
+
+/// What a walk over a log's frames found.
+#[derive(Clone, Debug)]
+pub struct Walked {
+    /// The session.
+    pub session: Uuid,
+    /// How many records there are.
+    pub records: u64,
+    /// Bytes that the log uses.
+    pub log_bytes: u64,
+    /// What opening would say of the log's end.
+    pub report: RecoveryReport,
+}
+
+/// A log, open for reading.
+#[derive(Debug)]
+pub struct LogReader {
+    storage: Arc<dyn Storage>,
+    dir: PathBuf,
+    objects: Objects,
+    places: Places,
+    rollbacks: BTreeMap<u64, foldlog_codec::body::Rollback>,
+    path: LivePath,
+    projection: Projection,
+    opened: Opened,
+    opened_sequence: u64,
+    log_bytes: u64,
+    report: RecoveryReport,
+}
+
+/// Walks the frames of the log in `dir` and hands each to `visit`, in order: every checksum is checked, no
+/// record is folded.
+///
+/// # Errors
+///
+/// As [`LogReader::open`], or what `visit` says.
+pub fn walk(dir: &Path, visit: &mut dyn FnMut(&FrameInfo<'_>) -> Result<()>) -> Result<Walked> {
+    let storage: Arc<dyn Storage> = Arc::new(FileStorage::new());
+    walk_on(&storage, dir, visit)
+}
+
+/// As [`walk`], on a storage of the caller's own.
+///
+/// # Errors
+///
+/// As [`walk`].
+pub fn walk_on(
+    storage: &Arc<dyn Storage>,
+    dir: &Path,
+    visit: &mut dyn FnMut(&FrameInfo<'_>) -> Result<()>,
+) -> Result<Walked> {
+    let scan = scan::scan(storage.as_ref(), dir, &mut |at| {
+        let header = &at.frame.header;
+        let (sequence, kind, time_us) = (header.sequence, header.kind, header.time_us);
+        visit(&FrameInfo {
+            segment: &at.segment.path,
+            offset: at.offset,
+            bytes: at.frame.len() as u64,
+            watermark: header.watermark,
+            record: Record { sequence, kind, time_us, body: at.frame.body },
+        })
+    })?;
+    let report = RecoveryReport::of(&scan, None);
+    let (session, records) = (scan.session, scan.next_sequence);
+    Ok(Walked { session, records, log_bytes: scan.used_bytes, report })
+}
+
+impl LogReader {
+    /// Opens the log in the folder `dir` and folds it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotASession`], [`Error::Corrupt`], [`Error::MissingSegment`], [`Error::WrongSession`],
+    /// [`Error::FutureFormat`], [`Error::Object`], [`Error::Inconsistent`], [`Error::Io`].
+    pub fn open(dir: impl AsRef<Path>) -> Result<LogReader> {
+        LogReader::open_on(Arc::new(FileStorage::new()), dir)
+    }
+
+    /// As [`open`](LogReader::open), on a storage of the caller's own.
+    ///
+    /// # Errors
+    ///
+    /// As [`open`](LogReader::open).
+    pub fn open_on(storage: Arc<dyn Storage>, dir: impl AsRef<Path>) -> Result<LogReader> {
+        let dir = dir.as_ref().to_owned();
+        let read = open_read(&storage, &dir, None)?;
+        let places = read.places();
+        let Read { scan, folded } = read;
+        let report = RecoveryReport::of(&scan, folded.projection.unsupported);
+        Ok(LogReader {
+            objects: Objects::new(Arc::clone(&storage), &dir),
+            storage,
+            dir,
+            places,
+            path: LivePath::new(scan.rollbacks.iter().map(|(at, rollback)| (*at, rollback.to))),
+            rollbacks: scan.rollbacks,
+            projection: folded.projection,
+            opened: scan.opened,
+            opened_sequence: scan.opened_sequence,
+            log_bytes: scan.used_bytes,
+            report,
+        })
+    }
+
+    /// The log's folder.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The session's first record of its own: id, seed, tags at creation, parent.
+    pub fn opened(&self) -> &Opened {
+        &self.opened
+    }
+
+    /// The sequence number of that record: 0, or behind what a fork shares with its parent.
+    pub fn opened_sequence(&self) -> u64 {
+        self.opened_sequence
+    }
+
+    /// What opening found.
+    pub fn report(&self) -> &RecoveryReport {
+        &self.report
+    }
+
+    /// How many records there are, which is the next sequence number.
+    pub fn records_len(&self) -> u64 {
+        self.places.next_sequence
+    }
+
+    /// Bytes that the log uses.
+    pub fn log_bytes(&self) -> u64 {
+        self.log_bytes
+    }
+
+    /// What the names in records stand for.
+    pub fn names(&self) -> Names {
+        let mut names = Names::default();
+        names.learn(&self.projection.names.all());
+        names
+    }
+
+    /// Which records are live.
+    pub fn live_path(&self) -> &LivePath {
+        &self.path
+    }
+
+    /// The rollbacks: each record's sequence number with the position that it goes back to.
+    pub fn rollbacks(&self) -> impl DoubleEndedIterator<Item = (u64, u64)> {
+        self.rollbacks.iter().map(|(at, rollback)| (*at, rollback.to))
+    }
+
+    /// Hands the records from `from` through `through` to `visit`, in order.
+    ///
+    /// # Errors
+    ///
+    /// What reading says, or what `visit` says.
+    pub fn records(
+        &self,
+        from: u64,
+        through: u64,
+        mut visit: impl FnMut(&Record<'_>) -> Result<()>,
+    ) -> Result<()> {
+        self.places.read(&self.storage, from, through, &mut |record| visit(&record))
+    }
+
+    /// The slices at the log's end.
+    pub fn state(&self) -> State {
+        State::of(&self.projection)
+    }
+
+    /// The slices when the record at `position` had been written.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSuchPosition`], or what reading says.
+    pub fn state_at(&self, position: u64) -> Result<State> {
+        self.check_position(position)?;
+        let folded = self.history().fold(position + 1, None, &mut |_, _| Ok(()))?;
+        Ok(State::of(&folded.projection))
+    }
+
+    /// STATE as a fold along the path that was live at `position` gives it, abandoned records left out. LOG
+    /// slices hold that path's items alone.
+    ///
+    /// # Errors
+    ///
+    /// As [`state_at`](LogReader::state_at).
+    pub fn state_along(&self, position: u64) -> Result<State> {
+        self.check_position(position)?;
+        Ok(State::of(&self.history().fold_along(&self.path, position)?))
+    }
+
+    /// Folds the log from its first record on. `visit` gets each record and, if it asks, the slices after it.
+    ///
+    /// # Errors
+    ///
+    /// What reading says, or what `visit` says.
+    pub fn fold(
+        &self,
+        mut visit: impl FnMut(&Record<'_>, &dyn Fn() -> State) -> Result<()>,
+    ) -> Result<State> {
+        let folded = self.history().fold(self.places.next_sequence, None, &mut |record, projection| {
+            visit(record, &|| State::of(projection))
+        })?;
+        Ok(State::of(&folded.projection))
+    }
+
+    /// The bytes of a payload, wherever they stand.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Object`] where the object is missing or is not what its name says.
+    pub fn payload(&self, payload: Payload<'_>) -> Result<Arc<[u8]>> {
+        self.objects.resolve(payload)
+    }
+
+    /// Checks the seals of finished segments against their records.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Corrupt`] for the first seal that does not match; [`Error::Io`].
+    pub fn check_seals(&self) -> Result<u64> {
+        let mut checked = 0;
+        for (segment, next) in self.places.segments.iter().zip(self.places.segments.iter().skip(1)) {
+            let Some(end) = segment.end else { continue };
+            let Some(seal) = self.places.seal(&self.storage, segment, end)? else { continue };
+            let mut digest = SegmentDigest::new();
+            if let Some(last) = next.header.first_sequence.checked_sub(1) {
+                self.records(segment.header.first_sequence, last, |record| {
+                    digest.update(record.sequence, record.kind, record.time_us, record.body);
+                    Ok(())
+                })?;
+            }
+            // A recovery or a fork may have cut the segment short of what was sealed.
+            if digest.records() == seal.records && digest.finish() != seal.hash {
+                return Err(seal_mismatch(&segment.path, end, next.header.first_sequence, &seal));
+            }
+            checked += 1;
+        }
+        Ok(checked)
+    }
+
+    fn check_position(&self, position: u64) -> Result<()> {
+        let next = self.places.next_sequence;
+        if position < next {
+            return Ok(());
+        }
+        Err(Error::NoSuchPosition { position, last: next.checked_sub(1) })
+    }
+
+    fn history(&self) -> History<'_> {
+        History {
+            storage: &self.storage,
+            places: &self.places,
+            objects: &self.objects,
+            rollbacks: &self.rollbacks,
+        }
+    }
+}
+
+fn seal_mismatch(segment: &Path, offset: u64, sequence: u64, seal: &Seal) -> Error {
+    Error::Corrupt(Box::new(Corruption {
+        session: None,
+        segment: segment.to_owned(),
+        offset,
+        sequence,
+        expected_crc: None,
+        found_crc: None,
+        reason: format!("the {} records before it are not those that it seals", seal.records),
+    }))
+}
+
+/// Whether a record's body reads as its kind says. Kinds that this version cannot name only have to be
+/// MessagePack.
+///
+/// # Errors
+///
+/// What is wrong with the body.
+pub fn check_body(record: &Record<'_>) -> Result<(), foldlog_codec::Error> {
+    use foldlog_codec::body;
+    match record.kind {
+        Kind::OPENED => body::Opened::decode(record.body).map(drop),
+        Kind::DECLARE | Kind::DECLARED => body::Declare::decode(record.body).map(drop),
+        Kind::DISPATCH => body::Dispatch::decode(record.body).map(drop),
+        Kind::SNAPSHOT => body::Snapshot::decode(record.body).map(drop),
+        Kind::ROLLBACK => body::Rollback::decode(record.body).map(drop),
+        Kind::IMPORT => body::Import::decode(record.body).map(drop),
+        Kind::RESUMED => body::Resumed::decode(record.body).map(drop),
+        Kind::SEAL => body::Seal::decode(record.body).map(drop),
+        Kind::SYNCED => Ok(()),
+        _ => foldlog_codec::msgpack::check(record.body),
+    }
+}

@@ -1,0 +1,58 @@
+//! Where time is read: the only file that asks the system for it.
+
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// A source of time. A session reads it once for each record.
+pub trait Clock: Send + Sync + std::fmt::Debug {
+    /// Microseconds since 1970-01-01 UTC.
+    fn now_us(&self) -> i64;
+}
+
+/// The system's clock.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct SystemClock;
+
+impl Clock for SystemClock {
+    fn now_us(&self) -> i64 {
+        match SystemTime::now().duration_since(UNIX_EPOCH) {
+            Ok(since) => i64::try_from(since.as_micros()).unwrap_or(i64::MAX),
+            Err(before) => i64::try_from(before.duration().as_micros()).map_or(i64::MIN, |us| -us),
+        }
+    }
+}
+
+/// A clock that stands still until it is moved, for tests and for deterministic runs.
+#[derive(Debug, Default)]
+pub struct FixedClock {
+    now_us: AtomicI64,
+    step_us: i64,
+}
+
+impl FixedClock {
+    /// A clock that always says `now_us`.
+    pub fn new(now_us: i64) -> FixedClock {
+        FixedClock { now_us: AtomicI64::new(now_us), step_us: 0 }
+    }
+
+    /// A clock that says `now_us` first and `step_us` more at each reading after.
+    pub fn stepping(now_us: i64, step_us: i64) -> FixedClock {
+        FixedClock { now_us: AtomicI64::new(now_us), step_us }
+    }
+
+    /// Moves the clock by so many microseconds.
+    pub fn advance_us(&self, by_us: i64) {
+        self.now_us.fetch_add(by_us, Ordering::Relaxed);
+    }
+
+    /// Sets the clock.
+    pub fn set_us(&self, now_us: i64) {
+        self.now_us.store(now_us, Ordering::Relaxed);
+    }
+}
+
+impl Clock for FixedClock {
+    fn now_us(&self) -> i64 {
+        self.now_us.fetch_add(self.step_us, Ordering::Relaxed)
+    }
+}

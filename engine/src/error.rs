@@ -1,0 +1,346 @@
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use foldlog_codec::Kind;
+use foldlog_codec::body::Policy;
+use uuid::Uuid;
+
+/// A result of the engine.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What went wrong, with the facts.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A call to the file system failed.
+    #[error("{op} {path}: {source}")]
+    Io {
+        /// What was tried.
+        op: &'static str,
+        /// On which file or folder.
+        path: PathBuf,
+        /// What the system answered.
+        source: Arc<std::io::Error>,
+    },
+    /// There is no space for another segment. Nothing was written and the session goes on once there is.
+    #[error("no space for {bytes} bytes at {path}: {source}")]
+    Full {
+        /// The file that could not be made.
+        path: PathBuf,
+        /// How many bytes were asked for.
+        bytes: u64,
+        /// What the system answered.
+        source: Arc<std::io::Error>,
+    },
+    /// Bytes that were known to be whole are not, so this is damage and no torn tail. Nothing was changed.
+    #[error("{0}")]
+    Corrupt(Box<Corruption>),
+    /// A segment between, or behind, the others is not there.
+    #[error("session {session}: segment {ordinal} is missing ({path})")]
+    MissingSegment {
+        /// The session.
+        session: Uuid,
+        /// The ordinal of the missing segment.
+        ordinal: u32,
+        /// Where it should be.
+        path: PathBuf,
+    },
+    /// A segment belongs to another session.
+    #[error("{path} belongs to session {found}, not to {expected}")]
+    WrongSession {
+        /// The segment, or the folder.
+        path: PathBuf,
+        /// The session that was expected.
+        expected: Uuid,
+        /// The session that it names.
+        found: Uuid,
+    },
+    /// The folder holds no session.
+    #[error("{path} is no session: {reason}")]
+    NotASession {
+        /// The folder.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+    /// The log was written by a later version of the format.
+    #[error("{path} is of format version {found}; the newest that can be read is {supported}")]
+    FutureFormat {
+        /// The segment.
+        path: PathBuf,
+        /// Its version.
+        found: u16,
+        /// The newest version that can be read.
+        supported: u16,
+    },
+    /// The log holds a record of a kind that this version cannot fold, so it may read but not go on writing.
+    #[error("record {sequence} is of kind {kind}, which this version cannot fold: open it for reading")]
+    UnsupportedKind {
+        /// The record.
+        sequence: u64,
+        /// Its kind.
+        kind: Kind,
+    },
+    /// Another writer has the session.
+    #[error("session {session} is open for writing elsewhere ({holder})")]
+    Locked {
+        /// The session.
+        session: Uuid,
+        /// Who has it, as far as that is known.
+        holder: Holder,
+    },
+    /// An earlier write or sync failed, so nothing more is written until the session is opened again.
+    #[error("the log takes no more writes since an earlier failure: {cause}")]
+    Poisoned {
+        /// The first failure.
+        cause: Arc<Error>,
+    },
+    /// A sync failed after the record was written: after reopening, the record may be there or not.
+    #[error("record {sequence} may or may not be kept, since the sync failed: {cause}")]
+    Unknown {
+        /// The record.
+        sequence: u64,
+        /// Why the sync failed.
+        cause: Arc<Error>,
+    },
+    /// The session was opened for reading, or on a disk that takes no writes.
+    #[error("session {session} is open for reading only: {reason}")]
+    ReadOnly {
+        /// The session.
+        session: Uuid,
+        /// Why.
+        reason: String,
+    },
+    /// The session was closed.
+    #[error("session {session} is closed")]
+    Closed {
+        /// The session.
+        session: Uuid,
+    },
+    /// The session was opened without types, so it cannot dispatch.
+    #[error("session {session} was opened without types and cannot dispatch")]
+    Untyped {
+        /// The session.
+        session: Uuid,
+    },
+    /// There is no such session in the store.
+    #[error("there is no session {session} in {path}")]
+    NoSuchSession {
+        /// The session.
+        session: Uuid,
+        /// The store.
+        path: PathBuf,
+    },
+    /// A session of that id is there already.
+    #[error("session {session} exists already")]
+    SessionExists {
+        /// The session.
+        session: Uuid,
+    },
+    /// The log binds an event to reducers that the host did not declare.
+    #[error(
+        "event `{event}` reduces into {} in this log, but the host declares no such reducer",
+        list(slices)
+    )]
+    NotRegistered {
+        /// The event's name.
+        event: String,
+        /// The slices whose reducers are missing.
+        slices: Vec<String>,
+    },
+    /// An import holds slices that the host did not declare.
+    #[error("Slice types not registered: {}", .0.join(", "))]
+    SlicesNotRegistered(Vec<String>),
+    /// A slice's policy is not what was declared before.
+    #[error("slice `{slice}` is declared {declared}, but was {recorded}", declared = .declared.name(), recorded = .recorded.name())]
+    PolicyMismatch {
+        /// The slice.
+        slice: String,
+        /// The policy declared now.
+        declared: Policy,
+        /// The policy declared first.
+        recorded: Policy,
+    },
+    /// One name was declared twice in ways that do not agree.
+    #[error("`{name}` is declared twice: {reason}")]
+    DeclaredTwice {
+        /// The slice or event.
+        name: String,
+        /// What does not agree.
+        reason: &'static str,
+    },
+    /// A slice or event that the host asked for was never declared, or is of another type.
+    #[error("slice `{slice}`: {reason}")]
+    NoSuchSlice {
+        /// The slice.
+        slice: String,
+        /// Why it cannot be had.
+        reason: &'static str,
+    },
+    /// A value was recorded at a later version than the host's code knows.
+    #[error("`{name}` was recorded at version {stored}, which is newer than the host's version {supported}")]
+    NewerVersion {
+        /// The event or item type.
+        name: String,
+        /// The version in the log.
+        stored: u32,
+        /// The version in the code.
+        supported: u32,
+    },
+    /// A recorded value could not be read as the host's type.
+    #[error("`{name}` at record {sequence}: {reason}")]
+    Decode {
+        /// The event or slice.
+        name: String,
+        /// The record that inserted it.
+        sequence: u64,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A host's value could not be written.
+    #[error("`{name}` cannot be recorded: {reason}")]
+    Encode {
+        /// The event or slice.
+        name: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A reducer refused the event. Nothing was recorded and nothing changed.
+    #[error("the reducer of `{slice}` refused `{event}`: {reason}")]
+    Refused {
+        /// The slice.
+        slice: String,
+        /// The event.
+        event: String,
+        /// What the reducer said.
+        reason: String,
+    },
+    /// A reducer panicked. Nothing was recorded and nothing changed.
+    #[error("the reducer of `{slice}` panicked at `{event}`: {message}")]
+    ReducerPanicked {
+        /// The slice.
+        slice: String,
+        /// The event.
+        event: String,
+        /// The panic's message.
+        message: String,
+    },
+    /// A LOG slice only grows.
+    #[error("`{slice}` is a LOG slice and only grows: {operation} is refused")]
+    LogOnlyGrows {
+        /// The slice.
+        slice: String,
+        /// What was tried.
+        operation: &'static str,
+    },
+    /// There is no record at that position.
+    #[error("there is no position {position}: the log's last record is {last:?}")]
+    NoSuchPosition {
+        /// The position asked for.
+        position: u64,
+        /// The last record's.
+        last: Option<u64>,
+    },
+    /// A large payload is missing from the object folder, or is not what its name says.
+    #[error("object {path}: {reason}")]
+    Object {
+        /// The object's file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A record contradicts the records before it.
+    #[error("record {sequence} contradicts the log: {reason}")]
+    Inconsistent {
+        /// The record.
+        sequence: u64,
+        /// How.
+        reason: String,
+    },
+    /// An export could not be read.
+    #[error("not a snapshot export: {0}")]
+    Export(String),
+    /// A limit was passed; nothing was recorded.
+    #[error("{what}: {found} is over {max}")]
+    TooLarge {
+        /// What is too large.
+        what: &'static str,
+        /// How large.
+        found: u64,
+        /// How large it may be.
+        max: u64,
+    },
+}
+
+/// Where damage was found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Corruption {
+    /// The session.
+    pub session: Option<Uuid>,
+    /// The segment file.
+    pub segment: PathBuf,
+    /// Where in the file, in bytes.
+    pub offset: u64,
+    /// The sequence number of the record that should stand there.
+    pub sequence: u64,
+    /// The checksum that the bytes there should carry, where one could be computed.
+    pub expected_crc: Option<u32>,
+    /// The checksum that they carry.
+    pub found_crc: Option<u32>,
+    /// What is wrong, and how it is known not to be a torn tail.
+    pub reason: String,
+}
+
+impl fmt::Display for Corruption {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} is damaged at byte {}, record {}", self.segment.display(), self.offset, self.sequence)?;
+        if let (Some(expected), Some(found)) = (self.expected_crc, self.found_crc) {
+            write!(f, " (checksum {found:#010x}, expected {expected:#010x})")?;
+        }
+        write!(f, ": {}", self.reason)
+    }
+}
+
+/// Who holds a session's lock, as far as it left word.
+#[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+pub struct Holder {
+    /// The holder's process id.
+    pub pid: Option<u32>,
+    /// The name of its machine.
+    pub host: Option<String>,
+    /// When it opened the session, ISO 8601.
+    pub since: Option<String>,
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.pid, &self.host, &self.since) {
+            (Some(pid), Some(host), Some(since)) => write!(f, "process {pid} on {host} since {since}"),
+            _ => f.write_str("the holder left no word"),
+        }
+    }
+}
+
+fn list(names: &[String]) -> String {
+    names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
+}
+
+impl Error {
+    pub(crate) fn io(op: &'static str, path: impl Into<PathBuf>, source: std::io::Error) -> Error {
+        Error::Io { op, path: path.into(), source: Arc::new(source) }
+    }
+
+    /// Whether the log itself is damaged or incomplete, as against a wrong use or a failing system.
+    pub fn is_damage(&self) -> bool {
+        matches!(
+            self,
+            Error::Corrupt(_)
+                | Error::MissingSegment { .. }
+                | Error::WrongSession { .. }
+                | Error::Object { .. }
+                | Error::Inconsistent { .. }
+        )
+    }
+}

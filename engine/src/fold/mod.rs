@@ -1,0 +1,23 @@
+//! The fold: from records to slices.
+//!
+//! | module | holds |
+//! |---|---|
+//! | `rows` | the items of one slice, shared between views |
+//! | `names` | what the log has declared |
+//! | `projection` | [`Projection::apply`], the only code that changes a projection |
+//! | `history` | folding a stretch of a log |
+//! | `positions` | projections at earlier positions, for rollbacks |
+//! | `path` | which records are live |
+//!
+//! # Invariants
+//!
+//! 1. Live dispatch, opening, rollback, fork, replay and audit all go through [`Projection::apply`].
+//! 2. `apply` checks a record against the projection before it changes anything.
+//! 3. The fold needs no host code: with the host's types it also decodes items, without them it does not.
+
+pub(crate) mod history;
+pub(crate) mod names;
+pub(crate) mod path;
+pub(crate) mod positions;
+pub(crate) mod projection;
+pub(crate) mod rows;

@@ -1,0 +1,75 @@
+//! Projections at earlier positions.
+//!
+//! A rollback needs STATE as it was at its target. Keeping it costs little, since items are shared: the
+//! session keeps the positions of its latest snapshots, and a fold over a log with rollbacks keeps each
+//! rollback's target from the time it passes it until the last rollback that needs it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::projection::Frozen;
+
+/// How many snapshots' positions are kept.
+const KEPT_MAX: usize = 256;
+
+/// Kept positions.
+#[derive(Debug, Default)]
+pub(crate) struct Positions {
+    /// The latest snapshots.
+    snapshots: BTreeMap<u64, Arc<Frozen>>,
+    /// Positions that rollbacks of the log go back to: how many are still to come, and STATE there.
+    targets: BTreeMap<u64, (usize, Option<Arc<Frozen>>)>,
+}
+
+impl Positions {
+    /// Positions for folding a log whose rollbacks go back to `targets`.
+    pub(crate) fn for_targets(targets: impl IntoIterator<Item = u64>) -> Positions {
+        let mut positions = Positions::default();
+        for target in targets {
+            positions.targets.entry(target).or_insert((0, None)).0 += 1;
+        }
+        positions
+    }
+
+    /// Whether the position of a record that was just applied is worth keeping.
+    pub(crate) fn wants(&self, sequence: u64) -> bool {
+        self.targets.contains_key(&sequence)
+    }
+
+    /// Keeps a position that a rollback of the log goes back to.
+    pub(crate) fn keep_target(&mut self, sequence: u64, frozen: Arc<Frozen>) {
+        if let Some((_, slot)) = self.targets.get_mut(&sequence) {
+            *slot = Some(frozen);
+        }
+    }
+
+    /// Keeps a snapshot's position, and lets go of the oldest where there are too many.
+    pub(crate) fn keep_snapshot(&mut self, sequence: u64, frozen: Arc<Frozen>) {
+        self.snapshots.insert(sequence, frozen);
+        if self.snapshots.len() > KEPT_MAX {
+            self.snapshots.pop_first();
+        }
+    }
+
+    /// STATE at a position, where it is kept.
+    pub(crate) fn get(&self, sequence: u64) -> Option<Arc<Frozen>> {
+        let target = || self.targets.get(&sequence).and_then(|(_, frozen)| frozen.clone());
+        self.snapshots.get(&sequence).cloned().or_else(target)
+    }
+
+    /// Keeps a position for one rollback that is about to be written.
+    pub(crate) fn hold(&mut self, sequence: u64, frozen: Arc<Frozen>) {
+        self.targets.entry(sequence).or_insert((0, None)).0 += 1;
+        self.keep_target(sequence, frozen);
+    }
+
+    /// Counts one rollback to `sequence` as done.
+    pub(crate) fn done(&mut self, sequence: u64) {
+        if let Some((left, _)) = self.targets.get_mut(&sequence) {
+            *left = left.saturating_sub(1);
+            if *left == 0 {
+                self.targets.remove(&sequence);
+            }
+        }
+    }
+}

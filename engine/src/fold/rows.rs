@@ -1,0 +1,204 @@
+//! The items of one slice.
+//!
+//! A persistent ordered map, so that a clone costs the same at ten items and at ten million and shares what
+//! did not change. Items appended take a key from their own name, which only grows, and so stand in order of
+//! insertion. Items that a reducer put before others take keys in the gap between their neighbours; these few
+//! are remembered by name in a second map.
+
+use std::sync::Arc;
+
+use foldlog_codec::body::ItemId;
+use rpds::RedBlackTreeMapSync;
+
+use crate::types::AnyValue;
+
+type Key = u128;
+
+/// One item.
+#[derive(Clone)]
+pub(crate) struct Row {
+    pub(crate) id: ItemId,
+    /// The version that the bytes were recorded at.
+    pub(crate) version: u32,
+    /// The item's own MessagePack, wherever it stands.
+    pub(crate) bytes: Arc<[u8]>,
+    /// The host's value, where its type is known.
+    pub(crate) typed: Option<AnyValue>,
+}
+
+impl std::fmt::Debug for Row {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}.{}({} bytes)", self.id.sequence, self.id.ordinal, self.bytes.len())
+    }
+}
+
+/// The items of one slice, in order.
+#[derive(Clone, Debug)]
+pub(crate) struct Rows {
+    by_key: RedBlackTreeMapSync<Key, Row>,
+    displaced: RedBlackTreeMapSync<ItemId, Key>,
+}
+
+impl Default for Rows {
+    fn default() -> Self {
+        Rows { by_key: RedBlackTreeMapSync::new_sync(), displaced: RedBlackTreeMapSync::new_sync() }
+    }
+}
+
+/// The key of an item that was appended. Ordinals leave 2^32 keys between two neighbours.
+fn natural_key(id: ItemId) -> Key {
+    (Key::from(id.sequence) << 64) | (Key::from(id.ordinal) << 32)
+}
+
+impl Rows {
+    pub(crate) fn len(&self) -> usize {
+        self.by_key.size()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.by_key.is_empty()
+    }
+
+    fn key(&self, id: ItemId) -> Option<Key> {
+        let key = self.displaced.get(&id).copied().unwrap_or_else(|| natural_key(id));
+        self.by_key.get(&key).filter(|row| row.id == id).map(|_| key)
+    }
+
+    pub(crate) fn contains(&self, id: ItemId) -> bool {
+        self.key(id).is_some()
+    }
+
+    pub(crate) fn remove(&mut self, id: ItemId) {
+        if let Some(key) = self.key(id) {
+            self.by_key.remove_mut(&key);
+            self.displaced.remove_mut(&id);
+        }
+    }
+
+    pub(crate) fn clear(&mut self) {
+        *self = Rows::default();
+    }
+
+    /// Appends an item, whose name must be behind all names before.
+    pub(crate) fn push(&mut self, row: Row) {
+        self.by_key.insert_mut(natural_key(row.id), row);
+    }
+
+    /// Puts items before the item `anchor`.
+    pub(crate) fn insert_before(&mut self, anchor: ItemId, rows: Vec<Row>) {
+        let room = |rows_len: usize, below: Key, above: Key| (above - below) / (rows_len as Key + 1);
+        let Some(mut above) = self.key(anchor) else { return };
+        let mut below = self.below(above);
+        if room(rows.len(), below, above) == 0 {
+            self.spread();
+            above = self.key(anchor).unwrap_or(above);
+            below = self.below(above);
+        }
+        let step = room(rows.len(), below, above);
+        let mut key = below;
+        for row in rows {
+            key += step;
+            self.displaced.insert_mut(row.id, key);
+            self.by_key.insert_mut(key, row);
+        }
+    }
+
+    fn below(&self, key: Key) -> Key {
+        self.by_key.range(..key).next_back().map_or(0, |(below, _)| *below)
+    }
+
+    /// Gives all items keys that stand evenly apart, where insertions have used up a gap. The last key stays,
+    /// so that what is appended later still stands behind.
+    fn spread(&mut self) {
+        let last = self.by_key.last().map_or(0, |(key, _)| *key);
+        let step = last / (self.by_key.size() as Key).max(1);
+        let mut spread = Rows::default();
+        let mut key = last - step * (self.by_key.size() as Key).saturating_sub(1);
+        for row in self.by_key.values() {
+            spread.displaced.insert_mut(row.id, key);
+            spread.by_key.insert_mut(key, row.clone());
+            key += step;
+        }
+        *self = spread;
+    }
+
+    /// The same items in the same order, each made anew.
+    pub(crate) fn map<E>(&self, make: impl Fn(&Row) -> Result<Row, E>) -> Result<Rows, E> {
+        let mut by_key = RedBlackTreeMapSync::new_sync();
+        for (key, row) in self.by_key.iter() {
+            by_key.insert_mut(*key, make(row)?);
+        }
+        Ok(Rows { by_key, displaced: self.displaced.clone() })
+    }
+
+    pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = &Row> {
+        self.by_key.values()
+    }
+
+    pub(crate) fn last(&self) -> Option<&Row> {
+        self.by_key.last().map(|(_, row)| row)
+    }
+
+    /// The last `count` items.
+    pub(crate) fn tail(&self, count: usize) -> Rows {
+        let mut tail = Rows::default();
+        for (key, row) in self.by_key.iter().rev().take(count) {
+            if natural_key(row.id) != *key {
+                tail.displaced.insert_mut(row.id, *key);
+            }
+            tail.by_key.insert_mut(*key, row.clone());
+        }
+        tail
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(sequence: u64, ordinal: u32) -> Row {
+        Row { id: ItemId { sequence, ordinal }, version: 1, bytes: Arc::from([]), typed: None }
+    }
+
+    fn ids(rows: &Rows) -> Vec<(u64, u32)> {
+        rows.iter().map(|row| (row.id.sequence, row.id.ordinal)).collect()
+    }
+
+    #[test]
+    fn items_stand_in_order_and_views_stay_as_they_were() {
+        let mut rows = Rows::default();
+        for sequence in 1..=4 {
+            rows.push(row(sequence, 0));
+        }
+        let view = rows.clone();
+        rows.remove(ItemId { sequence: 2, ordinal: 0 });
+        rows.insert_before(ItemId { sequence: 3, ordinal: 0 }, vec![row(5, 0), row(5, 1)]);
+        rows.push(row(6, 0));
+        assert_eq!(ids(&rows), [(1, 0), (5, 0), (5, 1), (3, 0), (4, 0), (6, 0)]);
+        assert_eq!(ids(&view), [(1, 0), (2, 0), (3, 0), (4, 0)]);
+        assert_eq!(ids(&rows.tail(2)), [(4, 0), (6, 0)]);
+    }
+
+    #[test]
+    fn a_gap_that_is_used_up_is_made_anew() {
+        let mut rows = Rows::default();
+        rows.push(row(1, 0));
+        rows.push(row(2, 0));
+        let mut wanted = vec![(1, 0), (2, 0)];
+        let mut anchor = ItemId { sequence: 2, ordinal: 0 };
+        // Always before the item put in last: the gap halves each time.
+        for sequence in 3..400 {
+            rows.insert_before(anchor, vec![row(sequence, 0)]);
+            wanted.insert(1, (sequence, 0));
+            anchor = ItemId { sequence, ordinal: 0 };
+        }
+        rows.push(row(400, 0));
+        wanted.push((400, 0));
+        assert_eq!(ids(&rows), wanted);
+        for (sequence, ordinal) in wanted {
+            assert!(rows.contains(ItemId { sequence, ordinal }));
+            rows.remove(ItemId { sequence, ordinal });
+        }
+        assert!(rows.is_empty());
+    }
+}

@@ -1,0 +1,88 @@
+//! Where randomness is drawn: the only file that does.
+//!
+//! Session ids and seeds come from the store's generator; salts and the numbers that reducers see come from
+//! the session's seed. ChaCha with 8 rounds (`rand_chacha`, whose streams are promised to stay the same), so
+//! that one seed gives one log on every machine and in every version.
+
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+use uuid::Uuid;
+
+/// A seeded generator of numbers.
+#[derive(Debug, Clone)]
+pub struct Generator {
+    rng: ChaCha8Rng,
+}
+
+impl Generator {
+    /// The generator of a seed.
+    pub fn from_seed(seed: u64) -> Generator {
+        Generator { rng: ChaCha8Rng::seed_from_u64(seed) }
+    }
+
+    /// A generator with a seed from the system's entropy.
+    pub(crate) fn from_entropy() -> Generator {
+        let entropy = Uuid::new_v4().as_u128();
+        Generator::from_seed((entropy >> 64) as u64 ^ entropy as u64)
+    }
+
+    /// The generator that reducers see at one record: it depends on the seed of the session in which the
+    /// record was first written and on the record's sequence number, and on nothing else.
+    pub(crate) fn for_record(seed: u64, sequence: u64) -> Generator {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        // Stream 0 is the session's own, so records take theirs from 1 on.
+        rng.set_stream(sequence.wrapping_add(1));
+        Generator { rng }
+    }
+
+    /// The salt of a segment.
+    pub(crate) fn salt(seed: u64, ordinal: u32) -> u64 {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        rng.set_word_pos(1 << 20 | u128::from(ordinal) << 2);
+        rng.next_u64()
+    }
+
+    /// A number of 64 bits.
+    pub fn next_u64(&mut self) -> u64 {
+        self.rng.next_u64()
+    }
+
+    /// A number below `bound`; 0 where the bound is 0. Each is as likely as the others but for a bias below
+    /// `bound / 2^64`.
+    pub fn below(&mut self, bound: u64) -> u64 {
+        ((u128::from(self.next_u64()) * u128::from(bound)) >> 64) as u64
+    }
+
+    /// A number from 0 up to but not including 1.
+    pub fn next_f64(&mut self) -> f64 {
+        (self.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
+    /// A random (version 4) identifier.
+    pub fn uuid(&mut self) -> Uuid {
+        let bits = u128::from(self.next_u64()) << 64 | u128::from(self.next_u64());
+        uuid::Builder::from_random_bytes(bits.to_be_bytes()).into_uuid()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn streams_are_pinned_since_logs_depend_on_them() {
+        assert_eq!(Generator::from_seed(1).next_u64(), Generator::from_seed(1).next_u64());
+        let first: Vec<u64> = (0..3).map(|n| Generator::for_record(7, n).next_u64()).collect();
+        assert_eq!(first.len(), first.iter().collect::<std::collections::BTreeSet<_>>().len());
+        assert_ne!(Generator::salt(7, 0), Generator::salt(7, 1));
+        assert_eq!(Generator::from_seed(42).next_u64(), 0);
+    }
+
+    #[test]
+    fn bounds_hold() {
+        let mut generator = Generator::from_seed(3);
+        assert!((0..1000).all(|_| generator.below(7) < 7));
+        assert_eq!(generator.below(0), 0);
+        assert!((0..1000).all(|_| (0.0..1.0).contains(&generator.next_f64())));
+    }
+}

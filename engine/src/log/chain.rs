@@ -1,0 +1,182 @@
+//! The chain of segments: which files of a folder make up the log, in what order.
+//!
+//! Each segment's header names the segment before it and where that one ends. The chain is followed from the
+//! highest ordinal back. A recovery may have left segments out; they stay in the folder and belong to no
+//! chain.
+//!
+//! | found | meaning |
+//! |---|---|
+//! | a header that does not check | the chain is cut below it; it and what stands above are evidence for judging the cut ([`super::scan`]) |
+//! | a named predecessor that is not there | [`Error::MissingSegment`] |
+//! | a segment whose header names another ordinal than its file | [`Error::Corrupt`] |
+//! | a header of a later format version | [`Error::FutureFormat`] |
+//! | a name like a segment's that is no regular file | [`Error::NotASession`]: links are never followed |
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use foldlog_codec::Error as CodecError;
+use foldlog_codec::frame::Context;
+use foldlog_codec::segment::{HEADER_LEN, SegmentHeader};
+
+use super::layout;
+use super::storage::{Access, EntryKind, Storage, StorageFile};
+use crate::error::{Corruption, Error, Result};
+
+/// A segment with a sound header.
+#[derive(Clone, Debug)]
+pub(crate) struct Segment {
+    pub(crate) path: PathBuf,
+    pub(crate) header: SegmentHeader,
+    /// Where its part of the chain ends, where a later segment says so.
+    pub(crate) end: Option<u64>,
+}
+
+impl Segment {
+    pub(crate) fn context(&self) -> Context {
+        Context { salt: self.header.salt, first_sequence: self.header.first_sequence }
+    }
+
+    /// The checksum that the segment's first frame names as its predecessor's.
+    pub(crate) fn first_predecessor_crc(&self) -> u32 {
+        self.header.previous.map_or(0, |previous| previous.crc)
+    }
+
+    pub(crate) fn open(&self, storage: &dyn Storage) -> Result<Arc<dyn StorageFile>> {
+        storage.open(&self.path, Access::Read).map_err(|error| Error::io("open", &self.path, error))
+    }
+}
+
+/// A file behind the chain: evidence of what was once there.
+#[derive(Clone, Debug)]
+pub(crate) struct Beyond {
+    pub(crate) path: PathBuf,
+    /// Its header, where that is sound.
+    pub(crate) header: Option<SegmentHeader>,
+    /// The salts that a broken header suggests.
+    pub(crate) salts: Vec<u64>,
+}
+
+/// The chain and what stands behind it.
+#[derive(Clone, Debug)]
+pub(crate) struct Chain {
+    pub(crate) segments: Vec<Segment>,
+    pub(crate) beyond: Vec<Beyond>,
+    /// The highest ordinal in use by any file, half-built ones included.
+    pub(crate) ordinal_max: u32,
+    /// Files that a crash left half-built.
+    pub(crate) half_built: Vec<PathBuf>,
+}
+
+/// Finds the chain of the session in `dir`.
+pub(crate) fn discover(storage: &dyn Storage, dir: &Path) -> Result<Chain> {
+    let mut found = BTreeMap::new();
+    let mut half_built = Vec::new();
+    let mut ordinal_max = None;
+    let entries = storage.list(dir).map_err(|error| not_a_session_or_io(dir, error))?;
+    for entry in entries {
+        let path = dir.join(&entry.name);
+        if let Some(ordinal) = layout::building_ordinal(&entry.name) {
+            ordinal_max = ordinal_max.max(Some(ordinal));
+            half_built.push(path);
+        } else if let Some(ordinal) = layout::segment_ordinal(&entry.name) {
+            if entry.kind != EntryKind::File {
+                let reason = format!("{} is no regular file", path.display());
+                return Err(Error::NotASession { path: dir.to_owned(), reason });
+            }
+            ordinal_max = ordinal_max.max(Some(ordinal));
+            found.insert(ordinal, read_header(storage, path, ordinal)?);
+        }
+    }
+    let Some(ordinal_max) = ordinal_max else {
+        let reason = "it holds no segments".to_owned();
+        return Err(Error::NotASession { path: dir.to_owned(), reason });
+    };
+    let (segments, beyond) = follow(dir, found)?;
+    Ok(Chain { segments, beyond, ordinal_max, half_built })
+}
+
+fn not_a_session_or_io(dir: &Path, error: std::io::Error) -> Error {
+    match error.kind() {
+        std::io::ErrorKind::NotFound => {
+            Error::NotASession { path: dir.to_owned(), reason: "there is nothing".to_owned() }
+        }
+        std::io::ErrorKind::NotADirectory => {
+            Error::NotASession { path: dir.to_owned(), reason: "it is no folder".to_owned() }
+        }
+        _ => Error::io("list", dir, error),
+    }
+}
+
+fn read_header(storage: &dyn Storage, path: PathBuf, ordinal: u32) -> Result<Beyond> {
+    let io = |op, error| Error::io(op, &path, error);
+    let file = storage.open(&path, Access::Read).map_err(|error| io("open", error))?;
+    let mut bytes = [0; HEADER_LEN];
+    let read = file.read_at(&mut bytes, 0).map_err(|error| io("read", error))?;
+    let bytes = bytes.get(..read).unwrap_or_default();
+    match SegmentHeader::decode(bytes) {
+        Ok(header) if header.ordinal == ordinal => {
+            Ok(Beyond { path, header: Some(header), salts: vec![header.salt] })
+        }
+        Ok(header) => Err(Error::Corrupt(Box::new(Corruption {
+            session: Some(header.session),
+            offset: 0,
+            sequence: header.first_sequence,
+            expected_crc: None,
+            found_crc: None,
+            reason: format!("its header says that it is segment {}, not {ordinal}", header.ordinal),
+            segment: path,
+        }))),
+        Err(CodecError::Version { found, supported }) => Err(Error::FutureFormat { path, found, supported }),
+        Err(_) => Ok(Beyond { header: None, salts: SegmentHeader::salvage_salts(bytes), path }),
+    }
+}
+
+/// Follows the headers from the highest ordinal back; where one is broken, starts anew below it.
+fn follow(dir: &Path, found: BTreeMap<u32, Beyond>) -> Result<(Vec<Segment>, Vec<Beyond>)> {
+    let mut start = found.keys().next_back().copied();
+    'starts: while let Some(top) = start {
+        let mut segments = Vec::new();
+        let mut at = Some((top, None));
+        while let Some((ordinal, end)) = at {
+            let Some(file) = found.get(&ordinal) else {
+                return Err(missing(dir, &found, ordinal));
+            };
+            let Some(header) = file.header else {
+                start = found.range(..ordinal).next_back().map(|(below, _)| *below);
+                continue 'starts;
+            };
+            segments.push(Segment { path: file.path.clone(), header, end });
+            at = match header.previous {
+                // An ordinal that does not go down would lead around in a circle.
+                Some(previous) if previous.ordinal >= ordinal => {
+                    return Err(Error::Corrupt(Box::new(Corruption {
+                        session: Some(header.session),
+                        segment: file.path.clone(),
+                        offset: 0,
+                        sequence: header.first_sequence,
+                        expected_crc: None,
+                        found_crc: None,
+                        reason: format!("it names segment {} as the one before it", previous.ordinal),
+                    })));
+                }
+                Some(previous) => Some((previous.ordinal, Some(previous.end))),
+                None => None,
+            };
+        }
+        segments.reverse();
+        let beyond = found.into_iter().filter(|(ordinal, _)| *ordinal > top).map(|(_, file)| file).collect();
+        return Ok((segments, beyond));
+    }
+    Ok((Vec::new(), found.into_values().collect()))
+}
+
+fn missing(dir: &Path, found: &BTreeMap<u32, Beyond>, ordinal: u32) -> Error {
+    let session = found.values().filter_map(|file| file.header).map(|header| header.session).next_back();
+    Error::MissingSegment {
+        session: session.unwrap_or_default(),
+        ordinal,
+        path: layout::segment_file(dir, ordinal),
+    }
+}

@@ -1,0 +1,94 @@
+//! Where things stand in a store and in a session's folder.
+//!
+//! ```text
+//! <store>/
+//!   writers.lock                  one byte of it is locked for each session that is open for writing
+//!   writers/<session>.json        who holds the lock; best effort
+//!   sessions/<session>/
+//!     0000000000.seg ...          segments, named by ordinal
+//!     0000000007.seg.new          a segment that a crash left while it was built
+//!     objects/<blake3>            large payloads
+//!   sessions/.new-<session>/      a fork that is being built
+//! ```
+
+use std::path::{Path, PathBuf};
+
+use uuid::Uuid;
+
+const SEGMENT_SUFFIX: &str = ".seg";
+const BUILDING_SUFFIX: &str = ".seg.new";
+
+pub(crate) fn sessions_dir(store: &Path) -> PathBuf {
+    store.join("sessions")
+}
+
+pub(crate) fn session_dir(store: &Path, session: Uuid) -> PathBuf {
+    sessions_dir(store).join(session.to_string())
+}
+
+pub(crate) fn building_session_dir(store: &Path, session: Uuid) -> PathBuf {
+    sessions_dir(store).join(format!(".new-{session}"))
+}
+
+pub(crate) fn dying_session_dir(store: &Path, session: Uuid) -> PathBuf {
+    sessions_dir(store).join(format!(".deleted-{session}"))
+}
+
+pub(crate) fn lock_file(store: &Path) -> PathBuf {
+    store.join("writers.lock")
+}
+
+pub(crate) fn writers_dir(store: &Path) -> PathBuf {
+    store.join("writers")
+}
+
+pub(crate) fn holder_file(store: &Path, session: Uuid) -> PathBuf {
+    writers_dir(store).join(format!("{session}.json"))
+}
+
+pub(crate) fn segment_file(dir: &Path, ordinal: u32) -> PathBuf {
+    dir.join(format!("{ordinal:010}{SEGMENT_SUFFIX}"))
+}
+
+pub(crate) fn building_segment_file(dir: &Path, ordinal: u32) -> PathBuf {
+    dir.join(format!("{ordinal:010}{BUILDING_SUFFIX}"))
+}
+
+/// The ordinal of a segment's file name, where it is exactly as [`segment_file`] writes it.
+pub(crate) fn segment_ordinal(name: &str) -> Option<u32> {
+    ordinal(name, SEGMENT_SUFFIX)
+}
+
+/// The ordinal of a half-built segment's file name.
+pub(crate) fn building_ordinal(name: &str) -> Option<u32> {
+    ordinal(name, BUILDING_SUFFIX)
+}
+
+fn ordinal(name: &str, suffix: &str) -> Option<u32> {
+    let digits = name.strip_suffix(suffix)?;
+    (digits.len() == 10 && digits.bytes().all(|byte| byte.is_ascii_digit())).then(|| digits.parse().ok())?
+}
+
+pub(crate) fn objects_dir(dir: &Path) -> PathBuf {
+    dir.join("objects")
+}
+
+/// The session of a folder's name, where it is one.
+pub(crate) fn session_of(dir: &Path) -> Option<Uuid> {
+    let name = dir.file_name()?.to_str()?;
+    Uuid::try_parse(name).ok().filter(|id| id.to_string() == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_names_that_the_engine_writes_are_segments() {
+        assert_eq!(segment_ordinal("0000000012.seg"), Some(12));
+        assert_eq!(building_ordinal("0000000012.seg.new"), Some(12));
+        for name in ["12.seg", "0000000012.seg.new", "000000001x.seg", "9999999999.seg", "+000000012.seg"] {
+            assert_eq!(segment_ordinal(name), None, "{name}");
+        }
+    }
+}

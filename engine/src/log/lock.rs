@@ -1,0 +1,97 @@
+//! One writer a session.
+//!
+//! A store has one lock file; each session locks one byte of it, at an offset from its id, so that ten
+//! thousand sessions need no ten thousand lock files. The system lets go when the holder's process dies. Who
+//! holds a lock stands beside it in a small file, which is best effort: it may be missing or out of date, and
+//! nothing but the error message depends on it.
+
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use uuid::Uuid;
+
+use super::layout;
+use super::storage::{Access, HeldLock, Storage};
+use crate::error::{Error, Holder, Result};
+
+const HOLDER_BYTES_MAX: u64 = 4096;
+
+/// A session's lock, held until it is dropped.
+#[derive(Debug)]
+pub(crate) struct WriterLock {
+    storage: Arc<dyn Storage>,
+    holder_path: PathBuf,
+    held: Option<Box<dyn HeldLock>>,
+}
+
+/// What came of asking for the lock.
+pub(crate) enum Attempt {
+    /// It is held now.
+    Held(WriterLock),
+    /// The disk takes no writes, so nobody can write and nobody needs a lock to read.
+    ReadOnlyDisk(String),
+}
+
+/// Takes the lock of `session` in `store`.
+pub(crate) fn take(storage: &Arc<dyn Storage>, store: &Path, session: Uuid, now_us: i64) -> Result<Attempt> {
+    let path = layout::lock_file(store);
+    // The id's upper half would do; folding both keeps ids that were counted up apart.
+    let folded = (session.as_u128() >> 64) as u64 ^ session.as_u128() as u64;
+    let held = match storage.try_lock(&path, folded >> 1) {
+        Ok(held) => held,
+        Err(error) if is_read_only(&error) => {
+            return Ok(Attempt::ReadOnlyDisk(format!("{}: {error}", path.display())));
+        }
+        Err(error) => return Err(Error::io("lock", &path, error)),
+    };
+    let holder_path = layout::holder_file(store, session);
+    let Some(held) = held else {
+        let holder = read_holder(storage, &holder_path).unwrap_or_default();
+        return Err(Error::Locked { session, holder });
+    };
+    leave_word(storage, store, &holder_path, now_us);
+    Ok(Attempt::Held(WriterLock { storage: Arc::clone(storage), holder_path, held: Some(held) }))
+}
+
+/// Whether an error means that the disk, or the folder, takes no writes at present.
+pub(crate) fn is_read_only(error: &std::io::Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::ReadOnlyFilesystem
+            | ErrorKind::PermissionDenied
+            | ErrorKind::StorageFull
+            | ErrorKind::QuotaExceeded
+    )
+}
+
+fn leave_word(storage: &Arc<dyn Storage>, store: &Path, path: &Path, now_us: i64) {
+    let holder = Holder {
+        pid: Some(std::process::id()),
+        host: nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()),
+        since: Some(foldlog_codec::record::time_text(now_us)),
+    };
+    let Ok(text) = serde_json::to_vec(&holder) else { return };
+    // Whatever fails here costs the next one who comes an error message, and nothing else.
+    let _ = storage.create_dir_all(&layout::writers_dir(store));
+    let _ = storage.remove_file(path);
+    if let Ok(file) = storage.create(path, 0) {
+        let _ = file.write_at(&text, 0);
+    }
+}
+
+fn read_holder(storage: &Arc<dyn Storage>, path: &Path) -> Option<Holder> {
+    let file = storage.open(path, Access::Read).ok()?;
+    let len = file.len().ok()?.min(HOLDER_BYTES_MAX);
+    let mut bytes = vec![0; usize::try_from(len).ok()?];
+    let read = file.read_at(&mut bytes, 0).ok()?;
+    serde_json::from_slice(bytes.get(..read)?).ok()
+}
+
+impl Drop for WriterLock {
+    fn drop(&mut self) {
+        // The word goes first: behind the lock's back it might be the next holder's.
+        let _ = self.storage.remove_file(&self.holder_path);
+        self.held.take();
+    }
+}

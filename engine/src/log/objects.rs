@@ -1,0 +1,137 @@
+//! The object folder: large payloads, each once, named by their BLAKE3.
+//!
+//! 1. An object is written under a temporary name and renamed, so a name in the folder always means a whole
+//!    object, but for what a power cut took from one that was not yet synced.
+//! 2. An object and its name are made durable before the first record that names it is acknowledged as
+//!    durable: [`Objects::take_unsynced`] is part of every sync, ahead of the segments.
+//! 3. Bytes are checked against length and hash each time they are read.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use foldlog_codec::body::{ObjectId, Payload};
+use parking_lot::Mutex;
+
+use super::layout;
+use super::storage::{Access, Storage, StorageFile};
+use crate::error::{Error, Result};
+
+/// Objects over this are refused, in bytes.
+pub(crate) const OBJECT_BYTES_MAX: u64 = 1 << 30;
+
+/// The objects of one session.
+#[derive(Debug)]
+pub(crate) struct Objects {
+    storage: Arc<dyn Storage>,
+    dir: PathBuf,
+    session_dir: PathBuf,
+    unsynced: Mutex<BTreeMap<ObjectId, Arc<dyn StorageFile>>>,
+}
+
+/// What a sync has to make durable before the log.
+#[derive(Debug, Default)]
+pub(crate) struct Unsynced {
+    pub(crate) files: Vec<(PathBuf, Arc<dyn StorageFile>)>,
+    pub(crate) dirs: Vec<PathBuf>,
+}
+
+impl Objects {
+    pub(crate) fn new(storage: Arc<dyn Storage>, session_dir: &Path) -> Objects {
+        Objects {
+            storage,
+            dir: layout::objects_dir(session_dir),
+            session_dir: session_dir.to_owned(),
+            unsynced: Mutex::new(BTreeMap::new()),
+        }
+    }
+
+    fn path(&self, object: &ObjectId) -> PathBuf {
+        self.dir.join(object.file_name())
+    }
+
+    /// Keeps the bytes and returns their name. They are durable once the next sync is.
+    pub(crate) fn put(&self, bytes: &[u8]) -> Result<ObjectId> {
+        let object = ObjectId::of(bytes);
+        let path = self.path(&object);
+        let io = |op, error| Error::io(op, &path, error);
+        if self.unsynced.lock().contains_key(&object) {
+            return Ok(object);
+        }
+        // One that is there already may be of a process that was killed before it synced.
+        if self.sync_again(&object).is_ok() {
+            return Ok(object);
+        }
+        self.storage.create_dir_all(&self.dir).map_err(|error| io("create", error))?;
+        let building = self.dir.join(format!("{}.new", object.file_name()));
+        // A leftover of the same name is of an attempt that never ended.
+        let _ = self.storage.remove_file(&building);
+        let full = |error: std::io::Error| match error.kind() {
+            std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
+                Error::Full { path: path.clone(), bytes: object.len, source: Arc::new(error) }
+            }
+            _ => io("create", error),
+        };
+        let file = self.storage.create(&building, object.len).map_err(full)?;
+        file.write_at(bytes, 0).map_err(|error| io("write", error))?;
+        self.storage.rename(&building, &path).map_err(|error| io("rename", error))?;
+        self.unsynced.lock().insert(object, file);
+        Ok(object)
+    }
+
+    /// The bytes of an object.
+    pub(crate) fn get(&self, object: &ObjectId) -> Result<Vec<u8>> {
+        let path = self.path(object);
+        let bad = |reason: String| Error::Object { path: path.clone(), reason };
+        let file = match self.storage.open(&path, Access::Read) {
+            Ok(file) => file,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                return Err(bad("it is missing".to_owned()));
+            }
+            Err(error) => return Err(Error::io("open", &path, error)),
+        };
+        let len = file.len().map_err(|error| Error::io("read", &path, error))?;
+        if len != object.len || len > OBJECT_BYTES_MAX {
+            return Err(bad(format!("it has {len} bytes, and {} were expected", object.len)));
+        }
+        // The file really has that length, so the length is no mere claim.
+        let mut bytes = vec![0; usize::try_from(len).unwrap_or(0)];
+        let read = file.read_at(&mut bytes, 0).map_err(|error| Error::io("read", &path, error))?;
+        if read != bytes.len() || ObjectId::of(&bytes) != *object {
+            return Err(bad("its bytes are not what its name says".to_owned()));
+        }
+        Ok(bytes)
+    }
+
+    /// The payload's own bytes, wherever they stand.
+    pub(crate) fn resolve(&self, payload: Payload<'_>) -> Result<Arc<[u8]>> {
+        match payload.object() {
+            None => Ok(Arc::from(payload.bytes())),
+            Some(object) => self.get(&object).map(Arc::from),
+        }
+    }
+
+    /// Counts an object of the log as not yet durable, so that the next sync covers it: for records that a
+    /// recovery rewrites.
+    pub(crate) fn sync_again(&self, object: &ObjectId) -> Result<()> {
+        self.get(object)?;
+        let path = self.path(object);
+        let file =
+            self.storage.open(&path, Access::Write).map_err(|error| Error::io("open", &path, error))?;
+        self.unsynced.lock().insert(*object, file);
+        Ok(())
+    }
+
+    /// Hands over what the next sync has to make durable.
+    pub(crate) fn take_unsynced(&self) -> Unsynced {
+        let unsynced = std::mem::take(&mut *self.unsynced.lock());
+        if unsynced.is_empty() {
+            return Unsynced::default();
+        }
+        Unsynced {
+            files: unsynced.into_iter().map(|(object, file)| (self.path(&object), file)).collect(),
+            // The folder's own name stands in the session's folder.
+            dirs: vec![self.dir.clone(), self.session_dir.clone()],
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! How one sync serves every thread that waits on a session.
+//!
+//! A thread that needs records below `target` durable calls [`SyncGate::wait`]. One of the waiting threads
+//! leads: it runs the sync for everything written so far, outside the gate's lock; the others wait and are
+//! served by its result, or lead the next one. A failure is remembered for good: a sync is never retried.
+//!
+//! Generic over the synchronization primitives, so that a model checker can run the same lines.
+//!
+//! # Invariants
+//!
+//! 1. `synced` never goes down, and is raised only after a sync that began when everything below it had been
+//!    written.
+//! 2. At most one sync runs at a time.
+//! 3. After a failed sync no call succeeds for a target that was not reached before.
+
+use std::fmt::Debug;
+use std::ops::DerefMut;
+use std::sync::Arc;
+
+/// The primitives that the gate stands on.
+pub(crate) trait Primitives {
+    type Mutex<T: Send>: Send + Sync;
+    type Guard<'a, T: Send + 'a>: DerefMut<Target = T>
+    where
+        Self: 'a;
+    type Condvar: Send + Sync;
+
+    fn mutex<T: Send>(value: T) -> Self::Mutex<T>;
+    fn condvar() -> Self::Condvar;
+    fn lock<T: Send>(mutex: &Self::Mutex<T>) -> Self::Guard<'_, T>;
+    fn wait<'a, T: Send>(condvar: &Self::Condvar, guard: Self::Guard<'a, T>) -> Self::Guard<'a, T>;
+    fn notify_all(condvar: &Self::Condvar);
+}
+
+/// The primitives of `parking_lot`.
+#[derive(Debug)]
+pub(crate) struct ParkingLot;
+
+impl Primitives for ParkingLot {
+    type Mutex<T: Send> = parking_lot::Mutex<T>;
+    type Guard<'a, T: Send + 'a> = parking_lot::MutexGuard<'a, T>;
+    type Condvar = parking_lot::Condvar;
+
+    fn mutex<T: Send>(value: T) -> Self::Mutex<T> {
+        parking_lot::Mutex::new(value)
+    }
+
+    fn condvar() -> Self::Condvar {
+        parking_lot::Condvar::new()
+    }
+
+    fn lock<T: Send>(mutex: &Self::Mutex<T>) -> Self::Guard<'_, T> {
+        mutex.lock()
+    }
+
+    fn wait<'a, T: Send>(condvar: &Self::Condvar, mut guard: Self::Guard<'a, T>) -> Self::Guard<'a, T> {
+        condvar.wait(&mut guard);
+        guard
+    }
+
+    fn notify_all(condvar: &Self::Condvar) {
+        condvar.notify_all();
+    }
+}
+
+#[derive(Debug)]
+struct State<E> {
+    synced: u64,
+    running: bool,
+    failed: Option<Arc<E>>,
+}
+
+/// Shares syncs among threads; see the module.
+pub(crate) struct SyncGate<E: Send + Sync, P: Primitives = ParkingLot> {
+    state: P::Mutex<State<E>>,
+    changed: P::Condvar,
+}
+
+impl<E: Send + Sync + Debug, P: Primitives> Debug for SyncGate<E, P> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let state = P::lock(&self.state);
+        f.debug_struct("SyncGate").field("state", &*state).finish()
+    }
+}
+
+impl<E: Send + Sync, P: Primitives> SyncGate<E, P> {
+    /// A gate behind which everything below `synced` is durable.
+    pub(crate) fn new(synced: u64) -> SyncGate<E, P> {
+        SyncGate { state: P::mutex(State { synced, running: false, failed: None }), changed: P::condvar() }
+    }
+
+    /// Everything below this is durable.
+    pub(crate) fn synced(&self) -> u64 {
+        P::lock(&self.state).synced
+    }
+
+    /// Remembers that a write failed, so that no later sync can promise anything. The first failure counts.
+    pub(crate) fn fail(&self, cause: Arc<E>) -> Arc<E> {
+        let mut state = P::lock(&self.state);
+        let first = Arc::clone(state.failed.get_or_insert(cause));
+        P::notify_all(&self.changed);
+        first
+    }
+
+    /// The first failure.
+    pub(crate) fn failure(&self) -> Option<Arc<E>> {
+        P::lock(&self.state).failed.clone()
+    }
+
+    /// Returns once everything below `target` is durable. `sync` makes everything written so far durable and
+    /// says how far that is; it runs in this thread, without the gate's lock, if this thread leads. `Ok(true)`
+    /// where it did.
+    pub(crate) fn wait(
+        &self,
+        target: u64,
+        mut sync: impl FnMut() -> Result<u64, Arc<E>>,
+    ) -> Result<bool, Arc<E>> {
+        let mut led = false;
+        let mut state = P::lock(&self.state);
+        loop {
+            if state.synced >= target {
+                return Ok(led);
+            }
+            if let Some(cause) = &state.failed {
+                return Err(Arc::clone(cause));
+            }
+            if state.running {
+                state = P::wait(&self.changed, state);
+                continue;
+            }
+            state.running = true;
+            drop(state);
+            let result = sync();
+            led = true;
+            state = P::lock(&self.state);
+            state.running = false;
+            match result {
+                Ok(synced) => state.synced = state.synced.max(synced),
+                Err(cause) => {
+                    state.failed.get_or_insert(cause);
+                }
+            }
+            P::notify_all(&self.changed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    #[test]
+    fn one_sync_serves_every_thread_that_waits() {
+        let gate: SyncGate<String> = SyncGate::new(0);
+        let syncs = AtomicU64::new(0);
+        let barrier = std::sync::Barrier::new(8);
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    barrier.wait();
+                    gate.wait(8, || {
+                        syncs.fetch_add(1, Ordering::SeqCst);
+                        Ok(8)
+                    })
+                    .unwrap();
+                });
+            }
+        });
+        assert_eq!(syncs.load(Ordering::SeqCst), 1);
+        assert_eq!(gate.synced(), 8);
+    }
+
+    #[test]
+    fn a_failed_sync_is_never_retried_and_its_first_cause_stays() {
+        let gate: SyncGate<String> = SyncGate::new(3);
+        assert!(gate.wait(5, || Err(Arc::new("disk gone".to_owned()))).is_err());
+        let again = gate.wait(5, || Ok(5)).unwrap_err();
+        assert_eq!(*again, "disk gone");
+        assert_eq!(*gate.fail(Arc::new("later".to_owned())), "disk gone");
+        assert!(gate.wait(3, || Ok(0)).is_ok(), "what was durable before stays so");
+    }
+}

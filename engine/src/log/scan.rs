@@ -1,0 +1,556 @@
+//! Walking a log frame by frame, and telling damage from a torn tail.
+//!
+//! # What a bad frame means
+//!
+//! A frame is bad when its bytes do not check, when it names another predecessor than the frame before it, or
+//! when its sequence number is not the next. Let `q` be the sequence number that should stand there. Every
+//! sound frame behind it, in this segment or a later one, is evidence:
+//!
+//! | evidence behind the bad frame | boot | meaning |
+//! |---|---|---|
+//! | a watermark above `q` | any | **corrupt**: the bytes were known to be durable |
+//! | some sound frame | the one under which the tail was written | **corrupt**: no power was cut, so nothing can be torn out of order |
+//! | some sound frame | another, or not known | torn: pages reached the disk out of order |
+//! | none | any | torn: left out and reported; an all-zero rest is a plain end |
+//!
+//! Before the scan calls anything corrupt it reads the frame again: another process may have been writing it.
+//!
+//! # Invariants
+//!
+//! 1. Scanning writes nothing.
+//! 2. Sequence numbers are given out in order and without gaps, and each sound frame exactly once.
+//! 3. A file that is made to look as if many frames stood behind a tear costs bounded time: the search gives
+//!    up after 16 checksums of the whole segment, and giving up counts as corrupt.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+use foldlog_codec::body::{Opened, Parent, Resumed, Rollback, Seal};
+use foldlog_codec::frame::{self, Context, Frame, HEADER_LEN as FRAME_HEADER_LEN, Header};
+use foldlog_codec::segment::HEADER_LEN as SEGMENT_HEADER_LEN;
+use foldlog_codec::{Error as CodecError, Kind};
+use uuid::Uuid;
+
+use super::chain::{self, Chain, Segment};
+use super::layout;
+use super::storage::{Access, Storage};
+use super::window::Window;
+use crate::error::{Corruption, Error, Result};
+
+/// Every how many records the index remembers a place.
+const INDEX_EVERY: u64 = 64;
+
+/// How often a bad frame is read again before it counts.
+const READ_AGAIN_MAX: u32 = 3;
+
+/// Where a frame stands: the segment's place in the chain, and the byte in its file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Location {
+    pub(crate) segment: usize,
+    pub(crate) offset: u64,
+}
+
+/// Bytes at the log's end that were left out, since they were never acknowledged as durable and do not check.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TornTail {
+    /// The segment in which the sound part ends.
+    pub segment: PathBuf,
+    /// Where in it.
+    pub offset: u64,
+    /// The sequence number of the first record that is not there.
+    pub sequence: u64,
+    /// How many bytes were left out, later segments included.
+    pub bytes: u64,
+}
+
+/// What a walk over a log found.
+#[derive(Debug)]
+pub(crate) struct Scan {
+    pub(crate) segments: Vec<Segment>,
+    pub(crate) ordinal_max: u32,
+    pub(crate) session: Uuid,
+    /// The session's own `Opened` record, and where sequence numbers stand for those it shares.
+    pub(crate) opened: Opened,
+    pub(crate) opened_sequence: u64,
+    /// The seeds of the session and its ancestors, each from the sequence number on at which it begins.
+    pub(crate) seeds: BTreeMap<u64, u64>,
+    pub(crate) next_sequence: u64,
+    pub(crate) watermark: u64,
+    pub(crate) last_crc: u32,
+    pub(crate) last_time_us: i64,
+    /// Where the sound part of the last segment ends.
+    pub(crate) end: u64,
+    pub(crate) epoch: u64,
+    pub(crate) rollbacks: BTreeMap<u64, Rollback>,
+    pub(crate) index: BTreeMap<u64, Location>,
+    pub(crate) torn: Option<TornTail>,
+    /// Files behind the chain that a crash left without a header.
+    pub(crate) leftovers: Vec<PathBuf>,
+    /// Whether the last writer closed the log: all is attested and nothing follows.
+    pub(crate) clean: bool,
+    /// Bytes of all segments that belong to the log.
+    pub(crate) used_bytes: u64,
+    /// Whether the machine has not been restarted since the log's end was written.
+    pub(crate) same_boot: bool,
+}
+
+/// A sound frame and where it stands.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FrameAt<'a> {
+    pub(crate) frame: Frame<'a>,
+    pub(crate) segment: &'a Segment,
+    pub(crate) offset: u64,
+}
+
+/// Walks the log in `dir`, handing each sound frame to `visit` in order.
+pub(crate) fn scan(
+    storage: &dyn Storage,
+    dir: &Path,
+    visit: &mut dyn FnMut(FrameAt<'_>) -> Result<()>,
+) -> Result<Scan> {
+    let chain = chain::discover(storage, dir)?;
+    let mut walk = Walk::new(storage, dir, chain)?;
+    let mut index = 0;
+    while index < walk.chain.segments.len() {
+        if walk.segment(index, visit)?.is_break() {
+            break;
+        }
+        index += 1;
+    }
+    walk.finish()
+}
+
+struct Walk<'a> {
+    storage: &'a dyn Storage,
+    dir: &'a Path,
+    chain: Chain,
+    boot_id: Option<Uuid>,
+    openings: Vec<(u64, Opened)>,
+    next_sequence: u64,
+    watermark: u64,
+    last_crc: u32,
+    last_time_us: i64,
+    end: u64,
+    epoch: Option<u64>,
+    rollbacks: BTreeMap<u64, Rollback>,
+    index: BTreeMap<u64, Location>,
+    torn: Option<TornTail>,
+    last_kind: Option<Kind>,
+    last_seal: Option<(u32, Seal)>,
+    used_bytes: u64,
+}
+
+/// What is known of a bad spot before it is judged.
+struct BadSpot {
+    segment: usize,
+    offset: u64,
+    expected_crc: Option<u32>,
+    found_crc: Option<u32>,
+    reason: String,
+}
+
+#[derive(Default)]
+struct Evidence {
+    watermark: u64,
+    any: bool,
+    gave_up: bool,
+}
+
+impl<'a> Walk<'a> {
+    fn new(storage: &'a dyn Storage, dir: &'a Path, chain: Chain) -> Result<Walk<'a>> {
+        if chain.segments.is_empty() {
+            let reason = "no segment in it has a sound header".to_owned();
+            return Err(Error::NotASession { path: dir.to_owned(), reason });
+        }
+        Ok(Walk {
+            storage,
+            dir,
+            chain,
+            boot_id: None,
+            openings: Vec::new(),
+            next_sequence: 0,
+            watermark: 0,
+            last_crc: 0,
+            last_time_us: 0,
+            end: 0,
+            epoch: None,
+            rollbacks: BTreeMap::new(),
+            index: BTreeMap::new(),
+            torn: None,
+            last_kind: None,
+            last_seal: None,
+            used_bytes: 0,
+        })
+    }
+
+    /// Walks one segment; breaks where the log ends in it although more segments follow.
+    fn segment(
+        &mut self,
+        index: usize,
+        visit: &mut dyn FnMut(FrameAt<'_>) -> Result<()>,
+    ) -> Result<ControlFlow<()>> {
+        let Some(segment) = self.chain.segments.get(index).cloned() else {
+            return Ok(ControlFlow::Break(()));
+        };
+        self.begins_where_the_last_ended(&segment)?;
+        let io = |error| Error::io("read", &segment.path, error);
+        let file = segment.open(self.storage)?;
+        let mut window = Window::new(file, segment.end).map_err(io)?;
+        let first_in_segment = self.next_sequence;
+        let mut offset = SEGMENT_HEADER_LEN as u64;
+        self.watermark = self.watermark.max(segment.header.watermark);
+        self.end = offset;
+        let mut read_again = 0;
+        let mut ends_here = false;
+        loop {
+            if segment.end.is_some_and(|end| offset >= end) {
+                break;
+            }
+            let problem = match window.frame(segment.context(), offset).map_err(io)? {
+                Err(error) => describe(&error),
+                Ok(frame) => match self.out_of_chain(&frame.header) {
+                    Some(problem) => problem,
+                    None => {
+                        read_again = 0;
+                        let at = FrameAt { frame, segment: &segment, offset };
+                        self.take(index, first_in_segment, &at)?;
+                        visit(at)?;
+                        offset += frame.len() as u64;
+                        self.end = offset;
+                        continue;
+                    }
+                },
+            };
+            let (expected_crc, found_crc, reason) = problem;
+            let verdict = self.judge(&BadSpot { segment: index, offset, expected_crc, found_crc, reason });
+            if verdict.is_err() && read_again < READ_AGAIN_MAX {
+                read_again += 1;
+                window.forget();
+                continue;
+            }
+            verdict?;
+            ends_here = true;
+            break;
+        }
+        self.used_bytes += offset;
+        self.lineage(&segment, index)?;
+        Ok(if ends_here { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+    }
+
+    fn begins_where_the_last_ended(&self, segment: &Segment) -> Result<()> {
+        let header = &segment.header;
+        let reason = if header.first_sequence != self.next_sequence {
+            format!("it begins at record {}, but {} is next", header.first_sequence, self.next_sequence)
+        } else if segment.first_predecessor_crc() != self.last_crc {
+            "it does not follow the segment that it names as the one before it".to_owned()
+        } else {
+            return Ok(());
+        };
+        Err(self.corrupt(
+            &segment.path,
+            0,
+            Some(self.last_crc),
+            Some(segment.first_predecessor_crc()),
+            reason,
+        ))
+    }
+
+    /// Why a frame whose bytes check does not belong here.
+    fn out_of_chain(&self, header: &Header) -> Option<(Option<u32>, Option<u32>, String)> {
+        if header.predecessor_crc != self.last_crc {
+            let reason = "the frame names another predecessor than the one before it".to_owned();
+            return Some((Some(self.last_crc), Some(header.predecessor_crc), reason));
+        }
+        if header.sequence != self.next_sequence {
+            let reason = format!("the frame is record {}", header.sequence);
+            return Some((None, None, reason));
+        }
+        None
+    }
+
+    /// Takes in what a sound frame says about the log.
+    fn take(&mut self, segment: usize, first_in_segment: u64, at: &FrameAt<'_>) -> Result<()> {
+        let header = &at.frame.header;
+        let remembered = header.sequence == first_in_segment || header.sequence.is_multiple_of(INDEX_EVERY);
+        if remembered && !header.kind.is_envelope() {
+            self.index.insert(header.sequence, Location { segment, offset: at.offset });
+        }
+        self.watermark = self.watermark.max(header.watermark.min(header.sequence));
+        self.last_crc = header.crc;
+        self.last_kind = Some(header.kind);
+        let body = |error: CodecError| {
+            self.corrupt(&at.segment.path, at.offset, None, None, format!("its body does not read: {error}"))
+        };
+        match header.kind {
+            Kind::RESUMED => {
+                let resumed = Resumed::decode(at.frame.body).map_err(body)?;
+                self.epoch = self.epoch.max(Some(resumed.epoch));
+                self.boot_id = resumed.boot_id;
+            }
+            Kind::SEAL => {
+                let seal = Seal::decode(at.frame.body).map_err(body)?;
+                self.last_seal = Some((at.segment.header.ordinal, seal));
+            }
+            Kind::OPENED => {
+                let opened = Opened::decode(at.frame.body).map_err(body)?;
+                self.openings.push((header.sequence, opened));
+            }
+            Kind::ROLLBACK => {
+                let rollback = Rollback::decode(at.frame.body).map_err(body)?;
+                self.rollbacks.insert(header.sequence, rollback);
+            }
+            _ => {}
+        }
+        if !header.kind.is_envelope() {
+            self.next_sequence += 1;
+            self.last_time_us = header.time_us;
+        }
+        Ok(())
+    }
+
+    /// A segment's session is that of the records before it, unless it begins with a fork of them.
+    fn lineage(&self, segment: &Segment, index: usize) -> Result<()> {
+        let session = segment.header.session;
+        let wrong = |expected| Error::WrongSession { path: segment.path.clone(), expected, found: session };
+        let before = index.checked_sub(1).and_then(|index| self.chain.segments.get(index));
+        match (before, self.openings.last()) {
+            (_, Some((_, opened))) if opened.session != session => Err(wrong(opened.session)),
+            (Some(before), Some((sequence, opened))) if before.header.session != session => {
+                match opened.parent {
+                    Some(Parent::Fork { session: parent, position, chain })
+                        if parent == before.header.session
+                            && position.checked_add(1) == Some(*sequence)
+                            && *sequence == segment.header.first_sequence
+                            && chain == segment.first_predecessor_crc() =>
+                    {
+                        Ok(())
+                    }
+                    _ => Err(wrong(before.header.session)),
+                }
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Judges a bad spot: corrupt is an error, a torn tail or a plain end is remembered.
+    fn judge(&mut self, spot: &BadSpot) -> Result<()> {
+        let Some(segment) = self.chain.segments.get(spot.segment).cloned() else { return Ok(()) };
+        let mut evidence = Evidence::default();
+        let mut torn_bytes = 0;
+        let q = self.next_sequence;
+        let used =
+            self.gather(&segment.path, spot.offset, segment.end, &[segment.context()], &mut evidence)?;
+        torn_bytes += used - spot.offset;
+        let later: Vec<Segment> = self.chain.segments.iter().skip(spot.segment + 1).cloned().collect();
+        for segment in &later {
+            evidence.any = true;
+            evidence.watermark = evidence.watermark.max(segment.header.watermark);
+            let from = SEGMENT_HEADER_LEN as u64;
+            torn_bytes +=
+                self.gather(&segment.path, from, segment.end, &[segment.context()], &mut evidence)?;
+        }
+        torn_bytes += self.gather_beyond(&mut evidence)?;
+        if let Some(proof) = self.proof(&evidence) {
+            let reason = format!("{}; {proof}", spot.reason);
+            return Err(self.corrupt(&segment.path, spot.offset, spot.expected_crc, spot.found_crc, reason));
+        }
+        if torn_bytes > 0 || !later.is_empty() {
+            let offset = spot.offset;
+            self.torn = Some(TornTail { segment: segment.path, offset, sequence: q, bytes: torn_bytes });
+        }
+        self.chain.segments.truncate(spot.segment + 1);
+        Ok(())
+    }
+
+    fn gather_beyond(&self, evidence: &mut Evidence) -> Result<u64> {
+        let mut bytes = 0;
+        for file in &self.chain.beyond {
+            let contexts: Vec<Context> = match file.header {
+                Some(header) => {
+                    evidence.any = true;
+                    evidence.watermark = evidence.watermark.max(header.watermark);
+                    vec![Context { salt: header.salt, first_sequence: header.first_sequence }]
+                }
+                // A lost header began, as far as anyone can tell, at the next record.
+                None => file
+                    .salts
+                    .iter()
+                    .map(|salt| Context { salt: *salt, first_sequence: self.next_sequence })
+                    .collect(),
+            };
+            bytes += self.gather(&file.path, 0, None, &contexts, evidence)?;
+        }
+        Ok(bytes)
+    }
+
+    /// Why the evidence proves damage, if it does.
+    fn proof(&self, evidence: &Evidence) -> Option<String> {
+        let q = self.next_sequence;
+        if evidence.watermark > q {
+            return Some(format!(
+                "a later frame attests that records below {} were durable",
+                evidence.watermark
+            ));
+        }
+        if evidence.gave_up {
+            return Some("too much behind it looks like frames to say that nothing was lost".to_owned());
+        }
+        (self.same_boot() && evidence.any)
+            .then(|| "sound frames follow, and the machine has not been restarted since".to_owned())
+    }
+
+    fn same_boot(&self) -> bool {
+        self.boot_id.is_some() && self.boot_id == self.storage.boot_id()
+    }
+
+    /// Searches a file from `from` on for sound frames, and returns where its last byte that is not 0 ends.
+    fn gather(
+        &self,
+        path: &Path,
+        from: u64,
+        end: Option<u64>,
+        contexts: &[Context],
+        evidence: &mut Evidence,
+    ) -> Result<u64> {
+        let io = |error| Error::io("read", path, error);
+        let file = self.storage.open(path, Access::Read).map_err(io)?;
+        let mut window = Window::new(file, end).map_err(io)?;
+        let used = window.used_end(from).map_err(io)?;
+        let mut budget = 16 * window.end() + (1 << 20);
+        let mut offset = from;
+        while offset < used {
+            let bytes = window.bytes(offset, FRAME_HEADER_LEN as u64).map_err(io)?;
+            let Some(header) =
+                contexts.iter().find_map(|context| plausible(*context, bytes, self.next_sequence))
+            else {
+                offset += 1;
+                continue;
+            };
+            let len = FRAME_HEADER_LEN as u64 + u64::from(header.body_len);
+            if offset + len > window.end() {
+                offset += 1;
+                continue;
+            }
+            let Some(left) = budget.checked_sub(len) else {
+                evidence.gave_up = true;
+                break;
+            };
+            budget = left;
+            let bytes = window.bytes(offset, len).map_err(io)?;
+            match contexts.iter().find_map(|context| frame::decode(*context, bytes).ok()) {
+                Some(frame) => {
+                    evidence.any = true;
+                    evidence.watermark = evidence.watermark.max(frame.header.watermark);
+                    offset += frame.len() as u64;
+                }
+                None => offset += 1,
+            }
+        }
+        Ok(used)
+    }
+
+    fn corrupt(
+        &self,
+        segment: &Path,
+        offset: u64,
+        expected_crc: Option<u32>,
+        found_crc: Option<u32>,
+        reason: String,
+    ) -> Error {
+        Error::Corrupt(Box::new(Corruption {
+            session: self.chain.segments.last().map(|segment| segment.header.session),
+            segment: segment.to_owned(),
+            offset,
+            sequence: self.next_sequence,
+            expected_crc,
+            found_crc,
+            reason,
+        }))
+    }
+
+    fn finish(mut self) -> Result<Scan> {
+        if self.torn.is_none() && !self.chain.beyond.is_empty() {
+            self.judge_lost_headers()?;
+        }
+        if let Some((ordinal, seal)) = self.last_seal {
+            let last = self.chain.segments.last().is_some_and(|last| last.header.ordinal == ordinal);
+            let path = layout::segment_file(self.dir, seal.next);
+            if last
+                && self.storage.entry(&path).map_err(|error| Error::io("look up", &path, error))?.is_none()
+            {
+                let session = self.openings.last().map(|(_, opened)| opened.session).unwrap_or_default();
+                return Err(Error::MissingSegment { session, ordinal: seal.next, path });
+            }
+        }
+        let Some((opened_sequence, opened)) = self.openings.last().cloned() else {
+            let reason = "its first record was never written".to_owned();
+            return Err(Error::NotASession { path: self.dir.to_owned(), reason });
+        };
+        if let Some(expected) = layout::session_of(self.dir).filter(|expected| *expected != opened.session) {
+            let path = self.dir.to_owned();
+            return Err(Error::WrongSession { path, expected, found: opened.session });
+        }
+        let same_boot = self.same_boot();
+        let clean = self.torn.is_none()
+            && self.chain.beyond.is_empty()
+            && self.chain.half_built.is_empty()
+            && self.last_kind == Some(Kind::SYNCED)
+            && self.watermark == self.next_sequence;
+        let mut leftovers: Vec<PathBuf> = self.chain.beyond.iter().map(|file| file.path.clone()).collect();
+        leftovers.append(&mut self.chain.half_built);
+        Ok(Scan {
+            ordinal_max: self.chain.ordinal_max,
+            segments: self.chain.segments,
+            session: opened.session,
+            seeds: self.openings.iter().map(|(sequence, opened)| (*sequence, opened.seed)).collect(),
+            opened,
+            opened_sequence,
+            next_sequence: self.next_sequence,
+            watermark: self.watermark,
+            last_crc: self.last_crc,
+            last_time_us: self.last_time_us,
+            end: self.end,
+            epoch: self.epoch.unwrap_or(0),
+            rollbacks: self.rollbacks,
+            index: self.index,
+            torn: self.torn,
+            leftovers,
+            clean,
+            used_bytes: self.used_bytes,
+            same_boot,
+        })
+    }
+
+    /// The chain ended soundly, but files without a sound header stand behind it.
+    fn judge_lost_headers(&mut self) -> Result<()> {
+        let mut evidence = Evidence::default();
+        let bytes = self.gather_beyond(&mut evidence)?;
+        let Some(first) = self.chain.beyond.first() else { return Ok(()) };
+        if let Some(proof) = self.proof(&evidence) {
+            let reason = format!("the segment's header does not check; {proof}");
+            return Err(self.corrupt(&first.path, 0, None, None, reason));
+        }
+        if bytes > 0 {
+            let (segment, sequence) = (first.path.clone(), self.next_sequence);
+            self.torn = Some(TornTail { segment, offset: 0, sequence, bytes });
+        }
+        Ok(())
+    }
+}
+
+/// A header that may stand behind the record `q`: a cheap test before a checksum is worth its time.
+fn plausible(context: Context, bytes: &[u8], q: u64) -> Option<Header> {
+    let header = frame::peek(context, bytes).ok()?;
+    let near = header.sequence >= q && header.sequence - q <= u64::from(u32::MAX);
+    (near && header.watermark <= header.sequence).then_some(header)
+}
+
+fn describe(error: &CodecError) -> (Option<u32>, Option<u32>, String) {
+    match error {
+        CodecError::Checksum { expected, found } => {
+            (Some(*expected), Some(*found), "the frame's checksum does not match".to_owned())
+        }
+        other => (None, None, format!("no frame stands there: {other}")),
+    }
+}

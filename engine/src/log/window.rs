@@ -1,0 +1,85 @@
+//! A sliding window over a file: frames are read in order without reading a file whole, and never more is
+//! allocated than the file really holds.
+
+use std::io;
+use std::sync::Arc;
+
+use foldlog_codec::frame::{self, Context, Frame};
+use foldlog_codec::{Error as CodecError, frame::HEADER_LEN};
+
+use super::storage::StorageFile;
+
+const WINDOW_BYTES: u64 = 64 << 10;
+
+#[derive(Debug)]
+pub(crate) struct Window {
+    file: Arc<dyn StorageFile>,
+    end: u64,
+    base: u64,
+    buffer: Vec<u8>,
+}
+
+impl Window {
+    /// A window over the bytes below `end`, or below the file's length if that is less.
+    pub(crate) fn new(file: Arc<dyn StorageFile>, end: Option<u64>) -> io::Result<Window> {
+        let len = file.len()?;
+        Ok(Window { file, end: end.map_or(len, |end| end.min(len)), base: 0, buffer: Vec::new() })
+    }
+
+    pub(crate) fn end(&self) -> u64 {
+        self.end
+    }
+
+    /// Forgets what was read, so that it is read anew.
+    pub(crate) fn forget(&mut self) {
+        self.buffer.clear();
+    }
+
+    /// At least `len` bytes from `offset` on, fewer where the file ends before.
+    pub(crate) fn bytes(&mut self, offset: u64, len: u64) -> io::Result<&[u8]> {
+        let wanted_end = offset.saturating_add(len).min(self.end);
+        let have_end = self.base + self.buffer.len() as u64;
+        if offset < self.base || wanted_end > have_end {
+            let load_end = offset.saturating_add(len.max(WINDOW_BYTES)).min(self.end);
+            let wanted = load_end.saturating_sub(offset);
+            self.buffer.clear();
+            self.buffer.resize(usize::try_from(wanted).unwrap_or(0), 0);
+            self.base = offset;
+            let read = self.file.read_at(&mut self.buffer, offset)?;
+            self.buffer.truncate(read);
+        }
+        let skip = usize::try_from(offset.saturating_sub(self.base)).unwrap_or(usize::MAX);
+        Ok(self.buffer.get(skip..).unwrap_or_default())
+    }
+
+    /// The frame at `offset`; the outer error is the file's, the inner one says why there is no sound frame.
+    pub(crate) fn frame(
+        &mut self,
+        context: Context,
+        offset: u64,
+    ) -> io::Result<Result<Frame<'_>, CodecError>> {
+        let header = match frame::peek(context, self.bytes(offset, HEADER_LEN as u64)?) {
+            Ok(header) => header,
+            Err(error) => return Ok(Err(error)),
+        };
+        let len = HEADER_LEN as u64 + u64::from(header.body_len);
+        Ok(frame::decode(context, self.bytes(offset, len)?))
+    }
+
+    /// Where the last byte that is not 0 ends, at or behind `from`; `from` where all are 0.
+    pub(crate) fn used_end(&mut self, from: u64) -> io::Result<u64> {
+        let mut used = from;
+        let mut offset = from;
+        while offset < self.end {
+            let bytes = self.bytes(offset, WINDOW_BYTES)?;
+            if bytes.is_empty() {
+                break;
+            }
+            if let Some(last) = bytes.iter().rposition(|byte| *byte != 0) {
+                used = offset + last as u64 + 1;
+            }
+            offset += bytes.len() as u64;
+        }
+        Ok(used)
+    }
+}

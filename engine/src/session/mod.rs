@@ -1,0 +1,207 @@
+//! A session: the handle that a host dispatches to and reads from.
+//!
+//! | module | holds |
+//! |---|---|
+//! | `opening` | from a folder to a session; [`RecoveryReport`] |
+//! | `writing` | how a record is written: resolve, append, apply, sync, tell |
+//! | `dispatching` | events, seeds, clears, resets, tags |
+//! | `positions` | snapshots and rollbacks |
+//! | `reading` | views, LOG slices, stored values |
+//! | `subscribers` | who is told of records |
+//!
+//! # The order of a write
+//!
+//! 1. Reducers resolve the change against the present slices. Nothing has changed yet; what they refuse, or
+//!    where they panic, leaves no trace.
+//! 2. The record is appended. Where that fails the projection is as it was.
+//! 3. The record is applied: from here on readers see it.
+//! 4. The level's promise is kept: where the record must be durable, the call waits for a sync, its own or
+//!    another thread's.
+//! 5. Subscribers are told.
+
+mod dispatching;
+mod opening;
+mod positions;
+mod reading;
+mod subscribers;
+mod writing;
+
+use std::collections::BTreeMap;
+use std::path::{Path as FilePath, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use foldlog_codec::body::{Opened, Parent, Rollback};
+use parking_lot::Mutex;
+use uuid::Uuid;
+
+use crate::clock::Clock;
+use crate::error::{Error, Result};
+use crate::fold::path::Path;
+use crate::fold::positions::Positions;
+use crate::fold::projection::Projection;
+use crate::log::lock::WriterLock;
+use crate::log::publish::SyncGate;
+use crate::log::storage::Storage;
+use crate::log::writer::Log;
+use crate::store::{Level, StoreInner};
+use crate::types::SessionTypes;
+
+pub use opening::RecoveryReport;
+pub use positions::{RolledBack, Snapshot, SnapshotOptions};
+pub use reading::{LogView, SliceState, State, StoredItem};
+pub use subscribers::{Notice, Subscription, Warning};
+pub(crate) use writing::UNSYNCED_US_MAX;
+
+pub(crate) use opening::{OpenAs, Read, SessionSeed, begin, lock_or_read_only, open, open_read};
+
+/// A handle on an open session. Cheap to clone; every clone is the same session.
+///
+/// The session closes when the last handle is dropped, or by [`close`](Session::close), which tells whether
+/// the last sync went well.
+#[derive(Clone)]
+pub struct Session {
+    inner: Arc<Inner>,
+}
+
+pub(crate) struct Inner {
+    id: Uuid,
+    dir: PathBuf,
+    store: Arc<StoreInner>,
+    types: Option<SessionTypes>,
+    level: Level,
+    read_only: Option<String>,
+    report: RecoveryReport,
+    state: Mutex<WriterState>,
+    gate: SyncGate<Error>,
+    subscribers: subscribers::Subscribers,
+    lock: Mutex<Option<WriterLock>>,
+    /// Whether the background thread already knows that something is not yet durable.
+    awaiting_sync: AtomicBool,
+}
+
+/// What the writer changes, under one lock.
+struct WriterState {
+    log: Log,
+    projection: Projection,
+    positions: Positions,
+    rollbacks: BTreeMap<u64, Rollback>,
+    path: Path,
+    /// From which sequence number on which seed counts.
+    seeds: BTreeMap<u64, u64>,
+    opened: Opened,
+    first_unsynced_us: Option<i64>,
+    closed: bool,
+}
+
+impl std::fmt::Debug for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Session").field("id", &self.inner.id).field("dir", &self.inner.dir).finish()
+    }
+}
+
+impl Session {
+    /// The session's id.
+    pub fn id(&self) -> Uuid {
+        self.inner.id
+    }
+
+    /// The folder that holds the session's log.
+    pub fn dir(&self) -> &FilePath {
+        &self.inner.dir
+    }
+
+    /// What opening found.
+    pub fn recovery(&self) -> &RecoveryReport {
+        &self.inner.report
+    }
+
+    /// Where the session comes from, if it was forked or begun for another.
+    pub fn parent(&self) -> Option<Parent> {
+        self.inner.state.lock().opened.parent
+    }
+
+    /// The session's tags.
+    pub fn tags(&self) -> BTreeMap<String, String> {
+        self.inner.state.lock().projection.tags.clone()
+    }
+
+    /// The sequence number of the last record; `None` where there is none yet.
+    pub fn position(&self) -> Option<u64> {
+        self.inner.state.lock().log.next_sequence().checked_sub(1)
+    }
+
+    /// Bytes that the log uses, headers and envelope frames included, allocated but unused space not.
+    pub fn log_bytes(&self) -> u64 {
+        self.inner.state.lock().log.used_bytes()
+    }
+
+    /// Every record below this is known to be durable.
+    pub fn synced(&self) -> u64 {
+        self.inner.gate.synced()
+    }
+
+    /// Makes everything written so far durable. One sync serves every thread that waits.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unknown`] where the sync fails: what was not durable before may be there after reopening or
+    /// not. [`Error::Poisoned`] after an earlier failure.
+    pub fn sync(&self) -> Result<()> {
+        self.inner.sync()
+    }
+
+    /// Makes everything durable, says so in the log, and closes the session for every handle.
+    ///
+    /// # Errors
+    ///
+    /// As [`sync`](Session::sync). The session is closed all the same.
+    pub fn close(self) -> Result<()> {
+        self.inner.close()
+    }
+
+    pub(crate) fn store(&self) -> crate::store::Store {
+        crate::store::Store::of(&self.inner.store)
+    }
+
+    pub(crate) fn now_us(&self) -> i64 {
+        self.inner.clock().now_us()
+    }
+
+    pub(crate) fn storage(&self) -> &Arc<dyn Storage> {
+        &self.inner.store.options.storage
+    }
+}
+
+impl Inner {
+    fn clock(&self) -> &dyn Clock {
+        self.store.options.clock.as_ref()
+    }
+
+    pub(crate) fn sync(&self) -> Result<()> {
+        if let Some(cause) = self.gate.failure() {
+            return Err(Error::Poisoned { cause });
+        }
+        let next = self.state.lock().log.next_sequence();
+        self.sync_through(next)
+    }
+
+    fn close(&self) -> Result<()> {
+        let writing = {
+            let mut state = self.state.lock();
+            let before = std::mem::replace(&mut state.closed, true);
+            !before && state.log.is_writing()
+        };
+        let result = if writing { self.sync() } else { Ok(()) };
+        self.lock.lock().take();
+        self.store.background.forget(self.id);
+        result
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // Nobody is left to be told; `close` is there for who wants to know.
+        let _ = self.close();
+    }
+}

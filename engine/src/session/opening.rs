@@ -1,0 +1,276 @@
+//! From a folder to a session.
+
+use std::collections::BTreeMap;
+use std::path::{Path as FilePath, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use foldlog_codec::Kind;
+use foldlog_codec::body::Opened;
+use parking_lot::Mutex;
+use uuid::Uuid;
+
+use super::writing::Draft;
+use super::{Inner, Session, WriterState};
+use crate::error::{Error, Result};
+use crate::fold::history::{Folded, History};
+use crate::fold::path::Path;
+use crate::fold::positions::Positions;
+use crate::fold::projection::Projection;
+use crate::log::TornTail;
+use crate::log::lock::{self, WriterLock};
+use crate::log::objects::Objects;
+use crate::log::publish::SyncGate;
+use crate::log::reader::Places;
+use crate::log::scan::{self, Scan};
+use crate::log::storage::Storage;
+use crate::log::writer::Log;
+use crate::store::{Level, StoreInner};
+use crate::types::SessionTypes;
+
+/// What opening a session found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RecoveryReport {
+    /// How many records were read.
+    pub records: u64,
+    /// Bytes at the end that were left out, and where they are. They stay in their file.
+    pub torn: Option<TornTail>,
+    /// Files that a crash left without anything in them that counts.
+    pub leftovers: Vec<PathBuf>,
+    /// How many sound records at the end nobody had been told were durable. They are kept; the first append
+    /// writes them once more, into a fresh segment.
+    pub unattested: u64,
+    /// Whether the last writer closed the session.
+    pub closed: bool,
+    /// The first record of a kind that this version cannot fold, if there is one. The session can be read but
+    /// not written.
+    pub unsupported: Option<(u64, Kind)>,
+}
+
+impl RecoveryReport {
+    pub(crate) fn of(scan: &Scan, unsupported: Option<(u64, Kind)>) -> RecoveryReport {
+        RecoveryReport {
+            records: scan.next_sequence,
+            torn: scan.torn.clone(),
+            leftovers: scan.leftovers.clone(),
+            unattested: scan.next_sequence.saturating_sub(scan.watermark),
+            closed: scan.clean,
+            unsupported,
+        }
+    }
+}
+
+/// What a new session is made of.
+pub(crate) struct SessionSeed {
+    pub(crate) opened: Opened,
+    pub(crate) level: Level,
+    pub(crate) types: SessionTypes,
+    pub(crate) lock: WriterLock,
+}
+
+/// How a session is opened.
+pub(crate) struct OpenAs {
+    pub(crate) types: Option<SessionTypes>,
+    pub(crate) level: Level,
+    pub(crate) lock: Option<WriterLock>,
+    pub(crate) read_only: Option<String>,
+}
+
+/// A session that was read: its scan and its fold.
+pub(crate) struct Read {
+    pub(crate) scan: Scan,
+    pub(crate) folded: Folded,
+}
+
+/// Reads the session in `dir`, with the host's types or without.
+pub(crate) fn open_read(
+    storage: &Arc<dyn Storage>,
+    dir: &FilePath,
+    types: Option<&SessionTypes>,
+) -> Result<Read> {
+    let mut scan = scan::scan(storage.as_ref(), dir, &mut |_| Ok(()))?;
+    let objects = Objects::new(Arc::clone(storage), dir);
+    leave_out_records_without_objects(storage, &mut scan, &objects)?;
+    let places = places(&scan);
+    let history = History { storage, places: &places, objects: &objects, rollbacks: &scan.rollbacks };
+    let folded = history.fold(scan.next_sequence, types, &mut |_, _| Ok(()))?;
+    Ok(Read { scan, folded })
+}
+
+impl Read {
+    /// The places of the session's records.
+    pub(crate) fn places(&self) -> Places {
+        places(&self.scan)
+    }
+}
+
+fn places(scan: &Scan) -> Places {
+    Places { segments: scan.segments.clone(), index: scan.index.clone(), next_sequence: scan.next_sequence }
+}
+
+/// A record that nobody was told is durable may have reached the disk before the object that it names. It is
+/// a torn tail then, like a record of which only a part is there.
+fn leave_out_records_without_objects(
+    storage: &Arc<dyn Storage>,
+    scan: &mut Scan,
+    objects: &Objects,
+) -> Result<()> {
+    if scan.same_boot {
+        return Ok(());
+    }
+    let mut first_bad = None;
+    places(scan).read(storage, scan.watermark, u64::MAX, &mut |record| {
+        let named = crate::log::objects_named([(record.kind, record.body)].into_iter());
+        let missing = named.iter().any(|object| matches!(objects.get(object), Err(Error::Object { .. })));
+        if missing && first_bad.is_none() {
+            first_bad = Some(record.sequence);
+        }
+        Ok(())
+    })?;
+    if let Some(sequence) = first_bad {
+        let located = places(scan).locate(storage, sequence)?;
+        let segment = scan.segments.get(located.segment).map(|segment| segment.path.clone());
+        let bytes = scan.torn.as_ref().map_or(0, |torn| torn.bytes) + scan.end.saturating_sub(located.offset);
+        let segment = segment.unwrap_or_default();
+        scan.torn = Some(TornTail { segment, offset: located.offset, sequence, bytes });
+        scan.next_sequence = sequence;
+        scan.rollbacks.split_off(&sequence);
+        scan.index.split_off(&sequence);
+        scan.clean = false;
+    }
+    Ok(())
+}
+
+/// Opens the session in `dir`. Writes nothing.
+pub(crate) fn open(store: &Arc<StoreInner>, dir: &FilePath, open_as: OpenAs) -> Result<Session> {
+    let Read { scan, folded } = open_read(&store.options.storage, dir, open_as.types.as_ref())?;
+    if let Some(types) = &open_as.types {
+        check_declared(types, &folded)?;
+    }
+    let report = RecoveryReport::of(&scan, folded.projection.unsupported);
+    let gate = SyncGate::new(scan.watermark.min(scan.next_sequence));
+    let state = WriterState {
+        projection: folded.projection,
+        positions: folded.positions,
+        path: Path::new(scan.rollbacks.iter().map(|(at, rollback)| (*at, rollback.to))),
+        rollbacks: scan.rollbacks.clone(),
+        seeds: scan.seeds.clone(),
+        opened: scan.opened.clone(),
+        first_unsynced_us: None,
+        closed: false,
+        log: Log::open(&store.options.storage, dir, scan, store.options.segments),
+    };
+    Ok(assemble(store, dir, open_as, report, gate, state))
+}
+
+/// Begins a new session in `log`, which is new. The first record is written at once, so that the session is
+/// there for everyone; `rest` follow it.
+pub(crate) fn begin(
+    store: &Arc<StoreInner>,
+    dir: &FilePath,
+    seed: SessionSeed,
+    log: Log,
+    rest: Vec<(Kind, Vec<u8>)>,
+) -> Result<Session> {
+    let body = seed.opened.encode();
+    let state = WriterState {
+        log,
+        projection: Projection::default(),
+        positions: Positions::default(),
+        path: Path::default(),
+        rollbacks: BTreeMap::new(),
+        seeds: BTreeMap::from([(0, seed.opened.seed)]),
+        opened: seed.opened,
+        first_unsynced_us: None,
+        closed: false,
+    };
+    let report = RecoveryReport { closed: true, ..RecoveryReport::default() };
+    let open_as =
+        OpenAs { types: Some(seed.types), level: seed.level, lock: Some(seed.lock), read_only: None };
+    let session = assemble(store, dir, open_as, report, SyncGate::new(0), state);
+    let time_us = session.inner.clock().now_us();
+    let drafts: Vec<Draft> = std::iter::once((Kind::OPENED, body))
+        .chain(rest)
+        .map(|(kind, body)| Draft::new(kind, body))
+        .collect();
+    let state = session.inner.writable()?;
+    session.inner.write(state, time_us, drafts)?;
+    Ok(session)
+}
+
+fn assemble(
+    store: &Arc<StoreInner>,
+    dir: &FilePath,
+    open_as: OpenAs,
+    report: RecoveryReport,
+    gate: SyncGate<Error>,
+    state: WriterState,
+) -> Session {
+    let id = state.opened.session;
+    let inner = Arc::new(Inner {
+        id,
+        dir: dir.to_owned(),
+        store: Arc::clone(store),
+        types: open_as.types,
+        level: open_as.level,
+        read_only: open_as.read_only,
+        report,
+        state: Mutex::new(state),
+        gate,
+        subscribers: super::subscribers::Subscribers::default(),
+        lock: Mutex::new(open_as.lock),
+        awaiting_sync: AtomicBool::new(false),
+    });
+    store.background.register(id, &inner);
+    Session { inner }
+}
+
+/// Checks what the log has declared against what the host declares.
+fn check_declared(types: &SessionTypes, folded: &Folded) -> Result<()> {
+    let names = &folded.projection.names;
+    for slice in names.slices() {
+        let declared = types.slice(&slice.name).map(|slice| slice.policy);
+        if let Some(declared) = declared.filter(|declared| *declared != slice.policy) {
+            let (slice, recorded) = (slice.name.clone(), slice.policy);
+            return Err(Error::PolicyMismatch { slice, declared, recorded });
+        }
+    }
+    for event in names.events().filter(|event| !event.implicit) {
+        let host = types.event(&event.name);
+        let missing: Vec<String> = event
+            .bindings
+            .iter()
+            .map(|binding| names.slice_name(binding.slice))
+            .filter(|slice| !types.is_retired(&event.name, slice))
+            .filter(|slice| !host.is_some_and(|host| host.reducers.iter().any(|(name, _)| name == slice)))
+            .collect();
+        if !missing.is_empty() {
+            return Err(Error::NotRegistered { event: event.name.clone(), slices: missing });
+        }
+        if let Some(host) = host.filter(|host| host.version < event.version) {
+            let (name, stored) = (event.name.clone(), event.version);
+            return Err(Error::NewerVersion { name, stored, supported: host.version });
+        }
+    }
+    Ok(())
+}
+
+/// Takes a session's lock, or says why it can only be read.
+pub(crate) fn lock_or_read_only(
+    store: &StoreInner,
+    session: Uuid,
+) -> Result<(Option<WriterLock>, Option<String>)> {
+    let options = &store.options;
+    match lock::take(&options.storage, &store.root, session, options.clock.now_us())? {
+        lock::Attempt::Held(lock) => Ok((Some(lock), None)),
+        lock::Attempt::ReadOnlyDisk(reason) => Ok((None, Some(reason))),
+    }
+}
+
+impl WriterState {
+    /// The seed that counts for the next record.
+    pub(super) fn seed(&self) -> u64 {
+        self.seeds.values().next_back().copied().unwrap_or(self.opened.seed)
+    }
+}

@@ -1,0 +1,149 @@
+//! Snapshots and rollbacks.
+
+use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use foldlog_codec::Kind;
+use foldlog_codec::body::{self, Policy};
+use uuid::Uuid;
+
+use super::writing::Draft;
+use super::{Session, WriterState};
+use crate::error::{Error, Result};
+use crate::fold::projection::Frozen;
+
+/// What a snapshot is to stand for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SnapshotOptions {
+    /// What the host calls it.
+    pub tag: Option<String>,
+    /// The policies whose slices it stands for when it is exported. A rollback to it always takes STATE back
+    /// and leaves LOG.
+    pub policies: BTreeSet<Policy>,
+}
+
+impl Default for SnapshotOptions {
+    /// No tag, STATE alone.
+    fn default() -> Self {
+        SnapshotOptions { tag: None, policies: BTreeSet::from([Policy::State]) }
+    }
+}
+
+impl SnapshotOptions {
+    /// STATE alone, under a tag.
+    pub fn tagged(tag: impl Into<String>) -> SnapshotOptions {
+        SnapshotOptions { tag: Some(tag.into()), ..SnapshotOptions::default() }
+    }
+
+    /// The same for slices of all policies.
+    #[must_use]
+    pub fn include_all(self) -> SnapshotOptions {
+        SnapshotOptions { policies: Policy::ALL.into_iter().collect(), ..self }
+    }
+}
+
+/// A position worth coming back to. A record in the log; this is its name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Snapshot {
+    /// The session.
+    pub session: Uuid,
+    /// The sequence number of the snapshot's record, which is the position.
+    pub position: u64,
+    /// When it was taken, in microseconds since 1970-01-01 UTC.
+    pub time_us: i64,
+    /// What the host calls it.
+    pub tag: Option<String>,
+    /// The policies whose slices it stands for when it is exported.
+    pub policies: BTreeSet<Policy>,
+}
+
+/// What a rollback did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RolledBack {
+    /// The sequence number of the rollback's record.
+    pub sequence: u64,
+    /// The position that STATE went back to.
+    pub to: u64,
+    /// The records that were live before and no longer are. They stay in the log.
+    pub abandoned: Vec<RangeInclusive<u64>>,
+}
+
+impl Session {
+    /// Records a position. Costs the same however much the session holds.
+    ///
+    /// Durable when this returns at [`Level::Boundary`](crate::Level::Boundary) and
+    /// [`Level::Every`](crate::Level::Every).
+    ///
+    /// # Errors
+    ///
+    /// As [`dispatch`](Session::dispatch).
+    pub fn snapshot(&self, options: SnapshotOptions) -> Result<Snapshot> {
+        let inner = &self.inner;
+        let state = inner.writable()?;
+        let time_us = inner.clock().now_us();
+        let body =
+            body::Snapshot { tag: options.tag.clone(), policies: options.policies.iter().copied().collect() };
+        let draft = Draft::new(Kind::SNAPSHOT, body.encode());
+        let position = inner.write(state, time_us, vec![draft])?;
+        let SnapshotOptions { tag, policies } = options;
+        Ok(Snapshot { session: inner.id, position, time_us, tag, policies })
+    }
+
+    /// STATE goes back to what it was at the snapshot; see [`rollback_to`](Session::rollback_to).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::WrongSession`] for a snapshot of another session, which an import takes; else as
+    /// [`rollback_to`](Session::rollback_to).
+    pub fn rollback(&self, snapshot: &Snapshot) -> Result<RolledBack> {
+        if snapshot.session != self.id() {
+            let (expected, found) = (self.id(), snapshot.session);
+            return Err(Error::WrongSession { path: self.dir().to_owned(), expected, found });
+        }
+        self.rollback_to(snapshot.position)
+    }
+
+    /// STATE goes back to what it was when the record at `position` had been written, also where an earlier
+    /// rollback had abandoned that record. LOG slices stay, CACHE slices are emptied, tags stay. The
+    /// abandoned records stay in the log.
+    ///
+    /// Takes microseconds for the latest 256 snapshots; for other positions the log is folded up to there.
+    /// Durable as a [`snapshot`](Session::snapshot) is.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSuchPosition`] where there is no such record; else as [`dispatch`](Session::dispatch).
+    pub fn rollback_to(&self, position: u64) -> Result<RolledBack> {
+        self.roll_back(position, true)
+    }
+
+    pub(crate) fn roll_back(&self, to: u64, preserve_logs: bool) -> Result<RolledBack> {
+        let inner = &self.inner;
+        let mut state = inner.writable()?;
+        let next = state.log.next_sequence();
+        if to >= next {
+            return Err(Error::NoSuchPosition { position: to, last: next.checked_sub(1) });
+        }
+        let frozen = self.frozen_at(&state, to)?;
+        let time_us = inner.clock().now_us();
+        let abandoned = state.path.abandoned_by(next, to);
+        let draft = Draft::new(Kind::ROLLBACK, body::Rollback { to, preserve_logs }.encode());
+        state.positions.hold(to, frozen);
+        let result = inner.write(state, time_us, vec![draft]);
+        inner.state.lock().positions.done(to);
+        Ok(RolledBack { sequence: result?, to, abandoned })
+    }
+
+    /// The slices as they were at a position, kept or folded anew.
+    fn frozen_at(&self, state: &WriterState, position: u64) -> Result<Arc<Frozen>> {
+        if let Some(frozen) = state.positions.get(position) {
+            return Ok(frozen);
+        }
+        if position + 1 == state.log.next_sequence() {
+            return Ok(Arc::new(state.projection.freeze()));
+        }
+        let folded = self.history(state).fold(position + 1, self.inner.types.as_ref(), &mut |_, _| Ok(()))?;
+        Ok(Arc::new(folded.projection.freeze()))
+    }
+}

@@ -1,0 +1,178 @@
+//! Who is told of records.
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use foldlog_codec::Kind;
+use parking_lot::Mutex;
+
+use super::Session;
+use super::writing::Draft;
+use crate::types::{AnyValue, Event};
+
+/// How many warnings are kept until they are taken.
+const WARNINGS_MAX: usize = 64;
+
+/// What a subscriber is told.
+#[derive(Clone)]
+pub struct Notice {
+    sequence: u64,
+    time_us: i64,
+    kind: Kind,
+    name: Option<String>,
+    version: u32,
+    event: Option<AnyValue>,
+}
+
+impl std::fmt::Debug for Notice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Notice")
+            .field("sequence", &self.sequence)
+            .field("kind", &self.kind)
+            .field("name", &self.name)
+            .finish()
+    }
+}
+
+impl Notice {
+    pub(super) fn of(sequence: u64, time_us: i64, draft: Draft) -> Notice {
+        let (name, version, event) = match draft.event {
+            Some(event) => (Some(event.name), event.version, Some(event.value)),
+            None => (None, 0, None),
+        };
+        Notice { sequence, time_us, kind: draft.kind, name, version, event }
+    }
+
+    /// The record's sequence number.
+    pub fn sequence(&self) -> u64 {
+        self.sequence
+    }
+
+    /// The record's time, in microseconds since 1970-01-01 UTC.
+    pub fn time_us(&self) -> i64 {
+        self.time_us
+    }
+
+    /// The record's kind.
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// The event's name and version, where the record is a host's event.
+    pub fn event_name(&self) -> Option<(&str, u32)> {
+        self.name.as_deref().map(|name| (name, self.version))
+    }
+
+    /// The event, where the record is one of type `E`.
+    pub fn event<E: Event>(&self) -> Option<&E> {
+        self.event.as_ref()?.downcast_ref()
+    }
+}
+
+/// Names a subscriber, for [`Session::unsubscribe`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Subscription(u64);
+
+/// A subscriber's failure. The record is kept all the same.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Warning {
+    /// The record that the subscriber was told of.
+    pub sequence: u64,
+    /// The panic's message.
+    pub message: String,
+}
+
+type Subscriber = dyn Fn(&Notice) + Send + Sync;
+
+#[derive(Default)]
+pub(super) struct Subscribers {
+    subscribers: Mutex<Vec<(u64, Arc<Subscriber>)>>,
+    count: AtomicUsize,
+    next: AtomicU64,
+    /// Each notice with the sequence number below which all must be durable before anyone is told.
+    queue: Mutex<VecDeque<(u64, Notice)>>,
+    telling: Mutex<()>,
+    warnings: Mutex<VecDeque<Warning>>,
+}
+
+impl Subscribers {
+    /// Queues a notice, where anyone listens. Called under the writer's lock, so notices stand in the order
+    /// of their records.
+    pub(super) fn queue(&self, durable_first: u64, notice: impl FnOnce() -> Notice) {
+        if self.count.load(Ordering::Acquire) > 0 {
+            self.queue.lock().push_back((durable_first, notice()));
+        }
+    }
+
+    /// Tells what is queued and durable as promised; `synced` says how far that is. Where another thread, or
+    /// a subscriber further up this stack, is telling, that one goes on until nothing is left.
+    pub(super) fn tell(&self, synced: &dyn Fn() -> u64) {
+        let ready = || self.queue.lock().front().is_some_and(|(durable, _)| *durable <= synced());
+        while self.count.load(Ordering::Acquire) > 0 && ready() {
+            let Some(_telling) = self.telling.try_lock() else { return };
+            while let Some(notice) = self.next_notice(synced) {
+                let subscribers = self.subscribers.lock().clone();
+                for (_, subscriber) in subscribers {
+                    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| subscriber(&notice))) {
+                        self.warn(notice.sequence, panic_message(&*panic));
+                    }
+                }
+            }
+        }
+    }
+
+    fn next_notice(&self, synced: &dyn Fn() -> u64) -> Option<Notice> {
+        let mut queue = self.queue.lock();
+        let (durable_first, _) = queue.front()?;
+        if *durable_first > synced() {
+            return None;
+        }
+        queue.pop_front().map(|(_, notice)| notice)
+    }
+
+    fn warn(&self, sequence: u64, message: String) {
+        let mut warnings = self.warnings.lock();
+        if warnings.len() == WARNINGS_MAX {
+            warnings.pop_front();
+        }
+        warnings.push_back(Warning { sequence, message });
+    }
+}
+
+/// What a panic said.
+pub(super) fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
+    panic
+        .downcast_ref::<&str>()
+        .map(|text| (*text).to_owned())
+        .or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "a panic without a message".to_owned())
+}
+
+impl Session {
+    /// Calls `subscriber` for each record from now on, in order, after the level's promise holds for it. It
+    /// may dispatch. Where it panics the record is kept, the other subscribers are told, and a [`Warning`]
+    /// says so.
+    pub fn subscribe(&self, subscriber: impl Fn(&Notice) + Send + Sync + 'static) -> Subscription {
+        let subscribers = &self.inner.subscribers;
+        let id = subscribers.next.fetch_add(1, Ordering::Relaxed);
+        subscribers.subscribers.lock().push((id, Arc::new(subscriber)));
+        subscribers.count.fetch_add(1, Ordering::Release);
+        Subscription(id)
+    }
+
+    /// Ends a subscription; one that has ended is no error.
+    pub fn unsubscribe(&self, subscription: Subscription) {
+        let subscribers = &self.inner.subscribers;
+        let mut list = subscribers.subscribers.lock();
+        let before = list.len();
+        list.retain(|(id, _)| *id != subscription.0);
+        subscribers.count.fetch_sub(before - list.len(), Ordering::Release);
+    }
+
+    /// Takes the warnings since the last call; of many, the last 64.
+    pub fn take_warnings(&self) -> Vec<Warning> {
+        self.inner.subscribers.warnings.lock().drain(..).collect()
+    }
+}

@@ -1,0 +1,191 @@
+//! How a record is written.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use foldlog_codec::{Kind, Record};
+use parking_lot::MutexGuard;
+
+use super::subscribers::Notice;
+use super::{Inner, WriterState};
+use crate::error::{Error, Result};
+use crate::fold::positions::Positions;
+use crate::fold::projection::Folding;
+use crate::log::writer::AppendContext;
+use crate::store::{BackgroundSync, Level};
+use crate::types::AnyValue;
+
+/// Unsynced bytes at which a background sync is started.
+const UNSYNCED_BYTES_MAX: u64 = 4 << 20;
+
+/// Unsynced time at which a background sync is started, in microseconds.
+pub(crate) const UNSYNCED_US_MAX: i64 = 1_000_000;
+
+/// A record that is about to be written.
+pub(super) struct Draft {
+    pub(super) kind: Kind,
+    pub(super) body: Vec<u8>,
+    /// Values that need not be decoded again: by slice and ordinal.
+    pub(super) at_hand: Vec<((u32, u32), AnyValue)>,
+    /// What subscribers are told beside the kind.
+    pub(super) event: Option<DraftEvent>,
+}
+
+/// The event of a draft.
+pub(super) struct DraftEvent {
+    pub(super) name: String,
+    pub(super) version: u32,
+    pub(super) value: AnyValue,
+}
+
+impl Draft {
+    pub(super) fn new(kind: Kind, body: Vec<u8>) -> Draft {
+        Draft { kind, body, at_hand: Vec::new(), event: None }
+    }
+}
+
+/// Whether the level promises that a record of this kind is durable when the call returns.
+fn promises_sync(level: Level, kind: Kind) -> bool {
+    match level {
+        Level::Process => false,
+        Level::Boundary => !matches!(kind, Kind::DISPATCH | Kind::DECLARE | Kind::OBSERVED | Kind::OPENED),
+        Level::Every => true,
+    }
+}
+
+impl Inner {
+    /// Locks the writer's state for a write.
+    pub(super) fn writable(&self) -> Result<MutexGuard<'_, WriterState>> {
+        let session = self.id;
+        if let Some(cause) = self.gate.failure() {
+            return Err(Error::Poisoned { cause });
+        }
+        if self.types.is_none() {
+            return Err(Error::Untyped { session });
+        }
+        if let Some(reason) = &self.read_only {
+            return Err(Error::ReadOnly { session, reason: reason.clone() });
+        }
+        let state = self.state.lock();
+        if state.closed {
+            return Err(Error::Closed { session });
+        }
+        if let Some((sequence, kind)) = state.projection.unsupported {
+            return Err(Error::UnsupportedKind { sequence, kind });
+        }
+        Ok(state)
+    }
+
+    /// Writes the drafts one after the other, keeps the level's promise and tells the subscribers. Returns
+    /// the last one's sequence number.
+    pub(super) fn write(
+        &self,
+        mut state: MutexGuard<'_, WriterState>,
+        time_us: i64,
+        drafts: Vec<Draft>,
+    ) -> Result<u64> {
+        let mut last = None;
+        for draft in drafts {
+            let sequence = self.write_one(&mut state, time_us, &draft)?;
+            let promised = promises_sync(self.level, draft.kind);
+            let durable_first = if promised { sequence + 1 } else { 0 };
+            self.subscribers.queue(durable_first, || Notice::of(sequence, time_us, draft));
+            last = Some((sequence, promised));
+        }
+        let Some((sequence, promised)) = last else {
+            return Err(Error::NoSuchPosition { position: 0, last: None });
+        };
+        let first_unsynced_us = *state.first_unsynced_us.get_or_insert(time_us);
+        let overdue = state.log.unsynced_bytes >= UNSYNCED_BYTES_MAX;
+        let aged = time_us.saturating_sub(first_unsynced_us) >= UNSYNCED_US_MAX;
+        drop(state);
+        if promised {
+            self.sync_through(sequence + 1)?;
+        } else {
+            match self.store.options.background {
+                BackgroundSync::Inline if overdue || aged => self.sync_through(sequence + 1)?,
+                BackgroundSync::Inline => {}
+                BackgroundSync::Thread => {
+                    // Only the first record after a sync has to wake anyone.
+                    if overdue || !self.awaiting_sync.swap(true, Ordering::Relaxed) {
+                        self.store.background.awaiting(self.id, overdue);
+                    }
+                }
+            }
+        }
+        self.subscribers.tell(&|| self.gate.synced());
+        Ok(sequence)
+    }
+
+    fn write_one(&self, state: &mut WriterState, time_us: i64, draft: &Draft) -> Result<u64> {
+        let WriterState { log, projection, positions, rollbacks, path, .. } = state;
+        let sequence = {
+            let names = &projection.names;
+            let context = AppendContext { synced: self.gate.synced(), declared: &|| names.all() };
+            log.append(draft.kind, time_us, &draft.body, &context).map_err(|error| self.failed(error))?
+        };
+        let record = Record { sequence, kind: draft.kind, time_us, body: &draft.body };
+        let at_hand = |slice: u32, ordinal: u32| {
+            let found = draft.at_hand.iter().find(|(place, _)| *place == (slice, ordinal));
+            found.map(|(_, value)| Arc::clone(value))
+        };
+        let kept: &Positions = positions;
+        projection
+            .apply(
+                &record,
+                &Folding {
+                    payloads: log.objects.as_ref(),
+                    types: self.types.as_ref(),
+                    at_hand: &at_hand,
+                    frozen: &|to| kept.get(to),
+                },
+            )
+            // The record is in the log but not in the projection: what follows could not be trusted.
+            .map_err(|error| self.failed(error))?;
+        match draft.kind {
+            Kind::SNAPSHOT => positions.keep_snapshot(sequence, Arc::new(projection.freeze())),
+            Kind::ROLLBACK => {
+                if let Ok(rollback) = foldlog_codec::body::Rollback::decode(&draft.body) {
+                    path.add(sequence, rollback.to);
+                    rollbacks.insert(sequence, rollback);
+                }
+            }
+            _ => {}
+        }
+        Ok(sequence)
+    }
+
+    /// Poisons the log, but for errors that left nothing behind.
+    fn failed(&self, error: Error) -> Error {
+        if !matches!(error, Error::Full { .. } | Error::ReadOnly { .. } | Error::TooLarge { .. }) {
+            self.gate.fail(Arc::new(error.clone()));
+        }
+        error
+    }
+
+    /// Returns once everything below `target` is durable.
+    pub(super) fn sync_through(&self, target: u64) -> Result<()> {
+        let led = self.gate.wait(target, || {
+            let plan = {
+                let mut state = self.state.lock();
+                state.first_unsynced_us = None;
+                self.awaiting_sync.store(false, Ordering::Relaxed);
+                state.log.sync_plan()
+            };
+            plan.run(self.store.options.storage.as_ref()).map_err(Arc::new)?;
+            Ok(plan.through)
+        });
+        match led {
+            Ok(false) => Ok(()),
+            Ok(true) => {
+                let attested = self.state.lock().log.attest(self.gate.synced());
+                if let Err(error) = attested {
+                    // The records are durable all the same; but nothing may follow a write that failed.
+                    self.gate.fail(Arc::new(error));
+                }
+                Ok(())
+            }
+            Err(cause) => Err(Error::Unknown { sequence: target.saturating_sub(1), cause }),
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! Forks.
+//!
+//! A fork is built in a folder of a temporary name: the parent's segments and objects are linked into it (or
+//! copied, where links cannot be), its own first segment follows them, all is synced, and then the folder
+//! takes its name. A crash in between leaves nothing that looks like a session.
+//!
+//! The fork's first own segment names where the last linked one ends for it, so what the parent appends to
+//! that file later never reaches the fork; and a fork writes into its own segments only.
+
+use std::collections::BTreeMap;
+use std::io::ErrorKind;
+use std::path::Path;
+use std::sync::Arc;
+
+use foldlog_codec::Kind;
+use foldlog_codec::body::{Declare, Opened, Parent, Rollback};
+use uuid::Uuid;
+
+use super::{SessionOptions, Store};
+use crate::error::{Error, Result};
+use crate::fold::history::History;
+use crate::log::chain::Segment;
+use crate::log::layout;
+use crate::log::objects::Objects;
+use crate::log::reader::{Located, Places};
+use crate::log::storage::{Access, EntryKind};
+use crate::log::writer::{AppendContext, Log};
+use crate::session::{OpenAs, Session, lock_or_read_only, open, open_read};
+use crate::types::SessionTypes;
+
+/// How much is copied at a time where a file cannot be linked.
+const COPY_BYTES: usize = 4096;
+
+impl Store {
+    /// Begins a session that shares the records of `parent` up to `position` and goes its own way from there.
+    /// Costs the same however many records are shared, but for reading them; later writes of either never
+    /// reach the other. What it shares is durable when this returns.
+    ///
+    /// `options.parent` is not looked at.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSuchPosition`] where the parent has no such record; else as
+    /// [`open_session`](Store::open_session) and [`create`](Store::create).
+    pub fn fork(
+        &self,
+        parent: Uuid,
+        position: u64,
+        types: &SessionTypes,
+        options: SessionOptions,
+    ) -> Result<Session> {
+        let parent_dir = self.existing(parent)?;
+        let read = open_read(self.storage(), &parent_dir, None)?;
+        let next = read.scan.next_sequence;
+        if position >= next {
+            return Err(Error::NoSuchPosition { position, last: next.checked_sub(1) });
+        }
+        let mut places = read.places();
+        let located = places.locate(self.storage(), position)?;
+        places.segments.truncate(located.segment + 1);
+        places.index.split_off(&(position + 1));
+        places.next_sequence = position + 1;
+        if let Some(last) = places.segments.last_mut() {
+            last.end = Some(located.end);
+        }
+        let (id, seed) = self.identity(&options)?;
+        let (lock, read_only) = lock_or_read_only(&self.inner, id)?;
+        if lock.is_none() {
+            return Err(Error::ReadOnly { session: id, reason: read_only.unwrap_or_default() });
+        }
+        let building = layout::building_session_dir(&self.inner.root, id);
+        let places = self.link(&places, &parent_dir, &building)?;
+        let chain = Parent::Fork { session: parent, position, chain: located.crc };
+        let opened = Opened { session: id, seed, tags: options.tags, parent: Some(chain) };
+        let declared = self.declared_by(&places, &building, &read.scan.rollbacks)?;
+        self.write_first(&building, &opened, places, located, &declared)?;
+        let dir = self.session_dir(id);
+        let sessions = layout::sessions_dir(&self.inner.root);
+        let io = |error| Error::io("rename", &dir, error);
+        self.storage().rename(&building, &dir).map_err(io)?;
+        self.storage().sync_dir(&sessions).map_err(|error| Error::io("sync", &sessions, error))?;
+        let level = options.level.unwrap_or(self.inner.options.level);
+        open(&self.inner, &dir, OpenAs { types: Some(types.clone()), level, lock, read_only: None })
+    }
+
+    /// What the shared records have declared, for the head of the fork's first segment.
+    fn declared_by(
+        &self,
+        places: &Places,
+        dir: &Path,
+        rollbacks: &BTreeMap<u64, Rollback>,
+    ) -> Result<Declare> {
+        let objects = Objects::new(Arc::clone(self.storage()), dir);
+        let history = History { storage: self.storage(), places, objects: &objects, rollbacks };
+        let folded = history.fold(places.next_sequence, None, &mut |_, _| Ok(()))?;
+        Ok(folded.projection.names.all())
+    }
+
+    /// Writes the fork's own first record, and syncs and attests it.
+    fn write_first(
+        &self,
+        dir: &Path,
+        opened: &Opened,
+        places: Places,
+        located: Located,
+        declared: &Declare,
+    ) -> Result<()> {
+        let options = &self.inner.options;
+        let shared = places.next_sequence;
+        let (session, seed) = (opened.session, opened.seed);
+        let mut log = Log::fork(self.storage(), dir, session, seed, options.segments, places, located);
+        let context = AppendContext { synced: shared, declared: &|| declared.clone() };
+        log.append(Kind::OPENED, options.clock.now_us(), &opened.encode(), &context)?;
+        let plan = log.sync_plan();
+        plan.run(self.storage().as_ref())?;
+        log.attest(plan.through)?;
+        // The session closes here and is opened under its own name; what attests that is durable too.
+        log.sync_plan().run(self.storage().as_ref())
+    }
+
+    /// Links the parent's segments and objects into the new folder, synced.
+    fn link(&self, places: &Places, parent: &Path, dir: &Path) -> Result<Places> {
+        let storage = self.storage();
+        let io = |op, path: &Path, error| Error::io(op, path, error);
+        if storage.entry(dir).map_err(|error| io("look up", dir, error))?.is_some() {
+            storage.remove_dir_all(dir).map_err(|error| io("delete", dir, error))?;
+        }
+        storage.create_dir_all(dir).map_err(|error| io("create", dir, error))?;
+        let mut linked = Places { segments: Vec::new(), ..places.clone() };
+        for segment in &places.segments {
+            let path = layout::segment_file(dir, segment.header.ordinal);
+            self.link_file(&segment.path, &path)?;
+            linked.segments.push(Segment { path, ..segment.clone() });
+        }
+        let objects = layout::objects_dir(parent);
+        if storage.entry(&objects).map_err(|error| io("look up", &objects, error))?.is_some() {
+            let to = layout::objects_dir(dir);
+            storage.create_dir_all(&to).map_err(|error| io("create", &to, error))?;
+            for entry in storage.list(&objects).map_err(|error| io("list", &objects, error))? {
+                if entry.kind == EntryKind::File && !entry.name.ends_with(".new") {
+                    self.link_file(&objects.join(&entry.name), &to.join(&entry.name))?;
+                }
+            }
+            storage.sync_dir(&to).map_err(|error| io("sync", &to, error))?;
+        }
+        storage.sync_dir(dir).map_err(|error| io("sync", dir, error))?;
+        Ok(linked)
+    }
+
+    fn link_file(&self, from: &Path, to: &Path) -> Result<()> {
+        let storage = self.storage();
+        // The bytes are the same whoever wrote them, so syncing them here syncs the parent's too.
+        let file = storage.open(from, Access::Read).map_err(|error| Error::io("open", from, error))?;
+        file.sync_data().map_err(|error| Error::io("sync", from, error))?;
+        match storage.hard_link(from, to) {
+            Ok(()) => Ok(()),
+            Err(error) if error.kind() == ErrorKind::CrossesDevices => self.copy_file(from, to),
+            Err(error) => Err(Error::io("link", to, error)),
+        }
+    }
+
+    fn copy_file(&self, from: &Path, to: &Path) -> Result<()> {
+        let storage = self.storage();
+        let io = |op, path: &Path, error| Error::io(op, path, error);
+        let source = storage.open(from, Access::Read).map_err(|error| io("open", from, error))?;
+        let len = source.len().map_err(|error| io("read", from, error))?;
+        let copy = storage.create(to, len).map_err(|error| io("create", to, error))?;
+        let mut buffer = [0; COPY_BYTES];
+        let mut offset = 0;
+        while offset < len {
+            let read = source.read_at(&mut buffer, offset).map_err(|error| io("read", from, error))?;
+            if read == 0 {
+                break;
+            }
+            let bytes = buffer.get(..read).unwrap_or_default();
+            copy.write_at(bytes, offset).map_err(|error| io("write", to, error))?;
+            offset += read as u64;
+        }
+        copy.sync_data().map_err(|error| io("sync", to, error))
+    }
+}

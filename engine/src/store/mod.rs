@@ -1,0 +1,360 @@
+//! A store: a folder of sessions.
+
+mod background;
+mod export;
+mod fork;
+mod options;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use foldlog_codec::Kind;
+use foldlog_codec::body::{Opened, Parent};
+use parking_lot::Mutex;
+use uuid::Uuid;
+
+use crate::error::{Error, Result};
+use crate::generator::Generator;
+use crate::log::layout;
+use crate::log::storage::{EntryKind, Storage};
+use crate::log::writer::Log;
+use crate::session::{OpenAs, Session, SessionSeed, begin, lock_or_read_only, open, open_read};
+use crate::types::SessionTypes;
+
+pub use export::{Export, ExportedSlice, ImportOptions};
+pub use options::{BackgroundSync, Level, SessionOptions, StoreOptions};
+
+pub(crate) use background::Background;
+
+/// A folder of sessions. Cheap to clone; dropping it closes nothing.
+#[derive(Clone, Debug)]
+pub struct Store {
+    inner: Arc<StoreInner>,
+}
+
+#[derive(Debug)]
+pub(crate) struct StoreInner {
+    pub(crate) root: PathBuf,
+    pub(crate) options: StoreOptions,
+    pub(crate) background: Background,
+    generator: Mutex<Generator>,
+}
+
+/// What a listing says of a session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionSummary {
+    /// The session's id.
+    pub session: Uuid,
+    /// How many records its log holds, those shared with a parent included.
+    pub records: u64,
+    /// Bytes that its log uses, those shared with a parent included.
+    pub log_bytes: u64,
+    /// The time of its first record of its own, in microseconds since 1970-01-01 UTC.
+    pub created_at_us: i64,
+    /// Its tags.
+    pub tags: BTreeMap<String, String>,
+    /// Where it comes from.
+    pub parent: Option<Parent>,
+}
+
+impl Store {
+    /// Opens the store at `path` with the default options; makes it where there is none.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] where the folder cannot be made or read.
+    pub fn open(path: impl AsRef<Path>) -> Result<Store> {
+        Store::open_with(path, StoreOptions::default())
+    }
+
+    /// Opens the store at `path`; makes it where there is none. A disk that takes no writes is no error where
+    /// the store is there already.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] where the folder cannot be made or read.
+    pub fn open_with(path: impl AsRef<Path>, options: StoreOptions) -> Result<Store> {
+        let root = path.as_ref().to_owned();
+        let sessions = layout::sessions_dir(&root);
+        let there = |error| Error::io("open", &sessions, error);
+        match options.storage.entry(&sessions).map_err(there)? {
+            Some(entry) if entry.kind == EntryKind::Folder => {}
+            _ => options
+                .storage
+                .create_dir_all(&sessions)
+                .map_err(|error| Error::io("create", &sessions, error))?,
+        }
+        let generator = match options.seed {
+            Some(seed) => Generator::from_seed(seed),
+            None => Generator::from_entropy(),
+        };
+        let background = Background::default();
+        let generator = Mutex::new(generator);
+        Ok(Store { inner: Arc::new(StoreInner { root, options, background, generator }) })
+    }
+
+    pub(crate) fn of(inner: &Arc<StoreInner>) -> Store {
+        Store { inner: Arc::clone(inner) }
+    }
+
+    /// The store's folder.
+    pub fn path(&self) -> &Path {
+        &self.inner.root
+    }
+
+    fn storage(&self) -> &Arc<dyn Storage> {
+        &self.inner.options.storage
+    }
+
+    /// The folder of a session.
+    pub fn session_dir(&self, session: Uuid) -> PathBuf {
+        layout::session_dir(&self.inner.root, session)
+    }
+
+    /// Begins a session with the default options.
+    ///
+    /// # Errors
+    ///
+    /// As [`create_with`](Store::create_with).
+    pub fn create(&self, types: &SessionTypes) -> Result<Session> {
+        self.create_with(types, SessionOptions::default())
+    }
+
+    /// Begins a session. Its first record is written; it is durable at [`Level::Every`] when this returns, at
+    /// the other levels after the next sync.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::SessionExists`], [`Error::Full`], [`Error::Io`].
+    pub fn create_with(&self, types: &SessionTypes, options: SessionOptions) -> Result<Session> {
+        let parent = options.parent.map(|session| Parent::Child { session });
+        self.begin(types, options, parent, Vec::new(), &[])
+    }
+
+    /// Begins a session whose records behind the first are `rest`, which name the objects `large`.
+    fn begin(
+        &self,
+        types: &SessionTypes,
+        options: SessionOptions,
+        parent: Option<Parent>,
+        rest: Vec<(Kind, Vec<u8>)>,
+        large: &[Vec<u8>],
+    ) -> Result<Session> {
+        let (id, seed) = self.identity(&options)?;
+        let dir = self.session_dir(id);
+        let (lock, read_only) = lock_or_read_only(&self.inner, id)?;
+        let Some(lock) = lock else {
+            return Err(Error::ReadOnly { session: id, reason: read_only.unwrap_or_default() });
+        };
+        self.storage().create_dir_all(&dir).map_err(|error| Error::io("create", &dir, error))?;
+        let parents = vec![layout::sessions_dir(&self.inner.root), self.inner.root.clone()];
+        let log = Log::create(self.storage(), &dir, id, seed, self.inner.options.segments, parents);
+        for bytes in large {
+            log.objects.put(bytes)?;
+        }
+        let opened = Opened { session: id, seed, tags: options.tags, parent };
+        let level = options.level.unwrap_or(self.inner.options.level);
+        let seed = SessionSeed { opened, level, types: types.clone(), lock };
+        let begun = begin(&self.inner, &dir, seed, log, rest);
+        if begun.is_err() {
+            // Nobody was told of the session, so nothing of it is to stay.
+            let _ = self.storage().remove_dir_all(&dir);
+        }
+        begun
+    }
+
+    /// The id and the seed of a new session.
+    fn identity(&self, options: &SessionOptions) -> Result<(Uuid, u64)> {
+        let mut generator = self.inner.generator.lock();
+        let taken = |id: Uuid| -> Result<bool> {
+            let dir = self.session_dir(id);
+            let entry = self.storage().entry(&dir).map_err(|error| Error::io("look up", &dir, error))?;
+            Ok(entry.is_some())
+        };
+        let id = match options.id {
+            Some(id) if taken(id)? => return Err(Error::SessionExists { session: id }),
+            Some(id) => id,
+            None => loop {
+                // A store with a given seed draws the same ids each time it is opened.
+                let id = generator.uuid();
+                if !taken(id)? {
+                    break id;
+                }
+            },
+        };
+        Ok((id, options.seed.unwrap_or_else(|| generator.next_u64())))
+    }
+
+    /// Opens a session for reading and writing. Writes nothing: what recovery has to write comes with the
+    /// first append. On a disk that takes no writes the session can be read.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSuchSession`]; [`Error::Locked`] where it is open for writing elsewhere;
+    /// [`Error::Corrupt`], [`Error::MissingSegment`], [`Error::WrongSession`] or [`Error::FutureFormat`] where
+    /// the log is not what it should be; [`Error::NotRegistered`], [`Error::PolicyMismatch`],
+    /// [`Error::NewerVersion`] or [`Error::Decode`] where the host's types do not fit it.
+    pub fn open_session(&self, session: Uuid, types: &SessionTypes) -> Result<Session> {
+        self.open_session_at(session, types, self.inner.options.level)
+    }
+
+    /// As [`open_session`](Store::open_session), at a level of its own.
+    ///
+    /// # Errors
+    ///
+    /// As [`open_session`](Store::open_session).
+    pub fn open_session_at(&self, session: Uuid, types: &SessionTypes, level: Level) -> Result<Session> {
+        let dir = self.existing(session)?;
+        let (lock, read_only) = lock_or_read_only(&self.inner, session)?;
+        let types = Some(types.clone());
+        open(&self.inner, &dir, OpenAs { types, level, lock, read_only })
+    }
+
+    /// Opens a session for reading, with the host's types; it may be open for writing elsewhere. What is
+    /// written later is not seen.
+    ///
+    /// # Errors
+    ///
+    /// As [`open_session`](Store::open_session), but never [`Error::Locked`].
+    pub fn open_read_only(&self, session: Uuid, types: &SessionTypes) -> Result<Session> {
+        let dir = self.existing(session)?;
+        let read_only = Some("it was opened for reading".to_owned());
+        let (types, level) = (Some(types.clone()), self.inner.options.level);
+        open(&self.inner, &dir, OpenAs { types, level, lock: None, read_only })
+    }
+
+    /// Opens a session without any types: it can be read, exported and forked, but not dispatched to.
+    ///
+    /// # Errors
+    ///
+    /// As [`open_read_only`](Store::open_read_only), but for the host's types.
+    pub fn open_untyped(&self, session: Uuid) -> Result<Session> {
+        let dir = self.existing(session)?;
+        let read_only = Some("it was opened without types".to_owned());
+        let level = self.inner.options.level;
+        open(&self.inner, &dir, OpenAs { types: None, level, lock: None, read_only })
+    }
+
+    fn existing(&self, session: Uuid) -> Result<PathBuf> {
+        let dir = self.session_dir(session);
+        match self.storage().entry(&dir).map_err(|error| Error::io("look up", &dir, error))? {
+            Some(entry) if entry.kind == EntryKind::Folder => Ok(dir),
+            Some(_) => Err(Error::NotASession { path: dir, reason: "it is no folder".to_owned() }),
+            None => Err(Error::NoSuchSession { session, path: self.inner.root.clone() }),
+        }
+    }
+
+    /// The ids of all sessions, in ascending order. Reads no log.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] where the folder cannot be read.
+    pub fn session_ids(&self) -> Result<Vec<Uuid>> {
+        let dir = layout::sessions_dir(&self.inner.root);
+        let entries = self.storage().list(&dir).map_err(|error| Error::io("list", &dir, error))?;
+        let folders = entries.iter().filter(|entry| entry.kind == EntryKind::Folder);
+        Ok(folders.filter_map(|entry| layout::session_of(Path::new(&entry.name))).collect())
+    }
+
+    /// What a session is, read from its log without any types.
+    ///
+    /// # Errors
+    ///
+    /// As [`open_untyped`](Store::open_untyped).
+    pub fn summary(&self, session: Uuid) -> Result<SessionSummary> {
+        let dir = self.existing(session)?;
+        let read = open_read(self.storage(), &dir, None)?;
+        let mut created_at_us = 0;
+        read.places().read(
+            self.storage(),
+            read.scan.opened_sequence,
+            read.scan.opened_sequence,
+            &mut |record| {
+                created_at_us = record.time_us;
+                Ok(())
+            },
+        )?;
+        Ok(SessionSummary {
+            session,
+            records: read.scan.next_sequence,
+            log_bytes: read.scan.used_bytes,
+            created_at_us,
+            tags: read.folded.projection.tags,
+            parent: read.scan.opened.parent,
+        })
+    }
+
+    /// What all sessions are. A session whose log cannot be read is named with the reason.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] where the folder cannot be read.
+    pub fn sessions(&self) -> Result<Vec<(Uuid, Result<SessionSummary>)>> {
+        Ok(self.session_ids()?.into_iter().map(|id| (id, self.summary(id))).collect())
+    }
+
+    /// The sessions that were forked from this one or begun for it, in ascending order.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] where the folder cannot be read; sessions whose logs cannot be read are passed over.
+    pub fn children(&self, session: Uuid) -> Result<Vec<Uuid>> {
+        let all = self.sessions()?.into_iter().filter_map(|(_, summary)| summary.ok());
+        let children = all.filter(|s| s.parent.is_some_and(|parent| parent.session() == session));
+        Ok(children.map(|summary| summary.session).collect())
+    }
+
+    /// A session and all that descend from it, each behind its own descendants: the order in which a tree of
+    /// sessions can be folded up, exported or deleted.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSuchSession`]; [`Error::Io`] where the folder cannot be read.
+    pub fn iter_sessions_bottom_up(
+        &self,
+        root: Uuid,
+    ) -> Result<impl Iterator<Item = SessionSummary> + use<>> {
+        self.existing(root)?;
+        let mut by_parent: BTreeMap<Option<Uuid>, Vec<SessionSummary>> = BTreeMap::new();
+        for summary in self.sessions()?.into_iter().filter_map(|(_, summary)| summary.ok()) {
+            let parent = summary.parent.map(|parent| parent.session()).filter(|_| summary.session != root);
+            let place = if summary.session == root { None } else { parent.or(Some(Uuid::nil())) };
+            by_parent.entry(place).or_default().push(summary);
+        }
+        // Top down first, each parent before its children; the reverse is bottom up. Taking a parent's list
+        // out of the map ends any circle that damaged logs might claim.
+        let mut order = by_parent.remove(&None).unwrap_or_default();
+        let mut next = 0;
+        while let Some(parent) = order.get(next).map(|summary| summary.session) {
+            order.extend(by_parent.remove(&Some(parent)).unwrap_or_default());
+            next += 1;
+        }
+        order.reverse();
+        Ok(order.into_iter())
+    }
+
+    /// Deletes a session with all its records. Forks of it are whole on their own and stay.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSuchSession`], [`Error::Locked`] where it is open for writing, [`Error::Io`].
+    pub fn delete(&self, session: Uuid) -> Result<()> {
+        let dir = self.existing(session)?;
+        let (lock, read_only) = lock_or_read_only(&self.inner, session)?;
+        if let Some(reason) = read_only {
+            return Err(Error::ReadOnly { session, reason });
+        }
+        // Renamed first, so that a crash in between never leaves a session of which only a part is there.
+        let dying = layout::dying_session_dir(&self.inner.root, session);
+        let sessions = layout::sessions_dir(&self.inner.root);
+        let io = |op| move |error| Error::io(op, &dir, error);
+        if self.storage().entry(&dying).is_ok_and(|entry| entry.is_some()) {
+            self.storage().remove_dir_all(&dying).map_err(|error| Error::io("delete", &dying, error))?;
+        }
+        self.storage().rename(&self.session_dir(session), &dying).map_err(io("delete"))?;
+        self.storage().sync_dir(&sessions).map_err(|error| Error::io("sync", &sessions, error))?;
+        drop(lock);
+        self.storage().remove_dir_all(&dying).map_err(|error| Error::io("delete", &dying, error))
+    }
+}

@@ -1,0 +1,93 @@
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use uuid::Uuid;
+
+use crate::clock::{Clock, SystemClock};
+use crate::log::SegmentSizes;
+use crate::log::storage::{FileStorage, Storage};
+
+/// When a record is durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Level {
+    /// A record survives a kill of the process as soon as the call returns. A power cut loses what was not
+    /// yet synced in the background: about a second, or 4 MiB.
+    Process,
+    /// As `Process`, and what an agent could not repeat is durable when the call returns: snapshots,
+    /// rollbacks and imports, and of the kinds to come tools begun and ended, inputs, answers, turns, adapter
+    /// states and settlements.
+    #[default]
+    Boundary,
+    /// Every record is durable when the call returns.
+    Every,
+}
+
+/// Who syncs what no call waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum BackgroundSync {
+    /// One thread of the store's, started when it is first needed.
+    #[default]
+    Thread,
+    /// The call that finds 4 MiB, or a second by the session's clock, unsynced. With it, one thread's calls
+    /// give the same bytes each time.
+    Inline,
+}
+
+/// How a store works.
+#[derive(Clone, Debug)]
+pub struct StoreOptions {
+    /// The file system.
+    pub storage: Arc<dyn Storage>,
+    /// Where sessions take the time from.
+    pub clock: Arc<dyn Clock>,
+    /// What session ids and seeds are drawn from; the system's entropy where nothing is said.
+    pub seed: Option<u64>,
+    /// The level of sessions that do not say their own.
+    pub level: Level,
+    /// How large segments are.
+    pub segments: SegmentSizes,
+    /// Payloads over this many bytes go into the object folder.
+    pub object_bytes_min: u64,
+    /// Who syncs what no call waits for.
+    pub background: BackgroundSync,
+}
+
+impl Default for StoreOptions {
+    /// Plain files, the system's clock and entropy, [`Level::Boundary`], objects over 64 KiB, a background
+    /// thread.
+    fn default() -> Self {
+        StoreOptions {
+            storage: Arc::new(FileStorage::new()),
+            clock: Arc::new(SystemClock),
+            seed: None,
+            level: Level::default(),
+            segments: SegmentSizes::default(),
+            object_bytes_min: 64 << 10,
+            background: BackgroundSync::default(),
+        }
+    }
+}
+
+/// What a new session is to be.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SessionOptions {
+    /// Its id; drawn where nothing is said.
+    pub id: Option<Uuid>,
+    /// Its seed; drawn where nothing is said.
+    pub seed: Option<u64>,
+    /// Its tags.
+    pub tags: BTreeMap<String, String>,
+    /// The session on whose behalf it is begun.
+    pub parent: Option<Uuid>,
+    /// Its level; the store's where nothing is said.
+    pub level: Option<Level>,
+}
+
+impl SessionOptions {
+    /// Adds a tag.
+    #[must_use]
+    pub fn tag(mut self, key: impl Into<String>, value: impl Into<String>) -> SessionOptions {
+        self.tags.insert(key.into(), value.into());
+        self
+    }
+}

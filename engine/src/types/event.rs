@@ -1,0 +1,97 @@
+use std::any::Any;
+use std::sync::Arc;
+
+use foldlog_codec::body::Payload;
+use foldlog_codec::msgpack::{self, Value};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::Slice;
+use crate::error::{Error, Result};
+
+/// Something that happened, as the host records it.
+///
+/// `NAME` is the host's own stable name, such as `"plan.step_added"`; it is written into logs and must never
+/// be used for another event. `VERSION` is raised when the fields change in a way that serde cannot read;
+/// [`upcast`](Event::upcast) then brings older recordings up to date. Stored bytes are never changed by it.
+///
+/// The type must read back from what it writes: a field that serde skips is lost when a session is opened
+/// again.
+pub trait Event: Serialize + DeserializeOwned + Send + Sync + 'static {
+    /// The event's name in logs.
+    const NAME: &'static str;
+    /// The version that [`Serialize`] writes; 1 or more.
+    const VERSION: u32 = 1;
+
+    /// Brings a value recorded at `version`, which is below `VERSION`, to the present form.
+    ///
+    /// # Errors
+    ///
+    /// Where there is no way; the default has none.
+    fn upcast(version: u32, value: Value) -> Result<Value, UpcastError> {
+        let _ = value;
+        Err(UpcastError::new(format!("there is no way from version {version} to {}", Self::VERSION)))
+    }
+}
+
+/// Why an older recording could not be brought up to date.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{reason}")]
+pub struct UpcastError {
+    reason: String,
+}
+
+impl UpcastError {
+    /// An error with a reason.
+    pub fn new(reason: impl Into<String>) -> UpcastError {
+        UpcastError { reason: reason.into() }
+    }
+}
+
+/// What a value's type says about its recordings.
+struct Versioned {
+    name: &'static str,
+    version: u32,
+    upcast: fn(u32, Value) -> Result<Value, UpcastError>,
+}
+
+/// The one path from recorded bytes to a host's value: session, replay and audit all take it.
+fn decode<T: DeserializeOwned>(kind: &Versioned, version: u32, sequence: u64, bytes: &[u8]) -> Result<T> {
+    let bad = |reason: String| Error::Decode { name: kind.name.to_owned(), sequence, reason };
+    if version > kind.version {
+        let (name, stored, supported) = (kind.name.to_owned(), version, kind.version);
+        return Err(Error::NewerVersion { name, stored, supported });
+    }
+    if version == kind.version {
+        return msgpack::from_slice(bytes).map_err(|error| bad(error.to_string()));
+    }
+    let value = Value::decode(bytes).map_err(|error| bad(error.to_string()))?;
+    let value = (kind.upcast)(version, value)
+        .map_err(|error| bad(format!("upcasting from version {version}: {error}")))?;
+    msgpack::from_slice(&value.encode()).map_err(|error| bad(format!("after upcasting: {error}")))
+}
+
+/// An event from its recording.
+pub(crate) fn decode_event<E: Event>(version: u32, sequence: u64, bytes: &[u8]) -> Result<E> {
+    let kind = Versioned { name: E::NAME, version: E::VERSION, upcast: E::upcast };
+    decode(&kind, version, sequence, bytes)
+}
+
+/// An item of a slice whose items are no events.
+pub(crate) fn decode_item<S: Slice>(version: u32, sequence: u64, bytes: &[u8]) -> Result<S::Item> {
+    let kind = Versioned { name: S::NAME, version: S::ITEM_VERSION, upcast: S::upcast_item };
+    decode(&kind, version, sequence, bytes)
+}
+
+/// A host's value as it is recorded.
+pub(crate) fn encode<T: Serialize>(name: &str, value: &T) -> Result<Vec<u8>> {
+    let bad = |reason: String| Error::Encode { name: name.to_owned(), reason };
+    let bytes = msgpack::to_vec(value).map_err(|error| bad(error.to_string()))?;
+    if Payload::new(&bytes).object().is_some() {
+        return Err(bad("extension type 1 is kept for references to objects".to_owned()));
+    }
+    Ok(bytes)
+}
+
+/// A host's value of any type.
+pub(crate) type AnyValue = Arc<dyn Any + Send + Sync>;

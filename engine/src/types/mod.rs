@@ -1,0 +1,22 @@
+//! What a host declares: events, slices, policies, reducers.
+//!
+//! | module | holds |
+//! |---|---|
+//! | `event` | [`Event`], and the one path by which a recorded value becomes a host's |
+//! | `slice` | [`Slice`], policies and their defaults |
+//! | `reducer` | [`SliceOp`], views, and how an operation becomes an effect |
+//! | `registry` | [`SessionTypes`] |
+
+mod event;
+mod reducer;
+mod registry;
+mod slice;
+
+pub use event::{Event, UpcastError};
+pub use reducer::{Clear, Item, ReducerContext, SliceOp, View};
+pub use registry::{SessionTypes, SessionTypesBuilder};
+pub use slice::{Of, Slice, default_policy};
+
+pub(crate) use event::{AnyValue, decode_event, decode_item, encode};
+pub(crate) use reducer::{NewItem, NewItems, Resolved, new_items, resolve_op};
+pub(crate) use registry::{ReduceCall, ReduceError};

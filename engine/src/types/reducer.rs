@@ -1,0 +1,353 @@
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::Deref;
+use std::sync::Arc;
+
+use foldlog_codec::body::{ItemId, Removed};
+use serde::Serialize;
+
+use super::{AnyValue, Event, Slice, encode};
+use crate::error::{Error, Result};
+use crate::fold::rows::{Row, Rows};
+use crate::generator::Generator;
+
+/// The items of a slice as they were at one moment. The writer goes on; a view does not change.
+pub struct View<T> {
+    rows: Rows,
+    len: u64,
+    of: PhantomData<fn() -> T>,
+}
+
+impl<T> Clone for View<T> {
+    fn clone(&self) -> Self {
+        View { rows: self.rows.clone(), len: self.len, of: PhantomData }
+    }
+}
+
+impl<T> fmt::Debug for View<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("View").field("len", &self.len).finish()
+    }
+}
+
+impl<T: Send + Sync + 'static> View<T> {
+    /// A view of rows whose values are known to be of type `T`.
+    pub(crate) fn new(rows: Rows) -> View<T> {
+        let len = rows.len() as u64;
+        View { rows, len, of: PhantomData }
+    }
+
+    /// The view that a LOG slice's reducer gets: its length and its last items.
+    pub(crate) fn tail(rows: Rows, len: u64) -> View<T> {
+        View { rows, len, of: PhantomData }
+    }
+
+    /// How many items the slice has. In the reducer of a LOG slice these are more than
+    /// [`iter`](View::iter) yields.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Whether the slice has no items.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The items in order.
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = &T> {
+        self.rows.iter().filter_map(typed)
+    }
+
+    /// The items in order, each as a handle that outlives the view and can be given back in
+    /// [`SliceOp::Replace`].
+    pub fn items(&self) -> impl DoubleEndedIterator<Item = Item<T>> {
+        self.rows.iter().filter_map(handle)
+    }
+
+    /// The last item.
+    pub fn latest(&self) -> Option<&T> {
+        self.rows.last().and_then(typed)
+    }
+
+    /// The item at a place, counted from 0. Takes time in proportion to the place.
+    pub fn get(&self, place: usize) -> Option<&T> {
+        self.iter().nth(place)
+    }
+}
+
+fn typed<T: 'static>(row: &Row) -> Option<&T> {
+    row.typed.as_ref()?.downcast_ref()
+}
+
+fn handle<T: Send + Sync + 'static>(row: &Row) -> Option<Item<T>> {
+    let value = Arc::clone(row.typed.as_ref()?).downcast().ok()?;
+    Some(Item { id: Some(row.id), value })
+}
+
+/// An item of a slice: one that is there, or a new one made with [`From`].
+pub struct Item<T> {
+    id: Option<ItemId>,
+    value: Arc<T>,
+}
+
+impl<T> Item<T> {
+    /// Where the item was inserted: the record's sequence number, and the item's place among those that the
+    /// record inserted. `None` for a new one.
+    pub fn position(&self) -> Option<(u64, u32)> {
+        self.id.map(|id| (id.sequence, id.ordinal))
+    }
+}
+
+impl<T> Clone for Item<T> {
+    fn clone(&self) -> Self {
+        Item { id: self.id, value: Arc::clone(&self.value) }
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for Item<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.value.fmt(f)
+    }
+}
+
+impl<T> Deref for Item<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.value
+    }
+}
+
+impl<T> From<T> for Item<T> {
+    fn from(value: T) -> Item<T> {
+        Item { id: None, value: Arc::new(value) }
+    }
+}
+
+/// What a reducer wants done to its slice.
+pub enum SliceOp<T> {
+    /// One more item.
+    Append(T),
+    /// More items; none leaves the slice as it is.
+    Extend(Vec<T>),
+    /// These items and no others, in this order. Items that stand at the head or the tail as they stood
+    /// before are kept, whether they are the view's own handles or equal when recorded; only what is between
+    /// is written.
+    Replace(Vec<Item<T>>),
+    /// Fewer items.
+    Clear(Clear<T>),
+}
+
+impl<T> SliceOp<T> {
+    /// Leaves the slice as it is.
+    pub fn nothing() -> SliceOp<T> {
+        SliceOp::Extend(Vec::new())
+    }
+}
+
+impl<T> fmt::Debug for SliceOp<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            SliceOp::Append(_) => "Append",
+            SliceOp::Extend(_) => "Extend",
+            SliceOp::Replace(_) => "Replace",
+            SliceOp::Clear(_) => "Clear",
+        })
+    }
+}
+
+/// Which items to take out.
+pub enum Clear<T> {
+    /// All.
+    All,
+    /// Those for which the predicate holds. It is asked once, when the event is dispatched; the log holds its
+    /// answers.
+    Where(Box<dyn Fn(&T) -> bool>),
+}
+
+/// What a reducer may know beside its slice and the event.
+#[derive(Debug)]
+pub struct ReducerContext {
+    pub(crate) seed: u64,
+    pub(crate) sequence: u64,
+    pub(crate) time_us: i64,
+}
+
+impl ReducerContext {
+    /// The record's time, in microseconds since 1970-01-01 UTC.
+    pub fn time_us(&self) -> i64 {
+        self.time_us
+    }
+
+    /// The sequence number that the record will have.
+    pub fn sequence(&self) -> u64 {
+        self.sequence
+    }
+
+    /// A generator that depends on the session's seed and the record's sequence number alone, so that a
+    /// replay draws the same numbers.
+    pub fn generator(&self) -> Generator {
+        Generator::for_record(self.seed, self.sequence)
+    }
+}
+
+/// An item that is about to be inserted.
+#[derive(Clone)]
+pub(crate) struct NewItem {
+    pub(crate) bytes: Arc<[u8]>,
+    pub(crate) typed: Option<AnyValue>,
+}
+
+/// The items that an effect adds, before they have names.
+#[derive(Clone)]
+pub(crate) enum NewItems {
+    Event,
+    Items { items: Vec<NewItem>, version: u32 },
+}
+
+/// What an event does to one slice: resolved against the present items, nothing changed yet.
+#[derive(Clone)]
+pub(crate) struct Resolved {
+    pub(crate) removed: Removed,
+    pub(crate) added: NewItems,
+    pub(crate) before: Option<ItemId>,
+}
+
+impl Resolved {
+    pub(crate) fn append() -> Resolved {
+        Resolved { removed: Removed::None, added: NewItems::Event, before: None }
+    }
+
+    pub(crate) fn replace() -> Resolved {
+        Resolved { removed: Removed::All, ..Resolved::append() }
+    }
+
+    pub(crate) fn items(items: Vec<NewItem>, version: u32) -> Resolved {
+        Resolved { removed: Removed::None, added: NewItems::Items { items, version }, before: None }
+    }
+
+    /// Whether it leaves the slice as it is.
+    pub(crate) fn is_nothing(&self) -> bool {
+        self.removed == Removed::None
+            && matches!(&self.added, NewItems::Items { items, .. } if items.is_empty())
+    }
+}
+
+/// Resolves what a reducer wants against the slice's present items.
+pub(crate) fn resolve_op<S: Slice>(rows: &Rows, op: SliceOp<S::Item>, version: u32) -> Result<Resolved> {
+    let none = |removed: Removed| Resolved {
+        removed,
+        added: NewItems::Items { items: Vec::new(), version },
+        before: None,
+    };
+    Ok(match op {
+        SliceOp::Append(item) => Resolved::items(vec![new_item::<S>(Arc::new(item))?], version),
+        SliceOp::Extend(items) => {
+            let items: Result<Vec<NewItem>> =
+                items.into_iter().map(|item| new_item::<S>(Arc::new(item))).collect();
+            Resolved::items(items?, version)
+        }
+        SliceOp::Clear(Clear::All) if rows.is_empty() => none(Removed::None),
+        SliceOp::Clear(Clear::All) => none(Removed::All),
+        SliceOp::Clear(Clear::Where(predicate)) => {
+            let ids: Vec<ItemId> = rows
+                .iter()
+                .filter(|row| typed::<S::Item>(row).is_some_and(&predicate))
+                .map(|row| row.id)
+                .collect();
+            none(if ids.is_empty() { Removed::None } else { Removed::Items(ids) })
+        }
+        SliceOp::Replace(items) => replace::<S>(rows, items, version)?,
+    })
+}
+
+fn new_item<S: Slice>(value: Arc<S::Item>) -> Result<NewItem> {
+    let bytes = encode(S::NAME, value.as_ref())?;
+    Ok(NewItem { bytes: Arc::from(bytes), typed: Some(value) })
+}
+
+/// Keeps the common head and tail, so that a change of one item in a long slice is a short record.
+fn replace<S: Slice>(rows: &Rows, wanted: Vec<Item<S::Item>>, version: u32) -> Result<Resolved> {
+    let mut encoded: Vec<Option<NewItem>> = vec![None; wanted.len()];
+    let mut same = |place: usize, row: &Row| -> Result<bool> {
+        let (Some(item), Some(slot)) = (wanted.get(place), encoded.get_mut(place)) else { return Ok(false) };
+        if item.id == Some(row.id) {
+            return Ok(true);
+        }
+        if slot.is_none() {
+            *slot = Some(new_item::<S>(Arc::clone(&item.value))?);
+        }
+        Ok(row.version == version && slot.as_ref().is_some_and(|slot| slot.bytes == row.bytes))
+    };
+    let (old_len, new_len) = (rows.len(), wanted.len());
+    let mut head = 0;
+    for row in rows.iter().take(new_len) {
+        if !same(head, row)? {
+            break;
+        }
+        head += 1;
+    }
+    let mut tail = 0;
+    let mut anchor = None;
+    for row in rows.iter().rev().take((old_len - head).min(new_len - head)) {
+        if !same(new_len - 1 - tail, row)? {
+            break;
+        }
+        tail += 1;
+        anchor = Some(row.id);
+    }
+    let removed: Vec<ItemId> = rows.iter().skip(head).take(old_len - head - tail).map(|row| row.id).collect();
+    let mut items = Vec::new();
+    let between = wanted.into_iter().zip(encoded).skip(head).take(new_len - head - tail);
+    for (item, encoded) in between {
+        items.push(match encoded {
+            Some(encoded) => encoded,
+            None => new_item::<S>(item.value)?,
+        });
+    }
+    let removed = match removed.len() {
+        0 => Removed::None,
+        len if len == old_len => Removed::All,
+        _ => Removed::Items(removed),
+    };
+    let before = anchor.filter(|_| !items.is_empty());
+    Ok(Resolved { removed, added: NewItems::Items { items, version }, before })
+}
+
+/// Resolves `upsert_by`: items of an equal key go, the event comes last.
+pub(crate) fn resolve_upsert<E: Event, K: PartialEq>(
+    rows: &Rows,
+    event: &E,
+    key: &(dyn Fn(&E) -> K + Send + Sync),
+) -> Resolved {
+    let wanted = key(event);
+    let ids: Vec<ItemId> = rows
+        .iter()
+        .filter(|row| typed::<E>(row).is_some_and(|item| key(item) == wanted))
+        .map(|row| row.id)
+        .collect();
+    let removed = if ids.is_empty() { Removed::None } else { Removed::Items(ids) };
+    Resolved { removed, ..Resolved::append() }
+}
+
+/// A typed event behind an erased pointer.
+pub(crate) fn downcast<E: Event>(event: &AnyValue) -> Result<&E> {
+    event.downcast_ref().ok_or_else(|| Error::NoSuchSlice {
+        slice: E::NAME.to_owned(),
+        reason: "two Rust types claim this event's name",
+    })
+}
+
+/// Items of any serializable type as they are inserted by a seed.
+pub(crate) fn new_items<T: Serialize + Send + Sync + 'static>(
+    name: &str,
+    items: Vec<T>,
+) -> Result<Vec<NewItem>> {
+    items
+        .into_iter()
+        .map(|item| {
+            let bytes = encode(name, &item)?;
+            Ok(NewItem { bytes: Arc::from(bytes), typed: Some(Arc::new(item)) })
+        })
+        .collect()
+}
