@@ -110,7 +110,12 @@ impl SegmentHeader {
         if damaged {
             return Err(Error::Checksum { expected, found });
         }
-        let _header_len: [u8; 2] = fields.take();
+        if version == 0 {
+            return Err(Error::Malformed { offset: 8, reason: "there is no format version 0" });
+        }
+        if usize::from(u16::from_le_bytes(fields.take())) != HEADER_LEN {
+            return Err(Error::Malformed { offset: 10, reason: "a header of version 1 has 84 bytes" });
+        }
         let ordinal = u32::from_le_bytes(fields.take());
         let session = Uuid::from_bytes(fields.take());
         let first_sequence = u64::from_le_bytes(fields.take());

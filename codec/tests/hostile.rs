@@ -679,10 +679,12 @@ fn no_nesting_overflows_the_stack() {
 #[test]
 fn the_measure_sees_a_peak_that_is_gone_again() {
     let _alone = alone();
+    // The harness's own thread takes and gives back a little at any time.
+    let about = |found: usize, wanted: usize| found.abs_diff(wanted) < 16 << 10;
     for _ in 0..3 {
-        assert_eq!(excess(1 << 20, || take(vec![0_u8; 1 << 20])), 0);
-        assert_eq!(excess(1 << 20, || take(vec![0_u8; (1 << 20) + 5])), 5);
+        assert!(about(excess(1 << 20, || take(vec![0_u8; 1 << 20])), 0));
+        assert!(about(excess(1 << 20, || take(vec![0_u8; (1 << 20) + (64 << 10)])), 64 << 10));
         let twice = || take((vec![0_u8; 1 << 20], Vec::<u8>::with_capacity(1 << 19)));
-        assert_eq!(excess(1 << 20, twice), 1 << 19);
+        assert!(about(excess(1 << 20, twice), 1 << 19));
     }
 }

@@ -1,7 +1,7 @@
 //! What stands in the body of each kind.
 //!
 //! A body is one MessagePack map with short field names, which a reader without this crate can still show.
-//! A field `v` names the body's version; where it is missing the version is 1. Fields that a reader does not
+//! A field `v`, the first where it stands, names the body's version; where it is missing the version is 1. Fields that a reader does not
 //! know are passed over, so that a later version may add some without a new version number.
 //!
 //! | kind | fields |

@@ -2,7 +2,9 @@
 //!
 //! Bytes that come from disk are never handed to a typed decoder before [`scan`] has walked them: it bounds
 //! depth, item count and declared lengths without recursion and without allocating, so that a hostile file
-//! can neither overflow the stack nor ask for memory that it does not fill.
+//! can neither nest without end nor ask for memory that it does not fill. What it cannot bound is a host's
+//! type that contains itself without a field or element in between (`struct W(Option<Box<W>>)`): a decoder
+//! goes round in it without reading a byte.
 
 mod json;
 mod read;
@@ -23,11 +25,11 @@ use crate::Error;
 ///
 /// # Errors
 ///
-/// [`Error::Value`] where the type's `Serialize` fails, [`Error::Limit`] or [`Error::Malformed`] where what
-/// it wrote would be refused on reading: it is better told now than when the log is opened again.
+/// [`Error::Value`] where the type's `Serialize` fails, [`Error::Limit`] where it is over
+/// [`Limits::of_payload`]: it is better told now than when the log is opened again.
 pub fn to_vec<T: Serialize + ?Sized>(value: &T) -> Result<Vec<u8>, Error> {
     let bytes = rmp_serde::to_vec_named(value).map_err(|error| Error::Value(error.to_string()))?;
-    check(&bytes)?;
+    check_within(&bytes, Limits::of_payload())?;
     Ok(bytes)
 }
 
@@ -47,7 +49,11 @@ pub fn from_slice<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Error> {
 ///
 /// As [`scan`]; [`Error::Malformed`] where bytes follow the value.
 pub fn check(bytes: &[u8]) -> Result<(), Error> {
-    let end = scan(bytes, Limits::default())?;
+    check_within(bytes, Limits::default())
+}
+
+fn check_within(bytes: &[u8], limits: Limits) -> Result<(), Error> {
+    let end = scan(bytes, limits)?;
     if end == bytes.len() {
         Ok(())
     } else {

@@ -20,6 +20,14 @@ impl Default for Limits {
     }
 }
 
+impl Limits {
+    /// The limits of a value that a host hands in: 112 levels and 2,097,152 values, less than a reader allows,
+    /// so that the record around it stays within the reader's limits too.
+    pub fn of_payload() -> Limits {
+        Limits { depth_max: 112, items_max: 1 << 21 }
+    }
+}
+
 const DEPTH_MAX: usize = 128;
 
 /// One value's head: a scalar, or the length of an array or map whose values follow.
@@ -31,7 +39,7 @@ pub enum Token<'a> {
     Bool(bool),
     /// An integer of 0 or more.
     Unsigned(u64),
-    /// An integer below 0, or one written as signed.
+    /// An integer below 0.
     Signed(i64),
     /// A number of 32 bits.
     F32(f32),
@@ -117,10 +125,10 @@ impl<'a> Reader<'a> {
             Marker::U16 => Token::Unsigned(u64::from(u16::from_be_bytes(self.fixed()?))),
             Marker::U32 => Token::Unsigned(u64::from(u32::from_be_bytes(self.fixed()?))),
             Marker::U64 => Token::Unsigned(u64::from_be_bytes(self.fixed()?)),
-            Marker::I8 => Token::Signed(i64::from(i8::from_be_bytes(self.fixed()?))),
-            Marker::I16 => Token::Signed(i64::from(i16::from_be_bytes(self.fixed()?))),
-            Marker::I32 => Token::Signed(i64::from(i32::from_be_bytes(self.fixed()?))),
-            Marker::I64 => Token::Signed(i64::from_be_bytes(self.fixed()?)),
+            Marker::I8 => integer(i64::from(i8::from_be_bytes(self.fixed()?))),
+            Marker::I16 => integer(i64::from(i16::from_be_bytes(self.fixed()?))),
+            Marker::I32 => integer(i64::from(i32::from_be_bytes(self.fixed()?))),
+            Marker::I64 => integer(i64::from_be_bytes(self.fixed()?)),
             Marker::F32 => Token::F32(f32::from_be_bytes(self.fixed()?)),
             Marker::F64 => Token::F64(f64::from_be_bytes(self.fixed()?)),
             Marker::FixStr(len) => Token::Str(self.take(u64::from(len))?),
@@ -284,6 +292,11 @@ impl<'a> Reader<'a> {
     fn unexpected(&self, reason: &'static str) -> Error {
         Error::Malformed { offset: self.offset, reason }
     }
+}
+
+/// An integer that was written as signed is the same integer.
+fn integer<'a>(value: i64) -> Token<'a> {
+    u64::try_from(value).map_or(Token::Signed(value), Token::Unsigned)
 }
 
 /// Walks one value without recursion or allocation and returns its length in bytes.
