@@ -1,4 +1,5 @@
 //! What the tests of several crates share: a host's types, and oracles that share no code with the engine.
 
+pub mod child;
 pub mod host;
 pub mod model;

@@ -1,1 +1,212 @@
-//! To be written.
+//! What a host may meet that is no damage of the log: other processes, disks that take no writes, folders that
+//! are no sessions. Each has an error of its own, and nothing is lost.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use foldlog::{Error, Level, Store, StoreOptions};
+use foldlog_tests::child;
+use foldlog_tests::host::{Noted, Notes, Plan, StepAdded, types};
+use uuid::Uuid;
+
+fn step(title: &str) -> StepAdded {
+    StepAdded { title: title.to_owned(), part: 1 }
+}
+
+fn store_at(path: &Path, level: Level) -> Store {
+    Store::open_with(path, StoreOptions { level, ..StoreOptions::default() }).unwrap()
+}
+
+/// The child's part: opens the session, says so, and waits for its end.
+#[test]
+fn part_of_a_child_that_holds_a_session() {
+    let Some(argument) = child::argument() else { return };
+    let (path, id) = argument.split_once(' ').unwrap();
+    let store = store_at(Path::new(path), Level::Process);
+    let session = store.open_session(id.parse().unwrap(), &types()).unwrap();
+    session.dispatch(step("from the child")).unwrap();
+    child::tell("holding", session.position().unwrap());
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line).unwrap();
+}
+
+#[test]
+fn a_session_that_another_process_writes_is_locked_and_says_by_whom() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = store_at(folder.path(), Level::Process);
+    let session = store.create(&types()).unwrap();
+    session.dispatch(step("from the parent")).unwrap();
+    let id = session.id();
+    session.close().unwrap();
+
+    let argument = format!("{} {id}", folder.path().display());
+    let mut process = child::start("bad_input::part_of_a_child_that_holds_a_session", &argument);
+    let position: u64 = process.hear("holding").unwrap().parse().unwrap();
+
+    match store.open_session(id, &types()) {
+        Err(Error::Locked { session, holder }) => {
+            assert_eq!(session, id);
+            assert_eq!(holder.pid, Some(process.id()));
+            assert!(holder.host.is_some() && holder.since.is_some());
+        }
+        other => panic!("{other:?}"),
+    }
+    assert!(matches!(store.delete(id), Err(Error::Locked { .. })));
+    // Readers need no lock, and see what the writer has written.
+    let reader = store.open_read_only(id, &types()).unwrap();
+    assert_eq!(reader.position(), Some(position));
+    assert_eq!(reader.view::<Plan>().unwrap().len(), 2);
+    assert!(matches!(reader.dispatch(step("no")), Err(Error::ReadOnly { .. })));
+    // Other sessions of the store are nobody's.
+    store.create(&types()).unwrap().dispatch(step("elsewhere")).unwrap();
+
+    // A killed holder holds nothing, and what it wrote is there.
+    process.kill();
+    let session = store.open_session(id, &types()).unwrap();
+    assert_eq!(session.view::<Plan>().unwrap().len(), 2);
+    assert!(!session.recovery().closed);
+}
+
+/// The child's part: writes without end, and says what was acknowledged.
+#[test]
+fn part_of_a_child_that_writes_until_it_is_killed() {
+    let Some(argument) = child::argument() else { return };
+    let mut words = argument.split(' ');
+    let path = words.next().unwrap();
+    let level = match words.next().unwrap() {
+        "process" => Level::Process,
+        "boundary" => Level::Boundary,
+        _ => Level::Every,
+    };
+    let store = store_at(Path::new(path), level);
+    let session = store.create(&types()).unwrap();
+    child::tell("session", session.id());
+    for number in 0_u64.. {
+        session.dispatch(Noted { text: format!("note {number}") }).unwrap();
+        child::tell("kept", number);
+    }
+}
+
+#[test]
+fn a_process_killed_while_it_writes_loses_nothing_that_was_acknowledged_at_any_level() {
+    for (level, notes) in [("process", 700), ("boundary", 300), ("every", 40)] {
+        let folder = tempfile::tempdir().unwrap();
+        let argument = format!("{} {level}", folder.path().display());
+        let mut process =
+            child::start("bad_input::part_of_a_child_that_writes_until_it_is_killed", &argument);
+        let id: Uuid = process.hear("session").unwrap().parse().unwrap();
+        let mut kept = 0;
+        while kept < notes {
+            kept = process.hear("kept").unwrap().parse().unwrap();
+        }
+        process.kill();
+        while let Some(number) = process.hear("kept") {
+            kept = number.parse().unwrap();
+        }
+
+        let store = store_at(folder.path(), Level::Boundary);
+        let session = store.open_session(id, &types()).unwrap();
+        let log = session.log::<Notes>().unwrap();
+        assert!(log.len() > kept, "{level}: {} of {kept}", log.len());
+        for (number, note) in log.iter().enumerate() {
+            assert_eq!(note.unwrap().text, format!("note {number}"), "{level}");
+        }
+        session.dispatch(Noted { text: "and on".to_owned() }).unwrap();
+        let len = session.log::<Notes>().unwrap().len();
+        session.close().unwrap();
+        let again = store.open_session(id, &types()).unwrap();
+        assert_eq!(again.log::<Notes>().unwrap().len(), len);
+        assert!(again.recovery().closed);
+    }
+}
+
+/// The child's part: a process without rights opens a store that it can read and not write.
+#[test]
+fn part_of_a_child_without_rights() {
+    let Some(argument) = child::argument() else { return };
+    let (path, id) = argument.split_once(' ').unwrap();
+    if nix::unistd::geteuid().is_root() {
+        nix::unistd::setgid(nix::unistd::Gid::from_raw(65_534)).unwrap();
+        nix::unistd::setuid(nix::unistd::Uid::from_raw(65_534)).unwrap();
+    }
+    let store = Store::open(path).unwrap();
+    let session = store.open_session(id.parse().unwrap(), &types()).unwrap();
+    assert_eq!(session.view::<Plan>().unwrap().len(), 1);
+    match session.dispatch(step("no")) {
+        Err(Error::ReadOnly { reason, .. }) => assert!(reason.contains("writers.lock"), "{reason}"),
+        other => panic!("{other:?}"),
+    }
+    assert!(matches!(store.create(&types()), Err(Error::ReadOnly { .. })));
+    child::tell("done", session.view::<Plan>().unwrap().len());
+}
+
+#[test]
+fn a_folder_that_takes_no_writes_can_be_read_and_says_so_at_the_first_append() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = store_at(folder.path(), Level::Process);
+    let session = store.create(&types()).unwrap();
+    session.dispatch(step("one")).unwrap();
+    let id = session.id();
+    session.close().unwrap();
+    let dirs = [folder.path().to_owned(), folder.path().join("sessions"), store.session_dir(id)];
+    for dir in &dirs {
+        fs::set_permissions(dir, fs::Permissions::from_mode(0o555)).unwrap();
+    }
+
+    let argument = format!("{} {id}", folder.path().display());
+    let mut process = child::start("bad_input::part_of_a_child_without_rights", &argument);
+    let done = process.hear("done");
+    assert!(process.passed());
+    assert_eq!(done.as_deref(), Some("1"));
+
+    for dir in &dirs {
+        fs::set_permissions(dir, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+}
+
+#[test]
+fn what_is_no_session_is_called_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = store_at(folder.path(), Level::Process);
+    let id = Uuid::from_u128(7);
+    assert!(matches!(store.open_session(id, &types()), Err(Error::NoSuchSession { session, .. }) if session == id));
+
+    fs::create_dir(store.session_dir(id)).unwrap();
+    let reason = |error: Error| match error {
+        Error::NotASession { path, reason } => {
+            assert_eq!(path, store.session_dir(id));
+            reason
+        }
+        other => panic!("{other}"),
+    };
+    let open = || store.open_session(id, &types()).unwrap_err();
+    assert!(reason(open()).contains("no segments"));
+
+    fs::write(store.session_dir(id).join("0000000000.seg"), b"").unwrap();
+    assert!(reason(open()).contains("sound header"));
+
+    fs::write(store.session_dir(id).join("0000000000.seg"), b"GIF89a, and then some more bytes").unwrap();
+    assert!(reason(open()).contains("sound header"));
+
+    fs::remove_dir_all(store.session_dir(id)).unwrap();
+    fs::write(store.session_dir(id), b"").unwrap();
+    assert!(reason(open()).contains("no folder"));
+    assert!(store.session_ids().unwrap().is_empty());
+}
+
+#[test]
+fn links_in_a_session_are_never_followed() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = store_at(folder.path(), Level::Process);
+    let session = store.create(&types()).unwrap();
+    session.dispatch(step("one")).unwrap();
+    let (id, dir) = (session.id(), session.dir().to_owned());
+    session.close().unwrap();
+    let segment = dir.join("0000000000.seg");
+    let outside = folder.path().join("outside");
+    fs::rename(&segment, &outside).unwrap();
+    std::os::unix::fs::symlink(&outside, &segment).unwrap();
+    let error = store.open_session(id, &types()).unwrap_err();
+    assert!(matches!(&error, Error::NotASession { reason, .. } if reason.contains("no regular file")), "{error}");
+}

@@ -1,0 +1,94 @@
+//! Tests that need a second process run this same test binary again, one test of it alone.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+const PART: &str = "FOLDLOG_TEST_CHILD";
+
+/// The argument that the parent handed to this process, where it is a child: `None` in an ordinary run, in
+/// which the child's part of a test does nothing.
+pub fn argument() -> Option<String> {
+    std::env::var(PART).ok()
+}
+
+/// A child process that runs one test of this binary.
+pub struct Started {
+    process: Child,
+    output: BufReader<ChildStdout>,
+}
+
+/// Starts the test `name` (its whole path, such as `bad_input::part_of_the_child`) in a child process with an
+/// argument.
+///
+/// # Panics
+///
+/// Where the system starts no process.
+pub fn start(name: &str, argument: &str) -> Started {
+    let this = std::env::current_exe().expect("a test knows its binary");
+    let mut process = Command::new(this)
+        .args(["--exact", name, "--nocapture", "--test-threads=1"])
+        .env(PART, argument)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("a process starts");
+    let output = BufReader::new(process.stdout.take().expect("the child's output is piped"));
+    Started { process, output }
+}
+
+/// Says something to the parent, on a line of its own.
+pub fn tell(word: &str, value: impl std::fmt::Display) {
+    println!("\n@{word} {value}");
+}
+
+impl Started {
+    /// The child's process id.
+    pub fn id(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// Waits until the child says `word`, and returns what it said with it; `None` where it ends before.
+    ///
+    /// # Panics
+    ///
+    /// Where the child's output cannot be read.
+    pub fn hear(&mut self, word: &str) -> Option<String> {
+        loop {
+            let mut line = String::new();
+            if self.output.read_line(&mut line).expect("the child's output is text") == 0 {
+                return None;
+            }
+            // A line that the kill cut short says nothing.
+            let whole = line.strip_suffix('\n').unwrap_or_default();
+            if let Some(value) = whole.strip_prefix(&format!("@{word} ")) {
+                return Some(value.to_owned());
+            }
+        }
+    }
+
+    /// Kills the child with SIGKILL and waits for its end. What it has said can still be heard.
+    ///
+    /// # Panics
+    ///
+    /// Where it cannot be waited for.
+    pub fn kill(&mut self) {
+        // One that has ended by itself cannot be killed, which is as good.
+        let _ = self.process.kill();
+        self.process.wait().expect("a child can be waited for");
+    }
+
+    /// Waits for the child's end and says whether its test passed.
+    ///
+    /// # Panics
+    ///
+    /// Where it cannot be waited for.
+    pub fn passed(&mut self) -> bool {
+        self.process.wait().expect("a child can be waited for").success()
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
