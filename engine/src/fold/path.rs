@@ -28,38 +28,43 @@ impl Path {
 
     /// The ranges of records that were live when `position` was written, in ascending order.
     pub fn live_at(&self, position: u64) -> Vec<RangeInclusive<u64>> {
-        let mut ranges = Vec::new();
-        let mut end = position;
-        loop {
-            match self.rollbacks.range(..=end).next_back() {
-                Some((at, to)) => {
-                    ranges.push(*at..=end);
-                    end = *to;
-                }
-                None => {
-                    ranges.push(0..=end);
-                    break;
-                }
-            }
-        }
+        let mut ranges: Vec<_> = self.down_from(position).collect();
         ranges.reverse();
         ranges
     }
 
+    /// The same ranges in descending order, found as they are asked for.
+    fn down_from(&self, position: u64) -> impl Iterator<Item = RangeInclusive<u64>> {
+        let mut end = Some(position);
+        std::iter::from_fn(move || {
+            let last = end?;
+            let rollback = self.rollbacks.range(..=last).next_back();
+            end = rollback.map(|(_, to)| *to);
+            Some(rollback.map_or(0, |(at, _)| *at)..=last)
+        })
+    }
+
     /// The ranges of records that are live before record `next` is written and would not be after it, if it
-    /// were a rollback to `to`.
+    /// were a rollback to `to`. Takes time in proportion to what is abandoned, not to the log.
     pub fn abandoned_by(&self, next: u64, to: u64) -> Vec<RangeInclusive<u64>> {
         let Some(last) = next.checked_sub(1) else { return Vec::new() };
-        let kept = self.live_at(to);
+        let mut kept = self.down_from(to).peekable();
         let mut abandoned = Vec::new();
-        for range in self.live_at(last) {
-            // Live ranges of one log that overlap begin alike, since each begins with a rollback or with 0.
-            match kept.iter().find(|kept| kept.start() == range.start()) {
+        for range in self.down_from(last) {
+            while kept.next_if(|kept| kept.start() > range.start()).is_some() {}
+            // Ranges of two paths that begin alike begin with the same rollback, or with 0: below them the
+            // paths are one.
+            match kept.peek().filter(|kept| kept.start() == range.start()) {
                 None => abandoned.push(range),
-                Some(kept) if kept.end() < range.end() => abandoned.push(kept.end() + 1..=*range.end()),
-                Some(_) => {}
+                Some(kept) => {
+                    if kept.end() < range.end() {
+                        abandoned.push(kept.end() + 1..=*range.end());
+                    }
+                    break;
+                }
             }
         }
+        abandoned.reverse();
         abandoned
     }
 
