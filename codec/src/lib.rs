@@ -17,6 +17,8 @@
 //! 3. The same value is always written as the same bytes: no hash map's order reaches an output.
 //! 4. Integers outside MessagePack are little-endian and of fixed width.
 
+#![deny(clippy::indexing_slicing)]
+
 pub mod body;
 pub mod digest;
 mod error;

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use foldlog_codec::body::{Opened, Payload, Seal};
+use foldlog_codec::body::{Opened, Parent, Payload, Seal};
 use foldlog_codec::digest::SegmentDigest;
 use foldlog_codec::record::Names;
 use foldlog_codec::{Kind, Record};
@@ -277,6 +277,45 @@ impl LogReader {
             checked += 1;
         }
         Ok(checked)
+    }
+
+    /// Checks that a fork's shared records are its parent's. The checksum that the fork recorded tells at
+    /// once; where a recovery has rewritten the parent's frames since, contents are compared.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::WrongSession`] where the two are not fork and parent, [`Error::NoSuchPosition`] where the
+    /// parent no longer reaches that far, [`Error::Inconsistent`] where what they share is not the same.
+    pub fn check_lineage(&self, parent: &LogReader) -> Result<()> {
+        let (expected, position, chain) = match self.opened.parent {
+            Some(Parent::Fork { session, position, chain }) => (session, position, chain),
+            _ => (self.opened.session, 0, 0),
+        };
+        let found = parent.opened.session;
+        if expected != found || expected == self.opened.session {
+            return Err(Error::WrongSession { path: parent.dir.clone(), expected, found });
+        }
+        parent.check_position(position)?;
+        let same_frame = parent.places.locate(&parent.storage, position)?.crc == chain;
+        if same_frame || self.digest_through(position)? == parent.digest_through(position)? {
+            return Ok(());
+        }
+        let reason = format!("what it shares with its parent {found} is not what the parent holds");
+        Err(Error::Inconsistent { sequence: position, reason })
+    }
+
+    /// The digest of the records through `position`: over their contents, not their frames.
+    ///
+    /// # Errors
+    ///
+    /// What reading says.
+    pub fn digest_through(&self, position: u64) -> Result<[u8; 32]> {
+        let mut digest = SegmentDigest::new();
+        self.records(0, position, |record| {
+            digest.update(record.sequence, record.kind, record.time_us, record.body);
+            Ok(())
+        })?;
+        Ok(digest.finish())
     }
 
     fn check_position(&self, position: u64) -> Result<()> {

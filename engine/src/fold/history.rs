@@ -78,10 +78,10 @@ impl Folded {
             record,
             &Folding { payloads: objects, types, at_hand: &|_, _| None, frozen: &|to| positions.get(to) },
         )?;
-        if record.kind == Kind::ROLLBACK {
-            if let Ok(rollback) = Rollback::decode(record.body) {
-                self.positions.done(rollback.to);
-            }
+        if record.kind == Kind::ROLLBACK
+            && let Ok(rollback) = Rollback::decode(record.body)
+        {
+            self.positions.done(rollback.to);
         }
         if self.positions.wants(record.sequence) {
             self.positions.keep_target(record.sequence, Arc::new(self.projection.freeze()));

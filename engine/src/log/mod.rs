@@ -12,6 +12,8 @@
 //! | `objects` | large payloads |
 //! | `lock` | one writer a session |
 
+#![deny(clippy::indexing_slicing)]
+
 pub(crate) mod chain;
 pub(crate) mod layout;
 pub(crate) mod lock;

@@ -121,6 +121,15 @@ impl Session {
         self.inner.state.lock().opened.parent
     }
 
+    /// The sessions that were forked from this one or begun for it, in ascending order.
+    ///
+    /// # Errors
+    ///
+    /// As [`Store::children`](crate::Store::children).
+    pub fn children(&self) -> Result<Vec<Uuid>> {
+        self.store().children(self.inner.id)
+    }
+
     /// The session's tags.
     pub fn tags(&self) -> BTreeMap<String, String> {
         self.inner.state.lock().projection.tags.clone()

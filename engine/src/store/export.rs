@@ -26,9 +26,13 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::{SessionOptions, Store};
+use crate::audit::LogReader;
 use crate::error::{Error, Result};
 use crate::session::{Session, Snapshot, State};
 use crate::types::{SessionTypes, default_policy};
+
+/// Items as they are recorded, each with its version.
+type RecordedItems = Vec<(Vec<u8>, u32)>;
 
 /// The version of the JSON form.
 const VERSION: &str = "1";
@@ -207,6 +211,27 @@ impl Session {
     }
 }
 
+impl LogReader {
+    /// The slices of these policies as they were at a position. A log may stand outside any store, so no
+    /// children are named; who knows the store adds them.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSuchPosition`], [`Error::Decode`] where a recorded item is no MessagePack, or what reading
+    /// says.
+    pub fn export_at(&self, position: u64, policies: &BTreeSet<Policy>) -> Result<Export> {
+        let state = self.state_at(position)?;
+        let mut time_us = 0;
+        self.records(position, position, |record| {
+            time_us = record.time_us;
+            Ok(())
+        })?;
+        let mut export = Export::of(&state, time_us, policies)?;
+        export.parent_id = self.opened().parent.map(|parent| parent.session());
+        Ok(export)
+    }
+}
+
 impl Store {
     /// Begins a session with the slices of an export, LOG included. The tags of the export come first, those
     /// of the options over them.
@@ -227,7 +252,7 @@ impl Store {
             return Err(Error::SlicesNotRegistered(unknown));
         }
         let mut declare = Declare::default();
-        let mut recorded: Vec<(u32, Vec<(Vec<u8>, u32)>)> = Vec::new();
+        let mut recorded: Vec<(u32, RecordedItems)> = Vec::new();
         for (id, slice) in (0..).zip(&export.slices) {
             let name = slice.slice_type.clone();
             let stated = export.policies.get(&name).and_then(|policy| Policy::from_name(policy));
@@ -263,7 +288,7 @@ impl Store {
     }
 
     /// Puts references in place of large items, and hands over the items.
-    fn import_large(&self, recorded: &mut [(u32, Vec<(Vec<u8>, u32)>)]) -> Vec<Vec<u8>> {
+    fn import_large(&self, recorded: &mut [(u32, RecordedItems)]) -> Vec<Vec<u8>> {
         let mut large = Vec::new();
         for (bytes, _) in recorded.iter_mut().flat_map(|(_, items)| items) {
             if bytes.len() as u64 > self.inner.options.object_bytes_min {
@@ -277,7 +302,7 @@ impl Store {
 
 /// The items of a slice as they are recorded: through the host's type where it is known, so that they are
 /// what the host itself would have written.
-fn import_items(types: &SessionTypes, slice: &ExportedSlice) -> Result<Vec<(Vec<u8>, u32)>> {
+fn import_items(types: &SessionTypes, slice: &ExportedSlice) -> Result<RecordedItems> {
     let known = types.slice(&slice.slice_type);
     let version_at = |place: usize| slice.item_versions.get(place).copied().unwrap_or(1);
     slice
