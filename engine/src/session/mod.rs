@@ -203,6 +203,7 @@ impl Inner {
         };
         let result = if writing { self.sync() } else { Ok(()) };
         self.lock.lock().take();
+        self.subscribers.end();
         self.store.background.forget(self.id);
         result
     }

@@ -123,6 +123,15 @@ impl Subscribers {
         }
     }
 
+    /// Lets go of all subscribers: one that holds a handle of its session would else keep it open for good.
+    pub(super) fn end(&self) {
+        let ended = std::mem::take(&mut *self.subscribers.lock());
+        self.count.store(0, Ordering::Release);
+        self.queue.lock().clear();
+        // Dropped last and without any lock, since a subscriber may own anything.
+        drop(ended);
+    }
+
     fn next_notice(&self, synced: &dyn Fn() -> u64) -> Option<Notice> {
         let mut queue = self.queue.lock();
         let (durable_first, _) = queue.front()?;
@@ -153,7 +162,8 @@ pub(super) fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
 impl Session {
     /// Calls `subscriber` for each record from now on, in order, after the level's promise holds for it. It
     /// may dispatch. Where it panics the record is kept, the other subscribers are told, and a [`Warning`]
-    /// says so.
+    /// says so. Closing ends all subscriptions; a subscriber that holds a handle of this session keeps it open
+    /// until then.
     pub fn subscribe(&self, subscriber: impl Fn(&Notice) + Send + Sync + 'static) -> Subscription {
         let subscribers = &self.inner.subscribers;
         let id = subscribers.next.fetch_add(1, Ordering::Relaxed);
@@ -168,7 +178,10 @@ impl Session {
         let mut list = subscribers.subscribers.lock();
         let before = list.len();
         list.retain(|(id, _)| *id != subscription.0);
-        subscribers.count.fetch_sub(before - list.len(), Ordering::Release);
+        let gone = before - list.len();
+        if gone > 0 {
+            subscribers.count.fetch_sub(gone, Ordering::Release);
+        }
     }
 
     /// Takes the warnings since the last call; of many, the last 64.
