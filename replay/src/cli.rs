@@ -1,0 +1,212 @@
+//! The verbs and their options, and [`run`].
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{ColorChoice, CommandFactory, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
+use uuid::Uuid;
+
+use crate::failure::{HOLDS, Result, UNUSABLE};
+use crate::output::Output;
+use crate::verbs;
+
+/// Reads, checks and replays the logs of agents' sessions, without the code that wrote them.
+///
+/// SESSION is the folder of a session: STORE/sessions/ID. Exit codes: 0 what was asked holds, 1 a log does
+/// not hold (corrupt, diverged), 2 wrong usage or unreadable.
+#[derive(Debug, Parser)]
+#[command(name = "foldlog", version, max_term_width = 100)]
+struct Arguments {
+    /// Print JSON: one document, or one object a line for lists.
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Show what foldlog does: write, kill, reopen, roll back, fork, verify, replay.
+    Demo {
+        /// Keep the store in this folder, which must be new or empty.
+        #[arg(long)]
+        dir: Option<PathBuf>,
+    },
+    /// Import agent runs of other tools, one session a run.
+    #[command(subcommand)]
+    Import(ImportVerb),
+    /// List the sessions of a store.
+    Sessions {
+        /// The store's folder.
+        dir: PathBuf,
+    },
+    /// Show the timeline, one line a record.
+    Show {
+        /// The session's folder.
+        session: PathBuf,
+        /// The first record.
+        #[arg(long, default_value_t = 0)]
+        from: u64,
+        /// The last record.
+        #[arg(long)]
+        to: Option<u64>,
+        /// Only records of this kind, such as `dispatch` or `rollback`.
+        #[arg(long)]
+        kind: Option<String>,
+    },
+    /// Show the slices at a position.
+    State {
+        /// The session's folder.
+        session: PathBuf,
+        /// The position; the last one where nothing is said.
+        #[arg(long)]
+        at: Option<u64>,
+        /// Only this slice.
+        #[arg(long)]
+        slice: Option<String>,
+    },
+    /// Show what changed between two positions, by slice and path.
+    Diff {
+        /// The session's folder.
+        session: PathBuf,
+        /// The position before.
+        before: u64,
+        /// The position after.
+        after: u64,
+    },
+    /// Check every frame of sessions or whole stores.
+    Verify {
+        /// Folders of sessions or stores.
+        #[arg(required = true, value_name = "PATH")]
+        paths: Vec<PathBuf>,
+    },
+    /// Fold a session from its first record and check what its rollbacks claim.
+    Replay {
+        /// The session's folder.
+        session: PathBuf,
+        /// Check every rollback, not only a sample of 16.
+        #[arg(long)]
+        thorough: bool,
+    },
+    /// Write a session for other tools.
+    Export {
+        /// The session's folder.
+        session: PathBuf,
+        /// The position; the last one where nothing is said.
+        #[arg(long)]
+        at: Option<u64>,
+        /// The form.
+        #[arg(long)]
+        format: Format,
+    },
+    /// Print the completions of a shell.
+    Completions {
+        /// The shell.
+        shell: Shell,
+    },
+    /// The demo's child, which writes until it is killed.
+    #[command(hide = true)]
+    DemoChild {
+        /// The store's folder.
+        store: PathBuf,
+        /// The session.
+        session: Uuid,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+enum ImportVerb {
+    /// A file of tau-bench: an array of runs with `task_id`, `trial` and `traj`.
+    TauBench {
+        /// The file.
+        file: PathBuf,
+        /// The store's folder; made where there is none.
+        #[arg(long)]
+        store: PathBuf,
+    },
+    /// Trajectories of SWE-agent: a run a file, with `history`.
+    SweAgent {
+        /// The files.
+        #[arg(required = true, value_name = "FILE")]
+        files: Vec<PathBuf>,
+        /// The store's folder; made where there is none.
+        #[arg(long)]
+        store: PathBuf,
+    },
+}
+
+/// The form of an export.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// The slices, as other implementations of agent sessions read them.
+    SnapshotJson,
+    /// The records, one JSON object a line, as `show --json` prints them.
+    Jsonl,
+}
+
+/// Runs the binary with these arguments, the program's name first, and returns its exit code.
+pub fn run(arguments: impl IntoIterator<Item = OsString>, output: &mut Output<'_>) -> u8 {
+    let color = if output.color { ColorChoice::Always } else { ColorChoice::Never };
+    let parsed = Arguments::command()
+        .color(color)
+        .try_get_matches_from(arguments)
+        .and_then(|matches| <Arguments as clap::FromArgMatches>::from_arg_matches(&matches));
+    let arguments = match parsed {
+        Ok(arguments) => arguments,
+        Err(error) => return not_parsed(&error, output),
+    };
+    output.json = arguments.json;
+    match verb(arguments.verb, output) {
+        Ok(code) => code,
+        Err(failure) if failure.is_closed_pipe() => HOLDS,
+        Err(failure) => {
+            output.note(format_args!("error: {failure}"));
+            if let Some(next) = failure.next() {
+                output.note(format_args!("  next: {next}"));
+            }
+            failure.exit_code()
+        }
+    }
+}
+
+/// Help and versions are results; anything else is wrong usage.
+fn not_parsed(error: &clap::Error, output: &mut Output<'_>) -> u8 {
+    let rendered = error.render();
+    let text = if output.color { rendered.ansi().to_string() } else { rendered.to_string() };
+    if error.use_stderr() {
+        output.note(text.trim_end());
+        return UNUSABLE;
+    }
+    match output.line(text.trim_end()) {
+        Err(failure) if !failure.is_closed_pipe() => UNUSABLE,
+        _ => HOLDS,
+    }
+}
+
+fn verb(verb: Verb, output: &mut Output<'_>) -> Result<u8> {
+    match verb {
+        Verb::Demo { dir } => verbs::demo::run(dir.as_deref(), output),
+        Verb::Import(ImportVerb::TauBench { file, store }) => verbs::import::tau_bench(&file, &store, output),
+        Verb::Import(ImportVerb::SweAgent { files, store }) => {
+            verbs::import::swe_agent(&files, &store, output)
+        }
+        Verb::Sessions { dir } => verbs::sessions::run(&dir, output),
+        Verb::Show { session, from, to, kind } => {
+            verbs::show::run(&session, from, to, kind.as_deref(), output)
+        }
+        Verb::State { session, at, slice } => verbs::state::run(&session, at, slice.as_deref(), output),
+        Verb::Diff { session, before, after } => verbs::diff::run(&session, before, after, output),
+        Verb::Verify { paths } => verbs::verify::run(&paths, output),
+        Verb::Replay { session, thorough } => verbs::replay::run(&session, thorough, output),
+        Verb::Export { session, at, format } => verbs::export::run(&session, at, format, output),
+        Verb::Completions { shell } => {
+            // Built in memory first: the generator panics where it cannot write.
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Arguments::command(), "foldlog", &mut script);
+            output.stdout.write_all(&script)?;
+            Ok(HOLDS)
+        }
+        Verb::DemoChild { store, session } => verbs::demo::write_until_killed(&store, session, output),
+    }
+}

@@ -1,0 +1,180 @@
+//! The differences of two states, by slice and path.
+//!
+//! Items are matched by what they are, not by where they stand: an item that both states hold, known by the
+//! record that inserted it and its place in that record, is the same. Between two such items, what went and
+//! what came is paired in order and compared field by field; what has no partner went or came whole. So an
+//! appended item is one difference, a replaced one shows the fields that changed, and nothing behind an item
+//! that went is reported merely because it moved.
+//!
+//! A path begins at the slice: `items[3].status`. The index is the item's place in the later state, or in the
+//! earlier one where the item went.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use foldlog::{Policy, State, StoredItem, Value};
+use serde::Serialize;
+
+/// One difference.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Difference {
+    /// The slice; `None` for the session's tags.
+    pub slice: Option<String>,
+    /// Where in it.
+    pub path: String,
+    /// What happened there.
+    pub change: Change,
+    /// What stood there; nil where nothing did.
+    pub before: Value,
+    /// What stands there; nil where nothing does.
+    pub after: Value,
+}
+
+/// What happened to a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Change {
+    /// It came.
+    Added,
+    /// It went.
+    Removed,
+    /// It is another.
+    Changed,
+}
+
+/// What changed between two states: in slices in the order of their names, then in tags.
+///
+/// # Errors
+///
+/// [`foldlog::Error::Decode`] where an item is no MessagePack.
+pub fn states(before: &State, after: &State) -> Result<Vec<Difference>, foldlog::Error> {
+    let mut found = slices(before, after, |_| true)?;
+    let mut tags = Collector { slice: None, found: &mut found };
+    tags.values("tags", &text_map(&before.tags), &text_map(&after.tags));
+    Ok(found)
+}
+
+/// What changed in the slices whose policy is wanted. A slice that only one state knows was, or is, empty in
+/// the other.
+///
+/// # Errors
+///
+/// As [`states`].
+pub fn slices(
+    before: &State,
+    after: &State,
+    wanted: impl Fn(Policy) -> bool,
+) -> Result<Vec<Difference>, foldlog::Error> {
+    let mut found = Vec::new();
+    let names: BTreeSet<&String> = before.slices.keys().chain(after.slices.keys()).collect();
+    for name in names {
+        let (old, new) = (before.slices.get(name), after.slices.get(name));
+        if !new.or(old).is_some_and(|slice| wanted(slice.policy)) {
+            continue;
+        }
+        let old = old.map(|slice| slice.items.as_slice()).unwrap_or_default();
+        let new = new.map(|slice| slice.items.as_slice()).unwrap_or_default();
+        Collector { slice: Some(name), found: &mut found }.items(old, new)?;
+    }
+    Ok(found)
+}
+
+fn text_map(map: &BTreeMap<String, String>) -> Value {
+    Value::Map(
+        map.iter().map(|(key, value)| (Value::from(key.as_str()), Value::from(value.as_str()))).collect(),
+    )
+}
+
+struct Collector<'a> {
+    slice: Option<&'a String>,
+    found: &'a mut Vec<Difference>,
+}
+
+impl Collector<'_> {
+    fn push(&mut self, path: String, change: Change, before: Value, after: Value) {
+        self.found.push(Difference { slice: self.slice.cloned(), path, change, before, after });
+    }
+
+    fn items(&mut self, old: &[StoredItem], new: &[StoredItem]) -> Result<(), foldlog::Error> {
+        let places: BTreeMap<(u64, u32), usize> =
+            old.iter().enumerate().map(|(place, item)| ((item.sequence, item.ordinal), place)).collect();
+        let (mut old_from, mut new_from) = (0, 0);
+        for (place, item) in new.iter().enumerate() {
+            // An item that moved back, which no log can do, is taken as one that went and came.
+            let partner = places.get(&(item.sequence, item.ordinal)).filter(|at| **at >= old_from);
+            let Some((at, before)) = partner.and_then(|at| Some((*at, old.get(*at)?))) else { continue };
+            self.between(old, old_from..at, new, new_from..place)?;
+            if before != item {
+                self.values(&format!("items[{place}]"), &before.value()?, &item.value()?);
+            }
+            (old_from, new_from) = (at + 1, place + 1);
+        }
+        self.between(old, old_from..old.len(), new, new_from..new.len())
+    }
+
+    /// Compares what went with what came, between two items that stayed.
+    fn between(
+        &mut self,
+        old: &[StoredItem],
+        went: std::ops::Range<usize>,
+        new: &[StoredItem],
+        came: std::ops::Range<usize>,
+    ) -> Result<(), foldlog::Error> {
+        let mut went = went;
+        for place in came {
+            let Some(after) = new.get(place) else { continue };
+            let path = format!("items[{place}]");
+            match went.next().and_then(|place| old.get(place)) {
+                Some(before) => self.values(&path, &before.value()?, &after.value()?),
+                None => self.push(path, Change::Added, Value::Nil, after.value()?),
+            }
+        }
+        for (place, before) in went.filter_map(|place| Some((place, old.get(place)?))) {
+            self.push(format!("items[{place}]"), Change::Removed, before.value()?, Value::Nil);
+        }
+        Ok(())
+    }
+
+    /// Compares two values field by field. The depth of values from a log is bounded by their decoding.
+    fn values(&mut self, path: &str, before: &Value, after: &Value) {
+        match (before, after) {
+            (before, after) if before == after => {}
+            (Value::Map(old), Value::Map(new)) => {
+                for (key, value) in old {
+                    let path = field(path, key);
+                    match new.iter().find(|(other, _)| other == key) {
+                        Some((_, other)) => self.values(&path, value, other),
+                        None => self.push(path, Change::Removed, value.clone(), Value::Nil),
+                    }
+                }
+                for (key, value) in new.iter().filter(|(key, _)| !old.iter().any(|(other, _)| other == key)) {
+                    self.push(field(path, key), Change::Added, Value::Nil, value.clone());
+                }
+            }
+            (Value::Array(old), Value::Array(new)) => {
+                for (place, (value, other)) in old.iter().zip(new).enumerate() {
+                    self.values(&format!("{path}[{place}]"), value, other);
+                }
+                for (place, value) in old.iter().enumerate().skip(new.len()) {
+                    self.push(format!("{path}[{place}]"), Change::Removed, value.clone(), Value::Nil);
+                }
+                for (place, value) in new.iter().enumerate().skip(old.len()) {
+                    self.push(format!("{path}[{place}]"), Change::Added, Value::Nil, value.clone());
+                }
+            }
+            _ => self.push(path.to_owned(), Change::Changed, before.clone(), after.clone()),
+        }
+    }
+}
+
+/// The path of a field: `.name`, or `["any text"]`.
+fn field(path: &str, key: &Value) -> String {
+    let plain = |text: &&str| {
+        !text.is_empty() && text.chars().all(|c| c.is_alphanumeric() || c == '_') && {
+            text.chars().next().is_some_and(|c| !c.is_numeric())
+        }
+    };
+    match key.as_str().filter(plain) {
+        Some(name) => format!("{path}.{name}"),
+        None => format!("{path}[{}]", serde_json::to_string(key).unwrap_or_default()),
+    }
+}

@@ -1,0 +1,47 @@
+//! Progress of long work, for a person who waits.
+
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+/// How long work takes before a bar is shown: shorter work would only flicker.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// How far a piece of work is. Shown on standard error, and only where that is a terminal.
+#[derive(Debug)]
+pub struct Progress {
+    since: Instant,
+    what: &'static str,
+    total: u64,
+    wanted: bool,
+    bar: Option<ProgressBar>,
+}
+
+impl Progress {
+    /// Progress of `total` steps.
+    pub fn new(wanted: bool, what: &'static str, total: u64) -> Progress {
+        Progress { since: Instant::now(), what, total, wanted, bar: None }
+    }
+
+    /// Says that so many steps are done.
+    pub fn at(&mut self, done: u64) {
+        if !self.wanted || (self.bar.is_none() && self.since.elapsed() < PATIENCE) {
+            return;
+        }
+        let bar = self.bar.get_or_insert_with(|| {
+            let bar = ProgressBar::with_draw_target(Some(self.total), ProgressDrawTarget::stderr());
+            // Without colours, so that NO_COLOR needs no second style.
+            let style = ProgressStyle::with_template("{msg} {wide_bar} {pos}/{len}");
+            bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar())).with_message(self.what)
+        });
+        bar.set_position(done);
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}

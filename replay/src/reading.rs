@@ -1,0 +1,145 @@
+//! A session or a store at a path, its records, and what to call them.
+
+use std::io;
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use foldlog::audit::LogReader;
+use foldlog::{Error, Kind, Record, Store};
+use foldlog_codec::body::{Declare, Dispatch, Import, Opened, Operation, Parent, Rollback, Snapshot};
+use foldlog_codec::record::Names;
+use uuid::Uuid;
+
+use crate::failure::{Failure, Result};
+
+/// Whether a folder is a store: it holds a folder `sessions`.
+pub fn is_store(path: &Path) -> bool {
+    path.join("sessions").is_dir()
+}
+
+/// Opens the store at a path, which must be there: a reader makes no folders.
+///
+/// # Errors
+///
+/// [`Failure::Usage`] where there is no store, or what the engine says.
+pub fn open_store(path: &Path) -> Result<Store> {
+    if !is_store(path) {
+        let what = format!("{} is no store: it has no folder `sessions`", path.display());
+        return Err(Failure::usage(what, "give the folder that `sessions` stands in"));
+    }
+    Ok(Store::open(path)?)
+}
+
+/// The store that a session's folder stands in, with the session's id, if it stands in one.
+pub fn store_of(session: &Path) -> Option<(PathBuf, Uuid)> {
+    let session = session.canonicalize().ok()?;
+    let id = Uuid::try_parse(session.file_name()?.to_str()?).ok()?;
+    let sessions = session.parent().filter(|sessions| sessions.ends_with("sessions"))?;
+    Some((sessions.parent()?.to_owned(), id))
+}
+
+/// The last position of a log; a session that can be opened has one.
+pub fn last_position(reader: &LogReader) -> u64 {
+    reader.records_len().saturating_sub(1)
+}
+
+/// A position that was asked for, or the last.
+///
+/// # Errors
+///
+/// [`Failure::Usage`] beyond the end, with the last position.
+pub fn position(reader: &LogReader, asked: Option<u64>) -> Result<u64> {
+    let last = last_position(reader);
+    match asked {
+        Some(asked) if asked > last => {
+            let what = format!("there is no position {asked}: the last one is {last}");
+            Err(Failure::usage(what, format!("give a position from 0 to {last}")))
+        }
+        asked => Ok(asked.unwrap_or(last)),
+    }
+}
+
+/// Hands records to a visitor that may fail in its own way.
+///
+/// # Errors
+///
+/// What reading says, or what `visit` says.
+pub fn each_record(
+    reader: &LogReader,
+    range: RangeInclusive<u64>,
+    mut visit: impl FnMut(&Record<'_>) -> Result<()>,
+) -> Result<()> {
+    let mut failure = None;
+    let read = reader.records(*range.start(), *range.end(), |record| {
+        visit(record).map_err(|error| {
+            failure = Some(error);
+            stopped(reader.dir())
+        })
+    });
+    match failure {
+        Some(failure) => Err(failure),
+        None => Ok(read?),
+    }
+}
+
+/// The error by which a visitor ends a walk; nobody gets to see it.
+pub(crate) fn stopped(path: &Path) -> Error {
+    let source = Arc::new(io::Error::from(io::ErrorKind::Interrupted));
+    Error::Io { op: "read", path: path.to_owned(), source }
+}
+
+/// What to call a record in a listing: the event's name, a snapshot's tag, where a rollback goes.
+pub fn record_name(record: &Record<'_>, names: &Names) -> String {
+    let name = match record.kind {
+        Kind::OPENED => Opened::decode(record.body).map(|opened| opened_name(&opened)),
+        Kind::DECLARE => Declare::decode(record.body).map(|declare| {
+            let events = declare.events.iter().map(|event| event.name.as_str());
+            let slices = declare.slices.iter().map(|slice| slice.name.as_str());
+            events.chain(slices).collect::<Vec<_>>().join(", ")
+        }),
+        Kind::DISPATCH => Dispatch::decode(record.body).map(|dispatch| dispatch_name(&dispatch, names)),
+        Kind::SNAPSHOT => Snapshot::decode(record.body).map(|snapshot| snapshot.tag.unwrap_or_default()),
+        Kind::ROLLBACK => Rollback::decode(record.body).map(|rollback| format!("to {}", rollback.to)),
+        Kind::IMPORT => Import::decode(record.body)
+            .map(|import| import.from.map_or_else(String::new, |from| format!("of {from}"))),
+        _ => Ok(String::new()),
+    };
+    name.unwrap_or_default()
+}
+
+fn opened_name(opened: &Opened) -> String {
+    match opened.parent {
+        Some(Parent::Fork { session, position, .. }) => format!("fork of {session} at {position}"),
+        Some(Parent::Child { session }) => format!("child of {session}"),
+        None => String::new(),
+    }
+}
+
+fn dispatch_name(dispatch: &Dispatch<'_>, names: &Names) -> String {
+    let operation = match &dispatch.operation {
+        Operation::Event { event, .. } => {
+            return names
+                .events
+                .get(event)
+                .map_or_else(|| format!("event-{event}"), |(name, _)| name.clone());
+        }
+        Operation::Tag { key, .. } => return format!("tag {key}"),
+        Operation::Seed => "seed",
+        Operation::Clear => "clear",
+        Operation::Reset => "reset",
+    };
+    let slices = dispatch.effects.iter().flatten().map(|effect| {
+        names.slices.get(&effect.slice).cloned().unwrap_or_else(|| format!("slice-{}", effect.slice))
+    });
+    std::iter::once(operation.to_owned()).chain(slices).collect::<Vec<_>>().join(" ")
+}
+
+/// Text for a person's eye: cut where it is long, since `--json` holds it whole.
+pub fn shortened(text: &str, max: usize) -> String {
+    if text.chars().count() <= max {
+        return text.to_owned();
+    }
+    let head: String = text.chars().take(max.saturating_sub(1)).collect();
+    format!("{head}…")
+}

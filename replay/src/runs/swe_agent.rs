@@ -1,0 +1,57 @@
+//! Trajectories of SWE-agent: a file is one run, whose messages stand in `history`.
+//!
+//! The task is the file's name without its ending, the trial 0. Where an assistant's message has `tool_calls`,
+//! these are its calls and the messages of role `tool` their results. Older files have no such role: there an
+//! assistant's message with a text in `action` is a call of the tool that the action's first word names, with
+//! the whole action as its arguments, and the next message of type `observation` is its result. The last
+//! action often has none.
+
+use std::path::Path;
+
+use foldlog::Value;
+
+use super::{Call, Pairing, Run, malformed, read_json, tool_calls};
+use crate::failure::Result;
+
+/// The run of a file.
+///
+/// # Errors
+///
+/// Where the file cannot be read, or is not what it should be.
+pub fn read(path: &Path) -> Result<Run> {
+    let file = read_json(path)?;
+    let wrong = |reason: String| malformed(path, Some(0), reason);
+    let Some(messages) = file.get("history").and_then(Value::as_array) else {
+        return Err(wrong("it has no array `history`".to_owned()));
+    };
+    let Some(task_id) = path.file_stem().and_then(|stem| stem.to_str()) else {
+        return Err(wrong("its name is no text that could be a tag".to_owned()));
+    };
+    let mut pairing = Pairing::default();
+    for (index, message) in messages.iter().enumerate() {
+        take(&mut pairing, message).map_err(|reason| wrong(format!("message {index}: {reason}")))?;
+    }
+    Ok(Run { task_id: task_id.to_owned(), trial: "0".to_owned(), steps: pairing.steps })
+}
+
+fn take(pairing: &mut Pairing, message: &Value) -> Result<(), String> {
+    let role = message.get("role").and_then(Value::as_str).ok_or("it has no `role`")?;
+    let observation = message.get("message_type").and_then(Value::as_str) == Some("observation");
+    match role {
+        "tool" => return pairing.result(message),
+        "assistant" => {
+            let calls = tool_calls(message)?.or_else(|| action(message).map(|call| vec![call]));
+            pairing.message(message, calls);
+        }
+        _ if observation && !pairing.open.is_empty() => return pairing.result(message),
+        _ => pairing.message(message, None),
+    }
+    Ok(())
+}
+
+/// The call that an action stands for.
+fn action(message: &Value) -> Option<Call> {
+    let action = message.get("action")?;
+    let tool = action.as_str()?.split_whitespace().next()?;
+    Some(Call { id: None, tool: tool.to_owned(), arguments: action.clone() })
+}

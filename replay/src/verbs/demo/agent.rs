@@ -1,0 +1,70 @@
+//! The scripted agent's events and slices.
+
+use foldlog::{Event, Policy, SessionTypes, Slice};
+use serde::{Deserialize, Serialize};
+
+/// A step was planned.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct PlanStep {
+    pub(super) title: String,
+}
+
+impl Event for PlanStep {
+    const NAME: &'static str = "plan.step_added";
+}
+
+/// Something was noted.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Noted {
+    pub(super) text: String,
+}
+
+impl Event for Noted {
+    const NAME: &'static str = "noted";
+}
+
+/// How far a step is.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct StepState {
+    pub(super) step: String,
+    pub(super) status: String,
+}
+
+impl Event for StepState {
+    const NAME: &'static str = "step.state";
+}
+
+/// STATE: the plan.
+pub(super) struct Plan;
+
+impl Slice for Plan {
+    const NAME: &'static str = "plan";
+    type Item = PlanStep;
+}
+
+/// LOG: what was noted.
+pub(super) struct Notes;
+
+impl Slice for Notes {
+    const NAME: &'static str = "notes";
+    type Item = Noted;
+}
+
+/// STATE: how far each step is.
+pub(super) struct Steps;
+
+impl Slice for Steps {
+    const NAME: &'static str = "steps";
+    type Item = StepState;
+}
+
+pub(super) fn types() -> foldlog::Result<SessionTypes> {
+    SessionTypes::builder()
+        .slice::<Plan>()
+        .append_all::<Plan>()
+        .slice_with::<Notes>(Policy::Log)
+        .append_all::<Notes>()
+        .slice::<Steps>()
+        .upsert_by::<Steps, _>(|state| state.step.clone())
+        .build()
+}

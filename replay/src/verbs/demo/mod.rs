@@ -1,0 +1,246 @@
+//! `foldlog demo`: what foldlog is for, with nothing but itself.
+//!
+//! A scripted agent writes, a child process is killed while it writes, the session is opened again, a failed
+//! step is rolled back while what was noted of it stays, a fork goes its own way, and the logs are verified
+//! and replayed.
+
+mod agent;
+mod child;
+mod timeline;
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use foldlog::audit::LogReader;
+use foldlog::{Session, SessionOptions, SessionTypes, SnapshotOptions, Store};
+use serde::Serialize;
+use uuid::Uuid;
+
+pub use child::write_until_killed;
+
+use self::agent::{Noted, Notes, PlanStep, StepState, Steps};
+use super::{replay, verify};
+use crate::failure::{Failure, HOLDS, Result};
+use crate::output::Output;
+
+/// What the demo came to.
+#[derive(Debug, Serialize)]
+struct Summary {
+    /// The store, where it stays.
+    store: Option<PathBuf>,
+    session: Uuid,
+    fork: Uuid,
+    acknowledged: u64,
+    recovered_records: u64,
+    unattested: u64,
+    torn_bytes: u64,
+    rolled_back_to: u64,
+    records: u64,
+    verify: bool,
+    replay: bool,
+    seconds: f64,
+}
+
+/// Runs the demo in a temporary store, or in `dir`, where the store stays.
+///
+/// # Errors
+///
+/// Where `dir` holds something already, the child cannot be run, the store cannot be written, or something
+/// that foldlog promises does not hold.
+pub fn run(dir: Option<&Path>, output: &mut Output<'_>) -> Result<u8> {
+    let since = Instant::now();
+    let temporary = match dir {
+        Some(_) => None,
+        None => Some(tempfile::tempdir().map_err(|source| file(&std::env::temp_dir(), source))?),
+    };
+    let root = match (dir, &temporary) {
+        (Some(dir), _) => dir.to_owned(),
+        (None, Some(temporary)) => temporary.path().to_owned(),
+        (None, None) => std::env::temp_dir(),
+    };
+    if dir.is_some() {
+        must_be_empty(&root)?;
+    }
+    let store = Store::open(&root)?;
+    let types = agent::types()?;
+
+    let id = plan(&store, &types, output)?;
+    let acknowledged = kill(&root, id, output)?;
+    let session = store.open_session(id, &types)?;
+    let recovery = session.recovery().clone();
+    reopened(&session, acknowledged.last, output)?;
+    let rolled_back_to = failing_step(&session, output)?;
+    let fork = fork(&store, &types, &session, rolled_back_to, output)?;
+    let records = session.position().map_or(0, |last| last + 1);
+    let dir_of = [session.dir().to_owned(), store.session_dir(fork)];
+    session.close()?;
+    checked(&dir_of, output)?;
+    timeline::print(&dir_of, output)?;
+
+    let summary = Summary {
+        store: dir.map(Path::to_owned),
+        session: id,
+        fork,
+        acknowledged: acknowledged.count,
+        recovered_records: recovery.records,
+        unattested: recovery.unattested,
+        torn_bytes: recovery.torn.map_or(0, |torn| torn.bytes),
+        rolled_back_to,
+        records,
+        verify: true,
+        replay: true,
+        seconds: since.elapsed().as_secs_f64(),
+    };
+    if output.json() {
+        output.value(&summary)?;
+    } else if let Some(store) = &summary.store {
+        output.line(format_args!("\nThe store stays in {}.", store.display()))?;
+    }
+    Ok(HOLDS)
+}
+
+fn file(path: &Path, source: std::io::Error) -> Failure {
+    Failure::File { path: path.to_owned(), source }
+}
+
+fn must_be_empty(dir: &Path) -> Result<()> {
+    match std::fs::read_dir(dir) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(file(dir, error)),
+        Ok(mut entries) => {
+            if entries.next().is_none() {
+                return Ok(());
+            }
+            let what = format!("{} is not empty", dir.display());
+            Err(Failure::usage(what, "give a folder that is empty, or does not exist yet"))
+        }
+    }
+}
+
+/// Tells a person; a program gets the summary alone.
+fn say(output: &mut Output<'_>, text: impl std::fmt::Display) -> Result<()> {
+    if output.json() { Ok(()) } else { output.line(text) }
+}
+
+/// A promise that did not hold.
+fn broken(what: impl Into<String>) -> Failure {
+    Failure::DoesNotHold(what.into())
+}
+
+/// The agent plans and notes.
+fn plan(store: &Store, types: &SessionTypes, output: &mut Output<'_>) -> Result<Uuid> {
+    let session = store.create_with(types, SessionOptions::default().tag("agent", "demo"))?;
+    say(output, format_args!("1. An agent plans. Its session: {}", session.dir().display()))?;
+    for title in ["read the issue", "write the fix", "run the tests"] {
+        session.dispatch(PlanStep { title: title.to_owned() })?;
+    }
+    session.dispatch(Noted { text: "the issue is about time zones".to_owned() })?;
+    let records = session.position().map_or(0, |last| last + 1);
+    say(output, format_args!("   3 steps planned, 1 note; {records} records, synced on closing"))?;
+    let id = session.id();
+    session.close()?;
+    Ok(id)
+}
+
+/// A child writes and is killed.
+fn kill(root: &Path, id: Uuid, output: &mut Output<'_>) -> Result<child::Acknowledged> {
+    say(output, "\n2. A child process goes on writing and is killed (SIGKILL) while it does.")?;
+    let acknowledged = child::kill_while_writing(root, id, output)?;
+    say(output, format_args!("   it was told of {} records that they are kept", acknowledged.count))?;
+    Ok(acknowledged)
+}
+
+/// The session is opened again; nothing that was acknowledged may be missing.
+fn reopened(session: &Session, acknowledged: u64, output: &mut Output<'_>) -> Result<()> {
+    let report = session.recovery();
+    say(output, "\n3. The session is opened again. The recovery report:")?;
+    let closed = if report.closed { "was closed" } else { "was not closed by its writer" };
+    say(output, format_args!("   {} records; the log {closed}", report.records))?;
+    say(output, format_args!("   {} of them not yet synced; they are kept", report.unattested))?;
+    match &report.torn {
+        Some(torn) => say(output, format_args!("   {} torn bytes left out at the end", torn.bytes))?,
+        None => say(output, "   nothing torn")?,
+    }
+    match session.position() {
+        Some(last) if last >= acknowledged => {
+            say(output, format_args!("   the last acknowledged record, {acknowledged}, is there"))
+        }
+        last => Err(broken(format!("record {acknowledged} was acknowledged; the last one is {last:?}"))),
+    }
+}
+
+/// A step fails: STATE goes back, LOG stays.
+fn failing_step(session: &Session, output: &mut Output<'_>) -> Result<u64> {
+    say(output, "\n4. A step fails and is rolled back; what was noted of it stays.")?;
+    let (steps, notes) = (session.view::<Steps>()?.len(), session.log::<Notes>()?.len());
+    let before = session.snapshot(SnapshotOptions::tagged("before the tests"))?;
+    session.dispatch(StepState { step: "run the tests".to_owned(), status: "running".to_owned() })?;
+    session.dispatch(Noted { text: "2 of 40 tests fail: rolling back".to_owned() })?;
+    session.dispatch(StepState { step: "run the tests".to_owned(), status: "failed".to_owned() })?;
+    let during = session.view::<Steps>()?.len();
+    let rolled_back = session.rollback(&before)?;
+    let (steps_after, notes_after) = (session.view::<Steps>()?.len(), session.log::<Notes>()?.len());
+    say(output, format_args!("   steps: {steps} before, {during} while it ran, {steps_after} after"))?;
+    say(output, format_args!("   notes: {notes} before, {notes_after} after"))?;
+    let abandoned: Vec<String> =
+        rolled_back.abandoned.iter().map(|range| format!("{} to {}", range.start(), range.end())).collect();
+    let (sequence, to) = (rolled_back.sequence, rolled_back.to);
+    say(output, format_args!("   record {sequence} goes back to {to}; abandoned: {}", abandoned.join(", ")))?;
+    if steps_after != steps || notes_after != notes + 1 {
+        return Err(broken("the rollback did not bring STATE back and leave LOG as it was"));
+    }
+    Ok(before.position)
+}
+
+/// A fork goes its own way.
+fn fork(
+    store: &Store,
+    types: &SessionTypes,
+    session: &Session,
+    at: u64,
+    output: &mut Output<'_>,
+) -> Result<Uuid> {
+    say(output, format_args!("\n5. A fork from position {at} tries another way."))?;
+    let fork = store.fork(session.id(), at, types, SessionOptions::default().tag("attempt", "2"))?;
+    let before = session.state().digest();
+    fork.dispatch(StepState { step: "run the tests".to_owned(), status: "passed".to_owned() })?;
+    fork.dispatch(Noted { text: "all 40 tests pass".to_owned() })?;
+    if session.state().digest() != before {
+        return Err(broken("what the fork wrote reached its parent"));
+    }
+    say(output, format_args!("   {}: it shares {} records and wrote its own", fork.id(), at + 1))?;
+    say(output, "   the parent is as it was")?;
+    let id = fork.id();
+    fork.close()?;
+    Ok(id)
+}
+
+/// Both logs are verified and replayed, as an auditor would.
+fn checked(dirs: &[PathBuf], output: &mut Output<'_>) -> Result<()> {
+    say(output, "\n6. An auditor, who has the folders alone:")?;
+    let mut verified = verify::Verified::default();
+    for dir in dirs {
+        verify::session(dir, &mut verified)?;
+    }
+    if let Some(damage) = verified.corrupt.first() {
+        return Err(broken(format!("verify: {}", damage.reason)));
+    }
+    let (sessions, records) = (verified.sessions, verified.records);
+    say(output, format_args!("   verify: {sessions} sessions, {records} records: holds"))?;
+    let mut digests = BTreeSet::new();
+    for dir in dirs {
+        let reader = LogReader::open(dir)?;
+        let replayed = replay::replay(&reader, true, output.progress("replaying", reader.records_len()))?;
+        if let Some(difference) = replayed.difference {
+            let (at, slice) = (difference.sequence, difference.slice);
+            return Err(broken(format!("replay: record {at}, `{slice}` {}", difference.path)));
+        }
+        digests.insert(replayed.digest);
+    }
+    say(output, format_args!("   replay: {sessions} sessions, every rollback checked: holds"))?;
+    if digests.len() != dirs.len() {
+        return Err(broken("the fork's state is its parent's"));
+    }
+    Ok(())
+}

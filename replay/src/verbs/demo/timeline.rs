@@ -1,0 +1,49 @@
+//! The demo's timeline.
+
+use std::path::PathBuf;
+
+use foldlog::audit::LogReader;
+
+use super::say;
+use crate::failure::Result;
+use crate::output::Output;
+use crate::reading::{each_record, last_position, record_name};
+use crate::verbs::show::Timeline;
+
+/// How many records of one name are shown before the rest is counted.
+const ALIKE_MAX: usize = 3;
+
+/// Prints the timelines of the session and its fork, records in a row of one name but counted.
+pub(super) fn print(dirs: &[PathBuf], output: &mut Output<'_>) -> Result<()> {
+    if output.json() {
+        return Ok(());
+    }
+    for (dir, whose) in dirs.iter().zip(["7. The timeline:", "   The fork's own part of its timeline:"]) {
+        say(output, format_args!("\n{whose}"))?;
+        let reader = LogReader::open(dir)?;
+        let (timeline, names) = (Timeline::of(&reader), reader.names());
+        say(output, Timeline::HEADINGS)?;
+        let (mut alike, mut before) = (0, (String::new(), true));
+        each_record(&reader, reader.opened_sequence()..=last_position(&reader), |record| {
+            let now = (
+                format!("{} {}", record.kind, record_name(record, &names)),
+                timeline.is_live(record.sequence),
+            );
+            if now != before {
+                left_out(alike, output)?;
+                (alike, before) = (0, now);
+            }
+            alike += 1;
+            if alike <= ALIKE_MAX { output.line(timeline.text(record)) } else { Ok(()) }
+        })?;
+        left_out(alike, output)?;
+    }
+    Ok(())
+}
+
+fn left_out(alike: usize, output: &mut Output<'_>) -> Result<()> {
+    match alike.checked_sub(ALIKE_MAX) {
+        None | Some(0) => Ok(()),
+        Some(more) => output.line(format_args!("     ...  {more} more of the same")),
+    }
+}

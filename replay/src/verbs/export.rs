@@ -1,0 +1,39 @@
+//! `foldlog export`: a session for other tools.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use foldlog::audit::LogReader;
+use foldlog::{Policy, Store};
+
+use super::show::Timeline;
+use crate::cli::Format;
+use crate::failure::{HOLDS, Result};
+use crate::output::Output;
+use crate::reading::{each_record, position, store_of};
+
+/// Writes the session as it was at `at`, in one form or the other. CACHE slices are left out: they can be
+/// computed again. Children are those in the store that the session stands in.
+///
+/// # Errors
+///
+/// Where the session cannot be read, or there is no such position.
+pub fn run(session: &Path, at: Option<u64>, format: Format, output: &mut Output<'_>) -> Result<u8> {
+    let reader = LogReader::open(session)?;
+    let at = position(&reader, at)?;
+    match format {
+        Format::Jsonl => {
+            let timeline = Timeline::of(&reader);
+            each_record(&reader, 0..=at, |record| output.value(&timeline.value(record)))?;
+        }
+        Format::SnapshotJson => {
+            let policies = BTreeSet::from([Policy::State, Policy::Log]);
+            let mut export = reader.export_at(at, &policies)?;
+            if let Some((store, id)) = store_of(session) {
+                export.children_ids = Store::open(store)?.children(id)?;
+            }
+            output.line(export.to_json()?)?;
+        }
+    }
+    Ok(HOLDS)
+}

@@ -1,0 +1,66 @@
+//! `foldlog import`: agent runs of other tools.
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use foldlog::Store;
+use serde::Serialize;
+
+use crate::failure::{HOLDS, Result};
+use crate::output::Output;
+use crate::runs::import::{Written, run as write_run};
+use crate::runs::{Run, read_swe_agent, read_tau_bench, types};
+
+#[derive(Debug, Serialize)]
+struct Document {
+    sessions: u64,
+    records: u64,
+    rollbacks: u64,
+    log_bytes: u64,
+    seconds: f64,
+}
+
+/// Imports the runs of a file of tau-bench. A file with a malformed run is not imported at all.
+///
+/// # Errors
+///
+/// Where the file is malformed or unreadable, or the store cannot be written.
+pub fn tau_bench(file: &Path, store: &Path, output: &mut Output<'_>) -> Result<u8> {
+    let since = Instant::now();
+    let runs = read_tau_bench(file)?;
+    write(&runs, store, since, output)
+}
+
+/// Imports trajectories of SWE-agent, a run a file. Where one file is malformed none is imported.
+///
+/// # Errors
+///
+/// As [`tau_bench`].
+pub fn swe_agent(files: &[PathBuf], store: &Path, output: &mut Output<'_>) -> Result<u8> {
+    let since = Instant::now();
+    let runs: Result<Vec<Run>> = files.iter().map(|file| read_swe_agent(file)).collect();
+    write(&runs?, store, since, output)
+}
+
+fn write(runs: &[Run], store: &Path, since: Instant, output: &mut Output<'_>) -> Result<u8> {
+    // Made even where there are no runs, so that `sessions` finds a store.
+    Store::open(store)?;
+    let types = types()?;
+    let mut written = Written::default();
+    let mut progress = output.progress("importing runs", runs.len() as u64);
+    for (done, run) in (1..).zip(runs) {
+        written += write_run(store, &types, run)?;
+        progress.at(done);
+    }
+    drop(progress);
+    let Written { sessions, records, rollbacks, log_bytes } = written;
+    let seconds = since.elapsed().as_secs_f64();
+    if output.json() {
+        output.value(&Document { sessions, records, rollbacks, log_bytes, seconds })?;
+    } else {
+        output.line(format_args!(
+            "{sessions} sessions, {records} records, {rollbacks} rollbacks, {log_bytes} bytes in {seconds:.1} s"
+        ))?;
+    }
+    Ok(HOLDS)
+}

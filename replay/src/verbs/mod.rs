@@ -1,0 +1,11 @@
+//! The verbs, one file each. Every `run` returns the exit code where it came to a result.
+
+pub mod demo;
+pub mod diff;
+pub mod export;
+pub mod import;
+pub mod replay;
+pub mod sessions;
+pub mod show;
+pub mod state;
+pub mod verify;

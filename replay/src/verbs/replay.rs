@@ -1,0 +1,236 @@
+//! `foldlog replay`: folds a session from its first record and checks what it claims.
+//!
+//! 1. The fold passes: no record contradicts those before it, sequence numbers have no gaps, seals match.
+//! 2. Rollback equivalence: STATE behind a rollback to `n` equals STATE of a fresh fold along the path that
+//!    was live at `n`, stored byte for stored byte.
+//! 3. Lineage: what a fork shares with its parent is what the parent holds, where the parent stands in the same
+//!    store.
+//! 4. LOG only grows: at each rollback looked at, a LOG slice holds what it held at the one before, and the
+//!    rollback itself leaves it as it was.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use foldlog::audit::LogReader;
+use foldlog::{Parent, Policy, SliceState, State, Store, Value};
+use serde::Serialize;
+use uuid::Uuid;
+
+use crate::diff;
+use crate::failure::{Failure, HOLDS, Result};
+use crate::output::Output;
+use crate::progress::Progress;
+use crate::reading::{stopped, store_of};
+
+/// How many rollbacks are checked where not all are to be.
+const SAMPLE: usize = 16;
+
+/// What a replay came to.
+#[derive(Clone, Debug, Serialize)]
+pub struct Replayed {
+    /// The session.
+    pub session: Uuid,
+    /// How many records were folded.
+    pub records: u64,
+    /// How many rollbacks there are.
+    pub rollbacks: u64,
+    /// How many of them were checked.
+    pub checked: u64,
+    /// How many segments' seals were checked.
+    pub seals: u64,
+    /// Whether what a fork shares was compared with its parent.
+    pub lineage: bool,
+    /// The digest of all slices at the end, hexadecimal.
+    pub digest: String,
+    /// The first difference.
+    pub difference: Option<Diverged>,
+}
+
+/// Where a log does not claim what its fold gives.
+#[derive(Clone, Debug, Serialize)]
+pub struct Diverged {
+    /// The record behind which the difference shows.
+    pub sequence: u64,
+    /// The slice.
+    pub slice: String,
+    /// Where in it.
+    pub path: String,
+    /// What should stand there; nil where nothing should.
+    pub expected: Value,
+    /// What the fold gives; nil where it gives nothing.
+    pub found: Value,
+}
+
+/// Replays a session.
+///
+/// # Errors
+///
+/// Where the session cannot be read, is damaged or diverges: then the first difference is printed before.
+pub fn run(session: &Path, thorough: bool, output: &mut Output<'_>) -> Result<u8> {
+    let reader = LogReader::open(session)?;
+    let progress = output.progress("replaying records", reader.records_len());
+    let mut replayed = replay(&reader, thorough, progress)?;
+    replayed.lineage = lineage(&reader, output)?;
+    if output.json() {
+        output.value(&replayed)?;
+    } else {
+        let Replayed { session, records, rollbacks, checked, .. } = &replayed;
+        output.line(format_args!("session {session}: {records} records folded"))?;
+        output.line(format_args!("{checked} of {rollbacks} rollbacks checked"))?;
+        if replayed.lineage {
+            output.line("what it shares with its parent is what the parent holds")?;
+        }
+        output.line(format_args!("digest {}", replayed.digest))?;
+    }
+    match replayed.difference {
+        None if output.json() => Ok(HOLDS),
+        None => {
+            output.line("the log holds what its fold gives")?;
+            Ok(HOLDS)
+        }
+        Some(difference) => Err(Failure::DoesNotHold(text(&difference)?)),
+    }
+}
+
+fn text(difference: &Diverged) -> Result<String> {
+    let json = |value| serde_json::to_string(value).map_err(std::io::Error::from);
+    let (expected, found) = (json(&difference.expected)?, json(&difference.found)?);
+    let Diverged { sequence, slice, path, .. } = difference;
+    Ok(format!("diverged at record {sequence}, `{slice}` {path}: expected {expected}, found {found}"))
+}
+
+/// Compares a fork with its parent, where that is at hand; whether it was.
+fn lineage(reader: &LogReader, output: &mut Output<'_>) -> Result<bool> {
+    let Some(Parent::Fork { session, .. }) = reader.opened().parent else { return Ok(false) };
+    let Some((store, _)) = store_of(reader.dir()) else { return Ok(false) };
+    let dir = Store::open(store)?.session_dir(session);
+    match LogReader::open(&dir) {
+        Ok(parent) => {
+            reader.check_lineage(&parent)?;
+            Ok(true)
+        }
+        // A fork is whole on its own: its parent may have been deleted, and may be damaged.
+        Err(error) => {
+            output.note(format_args!("note: not compared with the parent: {error}"));
+            Ok(false)
+        }
+    }
+}
+
+/// Folds a log and checks a sample of its rollbacks, or all of them.
+///
+/// # Errors
+///
+/// Where the log cannot be read or contradicts itself.
+pub fn replay(reader: &LogReader, thorough: bool, mut progress: Progress) -> Result<Replayed> {
+    let rollbacks: BTreeMap<u64, u64> = reader.rollbacks().collect();
+    let chosen = if thorough { rollbacks.keys().copied().collect() } else { sample(&rollbacks) };
+    // The state is asked for behind each chosen rollback and behind the record before it.
+    let mut checks = Checks { reader, rollbacks: &rollbacks, log: None, along: None };
+    let (mut next, mut difference, mut failure) = (0, None, None);
+    let end = reader.fold(|record, state| {
+        let sequence = record.sequence;
+        if sequence != next {
+            let reason = format!("{next} was next");
+            return Err(foldlog::Error::Inconsistent { sequence, reason });
+        }
+        next += 1;
+        progress.at(next);
+        if difference.is_none() && (chosen.contains(&sequence) || chosen.contains(&next)) {
+            match checks.at(sequence, state()) {
+                Ok(found) => difference = found,
+                Err(error) => {
+                    failure = Some(error);
+                    return Err(stopped(reader.dir()));
+                }
+            }
+        }
+        Ok(())
+    });
+    if let Some(failure) = failure {
+        return Err(failure);
+    }
+    let end = end?;
+    // Opening folded the same records; two folds that differ would mean that the fold is not one.
+    if difference.is_none() {
+        difference = first(next.saturating_sub(1), diff::slices(&reader.state(), &end, |_| true)?);
+    }
+    Ok(Replayed {
+        session: reader.opened().session,
+        records: next,
+        rollbacks: rollbacks.len() as u64,
+        checked: chosen.len() as u64,
+        seals: reader.check_seals()?,
+        lineage: false,
+        digest: end.digest().iter().map(|byte| format!("{byte:02x}")).collect(),
+        difference,
+    })
+}
+
+/// At most so many rollbacks, spread evenly, the first and the last among them.
+fn sample(rollbacks: &BTreeMap<u64, u64>) -> BTreeSet<u64> {
+    let last = rollbacks.len().saturating_sub(1);
+    let places: BTreeSet<usize> = (0..SAMPLE).map(|place| place * last / (SAMPLE - 1)).collect();
+    rollbacks.keys().enumerate().filter(|(place, _)| places.contains(place)).map(|(_, at)| *at).collect()
+}
+
+struct Checks<'a> {
+    reader: &'a LogReader,
+    rollbacks: &'a BTreeMap<u64, u64>,
+    /// The LOG slices where they were last looked at.
+    log: Option<BTreeMap<String, SliceState>>,
+    /// STATE along the path to the last target: rollbacks to one target often follow one another.
+    along: Option<(u64, State)>,
+}
+
+impl Checks<'_> {
+    fn at(&mut self, sequence: u64, state: State) -> Result<Option<Diverged>> {
+        if let Some(to) = self.rollbacks.get(&sequence).copied() {
+            if self.along.as_ref().is_none_or(|(target, _)| *target != to) {
+                self.along = Some((to, self.reader.state_along(to)?));
+            }
+            if let Some((_, along)) = &self.along {
+                let found = diff::slices(along, &state, |policy| policy == Policy::State)?;
+                if let Some(difference) = first(sequence, found) {
+                    return Ok(Some(difference));
+                }
+            }
+        }
+        self.log_grows(sequence, state)
+    }
+
+    fn log_grows(&mut self, sequence: u64, state: State) -> Result<Option<Diverged>> {
+        let log: BTreeMap<String, SliceState> =
+            state.slices.into_iter().filter(|(_, slice)| slice.policy == Policy::Log).collect();
+        for (name, before) in self.log.iter().flatten() {
+            let after = log.get(name).map(|slice| slice.items.as_slice()).unwrap_or_default();
+            let places = before.items.iter().enumerate();
+            for (place, item) in places {
+                let found = after.get(place);
+                if found == Some(item) {
+                    continue;
+                }
+                return Ok(Some(Diverged {
+                    sequence,
+                    slice: name.clone(),
+                    path: format!("items[{place}]"),
+                    expected: item.value()?,
+                    found: found.map(|item| item.value()).transpose()?.unwrap_or_default(),
+                }));
+            }
+        }
+        self.log = Some(log);
+        Ok(None)
+    }
+}
+
+fn first(sequence: u64, differences: Vec<diff::Difference>) -> Option<Diverged> {
+    let difference = differences.into_iter().next()?;
+    Some(Diverged {
+        sequence,
+        slice: difference.slice.unwrap_or_default(),
+        path: difference.path,
+        expected: difference.before,
+        found: difference.after,
+    })
+}

@@ -1,0 +1,98 @@
+//! `foldlog sessions`: what is in a store.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use foldlog::{Parent, SessionSummary};
+use foldlog_codec::record::time_text;
+use serde::Serialize;
+use uuid::Uuid;
+
+use crate::failure::{DOES_NOT_HOLD, Failure, HOLDS, Result};
+use crate::output::Output;
+use crate::reading;
+
+/// One session in the listing.
+#[derive(Debug, Serialize)]
+struct Row {
+    session: Uuid,
+    records: u64,
+    log_bytes: u64,
+    created_at: String,
+    tags: BTreeMap<String, String>,
+    parent: Option<ParentRow>,
+}
+
+#[derive(Debug, Serialize)]
+struct ParentRow {
+    session: Uuid,
+    how: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    position: Option<u64>,
+}
+
+impl Row {
+    fn of(summary: SessionSummary) -> Row {
+        Row {
+            session: summary.session,
+            records: summary.records,
+            log_bytes: summary.log_bytes,
+            created_at: time_text(summary.created_at_us),
+            tags: summary.tags,
+            parent: summary.parent.map(|parent| match parent {
+                Parent::Fork { session, position, .. } => {
+                    ParentRow { session, how: "fork", position: Some(position) }
+                }
+                Parent::Child { session } => ParentRow { session, how: "child", position: None },
+            }),
+        }
+    }
+
+    fn text(&self) -> String {
+        let tags: Vec<String> = self.tags.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        let tags = if tags.is_empty() { "-".to_owned() } else { tags.join(",") };
+        let parent = self.parent.as_ref().map_or_else(
+            || "-".to_owned(),
+            |parent| match parent.position {
+                Some(position) => format!("{}@{position}", parent.session),
+                None => parent.session.to_string(),
+            },
+        );
+        let Row { session, records, log_bytes, created_at, .. } = self;
+        format!("{session}  {records:>8}  {log_bytes:>10}  {created_at:<32}  {tags:<24}  {parent}")
+    }
+}
+
+/// Lists the sessions of the store at `dir`. A session that cannot be read is named on standard error; the
+/// exit code then is that of the worst.
+///
+/// # Errors
+///
+/// Where there is no store at `dir`, or it cannot be read.
+pub fn run(dir: &Path, output: &mut Output<'_>) -> Result<u8> {
+    let store = reading::open_store(dir)?;
+    let ids = store.session_ids()?;
+    if !output.json() {
+        let columns = ["session", "records", "log_bytes", "created_at", "tags"];
+        let [session, records, bytes, created_at, tags] = columns;
+        output.line(format_args!(
+            "{session:<36}  {records:>8}  {bytes:>10}  {created_at:<32}  {tags:<24}  parent"
+        ))?;
+    }
+    let mut progress = output.progress("reading sessions", ids.len() as u64);
+    let mut code = HOLDS;
+    for (done, id) in (1..).zip(ids) {
+        match store.summary(id) {
+            Ok(summary) if output.json() => output.value(&Row::of(summary))?,
+            Ok(summary) => output.line(Row::of(summary).text())?,
+            Err(error) => {
+                output.note(format_args!("error: {error}"));
+                let failure = Failure::from(error);
+                // Damage says more than what could not be read at all.
+                code = if code == DOES_NOT_HOLD { code } else { failure.exit_code() };
+            }
+        }
+        progress.at(done);
+    }
+    Ok(code)
+}

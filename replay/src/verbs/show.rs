@@ -1,0 +1,101 @@
+//! `foldlog show`: the timeline.
+
+use std::ops::RangeInclusive;
+use std::path::Path;
+
+use foldlog::audit::LogReader;
+use foldlog::{Kind, Record, Value};
+use foldlog_codec::record::{Names, time_text};
+
+use crate::failure::{Failure, HOLDS, Result};
+use crate::output::Output;
+use crate::reading::{each_record, last_position, position, record_name};
+
+/// Shows the records from `from` through `to`, of one kind or of all.
+///
+/// # Errors
+///
+/// Where the session cannot be read, or there is no such kind or position.
+pub fn run(
+    session: &Path,
+    from: u64,
+    to: Option<u64>,
+    kind: Option<&str>,
+    output: &mut Output<'_>,
+) -> Result<u8> {
+    let kind = kind.map(known_kind).transpose()?;
+    let reader = LogReader::open(session)?;
+    let to = to.unwrap_or_else(|| last_position(&reader));
+    let from = position(&reader, Some(from))?;
+    let timeline = Timeline::of(&reader);
+    if !output.json() {
+        output.line(Timeline::HEADINGS)?;
+    }
+    each_record(&reader, from..=to, |record| {
+        if kind.is_some_and(|kind| kind != record.kind) {
+            return Ok(());
+        }
+        if output.json() {
+            return output.value(&timeline.value(record));
+        }
+        output.line(timeline.text(record))
+    })?;
+    Ok(HOLDS)
+}
+
+fn known_kind(name: &str) -> Result<Kind> {
+    if let Some(kind) = Kind::from_name(name).filter(|kind| !kind.is_envelope()) {
+        return Ok(kind);
+    }
+    let kinds = Kind::ALL.iter().filter(|kind| !kind.is_envelope()).map(|kind| kind.name());
+    let next = format!("the kinds are {}", kinds.collect::<Vec<_>>().join(", "));
+    Err(Failure::usage(format!("there is no kind of record called `{name}`"), next))
+}
+
+/// How a log's records are listed.
+#[derive(Debug)]
+pub struct Timeline {
+    names: Names,
+    live: Vec<RangeInclusive<u64>>,
+}
+
+impl Timeline {
+    /// The headings of the columns that [`text`](Timeline::text) fills.
+    pub const HEADINGS: &str =
+        "sequence  time                              kind      name                           bytes  path";
+
+    /// The timeline of a log as its last record leaves it.
+    pub fn of(reader: &LogReader) -> Timeline {
+        Timeline { names: reader.names(), live: reader.live_path().live_at(last_position(reader)) }
+    }
+
+    /// Whether no later rollback abandoned a record.
+    pub fn is_live(&self, sequence: u64) -> bool {
+        self.live.iter().any(|range| range.contains(&sequence))
+    }
+
+    /// One line for a person.
+    pub fn text(&self, record: &Record<'_>) -> String {
+        let (time, name) = (time_text(record.time_us), record_name(record, &self.names));
+        let path = if self.is_live(record.sequence) { "live" } else { "abandoned" };
+        let (sequence, kind, bytes) = (record.sequence, record.kind.to_string(), record.body.len());
+        format!("{sequence:>8}  {time:<32}  {kind:<8}  {name:<28} {bytes:>7}  {path}")
+    }
+
+    /// The record's JSON form, with its name and whether it is live.
+    pub fn value(&self, record: &Record<'_>) -> Value {
+        let mut value = record.to_value(&self.names).unwrap_or_else(|error| {
+            // What has no JSON form of its own is still a record with a place and a time.
+            let mut value = Value::default();
+            value.set("sequence", Value::from(record.sequence));
+            value.set("time", Value::from(time_text(record.time_us)));
+            value.set("kind", Value::from(record.kind.to_string()));
+            value.set("bytes", Value::from(record.body.len() as u64));
+            value.set("error", Value::from(error.to_string()));
+            value
+        });
+        value.set("name", Value::from(record_name(record, &self.names)));
+        value.set("live", Value::from(self.is_live(record.sequence)));
+        value
+    }
+}

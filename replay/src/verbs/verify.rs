@@ -1,0 +1,329 @@
+//! `foldlog verify`: every frame, every body, every seal and every object of sessions or stores.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use foldlog::audit::{self, LogReader};
+use foldlog::{Corruption, Error, Kind, RecoveryReport};
+use foldlog_codec::body::{Added, Dispatch, Import, ObjectId, Operation};
+use foldlog_codec::segment::HEADER_LEN;
+use serde::Serialize;
+use uuid::Uuid;
+
+use crate::failure::{Failure, HOLDS, Result, UNUSABLE};
+use crate::output::Output;
+use crate::reading::{is_store, open_store};
+
+/// What a verification found.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Verified {
+    /// How many sessions were checked.
+    pub sessions: u64,
+    /// How many sound records they hold.
+    pub records: u64,
+    /// How many bytes their logs use, up to the damage where there is some.
+    pub bytes: u64,
+    /// How many bytes stand behind ends that a crash tore off before they were acknowledged as durable.
+    pub torn_bytes: u64,
+    /// What is damaged.
+    pub corrupt: Vec<Damage>,
+    /// Where the torn ends are.
+    pub torn: Vec<Torn>,
+    /// What could not be read at all.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unreadable: Vec<Unreadable>,
+}
+
+/// Damage in a session, with what is known of its place.
+#[derive(Clone, Debug, Serialize)]
+pub struct Damage {
+    /// The session.
+    pub session: Option<Uuid>,
+    /// The file.
+    pub segment: PathBuf,
+    /// Where in it.
+    pub offset: Option<u64>,
+    /// The record that should stand there, or that is wrong.
+    pub sequence: Option<u64>,
+    /// What is wrong.
+    pub reason: String,
+}
+
+/// An end that a crash tore off.
+#[derive(Clone, Debug, Serialize)]
+pub struct Torn {
+    /// The session.
+    pub session: Uuid,
+    /// The segment in which the sound part ends.
+    pub segment: PathBuf,
+    /// Where in it.
+    pub offset: u64,
+    /// The first record that is not there.
+    pub sequence: u64,
+    /// How many bytes were left out.
+    pub bytes: u64,
+}
+
+/// A session that could not be read.
+#[derive(Clone, Debug, Serialize)]
+pub struct Unreadable {
+    /// Its folder.
+    pub path: PathBuf,
+    /// Why.
+    pub reason: String,
+}
+
+/// Checks sessions and stores.
+///
+/// # Errors
+///
+/// Where a path is neither a session nor a store, or something is damaged: the result is printed before.
+pub fn run(paths: &[PathBuf], output: &mut Output<'_>) -> Result<u8> {
+    let mut verified = Verified::default();
+    let dirs = session_dirs(paths, output)?;
+    let mut progress = output.progress("verifying sessions", dirs.len() as u64);
+    for (done, dir) in (1..).zip(&dirs) {
+        match session(&dir.path, &mut verified) {
+            Err(Failure::Engine(error)) if dir.of_store => {
+                let (path, reason) = (dir.path.clone(), error.to_string());
+                verified.unreadable.push(Unreadable { path, reason });
+            }
+            other => other?,
+        }
+        progress.at(done);
+    }
+    drop(progress);
+    print(&verified, output)?;
+    match (verified.corrupt.len(), verified.unreadable.is_empty()) {
+        (0, true) => Ok(HOLDS),
+        (0, false) => Ok(UNUSABLE),
+        (1, _) => Err(Failure::DoesNotHold("1 place is corrupt".to_owned())),
+        (places, _) => Err(Failure::DoesNotHold(format!("{places} places are corrupt"))),
+    }
+}
+
+/// A session's folder, and whether it was found in a store or named by the user.
+struct SessionDir {
+    path: PathBuf,
+    of_store: bool,
+}
+
+fn session_dirs(paths: &[PathBuf], output: &mut Output<'_>) -> Result<Vec<SessionDir>> {
+    let mut dirs = Vec::new();
+    for path in paths {
+        if !is_store(path) {
+            dirs.push(SessionDir { path: path.clone(), of_store: false });
+            continue;
+        }
+        let store = open_store(path)?;
+        for id in store.session_ids()? {
+            let path = store.session_dir(id);
+            if holds_anything(&path) {
+                dirs.push(SessionDir { path, of_store: true });
+            } else {
+                // A crash while a session was begun leaves this; nobody was told of the session.
+                output.note(format_args!("note: {} holds no records: passed over", path.display()));
+            }
+        }
+    }
+    Ok(dirs)
+}
+
+/// Whether any segment in the folder holds more than zeros behind its header. What cannot be read may.
+fn holds_anything(dir: &Path) -> bool {
+    segments(dir).is_none_or(|segments| {
+        segments.iter().any(|path| {
+            std::fs::read(path).map_or(true, |bytes| bytes.iter().skip(HEADER_LEN).any(|byte| *byte != 0))
+        })
+    })
+}
+
+fn segments(dir: &Path) -> Option<Vec<PathBuf>> {
+    let entries = std::fs::read_dir(dir).ok()?.filter_map(|entry| Some(entry.ok()?.path()));
+    let mut segments: Vec<PathBuf> =
+        entries.filter(|path| path.extension().is_some_and(|extension| extension == "seg")).collect();
+    segments.sort();
+    Some(segments)
+}
+
+/// Checks one session and adds what was found.
+///
+/// # Errors
+///
+/// Where the folder holds no session, or cannot be read.
+pub fn session(dir: &Path, verified: &mut Verified) -> Result<()> {
+    let (mut records, mut bytes, mut damage) = (0, 0, Vec::new());
+    let walked = audit::walk(dir, &mut |frame| {
+        if !frame.record.kind.is_envelope() {
+            records += 1;
+        }
+        bytes += frame.bytes;
+        if let Err(error) = audit::check_body(&frame.record) {
+            damage.push(Damage {
+                session: None,
+                segment: frame.segment.to_owned(),
+                offset: Some(frame.offset),
+                sequence: Some(frame.record.sequence),
+                reason: error.to_string(),
+            });
+        }
+        Ok(())
+    });
+    let mut id = walked.as_ref().ok().map(|walked| walked.session).or_else(|| named(dir));
+    let report = match walked {
+        Err(error) => {
+            damage.push(damage_of(dir, error)?);
+            None
+        }
+        Ok(walked) if !damage.is_empty() => {
+            bytes = walked.log_bytes;
+            Some(walked.report)
+        }
+        Ok(walked) => {
+            bytes = walked.log_bytes;
+            match folded(dir) {
+                Ok(report) => Some(report),
+                Err(error) => {
+                    damage.push(damage_of(dir, error)?);
+                    Some(walked.report)
+                }
+            }
+        }
+    };
+    for damage in &mut damage {
+        id = id.or(damage.session);
+        damage.session = damage.session.or(id);
+    }
+    verified.sessions += 1;
+    verified.records += report.as_ref().map_or(records, |report| report.records);
+    verified.bytes += bytes;
+    verified.corrupt.append(&mut damage);
+    if let Some(torn) = report.and_then(|report| report.torn) {
+        let session = id.unwrap_or_default();
+        let (segment, offset, sequence, bytes) = (torn.segment, torn.offset, torn.sequence, torn.bytes);
+        verified.torn_bytes += bytes;
+        verified.torn.push(Torn { session, segment, offset, sequence, bytes });
+    }
+    Ok(())
+}
+
+/// Folds the log, which reads every object that it names, and checks its seals.
+fn folded(dir: &Path) -> Result<RecoveryReport, Error> {
+    let reader = LogReader::open(dir)?;
+    reader.check_seals()?;
+    Ok(reader.report().clone())
+}
+
+fn named(dir: &Path) -> Option<Uuid> {
+    Uuid::try_parse(dir.canonicalize().ok()?.file_name()?.to_str()?).ok()
+}
+
+/// What an error says is damaged; other errors are handed back.
+fn damage_of(dir: &Path, error: Error) -> Result<Damage, Error> {
+    let reason = error.to_string();
+    let at = |session, segment, place: Option<(u64, u64)>| Damage {
+        session,
+        segment,
+        offset: place.map(|(offset, _)| offset),
+        sequence: place.map(|(_, sequence)| sequence),
+        reason: reason.clone(),
+    };
+    Ok(match error {
+        Error::Corrupt(corruption) => {
+            let Corruption { session, segment, offset, sequence, .. } = *corruption;
+            at(session, segment, Some((offset, sequence)))
+        }
+        Error::MissingSegment { session, path, .. } => at(Some(session), path, None),
+        Error::WrongSession { expected, path, .. } => at(Some(expected), path, None),
+        Error::Object { ref path, .. } => {
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_owned();
+            let place = first_place(dir, |kind, _, body| {
+                objects(kind, body).iter().any(|object| object.file_name() == name)
+            });
+            match place {
+                Some((segment, offset, sequence)) => at(None, segment, Some((offset, sequence))),
+                None => at(None, path.clone(), None),
+            }
+        }
+        Error::Inconsistent { sequence, .. } => match first_place(dir, |_, at, _| at == sequence) {
+            Some((segment, offset, sequence)) => at(None, segment, Some((offset, sequence))),
+            None => Damage { sequence: Some(sequence), ..at(None, dir.to_owned(), None) },
+        },
+        // Something stands behind a header that does not check: this was a session.
+        Error::NotASession { .. } if named(dir).is_some() && holds_anything(dir) => {
+            let segment = segments(dir).unwrap_or_default().into_iter().next();
+            at(None, segment.unwrap_or_else(|| dir.to_owned()), Some((0, 0)))
+        }
+        other => return Err(other),
+    })
+}
+
+/// Where the first record stands for which `wanted` holds.
+fn first_place(dir: &Path, mut wanted: impl FnMut(Kind, u64, &[u8]) -> bool) -> Option<(PathBuf, u64, u64)> {
+    let mut place = None;
+    // Damage behind the record does not hide it.
+    let _ = audit::walk(dir, &mut |frame| {
+        let record = &frame.record;
+        if place.is_none() && !record.kind.is_envelope() && wanted(record.kind, record.sequence, record.body)
+        {
+            place = Some((frame.segment.to_owned(), frame.offset, record.sequence));
+        }
+        Ok(())
+    });
+    place
+}
+
+/// The objects that a record names.
+fn objects(kind: Kind, body: &[u8]) -> BTreeSet<ObjectId> {
+    let mut objects = BTreeSet::new();
+    match kind {
+        Kind::DISPATCH => {
+            let Ok(dispatch) = Dispatch::decode(body) else { return objects };
+            if let Operation::Event { data, .. } = &dispatch.operation {
+                objects.extend(data.object());
+            }
+            for effect in dispatch.effects.iter().flatten() {
+                if let Added::Items { items, .. } = &effect.added {
+                    objects.extend(items.iter().filter_map(|item| item.object()));
+                }
+            }
+        }
+        Kind::IMPORT => {
+            let Ok(import) = Import::decode(body) else { return objects };
+            let items = import.slices.iter().flat_map(|slice| &slice.items);
+            objects.extend(items.filter_map(|(item, _)| item.object()));
+        }
+        _ => {}
+    }
+    objects
+}
+
+fn print(verified: &Verified, output: &mut Output<'_>) -> Result<()> {
+    if output.json() {
+        return output.value(verified);
+    }
+    let Verified { sessions, records, bytes, .. } = verified;
+    output.line(format_args!("{sessions} sessions, {records} records, {bytes} bytes"))?;
+    for torn in &verified.torn {
+        output.line(format_args!(
+            "torn     {} at byte {}, record {}: {} bytes were never acknowledged as durable",
+            torn.segment.display(),
+            torn.offset,
+            torn.sequence,
+            torn.bytes
+        ))?;
+    }
+    for damage in &verified.corrupt {
+        let offset = damage.offset.map(|offset| format!(" at byte {offset}")).unwrap_or_default();
+        let record = damage.sequence.map(|sequence| format!(", record {sequence}")).unwrap_or_default();
+        output.line(format_args!("corrupt  {}{offset}{record}", damage.segment.display()))?;
+        output.line(format_args!("         {}", damage.reason))?;
+    }
+    for unreadable in &verified.unreadable {
+        output.line(format_args!("unread   {}: {}", unreadable.path.display(), unreadable.reason))?;
+    }
+    if verified.corrupt.is_empty() && verified.unreadable.is_empty() {
+        output.line("every frame, body, seal and object holds")?;
+    }
+    Ok(())
+}
