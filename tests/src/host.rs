@@ -1,6 +1,8 @@
 //! The types of a host such as the tests need.
 
-use foldlog::{Event, Policy, Result, SessionTypes, Slice, SliceOp, UpcastError, Value};
+use foldlog::{
+    Clear, Event, Item, Policy, Result, SessionTypes, SessionTypesBuilder, Slice, SliceOp, UpcastError, Value,
+};
 use serde::{Deserialize, Serialize};
 
 /// A step of a plan.
@@ -38,6 +40,50 @@ pub struct DraftEdited {
 
 impl Event for DraftEdited {
     const NAME: &'static str = "draft.edited";
+}
+
+/// Lines put behind the draft, all at once.
+#[derive(Serialize, Deserialize, Debug, Clone, PartialEq)]
+pub struct LinesPasted {
+    /// The lines; none is no change.
+    pub lines: Vec<String>,
+}
+
+impl Event for LinesPasted {
+    const NAME: &'static str = "draft.lines_pasted";
+}
+
+/// The draft's first lines go to its end, in their order.
+#[derive(Serialize, Deserialize, Debug, Clone, PartialEq)]
+pub struct DraftTurned {
+    /// How many lines.
+    pub by: usize,
+}
+
+impl Event for DraftTurned {
+    const NAME: &'static str = "draft.turned";
+}
+
+/// Takes out of the draft all lines that hold a text.
+#[derive(Serialize, Deserialize, Debug, Clone, PartialEq)]
+pub struct LinesStruck {
+    /// The text.
+    pub holding: String,
+}
+
+impl Event for LinesStruck {
+    const NAME: &'static str = "draft.lines_struck";
+}
+
+/// An event whose first reducer takes it and whose second refuses it where it is no good.
+#[derive(Serialize, Deserialize, Debug, Clone, PartialEq)]
+pub struct Doubted {
+    /// Whether the second takes it too.
+    pub good: bool,
+}
+
+impl Event for Doubted {
+    const NAME: &'static str = "doubted";
 }
 
 /// An event that no host declares.
@@ -125,12 +171,35 @@ impl Slice for Draft {
     }
 }
 
+/// STATE that takes every doubt.
+#[derive(Debug)]
+pub struct Doubts;
+
+impl Slice for Doubts {
+    const NAME: &'static str = "doubts";
+    type Item = Doubted;
+}
+
+/// LOG by a reducer that takes good ones alone.
+#[derive(Debug)]
+pub struct GoodOnes;
+
+impl Slice for GoodOnes {
+    const NAME: &'static str = "good_ones";
+    type Item = u64;
+}
+
 /// The host's declaration.
 ///
 /// # Panics
 ///
 /// Never: the declarations agree.
 pub fn types() -> SessionTypes {
+    builder().build().expect("the declarations agree")
+}
+
+/// The host's declaration, to which a test may add.
+pub fn builder() -> SessionTypesBuilder {
     SessionTypes::builder()
         .slice::<Plan>()
         .append_all::<Plan>()
@@ -152,7 +221,7 @@ pub fn types() -> SessionTypes {
         .reducer::<Draft, DraftEdited>(|lines, edit, context| {
             let mut items: Vec<_> = lines.items().collect();
             match (items.get_mut(edit.place), edit.line.as_str()) {
-                (None, "") => return Ok(SliceOp::Clear(foldlog::Clear::All)),
+                (None, "") => return Ok(SliceOp::Clear(Clear::All)),
                 (None, line) => return Ok(SliceOp::Append(line.to_owned())),
                 (Some(_), "") => {
                     items.remove(edit.place);
@@ -163,6 +232,22 @@ pub fn types() -> SessionTypes {
             }
             Ok(SliceOp::Replace(items))
         })
-        .build()
-        .expect("the declarations agree")
+        .reducer::<Draft, LinesPasted>(|_, pasted, _| Ok(SliceOp::Extend(pasted.lines.clone())))
+        .reducer::<Draft, DraftTurned>(|lines, turned, _| {
+            let mut items: Vec<Item<String>> = lines.items().collect();
+            let by = turned.by.min(items.len());
+            items.rotate_left(by);
+            Ok(SliceOp::Replace(items))
+        })
+        .reducer::<Draft, LinesStruck>(|_, struck, _| {
+            let holding = struck.holding.clone();
+            Ok(SliceOp::Clear(Clear::Where(Box::new(move |line: &String| line.contains(&holding)))))
+        })
+        .slice::<Doubts>()
+        .append_all::<Doubts>()
+        .slice_with::<GoodOnes>(Policy::Log)
+        .reducer::<GoodOnes, Doubted>(|ones, doubted, _| match doubted.good {
+            true => Ok(SliceOp::Append(ones.len())),
+            false => Err("it is doubtful".to_owned()),
+        })
 }

@@ -318,9 +318,10 @@ impl<'a> Walk<'a> {
             (_, Some((_, opened))) if opened.session != session => Err(wrong(opened.session)),
             (Some(before), Some((sequence, opened))) if before.header.session != session => {
                 match opened.parent {
-                    Some(Parent::Fork { session: parent, position, chain })
-                        if parent == before.header.session
-                            && position.checked_add(1) == Some(*sequence)
+                    // The parent may be a fork itself and share only what it shares with its own parent, so
+                    // the segments before may bear an older session's name: the chain says that they belong.
+                    Some(Parent::Fork { position, chain, .. })
+                        if position.checked_add(1) == Some(*sequence)
                             && *sequence == segment.header.first_sequence
                             && chain == segment.first_predecessor_crc() =>
                     {

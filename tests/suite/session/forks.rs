@@ -1,0 +1,153 @@
+//! Sessions that share their past.
+
+use foldlog::{Error, Parent, SessionOptions, SnapshotOptions};
+use foldlog_tests::host::*;
+
+use super::{home, home_with, kinds, seeded, step, stored, titles};
+
+fn line(place: usize, line: &str) -> DraftEdited {
+    DraftEdited { place, line: line.to_owned() }
+}
+
+#[test]
+fn what_either_writes_later_never_reaches_the_other() {
+    let home = home();
+    let parent = home.session();
+    parent.set_tag("task", "7").unwrap();
+    parent.dispatch(step("shared")).unwrap();
+    parent.dispatch(Noted { text: "shared".to_owned() }).unwrap();
+    let at = parent.snapshot(SnapshotOptions::default()).unwrap().position;
+    parent.dispatch(step("parent's")).unwrap();
+
+    let options = SessionOptions::default().tag("branch", "b");
+    let fork = home.store.fork(parent.id(), at, &types(), options).unwrap();
+
+    assert_eq!(titles::<Plan>(&fork), ["shared"]);
+    assert_eq!(fork.log::<Notes>().unwrap().len(), 1);
+    assert_eq!(fork.position(), Some(at + 1), "its own first record follows what it shares");
+    match fork.parent() {
+        Some(Parent::Fork { session, position, .. }) => assert_eq!((session, position), (parent.id(), at)),
+        other => panic!("{other:?}"),
+    }
+    let tags = fork.tags();
+    assert_eq!((tags["task"].as_str(), tags["branch"].as_str()), ("7", "b"), "tags are inherited");
+    // Turn by turn, so that each appends while the other's file has changed under it.
+    for n in 0..200 {
+        parent.dispatch(step(&format!("p{n}"))).unwrap();
+        fork.dispatch(step(&format!("f{n}"))).unwrap();
+    }
+    let of = |letter: &str, first: &[&str]| -> Vec<String> {
+        let own = (0..200).map(|n| format!("{letter}{n}"));
+        first.iter().map(|title| (*title).to_owned()).chain(own).collect()
+    };
+    assert_eq!(titles::<Plan>(&parent), of("p", &["shared", "parent's"]));
+    assert_eq!(titles::<Plan>(&fork), of("f", &["shared"]));
+    let (parent, fork) = (home.reopened(parent, &types()), home.reopened(fork, &types()));
+    assert_eq!(titles::<Plan>(&parent), of("p", &["shared", "parent's"]));
+    assert_eq!(titles::<Plan>(&fork), of("f", &["shared"]));
+    // Both can go back into what they share.
+    fork.rollback_to(0).unwrap();
+    assert!(titles::<Plan>(&fork).is_empty());
+    // The fork is whole on its own.
+    let id = parent.id();
+    parent.close().unwrap();
+    home.store.delete(id).unwrap();
+    let fork = home.reopened(fork, &types());
+    fork.rollback_to(at).unwrap();
+    assert_eq!(titles::<Plan>(&fork), ["shared"]);
+}
+
+/// The fork's parent may itself be a fork, and the position older than both: then the shared records are
+/// another session's altogether.
+#[test]
+fn a_fork_of_a_fork_may_share_only_the_eldest_ones_records() {
+    let home = home();
+    let eldest = home.session();
+    eldest.dispatch(step("eldest")).unwrap();
+    let old = eldest.position().unwrap();
+    eldest.dispatch(step("later")).unwrap();
+    let last = eldest.position().unwrap();
+    let middle = home.store.fork(eldest.id(), last, &types(), SessionOptions::default()).unwrap();
+    middle.dispatch(step("middle")).unwrap();
+
+    for at in [0, old, last] {
+        let young = home.store.fork(middle.id(), at, &types(), SessionOptions::default()).unwrap();
+        young.dispatch(step("young")).unwrap();
+        let young = home.reopened(young, &types());
+        let shared = match at {
+            0 => vec![],
+            at if at == old => vec!["eldest"],
+            _ => vec!["eldest", "later"],
+        };
+        assert_eq!(titles::<Plan>(&young), [shared, vec!["young"]].concat(), "forked at {at}");
+        assert_eq!(young.parent().unwrap().session(), middle.id());
+    }
+    let own = middle.position().unwrap();
+    let young = home.store.fork(middle.id(), own, &types(), SessionOptions::default()).unwrap();
+    let youngest = home.store.fork(young.id(), own, &types(), SessionOptions::default()).unwrap();
+    assert_eq!(titles::<Plan>(&youngest), ["eldest", "later", "middle"]);
+}
+
+#[test]
+fn a_fork_may_take_up_what_was_abandoned() {
+    let home = home();
+    let session = home.session();
+    session.dispatch(step("kept")).unwrap();
+    let kept = session.position().unwrap();
+    session.dispatch(step("given up")).unwrap();
+    let abandoned = session.position().unwrap();
+    session.rollback_to(kept).unwrap();
+    let fork = home.store.fork(session.id(), abandoned, &types(), SessionOptions::default()).unwrap();
+    assert_eq!(titles::<Plan>(&fork), ["kept", "given up"]);
+    // And going back behind the rollback, which the fork does not share, is no matter.
+    fork.rollback_to(kept).unwrap();
+    assert_eq!(titles::<Plan>(&fork), ["kept"]);
+    let after = session.position().unwrap();
+    let error = home.store.fork(session.id(), after + 1, &types(), SessionOptions::default()).unwrap_err();
+    assert!(matches!(error, Error::NoSuchPosition { last: Some(last), .. } if last == after));
+}
+
+/// What a reducer drew stays as it was drawn, and what the fork draws is its own.
+#[test]
+fn a_record_draws_from_the_seed_of_the_session_that_wrote_it_first() {
+    let home = home();
+    let draws = |session: &foldlog::Session| {
+        for _ in 0..3 {
+            session.dispatch(line(0, "?")).unwrap();
+        }
+        stored(session, "draft")
+    };
+    let parent = home.store.create_with(&types(), seeded(1)).unwrap();
+    parent.dispatch(line(0, "drawn:")).unwrap();
+    let at = parent.position().unwrap();
+    let fork = |seed| home.store.fork(parent.id(), at, &types(), seeded(seed)).unwrap();
+    let (same, other, again) = (fork(1), fork(2), fork(2));
+    let (drawn_same, drawn_other) = (draws(&same), draws(&other));
+    assert_eq!(drawn_other, draws(&again), "the same seed at the same record");
+    assert_ne!(drawn_same, drawn_other);
+    // Reopened, a fork goes on with its own seed and not with its parent's.
+    let other = home.reopened(other, &types());
+    assert_eq!(draws(&other), draws(&home.reopened(again, &types())));
+    // The parent at the same positions draws what a fork of the same seed drew, since only seed and position
+    // count; nothing of the fork has reached it.
+    parent.reset().unwrap();
+    parent.dispatch(line(0, "drawn:")).unwrap();
+    assert_ne!(draws(&parent), drawn_other);
+}
+
+#[test]
+fn large_payloads_come_along() {
+    let home = home_with(|options| options.object_bytes_min = 100);
+    let session = home.session();
+    session.dispatch(step(&"x".repeat(1000))).unwrap();
+    let at = session.position().unwrap();
+    let fork = home.store.fork(session.id(), at, &types(), SessionOptions::default()).unwrap();
+    let id = session.id();
+    session.close().unwrap();
+    home.store.delete(id).unwrap();
+    fork.dispatch(step(&"y".repeat(1000))).unwrap();
+    let fork = home.reopened(fork, &types());
+    let lengths: Vec<usize> = titles::<Plan>(&fork).iter().map(String::len).collect();
+    assert_eq!(lengths, [1000, 1000]);
+    assert_eq!(kinds(&fork), ["opened", "declare", "dispatch", "opened", "dispatch"]);
+}

@@ -1,0 +1,91 @@
+//! Stories of sessions, told through the public API: what a host does, and what it finds afterwards.
+
+mod forks;
+
+use std::sync::Arc;
+
+use foldlog::log::storage::MemoryStorage;
+use foldlog::{
+    BackgroundSync, FixedClock, Session, SessionOptions, SessionTypes, Slice, Store, StoreOptions,
+};
+use foldlog_tests::host::{StepAdded, types};
+use serde_json::Value;
+
+/// The second at which every story begins: 2026-01-02T03:00:00Z.
+const BEGIN_US: i64 = 1_767_322_800_000_000;
+
+/// A store in memory whose clock stands still until it is moved.
+struct Home {
+    disk: MemoryStorage,
+    clock: Arc<FixedClock>,
+    store: Store,
+}
+
+fn home() -> Home {
+    home_with(|_| {})
+}
+
+fn home_with(change: impl FnOnce(&mut StoreOptions)) -> Home {
+    let disk = MemoryStorage::new();
+    let clock = Arc::new(FixedClock::new(BEGIN_US));
+    let mut options = StoreOptions {
+        storage: Arc::new(disk.clone()),
+        clock: Arc::clone(&clock) as _,
+        seed: Some(1),
+        background: BackgroundSync::Inline,
+        ..StoreOptions::default()
+    };
+    change(&mut options);
+    let store = Store::open_with("/store", options).unwrap();
+    Home { disk, clock, store }
+}
+
+impl Home {
+    /// A new session with the host's own types.
+    fn session(&self) -> Session {
+        self.store.create(&types()).unwrap()
+    }
+
+    /// Closes a session and opens it again.
+    fn reopened(&self, session: Session, types: &SessionTypes) -> Session {
+        let id = session.id();
+        session.close().unwrap();
+        self.store.open_session(id, types).unwrap()
+    }
+}
+
+fn seeded(seed: u64) -> SessionOptions {
+    SessionOptions { seed: Some(seed), ..SessionOptions::default() }
+}
+
+fn step(title: &str) -> StepAdded {
+    part(title, 0)
+}
+
+fn part(title: &str, part: u8) -> StepAdded {
+    StepAdded { title: title.to_owned(), part }
+}
+
+/// The titles of a slice of steps.
+fn titles<S: Slice<Item = StepAdded>>(session: &Session) -> Vec<String> {
+    session.view::<S>().unwrap().iter().map(|step| step.title.clone()).collect()
+}
+
+/// The stored items of a slice as JSON, whatever its policy; none where there is no such slice.
+fn stored(session: &Session, slice: &str) -> Vec<Value> {
+    let state = session.state();
+    let items = state.slices.get(slice).map(|slice| slice.items.as_slice()).unwrap_or_default();
+    items.iter().map(|item| serde_json::to_value(item.value().unwrap()).unwrap()).collect()
+}
+
+/// The kinds of the session's records, in order.
+fn kinds(session: &Session) -> Vec<String> {
+    let mut kinds = Vec::new();
+    let read = session.records(0, u64::MAX, |record| {
+        assert_eq!(record.sequence, kinds.len() as u64);
+        kinds.push(record.kind.name().to_owned());
+        Ok(())
+    });
+    read.unwrap();
+    kinds
+}
