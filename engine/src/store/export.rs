@@ -270,10 +270,13 @@ impl Store {
             declare.slices.push(SliceDeclaration { id, name, policy, item });
         }
         let references = self.import_large(&mut recorded);
+        // The session's first record sets the tags of the options, and this one comes after it.
+        let own = &options.session.tags;
+        let tags = export.tags.iter().filter(|(key, _)| !own.contains_key(*key));
         let import = Import {
             from: export.parent_id,
             exported_at_us: Some(export.created_at_us()?),
-            tags: export.tags.clone(),
+            tags: tags.map(|(key, value)| (key.clone(), value.clone())).collect(),
             slices: recorded
                 .iter()
                 .map(|(slice, items)| ImportedSlice {

@@ -1,0 +1,268 @@
+//! Positions: taking them, going back to them, and what they look like to other tools.
+
+use std::sync::Arc;
+
+use foldlog::{
+    Clock, Error, Export, ImportOptions, Policy, SessionOptions, SnapshotOptions, Store, StoreOptions,
+    SystemClock,
+};
+use foldlog_tests::host::*;
+use serde_json::{Value, json};
+
+use super::{BEGIN_US, Home, home, seeded, step, stored, titles};
+
+fn names(export: &Export) -> Vec<&str> {
+    export.slices.iter().map(|slice| slice.slice_type.as_str()).collect()
+}
+
+#[test]
+fn a_snapshots_policies_say_which_slices_it_exports() {
+    let home = home();
+    let session = home.session();
+    session.dispatch(step("read")).unwrap();
+    session.dispatch(Noted { text: "began".to_owned() }).unwrap();
+    let state = session.snapshot(SnapshotOptions::default()).unwrap();
+    let all = session.snapshot(SnapshotOptions::tagged("all").include_all()).unwrap();
+    let logs = SnapshotOptions { tag: None, policies: [Policy::Log].into() };
+    let logs = session.snapshot(logs).unwrap();
+    // What comes later is in none of them.
+    session.dispatch(step("write")).unwrap();
+    session.dispatch(Noted { text: "ended".to_owned() }).unwrap();
+
+    let state = session.export_snapshot(&state).unwrap();
+    assert_eq!(names(&state), ["current_step", "plan", "step_of_part"]);
+    assert_eq!(state.slices[1].items.len(), 1);
+    let all = session.export_snapshot(&all).unwrap();
+    assert_eq!(names(&all), ["current_step", "note_sizes", "notes", "plan", "preview", "step_of_part"]);
+    assert_eq!(all.policies["preview"], "cache");
+    let logs = session.export_snapshot(&logs).unwrap();
+    assert_eq!(names(&logs), ["note_sizes", "notes"]);
+    assert_eq!(logs.slices[1].items.len(), 1);
+    // Asked for nothing in particular, an export holds what cannot be computed again.
+    assert!(!names(&session.export().unwrap()).contains(&"preview"));
+}
+
+/// Field by field as specification E writes it.
+#[test]
+fn the_json_of_a_snapshot_has_the_fields_that_other_tools_expect() {
+    let home = home();
+    let root = home.session();
+    let options = SessionOptions { parent: Some(root.id()), ..SessionOptions::default() };
+    let session = home.store.create_with(&types(), options.tag("task", "7")).unwrap();
+    let child = SessionOptions { parent: Some(session.id()), ..SessionOptions::default() };
+    let child = home.store.create_with(&types(), child).unwrap();
+    session.dispatch(step("read")).unwrap();
+    session.dispatch(DraftEdited { place: 0, line: "first".to_owned() }).unwrap();
+    home.clock.set_us(BEGIN_US + 1_000_005);
+    let export = session.export().unwrap();
+    assert_eq!(export.created_at_us().unwrap(), BEGIN_US + 1_000_005);
+
+    let shown: Value = serde_json::from_str(&export.to_json().unwrap()).unwrap();
+
+    let read = json!({"title": "read", "part": 0});
+    let slice = |name| json!({"slice_type": name, "item_type": "plan.step_added", "items": [read]});
+    let expected = json!({
+        "version": "1",
+        "created_at": "2026-01-02T03:00:01.000005+00:00",
+        "parent_id": root.id().to_string(),
+        "children_ids": [child.id().to_string()],
+        "tags": {"task": "7"},
+        "policies": {"current_step": "state", "draft": "state", "plan": "state", "step_of_part": "state"},
+        "slices": [
+            slice("current_step"),
+            // Items that were not recorded at version 1 say so, or they could not be read again.
+            {"slice_type": "draft", "item_type": "draft_line", "items": ["first"], "item_versions": [2]},
+            slice("plan"),
+            slice("step_of_part"),
+        ],
+    });
+    assert_eq!(shown, expected);
+}
+
+#[test]
+fn an_import_begins_a_session_of_its_own_and_names_what_it_cannot_take() {
+    let home = home();
+    let session = home.session();
+    session.set_tag("task", "7").unwrap();
+    session.set_tag("trial", "1").unwrap();
+    session.dispatch(step("read")).unwrap();
+    session.dispatch(Noted { text: "began".to_owned() }).unwrap();
+    let export = session.export().unwrap();
+
+    let options = || SessionOptions::default().tag("trial", "2").tag("own", "yes");
+    let import = |session| ImportOptions { session, keep_unknown: false };
+    let imported = home.store.import(&export, &types(), import(options())).unwrap();
+    let tags: Vec<(String, String)> = imported.tags().into_iter().collect();
+    let tag = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+    assert_eq!(tags, [tag("own", "yes"), tag("task", "7"), tag("trial", "2")], "its own tags come last");
+    assert_eq!(stored(&imported, "notes"), [json!({"text": "began"})], "LOG is taken in too");
+    // The reducers go on from there.
+    imported.dispatch(Noted { text: "went on".to_owned() }).unwrap();
+    assert_eq!(stored(&imported, "note_sizes"), [json!([5, 5]), json!([7, 12])]);
+
+    let sessions = home.store.session_ids().unwrap();
+    let few = foldlog::SessionTypes::builder().slice::<Plan>().append_all::<Plan>().build().unwrap();
+    let error = home.store.import(&export, &few, import(options())).unwrap_err();
+    let named = "Slice types not registered: current_step, note_sizes, notes, step_of_part";
+    assert_eq!(error.to_string(), named);
+    assert_eq!(home.store.session_ids().unwrap(), sessions, "nothing is left behind");
+    let kept = ImportOptions { session: options(), keep_unknown: true };
+    let kept = home.store.import(&export, &few, kept).unwrap();
+    assert_eq!(titles::<Plan>(&kept), ["read"]);
+    assert_eq!(stored(&kept, "notes"), [json!({"text": "began"})]);
+    let policies = |state: foldlog::State| state.slices.into_values().map(|s| s.policy).collect::<Vec<_>>();
+    assert_eq!(kept.state().slices["notes"].policy, Policy::Log, "kept under the policy that it had");
+    assert_eq!(policies(home.reopened(kept, &few).state()).len(), 5);
+
+    let other = foldlog::SessionTypes::builder().slice_with::<Notes>(Policy::State).build().unwrap();
+    let kept = ImportOptions { keep_unknown: true, ..ImportOptions::default() };
+    assert!(matches!(home.store.import(&export, &other, kept), Err(Error::PolicyMismatch { .. })));
+}
+
+#[test]
+fn what_is_no_export_is_refused_with_the_reason() {
+    let good = json!({
+        "version": "1", "created_at": "2026-01-02T03:00:00+02:00", "policies": {}, "slices": [],
+        "future_field": "is passed over",
+    });
+    let read = |value: &Value| Export::from_json(&value.to_string());
+    assert_eq!(read(&good).unwrap().created_at_us().unwrap(), BEGIN_US - 2 * 3_600_000_000);
+    let slice = json!({"slice_type": "plan", "item_type": "x", "items": [1], "item_versions": [1, 1]});
+    let bad = [
+        ("/version", json!("2")),
+        ("/created_at", json!("2026-01-02T03:00:00")),
+        ("/policies", json!({"plan": "forever"})),
+        ("/slices", json!([slice])),
+        (
+            "/slices",
+            json!([{"slice_type": "a", "item_type": "a", "items": []}, {"slice_type": "a", "item_type": "a", "items": []}]),
+        ),
+        ("/slices", json!("none")),
+    ];
+    for (place, value) in bad {
+        let mut export = good.clone();
+        *export.pointer_mut(place).unwrap() = value.clone();
+        assert!(matches!(read(&export), Err(Error::Export(_))), "{place} {value}");
+    }
+}
+
+#[test]
+fn a_rollback_reaches_any_position_also_abandoned_ones_and_those_no_longer_kept_at_hand() {
+    let home = home();
+    let session = home.session();
+    let mut snapshots = Vec::new();
+    // More than the session keeps at hand.
+    for n in 0..300 {
+        session.dispatch(step(&n.to_string())).unwrap();
+        snapshots.push(session.snapshot(SnapshotOptions::default()).unwrap());
+    }
+    for n in [299, 0, 150, 298, 0] {
+        let done = session.rollback(&snapshots[n]).unwrap();
+        let expected: Vec<String> = (0..=n).map(|n| n.to_string()).collect();
+        assert_eq!(titles::<Plan>(&session), expected, "back to {n}");
+        assert_eq!(done.to, snapshots[n].position);
+    }
+    // A rollback is a position like any other.
+    let rollback = session.position().unwrap();
+    session.dispatch(step("after")).unwrap();
+    session.rollback_to(rollback).unwrap();
+    assert_eq!(titles::<Plan>(&session), ["0"]);
+    let live = session.state();
+    let again = home.reopened(session, &types());
+    assert_eq!(again.state(), live);
+    again.rollback(&snapshots[2]).unwrap();
+    assert_eq!(titles::<Plan>(&again), ["0", "1", "2"], "a snapshot outlives the process that took it");
+
+    let beyond = again.position().unwrap() + 1;
+    assert!(matches!(again.rollback_to(beyond), Err(Error::NoSuchPosition { .. })));
+    let other = home.session();
+    let error = other.rollback(&snapshots[0]).unwrap_err();
+    assert!(matches!(error, Error::WrongSession { .. }), "positions of another session mean nothing here");
+}
+
+#[test]
+fn a_view_stays_as_it_was_while_the_session_goes_on() {
+    let session = home().session();
+    session.dispatch(step("read")).unwrap();
+    session.dispatch(Noted { text: "one".to_owned() }).unwrap();
+    let (plan, notes) = (session.view::<Plan>().unwrap(), session.log::<Notes>().unwrap());
+    let position = session.position().unwrap();
+    session.dispatch(step("write")).unwrap();
+    session.dispatch(Noted { text: "two".to_owned() }).unwrap();
+    session.clear::<Plan>().unwrap();
+    session.rollback_to(position).unwrap();
+    session.reset().unwrap();
+    drop(session);
+    assert_eq!(plan.iter().map(|step| step.title.as_str()).collect::<Vec<_>>(), ["read"]);
+    assert_eq!((plan.len(), plan.get(0).unwrap().title.as_str(), plan.get(1)), (1, "read", None));
+    assert_eq!(notes.len(), 1);
+    assert_eq!(notes.get(0).unwrap().unwrap().text, "one");
+    assert!(notes.get(1).unwrap().is_none());
+}
+
+#[test]
+fn the_clock_is_the_hosts() {
+    let home = home();
+    let session = home.session();
+    let mut times = Vec::new();
+    for _ in 0..3 {
+        home.clock.advance_us(17);
+        session.dispatch(step("timed")).unwrap();
+    }
+    session.records(0, u64::MAX, |record| Ok(times.push(record.time_us - BEGIN_US))).unwrap();
+    assert_eq!(times, [0, 17, 17, 34, 51], "the declaration bears the time of the event that needs it");
+
+    let folder = tempfile::tempdir().unwrap();
+    let before = SystemClock.now_us();
+    let session = Store::open(folder.path()).unwrap().create(&types()).unwrap();
+    let mut created = 0;
+    session.records(0, 0, |record| Ok(created = record.time_us)).unwrap();
+    assert!(before <= created && created <= SystemClock.now_us());
+}
+
+/// Two stores of one seed give their sessions the same ids, seeds, records and bytes; another seed does not.
+#[test]
+fn one_seed_gives_one_log() {
+    let live = |seed: u64| {
+        let home: Home = super::home_with(|options| options.seed = Some(seed));
+        let session = home.session();
+        session.dispatch(DraftEdited { place: 0, line: "drawn:".to_owned() }).unwrap();
+        session.dispatch(DraftEdited { place: 0, line: "?".to_owned() }).unwrap();
+        session.snapshot(SnapshotOptions::default()).unwrap();
+        let drawn = stored(&session, "draft");
+        let id = session.id();
+        session.close().unwrap();
+        (id, drawn, home.disk.dump())
+    };
+    assert_eq!(live(5), live(5));
+    assert_ne!(live(5).0, live(6).0);
+    assert_ne!(live(5).1, live(6).1, "reducers draw from the session's seed");
+    // A session that states its seed depends on the store's no more.
+    let drawn = |store_seed: u64| {
+        let home = super::home_with(|options| options.seed = Some(store_seed));
+        let session = home.store.create_with(&types(), seeded(9)).unwrap();
+        session.dispatch(DraftEdited { place: 0, line: "drawn:".to_owned() }).unwrap();
+        session.dispatch(DraftEdited { place: 0, line: "?".to_owned() }).unwrap();
+        stored(&session, "draft")
+    };
+    assert_eq!(drawn(1), drawn(2));
+}
+
+/// A store in a real folder, to see that nothing hangs on the storage in memory.
+#[test]
+fn a_folder_on_a_disk_serves_as_well() {
+    let folder = tempfile::tempdir().unwrap();
+    let clock = Arc::new(foldlog::FixedClock::new(BEGIN_US));
+    let options = StoreOptions { clock, seed: Some(1), ..StoreOptions::default() };
+    let store = Store::open_with(folder.path(), options).unwrap();
+    let session = store.create(&types()).unwrap();
+    session.dispatch(step("read")).unwrap();
+    let snapshot = session.snapshot(SnapshotOptions::default()).unwrap();
+    session.dispatch(step(&"x".repeat(100_000))).unwrap();
+    session.rollback(&snapshot).unwrap();
+    let (id, live) = (session.id(), session.state());
+    let fork = store.fork(id, snapshot.position + 1, &types(), SessionOptions::default()).unwrap();
+    assert_eq!(fork.view::<Plan>().unwrap().len(), 2);
+    drop((session, fork));
+    assert_eq!(store.open_session(id, &types()).unwrap().state(), live);
+}
