@@ -215,7 +215,7 @@ impl Session {
         match self.inner.types.as_ref().and_then(|types| types.slice(S::NAME)) {
             Some(slice) => Ok((slice.policy, Rows::default())),
             // The slice of an event that nobody declared comes into being with the first such event.
-            None if S::ITEM_NAME == S::NAME => Ok((Policy::State, Rows::default())),
+            None if S::OF_EVENT => Ok((Policy::State, Rows::default())),
             None => Err(Error::NoSuchSlice { slice: S::NAME.to_owned(), reason: "it was never declared" }),
         }
     }

@@ -39,6 +39,9 @@ pub trait Slice: 'static {
     /// The version that items are recorded at, where they are no events; 1 or more. The items of a slice with
     /// a built-in reducer are events, whose own version counts.
     const ITEM_VERSION: u32 = 1;
+    /// Whether this is [`Of`] an event, whose slice comes into being with the first such event.
+    #[doc(hidden)]
+    const OF_EVENT: bool = false;
 
     /// Brings an item recorded at `version`, which is below `ITEM_VERSION`, to the present form. Not called
     /// for items that are events.
@@ -60,6 +63,7 @@ impl<E: Event> Slice for Of<E> {
     const NAME: &'static str = E::NAME;
     type Item = E;
     const ITEM_VERSION: u32 = E::VERSION;
+    const OF_EVENT: bool = true;
 
     fn upcast_item(version: u32, value: Value) -> Result<Value, UpcastError> {
         E::upcast(version, value)

@@ -1,0 +1,208 @@
+//! What reducers may do, what a record of it costs, and what is left where they fail.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use foldlog::{Error, Item, Policy, Session, SessionTypes, SliceOp};
+use foldlog_tests::host::*;
+
+use super::{home, kinds, part, step, stored, titles};
+
+#[test]
+fn a_reducer_that_refuses_or_panics_leaves_no_trace_of_the_dispatch() {
+    let panics = Arc::new(AtomicBool::new(false));
+    let asked = Arc::clone(&panics);
+    let types = SessionTypes::builder()
+        .slice::<Doubts>()
+        .append_all::<Doubts>()
+        .slice_with::<GoodOnes>(Policy::Log)
+        .reducer::<GoodOnes, Doubted>(move |ones, doubted, _| {
+            assert!(!asked.load(Ordering::Relaxed), "this reducer is out of order");
+            if doubted.good { Ok(SliceOp::Append(ones.len())) } else { Err("it is doubtful".to_owned()) }
+        });
+    let home = home();
+    let session = home.store.create(&types.build().unwrap()).unwrap();
+    let told = Arc::new(AtomicBool::new(false));
+    let hears = Arc::clone(&told);
+    session.subscribe(move |_| hears.store(true, Ordering::Relaxed));
+    let bytes = session.log_bytes();
+
+    let refused = session.dispatch(Doubted { good: false }).unwrap_err();
+    let message = "the reducer of `good_ones` refused `doubted`: it is doubtful";
+    assert_eq!(refused.to_string(), message);
+    panics.store(true, Ordering::Relaxed);
+    match session.dispatch(Doubted { good: true }).unwrap_err() {
+        Error::ReducerPanicked { slice, event, message } => {
+            assert_eq!((slice.as_str(), event.as_str()), ("good_ones", "doubted"));
+            assert_eq!(message, "this reducer is out of order");
+        }
+        other => panic!("{other:?}"),
+    }
+
+    assert_eq!(kinds(&session), ["opened"], "not even the declaration is recorded");
+    assert_eq!(session.log_bytes(), bytes);
+    assert!(stored(&session, "doubts").is_empty(), "the first reducer had taken it");
+    assert!(!told.load(Ordering::Relaxed));
+    panics.store(false, Ordering::Relaxed);
+    session.dispatch(Doubted { good: true }).unwrap();
+    assert_eq!(kinds(&session), ["opened", "declare", "dispatch"], "the session goes on");
+    assert!(told.load(Ordering::Relaxed));
+}
+
+#[test]
+fn a_predicate_that_panics_leaves_the_session_as_it_was() {
+    let session = home().session();
+    session.seed::<Plan>(vec![step("one"), step("two")]).unwrap();
+    let (state, position) = (session.state(), session.position());
+    let handle = session.clone();
+    let clears = move || handle.clear_where::<Plan>(|_| panic!("no idea"));
+    assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(clears)).is_err());
+    assert_eq!((session.state(), session.position()), (state, position));
+    session.clear_where::<Plan>(|step| step.title == "one").unwrap();
+    assert_eq!(titles::<Plan>(&session), ["two"]);
+}
+
+fn last_body(session: &Session) -> usize {
+    let mut len = 0;
+    let last = session.position().unwrap();
+    session.records(last, last, |record| Ok(len = record.body.len())).unwrap();
+    len
+}
+
+#[test]
+fn one_line_changed_among_ten_thousand_is_a_short_record_that_keeps_the_order() {
+    let home = home();
+    let session = home.session();
+    let mut lines: Vec<String> = (0..10_000).map(|n| format!("line {n}")).collect();
+    session.seed::<Draft>(lines.clone()).unwrap();
+    let mut edit = |place: usize, line: &str| {
+        session.dispatch(DraftEdited { place, line: line.to_owned() }).unwrap();
+        match line {
+            "" => drop(lines.remove(place)),
+            line => lines[place] = line.to_owned(),
+        }
+        let view = session.view::<Draft>().unwrap();
+        assert!(view.iter().eq(&lines), "the order after {place}");
+        let len = last_body(&session);
+        assert!(len < 120, "{len} bytes for one line at {place}");
+    };
+    for place in [5_000, 0, 9_999, 5_000, 5_001, 4_999] {
+        edit(place, "changed");
+    }
+    edit(5_000, "");
+    edit(0, "");
+    edit(9_997, "");
+    // Equal text is no change at all, whether it is the same handle or a new value.
+    session.dispatch(DraftEdited { place: 4_999, line: "changed".to_owned() }).unwrap();
+    assert!(last_body(&session) < 60);
+    let live = session.state();
+    let again = home.reopened(session, &types());
+    assert_eq!(again.state(), live);
+    assert!(again.view::<Draft>().unwrap().iter().eq(&lines));
+}
+
+/// A reducer may give back its own handles in any order, some twice, with new items between them.
+#[test]
+fn a_replacement_keeps_what_it_can_and_is_exactly_what_was_asked_for() {
+    let types = SessionTypes::builder()
+        .slice::<Draft>()
+        .reducer::<Draft, LinesPasted>(|lines, pasted, _| {
+            // `*3` is the item at place 3, anything else a line of its own.
+            let items: Vec<Item<String>> = lines.items().collect();
+            let wanted = pasted.lines.iter().map(|line| match line.strip_prefix('*') {
+                Some(place) => items[place.parse::<usize>().unwrap()].clone(),
+                None => line.clone().into(),
+            });
+            Ok(SliceOp::Replace(wanted.collect()))
+        })
+        .build()
+        .unwrap();
+    let home = home();
+    let session = home.store.create(&types).unwrap();
+    let mut now: Vec<String> = Vec::new();
+    for wanted in [
+        "a b c d e",
+        "*0 *1 *2 *3 *4",
+        "*4 *3 *2 *1 *0",
+        "*0 *0 *0",
+        "*2 x *0",
+        "y *0 *1 *2 z",
+        "*1 *2 *3 *4",
+        "*0 new *1 *2 *3",
+        "*0 *1 n1 n2 *2 *3 *4",
+        "*0 *6",
+        "*1 *0 *1 *0",
+        "",
+        "again",
+    ] {
+        let lines: Vec<String> = wanted.split_whitespace().map(str::to_owned).collect();
+        let expected = lines.iter().map(|line| match line.strip_prefix('*') {
+            Some(place) => now[place.parse::<usize>().unwrap()].clone(),
+            None => line.clone(),
+        });
+        now = expected.collect();
+        session.dispatch(LinesPasted { lines }).unwrap();
+        assert_eq!(session.view::<Draft>().unwrap().iter().cloned().collect::<Vec<_>>(), now, "{wanted}");
+    }
+    let live = session.state();
+    assert_eq!(home.reopened(session, &types).state(), live);
+}
+
+#[test]
+fn an_item_knows_where_it_was_inserted() {
+    let session = home().session();
+    let first = session.seed::<Plan>(vec![step("one"), step("two")]).unwrap();
+    let third = session.dispatch(step("three")).unwrap();
+    let positions: Vec<_> = session.view::<Plan>().unwrap().items().map(|item| item.position()).collect();
+    assert_eq!(positions, [Some((first, 0)), Some((first, 1)), Some((third, 0))]);
+    let latest = session.latest::<Plan>().unwrap().unwrap();
+    assert_eq!((latest.title.as_str(), latest.position()), ("three", Some((third, 0))));
+    assert_eq!(Item::from(step("new")).position(), None);
+}
+
+#[test]
+fn upsert_by_key_drops_equal_keys_and_puts_the_new_one_last() {
+    let session = home().session();
+    for (title, of) in [("a", 1), ("b", 2), ("c", 1), ("d", 3), ("e", 2)] {
+        session.dispatch(part(title, of)).unwrap();
+    }
+    assert_eq!(titles::<StepOfPart>(&session), ["c", "d", "e"]);
+    assert_eq!(titles::<CurrentStep>(&session), ["e"]);
+    assert_eq!(titles::<Plan>(&session), ["a", "b", "c", "d", "e"]);
+}
+
+#[test]
+fn an_event_that_nobody_declared_has_a_slice_of_its_own() {
+    let home = home();
+    let session = home.session();
+    assert!(session.view::<foldlog::Of<Undeclared>>().unwrap().is_empty());
+    session.dispatch(Undeclared { value: 1 }).unwrap();
+    let position = session.position().unwrap();
+    session.dispatch(Undeclared { value: 2 }).unwrap();
+    let values = |session: &Session| -> Vec<i64> {
+        session.view::<foldlog::Of<Undeclared>>().unwrap().iter().map(|event| event.value).collect()
+    };
+    let session = home.reopened(session, &types());
+    assert_eq!(values(&session), [1, 2]);
+    session.rollback_to(position).unwrap();
+    assert_eq!(values(&session), [1], "it is STATE");
+    session.clear::<foldlog::Of<Undeclared>>().unwrap();
+    session.seed::<foldlog::Of<Undeclared>>(vec![Undeclared { value: 3 }]).unwrap();
+    assert_eq!(values(&home.reopened(session, &types())), [3]);
+}
+
+/// A slice that was forgotten at registration is not an empty one.
+#[test]
+fn a_slice_that_nobody_declared_is_an_error_to_read() {
+    struct Forgotten;
+    impl foldlog::Slice for Forgotten {
+        const NAME: &'static str = "forgotten";
+        type Item = StepAdded;
+    }
+    let session = home().session();
+    assert!(matches!(session.view::<Forgotten>(), Err(Error::NoSuchSlice { .. })));
+    assert!(matches!(session.latest::<Forgotten>(), Err(Error::NoSuchSlice { .. })));
+    assert!(matches!(session.seed::<Forgotten>(vec![]), Err(Error::NoSuchSlice { .. })));
+    assert!(matches!(session.clear::<Forgotten>(), Err(Error::NoSuchSlice { .. })));
+    assert_eq!(kinds(&session), ["opened"]);
+}
