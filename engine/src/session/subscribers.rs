@@ -86,9 +86,17 @@ pub struct Warning {
 
 type Subscriber = dyn Fn(&Notice) + Send + Sync;
 
+/// One who is told of the records from `since` on.
+#[derive(Clone)]
+struct Subscribed {
+    id: u64,
+    since: u64,
+    subscriber: Arc<Subscriber>,
+}
+
 #[derive(Default)]
 pub(super) struct Subscribers {
-    subscribers: Mutex<Vec<(u64, Arc<Subscriber>)>>,
+    subscribers: Mutex<Vec<Subscribed>>,
     count: AtomicUsize,
     next: AtomicU64,
     /// Each notice with the sequence number below which all must be durable before anyone is told.
@@ -114,8 +122,8 @@ impl Subscribers {
             let Some(_telling) = self.telling.try_lock() else { return };
             while let Some(notice) = self.next_notice(synced) {
                 let subscribers = self.subscribers.lock().clone();
-                for (_, subscriber) in subscribers {
-                    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| subscriber(&notice))) {
+                for to in subscribers.iter().filter(|to| to.since <= notice.sequence) {
+                    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| (to.subscriber)(&notice))) {
                         self.warn(notice.sequence, panic_message(&*panic));
                     }
                 }
@@ -167,7 +175,10 @@ impl Session {
     pub fn subscribe(&self, subscriber: impl Fn(&Notice) + Send + Sync + 'static) -> Subscription {
         let subscribers = &self.inner.subscribers;
         let id = subscribers.next.fetch_add(1, Ordering::Relaxed);
-        subscribers.subscribers.lock().push((id, Arc::new(subscriber)));
+        // Records before this one may still wait to be told to others.
+        let state = self.inner.state.lock();
+        let since = state.log.next_sequence();
+        subscribers.subscribers.lock().push(Subscribed { id, since, subscriber: Arc::new(subscriber) });
         subscribers.count.fetch_add(1, Ordering::Release);
         Subscription(id)
     }
@@ -176,12 +187,14 @@ impl Session {
     pub fn unsubscribe(&self, subscription: Subscription) {
         let subscribers = &self.inner.subscribers;
         let mut list = subscribers.subscribers.lock();
-        let before = list.len();
-        list.retain(|(id, _)| *id != subscription.0);
-        let gone = before - list.len();
-        if gone > 0 {
-            subscribers.count.fetch_sub(gone, Ordering::Release);
+        let place = list.iter().position(|subscribed| subscribed.id == subscription.0);
+        let ended = place.map(|place| list.remove(place));
+        if ended.is_some() {
+            subscribers.count.fetch_sub(1, Ordering::Release);
         }
+        drop(list);
+        // Dropped without the lock, since a subscriber may own anything.
+        drop(ended);
     }
 
     /// Takes the warnings since the last call; of many, the last 64.

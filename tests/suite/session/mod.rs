@@ -3,6 +3,7 @@
 mod forks;
 mod reducers;
 mod snapshots;
+mod subscribers;
 
 use std::sync::Arc;
 

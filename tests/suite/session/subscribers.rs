@@ -1,0 +1,146 @@
+//! Who is told of records, when, and what their failures cost.
+
+use std::sync::{Arc, Mutex};
+
+use foldlog::log::storage::{Fault, Op};
+use foldlog::{Error, Kind, Level, SnapshotOptions};
+use foldlog_tests::host::*;
+
+use super::{home, home_with, step, titles};
+
+type Heard<T> = Arc<Mutex<Vec<T>>>;
+
+fn heard<T>() -> (Heard<T>, Heard<T>) {
+    let heard = Arc::new(Mutex::new(Vec::new()));
+    (Arc::clone(&heard), heard)
+}
+
+#[test]
+fn they_hear_every_record_in_order_with_the_event() {
+    let home = home();
+    let session = home.session();
+    let (hears, heard) = heard();
+    session.subscribe(move |notice| {
+        let title = notice.event::<StepAdded>().map(|step| step.title.clone());
+        let name = notice.event_name().map(|(name, version)| (name.to_owned(), version));
+        hears.lock().unwrap().push((notice.sequence(), notice.kind(), name, title));
+    });
+    session.dispatch(step("read")).unwrap();
+    session.snapshot(SnapshotOptions::default()).unwrap();
+    session.rollback_to(0).unwrap();
+    let name = Some(("plan.step_added".to_owned(), 1));
+    let expected = [
+        (1, Kind::DECLARE, None, None),
+        (2, Kind::DISPATCH, name, Some("read".to_owned())),
+        (3, Kind::SNAPSHOT, None, None),
+        (4, Kind::ROLLBACK, None, None),
+    ];
+    assert_eq!(*heard.lock().unwrap(), expected);
+}
+
+#[test]
+fn they_are_told_once_the_levels_promise_holds() {
+    for level in [Level::Boundary, Level::Every] {
+        let home = home_with(|options| options.level = level);
+        let session = home.session();
+        let (hears, heard) = heard();
+        let handle = Arc::new(Mutex::new(Some(session.clone())));
+        let looks = Arc::clone(&handle);
+        session.subscribe(move |notice| {
+            let synced = looks.lock().unwrap().as_ref().unwrap().synced();
+            hears.lock().unwrap().push((notice.kind(), notice.sequence() < synced));
+        });
+        session.dispatch(step("read")).unwrap();
+        session.snapshot(SnapshotOptions::default()).unwrap();
+        let durable = level == Level::Every;
+        let expected = [(Kind::DECLARE, durable), (Kind::DISPATCH, durable), (Kind::SNAPSHOT, true)];
+        assert_eq!(*heard.lock().unwrap(), expected, "{level:?}");
+        handle.lock().unwrap().take();
+    }
+}
+
+#[test]
+fn nobody_is_told_of_what_may_be_lost() {
+    let home = home_with(|options| options.level = Level::Every);
+    let session = home.session();
+    session.dispatch(step("kept")).unwrap();
+    let (hears, heard) = heard();
+    session.subscribe(move |notice| hears.lock().unwrap().push(notice.sequence()));
+    home.disk.inject(Fault::FailNth { op: Op::SyncData, nth: 1, error: std::io::ErrorKind::Other });
+    assert!(matches!(session.dispatch(step("unknown")), Err(Error::Unknown { .. })));
+    assert!(matches!(session.dispatch(step("refused")), Err(Error::Poisoned { .. })));
+    assert!(heard.lock().unwrap().is_empty());
+}
+
+#[test]
+fn one_that_panics_costs_a_warning_and_nothing_else() {
+    let home = home();
+    let session = home.session();
+    session.subscribe(|notice| panic!("deaf at {}", notice.sequence()));
+    let (hears, heard) = heard();
+    session.subscribe(move |notice| hears.lock().unwrap().push(notice.sequence()));
+    let sequence = session.dispatch(step("read")).unwrap();
+    assert_eq!(*heard.lock().unwrap(), [1, 2], "the others are told");
+    assert_eq!(titles::<Plan>(&session), ["read"], "the record is kept");
+    let warnings = session.take_warnings();
+    assert_eq!(warnings.len(), 2);
+    assert_eq!((warnings[1].sequence, warnings[1].message.as_str()), (sequence, "deaf at 2"));
+    assert!(session.take_warnings().is_empty());
+    // Of many, the last ones are kept.
+    for _ in 0..100 {
+        session.dispatch(step("more")).unwrap();
+    }
+    let warnings = session.take_warnings();
+    assert_eq!((warnings.len(), warnings[63].sequence), (64, session.position().unwrap()));
+}
+
+#[test]
+fn one_that_dispatches_is_told_of_its_own_after_the_others_heard_the_first() {
+    let home = home();
+    let session = home.session();
+    session.dispatch(Noted { text: "declared".to_owned() }).unwrap();
+    let (first, second) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new(Vec::new())));
+    let (hears, handle) = (Arc::clone(&first), session.clone());
+    session.subscribe(move |notice| {
+        hears.lock().unwrap().push(notice.sequence());
+        if let Some(step) = notice.event::<StepAdded>() {
+            let sequence = handle.dispatch(Noted { text: step.title.clone() }).unwrap();
+            assert_eq!(handle.position(), Some(sequence), "it is kept when the call returns");
+        }
+    });
+    let hears = Arc::clone(&second);
+    session.subscribe(move |notice| hears.lock().unwrap().push(notice.sequence()));
+    session.dispatch(step("read")).unwrap();
+    session.dispatch(step("write")).unwrap();
+    let all: Vec<u64> = (3..=session.position().unwrap()).collect();
+    assert_eq!((&*first.lock().unwrap(), &*second.lock().unwrap()), (&all, &all));
+    assert_eq!(session.log::<Notes>().unwrap().len(), 3);
+    session.close().unwrap();
+}
+
+#[test]
+fn a_subscription_lasts_from_its_call_to_its_end() {
+    let home = home();
+    let session = home.session();
+    session.dispatch(step("before")).unwrap();
+    let (hears, heard) = heard();
+    let (late_hears, late) = self::heard();
+    let handle = session.clone();
+    let subscription = session.subscribe(move |notice| {
+        hears.lock().unwrap().push(notice.sequence());
+        if notice.sequence() == 3 {
+            // A record that nobody has been told of yet, and one more who is to hear only what comes after.
+            handle.dispatch(step("during")).unwrap();
+            let late_hears = Arc::clone(&late_hears);
+            handle.subscribe(move |notice| late_hears.lock().unwrap().push(notice.sequence()));
+        }
+    });
+    session.dispatch(step("begins")).unwrap();
+    session.dispatch(step("goes on")).unwrap();
+    session.unsubscribe(subscription);
+    session.unsubscribe(subscription);
+    session.dispatch(step("ended")).unwrap();
+    assert_eq!(*heard.lock().unwrap(), [3, 4, 5]);
+    assert_eq!(*late.lock().unwrap(), [5, 6]);
+    session.close().unwrap();
+}
