@@ -259,10 +259,7 @@ impl Log {
         body: &[u8],
         context: &AppendContext<'_>,
     ) -> Result<u64> {
-        if body.len() > BODY_LEN_MAX {
-            let found = body.len() as u64;
-            return Err(Error::TooLarge { what: "record body", found, max: BODY_LEN_MAX as u64 });
-        }
+        check_body_len(body.len())?;
         let time_us = time_us.clamp(frame::TIME_US_MIN, frame::TIME_US_MAX);
         self.begin(time_us, context)?;
         self.make_room(FRAME_HEADER_LEN as u64 + body.len() as u64, context)?;
@@ -276,6 +273,23 @@ impl Log {
         self.places.next_sequence += 1;
         self.last_time_us = time_us;
         Ok(sequence)
+    }
+
+    /// Makes room for records with bodies of these lengths, so that either all of them are appended or none is:
+    /// the errors are those of [`append`](Log::append), before the first of them.
+    pub(crate) fn reserve(
+        &mut self,
+        time_us: i64,
+        body_lens: impl Iterator<Item = usize>,
+        context: &AppendContext<'_>,
+    ) -> Result<()> {
+        let mut bytes = 0;
+        for len in body_lens {
+            check_body_len(len)?;
+            bytes += (FRAME_HEADER_LEN + len) as u64;
+        }
+        self.begin(time_us.clamp(frame::TIME_US_MIN, frame::TIME_US_MAX), context)?;
+        self.make_room(bytes, context)
     }
 
     /// Appends a `Synced` frame where there is room; a segment begun later says the same in its header.
@@ -599,6 +613,13 @@ struct Cut {
     last_crc: u32,
     last_time_us: i64,
     files: Vec<(PathBuf, Arc<dyn StorageFile>)>,
+}
+
+fn check_body_len(len: usize) -> Result<()> {
+    if len <= BODY_LEN_MAX {
+        return Ok(());
+    }
+    Err(Error::TooLarge { what: "record body", found: len as u64, max: BODY_LEN_MAX as u64 })
 }
 
 fn seal_bytes_max() -> u64 {

@@ -84,6 +84,9 @@ impl Inner {
         time_us: i64,
         drafts: Vec<Draft>,
     ) -> Result<u64> {
+        if drafts.len() > 1 {
+            self.reserve(&mut state, time_us, &drafts)?;
+        }
         let mut last = None;
         for draft in drafts {
             let sequence = self.write_one(&mut state, time_us, &draft)?;
@@ -115,6 +118,15 @@ impl Inner {
         }
         self.subscribers.tell(&|| self.gate.synced());
         Ok(sequence)
+    }
+
+    /// Sees to it that there is room for all drafts: what does not fit is refused with its declaration.
+    fn reserve(&self, state: &mut WriterState, time_us: i64, drafts: &[Draft]) -> Result<()> {
+        let WriterState { log, projection, .. } = state;
+        let names = &projection.names;
+        let context = AppendContext { synced: self.gate.synced(), declared: &|| names.all() };
+        let lens = drafts.iter().map(|draft| draft.body.len());
+        log.reserve(time_us, lens, &context).map_err(|error| self.failed(error))
     }
 
     fn write_one(&self, state: &mut WriterState, time_us: i64, draft: &Draft) -> Result<u64> {

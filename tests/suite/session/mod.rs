@@ -3,6 +3,7 @@
 mod forks;
 mod reducers;
 mod snapshots;
+mod stores;
 mod subscribers;
 
 use std::sync::Arc;
