@@ -242,6 +242,7 @@ fn declaration<E: Event>(types: &SessionTypes, names: &Names) -> Result<Option<D
         let slice = match slice_declaration(types, name, id)? {
             Some(slice) => slice,
             None if implicit => {
+                check_slices_len(id)?;
                 let name = name.to_owned();
                 SliceDeclaration { id: id as u32, item: name.clone(), name, policy: Policy::State }
             }
@@ -312,12 +313,18 @@ fn same_but_id(before: &EventDeclaration, now: &EventDeclaration) -> bool {
     EventDeclaration { id: now.id, ..before.clone() } == *now
 }
 
+/// A declaration beyond the limit would be written but never read again.
+fn check_slices_len(id: usize) -> Result<()> {
+    if id < SLICES_MAX {
+        return Ok(());
+    }
+    let (found, max) = (id as u64 + 1, SLICES_MAX as u64);
+    Err(Error::TooLarge { what: "number of slices", found, max })
+}
+
 fn slice_declaration(types: &SessionTypes, name: &str, id: usize) -> Result<Option<SliceDeclaration>> {
     let Some(slice) = types.slice(name) else { return Ok(None) };
-    if id >= SLICES_MAX {
-        let (found, max) = (id as u64 + 1, SLICES_MAX as u64);
-        return Err(Error::TooLarge { what: "number of slices", found, max });
-    }
+    check_slices_len(id)?;
     Ok(Some(SliceDeclaration {
         id: id as u32,
         name: slice.name.to_owned(),
