@@ -8,6 +8,8 @@ mod generator;
 pub mod log;
 mod session;
 mod store;
+#[cfg(feature = "testkit")]
+pub mod testkit;
 mod types;
 
 pub use clock::{Clock, FixedClock, SystemClock};

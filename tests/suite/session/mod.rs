@@ -1,6 +1,7 @@
 //! Stories of sessions, told through the public API: what a host does, and what it finds afterwards.
 
 mod forks;
+mod policies;
 mod reducers;
 mod snapshots;
 mod stores;

@@ -1,0 +1,252 @@
+//! What holds after any history.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use foldlog_codec::Kind;
+use foldlog_codec::body::Policy;
+use proptest::sample::Index;
+
+use super::history::{Action, History, Step};
+use crate::audit::LogReader;
+use crate::clock::FixedClock;
+use crate::error::{Error, Result};
+use crate::log::SegmentSizes;
+use crate::log::storage::{CrashKind, MemoryStorage};
+use crate::session::{Session, Snapshot, SnapshotOptions, State};
+use crate::store::{BackgroundSync, SessionOptions, Store, StoreOptions};
+use crate::types::SessionTypes;
+
+/// The second at which every history begins: 2026-01-01T00:00:00Z.
+const BEGIN_US: i64 = 1_767_225_600_000_000;
+
+/// The time between two readings of the clock.
+const STEP_US: i64 = 1_000;
+
+/// Payloads over this become objects: small, so that histories hold some.
+const OBJECT_BYTES_MIN: u64 = 512;
+
+/// Asserts, after each step of a history and at its end, what the engine promises of every session:
+///
+/// - after a rollback STATE is what it was at its target, CACHE is empty, and LOG is as it was before;
+/// - STATE at each position is STATE of a fold along the path that was live there, and each position can be
+///   seen again as the session showed it;
+/// - opened again, after a close, a kill or a fork, the session shows what it showed before, read with the
+///   host's types and without;
+/// - what a reducer refuses leaves no trace.
+///
+/// # Panics
+///
+/// Where one of these does not hold, or where an action fails with anything but a refusal.
+#[track_caller]
+pub fn assert_rollback_equivalence(types: &SessionTypes, history: &History) {
+    let mut life = Life::begin(types);
+    for step in &history.steps {
+        life.step(step);
+        life.note();
+    }
+    life.check_positions();
+    for position in 0..=life.position() {
+        life.roll_back(position);
+    }
+    life.reopen(false);
+    life.check_positions();
+}
+
+/// Asserts that a history gives the same records each time that it is lived with the same clock and seed.
+/// Reducers that read a clock, draw numbers elsewhere than from their context, or go by the order of a hash
+/// map fail here.
+///
+/// # Panics
+///
+/// At the first record that differs, or where an action fails with anything but a refusal.
+#[track_caller]
+pub fn assert_deterministic(types: &SessionTypes, history: &History) {
+    let live = || {
+        let mut life = Life::begin(types);
+        history.steps.iter().for_each(|step| life.step(step));
+        life.content()
+    };
+    let (once, again) = (live(), live());
+    for (once, again) in once.iter().zip(&again) {
+        assert_eq!(once, again, "record {} is not the same each time", once.0);
+    }
+    assert_eq!(once.len(), again.len(), "the number of records is not the same each time");
+}
+
+/// A session that lives through a history.
+struct Life<'a> {
+    types: &'a SessionTypes,
+    disk: MemoryStorage,
+    clock: Arc<FixedClock>,
+    store: Store,
+    session: Session,
+    snapshots: Vec<Snapshot>,
+    /// What the session showed at each position.
+    shown: BTreeMap<u64, State>,
+    sessions: u64,
+}
+
+impl<'a> Life<'a> {
+    fn begin(types: &'a SessionTypes) -> Life<'a> {
+        let disk = MemoryStorage::new();
+        let clock = Arc::new(FixedClock::stepping(BEGIN_US, STEP_US));
+        let store = store(&disk, &clock);
+        let session = done(store.create_with(types, seeded(1)));
+        let (snapshots, shown) = (Vec::new(), BTreeMap::new());
+        let mut life = Life { types, disk, clock, store, session, snapshots, shown, sessions: 1 };
+        life.note();
+        life
+    }
+
+    fn position(&self) -> u64 {
+        self.session.position().unwrap_or_default()
+    }
+
+    fn note(&mut self) {
+        self.shown.insert(self.position(), self.session.state());
+    }
+
+    fn at(&self, index: &Index) -> u64 {
+        let records = usize::try_from(self.position() + 1).unwrap_or(usize::MAX);
+        index.index(records) as u64
+    }
+
+    fn step(&mut self, step: &Step) {
+        match step {
+            Step::Act(action) => self.act(action),
+            Step::Snapshot => self.snapshots.push(done(self.session.snapshot(SnapshotOptions::default()))),
+            Step::RollBack(at) => self.roll_back(self.at(at)),
+            Step::RollBackToSnapshot(at) => {
+                if !self.snapshots.is_empty() {
+                    let position = at.get(&self.snapshots).position;
+                    self.roll_back(position);
+                }
+            }
+            Step::Reopen => self.reopen(false),
+            Step::Kill => self.reopen(true),
+            Step::Fork(at) => self.fork(self.at(at)),
+        }
+    }
+
+    fn act(&self, action: &Action) {
+        let (state, position) = (self.session.state(), self.session.position());
+        match action.act(&self.session) {
+            Ok(()) => {}
+            // An action of several calls may have got as far as some of them.
+            Err(Error::Refused { .. } | Error::ReducerPanicked { .. } | Error::LogOnlyGrows { .. }) => {
+                if self.session.position() == position {
+                    assert_eq!(self.session.state(), state, "{action:?} was refused but left a trace");
+                }
+            }
+            Err(error) => fail(&format!("{action:?}: {error}")),
+        }
+    }
+
+    fn roll_back(&mut self, to: u64) {
+        let before = self.session.state();
+        let rolled = done(self.session.rollback_to(to));
+        let (now, then) = (self.session.state(), done(self.session.state_at(to)));
+        assert_eq!(of(&now, Policy::State), of(&then, Policy::State), "STATE after going back to {to}");
+        assert_eq!(of(&now, Policy::Log), of(&before, Policy::Log), "LOG after going back to {to}");
+        assert!(of(&now, Policy::Cache).is_empty(), "CACHE after going back to {to}");
+        assert_eq!(rolled.sequence, self.position(), "the rollback's own position");
+        self.note();
+    }
+
+    fn reopen(&mut self, killed: bool) {
+        let (id, live) = (self.session.id(), self.session.state());
+        if killed {
+            self.disk.crash(CrashKind::Process);
+            self.store = store(&self.disk, &self.clock);
+        } else {
+            done(self.session.clone().close());
+        }
+        self.session = done(self.store.open_session(id, self.types));
+        assert_eq!(self.session.state(), live, "opened again");
+    }
+
+    fn fork(&mut self, at: u64) {
+        let shared = done(self.session.state_at(at));
+        self.sessions += 1;
+        let fork = done(self.store.fork(self.session.id(), at, self.types, seeded(self.sessions)));
+        assert_eq!(fork.state().slices, shared.slices, "a fork at {at}");
+        self.session = fork;
+        self.shown.retain(|position, _| *position <= at);
+        self.snapshots.retain(|snapshot| snapshot.position <= at);
+    }
+
+    /// Every position, read from the log without the host's code.
+    fn check_positions(&self) {
+        let reader = done(LogReader::open_on(Arc::new(self.disk.clone()), self.session.dir()));
+        assert_eq!(reader.state(), self.session.state(), "read without types");
+        for position in 0..=self.position() {
+            let at = done(reader.state_at(position));
+            let along = done(reader.state_along(position));
+            let (state, path) = (of(&at, Policy::State), of(&along, Policy::State));
+            assert_eq!(state, path, "STATE at {position} against a fold along its path");
+            if let Some(shown) = self.shown.get(&position) {
+                assert_eq!(&at, shown, "what the session showed at {position}");
+            }
+        }
+        for (sequence, (found, ..)) in (0..).zip(self.content()) {
+            assert_eq!(found, sequence, "sequence numbers have no gaps");
+        }
+    }
+
+    /// What counts of each record.
+    fn content(&self) -> Vec<(u64, Kind, i64, Vec<u8>)> {
+        let mut content = Vec::new();
+        done(self.session.records(0, u64::MAX, |record| {
+            content.push((record.sequence, record.kind, record.time_us, record.body.to_vec()));
+            Ok(())
+        }));
+        content
+    }
+}
+
+fn seeded(seed: u64) -> SessionOptions {
+    SessionOptions { seed: Some(seed), ..SessionOptions::default() }
+}
+
+fn store(disk: &MemoryStorage, clock: &Arc<FixedClock>) -> Store {
+    done(Store::open_with(
+        "/testkit",
+        StoreOptions {
+            storage: Arc::new(disk.process()),
+            clock: Arc::clone(clock) as _,
+            seed: Some(1),
+            // As small as a segment gets, so that histories have several.
+            segments: SegmentSizes { first_bytes: 1, max_bytes: 4096 },
+            object_bytes_min: OBJECT_BYTES_MIN,
+            background: BackgroundSync::Inline,
+            ..StoreOptions::default()
+        },
+    ))
+}
+
+/// The slices of a policy that have items: by name, versions and stored bytes.
+fn of(state: &State, policy: Policy) -> BTreeMap<&str, Vec<(u32, &[u8])>> {
+    let slices = state.slices.iter().filter(|(_, slice)| slice.policy == policy && !slice.items.is_empty());
+    slices
+        .map(|(name, slice)| {
+            let items = slice.items.iter().map(|item| (item.version, item.bytes.as_ref()));
+            (name.as_str(), items.collect())
+        })
+        .collect()
+}
+
+/// What the engine did, which does not fail on a disk in memory.
+#[track_caller]
+fn done<T>(result: Result<T>) -> T {
+    match result {
+        Ok(value) => value,
+        Err(error) => fail(&error.to_string()),
+    }
+}
+
+#[track_caller]
+#[expect(clippy::panic, reason = "an assertion of a test has no other way to fail")]
+fn fail(message: &str) -> ! {
+    panic!("{message}")
+}

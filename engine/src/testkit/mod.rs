@@ -1,0 +1,71 @@
+//! Property tests for a host's own events and reducers (feature `testkit`).
+//!
+//! A host says what it may do; [`histories`] mixes in snapshots, rollbacks to any position, reopenings, kills
+//! and forks; [`assert_rollback_equivalence`] holds each history against the engine's law. What fails is
+//! shrunk to a few steps.
+//!
+//! ```
+//! use foldlog::testkit::proptest::prelude::*;
+//! use foldlog::testkit::{assert_rollback_equivalence, dispatch, histories};
+//! use foldlog::{Event, SessionTypes, Slice};
+//! use serde::{Deserialize, Serialize};
+//!
+//! #[derive(Serialize, Deserialize, Debug, Clone)]
+//! struct StepAdded {
+//!     title: String,
+//! }
+//!
+//! impl Event for StepAdded {
+//!     const NAME: &'static str = "plan.step_added";
+//! }
+//!
+//! struct Plan;
+//!
+//! impl Slice for Plan {
+//!     const NAME: &'static str = "plan";
+//!     type Item = StepAdded;
+//! }
+//!
+//! fn types() -> SessionTypes {
+//!     SessionTypes::builder().slice::<Plan>().append_all::<Plan>().build().unwrap()
+//! }
+//!
+//! fn steps() -> impl Strategy<Value = StepAdded> {
+//!     "[a-z]{0,8}".prop_map(|title| StepAdded { title })
+//! }
+//!
+//! proptest! {
+//!     # #![proptest_config(ProptestConfig { cases: 8, failure_persistence: None, ..ProptestConfig::default() })]
+//!     # /*
+//!     #[test]
+//!     # */
+//!     fn the_plan_survives_any_history(history in histories(steps().prop_map(dispatch))) {
+//!         assert_rollback_equivalence(&types(), &history);
+//!     }
+//! }
+//! # the_plan_survives_any_history();
+//! ```
+//!
+//! Events of several types are one strategy by `prop_oneof![a().prop_map(dispatch), b().prop_map(dispatch)]`;
+//! what is no dispatch is an [`Action::new`]. Histories are lived on a disk in memory
+//! ([`MemoryStorage`](crate::log::storage::MemoryStorage)), which a host's other tests may use too.
+
+mod assertions;
+mod history;
+
+pub use assertions::{assert_deterministic, assert_rollback_equivalence};
+pub use history::{Action, History, Step, dispatch, histories, histories_of};
+pub use proptest;
+
+use crate::error::Result;
+use crate::session::{RolledBack, Session};
+
+/// A rollback that takes LOG slices back too (`preserve_logs = false`): for tests that run one session many
+/// times from one position. A host's logs stay whatever happens, so this is no method of [`Session`].
+///
+/// # Errors
+///
+/// As [`Session::rollback_to`].
+pub fn rollback_discarding_logs(session: &Session, position: u64) -> Result<RolledBack> {
+    session.roll_back(position, false)
+}
