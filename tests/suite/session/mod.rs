@@ -1,11 +1,14 @@
 //! Stories of sessions, told through the public API: what a host does, and what it finds afterwards.
 
+mod declarations;
 mod forks;
 mod policies;
 mod reducers;
 mod snapshots;
 mod stores;
 mod subscribers;
+mod threads;
+mod versions;
 
 use std::sync::Arc;
 

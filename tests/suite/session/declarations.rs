@@ -1,0 +1,158 @@
+//! What a host declares, against itself and against what a log holds.
+
+use foldlog::{Error, Event, Policy, SessionTypes, Slice, SliceOp};
+use foldlog_tests::host::*;
+use serde::{Deserialize, Serialize};
+
+use super::{home, kinds, step, titles};
+
+/// Another Rust type under the name of [`StepAdded`].
+#[derive(Serialize, Deserialize, Debug, Clone)]
+struct Impostor {
+    number: u64,
+}
+
+impl Event for Impostor {
+    const NAME: &'static str = "plan.step_added";
+}
+
+/// Another item type under the name of [`Plan`].
+struct PlanOfNumbers;
+
+impl Slice for PlanOfNumbers {
+    const NAME: &'static str = "plan";
+    type Item = Impostor;
+}
+
+#[test]
+fn a_declaration_that_contradicts_itself_is_refused() {
+    let builder = SessionTypes::builder;
+    let error = builder().slice::<Plan>().slice_with::<Plan>(Policy::Log).build().unwrap_err();
+    let said = "slice `plan` is declared log, but was state";
+    assert_eq!(error.to_string(), said);
+    assert!(
+        builder().slice::<Plan>().slice_with::<Plan>(Policy::State).build().is_ok(),
+        "twice alike is once"
+    );
+    let twice = |types: foldlog::Result<SessionTypes>, of: &str| match types {
+        Err(Error::DeclaredTwice { name, .. }) => assert_eq!(name, of),
+        other => panic!("{other:?}"),
+    };
+    twice(builder().slice::<Plan>().slice::<PlanOfNumbers>().build(), "plan");
+    twice(builder().slice::<Plan>().append_all::<Plan>().replace_latest::<Plan>().build(), "plan.step_added");
+    let two_types = builder()
+        .slice::<Plan>()
+        .append_all::<Plan>()
+        .slice::<Notes>()
+        .reducer::<Notes, Impostor>(|_, _, _| Ok(SliceOp::nothing()));
+    twice(two_types.build(), "plan.step_added");
+    assert!(matches!(builder().append_all::<Plan>().build(), Err(Error::NoSuchSlice { .. })));
+    assert!(matches!(builder().tail_items::<Plan>(1).build(), Err(Error::NoSuchSlice { .. })));
+}
+
+#[test]
+fn one_name_is_one_type_also_where_only_one_was_declared() {
+    let session = home().session();
+    assert!(matches!(session.dispatch(Impostor { number: 1 }), Err(Error::DeclaredTwice { .. })));
+    assert!(matches!(session.view::<PlanOfNumbers>(), Err(Error::NoSuchSlice { .. })));
+    assert!(matches!(session.seed::<PlanOfNumbers>(vec![]), Err(Error::NoSuchSlice { .. })));
+    assert_eq!(kinds(&session), ["opened"]);
+}
+
+/// An event without reducers wants a slice of its own name, which may be taken.
+#[test]
+fn an_undeclared_event_does_not_get_into_another_slice() {
+    struct Taken;
+    impl Slice for Taken {
+        const NAME: &'static str = "undeclared";
+        type Item = String;
+        const ITEM_NAME: &'static str = "word";
+    }
+    let types = SessionTypes::builder().slice::<Taken>().build().unwrap();
+    let home = home();
+    let session = home.store.create(&types).unwrap();
+    assert!(matches!(session.dispatch(Undeclared { value: 1 }), Err(Error::NoSuchSlice { .. })));
+    session.seed::<Taken>(vec!["text".to_owned()]).unwrap();
+    // A host without that slice still meets it in the log.
+    let session = home.reopened(session, &SessionTypes::default());
+    assert!(matches!(session.dispatch(Undeclared { value: 1 }), Err(Error::NoSuchSlice { .. })));
+    assert_eq!(kinds(&session), ["opened", "declare", "dispatch"]);
+}
+
+#[test]
+fn a_forgotten_reducer_is_named_on_opening_unless_it_was_given_up_on_purpose() {
+    let home = home();
+    let session = home.session();
+    session.dispatch(step("read")).unwrap();
+    session.dispatch(Undeclared { value: 1 }).unwrap();
+    let id = session.id();
+    session.close().unwrap();
+
+    let fewer = || SessionTypes::builder().slice::<Plan>().append_all::<Plan>();
+    match home.store.open_session(id, &fewer().build().unwrap()) {
+        Err(Error::NotRegistered { event, slices }) => {
+            assert_eq!(event, "plan.step_added");
+            assert_eq!(slices, ["current_step", "step_of_part", "preview"]);
+        }
+        other => panic!("{other:?}"),
+    }
+    match home.store.open_read_only(id, &SessionTypes::default()) {
+        Err(Error::NotRegistered { slices, .. }) => assert_eq!(slices.len(), 4),
+        other => panic!("{other:?}"),
+    }
+    // No word of `undeclared`: it never had a reducer that could be forgotten.
+    let retired = fewer()
+        .retired("plan.step_added", "current_step")
+        .retired("plan.step_added", "step_of_part")
+        .retired("plan.step_added", "preview")
+        .build()
+        .unwrap();
+    let session = home.store.open_session(id, &retired).unwrap();
+    session.dispatch(step("write")).unwrap();
+    assert_eq!(titles::<Plan>(&session), ["read", "write"]);
+    // What nobody reduces into any longer stays as it was.
+    assert_eq!(super::stored(&session, "current_step").len(), 1);
+    assert_eq!(super::stored(&session, "current_step")[0]["title"], "read");
+    // The log now says so itself: fewer reducers are all that it asks for.
+    let id = session.id();
+    session.close().unwrap();
+    let session = home.store.open_session(id, &fewer().build().unwrap()).unwrap();
+    assert_eq!(kinds(&session).last().unwrap(), "dispatch");
+    drop(session);
+    // And with all of them again, events go everywhere from here on.
+    let session = home.store.open_session(id, &types()).unwrap();
+    session.dispatch(step("both")).unwrap();
+    assert_eq!(titles::<CurrentStep>(&session), ["both"]);
+    assert_eq!(titles::<StepOfPart>(&session), ["both"]);
+    assert_eq!(titles::<Preview>(&session), ["read", "both"]);
+}
+
+#[test]
+fn a_slice_keeps_the_policy_that_its_log_was_begun_with() {
+    let home = home();
+    let session = home.session();
+    session.dispatch(Noted { text: "kept".to_owned() }).unwrap();
+    let id = session.id();
+    session.close().unwrap();
+    let types = SessionTypes::builder().slice_with::<Notes>(Policy::State).append_all::<Notes>();
+    let types = types.retired("noted", "note_sizes").build().unwrap();
+    let error = home.store.open_session(id, &types).unwrap_err();
+    assert_eq!(error.to_string(), "slice `notes` is declared state, but was log");
+}
+
+#[test]
+fn a_binding_made_later_counts_from_there_on() {
+    let home = home();
+    let none = SessionTypes::default();
+    let session = home.store.create(&none).unwrap();
+    session.dispatch(step("alone")).unwrap();
+    // It went into a slice of its own, by a binding that the log marks as nobody's choice.
+    assert_eq!(super::stored(&session, "plan.step_added").len(), 1);
+    let session = home.reopened(session, &types());
+    session.dispatch(step("bound")).unwrap();
+    assert_eq!(titles::<Plan>(&session), ["bound"]);
+    let own = session.view::<foldlog::Of<StepAdded>>().unwrap();
+    assert_eq!(own.iter().map(|step| step.title.as_str()).collect::<Vec<_>>(), ["alone"]);
+    let live = session.state();
+    assert_eq!(home.reopened(session, &types()).state(), live);
+}

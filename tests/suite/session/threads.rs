@@ -1,0 +1,134 @@
+//! Many threads on one session.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use foldlog::log::storage::Op;
+use foldlog::{BackgroundSync, Level, SnapshotOptions};
+use foldlog_tests::host::*;
+
+use super::{home_with, kinds, part};
+
+const THREADS: u8 = 8;
+const EACH: u64 = 50;
+
+#[test]
+fn no_record_is_lost_and_each_is_durable_when_its_call_returns() {
+    let home = home_with(|options| options.level = Level::Every);
+    let session = home.session();
+    home.disk.take_trace();
+    std::thread::scope(|scope| {
+        for of in 0..THREADS {
+            let session = &session;
+            scope.spawn(move || {
+                let mut last = 0;
+                for n in 0..EACH {
+                    let sequence = session.dispatch(part(&n.to_string(), of)).unwrap();
+                    assert!(sequence > last && sequence < session.synced());
+                    last = sequence;
+                    // Readers run beside the writers and see at least what their own thread wrote.
+                    let view = session.view::<Plan>().unwrap();
+                    assert_eq!(view.iter().filter(|step| step.part == of).count() as u64, n + 1);
+                }
+            });
+        }
+    });
+    let syncs = home.disk.take_trace().into_iter().filter(|(op, _)| *op == Op::SyncData).count() as u64;
+    let records = u64::from(THREADS) * EACH;
+    assert!(syncs <= records + 32, "at most one sync a record ({syncs})");
+    let again = home.reopened(session, &types());
+    let plan = again.view::<Plan>().unwrap();
+    assert_eq!(plan.len(), records);
+    for of in 0..THREADS {
+        let titles: Vec<&str> = plan.iter().filter(|s| s.part == of).map(|s| s.title.as_str()).collect();
+        let expected: Vec<String> = (0..EACH).map(|n| n.to_string()).collect();
+        assert_eq!(titles, expected, "each thread's records stand in its order");
+    }
+    assert_eq!(kinds(&again).len() as u64, records + 2, "and there are no others");
+}
+
+/// On a real disk a sync takes long enough for the others to gather behind it.
+#[test]
+fn one_sync_serves_all_who_wait() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = foldlog::StoreOptions { level: Level::Every, ..foldlog::StoreOptions::default() };
+    let store = foldlog::Store::open_with(folder.path(), options).unwrap();
+    let session = store.create(&types()).unwrap();
+    let acknowledged = AtomicU64::new(0);
+    let marks = Mutex::new(BTreeSet::new());
+    std::thread::scope(|scope| {
+        for of in 0..THREADS {
+            let (session, acknowledged, marks) = (&session, &acknowledged, &marks);
+            scope.spawn(move || {
+                for _ in 0..EACH {
+                    session.dispatch(part("", of)).unwrap();
+                    acknowledged.fetch_add(1, Ordering::Relaxed);
+                    marks.lock().unwrap().insert(session.synced());
+                }
+            });
+        }
+    });
+    let records = acknowledged.load(Ordering::Relaxed);
+    assert_eq!(records, u64::from(THREADS) * EACH);
+    // Each sync raises the mark once, so there are as many marks as syncs at most.
+    let syncs = marks.lock().unwrap().len() as u64;
+    assert!(syncs < records, "{syncs} syncs for {records} records");
+    let id = session.id();
+    session.close().unwrap();
+    assert_eq!(store.open_session(id, &types()).unwrap().view::<Plan>().unwrap().len(), records);
+}
+
+#[test]
+fn rollbacks_forks_and_readers_may_come_from_anywhere() {
+    let home = home_with(|options| options.background = BackgroundSync::Thread);
+    let session = home.session();
+    session.dispatch(part("first", 0)).unwrap();
+    let first = session.snapshot(SnapshotOptions::default()).unwrap();
+    std::thread::scope(|scope| {
+        for of in 0..4 {
+            let session = &session;
+            scope.spawn(move || {
+                for _ in 0..EACH {
+                    session.dispatch(part("", of)).unwrap();
+                    session.dispatch(Noted { text: String::new() }).unwrap();
+                }
+            });
+        }
+        let (session, first, store) = (&session, &first, &home.store);
+        scope.spawn(move || {
+            for _ in 0..20 {
+                session.rollback(first).unwrap();
+                let at = session.position().unwrap();
+                let fork = store.fork(session.id(), at, &types(), Default::default()).unwrap();
+                assert_eq!(fork.state().slices, session.state_at(at).unwrap().slices);
+            }
+        });
+        scope.spawn(move || {
+            for _ in 0..20 {
+                let reader = store.open_read_only(session.id(), &types()).unwrap();
+                let position = reader.position().unwrap();
+                assert_eq!(reader.state(), session.state_at(position).unwrap());
+            }
+        });
+    });
+    assert_eq!(session.log::<Notes>().unwrap().len(), 4 * EACH, "LOG lost nothing");
+    let live = session.state();
+    assert_eq!(home.reopened(session, &types()).state(), live);
+}
+
+#[test]
+fn a_background_sync_needs_no_call_to_wait_for_it() {
+    let home = home_with(|options| {
+        options.level = Level::Process;
+        options.background = BackgroundSync::Thread;
+        options.clock = Arc::new(foldlog::SystemClock);
+    });
+    let session = home.session();
+    session.dispatch(part("", 0)).unwrap();
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    while session.synced() < 3 {
+        assert!(std::time::Instant::now() < deadline, "about a second was promised");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+}
