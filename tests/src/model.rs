@@ -1,1 +1,337 @@
 //! A naive model of a session: plain vectors, no code of the engine's.
+//!
+//! It has its own idea of what the [host's](crate::host) reducers do, of policies, of rollbacks and of which
+//! records a call writes. Where the engine shares items between positions, the model copies every slice at
+//! every position; where the engine folds, the model remembers.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+use serde_json::{Value, json};
+
+use crate::host::{Noted, StepAdded};
+
+/// What may be done to a session's slices and tags.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Change {
+    /// `StepAdded`, which changes four slices.
+    Step(StepAdded),
+    /// `Noted`, which two LOG slices take.
+    Note(String),
+    /// `DraftEdited`: place and line.
+    Edit(usize, String),
+    /// `LinesPasted`.
+    Paste(Vec<String>),
+    /// `DraftTurned`.
+    Turn(usize),
+    /// `LinesStruck`.
+    Strike(String),
+    /// `Doubted`: refused where false.
+    Doubt(bool),
+    /// An event that the host never declared.
+    Undeclared(i64),
+    /// A seed of `plan`, STATE.
+    SeedPlan(Vec<StepAdded>),
+    /// A seed of `draft`, STATE.
+    SeedDraft(Vec<String>),
+    /// A seed of `preview`, CACHE.
+    SeedPreview(Vec<StepAdded>),
+    /// A seed of `notes`, LOG: refused where it has items.
+    SeedNotes(Vec<Noted>),
+    /// A clear of a slice: refused for LOG.
+    Clear(Cleared),
+    /// A clear of the steps of one part from `plan`.
+    ClearPart(u8),
+    /// A reset.
+    Reset,
+    /// A tag set, or taken away.
+    Tag(String, Option<String>),
+}
+
+/// A slice that may be cleared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cleared {
+    /// STATE.
+    Plan,
+    /// STATE by key.
+    StepOfPart,
+    /// STATE of a custom reducer.
+    Draft,
+    /// CACHE.
+    Preview,
+    /// LOG, so refused.
+    Notes,
+    /// Of an event that the host never declared: refused before the first one.
+    Undeclared,
+}
+
+impl Cleared {
+    fn name(self) -> &'static str {
+        match self {
+            Cleared::Plan => "plan",
+            Cleared::StepOfPart => "step_of_part",
+            Cleared::Draft => "draft",
+            Cleared::Preview => "preview",
+            Cleared::Notes => "notes",
+            Cleared::Undeclared => "undeclared",
+        }
+    }
+}
+
+/// A slice's policy and items.
+pub type Items = (&'static str, Vec<Value>);
+
+/// All slices by name.
+pub type Slices = BTreeMap<String, Items>;
+
+/// Everything that there was when one record had been written.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Moment {
+    /// The slices, empty ones included.
+    pub slices: Slices,
+    /// The tags.
+    pub tags: BTreeMap<String, String>,
+    /// The records that were live.
+    pub live: BTreeSet<u64>,
+    /// The events that the log had declared.
+    events: BTreeSet<&'static str>,
+}
+
+impl Moment {
+    /// The STATE slices that have items.
+    pub fn state(&self) -> Slices {
+        let full = |(_, (policy, items)): &(&String, &Items)| *policy == "state" && !items.is_empty();
+        self.slices.iter().filter(full).map(|(name, items)| (name.clone(), items.clone())).collect()
+    }
+}
+
+/// A session as it should be.
+#[derive(Clone, Debug)]
+pub struct Model {
+    seed: u64,
+    now: Moment,
+    /// The moment after each record.
+    pub past: Vec<Moment>,
+    /// The kind of each record.
+    pub kinds: Vec<&'static str>,
+}
+
+fn policy(slice: &str) -> &'static str {
+    match slice {
+        "preview" => "cache",
+        "notes" | "note_sizes" | "good_ones" => "log",
+        _ => "state",
+    }
+}
+
+fn step(step: &StepAdded) -> Value {
+    json!({"title": step.title, "part": step.part})
+}
+
+impl Model {
+    /// A session that was just created.
+    pub fn new(seed: u64, tags: BTreeMap<String, String>) -> Model {
+        let mut model = Model { seed, now: Moment::default(), past: Vec::new(), kinds: Vec::new() };
+        model.now.tags = tags;
+        model.write("opened");
+        model
+    }
+
+    /// The slices and tags as they are.
+    pub fn now(&self) -> &Moment {
+        &self.now
+    }
+
+    /// The last record's position.
+    pub fn position(&self) -> u64 {
+        self.past.len() as u64 - 1
+    }
+
+    fn write(&mut self, kind: &'static str) -> u64 {
+        let sequence = self.past.len() as u64;
+        self.now.live.insert(sequence);
+        self.past.push(self.now.clone());
+        self.kinds.push(kind);
+        sequence
+    }
+
+    /// The items of a slice that has been declared.
+    fn items(&mut self, slice: &str) -> &mut Vec<Value> {
+        &mut self.now.slices.get_mut(slice).expect("it was declared").1
+    }
+
+    fn declare(&mut self, event: Option<&'static str>, slices: &[&str]) {
+        let new_event = event.is_some_and(|event| !self.now.events.contains(event));
+        let new_slice = slices.iter().any(|slice| !self.now.slices.contains_key(*slice));
+        if !new_event && !new_slice {
+            return;
+        }
+        self.now.events.extend(event);
+        for slice in slices {
+            self.now.slices.entry((*slice).to_owned()).or_insert((policy(slice), Vec::new()));
+        }
+        self.write("declare");
+    }
+
+    /// Makes a change and says the record's position, or refuses it and does nothing.
+    pub fn change(&mut self, change: &Change) -> Option<u64> {
+        match change {
+            Change::Doubt(false) => return None,
+            Change::Clear(Cleared::Notes) => return None,
+            Change::Clear(Cleared::Undeclared) if !self.now.slices.contains_key("undeclared") => return None,
+            Change::SeedNotes(_) if self.now.slices.get("notes").is_some_and(|(_, n)| !n.is_empty()) => {
+                return None;
+            }
+            Change::Tag(key, value) => self.tag(key, value.as_ref()),
+            Change::Reset => {
+                let goes = self.now.slices.values_mut().filter(|(policy, _)| *policy != "log");
+                goes.for_each(|(_, items)| items.clear());
+            }
+            Change::Clear(cleared) => {
+                self.declare(None, &[cleared.name()]);
+                self.items(cleared.name()).clear();
+            }
+            Change::ClearPart(part) => {
+                self.declare(None, &["plan"]);
+                self.items("plan").retain(|step| step["part"] != json!(part));
+            }
+            Change::SeedPlan(items) => self.seed("plan", items.iter().map(step)),
+            Change::SeedPreview(items) => self.seed("preview", items.iter().map(step)),
+            Change::SeedDraft(lines) => self.seed("draft", lines.iter().map(|line| json!(line))),
+            Change::SeedNotes(notes) => {
+                self.seed("notes", notes.iter().map(|note| json!({"text": note.text})));
+            }
+            event => self.event(event),
+        }
+        Some(self.write("dispatch"))
+    }
+
+    fn tag(&mut self, key: &str, value: Option<&String>) {
+        match value {
+            Some(value) => self.now.tags.insert(key.to_owned(), value.clone()),
+            None => self.now.tags.remove(key),
+        };
+    }
+
+    fn seed(&mut self, slice: &'static str, items: impl Iterator<Item = Value>) {
+        self.declare(None, &[slice]);
+        *self.items(slice) = items.collect();
+    }
+
+    fn event(&mut self, change: &Change) {
+        match change {
+            Change::Step(added) => {
+                let slices = ["plan", "current_step", "step_of_part", "preview"];
+                self.declare(Some("plan.step_added"), &slices);
+                self.items("plan").push(step(added));
+                *self.items("current_step") = vec![step(added)];
+                self.items("step_of_part").retain(|step| step["part"] != json!(added.part));
+                self.items("step_of_part").push(step(added));
+                self.items("preview").push(step(added));
+            }
+            Change::Note(text) => {
+                self.declare(Some("noted"), &["notes", "note_sizes"]);
+                self.items("notes").push(json!({"text": text}));
+                let before = self.items("note_sizes").last().map_or(0, |size| size[1].as_u64().unwrap());
+                self.items("note_sizes").push(json!([text.len(), before + text.len() as u64]));
+            }
+            Change::Edit(place, line) => {
+                self.declare(Some("draft.edited"), &["draft"]);
+                let number = self.draw().to_string();
+                let lines = self.items("draft");
+                match (*place < lines.len(), line.as_str()) {
+                    (false, "") => lines.clear(),
+                    (false, line) => lines.push(json!(line)),
+                    (true, "") => drop(lines.remove(*place)),
+                    (true, "?") => lines[*place] = json!(number),
+                    (true, line) => lines[*place] = json!(line),
+                }
+            }
+            Change::Paste(pasted) => {
+                self.declare(Some("draft.lines_pasted"), &["draft"]);
+                self.items("draft").extend(pasted.iter().map(|line| json!(line)));
+            }
+            Change::Turn(by) => {
+                self.declare(Some("draft.turned"), &["draft"]);
+                for _ in 0..(*by).min(self.items("draft").len()) {
+                    let first = self.items("draft").remove(0);
+                    self.items("draft").push(first);
+                }
+            }
+            Change::Strike(holding) => {
+                self.declare(Some("draft.lines_struck"), &["draft"]);
+                self.items("draft").retain(|line| !line.as_str().unwrap().contains(holding));
+            }
+            Change::Doubt(good) => {
+                self.declare(Some("doubted"), &["doubts", "good_ones"]);
+                self.items("doubts").push(json!({"good": good}));
+                let len = self.items("good_ones").len();
+                self.items("good_ones").push(json!(len));
+            }
+            Change::Undeclared(value) => {
+                self.declare(Some("undeclared"), &["undeclared"]);
+                self.items("undeclared").push(json!({"value": value}));
+            }
+            other => unreachable!("{other:?} is no event"),
+        }
+    }
+
+    /// The number below 1000 that a reducer draws at the next record: from the seed of the session in which
+    /// the record is first written, on the stream that the record's position names.
+    fn draw(&self) -> u64 {
+        let mut rng = ChaCha8Rng::seed_from_u64(self.seed);
+        rng.set_stream(self.past.len() as u64 + 1);
+        ((u128::from(rng.next_u64()) * 1000) >> 64) as u64
+    }
+
+    /// Takes a snapshot and says its position.
+    pub fn snapshot(&mut self) -> u64 {
+        self.write("snapshot")
+    }
+
+    /// Goes back: STATE to what it was, CACHE to nothing. Says the rollback's position and the records that
+    /// were live and no longer are.
+    pub fn roll_back(&mut self, to: u64) -> (u64, BTreeSet<u64>) {
+        let then = self.past[to as usize].clone();
+        for (name, (policy, items)) in &mut self.now.slices {
+            match *policy {
+                "state" => *items = then.slices.get(name).map(|(_, items)| items.clone()).unwrap_or_default(),
+                "cache" => items.clear(),
+                _ => {}
+            }
+        }
+        let abandoned = self.now.live.difference(&then.live).copied().collect();
+        self.now.live = then.live;
+        (self.write("rollback"), abandoned)
+    }
+
+    /// A fork: the same up to a position, then its own way with a seed of its own.
+    pub fn fork(&self, at: u64, seed: u64, tags: &BTreeMap<String, String>) -> Model {
+        let shared = at as usize + 1;
+        let (past, kinds) = (self.past[..shared].to_vec(), self.kinds[..shared].to_vec());
+        let mut fork = Model { seed, now: past[at as usize].clone(), past, kinds };
+        fork.now.tags.extend(tags.clone());
+        fork.write("opened");
+        fork
+    }
+
+    /// A session begun with an export of this one: all but CACHE and what is empty, and the tags.
+    pub fn import(&self, seed: u64, tags: &BTreeMap<String, String>) -> Model {
+        let mut import = Model::new(seed, tags.clone());
+        let kept = |(_, (policy, items)): &(&String, &Items)| *policy != "cache" && !items.is_empty();
+        let slices: Slices =
+            self.now.slices.iter().filter(kept).map(|(n, i)| (n.clone(), i.clone())).collect();
+        for (name, (policy, _)) in &slices {
+            import.now.slices.insert(name.clone(), (policy, Vec::new()));
+        }
+        import.write("declare");
+        import.now.slices = slices;
+        for (key, value) in &self.now.tags {
+            // What the import was told of its own counts more than what the export says.
+            import.now.tags.entry(key.clone()).or_insert_with(|| value.clone());
+        }
+        import.write("import");
+        import
+    }
+}

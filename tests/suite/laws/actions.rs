@@ -1,0 +1,110 @@
+//! Histories: what may happen to a session, in any order.
+
+use foldlog::Level;
+use foldlog_tests::host::{Noted, StepAdded};
+use foldlog_tests::model::{Change, Cleared};
+use proptest::prelude::*;
+use proptest::sample::Index;
+
+/// A history, and the level at which it is lived.
+#[derive(Clone, Debug)]
+pub(super) struct History {
+    pub(super) level: Level,
+    pub(super) actions: Vec<Action>,
+}
+
+/// One step of a history.
+#[derive(Clone, Debug)]
+pub(super) enum Action {
+    Change(Change),
+    Snapshot,
+    /// To any position, also one that was abandoned.
+    RollBack(Index),
+    RollBackToSnapshot(Index),
+    Reopen(How),
+    /// At any position; either the fork goes on, or the parent beside it.
+    Fork {
+        at: Index,
+        follow: bool,
+    },
+    /// Out to JSON text and in again; the new session goes on.
+    Import,
+}
+
+/// How a session ends before it is opened again.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum How {
+    Closed,
+    Dropped,
+    Killed,
+}
+
+/// Mostly short, now and then longer than fits many times into a segment, or so long that it becomes an
+/// object of its own.
+fn text() -> impl Strategy<Value = String> {
+    prop_oneof![
+        6 => "[a-cü?]{0,3}",
+        1 => "[ab]".prop_map(|text| text.repeat(500)),
+        1 => "[ab]".prop_map(|text| text.repeat(700)),
+    ]
+}
+
+fn step() -> impl Strategy<Value = StepAdded> {
+    (text(), 0..4_u8).prop_map(|(title, part)| StepAdded { title, part })
+}
+
+fn few<S: Strategy>(items: S) -> impl Strategy<Value = Vec<S::Value>>
+where
+    S::Value: Clone,
+{
+    prop::collection::vec(items, 0..4)
+}
+
+fn change() -> impl Strategy<Value = Change> {
+    let cleared = prop::sample::select(vec![
+        Cleared::Plan,
+        Cleared::StepOfPart,
+        Cleared::Draft,
+        Cleared::Preview,
+        Cleared::Notes,
+        Cleared::Undeclared,
+    ]);
+    prop_oneof![
+        5 => step().prop_map(Change::Step),
+        3 => text().prop_map(Change::Note),
+        5 => (0..6_usize, text()).prop_map(|(place, line)| Change::Edit(place, line)),
+        2 => (0..6_usize).prop_map(|place| Change::Edit(place, "?".to_owned())),
+        3 => few(text()).prop_map(Change::Paste),
+        2 => (0..4_usize).prop_map(Change::Turn),
+        1 => "[a-c]".prop_map(Change::Strike),
+        2 => any::<bool>().prop_map(Change::Doubt),
+        2 => any::<i64>().prop_map(Change::Undeclared),
+        1 => few(step()).prop_map(Change::SeedPlan),
+        1 => few(text()).prop_map(Change::SeedDraft),
+        1 => few(step()).prop_map(Change::SeedPreview),
+        1 => few(text().prop_map(|text| Noted { text })).prop_map(Change::SeedNotes),
+        2 => cleared.prop_map(Change::Clear),
+        1 => (0..4_u8).prop_map(Change::ClearPart),
+        1 => Just(Change::Reset),
+        1 => ("[ab]", prop::option::of("[a-c]")).prop_map(|(key, value)| Change::Tag(key, value)),
+    ]
+}
+
+fn action() -> impl Strategy<Value = Action> {
+    let how = prop::sample::select(vec![How::Closed, How::Dropped, How::Killed]);
+    prop_oneof![
+        24 => change().prop_map(Action::Change),
+        3 => Just(Action::Snapshot),
+        4 => any::<Index>().prop_map(Action::RollBack),
+        2 => any::<Index>().prop_map(Action::RollBackToSnapshot),
+        3 => how.prop_map(Action::Reopen),
+        2 => (any::<Index>(), any::<bool>()).prop_map(|(at, follow)| Action::Fork { at, follow }),
+        1 => Just(Action::Import),
+    ]
+}
+
+/// Any history.
+pub(super) fn histories() -> impl Strategy<Value = History> {
+    let level = prop::sample::select(vec![Level::Process, Level::Boundary, Level::Every]);
+    (level, prop::collection::vec(action(), 1..40)).prop_map(|(level, actions)| History { level, actions })
+}

@@ -1,0 +1,143 @@
+//! The laws: what holds after any history at all.
+//!
+//! Each law is tried with 256 histories; `PROPTEST_CASES` asks for more (or fewer). A history that breaks a
+//! law is made as short as it gets, and its seed is kept beside this file until it is deleted.
+
+mod actions;
+mod world;
+
+use std::collections::BTreeMap;
+
+use foldlog::{Error, Export, ImportOptions, Kind};
+use proptest::prelude::*;
+use proptest::sample::Index;
+
+use actions::histories;
+use foldlog_tests::host::types;
+use world::{World, state_bytes, values};
+
+proptest! {
+    /// Law 1: the live projection equals a fresh fold, equals the fold without types, and equals a model
+    /// made of plain vectors; so do the sessions that a fork or an import left behind, whatever was written
+    /// on the other side.
+    #[test]
+    fn any_history_amounts_to_what_the_model_says(history in histories()) {
+        World::through(&history).check_whole();
+    }
+
+    /// Law 2: STATE after a rollback is STATE of a fold along the path that was live at its target, and every
+    /// position can still be seen as the live session showed it. LOG never shrinks.
+    #[test]
+    fn a_rollback_is_the_fold_along_the_path_of_its_target(
+        history in histories(),
+        targets in prop::collection::vec(any::<Index>(), 1..4),
+    ) {
+        let mut world = World::through(&history);
+        check_positions(&world);
+        for target in targets {
+            let to = target.index(world.model.past.len()) as u64;
+            let logs = log_lengths(&world);
+            world.roll_back(to);
+            let along = world.reader().state_along(to).unwrap();
+            prop_assert_eq!(state_bytes(&world.session().state()), state_bytes(&along));
+            prop_assert_eq!(log_lengths(&world), logs, "LOG stays as it is");
+        }
+        world.check_whole();
+    }
+
+    /// Law 3: the same clock, seed and calls give the same records, and with inline syncs the same bytes.
+    #[test]
+    fn the_same_calls_give_the_same_bytes(history in histories()) {
+        let (once, again) = (World::through(&history), World::through(&history));
+        prop_assert_eq!(content(&once), content(&again));
+        let (once_disk, again_disk) = (once.disk.clone(), again.disk.clone());
+        prop_assert!(once_disk.dump() == again_disk.dump(), "while open");
+        drop((once, again));
+        prop_assert!(once_disk.dump() == again_disk.dump(), "once closed");
+    }
+
+    /// Law 6: an export goes out to JSON and comes in again as the same slices, and says what it cannot take.
+    #[test]
+    fn an_export_comes_in_again_as_it_went_out(history in histories()) {
+        let world = World::through(&history);
+        check_export(&world);
+    }
+}
+
+/// Every position, as the auditor sees it, against the model and against what the session showed then.
+fn check_positions(world: &World) {
+    let reader = world.reader();
+    for (position, then) in (0..).zip(&world.model.past) {
+        let at = reader.state_at(position).unwrap();
+        assert_eq!(values(&at), then.slices, "at {position}");
+        assert_eq!(at.tags, then.tags, "at {position}");
+        if let Some(shown) = world.shown.get(&position) {
+            assert_eq!(&at, shown, "what the session showed at {position}");
+        }
+        assert_eq!(world.session().state_at(position).unwrap(), at);
+        let along = reader.state_along(position).unwrap();
+        assert_eq!(state_bytes(&along), state_bytes(&at), "along the path of {position}");
+        let live: Vec<u64> = reader.live_path().live_at(position).into_iter().flatten().collect();
+        assert!(live.iter().eq(&then.live), "the path of {position}");
+    }
+    // LOG grows or stays from each record to the next.
+    for pair in world.model.past.windows(2) {
+        for (name, (policy, items)) in &pair[0].slices {
+            assert!(*policy != "log" || pair[1].slices[name].1.starts_with(items));
+        }
+    }
+}
+
+fn log_lengths(world: &World) -> BTreeMap<String, usize> {
+    let state = world.session().state();
+    let logs = state.slices.iter().filter(|(_, slice)| slice.policy == foldlog::Policy::Log);
+    logs.map(|(name, slice)| (name.clone(), slice.items.len())).collect()
+}
+
+/// What counts of each record.
+fn content(world: &World) -> Vec<(u64, Kind, i64, Vec<u8>)> {
+    let mut content = Vec::new();
+    let read = world.session().records(0, u64::MAX, |record| {
+        content.push((record.sequence, record.kind, record.time_us, record.body.to_vec()));
+        Ok(())
+    });
+    read.unwrap();
+    content
+}
+
+fn check_export(world: &World) {
+    let (session, live) = (world.session(), world.session().state());
+    let export = session.export().unwrap();
+    let text = export.to_json().unwrap();
+    let read = Export::from_json(&text).unwrap();
+    assert_eq!(read, export);
+    assert_eq!(read.to_json().unwrap(), text);
+    let names: Vec<&String> = export.slices.iter().map(|slice| &slice.slice_type).collect();
+    assert!(names.is_sorted() && names.iter().all(|name| export.policies.contains_key(*name)));
+    assert!(export.slices.iter().all(|slice| !slice.items.is_empty()), "empty slices are left out");
+    let store = foldlog::Store::open_with("/other", world.options()).unwrap();
+    if names.iter().any(|name| *name == "undeclared") {
+        let error = store.import(&read, &types(), ImportOptions::default()).unwrap_err();
+        assert_eq!(error.to_string(), "Slice types not registered: undeclared");
+        assert!(store.session_ids().unwrap().is_empty(), "no session is left behind");
+    }
+    let options = ImportOptions { keep_unknown: true, ..ImportOptions::default() };
+    let import = store.import(&read, &types(), options).unwrap();
+    let state = import.state();
+    assert_eq!(state.tags, live.tags);
+    let exported = live.slices.iter().filter(|(_, s)| s.policy.name() != "cache" && !s.items.is_empty());
+    let exported: BTreeMap<_, _> = exported.collect();
+    assert_eq!(state.slices.keys().collect::<Vec<_>>(), exported.keys().copied().collect::<Vec<_>>());
+    for (name, was) in exported {
+        let is = &state.slices[name];
+        assert_eq!((is.policy, &is.item), (was.policy, &was.item));
+        let bytes = |slice: &foldlog::SliceState| -> Vec<_> {
+            slice.items.iter().map(|item| (item.version, item.bytes.clone())).collect()
+        };
+        assert_eq!(bytes(is), bytes(was), "the stored bytes of {name}");
+    }
+    // Without types the session reads the same.
+    let untyped = store.open_untyped(import.id()).unwrap();
+    assert_eq!(untyped.state(), state);
+    assert!(matches!(untyped.reset(), Err(Error::Untyped { .. })));
+}

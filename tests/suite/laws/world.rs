@@ -1,0 +1,346 @@
+//! A session and its model, side by side.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use foldlog::audit::LogReader;
+use foldlog::log::SegmentSizes;
+use foldlog::log::storage::{CrashKind, MemoryStorage};
+use foldlog::{
+    BackgroundSync, Error, Export, FixedClock, ImportOptions, Level, Policy, Result, Session, SessionOptions,
+    Slice, Snapshot, SnapshotOptions, State, Store, StoreOptions,
+};
+use foldlog_tests::host::*;
+use foldlog_tests::model::{Change, Cleared, Model, Slices};
+use serde::Serialize;
+use uuid::Uuid;
+
+use super::actions::{Action, History, How};
+
+const STORE: &str = "/store";
+
+/// Payloads over this go into objects, so that histories hold some of both kinds.
+const OBJECT_BYTES_MIN: u64 = 600;
+
+/// A session, its model, and the sessions that the history has left behind.
+pub(super) struct World {
+    pub(super) disk: MemoryStorage,
+    clock: Arc<FixedClock>,
+    level: Level,
+    store: Store,
+    session: Option<Session>,
+    pub(super) model: Model,
+    snapshots: Vec<Snapshot>,
+    /// What the live session showed when each record had been written, in stored bytes.
+    pub(super) shown: BTreeMap<u64, State>,
+    left: Vec<(Uuid, Model)>,
+    made: u64,
+}
+
+impl World {
+    pub(super) fn new(level: Level) -> World {
+        let disk = MemoryStorage::new();
+        let clock = Arc::new(FixedClock::stepping(1_767_322_800_000_000, 250_001));
+        let store = store(&disk, &clock, level);
+        let model = Model::new(1, BTreeMap::new());
+        let options = SessionOptions { seed: Some(1), ..SessionOptions::default() };
+        let session = Some(store.create_with(&types(), options).unwrap());
+        let mut world = World {
+            disk,
+            clock,
+            level,
+            store,
+            session,
+            model,
+            snapshots: Vec::new(),
+            shown: BTreeMap::new(),
+            left: Vec::new(),
+            made: 1,
+        };
+        world.check_live();
+        world
+    }
+
+    /// Lives through a history, comparing with the model after each step.
+    pub(super) fn through(history: &History) -> World {
+        let mut world = World::new(history.level);
+        for action in &history.actions {
+            world.act(action);
+            world.check_live();
+        }
+        world
+    }
+
+    pub(super) fn session(&self) -> &Session {
+        self.session.as_ref().unwrap()
+    }
+
+    /// The options of another store on the same disk.
+    pub(super) fn options(&self) -> StoreOptions {
+        options(&self.disk, &self.clock, self.level)
+    }
+
+    pub(super) fn dir(&self) -> std::path::PathBuf {
+        self.session().dir().to_owned()
+    }
+
+    pub(super) fn reader(&self) -> LogReader {
+        LogReader::open_on(Arc::new(self.disk.clone()), self.dir()).unwrap()
+    }
+
+    fn act(&mut self, action: &Action) {
+        match action {
+            Action::Change(change) => self.change(change),
+            Action::Snapshot => {
+                let snapshot = self.session().snapshot(SnapshotOptions::default()).unwrap();
+                assert_eq!(snapshot.position, self.model.snapshot());
+                self.snapshots.push(snapshot);
+            }
+            Action::RollBack(at) => {
+                self.roll_back(at.index(self.model.past.len()) as u64);
+            }
+            Action::RollBackToSnapshot(at) => {
+                if !self.snapshots.is_empty() {
+                    let snapshot = self.snapshots[at.index(self.snapshots.len())].clone();
+                    let done = self.session().rollback(&snapshot).unwrap();
+                    let (sequence, abandoned) = self.model.roll_back(snapshot.position);
+                    assert_eq!((done.sequence, flat(&done.abandoned)), (sequence, abandoned));
+                }
+            }
+            Action::Reopen(how) => self.reopen(*how),
+            Action::Fork { at, follow } => {
+                let at = at.index(self.model.past.len()) as u64;
+                self.fork(at, *follow);
+            }
+            Action::Import => self.import(),
+        }
+    }
+
+    fn change(&mut self, change: &Change) {
+        let before = self.session().state();
+        match (dispatch(self.session(), change), self.model.change(change)) {
+            (Ok(sequence), Some(expected)) => assert_eq!(sequence, expected, "sequence numbers have no gaps"),
+            (Err(error), None) => {
+                assert!(
+                    matches!(
+                        error,
+                        Error::Refused { .. } | Error::LogOnlyGrows { .. } | Error::NoSuchSlice { .. }
+                    ),
+                    "{error}"
+                );
+                assert_eq!(self.session().state(), before, "what is refused leaves no trace");
+            }
+            (done, expected) => panic!("{change:?}: {done:?}, and the model says {expected:?}"),
+        }
+    }
+
+    pub(super) fn roll_back(&mut self, to: u64) {
+        let done = self.session().rollback_to(to).unwrap();
+        let (sequence, abandoned) = self.model.roll_back(to);
+        assert_eq!((done.sequence, done.to), (sequence, to));
+        assert_eq!(flat(&done.abandoned), abandoned, "abandoned by going back to {to}");
+    }
+
+    fn reopen(&mut self, how: How) {
+        let id = self.session().id();
+        match how {
+            How::Closed => self.session.take().unwrap().close().unwrap(),
+            How::Dropped => drop(self.session.take()),
+            How::Killed => {
+                self.disk.crash(CrashKind::Process);
+                drop(self.session.take());
+                self.store = store(&self.disk, &self.clock, self.level);
+            }
+        }
+        self.session = Some(self.store.open_session(id, &types()).unwrap());
+    }
+
+    fn identity(&mut self) -> (SessionOptions, BTreeMap<String, String>) {
+        self.made += 1;
+        let tags = BTreeMap::from([("made".to_owned(), self.made.to_string())]);
+        let options =
+            SessionOptions { seed: Some(self.made), tags: tags.clone(), ..SessionOptions::default() };
+        (options, tags)
+    }
+
+    fn fork(&mut self, at: u64, follow: bool) {
+        let (options, tags) = self.identity();
+        let fork = self.store.fork(self.session().id(), at, &types(), options).unwrap();
+        let mut model = self.model.fork(at, self.made, &tags);
+        if follow {
+            let parent = self.session.replace(fork).unwrap();
+            self.left.push((parent.id(), std::mem::replace(&mut self.model, model)));
+            self.snapshots.clear();
+            self.shown.retain(|position, _| *position <= at);
+        } else {
+            // The parent goes on and may write into the very file that the fork shares.
+            let aside = Change::Note("aside".to_owned());
+            assert_eq!(dispatch(&fork, &aside).unwrap(), model.change(&aside).unwrap());
+            self.left.push((fork.id(), model));
+        }
+    }
+
+    fn import(&mut self) {
+        let (session, tags) = self.identity();
+        let text = self.session().export().unwrap().to_json().unwrap();
+        let export = Export::from_json(&text).unwrap();
+        let options = ImportOptions { session, keep_unknown: true };
+        let import = self.store.import(&export, &types(), options).unwrap();
+        let model = self.model.import(self.made, &tags);
+        let exported = self.session.replace(import).unwrap();
+        self.left.push((exported.id(), std::mem::replace(&mut self.model, model)));
+        self.snapshots.clear();
+        self.shown.clear();
+    }
+
+    /// The live session against the model: stored values, and values as the host's types.
+    fn check_live(&mut self) {
+        let session = self.session();
+        let (state, now) = (session.state(), self.model.now());
+        assert_eq!(session.position(), Some(self.model.position()));
+        assert_eq!(values(&state), now.slices);
+        assert_eq!(state.tags, now.tags);
+        check_typed(session, &now.slices);
+        if self.model.position() > 0 {
+            self.shown.insert(self.model.position(), state);
+        }
+    }
+
+    /// Everything that is on the disk against the model: this session and all that were left behind.
+    pub(super) fn check_whole(self) {
+        let World { disk, store, session, model, left, .. } = self;
+        let session = session.unwrap();
+        let (id, live) = (session.id(), session.state());
+        let writing = LogReader::open_on(Arc::new(disk.clone()), session.dir()).unwrap();
+        assert_eq!(writing.state(), live, "the untyped fold, while the writer is there");
+        session.close().unwrap();
+        let again = store.open_session(id, &types()).unwrap();
+        assert_eq!(again.state(), live, "a fresh fold");
+        check_typed(&again, &model.now().slices);
+        drop(again);
+        for (id, model) in left.iter().chain([&(id, model)]) {
+            let reader = LogReader::open_on(Arc::new(disk.clone()), store.session_dir(*id)).unwrap();
+            let state = reader.state();
+            assert_eq!(values(&state), model.now().slices, "{id}");
+            assert_eq!(state.tags, model.now().tags);
+            assert_eq!(reader.records_len(), model.past.len() as u64);
+            let mut kinds = Vec::new();
+            let visited = reader.records(0, u64::MAX, |record| {
+                assert_eq!(record.sequence, kinds.len() as u64, "sequence numbers have no gaps");
+                kinds.push(record.kind.name().to_owned());
+                Ok(())
+            });
+            visited.unwrap();
+            assert_eq!(kinds, model.kinds);
+            reader.check_seals().unwrap();
+        }
+    }
+}
+
+fn store(disk: &MemoryStorage, clock: &Arc<FixedClock>, level: Level) -> Store {
+    Store::open_with(STORE, options(disk, clock, level)).unwrap()
+}
+
+fn options(disk: &MemoryStorage, clock: &Arc<FixedClock>, level: Level) -> StoreOptions {
+    StoreOptions {
+        storage: Arc::new(disk.process()),
+        clock: Arc::clone(clock) as _,
+        seed: Some(7),
+        level,
+        // As small as a segment gets, so that histories turn to the next one.
+        segments: SegmentSizes { first_bytes: 1, max_bytes: 4096 },
+        object_bytes_min: OBJECT_BYTES_MIN,
+        background: BackgroundSync::Inline,
+    }
+}
+
+/// Has the session make a change.
+pub(super) fn dispatch(session: &Session, change: &Change) -> Result<u64> {
+    match change.clone() {
+        Change::Step(step) => session.dispatch(step),
+        Change::Note(text) => session.dispatch(Noted { text }),
+        Change::Edit(place, line) => session.dispatch(DraftEdited { place, line }),
+        Change::Paste(lines) => session.dispatch(LinesPasted { lines }),
+        Change::Turn(by) => session.dispatch(DraftTurned { by }),
+        Change::Strike(holding) => session.dispatch(LinesStruck { holding }),
+        Change::Doubt(good) => session.dispatch(Doubted { good }),
+        Change::Undeclared(value) => session.dispatch(Undeclared { value }),
+        Change::SeedPlan(steps) => session.seed::<Plan>(steps),
+        Change::SeedDraft(lines) => session.seed::<Draft>(lines),
+        Change::SeedPreview(steps) => session.seed::<Preview>(steps),
+        Change::SeedNotes(notes) => session.seed::<Notes>(notes),
+        Change::Clear(Cleared::Plan) => session.clear::<Plan>(),
+        Change::Clear(Cleared::StepOfPart) => session.clear::<StepOfPart>(),
+        Change::Clear(Cleared::Draft) => session.clear::<Draft>(),
+        Change::Clear(Cleared::Preview) => session.clear::<Preview>(),
+        Change::Clear(Cleared::Notes) => session.clear::<Notes>(),
+        Change::Clear(Cleared::Undeclared) => session.clear::<foldlog::Of<Undeclared>>(),
+        Change::ClearPart(part) => session.clear_where::<Plan>(move |step| step.part == part),
+        Change::Reset => session.reset(),
+        Change::Tag(key, Some(value)) => session.set_tag(key, value),
+        Change::Tag(key, None) => session.remove_tag(key),
+    }
+}
+
+/// The slices of a state as the model writes them.
+pub(super) fn values(state: &State) -> Slices {
+    let slices = state.slices.iter().map(|(name, slice)| {
+        let items = slice.items.iter().map(|item| serde_json::to_value(item.value().unwrap()).unwrap());
+        (name.clone(), (slice.policy.name(), items.collect()))
+    });
+    slices.collect()
+}
+
+/// The STATE slices that have items, in stored bytes, so that positions' own names do not count.
+pub(super) fn state_bytes(state: &State) -> BTreeMap<String, Vec<(u32, Vec<u8>)>> {
+    let full = state.slices.iter().filter(|(_, s)| s.policy == Policy::State && !s.items.is_empty());
+    full.map(|(name, slice)| {
+        let items = slice.items.iter().map(|item| (item.version, item.bytes.to_vec()));
+        (name.clone(), items.collect())
+    })
+    .collect()
+}
+
+/// The slices as the host reads them.
+fn check_typed(session: &Session, slices: &Slices) {
+    check_view::<Plan>(session, slices);
+    check_view::<CurrentStep>(session, slices);
+    check_view::<StepOfPart>(session, slices);
+    check_view::<Preview>(session, slices);
+    check_view::<Draft>(session, slices);
+    check_view::<Doubts>(session, slices);
+    check_view::<foldlog::Of<Undeclared>>(session, slices);
+    check_log::<Notes>(session, slices);
+    check_log::<NoteSizes>(session, slices);
+    check_log::<GoodOnes>(session, slices);
+}
+
+fn expected<S: Slice>(slices: &Slices) -> Vec<serde_json::Value> {
+    slices.get(S::NAME).map(|(_, items)| items.clone()).unwrap_or_default()
+}
+
+fn json(item: &impl Serialize) -> serde_json::Value {
+    serde_json::to_value(item).unwrap()
+}
+
+fn check_view<S: Slice>(session: &Session, slices: &Slices) {
+    let view = session.view::<S>().unwrap();
+    let items: Vec<_> = view.iter().map(json).collect();
+    assert_eq!(items, expected::<S>(slices), "{}", S::NAME);
+    assert_eq!(view.len(), items.len() as u64);
+    assert_eq!(view.latest().map(json).as_ref(), items.last());
+}
+
+fn check_log<S: Slice>(session: &Session, slices: &Slices) {
+    let log = session.log::<S>().unwrap();
+    let items: Vec<_> = log.iter().map(|item| json(&*item.unwrap())).collect();
+    assert_eq!(items, expected::<S>(slices), "{}", S::NAME);
+    assert_eq!(log.len(), items.len() as u64);
+    let tail: Vec<_> = log.tail(2).unwrap().iter().map(|item| json(&**item)).collect();
+    assert_eq!(tail, items[items.len().saturating_sub(2)..]);
+}
+
+/// The records of some ranges.
+pub(super) fn flat(ranges: &[std::ops::RangeInclusive<u64>]) -> BTreeSet<u64> {
+    ranges.iter().cloned().flatten().collect()
+}
