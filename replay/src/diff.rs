@@ -178,3 +178,60 @@ fn field(path: &str, key: &Value) -> String {
         None => format!("{path}[{}]", serde_json::to_string(key).unwrap_or_default()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use foldlog::SliceState;
+
+    use super::*;
+
+    fn state(items: &[(u64, &str)]) -> State {
+        let items = items.iter().map(|(sequence, json)| StoredItem {
+            sequence: *sequence,
+            ordinal: 0,
+            version: 1,
+            bytes: serde_json::from_str::<Value>(json).unwrap().encode().into(),
+        });
+        let slice = SliceState { policy: Policy::State, item: "item".to_owned(), items: items.collect() };
+        let slices = BTreeMap::from([("slice".to_owned(), slice)]);
+        State { position: Some(9), tags: BTreeMap::new(), slices }
+    }
+
+    fn found(before: &[(u64, &str)], after: &[(u64, &str)]) -> Vec<String> {
+        let shown = |difference: Difference| {
+            let json = |value| serde_json::to_string(value).unwrap();
+            format!("{} {}>{}", difference.path, json(&difference.before), json(&difference.after))
+        };
+        states(&state(before), &state(after)).unwrap().into_iter().map(shown).collect()
+    }
+
+    #[test]
+    fn items_that_stayed_are_not_reported_where_others_went() {
+        let before = [(1, "1"), (2, "2"), (3, "3")];
+        assert_eq!(found(&before, &[(2, "2"), (3, "3"), (4, "1")]), ["items[0] 1>null", "items[2] null>1"]);
+        assert_eq!(found(&before, &[(1, "1"), (4, "5"), (3, "3")]), ["items[1] 2>5"]);
+        assert_eq!(found(&before, &before), [] as [&str; 0]);
+        assert_eq!(found(&before, &[]).len(), 3);
+    }
+
+    #[test]
+    fn values_are_compared_field_by_field() {
+        let before = [(1, r#"{"a": 1, "b": [1, {"c": 2}], "gone": null, "odd key": 1}"#)];
+        let after = [(2, r#"{"b": [1, {"c": 3}, 4], "a": 1, "new": "x", "odd key": 2}"#)];
+        assert_eq!(
+            found(&before, &after),
+            [
+                "items[0].b[1].c 2>3",
+                "items[0].b[2] null>4",
+                "items[0].gone null>null",
+                r#"items[0]["odd key"] 1>2"#,
+                r#"items[0].new null>"x""#,
+            ]
+        );
+    }
+
+    #[test]
+    fn one_item_with_other_bytes_is_a_difference() {
+        assert_eq!(found(&[(1, "1")], &[(1, "2")]), ["items[0] 1>2"]);
+    }
+}

@@ -97,7 +97,7 @@ impl Failure {
                 "nothing was changed; keep the folder as it is and take the session from a copy"
             }
             Failure::File { .. } => "check the path and whether the file can be read",
-            Failure::Malformed { .. } => "nothing of this file was imported; correct it and import it again",
+            Failure::Malformed { .. } => "nothing was imported; correct the file and import again",
             Failure::Child(_) => "run the demo where processes can be started",
         };
         Some(next.to_owned())

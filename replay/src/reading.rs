@@ -12,6 +12,7 @@ use foldlog_codec::record::Names;
 use uuid::Uuid;
 
 use crate::failure::{Failure, Result};
+use crate::output::Output;
 
 /// Whether a folder is a store: it holds a folder `sessions`.
 pub fn is_store(path: &Path) -> bool {
@@ -37,6 +38,28 @@ pub fn store_of(session: &Path) -> Option<(PathBuf, Uuid)> {
     let id = Uuid::try_parse(session.file_name()?.to_str()?).ok()?;
     let sessions = session.parent().filter(|sessions| sessions.ends_with("sessions"))?;
     Some((sessions.parent()?.to_owned(), id))
+}
+
+/// Opens a session for reading, and says of its log what a reader should know.
+///
+/// # Errors
+///
+/// What the engine says.
+pub fn open_session(path: &Path, output: &mut Output<'_>) -> Result<LogReader> {
+    let reader = LogReader::open(path)?;
+    let report = reader.report();
+    if let Some(torn) = &report.torn {
+        output.note(format_args!(
+            "note: the log ends at record {}: {} bytes behind it that nobody was told are durable are left out",
+            torn.sequence, torn.bytes
+        ));
+    }
+    if let Some((sequence, kind)) = report.unsupported {
+        output.note(format_args!(
+            "note: record {sequence} is of kind {kind}, which this version keeps but cannot fold"
+        ));
+    }
+    Ok(reader)
 }
 
 /// The last position of a log; a session that can be opened has one.
@@ -95,8 +118,14 @@ pub fn record_name(record: &Record<'_>, names: &Names) -> String {
         Kind::OPENED => Opened::decode(record.body).map(|opened| opened_name(&opened)),
         Kind::DECLARE => Declare::decode(record.body).map(|declare| {
             let events = declare.events.iter().map(|event| event.name.as_str());
-            let slices = declare.slices.iter().map(|slice| slice.name.as_str());
-            events.chain(slices).collect::<Vec<_>>().join(", ")
+            let mut declared: Vec<&str> = events.collect();
+            for slice in &declare.slices {
+                // The slice of an event that nobody declared bears the event's name.
+                if !declared.contains(&slice.name.as_str()) {
+                    declared.push(&slice.name);
+                }
+            }
+            declared.join(", ")
         }),
         Kind::DISPATCH => Dispatch::decode(record.body).map(|dispatch| dispatch_name(&dispatch, names)),
         Kind::SNAPSHOT => Snapshot::decode(record.body).map(|snapshot| snapshot.tag.unwrap_or_default()),
@@ -142,4 +171,9 @@ pub fn shortened(text: &str, max: usize) -> String {
     }
     let head: String = text.chars().take(max.saturating_sub(1)).collect();
     format!("{head}…")
+}
+
+/// A number of things: `1 session`, `2 sessions`.
+pub fn counted(count: u64, thing: &str) -> String {
+    if count == 1 { format!("1 {thing}") } else { format!("{count} {thing}s") }
 }

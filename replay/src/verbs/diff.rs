@@ -2,12 +2,10 @@
 
 use std::path::Path;
 
-use foldlog::audit::LogReader;
-
 use crate::diff::{Change, Difference, states};
 use crate::failure::{HOLDS, Result};
 use crate::output::Output;
-use crate::reading::{position, shortened};
+use crate::reading::{open_session, position, shortened};
 
 /// How much of a value a person is shown.
 const VALUE_CHARS_MAX: usize = 100;
@@ -18,7 +16,7 @@ const VALUE_CHARS_MAX: usize = 100;
 ///
 /// Where the session cannot be read, or there is no such position.
 pub fn run(session: &Path, before: u64, after: u64, output: &mut Output<'_>) -> Result<u8> {
-    let reader = LogReader::open(session)?;
+    let reader = open_session(session, output)?;
     let before = reader.state_at(position(&reader, Some(before))?)?;
     let after = reader.state_at(position(&reader, Some(after))?)?;
     let differences = states(&before, &after)?;

@@ -3,14 +3,13 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use foldlog::audit::LogReader;
 use foldlog::{Policy, Store};
 
 use super::show::Timeline;
 use crate::cli::Format;
 use crate::failure::{HOLDS, Result};
 use crate::output::Output;
-use crate::reading::{each_record, position, store_of};
+use crate::reading::{each_record, open_session, position, store_of};
 
 /// Writes the session as it was at `at`, in one form or the other. CACHE slices are left out: they can be
 /// computed again. Children are those in the store that the session stands in.
@@ -19,7 +18,7 @@ use crate::reading::{each_record, position, store_of};
 ///
 /// Where the session cannot be read, or there is no such position.
 pub fn run(session: &Path, at: Option<u64>, format: Format, output: &mut Output<'_>) -> Result<u8> {
-    let reader = LogReader::open(session)?;
+    let reader = open_session(session, output)?;
     let at = position(&reader, at)?;
     match format {
         Format::Jsonl => {

@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use crate::failure::{HOLDS, Result};
 use crate::output::Output;
+use crate::reading::counted;
 use crate::runs::import::{Written, run as write_run};
 use crate::runs::{Run, read_swe_agent, read_tau_bench, types};
 
@@ -58,9 +59,10 @@ fn write(runs: &[Run], store: &Path, since: Instant, output: &mut Output<'_>) ->
     if output.json() {
         output.value(&Document { sessions, records, rollbacks, log_bytes, seconds })?;
     } else {
-        output.line(format_args!(
-            "{sessions} sessions, {records} records, {rollbacks} rollbacks, {log_bytes} bytes in {seconds:.1} s"
-        ))?;
+        let (sessions, records) = (counted(sessions, "session"), counted(records, "record"));
+        let rollbacks = counted(rollbacks, "rollback");
+        output
+            .line(format_args!("{sessions}, {records}, {rollbacks}, {log_bytes} bytes in {seconds:.1} s"))?;
     }
     Ok(HOLDS)
 }

@@ -20,7 +20,7 @@ use crate::diff;
 use crate::failure::{Failure, HOLDS, Result};
 use crate::output::Output;
 use crate::progress::Progress;
-use crate::reading::{stopped, store_of};
+use crate::reading::{counted, open_session, stopped, store_of};
 
 /// How many rollbacks are checked where not all are to be.
 const SAMPLE: usize = 16;
@@ -67,16 +67,17 @@ pub struct Diverged {
 ///
 /// Where the session cannot be read, is damaged or diverges: then the first difference is printed before.
 pub fn run(session: &Path, thorough: bool, output: &mut Output<'_>) -> Result<u8> {
-    let reader = LogReader::open(session)?;
+    let reader = open_session(session, output)?;
     let progress = output.progress("replaying records", reader.records_len());
     let mut replayed = replay(&reader, thorough, progress)?;
     replayed.lineage = lineage(&reader, output)?;
     if output.json() {
         output.value(&replayed)?;
     } else {
-        let Replayed { session, records, rollbacks, checked, .. } = &replayed;
-        output.line(format_args!("session {session}: {records} records folded"))?;
-        output.line(format_args!("{checked} of {rollbacks} rollbacks checked"))?;
+        let (records, rollbacks) =
+            (counted(replayed.records, "record"), counted(replayed.rollbacks, "rollback"));
+        output.line(format_args!("session {}: {records} folded", replayed.session))?;
+        output.line(format_args!("{} of {rollbacks} checked", replayed.checked))?;
         if replayed.lineage {
             output.line("what it shares with its parent is what the parent holds")?;
         }
@@ -233,4 +234,20 @@ fn first(sequence: u64, differences: Vec<diff::Difference>) -> Option<Diverged> 
         expected: difference.before,
         found: difference.after,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sample_is_spread_from_the_first_rollback_to_the_last() {
+        let rollbacks = |count: u64| (0..count).map(|at| (10 * at + 5, at)).collect();
+        assert!(sample(&rollbacks(0)).is_empty());
+        assert_eq!(sample(&rollbacks(1)).len(), 1);
+        assert_eq!(sample(&rollbacks(16)).len(), 16);
+        let chosen = sample(&rollbacks(1000));
+        assert_eq!(chosen.len(), 16);
+        assert_eq!((chosen.first(), chosen.last()), (Some(&5), Some(&9995)));
+    }
 }

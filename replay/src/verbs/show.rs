@@ -9,7 +9,10 @@ use foldlog_codec::record::{Names, time_text};
 
 use crate::failure::{Failure, HOLDS, Result};
 use crate::output::Output;
-use crate::reading::{each_record, last_position, position, record_name};
+use crate::reading::{each_record, last_position, open_session, position, record_name, shortened};
+
+/// How much of a name a person is shown, so that the columns stand.
+const NAME_CHARS_MAX: usize = 36;
 
 /// Shows the records from `from` through `to`, of one kind or of all.
 ///
@@ -24,7 +27,7 @@ pub fn run(
     output: &mut Output<'_>,
 ) -> Result<u8> {
     let kind = kind.map(known_kind).transpose()?;
-    let reader = LogReader::open(session)?;
+    let reader = open_session(session, output)?;
     let to = to.unwrap_or_else(|| last_position(&reader));
     let from = position(&reader, Some(from))?;
     let timeline = Timeline::of(&reader);
@@ -61,8 +64,7 @@ pub struct Timeline {
 
 impl Timeline {
     /// The headings of the columns that [`text`](Timeline::text) fills.
-    pub const HEADINGS: &str =
-        "sequence  time                              kind      name                           bytes  path";
+    pub const HEADINGS: &str = "sequence  time                              kind      name                                   bytes  path";
 
     /// The timeline of a log as its last record leaves it.
     pub fn of(reader: &LogReader) -> Timeline {
@@ -79,7 +81,8 @@ impl Timeline {
         let (time, name) = (time_text(record.time_us), record_name(record, &self.names));
         let path = if self.is_live(record.sequence) { "live" } else { "abandoned" };
         let (sequence, kind, bytes) = (record.sequence, record.kind.to_string(), record.body.len());
-        format!("{sequence:>8}  {time:<32}  {kind:<8}  {name:<28} {bytes:>7}  {path}")
+        let name = shortened(&name, NAME_CHARS_MAX);
+        format!("{sequence:>8}  {time:<32}  {kind:<8}  {name:<NAME_CHARS_MAX$} {bytes:>7}  {path}")
     }
 
     /// The record's JSON form, with its name and whether it is live.

@@ -3,13 +3,12 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use foldlog::audit::LogReader;
 use foldlog::{SliceState, State, Value};
 use serde::Serialize;
 
 use crate::failure::{Failure, HOLDS, Result};
 use crate::output::Output;
-use crate::reading::{position, shortened};
+use crate::reading::{counted, open_session, position, shortened};
 
 /// How much of an item a person is shown.
 const ITEM_CHARS_MAX: usize = 160;
@@ -32,7 +31,7 @@ struct SliceDocument {
 ///
 /// Where the session cannot be read, or there is no such position or slice.
 pub fn run(session: &Path, at: Option<u64>, slice: Option<&str>, output: &mut Output<'_>) -> Result<u8> {
-    let reader = LogReader::open(session)?;
+    let reader = open_session(session, output)?;
     let at = position(&reader, at)?;
     let mut state = if at + 1 == reader.records_len() { reader.state() } else { reader.state_at(at)? };
     if let Some(name) = slice {
@@ -70,13 +69,9 @@ fn document(slice: &SliceState) -> Result<SliceDocument> {
 }
 
 fn text(name: &str, slice: &SliceState, output: &mut Output<'_>) -> Result<()> {
-    let len = slice.items.len();
+    let items = counted(slice.items.len() as u64, "item");
     output.line("")?;
-    output.line(format_args!(
-        "{name} ({}, {len} {})",
-        slice.policy.name(),
-        if len == 1 { "item" } else { "items" }
-    ))?;
+    output.line(format_args!("{name} ({}, {items})", slice.policy.name()))?;
     for (place, item) in slice.items.iter().enumerate() {
         let json = serde_json::to_string(&item.value()?).map_err(std::io::Error::from)?;
         // Where the item came from is what a person looks up next in the timeline.

@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use crate::failure::{Failure, HOLDS, Result, UNUSABLE};
 use crate::output::Output;
-use crate::reading::{is_store, open_store};
+use crate::reading::{counted, is_store, open_store};
 
 /// What a verification found.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -29,6 +29,9 @@ pub struct Verified {
     pub corrupt: Vec<Damage>,
     /// Where the torn ends are.
     pub torn: Vec<Torn>,
+    /// Records of kinds that this version keeps and shows but cannot fold: the first of each session.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unsupported: Vec<Unsupported>,
     /// What could not be read at all.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unreadable: Vec<Unreadable>,
@@ -62,6 +65,17 @@ pub struct Torn {
     pub sequence: u64,
     /// How many bytes were left out.
     pub bytes: u64,
+}
+
+/// The first record of a session that this version cannot fold.
+#[derive(Clone, Debug, Serialize)]
+pub struct Unsupported {
+    /// The session.
+    pub session: Uuid,
+    /// The record.
+    pub sequence: u64,
+    /// Its kind.
+    pub kind: String,
 }
 
 /// A session that could not be read.
@@ -198,7 +212,15 @@ pub fn session(dir: &Path, verified: &mut Verified) -> Result<()> {
     verified.records += report.as_ref().map_or(records, |report| report.records);
     verified.bytes += bytes;
     verified.corrupt.append(&mut damage);
-    if let Some(torn) = report.and_then(|report| report.torn) {
+    let Some(report) = report else { return Ok(()) };
+    if let Some((sequence, kind)) = report.unsupported {
+        verified.unsupported.push(Unsupported {
+            session: id.unwrap_or_default(),
+            sequence,
+            kind: kind.to_string(),
+        });
+    }
+    if let Some(torn) = report.torn {
         let session = id.unwrap_or_default();
         let (segment, offset, sequence, bytes) = (torn.segment, torn.offset, torn.sequence, torn.bytes);
         verified.torn_bytes += bytes;
@@ -302,11 +324,12 @@ fn print(verified: &Verified, output: &mut Output<'_>) -> Result<()> {
     if output.json() {
         return output.value(verified);
     }
-    let Verified { sessions, records, bytes, .. } = verified;
-    output.line(format_args!("{sessions} sessions, {records} records, {bytes} bytes"))?;
+    let sessions = counted(verified.sessions, "session");
+    let records = counted(verified.records, "record");
+    output.line(format_args!("{sessions}, {records}, {} bytes", verified.bytes))?;
     for torn in &verified.torn {
         output.line(format_args!(
-            "torn     {} at byte {}, record {}: {} bytes were never acknowledged as durable",
+            "torn     {} at byte {}, record {}: {} bytes that nobody was told are durable",
             torn.segment.display(),
             torn.offset,
             torn.sequence,
@@ -318,6 +341,12 @@ fn print(verified: &Verified, output: &mut Output<'_>) -> Result<()> {
         let record = damage.sequence.map(|sequence| format!(", record {sequence}")).unwrap_or_default();
         output.line(format_args!("corrupt  {}{offset}{record}", damage.segment.display()))?;
         output.line(format_args!("         {}", damage.reason))?;
+    }
+    for unsupported in &verified.unsupported {
+        let Unsupported { session, sequence, kind } = unsupported;
+        output.line(format_args!(
+            "unknown  {session}, record {sequence}: kind {kind} is kept but not folded"
+        ))?;
     }
     for unreadable in &verified.unreadable {
         output.line(format_args!("unread   {}: {}", unreadable.path.display(), unreadable.reason))?;
