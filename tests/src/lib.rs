@@ -3,3 +3,5 @@
 pub mod child;
 pub mod host;
 pub mod model;
+pub mod runs;
+pub mod verbs;

@@ -1,1 +1,417 @@
-//! To be written.
+//! The binary: what its verbs print, what they exit with, and that they write nothing into what they read.
+
+mod damaged;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use foldlog::{
+    BackgroundSync, FixedClock, Level, Session, SessionOptions, SnapshotOptions, Store, StoreOptions,
+};
+use foldlog_replay::Output;
+use foldlog_tests::host::{DraftEdited, Noted, StepAdded, Undeclared, types};
+use foldlog_tests::runs::Json;
+use foldlog_tests::verbs::{Ran, foldlog, foldlog_with};
+
+/// Names the store of the demo's child, and its session.
+const DEMO_CHILD: &str = "FOLDLOG_TEST_DEMO_CHILD";
+
+/// A store whose bytes depend on nothing but this code and the machine's boot id.
+struct Fixture {
+    folder: tempfile::TempDir,
+    session: PathBuf,
+    fork: PathBuf,
+}
+
+fn options() -> StoreOptions {
+    StoreOptions {
+        clock: Arc::new(FixedClock::stepping(1_767_323_045_000_006, 1_000)),
+        seed: Some(7),
+        level: Level::Process,
+        background: BackgroundSync::Inline,
+        ..StoreOptions::default()
+    }
+}
+
+fn step(title: &str, part: u8) -> StepAdded {
+    StepAdded { title: title.to_owned(), part }
+}
+
+fn noted(text: &str) -> Noted {
+    Noted { text: text.to_owned() }
+}
+
+/// The session before it is closed: plan, notes, a draft, a rollback, an event that nobody declared.
+fn write(store: &Store) -> Session {
+    let session = store.create_with(&types(), SessionOptions::default().tag("task", "demo")).unwrap();
+    session.dispatch(step("read", 1)).unwrap();
+    session.dispatch(step("write", 2)).unwrap();
+    session.dispatch(noted("it began")).unwrap();
+    let before = session.snapshot(SnapshotOptions::tagged("before the change")).unwrap();
+    session.dispatch(step("write again", 2)).unwrap();
+    session.dispatch(DraftEdited { place: 0, line: "a line".to_owned() }).unwrap();
+    session.dispatch(noted("it failed")).unwrap();
+    session.rollback(&before).unwrap();
+    session.dispatch(Undeclared { value: -3 }).unwrap();
+    session.set_tag("outcome", "kept").unwrap();
+    session
+}
+
+fn fixture() -> Fixture {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open_with(folder.path(), options()).unwrap();
+    let session = write(&store);
+    let (id, dir) = (session.id(), session.dir().to_owned());
+    session.close().unwrap();
+    let fork = store.fork(id, 7, &types(), SessionOptions::default().tag("task", "fork")).unwrap();
+    fork.dispatch(step("another way", 3)).unwrap();
+    let fork_dir = fork.dir().to_owned();
+    fork.close().unwrap();
+    Fixture { folder, session: dir, fork: fork_dir }
+}
+
+impl Fixture {
+    /// Runs verbs and returns what a person would have seen. `SESSION`, `FORK`, `STORE` and
+    /// `NOTHING` stand for folders.
+    fn transcript(&self, commands: &[&str]) -> String {
+        commands.iter().map(|command| self.shown(command)).collect()
+    }
+
+    fn run(&self, command: &str) -> Ran {
+        foldlog(command.split(' ').map(|word| match word {
+            "SESSION" => self.session.clone(),
+            "FORK" => self.fork.clone(),
+            "STORE" => self.folder.path().to_owned(),
+            "NOTHING" => self.folder.path().join("nothing"),
+            word => PathBuf::from(word),
+        }))
+    }
+
+    fn shown(&self, command: &str) -> String {
+        let ran = self.run(command);
+        let mut text = format!("$ foldlog {command}\n{}", ran.stdout);
+        if !ran.stderr.is_empty() {
+            text.push_str(&format!("--- stderr\n{}", ran.stderr));
+        }
+        text.push_str(&format!("--- exit {}\n\n", ran.code));
+        normal(&text, self.folder.path())
+    }
+}
+
+/// The text without what differs from machine to machine: the folder, and checksums, which cover the boot id.
+fn normal(text: &str, folder: &Path) -> String {
+    let text = text.replace(folder.to_str().unwrap(), "[store]");
+    let mut normal = String::new();
+    let mut rest = text.as_str();
+    while let Some(at) = rest.find("0x") {
+        let (head, tail) = rest.split_at(at);
+        normal.push_str(head);
+        let digits = tail[2..].chars().take_while(char::is_ascii_hexdigit).count();
+        normal.push_str(if digits == 8 { "[crc]" } else { &tail[..2 + digits] });
+        rest = &tail[2 + digits..];
+    }
+    normal.push_str(rest);
+    let Some((head, tail)) = normal.split_once("\"chain\":") else { return normal };
+    format!("{head}\"chain\":\"[crc]\"{}", tail.trim_start_matches(|c: char| c.is_ascii_digit()))
+}
+
+#[test]
+fn sessions_lists_a_store() {
+    let fixture = fixture();
+    insta::assert_snapshot!(fixture.transcript(&[
+        "sessions STORE",
+        "sessions STORE --json",
+        "sessions SESSION"
+    ]));
+}
+
+#[test]
+fn show_prints_the_timeline() {
+    let fixture = fixture();
+    insta::assert_snapshot!(fixture.transcript(&[
+        "show SESSION",
+        "show SESSION --from 5 --to 6",
+        "show SESSION --kind rollback",
+        "show FORK --from 7",
+        "show SESSION --json",
+        "show FORK --from 8 --to 8 --json",
+        "show SESSION --kind synced",
+        "show SESSION --from 99",
+        "show STORE",
+    ]));
+}
+
+#[test]
+fn state_prints_slices() {
+    let fixture = fixture();
+    insta::assert_snapshot!(fixture.transcript(&[
+        "state SESSION",
+        "state SESSION --at 12 --slice draft",
+        "state SESSION --at 0",
+        "state SESSION --json",
+        "state SESSION --slice plan --at 3 --json",
+        "state SESSION --slice nothing",
+        "state SESSION --at 99",
+    ]));
+}
+
+#[test]
+fn diff_names_slices_and_paths() {
+    let fixture = fixture();
+    insta::assert_snapshot!(fixture.transcript(&[
+        "diff SESSION 7 13",
+        "diff SESSION 13 7",
+        "diff SESSION 13 14",
+        "diff SESSION 2 3 --json",
+        "diff SESSION 14 17 --json",
+        "diff SESSION 3 3",
+        "diff SESSION 3 99",
+    ]));
+}
+
+#[test]
+fn verify_and_replay_say_that_sound_logs_hold() {
+    let fixture = fixture();
+    insta::assert_snapshot!(fixture.transcript(&[
+        "verify STORE",
+        "verify SESSION FORK --json",
+        "verify NOTHING",
+        "replay SESSION",
+        "replay FORK --thorough",
+        "replay SESSION --json",
+    ]));
+}
+
+#[test]
+fn export_writes_both_forms() {
+    let fixture = fixture();
+    insta::assert_snapshot!(fixture.transcript(&[
+        "export SESSION --format snapshot-json",
+        "export FORK --at 3 --format snapshot-json",
+        "export SESSION --at 4 --format jsonl",
+        "export SESSION --at 99 --format jsonl",
+        "export SESSION",
+    ]));
+}
+
+#[test]
+fn an_export_comes_back_as_the_same_slices() {
+    let fixture = fixture();
+    let exported = fixture.run("export SESSION --format snapshot-json").stdout;
+    let export = foldlog::Export::from_json(&exported).unwrap();
+    let store = Store::open_with(fixture.folder.path(), StoreOptions { seed: Some(8), ..options() }).unwrap();
+    let keep = foldlog::ImportOptions { keep_unknown: true, ..foldlog::ImportOptions::default() };
+    let session = store.import(&export, &types(), keep).unwrap();
+    assert_eq!(session.export().unwrap().slices, export.slices);
+}
+
+/// What stands in a folder: names, bytes and times of change.
+fn contents(dir: &Path) -> BTreeMap<PathBuf, (Vec<u8>, SystemTime)> {
+    let mut found = BTreeMap::new();
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        let changed = fs::metadata(&path).unwrap().modified().unwrap();
+        if path.is_dir() {
+            found.extend(contents(&path));
+            found.insert(path, (Vec::new(), changed));
+        } else {
+            found.insert(path.clone(), (fs::read(&path).unwrap(), changed));
+        }
+    }
+    found
+}
+
+#[test]
+fn verbs_that_read_write_nothing() {
+    let fixture = fixture();
+    let before = contents(fixture.folder.path());
+    for command in [
+        "sessions STORE",
+        "show SESSION",
+        "state SESSION --at 5",
+        "diff SESSION 1 9",
+        "verify STORE",
+        "verify SESSION FORK",
+        "replay SESSION --thorough",
+        "replay FORK --thorough",
+        "export SESSION --format snapshot-json",
+        "export FORK --at 3 --format jsonl",
+    ] {
+        assert_eq!(fixture.run(command).code, 0, "{command}");
+        assert!(before == contents(fixture.folder.path()), "`foldlog {command}` changed something");
+    }
+    // Nor do they make a store where there is none.
+    let none = fixture.folder.path().join("none");
+    for verb in ["sessions", "verify", "show", "replay"] {
+        assert_eq!(foldlog([verb.as_ref(), none.as_os_str()]).code, 2, "{verb}");
+    }
+    assert!(before == contents(fixture.folder.path()));
+}
+
+#[test]
+fn wrong_usage_exits_with_2_and_help_with_0() {
+    for wrong in [
+        &[] as &[&str],
+        &["nothing"],
+        &["show"],
+        &["verify"],
+        &["state", "/tmp", "--at", "x"],
+        &["export", "/tmp", "--format", "yaml"],
+        &["import", "tau-bench", "file"],
+        &["import", "swe-agent", "--store", "/tmp"],
+        &["completions", "none"],
+    ] {
+        let ran = foldlog(wrong);
+        assert_eq!((ran.code, ran.stdout.as_str()), (2, ""), "{wrong:?}");
+        assert!(ran.stderr.contains("Usage") || ran.stderr.contains("error:"), "{wrong:?}: {}", ran.stderr);
+    }
+    let help = foldlog(["--help"]);
+    assert_eq!((help.code, help.stderr.as_str()), (0, ""));
+    insta::assert_snapshot!(help.stdout);
+    assert_eq!(foldlog(["show", "--help"]).code, 0);
+    assert_eq!(foldlog(["--version"]).code, 0);
+    for shell in ["bash", "zsh", "fish"] {
+        let ran = foldlog(["completions", shell]);
+        assert_eq!(ran.code, 0);
+        assert!(ran.stdout.contains("tau-bench") && ran.stdout.contains("thorough"), "{shell}");
+    }
+}
+
+/// A reader that went away.
+struct ClosedPipe;
+
+impl std::io::Write for ClosedPipe {
+    fn write(&mut self, _: &[u8]) -> std::io::Result<usize> {
+        Err(std::io::ErrorKind::BrokenPipe.into())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Err(std::io::ErrorKind::BrokenPipe.into())
+    }
+}
+
+#[test]
+fn a_closed_pipe_is_no_error() {
+    let fixture = fixture();
+    let session = fixture.session.to_str().unwrap();
+    let commands: [&[&str]; 5] = [
+        &["show", session],
+        &["show", session, "--json"],
+        &["state", session, "--json"],
+        &["verify", session],
+        &["completions", "bash"],
+    ];
+    for command in commands {
+        let child = |_: &Path, _| Err(std::io::Error::other("no child"));
+        let (mut stdout, mut stderr) = (ClosedPipe, Vec::new());
+        let mut output = Output::new(&mut stdout, &mut stderr, &child);
+        let arguments = std::iter::once(&"foldlog").chain(command).map(|word: &&str| word.into());
+        assert_eq!(foldlog_replay::run(arguments, &mut output), 0, "{command:?}");
+        assert_eq!(stderr, b"", "{command:?}");
+    }
+}
+
+#[test]
+fn malformed_runs_are_named_and_leave_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = folder.path().join("store");
+    let good = r#"{"task_id": 1, "trial": 0, "traj": [{"role": "user", "content": "hi"}]}"#;
+    let import = |which: &str, text: &str| {
+        let file = folder.path().join("runs.json");
+        fs::write(&file, text).unwrap();
+        let ran = foldlog(["import", which, file.to_str().unwrap(), "--store", store.to_str().unwrap()]);
+        assert!(ran.code == 0 || !store.exists(), "something of a bad file stayed");
+        normal(&format!("{}\n{}--- exit {}\n\n", text, ran.stderr, ran.code), folder.path())
+    };
+    let mut transcript = String::new();
+    for (which, text) in [
+        ("tau-bench", "[1, 2"),
+        ("tau-bench", "{}"),
+        ("tau-bench", &format!(r#"[{good}, {{"task_id": 1, "trial": 1}}]"#)),
+        ("tau-bench", &format!(r#"[{good}, {{"trial": 1, "traj": []}}]"#)),
+        ("tau-bench", r#"[{"task_id": [], "trial": 1, "traj": []}]"#),
+        ("tau-bench", r#"[{"task_id": 1, "trial": 1, "traj": [{"content": "hi"}]}]"#),
+        ("tau-bench", r#"[{"task_id": 1, "trial": 1, "traj": [{"role": "tool", "content": "hi"}]}]"#),
+        (
+            "tau-bench",
+            r#"[{"task_id": 1, "trial": 1, "traj": [{"role": "assistant", "tool_calls": [{"id": "a"}]}]}]"#,
+        ),
+        ("swe-agent", "[]"),
+        ("swe-agent", r#"{"history": [{"role": "tool"}]}"#),
+    ] {
+        transcript.push_str(&import(which, text));
+    }
+    let missing = folder.path().join("missing.json");
+    let ran = foldlog(["import", "tau-bench", missing.to_str().unwrap(), "--store", store.to_str().unwrap()]);
+    transcript.push_str(&normal(&format!("{}--- exit {}\n", ran.stderr, ran.code), folder.path()));
+    insta::assert_snapshot!(transcript);
+    // A run with two calls at once, whose results come in order; the second fails.
+    let two = r#"[{"task_id": "t", "trial": 0, "traj": [
+        {"role": "assistant", "tool_calls": [
+            {"id": "same", "function": {"name": "look", "arguments": "1"}},
+            {"id": "same", "function": {"name": "look", "arguments": "2"}}]},
+        {"role": "tool", "tool_call_id": "same", "content": "found"},
+        {"role": "tool", "tool_call_id": "same", "content": "Error: lost"}]}]"#;
+    import("tau-bench", two);
+    let listed = foldlog(["sessions", store.to_str().unwrap(), "--json"]).stdout;
+    let id = Json::parse(&listed).get("session").and_then(Json::as_str).unwrap().to_owned();
+    let session = store.join("sessions").join(id);
+    let state = foldlog(["state", session.to_str().unwrap(), "--json"]).stdout;
+    insta::assert_snapshot!(state);
+}
+
+/// The demo's child, run by the demo below.
+#[test]
+fn part_of_the_demos_child() {
+    let Ok(argument) = std::env::var(DEMO_CHILD) else { return };
+    let (id, store) = argument.split_once(' ').unwrap();
+    let child = |_: &Path, _| Err(std::io::Error::other("a child runs no child"));
+    let (mut stdout, mut stderr) = (std::io::stdout(), std::io::stderr());
+    let mut output = Output::new(&mut stdout, &mut stderr, &child);
+    foldlog_replay::run(["foldlog", "demo-child", store, id].map(Into::into), &mut output);
+}
+
+fn demo(arguments: &[&str]) -> Ran {
+    foldlog_with(arguments, &|store: &Path, session| {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["--exact", "binary::part_of_the_demos_child", "--nocapture", "--test-threads=1"]);
+        command.env(DEMO_CHILD, format!("{session} {}", store.display()));
+        Ok(command)
+    })
+}
+
+#[test]
+fn the_demo_shows_what_it_promises() {
+    let folder = tempfile::tempdir().unwrap();
+    let kept = folder.path().join("kept");
+    let ran = demo(&["demo", "--dir", kept.to_str().unwrap()]);
+    assert_eq!((ran.code, ran.stderr.as_str()), (0, ""), "{}", ran.stdout);
+    for told in [
+        "killed (SIGKILL)",
+        "The recovery report",
+        "was not closed by its writer",
+        "steps: 1 before, 2 while it ran, 1 after",
+        "notes: 1 before, 2 after",
+        "the parent is as it was",
+        "verify: 2 sessions",
+        "every rollback checked: holds",
+        "abandoned",
+        "before the tests",
+    ] {
+        assert!(ran.stdout.contains(told), "{told:?} is not in\n{}", ran.stdout);
+    }
+    // The store stays, holds, and is not written over.
+    let verified = foldlog(["verify", kept.to_str().unwrap(), "--json"]);
+    assert_eq!(verified.code, 0);
+    assert_eq!(Json::parse(&verified.stdout).get("sessions"), Some(&Json::Scalar(2.into())));
+    assert_eq!(demo(&["demo", "--dir", kept.to_str().unwrap()]).code, 2);
+
+    let summary = Json::parse(&demo(&["demo", "--json"]).stdout);
+    assert_eq!(summary.get("verify"), Some(&Json::Scalar(true.into())));
+    assert_eq!(summary.get("replay"), Some(&Json::Scalar(true.into())));
+    assert_eq!(summary.get("store"), Some(&Json::Scalar(serde_json::Value::Null)));
+}

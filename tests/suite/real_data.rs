@@ -1,1 +1,149 @@
-//! To be written.
+//! Runs of real agents: what their import comes to equals a plain fold of their files, and holds.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use foldlog_tests::runs::{self, Expected, Json};
+use foldlog_tests::verbs::foldlog;
+
+/// How many bytes of log the recorded file of tau-bench may take.
+const TAU_BENCH_LOG_BYTES_MAX: u64 = 4_500_000;
+
+/// What `import --json` printed.
+fn import(arguments: &[&str], store: &Path) -> BTreeMap<String, f64> {
+    let store = store.to_str().unwrap();
+    let ran = foldlog([&["import"], arguments, &["--store", store, "--json"]].concat());
+    assert_eq!((ran.code, ran.stderr.as_str()), (0, ""));
+    serde_json::from_str(&ran.stdout).unwrap()
+}
+
+fn counts(imported: &BTreeMap<String, f64>) -> (u64, u64) {
+    (imported["sessions"] as u64, imported["rollbacks"] as u64)
+}
+
+/// The sessions of a store, by task and trial.
+fn sessions(store: &Path) -> BTreeMap<(String, String), PathBuf> {
+    let ran = foldlog(["sessions", store.to_str().unwrap(), "--json"]);
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    let rows = ran.stdout.lines().map(|line| {
+        let row = Json::parse(line);
+        let text = |value: Option<&Json>| value.and_then(Json::as_str).unwrap().to_owned();
+        let tag = |name| text(row.get("tags").and_then(|tags| tags.get(name)));
+        ((tag("task_id"), tag("trial")), store.join("sessions").join(text(row.get("session"))))
+    });
+    rows.collect()
+}
+
+fn slices(session: &Path) -> Json {
+    let ran = foldlog(["state", session.to_str().unwrap(), "--json"]);
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    Json::parse(&ran.stdout).get("slices").unwrap().clone()
+}
+
+/// Checks that the store holds what was expected, and that it holds together.
+fn check(store: &Path, expected: &BTreeMap<(String, String), Expected>) {
+    let sessions = sessions(store);
+    assert_eq!(sessions.keys().collect::<Vec<_>>(), expected.keys().collect::<Vec<_>>());
+    let verified = foldlog(["verify", store.to_str().unwrap(), "--json"]);
+    assert_eq!(verified.code, 0, "{}", verified.stdout);
+    let verified = Json::parse(&verified.stdout);
+    assert_eq!(verified.get("sessions"), Some(&Json::Scalar(sessions.len().into())));
+    assert_eq!(verified.get("torn_bytes"), Some(&Json::Scalar(0.into())));
+    for (run, session) in &sessions {
+        assert_eq!(slices(session), expected[run].slices(), "run {run:?}");
+        let replayed = foldlog(["replay", "--thorough", "--json", session.to_str().unwrap()]);
+        assert_eq!(replayed.code, 0, "run {run:?}: {}", replayed.stderr);
+        let checked = Json::parse(&replayed.stdout).get("checked").cloned();
+        assert_eq!(checked, Some(Json::Scalar(expected[run].rollbacks.into())), "run {run:?}");
+    }
+}
+
+#[test]
+fn tau_bench_comes_to_what_a_plain_fold_of_its_file_comes_to() {
+    let Some(data) = runs::folder() else { return };
+    let path = data.join("tau-bench/gpt-4o-airline.json");
+    let file = Json::parse(&std::fs::read_to_string(&path).unwrap());
+    let expected = runs::tau_bench(&file);
+    let folder = tempfile::tempdir().unwrap();
+    let imported = import(&["tau-bench", path.to_str().unwrap()], folder.path());
+    assert_eq!(counts(&imported), (200, 73));
+    assert_eq!(expected.values().map(|run| run.rollbacks).sum::<u64>(), 73);
+    let log_bytes = imported["log_bytes"] as u64;
+    assert!(log_bytes <= TAU_BENCH_LOG_BYTES_MAX, "{log_bytes} bytes");
+    check(folder.path(), &expected);
+}
+
+#[test]
+fn a_perturbed_copy_of_tau_bench_comes_to_other_states() {
+    let Some(data) = runs::folder() else { return };
+    let path = data.join("tau-bench/gpt-4o-airline.json");
+    let file = Json::parse(&std::fs::read_to_string(path).unwrap());
+    let mut file = Json::Array(file.elements()[..8].to_vec());
+    let before = runs::tau_bench(&file);
+    // Another word in one run, the order of two keys in the next, a failure more in the third, and a call of
+    // another tool in the fourth.
+    perturb(&mut file, 0, "user", |message| *message.get_mut("content").unwrap() = Json::text("No."));
+    perturb(&mut file, 1, "user", |message| {
+        let Json::Object(fields) = message else { panic!("a message is an object") };
+        fields.reverse();
+    });
+    perturb(&mut file, 2, "tool", |message| *message.get_mut("content").unwrap() = Json::text("Error: no"));
+    perturb(&mut file, 3, "tool-calling", |message| {
+        let call = &mut message.get_mut("tool_calls").unwrap().elements_mut()[0];
+        *call.get_mut("function").unwrap().get_mut("name").unwrap() = Json::text("another");
+    });
+
+    let folder = tempfile::tempdir().unwrap();
+    let copy = folder.path().join("copy.json");
+    std::fs::write(&copy, serde_json::to_string(&file).unwrap()).unwrap();
+    let store = folder.path().join("store");
+    import(&["tau-bench", copy.to_str().unwrap()], &store);
+    check(&store, &runs::tau_bench(&file));
+    let sessions = sessions(&store);
+    let other = before.iter().filter(|(run, expected)| slices(&sessions[*run]) != expected.slices());
+    let tags = |run: usize| {
+        let run = &file.elements()[run];
+        let tag = |field: &str| serde_json::to_string(run.get(field).unwrap()).unwrap();
+        (tag("task_id"), tag("trial"))
+    };
+    let mut perturbed: Vec<_> = (0..4).map(tags).collect();
+    perturbed.sort();
+    assert_eq!(other.map(|(run, _)| run.clone()).collect::<Vec<_>>(), perturbed);
+}
+
+/// Changes the first message of a role in a run.
+fn perturb(file: &mut Json, run: usize, role: &str, change: impl FnOnce(&mut Json)) {
+    let messages = file.elements_mut()[run].get_mut("traj").unwrap().elements_mut();
+    let wanted = messages.iter_mut().find(|message| match role {
+        "tool-calling" => message.get("tool_calls").is_some_and(|calls| !calls.elements().is_empty()),
+        role => message.get("role").and_then(Json::as_str) == Some(role),
+    });
+    change(wanted.unwrap());
+}
+
+#[test]
+fn swe_agent_comes_to_what_a_plain_fold_of_its_files_comes_to() {
+    let Some(data) = runs::folder() else { return };
+    let mut files: Vec<PathBuf> = std::fs::read_dir(data.join("swe-agent"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "traj"))
+        .collect();
+    files.sort();
+    assert_eq!(files.len(), 3);
+    let expected: BTreeMap<_, _> = files
+        .iter()
+        .map(|path| {
+            let file = Json::parse(&std::fs::read_to_string(path).unwrap());
+            let task = path.file_stem().unwrap().to_str().unwrap().to_owned();
+            ((task, "0".to_owned()), runs::swe_agent(&file))
+        })
+        .collect();
+    let calls: usize = expected.values().map(|run| run.tool_calls.len()).sum();
+    assert_eq!(calls, 5 + 4 + 11);
+    let folder = tempfile::tempdir().unwrap();
+    let files: Vec<&str> = files.iter().map(|path| path.to_str().unwrap()).collect();
+    let imported = import(&[&["swe-agent"], files.as_slice()].concat(), folder.path());
+    assert_eq!(counts(&imported), (3, expected.values().map(|run| run.rollbacks).sum()));
+    check(folder.path(), &expected);
+}

@@ -1,0 +1,273 @@
+//! The recorded runs, folded plainly: what their import must come to, without a line of the engine.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
+use serde::ser::{SerializeMap, SerializeSeq, Serializer};
+use serde::{Deserialize, Serialize};
+
+/// The folder of recorded runs beside the checkout; `None`, with a word on why, where it is missing.
+pub fn folder() -> Option<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data");
+    if folder.join("tau-bench").is_dir() {
+        return Some(folder);
+    }
+    println!("skipped: there is no folder of recorded runs beside the checkout ({})", folder.display());
+    None
+}
+
+/// JSON whose objects keep the order of their keys.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Json {
+    /// Neither an array nor an object.
+    Scalar(serde_json::Value),
+    /// An array.
+    Array(Vec<Json>),
+    /// An object.
+    Object(Vec<(String, Json)>),
+}
+
+impl Json {
+    /// A text.
+    pub fn text(text: impl Into<String>) -> Json {
+        Json::Scalar(serde_json::Value::String(text.into()))
+    }
+
+    /// The JSON of a file or a document.
+    ///
+    /// # Panics
+    ///
+    /// Where it is none.
+    pub fn parse(text: &str) -> Json {
+        serde_json::from_str(text).expect("JSON")
+    }
+
+    /// A field of an object.
+    pub fn get(&self, field: &str) -> Option<&Json> {
+        let Json::Object(fields) = self else { return None };
+        fields.iter().find(|(name, _)| name == field).map(|(_, value)| value)
+    }
+
+    /// As [`get`](Json::get), to change it.
+    pub fn get_mut(&mut self, field: &str) -> Option<&mut Json> {
+        let Json::Object(fields) = self else { return None };
+        fields.iter_mut().find(|(name, _)| name == field).map(|(_, value)| value)
+    }
+
+    /// The text, where it is text.
+    pub fn as_str(&self) -> Option<&str> {
+        let Json::Scalar(serde_json::Value::String(text)) = self else { return None };
+        Some(text)
+    }
+
+    /// The elements; none where it is no array.
+    pub fn elements(&self) -> &[Json] {
+        match self {
+            Json::Array(elements) => elements,
+            _ => &[],
+        }
+    }
+
+    /// As [`elements`](Json::elements), to change them.
+    pub fn elements_mut(&mut self) -> &mut [Json] {
+        match self {
+            Json::Array(elements) => elements,
+            _ => &mut [],
+        }
+    }
+
+    fn shown(&self) -> String {
+        self.as_str().map_or_else(|| serde_json::to_string(self).unwrap_or_default(), str::to_owned)
+    }
+}
+
+impl Serialize for Json {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Json::Scalar(value) => value.serialize(serializer),
+            Json::Array(elements) => {
+                let mut seq = serializer.serialize_seq(Some(elements.len()))?;
+                elements.iter().try_for_each(|element| seq.serialize_element(element))?;
+                seq.end()
+            }
+            Json::Object(fields) => {
+                let mut map = serializer.serialize_map(Some(fields.len()))?;
+                fields.iter().try_for_each(|(name, value)| map.serialize_entry(name, value))?;
+                map.end()
+            }
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Json {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Json, D::Error> {
+        deserializer.deserialize_any(Ordered)
+    }
+}
+
+struct Ordered;
+
+impl<'de> Visitor<'de> for Ordered {
+    type Value = Json;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("JSON")
+    }
+
+    fn visit_unit<E>(self) -> Result<Json, E> {
+        Ok(Json::Scalar(serde_json::Value::Null))
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Json, E> {
+        Ok(Json::Scalar(value.into()))
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Json, E> {
+        Ok(Json::Scalar(value.into()))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Json, E> {
+        Ok(Json::Scalar(value.into()))
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Json, E> {
+        Ok(Json::Scalar(value.into()))
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Json, E> {
+        Ok(Json::text(text))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Json, A::Error> {
+        let mut elements = Vec::new();
+        while let Some(element) = seq.next_element()? {
+            elements.push(element);
+        }
+        Ok(Json::Array(elements))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Json, A::Error> {
+        let mut fields = Vec::new();
+        while let Some(field) = map.next_entry()? {
+            fields.push(field);
+        }
+        Ok(Json::Object(fields))
+    }
+}
+
+/// What the import of a run must come to.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Expected {
+    /// STATE: the messages that were not rolled back.
+    pub messages: Vec<Json>,
+    /// STATE: each tool with its calls, in the order of the last call.
+    pub tool_counts: Vec<(String, u64)>,
+    /// LOG: call, tool, arguments, result, whether it failed.
+    pub tool_calls: Vec<(Option<String>, String, Json, Json, bool)>,
+    /// How many calls failed.
+    pub rollbacks: u64,
+}
+
+impl Expected {
+    /// The slices as `state --json` prints them.
+    pub fn slices(&self) -> Json {
+        let object = |fields: Vec<(&str, Json)>| {
+            Json::Object(fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
+        };
+        let slice = |policy: &str, items: Vec<Json>| {
+            object(vec![("policy", Json::text(policy)), ("items", Json::Array(items))])
+        };
+        let last = self.messages.last().cloned().into_iter().collect();
+        let counts = self.tool_counts.iter().map(|(name, count)| {
+            object(vec![("name", Json::text(name)), ("count", Json::Scalar((*count).into()))])
+        });
+        let calls = self.tool_calls.iter().map(|(call, tool, arguments, result, failed)| {
+            let call = call.as_ref().map_or(Json::Scalar(serde_json::Value::Null), Json::text);
+            object(vec![
+                ("call", call),
+                ("tool", Json::text(tool)),
+                ("arguments", arguments.clone()),
+                ("result", result.clone()),
+                ("failed", Json::Scalar((*failed).into())),
+            ])
+        });
+        let mut slices =
+            vec![("last_message", slice("state", last)), ("messages", slice("state", self.messages.clone()))];
+        if !self.tool_calls.is_empty() {
+            slices.push(("tool_calls", slice("log", calls.collect())));
+            slices.push(("tool_counts", slice("state", counts.collect())));
+        }
+        object(slices)
+    }
+
+    fn answer(&mut self, call: (Option<String>, String, Json), message: &Json) {
+        let (id, tool, arguments) = call;
+        let result = message.get("content").cloned().unwrap_or(Json::Scalar(serde_json::Value::Null));
+        let failed = result.as_str().is_some_and(|text| text.starts_with("Error"));
+        self.tool_calls.push((id, tool.clone(), arguments, result, failed));
+        if failed {
+            // The rollback takes back the count and the message; the LOG keeps the call.
+            self.rollbacks += 1;
+            return;
+        }
+        let before = self.tool_counts.iter().position(|(name, _)| *name == tool);
+        let count = before.map_or(0, |place| self.tool_counts.remove(place).1);
+        self.tool_counts.push((tool, count + 1));
+        self.messages.push(message.clone());
+    }
+}
+
+/// The runs of a file of tau-bench, by task and trial.
+///
+/// # Panics
+///
+/// Where the file is not what it should be.
+pub fn tau_bench(file: &Json) -> BTreeMap<(String, String), Expected> {
+    let runs = file.elements().iter().map(|run| {
+        let tag = |field| run.get(field).expect("a tag").shown();
+        ((tag("task_id"), tag("trial")), fold(run.get("traj").expect("messages").elements(), false))
+    });
+    runs.collect()
+}
+
+/// The run of a trajectory of SWE-agent.
+///
+/// # Panics
+///
+/// Where the file is not what it should be.
+pub fn swe_agent(file: &Json) -> Expected {
+    fold(file.get("history").expect("messages").elements(), true)
+}
+
+/// Folds messages. Where actions count, an assistant's `action` is a call if the message names none, and the
+/// next observation is its result.
+fn fold(messages: &[Json], actions: bool) -> Expected {
+    let mut expected = Expected::default();
+    let mut open: Vec<(Option<String>, String, Json)> = Vec::new();
+    for message in messages {
+        let text = |field: &str| message.get(field).and_then(Json::as_str);
+        let observation = actions && text("message_type") == Some("observation") && !open.is_empty();
+        if text("role") == Some("tool") || (text("role") != Some("assistant") && observation) {
+            expected.answer(open.remove(0), message);
+            continue;
+        }
+        let named = message.get("tool_calls").map(Json::elements).unwrap_or_default();
+        if !named.is_empty() {
+            open = named.iter().map(named_call).collect();
+        } else if let Some(action) = text("action").filter(|_| actions) {
+            let tool = action.split_whitespace().next().unwrap_or_default().to_owned();
+            open = vec![(None, tool, Json::text(action))];
+        }
+        expected.messages.push(message.clone());
+    }
+    expected
+}
+
+fn named_call(call: &Json) -> (Option<String>, String, Json) {
+    let function = call.get("function").expect("a function");
+    let name = function.get("name").and_then(Json::as_str).expect("a name").to_owned();
+    let id = call.get("id").and_then(Json::as_str).map(str::to_owned);
+    (id, name, function.get("arguments").expect("arguments").clone())
+}

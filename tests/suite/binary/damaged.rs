@@ -1,0 +1,266 @@
+//! What the verbs say of damaged, torn and forged logs.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use foldlog::{Kind, Store, StoreOptions};
+use foldlog_codec::body::{
+    Added, Binding, BuiltIn, Declare, Dispatch, Effect, EventDeclaration, ItemId, Opened, Operation, Payload,
+    Policy, Removed, Rollback, SliceDeclaration,
+};
+use foldlog_codec::frame::{self, Context, Header};
+use foldlog_codec::segment::SegmentHeader;
+use foldlog_tests::host::types;
+use foldlog_tests::runs::Json;
+use foldlog_tests::verbs::{Ran, foldlog};
+use uuid::Uuid;
+
+use super::{Fixture, fixture, noted, options, step, write};
+
+fn segment(session: &Path) -> PathBuf {
+    session.join("0000000000.seg")
+}
+
+/// Where the record's frame stands.
+fn place(session: &Path, sequence: u64) -> (u64, u64) {
+    let mut place = None;
+    foldlog::audit::walk(session, &mut |frame| {
+        if !frame.record.kind.is_envelope() && frame.record.sequence == sequence {
+            place = Some((frame.offset, frame.bytes));
+        }
+        Ok(())
+    })
+    .unwrap();
+    place.unwrap()
+}
+
+fn flip(path: &Path, offset: u64) {
+    let mut bytes = fs::read(path).unwrap();
+    bytes[offset as usize] ^= 1;
+    fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn an_attested_wrong_byte_is_corrupt_and_named() {
+    let fixture = fixture();
+    let (offset, bytes) = place(&fixture.session, 4);
+    flip(&segment(&fixture.session), offset + bytes - 1);
+    let ran = fixture.run("verify SESSION --json");
+    assert_eq!(ran.code, 1);
+    let verified = Json::parse(&ran.stdout);
+    let corrupt = verified.get("corrupt").unwrap().elements();
+    let number = |field: &str| corrupt[0].get(field).cloned();
+    assert_eq!(corrupt.len(), 1);
+    assert_eq!(number("offset"), Some(Json::Scalar(offset.into())));
+    assert_eq!(number("sequence"), Some(Json::Scalar(4.into())));
+    assert_eq!(number("segment"), Some(Json::text(segment(&fixture.session).to_str().unwrap())));
+    assert_eq!(number("session"), Some(Json::text(fixture.session.file_name().unwrap().to_str().unwrap())));
+    // The fork has linked the same file, so both are named, and every other verb refuses too.
+    insta::assert_snapshot!(fixture.transcript(&[
+        "verify STORE",
+        "sessions STORE",
+        "show SESSION",
+        "replay SESSION"
+    ]));
+    for command in ["state SESSION", "diff SESSION 0 1", "export SESSION --format jsonl"] {
+        assert_eq!(fixture.run(command).code, 1, "{command}");
+    }
+}
+
+#[test]
+fn a_damaged_end_that_nobody_was_told_of_is_torn_and_holds() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open_with(folder.path(), options()).unwrap();
+    let session = write(&store);
+    // A copy of the log as a kill would leave it: nothing is attested.
+    let copy = folder.path().join(session.id().to_string());
+    fs::create_dir(&copy).unwrap();
+    fs::copy(segment(session.dir()), segment(&copy)).unwrap();
+    let last = session.position().unwrap();
+    let (offset, bytes) = place(&copy, last);
+    flip(&segment(&copy), offset + bytes - 1);
+    let fixture = Fixture { fork: copy.clone(), session: copy, folder };
+    let ran = fixture.run("verify SESSION --json");
+    assert_eq!(ran.code, 0, "{}", ran.stdout);
+    let verified = Json::parse(&ran.stdout);
+    assert_eq!(verified.get("records"), Some(&Json::Scalar(last.into())));
+    assert_eq!(verified.get("torn_bytes"), Some(&Json::Scalar(bytes.into())));
+    assert_eq!(verified.get("corrupt"), Some(&Json::Array(Vec::new())));
+    let torn = &verified.get("torn").unwrap().elements()[0];
+    assert_eq!(torn.get("offset"), Some(&Json::Scalar(offset.into())));
+    assert_eq!(torn.get("sequence"), Some(&Json::Scalar(last.into())));
+    insta::assert_snapshot!(fixture.transcript(&["verify SESSION", "replay SESSION"]));
+}
+
+#[test]
+fn missing_exchanged_and_foreign_files_are_told_apart() {
+    let folder = tempfile::tempdir().unwrap();
+    let small = foldlog::log::SegmentSizes { first_bytes: 4096, max_bytes: 4096 };
+    let options = || StoreOptions { segments: small, object_bytes_min: 256, ..options() };
+    let store = Store::open_with(folder.path(), options()).unwrap();
+    let session = store.create(&types()).unwrap();
+    for number in 0..60 {
+        session.dispatch(step(&format!("step {number} {}", "x".repeat(100)), number)).unwrap();
+    }
+    session.dispatch(noted(&"large ".repeat(100))).unwrap();
+    let dir = session.dir().to_owned();
+    session.close().unwrap();
+    let segments = fs::read_dir(&dir).unwrap().filter(|entry| {
+        entry.as_ref().unwrap().path().extension().is_some_and(|extension| extension == "seg")
+    });
+    assert!(segments.count() > 2, "the session has several segments");
+    let fixture = Fixture { fork: dir.clone(), session: dir.clone(), folder };
+    assert_eq!(fixture.run("verify SESSION").code, 0);
+
+    let named = |ran: &Ran, field: &str| {
+        assert_eq!(ran.code, 1, "{}{}", ran.stdout, ran.stderr);
+        let verified = Json::parse(&ran.stdout);
+        verified.get("corrupt").unwrap().elements()[0].get(field).cloned().unwrap()
+    };
+    // A missing segment.
+    let (second, aside) = (dir.join("0000000001.seg"), fixture.folder.path().join("aside"));
+    fs::rename(&second, &aside).unwrap();
+    let ran = fixture.run("verify SESSION --json");
+    assert_eq!(named(&ran, "segment"), Json::text(second.to_str().unwrap()));
+    assert_eq!(fixture.run("show SESSION").code, 1);
+    // Another one in its place.
+    fs::copy(segment(&dir), &second).unwrap();
+    let ran = fixture.run("verify SESSION --json");
+    assert_eq!(named(&ran, "segment"), Json::text(second.to_str().unwrap()));
+    fs::rename(&aside, &second).unwrap();
+    // An object that is not what its name says.
+    let objects: Vec<PathBuf> =
+        fs::read_dir(dir.join("objects")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    flip(&objects[0], 20);
+    let ran = fixture.run("verify SESSION --json");
+    let sequence = named(&ran, "sequence");
+    flip(&objects[0], 20);
+    let shown = fixture.run("show SESSION --kind dispatch --json").stdout;
+    let last = shown.lines().last().unwrap();
+    assert!(last.contains("$object"), "{last}");
+    assert_eq!(Some(&sequence), Json::parse(last).get("sequence"));
+    // A header that does not check, with records behind it.
+    flip(&segment(&dir), 10);
+    assert_eq!(fixture.run("verify SESSION").code, 1);
+    flip(&segment(&dir), 10);
+    // A session under another's name.
+    let other = dir.with_file_name(Uuid::from_u128(5).to_string());
+    fs::rename(&dir, &other).unwrap();
+    let fixture = Fixture { fork: other.clone(), session: other.clone(), ..fixture };
+    let ran = fixture.run("verify SESSION --json");
+    assert_eq!(named(&ran, "session"), Json::text(Uuid::from_u128(5).to_string()));
+    // A later format.
+    let mut bytes = fs::read(segment(&other)).unwrap();
+    // Its version, and the length of its header.
+    bytes[8..12].copy_from_slice(&[2, 0, 200, 0]);
+    fs::write(segment(&other), bytes).unwrap();
+    let ran = fixture.run("verify STORE");
+    assert_eq!(ran.code, 2, "{}{}", ran.stdout, ran.stderr);
+}
+
+#[test]
+fn what_a_crash_leaves_of_a_session_that_nobody_knows_is_passed_over() {
+    let fixture = fixture();
+    let begun = fixture.folder.path().join("sessions").join(Uuid::from_u128(6).to_string());
+    fs::create_dir(&begun).unwrap();
+    assert_eq!(fixture.run("verify STORE").code, 0);
+    fs::write(segment(&begun), [0; 16 << 10]).unwrap();
+    let ran = fixture.run("verify STORE");
+    assert_eq!(ran.code, 0, "{}{}", ran.stdout, ran.stderr);
+    assert!(ran.stderr.contains("passed over"), "{}", ran.stderr);
+    // Asked for by name it is no session.
+    assert_eq!(foldlog(["verify".as_ref(), begun.as_os_str()]).code, 2);
+}
+
+/// Writes a log of these records, sound frame for sound frame, whatever they say.
+fn forge(dir: &Path, records: &[(Kind, Vec<u8>)]) {
+    let session = Uuid::from_u128(9);
+    let header =
+        SegmentHeader { ordinal: 0, session, first_sequence: 0, watermark: 0, salt: 11, previous: None };
+    let mut bytes = header.encode().to_vec();
+    let context = Context { salt: 11, first_sequence: 0 };
+    let mut predecessor_crc = 0;
+    for (sequence, (kind, body)) in (0..).zip(records) {
+        let header = Header {
+            crc: 0,
+            predecessor_crc,
+            body_len: body.len() as u32,
+            sequence,
+            watermark: 0,
+            kind: *kind,
+            time_us: 1_767_323_045_000_006,
+        };
+        predecessor_crc = frame::encode(context, &header, body, &mut bytes).unwrap();
+    }
+    bytes.resize(bytes.len() + 256, 0);
+    fs::create_dir_all(dir).unwrap();
+    fs::write(segment(dir), bytes).unwrap();
+}
+
+/// A session that appends to a LOG slice and to a STATE slice, and then writes `last`.
+fn forged(last: (Kind, Vec<u8>)) -> Fixture {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().join("sessions").join(Uuid::from_u128(9).to_string());
+    let opened =
+        Opened { session: Uuid::from_u128(9), seed: 1, tags: BTreeMap::new(), parent: None }.encode();
+    let slice = |id, name: &str, policy| SliceDeclaration {
+        id,
+        name: name.to_owned(),
+        policy,
+        item: "said".to_owned(),
+    };
+    let declare = Declare {
+        events: vec![EventDeclaration {
+            id: 0,
+            name: "said".to_owned(),
+            version: 1,
+            bindings: (0..2).map(|slice| Binding { slice, built_in: BuiltIn::Append }).collect(),
+            implicit: false,
+        }],
+        slices: vec![slice(0, "heard", Policy::Log), slice(1, "known", Policy::State)],
+    };
+    let said = |text: &str| {
+        let data = foldlog::Value::from(text).encode();
+        let operation = Operation::Event { event: 0, data: Payload::new(&data) };
+        (Kind::DISPATCH, Dispatch { operation, effects: None }.encode())
+    };
+    let records = [(Kind::OPENED, opened), (Kind::DECLARE, declare.encode()), said("a"), said("b"), last];
+    forge(&dir, &records);
+    Fixture { fork: dir.clone(), session: dir, folder }
+}
+
+#[test]
+fn a_log_that_shrinks_diverges_and_says_where() {
+    let fixture = forged((Kind::ROLLBACK, Rollback { to: 2, preserve_logs: false }.encode()));
+    // Every frame and body is sound; only the fold shows that LOG went back.
+    insta::assert_snapshot!(fixture.transcript(&["verify STORE", "replay SESSION", "replay SESSION --json"]));
+}
+
+#[test]
+fn records_that_contradict_the_log_are_corrupt() {
+    let fixture = forged((Kind::ROLLBACK, Rollback { to: 7, preserve_logs: true }.encode()));
+    assert_eq!(fixture.run("verify SESSION").code, 1);
+    assert_eq!(fixture.run("replay SESSION").code, 1);
+    let removed = Removed::Items(vec![ItemId { sequence: 77, ordinal: 0 }]);
+    let added = Added::Items { items: Vec::new(), version: 1 };
+    let effects = Some(vec![Effect { slice: 1, removed, added, before: None }]);
+    let fixture = forged((Kind::DISPATCH, Dispatch { operation: Operation::Clear, effects }.encode()));
+    insta::assert_snapshot!(fixture.transcript(&["verify STORE", "show SESSION"]));
+    // A body that is no map at all is found before anything is folded.
+    let fixture = forged((Kind::DISPATCH, vec![0xc1]));
+    let ran = fixture.run("verify SESSION --json");
+    assert_eq!(ran.code, 1);
+    let verified = Json::parse(&ran.stdout);
+    assert_eq!(verified.get("corrupt").unwrap().elements()[0].get("sequence"), Some(&Json::Scalar(4.into())));
+}
+
+#[test]
+fn kinds_of_a_later_version_are_shown_as_they_are() {
+    let fixture = forged((Kind::from_byte(99).unwrap(), foldlog::Value::from("later").encode()));
+    insta::assert_snapshot!(fixture.transcript(&[
+        "verify STORE",
+        "replay SESSION",
+        "show SESSION --from 4 --json"
+    ]));
+}
