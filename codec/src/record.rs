@@ -1,13 +1,13 @@
 //! One record in memory, and its JSON form.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use chrono::{DateTime, SecondsFormat};
 
 use crate::body::{
-    Added, Declare, Dispatch, Effect, Import, ItemId, Opened, Operation, Parent, Removed, Resumed, Rollback,
-    Seal, Snapshot,
+    Added, Declare, Dispatch, Effect, Import, ItemId, ObjectId, Opened, Operation, Parent, Removed, Resumed,
+    Rollback, Seal, Snapshot,
 };
 use crate::msgpack::Value;
 use crate::{Error, Kind};
@@ -92,6 +92,31 @@ pub fn time_text(time_us: i64) -> String {
 }
 
 impl Record<'_> {
+    /// The objects that the record names; none where its body does not read.
+    pub fn objects(&self) -> BTreeSet<ObjectId> {
+        let mut objects = BTreeSet::new();
+        match self.kind {
+            Kind::DISPATCH => {
+                let Ok(dispatch) = Dispatch::decode(self.body) else { return objects };
+                if let Operation::Event { data, .. } = &dispatch.operation {
+                    objects.extend(data.object());
+                }
+                for effect in dispatch.effects.iter().flatten() {
+                    if let Added::Items { items, .. } = &effect.added {
+                        objects.extend(items.iter().filter_map(|item| item.object()));
+                    }
+                }
+            }
+            Kind::IMPORT => {
+                let Ok(import) = Import::decode(self.body) else { return objects };
+                let items = import.slices.iter().flat_map(|slice| &slice.items);
+                objects.extend(items.filter_map(|(item, _)| item.object()));
+            }
+            _ => {}
+        }
+        objects
+    }
+
     /// The record's JSON form: `sequence`, `time`, `kind`, `bytes` and the fields of its body under their full
     /// names. A body of a kind that this version does not know is shown as the value it holds, or as
     /// hexadecimal digits where it holds none. Takes at most 64 times the memory of the body and a mebibyte,

@@ -25,38 +25,5 @@ pub mod storage;
 mod window;
 pub(crate) mod writer;
 
-use std::collections::BTreeSet;
-
-use foldlog_codec::Kind;
-use foldlog_codec::body::{Added, Dispatch, Import, ObjectId, Operation};
-
 pub use scan::TornTail;
 pub use writer::SegmentSizes;
-
-/// The objects that records name.
-pub(crate) fn objects_named<'a>(records: impl Iterator<Item = (Kind, &'a [u8])>) -> BTreeSet<ObjectId> {
-    let mut objects = BTreeSet::new();
-    for (kind, body) in records {
-        match kind {
-            Kind::DISPATCH => {
-                let Ok(dispatch) = Dispatch::decode(body) else { continue };
-                if let Operation::Event { data, .. } = &dispatch.operation {
-                    objects.extend(data.object());
-                }
-                for effect in dispatch.effects.iter().flatten() {
-                    if let Added::Items { items, .. } = &effect.added {
-                        objects.extend(items.iter().filter_map(|item| item.object()));
-                    }
-                }
-            }
-            Kind::IMPORT => {
-                let Ok(import) = Import::decode(body) else { continue };
-                for slice in &import.slices {
-                    objects.extend(slice.items.iter().filter_map(|(item, _)| item.object()));
-                }
-            }
-            _ => {}
-        }
-    }
-    objects
-}

@@ -542,12 +542,10 @@ impl Log {
         let mut bytes = 0;
         self.places.read(&self.storage, attested, u64::MAX, &mut |record: Record<'_>| {
             bytes += FRAME_HEADER_LEN as u64 + record.body.len() as u64;
+            record.objects().iter().try_for_each(|object| self.objects.sync_again(object))?;
             rewritten.push((record.kind, record.time_us, record.body.to_vec()));
             Ok(())
         })?;
-        for object in super::objects_named(rewritten.iter().map(|(kind, _, body)| (*kind, body.as_slice()))) {
-            self.objects.sync_again(&object)?;
-        }
         let cut = self.cut_at(attested)?;
         let ordinal = self.ordinal_max.map_or(0, |ordinal| ordinal + 1);
         let building = layout::building_segment_file(&self.dir, ordinal);

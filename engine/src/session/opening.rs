@@ -121,8 +121,8 @@ fn leave_out_records_without_objects(
     }
     let mut first_bad = None;
     places(scan).read(storage, scan.watermark, u64::MAX, &mut |record| {
-        let named = crate::log::objects_named([(record.kind, record.body)].into_iter());
-        let missing = named.iter().any(|object| matches!(objects.get(object), Err(Error::Object { .. })));
+        let missing =
+            record.objects().iter().any(|object| matches!(objects.get(object), Err(Error::Object { .. })));
         if missing && first_bad.is_none() {
             first_bad = Some(record.sequence);
         }

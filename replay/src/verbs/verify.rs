@@ -1,11 +1,9 @@
 //! `foldlog verify`: every frame, every body, every seal and every object of sessions or stores.
 
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use foldlog::audit::{self, LogReader};
-use foldlog::{Corruption, Error, Kind, RecoveryReport};
-use foldlog_codec::body::{Added, Dispatch, Import, ObjectId, Operation};
+use foldlog::{Corruption, Error, Record, RecoveryReport};
 use foldlog_codec::segment::HEADER_LEN;
 use serde::Serialize;
 use uuid::Uuid;
@@ -259,18 +257,19 @@ fn damage_of(dir: &Path, error: Error) -> Result<Damage, Error> {
         Error::WrongSession { expected, path, .. } => at(Some(expected), path, None),
         Error::Object { ref path, .. } => {
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_owned();
-            let place = first_place(dir, |kind, _, body| {
-                objects(kind, body).iter().any(|object| object.file_name() == name)
-            });
+            let place =
+                first_place(dir, |record| record.objects().iter().any(|object| object.file_name() == name));
             match place {
                 Some((segment, offset, sequence)) => at(None, segment, Some((offset, sequence))),
                 None => at(None, path.clone(), None),
             }
         }
-        Error::Inconsistent { sequence, .. } => match first_place(dir, |_, at, _| at == sequence) {
-            Some((segment, offset, sequence)) => at(None, segment, Some((offset, sequence))),
-            None => Damage { sequence: Some(sequence), ..at(None, dir.to_owned(), None) },
-        },
+        Error::Inconsistent { sequence, .. } => {
+            match first_place(dir, |record| record.sequence == sequence) {
+                Some((segment, offset, sequence)) => at(None, segment, Some((offset, sequence))),
+                None => Damage { sequence: Some(sequence), ..at(None, dir.to_owned(), None) },
+            }
+        }
         // Something stands behind a header that does not check: this was a session.
         Error::NotASession { .. } if named(dir).is_some() && holds_anything(dir) => {
             let segment = segments(dir).unwrap_or_default().into_iter().next();
@@ -281,43 +280,17 @@ fn damage_of(dir: &Path, error: Error) -> Result<Damage, Error> {
 }
 
 /// Where the first record stands for which `wanted` holds.
-fn first_place(dir: &Path, mut wanted: impl FnMut(Kind, u64, &[u8]) -> bool) -> Option<(PathBuf, u64, u64)> {
+fn first_place(dir: &Path, mut wanted: impl FnMut(&Record<'_>) -> bool) -> Option<(PathBuf, u64, u64)> {
     let mut place = None;
     // Damage behind the record does not hide it.
     let _ = audit::walk(dir, &mut |frame| {
         let record = &frame.record;
-        if place.is_none() && !record.kind.is_envelope() && wanted(record.kind, record.sequence, record.body)
-        {
+        if place.is_none() && !record.kind.is_envelope() && wanted(record) {
             place = Some((frame.segment.to_owned(), frame.offset, record.sequence));
         }
         Ok(())
     });
     place
-}
-
-/// The objects that a record names.
-fn objects(kind: Kind, body: &[u8]) -> BTreeSet<ObjectId> {
-    let mut objects = BTreeSet::new();
-    match kind {
-        Kind::DISPATCH => {
-            let Ok(dispatch) = Dispatch::decode(body) else { return objects };
-            if let Operation::Event { data, .. } = &dispatch.operation {
-                objects.extend(data.object());
-            }
-            for effect in dispatch.effects.iter().flatten() {
-                if let Added::Items { items, .. } = &effect.added {
-                    objects.extend(items.iter().filter_map(|item| item.object()));
-                }
-            }
-        }
-        Kind::IMPORT => {
-            let Ok(import) = Import::decode(body) else { return objects };
-            let items = import.slices.iter().flat_map(|slice| &slice.items);
-            objects.extend(items.filter_map(|(item, _)| item.object()));
-        }
-        _ => {}
-    }
-    objects
 }
 
 fn print(verified: &Verified, output: &mut Output<'_>) -> Result<()> {
