@@ -156,7 +156,14 @@ fn rollback(path: &Path) -> Result<Vec<Row>> {
             }
             let (ns_per_op, subject) = (median(&mut rounds), name.to_owned());
             let param = items.to_string();
-            rows.push(Row { bench: "rollback", subject, param, ns_per_op, ratio_to_limit: None, void: false });
+            rows.push(Row {
+                bench: "rollback",
+                subject,
+                param,
+                ns_per_op,
+                ratio_to_limit: None,
+                void: false,
+            });
         }
     }
     Ok(rows)

@@ -170,7 +170,9 @@ fn what_is_no_session_is_called_so() {
     let folder = tempfile::tempdir().unwrap();
     let store = store_at(folder.path(), Level::Process);
     let id = Uuid::from_u128(7);
-    assert!(matches!(store.open_session(id, &types()), Err(Error::NoSuchSession { session, .. }) if session == id));
+    assert!(
+        matches!(store.open_session(id, &types()), Err(Error::NoSuchSession { session, .. }) if session == id)
+    );
 
     fs::create_dir(store.session_dir(id)).unwrap();
     let reason = |error: Error| match error {
@@ -208,5 +210,8 @@ fn links_in_a_session_are_never_followed() {
     fs::rename(&segment, &outside).unwrap();
     std::os::unix::fs::symlink(&outside, &segment).unwrap();
     let error = store.open_session(id, &types()).unwrap_err();
-    assert!(matches!(&error, Error::NotASession { reason, .. } if reason.contains("no regular file")), "{error}");
+    assert!(
+        matches!(&error, Error::NotASession { reason, .. } if reason.contains("no regular file")),
+        "{error}"
+    );
 }
