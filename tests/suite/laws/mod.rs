@@ -1,9 +1,10 @@
 //! The laws: what holds after any history at all.
 //!
-//! Each law is tried with 256 histories; `PROPTEST_CASES` asks for more (or fewer). A history that breaks a
+//! Each law is tried with 512 histories; `PROPTEST_CASES` asks for more. A history that breaks a
 //! law is made as short as it gets, and its seed is kept beside this file until it is deleted.
 
 mod actions;
+mod hosts;
 mod world;
 
 use std::collections::BTreeMap;
@@ -16,7 +17,15 @@ use actions::histories;
 use foldlog_tests::host::types;
 use world::{World, state_bytes, values};
 
+/// How many histories are tried.
+fn config() -> ProptestConfig {
+    let asked = ProptestConfig::default();
+    ProptestConfig { cases: asked.cases.max(512), ..asked }
+}
+
 proptest! {
+    #![proptest_config(config())]
+
     /// Law 1: the live projection equals a fresh fold, equals the fold without types, and equals a model
     /// made of plain vectors; so do the sessions that a fork or an import left behind, whatever was written
     /// on the other side.

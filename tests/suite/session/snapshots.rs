@@ -200,23 +200,32 @@ fn a_view_stays_as_it_was_while_the_session_goes_on() {
     assert!(notes.get(1).unwrap().is_none());
 }
 
+/// The time of each record.
+fn times_of(session: &foldlog::Session) -> Vec<i64> {
+    let mut times = Vec::new();
+    let read = session.records(0, u64::MAX, |record| {
+        times.push(record.time_us);
+        Ok(())
+    });
+    read.unwrap();
+    times
+}
+
 #[test]
 fn the_clock_is_the_hosts() {
     let home = home();
     let session = home.session();
-    let mut times = Vec::new();
     for _ in 0..3 {
         home.clock.advance_us(17);
         session.dispatch(step("timed")).unwrap();
     }
-    session.records(0, u64::MAX, |record| Ok(times.push(record.time_us - BEGIN_US))).unwrap();
+    let times: Vec<i64> = times_of(&session).iter().map(|time_us| time_us - BEGIN_US).collect();
     assert_eq!(times, [0, 17, 17, 34, 51], "the declaration bears the time of the event that needs it");
 
     let folder = tempfile::tempdir().unwrap();
     let before = SystemClock.now_us();
     let session = Store::open(folder.path()).unwrap().create(&types()).unwrap();
-    let mut created = 0;
-    session.records(0, 0, |record| Ok(created = record.time_us)).unwrap();
+    let created = times_of(&session)[0];
     assert!(before <= created && created <= SystemClock.now_us());
 }
 

@@ -1,0 +1,101 @@
+//! The laws as a host has them: `foldlog::testkit` over its own events and reducers. Each of a host's mistakes
+//! below must be found.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use foldlog::testkit::{
+    Action, History, Step, assert_deterministic, assert_rollback_equivalence, dispatch, histories,
+};
+use foldlog::{Event, Policy, SessionTypes, Slice, SliceOp};
+use foldlog_tests::host::*;
+use proptest::prelude::*;
+use proptest::test_runner::{TestError, TestRunner};
+use serde::{Deserialize, Serialize};
+
+fn actions() -> impl Strategy<Value = Action> {
+    let title = || "[a-c?]{0,3}|x{600}";
+    prop_oneof![
+        (title(), 0..3_u8).prop_map(|(title, part)| dispatch(StepAdded { title, part })),
+        title().prop_map(|text| dispatch(Noted { text })),
+        (0..4_usize, title()).prop_map(|(place, line)| dispatch(DraftEdited { place, line })),
+        (0..3_usize).prop_map(|by| dispatch(DraftTurned { by })),
+        any::<bool>().prop_map(|good| dispatch(Doubted { good })),
+        any::<i64>().prop_map(|value| dispatch(Undeclared { value })),
+        Just(Action::new("reset", |session| session.reset().map(drop))),
+    ]
+}
+
+proptest! {
+    #![proptest_config(super::config())]
+
+    #[test]
+    fn a_hosts_state_survives_any_history(history in histories(actions())) {
+        assert_rollback_equivalence(&types(), &history);
+    }
+
+    #[test]
+    fn a_hosts_history_is_the_same_each_time(history in histories(actions())) {
+        assert_deterministic(&types(), &history);
+    }
+}
+
+/// The shortest history that an assertion finds wanting.
+fn shortest(types: &SessionTypes, actions: impl Strategy<Value = Action>) -> Option<History> {
+    let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(256) };
+    let mut runner = TestRunner::new(config);
+    let failed = runner.run(&histories(actions), |history| {
+        assert_deterministic(types, &history);
+        Ok(())
+    });
+    match failed {
+        Err(TestError::Fail(_, history)) => Some(history),
+        _ => None,
+    }
+}
+
+#[test]
+fn a_reducer_that_counts_its_calls_is_found_out_by_the_shortest_history() {
+    let calls = AtomicU64::new(0);
+    let types = SessionTypes::builder()
+        .slice_with::<NoteSizes>(Policy::Log)
+        .reducer::<NoteSizes, Noted>(move |_, _, _| {
+            Ok(SliceOp::Append((calls.fetch_add(1, Ordering::Relaxed), 0)))
+        })
+        .build()
+        .unwrap();
+    let actions = "[a-z]{0,9}".prop_map(|text| dispatch(Noted { text }));
+    let History { steps } = shortest(&types, actions).expect("it is found");
+    assert!(matches!(steps.as_slice(), [Step::Act(_)]), "{steps:?}");
+}
+
+#[test]
+fn an_event_that_forgets_a_field_is_found_out() {
+    #[derive(Serialize, Deserialize, Debug, Clone)]
+    struct Weighed {
+        #[serde(skip)]
+        grams: u64,
+    }
+    impl Event for Weighed {
+        const NAME: &'static str = "weighed";
+    }
+    struct Weights;
+    impl Slice for Weights {
+        const NAME: &'static str = "weights";
+        type Item = Weighed;
+    }
+    // What is weighed next replaces the last one, where that is still known to have weighed anything.
+    let types = SessionTypes::builder()
+        .slice::<Weights>()
+        .reducer::<Weights, Weighed>(|weights, weighed, _| {
+            let before = weights.latest().map_or(0, |last| last.grams);
+            Ok(match before {
+                0 => SliceOp::Append(weighed.clone()),
+                _ => SliceOp::Replace(vec![weighed.clone().into()]),
+            })
+        })
+        .build()
+        .unwrap();
+    let actions = (0..3_u64).prop_map(|grams| dispatch(Weighed { grams }));
+    let History { steps } = shortest(&types, actions).expect("it is found");
+    assert!(steps.len() == 2, "{steps:?}");
+}
