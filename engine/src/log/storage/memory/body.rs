@@ -86,6 +86,8 @@ pub(super) struct Body {
     /// Pages that a failed sync left behind: they look clean, so no later sync writes them, and the disk may
     /// never have got them.
     abandoned: BTreeSet<u64>,
+    /// How many syncs failed. Each handle that was open then is told once, as Linux does.
+    failures: u64,
 }
 
 impl Body {
@@ -135,6 +137,12 @@ impl Body {
     /// What the kernel does when a sync fails: it forgets that the pages were dirty.
     pub(super) fn fail_sync(&mut self) {
         self.abandoned.append(&mut self.dirty);
+        self.failures += 1;
+    }
+
+    /// How many syncs failed so far.
+    pub(super) fn failures(&self) -> u64 {
+        self.failures
     }
 
     /// Writes some dirty pages, as the kernel may at any time.

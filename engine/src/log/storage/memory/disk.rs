@@ -39,6 +39,8 @@ pub(super) struct Disk {
     /// Locks are held on files, not on paths, as on a real disk.
     locks: BTreeSet<(NodeId, u64)>,
     pub(super) faults: Faults,
+    /// The call that is under way is the process's last.
+    dying: bool,
     pub(super) trace: Vec<(Op, Arc<Path>)>,
 }
 
@@ -57,6 +59,7 @@ impl Disk {
             boot_id,
             locks: BTreeSet::new(),
             faults: Faults::default(),
+            dying: false,
             trace: Vec::new(),
         }
     }
@@ -67,8 +70,25 @@ impl Disk {
         match self.faults.count(op) {
             Some(Strike::Fail(kind)) => Err(io::Error::new(kind, "an injected fault")),
             Some(Strike::Short(bytes)) => Ok(bytes),
+            Some(Strike::Die(bytes)) if op == Op::Write => {
+                self.dying = true;
+                Ok(bytes.min(usize::MAX - 1))
+            }
+            Some(Strike::Die(_)) => {
+                self.crash(CrashKind::Process);
+                Err(super::dead())
+            }
             None => Ok(usize::MAX),
         }
+    }
+
+    /// Ends the process where its last call was a write, which is done by now.
+    pub(super) fn end_write(&mut self) -> io::Result<()> {
+        if std::mem::take(&mut self.dying) {
+            self.crash(CrashKind::Process);
+            return Err(super::dead());
+        }
+        Ok(())
     }
 
     fn folder(&self, id: NodeId) -> io::Result<&Folder> {

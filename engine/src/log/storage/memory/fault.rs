@@ -43,7 +43,8 @@ pub enum Fault {
     /// One later call fails and changes nothing, and then the fault is over.
     ///
     /// A `SyncData` that fails leaves the pages that it should have written looking clean, as Linux does: no
-    /// later sync writes them unless they are written to again, and a power cut may lose them.
+    /// later sync writes them unless they are written to again, and a power cut may lose them. Each other
+    /// handle that is open on the file is told once, by its next sync.
     FailNth {
         /// Which calls are counted.
         op: Op,
@@ -70,6 +71,23 @@ pub enum Fault {
         /// How many of its bytes are written all the same.
         bytes: usize,
     },
+    /// The process dies in the middle of one later call that changes or syncs something; calls that only
+    /// look, and locks, are not counted. A write keeps its first bytes, any other call does nothing. Every
+    /// file, lock and [`process`](super::MemoryStorage::process) is dead then, as after
+    /// [`CrashKind::Process`](super::CrashKind::Process); the power may be cut next.
+    Die {
+        /// Which call it is; 1 is the very next one.
+        nth: u64,
+        /// How many bytes are written, where the call is a write.
+        bytes: usize,
+    },
+}
+
+impl Op {
+    /// Whether the call changes a disk or makes a change durable. A lock is neither: it leaves nothing behind.
+    pub fn changes(self) -> bool {
+        !matches!(self, Op::List | Op::Entry | Op::Open | Op::TryLock | Op::Len | Op::Read)
+    }
 }
 
 /// The faults that wait for their moment, and those that last.
@@ -81,7 +99,8 @@ pub(super) struct Faults {
 }
 
 struct Counted {
-    op: Op,
+    /// Which calls are counted; `None` for all that change something.
+    op: Option<Op>,
     left: u64,
     strike: Strike,
 }
@@ -93,16 +112,21 @@ pub(super) enum Strike {
     Fail(io::ErrorKind),
     /// It writes only so many bytes, and fails.
     Short(usize),
+    /// It writes only so many bytes, and the process is dead.
+    Die(usize),
 }
 
 impl Faults {
     pub(super) fn add(&mut self, fault: Fault) {
         match fault {
             Fault::FailNth { op, nth, error } => {
-                self.counted.push(Counted { op, left: nth, strike: Strike::Fail(error) });
+                self.counted.push(Counted { op: Some(op), left: nth, strike: Strike::Fail(error) });
             }
             Fault::ShortWrite { nth, bytes } => {
-                self.counted.push(Counted { op: Op::Write, left: nth, strike: Strike::Short(bytes) });
+                self.counted.push(Counted { op: Some(Op::Write), left: nth, strike: Strike::Short(bytes) });
+            }
+            Fault::Die { nth, bytes } => {
+                self.counted.push(Counted { op: None, left: nth, strike: Strike::Die(bytes) });
             }
             Fault::DiskFull { capacity_bytes } => self.capacity = Some(capacity_bytes),
             Fault::ReadOnly => self.read_only = true,
@@ -114,7 +138,7 @@ impl Faults {
     pub(super) fn count(&mut self, op: Op) -> Option<Strike> {
         let mut felt = None;
         self.counted.retain_mut(|fault| {
-            if fault.op != op {
+            if !fault.op.map_or(op.changes(), |counted| counted == op) {
                 return true;
             }
             fault.left = fault.left.saturating_sub(1);

@@ -5,6 +5,7 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use nix::errno::Errno;
 use parking_lot::{Mutex, MutexGuard};
@@ -20,6 +21,7 @@ mod folder;
 #[cfg(test)]
 mod tests;
 
+use body::Body;
 use disk::{Disk, NodeId};
 pub use fault::{Fault, Op};
 
@@ -189,8 +191,10 @@ impl MemoryStorage {
         Ok(disk)
     }
 
-    fn handle(&self, life: u64, node: NodeId, path: &Path, access: Access) -> Arc<dyn StorageFile> {
-        Arc::new(MemoryFile { disk: Arc::clone(&self.disk), life, node, path: path.into(), access })
+    fn handle(&self, disk: &Disk, node: NodeId, path: &Path, access: Access) -> Arc<dyn StorageFile> {
+        let (life, path) = (disk.life, path.into());
+        let failures = AtomicU64::new(disk.body(node).map_or(0, Body::failures));
+        Arc::new(MemoryFile { disk: Arc::clone(&self.disk), life, node, path, access, failures })
     }
 }
 
@@ -210,13 +214,13 @@ impl Storage for MemoryStorage {
     fn create(&self, path: &Path, allocate_bytes: u64) -> io::Result<Arc<dyn StorageFile>> {
         let mut disk = self.begin(Op::Create, path)?;
         let node = disk.create(path, allocate_bytes)?;
-        Ok(self.handle(disk.life, node, path, Access::Write))
+        Ok(self.handle(&disk, node, path, Access::Write))
     }
 
     fn open(&self, path: &Path, access: Access) -> io::Result<Arc<dyn StorageFile>> {
         let disk = self.begin(Op::Open, path)?;
         let node = disk.open(path, access)?;
-        Ok(self.handle(disk.life, node, path, access))
+        Ok(self.handle(&disk, node, path, access))
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
@@ -258,6 +262,8 @@ struct MemoryFile {
     node: NodeId,
     path: Arc<Path>,
     access: Access,
+    /// How many failed syncs of the file this handle was told of, or was opened after.
+    failures: AtomicU64,
 }
 
 impl MemoryFile {
@@ -291,22 +297,34 @@ impl StorageFile for MemoryFile {
         let mut disk = self.alive()?;
         let limit = disk.begin(Op::Write, Arc::clone(&self.path))?;
         if self.access == Access::Read {
+            disk.end_write()?;
             return Err(Errno::EBADF.into());
         }
-        disk.write(self.node, bytes, offset, limit)
+        let written = disk.write(self.node, bytes, offset, limit);
+        disk.end_write()?;
+        written
     }
 
     fn sync_data(&self) -> io::Result<()> {
         let mut disk = self.alive()?;
         let begun = disk.begin(Op::SyncData, Arc::clone(&self.path));
+        if disk.life != self.life {
+            // A process that dies in a sync makes no kernel forget what it has to write.
+            return begun.map(drop);
+        }
         let body = disk.body_mut(self.node)?;
         match begun {
             Ok(_) => {
                 body.sync();
+                let failures = body.failures();
+                if self.failures.swap(failures, Ordering::Relaxed) != failures {
+                    return Err(io::Error::other("a sync of the file through another handle failed"));
+                }
                 Ok(())
             }
             Err(error) => {
                 body.fail_sync();
+                self.failures.store(body.failures(), Ordering::Relaxed);
                 Err(error)
             }
         }

@@ -302,6 +302,30 @@ fn the_nth_call_fails_once_and_a_short_write_keeps_its_beginning() {
 }
 
 #[test]
+fn a_process_dies_in_the_middle_of_a_write_and_looking_is_not_counted() {
+    let (disk, file) = with_file("/a", 4);
+    let process = disk.process();
+    disk.inject(Fault::Die { nth: 2, bytes: 2 });
+    file.write_at(b"one", 0).unwrap();
+    assert!(process.list(path("/")).is_ok() && file.len().is_ok());
+    assert!(file.write_at(b"two", 0).is_err());
+    assert_eq!(disk.read_file("/a").unwrap(), b"twe\0");
+    assert!(process.list(path("/")).is_err() && file.len().is_err());
+    assert!(disk.list(path("/")).is_ok());
+}
+
+#[test]
+fn a_process_that_dies_in_a_sync_leaves_the_kernel_its_work() {
+    let (disk, file) = with_file("/a", 4);
+    file.write_at(b"one", 0).unwrap();
+    disk.inject(Fault::Die { nth: 1, bytes: 0 });
+    assert!(file.sync_data().is_err());
+    disk.open(path("/a"), Access::Read).unwrap().sync_data().unwrap();
+    disk.crash(CrashKind::PowerLosingAll);
+    assert_eq!(disk.read_file("/a").unwrap(), b"one\0");
+}
+
+#[test]
 fn what_a_failed_sync_left_is_not_saved_by_the_next_one() {
     let (disk, file) = with_file("/a", 2 * PAGE as u64);
     file.write_at(b"first", 0).unwrap();
@@ -314,6 +338,20 @@ fn what_a_failed_sync_left_is_not_saved_by_the_next_one() {
     let bytes = disk.read_file("/a").unwrap();
     assert_eq!(&bytes[..5], &[0; 5]);
     assert_eq!(&bytes[PAGE..PAGE + 6], b"second");
+}
+
+#[test]
+fn a_failed_sync_is_told_once_to_each_handle_that_was_open() {
+    let (disk, file) = with_file("/a", 1);
+    disk.hard_link(path("/a"), path("/b")).unwrap();
+    let other = disk.open(path("/b"), Access::Read).unwrap();
+    file.write_at(b"x", 0).unwrap();
+    disk.inject(Fault::FailNth { op: Op::SyncData, nth: 1, error: io::ErrorKind::Other });
+    assert!(other.sync_data().is_err());
+    assert!(other.sync_data().is_ok());
+    assert!(disk.open(path("/a"), Access::Read).unwrap().sync_data().is_ok());
+    assert!(file.sync_data().is_err());
+    assert!(file.sync_data().is_ok());
 }
 
 #[test]
