@@ -26,6 +26,22 @@ pub(crate) fn session_dir(store: &Path, session: Uuid) -> PathBuf {
     sessions_dir(store).join(session.to_string())
 }
 
+/// The folders of a store that hold the names which lead to a session's folder, from below.
+pub(crate) fn folders_above_session(store: &Path) -> [PathBuf; 2] {
+    [sessions_dir(store), followed(store)]
+}
+
+/// The store of a session's folder.
+pub(crate) fn store_of(dir: &Path) -> Option<&Path> {
+    dir.parent()?.parent()
+}
+
+/// A folder that a host named, by a path that leads on where it is a link: the engine follows no link that
+/// stands where it makes files itself, but a host may keep its store behind one.
+pub(crate) fn followed(folder: &Path) -> PathBuf {
+    folder.join(".")
+}
+
 pub(crate) fn building_session_dir(store: &Path, session: Uuid) -> PathBuf {
     sessions_dir(store).join(format!(".new-{session}"))
 }

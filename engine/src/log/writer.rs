@@ -574,8 +574,11 @@ impl Log {
             self.places.next_sequence += 1;
             self.last_time_us = time_us;
         }
-        // The names of segments that an earlier process made may not be durable either.
+        // The names that an earlier process made may not be durable either: those of segments, and that of
+        // the session itself.
         self.unsynced_dirs.push(self.dir.clone());
+        self.unsynced_dirs
+            .extend(layout::store_of(&self.dir).into_iter().flat_map(layout::folders_above_session));
         let plan = self.sync_plan();
         plan.run(self.storage.as_ref())?;
         self.storage.rename(&building, &path).map_err(|error| Error::io("rename", &path, error))?;

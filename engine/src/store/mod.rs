@@ -6,6 +6,7 @@ mod fork;
 mod options;
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -58,6 +59,46 @@ pub struct SessionSummary {
     pub parent: Option<Parent>,
 }
 
+/// Makes the folders of a store, each durably before the next is made, so that what is kept in the store later
+/// is not lost with a folder above it. The last one's name is left to the first session that is synced.
+fn make_folders(storage: &dyn Storage, sessions: &Path) -> Result<()> {
+    let mut missing = Vec::new();
+    let mut at = Some(sessions);
+    while let Some(path) = at.filter(|path| !path.as_os_str().is_empty()) {
+        if storage.entry(path).map_err(|error| Error::io("look up", path, error))?.is_some() {
+            break;
+        }
+        missing.push(path);
+        at = path.parent();
+    }
+    for path in missing.into_iter().rev() {
+        // What stands above may have been made by a process that was killed before it synced this name.
+        sync_name(storage, path.parent())?;
+        storage.create_dir_all(path).map_err(|error| Error::io("create", path, error))?;
+    }
+    Ok(())
+}
+
+/// Makes the name of a folder above a store durable, where the folder that holds it can be synced at all: one
+/// that nobody may read, or that is of no real file system, was there before.
+fn sync_name(storage: &dyn Storage, folder: Option<&Path>) -> Result<()> {
+    let Some(above) = folder.filter(|folder| !folder.as_os_str().is_empty()).and_then(Path::parent) else {
+        return Ok(());
+    };
+    let above = layout::followed(above);
+    match storage.sync_dir(&above) {
+        Err(error)
+            if !matches!(
+                error.kind(),
+                ErrorKind::PermissionDenied | ErrorKind::InvalidInput | ErrorKind::Unsupported
+            ) =>
+        {
+            Err(Error::io("sync", above, error))
+        }
+        _ => Ok(()),
+    }
+}
+
 impl Store {
     /// Opens the store at `path` with the default options; makes it where there is none.
     ///
@@ -80,10 +121,7 @@ impl Store {
         let there = |error| Error::io("open", &sessions, error);
         match options.storage.entry(&sessions).map_err(there)? {
             Some(entry) if entry.kind == EntryKind::Folder => {}
-            _ => options
-                .storage
-                .create_dir_all(&sessions)
-                .map_err(|error| Error::io("create", &sessions, error))?,
+            _ => make_folders(options.storage.as_ref(), &sessions)?,
         }
         let generator = match options.seed {
             Some(seed) => Generator::from_seed(seed),
@@ -148,7 +186,7 @@ impl Store {
             return Err(Error::ReadOnly { session: id, reason: read_only.unwrap_or_default() });
         };
         self.storage().create_dir_all(&dir).map_err(|error| Error::io("create", &dir, error))?;
-        let parents = vec![layout::sessions_dir(&self.inner.root), self.inner.root.clone()];
+        let parents = layout::folders_above_session(&self.inner.root).into();
         let log = Log::create(self.storage(), &dir, id, seed, self.inner.options.segments, parents);
         for bytes in large {
             log.objects.put(bytes)?;
