@@ -202,9 +202,12 @@ impl Inner {
             !before && state.log.is_writing()
         };
         let result = if writing { self.sync() } else { Ok(()) };
-        self.lock.lock().take();
+        if let Some(lock) = self.lock.lock().take() {
+            // Forgotten first: behind the lock's back it might be the next writer that is forgotten.
+            self.store.background.forget(self.id);
+            drop(lock);
+        }
         self.subscribers.end();
-        self.store.background.forget(self.id);
         result
     }
 }

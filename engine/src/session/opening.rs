@@ -222,7 +222,10 @@ fn assemble(
         lock: Mutex::new(open_as.lock),
         awaiting_sync: AtomicBool::new(false),
     });
-    store.background.register(id, &inner);
+    // A handle that only reads must not stand in the writer's place, or nobody would sync what it writes.
+    if inner.lock.lock().is_some() {
+        store.background.register(id, &inner);
+    }
     Session { inner }
 }
 

@@ -37,9 +37,14 @@ impl std::fmt::Debug for Background {
 }
 
 impl Background {
-    /// Makes a session known, without keeping it open.
+    /// Makes a session's writer known, without keeping it open.
     pub(crate) fn register(&self, session: Uuid, inner: &Arc<Inner>) {
         self.shared.state.lock().sessions.insert(session, Arc::downgrade(inner));
+    }
+
+    /// The session's writer, where it is open in this store.
+    pub(crate) fn writer(&self, session: Uuid) -> Option<Arc<Inner>> {
+        self.shared.state.lock().sessions.get(&session)?.upgrade()
     }
 
     /// Forgets a session that has closed.
