@@ -111,13 +111,15 @@ impl Objects {
         }
     }
 
-    /// Counts an object of the log as not yet durable, so that the next sync covers it: for records that a
-    /// recovery rewrites.
+    /// Writes an object that is there once more, so that the next sync covers it: an earlier process may have
+    /// been killed before it synced, or its sync may have failed, and then the system takes the bytes for
+    /// written although the disk never got them.
     pub(crate) fn sync_again(&self, object: &ObjectId) -> Result<()> {
-        self.get(object)?;
+        let bytes = self.get(object)?;
         let path = self.path(object);
-        let file =
-            self.storage.open(&path, Access::Write).map_err(|error| Error::io("open", &path, error))?;
+        let io = |op, error| Error::io(op, &path, error);
+        let file = self.storage.open(&path, Access::Write).map_err(|error| io("open", error))?;
+        file.write_at(&bytes, 0).map_err(|error| io("write", error))?;
         self.unsynced.lock().insert(*object, file);
         Ok(())
     }
