@@ -4,16 +4,20 @@
 //! copied, where links cannot be), its own first segment follows them, all is synced, and then the folder
 //! takes its name. A crash in between leaves nothing that looks like a session.
 //!
+//! What nobody knows to be durable is never linked: where the parent has a writer in this store, that one syncs
+//! first; otherwise the segments and objects behind the parent's watermark are copied. A sync that failed in an
+//! earlier process may have left them looking safe, and syncing them again would not make them so.
+//!
 //! The fork's first own segment names where the last linked one ends for it, so what the parent appends to
 //! that file later never reaches the fork; and a fork writes into its own segments only.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 
 use foldlog_codec::Kind;
-use foldlog_codec::body::{Declare, Opened, Parent, Rollback};
+use foldlog_codec::body::{Declare, ObjectId, Opened, Parent, Rollback};
 use uuid::Uuid;
 
 use super::{SessionOptions, Store};
@@ -50,6 +54,9 @@ impl Store {
         options: SessionOptions,
     ) -> Result<Session> {
         let parent_dir = self.existing(parent)?;
+        if let Some(writer) = self.inner.background.writer(parent) {
+            writer.sync()?;
+        }
         let read = open_read(self.storage(), &parent_dir, None)?;
         let next = read.scan.next_sequence;
         if position >= next {
@@ -69,16 +76,22 @@ impl Store {
             return Err(Error::ReadOnly { session: id, reason: read_only.unwrap_or_default() });
         }
         let building = layout::building_session_dir(&self.inner.root, id);
-        let places = self.link(&places, &parent_dir, &building)?;
+        let places = self.link(&places, read.scan.watermark, &parent_dir, &building)?;
         let chain = Parent::Fork { session: parent, position, chain: located.crc };
         let opened = Opened { session: id, seed, tags: options.tags, parent: Some(chain) };
         let declared = self.declared_by(&places, &building, &read.scan.rollbacks)?;
-        self.write_first(&building, &opened, places, located, &declared)?;
+        let mut log = self.write_first(&building, &opened, places, located, &declared)?;
         let dir = self.session_dir(id);
-        let sessions = layout::sessions_dir(&self.inner.root);
         let io = |error| Error::io("rename", &dir, error);
         self.storage().rename(&building, &dir).map_err(io)?;
-        self.storage().sync_dir(&sessions).map_err(|error| Error::io("sync", &sessions, error))?;
+        for above in layout::folders_above_session(&self.inner.root) {
+            self.storage().sync_dir(&above).map_err(|error| Error::io("sync", &above, error))?;
+        }
+        // Only now, when its name is durable too, does the fork say that it is: until then whoever opens it has
+        // to see to the name. The handle leads to the file under its new name. What attests is durable as well.
+        log.attest(log.next_sequence())?;
+        log.sync_plan().run(self.storage().as_ref())?;
+        drop(log);
         let level = options.level.unwrap_or(self.inner.options.level);
         open(&self.inner, &dir, OpenAs { types: Some(types.clone()), level, lock, read_only: None })
     }
@@ -96,7 +109,7 @@ impl Store {
         Ok(folded.projection.names.all())
     }
 
-    /// Writes the fork's own first record, and syncs and attests it.
+    /// Writes the fork's own first record, and syncs it.
     fn write_first(
         &self,
         dir: &Path,
@@ -104,22 +117,20 @@ impl Store {
         places: Places,
         located: Located,
         declared: &Declare,
-    ) -> Result<()> {
+    ) -> Result<Log> {
         let options = &self.inner.options;
         let shared = places.next_sequence;
         let (session, seed) = (opened.session, opened.seed);
         let mut log = Log::fork(self.storage(), dir, session, seed, options.segments, places, located);
         let context = AppendContext { synced: shared, declared: &|| declared.clone() };
         log.append(Kind::OPENED, options.clock.now_us(), &opened.encode(), &context)?;
-        let plan = log.sync_plan();
-        plan.run(self.storage().as_ref())?;
-        log.attest(plan.through)?;
-        // The session closes here and is opened under its own name; what attests that is durable too.
-        log.sync_plan().run(self.storage().as_ref())
+        log.sync_plan().run(self.storage().as_ref())?;
+        Ok(log)
     }
 
-    /// Links the parent's segments and objects into the new folder, synced.
-    fn link(&self, places: &Places, parent: &Path, dir: &Path) -> Result<Places> {
+    /// Links the parent's segments and objects into the new folder, synced; copies those with records from
+    /// `watermark` on.
+    fn link(&self, places: &Places, watermark: u64, parent: &Path, dir: &Path) -> Result<Places> {
         let storage = self.storage();
         let io = |op, path: &Path, error| Error::io(op, path, error);
         if storage.entry(dir).map_err(|error| io("look up", dir, error))?.is_some() {
@@ -127,9 +138,19 @@ impl Store {
         }
         storage.create_dir_all(dir).map_err(|error| io("create", dir, error))?;
         let mut linked = Places { segments: Vec::new(), ..places.clone() };
-        for segment in &places.segments {
+        let mut behind = BTreeSet::new();
+        places.read(storage, watermark, u64::MAX, &mut |record| {
+            behind.extend(record.objects().iter().map(ObjectId::file_name));
+            Ok(())
+        })?;
+        let followers = places.segments.iter().skip(1).map(|next| next.header.first_sequence);
+        let ends = followers.chain([places.next_sequence]);
+        for (segment, end) in places.segments.iter().zip(ends) {
             let path = layout::segment_file(dir, segment.header.ordinal);
-            self.link_file(&segment.path, &path)?;
+            match segment.end.filter(|_| end > watermark) {
+                Some(len) => self.copy_file(&segment.path, &path, len)?,
+                None => self.link_file(&segment.path, &path)?,
+            }
             linked.segments.push(Segment { path, ..segment.clone() });
         }
         let objects = layout::objects_dir(parent);
@@ -138,7 +159,11 @@ impl Store {
             storage.create_dir_all(&to).map_err(|error| io("create", &to, error))?;
             for entry in storage.list(&objects).map_err(|error| io("list", &objects, error))? {
                 if entry.kind == EntryKind::File && !entry.name.ends_with(".new") {
-                    self.link_file(&objects.join(&entry.name), &to.join(&entry.name))?;
+                    let (from, to) = (objects.join(&entry.name), to.join(&entry.name));
+                    match behind.contains(&entry.name) {
+                        true => self.copy_file(&from, &to, entry.len)?,
+                        false => self.link_file(&from, &to)?,
+                    }
                 }
             }
             storage.sync_dir(&to).map_err(|error| io("sync", &to, error))?;
@@ -154,16 +179,18 @@ impl Store {
         file.sync_data().map_err(|error| Error::io("sync", from, error))?;
         match storage.hard_link(from, to) {
             Ok(()) => Ok(()),
-            Err(error) if error.kind() == ErrorKind::CrossesDevices => self.copy_file(from, to),
+            Err(error) if error.kind() == ErrorKind::CrossesDevices => {
+                let len = file.len().map_err(|error| Error::io("read", from, error))?;
+                self.copy_file(from, to, len)
+            }
             Err(error) => Err(Error::io("link", to, error)),
         }
     }
 
-    fn copy_file(&self, from: &Path, to: &Path) -> Result<()> {
+    fn copy_file(&self, from: &Path, to: &Path, len: u64) -> Result<()> {
         let storage = self.storage();
         let io = |op, path: &Path, error| Error::io(op, path, error);
         let source = storage.open(from, Access::Read).map_err(|error| io("open", from, error))?;
-        let len = source.len().map_err(|error| io("read", from, error))?;
         let copy = storage.create(to, len).map_err(|error| io("create", to, error))?;
         let mut buffer = [0; COPY_BYTES];
         let mut offset = 0;
@@ -172,7 +199,8 @@ impl Store {
             if read == 0 {
                 break;
             }
-            let bytes = buffer.get(..read).unwrap_or_default();
+            let left = usize::try_from(len - offset).unwrap_or(usize::MAX);
+            let bytes = buffer.get(..read.min(left)).unwrap_or_default();
             copy.write_at(bytes, offset).map_err(|error| io("write", to, error))?;
             offset += read as u64;
         }
