@@ -87,7 +87,9 @@ pub(crate) struct Scan {
     pub(crate) torn: Option<TornTail>,
     /// Files behind the chain that a crash left without a header.
     pub(crate) leftovers: Vec<PathBuf>,
-    /// Whether the last writer closed the log: all is attested and nothing follows.
+    /// Whether the last writer closed the log: the last frame of the last segment attests all, and nothing
+    /// follows. One that stands in an earlier segment may itself not be durable, and a writer that went on in
+    /// the last segment would never sync it.
     pub(crate) clean: bool,
     /// Bytes of all segments that belong to the log.
     pub(crate) used_bytes: u64,
@@ -201,6 +203,8 @@ impl<'a> Walk<'a> {
         let mut offset = SEGMENT_HEADER_LEN as u64;
         self.watermark = self.watermark.max(segment.header.watermark);
         self.end = offset;
+        // What closed the segment before says nothing about this one.
+        self.last_kind = None;
         let mut read_again = 0;
         let mut ends_here = false;
         loop {
@@ -495,7 +499,6 @@ impl<'a> Walk<'a> {
         let same_boot = self.same_boot();
         let clean = self.torn.is_none()
             && self.chain.beyond.is_empty()
-            && self.chain.half_built.is_empty()
             && self.last_kind == Some(Kind::SYNCED)
             && self.watermark == self.next_sequence;
         let mut leftovers: Vec<PathBuf> = self.chain.beyond.iter().map(|file| file.path.clone()).collect();
