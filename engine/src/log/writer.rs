@@ -15,8 +15,8 @@
 //!
 //! 1. The next file is made, its space allocated. Where there is none, the turn is [`Error::Full`] and nothing
 //!    has happened.
-//! 2. Its header and the declarations are written into it.
-//! 3. The folder is synced, so that the name is durable.
+//! 2. The folder is synced, so that the name is durable, and so are those of the segments before it.
+//! 3. Its header and the declarations are written into it. A header thus always has its predecessor.
 //! 4. The old segment is sealed. A seal thus always has a successor.
 //!
 //! # Syncing
@@ -402,11 +402,11 @@ impl Log {
         let (active, segment) =
             self.create_segment(ordinal, &path, previous, (self.places.next_sequence, len), context)?;
         self.ordinal_max = Some(ordinal);
-        let finished = self.active.take();
-        if finished.is_some() {
+        if self.active.is_some() {
             self.storage.sync_dir(&self.dir).map_err(|error| Error::io("sync", &self.dir, error))?;
         }
-        if let Some(finished) = finished {
+        write_header(&active, &segment)?;
+        if let Some(finished) = self.active.take() {
             self.seal(&finished, ordinal)?;
             self.unsynced_files.push((finished.path, finished.file));
         }
@@ -434,7 +434,7 @@ impl Log {
         Ok(())
     }
 
-    /// Makes a segment file with its header in it.
+    /// Makes a segment file, into which its header is to be written.
     fn create_segment(
         &self,
         ordinal: u32,
@@ -467,7 +467,6 @@ impl Log {
             salt: Generator::salt(self.seed, ordinal),
             previous,
         };
-        file.write_at(&header.encode(), 0).map_err(|error| Error::io("write", path, error))?;
         let segment = Segment { path: path.to_owned(), header, end: None };
         let active = Active {
             file,
@@ -552,6 +551,7 @@ impl Log {
         let below = AppendContext { synced: attested, declared: context.declared };
         let (mut active, mut segment) =
             self.create_segment(ordinal, &building, cut.previous, (attested, bytes), &below)?;
+        write_header(&active, &segment)?;
         // Only now does anything change, so that a disk without space leaves the log as it was read.
         self.places = cut.places;
         self.last_crc = cut.last_crc;
@@ -605,6 +605,11 @@ impl Log {
         let previous = Some(Previous { ordinal, end: last.end, crc: last.crc });
         Ok(Cut { places, previous, last_crc: last.crc, last_time_us: last.time_us, files })
     }
+}
+
+fn write_header(active: &Active, segment: &Segment) -> Result<()> {
+    let header = segment.header.encode();
+    active.file.write_at(&header, 0).map_err(|error| Error::io("write", &active.path, error))
 }
 
 /// A chain without its unattested end.
