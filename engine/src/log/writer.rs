@@ -448,8 +448,9 @@ impl Log {
             + 2 * FRAME_HEADER_LEN as u64
             + (context.declared)().encode().len() as u64
             + 128;
-        let follow = self.written_bytes.clamp(self.sizes.first_bytes, self.sizes.max_bytes);
-        let capacity = follow.max(head + len).next_multiple_of(4096);
+        let follow = self.written_bytes.min(self.sizes.max_bytes).max(self.sizes.first_bytes);
+        // A size that no file can have is refused when the file is made.
+        let capacity = follow.max(head + len).checked_next_multiple_of(4096).unwrap_or(u64::MAX);
         let file = self.storage.create(path, capacity).map_err(|error| match error.kind() {
             kind if kind != ErrorKind::PermissionDenied
                 && kind != ErrorKind::ReadOnlyFilesystem
