@@ -320,7 +320,8 @@ impl Log {
         }
     }
 
-    fn begin(&mut self, time_us: i64, context: &AppendContext<'_>) -> Result<()> {
+    /// Does what has to come before the first append; see the module. Fails as [`append`](Log::append) does.
+    pub(crate) fn begin(&mut self, time_us: i64, context: &AppendContext<'_>) -> Result<()> {
         match self.start {
             Start::Running => return Ok(()),
             Start::New => {
@@ -338,17 +339,22 @@ impl Log {
                 return Ok(());
             }
         }
-        self.start = Start::Running;
         let body = self.resumed(time_us);
         self.make_room(FRAME_HEADER_LEN as u64 + body.len() as u64, context)?;
+        // Only now: where there was no room, the next attempt has to write the same frame first.
+        self.start = Start::Running;
+        self.epoch = Some(self.next_epoch());
         let sequence = self.places.next_sequence;
         self.write(Kind::RESUMED, sequence, self.last_time_us, &body, context.synced)?;
         Ok(())
     }
 
-    fn resumed(&mut self, time_us: i64) -> Vec<u8> {
-        let epoch = self.epoch.map_or(0, |epoch| epoch + 1);
-        self.epoch = Some(epoch);
+    fn next_epoch(&self) -> u64 {
+        self.epoch.map_or(0, |epoch| epoch.saturating_add(1))
+    }
+
+    fn resumed(&self, time_us: i64) -> Vec<u8> {
+        let epoch = self.next_epoch();
         Resumed { epoch, boot_id: self.storage.boot_id(), clock_us: time_us }.encode()
     }
 
@@ -564,6 +570,7 @@ impl Log {
         self.ordinal_max = Some(ordinal);
         self.follow_with(active, segment);
         let body = self.resumed(time_us);
+        self.epoch = Some(self.next_epoch());
         let (sequence, last_time_us) = (self.places.next_sequence, self.last_time_us);
         self.write(Kind::RESUMED, sequence, last_time_us, &body, attested)?;
         self.declare_head(&below)?;

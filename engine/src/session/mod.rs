@@ -155,7 +155,8 @@ impl Session {
     /// # Errors
     ///
     /// [`Error::Unknown`] where the sync fails: what was not durable before may be there after reopening or
-    /// not. [`Error::Poisoned`] after an earlier failure.
+    /// not. [`Error::Poisoned`] after an earlier failure. Where opening found records that nobody knows to be
+    /// durable and nothing was written since, they are written once more, with the errors of an append.
     pub fn sync(&self) -> Result<()> {
         self.inner.sync()
     }
@@ -191,7 +192,7 @@ impl Inner {
         if let Some(cause) = self.gate.failure() {
             return Err(Error::Poisoned { cause });
         }
-        let next = self.state.lock().log.next_sequence();
+        let next = self.settle_unattested()?;
         self.sync_through(next)
     }
 

@@ -149,7 +149,10 @@ pub(crate) fn open(store: &Arc<StoreInner>, dir: &FilePath, open_as: OpenAs) -> 
         check_declared(types, &folded)?;
     }
     let report = RecoveryReport::of(&scan, folded.projection.unsupported);
-    let gate = SyncGate::new(scan.watermark.min(scan.next_sequence));
+    // A fork attests what it shares before its folder has its name; until it attests a record of its own, a
+    // power cut may still take the whole folder.
+    let own = scan.watermark > scan.opened_sequence;
+    let gate = SyncGate::new(if own { scan.watermark.min(scan.next_sequence) } else { 0 });
     let state = WriterState {
         projection: folded.projection,
         positions: folded.positions,

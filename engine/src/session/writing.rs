@@ -175,6 +175,27 @@ impl Inner {
         error
     }
 
+    /// Sees to it that a sync covers what opening found behind the watermark: those records are in the files
+    /// of an earlier process, which a sync of this one's would not touch. Returns the next sequence number.
+    pub(super) fn settle_unattested(&self) -> Result<u64> {
+        let mut state = self.state.lock();
+        let next = state.log.next_sequence();
+        if state.log.is_writing() || self.gate.synced() >= next {
+            return Ok(next);
+        }
+        if let Some(reason) = &self.read_only {
+            return Err(Error::ReadOnly { session: self.id, reason: reason.clone() });
+        }
+        if state.closed {
+            return Err(Error::Closed { session: self.id });
+        }
+        let WriterState { log, projection, .. } = &mut *state;
+        let names = &projection.names;
+        let context = AppendContext { synced: self.gate.synced(), declared: &|| names.all() };
+        log.begin(self.clock().now_us(), &context).map_err(|error| self.failed(error))?;
+        Ok(next)
+    }
+
     /// Returns once everything below `target` is durable.
     pub(super) fn sync_through(&self, target: u64) -> Result<()> {
         let led = self.gate.wait(target, || {
