@@ -1,6 +1,7 @@
 //! What the tests of several crates share: a host's types, and oracles that share no code with the engine.
 
 pub mod child;
+pub mod crash;
 pub mod host;
 pub mod model;
 pub mod runs;

@@ -1,0 +1,189 @@
+//! What is remembered of a session from outside: each record, the slices after it, and what was promised.
+
+use std::rc::Rc;
+
+use foldlog::{Kind, Level, Result, Session};
+use uuid::Uuid;
+
+use super::{Change, Slices};
+
+/// A record as it was when it was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Remembered {
+    /// Its kind.
+    pub kind: Kind,
+    /// Its time.
+    pub time_us: i64,
+    /// Its body.
+    pub body: Vec<u8>,
+}
+
+/// What a crash took, and so what must be left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lost {
+    /// The process alone: everything acknowledged stays.
+    Process,
+    /// The power: everything promised as durable stays.
+    Power,
+}
+
+/// What the caller was told of a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Promise {
+    /// The record is written.
+    Written,
+    /// The record, and all before it, are durable.
+    Durable,
+}
+
+/// What is remembered of one session.
+#[derive(Clone, Debug)]
+pub struct SessionMemory {
+    /// The session.
+    pub id: Uuid,
+    /// Each record, as it was read back when its call had returned, or after a reopening.
+    pub records: Vec<Remembered>,
+    /// The slices after each record.
+    pub after: Vec<Rc<Slices>>,
+    /// How many records the caller was told of.
+    pub acknowledged: u64,
+    /// How many records the caller was told are durable.
+    pub durable: u64,
+    /// The slices after a change whose call did not return well: it may be there or not.
+    pub pending: Option<Rc<Slices>>,
+}
+
+impl SessionMemory {
+    /// A session of which nothing is known but what was asked for.
+    pub fn begun(id: Uuid, slices: Slices) -> SessionMemory {
+        let pending = Some(Rc::new(slices));
+        SessionMemory { id, records: Vec::new(), after: Vec::new(), acknowledged: 0, durable: 0, pending }
+    }
+
+    /// How many records are known.
+    pub fn len(&self) -> u64 {
+        self.records.len() as u64
+    }
+
+    /// Whether none is.
+    pub fn is_empty(&self) -> bool {
+        self.records.is_empty()
+    }
+
+    /// The slices after the last record.
+    pub fn now(&self) -> Rc<Slices> {
+        self.after.last().cloned().unwrap_or_default()
+    }
+
+    /// What a level promises of a change.
+    pub fn promise(level: Level, change: &Change) -> Promise {
+        match level {
+            Level::Every => Promise::Durable,
+            Level::Boundary if change.is_boundary() => Promise::Durable,
+            Level::Boundary | Level::Process => Promise::Written,
+        }
+    }
+
+    /// Notes that a change was acknowledged as the record `sequence`.
+    pub fn told(&mut self, sequence: u64, promise: Promise) {
+        self.acknowledged = self.acknowledged.max(sequence + 1);
+        if promise == Promise::Durable {
+            self.told_durable(sequence + 1);
+        }
+    }
+
+    /// Notes that everything below `next` was said to be durable.
+    pub fn told_durable(&mut self, next: u64) {
+        self.durable = self.durable.max(next);
+    }
+
+    /// How many records must be there after a crash.
+    pub fn required(&self, lost: Lost) -> u64 {
+        match lost {
+            Lost::Process => self.acknowledged.max(self.durable),
+            Lost::Power => self.durable,
+        }
+    }
+
+    /// Takes in what the session holds behind what is known. The pending change may account for one record,
+    /// with a declaration before it.
+    ///
+    /// # Errors
+    ///
+    /// What reading says.
+    ///
+    /// # Panics
+    ///
+    /// Where there is more than was ever attempted.
+    pub fn learn(&mut self, session: &Session) -> Result<()> {
+        let mut found = Vec::new();
+        session.records(self.len(), u64::MAX, |record| {
+            let (kind, time_us, body) = (record.kind, record.time_us, record.body.to_vec());
+            found.push((record.sequence, Remembered { kind, time_us, body }));
+            Ok(())
+        })?;
+        for (sequence, record) in found {
+            assert_eq!(sequence, self.len(), "{}: sequence numbers have gaps", self.id);
+            let now = match record.kind {
+                Kind::DECLARE => self.now(),
+                _ => self.pending.take().unwrap_or_else(|| {
+                    panic!("{}: record {sequence} was never attempted: {record:?}", self.id)
+                }),
+            };
+            self.after.push(now);
+            self.records.push(record);
+        }
+        Ok(())
+    }
+
+    /// Checks what a crash left, and goes on from there.
+    ///
+    /// # Errors
+    ///
+    /// What reading says.
+    ///
+    /// # Panics
+    ///
+    /// Where something promised is gone, where something is there that was never attempted, and where a record
+    /// or the slices are not what they were.
+    pub fn check_after(&mut self, session: &Session, lost: Lost) -> Result<()> {
+        let id = self.id;
+        let left = session.position().map_or(0, |last| last + 1);
+        let required = self.required(lost);
+        assert!(left >= required, "{id}: {required} records were promised ({lost:?}), {left} are left");
+        self.forget_from(left);
+        let mut sequence = 0;
+        session.records(0, self.len().saturating_sub(1), |record| {
+            assert_eq!(record.sequence, sequence, "{id}: sequence numbers have gaps");
+            let Some(known) = self.records.get(sequence as usize) else { return Ok(()) };
+            assert_eq!(record.kind, known.kind, "{id}: record {sequence}");
+            assert_eq!(record.time_us, known.time_us, "{id}: record {sequence}");
+            assert_eq!(record.body, known.body, "{id}: record {sequence}");
+            sequence += 1;
+            Ok(())
+        })?;
+        assert_eq!(sequence, self.len(), "{id}: fewer records are read than there are");
+        self.learn(session)?;
+        self.pending = None;
+        assert_eq!(self.len(), left, "{id}: fewer records are read than there are");
+        assert_eq!(Slices::of(session)?, *self.now(), "{id}: the slices after {left} records");
+        assert!(session.synced() <= left, "{id}: more is durable than there is");
+        self.acknowledged = left;
+        self.durable = self.durable.max(session.synced());
+        if lost == Lost::Power {
+            // What a power cut left is on the disk, and nothing that follows may cost it.
+            self.durable = left;
+        }
+        Ok(())
+    }
+
+    /// Forgets records that a crash took. What a pending change would have followed is then gone too.
+    fn forget_from(&mut self, left: u64) {
+        if left < self.len() {
+            let left = left as usize;
+            self.records.truncate(left);
+            self.after.truncate(left);
+            self.pending = None;
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! A naive model of the slices of [`crate::host`]: plain vectors.
+
+use std::collections::BTreeMap;
+
+use foldlog::{Of, Result, Session, SnapshotOptions};
+
+use super::Chance;
+use crate::host::{
+    CurrentStep, Draft, DraftEdited, NoteSizes, Noted, Notes, Plan, Preview, StepAdded, StepOfPart,
+    Undeclared,
+};
+
+/// What a session holds, as plain vectors.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Slices {
+    plan: Vec<StepAdded>,
+    current: Vec<StepAdded>,
+    of_part: Vec<StepAdded>,
+    draft: Vec<String>,
+    undeclared: Vec<Undeclared>,
+    preview: Vec<StepAdded>,
+    notes: Vec<Noted>,
+    sizes: Vec<(u64, u64)>,
+    tags: BTreeMap<String, String>,
+}
+
+/// Something that is done to a session and leaves a record.
+#[derive(Clone, Debug)]
+pub enum Change {
+    /// Dispatches a step.
+    Step(StepAdded),
+    /// Dispatches a note.
+    Note(Noted),
+    /// Dispatches an edit.
+    Edit(DraftEdited),
+    /// Dispatches an event that no host declares.
+    Undeclared(Undeclared),
+    /// Seeds the plan.
+    SeedPlan(Vec<StepAdded>),
+    /// Clears the draft.
+    ClearDraft,
+    /// Clears the steps of one part.
+    ClearPart(u8),
+    /// Empties STATE and CACHE.
+    Reset,
+    /// Sets a tag.
+    Tag(String, String),
+    /// Takes a tag away.
+    Untag(String),
+    /// Takes a snapshot.
+    Snapshot,
+    /// Goes back to a position, at which the slices were these.
+    Rollback(u64, Box<Slices>),
+}
+
+impl Change {
+    /// Draws a change; `past` are the slices after each record so far. Some texts are as long as `large`.
+    pub fn draw(chance: &mut Chance, past: &[std::rc::Rc<Slices>], large: u64) -> Change {
+        let text = |chance: &mut Chance| {
+            let most = if chance.percent(12) { large } else { 40 };
+            let len = chance.below(most);
+            chance.text(len)
+        };
+        let step = |chance: &mut Chance| StepAdded { title: text(chance), part: chance.below(4) as u8 };
+        match chance.below(100) {
+            0..=39 => Change::Step(step(chance)),
+            40..=59 => Change::Note(Noted { text: text(chance) }),
+            60..=71 => Change::Edit(DraftEdited {
+                place: chance.below(6) as usize,
+                // A lone question mark would ask the engine's generator.
+                line: if chance.percent(20) { String::new() } else { format!("{}.", text(chance)) },
+            }),
+            72..=75 => Change::Undeclared(Undeclared { value: chance.below(1000) as i64 }),
+            76..=78 => Change::SeedPlan((0..chance.below(4)).map(|_| step(chance)).collect()),
+            79..=80 => Change::ClearDraft,
+            81..=82 => Change::ClearPart(chance.below(4) as u8),
+            83 => Change::Reset,
+            84..=86 => Change::Tag(chance.text(1), text(chance)),
+            87 => Change::Untag(chance.text(1)),
+            88..=93 => Change::Snapshot,
+            _ => {
+                let to = chance.below(past.len() as u64);
+                Change::Rollback(to, Box::new((*past[to as usize]).clone()))
+            }
+        }
+    }
+
+    /// Does it to a session; the record's sequence number.
+    ///
+    /// # Errors
+    ///
+    /// What the session says.
+    pub fn perform(&self, session: &Session) -> Result<u64> {
+        match self.clone() {
+            Change::Step(step) => session.dispatch(step),
+            Change::Note(note) => session.dispatch(note),
+            Change::Edit(edit) => session.dispatch(edit),
+            Change::Undeclared(event) => session.dispatch(event),
+            Change::SeedPlan(items) => session.seed::<Plan>(items),
+            Change::ClearDraft => session.clear::<Draft>(),
+            Change::ClearPart(part) => session.clear_where::<StepOfPart>(move |step| step.part == part),
+            Change::Reset => session.reset(),
+            Change::Tag(key, value) => session.set_tag(key, value),
+            Change::Untag(key) => session.remove_tag(key),
+            Change::Snapshot => session.snapshot(SnapshotOptions::default()).map(|taken| taken.position),
+            Change::Rollback(to, _) => session.rollback_to(to).map(|done| done.sequence),
+        }
+    }
+
+    /// Whether it is durable when the call returns at the level between the others.
+    pub fn is_boundary(&self) -> bool {
+        matches!(self, Change::Snapshot | Change::Rollback(..))
+    }
+}
+
+impl Slices {
+    /// The slices of a session that was begun with these tags.
+    pub fn tagged(tags: BTreeMap<String, String>) -> Slices {
+        Slices { tags, ..Slices::default() }
+    }
+
+    /// The slices as a session shows them.
+    ///
+    /// # Errors
+    ///
+    /// What the session says.
+    pub fn of(session: &Session) -> Result<Slices> {
+        let mut slices = Slices {
+            plan: session.view::<Plan>()?.iter().cloned().collect(),
+            current: session.view::<CurrentStep>()?.iter().cloned().collect(),
+            of_part: session.view::<StepOfPart>()?.iter().cloned().collect(),
+            draft: session.view::<Draft>()?.iter().cloned().collect(),
+            undeclared: session.view::<Of<Undeclared>>()?.iter().cloned().collect(),
+            preview: session.view::<Preview>()?.iter().cloned().collect(),
+            tags: session.tags(),
+            ..Slices::default()
+        };
+        for note in session.log::<Notes>()?.iter() {
+            slices.notes.push((*note?).clone());
+        }
+        for size in session.log::<NoteSizes>()?.iter() {
+            slices.sizes.push(*size?);
+        }
+        Ok(slices)
+    }
+
+    /// The slices after a change.
+    #[must_use]
+    pub fn after(&self, change: &Change) -> Slices {
+        let mut next = self.clone();
+        match change {
+            Change::Step(step) => {
+                next.plan.push(step.clone());
+                next.current = vec![step.clone()];
+                next.of_part.retain(|other| other.part != step.part);
+                next.of_part.push(step.clone());
+                next.preview.push(step.clone());
+            }
+            Change::Note(note) => {
+                let total = next.sizes.last().map_or(0, |(_, total)| *total);
+                let len = note.text.len() as u64;
+                next.sizes.push((len, total + len));
+                next.notes.push(note.clone());
+            }
+            Change::Edit(edit) => match (edit.place < next.draft.len(), edit.line.is_empty()) {
+                (false, true) => next.draft.clear(),
+                (false, false) => next.draft.push(edit.line.clone()),
+                (true, true) => drop(next.draft.remove(edit.place)),
+                (true, false) => next.draft[edit.place] = edit.line.clone(),
+            },
+            Change::Undeclared(event) => next.undeclared.push(event.clone()),
+            Change::SeedPlan(items) => next.plan = items.clone(),
+            Change::ClearDraft => next.draft.clear(),
+            Change::ClearPart(part) => next.of_part.retain(|step| step.part != *part),
+            Change::Reset => {
+                let Slices { notes, sizes, tags, .. } = next;
+                next = Slices { notes, sizes, tags, ..Slices::default() };
+            }
+            Change::Tag(key, value) => {
+                next.tags.insert(key.clone(), value.clone());
+            }
+            Change::Untag(key) => {
+                next.tags.remove(key);
+            }
+            Change::Snapshot => {}
+            Change::Rollback(_, then) => {
+                let Slices { notes, sizes, tags, .. } = next;
+                next = Slices { notes, sizes, tags, preview: Vec::new(), ..(**then).clone() };
+            }
+        }
+        next
+    }
+
+    /// The slices of a fork that sets a tag of its own.
+    #[must_use]
+    pub fn with_tag(&self, key: &str, value: &str) -> Slices {
+        let mut next = self.clone();
+        next.tags.insert(key.to_owned(), value.to_owned());
+        next
+    }
+}

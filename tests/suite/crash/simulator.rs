@@ -1,0 +1,482 @@
+//! One life after another of a store on a disk in memory, all from one seed.
+//!
+//! In each life a few sessions are created, written, synced, forked, closed, reopened and deleted, until the
+//! power or the process goes in the middle of some call to the storage. Then everything is opened again and
+//! compared with what was promised, and the next life begins.
+
+use std::collections::BTreeMap;
+use std::io::ErrorKind;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use foldlog::audit::LogReader;
+use foldlog::log::SegmentSizes;
+use foldlog::log::storage::{CrashKind, Fault, MemoryStorage, Op, Storage};
+use foldlog::{BackgroundSync, Error, FixedClock, Level, Session, SessionOptions, Store, StoreOptions};
+use foldlog_tests::crash::{Chance, Change, Lost, Promise, SessionMemory, Slices};
+use foldlog_tests::host::types;
+use uuid::Uuid;
+
+/// How many lives each seed has before the last look.
+const LIVES: u64 = 3;
+/// How much is done in a life at most.
+const STEPS_MAX: u64 = 60;
+const SESSIONS_MAX: usize = 4;
+const OBJECT_BYTES_MIN: u64 = 600;
+const LARGE_BYTES: u64 = 3000;
+const LEVELS: [Level; 3] = [Level::Process, Level::Boundary, Level::Every];
+
+/// Runs one seed.
+pub(super) fn run(seed: u64, aloud: bool) {
+    let named = Named(seed);
+    let mut world = World::new(seed, aloud);
+    for _ in 0..LIVES {
+        let lost = world.live_until_the_crash();
+        world.look_again(lost);
+    }
+    world.last_look();
+    drop(named);
+}
+
+/// Names the seed where a check fails.
+struct Named(u64);
+
+impl Drop for Named {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("the crash simulator failed: run it again with FOLDLOG_CRASH_SEED={}", self.0);
+        }
+    }
+}
+
+/// What is known of a session's being there at all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Being {
+    /// It is there.
+    Sure,
+    /// It was being made when the process or the disk failed.
+    Begun,
+    /// It was being deleted then.
+    Ending,
+}
+
+struct Known {
+    memory: SessionMemory,
+    being: Being,
+    level: Level,
+    /// Forked: then it is whole or not there at all.
+    forked: bool,
+    /// Whether anything was written since it was opened.
+    wrote: bool,
+    open: Option<Session>,
+}
+
+struct World {
+    chance: Chance,
+    aloud: bool,
+    disk: MemoryStorage,
+    store: Store,
+    clock: Arc<FixedClock>,
+    known: BTreeMap<Uuid, Known>,
+    /// Sessions that were deleted for good.
+    gone: Vec<Uuid>,
+    ids: u128,
+    /// How many faults were injected in this life.
+    broken: u32,
+}
+
+fn store_on(disk: &MemoryStorage, clock: &Arc<FixedClock>) -> foldlog::Result<Store> {
+    let options = StoreOptions {
+        storage: Arc::new(disk.process()),
+        clock: Arc::clone(clock) as Arc<dyn foldlog::Clock>,
+        seed: Some(1),
+        segments: SegmentSizes { first_bytes: 4096, max_bytes: 8192 },
+        object_bytes_min: OBJECT_BYTES_MIN,
+        background: BackgroundSync::Inline,
+        ..StoreOptions::default()
+    };
+    Store::open_with("/home/store", options)
+}
+
+impl World {
+    fn new(seed: u64, aloud: bool) -> World {
+        let mut chance = Chance::new(seed);
+        let disk = MemoryStorage::new();
+        // Slow clocks make calls that sync what is overdue.
+        let clock = Arc::new(FixedClock::stepping(1_000_000, *chance.pick(&[10, 10_000, 150_000])));
+        let store = store_on(&disk, &clock).expect("a new disk takes a store");
+        World {
+            chance,
+            aloud,
+            disk,
+            store,
+            clock,
+            known: BTreeMap::new(),
+            gone: Vec::new(),
+            ids: 0,
+            broken: 0,
+        }
+    }
+
+    fn say(&self, what: impl FnOnce() -> String) {
+        if self.aloud {
+            eprintln!("{}", what());
+        }
+    }
+
+    /// Whether the process of this life has died. Looking at the disk is not counted by any fault.
+    fn is_dead(&self) -> bool {
+        self.store.session_ids().is_err()
+    }
+
+    fn live_until_the_crash(&mut self) -> Lost {
+        let within = *self.chance.pick(&[5, 30, 100, 250]);
+        let nth = 1 + self.chance.below(within);
+        let bytes = if self.chance.percent(50) { self.chance.below(200) as usize } else { 0 };
+        self.say(|| format!("-- a life that ends at change {nth} of the disk, {bytes} bytes into a write"));
+        self.disk.inject(Fault::Die { nth, bytes });
+        for _ in 0..STEPS_MAX {
+            self.step();
+            if self.is_dead() {
+                break;
+            }
+            if self.chance.percent(10) {
+                let seed = self.chance.number();
+                self.disk.write_back(seed);
+            }
+        }
+        let lost = match self.chance.below(10) {
+            0..=3 => self.end(CrashKind::Process, Lost::Process),
+            4 => self.end(CrashKind::PowerLosingAll, Lost::Power),
+            // The process may have been gone for a while when the power goes.
+            _ => {
+                let seed = self.chance.number();
+                self.end(CrashKind::Power { seed }, Lost::Power)
+            }
+        };
+        self.disk.clear_faults();
+        self.broken = 0;
+        lost
+    }
+
+    fn end(&mut self, kind: CrashKind, lost: Lost) -> Lost {
+        self.say(|| format!("-- the end: {kind:?}"));
+        self.disk.crash(kind);
+        for known in self.known.values_mut() {
+            known.open = None;
+        }
+        lost
+    }
+
+    /// Does one thing.
+    fn step(&mut self) {
+        let open: Vec<Uuid> = self.ids_where(|known| known.open.is_some());
+        let closed: Vec<Uuid> = self.ids_where(|known| {
+            known.open.is_none() && known.being == Being::Sure && !known.memory.is_empty()
+        });
+        let what = self.chance.below(100);
+        let mut pick = |ids: Vec<Uuid>| *self.chance.pick(&ids);
+        match what {
+            0..=5 if self.known.len() < SESSIONS_MAX => self.create(),
+            6..=9 if self.known.len() < SESSIONS_MAX && !self.known.is_empty() => self.fork(),
+            10 if !closed.is_empty() => {
+                let id = pick(closed);
+                self.delete(id);
+            }
+            11..=17 if !closed.is_empty() => {
+                let id = pick(closed);
+                self.open(id);
+            }
+            18..=20 if !open.is_empty() => {
+                let id = pick(open);
+                self.close(id);
+            }
+            21..=24 if !open.is_empty() => {
+                let id = pick(open);
+                self.sync(id);
+            }
+            25 if self.broken < 2 => self.break_something(),
+            _ if !open.is_empty() => {
+                let id = pick(open);
+                self.change(id);
+            }
+            _ if !closed.is_empty() => {
+                let id = pick(closed);
+                self.open(id);
+            }
+            _ if self.known.len() < SESSIONS_MAX => self.create(),
+            _ => {}
+        }
+    }
+
+    fn ids_where(&self, wanted: impl Fn(&Known) -> bool) -> Vec<Uuid> {
+        self.known.iter().filter(|(_, known)| wanted(known)).map(|(id, _)| *id).collect()
+    }
+
+    /// A call failed, which has to have a reason; the session is given up until it is opened again.
+    fn failed(&mut self, id: Uuid, error: &Error) {
+        self.say(|| format!("   {id}: {error}"));
+        assert!(self.broken > 0 || self.is_dead(), "{id}: nothing was broken, and yet: {error}");
+        let Some(session) = self.known.get_mut(&id).and_then(|known| known.open.take()) else { return };
+        if matches!(error, Error::Unknown { .. } | Error::Poisoned { .. }) {
+            let again = session.reset().expect_err("a session whose sync failed takes no more writes");
+            assert!(matches!(again, Error::Poisoned { .. }), "{id}: after {error}: {again}");
+        }
+    }
+
+    fn break_something(&mut self) {
+        let op = *self.chance.pick(&[Op::SyncData, Op::SyncData, Op::SyncData, Op::Write, Op::SyncDir]);
+        let nth = 1 + self.chance.below(3);
+        self.say(|| format!("   the next {op:?} but {} will fail", nth - 1));
+        self.disk.inject(Fault::FailNth { op, nth, error: ErrorKind::Other });
+        self.broken += 1;
+    }
+
+    fn create(&mut self) {
+        self.ids += 1;
+        let id = Uuid::from_u128(self.ids);
+        let level = *self.chance.pick(&LEVELS);
+        let options = SessionOptions { id: Some(id), level: Some(level), ..SessionOptions::default() };
+        self.say(|| format!("   {id}: created at {level:?}"));
+        let slices = Slices::tagged(BTreeMap::from([("n".to_owned(), "1".to_owned())]));
+        let made = self.store.create_with(&types(), options.tag("n", "1"));
+        let memory = SessionMemory::begun(id, slices);
+        self.known
+            .insert(id, Known { memory, being: Being::Begun, level, forked: false, wrote: true, open: None });
+        match made {
+            Ok(session) => {
+                let promise = if level == Level::Every { Promise::Durable } else { Promise::Written };
+                self.is_there(id, session, promise);
+            }
+            Err(error) => self.failed(id, &error),
+        }
+    }
+
+    fn is_there(&mut self, id: Uuid, session: Session, promise: Promise) {
+        let known = self.known.get_mut(&id).expect("it was just made");
+        known.being = Being::Sure;
+        known.memory.told(session.position().expect("it has a record"), promise);
+        let _ = known.memory.learn(&session);
+        known.open = Some(session);
+    }
+
+    fn fork(&mut self) {
+        let parents: Vec<Uuid> = self.ids_where(|known| known.being == Being::Sure && known.memory.len() > 0);
+        if parents.is_empty() {
+            return;
+        }
+        let parent = *self.chance.pick(&parents);
+        self.ids += 1;
+        let id = Uuid::from_u128(self.ids);
+        let level = *self.chance.pick(&LEVELS);
+        let options = SessionOptions { id: Some(id), level: Some(level), ..SessionOptions::default() };
+        let shared = &self.known[&parent].memory;
+        let position = self.chance.below(shared.len());
+        let mut memory =
+            SessionMemory::begun(id, shared.after[position as usize].with_tag("fork", &id.to_string()));
+        memory.records = shared.records[..=position as usize].to_vec();
+        memory.after = shared.after[..=position as usize].to_vec();
+        self.say(|| format!("   {id}: forked from {parent} at {position}, {level:?}"));
+        let made = self.store.fork(parent, position, &types(), options.tag("fork", id.to_string()));
+        self.known
+            .insert(id, Known { memory, being: Being::Begun, level, forked: true, wrote: false, open: None });
+        match made {
+            Ok(session) => self.is_there(id, session, Promise::Durable),
+            Err(error) => self.failed(id, &error),
+        }
+    }
+
+    fn delete(&mut self, id: Uuid) {
+        self.say(|| format!("   {id}: deleted"));
+        match self.store.delete(id) {
+            Ok(()) => {
+                self.known.remove(&id);
+                self.gone.push(id);
+            }
+            Err(error) => {
+                self.known.get_mut(&id).expect("it is known").being = Being::Ending;
+                self.failed(id, &error);
+            }
+        }
+    }
+
+    /// Opens a session that no crash has touched since its records were last read.
+    fn open(&mut self, id: Uuid) {
+        let level = *self.chance.pick(&LEVELS);
+        self.say(|| format!("   {id}: opened at {level:?}"));
+        match self.store.open_session_at(id, &types(), level) {
+            Ok(session) => {
+                let known = self.known.get_mut(&id).expect("it is known");
+                known.level = level;
+                known.wrote = false;
+                match known.memory.check_after(&session, Lost::Process) {
+                    Ok(()) => known.open = Some(session),
+                    Err(error) => self.failed(id, &error),
+                }
+            }
+            Err(error) => self.failed(id, &error),
+        }
+    }
+
+    fn close(&mut self, id: Uuid) {
+        let known = self.known.get_mut(&id).expect("it is known");
+        let session = known.open.take().expect("it is open");
+        if self.chance.percent(30) {
+            self.say(|| format!("   {id}: dropped"));
+            drop(session);
+            return;
+        }
+        // A session that was only opened has nothing to sync when it closes.
+        let wrote = std::mem::take(&mut known.wrote);
+        let len = known.memory.len();
+        self.say(|| format!("   {id}: closed"));
+        match session.close() {
+            Ok(()) if wrote => self.known.get_mut(&id).expect("it is known").memory.told_durable(len),
+            Ok(()) => {}
+            Err(error) => self.failed(id, &error),
+        }
+    }
+
+    fn sync(&mut self, id: Uuid) {
+        self.say(|| format!("   {id}: synced"));
+        let known = self.known.get_mut(&id).expect("it is known");
+        match known.open.as_ref().expect("it is open").sync() {
+            Ok(()) => {
+                let len = known.memory.len();
+                known.memory.told_durable(len);
+            }
+            Err(error) => self.failed(id, &error),
+        }
+    }
+
+    fn change(&mut self, id: Uuid) {
+        let known = self.known.get_mut(&id).expect("it is known");
+        let change = Change::draw(&mut self.chance, &known.memory.after, LARGE_BYTES);
+        if self.aloud {
+            let mut text = format!("{change:?}");
+            text.truncate(90);
+            eprintln!("   {id}: {} {text}", known.memory.len());
+        }
+        let known = self.known.get_mut(&id).expect("it is known");
+        known.memory.pending = Some(known.memory.now().after(&change).into());
+        let session = known.open.as_ref().expect("it is open");
+        match change.perform(session) {
+            Ok(sequence) => {
+                known.wrote = true;
+                known.memory.told(sequence, SessionMemory::promise(known.level, &change));
+                // Where a fault struck behind the acknowledgement nothing can be read any more.
+                let read = known.memory.learn(session);
+                known.memory.told_durable(session.synced());
+                if let Err(error) = read {
+                    self.failed(id, &error);
+                }
+            }
+            Err(error) => self.failed(id, &error),
+        }
+    }
+
+    /// Opens everything after a crash and compares it with what was promised.
+    fn look_again(&mut self, lost: Lost) {
+        self.disk.take_trace();
+        self.store = match store_on(&self.disk, &self.clock) {
+            Ok(store) => store,
+            Err(error) => panic!("the store does not open: {error}"),
+        };
+        let listed = self.store.session_ids().expect("the disk is sound");
+        for id in &self.gone {
+            assert!(!listed.contains(id), "{id}: it was deleted, and is back");
+        }
+        for id in self.known.keys().copied().collect::<Vec<_>>() {
+            self.look_at(id, lost);
+        }
+    }
+
+    fn look_at(&mut self, id: Uuid, lost: Lost) {
+        let level = *self.chance.pick(&LEVELS);
+        self.disk.take_trace();
+        let sessions = self.store.path().join("sessions");
+        let opened = self.store.open_session_at(id, &types(), level);
+        let known = self.known.get_mut(&id).expect("it is known");
+        let required = known.memory.required(lost);
+        let session = match opened {
+            Ok(session) => session,
+            Err(error) => {
+                let may_be_gone = match known.being {
+                    Being::Sure => required == 0,
+                    Being::Begun => true,
+                    Being::Ending => required == 0 || matches!(error, Error::NoSuchSession { .. }),
+                };
+                let says_so = matches!(error, Error::NoSuchSession { .. })
+                    || matches!(error, Error::NotASession { .. }) && !known.forked;
+                assert!(may_be_gone && says_so, "{id}: {required} records were promised: {error}");
+                if self.aloud {
+                    eprintln!("   {id}: {error}");
+                }
+                self.known.remove(&id);
+                self.gone_or_never_there(id, &error);
+                return;
+            }
+        };
+        let changes: Vec<(Op, PathBuf)> = self.disk.take_trace();
+        let in_sessions = changes.iter().filter(|(op, path)| op.changes() && path.starts_with(&sessions));
+        assert_eq!(in_sessions.count(), 0, "{id}: opening writes nothing: {changes:?}");
+        if self.aloud {
+            eprintln!("   {id}: {:?} {:?}", session.position(), session.recovery());
+        }
+        let whole = known.memory.len() + 1;
+        let records = session.recovery().records;
+        if known.forked && known.being == Being::Begun {
+            assert_eq!(records, whole, "{id}: a fork is whole");
+        }
+        known.level = level;
+        known.wrote = false;
+        known.being = Being::Sure;
+        if let Err(error) = known.memory.check_after(&session, lost) {
+            panic!("{id}: {error}");
+        }
+        let audit = LogReader::open_on(Arc::new(self.disk.clone()), session.dir())
+            .unwrap_or_else(|error| panic!("{id}: the auditor says {error}"));
+        assert_eq!(audit.records_len(), known.memory.len(), "{id}: the auditor counts otherwise");
+        assert_eq!(audit.state(), session.state(), "{id}: the auditor folds otherwise");
+        audit.check_seals().unwrap_or_else(|error| panic!("{id}: {error}"));
+        if self.chance.percent(60) {
+            known.open = Some(session);
+        }
+    }
+
+    fn gone_or_never_there(&mut self, id: Uuid, error: &Error) {
+        if matches!(error, Error::NoSuchSession { .. }) && self.chance.percent(50) {
+            return;
+        }
+        // What is left of a session that never came to be is no session for anyone.
+        assert!(self.store.summary(id).is_err(), "{id}: {error}, and yet it has a summary");
+    }
+
+    /// All is closed, and then nothing is lost, however little had reached the disk by itself.
+    fn last_look(&mut self) {
+        for id in self.ids_where(|known| known.open.is_none()) {
+            self.open(id);
+        }
+        for id in self.ids_where(|known| known.open.is_some()) {
+            let known = self.known.get_mut(&id).expect("it is known");
+            let session = known.open.take().expect("it is open");
+            known.memory.pending = Some(known.memory.now());
+            let sequence = session.set_tag("last", "1").and_then(|sequence| {
+                session.clone().close()?;
+                Ok(sequence)
+            });
+            let slices = known.memory.now().with_tag("last", "1");
+            known.memory.pending = Some(slices.into());
+            known.memory.told(sequence.expect("nothing is broken"), Promise::Durable);
+        }
+        let lost = self.end(CrashKind::PowerLosingAll, Lost::Power);
+        self.look_again(lost);
+        let storage: Arc<dyn Storage> = Arc::new(self.disk.clone());
+        for known in self.known.values() {
+            let dir = self.store.session_dir(known.memory.id);
+            let walked = foldlog::audit::walk_on(&storage, &dir, &mut |_| Ok(()));
+            let walked = walked.unwrap_or_else(|error| panic!("{}: {error}", known.memory.id));
+            assert_eq!(walked.records, known.memory.len());
+        }
+    }
+}
