@@ -4,6 +4,7 @@
 //! files for reading only, takes no lock, and judges damage as opening does.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -229,6 +230,11 @@ impl LogReader {
         Ok(State::of(&self.history().fold_along(&self.path, position)?))
     }
 
+    /// As [`state_along`](LogReader::state_along), for many positions one after the other.
+    pub fn along(&self) -> AlongPath<'_> {
+        AlongPath { reader: self, projection: Projection::default(), live: Vec::new() }
+    }
+
     /// Folds the log from its first record on. `visit` gets each record and, if it asks, the slices after it.
     ///
     /// # Errors
@@ -336,6 +342,41 @@ impl LogReader {
     }
 }
 
+/// A fold along live paths that goes on where it stands, as long as the next path goes on where the last one
+/// ended; else it starts anew. The rollbacks of an agent mostly go back to ever later positions of one path.
+#[derive(Debug)]
+pub struct AlongPath<'a> {
+    reader: &'a LogReader,
+    projection: Projection,
+    /// What was live at the position that the projection stands at.
+    live: Vec<RangeInclusive<u64>>,
+}
+
+impl AlongPath<'_> {
+    /// STATE along the path that was live at `position`.
+    ///
+    /// # Errors
+    ///
+    /// As [`LogReader::state_along`].
+    pub fn state(&mut self, position: u64) -> Result<State> {
+        self.reader.check_position(position)?;
+        let live = self.reader.path.live_at(position);
+        let through = self.projection.next_sequence();
+        let shared = live.iter().filter(|range| *range.start() < through);
+        let shared = shared.map(|range| *range.start()..=(*range.end()).min(through.saturating_sub(1)));
+        if through > position + 1 || !shared.eq(self.live.iter().cloned()) {
+            self.projection = Projection::default();
+        }
+        // Of a fold that fails midway nothing is to be used again.
+        let mut projection = std::mem::take(&mut self.projection);
+        self.live.clear();
+        self.reader.history().fold_on(&mut projection, &live, position)?;
+        let state = State::of(&projection);
+        (self.projection, self.live) = (projection, live);
+        Ok(state)
+    }
+}
+
 fn seal_mismatch(segment: &Path, offset: u64, sequence: u64, seal: &Seal) -> Error {
     Error::Corrupt(Box::new(Corruption {
         session: None,
@@ -367,5 +408,46 @@ pub fn check_body(record: &Record<'_>) -> Result<(), foldlog_codec::Error> {
         Kind::SEAL => body::Seal::decode(record.body).map(drop),
         Kind::SYNCED => Ok(()),
         _ => foldlog_codec::msgpack::check(record.body),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::{Deserialize, Serialize};
+
+    use super::*;
+    use crate::{Event, SessionTypes, Store};
+
+    #[derive(Serialize, Deserialize)]
+    struct Said(u64);
+
+    impl Event for Said {
+        const NAME: &'static str = "said";
+    }
+
+    #[test]
+    fn a_fold_along_paths_that_goes_on_is_one_that_starts_anew() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(folder.path()).unwrap();
+        let session = store.create(&SessionTypes::builder().build().unwrap()).unwrap();
+        for number in 0..40_u64 {
+            session.dispatch(Said(number)).unwrap();
+            if number % 3 == 2 {
+                // Now a little back, now far, now onto a path that was abandoned before.
+                session.rollback_to(number * 7 % (session.position().unwrap() + 1)).unwrap();
+            }
+        }
+        let dir = session.dir().to_owned();
+        let last = session.position().unwrap();
+        session.close().unwrap();
+        let reader = LogReader::open(&dir).unwrap();
+        let mut along = reader.along();
+        let mixed = (0..=last).map(|position| position * 17 % (last + 1));
+        for position in (0..=last).chain((0..=last).rev()).chain(mixed).chain([last, last]) {
+            let anew = reader.state_along(position).unwrap();
+            assert_eq!(along.state(position).unwrap(), anew, "position {position}");
+        }
+        assert!(matches!(along.state(last + 1), Err(Error::NoSuchPosition { .. })));
+        assert_eq!(along.state(3).unwrap(), reader.state_along(3).unwrap());
     }
 }

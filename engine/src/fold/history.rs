@@ -1,6 +1,7 @@
 //! Folding a stretch of a log.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use foldlog_codec::body::Rollback;
@@ -54,10 +55,25 @@ impl History<'_> {
     /// Folds the records that were live when `position` was written, and no others. Rollbacks on that path
     /// have been taken into account by the path, so STATE passes them unchanged.
     pub(crate) fn fold_along(&self, path: &Path, position: u64) -> Result<Projection> {
-        let live = path.live_at(position);
         let mut projection = Projection::default();
-        self.places.read(self.storage, 0, position, &mut |record| {
-            let on_path = live.iter().any(|range| range.contains(&record.sequence));
+        self.fold_on(&mut projection, &path.live_at(position), position)?;
+        Ok(projection)
+    }
+
+    /// Goes on with such a fold, through `position`, whose live ranges are given in ascending order.
+    pub(crate) fn fold_on(
+        &self,
+        projection: &mut Projection,
+        live: &[RangeInclusive<u64>],
+        position: u64,
+    ) -> Result<()> {
+        let next = projection.next_sequence();
+        if next > position {
+            return Ok(());
+        }
+        self.places.read(self.storage, next, position, &mut |record| {
+            let at = live.partition_point(|range| *range.end() < record.sequence);
+            let on_path = live.get(at).is_some_and(|range| range.contains(&record.sequence));
             if !on_path || record.kind == Kind::ROLLBACK {
                 return projection.pass_over(&record);
             }
@@ -65,8 +81,7 @@ impl History<'_> {
                 &record,
                 &Folding { payloads: self.objects, types: None, at_hand: &|_, _| None, frozen: &|_| None },
             )
-        })?;
-        Ok(projection)
+        })
     }
 }
 
