@@ -73,6 +73,10 @@ pub fn slices(
         }
         let old = old.map(|slice| slice.items.as_slice()).unwrap_or_default();
         let new = new.map(|slice| slice.items.as_slice()).unwrap_or_default();
+        // Most slices did not change, and comparing them costs little.
+        if old == new {
+            continue;
+        }
         Collector { slice: Some(name), found: &mut found }.items(old, new)?;
     }
     Ok(found)

@@ -11,7 +11,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use foldlog::audit::LogReader;
+use foldlog::audit::{AlongPath, LogReader};
 use foldlog::{Parent, Policy, SliceState, State, Store, Value};
 use serde::Serialize;
 use uuid::Uuid;
@@ -127,7 +127,7 @@ pub fn replay(reader: &LogReader, thorough: bool, mut progress: Progress) -> Res
     let rollbacks: BTreeMap<u64, u64> = reader.rollbacks().collect();
     let chosen = if thorough { rollbacks.keys().copied().collect() } else { sample(&rollbacks) };
     // The state is asked for behind each chosen rollback and behind the record before it.
-    let mut checks = Checks { reader, rollbacks: &rollbacks, log: None, along: None };
+    let mut checks = Checks { rollbacks: &rollbacks, log: None, along: reader.along() };
     let (mut next, mut difference, mut failure) = (0, None, None);
     let end = reader.fold(|record, state| {
         let sequence = record.sequence;
@@ -176,25 +176,20 @@ fn sample(rollbacks: &BTreeMap<u64, u64>) -> BTreeSet<u64> {
 }
 
 struct Checks<'a> {
-    reader: &'a LogReader,
     rollbacks: &'a BTreeMap<u64, u64>,
     /// The LOG slices where they were last looked at.
     log: Option<BTreeMap<String, SliceState>>,
-    /// STATE along the path to the last target: rollbacks to one target often follow one another.
-    along: Option<(u64, State)>,
+    /// STATE along the path to each target, which most often goes on where the last one ended.
+    along: AlongPath<'a>,
 }
 
 impl Checks<'_> {
     fn at(&mut self, sequence: u64, state: State) -> Result<Option<Diverged>> {
         if let Some(to) = self.rollbacks.get(&sequence).copied() {
-            if self.along.as_ref().is_none_or(|(target, _)| *target != to) {
-                self.along = Some((to, self.reader.state_along(to)?));
-            }
-            if let Some((_, along)) = &self.along {
-                let found = diff::slices(along, &state, |policy| policy == Policy::State)?;
-                if let Some(difference) = first(sequence, found) {
-                    return Ok(Some(difference));
-                }
+            let along = self.along.state(to)?;
+            let found = diff::slices(&along, &state, |policy| policy == Policy::State)?;
+            if let Some(difference) = first(sequence, found) {
+                return Ok(Some(difference));
             }
         }
         self.log_grows(sequence, state)
