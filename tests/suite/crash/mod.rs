@@ -1,6 +1,8 @@
 //! Law 5: whatever a crash takes, opening gives what the levels promised, or says why not.
 
+mod cuts;
 mod simulator;
+mod stories;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

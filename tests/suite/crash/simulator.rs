@@ -261,7 +261,8 @@ impl World {
     }
 
     fn fork(&mut self) {
-        let parents: Vec<Uuid> = self.ids_where(|known| known.being == Being::Sure && known.memory.len() > 0);
+        let parents: Vec<Uuid> =
+            self.ids_where(|known| known.being == Being::Sure && !known.memory.is_empty());
         if parents.is_empty() {
             return;
         }

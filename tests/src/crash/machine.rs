@@ -1,0 +1,174 @@
+//! A machine with a disk in memory, on which processes open a store one after the other.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use foldlog::audit::{LogReader, walk_on};
+use foldlog::log::SegmentSizes;
+use foldlog::log::storage::{CrashKind, MemoryStorage, Storage};
+use foldlog::{BackgroundSync, FixedClock, Kind, Level, Result, Session, Store, StoreOptions};
+use uuid::Uuid;
+
+use crate::host::{Noted, StepAdded, types};
+
+/// The machine: its disk outlives every process.
+#[derive(Clone, Debug)]
+pub struct Machine {
+    /// The disk.
+    pub disk: MemoryStorage,
+    clock: Arc<FixedClock>,
+}
+
+/// A frame, and where it stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FrameAt {
+    /// The segment file.
+    pub segment: PathBuf,
+    /// Its first byte.
+    pub start: usize,
+    /// Behind its last byte.
+    pub end: usize,
+    /// The sequence number in it.
+    pub sequence: u64,
+    /// Every record below this was durable when it was written.
+    pub watermark: u64,
+    /// Its kind.
+    pub kind: Kind,
+}
+
+/// The first boot of a machine.
+pub const BOOT: Uuid = Uuid::from_u128(0xb007);
+/// Another boot.
+pub const OTHER_BOOT: Uuid = Uuid::from_u128(0xb008);
+
+impl Default for Machine {
+    fn default() -> Machine {
+        Machine::booted(BOOT)
+    }
+}
+
+impl Machine {
+    /// A machine with an empty disk, in this boot.
+    pub fn booted(boot: Uuid) -> Machine {
+        let clock = Arc::new(FixedClock::stepping(1_700_000_000_000_000, 10));
+        Machine { disk: MemoryStorage::with_boot_id(boot), clock }
+    }
+
+    /// The same files on a machine in this boot; all of them durable.
+    #[must_use]
+    pub fn copied(&self, boot: Uuid) -> Machine {
+        let machine = Machine::booted(boot);
+        for (path, bytes) in self.disk.dump() {
+            machine.disk.write_file(path, bytes).expect("the new disk is sound");
+        }
+        machine
+    }
+
+    /// The options with which every process opens the store.
+    pub fn options(&self, level: Level) -> StoreOptions {
+        StoreOptions {
+            storage: Arc::new(self.disk.process()),
+            clock: Arc::clone(&self.clock) as Arc<dyn foldlog::Clock>,
+            seed: Some(7),
+            level,
+            segments: SegmentSizes { first_bytes: 4096, max_bytes: 4096 },
+            object_bytes_min: 600,
+            background: BackgroundSync::Inline,
+        }
+    }
+
+    /// The store as a new process opens it.
+    ///
+    /// # Panics
+    ///
+    /// Where it does not open.
+    pub fn process(&self, level: Level) -> Store {
+        Store::open_with("/home/store", self.options(level)).expect("the store opens")
+    }
+
+    /// A session of the store, opened by a new process.
+    ///
+    /// # Errors
+    ///
+    /// What opening says.
+    pub fn open(&self, id: Uuid, level: Level) -> Result<Session> {
+        self.process(level).open_session(id, &types())
+    }
+
+    /// The process goes, or the power.
+    pub fn crash(&self, kind: CrashKind) {
+        self.disk.crash(kind);
+    }
+
+    /// The folder of a session.
+    pub fn dir(&self, id: Uuid) -> PathBuf {
+        Path::new("/home/store/sessions").join(id.to_string())
+    }
+
+    /// The segment files of a session, oldest first.
+    pub fn segments(&self, id: Uuid) -> Vec<PathBuf> {
+        let dir = self.dir(id);
+        let files = self.disk.files().into_iter();
+        files
+            .filter(|path| path.parent() == Some(&dir) && path.extension().is_some_and(|e| e == "seg"))
+            .collect()
+    }
+
+    /// An auditor's view of a session.
+    ///
+    /// # Errors
+    ///
+    /// What opening says.
+    pub fn audit(&self, id: Uuid) -> Result<LogReader> {
+        LogReader::open_on(Arc::new(self.disk.clone()), self.dir(id))
+    }
+
+    /// The frames of a session's chain, in order.
+    ///
+    /// # Errors
+    ///
+    /// What walking says.
+    pub fn frames(&self, id: Uuid) -> Result<Vec<FrameAt>> {
+        let storage: Arc<dyn Storage> = Arc::new(self.disk.clone());
+        let mut frames = Vec::new();
+        walk_on(&storage, &self.dir(id), &mut |frame| {
+            let start = usize::try_from(frame.offset).expect("small");
+            frames.push(FrameAt {
+                segment: frame.segment.to_owned(),
+                start,
+                end: start + usize::try_from(frame.bytes).expect("small"),
+                sequence: frame.record.sequence,
+                watermark: frame.watermark,
+                kind: frame.record.kind,
+            });
+            Ok(())
+        })?;
+        Ok(frames)
+    }
+}
+
+/// A step that takes some room in a segment.
+pub fn step(n: u64) -> StepAdded {
+    StepAdded { title: format!("step {n} {}", "x".repeat(300)), part: (n % 3) as u8 }
+}
+
+/// A note that is too large for a record, and so becomes an object.
+pub fn large_note(n: u64) -> Noted {
+    Noted { text: format!("note {n} {}", "y".repeat(1000)) }
+}
+
+/// How many records a session has.
+pub fn count(session: &Session) -> u64 {
+    session.position().map_or(0, |last| last + 1)
+}
+
+/// Dispatches so many steps.
+///
+/// # Panics
+///
+/// Where one is refused.
+pub fn write_steps(session: &Session, steps: u64) {
+    for n in 0..steps {
+        session.dispatch(step(n)).expect("the step is taken");
+    }
+}

@@ -1,0 +1,390 @@
+//! Crashes one at a time: each story is of something that was lost once, or would be lost most easily.
+
+use std::collections::BTreeMap;
+use std::io::ErrorKind;
+use std::path::PathBuf;
+
+use foldlog::log::SegmentSizes;
+use foldlog::log::storage::{CrashKind, Fault, Op};
+use foldlog::{BackgroundSync, Error, Level, SessionOptions, Store, StoreOptions};
+use foldlog_tests::crash::{Machine, Slices, count, large_note, step, write_steps};
+use foldlog_tests::host::{Notes, Plan, types};
+use uuid::Uuid;
+
+fn fails(op: Op, nth: u64) -> Fault {
+    Fault::FailNth { op, nth, error: ErrorKind::Other }
+}
+
+/// A session that was closed with some records, all durable.
+fn closed_session(machine: &Machine, steps: u64) -> Uuid {
+    let session = machine.process(Level::Every).create(&types()).unwrap();
+    write_steps(&session, steps);
+    let id = session.id();
+    session.close().unwrap();
+    id
+}
+
+/// The name of the store's own folder was never synced, so a power cut soon after its making took everything.
+#[test]
+fn a_new_store_is_as_durable_as_its_first_record() {
+    let machine = Machine::default();
+    let session = machine.process(Level::Every).create(&types()).unwrap();
+    machine.crash(CrashKind::PowerLosingAll);
+    assert_eq!(count(&machine.open(session.id(), Level::Every).unwrap()), 1);
+}
+
+/// Recovery made the names of segments durable, and not that of the session's folder.
+#[test]
+fn a_session_begun_by_a_killed_process_is_kept_once_the_next_one_is_told_so() {
+    let machine = Machine::default();
+    let id = machine.process(Level::Process).create(&types()).unwrap().id();
+    machine.crash(CrashKind::Process);
+    machine.open(id, Level::Every).unwrap().dispatch(step(1)).unwrap();
+    machine.crash(CrashKind::PowerLosingAll);
+    assert_eq!(machine.open(id, Level::Every).unwrap().view::<Plan>().unwrap().len(), 1);
+}
+
+/// The sync found nothing of its own to sync, and promised what only the dead process's files held.
+#[test]
+fn a_sync_after_a_kill_covers_what_the_killed_process_wrote() {
+    let machine = Machine::default();
+    let id = closed_session(&machine, 1);
+    let session = machine.open(id, Level::Process).unwrap();
+    session.dispatch(step(1)).unwrap();
+    machine.crash(CrashKind::Process);
+    let session = machine.open(id, Level::Process).unwrap();
+    let all = count(&session);
+    assert!(session.synced() < all && session.recovery().unattested > 0);
+    session.sync().unwrap();
+    assert_eq!(session.synced(), all);
+    machine.crash(CrashKind::PowerLosingAll);
+    assert_eq!(count(&machine.open(id, Level::Process).unwrap()), all);
+}
+
+/// One that may not write cannot make the tail durable, and says so instead of promising it.
+#[test]
+fn a_handle_for_reading_does_not_promise_what_it_cannot_sync() {
+    let machine = Machine::default();
+    let session = machine.process(Level::Process).create(&types()).unwrap();
+    let id = session.id();
+    machine.crash(CrashKind::Process);
+    let reader = machine.process(Level::Process).open_read_only(id, &types()).unwrap();
+    assert!(matches!(reader.sync(), Err(Error::ReadOnly { .. })));
+    assert_eq!(reader.synced(), 0);
+}
+
+/// Killed inside a turn, the log passed for closed, since its last frame was a `Synced` frame; but that stood
+/// in the old segment, unsynced, and whoever went on in the new one never synced it.
+#[test]
+fn whichever_call_is_a_processes_last_the_next_one_goes_on_durably() {
+    let mut deaths = 0;
+    for nth in 1.. {
+        let machine = Machine::default();
+        let id = closed_session(&machine, 2);
+        let session = machine.open(id, Level::Process).unwrap();
+        machine.disk.inject(Fault::Die { nth, bytes: 40 });
+        let mut acknowledged = count(&session);
+        for n in 0..24 {
+            let done = if n % 8 == 3 { session.dispatch(large_note(n)) } else { session.dispatch(step(n)) };
+            let done = if n % 5 == 4 { done.and_then(|at| session.sync().map(|()| at)) } else { done };
+            match done {
+                Ok(at) => acknowledged = at + 1,
+                Err(_) => break,
+            }
+        }
+        let survived = session.sync().is_ok();
+        machine.crash(CrashKind::Process);
+        machine.disk.clear_faults();
+        let session = machine.open(id, Level::Every).unwrap();
+        assert!(count(&session) >= acknowledged, "call {nth}");
+        session.set_tag("after", "the kill").unwrap();
+        let (all, slices) = (count(&session), Slices::of(&session).unwrap());
+        machine.crash(CrashKind::PowerLosingAll);
+        let session = machine.open(id, Level::Every).unwrap();
+        assert_eq!(count(&session), all, "call {nth}");
+        assert_eq!(Slices::of(&session).unwrap(), slices, "call {nth}");
+        if survived {
+            break;
+        }
+        deaths += 1;
+    }
+    assert!(deaths > 40, "{deaths}");
+}
+
+/// In the first turn of a session whose names were not yet durable, the second segment could be kept and the
+/// first lost, and then the session was called damaged.
+#[test]
+fn a_session_of_which_nothing_was_promised_is_never_called_damaged() {
+    let mut gone = 0;
+    for nth in 1..40 {
+        for seed in 0..20 {
+            let machine = Machine::default();
+            let store = machine.process(Level::Process);
+            machine.disk.inject(Fault::Die { nth, bytes: 0 });
+            let session = store.create(&types());
+            if let Ok(session) = &session {
+                let _ = (0..20).try_for_each(|n| session.dispatch(step(n)).map(drop));
+            }
+            machine.disk.write_back(seed);
+            machine.crash(CrashKind::Power { seed });
+            let Ok(ids) = machine.process(Level::Process).session_ids() else { continue };
+            for id in ids {
+                match machine.open(id, Level::Process) {
+                    Ok(session) => drop(session.set_tag("after", "the cut").unwrap()),
+                    Err(Error::NotASession { .. }) => gone += 1,
+                    Err(error) => panic!("call {nth}, seed {seed}: {error}"),
+                }
+            }
+        }
+    }
+    assert!(gone > 0);
+}
+
+/// Recovery itself may be cut short, at any call, by either kind of crash. What was there before stays, byte
+/// for byte, and the next recovery ends the same way.
+#[test]
+fn a_recovery_cut_short_at_any_call_costs_nothing() {
+    let torn = Machine::default();
+    let id = closed_session(&torn, 3);
+    let session = torn.open(id, Level::Process).unwrap();
+    write_steps(&session, 12);
+    session.dispatch(large_note(1)).unwrap();
+    torn.crash(CrashKind::Process);
+    let before: BTreeMap<PathBuf, Vec<u8>> = torn.disk.dump();
+    let whole = torn.audit(id).unwrap();
+    let (all, state) = (whole.records_len(), whole.state());
+    assert!(whole.report().unattested > 5);
+
+    let kinds = [
+        CrashKind::Process,
+        CrashKind::PowerLosingAll,
+        CrashKind::Power { seed: 3 },
+        CrashKind::Power { seed: 4 },
+        CrashKind::Power { seed: 5 },
+    ];
+    let mut deaths = 0;
+    for (nth, kind) in (1..60).flat_map(|nth| kinds.map(|kind| (nth, kind))) {
+        // The files are durable here, as after a power cut that took nothing.
+        let machine = torn.copied(foldlog_tests::crash::BOOT);
+        let session = machine.open(id, Level::Every).unwrap();
+        machine.disk.inject(Fault::Die { nth, bytes: 100 });
+        let told = session.set_tag("after", "the kill").is_ok();
+        machine.crash(kind);
+        machine.disk.clear_faults();
+        deaths += u64::from(!told);
+        let session = machine.open(id, Level::Every).unwrap();
+        let left = count(&session);
+        assert!(left == all + 1 || left == all && !told, "call {nth}, {kind:?}: {left} of {all}");
+        assert_eq!(session.state_at(all - 1).unwrap().slices, state.slices, "call {nth}, {kind:?}");
+        for (path, bytes) in before.iter().filter(|(path, _)| path.extension().is_some_and(|e| e == "seg")) {
+            assert_eq!(machine.disk.read_file(path).as_ref(), Some(bytes), "call {nth}, {kind:?}");
+        }
+        session.set_tag("at", "last").unwrap();
+        machine.crash(CrashKind::PowerLosingAll);
+        assert_eq!(count(&machine.open(id, Level::Every).unwrap()), left + 1, "call {nth}, {kind:?}");
+    }
+    assert!(deaths > 40, "{deaths}");
+}
+
+/// A recovery that a crash left half-built made every opening after it a recovery, each with a new segment.
+#[test]
+fn what_a_crash_left_half_built_is_reported_and_does_not_matter() {
+    let machine = Machine::default();
+    let id = closed_session(&machine, 1);
+    let leftover = machine.dir(id).join("0000000009.seg.new");
+    machine.disk.write_file(&leftover, b"half").unwrap();
+    let session = machine.open(id, Level::Every).unwrap();
+    assert_eq!(session.recovery().leftovers, std::slice::from_ref(&leftover));
+    assert!(session.recovery().closed);
+    session.dispatch(step(1)).unwrap();
+    assert_eq!(machine.segments(id).len(), 1, "it went on in its segment");
+    assert_eq!(machine.disk.read_file(&leftover).unwrap(), b"half");
+}
+
+/// After a failed sync the system takes the object's pages for clean. The next process synced the object
+/// "again", which wrote nothing, and acknowledged a record whose object the disk had never got.
+#[test]
+fn an_object_whose_sync_failed_is_really_written_by_the_next_process() {
+    let machine = Machine::default();
+    let id = closed_session(&machine, 1);
+    let session = machine.open(id, Level::Every).unwrap();
+    machine.disk.inject(fails(Op::SyncData, 1));
+    assert!(matches!(session.dispatch(large_note(1)), Err(Error::Unknown { .. })));
+    drop(session);
+    let session = machine.open(id, Level::Every).unwrap();
+    session.dispatch(large_note(1)).unwrap();
+    let slices = Slices::of(&session).unwrap();
+    machine.crash(CrashKind::PowerLosingAll);
+    assert_eq!(Slices::of(&machine.open(id, Level::Every).unwrap()).unwrap(), slices);
+}
+
+/// The log's own pages after a failed sync look as clean; that is why recovery rewrites what is unattested.
+#[test]
+fn records_whose_sync_failed_are_really_written_by_the_next_process() {
+    let machine = Machine::default();
+    let id = closed_session(&machine, 1);
+    let session = machine.open(id, Level::Every).unwrap();
+    machine.disk.inject(fails(Op::SyncData, 1));
+    let at = match session.dispatch(step(1)) {
+        Err(Error::Unknown { sequence, .. }) => sequence,
+        other => panic!("{other:?}"),
+    };
+    drop(session);
+    let session = machine.open(id, Level::Every).unwrap();
+    assert_eq!(session.position(), Some(at));
+    session.sync().unwrap();
+    machine.crash(CrashKind::PowerLosingAll);
+    assert_eq!(machine.open(id, Level::Every).unwrap().position(), Some(at));
+}
+
+/// A fork linked segments and objects of a parent whose sync had failed; to sync them once more wrote nothing.
+#[test]
+fn a_fork_of_a_parent_whose_sync_failed_is_whole_after_a_power_cut() {
+    // The object is synced first, then the segment.
+    for nth in [1, 2] {
+        let machine = Machine::default();
+        let id = closed_session(&machine, 1);
+        let session = machine.open(id, Level::Process).unwrap();
+        write_steps(&session, 5);
+        let at = session.dispatch(large_note(1)).unwrap();
+        machine.disk.inject(fails(Op::SyncData, nth));
+        assert!(session.sync().is_err());
+        drop(session);
+        let store = machine.process(Level::Every);
+        let fork = store.fork(id, at, &types(), SessionOptions::default()).unwrap();
+        let slices = Slices::of(&fork).unwrap();
+        machine.crash(CrashKind::PowerLosingAll);
+        let fork = machine.open(fork.id(), Level::Every).unwrap();
+        assert_eq!(Slices::of(&fork).unwrap(), slices, "sync {nth}");
+        assert_eq!(fork.log::<Notes>().unwrap().len(), 1);
+    }
+}
+
+/// The parent's own writer syncs what a fork shares, and where it cannot, there is no fork.
+#[test]
+fn a_fork_of_a_session_that_is_open_waits_for_its_writer() {
+    let machine = Machine::default();
+    let store = machine.process(Level::Process);
+    let parent = store.create(&types()).unwrap();
+    let at = parent.dispatch(step(1)).unwrap();
+    store.fork(parent.id(), at, &types(), SessionOptions::default()).unwrap();
+    assert_eq!(parent.synced(), at + 1);
+    let at = parent.dispatch(step(2)).unwrap();
+    machine.disk.inject(fails(Op::SyncData, 1));
+    let refused = store.fork(parent.id(), at, &types(), SessionOptions::default());
+    assert!(matches!(refused, Err(Error::Unknown { .. })), "{refused:?}");
+}
+
+/// A fork said in its log that it was durable before its folder had its name. Killed in between it passed for
+/// closed, and whoever went on with it never saw to the name.
+#[test]
+fn a_fork_cut_short_at_any_call_is_not_there_or_whole_and_can_be_gone_on_with() {
+    let (mut absent, mut whole) = (0, 0);
+    let kinds = [CrashKind::Process, CrashKind::PowerLosingAll, CrashKind::Power { seed: 1 }];
+    for (nth, kind) in (1..40).flat_map(|nth| kinds.map(|kind| (nth, kind))) {
+        let machine = Machine::default();
+        let id = closed_session(&machine, 20);
+        let session = machine.open(id, Level::Every).unwrap();
+        let at = session.dispatch(large_note(1)).unwrap();
+        let slices = Slices::of(&session).unwrap();
+        session.close().unwrap();
+        let store = machine.process(Level::Every);
+        let fork = Uuid::from_u128(99);
+        machine.disk.inject(Fault::Die { nth, bytes: 30 });
+        let options = SessionOptions { id: Some(fork), ..SessionOptions::default() };
+        let told = store.fork(id, at, &types(), options).is_ok();
+        machine.crash(kind);
+        machine.disk.clear_faults();
+        match machine.open(fork, Level::Every) {
+            Ok(session) => {
+                whole += 1;
+                assert_eq!(count(&session), at + 2, "call {nth}, {kind:?}");
+                assert_eq!(Slices::of(&session).unwrap(), slices, "call {nth}, {kind:?}");
+                session.set_tag("mine", "1").unwrap();
+                machine.crash(CrashKind::PowerLosingAll);
+                let session = machine.open(fork, Level::Every).unwrap();
+                assert_eq!(count(&session), at + 3, "call {nth}, {kind:?}");
+            }
+            Err(Error::NoSuchSession { .. }) => {
+                absent += 1;
+                assert!(!told, "call {nth}, {kind:?}: it was reported as made");
+            }
+            Err(error) => panic!("call {nth}, {kind:?}: {error}"),
+        }
+        let parent = machine.open(id, Level::Every).unwrap();
+        assert_eq!(Slices::of(&parent).unwrap(), slices, "call {nth}, {kind:?}: the parent");
+        // What a crash left of a fork is in nobody's way.
+        machine.process(Level::Every).fork(id, 1, &types(), SessionOptions::default()).unwrap();
+    }
+    assert!(absent > 20 && whole > 20, "{absent} absent, {whole} whole");
+}
+
+/// A deleted session is there as it was or not at all, whichever call is the last.
+#[test]
+fn a_deletion_cut_short_at_any_call_leaves_all_or_nothing() {
+    for nth in 1..12 {
+        let machine = Machine::default();
+        let id = closed_session(&machine, 20);
+        let records = machine.audit(id).unwrap().records_len();
+        let store = machine.process(Level::Every);
+        machine.disk.inject(Fault::Die { nth, bytes: 0 });
+        let told = store.delete(id).is_ok();
+        machine.crash(CrashKind::Power { seed: nth });
+        machine.disk.clear_faults();
+        match machine.open(id, Level::Every) {
+            Ok(session) => assert!(!told && count(&session) == records, "call {nth}"),
+            Err(error) => assert!(matches!(error, Error::NoSuchSession { .. }), "call {nth}: {error}"),
+        }
+    }
+}
+
+/// Opening a session for reading took the writer's place with the background thread, and closing the reader
+/// forgot them both: nobody synced any more what the writer wrote.
+#[test]
+fn a_reader_that_comes_and_goes_leaves_the_writer_its_background_syncs() {
+    let machine = Machine::default();
+    let options = StoreOptions {
+        background: BackgroundSync::Thread,
+        object_bytes_min: u64::MAX,
+        segments: SegmentSizes::default(),
+        ..machine.options(Level::Process)
+    };
+    let store = Store::open_with("/home/store", options).unwrap();
+    let session = store.create(&types()).unwrap();
+    drop(store.open_untyped(session.id()).unwrap());
+    let text = "z".repeat(1 << 20);
+    let mut last = 0;
+    for _ in 0..5 {
+        last = session.dispatch(foldlog_tests::host::Noted { text: text.clone() }).unwrap();
+    }
+    // Over 4 MiB are synced at once by the thread; all that is waited for here is that it gets to run.
+    let begun = std::time::Instant::now();
+    while session.synced() < last {
+        assert!(begun.elapsed().as_secs() < 60, "nobody syncs what the writer wrote");
+        std::thread::yield_now();
+    }
+}
+
+/// Sizes that contradict each other made the writer panic.
+#[test]
+fn no_segment_sizes_make_the_writer_panic() {
+    for (first_bytes, max_bytes) in
+        [(8192, 4096), (0, 0), (1, u64::MAX), (u64::MAX, 4096), (u64::MAX, u64::MAX)]
+    {
+        let machine = Machine::default();
+        let segments = SegmentSizes { first_bytes, max_bytes };
+        let options = StoreOptions { segments, ..machine.options(Level::Every) };
+        let store = Store::open_with("/home/store", options).unwrap();
+        match store.create(&types()) {
+            Ok(session) => {
+                write_steps(&session, 20);
+                let slices = Slices::of(&session).unwrap();
+                let id = session.id();
+                session.close().unwrap();
+                let session = machine.open(id, Level::Every).unwrap();
+                assert_eq!(Slices::of(&session).unwrap(), slices);
+            }
+            Err(error) => assert!(first_bytes == u64::MAX && matches!(error, Error::Io { .. }), "{error}"),
+        }
+    }
+}
