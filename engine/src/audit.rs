@@ -268,7 +268,7 @@ impl LogReader {
         let mut checked = 0;
         for (segment, next) in self.places.segments.iter().zip(self.places.segments.iter().skip(1)) {
             let Some(end) = segment.end else { continue };
-            let Some(seal) = self.places.seal(&self.storage, segment, end)? else { continue };
+            let Some((seal, _)) = segment.seal(self.storage.as_ref())? else { continue };
             let mut digest = SegmentDigest::new();
             if let Some(last) = next.header.first_sequence.checked_sub(1) {
                 self.records(segment.header.first_sequence, last, |record| {

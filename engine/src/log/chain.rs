@@ -16,12 +16,14 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use foldlog_codec::Error as CodecError;
+use foldlog_codec::body::Seal;
 use foldlog_codec::frame::Context;
 use foldlog_codec::segment::{HEADER_LEN, SegmentHeader};
+use foldlog_codec::{Error as CodecError, Kind};
 
 use super::layout;
 use super::storage::{Access, EntryKind, Storage, StorageFile};
+use super::window::Window;
 use crate::error::{Corruption, Error, Result};
 
 /// A segment with a sound header.
@@ -41,6 +43,17 @@ impl Segment {
     /// The checksum that the segment's first frame names as its predecessor's.
     pub(crate) fn first_predecessor_crc(&self) -> u32 {
         self.header.previous.map_or(0, |previous| previous.crc)
+    }
+
+    /// The seal behind the segment's end and its length in bytes, where there is a sound one. It belongs to no
+    /// chain, so a walk along the chain does not come across it.
+    pub(crate) fn seal(&self, storage: &dyn Storage) -> Result<Option<(Seal, u64)>> {
+        let Some(end) = self.end else { return Ok(None) };
+        let io = |error| Error::io("read", &self.path, error);
+        let mut window = Window::new(self.open(storage)?, None).map_err(io)?;
+        let Ok(frame) = window.frame(self.context(), end).map_err(io)? else { return Ok(None) };
+        let seal = (frame.header.kind == Kind::SEAL).then(|| Seal::decode(frame.body).ok()).flatten();
+        Ok(seal.map(|seal| (seal, frame.len() as u64)))
     }
 
     pub(crate) fn open(&self, storage: &dyn Storage) -> Result<Arc<dyn StorageFile>> {

@@ -3,10 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use foldlog_codec::body::Seal;
+use foldlog_codec::Record;
 use foldlog_codec::frame::Frame;
 use foldlog_codec::segment::HEADER_LEN;
-use foldlog_codec::{Kind, Record};
 
 use super::chain::Segment;
 use super::scan::Location;
@@ -52,20 +51,6 @@ impl Places {
             Ok(())
         })?;
         located.ok_or(Error::NoSuchPosition { position: sequence, last: self.next_sequence.checked_sub(1) })
-    }
-
-    /// The seal behind the end of a finished segment, where there is a sound one.
-    pub(crate) fn seal(
-        &self,
-        storage: &Arc<dyn Storage>,
-        segment: &Segment,
-        end: u64,
-    ) -> Result<Option<Seal>> {
-        let io = |error| Error::io("read", &segment.path, error);
-        let mut window = Window::new(segment.open(storage.as_ref())?, None).map_err(io)?;
-        let Ok(frame) = window.frame(segment.context(), end).map_err(io)? else { return Ok(None) };
-        let seal = (frame.header.kind == Kind::SEAL).then(|| Seal::decode(frame.body).ok());
-        Ok(seal.flatten())
     }
 
     fn walk(

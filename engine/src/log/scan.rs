@@ -112,7 +112,13 @@ pub(crate) fn scan(
     visit: &mut dyn FnMut(FrameAt<'_>) -> Result<()>,
 ) -> Result<Scan> {
     let chain = chain::discover(storage, dir)?;
-    let mut walk = Walk::new(storage, dir, chain)?;
+    let mut walk = Walk::new(storage, dir, chain);
+    if walk.chain.segments.is_empty() {
+        // Where what stands behind the lost headers was known to be durable, this was a session.
+        walk.judge_lost_headers()?;
+        let reason = "no segment in it has a sound header".to_owned();
+        return Err(Error::NotASession { path: dir.to_owned(), reason });
+    }
     let mut index = 0;
     while index < walk.chain.segments.len() {
         if walk.segment(index, visit)?.is_break() {
@@ -160,12 +166,8 @@ struct Evidence {
 }
 
 impl<'a> Walk<'a> {
-    fn new(storage: &'a dyn Storage, dir: &'a Path, chain: Chain) -> Result<Walk<'a>> {
-        if chain.segments.is_empty() {
-            let reason = "no segment in it has a sound header".to_owned();
-            return Err(Error::NotASession { path: dir.to_owned(), reason });
-        }
-        Ok(Walk {
+    fn new(storage: &'a dyn Storage, dir: &'a Path, chain: Chain) -> Walk<'a> {
+        Walk {
             storage,
             dir,
             chain,
@@ -183,7 +185,7 @@ impl<'a> Walk<'a> {
             last_kind: None,
             last_seal: None,
             used_bytes: 0,
-        })
+        }
     }
 
     /// Walks one segment; breaks where the log ends in it although more segments follow.
@@ -237,7 +239,8 @@ impl<'a> Walk<'a> {
             ends_here = true;
             break;
         }
-        self.used_bytes += offset;
+        let seal = if ends_here { None } else { segment.seal(self.storage)? };
+        self.used_bytes += offset + seal.map_or(0, |(_, len)| len);
         self.lineage(&segment, index)?;
         Ok(if ends_here { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
     }

@@ -590,7 +590,19 @@ impl Log {
         let plan = self.sync_plan();
         plan.run(self.storage.as_ref())?;
         self.storage.rename(&building, &path).map_err(|error| Error::io("rename", &path, error))?;
-        self.storage.sync_dir(&self.dir).map_err(|error| Error::io("sync", &self.dir, error))
+        self.storage.sync_dir(&self.dir).map_err(|error| Error::io("sync", &self.dir, error))?;
+        self.used_bytes = self.count_used()?;
+        Ok(())
+    }
+
+    /// The bytes of the chain, counted anew: what was rewritten counts once.
+    fn count_used(&self) -> Result<u64> {
+        let mut used = self.active.as_ref().map_or(0, |active| active.offset);
+        for segment in &self.places.segments {
+            let seal = segment.seal(self.storage.as_ref())?;
+            used += segment.end.unwrap_or(0) + seal.map_or(0, |(_, len)| len);
+        }
+        Ok(used)
     }
 
     /// Where the chain is to be cut so that record `attested - 1` is its last.

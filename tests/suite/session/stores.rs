@@ -233,3 +233,47 @@ fn a_kill_loses_nothing() {
     let empty = SessionTypes::default();
     assert!(matches!(home.store.open_session(Uuid::nil(), &empty), Err(Error::NoSuchSession { .. })));
 }
+
+/// The writer counted the seals of finished segments, a listing did not; and what a recovery wrote once more
+/// counted twice until the session was opened again.
+#[test]
+fn a_session_and_a_listing_count_the_same_bytes_also_after_turns_and_a_recovery() {
+    let home = home_with(|options| {
+        options.segments = SegmentSizes { first_bytes: 4096, max_bytes: 8192 };
+        options.level = foldlog::Level::Process;
+    });
+    let counted = |session: &foldlog::Session| home.store.summary(session.id()).unwrap().log_bytes;
+    let session = home.session();
+    for number in 0..100 {
+        session.dispatch(step(&format!("{number} {}", "x".repeat(200)))).unwrap();
+    }
+    assert_eq!(counted(&session), session.log_bytes());
+    let fork = home.store.fork(session.id(), 40, &types(), SessionOptions::default()).unwrap();
+    assert_eq!(counted(&fork), fork.log_bytes());
+    let id = session.id();
+    home.disk.crash(CrashKind::Process);
+    drop(session);
+    let session = home.store.open_session(id, &types()).unwrap();
+    assert_eq!(counted(&session), session.log_bytes());
+    session.dispatch(step("on")).unwrap();
+    assert_eq!(counted(&session), session.log_bytes());
+}
+
+/// The header of a session's only segment was damaged, and the session was taken for a folder in which there
+/// had never been one.
+#[test]
+fn a_session_that_lost_its_only_header_is_damaged_and_not_nothing() {
+    let home = home();
+    let session = home.session();
+    session.dispatch(step("read")).unwrap();
+    let (id, segment) = (session.id(), session.dir().join("0000000000.seg"));
+    session.close().unwrap();
+    home.disk.mutate_file(&segment, |bytes| bytes[20] ^= 1).unwrap();
+    match home.store.open_session(id, &types()) {
+        Err(Error::Corrupt(corruption)) => {
+            assert_eq!((corruption.segment, corruption.offset), (segment, 0));
+            assert!(corruption.reason.contains("header"), "{}", corruption.reason);
+        }
+        other => panic!("{other:?}"),
+    }
+}
