@@ -66,6 +66,18 @@ pub enum Step {
     Fork(Index),
 }
 
+/// A step without what it is about.
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Act,
+    Snapshot,
+    RollBack,
+    RollBackToSnapshot,
+    Reopen,
+    Kill,
+    Fork,
+}
+
 /// What happens to a session, step by step.
 #[derive(Clone, Debug)]
 pub struct History {
@@ -83,14 +95,30 @@ pub fn histories_of(
     actions: impl Strategy<Value = Action>,
     steps: RangeInclusive<usize>,
 ) -> impl Strategy<Value = History> {
-    let step = prop_oneof![
-        8 => actions.prop_map(Step::Act),
-        1 => Just(Step::Snapshot),
-        2 => any::<Index>().prop_map(Step::RollBack),
-        1 => any::<Index>().prop_map(Step::RollBackToSnapshot),
-        1 => Just(Step::Reopen),
-        1 => Just(Step::Kill),
-        1 => any::<Index>().prop_map(Step::Fork),
+    // Steps are left out from the first to the last, and then each is made simpler. What could not be left out
+    // at first may be once what stood behind it is gone, so that each is tried once more by `kept`. Its kind
+    // does not shrink: nobody would try to leave out what it turned into.
+    let kept = prop::bool::weighted(0.999);
+    let kind = prop_oneof![
+        8 => Just(Kind::Act),
+        1 => Just(Kind::Snapshot),
+        2 => Just(Kind::RollBack),
+        1 => Just(Kind::RollBackToSnapshot),
+        1 => Just(Kind::Reopen),
+        1 => Just(Kind::Kill),
+        1 => Just(Kind::Fork),
     ];
-    prop::collection::vec(step, steps).prop_map(|steps| History { steps })
+    let step = (kept, kind.no_shrink(), actions, any::<Index>()).prop_map(|(kept, kind, action, at)| {
+        kept.then(|| match kind {
+            Kind::Act => Step::Act(action),
+            Kind::Snapshot => Step::Snapshot,
+            Kind::RollBack => Step::RollBack(at),
+            Kind::RollBackToSnapshot => Step::RollBackToSnapshot(at),
+            Kind::Reopen => Step::Reopen,
+            Kind::Kill => Step::Kill,
+            Kind::Fork => Step::Fork(at),
+        })
+    });
+    prop::collection::vec(step, steps)
+        .prop_map(|steps| History { steps: steps.into_iter().flatten().collect() })
 }

@@ -17,6 +17,15 @@ const EACH: u64 = 50;
 fn no_record_is_lost_and_each_is_durable_when_its_call_returns() {
     let home = home_with(|options| options.level = Level::Every);
     let session = home.session();
+    let (told, early) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let (counts, counts_early, looks) = (Arc::clone(&told), Arc::clone(&early), session.clone());
+    session.subscribe(move |notice| {
+        // Whichever thread tells: told in order, each once, and not before it is durable.
+        let expected = counts.fetch_add(1, Ordering::Relaxed) + 1;
+        if notice.sequence() != expected || looks.synced() <= notice.sequence() {
+            counts_early.fetch_add(1, Ordering::Relaxed);
+        }
+    });
     home.disk.take_trace();
     std::thread::scope(|scope| {
         for of in 0..THREADS {
@@ -37,6 +46,8 @@ fn no_record_is_lost_and_each_is_durable_when_its_call_returns() {
     let syncs = home.disk.take_trace().into_iter().filter(|(op, _)| *op == Op::SyncData).count() as u64;
     let records = u64::from(THREADS) * EACH;
     assert!(syncs <= records + 32, "at most one sync a record ({syncs})");
+    assert_eq!(told.load(Ordering::Relaxed), records + 1, "the declaration and each record");
+    assert_eq!(early.load(Ordering::Relaxed), 0);
     let again = home.reopened(session, &types());
     let plan = again.view::<Plan>().unwrap();
     assert_eq!(plan.len(), records);
