@@ -26,11 +26,11 @@ pub fn foldlog<A: Into<OsString>>(arguments: impl IntoIterator<Item = A>) -> Ran
     foldlog_with(arguments, &child)
 }
 
-/// As [`foldlog`], with a child for the demo.
+/// As `foldlog`, with a child for the demo.
 ///
 /// # Panics
 ///
-/// As [`foldlog`].
+/// As `foldlog`.
 pub fn foldlog_with<A: Into<OsString>>(
     arguments: impl IntoIterator<Item = A>,
     child: &foldlog_replay::output::ChildCommand<'_>,
