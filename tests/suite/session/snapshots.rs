@@ -128,15 +128,13 @@ fn what_is_no_export_is_refused_with_the_reason() {
     let read = |value: &Value| Export::from_json(&value.to_string());
     assert_eq!(read(&good).unwrap().created_at_us().unwrap(), BEGIN_US - 2 * 3_600_000_000);
     let slice = json!({"slice_type": "plan", "item_type": "x", "items": [1], "item_versions": [1, 1]});
+    let twice = json!({"slice_type": "a", "item_type": "a", "items": []});
     let bad = [
         ("/version", json!("2")),
         ("/created_at", json!("2026-01-02T03:00:00")),
         ("/policies", json!({"plan": "forever"})),
         ("/slices", json!([slice])),
-        (
-            "/slices",
-            json!([{"slice_type": "a", "item_type": "a", "items": []}, {"slice_type": "a", "item_type": "a", "items": []}]),
-        ),
+        ("/slices", json!([twice, twice])),
         ("/slices", json!("none")),
     ];
     for (place, value) in bad {
@@ -274,4 +272,45 @@ fn a_folder_on_a_disk_serves_as_well() {
     assert_eq!(fork.view::<Plan>().unwrap().len(), 2);
     drop((session, fork));
     assert_eq!(store.open_session(id, &types()).unwrap().state(), live);
+}
+
+/// What JSON writes in its own way comes back as the host's type would have recorded it, byte for byte.
+#[test]
+fn items_of_every_shape_come_in_again_as_they_went_out() {
+    use std::collections::BTreeMap;
+
+    #[derive(serde::Serialize, serde::Deserialize, Clone, PartialEq, Debug)]
+    enum Shape {
+        Unit,
+        Newtype(Option<u8>),
+        Tuple(f32, f64),
+        Struct { bytes: Vec<u8>, names: BTreeMap<u32, String> },
+    }
+    struct Shapes;
+    impl foldlog::Slice for Shapes {
+        const NAME: &'static str = "shapes";
+        type Item = (Shape, u64, i64, char, bool, ());
+    }
+    let shape = |shape: Shape| (shape, u64::MAX, i64::MIN, 'ü', true, ());
+    let items = vec![
+        shape(Shape::Unit),
+        shape(Shape::Newtype(None)),
+        shape(Shape::Newtype(Some(0))),
+        shape(Shape::Tuple(0.1, 0.1)),
+        shape(Shape::Tuple(f32::MIN_POSITIVE, -0.0)),
+        shape(Shape::Tuple(f32::MAX, f64::MAX)),
+        shape(Shape::Struct { bytes: vec![0, 127, 128, 255], names: [(7, "\u{0}\"".to_owned())].into() }),
+    ];
+    let types = foldlog::SessionTypes::builder().slice::<Shapes>().build().unwrap();
+    let home = home();
+    let session = home.store.create(&types).unwrap();
+    session.seed::<Shapes>(items.clone()).unwrap();
+    let text = session.export().unwrap().to_json().unwrap();
+    let export = Export::from_json(&text).unwrap();
+    let import = home.store.import(&export, &types, ImportOptions::default()).unwrap();
+    assert!(import.view::<Shapes>().unwrap().iter().eq(&items));
+    let bytes = |session: &foldlog::Session| -> Vec<_> {
+        session.state().slices["shapes"].items.iter().map(|item| item.bytes.clone()).collect()
+    };
+    assert_eq!(bytes(&import), bytes(&session));
 }
