@@ -7,6 +7,7 @@
 //! 3. Bytes are checked against length and hash each time they are read.
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -54,7 +55,6 @@ impl Objects {
     pub(crate) fn put(&self, bytes: &[u8]) -> Result<ObjectId> {
         let object = ObjectId::of(bytes);
         let path = self.path(&object);
-        let io = |op, error| Error::io(op, &path, error);
         if self.unsynced.lock().contains_key(&object) {
             return Ok(object);
         }
@@ -62,21 +62,31 @@ impl Objects {
         if self.sync_again(&object).is_ok() {
             return Ok(object);
         }
-        self.storage.create_dir_all(&self.dir).map_err(|error| io("create", error))?;
+        let failed = |op, error| self.write_error(op, &path, object.len, error);
+        self.storage.create_dir_all(&self.dir).map_err(|error| failed("create", error))?;
         let building = self.dir.join(format!("{}.new", object.file_name()));
         // A leftover of the same name is of an attempt that never ended.
         let _ = self.storage.remove_file(&building);
-        let full = |error: std::io::Error| match error.kind() {
-            std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
-                Error::Full { path: path.clone(), bytes: object.len, source: Arc::new(error) }
-            }
-            _ => io("create", error),
-        };
-        let file = self.storage.create(&building, object.len).map_err(full)?;
-        file.write_at(bytes, 0).map_err(|error| io("write", error))?;
-        self.storage.rename(&building, &path).map_err(|error| io("rename", error))?;
+        let file = self.storage.create(&building, object.len).map_err(|error| failed("create", error))?;
+        file.write_at(bytes, 0).map_err(|error| failed("write", error))?;
+        self.storage.rename(&building, &path).map_err(|error| failed("rename", error))?;
         self.unsynced.lock().insert(object, file);
         Ok(object)
+    }
+
+    /// A disk that is full or takes no writes is told by its own error: nothing was recorded, and the session
+    /// goes on once there is space again.
+    fn write_error(&self, op: &'static str, path: &Path, bytes: u64, error: std::io::Error) -> Error {
+        match error.kind() {
+            ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
+                Error::Full { path: path.to_owned(), bytes, source: Arc::new(error) }
+            }
+            ErrorKind::ReadOnlyFilesystem | ErrorKind::PermissionDenied => {
+                let session = layout::session_of(&self.session_dir).unwrap_or_default();
+                Error::ReadOnly { session, reason: format!("{}: {error}", path.display()) }
+            }
+            _ => Error::io(op, path, error),
+        }
     }
 
     /// The bytes of an object.
@@ -117,9 +127,9 @@ impl Objects {
     pub(crate) fn sync_again(&self, object: &ObjectId) -> Result<()> {
         let bytes = self.get(object)?;
         let path = self.path(object);
-        let io = |op, error| Error::io(op, &path, error);
-        let file = self.storage.open(&path, Access::Write).map_err(|error| io("open", error))?;
-        file.write_at(&bytes, 0).map_err(|error| io("write", error))?;
+        let failed = |op, error| self.write_error(op, &path, object.len, error);
+        let file = self.storage.open(&path, Access::Write).map_err(|error| failed("open", error))?;
+        file.write_at(&bytes, 0).map_err(|error| failed("write", error))?;
         self.unsynced.lock().insert(*object, file);
         Ok(())
     }
