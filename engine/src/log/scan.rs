@@ -351,6 +351,11 @@ impl<'a> Walk<'a> {
             self.gather(&segment.path, spot.offset, segment.end, &[segment.context()], &mut evidence)?;
         torn_bytes += used - spot.offset;
         let later: Vec<Segment> = self.chain.segments.iter().skip(spot.segment + 1).cloned().collect();
+        if torn_bytes == 0 && later.is_empty() {
+            // The chain ends here, and ends well. What a lost header behind it says is judged at that header,
+            // which is where the damage is.
+            return Ok(());
+        }
         for segment in &later {
             evidence.any = true;
             evidence.watermark = evidence.watermark.max(segment.header.watermark);
