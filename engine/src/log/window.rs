@@ -71,6 +71,11 @@ impl Window {
         let mut used = from;
         let mut offset = from;
         while offset < self.end {
+            // A length is a mere claim: what holds nothing is not read, however long it says it is.
+            offset = self.file.next_data(offset)?.max(offset);
+            if offset >= self.end {
+                break;
+            }
             let bytes = self.bytes(offset, WINDOW_BYTES)?;
             if bytes.is_empty() {
                 break;

@@ -10,6 +10,7 @@ use std::sync::{Arc, OnceLock};
 use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, FcntlArg, OFlag, fallocate, fcntl};
 use nix::libc;
+use nix::unistd::{Whence, lseek};
 use uuid::Uuid;
 
 use super::{Access, Entry, EntryKind, HeldLock, Storage, StorageFile};
@@ -167,6 +168,16 @@ struct PlainFile {
 impl StorageFile for PlainFile {
     fn len(&self) -> io::Result<u64> {
         Ok(self.file.metadata()?.len())
+    }
+
+    fn next_data(&self, offset: u64) -> io::Result<u64> {
+        // This moves the file's cursor, which nothing here goes by.
+        match lseek(&self.file, to_offset(offset)?, Whence::SeekData) {
+            Ok(found) => Ok(found.unsigned_abs()),
+            Err(Errno::ENXIO) => Ok(self.len()?.max(offset)),
+            // Some file systems keep no record of their holes.
+            Err(_) => Ok(offset),
+        }
     }
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
@@ -345,6 +356,18 @@ mod tests {
         let again = storage.create(&path, 0).unwrap_err();
         assert_eq!(again.kind(), io::ErrorKind::AlreadyExists);
         assert!(storage.create(&dir.path().join("empty"), 0).unwrap().is_empty().unwrap());
+    }
+
+    #[test]
+    fn holes_and_space_that_was_only_allocated_are_passed_over() {
+        let (storage, dir) = room();
+        let file = storage.create(&dir.path().join("sparse"), 1 << 22).unwrap();
+        file.write_at(b"here", 1 << 21).unwrap();
+        let found = file.next_data(4096).unwrap();
+        assert!((4096..=1 << 21).contains(&found), "{found}");
+        let behind = file.next_data((1 << 21) + (1 << 16)).unwrap();
+        assert!(((1 << 21) + (1 << 16)..=1 << 22).contains(&behind), "{behind}");
+        assert_eq!(file.next_data(1 << 30).unwrap(), 1 << 30);
     }
 
     #[test]

@@ -118,6 +118,12 @@ pub trait StorageFile: Send + Sync + Debug {
         Ok(self.len()? == 0)
     }
 
+    /// Where the next bytes at or behind `offset` stand that may be other than 0; the file's length where none
+    /// are. A backend that cannot tell says `offset`, and the caller reads on from there.
+    fn next_data(&self, offset: u64) -> io::Result<u64> {
+        Ok(offset)
+    }
+
     /// Reads up to `buf.len()` bytes; fewer only at the end of the file.
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize>;
 

@@ -111,6 +111,12 @@ impl Body {
         self.current.read(buf, offset)
     }
 
+    /// Where the next page at or behind `offset` begins that was ever written.
+    pub(super) fn next_data(&self, offset: u64) -> u64 {
+        let page = self.current.pages.range(locate(offset).0..).next();
+        page.map_or(self.current.len, |(page, _)| page * PAGE_BYTES as u64).max(offset)
+    }
+
     pub(super) fn bytes(&self) -> Vec<u8> {
         let mut bytes = vec![0; usize::try_from(self.current.len).unwrap_or(usize::MAX)];
         self.current.read(&mut bytes, 0);

@@ -287,6 +287,10 @@ impl StorageFile for MemoryFile {
         Ok(disk.body(self.node)?.len())
     }
 
+    fn next_data(&self, offset: u64) -> io::Result<u64> {
+        Ok(self.alive()?.body(self.node)?.next_data(offset))
+    }
+
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         let mut disk = self.alive()?;
         disk.begin(Op::Read, Arc::clone(&self.path))?;
