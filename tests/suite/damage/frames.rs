@@ -1,0 +1,136 @@
+//! Whole frames: swapped, repeated, removed, and stale ones behind a tear.
+
+use foldlog::Level;
+use foldlog::log::storage::CrashKind;
+use foldlog_tests::crash::{BOOT, FrameAt, Machine, OTHER_BOOT, count, write_steps};
+use foldlog_tests::host::types;
+use uuid::Uuid;
+
+use super::{attested, corruption, judge, unattested};
+
+/// Pairs of neighbouring records of one segment.
+fn neighbours(machine: &Machine, id: Uuid) -> Vec<(FrameAt, FrameAt)> {
+    let frames = machine.frames(id).unwrap();
+    let pairs = frames.windows(2).map(|pair| (pair[0].clone(), pair[1].clone()));
+    let records =
+        |(a, b): &(FrameAt, FrameAt)| !a.kind.is_envelope() && !b.kind.is_envelope() && a.end == b.start;
+    pairs.filter(records).collect()
+}
+
+#[test]
+fn two_frames_that_changed_places_are_damage() {
+    let (whole, id) = attested();
+    let pairs = neighbours(&whole, id);
+    assert!(pairs.len() > 5);
+    for (first, second) in pairs {
+        for boot in [BOOT, OTHER_BOOT] {
+            let machine = whole.copied(boot);
+            let len = second.end - second.start;
+            machine
+                .disk
+                .mutate_file(&first.segment, |bytes| bytes[first.start..second.end].rotate_right(len))
+                .unwrap();
+            let found = corruption(judge(&machine, id).unwrap_err());
+            assert_eq!((found.offset, found.sequence), (first.start as u64, first.sequence), "{found}");
+        }
+    }
+}
+
+#[test]
+fn a_frame_that_is_repeated_or_removed_is_damage() {
+    let (whole, id) = attested();
+    for (first, second) in neighbours(&whole, id) {
+        for boot in [BOOT, OTHER_BOOT] {
+            let machine = whole.copied(boot);
+            let repeat = |bytes: &mut Vec<u8>| {
+                let frame = bytes[first.start..first.end].to_vec();
+                bytes.splice(second.start..second.start, frame);
+            };
+            machine.disk.mutate_file(&first.segment, repeat).unwrap();
+            let found = corruption(judge(&machine, id).unwrap_err());
+            assert_eq!((found.offset, found.sequence), (second.start as u64, second.sequence), "{found}");
+
+            let machine = whole.copied(boot);
+            machine
+                .disk
+                .mutate_file(&first.segment, |bytes| drop(bytes.drain(first.start..first.end)))
+                .unwrap();
+            let found = corruption(judge(&machine, id).unwrap_err());
+            assert_eq!((found.offset, found.sequence), (first.start as u64, first.sequence), "{found}");
+        }
+    }
+}
+
+/// A record of another life of the same log, sound in itself, stands where a tear left room. It names another
+/// predecessor, so it follows nothing.
+#[test]
+fn a_stale_frame_behind_a_tear_never_follows_the_new_ones() {
+    let (whole, id) = unattested();
+    let frames = whole.frames(id).unwrap();
+    let last = frames.last().unwrap();
+    let records: Vec<&FrameAt> = frames.iter().filter(|frame| frame.segment == last.segment).collect();
+    for stale in &records[1..] {
+        let machine = whole.copied(OTHER_BOOT);
+        machine
+            .disk
+            .mutate_file(&last.segment, |bytes| {
+                let frame = bytes[stale.start..stale.end].to_vec();
+                bytes[last.start..].fill(0);
+                bytes[last.start..last.start + frame.len()].copy_from_slice(&frame);
+            })
+            .unwrap();
+        let left = judge(&machine, id).unwrap();
+        let expected = if *stale == last { last.sequence + 1 } else { last.sequence };
+        assert_eq!(left, expected);
+        let report = machine.audit(id).unwrap().report().clone();
+        assert_eq!(report.torn.is_some(), *stale != last);
+    }
+}
+
+/// After an unclean end nothing is ever written into an old segment again: what a tear left there stays for
+/// inspection, and the sound records of the tail are written once more.
+#[test]
+fn recovery_leaves_every_old_byte_and_rewrites_what_nobody_had_attested() {
+    let (whole, id) = unattested();
+    let machine = whole.copied(OTHER_BOOT);
+    let unsound = machine.segments(id);
+    let last = unsound.last().unwrap();
+    let torn_at = machine.frames(id).unwrap().last().unwrap().start;
+    machine.disk.mutate_file(last, |bytes| bytes[torn_at + 3] ^= 1).unwrap();
+    let before = machine.disk.dump();
+    let session = machine.open(id, Level::Process).unwrap();
+    let (sound, unattested) = (count(&session), session.recovery().unattested);
+    assert!(session.recovery().torn.is_some() && unattested > 2, "{:?}", session.recovery());
+    session.set_tag("after", "the tear").unwrap();
+    for path in &unsound {
+        assert_eq!(machine.disk.read_file(path).as_ref(), before.get(path), "{}", path.display());
+    }
+    let frames = machine.frames(id).unwrap();
+    let fresh = frames.last().unwrap().segment.clone();
+    let rewritten = frames.iter().filter(|frame| frame.segment == fresh && !frame.kind.is_envelope());
+    let sequences: Vec<u64> = rewritten.map(|frame| frame.sequence).collect();
+    assert_eq!(sequences, (sound - unattested..=sound).collect::<Vec<_>>());
+    assert!(!unsound.contains(&fresh));
+    // They are durable although this level promises nothing: only the new record may go.
+    machine.crash(CrashKind::PowerLosingAll);
+    assert!(judge(&machine, id).unwrap() >= sound);
+}
+
+/// A torn tail, judged once, must not come back as damage when the log has gone on behind it.
+#[test]
+fn a_log_that_went_on_behind_a_tear_is_sound_in_this_boot_and_the_next() {
+    let (machine, id) = unattested();
+    let last = machine.frames(id).unwrap().last().unwrap().clone();
+    machine.disk.mutate_file(&last.segment, |bytes| bytes[last.start + 3] ^= 1).unwrap();
+    for round in 0..3 {
+        machine.crash(CrashKind::PowerLosingAll);
+        let session = machine.process(Level::Every).open_session(id, &types()).unwrap();
+        write_steps(&session, 3);
+        machine.crash(CrashKind::Process);
+        let records = judge(&machine, id).unwrap();
+        let session = machine.open(id, Level::Process).unwrap();
+        write_steps(&session, 2);
+        machine.crash(CrashKind::Process);
+        assert_eq!(judge(&machine, id).unwrap(), records + 2, "round {round}");
+    }
+}

@@ -1,0 +1,89 @@
+//! Bad input at the level of the log: whatever is damaged is found and named, or was never promised, and then
+//! it is left out and reported. Nothing is ever taken for other content than was written.
+
+mod bytes;
+mod failing;
+mod frames;
+mod segments;
+
+use std::path::Path;
+
+use foldlog::log::storage::CrashKind;
+use foldlog::{Corruption, Error, Level};
+use foldlog_tests::crash::{FrameAt, Machine, write_steps};
+use foldlog_tests::host::types;
+use uuid::Uuid;
+
+/// A session of three segments that was closed, so that all of it is attested.
+fn attested() -> (Machine, Uuid) {
+    let machine = Machine::default();
+    let session = machine.process(Level::Boundary).create(&types()).unwrap();
+    write_steps(&session, 8);
+    session.snapshot(foldlog::SnapshotOptions::tagged("here")).unwrap();
+    write_steps(&session, 5);
+    session.rollback_to(4).unwrap();
+    write_steps(&session, 8);
+    let id = session.id();
+    session.close().unwrap();
+    let session = machine.open(id, Level::Boundary).unwrap();
+    write_steps(&session, 1);
+    session.sync().unwrap();
+    write_steps(&session, 2);
+    session.close().unwrap();
+    assert_eq!(machine.segments(id).len(), 3);
+    (machine, id)
+}
+
+/// A session whose last segments were written at the level that syncs nothing, by a process that was killed.
+fn unattested() -> (Machine, Uuid) {
+    let machine = Machine::default();
+    let session = machine.process(Level::Every).create(&types()).unwrap();
+    write_steps(&session, 4);
+    let id = session.id();
+    session.close().unwrap();
+    let session = machine.open(id, Level::Process).unwrap();
+    write_steps(&session, 10);
+    machine.crash(CrashKind::Process);
+    assert_eq!(machine.segments(id).len(), 2);
+    (machine, id)
+}
+
+/// What opening and auditing say; they have to say the same.
+fn judge(machine: &Machine, id: Uuid) -> Result<u64, Error> {
+    let audit = machine.audit(id);
+    let opened = machine.open(id, Level::Boundary);
+    match (audit, opened) {
+        (Ok(audit), Ok(session)) => {
+            assert_eq!(audit.state(), session.state());
+            assert_eq!(audit.report(), session.recovery());
+            Ok(audit.records_len())
+        }
+        (Err(audit), Err(opened)) => {
+            assert_eq!(audit.to_string(), opened.to_string());
+            Err(audit)
+        }
+        (audit, opened) => panic!("the auditor says {:?}, opening {opened:?}", audit.map(drop)),
+    }
+}
+
+fn corruption(error: Error) -> Corruption {
+    match error {
+        Error::Corrupt(corruption) => *corruption,
+        other => panic!("{other}"),
+    }
+}
+
+fn flip(machine: &Machine, path: &Path, at: usize) {
+    machine.disk.mutate_file(path, |bytes| bytes[at] = !bytes[at]).unwrap();
+}
+
+/// Where the used part of a file ends.
+fn used(machine: &Machine, path: &Path) -> usize {
+    let bytes = machine.disk.read_file(path).unwrap();
+    bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1)
+}
+
+/// The frame that holds a byte of a segment.
+fn frame_at<'a>(frames: &'a [FrameAt], path: &Path, at: usize) -> Option<&'a FrameAt> {
+    frames.iter().find(|frame| frame.segment == path && frame.start <= at && at < frame.end)
+}
