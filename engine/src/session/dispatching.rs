@@ -67,7 +67,7 @@ impl Session {
         let inner = &self.inner;
         let state = inner.writable()?;
         let types = inner.types()?;
-        let time_us = inner.clock().now_us();
+        let time_us = inner.now_us();
         let mut drafts = Vec::new();
         let mut names = std::borrow::Cow::Borrowed(&state.projection.names);
         if let Some(declare) = declaration::<E>(types, &names)? {
@@ -132,7 +132,7 @@ impl Session {
     pub fn reset(&self) -> Result<u64> {
         let inner = &self.inner;
         let state = inner.writable()?;
-        let time_us = inner.clock().now_us();
+        let time_us = inner.now_us();
         let slices = state.projection.names.slices().iter();
         let effects: Vec<Effect<'_>> = slices
             .filter(|slice| slice.policy != Policy::Log)
@@ -169,7 +169,7 @@ impl Session {
     fn tag(&self, key: String, value: Option<String>) -> Result<u64> {
         let inner = &self.inner;
         let state = inner.writable()?;
-        let time_us = inner.clock().now_us();
+        let time_us = inner.now_us();
         let body = Dispatch { operation: Operation::Tag { key, value }, effects: None }.encode();
         inner.write(state, time_us, vec![Draft::new(Kind::DISPATCH, body)])
     }
@@ -184,7 +184,7 @@ impl Session {
         let inner = &self.inner;
         let mut state = inner.writable()?;
         let types = inner.types()?;
-        let time_us = inner.clock().now_us();
+        let time_us = inner.now_us();
         inner.decode_slice::<S>(&mut state)?;
         let slice = S::NAME.to_owned();
         let declared = state.projection.names.slice_named(S::NAME).cloned();

@@ -32,10 +32,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use foldlog_codec::body::{Opened, Parent, Rollback};
+use foldlog_codec::frame::{TIME_US_MAX, TIME_US_MIN};
 use parking_lot::Mutex;
 use uuid::Uuid;
 
-use crate::clock::Clock;
 use crate::error::{Error, Result};
 use crate::fold::path::Path;
 use crate::fold::positions::Positions;
@@ -175,7 +175,7 @@ impl Session {
     }
 
     pub(crate) fn now_us(&self) -> i64 {
-        self.inner.clock().now_us()
+        self.inner.now_us()
     }
 
     pub(crate) fn storage(&self) -> &Arc<dyn Storage> {
@@ -184,8 +184,10 @@ impl Session {
 }
 
 impl Inner {
-    fn clock(&self) -> &dyn Clock {
-        self.store.options.clock.as_ref()
+    /// The session's clock, within what a record can hold, so that reducers and subscribers see the time that
+    /// is recorded.
+    fn now_us(&self) -> i64 {
+        self.store.options.clock.now_us().clamp(TIME_US_MIN, TIME_US_MAX)
     }
 
     pub(crate) fn sync(&self) -> Result<()> {

@@ -192,7 +192,7 @@ pub(crate) fn begin(
     let open_as =
         OpenAs { types: Some(seed.types), level: seed.level, lock: Some(seed.lock), read_only: None };
     let session = assemble(store, dir, open_as, report, SyncGate::new(0), state);
-    let time_us = session.inner.clock().now_us();
+    let time_us = session.inner.now_us();
     let drafts: Vec<Draft> = std::iter::once((Kind::OPENED, body))
         .chain(rest)
         .map(|(kind, body)| Draft::new(kind, body))

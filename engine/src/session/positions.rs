@@ -81,7 +81,7 @@ impl Session {
     pub fn snapshot(&self, options: SnapshotOptions) -> Result<Snapshot> {
         let inner = &self.inner;
         let state = inner.writable()?;
-        let time_us = inner.clock().now_us();
+        let time_us = inner.now_us();
         let body =
             body::Snapshot { tag: options.tag.clone(), policies: options.policies.iter().copied().collect() };
         let draft = Draft::new(Kind::SNAPSHOT, body.encode());
@@ -126,7 +126,7 @@ impl Session {
             return Err(Error::NoSuchPosition { position: to, last: next.checked_sub(1) });
         }
         let frozen = self.frozen_at(&state, to)?;
-        let time_us = inner.clock().now_us();
+        let time_us = inner.now_us();
         let abandoned = state.path.abandoned_by(next, to);
         let draft = Draft::new(Kind::ROLLBACK, body::Rollback { to, preserve_logs }.encode());
         state.positions.hold(to, frozen);

@@ -192,7 +192,7 @@ impl Inner {
         let WriterState { log, projection, .. } = &mut *state;
         let names = &projection.names;
         let context = AppendContext { synced: self.gate.synced(), declared: &|| names.all() };
-        log.begin(self.clock().now_us(), &context).map_err(|error| self.failed(error))?;
+        log.begin(self.now_us(), &context).map_err(|error| self.failed(error))?;
         Ok(next)
     }
 

@@ -185,16 +185,18 @@ impl Store {
         let Some(lock) = lock else {
             return Err(Error::ReadOnly { session: id, reason: read_only.unwrap_or_default() });
         };
+        // Only under the lock is it sure that nobody else has begun it meanwhile.
+        if self.storage().entry(&dir).map_err(|error| Error::io("look up", &dir, error))?.is_some() {
+            return Err(Error::SessionExists { session: id });
+        }
         self.storage().create_dir_all(&dir).map_err(|error| Error::io("create", &dir, error))?;
         let parents = layout::folders_above_session(&self.inner.root).into();
         let log = Log::create(self.storage(), &dir, id, seed, self.inner.options.segments, parents);
-        for bytes in large {
-            log.objects.put(bytes)?;
-        }
+        let kept: Result<()> = large.iter().try_for_each(|bytes| log.objects.put(bytes).map(drop));
         let opened = Opened { session: id, seed, tags: options.tags, parent };
         let level = options.level.unwrap_or(self.inner.options.level);
         let seed = SessionSeed { opened, level, types: types.clone(), lock };
-        let begun = begin(&self.inner, &dir, seed, log, rest);
+        let begun = kept.and_then(|()| begin(&self.inner, &dir, seed, log, rest));
         if begun.is_err() {
             // Nobody was told of the session, so nothing of it is to stay.
             let _ = self.storage().remove_dir_all(&dir);

@@ -314,3 +314,39 @@ fn items_of_every_shape_come_in_again_as_they_went_out() {
     };
     assert_eq!(bytes(&import), bytes(&session));
 }
+
+/// An import that found no space for a large item left its folder behind, which then was no session.
+#[test]
+fn an_import_that_does_not_fit_leaves_nothing() {
+    let home = home();
+    let session = home.session();
+    session.dispatch(step(&"x".repeat(200_000))).unwrap();
+    let export = session.export().unwrap();
+    session.close().unwrap();
+    let before = home.store.session_ids().unwrap();
+    let capacity_bytes = home.disk.used_bytes() + 50_000;
+    home.disk.inject(foldlog::log::storage::Fault::DiskFull { capacity_bytes });
+    let refused = home.store.import(&export, &types(), ImportOptions::default());
+    assert!(matches!(refused, Err(Error::Full { .. })), "{refused:?}");
+    home.disk.clear_faults();
+    assert_eq!(home.store.session_ids().unwrap(), before);
+    home.store.import(&export, &types(), ImportOptions::default()).unwrap();
+}
+
+/// A clock beyond what a record can hold gave reducers another time than the log.
+#[test]
+fn a_time_that_no_record_can_hold_is_the_nearest_one_for_everybody() {
+    let home = home();
+    let session = home.session();
+    home.clock.set_us(i64::MAX);
+    let snapshot = session.snapshot(SnapshotOptions::default()).unwrap();
+    let mut recorded = 0;
+    session
+        .records(snapshot.position, snapshot.position, |record| {
+            recorded = record.time_us;
+            Ok(())
+        })
+        .unwrap();
+    assert_eq!(snapshot.time_us, recorded);
+    assert!(recorded > 0);
+}
