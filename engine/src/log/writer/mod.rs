@@ -29,27 +29,29 @@
 //! 1. Bytes of a segment are never written twice, and never after a later segment was begun, but for its seal.
 //! 2. A failed write or sync is final: the caller poisons the session. A sync is never retried.
 
+mod recovery;
+
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use foldlog_codec::Kind;
 use foldlog_codec::body::{Declare, Resumed, Seal};
 use foldlog_codec::digest::SegmentDigest;
 use foldlog_codec::frame::{self, BODY_LEN_MAX, Context, HEADER_LEN as FRAME_HEADER_LEN, Header};
 use foldlog_codec::segment::{HEADER_LEN as SEGMENT_HEADER_LEN, Previous, SegmentHeader};
-use foldlog_codec::{Kind, Record};
 use uuid::Uuid;
 
-use super::chain::Segment;
-use super::layout;
-use super::lock::is_read_only;
-use super::objects::{Objects, Unsynced};
-use super::reader::{Located, Places};
-use super::scan::{Location, Scan};
-use super::storage::{Access, Storage, StorageFile};
 use crate::error::{Error, Result};
 use crate::generator::Generator;
+use crate::log::chain::Segment;
+use crate::log::layout;
+use crate::log::lock::is_read_only;
+use crate::log::objects::{Objects, Unsynced};
+use crate::log::reader::{Located, Places};
+use crate::log::scan::{Location, Scan};
+use crate::log::storage::{Access, Storage, StorageFile};
 
 /// Room that every segment keeps for its seal and for one `Synced` frame.
 const RESERVED_BYTES: u64 = 160;
@@ -541,104 +543,6 @@ impl Log {
             .write_at(&bytes, finished.offset)
             .map_err(|error| Error::io("write", &finished.path, error))
     }
-
-    /// Makes the fresh segment of a recovery; see the module.
-    fn recover(&mut self, attested: u64, time_us: i64, context: &AppendContext<'_>) -> Result<()> {
-        let mut rewritten: Vec<(Kind, i64, Vec<u8>)> = Vec::new();
-        let mut bytes = 0;
-        self.places.read(&self.storage, attested, u64::MAX, &mut |record: Record<'_>| {
-            bytes += FRAME_HEADER_LEN as u64 + record.body.len() as u64;
-            record.objects().iter().try_for_each(|object| self.objects.sync_again(object))?;
-            rewritten.push((record.kind, record.time_us, record.body.to_vec()));
-            Ok(())
-        })?;
-        let cut = self.cut_at(attested)?;
-        let ordinal = self.ordinal_max.map_or(0, |ordinal| ordinal + 1);
-        let building = layout::building_segment_file(&self.dir, ordinal);
-        let below = AppendContext { synced: attested, declared: context.declared };
-        let (mut active, mut segment) =
-            self.create_segment(ordinal, &building, cut.previous, (attested, bytes), &below)?;
-        write_header(&active, &segment)?;
-        // Only now does anything change, so that a disk without space leaves the log as it was read.
-        self.places = cut.places;
-        self.last_crc = cut.last_crc;
-        self.last_time_us = cut.last_time_us;
-        self.unsynced_files = cut.files;
-        let path = layout::segment_file(&self.dir, ordinal);
-        active.path.clone_from(&path);
-        segment.path.clone_from(&path);
-        self.ordinal_max = Some(ordinal);
-        self.follow_with(active, segment);
-        let body = self.resumed(time_us);
-        self.epoch = Some(self.next_epoch());
-        let (sequence, last_time_us) = (self.places.next_sequence, self.last_time_us);
-        self.write(Kind::RESUMED, sequence, last_time_us, &body, attested)?;
-        self.declare_head(&below)?;
-        for (kind, time_us, body) in rewritten {
-            let sequence = self.places.next_sequence;
-            let (offset, _) = self.write(kind, sequence, time_us, &body, attested)?;
-            let segment = self.places.segments.len().saturating_sub(1);
-            self.places.index.insert(sequence, Location { segment, offset });
-            self.places.next_sequence += 1;
-            self.last_time_us = time_us;
-        }
-        // The names that an earlier process made may not be durable either: those of segments, and that of
-        // the session itself.
-        self.unsynced_dirs.push(self.dir.clone());
-        self.unsynced_dirs
-            .extend(layout::store_of(&self.dir).into_iter().flat_map(layout::folders_above_session));
-        let plan = self.sync_plan();
-        plan.run(self.storage.as_ref())?;
-        self.storage.rename(&building, &path).map_err(|error| Error::io("rename", &path, error))?;
-        self.storage.sync_dir(&self.dir).map_err(|error| Error::io("sync", &self.dir, error))?;
-        self.used_bytes = self.count_used()?;
-        Ok(())
-    }
-
-    /// The bytes of the chain, counted anew: what was rewritten counts once.
-    fn count_used(&self) -> Result<u64> {
-        let mut used = self.active.as_ref().map_or(0, |active| active.offset);
-        for segment in &self.places.segments {
-            let seal = segment.seal(self.storage.as_ref())?;
-            used += segment.end.unwrap_or(0) + seal.map_or(0, |(_, len)| len);
-        }
-        Ok(used)
-    }
-
-    /// Where the chain is to be cut so that record `attested - 1` is its last.
-    fn cut_at(&self, attested: u64) -> Result<Cut> {
-        let mut places = self.places.clone();
-        if attested == 0 {
-            places = Places { segments: Vec::new(), index: BTreeMap::new(), next_sequence: 0 };
-            return Ok(Cut { places, previous: None, last_crc: 0, last_time_us: 0, files: Vec::new() });
-        }
-        let last = places.locate(&self.storage, attested - 1)?;
-        places.segments.truncate(last.segment + 1);
-        places.index.split_off(&attested);
-        places.next_sequence = attested;
-        // What an earlier process wrote below the cut is attested, but its own sync may have failed later.
-        let mut files = Vec::new();
-        for segment in &places.segments {
-            files.push((segment.path.clone(), segment.open(self.storage.as_ref())?));
-        }
-        let ordinal = places.segments.last().map_or(0, |segment| segment.header.ordinal);
-        let previous = Some(Previous { ordinal, end: last.end, crc: last.crc });
-        Ok(Cut { places, previous, last_crc: last.crc, last_time_us: last.time_us, files })
-    }
-}
-
-fn write_header(active: &Active, segment: &Segment) -> Result<()> {
-    let header = segment.header.encode();
-    active.file.write_at(&header, 0).map_err(|error| Error::io("write", &active.path, error))
-}
-
-/// A chain without its unattested end.
-struct Cut {
-    places: Places,
-    previous: Option<Previous>,
-    last_crc: u32,
-    last_time_us: i64,
-    files: Vec<(PathBuf, Arc<dyn StorageFile>)>,
 }
 
 fn check_body_len(len: usize) -> Result<()> {
@@ -646,6 +550,11 @@ fn check_body_len(len: usize) -> Result<()> {
         return Ok(());
     }
     Err(Error::TooLarge { what: "record body", found: len as u64, max: BODY_LEN_MAX as u64 })
+}
+
+fn write_header(active: &Active, segment: &Segment) -> Result<()> {
+    let header = segment.header.encode();
+    active.file.write_at(&header, 0).map_err(|error| Error::io("write", &active.path, error))
 }
 
 fn seal_bytes_max() -> u64 {
