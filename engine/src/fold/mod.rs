@@ -3,6 +3,7 @@
 //! | module | holds |
 //! |---|---|
 //! | `rows` | the items of one slice, shared between views |
+//! | `index` | which items have which key, for `upsert_by` |
 //! | `names` | what the log has declared |
 //! | `projection` | [`Projection::apply`], the only code that changes a projection |
 //! | `history` | folding a stretch of a log |
@@ -16,6 +17,7 @@
 //! 3. The fold needs no host code: with the host's types it also decodes items, without them it does not.
 
 pub(crate) mod history;
+pub(crate) mod index;
 pub(crate) mod names;
 pub(crate) mod path;
 pub(crate) mod positions;

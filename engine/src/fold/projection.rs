@@ -129,7 +129,9 @@ impl Projection {
                 // A fork inherits its parent's tags and sets its own over them.
                 self.tags.extend(opened.tags);
             }
-            Kind::DECLARE => self.declare(sequence, Declare::decode(record.body).map_err(body)?)?,
+            Kind::DECLARE => {
+                self.declare(sequence, Declare::decode(record.body).map_err(body)?, folding.types)?
+            }
             Kind::DISPATCH => {
                 self.dispatch(sequence, Dispatch::decode(record.body).map_err(body)?, folding)?;
             }
@@ -157,17 +159,18 @@ impl Projection {
         if record.kind == Kind::DECLARE {
             let declare = Declare::decode(record.body)
                 .map_err(|error| Error::Inconsistent { sequence, reason: error.to_string() })?;
-            self.declare(sequence, declare)?;
+            self.declare(sequence, declare, None)?;
         }
         self.next_sequence = sequence + 1;
         Ok(())
     }
 
-    fn declare(&mut self, sequence: u64, declare: Declare) -> Result<()> {
+    fn declare(&mut self, sequence: u64, declare: Declare, types: Option<&SessionTypes>) -> Result<()> {
         self.names.check(sequence, &declare)?;
         let known = self.slices.len();
         for slice in declare.slices.iter().filter(|slice| slice.id as usize >= known) {
-            self.slices.push(SliceState { policy: slice.policy, rows: Rows::default() });
+            let index = types.and_then(|types| types.slice(&slice.name)).and_then(|slice| slice.index());
+            self.slices.push(SliceState { policy: slice.policy, rows: Rows::indexed(index) });
         }
         self.names.learn(declare);
         Ok(())
@@ -333,7 +336,8 @@ impl Projection {
         })?;
         for (index, slice) in self.slices.iter_mut().enumerate() {
             // A slice that was declared later was empty then.
-            let then = frozen.slices.get(index).map(|(_, rows)| rows.clone()).unwrap_or_default();
+            let then =
+                frozen.slices.get(index).map_or_else(|| slice.rows.emptied(), |(_, rows)| rows.clone());
             match slice.policy {
                 Policy::State => slice.rows = then,
                 Policy::Cache => slice.rows.clear(),

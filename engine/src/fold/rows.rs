@@ -10,6 +10,7 @@ use std::sync::Arc;
 use foldlog_codec::body::ItemId;
 use rpds::RedBlackTreeMapSync;
 
+use super::index::KeyIndex;
 use crate::types::AnyValue;
 
 type Key = u128;
@@ -33,15 +34,32 @@ impl std::fmt::Debug for Row {
 }
 
 /// The items of one slice, in order.
-#[derive(Clone, Debug)]
 pub(crate) struct Rows {
     by_key: RedBlackTreeMapSync<Key, Row>,
     displaced: RedBlackTreeMapSync<ItemId, Key>,
+    /// By the host's key, where an `upsert_by` asks for it.
+    index: Option<Box<dyn KeyIndex>>,
 }
 
 impl Default for Rows {
     fn default() -> Self {
-        Rows { by_key: RedBlackTreeMapSync::new_sync(), displaced: RedBlackTreeMapSync::new_sync() }
+        Rows::indexed(None)
+    }
+}
+
+impl Clone for Rows {
+    fn clone(&self) -> Self {
+        Rows {
+            by_key: self.by_key.clone(),
+            displaced: self.displaced.clone(),
+            index: self.index.as_ref().map(|index| index.boxed_clone()),
+        }
+    }
+}
+
+impl std::fmt::Debug for Rows {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
     }
 }
 
@@ -51,6 +69,28 @@ fn natural_key(id: ItemId) -> Key {
 }
 
 impl Rows {
+    /// No items, with an index that will take them in.
+    pub(crate) fn indexed(index: Option<Box<dyn KeyIndex>>) -> Rows {
+        Rows { by_key: RedBlackTreeMapSync::new_sync(), displaced: RedBlackTreeMapSync::new_sync(), index }
+    }
+
+    /// No items, indexed as these are.
+    pub(crate) fn emptied(&self) -> Rows {
+        Rows::indexed(self.index.as_ref().map(|index| index.emptied()))
+    }
+
+    /// The names of the items whose key is that of `value`; `None` where there is no index to ask.
+    pub(crate) fn alike(&self, value: &AnyValue) -> Option<Vec<ItemId>> {
+        self.index.as_ref()?.find(value)
+    }
+
+    fn place(&mut self, key: Key, row: Row) {
+        if self.index.as_mut().is_some_and(|index| !index.insert(&row)) {
+            self.index = None;
+        }
+        self.by_key.insert_mut(key, row);
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.by_key.size()
     }
@@ -69,19 +109,23 @@ impl Rows {
     }
 
     pub(crate) fn remove(&mut self, id: ItemId) {
-        if let Some(key) = self.key(id) {
-            self.by_key.remove_mut(&key);
-            self.displaced.remove_mut(&id);
+        let Some(key) = self.key(id) else { return };
+        if let (Some(index), Some(row)) = (&mut self.index, self.by_key.get(&key))
+            && !index.remove(row)
+        {
+            self.index = None;
         }
+        self.by_key.remove_mut(&key);
+        self.displaced.remove_mut(&id);
     }
 
     pub(crate) fn clear(&mut self) {
-        *self = Rows::default();
+        *self = self.emptied();
     }
 
     /// Appends an item, whose name must be behind all names before.
     pub(crate) fn push(&mut self, row: Row) {
-        self.by_key.insert_mut(natural_key(row.id), row);
+        self.place(natural_key(row.id), row);
     }
 
     /// Puts items before the item `anchor`.
@@ -99,7 +143,7 @@ impl Rows {
         for row in rows {
             key += step;
             self.displaced.insert_mut(row.id, key);
-            self.by_key.insert_mut(key, row);
+            self.place(key, row);
         }
     }
 
@@ -119,6 +163,8 @@ impl Rows {
             spread.by_key.insert_mut(key, row.clone());
             key += step;
         }
+        // The same items by the same names, so the index stays as it is.
+        spread.index = self.index.take();
         *self = spread;
     }
 
@@ -128,7 +174,7 @@ impl Rows {
         for (key, row) in self.by_key.iter() {
             by_key.insert_mut(*key, make(row)?);
         }
-        Ok(Rows { by_key, displaced: self.displaced.clone() })
+        Ok(Rows { by_key, ..self.clone() })
     }
 
     pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = &Row> {

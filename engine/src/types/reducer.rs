@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use super::{AnyValue, Event, Slice, encode};
 use crate::error::{Error, Result};
+use crate::fold::index::KeyOf;
 use crate::fold::rows::{Row, Rows};
 use crate::generator::Generator;
 
@@ -317,17 +318,19 @@ fn replace<S: Slice>(rows: &Rows, wanted: Vec<Item<S::Item>>, version: u32) -> R
 /// Resolves `upsert_by`: items of an equal key go, the event comes last.
 pub(crate) fn resolve_upsert<E: Event, K: PartialEq>(
     rows: &Rows,
-    event: &E,
-    key: &(dyn Fn(&E) -> K + Send + Sync),
-) -> Resolved {
-    let wanted = key(event);
-    let ids: Vec<ItemId> = rows
-        .iter()
-        .filter(|row| typed::<E>(row).is_some_and(|item| key(item) == wanted))
-        .map(|row| row.id)
-        .collect();
+    event: &AnyValue,
+    key_of: &KeyOf<E, K>,
+) -> Result<Resolved> {
+    let ids = match rows.alike(event) {
+        Some(ids) => ids,
+        None => {
+            let wanted = key_of(downcast::<E>(event)?);
+            let alike = |row: &&Row| typed::<E>(row).is_some_and(|item| key_of(item) == wanted);
+            rows.iter().filter(alike).map(|row| row.id).collect()
+        }
+    };
     let removed = if ids.is_empty() { Removed::None } else { Removed::Items(ids) };
-    Resolved { removed, ..Resolved::append() }
+    Ok(Resolved { removed, ..Resolved::append() })
 }
 
 /// A typed event behind an erased pointer.

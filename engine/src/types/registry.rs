@@ -12,6 +12,7 @@ use super::{
     default_policy, encode,
 };
 use crate::error::{Error, Result};
+use crate::fold::index::{KeyIndex, KeyOf, Keys};
 use crate::fold::rows::Rows;
 
 /// How many of a LOG slice's last items its reducers see, where the host does not say.
@@ -43,8 +44,19 @@ pub(crate) struct SliceTypes {
     pub(crate) item_type: TypeId,
     pub(crate) tail_items: usize,
     pub(crate) decode: fn(u32, u64, &[u8]) -> Result<AnyValue>,
+    /// Makes the index of an `upsert_by`.
+    pub(crate) make_index: Option<Arc<MakeIndex>>,
     /// Records an item of an export, of the present version, as the host itself would.
     pub(crate) recode: fn(&Value) -> Result<Vec<u8>>,
+}
+
+type MakeIndex = dyn Fn() -> Box<dyn KeyIndex> + Send + Sync;
+
+impl SliceTypes {
+    /// A new index over the slice's items, where an `upsert_by` asks for one.
+    pub(crate) fn index(&self) -> Option<Box<dyn KeyIndex>> {
+        self.make_index.as_ref().map(|make| make())
+    }
 }
 
 /// What is known of an event's type.
@@ -154,6 +166,7 @@ impl SessionTypesBuilder {
             decode: |version, sequence, bytes| {
                 decode_item::<S>(version, sequence, bytes).map(|item| Arc::new(item) as AnyValue)
             },
+            make_index: None,
             recode: recode::<S>,
         };
         match self.registered.slices.get(S::NAME) {
@@ -197,30 +210,36 @@ impl SessionTypesBuilder {
     }
 
     /// Binds the slice's items, which are events: each one dispatched drops the items of an equal key and
-    /// comes last.
-    pub fn upsert_by<S, K>(self, key: impl Fn(&S::Item) -> K + Send + Sync + 'static) -> Self
+    /// comes last. The items are indexed by their keys, so a long slice costs little more than a short one.
+    pub fn upsert_by<S, K>(mut self, key_of: impl Fn(&S::Item) -> K + Send + Sync + 'static) -> Self
     where
         S: Slice<Item: Event>,
-        K: PartialEq + 'static,
+        K: Ord + Clone + Send + Sync + 'static,
     {
-        let run: Arc<Reducer> = Arc::new(move |call| {
-            let event = downcast::<S::Item>(call.event).map_err(ReduceError::Engine)?;
-            Ok(resolve_upsert(call.rows, event, &key))
-        });
-        let mut types = self;
-        if types.registered.slices.get(S::NAME).is_some_and(|slice| slice.policy == Policy::Log) {
-            types.fail(Error::LogOnlyGrows { slice: S::NAME.to_owned(), operation: "upsert_by" });
+        let key_of: KeyOf<S::Item, K> = Arc::new(key_of);
+        let of_index = Arc::clone(&key_of);
+        match self.registered.slices.get_mut(S::NAME) {
+            Some(slice) if slice.policy == Policy::Log => {
+                self.fail(Error::LogOnlyGrows { slice: S::NAME.to_owned(), operation: "upsert_by" });
+            }
+            Some(slice) => {
+                slice.make_index = Some(Arc::new(move || Box::new(Keys::new(Arc::clone(&of_index)))));
+            }
+            None => {}
         }
-        types.bind_event::<S>(Reduce { built_in: BuiltIn::Explicit, run })
+        let run: Arc<Reducer> = Arc::new(move |call| {
+            resolve_upsert::<S::Item, K>(call.rows, call.event, &key_of).map_err(ReduceError::Engine)
+        });
+        self.bind_event::<S>(Reduce { built_in: BuiltIn::Explicit, run })
     }
 
     /// Another name for [`upsert_by`](SessionTypesBuilder::upsert_by).
-    pub fn replace_latest_by<S, K>(self, key: impl Fn(&S::Item) -> K + Send + Sync + 'static) -> Self
+    pub fn replace_latest_by<S, K>(self, key_of: impl Fn(&S::Item) -> K + Send + Sync + 'static) -> Self
     where
         S: Slice<Item: Event>,
-        K: PartialEq + 'static,
+        K: Ord + Clone + Send + Sync + 'static,
     {
-        self.upsert_by::<S, K>(key)
+        self.upsert_by::<S, K>(key_of)
     }
 
     /// Binds an event to a slice by a reducer of the host's own.

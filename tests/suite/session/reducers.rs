@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use foldlog::{Error, Item, Policy, Session, SessionTypes, SliceOp};
+use foldlog::{Error, Item, Policy, Session, SessionTypes, SliceOp, SnapshotOptions};
 use foldlog_tests::host::*;
 
 use super::{home, kinds, part, step, stored, titles};
@@ -209,4 +209,50 @@ fn a_slice_that_nobody_declared_is_an_error_to_read() {
     assert!(matches!(session.seed::<Forgotten>(vec![]), Err(Error::NoSuchSlice { .. })));
     assert!(matches!(session.clear::<Forgotten>(), Err(Error::NoSuchSlice { .. })));
     assert_eq!(kinds(&session), ["opened"]);
+}
+
+#[test]
+fn an_upsert_finds_all_of_its_key_also_what_was_seeded_and_what_a_rollback_brought_back() {
+    let home = home();
+    let session = home.session();
+    session.seed::<StepOfPart>(vec![part("a", 1), part("b", 2), part("c", 1)]).unwrap();
+    let before = session.snapshot(SnapshotOptions::default()).unwrap();
+    session.dispatch(part("d", 1)).unwrap();
+    assert_eq!(titles::<StepOfPart>(&session), ["b", "d"]);
+    session.clear_where::<StepOfPart>(|step| step.part == 1).unwrap();
+    session.dispatch(part("e", 1)).unwrap();
+    assert_eq!(titles::<StepOfPart>(&session), ["b", "e"]);
+    session.rollback(&before).unwrap();
+    session.dispatch(part("f", 1)).unwrap();
+    assert_eq!(titles::<StepOfPart>(&session), ["b", "f"]);
+    let session = home.reopened(session, &types());
+    session.dispatch(part("g", 2)).unwrap();
+    assert_eq!(titles::<StepOfPart>(&session), ["f", "g"]);
+    session.reset().unwrap();
+    session.dispatch(part("h", 2)).unwrap();
+    assert_eq!(titles::<StepOfPart>(&session), ["h"]);
+}
+
+#[test]
+fn a_key_that_panics_refuses_the_dispatch_and_spoils_nothing() {
+    let home = home();
+    let types = SessionTypes::builder()
+        .slice::<StepOfPart>()
+        .upsert_by::<StepOfPart, _>(|step| {
+            assert!(step.part != 13, "no such part");
+            step.part
+        })
+        .build()
+        .unwrap();
+    let session = home.store.create(&types).unwrap();
+    session.dispatch(part("a", 1)).unwrap();
+    let refused = session.dispatch(part("b", 13));
+    assert!(matches!(&refused, Err(Error::ReducerPanicked { message, .. }) if message == "no such part"));
+    // A seed asks no reducer; what has no key is there all the same, and only the dispatch that looks at it
+    // is refused.
+    session.seed::<StepOfPart>(vec![part("c", 1), part("d", 13)]).unwrap();
+    assert_eq!(titles::<StepOfPart>(&session), ["c", "d"]);
+    assert!(matches!(session.dispatch(part("e", 1)), Err(Error::ReducerPanicked { .. })));
+    let session = home.reopened(session, &types);
+    assert_eq!(titles::<StepOfPart>(&session), ["c", "d"]);
 }
