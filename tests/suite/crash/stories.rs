@@ -77,11 +77,19 @@ fn a_handle_for_reading_does_not_promise_what_it_cannot_sync() {
 /// in the old segment, unsynced, and whoever went on in the new one never synced it.
 #[test]
 fn whichever_call_is_a_processes_last_the_next_one_goes_on_durably() {
+    // With a sync behind each record every turn follows a `Synced` frame.
+    for level in [Level::Process, Level::Every] {
+        die_at_each_call(level);
+    }
+}
+
+fn die_at_each_call(level: Level) {
     let mut deaths = 0;
     for nth in 1.. {
         let machine = Machine::default();
         let id = closed_session(&machine, 2);
-        let session = machine.open(id, Level::Process).unwrap();
+        let store = machine.process(level);
+        let session = store.open_session(id, &types()).unwrap();
         machine.disk.inject(Fault::Die { nth, bytes: 40 });
         let mut acknowledged = count(&session);
         for n in 0..24 {
@@ -92,7 +100,7 @@ fn whichever_call_is_a_processes_last_the_next_one_goes_on_durably() {
                 Err(_) => break,
             }
         }
-        let survived = session.sync().is_ok();
+        let survived = store.session_ids().is_ok();
         machine.crash(CrashKind::Process);
         machine.disk.clear_faults();
         let session = machine.open(id, Level::Every).unwrap();

@@ -3,7 +3,7 @@
 use foldlog::Level;
 use foldlog::log::storage::CrashKind;
 use foldlog_tests::crash::{BOOT, FrameAt, Machine, OTHER_BOOT, count, write_steps};
-use foldlog_tests::host::types;
+use foldlog_tests::host::{StepAdded, types};
 use uuid::Uuid;
 
 use super::{attested, corruption, judge, unattested};
@@ -61,29 +61,45 @@ fn a_frame_that_is_repeated_or_removed_is_damage() {
     }
 }
 
-/// A record of another life of the same log, sound in itself, stands where a tear left room. It names another
-/// predecessor, so it follows nothing.
+/// Two lives of one log wrote records of the same numbers and lengths into the same segment; a disk kept one
+/// of each. Each frame is sound in itself, and only its predecessor's checksum says that it does not follow.
 #[test]
-fn a_stale_frame_behind_a_tear_never_follows_the_new_ones() {
-    let (whole, id) = unattested();
-    let frames = whole.frames(id).unwrap();
-    let last = frames.last().unwrap();
-    let records: Vec<&FrameAt> = frames.iter().filter(|frame| frame.segment == last.segment).collect();
-    for stale in &records[1..] {
-        let machine = whole.copied(OTHER_BOOT);
+fn a_stale_frame_of_another_life_never_follows_a_new_one() {
+    let (before, id) = attested();
+    let live = |title: &str| {
+        let machine = before.copied(BOOT);
+        let session = machine.open(id, Level::Process).unwrap();
+        for _ in 0..3 {
+            session.dispatch(StepAdded { title: title.to_owned(), part: 1 }).unwrap();
+        }
+        machine.crash(CrashKind::Process);
         machine
-            .disk
-            .mutate_file(&last.segment, |bytes| {
-                let frame = bytes[stale.start..stale.end].to_vec();
-                bytes[last.start..].fill(0);
-                bytes[last.start..last.start + frame.len()].copy_from_slice(&frame);
-            })
-            .unwrap();
-        let left = judge(&machine, id).unwrap();
-        let expected = if *stale == last { last.sequence + 1 } else { last.sequence };
-        assert_eq!(left, expected);
-        let report = machine.audit(id).unwrap().report().clone();
-        assert_eq!(report.torn.is_some(), *stale != last);
+    };
+    let (old, new) = (live("old"), live("new"));
+    let frames = new.frames(id).unwrap();
+    assert_eq!(frames, old.frames(id).unwrap(), "they stand at the same places");
+    let [.., second, third] = frames.as_slice() else { panic!("there are three records") };
+    let stale = old.disk.read_file(&second.segment).unwrap();
+    for (boot, patched) in [(BOOT, second), (OTHER_BOOT, second), (BOOT, third), (OTHER_BOOT, third)] {
+        let machine = new.copied(boot);
+        let patch = |bytes: &mut Vec<u8>| {
+            bytes[patched.start..].fill(0);
+            bytes[patched.start..patched.end].copy_from_slice(&stale[patched.start..patched.end]);
+        };
+        machine.disk.mutate_file(&patched.segment, patch).unwrap();
+        match judge(&machine, id) {
+            // Whatever it is, it is sound, and no power was cut.
+            Err(error) => {
+                let found = corruption(error);
+                assert!(boot == BOOT && found.reason.contains("predecessor"), "{found}");
+                assert_eq!((found.offset, found.sequence), (patched.start as u64, patched.sequence));
+            }
+            Ok(records) => {
+                assert_eq!((boot, records), (OTHER_BOOT, patched.sequence));
+                let torn = machine.audit(id).unwrap().report().torn.clone().unwrap();
+                assert_eq!((torn.offset, torn.sequence), (patched.start as u64, patched.sequence));
+            }
+        }
     }
 }
 
