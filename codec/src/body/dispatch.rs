@@ -272,7 +272,7 @@ impl<'a> Dispatch<'a> {
         walk(KIND, bytes, |name, value| {
             match name {
                 "e" => event = Some(value.unsigned32()?),
-                "d" => data = Some(Payload::read(value)?),
+                "d" => data = Some(Payload::new(value.rest())),
                 "o" => own = Some(value.str()?.to_owned()),
                 "key" => key = Some(value.str()?.to_owned()),
                 "value" => tag = Some(value.str()?.to_owned()),

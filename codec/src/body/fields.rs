@@ -1,42 +1,41 @@
 //! Walking the fields of a body.
 
 use crate::Error;
-use crate::msgpack::{Reader, check};
+use crate::msgpack::Reader;
 
 /// The newest body version of any kind; each kind has had one so far.
 const VERSION: u64 = 1;
 
-/// Walks the fields of a body after the pre-scan. `read` takes each field's name and a cursor at its value;
-/// whatever it leaves unread is passed over.
+/// Walks the fields of a body. Each field's value passes the pre-scan before `read` takes its name and a cursor
+/// at it, which ends where the value ends; whatever is left unread is passed over.
 pub(super) fn walk<'a>(
     kind: &'static str,
     bytes: &'a [u8],
     mut read: impl FnMut(&str, &mut Reader<'a>) -> Result<(), Error>,
 ) -> Result<(), Error> {
-    check(bytes)?;
-    walk_map(&mut Reader::new(bytes), |name, value| match name {
+    let mut reader = Reader::new(bytes);
+    let walked = walk_map(&mut reader, |name, value| match name {
         "v" => match value.unsigned()? {
             VERSION => Ok(()),
             newer => Err(bad(kind, format!("version {newer} is newer than {VERSION}"))),
         },
         _ => read(name, value),
-    })
-    .map_err(|error| match error {
+    });
+    walked.map_err(|error| match error {
         Error::Body { .. } => error,
         other => bad(kind, other.to_string()),
-    })
+    })?;
+    if reader.is_done() { Ok(()) } else { Err(bad(kind, "bytes follow the value")) }
 }
 
-/// Walks the pairs of one map that has passed the pre-scan.
+/// Walks the pairs of one map.
 pub(super) fn walk_map<'a>(
     reader: &mut Reader<'a>,
     mut read: impl FnMut(&str, &mut Reader<'a>) -> Result<(), Error>,
 ) -> Result<(), Error> {
     for _ in 0..reader.map()? {
         let name = reader.str()?;
-        let mut value = *reader;
-        reader.value()?;
-        read(name, &mut value)?;
+        read(name, &mut reader.part()?)?;
     }
     Ok(())
 }

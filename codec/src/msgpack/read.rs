@@ -193,6 +193,24 @@ impl<'a> Reader<'a> {
         self.take(len as u64)
     }
 
+    /// Passes over one whole value and returns a cursor at its start, which ends where the value ends.
+    ///
+    /// # Errors
+    ///
+    /// As [`scan`].
+    pub fn part(&mut self) -> Result<Reader<'a>, Error> {
+        let start = self.offset;
+        self.value()?;
+        Ok(Reader { bytes: self.bytes.get(..self.offset).unwrap_or_default(), offset: start })
+    }
+
+    /// Takes all bytes that are left.
+    pub fn rest(&mut self) -> &'a [u8] {
+        let rest = self.bytes.get(self.offset..).unwrap_or_default();
+        self.offset = self.bytes.len();
+        rest
+    }
+
     /// Reads an array's length.
     ///
     /// # Errors
