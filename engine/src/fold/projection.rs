@@ -130,7 +130,7 @@ impl Projection {
                 self.tags.extend(opened.tags);
             }
             Kind::DECLARE => {
-                self.declare(sequence, Declare::decode(record.body).map_err(body)?, folding.types)?
+                self.declare(sequence, Declare::decode(record.body).map_err(body)?, folding.types)?;
             }
             Kind::DISPATCH => {
                 self.dispatch(sequence, Dispatch::decode(record.body).map_err(body)?, folding)?;
