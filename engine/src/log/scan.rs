@@ -38,8 +38,8 @@ use super::storage::{Access, Storage};
 use super::window::Window;
 use crate::error::{Corruption, Error, Result};
 
-/// Every how many records the index remembers a place.
-const INDEX_EVERY: u64 = 64;
+/// Every how many records the index remembers a place, while scanning and while writing.
+pub(super) const INDEX_EVERY: u64 = 64;
 
 /// How often a bad frame is read again before it counts.
 const READ_AGAIN_MAX: u32 = 3;

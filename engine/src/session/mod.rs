@@ -191,9 +191,6 @@ impl Inner {
     }
 
     pub(crate) fn sync(&self) -> Result<()> {
-        if let Some(cause) = self.gate.failure() {
-            return Err(Error::Poisoned { cause });
-        }
         let next = self.settle_unattested()?;
         self.sync_through(next)
     }

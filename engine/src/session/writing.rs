@@ -57,16 +57,13 @@ impl Inner {
     /// Locks the writer's state for a write.
     pub(super) fn writable(&self) -> Result<MutexGuard<'_, WriterState>> {
         let session = self.id;
-        if let Some(cause) = self.gate.failure() {
-            return Err(Error::Poisoned { cause });
-        }
+        let state = self.sound()?;
         if self.types.is_none() {
             return Err(Error::Untyped { session });
         }
         if let Some(reason) = &self.read_only {
             return Err(Error::ReadOnly { session, reason: reason.clone() });
         }
-        let state = self.state.lock();
         if state.closed {
             return Err(Error::Closed { session });
         }
@@ -74,6 +71,16 @@ impl Inner {
             return Err(Error::UnsupportedKind { sequence, kind });
         }
         Ok(state)
+    }
+
+    /// Locks the writer's state, unless a write or sync has failed. Writes fail under that lock, so it is asked
+    /// only there: whoever waited for the lock meanwhile must not write over what a failed write left.
+    fn sound(&self) -> Result<MutexGuard<'_, WriterState>> {
+        let state = self.state.lock();
+        match self.gate.failure() {
+            Some(cause) => Err(Error::Poisoned { cause }),
+            None => Ok(state),
+        }
     }
 
     /// Writes the drafts one after the other, keeps the level's promise and tells the subscribers. Returns
@@ -178,7 +185,7 @@ impl Inner {
     /// Sees to it that a sync covers what opening found behind the watermark: those records are in the files
     /// of an earlier process, which a sync of this one's would not touch. Returns the next sequence number.
     pub(super) fn settle_unattested(&self) -> Result<u64> {
-        let mut state = self.state.lock();
+        let mut state = self.sound()?;
         let next = state.log.next_sequence();
         if state.log.is_writing() || self.gate.synced() >= next {
             return Ok(next);
@@ -211,9 +218,11 @@ impl Inner {
         match led {
             Ok(false) => Ok(()),
             Ok(true) => {
-                let attested = self.state.lock().log.attest(self.gate.synced());
-                if let Err(error) = attested {
-                    // The records are durable all the same; but nothing may follow a write that failed.
+                // The records are durable whatever becomes of the frame that says so; but nothing may follow a
+                // write that failed.
+                if let Ok(mut state) = self.sound()
+                    && let Err(error) = state.log.attest(self.gate.synced())
+                {
                     self.gate.fail(Arc::new(error));
                 }
                 Ok(())

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use foldlog::log::storage::Op;
+use foldlog::log::storage::{Fault, Op};
 use foldlog::{BackgroundSync, Level, SnapshotOptions};
 use foldlog_tests::host::*;
 
@@ -141,5 +141,26 @@ fn a_background_sync_needs_no_call_to_wait_for_it() {
     while session.synced() < 3 {
         assert!(std::time::Instant::now() < deadline, "about a second was promised");
         std::thread::yield_now();
+    }
+}
+
+/// Threads asked whether the log was poisoned before they took the writer's lock: those that waited for it
+/// while another's write failed wrote all the same, over what the failed write had left.
+#[test]
+fn nothing_is_written_after_a_failed_write_by_whoever_waited_meanwhile() {
+    for level in [Level::Process, Level::Every] {
+        let home = home_with(|options| options.level = level);
+        let session = home.session();
+        session.dispatch(part("", 0)).unwrap();
+        home.disk.take_trace();
+        let fault = Fault::FailNth { op: Op::Write, nth: 40, error: std::io::ErrorKind::Other };
+        home.disk.inject(fault);
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| while session.dispatch(part("on", 0)).is_ok() {});
+            }
+        });
+        let writes = home.disk.take_trace().into_iter().filter(|(op, _)| *op == Op::Write).count();
+        assert_eq!(writes, 40, "the failed write was the last, at {level:?}");
     }
 }

@@ -50,14 +50,11 @@ use crate::log::layout;
 use crate::log::lock::is_read_only;
 use crate::log::objects::{Objects, Unsynced};
 use crate::log::reader::{Located, Places};
-use crate::log::scan::{Location, Scan};
+use crate::log::scan::{INDEX_EVERY, Location, Scan};
 use crate::log::storage::{Access, Storage, StorageFile};
 
 /// Room that every segment keeps for its seal and for one `Synced` frame.
 const RESERVED_BYTES: u64 = 160;
-
-/// Every how many records the index remembers a place.
-const INDEX_EVERY: u64 = 64;
 
 /// How large segments are, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
