@@ -1,7 +1,13 @@
 //! Where time is read: the only file that asks the system for it.
 
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// The moment so long from now, by the clock that nobody sets.
+pub(crate) fn after(wait: Duration) -> Instant {
+    let now = Instant::now();
+    now.checked_add(wait).unwrap_or(now)
+}
 
 /// A source of time. A session reads it once for each record.
 pub trait Clock: Send + Sync + std::fmt::Debug {

@@ -1,6 +1,7 @@
 #![doc = include_str!("../../README.md")]
 
 pub mod audit;
+mod background;
 mod clock;
 mod error;
 mod fold;

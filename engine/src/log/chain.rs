@@ -7,7 +7,7 @@
 //! | found | meaning |
 //! |---|---|
 //! | a header that does not check | the chain is cut below it; it and what stands above are evidence for judging the cut ([`super::scan`]) |
-//! | a named predecessor that is not there | [`Error::MissingSegment`] |
+//! | a named predecessor that is not there | as a header that does not check; what proves damage there is [`Error::MissingSegment`] |
 //! | a segment whose header names another ordinal than its file | [`Error::Corrupt`] |
 //! | a header of a later format version | [`Error::FutureFormat`] |
 //! | a name like a segment's that is no regular file | [`Error::NotASession`]: links are never followed |
@@ -59,6 +59,19 @@ impl Segment {
     pub(crate) fn open(&self, storage: &dyn Storage) -> Result<Arc<dyn StorageFile>> {
         storage.open(&self.path, Access::Read).map_err(|error| Error::io("open", &self.path, error))
     }
+
+    /// A frame of this segment was sound once and no longer is; `sequence` is the record that was looked for.
+    pub(crate) fn changed(&self, offset: u64, sequence: u64, error: &CodecError) -> Error {
+        Error::Corrupt(Box::new(Corruption {
+            session: Some(self.header.session),
+            segment: self.path.clone(),
+            offset,
+            sequence,
+            expected_crc: None,
+            found_crc: None,
+            reason: format!("a frame that was sound when the log was opened no longer is: {error}"),
+        }))
+    }
 }
 
 /// A file behind the chain: evidence of what was once there.
@@ -76,6 +89,8 @@ pub(crate) struct Beyond {
 pub(crate) struct Chain {
     pub(crate) segments: Vec<Segment>,
     pub(crate) beyond: Vec<Beyond>,
+    /// The segment whose absence cut the chain off from what stands beyond it.
+    pub(crate) missing: Option<u32>,
     /// The highest ordinal in use by any file, half-built ones included.
     pub(crate) ordinal_max: u32,
     /// Files that a crash left half-built.
@@ -106,8 +121,8 @@ pub(crate) fn discover(storage: &dyn Storage, dir: &Path) -> Result<Chain> {
         let reason = "it holds no segments".to_owned();
         return Err(Error::NotASession { path: dir.to_owned(), reason });
     };
-    let (segments, beyond) = follow(dir, found)?;
-    Ok(Chain { segments, beyond, ordinal_max, half_built })
+    let Followed { segments, beyond, missing } = follow(found)?;
+    Ok(Chain { segments, beyond, missing, ordinal_max, half_built })
 }
 
 fn not_a_session_or_io(dir: &Path, error: std::io::Error) -> Error {
@@ -146,17 +161,23 @@ fn read_header(storage: &dyn Storage, path: PathBuf, ordinal: u32) -> Result<Bey
     }
 }
 
-/// Follows the headers from the highest ordinal back; where one is broken, starts anew below it.
-fn follow(dir: &Path, found: BTreeMap<u32, Beyond>) -> Result<(Vec<Segment>, Vec<Beyond>)> {
+struct Followed {
+    segments: Vec<Segment>,
+    beyond: Vec<Beyond>,
+    missing: Option<u32>,
+}
+
+/// Follows the headers from the highest ordinal back; where one is broken or not there, starts anew below it.
+fn follow(found: BTreeMap<u32, Beyond>) -> Result<Followed> {
     let mut start = found.keys().next_back().copied();
+    let mut missing = None;
     'starts: while let Some(top) = start {
         let mut segments = Vec::new();
         let mut at = Some((top, None));
         while let Some((ordinal, end)) = at {
-            let Some(file) = found.get(&ordinal) else {
-                return Err(missing(dir, &found, ordinal));
-            };
-            let Some(header) = file.header else {
+            let file = found.get(&ordinal);
+            let Some((file, header)) = file.and_then(|file| file.header.map(|header| (file, header))) else {
+                missing = file.is_none().then_some(ordinal);
                 start = found.range(..ordinal).next_back().map(|(below, _)| *below);
                 continue 'starts;
             };
@@ -180,16 +201,7 @@ fn follow(dir: &Path, found: BTreeMap<u32, Beyond>) -> Result<(Vec<Segment>, Vec
         }
         segments.reverse();
         let beyond = found.into_iter().filter(|(ordinal, _)| *ordinal > top).map(|(_, file)| file).collect();
-        return Ok((segments, beyond));
+        return Ok(Followed { segments, beyond, missing });
     }
-    Ok((Vec::new(), found.into_values().collect()))
-}
-
-fn missing(dir: &Path, found: &BTreeMap<u32, Beyond>, ordinal: u32) -> Error {
-    let session = found.values().filter_map(|file| file.header).map(|header| header.session).next_back();
-    Error::MissingSegment {
-        session: session.unwrap_or_default(),
-        ordinal,
-        path: layout::segment_file(dir, ordinal),
-    }
+    Ok(Followed { segments: Vec::new(), beyond: found.into_values().collect(), missing })
 }

@@ -16,6 +16,7 @@
 use std::fmt::Debug;
 use std::ops::DerefMut;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The primitives that the gate stands on.
 pub(crate) trait Primitives {
@@ -24,12 +25,17 @@ pub(crate) trait Primitives {
     where
         Self: 'a;
     type Condvar: Send + Sync;
+    type Word: Send + Sync;
 
     fn mutex<T: Send>(value: T) -> Self::Mutex<T>;
     fn condvar() -> Self::Condvar;
     fn lock<T: Send>(mutex: &Self::Mutex<T>) -> Self::Guard<'_, T>;
     fn wait<'a, T: Send>(condvar: &Self::Condvar, guard: Self::Guard<'a, T>) -> Self::Guard<'a, T>;
     fn notify_all(condvar: &Self::Condvar);
+    fn word(value: u64) -> Self::Word;
+    /// Reads a word; what was written before the value read was set is seen too.
+    fn get(word: &Self::Word) -> u64;
+    fn set(word: &Self::Word, value: u64);
 }
 
 /// The primitives of `parking_lot`.
@@ -40,6 +46,7 @@ impl Primitives for ParkingLot {
     type Mutex<T: Send> = parking_lot::Mutex<T>;
     type Guard<'a, T: Send + 'a> = parking_lot::MutexGuard<'a, T>;
     type Condvar = parking_lot::Condvar;
+    type Word = AtomicU64;
 
     fn mutex<T: Send>(value: T) -> Self::Mutex<T> {
         parking_lot::Mutex::new(value)
@@ -61,6 +68,18 @@ impl Primitives for ParkingLot {
     fn notify_all(condvar: &Self::Condvar) {
         condvar.notify_all();
     }
+
+    fn word(value: u64) -> Self::Word {
+        AtomicU64::new(value)
+    }
+
+    fn get(word: &Self::Word) -> u64 {
+        word.load(Ordering::Acquire)
+    }
+
+    fn set(word: &Self::Word, value: u64) {
+        word.store(value, Ordering::Release);
+    }
 }
 
 #[derive(Debug)]
@@ -74,6 +93,9 @@ struct State<E> {
 pub(crate) struct SyncGate<E: Send + Sync, P: Primitives = ParkingLot> {
     state: P::Mutex<State<E>>,
     changed: P::Condvar,
+    /// `state.synced` and whether there is a failure, for those who only look: each is written under the lock.
+    synced: P::Word,
+    failed: P::Word,
 }
 
 impl<E: Send + Sync + Debug, P: Primitives> Debug for SyncGate<E, P> {
@@ -86,24 +108,33 @@ impl<E: Send + Sync + Debug, P: Primitives> Debug for SyncGate<E, P> {
 impl<E: Send + Sync, P: Primitives> SyncGate<E, P> {
     /// A gate behind which everything below `synced` is durable.
     pub(crate) fn new(synced: u64) -> SyncGate<E, P> {
-        SyncGate { state: P::mutex(State { synced, running: false, failed: None }), changed: P::condvar() }
+        SyncGate {
+            state: P::mutex(State { synced, running: false, failed: None }),
+            changed: P::condvar(),
+            synced: P::word(synced),
+            failed: P::word(0),
+        }
     }
 
     /// Everything below this is durable.
     pub(crate) fn synced(&self) -> u64 {
-        P::lock(&self.state).synced
+        P::get(&self.synced)
     }
 
     /// Remembers that a write failed, so that no later sync can promise anything. The first failure counts.
     pub(crate) fn fail(&self, cause: Arc<E>) -> Arc<E> {
         let mut state = P::lock(&self.state);
         let first = Arc::clone(state.failed.get_or_insert(cause));
+        P::set(&self.failed, 1);
         P::notify_all(&self.changed);
         first
     }
 
     /// The first failure.
     pub(crate) fn failure(&self) -> Option<Arc<E>> {
+        if P::get(&self.failed) == 0 {
+            return None;
+        }
         P::lock(&self.state).failed.clone()
     }
 
@@ -135,9 +166,13 @@ impl<E: Send + Sync, P: Primitives> SyncGate<E, P> {
             state = P::lock(&self.state);
             state.running = false;
             match result {
-                Ok(synced) => state.synced = state.synced.max(synced),
+                Ok(synced) => {
+                    state.synced = state.synced.max(synced);
+                    P::set(&self.synced, state.synced);
+                }
                 Err(cause) => {
                     state.failed.get_or_insert(cause);
+                    P::set(&self.failed, 1);
                 }
             }
             P::notify_all(&self.changed);
@@ -148,7 +183,6 @@ impl<E: Send + Sync, P: Primitives> SyncGate<E, P> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::{AtomicU64, Ordering};
 
     #[test]
     fn one_sync_serves_every_thread_that_waits() {

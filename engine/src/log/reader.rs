@@ -11,13 +11,43 @@ use super::chain::Segment;
 use super::scan::Location;
 use super::storage::Storage;
 use super::window::Window;
-use crate::error::{Corruption, Error, Result};
+use crate::error::{Error, Result};
 
-/// The places of a log's records: a part of them, from which the others are found by walking.
-#[derive(Clone, Debug)]
+/// How many bytes of a segment stand between two places that the index remembers.
+const INDEX_BYTES: u64 = 64 << 10;
+
+/// Where some records stand: the first of each segment, and one every 64 KiB. The others are found from these by
+/// walking. It grows with the log's length by less than a thousandth of it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Index {
+    places: BTreeMap<u64, Location>,
+}
+
+impl Index {
+    /// Takes note of a record, where its place is worth remembering. Records come in order.
+    pub(crate) fn note(&mut self, sequence: u64, at: Location) {
+        let near = |last: &Location| last.segment == at.segment && at.offset < last.offset + INDEX_BYTES;
+        if !self.places.last_key_value().is_some_and(|(_, last)| near(last)) {
+            self.places.insert(sequence, at);
+        }
+    }
+
+    /// Forgets the records from `sequence` on.
+    pub(crate) fn cut_at(&mut self, sequence: u64) {
+        self.places.split_off(&sequence);
+    }
+
+    /// The last place that is remembered at or before a record.
+    fn before(&self, sequence: u64) -> Option<Location> {
+        self.places.range(..=sequence).next_back().map(|(_, location)| *location)
+    }
+}
+
+/// The places of a log's records.
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Places {
     pub(crate) segments: Vec<Segment>,
-    pub(crate) index: BTreeMap<u64, Location>,
+    pub(crate) index: Index,
     pub(crate) next_sequence: u64,
 }
 
@@ -64,16 +94,15 @@ impl Places {
         if from > through || self.next_sequence == 0 {
             return Ok(());
         }
-        let start = self.index.range(..=from).next_back().map(|(_, location)| *location);
         let Location { segment: first, mut offset } =
-            start.unwrap_or(Location { segment: 0, offset: HEADER_LEN as u64 });
+            self.index.before(from).unwrap_or(Location { segment: 0, offset: HEADER_LEN as u64 });
         for (index, segment) in self.segments.iter().enumerate().skip(first) {
             let io = |error| Error::io("read", &segment.path, error);
             let mut window = Window::new(segment.open(storage.as_ref())?, segment.end).map_err(io)?;
             while offset < window.end() && segment.end.is_none_or(|end| offset < end) {
                 let frame = match window.frame(segment.context(), offset).map_err(io)? {
                     Ok(frame) => frame,
-                    Err(error) => return Err(changed(segment, offset, from, &error)),
+                    Err(error) => return Err(segment.changed(offset, from, &error)),
                 };
                 let header = frame.header;
                 if !header.kind.is_envelope() && header.sequence >= from {
@@ -99,16 +128,4 @@ pub(crate) struct Located {
     pub(crate) time_us: i64,
     pub(crate) crc: u32,
     pub(crate) end: u64,
-}
-
-fn changed(segment: &Segment, offset: u64, sequence: u64, error: &foldlog_codec::Error) -> Error {
-    Error::Corrupt(Box::new(Corruption {
-        session: Some(segment.header.session),
-        segment: segment.path.clone(),
-        offset,
-        sequence,
-        expected_crc: None,
-        found_crc: None,
-        reason: format!("a frame that was sound when the log was opened no longer is: {error}"),
-    }))
 }

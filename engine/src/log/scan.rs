@@ -34,12 +34,10 @@ use uuid::Uuid;
 
 use super::chain::{self, Chain, Segment};
 use super::layout;
+use super::reader::Index;
 use super::storage::{Access, Storage};
 use super::window::Window;
 use crate::error::{Corruption, Error, Result};
-
-/// Every how many records the index remembers a place, while scanning and while writing.
-pub(super) const INDEX_EVERY: u64 = 64;
 
 /// How often a bad frame is read again before it counts.
 const READ_AGAIN_MAX: u32 = 3;
@@ -83,7 +81,7 @@ pub(crate) struct Scan {
     pub(crate) end: u64,
     pub(crate) epoch: u64,
     pub(crate) rollbacks: BTreeMap<u64, Rollback>,
-    pub(crate) index: BTreeMap<u64, Location>,
+    pub(crate) index: Index,
     pub(crate) torn: Option<TornTail>,
     /// Files behind the chain that a crash left without a header.
     pub(crate) leftovers: Vec<PathBuf>,
@@ -142,7 +140,7 @@ struct Walk<'a> {
     end: u64,
     epoch: Option<u64>,
     rollbacks: BTreeMap<u64, Rollback>,
-    index: BTreeMap<u64, Location>,
+    index: Index,
     torn: Option<TornTail>,
     last_kind: Option<Kind>,
     last_seal: Option<(u32, Seal)>,
@@ -180,7 +178,7 @@ impl<'a> Walk<'a> {
             end: 0,
             epoch: None,
             rollbacks: BTreeMap::new(),
-            index: BTreeMap::new(),
+            index: Index::default(),
             torn: None,
             last_kind: None,
             last_seal: None,
@@ -201,7 +199,6 @@ impl<'a> Walk<'a> {
         let io = |error| Error::io("read", &segment.path, error);
         let file = segment.open(self.storage)?;
         let mut window = Window::new(file, segment.end).map_err(io)?;
-        let first_in_segment = self.next_sequence;
         let mut offset = SEGMENT_HEADER_LEN as u64;
         self.watermark = self.watermark.max(segment.header.watermark);
         self.end = offset;
@@ -220,7 +217,7 @@ impl<'a> Walk<'a> {
                     None => {
                         read_again = 0;
                         let at = FrameAt { frame, segment: &segment, offset };
-                        self.take(index, first_in_segment, &at)?;
+                        self.take(index, &at)?;
                         visit(at)?;
                         offset += frame.len() as u64;
                         self.end = offset;
@@ -277,11 +274,10 @@ impl<'a> Walk<'a> {
     }
 
     /// Takes in what a sound frame says about the log.
-    fn take(&mut self, segment: usize, first_in_segment: u64, at: &FrameAt<'_>) -> Result<()> {
+    fn take(&mut self, segment: usize, at: &FrameAt<'_>) -> Result<()> {
         let header = &at.frame.header;
-        let remembered = header.sequence == first_in_segment || header.sequence.is_multiple_of(INDEX_EVERY);
-        if remembered && !header.kind.is_envelope() {
-            self.index.insert(header.sequence, Location { segment, offset: at.offset });
+        if !header.kind.is_envelope() {
+            self.index.note(header.sequence, Location { segment, offset: at.offset });
         }
         self.watermark = self.watermark.max(header.watermark.min(header.sequence));
         self.last_crc = header.crc;
@@ -492,8 +488,7 @@ impl<'a> Walk<'a> {
             if last
                 && self.storage.entry(&path).map_err(|error| Error::io("look up", &path, error))?.is_none()
             {
-                let session = self.openings.last().map(|(_, opened)| opened.session).unwrap_or_default();
-                return Err(Error::MissingSegment { session, ordinal: seal.next, path });
+                return Err(self.missing_segment(seal.next));
             }
         }
         let Some((opened_sequence, opened)) = self.openings.last().cloned() else {
@@ -534,12 +529,22 @@ impl<'a> Walk<'a> {
         })
     }
 
+    fn missing_segment(&self, ordinal: u32) -> Error {
+        let of_beyond = self.chain.beyond.iter().filter_map(|file| file.header);
+        let headers = self.chain.segments.iter().map(|segment| segment.header).chain(of_beyond);
+        let session = headers.map(|header| header.session).next_back().unwrap_or_default();
+        Error::MissingSegment { session, ordinal, path: layout::segment_file(self.dir, ordinal) }
+    }
+
     /// The chain ended soundly, but files without a sound header stand behind it.
     fn judge_lost_headers(&mut self) -> Result<()> {
         let mut evidence = Evidence::default();
         let bytes = self.gather_beyond(&mut evidence)?;
         let Some(first) = self.chain.beyond.first() else { return Ok(()) };
         if let Some(proof) = self.proof(&evidence) {
+            if let Some(ordinal) = self.chain.missing {
+                return Err(self.missing_segment(ordinal));
+            }
             let reason = format!("the segment's header does not check; {proof}");
             return Err(self.corrupt(&first.path, 0, None, None, reason));
         }

@@ -29,13 +29,13 @@ mod writing;
 use std::collections::BTreeMap;
 use std::path::{Path as FilePath, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use foldlog_codec::body::{Opened, Parent, Rollback};
 use foldlog_codec::frame::{TIME_US_MAX, TIME_US_MIN};
 use parking_lot::Mutex;
 use uuid::Uuid;
 
+use crate::background::Background;
 use crate::error::{Error, Result};
 use crate::fold::path::Path;
 use crate::fold::positions::Positions;
@@ -51,7 +51,6 @@ pub use opening::RecoveryReport;
 pub use positions::{RolledBack, Snapshot, SnapshotOptions};
 pub use reading::{LogView, SliceState, State, StoredItem};
 pub use subscribers::{Notice, Subscription, Warning};
-pub(crate) use writing::UNSYNCED_US_MAX;
 
 pub(crate) use opening::{OpenAs, Read, SessionSeed, begin, lock_or_read_only, open, open_read};
 
@@ -76,8 +75,6 @@ pub(crate) struct Inner {
     gate: SyncGate<Error>,
     subscribers: subscribers::Subscribers,
     lock: Mutex<Option<WriterLock>>,
-    /// Whether the background thread already knows that something is not yet durable.
-    awaiting_sync: AtomicBool,
 }
 
 /// What the writer changes, under one lock.
@@ -91,6 +88,7 @@ struct WriterState {
     seeds: BTreeMap<u64, u64>,
     opened: Opened,
     first_unsynced_us: Option<i64>,
+    asked: writing::Asked,
     closed: bool,
 }
 
@@ -201,10 +199,13 @@ impl Inner {
             let before = std::mem::replace(&mut state.closed, true);
             !before && state.log.is_writing()
         };
-        let result = if writing { self.sync() } else { Ok(()) };
+        let result = if writing { self.finish().and_then(|()| self.sync()) } else { Ok(()) };
         if let Some(lock) = self.lock.lock().take() {
             // Forgotten first: behind the lock's back it might be the next writer that is forgotten.
-            self.store.background.forget(self.id);
+            self.store.writers.forget(self.id);
+            if let Background::Thread(worker) = &self.store.background {
+                worker.forget(self.id);
+            }
             drop(lock);
         }
         self.subscribers.end();

@@ -3,14 +3,13 @@
 use std::collections::BTreeMap;
 use std::path::{Path as FilePath, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use foldlog_codec::Kind;
 use foldlog_codec::body::Opened;
 use parking_lot::Mutex;
 use uuid::Uuid;
 
-use super::writing::Draft;
+use super::writing::{Asked, Draft};
 use super::{Inner, Session, WriterState};
 use crate::error::{Error, Result};
 use crate::fold::history::{Folded, History};
@@ -136,7 +135,7 @@ fn leave_out_records_without_objects(
         scan.torn = Some(TornTail { segment, offset: located.offset, sequence, bytes });
         scan.next_sequence = sequence;
         scan.rollbacks.split_off(&sequence);
-        scan.index.split_off(&sequence);
+        scan.index.cut_at(sequence);
         scan.clean = false;
     }
     Ok(())
@@ -161,8 +160,9 @@ pub(crate) fn open(store: &Arc<StoreInner>, dir: &FilePath, open_as: OpenAs) -> 
         seeds: scan.seeds.clone(),
         opened: scan.opened.clone(),
         first_unsynced_us: None,
+        asked: Asked::default(),
         closed: false,
-        log: Log::open(&store.options.storage, dir, scan, store.options.segments),
+        log: Log::open(&store.ground(), dir, scan),
     };
     Ok(assemble(store, dir, open_as, report, gate, state))
 }
@@ -186,6 +186,7 @@ pub(crate) fn begin(
         seeds: BTreeMap::from([(0, seed.opened.seed)]),
         opened: seed.opened,
         first_unsynced_us: None,
+        asked: Asked::default(),
         closed: false,
     };
     let report = RecoveryReport { closed: true, ..RecoveryReport::default() };
@@ -223,11 +224,10 @@ fn assemble(
         gate,
         subscribers: super::subscribers::Subscribers::default(),
         lock: Mutex::new(open_as.lock),
-        awaiting_sync: AtomicBool::new(false),
     });
     // A handle that only reads must not stand in the writer's place, or nobody would sync what it writes.
     if inner.lock.lock().is_some() {
-        store.background.register(id, &inner);
+        store.writers.register(id, &inner);
     }
     Session { inner }
 }

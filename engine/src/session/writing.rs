@@ -1,25 +1,36 @@
 //! How a record is written.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use foldlog_codec::{Kind, Record};
 use parking_lot::MutexGuard;
 
 use super::subscribers::Notice;
 use super::{Inner, WriterState};
+use crate::background::{Background, Left, Rank};
 use crate::error::{Error, Result};
 use crate::fold::positions::Positions;
 use crate::fold::projection::Folding;
 use crate::log::writer::AppendContext;
-use crate::store::{BackgroundSync, Level};
+use crate::store::Level;
 use crate::types::AnyValue;
 
 /// Unsynced bytes at which a background sync is started.
 const UNSYNCED_BYTES_MAX: u64 = 4 << 20;
 
 /// Unsynced time at which a background sync is started, in microseconds.
-pub(crate) const UNSYNCED_US_MAX: i64 = 1_000_000;
+const UNSYNCED_US_MAX: i64 = 1_000_000;
+
+/// What the background thread was asked for since the last sync.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Asked {
+    #[default]
+    Nothing,
+    /// A sync within a second.
+    Later,
+    /// A sync at once.
+    AtOnce,
+}
 
 /// A record that is about to be written.
 pub(super) struct Draft {
@@ -53,7 +64,40 @@ fn promises_sync(level: Level, kind: Kind) -> bool {
     }
 }
 
+/// How urgent a sync is that nobody waits for.
+#[derive(Clone, Copy)]
+enum Due {
+    /// It may wait; `first` where nobody was asked for one yet.
+    InTime { first: bool },
+    /// What is unsynced is older than it should be.
+    Aged,
+    /// More is unsynced than should be; `first` where nobody was asked to sync at once yet.
+    Overdue { first: bool },
+}
+
+impl WriterState {
+    /// How urgent a sync is now that a record was written.
+    fn due(&mut self, time_us: i64) -> Due {
+        let first_unsynced_us = *self.first_unsynced_us.get_or_insert(time_us);
+        let before = self.asked;
+        if self.log.unsynced_bytes >= UNSYNCED_BYTES_MAX {
+            self.asked = Asked::AtOnce;
+            return Due::Overdue { first: before < Asked::AtOnce };
+        }
+        self.asked = before.max(Asked::Later);
+        if time_us.saturating_sub(first_unsynced_us) >= UNSYNCED_US_MAX {
+            return Due::Aged;
+        }
+        Due::InTime { first: before < Asked::Later }
+    }
+}
+
 impl Inner {
+    /// Ends what the background was asked to do for the log.
+    pub(super) fn finish(&self) -> Result<()> {
+        self.sound()?.log.finish().map_err(|error| self.failed(error))
+    }
+
     /// Locks the writer's state for a write.
     pub(super) fn writable(&self) -> Result<MutexGuard<'_, WriterState>> {
         let session = self.id;
@@ -86,7 +130,7 @@ impl Inner {
     /// Writes the drafts one after the other, keeps the level's promise and tells the subscribers. Returns
     /// the last one's sequence number.
     pub(super) fn write(
-        &self,
+        self: &Arc<Self>,
         mut state: MutexGuard<'_, WriterState>,
         time_us: i64,
         drafts: Vec<Draft>,
@@ -105,26 +149,39 @@ impl Inner {
         let Some((sequence, promised)) = last else {
             return Err(Error::NoSuchPosition { position: 0, last: None });
         };
-        let first_unsynced_us = *state.first_unsynced_us.get_or_insert(time_us);
-        let overdue = state.log.unsynced_bytes >= UNSYNCED_BYTES_MAX;
-        let aged = time_us.saturating_sub(first_unsynced_us) >= UNSYNCED_US_MAX;
+        let due = state.due(time_us);
         drop(state);
         if promised {
             self.sync_through(sequence + 1)?;
         } else {
-            match self.store.options.background {
-                BackgroundSync::Inline if overdue || aged => self.sync_through(sequence + 1)?,
-                BackgroundSync::Inline => {}
-                BackgroundSync::Thread => {
-                    // Only the first record after a sync has to wake anyone.
-                    if overdue || !self.awaiting_sync.swap(true, Ordering::Relaxed) {
-                        self.store.background.awaiting(self.id, overdue);
-                    }
-                }
-            }
+            self.sync_in_background(due, sequence + 1)?;
         }
         self.subscribers.tell(&|| self.gate.synced());
         Ok(sequence)
+    }
+
+    /// Sees to it that what no call waits for is synced in time.
+    fn sync_in_background(self: &Arc<Self>, due: Due, target: u64) -> Result<()> {
+        match (&self.store.background, due) {
+            (Background::Inline, Due::Overdue { .. } | Due::Aged) => self.sync_through(target),
+            (Background::Inline, Due::InTime { .. }) => Ok(()),
+            (Background::Thread(worker), due) => {
+                let session = Arc::downgrade(self);
+                let sync = move || {
+                    if let Some(session) = session.upgrade() {
+                        // A failure poisons the session, and its next call says so.
+                        let _ = session.sync();
+                    }
+                    Left::Nothing
+                };
+                match due {
+                    Due::Overdue { first: true } => self.store.background.offer(Rank::Sync, sync),
+                    Due::InTime { first: true } => worker.offer_later(self.id, sync),
+                    _ => {}
+                }
+                Ok(())
+            }
+        }
     }
 
     /// Sees to it that there is room for all drafts: what does not fit is refused with its declaration.
@@ -209,7 +266,7 @@ impl Inner {
             let plan = {
                 let mut state = self.state.lock();
                 state.first_unsynced_us = None;
-                self.awaiting_sync.store(false, Ordering::Relaxed);
+                state.asked = Asked::Nothing;
                 state.log.sync_plan()
             };
             plan.run(self.store.options.storage.as_ref()).map_err(Arc::new)?;

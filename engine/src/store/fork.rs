@@ -54,7 +54,7 @@ impl Store {
         options: SessionOptions,
     ) -> Result<Session> {
         let parent_dir = self.existing(parent)?;
-        if let Some(writer) = self.inner.background.writer(parent) {
+        if let Some(writer) = self.inner.writers.get(parent) {
             writer.sync()?;
         }
         let read = open_read(self.storage(), &parent_dir, None)?;
@@ -65,7 +65,7 @@ impl Store {
         let mut places = read.places();
         let located = places.locate(self.storage(), position)?;
         places.segments.truncate(located.segment + 1);
-        places.index.split_off(&(position + 1));
+        places.index.cut_at(position + 1);
         places.next_sequence = position + 1;
         if let Some(last) = places.segments.last_mut() {
             last.end = Some(located.end);
@@ -121,7 +121,7 @@ impl Store {
         let options = &self.inner.options;
         let shared = places.next_sequence;
         let (session, seed) = (opened.session, opened.seed);
-        let mut log = Log::fork(self.storage(), dir, session, seed, options.segments, places, located);
+        let mut log = Log::fork(&self.inner.ground(), dir, session, seed, places, located);
         let context = AppendContext { synced: shared, declared: &|| declared.clone() };
         log.append(Kind::OPENED, options.clock.now_us(), &opened.encode(), &context)?;
         log.sync_plan().run(self.storage().as_ref())?;

@@ -1,9 +1,9 @@
 //! A store: a folder of sessions.
 
-mod background;
 mod export;
 mod fork;
 mod options;
+mod writers;
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -15,18 +15,19 @@ use foldlog_codec::body::{Opened, Parent};
 use parking_lot::Mutex;
 use uuid::Uuid;
 
+use crate::background::Background;
 use crate::error::{Error, Result};
 use crate::generator::Generator;
 use crate::log::layout;
 use crate::log::storage::{EntryKind, Storage};
-use crate::log::writer::Log;
+use crate::log::writer::{Ground, Log};
 use crate::session::{OpenAs, Session, SessionSeed, begin, lock_or_read_only, open, open_read};
 use crate::types::SessionTypes;
 
 pub use export::{Export, ExportedSlice, ImportOptions};
 pub use options::{BackgroundSync, Level, SessionOptions, StoreOptions};
 
-pub(crate) use background::Background;
+pub(crate) use writers::Writers;
 
 /// A folder of sessions. Cheap to clone; dropping it closes nothing.
 #[derive(Clone, Debug)]
@@ -39,7 +40,19 @@ pub(crate) struct StoreInner {
     pub(crate) root: PathBuf,
     pub(crate) options: StoreOptions,
     pub(crate) background: Background,
+    pub(crate) writers: Writers,
     generator: Mutex<Generator>,
+}
+
+impl StoreInner {
+    /// What the logs of this store stand on.
+    pub(crate) fn ground(&self) -> Ground {
+        Ground {
+            storage: Arc::clone(&self.options.storage),
+            sizes: self.options.segments,
+            background: self.background.clone(),
+        }
+    }
 }
 
 /// What a listing says of a session.
@@ -127,9 +140,12 @@ impl Store {
             Some(seed) => Generator::from_seed(seed),
             None => Generator::from_entropy(),
         };
-        let background = Background::default();
-        let generator = Mutex::new(generator);
-        Ok(Store { inner: Arc::new(StoreInner { root, options, background, generator }) })
+        let background = match options.background {
+            BackgroundSync::Thread => Background::thread(),
+            BackgroundSync::Inline => Background::Inline,
+        };
+        let (writers, generator) = (Writers::default(), Mutex::new(generator));
+        Ok(Store { inner: Arc::new(StoreInner { root, options, background, writers, generator }) })
     }
 
     pub(crate) fn of(inner: &Arc<StoreInner>) -> Store {
@@ -191,7 +207,7 @@ impl Store {
         }
         self.storage().create_dir_all(&dir).map_err(|error| Error::io("create", &dir, error))?;
         let parents = layout::folders_above_session(&self.inner.root).into();
-        let log = Log::create(self.storage(), &dir, id, seed, self.inner.options.segments, parents);
+        let log = Log::create(&self.inner.ground(), &dir, id, seed, parents);
         let kept: Result<()> = large.iter().try_for_each(|bytes| log.objects.put(bytes).map(drop));
         let opened = Opened { session: id, seed, tags: options.tags, parent };
         let level = options.level.unwrap_or(self.inner.options.level);

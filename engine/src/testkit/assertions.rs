@@ -246,7 +246,7 @@ fn store(disk: &MemoryStorage, clock: &Arc<FixedClock>) -> Store {
             clock: Arc::clone(clock) as _,
             seed: Some(1),
             // As small as a segment gets, so that histories have several.
-            segments: SegmentSizes { first_bytes: 1, max_bytes: 4096 },
+            segments: SegmentSizes { first_bytes: 1, max_bytes: 4096, ahead_bytes_min: 0 },
             object_bytes_min: OBJECT_BYTES_MIN,
             background: BackgroundSync::Inline,
             ..StoreOptions::default()

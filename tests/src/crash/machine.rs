@@ -71,7 +71,7 @@ impl Machine {
             clock: Arc::clone(&self.clock) as Arc<dyn foldlog::Clock>,
             seed: Some(7),
             level,
-            segments: SegmentSizes { first_bytes: 4096, max_bytes: 4096 },
+            segments: SegmentSizes { first_bytes: 4096, max_bytes: 4096, ahead_bytes_min: 0 },
             object_bytes_min: 600,
             background: BackgroundSync::Inline,
         }

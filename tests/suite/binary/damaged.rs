@@ -96,7 +96,7 @@ fn a_damaged_end_that_nobody_was_told_of_is_torn_and_holds() {
 #[test]
 fn missing_exchanged_and_foreign_files_are_told_apart() {
     let folder = tempfile::tempdir().unwrap();
-    let small = foldlog::log::SegmentSizes { first_bytes: 4096, max_bytes: 4096 };
+    let small = foldlog::log::SegmentSizes { first_bytes: 4096, max_bytes: 4096, ahead_bytes_min: 0 };
     let options = || StoreOptions { segments: small, object_bytes_min: 256, ..options() };
     let store = Store::open_with(folder.path(), options()).unwrap();
     let session = store.create(&types()).unwrap();

@@ -90,7 +90,7 @@ fn store_on(disk: &MemoryStorage, clock: &Arc<FixedClock>) -> foldlog::Result<St
         storage: Arc::new(disk.process()),
         clock: Arc::clone(clock) as Arc<dyn foldlog::Clock>,
         seed: Some(1),
-        segments: SegmentSizes { first_bytes: 4096, max_bytes: 8192 },
+        segments: SegmentSizes { first_bytes: 4096, max_bytes: 8192, ahead_bytes_min: 0 },
         object_bytes_min: OBJECT_BYTES_MIN,
         background: BackgroundSync::Inline,
         ..StoreOptions::default()

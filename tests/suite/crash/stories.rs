@@ -380,7 +380,7 @@ fn no_segment_sizes_make_the_writer_panic() {
         [(8192, 4096), (0, 0), (1, u64::MAX), (u64::MAX, 4096), (u64::MAX, u64::MAX)]
     {
         let machine = Machine::default();
-        let segments = SegmentSizes { first_bytes, max_bytes };
+        let segments = SegmentSizes { first_bytes, max_bytes, ahead_bytes_min: 0 };
         let options = StoreOptions { segments, ..machine.options(Level::Every) };
         let store = Store::open_with("/home/store", options).unwrap();
         match store.create(&types()) {

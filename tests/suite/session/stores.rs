@@ -133,7 +133,9 @@ fn without_types_a_session_is_read_exported_and_forked_but_not_written() {
 /// P9: updates have gapless numbers, and a changed byte does not go unnoticed.
 #[test]
 fn numbers_have_no_gaps_across_segments_and_a_changed_byte_is_found() {
-    let home = home_with(|options| options.segments = SegmentSizes { first_bytes: 1, max_bytes: 4096 });
+    let home = home_with(|options| {
+        options.segments = SegmentSizes { first_bytes: 1, max_bytes: 4096, ahead_bytes_min: 0 }
+    });
     let session = home.session();
     for n in 0..200 {
         let sequence = session.dispatch(step(&format!("step {n}"))).unwrap();
@@ -175,7 +177,9 @@ fn numbers_have_no_gaps_across_segments_and_a_changed_byte_is_found() {
 #[test]
 fn a_full_disk_refuses_a_dispatch_with_its_declaration() {
     for room in [300, 330, 360, 390, 420, 450] {
-        let home = home_with(|options| options.segments = SegmentSizes { first_bytes: 1, max_bytes: 4096 });
+        let home = home_with(|options| {
+            options.segments = SegmentSizes { first_bytes: 1, max_bytes: 4096, ahead_bytes_min: 0 }
+        });
         let session = home.session();
         let line = |line: String| DraftEdited { place: 100, line };
         session.dispatch(line("begin".to_owned())).unwrap();
@@ -239,7 +243,7 @@ fn a_kill_loses_nothing() {
 #[test]
 fn a_session_and_a_listing_count_the_same_bytes_also_after_turns_and_a_recovery() {
     let home = home_with(|options| {
-        options.segments = SegmentSizes { first_bytes: 4096, max_bytes: 8192 };
+        options.segments = SegmentSizes { first_bytes: 4096, max_bytes: 8192, ahead_bytes_min: 0 };
         options.level = foldlog::Level::Process;
     });
     let counted = |session: &foldlog::Session| home.store.summary(session.id()).unwrap().log_bytes;

@@ -1,4 +1,4 @@
-//! The real file system, through plain positioned reads and writes.
+//! The real file system: plain positioned reads and writes, and mapped segments.
 
 use std::fmt::Debug;
 use std::fs::{self, File, Metadata, OpenOptions};
@@ -13,6 +13,7 @@ use nix::libc;
 use nix::unistd::{Whence, lseek};
 use uuid::Uuid;
 
+use super::mapped::MappedFile;
 use super::{Access, Entry, EntryKind, HeldLock, Storage, StorageFile};
 
 /// Where Linux tells the identity of its present boot.
@@ -24,15 +25,64 @@ const FILL_PIECE: [u8; 4096] = [0; 4096];
 
 /// The real file system.
 ///
-/// It has no state of its own: every value of this type sees the same files.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct FileStorage;
+/// It has no state of its own: every value of this type sees the same files, whichever way it writes them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileStorage {
+    mapped: bool,
+}
+
+impl Default for FileStorage {
+    fn default() -> Self {
+        FileStorage::new()
+    }
+}
 
 impl FileStorage {
-    /// The file system of this machine.
+    /// The file system of this machine, segments written through a mapping: the fast way, a record costs a
+    /// copy in memory and no system call.
     pub fn new() -> Self {
-        Self
+        FileStorage { mapped: true }
     }
+
+    /// The file system of this machine, segments written with one positioned write a record.
+    pub fn positioned() -> Self {
+        FileStorage { mapped: false }
+    }
+
+    /// The mapping of a segment file. Where the file system does not map files, or the process may not map any
+    /// more, the plain way does as well.
+    fn segment(self, file: PlainFile) -> Arc<dyn StorageFile> {
+        match self.mapped {
+            true => match MappedFile::new(file) {
+                Ok(mapped) => Arc::new(mapped),
+                Err(plain) => Arc::new(plain),
+            },
+            false => Arc::new(file),
+        }
+    }
+}
+
+fn create(path: &Path, allocate_bytes: u64) -> io::Result<PlainFile> {
+    let length = to_offset(allocate_bytes)?;
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .custom_flags(OFlag::O_NOFOLLOW.bits())
+        .open(path)?;
+    if let Err(error) = allocate(&file, length) {
+        // The reason why allocation failed is worth more to the caller than why removing failed.
+        let _ = fs::remove_file(path);
+        return Err(error);
+    }
+    Ok(PlainFile { file })
+}
+
+fn open(path: &Path, access: Access) -> io::Result<PlainFile> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(access == Access::Write);
+    let file = open_regular(&mut options, path)?;
+    Ok(PlainFile { file })
 }
 
 impl Storage for FileStorage {
@@ -82,26 +132,19 @@ impl Storage for FileStorage {
     }
 
     fn create(&self, path: &Path, allocate_bytes: u64) -> io::Result<Arc<dyn StorageFile>> {
-        let length = to_offset(allocate_bytes)?;
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create_new(true)
-            .custom_flags(OFlag::O_NOFOLLOW.bits())
-            .open(path)?;
-        if let Err(error) = allocate(&file, length) {
-            // The reason why allocation failed is worth more to the caller than why removing failed.
-            let _ = fs::remove_file(path);
-            return Err(error);
-        }
-        Ok(Arc::new(PlainFile { file }))
+        Ok(Arc::new(create(path, allocate_bytes)?))
     }
 
     fn open(&self, path: &Path, access: Access) -> io::Result<Arc<dyn StorageFile>> {
-        let mut options = OpenOptions::new();
-        options.read(true).write(access == Access::Write);
-        let file = open_regular(&mut options, path)?;
-        Ok(Arc::new(PlainFile { file }))
+        Ok(Arc::new(open(path, access)?))
+    }
+
+    fn create_segment(&self, path: &Path, allocate_bytes: u64) -> io::Result<Arc<dyn StorageFile>> {
+        Ok(self.segment(create(path, allocate_bytes)?))
+    }
+
+    fn open_segment(&self, path: &Path) -> io::Result<Arc<dyn StorageFile>> {
+        Ok(self.segment(open(path, Access::Write)?))
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
@@ -161,8 +204,8 @@ impl Storage for FileStorage {
 
 /// An open file of the real file system.
 #[derive(Debug)]
-struct PlainFile {
-    file: File,
+pub(super) struct PlainFile {
+    pub(super) file: File,
 }
 
 impl StorageFile for PlainFile {

@@ -1,9 +1,9 @@
 //! The seam between the log and the file system.
 //!
 //! Everything the engine does to a disk goes through [`Storage`] and [`StorageFile`]; the code above them is
-//! the same for every backend. [`FileStorage`] writes with plain positioned writes; `MemoryStorage` (feature
-//! `testkit`) keeps everything in memory and can lose, tear and refuse what a real disk may lose, tear and
-//! refuse.
+//! the same for every backend. [`FileStorage`] writes segments through a mapping, or, if asked to, with plain
+//! positioned writes; `MemoryStorage` (feature `testkit`) keeps everything in memory and can lose, tear and
+//! refuse what a real disk may lose, tear and refuse.
 //!
 //! # What a backend promises
 //!
@@ -23,6 +23,7 @@ use std::sync::Arc;
 use uuid::Uuid;
 
 mod file;
+mod mapped;
 #[cfg(feature = "testkit")]
 mod memory;
 
@@ -80,6 +81,16 @@ pub trait Storage: Send + Sync + Debug {
     /// Where allocation fails nothing is left behind.
     fn create(&self, path: &Path, allocate_bytes: u64) -> io::Result<Arc<dyn StorageFile>>;
 
+    /// Makes a new file as [`create`](Storage::create) does, which records are then appended to.
+    fn create_segment(&self, path: &Path, allocate_bytes: u64) -> io::Result<Arc<dyn StorageFile>> {
+        self.create(path, allocate_bytes)
+    }
+
+    /// Opens a file that [`create_segment`](Storage::create_segment) made, to append more records to it.
+    fn open_segment(&self, path: &Path) -> io::Result<Arc<dyn StorageFile>> {
+        self.open(path, Access::Write)
+    }
+
     /// Opens an existing regular file. A link, or anything that is not a regular file, is
     /// [`io::ErrorKind::InvalidInput`].
     fn open(&self, path: &Path, access: Access) -> io::Result<Arc<dyn StorageFile>>;
@@ -129,6 +140,19 @@ pub trait StorageFile: Send + Sync + Debug {
 
     /// Writes all of `bytes`. After an error any part of them may be there.
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
+
+    /// How many bytes ahead of the writer [`prepare`](StorageFile::prepare) is to be called for; 0 where it
+    /// makes no difference.
+    fn prepare_bytes(&self) -> u64 {
+        0
+    }
+
+    /// Sees to it that writing the bytes `from..to` will not have to wait for memory. Changes nothing that can
+    /// be read, and may be called while other threads write; where it fails, writing is slower and no more.
+    fn prepare(&self, from: u64, to: u64) -> io::Result<()> {
+        let _ = (from, to);
+        Ok(())
+    }
 
     /// Makes the file's bytes and length durable. After an error nothing is known of them.
     fn sync_data(&self) -> io::Result<()>;

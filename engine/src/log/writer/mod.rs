@@ -13,11 +13,12 @@
 //!
 //! # Turning to the next segment
 //!
-//! 1. The next file is made, its space allocated. Where there is none, the turn is [`Error::Full`] and nothing
-//!    has happened.
-//! 2. The folder is synced, so that the name is durable, and so are those of the segments before it.
-//! 3. Its header and the declarations are written into it. A header thus always has its predecessor.
-//! 4. The old segment is sealed. A seal thus always has a successor.
+//! 1. The next file is made, its space allocated, unless it was made ahead ([`ahead`]). Where there is no space,
+//!    the turn is [`Error::Full`] and nothing has happened.
+//! 2. Its header and the declarations are written into it. Its name becomes durable with the next sync, and with
+//!    it those of the segments before; a power cut before that may leave any of them out, and what stood in them
+//!    was promised to nobody.
+//! 3. The old segment is sealed, off the writer's path ([`seals`]).
 //!
 //! # Syncing
 //!
@@ -29,29 +30,32 @@
 //! 1. Bytes of a segment are never written twice, and never after a later segment was begun, but for its seal.
 //! 2. A failed write or sync is final: the caller poisons the session. A sync is never retried.
 
+mod ahead;
 mod recovery;
+mod seals;
+mod sync;
+mod turning;
 
-use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use foldlog_codec::Kind;
-use foldlog_codec::body::{Declare, Resumed, Seal};
-use foldlog_codec::digest::SegmentDigest;
+use foldlog_codec::body::{Declare, Resumed};
 use foldlog_codec::frame::{self, BODY_LEN_MAX, Context, HEADER_LEN as FRAME_HEADER_LEN, Header};
-use foldlog_codec::segment::{HEADER_LEN as SEGMENT_HEADER_LEN, Previous, SegmentHeader};
+use foldlog_codec::segment::Previous;
 use uuid::Uuid;
 
+use self::ahead::Ahead;
+use self::seals::Seals;
+use crate::background::Background;
 use crate::error::{Error, Result};
-use crate::generator::Generator;
-use crate::log::chain::Segment;
-use crate::log::layout;
-use crate::log::lock::is_read_only;
-use crate::log::objects::{Objects, Unsynced};
+use crate::log::objects::Objects;
 use crate::log::reader::{Located, Places};
-use crate::log::scan::{INDEX_EVERY, Location, Scan};
-use crate::log::storage::{Access, Storage, StorageFile};
+use crate::log::scan::{Location, Scan};
+use crate::log::storage::{Storage, StorageFile};
+
+pub(crate) use self::sync::SyncPlan;
 
 /// Room that every segment keeps for its seal and for one `Synced` frame.
 const RESERVED_BYTES: u64 = 160;
@@ -63,13 +67,23 @@ pub struct SegmentSizes {
     pub first_bytes: u64,
     /// The largest; one that must hold a larger record is larger.
     pub max_bytes: u64,
+    /// Segments of at least so many bytes are made ahead of their turn.
+    pub ahead_bytes_min: u64,
 }
 
 impl Default for SegmentSizes {
-    /// 16 KiB and 64 MiB.
+    /// 16 KiB, 64 MiB, and 256 KiB.
     fn default() -> Self {
-        SegmentSizes { first_bytes: 16 << 10, max_bytes: 64 << 20 }
+        SegmentSizes { first_bytes: 16 << 10, max_bytes: 64 << 20, ahead_bytes_min: 256 << 10 }
     }
+}
+
+/// What a log stands on.
+#[derive(Clone, Debug)]
+pub(crate) struct Ground {
+    pub(crate) storage: Arc<dyn Storage>,
+    pub(crate) sizes: SegmentSizes,
+    pub(crate) background: Background,
 }
 
 /// What an append has to know of the session.
@@ -98,6 +112,12 @@ struct Active {
     offset: u64,
     capacity: u64,
     unsynced: bool,
+    /// Where something is to be asked for that the writer will need soon.
+    ask_at: u64,
+    /// Up to where pages were asked for.
+    pages_through: u64,
+    /// Whether the next segment was asked for.
+    asked_for_next: bool,
 }
 
 /// The writer's side of a log.
@@ -106,6 +126,8 @@ pub(crate) struct Log {
     storage: Arc<dyn Storage>,
     dir: PathBuf,
     sizes: SegmentSizes,
+    ahead: Ahead,
+    seals: Seals,
     pub(crate) objects: Arc<Objects>,
     session: Uuid,
     seed: u64,
@@ -121,61 +143,35 @@ pub(crate) struct Log {
     unsynced_files: Vec<(PathBuf, Arc<dyn StorageFile>)>,
     unsynced_dirs: Vec<PathBuf>,
     pub(crate) unsynced_bytes: u64,
-}
-
-/// What one sync has to do; it runs without any lock of the session.
-#[derive(Debug)]
-pub(crate) struct SyncPlan {
-    objects: Unsynced,
-    dirs: Vec<PathBuf>,
-    files: Vec<(PathBuf, Arc<dyn StorageFile>)>,
-    /// Everything below is durable once the plan has run.
-    pub(crate) through: u64,
-}
-
-impl SyncPlan {
-    /// Makes everything durable, in the order that the module names.
-    pub(crate) fn run(&self, storage: &dyn Storage) -> Result<()> {
-        let files = |files: &[(PathBuf, Arc<dyn StorageFile>)]| -> Result<()> {
-            for (path, file) in files {
-                file.sync_data().map_err(|error| Error::io("sync", path, error))?;
-            }
-            Ok(())
-        };
-        files(&self.objects.files)?;
-        for dir in self.objects.dirs.iter().chain(&self.dirs) {
-            storage.sync_dir(dir).map_err(|error| Error::io("sync", dir, error))?;
-        }
-        files(&self.files)
-    }
+    /// The frame being written; kept for its memory.
+    frame: Vec<u8>,
 }
 
 impl Log {
     /// The log of a new session whose folder is there and empty. `parents` are the folders whose names are
     /// new and have to be synced with the first sync.
     pub(crate) fn create(
-        storage: &Arc<dyn Storage>,
+        ground: &Ground,
         dir: &Path,
         session: Uuid,
         seed: u64,
-        sizes: SegmentSizes,
         parents: Vec<PathBuf>,
     ) -> Log {
-        let places = Places { segments: Vec::new(), index: BTreeMap::new(), next_sequence: 0 };
-        let mut log = Log::at(storage, dir, session, seed, sizes, places, Start::New);
+        let places = Places::default();
+        let mut log = Log::at(ground, dir, (session, seed), places, Start::New);
         log.unsynced_dirs = parents;
         log
     }
 
     /// The log of a session that was scanned.
-    pub(crate) fn open(storage: &Arc<dyn Storage>, dir: &Path, scan: Scan, sizes: SegmentSizes) -> Log {
+    pub(crate) fn open(ground: &Ground, dir: &Path, scan: Scan) -> Log {
         let start = if scan.clean {
             Start::Continue { end: scan.end }
         } else {
             Start::Recover { attested: scan.watermark.min(scan.next_sequence) }
         };
         let places = Places { segments: scan.segments, index: scan.index, next_sequence: scan.next_sequence };
-        let mut log = Log::at(storage, dir, scan.session, scan.opened.seed, sizes, places, start);
+        let mut log = Log::at(ground, dir, (scan.session, scan.opened.seed), places, start);
         log.ordinal_max = Some(scan.ordinal_max);
         log.last_crc = scan.last_crc;
         log.last_time_us = scan.last_time_us;
@@ -186,35 +182,29 @@ impl Log {
 
     /// The log of a fork: `places` are the linked segments, `located` the last record that it shares.
     pub(crate) fn fork(
-        storage: &Arc<dyn Storage>,
+        ground: &Ground,
         dir: &Path,
         session: Uuid,
         seed: u64,
-        sizes: SegmentSizes,
         places: Places,
         located: Located,
     ) -> Log {
         let ordinal = places.segments.last().map_or(0, |segment| segment.header.ordinal);
         let previous = Previous { ordinal, end: located.end, crc: located.crc };
-        let mut log = Log::at(storage, dir, session, seed, sizes, places, Start::Behind { previous });
+        let mut log = Log::at(ground, dir, (session, seed), places, Start::Behind { previous });
         log.ordinal_max = Some(ordinal);
         log.last_crc = located.crc;
         log
     }
 
-    fn at(
-        storage: &Arc<dyn Storage>,
-        dir: &Path,
-        session: Uuid,
-        seed: u64,
-        sizes: SegmentSizes,
-        places: Places,
-        start: Start,
-    ) -> Log {
+    fn at(ground: &Ground, dir: &Path, (session, seed): (Uuid, u64), places: Places, start: Start) -> Log {
+        let Ground { storage, sizes, background } = ground;
         Log {
             storage: Arc::clone(storage),
             dir: dir.to_owned(),
-            sizes,
+            sizes: *sizes,
+            ahead: Ahead::new(storage, background),
+            seals: Seals::new(storage, dir, background),
             objects: Arc::new(Objects::new(Arc::clone(storage), dir)),
             session,
             seed,
@@ -230,6 +220,7 @@ impl Log {
             unsynced_files: Vec::new(),
             unsynced_dirs: Vec::new(),
             unsynced_bytes: 0,
+            frame: Vec::new(),
         }
     }
 
@@ -263,12 +254,9 @@ impl Log {
         self.begin(time_us, context)?;
         self.make_room(FRAME_HEADER_LEN as u64 + body.len() as u64, context)?;
         let sequence = self.places.next_sequence;
-        let (offset, _) = self.write(kind, sequence, time_us, body, context.synced)?;
-        let new_segment = self.places.segments.last().is_some_and(|s| s.header.first_sequence == sequence);
-        if new_segment || sequence.is_multiple_of(INDEX_EVERY) {
-            let segment = self.places.segments.len().saturating_sub(1);
-            self.places.index.insert(sequence, Location { segment, offset });
-        }
+        let offset = self.write(kind, sequence, time_us, body, context.synced)?;
+        let segment = self.places.segments.len().saturating_sub(1);
+        self.places.index.note(sequence, Location { segment, offset });
         self.places.next_sequence += 1;
         self.last_time_us = time_us;
         Ok(sequence)
@@ -319,6 +307,16 @@ impl Log {
         }
     }
 
+    /// Brings to an end what the background was asked for: what was made ahead is taken away, and every finished
+    /// segment is sealed. Called when the session closes, before the last sync.
+    pub(crate) fn finish(&mut self) -> Result<()> {
+        if let Some(made) = self.ahead.take_segment() {
+            self.ahead.discard(&made).map_err(|error| Error::io("remove", &made.path, error))?;
+        }
+        self.seals.finish();
+        self.take_in_seals()
+    }
+
     /// Does what has to come before the first append; see the module. Fails as [`append`](Log::append) does.
     pub(crate) fn begin(&mut self, time_us: i64, context: &AppendContext<'_>) -> Result<()> {
         match self.start {
@@ -361,17 +359,9 @@ impl Log {
     fn reopen(&mut self, end: u64) -> Result<()> {
         let Some(segment) = self.places.segments.last() else { return Ok(()) };
         let io = |op, error| self.write_error(op, &segment.path, error);
-        let file = self.storage.open(&segment.path, Access::Write).map_err(|error| io("open", error))?;
+        let file = self.storage.open_segment(&segment.path).map_err(|error| io("open", error))?;
         let capacity = file.len().map_err(|error| io("open", error))?;
-        self.active = Some(Active {
-            file,
-            path: segment.path.clone(),
-            context: segment.context(),
-            ordinal: segment.header.ordinal,
-            offset: end,
-            capacity,
-            unsynced: false,
-        });
+        self.active = Some(Active { unsynced: false, ..Active::new(file, segment, end, capacity) });
         Ok(())
     }
 
@@ -385,160 +375,30 @@ impl Log {
         }
     }
 
-    /// Makes room for a frame of `len` bytes, in the next segment if need be.
-    fn make_room(&mut self, len: u64, context: &AppendContext<'_>) -> Result<()> {
-        let Some(active) = &self.active else { return Ok(()) };
-        if active.offset + len + RESERVED_BYTES <= active.capacity {
-            return Ok(());
-        }
-        let previous = Previous { ordinal: active.ordinal, end: active.offset, crc: self.last_crc };
-        self.new_segment(Some(previous), len, context)
-    }
-
-    /// Makes the next segment and, where one is open, seals that.
-    fn new_segment(
-        &mut self,
-        previous: Option<Previous>,
-        len: u64,
-        context: &AppendContext<'_>,
-    ) -> Result<()> {
-        let ordinal = self.ordinal_max.map_or(0, |ordinal| ordinal + 1);
-        let path = layout::segment_file(&self.dir, ordinal);
-        let (active, segment) =
-            self.create_segment(ordinal, &path, previous, (self.places.next_sequence, len), context)?;
-        self.ordinal_max = Some(ordinal);
-        if self.active.is_some() {
-            self.storage.sync_dir(&self.dir).map_err(|error| Error::io("sync", &self.dir, error))?;
-        }
-        write_header(&active, &segment)?;
-        if let Some(finished) = self.active.take() {
-            self.seal(&finished, ordinal)?;
-            self.unsynced_files.push((finished.path, finished.file));
-        }
-        self.follow_with(active, segment);
-        self.declare_head(context)
-    }
-
-    fn follow_with(&mut self, active: Active, segment: Segment) {
-        if let (Some(last), Some(previous)) = (self.places.segments.last_mut(), segment.header.previous) {
-            last.end = Some(previous.end);
-        }
-        self.used_bytes += SEGMENT_HEADER_LEN as u64;
-        self.places.segments.push(segment);
-        self.active = Some(active);
-    }
-
-    /// The declarations so far, at a segment's head.
-    fn declare_head(&mut self, context: &AppendContext<'_>) -> Result<()> {
-        let declared = (context.declared)();
-        if declared == Declare::default() {
-            return Ok(());
-        }
-        let sequence = self.places.next_sequence;
-        self.write(Kind::DECLARED, sequence, self.last_time_us, &declared.encode(), context.synced)?;
-        Ok(())
-    }
-
-    /// Makes a segment file, into which its header is to be written.
-    fn create_segment(
-        &self,
-        ordinal: u32,
-        path: &Path,
-        previous: Option<Previous>,
-        (first_sequence, len): (u64, u64),
-        context: &AppendContext<'_>,
-    ) -> Result<(Active, Segment)> {
-        let head = SEGMENT_HEADER_LEN as u64
-            + RESERVED_BYTES
-            + 2 * FRAME_HEADER_LEN as u64
-            + (context.declared)().encode().len() as u64
-            + 128;
-        let follow = self.written_bytes.min(self.sizes.max_bytes).max(self.sizes.first_bytes);
-        // A size that no file can have is refused when the file is made.
-        let capacity = follow.max(head + len).checked_next_multiple_of(4096).unwrap_or(u64::MAX);
-        let file = self.storage.create(path, capacity).map_err(|error| match error.kind() {
-            kind if kind != ErrorKind::PermissionDenied
-                && kind != ErrorKind::ReadOnlyFilesystem
-                && is_read_only(&error) =>
-            {
-                Error::Full { path: path.to_owned(), bytes: capacity, source: Arc::new(error) }
-            }
-            _ => self.write_error("create", path, error),
-        })?;
-        let header = SegmentHeader {
-            ordinal,
-            session: self.session,
-            first_sequence,
-            watermark: context.synced,
-            salt: Generator::salt(self.seed, ordinal),
-            previous,
-        };
-        let segment = Segment { path: path.to_owned(), header, end: None };
-        let active = Active {
-            file,
-            path: path.to_owned(),
-            context: segment.context(),
-            ordinal,
-            offset: SEGMENT_HEADER_LEN as u64,
-            capacity,
-            unsynced: true,
-        };
-        Ok((active, segment))
-    }
-
-    /// Writes a frame behind the last one; returns where it stands and its checksum.
-    fn write(
-        &mut self,
-        kind: Kind,
-        sequence: u64,
-        time_us: i64,
-        body: &[u8],
-        watermark: u64,
-    ) -> Result<(u64, u32)> {
+    /// Writes a frame behind the last one; returns where it stands.
+    fn write(&mut self, kind: Kind, sequence: u64, time_us: i64, body: &[u8], watermark: u64) -> Result<u64> {
         let Some(active) = &mut self.active else {
             let reason = "no segment is open for writing".to_owned();
             return Err(Error::Inconsistent { sequence, reason });
         };
         let predecessor_crc = self.last_crc;
         let header = Header { crc: 0, predecessor_crc, body_len: 0, sequence, watermark, kind, time_us };
-        let mut bytes = Vec::new();
-        let crc = frame::encode(active.context, &header, body, &mut bytes)
+        self.frame.clear();
+        let crc = frame::encode(active.context, &header, body, &mut self.frame)
             .map_err(|error| Error::Encode { name: kind.name().to_owned(), reason: error.to_string() })?;
         let offset = active.offset;
-        active.file.write_at(&bytes, offset).map_err(|error| Error::io("write", &active.path, error))?;
-        let len = bytes.len() as u64;
+        active.file.write_at(&self.frame, offset).map_err(|error| Error::io("write", &active.path, error))?;
+        let len = self.frame.len() as u64;
         active.offset += len;
         active.unsynced = true;
         self.written_bytes += len;
         self.used_bytes += len;
         self.unsynced_bytes += len;
         self.last_crc = crc;
-        Ok((offset, crc))
-    }
-
-    /// Writes the seal of a finished segment; it belongs to no chain, since its successor names the frame
-    /// before it.
-    fn seal(&mut self, finished: &Active, next: u32) -> Result<()> {
-        let Some(segment) = self.places.segments.last() else { return Ok(()) };
-        let (records, hash) = digest(&self.places, &self.storage, segment.header.first_sequence)?;
-        let body = Seal { next, records, hash }.encode();
-        let header = Header {
-            crc: 0,
-            predecessor_crc: self.last_crc,
-            body_len: 0,
-            sequence: self.places.next_sequence,
-            watermark: 0,
-            kind: Kind::SEAL,
-            time_us: self.last_time_us,
-        };
-        let mut bytes = Vec::new();
-        frame::encode(finished.context, &header, &body, &mut bytes)
-            .map_err(|error| Error::Encode { name: "seal".to_owned(), reason: error.to_string() })?;
-        self.used_bytes += bytes.len() as u64;
-        finished
-            .file
-            .write_at(&bytes, finished.offset)
-            .map_err(|error| Error::io("write", &finished.path, error))
+        if active.offset >= active.ask_at {
+            self.look_ahead();
+        }
+        Ok(offset)
     }
 }
 
@@ -549,21 +409,6 @@ fn check_body_len(len: usize) -> Result<()> {
     Err(Error::TooLarge { what: "record body", found: len as u64, max: BODY_LEN_MAX as u64 })
 }
 
-fn write_header(active: &Active, segment: &Segment) -> Result<()> {
-    let header = segment.header.encode();
-    active.file.write_at(&header, 0).map_err(|error| Error::io("write", &active.path, error))
-}
-
 fn seal_bytes_max() -> u64 {
     RESERVED_BYTES - FRAME_HEADER_LEN as u64
-}
-
-/// How many records there are from `first` on, and their digest.
-fn digest(places: &Places, storage: &Arc<dyn Storage>, first: u64) -> Result<(u64, [u8; 32])> {
-    let mut digest = SegmentDigest::new();
-    places.read(storage, first, u64::MAX, &mut |record| {
-        digest.update(record.sequence, record.kind, record.time_us, record.body);
-        Ok(())
-    })?;
-    Ok((digest.records(), digest.finish()))
 }

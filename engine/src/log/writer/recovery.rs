@@ -1,6 +1,5 @@
 //! What the first append does to a log that was not closed.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -8,7 +7,8 @@ use foldlog_codec::frame::HEADER_LEN as FRAME_HEADER_LEN;
 use foldlog_codec::segment::Previous;
 use foldlog_codec::{Kind, Record};
 
-use super::{AppendContext, Log, write_header};
+use super::turning::{encoded, write_header};
+use super::{AppendContext, Log};
 use crate::error::{Error, Result};
 use crate::log::layout;
 use crate::log::reader::Places;
@@ -27,11 +27,12 @@ impl Log {
             Ok(())
         })?;
         let cut = self.cut_at(attested)?;
-        let ordinal = self.ordinal_max.map_or(0, |ordinal| ordinal + 1);
+        let ordinal = self.next_ordinal();
         let building = layout::building_segment_file(&self.dir, ordinal);
         let below = AppendContext { synced: attested, declared: context.declared };
+        let declared = encoded(&below);
         let (mut active, mut segment) =
-            self.create_segment(ordinal, &building, cut.previous, (attested, bytes), &below)?;
+            self.create_segment(building.clone(), cut.previous, (attested, bytes), declared.len(), &below)?;
         write_header(&active, &segment)?;
         // Only now does anything change, so that a disk without space leaves the log as it was read.
         self.places = cut.places;
@@ -47,12 +48,12 @@ impl Log {
         self.epoch = Some(self.next_epoch());
         let (sequence, last_time_us) = (self.places.next_sequence, self.last_time_us);
         self.write(Kind::RESUMED, sequence, last_time_us, &body, attested)?;
-        self.declare_head(&below)?;
+        self.declare_head(&declared, attested)?;
         for (kind, time_us, body) in rewritten {
             let sequence = self.places.next_sequence;
-            let (offset, _) = self.write(kind, sequence, time_us, &body, attested)?;
+            let offset = self.write(kind, sequence, time_us, &body, attested)?;
             let segment = self.places.segments.len().saturating_sub(1);
-            self.places.index.insert(sequence, Location { segment, offset });
+            self.places.index.note(sequence, Location { segment, offset });
             self.places.next_sequence += 1;
             self.last_time_us = time_us;
         }
@@ -83,12 +84,12 @@ impl Log {
     fn cut_at(&self, attested: u64) -> Result<Cut> {
         let mut places = self.places.clone();
         if attested == 0 {
-            places = Places { segments: Vec::new(), index: BTreeMap::new(), next_sequence: 0 };
+            places = Places::default();
             return Ok(Cut { places, previous: None, last_crc: 0, last_time_us: 0, files: Vec::new() });
         }
         let last = places.locate(&self.storage, attested - 1)?;
         places.segments.truncate(last.segment + 1);
-        places.index.split_off(&attested);
+        places.index.cut_at(attested);
         places.next_sequence = attested;
         // What an earlier process wrote below the cut is attested, but its own sync may have failed later.
         let mut files = Vec::new();

@@ -1,0 +1,220 @@
+//! A store's one background thread: it does what no call waits for.
+//!
+//! | rank | what | why there |
+//! |---|---|---|
+//! | space | pages brought in, the next segment made | the writer is about to need them |
+//! | sync | what became due | bounds what a power cut loses |
+//! | seal | the digest of a finished segment | only later openings and audits ask for it |
+//!
+//! The thread begins with the first task and ends when it has had nothing to do for a while: an idle store keeps
+//! none. A task of many steps is asked for one at a time, so that a more urgent one never waits long.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+use uuid::Uuid;
+
+use crate::clock;
+
+/// How long a sync that is not urgent may wait, and how long the thread stays without work.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
+
+/// How urgent a task is, the most urgent first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Rank {
+    Space,
+    Sync,
+    Seal,
+}
+
+/// What is left of a task after a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Left {
+    Nothing,
+    More,
+}
+
+type Task = Box<dyn FnMut() -> Left + Send>;
+
+/// Who does what need not be done at once.
+#[derive(Clone, Debug)]
+pub(crate) enum Background {
+    /// The caller, at once. One thread's calls then do the same each time.
+    Inline,
+    /// A thread of the store's.
+    Thread(Arc<Worker>),
+}
+
+impl Background {
+    /// One with a thread of its own, which begins when it is first needed.
+    pub(crate) fn thread() -> Background {
+        Background::Thread(Arc::default())
+    }
+
+    /// Has a task done, step by step.
+    pub(crate) fn offer(&self, rank: Rank, mut task: impl FnMut() -> Left + Send + 'static) {
+        match self {
+            Background::Inline => while task() == Left::More {},
+            Background::Thread(worker) => worker.offer(rank, Box::new(task)),
+        }
+    }
+}
+
+/// The thread and what it has to do.
+#[derive(Default)]
+pub(crate) struct Worker {
+    shared: Arc<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    tasks: BTreeMap<Rank, VecDeque<Task>>,
+    /// Syncs that may wait, by session, and until when all of them may.
+    later: BTreeMap<Uuid, Task>,
+    later_until: Option<Instant>,
+    running: bool,
+    waiting: bool,
+    ended: bool,
+}
+
+impl std::fmt::Debug for Worker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let state = self.shared.state.lock();
+        f.debug_struct("Worker").field("running", &state.running).finish()
+    }
+}
+
+impl Worker {
+    fn offer(&self, rank: Rank, task: Task) {
+        let mut state = self.shared.state.lock();
+        state.tasks.entry(rank).or_default().push_back(task);
+        self.see_to_it(state);
+    }
+
+    /// Has the sync of a session done once [`PATIENCE`] is over, unless it is offered before.
+    pub(crate) fn offer_later(&self, session: Uuid, sync: impl FnMut() -> Left + Send + 'static) {
+        let mut state = self.shared.state.lock();
+        state.later.insert(session, Box::new(sync));
+        if state.later_until.is_none() {
+            state.later_until = Some(clock::after(PATIENCE));
+        }
+        if !state.running {
+            self.see_to_it(state);
+        }
+    }
+
+    /// Forgets the sync of a session that has closed.
+    pub(crate) fn forget(&self, session: Uuid) {
+        self.shared.state.lock().later.remove(&session);
+    }
+
+    fn see_to_it(&self, mut state: parking_lot::MutexGuard<'_, State>) {
+        if !state.running {
+            let shared = Arc::clone(&self.shared);
+            let spawned =
+                std::thread::Builder::new().name("foldlog-background".to_owned()).spawn(move || shared.run());
+            // Where the system gives no thread, the next call that offers something asks again.
+            state.running = spawned.is_ok();
+        } else if state.waiting {
+            // Whoever holds a session's lock here must not be held up by the thread it wakes.
+            drop(state);
+            self.shared.changed.notify_one();
+        }
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.shared.state.lock().ended = true;
+        self.shared.changed.notify_one();
+    }
+}
+
+impl Shared {
+    fn run(&self) {
+        while let Some((rank, mut task)) = self.next() {
+            if task() == Left::More {
+                self.state.lock().tasks.entry(rank).or_default().push_front(task);
+            }
+        }
+    }
+
+    /// Waits for the most urgent task; `None` once the thread is to end.
+    fn next(&self) -> Option<(Rank, Task)> {
+        let mut state = self.state.lock();
+        let idle_until = clock::after(PATIENCE);
+        loop {
+            if state.ended {
+                return None;
+            }
+            let now = clock::after(Duration::ZERO);
+            if state.later_until.is_some_and(|until| until <= now) {
+                state.later_until = None;
+                let due: Vec<Task> = std::mem::take(&mut state.later).into_values().collect();
+                state.tasks.entry(Rank::Sync).or_default().extend(due);
+            }
+            let found = state.tasks.iter_mut().find_map(|(rank, tasks)| Some((*rank, tasks.pop_front()?)));
+            if found.is_some() {
+                return found;
+            }
+            if state.later.is_empty() && now >= idle_until {
+                state.running = false;
+                return None;
+            }
+            let until = state.later_until.unwrap_or(idle_until);
+            state.waiting = true;
+            self.changed.wait_until(&mut state, until);
+            state.waiting = false;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    #[test]
+    fn what_is_urgent_is_done_between_the_steps_of_what_is_not() {
+        let background = Background::thread();
+        let (said, heard) = mpsc::channel();
+        let (go, wait) = mpsc::channel::<()>();
+        let mut steps = 0;
+        let of_seal = said.clone();
+        background.offer(Rank::Seal, move || {
+            wait.recv().unwrap();
+            steps += 1;
+            of_seal.send(format!("seal {steps}")).unwrap();
+            if steps < 2 { Left::More } else { Left::Nothing }
+        });
+        background.offer(Rank::Space, move || {
+            said.send("space".to_owned()).unwrap();
+            Left::Nothing
+        });
+        go.send(()).unwrap();
+        go.send(()).unwrap();
+        let order: Vec<String> = (0..3).map(|_| heard.recv().unwrap()).collect();
+        let place = |what: &str| order.iter().position(|said| said == what).unwrap();
+        assert!(place("space") < place("seal 2"), "{order:?}");
+    }
+
+    #[test]
+    fn inline_means_done_when_the_call_returns() {
+        let done = Arc::new(std::sync::atomic::AtomicU32::new(0));
+        let count = Arc::clone(&done);
+        Background::Inline.offer(Rank::Seal, move || {
+            let before = count.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+            if before < 4 { Left::More } else { Left::Nothing }
+        });
+        assert_eq!(done.load(std::sync::atomic::Ordering::SeqCst), 5);
+    }
+}

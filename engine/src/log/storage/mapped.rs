@@ -1,0 +1,100 @@
+//! Segments written through a mapping: a record costs a copy in memory and no system call. The only file of the
+//! project that holds `unsafe`.
+//!
+//! What is copied into a shared mapping is in the system's page cache at once: every other handle reads it, it
+//! outlives the process, and a sync of the file makes it durable.
+//!
+//! # Invariants
+//!
+//! 1. A file is mapped over its present length, all of which was really allocated when it was made, and is never
+//!    made shorter while it is mapped: a store beyond the end of the file, or into a hole on a full disk, would
+//!    kill the process. (On a file system that copies on write an allocation is no such promise; its full disk
+//!    is the one case that the engine cannot answer with an error.)
+//! 2. Nothing is read through the mapping, so no Rust reference into it ever exists; whoever else writes the
+//!    file can at worst spoil its bytes, which their checksums tell.
+//! 3. Two stores through one mapping never run at once.
+
+use std::io;
+
+use memmap2::{Advice, MmapOptions, MmapRaw};
+use parking_lot::Mutex;
+
+use super::StorageFile;
+use super::file::PlainFile;
+
+/// How far ahead of the writer pages are brought in. A sync also writes the pages that wait there empty, so more
+/// is not better.
+const PREPARE_BYTES: u64 = 4 << 20;
+
+/// Below this a file's pages are brought in by writing to them: a handful is not worth another thread's waking.
+const PREPARED_FILE_BYTES_MIN: u64 = 256 << 10;
+
+/// A segment file and its mapping.
+#[derive(Debug)]
+pub(super) struct MappedFile {
+    map: MmapRaw,
+    /// Held while bytes are copied into the mapping.
+    storing: Mutex<()>,
+    file: PlainFile,
+}
+
+impl MappedFile {
+    /// Maps a file over its present length; gives it back where it cannot be mapped.
+    pub(super) fn new(file: PlainFile) -> Result<MappedFile, PlainFile> {
+        let len = file.len().ok().and_then(|len| usize::try_from(len).ok()).unwrap_or(0);
+        match MmapOptions::new().len(len).map_raw(&file.file) {
+            Ok(map) => Ok(MappedFile { map, storing: Mutex::new(()), file }),
+            Err(_) => Err(file),
+        }
+    }
+}
+
+impl StorageFile for MappedFile {
+    fn len(&self) -> io::Result<u64> {
+        self.file.len()
+    }
+
+    fn next_data(&self, offset: u64) -> io::Result<u64> {
+        self.file.next_data(offset)
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.file.read_at(buf, offset)
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        let start = usize::try_from(offset).ok();
+        let fits =
+            start.and_then(|start| start.checked_add(bytes.len())).is_some_and(|end| end <= self.map.len());
+        let (Some(start), true) = (start, fits) else {
+            return self.file.write_at(bytes, offset);
+        };
+        let _storing = self.storing.lock();
+        // SAFETY: `start + bytes.len()` is within the mapping, as was just checked, and the mapping is writable
+        // and lives as long as `self`. The source is a slice of this process's own memory and so no part of the
+        // mapping, into which no reference ever leads. No other thread stores meanwhile: the lock is held. That
+        // the file behind the mapping stays as long as it was is invariant 1.
+        #[allow(unsafe_code)]
+        unsafe {
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.map.as_mut_ptr().add(start), bytes.len());
+        }
+        Ok(())
+    }
+
+    fn prepare_bytes(&self) -> u64 {
+        if self.map.len() as u64 >= PREPARED_FILE_BYTES_MIN { PREPARE_BYTES } else { 0 }
+    }
+
+    fn prepare(&self, from: u64, to: u64) -> io::Result<()> {
+        let to = usize::try_from(to).unwrap_or(usize::MAX).min(self.map.len());
+        let from = usize::try_from(from).unwrap_or(usize::MAX);
+        match to.checked_sub(from) {
+            Some(len) if len > 0 => self.map.advise_range(Advice::PopulateWrite, from, len),
+            _ => Ok(()),
+        }
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.file.sync_data()
+    }
+}

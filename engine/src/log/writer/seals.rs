@@ -1,0 +1,179 @@
+//! Seals of finished segments, made off the writer's path.
+//!
+//! A seal holds the digest of its segment's records, which takes longer than writing them took. It stands
+//! outside the chain, so it may come late: the segments are sealed one after the other, a piece at a time.
+//!
+//! # Invariants
+//!
+//! 1. A seal is written only after the name of the next segment is durable: a seal without a successor means
+//!    that a segment is missing.
+//! 2. A seal is written behind the last byte of a segment that nobody appends to any more.
+
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use foldlog_codec::body::Seal;
+use foldlog_codec::digest::SegmentDigest;
+use foldlog_codec::frame::{self, Header};
+use foldlog_codec::segment::HEADER_LEN as SEGMENT_HEADER_LEN;
+use parking_lot::Mutex;
+
+use crate::background::{Background, Left, Rank};
+use crate::error::{Error, Result};
+use crate::log::chain::Segment;
+use crate::log::storage::{Storage, StorageFile};
+use crate::log::window::Window;
+
+/// How much of a segment is digested in one step, in bytes.
+const STEP_BYTES: u64 = 1 << 20;
+
+/// A segment that is being sealed.
+#[derive(Debug)]
+pub(super) struct Sealing {
+    segment: Segment,
+    file: Arc<dyn StorageFile>,
+    next: u32,
+    /// What the seal's own frame says of the records before it.
+    header: Header,
+    digest: SegmentDigest,
+    offset: u64,
+}
+
+impl Sealing {
+    /// Of a segment whose end is known; `next` is its successor's ordinal, `header` that of the seal's frame.
+    pub(super) fn new(segment: Segment, file: Arc<dyn StorageFile>, next: u32, header: Header) -> Sealing {
+        let (digest, offset) = (SegmentDigest::new(), SEGMENT_HEADER_LEN as u64);
+        Sealing { segment, file, next, header, digest, offset }
+    }
+
+    fn end(&self) -> u64 {
+        self.segment.end.unwrap_or(self.offset)
+    }
+
+    /// Digests one more piece.
+    fn step(&mut self, storage: &dyn Storage) -> Result<()> {
+        let io = |error| Error::io("read", &self.segment.path, error);
+        let mut window = Window::new(self.segment.open(storage)?, self.segment.end).map_err(io)?;
+        let until = self.offset.saturating_add(STEP_BYTES).min(self.end());
+        while self.offset < until {
+            let frame = match window.frame(self.segment.context(), self.offset).map_err(io)? {
+                Ok(frame) => frame,
+                Err(error) => return Err(self.segment.changed(self.offset, self.header.sequence, &error)),
+            };
+            let Header { kind, sequence, time_us, .. } = frame.header;
+            if !kind.is_envelope() {
+                self.digest.update(sequence, kind, time_us, frame.body);
+            }
+            self.offset += frame.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// Writes the seal; returns its length in bytes.
+    fn write(&self, storage: &dyn Storage, dir: &Path) -> Result<u64> {
+        storage.sync_dir(dir).map_err(|error| Error::io("sync", dir, error))?;
+        let seal = Seal { next: self.next, records: self.digest.records(), hash: self.digest.finish() };
+        let mut bytes = Vec::new();
+        frame::encode(self.segment.context(), &self.header, &seal.encode(), &mut bytes)
+            .map_err(|error| Error::Encode { name: "seal".to_owned(), reason: error.to_string() })?;
+        self.file
+            .write_at(&bytes, self.end())
+            .map_err(|error| Error::io("write", &self.segment.path, error))?;
+        Ok(bytes.len() as u64)
+    }
+}
+
+/// What was sealed since it was last asked.
+#[derive(Debug, Default)]
+pub(super) struct Sealed {
+    /// The files, whose seals are not yet durable.
+    pub(super) files: Vec<(PathBuf, Arc<dyn StorageFile>)>,
+    /// How many bytes the seals take.
+    pub(super) bytes: u64,
+}
+
+#[derive(Debug)]
+struct Shared {
+    storage: Arc<dyn Storage>,
+    dir: PathBuf,
+    waiting: Mutex<VecDeque<Sealing>>,
+    /// Held while a step runs; the writer never waits for it but at closing.
+    current: Mutex<Option<Sealing>>,
+    sealed: Mutex<Result<Sealed>>,
+}
+
+/// The seals of one session's segments.
+#[derive(Debug)]
+pub(super) struct Seals {
+    shared: Arc<Shared>,
+    background: Background,
+}
+
+impl Seals {
+    pub(super) fn new(storage: &Arc<dyn Storage>, dir: &Path, background: &Background) -> Seals {
+        let shared = Shared {
+            storage: Arc::clone(storage),
+            dir: dir.to_owned(),
+            waiting: Mutex::default(),
+            current: Mutex::default(),
+            sealed: Mutex::new(Ok(Sealed::default())),
+        };
+        Seals { shared: Arc::new(shared), background: background.clone() }
+    }
+
+    /// Has a finished segment sealed.
+    pub(super) fn add(&self, sealing: Sealing) {
+        self.shared.waiting.lock().push_back(sealing);
+        let shared = Arc::clone(&self.shared);
+        self.background.offer(Rank::Seal, move || shared.step());
+    }
+
+    /// Seals all that is left, in this thread.
+    pub(super) fn finish(&self) {
+        while self.shared.step() == Left::More {}
+    }
+
+    /// What was sealed since the last call.
+    ///
+    /// # Errors
+    ///
+    /// The first failure, again and again: nothing must be written after it.
+    pub(super) fn take_sealed(&self) -> Result<Sealed> {
+        match &mut *self.shared.sealed.lock() {
+            Ok(sealed) => Ok(std::mem::take(sealed)),
+            Err(error) => Err(error.clone()),
+        }
+    }
+}
+
+impl Shared {
+    fn step(&self) -> Left {
+        let mut current = self.current.lock();
+        if current.is_none() {
+            *current = self.waiting.lock().pop_front();
+        }
+        let Some(sealing) = current.as_mut() else { return Left::Nothing };
+        let stepped = sealing.step(self.storage.as_ref());
+        let ended = stepped.and_then(|()| match sealing.offset < sealing.end() {
+            true => Ok(None),
+            false => sealing.write(self.storage.as_ref(), &self.dir).map(Some),
+        });
+        match ended {
+            Ok(None) => return Left::More,
+            Ok(Some(bytes)) => {
+                let file = (sealing.segment.path.clone(), Arc::clone(&sealing.file));
+                if let Ok(sealed) = &mut *self.sealed.lock() {
+                    sealed.files.push(file);
+                    sealed.bytes += bytes;
+                }
+            }
+            Err(error) => {
+                *self.sealed.lock() = Err(error);
+                self.waiting.lock().clear();
+            }
+        }
+        *current = None;
+        if self.waiting.lock().is_empty() { Left::Nothing } else { Left::More }
+    }
+}

@@ -1,0 +1,232 @@
+//! From one segment to the next.
+
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use foldlog_codec::Kind;
+use foldlog_codec::body::Declare;
+use foldlog_codec::frame::{HEADER_LEN as FRAME_HEADER_LEN, Header};
+use foldlog_codec::segment::{HEADER_LEN as SEGMENT_HEADER_LEN, Previous, SegmentHeader};
+
+use super::ahead::Made;
+use super::seals::Sealing;
+use super::{Active, AppendContext, Log, RESERVED_BYTES};
+use crate::error::{Error, Result};
+use crate::generator::Generator;
+use crate::log::chain::Segment;
+use crate::log::layout;
+use crate::log::lock::is_read_only;
+use crate::log::storage::StorageFile;
+
+/// Room that a new segment keeps for its `Resumed` frame and the like, beside its declarations.
+const HEAD_BYTES: u64 = SEGMENT_HEADER_LEN as u64 + RESERVED_BYTES + 2 * FRAME_HEADER_LEN as u64 + 128;
+
+impl Active {
+    pub(super) fn new(file: Arc<dyn StorageFile>, segment: &Segment, offset: u64, capacity: u64) -> Active {
+        Active {
+            file,
+            path: segment.path.clone(),
+            context: segment.context(),
+            ordinal: segment.header.ordinal,
+            offset,
+            capacity,
+            unsynced: true,
+            ask_at: offset,
+            pages_through: offset,
+            asked_for_next: false,
+        }
+    }
+}
+
+impl Log {
+    /// Makes room for a frame of `len` bytes, in the next segment if need be.
+    pub(super) fn make_room(&mut self, len: u64, context: &AppendContext<'_>) -> Result<()> {
+        let Some(active) = &self.active else { return Ok(()) };
+        if active.offset + len + RESERVED_BYTES <= active.capacity {
+            return Ok(());
+        }
+        let previous = Previous { ordinal: active.ordinal, end: active.offset, crc: self.last_crc };
+        self.new_segment(Some(previous), len, context)
+    }
+
+    /// Makes the next segment and, where one is open, has that sealed.
+    pub(super) fn new_segment(
+        &mut self,
+        previous: Option<Previous>,
+        len: u64,
+        context: &AppendContext<'_>,
+    ) -> Result<()> {
+        let ordinal = self.next_ordinal();
+        let path = layout::segment_file(&self.dir, ordinal);
+        let declared = encoded(context);
+        let (active, segment) =
+            self.create_segment(path, previous, (self.places.next_sequence, len), declared.len(), context)?;
+        self.ordinal_max = Some(ordinal);
+        write_header(&active, &segment)?;
+        self.unsynced_dirs.push(self.dir.clone());
+        let finished = self.active.take();
+        self.follow_with(active, segment);
+        if let Some(finished) = finished {
+            self.seal(&finished, ordinal);
+            self.unsynced_files.push((finished.path, finished.file));
+            self.take_in_seals()?;
+        }
+        self.declare_head(&declared, context.synced)
+    }
+
+    pub(super) fn next_ordinal(&self) -> u32 {
+        self.ordinal_max.map_or(0, |ordinal| ordinal + 1)
+    }
+
+    /// Goes over to a segment whose header is written.
+    pub(super) fn follow_with(&mut self, active: Active, segment: Segment) {
+        if let (Some(last), Some(previous)) = (self.places.segments.last_mut(), segment.header.previous) {
+            last.end = Some(previous.end);
+        }
+        self.used_bytes += SEGMENT_HEADER_LEN as u64;
+        self.places.segments.push(segment);
+        self.active = Some(active);
+    }
+
+    /// Writes the declarations so far, encoded, at a segment's head.
+    pub(super) fn declare_head(&mut self, declared: &[u8], synced: u64) -> Result<()> {
+        if !declared.is_empty() {
+            let sequence = self.places.next_sequence;
+            self.write(Kind::DECLARED, sequence, self.last_time_us, declared, synced)?;
+        }
+        Ok(())
+    }
+
+    /// Makes a segment file, or takes the one that was made ahead; its header is still to be written.
+    pub(super) fn create_segment(
+        &self,
+        path: PathBuf,
+        previous: Option<Previous>,
+        (first_sequence, len): (u64, u64),
+        declared_len: usize,
+        context: &AppendContext<'_>,
+    ) -> Result<(Active, Segment)> {
+        let ordinal = self.next_ordinal();
+        let wanted = HEAD_BYTES + declared_len as u64 + len;
+        let (file, capacity, pages_through) = match self.made_ahead(ordinal, &path, wanted)? {
+            // Its first pages were brought in when it was made.
+            Some(made) => {
+                (Arc::clone(&made.file), made.capacity, made.file.prepare_bytes().min(made.capacity))
+            }
+            None => {
+                // A size that no file can have is refused when the file is made.
+                let capacity = self.capacity_next().max(wanted);
+                let capacity = capacity.checked_next_multiple_of(4096).unwrap_or(u64::MAX);
+                let file = self.storage.create_segment(&path, capacity);
+                (file.map_err(|error| self.no_segment(&path, capacity, error))?, capacity, 0)
+            }
+        };
+        let header = SegmentHeader {
+            ordinal,
+            session: self.session,
+            first_sequence,
+            watermark: context.synced,
+            salt: Generator::salt(self.seed, ordinal),
+            previous,
+        };
+        let segment = Segment { path, header, end: None };
+        let active = Active::new(file, &segment, SEGMENT_HEADER_LEN as u64, capacity);
+        let pages_through = pages_through.max(active.pages_through);
+        Ok((Active { pages_through, ..active }, segment))
+    }
+
+    /// How large the next segment is to be: as large as all that was written since opening.
+    fn capacity_next(&self) -> u64 {
+        self.written_bytes.min(self.sizes.max_bytes).max(self.sizes.first_bytes)
+    }
+
+    fn no_segment(&self, path: &Path, capacity: u64, error: std::io::Error) -> Error {
+        match error.kind() {
+            kind if kind != ErrorKind::PermissionDenied
+                && kind != ErrorKind::ReadOnlyFilesystem
+                && is_read_only(&error) =>
+            {
+                Error::Full { path: path.to_owned(), bytes: capacity, source: Arc::new(error) }
+            }
+            _ => self.write_error("create", path, error),
+        }
+    }
+
+    /// The segment that was made ahead, where it is the wanted one and large enough.
+    fn made_ahead(&self, ordinal: u32, path: &Path, wanted: u64) -> Result<Option<Made>> {
+        let Some(made) = self.ahead.take_segment() else { return Ok(None) };
+        if made.ordinal == ordinal && made.path == path && made.capacity >= wanted {
+            return Ok(Some(made));
+        }
+        self.ahead.discard(&made).map_err(|error| Error::io("remove", &made.path, error))?;
+        Ok(None)
+    }
+
+    /// Asks for what the writer will need soon: pages a window ahead, and the next segment once three quarters
+    /// of this one are full.
+    pub(super) fn look_ahead(&mut self) {
+        let next = (self.next_ordinal(), self.capacity_next());
+        let Some(active) = &mut self.active else { return };
+        let window = active.file.prepare_bytes();
+        if window > 0
+            && active.offset + window / 2 >= active.pages_through
+            && active.pages_through < active.capacity
+        {
+            let from = active.pages_through.max(active.offset);
+            let to = (from + window).min(active.capacity);
+            self.ahead.ask_for_pages(&active.file, from, to);
+            active.pages_through = to;
+        }
+        let (ordinal, capacity) = next;
+        let turn_near = active.capacity - active.capacity / 4;
+        let worth_it = capacity >= self.sizes.ahead_bytes_min;
+        if worth_it && !active.asked_for_next && active.offset >= turn_near {
+            let capacity = capacity.checked_next_multiple_of(4096).unwrap_or(u64::MAX);
+            self.ahead.ask_for_segment(ordinal, &layout::segment_file(&self.dir, ordinal), capacity);
+            active.asked_for_next = true;
+        }
+        let pages_at = match window > 0 && active.pages_through < active.capacity {
+            true => active.pages_through - window / 2,
+            false => u64::MAX,
+        };
+        let next_at = if active.offset >= turn_near { u64::MAX } else { turn_near };
+        active.ask_at = pages_at.min(next_at);
+    }
+
+    /// Has a finished segment sealed. The seal belongs to no chain, since its successor names the frame before
+    /// it.
+    fn seal(&self, finished: &Active, next: u32) {
+        let segment = self.places.segments.iter().rfind(|segment| segment.header.ordinal == finished.ordinal);
+        let Some(segment) = segment else { return };
+        let header = Header {
+            crc: 0,
+            predecessor_crc: self.last_crc,
+            body_len: 0,
+            sequence: self.places.next_sequence,
+            watermark: 0,
+            kind: Kind::SEAL,
+            time_us: self.last_time_us,
+        };
+        self.seals.add(Sealing::new(segment.clone(), Arc::clone(&finished.file), next, header));
+    }
+
+    /// Takes in what was sealed meanwhile.
+    pub(super) fn take_in_seals(&mut self) -> Result<()> {
+        let sealed = self.seals.take_sealed()?;
+        self.used_bytes += sealed.bytes;
+        self.unsynced_files.extend(sealed.files);
+        Ok(())
+    }
+}
+
+/// The declarations so far, for a segment's head; nothing where there are none.
+pub(super) fn encoded(context: &AppendContext<'_>) -> Vec<u8> {
+    let declared = (context.declared)();
+    if declared == Declare::default() { Vec::new() } else { declared.encode() }
+}
+
+pub(super) fn write_header(active: &Active, segment: &Segment) -> Result<()> {
+    let header = segment.header.encode();
+    active.file.write_at(&header, 0).map_err(|error| Error::io("write", &active.path, error))
+}
