@@ -17,7 +17,7 @@ use uuid::Uuid;
 use crate::error::{Corruption, Error, Result};
 use crate::fold::history::History;
 use crate::fold::path::Path as LivePath;
-use crate::fold::projection::Projection;
+use crate::fold::projection::{LogSlices, Projection};
 use crate::log::objects::Objects;
 use crate::log::reader::Places;
 use crate::log::scan;
@@ -123,7 +123,7 @@ impl LogReader {
     /// As [`open`](LogReader::open).
     pub fn open_on(storage: Arc<dyn Storage>, dir: impl AsRef<Path>) -> Result<LogReader> {
         let dir = dir.as_ref().to_owned();
-        let read = open_read(&storage, &dir, None)?;
+        let read = open_read(&storage, &dir, None, LogSlices::Held)?;
         let places = read.places();
         let Read { scan, folded } = read;
         let report = RecoveryReport::of(&scan, folded.projection.unsupported);
@@ -215,7 +215,7 @@ impl LogReader {
     /// [`Error::NoSuchPosition`], or what reading says.
     pub fn state_at(&self, position: u64) -> Result<State> {
         self.check_position(position)?;
-        let folded = self.history().fold(position + 1, None, &mut |_, _| Ok(()))?;
+        let folded = self.history().fold(position + 1, None, LogSlices::Held, &mut |_, _| Ok(()))?;
         Ok(State::of(&folded.projection))
     }
 
@@ -244,9 +244,12 @@ impl LogReader {
         &self,
         mut visit: impl FnMut(&Record<'_>, &dyn Fn() -> State) -> Result<()>,
     ) -> Result<State> {
-        let folded = self.history().fold(self.places.next_sequence, None, &mut |record, projection| {
-            visit(record, &|| State::of(projection))
-        })?;
+        let folded = self.history().fold(
+            self.places.next_sequence,
+            None,
+            LogSlices::Held,
+            &mut |record, projection| visit(record, &|| State::of(projection)),
+        )?;
         Ok(State::of(&folded.projection))
     }
 

@@ -7,9 +7,10 @@ use std::sync::Arc;
 use foldlog_codec::body::Rollback;
 use foldlog_codec::{Kind, Record};
 
+use super::content::Content;
 use super::path::Path;
 use super::positions::Positions;
-use super::projection::{Folding, Projection};
+use super::projection::{AtHand, Folding, LogSlices, Projection};
 use crate::error::Result;
 use crate::log::objects::Objects;
 use crate::log::reader::Places;
@@ -37,11 +38,11 @@ impl History<'_> {
         &self,
         end: u64,
         types: Option<&SessionTypes>,
+        log_slices: LogSlices,
         visit: &mut dyn FnMut(&Record<'_>, &Projection) -> Result<()>,
     ) -> Result<Folded> {
         let targets = self.rollbacks.range(..end).map(|(_, rollback)| rollback.to);
-        let mut folded =
-            Folded { projection: Projection::default(), positions: Positions::for_targets(targets) };
+        let mut folded = Folded::new(log_slices, Positions::for_targets(targets));
         let Some(last) = end.checked_sub(1) else { return Ok(folded) };
         self.places.read(self.storage, 0, last, &mut |record| {
             folded.apply(&record, self.objects, types)?;
@@ -77,26 +78,33 @@ impl History<'_> {
             if !on_path || record.kind == Kind::ROLLBACK {
                 return projection.pass_over(&record);
             }
-            projection.apply(
-                &record,
-                &Folding { payloads: self.objects, types: None, at_hand: &|_, _| None, frozen: &|_| None },
-            )
+            let (payloads, at_hand) = (self.objects, AtHand::Nothing);
+            let folding = Folding { payloads, types: None, at_hand, frozen: &|_| None };
+            projection.apply(record.sequence, Content::of(&record)?, &folding)
         })
     }
 }
 
 impl Folded {
+    pub(crate) fn new(log_slices: LogSlices, positions: Positions) -> Folded {
+        Folded { projection: Projection::new(log_slices), positions }
+    }
+
     /// Applies one record of a log and keeps the positions that later rollbacks need.
-    fn apply(&mut self, record: &Record<'_>, objects: &Objects, types: Option<&SessionTypes>) -> Result<()> {
+    pub(crate) fn apply(
+        &mut self,
+        record: &Record<'_>,
+        objects: &Objects,
+        types: Option<&SessionTypes>,
+    ) -> Result<()> {
+        let content = Content::of(record)?;
+        let done = if let Content::Rollback(rollback) = &content { Some(rollback.to) } else { None };
         let positions = &self.positions;
-        self.projection.apply(
-            record,
-            &Folding { payloads: objects, types, at_hand: &|_, _| None, frozen: &|to| positions.get(to) },
-        )?;
-        if record.kind == Kind::ROLLBACK
-            && let Ok(rollback) = Rollback::decode(record.body)
-        {
-            self.positions.done(rollback.to);
+        let frozen = |to| positions.get(to);
+        let folding = Folding { payloads: objects, types, at_hand: AtHand::Nothing, frozen: &frozen };
+        self.projection.apply(record.sequence, content, &folding)?;
+        if let Some(to) = done {
+            self.positions.done(to);
         }
         if self.positions.wants(record.sequence) {
             self.positions.keep_target(record.sequence, Arc::new(self.projection.freeze()));

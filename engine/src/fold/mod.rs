@@ -4,7 +4,9 @@
 //! |---|---|
 //! | `rows` | the items of one slice, shared between views |
 //! | `index` | which items have which key, for `upsert_by` |
+//! | `log_items` | the items of a LOG slice, which stay in the log |
 //! | `names` | what the log has declared |
+//! | `content` | what a record says, decoded |
 //! | `projection` | [`Projection::apply`], the only code that changes a projection |
 //! | `history` | folding a stretch of a log |
 //! | `positions` | projections at earlier positions, for rollbacks |
@@ -16,8 +18,10 @@
 //! 2. `apply` checks a record against the projection before it changes anything.
 //! 3. The fold needs no host code: with the host's types it also decodes items, without them it does not.
 
+pub(crate) mod content;
 pub(crate) mod history;
 pub(crate) mod index;
+pub(crate) mod log_items;
 pub(crate) mod names;
 pub(crate) mod path;
 pub(crate) mod positions;

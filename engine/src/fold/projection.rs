@@ -4,14 +4,17 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use foldlog_codec::body::{
-    Added, BuiltIn, Declare, Dispatch, Effect, Import, ItemId, Operation, Payload, Policy, Removed,
+    Added, Binding, BuiltIn, Declare, Dispatch, Effect, EventDeclaration, Import, ItemId, Operation, Payload,
+    Policy, Removed, Rollback,
 };
 use foldlog_codec::{Kind, Record};
 
+use super::content::Content;
+use super::log_items::LogItems;
 use super::names::Names;
 use super::rows::{Row, Rows};
 use crate::error::{Error, Result};
-use crate::types::{AnyValue, SessionTypes};
+use crate::types::{AnyValue, DecodeItem, SessionTypes, SliceTypes, TAIL_ITEMS};
 
 /// Where large payloads are to be had.
 pub(crate) trait PayloadSource {
@@ -25,10 +28,76 @@ impl PayloadSource for crate::log::objects::Objects {
     }
 }
 
+/// The items of one slice.
+#[derive(Clone, Debug)]
+pub(crate) enum Items {
+    /// All of them.
+    Held(Rows),
+    /// The last ones of a LOG slice, whose others are read from the log.
+    InLog(LogItems),
+}
+
+impl Items {
+    pub(crate) fn is_empty(&self) -> bool {
+        match self {
+            Items::Held(rows) => rows.is_empty(),
+            Items::InLog(items) => items.len() == 0,
+        }
+    }
+
+    /// The items that are held: all, or the last ones of a LOG slice.
+    pub(crate) fn held(&self) -> &Rows {
+        match self {
+            Items::Held(rows) => rows,
+            Items::InLog(items) => items.tail(),
+        }
+    }
+
+    fn push(&mut self, row: Row) {
+        match self {
+            Items::Held(rows) => rows.push(row),
+            Items::InLog(items) => items.push(row),
+        }
+    }
+}
+
+/// What becomes of the items of LOG slices in memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum LogSlices {
+    /// All are held, as an audit wants them that compares slices position by position.
+    #[default]
+    Held,
+    /// The last ones are held; a session reads the others from its log.
+    InLog,
+}
+
 /// The slices that a rollback or a snapshot is about, as they were at one position.
 #[derive(Clone, Debug)]
 pub(crate) struct Frozen {
-    slices: Vec<(Policy, Rows)>,
+    slices: Vec<Items>,
+}
+
+/// Values that the caller has at hand, so that what was just encoded need not be decoded.
+#[derive(Clone, Copy)]
+pub(crate) enum AtHand<'a> {
+    Nothing,
+    /// The event's own value.
+    Event(&'a AnyValue),
+    /// By slice and ordinal.
+    Items(&'a [((u32, u32), AnyValue)]),
+}
+
+impl AtHand<'_> {
+    fn get(&self, slice: u32, ordinal: u32) -> Option<AnyValue> {
+        match self {
+            AtHand::Nothing => None,
+            AtHand::Event(value) => Some(Arc::clone(value)),
+            AtHand::Items(items) => {
+                let found = items.iter().find(|(place, _)| *place == (slice, ordinal));
+                found.map(|(_, value)| Arc::clone(value))
+            }
+        }
+    }
 }
 
 /// What the fold needs beside the record.
@@ -36,9 +105,7 @@ pub(crate) struct Folding<'a> {
     pub(crate) payloads: &'a dyn PayloadSource,
     /// The host's types; without them items stay undecoded.
     pub(crate) types: Option<&'a SessionTypes>,
-    /// Values that the caller has at hand, so that what was just encoded need not be decoded: by slice and
-    /// ordinal.
-    pub(crate) at_hand: &'a dyn Fn(u32, u32) -> Option<AnyValue>,
+    pub(crate) at_hand: AtHand<'a>,
     /// STATE at the target of a rollback record.
     pub(crate) frozen: &'a dyn Fn(u64) -> Option<Arc<Frozen>>,
 }
@@ -46,18 +113,21 @@ pub(crate) struct Folding<'a> {
 #[derive(Clone, Debug)]
 struct SliceState {
     policy: Policy,
-    rows: Rows,
+    items: Items,
+    /// How the host reads an item, where it knows the slice.
+    decode: Option<DecodeItem>,
 }
 
 /// What all records so far amount to.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Projection {
-    pub(crate) names: Names,
+    pub(crate) names: Arc<Names>,
     slices: Vec<SliceState>,
     pub(crate) tags: BTreeMap<String, String>,
     /// Records of kinds that this version cannot fold: the first one's sequence number and kind.
     pub(crate) unsupported: Option<(u64, Kind)>,
     next_sequence: u64,
+    log_slices: LogSlices,
 }
 
 /// A record's change of one slice, checked and with its items at hand.
@@ -69,24 +139,29 @@ struct Change {
 }
 
 impl Projection {
+    /// Of no records.
+    pub(crate) fn new(log_slices: LogSlices) -> Projection {
+        Projection { log_slices, ..Projection::default() }
+    }
+
     /// The sequence number of the next record.
     pub(crate) fn next_sequence(&self) -> u64 {
         self.next_sequence
     }
 
     /// The items of a slice.
-    pub(crate) fn rows(&self, slice: u32) -> Option<(Policy, &Rows)> {
-        self.slices.get(slice as usize).map(|slice| (slice.policy, &slice.rows))
+    pub(crate) fn items(&self, slice: u32) -> Option<(Policy, &Items)> {
+        self.slices.get(slice as usize).map(|slice| (slice.policy, &slice.items))
     }
 
     /// The items of a slice of that name.
-    pub(crate) fn rows_named(&self, name: &str) -> Option<(Policy, &Rows)> {
-        self.rows(self.names.slice_named(name)?.id)
+    pub(crate) fn items_named(&self, name: &str) -> Option<(Policy, &Items)> {
+        self.items(self.names.slice_named(name)?.id)
     }
 
     /// The slices as they are, for coming back to.
     pub(crate) fn freeze(&self) -> Frozen {
-        Frozen { slices: self.slices.iter().map(|slice| (slice.policy, slice.rows.clone())).collect() }
+        Frozen { slices: self.slices.iter().map(|slice| slice.items.clone()).collect() }
     }
 
     /// Decodes the items of a slice that are not decoded yet.
@@ -95,11 +170,13 @@ impl Projection {
         slice: u32,
         decode: &dyn Fn(&Row) -> Result<AnyValue>,
     ) -> Result<()> {
-        let Some(state) = self.slices.get_mut(slice as usize) else { return Ok(()) };
-        if state.rows.iter().all(|row| row.typed.is_some()) {
+        let Some(SliceState { items: Items::Held(rows), .. }) = self.slices.get_mut(slice as usize) else {
+            return Ok(());
+        };
+        if rows.iter().all(|row| row.typed.is_some()) {
             return Ok(());
         }
-        state.rows = state.rows.map(|row| {
+        *rows = rows.map(|row| {
             let typed = match &row.typed {
                 Some(typed) => Arc::clone(typed),
                 None => decode(row)?,
@@ -109,39 +186,27 @@ impl Projection {
         Ok(())
     }
 
-    /// Applies a record: the only code that changes a projection.
+    /// Applies a record, whose content is decoded: the only code that changes a projection.
     ///
     /// # Errors
     ///
     /// [`Error::Inconsistent`] where the record contradicts those before it, [`Error::Decode`] or
     /// [`Error::NewerVersion`] where an item is not what the host's type wants, [`Error::Object`] where a
     /// large payload is missing. Nothing has changed then.
-    pub(crate) fn apply(&mut self, record: &Record<'_>, folding: &Folding<'_>) -> Result<()> {
-        let sequence = record.sequence;
+    pub(crate) fn apply(&mut self, sequence: u64, content: Content<'_>, folding: &Folding<'_>) -> Result<()> {
         if sequence != self.next_sequence {
             let reason = format!("{} was next", self.next_sequence);
             return Err(Error::Inconsistent { sequence, reason });
         }
-        let body = |error: foldlog_codec::Error| Error::Inconsistent { sequence, reason: error.to_string() };
-        match record.kind {
-            Kind::OPENED => {
-                let opened = foldlog_codec::body::Opened::decode(record.body).map_err(body)?;
-                // A fork inherits its parent's tags and sets its own over them.
-                self.tags.extend(opened.tags);
-            }
-            Kind::DECLARE => {
-                self.declare(sequence, Declare::decode(record.body).map_err(body)?, folding.types)?;
-            }
-            Kind::DISPATCH => {
-                self.dispatch(sequence, Dispatch::decode(record.body).map_err(body)?, folding)?;
-            }
-            Kind::IMPORT => self.import(sequence, Import::decode(record.body).map_err(body)?, folding)?,
-            Kind::ROLLBACK => {
-                let rollback = foldlog_codec::body::Rollback::decode(record.body).map_err(body)?;
-                self.rollback(sequence, rollback, folding)?;
-            }
-            Kind::SNAPSHOT => {}
-            kind => {
+        match content {
+            // A fork inherits its parent's tags and sets its own over them.
+            Content::Opened(opened) => self.tags.extend(opened.tags),
+            Content::Declare(declare) => self.declare(sequence, declare, folding.types)?,
+            Content::Dispatch(dispatch) => self.dispatch(sequence, dispatch, folding)?,
+            Content::Import(import) => self.import(sequence, import, folding)?,
+            Content::Rollback(rollback) => self.rollback(sequence, &rollback, folding)?,
+            Content::Snapshot => {}
+            Content::Unsupported(kind) => {
                 self.unsupported.get_or_insert((sequence, kind));
             }
         }
@@ -155,13 +220,12 @@ impl Projection {
     ///
     /// As [`apply`](Projection::apply).
     pub(crate) fn pass_over(&mut self, record: &Record<'_>) -> Result<()> {
-        let sequence = record.sequence;
-        if record.kind == Kind::DECLARE {
-            let declare = Declare::decode(record.body)
-                .map_err(|error| Error::Inconsistent { sequence, reason: error.to_string() })?;
-            self.declare(sequence, declare, None)?;
+        if record.kind == Kind::DECLARE
+            && let Content::Declare(declare) = Content::of(record)?
+        {
+            self.declare(record.sequence, declare, None)?;
         }
-        self.next_sequence = sequence + 1;
+        self.next_sequence = record.sequence + 1;
         Ok(())
     }
 
@@ -169,10 +233,17 @@ impl Projection {
         self.names.check(sequence, &declare)?;
         let known = self.slices.len();
         for slice in declare.slices.iter().filter(|slice| slice.id as usize >= known) {
-            let index = types.and_then(|types| types.slice(&slice.name)).and_then(|slice| slice.index());
-            self.slices.push(SliceState { policy: slice.policy, rows: Rows::indexed(index) });
+            let types = types.and_then(|types| types.slice(&slice.name));
+            let items = match (slice.policy, self.log_slices) {
+                (Policy::Log, LogSlices::InLog) => {
+                    Items::InLog(LogItems::new(types.map_or(TAIL_ITEMS, |types| types.tail_items)))
+                }
+                _ => Items::Held(Rows::indexed(types.and_then(SliceTypes::index))),
+            };
+            let decode = types.map(|types| types.decode);
+            self.slices.push(SliceState { policy: slice.policy, items, decode });
         }
-        self.names.learn(declare);
+        Arc::make_mut(&mut self.names).learn(declare);
         Ok(())
     }
 
@@ -188,23 +259,15 @@ impl Projection {
                 return Ok(());
             }
             (Operation::Event { event, data }, effects) => {
-                let declared = self
-                    .names
-                    .event(*event)
-                    .ok_or_else(|| bad(format!("event {event} was never declared")))?;
-                event_row = Some((folding.payloads.resolve(*data)?, declared.version));
-                match effects {
-                    Some(effects) => effects,
-                    None => declared
-                        .bindings
-                        .iter()
-                        .filter_map(|binding| match binding.built_in {
-                            BuiltIn::Append => Some(Effect::append(binding.slice)),
-                            BuiltIn::Replace => Some(Effect::replace(binding.slice)),
-                            BuiltIn::Explicit => None,
-                        })
-                        .collect(),
-                }
+                let names = Arc::clone(&self.names);
+                let declared =
+                    names.event(*event).ok_or_else(|| bad(format!("event {event} was never declared")))?;
+                let bytes = folding.payloads.resolve(*data)?;
+                let Some(effects) = effects else {
+                    return self.as_declared(sequence, declared, &bytes, folding);
+                };
+                event_row = Some((bytes, declared.version));
+                effects
             }
             (_, effects) => effects.unwrap_or_default(),
         };
@@ -213,6 +276,51 @@ impl Projection {
             .map(|effect| self.check_effect(sequence, effect, event_row.as_ref(), folding))
             .collect();
         self.carry_out(changes?);
+        Ok(())
+    }
+
+    /// The event does to each slice what its declaration says.
+    fn as_declared(
+        &mut self,
+        sequence: u64,
+        declared: &EventDeclaration,
+        bytes: &Arc<[u8]>,
+        folding: &Folding<'_>,
+    ) -> Result<()> {
+        let row = |slices: &[SliceState], binding: &Binding| -> Result<Option<Row>> {
+            let Some(slice) = slices.get(binding.slice as usize) else {
+                let reason = format!("slice {} was never declared", binding.slice);
+                return Err(Error::Inconsistent { sequence, reason });
+            };
+            if binding.built_in == BuiltIn::Replace && slice.policy == Policy::Log {
+                let reason = format!("LOG slice {} only grows", binding.slice);
+                return Err(Error::Inconsistent { sequence, reason });
+            }
+            if binding.built_in == BuiltIn::Explicit {
+                return Ok(None);
+            }
+            let at = (binding.slice, ItemId { sequence, ordinal: 0 });
+            new_row(slice, at, (Arc::clone(bytes), declared.version), folding).map(Some)
+        };
+        let put = |slices: &mut [SliceState], binding: &Binding, row: Option<Row>| {
+            let (Some(slice), Some(row)) = (slices.get_mut(binding.slice as usize), row) else { return };
+            match &mut slice.items {
+                Items::Held(rows) if binding.built_in == BuiltIn::Replace => rows.clear(),
+                _ => {}
+            }
+            slice.items.push(row);
+        };
+        // Nearly every event has one binding, and needs no list of rows.
+        if let [binding] = declared.bindings.as_slice() {
+            let row = row(&self.slices, binding)?;
+            put(&mut self.slices, binding, row);
+            return Ok(());
+        }
+        let rows: Result<Vec<_>> =
+            declared.bindings.iter().map(|binding| row(&self.slices, binding)).collect();
+        for (binding, row) in declared.bindings.iter().zip(rows?) {
+            put(&mut self.slices, binding, row);
+        }
         Ok(())
     }
 
@@ -232,9 +340,10 @@ impl Projection {
         if slice.policy == Policy::Log && (effect.removed != Removed::None || effect.before.is_some()) {
             return Err(bad(format!("LOG slice `{}` only grows", name())));
         }
+        let rows = slice.items.held();
         if let Removed::Items(ids) = &effect.removed {
             let mut seen = std::collections::BTreeSet::new();
-            if let Some(id) = ids.iter().find(|id| !slice.rows.contains(**id) || !seen.insert(**id)) {
+            if let Some(id) = ids.iter().find(|id| !rows.contains(**id) || !seen.insert(**id)) {
                 let (at, ordinal) = (id.sequence, id.ordinal);
                 return Err(bad(format!("`{}` has no item {at}.{ordinal} to remove", name())));
             }
@@ -244,7 +353,7 @@ impl Projection {
             Removed::All => true,
             Removed::Items(ids) => ids.contains(id),
         };
-        if let Some(id) = effect.before.filter(|id| !slice.rows.contains(*id) || gone(id)) {
+        if let Some(id) = effect.before.filter(|id| !rows.contains(*id) || gone(id)) {
             let (at, ordinal) = (id.sequence, id.ordinal);
             return Err(bad(format!("`{}` has no item {at}.{ordinal} to insert before", name())));
         }
@@ -258,60 +367,44 @@ impl Projection {
                 items?
             }
         };
-        let added = self.new_rows(sequence, effect.slice, items, folding)?;
+        let added = new_rows(slice, (effect.slice, sequence), items, folding)?;
         Ok(Change { slice: effect.slice as usize, removed: effect.removed, added, before: effect.before })
-    }
-
-    /// Names new items, and decodes them where the host's types are there.
-    fn new_rows(
-        &self,
-        sequence: u64,
-        slice: u32,
-        items: Vec<(Arc<[u8]>, u32)>,
-        folding: &Folding<'_>,
-    ) -> Result<Vec<Row>> {
-        let known = folding.types.zip(self.names.slice(slice)).and_then(|(types, s)| types.slice(&s.name));
-        (0..)
-            .zip(items)
-            .map(|(ordinal, (bytes, version))| {
-                let typed = match (folding.at_hand)(slice, ordinal) {
-                    Some(typed) => Some(typed),
-                    None => known.map(|slice| (slice.decode)(version, sequence, &bytes)).transpose()?,
-                };
-                Ok(Row { id: ItemId { sequence, ordinal }, version, bytes, typed })
-            })
-            .collect()
     }
 
     fn carry_out(&mut self, changes: Vec<Change>) {
         for change in changes {
             let Some(slice) = self.slices.get_mut(change.slice) else { continue };
+            let Items::Held(rows) = &mut slice.items else {
+                // A LOG slice only grows, as was checked.
+                change.added.into_iter().for_each(|row| slice.items.push(row));
+                continue;
+            };
             match change.removed {
                 Removed::None => {}
-                Removed::All => slice.rows.clear(),
-                Removed::Items(ids) => ids.into_iter().for_each(|id| slice.rows.remove(id)),
+                Removed::All => rows.clear(),
+                Removed::Items(ids) => ids.into_iter().for_each(|id| rows.remove(id)),
             }
             match change.before {
-                Some(anchor) => slice.rows.insert_before(anchor, change.added),
-                None => change.added.into_iter().for_each(|row| slice.rows.push(row)),
+                Some(anchor) => rows.insert_before(anchor, change.added),
+                None => change.added.into_iter().for_each(|row| rows.push(row)),
             }
         }
     }
 
     fn import(&mut self, sequence: u64, import: Import<'_>, folding: &Folding<'_>) -> Result<()> {
         let mut changes = Vec::new();
-        for slice in import.slices {
-            if self.slices.get(slice.slice as usize).is_none() {
-                let reason = format!("slice {} was never declared", slice.slice);
+        for imported in import.slices {
+            let Some(slice) = self.slices.get(imported.slice as usize) else {
+                let reason = format!("slice {} was never declared", imported.slice);
                 return Err(Error::Inconsistent { sequence, reason });
-            }
-            let items: Result<Vec<_>> = slice
+            };
+            let items: Result<Vec<_>> = imported
                 .items
                 .into_iter()
                 .map(|(item, version)| folding.payloads.resolve(item).map(|bytes| (bytes, version)))
                 .collect();
-            let added = self.new_rows(sequence, slice.slice, items?, folding)?;
-            let slice = slice.slice as usize;
+            let added = new_rows(slice, (imported.slice, sequence), items?, folding)?;
+            let slice = imported.slice as usize;
             changes.push(Change { slice, removed: Removed::None, added, before: None });
         }
         self.tags.extend(import.tags);
@@ -319,12 +412,7 @@ impl Projection {
         Ok(())
     }
 
-    fn rollback(
-        &mut self,
-        sequence: u64,
-        rollback: foldlog_codec::body::Rollback,
-        folding: &Folding<'_>,
-    ) -> Result<()> {
+    fn rollback(&mut self, sequence: u64, rollback: &Rollback, folding: &Folding<'_>) -> Result<()> {
         let to = rollback.to;
         if to >= sequence {
             let reason = format!("it goes back to {to}, which is not before it");
@@ -335,16 +423,46 @@ impl Projection {
             reason: format!("nothing is known of position {to}"),
         })?;
         for (index, slice) in self.slices.iter_mut().enumerate() {
-            // A slice that was declared later was empty then.
-            let then =
-                frozen.slices.get(index).map_or_else(|| slice.rows.emptied(), |(_, rows)| rows.clone());
-            match slice.policy {
-                Policy::State => slice.rows = then,
-                Policy::Cache => slice.rows.clear(),
-                Policy::Log if !rollback.preserve_logs => slice.rows = then,
-                Policy::Log => {}
+            let then = frozen.slices.get(index);
+            match (&mut slice.items, then) {
+                (Items::Held(rows), _) if slice.policy == Policy::Cache => rows.clear(),
+                _ if slice.policy == Policy::Log && rollback.preserve_logs => {}
+                (Items::Held(rows), Some(Items::Held(then))) => *rows = then.clone(),
+                // A slice that was declared later was empty then.
+                (Items::Held(rows), _) => rows.clear(),
+                (Items::InLog(items), Some(Items::InLog(then))) => items.go_back(then, to, sequence),
+                (Items::InLog(items), _) => {
+                    let then = LogItems::new(items.tail_max());
+                    items.go_back(&then, to, sequence);
+                }
             }
         }
         Ok(())
     }
+}
+
+/// Names new items, and decodes them where the host's types are there.
+fn new_rows(
+    slice: &SliceState,
+    (id, sequence): (u32, u64),
+    items: Vec<(Arc<[u8]>, u32)>,
+    folding: &Folding<'_>,
+) -> Result<Vec<Row>> {
+    (0..)
+        .zip(items)
+        .map(|(ordinal, item)| new_row(slice, (id, ItemId { sequence, ordinal }), item, folding))
+        .collect()
+}
+
+fn new_row(
+    slice: &SliceState,
+    (slice_id, id): (u32, ItemId),
+    (bytes, version): (Arc<[u8]>, u32),
+    folding: &Folding<'_>,
+) -> Result<Row> {
+    let typed = match folding.at_hand.get(slice_id, id.ordinal) {
+        Some(typed) => Some(typed),
+        None => slice.decode.map(|decode| decode(version, id.sequence, &bytes)).transpose()?,
+    };
+    Ok(Row { id, version, bytes, typed })
 }

@@ -1,6 +1,6 @@
 //! Reading records by position.
 
-use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use foldlog_codec::Record;
@@ -18,38 +18,44 @@ const INDEX_BYTES: u64 = 64 << 10;
 
 /// Where some records stand: the first of each segment, and one every 64 KiB. The others are found from these by
 /// walking. It grows with the log's length by less than a thousandth of it.
+/// Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Index {
-    places: BTreeMap<u64, Location>,
+    places: Arc<Vec<(u64, Location)>>,
 }
 
 impl Index {
     /// Takes note of a record, where its place is worth remembering. Records come in order.
     pub(crate) fn note(&mut self, sequence: u64, at: Location) {
         let near = |last: &Location| last.segment == at.segment && at.offset < last.offset + INDEX_BYTES;
-        if !self.places.last_key_value().is_some_and(|(_, last)| near(last)) {
-            self.places.insert(sequence, at);
+        if !self.places.last().is_some_and(|(_, last)| near(last)) {
+            Arc::make_mut(&mut self.places).push((sequence, at));
         }
     }
 
     /// Forgets the records from `sequence` on.
     pub(crate) fn cut_at(&mut self, sequence: u64) {
-        self.places.split_off(&sequence);
+        let kept = self.places.partition_point(|(noted, _)| *noted < sequence);
+        Arc::make_mut(&mut self.places).truncate(kept);
     }
 
     /// The last place that is remembered at or before a record.
     fn before(&self, sequence: u64) -> Option<Location> {
-        self.places.range(..=sequence).next_back().map(|(_, location)| *location)
+        let after = self.places.partition_point(|(noted, _)| *noted <= sequence);
+        self.places.get(after.checked_sub(1)?).map(|(_, location)| *location)
     }
 }
 
-/// The places of a log's records.
+/// The places of a log's records. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Places {
-    pub(crate) segments: Vec<Segment>,
+    pub(crate) segments: Arc<Vec<Segment>>,
     pub(crate) index: Index,
     pub(crate) next_sequence: u64,
 }
+
+/// Called with a frame's segment, its offset there, and the frame.
+type Visit<'a> = dyn FnMut(usize, u64, Frame<'_>) -> Result<ControlFlow<()>> + 'a;
 
 impl Places {
     /// Hands the records from `from` through `through` to `visit`, in order. Each is checked again.
@@ -59,6 +65,17 @@ impl Places {
         from: u64,
         through: u64,
         visit: &mut dyn FnMut(Record<'_>) -> Result<()>,
+    ) -> Result<()> {
+        self.read_until(storage, from, through, &mut |record| visit(record).map(ControlFlow::Continue))
+    }
+
+    /// As [`read`](Places::read), for as long as `visit` wants more.
+    pub(crate) fn read_until(
+        &self,
+        storage: &Arc<dyn Storage>,
+        from: u64,
+        through: u64,
+        visit: &mut dyn FnMut(Record<'_>) -> Result<ControlFlow<()>>,
     ) -> Result<()> {
         self.walk(storage, from, through, &mut |_, _, frame| {
             let header = frame.header;
@@ -78,18 +95,12 @@ impl Places {
                 crc: frame.header.crc,
                 end: offset + frame.len() as u64,
             });
-            Ok(())
+            Ok(ControlFlow::Break(()))
         })?;
         located.ok_or(Error::NoSuchPosition { position: sequence, last: self.next_sequence.checked_sub(1) })
     }
 
-    fn walk(
-        &self,
-        storage: &Arc<dyn Storage>,
-        from: u64,
-        through: u64,
-        visit: &mut dyn FnMut(usize, u64, Frame<'_>) -> Result<()>,
-    ) -> Result<()> {
+    fn walk(&self, storage: &Arc<dyn Storage>, from: u64, through: u64, visit: &mut Visit<'_>) -> Result<()> {
         let through = through.min(self.next_sequence.saturating_sub(1));
         if from > through || self.next_sequence == 0 {
             return Ok(());
@@ -105,14 +116,14 @@ impl Places {
                     Err(error) => return Err(segment.changed(offset, from, &error)),
                 };
                 let header = frame.header;
+                let len = frame.len() as u64;
                 if !header.kind.is_envelope() && header.sequence >= from {
-                    visit(index, offset, frame)?;
+                    let enough = visit(index, offset, frame)?.is_break();
+                    if enough || header.sequence >= through {
+                        return Ok(());
+                    }
                 }
-                let last = !header.kind.is_envelope() && header.sequence >= through;
-                offset += frame.len() as u64;
-                if last {
-                    return Ok(());
-                }
+                offset += len;
             }
             offset = HEADER_LEN as u64;
         }

@@ -25,11 +25,12 @@
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use foldlog_codec::body::{Opened, Parent, Resumed, Rollback, Seal};
 use foldlog_codec::frame::{self, Context, Frame, HEADER_LEN as FRAME_HEADER_LEN, Header};
 use foldlog_codec::segment::HEADER_LEN as SEGMENT_HEADER_LEN;
-use foldlog_codec::{Error as CodecError, Kind};
+use foldlog_codec::{Error as CodecError, Kind, Record};
 use uuid::Uuid;
 
 use super::chain::{self, Chain, Segment};
@@ -65,7 +66,7 @@ pub struct TornTail {
 /// What a walk over a log found.
 #[derive(Debug)]
 pub(crate) struct Scan {
-    pub(crate) segments: Vec<Segment>,
+    pub(crate) segments: Arc<Vec<Segment>>,
     pub(crate) ordinal_max: u32,
     pub(crate) session: Uuid,
     /// The session's own `Opened` record, and where sequence numbers stand for those it shares.
@@ -101,6 +102,14 @@ pub(crate) struct FrameAt<'a> {
     pub(crate) frame: Frame<'a>,
     pub(crate) segment: &'a Segment,
     pub(crate) offset: u64,
+}
+
+impl<'a> FrameAt<'a> {
+    /// What the frame holds, as a record.
+    pub(crate) fn record(&self) -> Record<'a> {
+        let Header { sequence, kind, time_us, .. } = self.frame.header;
+        Record { sequence, kind, time_us, body: self.frame.body }
+    }
 }
 
 /// Walks the log in `dir`, handing each sound frame to `visit` in order.
@@ -508,7 +517,7 @@ impl<'a> Walk<'a> {
         leftovers.append(&mut self.chain.half_built);
         Ok(Scan {
             ordinal_max: self.chain.ordinal_max,
-            segments: self.chain.segments,
+            segments: Arc::new(self.chain.segments),
             session: opened.session,
             seeds: self.openings.iter().map(|(sequence, opened)| (*sequence, opened.seed)).collect(),
             opened,

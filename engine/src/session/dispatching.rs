@@ -1,5 +1,7 @@
 //! Events, seeds, clears, resets and tags.
 
+use std::any::TypeId;
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -13,24 +15,23 @@ use super::subscribers::panic_message;
 use super::writing::{Draft, DraftEvent};
 use super::{Inner, Session, WriterState};
 use crate::error::{Error, Result};
+use crate::fold::content::Content;
 use crate::fold::names::Names;
+use crate::fold::projection::{AtHand, Items};
 use crate::fold::rows::Rows;
 use crate::types::{
-    AnyValue, Clear, Event, NewItem, NewItems, ReduceCall, ReduceError, ReducerContext, Resolved,
-    SessionTypes, Slice, SliceOp, encode, new_items, resolve_op,
+    AnyValue, Clear, Event, NewItem, NewItems, Reduce, ReduceCall, ReduceError, ReducerContext, Resolved,
+    SessionTypes, Slice, SliceOp, encode_into, new_items, resolve_op,
 };
-
-/// A payload as it stands in a record: its own bytes, or a reference to the object that holds them.
-struct Recorded {
-    bytes: Arc<[u8]>,
-}
+use parking_lot::MutexGuard;
 
 /// An effect whose bytes are owned, so that a record can be built from it.
 struct OwnedEffect {
     slice: u32,
     removed: Removed,
     before: Option<foldlog_codec::body::ItemId>,
-    items: Option<(Vec<Recorded>, u32)>,
+    /// The items as they stand in the record: their own bytes, or references to objects.
+    items: Option<(Vec<Arc<[u8]>>, u32)>,
 }
 
 impl OwnedEffect {
@@ -38,7 +39,7 @@ impl OwnedEffect {
         let added = match &self.items {
             None => Added::Event,
             Some((items, version)) => Added::Items {
-                items: items.iter().map(|item| Payload::new(&item.bytes)).collect(),
+                items: items.iter().map(|item| Payload::new(item)).collect(),
                 version: *version,
             },
         };
@@ -62,27 +63,19 @@ impl Session {
     /// space: likewise. [`Error::Unknown`] where the sync fails. [`Error::Io`] where the write fails; then,
     /// and after every failed sync, [`Error::Poisoned`] until the session is opened again.
     pub fn dispatch<E: Event>(&self, event: E) -> Result<u64> {
-        let bytes: Arc<[u8]> = Arc::from(encode(E::NAME, &event)?);
+        let mut scratch = Scratch::take();
+        encode_into(E::NAME, &event, &mut scratch.payload)?;
         let value: AnyValue = Arc::new(event);
         let inner = &self.inner;
-        let state = inner.writable()?;
-        let types = inner.types()?;
+        let mut state = inner.writable()?;
         let time_us = inner.now_us();
-        let mut drafts = Vec::new();
-        let mut names = std::borrow::Cow::Borrowed(&state.projection.names);
-        if let Some(declare) = declaration::<E>(types, &names)? {
-            names.to_mut().learn(declare.clone());
-            drafts.push(Draft::new(Kind::DECLARE, declare.encode()));
-        }
-        let context = ReducerContext {
-            seed: state.seed(),
-            sequence: state.log.next_sequence() + drafts.len() as u64,
-            time_us,
+        let (bound, declare) = inner.bound::<E>(&mut state)?;
+        let result = match declare {
+            None => inner.write_event(state, time_us, &bound, &value, &mut scratch),
+            declare => inner.write_reduced(state, time_us, (declare, &bound), &value, &scratch.payload),
         };
-        let draft = event_draft::<E>(inner, &state, &names, &bytes, value, &context)?;
-        drafts.push(draft);
-        drop(names);
-        inner.write(state, time_us, drafts)
+        scratch.put_back();
+        result
     }
 
     /// Gives a slice its first items, in place of any that it has. A LOG slice is only seeded while it is
@@ -136,7 +129,7 @@ impl Session {
         let slices = state.projection.names.slices().iter();
         let effects: Vec<Effect<'_>> = slices
             .filter(|slice| slice.policy != Policy::Log)
-            .filter(|slice| state.projection.rows(slice.id).is_some_and(|(_, rows)| !rows.is_empty()))
+            .filter(|slice| state.projection.items(slice.id).is_some_and(|(_, items)| !items.is_empty()))
             .map(|slice| Effect {
                 slice: slice.id,
                 removed: Removed::All,
@@ -144,8 +137,9 @@ impl Session {
                 before: None,
             })
             .collect();
-        let body = Dispatch { operation: Operation::Reset, effects: Some(effects) }.encode();
-        inner.write(state, time_us, vec![Draft::new(Kind::DISPATCH, body)])
+        let dispatch = Dispatch { operation: Operation::Reset, effects: Some(effects) };
+        let body = dispatch.encode();
+        inner.write(state, time_us, [Draft::new(Kind::DISPATCH, &body, Content::Dispatch(dispatch))])
     }
 
     /// Sets a tag of the session. Tags say what a session is; a rollback leaves them.
@@ -170,8 +164,9 @@ impl Session {
         let inner = &self.inner;
         let state = inner.writable()?;
         let time_us = inner.now_us();
-        let body = Dispatch { operation: Operation::Tag { key, value }, effects: None }.encode();
-        inner.write(state, time_us, vec![Draft::new(Kind::DISPATCH, body)])
+        let dispatch = Dispatch { operation: Operation::Tag { key, value }, effects: None };
+        let body = dispatch.encode();
+        inner.write(state, time_us, [Draft::new(Kind::DISPATCH, &body, Content::Dispatch(dispatch))])
     }
 
     /// An operation of the engine's own on one slice.
@@ -197,19 +192,25 @@ impl Session {
             }
         };
         let empty = Rows::default();
-        let rows = state.projection.rows(declared.id).map_or(&empty, |(_, rows)| rows);
-        if declared.policy == Policy::Log && !(name == "seed" && rows.is_empty()) {
+        let items = state.projection.items(declared.id).map(|(_, items)| items);
+        if declared.policy == Policy::Log && !(name == "seed" && items.is_none_or(Items::is_empty)) {
             return Err(Error::LogOnlyGrows { slice: declared.name, operation: name });
         }
         let version = types.slice(S::NAME).map_or(S::ITEM_VERSION, |slice| slice.item_version);
-        let resolved = resolve(rows, version)?;
+        let resolved = resolve(items.map_or(&empty, Items::held), version)?;
         let mut at_hand = Vec::new();
         let effect = own(inner, &state, declared.id, resolved, &mut at_hand)?;
-        let body = Dispatch { operation, effects: Some(vec![effect.borrow()]) }.encode();
-        let mut drafts: Vec<Draft> =
-            declare.into_iter().map(|declare| Draft::new(Kind::DECLARE, declare.encode())).collect();
-        drafts.push(Draft { at_hand, ..Draft::new(Kind::DISPATCH, body) });
-        inner.write(state, time_us, drafts)
+        let dispatch = Dispatch { operation, effects: Some(vec![effect.borrow()]) };
+        let body = dispatch.encode();
+        let draft = Draft::new(Kind::DISPATCH, &body, Content::Dispatch(dispatch));
+        let draft = Draft { at_hand: AtHand::Items(&at_hand), ..draft };
+        match declare {
+            None => inner.write(state, time_us, [draft]),
+            Some(declare) => {
+                let body = declare.encode();
+                inner.write(state, time_us, [Draft::declare(declare, &body), draft])
+            }
+        }
     }
 }
 
@@ -218,13 +219,16 @@ impl Inner {
         self.types.as_ref().ok_or(Error::Untyped { session: self.id })
     }
 
-    /// The bytes as they stand in a record: themselves, or a reference where they are large.
-    fn recorded(&self, state: &WriterState, bytes: &Arc<[u8]>) -> Result<Recorded> {
-        if bytes.len() as u64 <= self.store.options.object_bytes_min {
-            return Ok(Recorded { bytes: Arc::clone(bytes) });
+    fn is_large(&self, bytes: &[u8]) -> bool {
+        bytes.len() as u64 > self.store.options.object_bytes_min
+    }
+
+    /// The reference that stands in a record for bytes that are large; they are kept in the object folder.
+    fn recorded(&self, state: &WriterState, bytes: &[u8]) -> Result<Option<Vec<u8>>> {
+        if !self.is_large(bytes) {
+            return Ok(None);
         }
-        let object = state.log.objects.put(bytes)?;
-        Ok(Recorded { bytes: Arc::from(object.reference()) })
+        Ok(Some(state.log.objects.put(bytes)?.reference()))
     }
 }
 
@@ -256,7 +260,7 @@ fn declaration<E: Event>(types: &SessionTypes, names: &Names) -> Result<Option<D
         Ok(id)
     };
     let (bindings, implicit) = match types.event(E::NAME) {
-        Some(event) if event.event_type != std::any::TypeId::of::<E>() => {
+        Some(event) if event.event_type != TypeId::of::<E>() => {
             let name = E::NAME.to_owned();
             return Err(Error::DeclaredTwice { name, reason: "as two Rust types" });
         }
@@ -293,7 +297,7 @@ fn declaration<E: Event>(types: &SessionTypes, names: &Names) -> Result<Option<D
 fn check_implicit<E: Event>(types: &SessionTypes, names: &Names) -> Result<()> {
     let taken = |reason| Err(Error::NoSuchSlice { slice: E::NAME.to_owned(), reason });
     match types.slice(E::NAME) {
-        Some(slice) if slice.item_type != std::any::TypeId::of::<E>() => {
+        Some(slice) if slice.item_type != TypeId::of::<E>() => {
             return taken("an event without reducers bears its name, but its items are of another type");
         }
         Some(slice) if slice.policy != Policy::State => {
@@ -333,57 +337,200 @@ fn slice_declaration(types: &SessionTypes, name: &str, id: usize) -> Result<Opti
     }))
 }
 
-/// Runs the reducers and builds the record.
-fn event_draft<E: Event>(
-    inner: &Inner,
-    state: &WriterState,
-    names: &Names,
-    bytes: &Arc<[u8]>,
-    value: AnyValue,
-    context: &ReducerContext,
-) -> Result<Draft> {
-    let types = inner.types()?;
-    let declared = names.event_named(E::NAME).ok_or_else(|| Error::Inconsistent {
-        sequence: context.sequence,
-        reason: format!("event `{}` was not declared", E::NAME),
-    })?;
-    let mut at_hand = Vec::new();
-    let mut effects = Vec::new();
-    let mut as_declared = true;
-    let reducers = types.event(E::NAME).map(|event| event.reducers.as_slice()).unwrap_or_default();
-    for (place, binding) in declared.bindings.iter().enumerate() {
-        let resolved = match reducers.get(place) {
-            None => Resolved::append(),
-            Some((slice, reduce)) => {
-                let empty = Rows::default();
-                let rows = state.projection.rows(binding.slice).map_or(&empty, |(_, rows)| rows);
-                let Some(slice) = types.slice(slice) else { continue };
-                let call = ReduceCall {
-                    rows,
-                    policy: slice.policy,
-                    tail_items: slice.tail_items,
-                    item_version: slice.item_version,
-                    event: &value,
-                    context,
-                };
-                run_reducer(E::NAME, slice.name, || (reduce.run)(&call))?
-            }
-        };
-        if resolved.is_nothing() {
-            continue;
+/// What a session knows of an event that was declared, so that dispatching it looks nothing up by name.
+pub(super) struct Bound {
+    event: u32,
+    version: u32,
+    name: &'static str,
+    /// How the body begins that holds the event alone: all before its payload.
+    prefix: Vec<u8>,
+    /// Its reducers in the order of its bindings; none where each binding happens as declared.
+    reducers: Vec<BoundReducer>,
+}
+
+/// A binding and its reducer.
+struct BoundReducer {
+    slice: u32,
+    name: &'static str,
+    built_in: BuiltIn,
+    tail_items: usize,
+    item_version: u32,
+    /// None for a binding that the log knows and the host gave up.
+    reduce: Option<Reduce>,
+}
+
+impl Bound {
+    fn of<E: Event>(types: &SessionTypes, names: &Names) -> Result<Bound> {
+        let declared = names.event_named(E::NAME).ok_or_else(|| Error::Inconsistent {
+            sequence: 0,
+            reason: format!("event `{}` was not declared", E::NAME),
+        })?;
+        let reducers = types.event(E::NAME).map(|event| event.reducers.as_slice()).unwrap_or_default();
+        let reducers = declared.bindings.iter().enumerate().filter_map(|(place, binding)| {
+            let (slice, built_in) = (binding.slice, binding.built_in);
+            let Some((name, reduce)) = reducers.get(place) else {
+                let (name, reduce) = (E::NAME, None);
+                return Some(BoundReducer { slice, name, built_in, tail_items: 0, item_version: 1, reduce });
+            };
+            let types = types.slice(name)?;
+            let (tail_items, item_version) = (types.tail_items, types.item_version);
+            let (name, reduce) = (types.name, Some(reduce.clone()));
+            Some(BoundReducer { slice, name, built_in, tail_items, item_version, reduce })
+        });
+        let mut reducers: Vec<BoundReducer> = reducers.collect();
+        if reducers.iter().all(|reducer| reducer.built_in != BuiltIn::Explicit) {
+            reducers.clear();
         }
-        as_declared &= binding.built_in != BuiltIn::Explicit;
-        if matches!(resolved.added, NewItems::Event) {
-            at_hand.push(((binding.slice, 0), Arc::clone(&value)));
-        }
-        effects.push(own(inner, state, binding.slice, resolved, &mut at_hand)?);
+        let nil = Payload::new(&NIL);
+        let alone = Dispatch { operation: Operation::Event { event: declared.id, data: nil }, effects: None };
+        let mut prefix = alone.encode();
+        prefix.truncate(prefix.len() - NIL.len());
+        Ok(Bound { event: declared.id, version: E::VERSION, name: E::NAME, prefix, reducers })
     }
-    let data = inner.recorded(state, bytes)?;
-    let effects = (!as_declared).then(|| effects.iter().map(OwnedEffect::borrow).collect());
-    let operation = Operation::Event { event: declared.id, data: Payload::new(&data.bytes) };
-    let body = Dispatch { operation, effects }.encode();
-    let event = DraftEvent { name: E::NAME.to_owned(), version: E::VERSION, value };
-    Ok(Draft { at_hand, event: Some(event), ..Draft::new(Kind::DISPATCH, body) })
+
+    fn operation<'a>(&self, data: &'a [u8]) -> Operation<'a> {
+        Operation::Event { event: self.event, data: Payload::new(data) }
+    }
+}
+
+/// The one byte of MessagePack's nothing.
+const NIL: [u8; 1] = [0xc0];
+
+/// Memory for encoding, kept by each thread between its dispatches.
+#[derive(Default)]
+struct Scratch {
+    payload: Vec<u8>,
+    body: Vec<u8>,
+}
+
+/// Memory over this is not kept, in bytes.
+const SCRATCH_BYTES_MAX: usize = 64 << 10;
+
+thread_local! {
+    static SCRATCH: Cell<Scratch> = Cell::default();
+}
+
+impl Scratch {
+    /// Takes this thread's memory; a dispatch within a dispatch finds none, and gets new.
+    fn take() -> Scratch {
+        let mut scratch = SCRATCH.take();
+        scratch.payload.clear();
+        scratch.body.clear();
+        scratch
+    }
+
+    fn put_back(self) {
+        if self.payload.capacity() <= SCRATCH_BYTES_MAX && self.body.capacity() <= SCRATCH_BYTES_MAX {
+            SCRATCH.set(self);
+        }
+    }
+}
+
+impl Inner {
+    /// What is known of an event, and what has to be declared before it can be recorded.
+    fn bound<E: Event>(&self, state: &mut WriterState) -> Result<(Arc<Bound>, Option<Declare>)> {
+        if let Some(bound) = state.bound.get(&TypeId::of::<E>()) {
+            return Ok((Arc::clone(bound), None));
+        }
+        let types = self.types()?;
+        let names = &state.projection.names;
+        match declaration::<E>(types, names)? {
+            None => {
+                let bound = Arc::new(Bound::of::<E>(types, names)?);
+                state.bound.insert(TypeId::of::<E>(), Arc::clone(&bound));
+                Ok((bound, None))
+            }
+            Some(declare) => {
+                let mut names = Names::clone(names);
+                names.learn(declare.clone());
+                Ok((Arc::new(Bound::of::<E>(types, &names)?), Some(declare)))
+            }
+        }
+    }
+
+    /// Writes an event whose payload, encoded, is in `scratch`.
+    fn write_event(
+        self: &Arc<Self>,
+        state: MutexGuard<'_, WriterState>,
+        time_us: i64,
+        bound: &Bound,
+        value: &AnyValue,
+        scratch: &mut Scratch,
+    ) -> Result<u64> {
+        if !bound.reducers.is_empty() || self.is_large(&scratch.payload) {
+            return self.write_reduced(state, time_us, (None, bound), value, &scratch.payload);
+        }
+        let Scratch { payload, body } = scratch;
+        body.extend_from_slice(&bound.prefix);
+        body.extend_from_slice(payload);
+        let dispatch = Dispatch { operation: bound.operation(payload), effects: None };
+        let event = Some(DraftEvent { name: bound.name, version: bound.version, value });
+        let (kind, content, at_hand) = (Kind::DISPATCH, Content::Dispatch(dispatch), AtHand::Event(value));
+        self.write(state, time_us, [Draft { kind, body, content, at_hand, event }])
+    }
+
+    /// Runs the reducers of an event and writes what they resolve, behind its declaration where one is due.
+    fn write_reduced(
+        self: &Arc<Self>,
+        state: MutexGuard<'_, WriterState>,
+        time_us: i64,
+        (declare, bound): (Option<Declare>, &Bound),
+        value: &AnyValue,
+        payload: &[u8],
+    ) -> Result<u64> {
+        let sequence = state.log.next_sequence() + u64::from(declare.is_some());
+        let context = ReducerContext { seed: state.seed(), sequence, time_us };
+        let mut at_hand = Vec::new();
+        let mut effects = Vec::new();
+        let mut as_declared = true;
+        for reducer in &bound.reducers {
+            let resolved = reduce(&state, bound.name, reducer, value, &context)?;
+            if resolved.is_nothing() {
+                continue;
+            }
+            as_declared &= reducer.built_in != BuiltIn::Explicit;
+            if matches!(resolved.added, NewItems::Event) {
+                at_hand.push(((reducer.slice, 0), Arc::clone(value)));
+            }
+            effects.push(own(self, &state, reducer.slice, resolved, &mut at_hand)?);
+        }
+        let data = self.recorded(&state, payload)?;
+        let data: &[u8] = data.as_deref().unwrap_or(payload);
+        let effects = (!as_declared).then(|| effects.iter().map(OwnedEffect::borrow).collect());
+        let dispatch = Dispatch { operation: bound.operation(data), effects };
+        let body = dispatch.encode();
+        let event = Some(DraftEvent { name: bound.name, version: bound.version, value });
+        let at_hand = if as_declared { AtHand::Event(value) } else { AtHand::Items(&at_hand) };
+        let (kind, content) = (Kind::DISPATCH, Content::Dispatch(dispatch));
+        let draft = Draft { kind, body: &body, content, at_hand, event };
+        match declare {
+            None => self.write(state, time_us, [draft]),
+            Some(declare) => {
+                let body = declare.encode();
+                self.write(state, time_us, [Draft::declare(declare, &body), draft])
+            }
+        }
+    }
+}
+
+/// Asks one reducer what the event does to its slice.
+fn reduce(
+    state: &WriterState,
+    event: &'static str,
+    reducer: &BoundReducer,
+    value: &AnyValue,
+    context: &ReducerContext,
+) -> Result<Resolved> {
+    let Some(reduce) = &reducer.reduce else { return Ok(Resolved::append()) };
+    let empty = Items::Held(Rows::default());
+    let call = ReduceCall {
+        items: state.projection.items(reducer.slice).map_or(&empty, |(_, items)| items),
+        tail_items: reducer.tail_items,
+        item_version: reducer.item_version,
+        event: value,
+        context,
+    };
+    run_reducer(event, reducer.name, || (reduce.run)(&call))
 }
 
 /// Calls a reducer; a panic is a refusal.
@@ -414,7 +561,7 @@ fn own(
         NewItems::Items { items, version } => {
             let mut recorded = Vec::new();
             for (ordinal, NewItem { bytes, typed }) in (0..).zip(items) {
-                recorded.push(inner.recorded(state, &bytes)?);
+                recorded.push(inner.recorded(state, &bytes)?.map_or(bytes, Arc::from));
                 if let Some(typed) = typed {
                     at_hand.push(((slice, ordinal), typed));
                 }

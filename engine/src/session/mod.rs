@@ -6,7 +6,8 @@
 //! | `writing` | how a record is written: resolve, append, apply, sync, tell |
 //! | `dispatching` | events, seeds, clears, resets, tags |
 //! | `positions` | snapshots and rollbacks |
-//! | `reading` | views, LOG slices, stored values |
+//! | `reading` | views, stored values |
+//! | `log_view` | LOG slices, read from the log |
 //! | `subscribers` | who is told of records |
 //!
 //! # The order of a write
@@ -20,12 +21,14 @@
 //! 5. Subscribers are told.
 
 mod dispatching;
+mod log_view;
 mod opening;
 mod positions;
 mod reading;
 mod subscribers;
 mod writing;
 
+use std::any::TypeId;
 use std::collections::BTreeMap;
 use std::path::{Path as FilePath, PathBuf};
 use std::sync::Arc;
@@ -47,9 +50,10 @@ use crate::log::writer::Log;
 use crate::store::{Level, StoreInner};
 use crate::types::SessionTypes;
 
+pub use log_view::LogView;
 pub use opening::RecoveryReport;
 pub use positions::{RolledBack, Snapshot, SnapshotOptions};
-pub use reading::{LogView, SliceState, State, StoredItem};
+pub use reading::{SliceState, State, StoredItem};
 pub use subscribers::{Notice, Subscription, Warning};
 
 pub(crate) use opening::{OpenAs, Read, SessionSeed, begin, lock_or_read_only, open, open_read};
@@ -89,6 +93,8 @@ struct WriterState {
     opened: Opened,
     first_unsynced_us: Option<i64>,
     asked: writing::Asked,
+    /// The events dispatched so far, by their Rust types.
+    bound: BTreeMap<TypeId, Arc<dispatching::Bound>>,
     closed: bool,
 }
 

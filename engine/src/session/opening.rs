@@ -4,18 +4,19 @@ use std::collections::BTreeMap;
 use std::path::{Path as FilePath, PathBuf};
 use std::sync::Arc;
 
-use foldlog_codec::Kind;
 use foldlog_codec::body::Opened;
+use foldlog_codec::{Kind, Record};
 use parking_lot::Mutex;
 use uuid::Uuid;
 
 use super::writing::{Asked, Draft};
 use super::{Inner, Session, WriterState};
 use crate::error::{Error, Result};
+use crate::fold::content::Content;
 use crate::fold::history::{Folded, History};
 use crate::fold::path::Path;
 use crate::fold::positions::Positions;
-use crate::fold::projection::Projection;
+use crate::fold::projection::{LogSlices, Projection};
 use crate::log::TornTail;
 use crate::log::lock::{self, WriterLock};
 use crate::log::objects::Objects;
@@ -87,13 +88,25 @@ pub(crate) fn open_read(
     storage: &Arc<dyn Storage>,
     dir: &FilePath,
     types: Option<&SessionTypes>,
+    log_slices: LogSlices,
 ) -> Result<Read> {
-    let mut scan = scan::scan(storage.as_ref(), dir, &mut |_| Ok(()))?;
     let objects = Objects::new(Arc::clone(storage), dir);
+    let mut folded = Folded::new(log_slices, Positions::default());
+    let mut failed = false;
+    let mut scan = scan::scan(storage.as_ref(), dir, &mut |at| {
+        let record = at.record();
+        // What cannot be folded on the way is told, if it stays so, by the second reading.
+        failed = failed || (!record.kind.is_envelope() && folded.apply(&record, &objects, types).is_err());
+        Ok(())
+    })?;
     leave_out_records_without_objects(storage, &mut scan, &objects)?;
-    let places = places(&scan);
-    let history = History { storage, places: &places, objects: &objects, rollbacks: &scan.rollbacks };
-    let folded = history.fold(scan.next_sequence, types, &mut |_, _| Ok(()))?;
+    // One reading does, but for a log with a rollback to a position that nobody could know to be worth keeping,
+    // and for one whose last records are left out.
+    if failed || folded.projection.next_sequence() != scan.next_sequence {
+        let places = places(&scan);
+        let history = History { storage, places: &places, objects: &objects, rollbacks: &scan.rollbacks };
+        folded = history.fold(scan.next_sequence, types, log_slices, &mut |_, _| Ok(()))?;
+    }
     Ok(Read { scan, folded })
 }
 
@@ -105,7 +118,8 @@ impl Read {
 }
 
 fn places(scan: &Scan) -> Places {
-    Places { segments: scan.segments.clone(), index: scan.index.clone(), next_sequence: scan.next_sequence }
+    let (segments, index) = (Arc::clone(&scan.segments), scan.index.clone());
+    Places { segments, index, next_sequence: scan.next_sequence }
 }
 
 /// A record that nobody was told is durable may have reached the disk before the object that it names. It is
@@ -143,7 +157,8 @@ fn leave_out_records_without_objects(
 
 /// Opens the session in `dir`. Writes nothing.
 pub(crate) fn open(store: &Arc<StoreInner>, dir: &FilePath, open_as: OpenAs) -> Result<Session> {
-    let Read { scan, folded } = open_read(&store.options.storage, dir, open_as.types.as_ref())?;
+    let Read { scan, folded } =
+        open_read(&store.options.storage, dir, open_as.types.as_ref(), LogSlices::InLog)?;
     if let Some(types) = &open_as.types {
         check_declared(types, &folded)?;
     }
@@ -161,6 +176,7 @@ pub(crate) fn open(store: &Arc<StoreInner>, dir: &FilePath, open_as: OpenAs) -> 
         opened: scan.opened.clone(),
         first_unsynced_us: None,
         asked: Asked::default(),
+        bound: BTreeMap::new(),
         closed: false,
         log: Log::open(&store.ground(), dir, scan),
     };
@@ -179,7 +195,7 @@ pub(crate) fn begin(
     let body = seed.opened.encode();
     let state = WriterState {
         log,
-        projection: Projection::default(),
+        projection: Projection::new(LogSlices::InLog),
         positions: Positions::default(),
         path: Path::default(),
         rollbacks: BTreeMap::new(),
@@ -187,6 +203,7 @@ pub(crate) fn begin(
         opened: seed.opened,
         first_unsynced_us: None,
         asked: Asked::default(),
+        bound: BTreeMap::new(),
         closed: false,
     };
     let report = RecoveryReport { closed: true, ..RecoveryReport::default() };
@@ -194,10 +211,16 @@ pub(crate) fn begin(
         OpenAs { types: Some(seed.types), level: seed.level, lock: Some(seed.lock), read_only: None };
     let session = assemble(store, dir, open_as, report, SyncGate::new(0), state);
     let time_us = session.inner.now_us();
-    let drafts: Vec<Draft> = std::iter::once((Kind::OPENED, body))
-        .chain(rest)
-        .map(|(kind, body)| Draft::new(kind, body))
+    let opened = (Kind::OPENED, body);
+    let drafts: Result<Vec<Draft<'_>>> = std::iter::once(&opened)
+        .chain(&rest)
+        .zip(0..)
+        .map(|((kind, body), sequence)| {
+            let record = Record { sequence, kind: *kind, time_us, body };
+            Ok(Draft::new(*kind, body, Content::of(&record)?))
+        })
         .collect();
+    let drafts = drafts?;
     let state = session.inner.writable()?;
     session.inner.write(state, time_us, drafts)?;
     Ok(session)

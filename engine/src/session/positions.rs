@@ -11,7 +11,8 @@ use uuid::Uuid;
 use super::writing::Draft;
 use super::{Session, WriterState};
 use crate::error::{Error, Result};
-use crate::fold::projection::Frozen;
+use crate::fold::content::Content;
+use crate::fold::projection::{Frozen, LogSlices};
 
 /// What a snapshot is to stand for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,8 +85,9 @@ impl Session {
         let time_us = inner.now_us();
         let body =
             body::Snapshot { tag: options.tag.clone(), policies: options.policies.iter().copied().collect() };
-        let draft = Draft::new(Kind::SNAPSHOT, body.encode());
-        let position = inner.write(state, time_us, vec![draft])?;
+        let body = body.encode();
+        let draft = Draft::new(Kind::SNAPSHOT, &body, Content::Snapshot);
+        let position = inner.write(state, time_us, [draft])?;
         let SnapshotOptions { tag, policies } = options;
         Ok(Snapshot { session: inner.id, position, time_us, tag, policies })
     }
@@ -128,9 +130,11 @@ impl Session {
         let frozen = self.frozen_at(&state, to)?;
         let time_us = inner.now_us();
         let abandoned = state.path.abandoned_by(next, to);
-        let draft = Draft::new(Kind::ROLLBACK, body::Rollback { to, preserve_logs }.encode());
+        let rollback = body::Rollback { to, preserve_logs };
+        let body = rollback.encode();
+        let draft = Draft::new(Kind::ROLLBACK, &body, Content::Rollback(rollback));
         state.positions.hold(to, frozen);
-        let result = inner.write(state, time_us, vec![draft]);
+        let result = inner.write(state, time_us, [draft]);
         inner.state.lock().positions.done(to);
         Ok(RolledBack { sequence: result?, to, abandoned })
     }
@@ -143,7 +147,12 @@ impl Session {
         if position + 1 == state.log.next_sequence() {
             return Ok(Arc::new(state.projection.freeze()));
         }
-        let folded = self.history(state).fold(position + 1, self.inner.types.as_ref(), &mut |_, _| Ok(()))?;
+        let folded = self.history(state).fold(
+            position + 1,
+            self.inner.types.as_ref(),
+            LogSlices::InLog,
+            &mut |_, _| Ok(()),
+        )?;
         Ok(Arc::new(folded.projection.freeze()))
     }
 }

@@ -2,72 +2,21 @@
 
 use std::any::TypeId;
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use foldlog_codec::Record;
-use foldlog_codec::body::Policy;
+use foldlog_codec::body::{ItemId, Policy};
 use foldlog_codec::msgpack::Value;
 
+use super::log_view::{LogView, Viewed};
 use super::{Inner, Session, WriterState};
 use crate::error::{Error, Result};
 use crate::fold::history::History;
-use crate::fold::projection::Projection;
-use crate::fold::rows::Rows;
-use crate::types::{AnyValue, Item, Slice, View, decode_item};
-
-/// A LOG slice, which is read by position: it may be far longer than anyone wants to hold.
-pub struct LogView<T> {
-    view: View<T>,
-}
-
-impl<T> Clone for LogView<T> {
-    fn clone(&self) -> Self {
-        LogView { view: self.view.clone() }
-    }
-}
-
-impl<T> std::fmt::Debug for LogView<T> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.view.fmt(f)
-    }
-}
-
-impl<T: Send + Sync + 'static> LogView<T> {
-    /// How many items there are.
-    pub fn len(&self) -> u64 {
-        self.view.len()
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.view.is_empty()
-    }
-
-    /// The item at a place, counted from 0.
-    ///
-    /// # Errors
-    ///
-    /// Where the log cannot be read there.
-    pub fn get(&self, place: u64) -> Result<Option<Item<T>>> {
-        let place = usize::try_from(place).unwrap_or(usize::MAX);
-        Ok(self.view.items().nth(place))
-    }
-
-    /// The last `count` items, in order.
-    ///
-    /// # Errors
-    ///
-    /// Where the log cannot be read there.
-    pub fn tail(&self, count: usize) -> Result<Vec<Item<T>>> {
-        let mut items: Vec<Item<T>> = self.view.items().rev().take(count).collect();
-        items.reverse();
-        Ok(items)
-    }
-
-    /// The items in order, each of which may fail to be read.
-    pub fn iter(&self) -> impl Iterator<Item = Result<Item<T>>> {
-        self.view.items().map(Ok)
-    }
-}
+use crate::fold::log_items::{LogItems, LogSource, Stored};
+use crate::fold::projection::{Items, LogSlices, Projection};
+use crate::fold::rows::Row;
+use crate::types::{AnyValue, DecodeItem, Item, Slice, View, decode_item};
 
 /// One slice without its type: items as they were recorded.
 #[derive(Clone, Debug, PartialEq)]
@@ -90,7 +39,7 @@ pub struct StoredItem {
     /// The version that it was recorded at.
     pub version: u32,
     /// Its MessagePack.
-    pub bytes: std::sync::Arc<[u8]>,
+    pub bytes: Arc<[u8]>,
 }
 
 impl std::fmt::Debug for StoredItem {
@@ -101,6 +50,11 @@ impl std::fmt::Debug for StoredItem {
 }
 
 impl StoredItem {
+    fn of(row: &Row) -> StoredItem {
+        let ItemId { sequence, ordinal } = row.id;
+        StoredItem { sequence, ordinal, version: row.version, bytes: row.bytes.clone() }
+    }
+
     /// The item as a value of any shape.
     ///
     /// # Errors
@@ -127,23 +81,41 @@ pub struct State {
 }
 
 impl State {
+    /// Of a projection that holds its LOG slices.
     pub(crate) fn of(projection: &Projection) -> State {
-        let slices = projection.names.slices().iter().filter_map(|slice| {
-            let (policy, rows) = projection.rows(slice.id)?;
-            let items = rows.iter().map(|row| StoredItem {
-                sequence: row.id.sequence,
-                ordinal: row.id.ordinal,
-                version: row.version,
-                bytes: row.bytes.clone(),
+        State::with_logs(projection, |_, _| Vec::new())
+    }
+
+    /// Of a projection whose LOG slices stand in the log.
+    pub(crate) fn read(projection: &Projection, source: &LogSource) -> Result<State> {
+        let mut failed = None;
+        let state = State::with_logs(projection, |slice, items| {
+            let mut stored = Vec::new();
+            let read = source.read(slice, items, 0, None, &mut |_, item| {
+                let Stored { id, version, bytes, .. } = item;
+                stored.push(StoredItem { sequence: id.sequence, ordinal: id.ordinal, version, bytes });
+                Ok(ControlFlow::Continue(()))
             });
-            let state = SliceState { policy, item: slice.item.clone(), items: items.collect() };
-            Some((slice.name.clone(), state))
+            failed = failed.take().or(read.err());
+            stored
         });
-        State {
-            position: projection.next_sequence().checked_sub(1),
-            tags: projection.tags.clone(),
-            slices: slices.collect(),
-        }
+        failed.map_or(Ok(state), Err)
+    }
+
+    fn with_logs(
+        projection: &Projection,
+        mut in_log: impl FnMut(u32, &LogItems) -> Vec<StoredItem>,
+    ) -> State {
+        let slices = projection.names.slices().iter().filter_map(|slice| {
+            let (policy, items) = projection.items(slice.id)?;
+            let items = match items {
+                Items::Held(rows) => rows.iter().map(StoredItem::of).collect(),
+                Items::InLog(items) => in_log(slice.id, items),
+            };
+            Some((slice.name.clone(), SliceState { policy, item: slice.item.clone(), items }))
+        });
+        let slices = slices.collect();
+        State { position: projection.next_sequence().checked_sub(1), tags: projection.tags.clone(), slices }
     }
 
     /// A digest over the names, policies and stored items of all slices that are not empty; BLAKE3.
@@ -172,12 +144,12 @@ impl Session {
     /// [`Error::NoSuchSlice`] for a slice that neither the host nor the log knows, for a LOG slice, and where
     /// the items are of another type; [`Error::Decode`] where a recorded item cannot be read as `S::Item`.
     pub fn view<S: Slice>(&self) -> Result<View<S::Item>> {
-        match self.rows::<S>()? {
+        match self.read::<S>()? {
             (Policy::Log, _) => Err(Error::NoSuchSlice {
                 slice: S::NAME.to_owned(),
                 reason: "it is a LOG slice: read it by `log`",
             }),
-            (_, rows) => Ok(View::new(rows)),
+            (_, items) => Ok(View::new(items.map(|items| items.held().clone()).unwrap_or_default())),
         }
     }
 
@@ -187,13 +159,28 @@ impl Session {
     ///
     /// As [`view`](Session::view), the policies exchanged.
     pub fn log<S: Slice>(&self) -> Result<LogView<S::Item>> {
-        match self.rows::<S>()? {
-            (Policy::Log, rows) => Ok(LogView { view: View::new(rows) }),
-            _ => Err(Error::NoSuchSlice {
-                slice: S::NAME.to_owned(),
-                reason: "it is no LOG slice: read it by `view`",
-            }),
-        }
+        let mut state = self.inner.state.lock();
+        let viewed = match self.inner.read::<S>(&mut state)? {
+            (Policy::Log, Some(Items::InLog(items))) => {
+                let id = state.projection.names.slice_named(S::NAME).map_or(0, |slice| slice.id);
+                let types = self.inner.types.as_ref().and_then(|types| types.slice(S::NAME));
+                let decode: DecodeItem = match types {
+                    Some(slice) => slice.decode,
+                    None => |version, sequence, bytes| {
+                        decode_item::<S>(version, sequence, bytes).map(|item| Arc::new(item) as AnyValue)
+                    },
+                };
+                Some(Viewed { id, items, source: self.log_source(&state), decode })
+            }
+            (Policy::Log, _) => None,
+            _ => {
+                return Err(Error::NoSuchSlice {
+                    slice: S::NAME.to_owned(),
+                    reason: "it is no LOG slice: read it by `view`",
+                });
+            }
+        };
+        Ok(LogView::new(viewed))
     }
 
     /// The last item of a slice of any policy.
@@ -202,27 +189,36 @@ impl Session {
     ///
     /// As [`view`](Session::view), LOG slices allowed.
     pub fn latest<S: Slice>(&self) -> Result<Option<Item<S::Item>>> {
-        let (_, rows) = self.rows::<S>()?;
-        Ok(View::new(rows).items().next_back())
+        let (_, items) = self.read::<S>()?;
+        Ok(items.and_then(|items| View::new(items.held().clone()).items().next_back()))
     }
 
-    fn rows<S: Slice>(&self) -> Result<(Policy, Rows)> {
-        let mut state = self.inner.state.lock();
-        self.inner.decode_slice::<S>(&mut state)?;
-        if let Some((policy, rows)) = state.projection.rows_named(S::NAME) {
-            return Ok((policy, rows.clone()));
-        }
-        match self.inner.types.as_ref().and_then(|types| types.slice(S::NAME)) {
-            Some(slice) => Ok((slice.policy, Rows::default())),
-            // The slice of an event that nobody declared comes into being with the first such event.
-            None if S::OF_EVENT => Ok((Policy::State, Rows::default())),
-            None => Err(Error::NoSuchSlice { slice: S::NAME.to_owned(), reason: "it was never declared" }),
+    /// The policy and the items of a slice; none where the log knows nothing of it yet.
+    fn read<S: Slice>(&self) -> Result<(Policy, Option<Items>)> {
+        self.inner.read::<S>(&mut self.inner.state.lock())
+    }
+
+    fn log_source(&self, state: &WriterState) -> LogSource {
+        LogSource {
+            storage: Arc::clone(self.storage()),
+            places: state.log.places.clone(),
+            objects: Arc::clone(&state.log.objects),
+            names: Arc::clone(&state.projection.names),
         }
     }
 
-    /// All slices as they are now, without types.
-    pub fn state(&self) -> State {
-        State::of(&self.inner.state.lock().projection)
+    /// All slices as they are now, without types. LOG slices are read from the log, so this takes memory for all
+    /// of them.
+    ///
+    /// # Errors
+    ///
+    /// What reading the log says.
+    pub fn state(&self) -> Result<State> {
+        let (projection, source) = {
+            let state = self.inner.state.lock();
+            (state.projection.clone(), self.log_source(&state))
+        };
+        State::read(&projection, &source)
     }
 
     /// All slices as they were when the record at `position` had been written: STATE along the path that was
@@ -237,7 +233,7 @@ impl Session {
         if position >= next {
             return Err(Error::NoSuchPosition { position, last: next.checked_sub(1) });
         }
-        let folded = self.history(&state).fold(position + 1, None, &mut |_, _| Ok(()))?;
+        let folded = self.history(&state).fold(position + 1, None, LogSlices::Held, &mut |_, _| Ok(()))?;
         Ok(State::of(&folded.projection))
     }
 
@@ -268,6 +264,19 @@ impl Session {
 }
 
 impl Inner {
+    fn read<S: Slice>(&self, state: &mut WriterState) -> Result<(Policy, Option<Items>)> {
+        self.decode_slice::<S>(state)?;
+        if let Some((policy, items)) = state.projection.items_named(S::NAME) {
+            return Ok((policy, Some(items.clone())));
+        }
+        match self.types.as_ref().and_then(|types| types.slice(S::NAME)) {
+            Some(slice) => Ok((slice.policy, None)),
+            // The slice of an event that nobody declared comes into being with the first such event.
+            None if S::OF_EVENT => Ok((Policy::State, None)),
+            None => Err(Error::NoSuchSlice { slice: S::NAME.to_owned(), reason: "it was never declared" }),
+        }
+    }
+
     /// Sees to it that the items of a slice are there as the host's type. Those of declared slices are decoded
     /// as they are folded; those of an event that nobody declared only here, where its type is known.
     pub(super) fn decode_slice<S: Slice>(&self, state: &mut WriterState) -> Result<()> {
@@ -281,10 +290,14 @@ impl Inner {
         };
         state.projection.decode_rows(id, &|row| {
             let item = decode_item::<S>(row.version, row.id.sequence, &row.bytes)?;
-            Ok(std::sync::Arc::new(item) as AnyValue)
+            Ok(Arc::new(item) as AnyValue)
         })?;
-        let all = state.projection.rows(id).is_none_or(|(_, rows)| {
-            rows.iter().all(|row| row.typed.as_ref().is_some_and(|typed| typed.is::<S::Item>()))
+        let all = state.projection.items(id).is_none_or(|(_, items)| match items {
+            Items::Held(rows) => {
+                rows.iter().all(|row| row.typed.as_ref().is_some_and(|typed| typed.is::<S::Item>()))
+            }
+            // They are read, each as what is asked for, when they are asked for.
+            Items::InLog(_) => true,
         });
         if all { Ok(()) } else { Err(other()) }
     }

@@ -9,7 +9,7 @@ use foldlog_codec::Kind;
 use parking_lot::Mutex;
 
 use super::Session;
-use super::writing::Draft;
+use super::writing::DraftEvent;
 use crate::types::{AnyValue, Event};
 
 /// How many warnings are kept until they are taken.
@@ -21,7 +21,7 @@ pub struct Notice {
     sequence: u64,
     time_us: i64,
     kind: Kind,
-    name: Option<String>,
+    name: Option<&'static str>,
     version: u32,
     event: Option<AnyValue>,
 }
@@ -37,12 +37,12 @@ impl std::fmt::Debug for Notice {
 }
 
 impl Notice {
-    pub(super) fn of(sequence: u64, time_us: i64, draft: Draft) -> Notice {
-        let (name, version, event) = match draft.event {
-            Some(event) => (Some(event.name), event.version, Some(event.value)),
+    pub(super) fn of(sequence: u64, time_us: i64, kind: Kind, event: Option<DraftEvent<'_>>) -> Notice {
+        let (name, version, event) = match event {
+            Some(event) => (Some(event.name), event.version, Some(Arc::clone(event.value))),
             None => (None, 0, None),
         };
-        Notice { sequence, time_us, kind: draft.kind, name, version, event }
+        Notice { sequence, time_us, kind, name, version, event }
     }
 
     /// The record's sequence number.
@@ -62,7 +62,7 @@ impl Notice {
 
     /// The event's name and version, where the record is a host's event.
     pub fn event_name(&self) -> Option<(&str, u32)> {
-        self.name.as_deref().map(|name| (name, self.version))
+        self.name.map(|name| (name, self.version))
     }
 
     /// The event, where the record is one of type `E`.

@@ -2,15 +2,16 @@
 
 use std::sync::Arc;
 
-use foldlog_codec::{Kind, Record};
+use foldlog_codec::Kind;
+use foldlog_codec::body::Declare;
 use parking_lot::MutexGuard;
 
 use super::subscribers::Notice;
 use super::{Inner, WriterState};
 use crate::background::{Background, Left, Rank};
 use crate::error::{Error, Result};
-use crate::fold::positions::Positions;
-use crate::fold::projection::Folding;
+use crate::fold::content::Content;
+use crate::fold::projection::{AtHand, Folding};
 use crate::log::writer::AppendContext;
 use crate::store::Level;
 use crate::types::AnyValue;
@@ -33,25 +34,33 @@ pub(super) enum Asked {
 }
 
 /// A record that is about to be written.
-pub(super) struct Draft {
+pub(super) struct Draft<'a> {
     pub(super) kind: Kind,
-    pub(super) body: Vec<u8>,
-    /// Values that need not be decoded again: by slice and ordinal.
-    pub(super) at_hand: Vec<((u32, u32), AnyValue)>,
+    pub(super) body: &'a [u8],
+    /// What the body was built from.
+    pub(super) content: Content<'a>,
+    /// Values that need not be decoded again.
+    pub(super) at_hand: AtHand<'a>,
     /// What subscribers are told beside the kind.
-    pub(super) event: Option<DraftEvent>,
+    pub(super) event: Option<DraftEvent<'a>>,
 }
 
 /// The event of a draft.
-pub(super) struct DraftEvent {
-    pub(super) name: String,
+#[derive(Clone, Copy)]
+pub(super) struct DraftEvent<'a> {
+    pub(super) name: &'static str,
     pub(super) version: u32,
-    pub(super) value: AnyValue,
+    pub(super) value: &'a AnyValue,
 }
 
-impl Draft {
-    pub(super) fn new(kind: Kind, body: Vec<u8>) -> Draft {
-        Draft { kind, body, at_hand: Vec::new(), event: None }
+impl<'a> Draft<'a> {
+    pub(super) fn new(kind: Kind, body: &'a [u8], content: Content<'a>) -> Draft<'a> {
+        Draft { kind, body, content, at_hand: AtHand::Nothing, event: None }
+    }
+
+    /// A draft of a declaration, whose body is `body`.
+    pub(super) fn declare(declare: Declare, body: &'a [u8]) -> Draft<'a> {
+        Draft::new(Kind::DECLARE, body, Content::Declare(declare))
     }
 }
 
@@ -129,21 +138,22 @@ impl Inner {
 
     /// Writes the drafts one after the other, keeps the level's promise and tells the subscribers. Returns
     /// the last one's sequence number.
-    pub(super) fn write(
+    pub(super) fn write<'a>(
         self: &Arc<Self>,
         mut state: MutexGuard<'_, WriterState>,
         time_us: i64,
-        drafts: Vec<Draft>,
+        drafts: impl AsRef<[Draft<'a>]> + IntoIterator<Item = Draft<'a>>,
     ) -> Result<u64> {
-        if drafts.len() > 1 {
-            self.reserve(&mut state, time_us, &drafts)?;
+        if let several @ [_, _, ..] = drafts.as_ref() {
+            self.reserve(&mut state, time_us, several.iter().map(|draft| draft.body.len()))?;
         }
         let mut last = None;
         for draft in drafts {
-            let sequence = self.write_one(&mut state, time_us, &draft)?;
-            let promised = promises_sync(self.level, draft.kind);
+            let Draft { kind, event, .. } = draft;
+            let sequence = self.write_one(&mut state, time_us, draft)?;
+            let promised = promises_sync(self.level, kind);
             let durable_first = if promised { sequence + 1 } else { 0 };
-            self.subscribers.queue(durable_first, || Notice::of(sequence, time_us, draft));
+            self.subscribers.queue(durable_first, || Notice::of(sequence, time_us, kind, event));
             last = Some((sequence, promised));
         }
         let Some((sequence, promised)) = last else {
@@ -185,48 +195,41 @@ impl Inner {
     }
 
     /// Sees to it that there is room for all drafts: what does not fit is refused with its declaration.
-    fn reserve(&self, state: &mut WriterState, time_us: i64, drafts: &[Draft]) -> Result<()> {
+    fn reserve(
+        &self,
+        state: &mut WriterState,
+        time_us: i64,
+        body_lens: impl Iterator<Item = usize>,
+    ) -> Result<()> {
         let WriterState { log, projection, .. } = state;
         let names = &projection.names;
         let context = AppendContext { synced: self.gate.synced(), declared: &|| names.all() };
-        let lens = drafts.iter().map(|draft| draft.body.len());
-        log.reserve(time_us, lens, &context).map_err(|error| self.failed(error))
+        log.reserve(time_us, body_lens, &context).map_err(|error| self.failed(error))
     }
 
-    fn write_one(&self, state: &mut WriterState, time_us: i64, draft: &Draft) -> Result<u64> {
+    fn write_one(&self, state: &mut WriterState, time_us: i64, draft: Draft<'_>) -> Result<u64> {
         let WriterState { log, projection, positions, rollbacks, path, .. } = state;
         let sequence = {
             let names = &projection.names;
             let context = AppendContext { synced: self.gate.synced(), declared: &|| names.all() };
-            log.append(draft.kind, time_us, &draft.body, &context).map_err(|error| self.failed(error))?
+            log.append(draft.kind, time_us, draft.body, &context).map_err(|error| self.failed(error))?
         };
-        let record = Record { sequence, kind: draft.kind, time_us, body: &draft.body };
-        let at_hand = |slice: u32, ordinal: u32| {
-            let found = draft.at_hand.iter().find(|(place, _)| *place == (slice, ordinal));
-            found.map(|(_, value)| Arc::clone(value))
+        let Draft { kind, content, at_hand, .. } = draft;
+        let rollback = if let Content::Rollback(rollback) = &content { Some(*rollback) } else { None };
+        let folding = Folding {
+            payloads: log.objects.as_ref(),
+            types: self.types.as_ref(),
+            at_hand,
+            frozen: &|to| positions.get(to),
         };
-        let kept: &Positions = positions;
-        projection
-            .apply(
-                &record,
-                &Folding {
-                    payloads: log.objects.as_ref(),
-                    types: self.types.as_ref(),
-                    at_hand: &at_hand,
-                    frozen: &|to| kept.get(to),
-                },
-            )
-            // The record is in the log but not in the projection: what follows could not be trusted.
-            .map_err(|error| self.failed(error))?;
-        match draft.kind {
-            Kind::SNAPSHOT => positions.keep_snapshot(sequence, Arc::new(projection.freeze())),
-            Kind::ROLLBACK => {
-                if let Ok(rollback) = foldlog_codec::body::Rollback::decode(&draft.body) {
-                    path.add(sequence, rollback.to);
-                    rollbacks.insert(sequence, rollback);
-                }
-            }
-            _ => {}
+        // The record is in the log but not in the projection: what follows could not be trusted.
+        projection.apply(sequence, content, &folding).map_err(|error| self.failed(error))?;
+        if kind == Kind::SNAPSHOT {
+            positions.keep_snapshot(sequence, Arc::new(projection.freeze()));
+        }
+        if let Some(rollback) = rollback {
+            path.add(sequence, rollback.to);
+            rollbacks.insert(sequence, rollback);
         }
         Ok(sequence)
     }

@@ -176,7 +176,7 @@ impl Session {
     /// searched for children.
     pub fn export(&self) -> Result<Export> {
         let policies = BTreeSet::from([Policy::State, Policy::Log]);
-        self.export_state(&self.state(), self.now_us(), &policies)
+        self.export_state(&self.state()?, self.now_us(), &policies)
     }
 
     /// The slices that a snapshot stands for, as they were when it was taken.

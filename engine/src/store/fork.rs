@@ -23,6 +23,7 @@ use uuid::Uuid;
 use super::{SessionOptions, Store};
 use crate::error::{Error, Result};
 use crate::fold::history::History;
+use crate::fold::projection::LogSlices;
 use crate::log::chain::Segment;
 use crate::log::layout;
 use crate::log::objects::Objects;
@@ -57,17 +58,18 @@ impl Store {
         if let Some(writer) = self.inner.writers.get(parent) {
             writer.sync()?;
         }
-        let read = open_read(self.storage(), &parent_dir, None)?;
+        let read = open_read(self.storage(), &parent_dir, None, LogSlices::InLog)?;
         let next = read.scan.next_sequence;
         if position >= next {
             return Err(Error::NoSuchPosition { position, last: next.checked_sub(1) });
         }
         let mut places = read.places();
         let located = places.locate(self.storage(), position)?;
-        places.segments.truncate(located.segment + 1);
         places.index.cut_at(position + 1);
         places.next_sequence = position + 1;
-        if let Some(last) = places.segments.last_mut() {
+        let segments = Arc::make_mut(&mut places.segments);
+        segments.truncate(located.segment + 1);
+        if let Some(last) = segments.last_mut() {
             last.end = Some(located.end);
         }
         let (id, seed) = self.identity(&options)?;
@@ -105,7 +107,7 @@ impl Store {
     ) -> Result<Declare> {
         let objects = Objects::new(Arc::clone(self.storage()), dir);
         let history = History { storage: self.storage(), places, objects: &objects, rollbacks };
-        let folded = history.fold(places.next_sequence, None, &mut |_, _| Ok(()))?;
+        let folded = history.fold(places.next_sequence, None, LogSlices::InLog, &mut |_, _| Ok(()))?;
         Ok(folded.projection.names.all())
     }
 
@@ -137,7 +139,7 @@ impl Store {
             storage.remove_dir_all(dir).map_err(|error| io("delete", dir, error))?;
         }
         storage.create_dir_all(dir).map_err(|error| io("create", dir, error))?;
-        let mut linked = Places { segments: Vec::new(), ..places.clone() };
+        let mut linked = Vec::new();
         let mut behind = BTreeSet::new();
         places.read(storage, watermark, u64::MAX, &mut |record| {
             behind.extend(record.objects().iter().map(ObjectId::file_name));
@@ -151,7 +153,7 @@ impl Store {
                 Some(len) => self.copy_file(&segment.path, &path, len)?,
                 None => self.link_file(&segment.path, &path)?,
             }
-            linked.segments.push(Segment { path, ..segment.clone() });
+            linked.push(Segment { path, ..segment.clone() });
         }
         let objects = layout::objects_dir(parent);
         if storage.entry(&objects).map_err(|error| io("look up", &objects, error))?.is_some() {
@@ -169,7 +171,7 @@ impl Store {
             storage.sync_dir(&to).map_err(|error| io("sync", &to, error))?;
         }
         storage.sync_dir(dir).map_err(|error| io("sync", dir, error))?;
-        Ok(linked)
+        Ok(Places { segments: Arc::new(linked), ..places.clone() })
     }
 
     /// Links a file whose bytes are known to be durable.

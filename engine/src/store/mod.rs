@@ -17,6 +17,7 @@ use uuid::Uuid;
 
 use crate::background::Background;
 use crate::error::{Error, Result};
+use crate::fold::projection::LogSlices;
 use crate::generator::Generator;
 use crate::log::layout;
 use crate::log::storage::{EntryKind, Storage};
@@ -320,7 +321,7 @@ impl Store {
     /// As [`open_untyped`](Store::open_untyped).
     pub fn summary(&self, session: Uuid) -> Result<SessionSummary> {
         let dir = self.existing(session)?;
-        let read = open_read(self.storage(), &dir, None)?;
+        let read = open_read(self.storage(), &dir, None, LogSlices::InLog)?;
         let mut created_at_us = 0;
         read.places().read(
             self.storage(),

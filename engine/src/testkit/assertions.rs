@@ -132,7 +132,7 @@ impl<'a> Life<'a> {
     }
 
     fn note(&mut self) {
-        self.shown.insert(self.position(), self.session.state());
+        self.shown.insert(self.position(), done(self.session.state()));
     }
 
     fn at(&self, index: &Index) -> u64 {
@@ -159,13 +159,13 @@ impl<'a> Life<'a> {
     }
 
     fn act(&self, action: &Action) {
-        let (state, position) = (self.session.state(), self.session.position());
+        let (state, position) = (done(self.session.state()), self.session.position());
         match action.act(&self.session) {
             Ok(()) => {}
             // An action of several calls may have got as far as some of them.
             Err(Error::Refused { .. } | Error::ReducerPanicked { .. } | Error::LogOnlyGrows { .. }) => {
                 if self.session.position() == position {
-                    assert_eq!(self.session.state(), state, "{action:?} was refused but left a trace");
+                    assert_eq!(done(self.session.state()), state, "{action:?} was refused but left a trace");
                 }
             }
             Err(error) => fail(&format!("{action:?}: {error}")),
@@ -173,9 +173,9 @@ impl<'a> Life<'a> {
     }
 
     fn roll_back(&mut self, to: u64) {
-        let before = self.session.state();
+        let before = done(self.session.state());
         let rolled = done(self.session.rollback_to(to));
-        let (now, then) = (self.session.state(), done(self.session.state_at(to)));
+        let (now, then) = (done(self.session.state()), done(self.session.state_at(to)));
         assert_eq!(of(&now, Policy::State), of(&then, Policy::State), "STATE after going back to {to}");
         assert_eq!(of(&now, Policy::Log), of(&before, Policy::Log), "LOG after going back to {to}");
         assert!(of(&now, Policy::Cache).is_empty(), "CACHE after going back to {to}");
@@ -184,7 +184,7 @@ impl<'a> Life<'a> {
     }
 
     fn reopen(&mut self, killed: bool) {
-        let (id, live) = (self.session.id(), self.session.state());
+        let (id, live) = (self.session.id(), done(self.session.state()));
         if killed {
             self.disk.crash(CrashKind::Process);
             self.store = store(&self.disk, &self.clock);
@@ -192,14 +192,14 @@ impl<'a> Life<'a> {
             done(self.session.clone().close());
         }
         self.session = done(self.store.open_session(id, self.types));
-        assert_eq!(self.session.state(), live, "opened again");
+        assert_eq!(done(self.session.state()), live, "opened again");
     }
 
     fn fork(&mut self, at: u64) {
         let shared = done(self.session.state_at(at));
         self.sessions += 1;
         let fork = done(self.store.fork(self.session.id(), at, self.types, seeded(self.sessions)));
-        assert_eq!(fork.state().slices, shared.slices, "a fork at {at}");
+        assert_eq!(done(fork.state()).slices, shared.slices, "a fork at {at}");
         self.session = fork;
         self.shown.retain(|position, _| *position <= at);
         self.snapshots.retain(|snapshot| snapshot.position <= at);
@@ -208,7 +208,7 @@ impl<'a> Life<'a> {
     /// Every position, read from the log without the host's code.
     fn check_positions(&self) {
         let reader = done(LogReader::open_on(Arc::new(self.disk.clone()), self.session.dir()));
-        assert_eq!(reader.state(), self.session.state(), "read without types");
+        assert_eq!(reader.state(), done(self.session.state()), "read without types");
         for position in 0..=self.position() {
             let at = done(reader.state_at(position));
             let along = done(reader.state_along(position));

@@ -93,5 +93,11 @@ pub(crate) fn encode<T: Serialize>(name: &str, value: &T) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// As [`encode`], behind what `bytes` holds, which is nothing where it fails.
+pub(crate) fn encode_into<T: Serialize>(name: &str, value: &T, bytes: &mut Vec<u8>) -> Result<()> {
+    *bytes = encode(name, value)?;
+    Ok(())
+}
+
 /// A host's value of any type.
 pub(crate) type AnyValue = Arc<dyn Any + Send + Sync>;

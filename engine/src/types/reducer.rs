@@ -82,7 +82,7 @@ fn typed<T: 'static>(row: &Row) -> Option<&T> {
 
 fn handle<T: Send + Sync + 'static>(row: &Row) -> Option<Item<T>> {
     let value = Arc::clone(row.typed.as_ref()?).downcast().ok()?;
-    Some(Item { id: Some(row.id), value })
+    Some(Item::of(row.id, value))
 }
 
 /// An item of a slice: one that is there, or a new one made with [`From`].
@@ -92,6 +92,11 @@ pub struct Item<T> {
 }
 
 impl<T> Item<T> {
+    /// An item that is there.
+    pub(crate) fn of(id: ItemId, value: Arc<T>) -> Item<T> {
+        Item { id: Some(id), value }
+    }
+
     /// Where the item was inserted: the record's sequence number, and the item's place among those that the
     /// record inserted. `None` for a new one.
     pub fn position(&self) -> Option<(u64, u32)> {

@@ -13,10 +13,13 @@ use super::{
 };
 use crate::error::{Error, Result};
 use crate::fold::index::{KeyIndex, KeyOf, Keys};
-use crate::fold::rows::Rows;
+use crate::fold::projection::Items;
 
 /// How many of a LOG slice's last items its reducers see, where the host does not say.
-const TAIL_ITEMS: usize = 1;
+pub(crate) const TAIL_ITEMS: usize = 1;
+
+/// Reads an item of a slice: its version, the record that inserted it, its bytes.
+pub(crate) type DecodeItem = fn(u32, u64, &[u8]) -> Result<AnyValue>;
 
 /// Everything that a host declares, once: its slices, and which events change them how.
 ///
@@ -43,7 +46,7 @@ pub(crate) struct SliceTypes {
     pub(crate) item_version: u32,
     pub(crate) item_type: TypeId,
     pub(crate) tail_items: usize,
-    pub(crate) decode: fn(u32, u64, &[u8]) -> Result<AnyValue>,
+    pub(crate) decode: DecodeItem,
     /// Makes the index of an `upsert_by`.
     pub(crate) make_index: Option<Arc<MakeIndex>>,
     /// Records an item of an export, of the present version, as the host itself would.
@@ -71,8 +74,7 @@ pub(crate) struct EventTypes {
 
 /// The parts of a call that a reducer needs.
 pub(crate) struct ReduceCall<'a> {
-    pub(crate) rows: &'a Rows,
-    pub(crate) policy: Policy,
+    pub(crate) items: &'a Items,
     pub(crate) tail_items: usize,
     pub(crate) item_version: u32,
     pub(crate) event: &'a AnyValue,
@@ -228,7 +230,7 @@ impl SessionTypesBuilder {
             None => {}
         }
         let run: Arc<Reducer> = Arc::new(move |call| {
-            resolve_upsert::<S::Item, K>(call.rows, call.event, &key_of).map_err(ReduceError::Engine)
+            resolve_upsert::<S::Item, K>(call.items.held(), call.event, &key_of).map_err(ReduceError::Engine)
         });
         self.bind_event::<S>(Reduce { built_in: BuiltIn::Explicit, run })
     }
@@ -260,20 +262,24 @@ impl SessionTypesBuilder {
     {
         let run: Arc<Reducer> = Arc::new(move |call| {
             let event = downcast::<E>(call.event).map_err(ReduceError::Engine)?;
-            let view = match call.policy {
-                Policy::Log => View::tail(call.rows.tail(call.tail_items), call.rows.len() as u64),
-                Policy::State | Policy::Cache => View::new(call.rows.clone()),
+            let (rows, view) = match call.items {
+                Items::Held(rows) => (rows, View::new(rows.clone())),
+                Items::InLog(items) => {
+                    let tail = items.tail().tail(call.tail_items);
+                    (items.tail(), View::tail(tail, items.len()))
+                }
             };
+            let log = matches!(call.items, Items::InLog(_));
             let op = reducer(&view, event, call.context).map_err(ReduceError::Refused)?;
             let refused = |operation| {
                 Err(ReduceError::Engine(Error::LogOnlyGrows { slice: S::NAME.to_owned(), operation }))
             };
-            match (&op, call.policy) {
-                (SliceOp::Replace(_), Policy::Log) => return refused("Replace"),
-                (SliceOp::Clear(_), Policy::Log) => return refused("Clear"),
+            match &op {
+                SliceOp::Replace(_) if log => return refused("Replace"),
+                SliceOp::Clear(_) if log => return refused("Clear"),
                 _ => {}
             }
-            resolve_op::<S>(call.rows, op, call.item_version).map_err(ReduceError::Engine)
+            resolve_op::<S>(rows, op, call.item_version).map_err(ReduceError::Engine)
         });
         self.bind::<S, E>(Reduce { built_in: BuiltIn::Explicit, run })
     }

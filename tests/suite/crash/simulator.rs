@@ -438,7 +438,7 @@ impl World {
         let audit = LogReader::open_on(Arc::new(self.disk.clone()), session.dir())
             .unwrap_or_else(|error| panic!("{id}: the auditor says {error}"));
         assert_eq!(audit.records_len(), known.memory.len(), "{id}: the auditor counts otherwise");
-        assert_eq!(audit.state(), session.state(), "{id}: the auditor folds otherwise");
+        assert_eq!(audit.state(), session.state().unwrap(), "{id}: the auditor folds otherwise");
         audit.check_seals().unwrap_or_else(|error| panic!("{id}: {error}"));
         if self.chance.percent(60) {
             known.open = Some(session);

@@ -54,7 +54,7 @@ fn judge(machine: &Machine, id: Uuid) -> Result<u64, Error> {
     let opened = machine.open(id, Level::Boundary);
     match (audit, opened) {
         (Ok(audit), Ok(session)) => {
-            assert_eq!(audit.state(), session.state());
+            assert_eq!(audit.state(), session.state().unwrap());
             assert_eq!(audit.report(), session.recovery());
             Ok(audit.records_len())
         }

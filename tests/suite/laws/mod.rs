@@ -48,7 +48,7 @@ proptest! {
             let logs = log_lengths(&world);
             world.roll_back(to);
             let along = world.reader().state_along(to).unwrap();
-            prop_assert_eq!(state_bytes(&world.session().state()), state_bytes(&along));
+            prop_assert_eq!(state_bytes(&world.session().state().unwrap()), state_bytes(&along));
             prop_assert_eq!(log_lengths(&world), logs, "LOG stays as it is");
         }
         world.check_whole();
@@ -98,7 +98,7 @@ fn check_positions(world: &World) {
 }
 
 fn log_lengths(world: &World) -> BTreeMap<String, usize> {
-    let state = world.session().state();
+    let state = world.session().state().unwrap();
     let logs = state.slices.iter().filter(|(_, slice)| slice.policy == foldlog::Policy::Log);
     logs.map(|(name, slice)| (name.clone(), slice.items.len())).collect()
 }
@@ -115,7 +115,7 @@ fn content(world: &World) -> Vec<(u64, Kind, i64, Vec<u8>)> {
 }
 
 fn check_export(world: &World) {
-    let (session, live) = (world.session(), world.session().state());
+    let (session, live) = (world.session(), world.session().state().unwrap());
     let export = session.export().unwrap();
     let text = export.to_json().unwrap();
     let read = Export::from_json(&text).unwrap();
@@ -132,7 +132,7 @@ fn check_export(world: &World) {
     }
     let options = ImportOptions { keep_unknown: true, ..ImportOptions::default() };
     let import = store.import(&read, &types(), options).unwrap();
-    let state = import.state();
+    let state = import.state().unwrap();
     assert_eq!(state.tags, live.tags);
     let exported = live.slices.iter().filter(|(_, s)| s.policy.name() != "cache" && !s.items.is_empty());
     let exported: BTreeMap<_, _> = exported.collect();
@@ -147,6 +147,6 @@ fn check_export(world: &World) {
     }
     // Without types the session reads the same.
     let untyped = store.open_untyped(import.id()).unwrap();
-    assert_eq!(untyped.state(), state);
+    assert_eq!(untyped.state().unwrap(), state);
     assert!(matches!(untyped.reset(), Err(Error::Untyped { .. })));
 }

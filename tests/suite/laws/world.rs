@@ -117,7 +117,7 @@ impl World {
     }
 
     fn change(&mut self, change: &Change) {
-        let before = self.session().state();
+        let before = self.session().state().unwrap();
         match (dispatch(self.session(), change), self.model.change(change)) {
             (Ok(sequence), Some(expected)) => assert_eq!(sequence, expected, "sequence numbers have no gaps"),
             (Err(error), None) => {
@@ -128,7 +128,7 @@ impl World {
                     ),
                     "{error}"
                 );
-                assert_eq!(self.session().state(), before, "what is refused leaves no trace");
+                assert_eq!(self.session().state().unwrap(), before, "what is refused leaves no trace");
             }
             (done, expected) => panic!("{change:?}: {done:?}, and the model says {expected:?}"),
         }
@@ -196,7 +196,7 @@ impl World {
     /// The live session against the model: stored values, and values as the host's types.
     fn check_live(&mut self) {
         let session = self.session();
-        let (state, now) = (session.state(), self.model.now());
+        let (state, now) = (session.state().unwrap(), self.model.now());
         assert_eq!(session.position(), Some(self.model.position()));
         assert_eq!(values(&state), now.slices);
         assert_eq!(state.tags, now.tags);
@@ -210,12 +210,12 @@ impl World {
     pub(super) fn check_whole(self) {
         let World { disk, store, session, model, left, .. } = self;
         let session = session.unwrap();
-        let (id, live) = (session.id(), session.state());
+        let (id, live) = (session.id(), session.state().unwrap());
         let writing = LogReader::open_on(Arc::new(disk.clone()), session.dir()).unwrap();
         assert_eq!(writing.state(), live, "the untyped fold, while the writer is there");
         session.close().unwrap();
         let again = store.open_session(id, &types()).unwrap();
-        assert_eq!(again.state(), live, "a fresh fold");
+        assert_eq!(again.state().unwrap(), live, "a fresh fold");
         check_typed(&again, &model.now().slices);
         drop(again);
         for (id, model) in left.iter().chain([&(id, model)]) {

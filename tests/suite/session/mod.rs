@@ -81,7 +81,7 @@ fn titles<S: Slice<Item = StepAdded>>(session: &Session) -> Vec<String> {
 
 /// The stored items of a slice as JSON, whatever its policy; none where there is no such slice.
 fn stored(session: &Session, slice: &str) -> Vec<Value> {
-    let state = session.state();
+    let state = session.state().unwrap();
     let items = state.slices.get(slice).map(|slice| slice.items.as_slice()).unwrap_or_default();
     items.iter().map(|item| serde_json::to_value(item.value().unwrap()).unwrap()).collect()
 }

@@ -46,8 +46,12 @@ fn logs_go_back_only_where_a_test_asks_for_it() {
     rollback_discarding_logs(&session, position).unwrap();
 
     assert_eq!(stored(&session, "notes"), [json!({"text": "kept"})]);
-    let live = session.state();
-    assert_eq!(home.reopened(session, &types()).state(), live, "the record says which of the two it was");
+    let live = session.state().unwrap();
+    assert_eq!(
+        home.reopened(session, &types()).state().unwrap(),
+        live,
+        "the record says which of the two it was"
+    );
 }
 
 /// Declares slices that bear the names of specification E's table, and one of a custom name.
@@ -107,7 +111,7 @@ fn a_policy_given_at_registration_counts_and_stands_in_the_log() {
     // Each policy is read in its own way, so that nobody holds a whole LOG by accident.
     assert!(matches!(session.view::<Plan>(), Err(Error::NoSuchSlice { .. })));
     assert!(matches!(session.log::<Notes>(), Err(Error::NoSuchSlice { .. })));
-    let untyped = home.store.open_untyped(session.id()).unwrap().state();
+    let untyped = home.store.open_untyped(session.id()).unwrap().state().unwrap();
     assert_eq!(untyped.slices["plan"].policy, Policy::Log);
     assert_eq!(untyped.slices["notes"].policy, Policy::State);
 }
@@ -128,7 +132,7 @@ fn a_log_only_grows_whoever_asks() {
         .unwrap();
     let session = home.store.create(&types).unwrap();
     session.dispatch(Noted { text: "one".to_owned() }).unwrap();
-    let before = (session.state(), session.position());
+    let before = (session.state().unwrap(), session.position());
     let only_grows = |result: foldlog::Result<u64>, what: &str| match result {
         Err(Error::LogOnlyGrows { slice, operation }) => {
             assert_eq!((slice.as_str(), operation), ("notes", what));
@@ -140,7 +144,7 @@ fn a_log_only_grows_whoever_asks() {
     only_grows(session.clear::<Notes>(), "clear");
     only_grows(session.clear_where::<Notes>(|_| true), "clear");
     only_grows(session.seed::<Notes>(vec![Noted { text: "two".to_owned() }]), "seed");
-    assert_eq!((session.state(), session.position()), before);
+    assert_eq!((session.state().unwrap(), session.position()), before);
     session.reset().unwrap();
     assert_eq!(session.log::<Notes>().unwrap().len(), 1, "a reset is for what is worked on");
 
@@ -188,6 +192,7 @@ fn a_reset_empties_state_and_cache_also_what_was_never_declared() {
     session.reset().unwrap();
     let full: Vec<String> = session
         .state()
+        .unwrap()
         .slices
         .into_iter()
         .filter(|(_, slice)| !slice.items.is_empty())

@@ -53,11 +53,11 @@ fn a_reducer_that_refuses_or_panics_leaves_no_trace_of_the_dispatch() {
 fn a_predicate_that_panics_leaves_the_session_as_it_was() {
     let session = home().session();
     session.seed::<Plan>(vec![step("one"), step("two")]).unwrap();
-    let (state, position) = (session.state(), session.position());
+    let (state, position) = (session.state().unwrap(), session.position());
     let handle = session.clone();
     let clears = move || handle.clear_where::<Plan>(|_| panic!("no idea"));
     assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(clears)).is_err());
-    assert_eq!((session.state(), session.position()), (state, position));
+    assert_eq!((session.state().unwrap(), session.position()), (state, position));
     session.clear_where::<Plan>(|step| step.title == "one").unwrap();
     assert_eq!(titles::<Plan>(&session), ["two"]);
 }
@@ -99,9 +99,9 @@ fn one_line_changed_among_ten_thousand_is_a_short_record_that_keeps_the_order() 
     // Equal text is no change at all, whether it is the same handle or a new value.
     session.dispatch(DraftEdited { place: 4_999, line: "changed".to_owned() }).unwrap();
     assert!(last_body(&session) < 60);
-    let live = session.state();
+    let live = session.state().unwrap();
     let again = home.reopened(session, &types());
-    assert_eq!(again.state(), live);
+    assert_eq!(again.state().unwrap(), live);
     assert!(again.view::<Draft>().unwrap().iter().eq(&lines));
 }
 
@@ -148,8 +148,8 @@ fn a_replacement_keeps_what_it_can_and_is_exactly_what_was_asked_for() {
         session.dispatch(LinesPasted { lines }).unwrap();
         assert_eq!(session.view::<Draft>().unwrap().iter().cloned().collect::<Vec<_>>(), now, "{wanted}");
     }
-    let live = session.state();
-    assert_eq!(home.reopened(session, &types).state(), live);
+    let live = session.state().unwrap();
+    assert_eq!(home.reopened(session, &types).state().unwrap(), live);
 }
 
 #[test]

@@ -111,8 +111,12 @@ fn an_import_begins_a_session_of_its_own_and_names_what_it_cannot_take() {
     assert_eq!(titles::<Plan>(&kept), ["read"]);
     assert_eq!(stored(&kept, "notes"), [json!({"text": "began"})]);
     let policies = |state: foldlog::State| state.slices.into_values().map(|s| s.policy).collect::<Vec<_>>();
-    assert_eq!(kept.state().slices["notes"].policy, Policy::Log, "kept under the policy that it had");
-    assert_eq!(policies(home.reopened(kept, &few).state()).len(), 5);
+    assert_eq!(
+        kept.state().unwrap().slices["notes"].policy,
+        Policy::Log,
+        "kept under the policy that it had"
+    );
+    assert_eq!(policies(home.reopened(kept, &few).state().unwrap()).len(), 5);
 
     let other = foldlog::SessionTypes::builder().slice_with::<Notes>(Policy::State).build().unwrap();
     let kept = ImportOptions { keep_unknown: true, ..ImportOptions::default() };
@@ -165,9 +169,9 @@ fn a_rollback_reaches_any_position_also_abandoned_ones_and_those_no_longer_kept_
     session.dispatch(step("after")).unwrap();
     session.rollback_to(rollback).unwrap();
     assert_eq!(titles::<Plan>(&session), ["0"]);
-    let live = session.state();
+    let live = session.state().unwrap();
     let again = home.reopened(session, &types());
-    assert_eq!(again.state(), live);
+    assert_eq!(again.state().unwrap(), live);
     again.rollback(&snapshots[2]).unwrap();
     assert_eq!(titles::<Plan>(&again), ["0", "1", "2"], "a snapshot outlives the process that took it");
 
@@ -267,11 +271,11 @@ fn a_folder_on_a_disk_serves_as_well() {
     let snapshot = session.snapshot(SnapshotOptions::default()).unwrap();
     session.dispatch(step(&"x".repeat(100_000))).unwrap();
     session.rollback(&snapshot).unwrap();
-    let (id, live) = (session.id(), session.state());
+    let (id, live) = (session.id(), session.state().unwrap());
     let fork = store.fork(id, snapshot.position + 1, &types(), SessionOptions::default()).unwrap();
     assert_eq!(fork.view::<Plan>().unwrap().len(), 2);
     drop((session, fork));
-    assert_eq!(store.open_session(id, &types()).unwrap().state(), live);
+    assert_eq!(store.open_session(id, &types()).unwrap().state().unwrap(), live);
 }
 
 /// What JSON writes in its own way comes back as the host's type would have recorded it, byte for byte.
@@ -310,7 +314,7 @@ fn items_of_every_shape_come_in_again_as_they_went_out() {
     let import = home.store.import(&export, &types, ImportOptions::default()).unwrap();
     assert!(import.view::<Shapes>().unwrap().iter().eq(&items));
     let bytes = |session: &foldlog::Session| -> Vec<_> {
-        session.state().slices["shapes"].items.iter().map(|item| item.bytes.clone()).collect()
+        session.state().unwrap().slices["shapes"].items.iter().map(|item| item.bytes.clone()).collect()
     };
     assert_eq!(bytes(&import), bytes(&session));
 }

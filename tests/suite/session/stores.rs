@@ -111,7 +111,7 @@ fn without_types_a_session_is_read_exported_and_forked_but_not_written() {
     session.dispatch(Noted { text: "began".to_owned() }).unwrap();
     let position = session.position().unwrap();
     let untyped = home.store.open_untyped(session.id()).unwrap();
-    assert_eq!(untyped.state(), session.state());
+    assert_eq!(untyped.state().unwrap(), session.state().unwrap());
     assert_eq!(untyped.export().unwrap().slices, session.export().unwrap().slices);
     assert_eq!(titles::<Plan>(&untyped), ["read"], "who knows the type may read it typed");
     let refused = [
@@ -189,17 +189,21 @@ fn a_full_disk_refuses_a_dispatch_with_its_declaration() {
         }
         let used = home.disk.used_bytes();
         home.disk.inject(Fault::DiskFull { capacity_bytes: used });
-        let (state, position) = (session.state(), session.position());
+        let (state, position) = (session.state().unwrap(), session.position());
         match session.dispatch(Noted { text: "y".repeat(150) }) {
             Err(Error::Full { .. }) => {
-                assert_eq!((session.state(), session.position()), (state, position), "{room} bytes of room");
+                assert_eq!(
+                    (session.state().unwrap(), session.position()),
+                    (state, position),
+                    "{room} bytes of room"
+                );
             }
             other => assert!(other.is_ok(), "{other:?}"),
         }
         home.disk.clear_faults();
         session.dispatch(Noted { text: "once there is space".to_owned() }).unwrap();
-        let live = session.state();
-        assert_eq!(home.reopened(session, &types()).state(), live);
+        let live = session.state().unwrap();
+        assert_eq!(home.reopened(session, &types()).state().unwrap(), live);
     }
 }
 
@@ -211,8 +215,8 @@ fn a_dispatch_too_large_for_a_record_is_refused_with_its_declaration() {
     assert!(matches!(session.dispatch(large), Err(Error::TooLarge { .. })));
     assert_eq!(kinds(&session), ["opened"]);
     session.dispatch(Noted { text: "small".to_owned() }).unwrap();
-    let live = session.state();
-    assert_eq!(home.reopened(session, &types()).state(), live);
+    let live = session.state().unwrap();
+    assert_eq!(home.reopened(session, &types()).state().unwrap(), live);
 }
 
 /// A killed process has lost nothing that it was told was kept.
@@ -226,11 +230,11 @@ fn a_kill_loses_nothing() {
         session.dispatch(step(&"x".repeat(100_000))).unwrap();
         session
     };
-    let (id, live) = (session.id(), session.state());
+    let (id, live) = (session.id(), session.state().unwrap());
     home.disk.crash(CrashKind::Process);
     drop(session);
     let session = home.store.open_session(id, &types()).unwrap();
-    assert_eq!(session.state(), live);
+    assert_eq!(session.state().unwrap(), live);
     assert!(!session.recovery().closed && session.recovery().unattested > 0);
     session.dispatch(step("on")).unwrap();
     assert_eq!(session.view::<Plan>().unwrap().len(), 3);

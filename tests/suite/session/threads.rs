@@ -112,20 +112,20 @@ fn rollbacks_forks_and_readers_may_come_from_anywhere() {
                 session.rollback(first).unwrap();
                 let at = session.position().unwrap();
                 let fork = store.fork(session.id(), at, &types(), Default::default()).unwrap();
-                assert_eq!(fork.state().slices, session.state_at(at).unwrap().slices);
+                assert_eq!(fork.state().unwrap().slices, session.state_at(at).unwrap().slices);
             }
         });
         scope.spawn(move || {
             for _ in 0..20 {
                 let reader = store.open_read_only(session.id(), &types()).unwrap();
                 let position = reader.position().unwrap();
-                assert_eq!(reader.state(), session.state_at(position).unwrap());
+                assert_eq!(reader.state().unwrap(), session.state_at(position).unwrap());
             }
         });
     });
     assert_eq!(session.log::<Notes>().unwrap().len(), 4 * EACH, "LOG lost nothing");
-    let live = session.state();
-    assert_eq!(home.reopened(session, &types()).state(), live);
+    let live = session.state().unwrap();
+    assert_eq!(home.reopened(session, &types()).state().unwrap(), live);
 }
 
 #[test]

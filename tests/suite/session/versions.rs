@@ -68,14 +68,14 @@ fn an_event_of_an_older_version_is_read_as_the_present_one_and_its_bytes_stay() 
     // Large payloads are read through the same door.
     let home = home_with(|options| options.object_bytes_min = 100);
     let session = old_session(&home);
-    let recorded = session.state();
+    let recorded = session.state().unwrap();
     let session = home.reopened(session, &types::<TaskSet>());
     let read = |session: &foldlog::Session| -> Vec<(usize, bool)> {
         let view = session.view::<Tasks<TaskSet>>().unwrap();
         view.iter().map(|task| (task.title.len(), task.urgent)).collect()
     };
     assert_eq!(read(&session), [(3, false), (200, false)]);
-    assert_eq!(session.state(), recorded, "stored bytes are never changed");
+    assert_eq!(session.state().unwrap(), recorded, "stored bytes are never changed");
     let begin = session.position().unwrap();
 
     session.dispatch(TaskSet { title: "new".to_owned(), urgent: true }).unwrap();
@@ -83,7 +83,7 @@ fn an_event_of_an_older_version_is_read_as_the_present_one_and_its_bytes_stay() 
     let session = home.reopened(session, &types::<TaskSet>());
     assert_eq!(read(&session), [(3, false), (200, false), (3, true)]);
     let versions = |session: &foldlog::Session| -> Vec<u32> {
-        session.state().slices["tasks"].items.iter().map(|item| item.version).collect()
+        session.state().unwrap().slices["tasks"].items.iter().map(|item| item.version).collect()
     };
     assert_eq!(versions(&session), [1, 1, 2]);
     assert_eq!(stored(&session, "tasks")[0], json!({"task": "old"}));

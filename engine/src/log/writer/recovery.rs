@@ -73,7 +73,7 @@ impl Log {
     /// The bytes of the chain, counted anew: what was rewritten counts once.
     fn count_used(&self) -> Result<u64> {
         let mut used = self.active.as_ref().map_or(0, |active| active.offset);
-        for segment in &self.places.segments {
+        for segment in self.places.segments.iter() {
             let seal = segment.seal(self.storage.as_ref())?;
             used += segment.end.unwrap_or(0) + seal.map_or(0, |(_, len)| len);
         }
@@ -88,12 +88,12 @@ impl Log {
             return Ok(Cut { places, previous: None, last_crc: 0, last_time_us: 0, files: Vec::new() });
         }
         let last = places.locate(&self.storage, attested - 1)?;
-        places.segments.truncate(last.segment + 1);
+        Arc::make_mut(&mut places.segments).truncate(last.segment + 1);
         places.index.cut_at(attested);
         places.next_sequence = attested;
         // What an earlier process wrote below the cut is attested, but its own sync may have failed later.
         let mut files = Vec::new();
-        for segment in &places.segments {
+        for segment in places.segments.iter() {
             files.push((segment.path.clone(), segment.open(self.storage.as_ref())?));
         }
         let ordinal = places.segments.last().map_or(0, |segment| segment.header.ordinal);

@@ -81,11 +81,12 @@ impl Log {
 
     /// Goes over to a segment whose header is written.
     pub(super) fn follow_with(&mut self, active: Active, segment: Segment) {
-        if let (Some(last), Some(previous)) = (self.places.segments.last_mut(), segment.header.previous) {
+        let segments = Arc::make_mut(&mut self.places.segments);
+        if let (Some(last), Some(previous)) = (segments.last_mut(), segment.header.previous) {
             last.end = Some(previous.end);
         }
+        segments.push(segment);
         self.used_bytes += SEGMENT_HEADER_LEN as u64;
-        self.places.segments.push(segment);
         self.active = Some(active);
     }
 

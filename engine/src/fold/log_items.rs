@@ -1,0 +1,207 @@
+//! The items of a LOG slice, which stay in the log.
+//!
+//! A LOG slice only grows and may be far longer than anyone wants to hold. In memory are its length, its last
+//! items, as many as its reducers see, and marks: which record the items of some places stand in. The others are
+//! found by walking the log from a mark.
+
+use std::ops::{ControlFlow, RangeInclusive};
+use std::sync::Arc;
+
+use foldlog_codec::body::{Added, BuiltIn, Dispatch, Import, ItemId, Operation, Payload};
+use foldlog_codec::{Kind, Record};
+
+use super::names::Names;
+use super::rows::{Row, Rows};
+use crate::error::{Error, Result};
+use crate::log::objects::Objects;
+use crate::log::reader::Places;
+use crate::log::storage::Storage;
+
+/// How many items stand between two marks at most.
+const MARK_ITEMS: u64 = 256;
+
+/// How many records stand between an item and the mark before it at most.
+const MARK_RECORDS: u64 = 4096;
+
+/// Where an item stands: its place in the slice, and the record that inserted it as its first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Mark {
+    pub(crate) place: u64,
+    pub(crate) sequence: u64,
+}
+
+/// What is held of a LOG slice.
+#[derive(Clone, Debug)]
+pub(crate) struct LogItems {
+    len: u64,
+    /// The last items, at most `tail_max`.
+    tail: Rows,
+    tail_max: usize,
+    marks: Arc<Vec<Mark>>,
+    /// Records whose items were taken back, which only tests can have done.
+    undone: Arc<Vec<RangeInclusive<u64>>>,
+}
+
+impl LogItems {
+    /// No items; the last `tail_max` of those to come are held.
+    pub(crate) fn new(tail_max: usize) -> LogItems {
+        let tail = Rows::default();
+        LogItems { len: 0, tail, tail_max: tail_max.max(1), marks: Arc::default(), undone: Arc::default() }
+    }
+
+    pub(crate) fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// The last items.
+    pub(crate) fn tail(&self) -> &Rows {
+        &self.tail
+    }
+
+    pub(crate) fn tail_max(&self) -> usize {
+        self.tail_max
+    }
+
+    /// Takes in one more item.
+    pub(crate) fn push(&mut self, row: Row) {
+        let sequence = row.id.sequence;
+        let near = |mark: &Mark| {
+            mark.sequence == sequence
+                || (self.len < mark.place + MARK_ITEMS && sequence < mark.sequence + MARK_RECORDS)
+        };
+        // The first item of its record, or a walk from the mark would miss those before it.
+        if row.id.ordinal == 0 && !self.marks.last().is_some_and(near) {
+            Arc::make_mut(&mut self.marks).push(Mark { place: self.len, sequence });
+        }
+        self.len += 1;
+        if self.tail.len() >= self.tail_max {
+            self.tail = if self.tail_max == 1 { Rows::default() } else { self.tail.tail(self.tail_max - 1) };
+        }
+        self.tail.push(row);
+    }
+
+    /// Goes back to `then`, the same slice as it was when record `to` had been written; `at` is the record that
+    /// says so.
+    pub(crate) fn go_back(&mut self, then: &LogItems, to: u64, at: u64) {
+        let mut undone = (*then.undone).clone();
+        undone.push(to + 1..=at);
+        *self = LogItems { undone: Arc::new(undone), ..then.clone() };
+    }
+
+    /// The last mark at or before a place.
+    fn mark(&self, place: u64) -> Option<Mark> {
+        let after = self.marks.partition_point(|mark| mark.place <= place);
+        self.marks.get(after.checked_sub(1)?).copied()
+    }
+}
+
+/// An item as it stands in the log.
+#[derive(Clone, Debug)]
+pub(crate) struct Stored {
+    pub(crate) place: u64,
+    pub(crate) id: ItemId,
+    pub(crate) version: u32,
+    pub(crate) bytes: Arc<[u8]>,
+}
+
+/// Where the items of LOG slices are read: a log as it was at one moment. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(crate) struct LogSource {
+    pub(crate) storage: Arc<dyn Storage>,
+    pub(crate) places: Places,
+    pub(crate) objects: Arc<Objects>,
+    pub(crate) names: Arc<Names>,
+}
+
+impl LogSource {
+    /// Hands the items of `slice` from place `from` on to `visit`, until it says that it has enough or the slice
+    /// ends. `near` is a mark that is known to stand before `from`.
+    pub(crate) fn read(
+        &self,
+        slice: u32,
+        items: &LogItems,
+        from: u64,
+        near: Option<Mark>,
+        visit: &mut dyn FnMut(Mark, Stored) -> Result<ControlFlow<()>>,
+    ) -> Result<()> {
+        if from >= items.len {
+            return Ok(());
+        }
+        let known = items.mark(from);
+        let start =
+            near.filter(|near| near.place <= from && known.is_none_or(|mark| mark.place <= near.place));
+        let Some(mut at) = start.or(known) else { return Ok(()) };
+        self.places.read_until(&self.storage, at.sequence, u64::MAX, &mut |record| {
+            if items.undone.iter().any(|range| range.contains(&record.sequence)) {
+                return Ok(ControlFlow::Continue(()));
+            }
+            at.sequence = record.sequence;
+            let mut place = at.place;
+            for (ordinal, payload, version) in self.items_in(&record, slice)? {
+                if place >= items.len {
+                    return Ok(ControlFlow::Break(()));
+                }
+                if place >= from {
+                    let id = ItemId { sequence: record.sequence, ordinal };
+                    let bytes = self.objects.resolve(payload)?;
+                    if visit(at, Stored { place, id, version, bytes })?.is_break() {
+                        return Ok(ControlFlow::Break(()));
+                    }
+                }
+                place += 1;
+            }
+            at.place = place;
+            Ok(if place >= items.len { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+        })
+    }
+
+    /// The items that a record added to a slice: their ordinals, payloads and versions.
+    fn items_in<'a>(&self, record: &Record<'a>, slice: u32) -> Result<Vec<(u32, Payload<'a>, u32)>> {
+        let sequence = record.sequence;
+        let bad = |reason: String| Error::Inconsistent { sequence, reason };
+        let body = |error: foldlog_codec::Error| bad(error.to_string());
+        match record.kind {
+            Kind::DISPATCH => {
+                let dispatch = Dispatch::decode(record.body).map_err(body)?;
+                let event = match dispatch.operation {
+                    Operation::Event { event, data } => {
+                        let declared = self.names.event(event);
+                        Some((
+                            declared.ok_or_else(|| bad(format!("event {event} was never declared")))?,
+                            data,
+                        ))
+                    }
+                    _ => None,
+                };
+                Ok(match (dispatch.effects, event) {
+                    (None, Some((declared, data))) => {
+                        let appended = declared
+                            .bindings
+                            .iter()
+                            .any(|binding| binding.slice == slice && binding.built_in == BuiltIn::Append);
+                        if appended { vec![(0, data, declared.version)] } else { Vec::new() }
+                    }
+                    (None, None) => Vec::new(),
+                    (Some(effects), event) => effects
+                        .into_iter()
+                        .filter(|effect| effect.slice == slice)
+                        .flat_map(|effect| match effect.added {
+                            Added::Event => event.map(|(e, data)| (0, data, e.version)).into_iter().collect(),
+                            Added::Items { items, version } => (0..)
+                                .zip(items)
+                                .map(|(ordinal, item)| (ordinal, item, version))
+                                .collect::<Vec<_>>(),
+                        })
+                        .collect(),
+                })
+            }
+            Kind::IMPORT => {
+                let import = Import::decode(record.body).map_err(body)?;
+                let slices = import.slices.into_iter().filter(|imported| imported.slice == slice);
+                let items = slices.flat_map(|imported| imported.items);
+                Ok((0..).zip(items).map(|(ordinal, (item, version))| (ordinal, item, version)).collect())
+            }
+            _ => Ok(Vec::new()),
+        }
+    }
+}

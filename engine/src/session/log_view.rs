@@ -1,0 +1,144 @@
+//! LOG slices, read from the log by position.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::ControlFlow;
+
+use crate::error::{Error, Result};
+use crate::fold::log_items::{LogItems, LogSource, Mark, Stored};
+use crate::types::{AnyValue, DecodeItem, Item};
+
+/// How many items are read at a time.
+const BATCH_ITEMS: usize = 256;
+
+/// A LOG slice as it was at one moment, which is read from the log by position: it may be far longer than anyone
+/// wants to hold. The session goes on; a view does not change. It stays readable when the session is closed, for
+/// as long as its folder is there.
+pub struct LogView<T> {
+    /// `None` for a slice of which the log knows nothing yet.
+    slice: Option<Viewed>,
+    of: PhantomData<fn() -> T>,
+}
+
+#[derive(Clone)]
+pub(super) struct Viewed {
+    pub(super) id: u32,
+    pub(super) items: LogItems,
+    pub(super) source: LogSource,
+    pub(super) decode: DecodeItem,
+}
+
+impl<T> Clone for LogView<T> {
+    fn clone(&self) -> Self {
+        LogView { slice: self.slice.clone(), of: PhantomData }
+    }
+}
+
+impl<T> fmt::Debug for LogView<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let len = self.slice.as_ref().map_or(0, |slice| slice.items.len());
+        f.debug_struct("LogView").field("len", &len).finish()
+    }
+}
+
+impl<T: Send + Sync + 'static> LogView<T> {
+    pub(super) fn new(slice: Option<Viewed>) -> LogView<T> {
+        LogView { slice, of: PhantomData }
+    }
+
+    /// How many items there are.
+    pub fn len(&self) -> u64 {
+        self.slice.as_ref().map_or(0, |slice| slice.items.len())
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The item at a place, counted from 0. Costs the same wherever it stands: a part of the log of at most some
+    /// thousand records is read.
+    ///
+    /// # Errors
+    ///
+    /// Where the log cannot be read there, and [`Error::Decode`] where the item is not what the host's type
+    /// wants.
+    pub fn get(&self, place: u64) -> Result<Option<Item<T>>> {
+        self.items_from(place).next().transpose()
+    }
+
+    /// The last `count` items, in order.
+    ///
+    /// # Errors
+    ///
+    /// As [`get`](LogView::get).
+    pub fn tail(&self, count: usize) -> Result<Vec<Item<T>>> {
+        self.items_from(self.len().saturating_sub(count as u64)).collect()
+    }
+
+    /// The items in order, each of which may fail to be read; the first that does is the last. They are read some
+    /// hundred at a time.
+    pub fn iter(&self) -> impl Iterator<Item = Result<Item<T>>> {
+        self.items_from(0)
+    }
+
+    fn items_from(&self, place: u64) -> Items<'_, T> {
+        Items { slice: self.slice.as_ref(), next: place, near: None, read: VecDeque::new(), of: PhantomData }
+    }
+}
+
+/// Items from some place on.
+struct Items<'a, T> {
+    slice: Option<&'a Viewed>,
+    next: u64,
+    near: Option<Mark>,
+    read: VecDeque<Stored>,
+    of: PhantomData<fn() -> T>,
+}
+
+impl<T> Items<'_, T> {
+    fn read_on(&mut self, slice: &Viewed) -> Result<()> {
+        let (read, near) = (&mut self.read, &mut self.near);
+        slice.source.read(slice.id, &slice.items, self.next, *near, &mut |mark, stored| {
+            *near = Some(mark);
+            read.push_back(stored);
+            Ok(if read.len() < BATCH_ITEMS { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })
+        })
+    }
+}
+
+impl<T: Send + Sync + 'static> Iterator for Items<'_, T> {
+    type Item = Result<Item<T>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let slice = self.slice?;
+        if self.next >= slice.items.len() {
+            return None;
+        }
+        if self.read.is_empty()
+            && let Err(error) = self.read_on(slice)
+        {
+            self.slice = None;
+            return Some(Err(error));
+        }
+        let stored = self.read.pop_front()?;
+        self.next = stored.place + 1;
+        let item = (slice.decode)(stored.version, stored.id.sequence, &stored.bytes).and_then(|value| {
+            Item::read(stored.id, value).ok_or_else(|| Error::NoSuchSlice {
+                slice: slice.source.names.slice_name(slice.id),
+                reason: "its items are of another type",
+            })
+        });
+        if item.is_err() {
+            self.slice = None;
+        }
+        Some(item)
+    }
+}
+
+impl<T: Send + Sync + 'static> Item<T> {
+    fn read(id: foldlog_codec::body::ItemId, value: AnyValue) -> Option<Item<T>> {
+        value.downcast().ok().map(|value| Item::of(id, value))
+    }
+}
