@@ -23,7 +23,9 @@ use foldlog_codec::segment::{Previous, SegmentHeader};
 use foldlog_codec::{FORMAT_VERSION, Kind, Record};
 use uuid::Uuid;
 
-const CONTEXT: Context = Context { salt: 0x0123_4567_89ab_cdef, first_sequence: 1_000 };
+fn context() -> Context {
+    Context::new(0x0123_4567_89ab_cdef, 1_000)
+}
 const PREDECESSOR_CRC: u32 = 0xcafe_f00d;
 const SEQUENCE: u64 = 1_042;
 const WATERMARK: u64 = 1_040;
@@ -333,7 +335,7 @@ fn header(golden: &Golden) -> Header {
 
 fn frame_of(golden: &Golden) -> Vec<u8> {
     let mut bytes = Vec::new();
-    frame::encode(CONTEXT, &header(golden), &golden.body.encode(), &mut bytes).unwrap();
+    frame::encode(context(), &header(golden), &golden.body.encode(), &mut bytes).unwrap();
     bytes
 }
 
@@ -349,7 +351,7 @@ fn segment_headers() -> [(&'static str, SegmentHeader); 2] {
         session: SESSION,
         first_sequence: 1_000,
         watermark: 998,
-        salt: CONTEXT.salt,
+        salt: context().salt(),
         previous: Some(Previous { ordinal: 5, end: 8_388_608, crc: PREDECESSOR_CRC }),
     };
     let first = SegmentHeader { ordinal: 0, first_sequence: 0, watermark: 0, previous: None, ..later };
@@ -425,7 +427,8 @@ fn what_version_1_wrote_is_read_as_it_was_meant() {
     }
     for golden in goldens() {
         let bytes = committed(&format!("{}.bin", golden.name), &frame_of(&golden));
-        let found = frame::decode(CONTEXT, &bytes).unwrap_or_else(|error| panic!("{}: {error}", golden.name));
+        let found =
+            frame::decode(context(), &bytes).unwrap_or_else(|error| panic!("{}: {error}", golden.name));
         assert_eq!(found.len(), bytes.len(), "{}", golden.name);
         let (crc, body_len) = (found.header.crc, found.body.len() as u32);
         assert_eq!(found.header, Header { crc, body_len, ..header(&golden) }, "{}", golden.name);
@@ -437,7 +440,7 @@ fn what_version_1_wrote_is_read_as_it_was_meant() {
 fn records_keep_their_json_form() {
     for golden in goldens() {
         let bytes = committed(&format!("{}.bin", golden.name), &frame_of(&golden));
-        let json = json_of(&golden, frame::decode(CONTEXT, &bytes).unwrap().body);
+        let json = json_of(&golden, frame::decode(context(), &bytes).unwrap().body);
         let expected = committed(&format!("{}.json", golden.name), json.as_bytes());
         assert_eq!(json, String::from_utf8(expected).unwrap(), "{} is shown otherwise", golden.name);
     }
@@ -525,11 +528,11 @@ fn a_kind_of_a_later_version_is_kept_byte_for_byte_and_says_so() {
         let kind = later(byte);
         let golden = Golden { name: "later", kind, body: Body::Bytes(body) };
         let bytes = frame_of(&golden);
-        let found = frame::decode(CONTEXT, &bytes).unwrap();
+        let found = frame::decode(context(), &bytes).unwrap();
         assert_eq!(found.body, body);
         assert_eq!(found.header.kind, kind);
         let mut again = Vec::new();
-        frame::encode(CONTEXT, &found.header, found.body, &mut again).unwrap();
+        frame::encode(context(), &found.header, found.body, &mut again).unwrap();
         assert_eq!(again, bytes, "a reader that writes it again writes the same frame");
 
         let json: serde_json::Value = serde_json::from_str(&json_of(&golden, found.body)).unwrap();

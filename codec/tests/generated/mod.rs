@@ -234,7 +234,7 @@ pub(crate) fn frame() -> impl Strategy<Value = (Context, Header)> {
             let sequence = first_sequence + u64::from(relative);
             let watermark = sequence.saturating_sub(u64::from(lag.min(u32::MAX - 1)));
             let header = Header { crc: 0, predecessor_crc, body_len: 0, sequence, watermark, kind, time_us };
-            (Context { salt, first_sequence }, header)
+            (Context::new(salt, first_sequence), header)
         },
     )
 }

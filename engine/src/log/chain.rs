@@ -36,8 +36,9 @@ pub(crate) struct Segment {
 }
 
 impl Segment {
+    /// Made once for a walk over the segment, not for each frame.
     pub(crate) fn context(&self) -> Context {
-        Context { salt: self.header.salt, first_sequence: self.header.first_sequence }
+        Context::new(self.header.salt, self.header.first_sequence)
     }
 
     /// The checksum that the segment's first frame names as its predecessor's.

@@ -110,8 +110,9 @@ impl Places {
         for (index, segment) in self.segments.iter().enumerate().skip(first) {
             let io = |error| Error::io("read", &segment.path, error);
             let mut window = Window::new(segment.open(storage.as_ref())?, segment.end).map_err(io)?;
+            let context = segment.context();
             while offset < window.end() && segment.end.is_none_or(|end| offset < end) {
-                let frame = match window.frame(segment.context(), offset).map_err(io)? {
+                let frame = match window.frame(context, offset).map_err(io)? {
                     Ok(frame) => frame,
                     Err(error) => return Err(segment.changed(offset, from, &error)),
                 };

@@ -208,6 +208,7 @@ impl<'a> Walk<'a> {
         let io = |error| Error::io("read", &segment.path, error);
         let file = segment.open(self.storage)?;
         let mut window = Window::new(file, segment.end).map_err(io)?;
+        let context = segment.context();
         let mut offset = SEGMENT_HEADER_LEN as u64;
         self.watermark = self.watermark.max(segment.header.watermark);
         self.end = offset;
@@ -219,7 +220,7 @@ impl<'a> Walk<'a> {
             if segment.end.is_some_and(|end| offset >= end) {
                 break;
             }
-            let problem = match window.frame(segment.context(), offset).map_err(io)? {
+            let problem = match window.frame(context, offset).map_err(io)? {
                 Err(error) => describe(&error),
                 Ok(frame) => match self.out_of_chain(&frame.header) {
                     Some(problem) => problem,
@@ -388,14 +389,10 @@ impl<'a> Walk<'a> {
                 Some(header) => {
                     evidence.any = true;
                     evidence.watermark = evidence.watermark.max(header.watermark);
-                    vec![Context { salt: header.salt, first_sequence: header.first_sequence }]
+                    vec![Context::new(header.salt, header.first_sequence)]
                 }
                 // A lost header began, as far as anyone can tell, at the next record.
-                None => file
-                    .salts
-                    .iter()
-                    .map(|salt| Context { salt: *salt, first_sequence: self.next_sequence })
-                    .collect(),
+                None => file.salts.iter().map(|salt| Context::new(*salt, self.next_sequence)).collect(),
             };
             bytes += self.gather(&file.path, 0, None, &contexts, evidence)?;
         }

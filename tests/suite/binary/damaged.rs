@@ -179,7 +179,7 @@ fn forge(dir: &Path, records: &[(Kind, Vec<u8>)]) {
     let header =
         SegmentHeader { ordinal: 0, session, first_sequence: 0, watermark: 0, salt: 11, previous: None };
     let mut bytes = header.encode().to_vec();
-    let context = Context { salt: 11, first_sequence: 0 };
+    let context = Context::new(11, 0);
     let mut predecessor_crc = 0;
     for (sequence, (kind, body)) in (0..).zip(records) {
         let header = Header {

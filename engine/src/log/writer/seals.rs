@@ -55,9 +55,10 @@ impl Sealing {
     fn step(&mut self, storage: &dyn Storage) -> Result<()> {
         let io = |error| Error::io("read", &self.segment.path, error);
         let mut window = Window::new(self.segment.open(storage)?, self.segment.end).map_err(io)?;
+        let context = self.segment.context();
         let until = self.offset.saturating_add(STEP_BYTES).min(self.end());
         while self.offset < until {
-            let frame = match window.frame(self.segment.context(), self.offset).map_err(io)? {
+            let frame = match window.frame(context, self.offset).map_err(io)? {
                 Ok(frame) => frame,
                 Err(error) => return Err(self.segment.changed(self.offset, self.header.sequence, &error)),
             };
