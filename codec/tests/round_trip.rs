@@ -9,7 +9,7 @@ use foldlog_codec::body::{
     Declare, Dispatch, Import, ObjectId, Opened, Payload, Resumed, Rollback, Seal, Snapshot,
 };
 use foldlog_codec::frame::{self, Header};
-use foldlog_codec::msgpack::{self, Limits, Value, scan};
+use foldlog_codec::msgpack::{self, Limits, Reader, Token, Value, scan};
 use foldlog_codec::segment::SegmentHeader;
 use foldlog_codec::{Error, Kind, Record};
 use proptest::prelude::*;
@@ -45,6 +45,35 @@ body_laws! {
     a_seal_comes_back: generated::seal(), Seal;
 }
 
+/// What [`scan`] does, as plainly as it can be said: by recursion, one token after the other.
+struct Walk<'a> {
+    reader: Reader<'a>,
+    limits: Limits,
+    items: u64,
+}
+
+impl Walk<'_> {
+    fn value(&mut self, depth: usize) -> Result<(), Error> {
+        self.items += 1;
+        if self.items > self.limits.items_max {
+            return Err(self.over("number of values", self.limits.items_max));
+        }
+        let inner = match self.reader.token()? {
+            Token::Array(len) => u64::from(len),
+            Token::Map(len) => 2 * u64::from(len),
+            _ => return Ok(()),
+        };
+        if depth >= self.limits.depth_max {
+            return Err(self.over("depth", self.limits.depth_max as u64));
+        }
+        (0..inner).try_for_each(|_| self.value(depth + 1))
+    }
+
+    fn over(&self, limit: &'static str, max: u64) -> Error {
+        Error::Limit { offset: self.reader.offset(), limit, max }
+    }
+}
+
 proptest! {
     #![proptest_config(generated::config())]
 
@@ -78,6 +107,19 @@ proptest! {
         let truncated = matches!(scan(shorter, Limits::default()), Err(Error::Truncated { .. }));
         prop_assert!(truncated);
         prop_assert!(Value::decode(shorter).is_err());
+    }
+
+    /// The pre-scan takes no short cut that a walk of every token would not.
+    #[test]
+    fn scan_says_what_a_walk_of_every_token_says(
+        bytes in generated::hostile_bytes(),
+        depth_max in prop_oneof![0..6_usize, Just(Limits::of_payload().depth_max), Just(128)],
+        items_max in prop_oneof![0..40_u64, Just(Limits::default().items_max)],
+    ) {
+        let limits = Limits { depth_max, items_max };
+        let mut walk = Walk { reader: Reader::new(&bytes), limits, items: 0 };
+        let walked = walk.value(0).map(|()| walk.reader.offset());
+        prop_assert_eq!(scan(&bytes, limits), walked);
     }
 
     /// On bytes of no one's making: where one ends a value, so does the other, but for text that is no text.

@@ -89,20 +89,21 @@ impl<'a> Reader<'a> {
             .ok()
             .and_then(|len| self.offset.checked_add(len))
             .and_then(|end| self.bytes.get(self.offset..end))
-            .ok_or(Error::Truncated {
-                offset: self.offset,
-                needed: len,
-                available: self.remaining() as u64,
-            })?;
+            .ok_or_else(|| self.truncated(len))?;
         self.offset += taken.len();
         Ok(taken)
     }
 
     fn fixed<const N: usize>(&mut self) -> Result<[u8; N], Error> {
-        let taken = self.take(N as u64)?;
-        let mut bytes = [0; N];
-        bytes.iter_mut().zip(taken).for_each(|(slot, byte)| *slot = *byte);
-        Ok(bytes)
+        let taken = self.bytes.get(self.offset..).and_then(<[u8]>::first_chunk);
+        let taken = *taken.ok_or_else(|| self.truncated(N as u64))?;
+        self.offset += N;
+        Ok(taken)
+    }
+
+    #[cold]
+    fn truncated(&self, needed: u64) -> Error {
+        Error::Truncated { offset: self.offset, needed, available: self.remaining() as u64 }
     }
 
     /// Reads one head. A declared length of text or bytes is checked against what is there; a declared
@@ -324,6 +325,145 @@ fn integer<'a>(value: i64) -> Token<'a> {
 /// [`Error::Truncated`], [`Error::Malformed`], or [`Error::Limit`] where the value nests deeper or holds more
 /// than the limits say.
 pub fn scan(bytes: &[u8], limits: Limits) -> Result<usize, Error> {
+    // Nearly every value is sound and shallow; only for others is a stack of all levels made, and only what is
+    // no value is walked token by token, to say what is wrong with it and where.
+    match end_of_value::<SHALLOW>(bytes, limits).or_else(|| end_of_value::<DEPTH_MAX>(bytes, limits)) {
+        Some(end) => Ok(end),
+        None => walk(bytes, limits),
+    }
+}
+
+/// How deep values nest that need but a small stack.
+const SHALLOW: usize = 16;
+
+/// The length of a value that is whole, within the limits and at most `LEVELS` deep. `None` decides nothing:
+/// [`walk`] has the last word then, so this may refuse too much and must never allow too much.
+fn end_of_value<const LEVELS: usize>(bytes: &[u8], limits: Limits) -> Option<usize> {
+    // What the levels around the present one still owe.
+    let mut around = [0_u64; LEVELS];
+    let (mut depth, mut at) = (0_usize, 0_usize);
+    let (mut owed, mut items) = (1_u64, 1_u64);
+    if items > limits.items_max {
+        return None;
+    }
+    loop {
+        while owed > 0 {
+            let marker = *bytes.get(at)?;
+            owed -= 1;
+            // Each arm goes on with a step of its own rather than one out of a table: the processor then guesses
+            // where the next marker stands from the kinds of value before it, and waits for no look-up.
+            let (head, inner) = match marker {
+                0x00..=0x7f | 0xc0 | 0xc2 | 0xc3 | 0xe0..=0xff => {
+                    at += 1;
+                    continue;
+                }
+                0xa0..=0xbf => {
+                    at += 1 + usize::from(marker & 0x1f);
+                    continue;
+                }
+                0xcc | 0xd0 => {
+                    at += 2;
+                    continue;
+                }
+                0xcd | 0xd1 | 0xd4 => {
+                    at += 3;
+                    continue;
+                }
+                0xd5 => {
+                    at += 4;
+                    continue;
+                }
+                0xca | 0xce | 0xd2 => {
+                    at += 5;
+                    continue;
+                }
+                0xd6 => {
+                    at += 6;
+                    continue;
+                }
+                0xcb | 0xcf | 0xd3 => {
+                    at += 9;
+                    continue;
+                }
+                0xd7 => {
+                    at += 10;
+                    continue;
+                }
+                0xd8 => {
+                    at += 18;
+                    continue;
+                }
+                0xc4 | 0xd9 => {
+                    at += 2 + length8(bytes, at)?;
+                    continue;
+                }
+                0xc5 | 0xda => {
+                    at += 3 + length16(bytes, at)?;
+                    continue;
+                }
+                0xc6 | 0xdb => {
+                    at = (at + 5).checked_add(length32(bytes, at)?)?;
+                    continue;
+                }
+                0xc7 => {
+                    at += 3 + length8(bytes, at)?;
+                    continue;
+                }
+                0xc8 => {
+                    at += 4 + length16(bytes, at)?;
+                    continue;
+                }
+                0xc9 => {
+                    at = (at + 6).checked_add(length32(bytes, at)?)?;
+                    continue;
+                }
+                0x80..=0x8f => (1, 2 * u64::from(marker & 0xf)),
+                0x90..=0x9f => (1, u64::from(marker & 0xf)),
+                0xdc => (3, length16(bytes, at)? as u64),
+                0xdd => (5, length32(bytes, at)? as u64),
+                0xde => (3, 2 * length16(bytes, at)? as u64),
+                0xdf => (5, 2 * length32(bytes, at)? as u64),
+                0xc1 => return None,
+            };
+            at += head;
+            items += inner;
+            if depth >= limits.depth_max || items > limits.items_max {
+                return None;
+            }
+            *around.get_mut(depth)? = owed;
+            depth += 1;
+            owed = inner;
+        }
+        let Some(level) = depth.checked_sub(1) else {
+            // A value's last bytes are passed over unseen; here is where they must be there.
+            return (at <= bytes.len()).then_some(at);
+        };
+        depth = level;
+        owed = *around.get(level)?;
+    }
+}
+
+/// The length of one byte behind the marker at `at`.
+#[inline(always)]
+fn length8(bytes: &[u8], at: usize) -> Option<usize> {
+    bytes.get(at + 1).map(|byte| usize::from(*byte))
+}
+
+/// The length of two bytes behind the marker at `at`.
+#[inline(always)]
+fn length16(bytes: &[u8], at: usize) -> Option<usize> {
+    bytes.get(at + 1..)?.first_chunk().map(|bytes| usize::from(u16::from_be_bytes(*bytes)))
+}
+
+/// The length of four bytes behind the marker at `at`.
+#[inline(always)]
+fn length32(bytes: &[u8], at: usize) -> Option<usize> {
+    usize::try_from(u32::from_be_bytes(*bytes.get(at + 1..)?.first_chunk()?)).ok()
+}
+
+/// The same walk, token by token: slower, and it tells what is wrong.
+#[cold]
+fn walk(bytes: &[u8], limits: Limits) -> Result<usize, Error> {
     let mut reader = Reader::new(bytes);
     // How many values are still owed on each level; a map owes two for each pair.
     let mut owed = [0_u64; DEPTH_MAX + 1];

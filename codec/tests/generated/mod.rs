@@ -74,6 +74,59 @@ pub(crate) fn value() -> impl Strategy<Value = Value> {
     })
 }
 
+/// The bytes of values in every form that MessagePack has, also those that a writer passes over for a shorter.
+fn any_form() -> impl Strategy<Value = Vec<u8>> {
+    // What a length is written as behind the markers for 8, 16 and 32 bits.
+    fn head(marker: u8, width: usize, len: usize) -> Vec<u8> {
+        let len = (len as u32).to_be_bytes();
+        [&[marker][..], &len[4 - width..]].concat()
+    }
+    let fixed = prop::sample::select(vec![(0xc0, 0), (0xca, 4), (0xcb, 8), (0xcc, 1), (0xcd, 2), (0xce, 4)]);
+    let signed = prop::sample::select(vec![(0xcf, 8), (0xd0, 1), (0xd1, 2), (0xd2, 4), (0xd3, 8)]);
+    let ext = prop::sample::select(vec![(0xd4, 2), (0xd5, 3), (0xd6, 5), (0xd7, 9), (0xd8, 17)]);
+    let sized = prop::sample::select(vec![
+        (0xc4, 1, 0),
+        (0xc5, 2, 0),
+        (0xc6, 4, 0),
+        (0xc7, 1, 1),
+        (0xc8, 2, 1),
+        (0xc9, 4, 1),
+        (0xd9, 1, 0),
+        (0xda, 2, 0),
+        (0xdb, 4, 0),
+    ]);
+    let scalar = prop_oneof![
+        prop_oneof![fixed, signed, ext].prop_map(|(marker, len)| [&[marker][..], &vec![0x91; len]].concat()),
+        (sized, 0..5_usize).prop_map(|((marker, width, more), len)| {
+            [head(marker, width, len), vec![0xdf; len + more]].concat()
+        }),
+        value().prop_map(|value| value.encode()),
+    ];
+    let group = prop::sample::select(vec![
+        (0x90, 0, 1),
+        (0xdc, 2, 1),
+        (0xdd, 4, 1),
+        (0x80, 0, 2),
+        (0xde, 2, 2),
+        (0xdf, 4, 2),
+    ]);
+    scalar.prop_recursive(8, 64, 6, move |inner| {
+        (group.clone(), prop::collection::vec(inner, 0..6)).prop_map(|((marker, width, per), inner)| {
+            let len = inner.len() / per;
+            let head = if width == 0 { vec![marker | len as u8] } else { head(marker, width, len) };
+            [head, inner[..len * per].concat()].concat()
+        })
+    })
+}
+
+/// A value below so many arrays and maps, on both sides of the deepest that is allowed.
+fn deep() -> impl Strategy<Value = Vec<u8>> {
+    let level = prop::sample::select(vec![&[0x91_u8][..], &[0x92, 0xc0], &[0x81, 0x01], &[0xdc, 0, 1]]);
+    let levels = prop_oneof![0..20_usize, 100..135_usize];
+    (level, levels, value())
+        .prop_map(|(level, levels, value)| [level.repeat(levels), value.encode()].concat())
+}
+
 /// Whether a value is not equal to itself.
 #[allow(dead_code, reason = "only the round trips compare values")]
 pub(crate) fn holds_nan(value: &Value) -> bool {
@@ -328,6 +381,8 @@ pub(crate) fn hostile_bytes() -> impl Strategy<Value = Vec<u8>> {
     let well_formed = prop_oneof![
         6 => body().prop_map(|(_, bytes)| bytes),
         2 => value().prop_map(|value| value.encode()),
+        2 => any_form(),
+        1 => deep(),
         1 => segment_header().prop_map(|header| header.encode().to_vec()),
         2 => (frame(), body()).prop_map(|((context, header), (_, body))| {
             let mut bytes = Vec::new();
