@@ -13,6 +13,7 @@ use foldlog_codec::msgpack::{self, Limits, Reader, Token, Value, scan};
 use foldlog_codec::segment::SegmentHeader;
 use foldlog_codec::{Error, Kind, Record};
 use proptest::prelude::*;
+use serde::ser::SerializeSeq;
 
 /// Checks that a body comes back as it went in and has but one way of being written.
 macro_rules! body_laws {
@@ -208,6 +209,43 @@ proptest! {
         prop_assert!(msgpack::from_json(&text).is_ok());
         prop_assert_eq!(value.get("bytes"), Some(&Value::from(body.len() as u64)));
     }
+}
+
+/// rmp-serde believes what a type announces; the log must not.
+#[test]
+fn a_type_that_announces_more_or_less_than_it_writes_is_refused() {
+    struct Liar {
+        announced: usize,
+        written: u8,
+    }
+
+    impl serde::Serialize for Liar {
+        fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+            let mut seq = serializer.serialize_seq(Some(self.announced))?;
+            (0..self.written).try_for_each(|item| seq.serialize_element(&item))?;
+            seq.end()
+        }
+    }
+
+    let encoded = |announced, written| msgpack::to_vec(&Liar { announced, written });
+    assert_eq!(encoded(2, 2), Ok(vec![0x92, 0, 1]));
+    assert!(matches!(encoded(3, 2), Err(Error::Truncated { .. })));
+    assert!(matches!(encoded(1, 2), Err(Error::Malformed { offset: 2, .. })));
+}
+
+#[test]
+fn values_are_appended_one_behind_the_other_and_what_is_refused_leaves_nothing() {
+    let mut out = b"before".to_vec();
+    msgpack::append("one", &mut out).unwrap();
+    msgpack::append(&vec![1_u8, 200], &mut out).unwrap();
+    assert_eq!(out, b"before\xa3one\x92\x01\xcc\xc8");
+
+    let nested = (0..112).fold(Value::Nil, |inner, _| Value::Array(vec![inner]));
+    assert!(msgpack::to_vec(&nested).is_ok());
+    let too_deep = Value::Array(vec![nested]);
+    let refused = msgpack::append(&too_deep, &mut out);
+    assert!(matches!(refused, Err(Error::Limit { limit: "depth", max: 112, .. })));
+    assert_eq!(out, b"before\xa3one\x92\x01\xcc\xc8");
 }
 
 #[test]

@@ -25,12 +25,33 @@ use crate::Error;
 ///
 /// # Errors
 ///
-/// [`Error::Value`] where the type's `Serialize` fails, [`Error::Limit`] where it is over
-/// [`Limits::of_payload`]: it is better told now than when the log is opened again.
+/// [`Error::Value`] where the type's `Serialize` fails, [`Error::Limit`] where the value is over
+/// [`Limits::of_payload`], and as [`scan`] where the type's `Serialize` wrote more or fewer values than it
+/// announced: it is better told now than when the log is opened again.
 pub fn to_vec<T: Serialize + ?Sized>(value: &T) -> Result<Vec<u8>, Error> {
-    let bytes = rmp_serde::to_vec_named(value).map_err(|error| Error::Value(error.to_string()))?;
-    check_within(&bytes, Limits::of_payload())?;
+    // Room for most events, which would otherwise grow from nothing in five steps.
+    let mut bytes = Vec::with_capacity(256);
+    append(value, &mut bytes)?;
     Ok(bytes)
+}
+
+/// Appends the MessagePack of a host's value to `out`, as [`to_vec`] makes it, so that one buffer serves for
+/// value after value.
+///
+/// # Errors
+///
+/// As [`to_vec`]; nothing is appended then.
+pub fn append<T: Serialize + ?Sized>(value: &T, out: &mut Vec<u8>) -> Result<(), Error> {
+    let start = out.len();
+    let appended = rmp_serde::encode::write_named(out, value)
+        .map_err(|error| Error::Value(error.to_string()))
+        // No cheaper test stands in for the walk: rmp-serde writes down whatever length a type announces, and a
+        // record whose payload has no end would be no record when the log is read.
+        .and_then(|()| check_within(out.get(start..).unwrap_or_default(), Limits::of_payload()));
+    if appended.is_err() {
+        out.truncate(start);
+    }
+    appended
 }
 
 /// A host's value from MessagePack, after the pre-scan.
@@ -40,6 +61,21 @@ pub fn to_vec<T: Serialize + ?Sized>(value: &T) -> Result<Vec<u8>, Error> {
 /// As [`scan`], or [`Error::Value`] where the bytes are not what the type wants.
 pub fn from_slice<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Error> {
     check(bytes)?;
+    from_scanned(bytes)
+}
+
+/// A host's value from MessagePack that has passed the pre-scan already: its second walk is spared.
+///
+/// Whoever calls this vouches for the bytes. They are a [`Payload`](crate::body::Payload) as a body's `decode`
+/// handed it out, or what [`to_vec`] or [`append`] wrote, or [`check`] was asked. An object's bytes are no
+/// payload's: its name says that they are what was written, not that this was MessagePack. Bytes that nobody
+/// vouches for can neither do harm to memory's safety nor be taken for a value that they are not, but they can
+/// nest until the stack ends, and claim lengths that ask for memory.
+///
+/// # Errors
+///
+/// [`Error::Value`] where the bytes are not what the type wants.
+pub fn from_scanned<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Error> {
     rmp_serde::from_slice(bytes).map_err(|error| Error::Value(error.to_string()))
 }
 

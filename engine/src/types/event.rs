@@ -63,6 +63,7 @@ fn decode<T: DeserializeOwned>(kind: &Versioned, version: u32, sequence: u64, by
         return Err(Error::NewerVersion { name, stored, supported });
     }
     if version == kind.version {
+        // The bytes may be an object's, which no body's walk has scanned, and nothing here tells them from others.
         return msgpack::from_slice(bytes).map_err(|error| bad(error.to_string()));
     }
     let value = Value::decode(bytes).map_err(|error| bad(error.to_string()))?;
