@@ -257,6 +257,19 @@ fn headers_that_lie_under_a_fitting_checksum_are_answered() {
     }
 }
 
+/// Nearly every record is an event whose effects are as declared: reading it takes no memory at all.
+#[test]
+fn an_event_as_declared_is_read_without_any_memory() {
+    let _alone = alone();
+    let data = msgpack::to_vec(&BTreeMap::from([("title", "a step"), ("state", "done")])).unwrap();
+    let operation = Operation::Event { event: 7, data: Payload::new(&data) };
+    let body = Dispatch { operation, effects: None }.encode();
+    assert_eq!(excess(0, || take(Dispatch::decode(&body))), 0);
+    // The way by names asks for no more.
+    let later = [b"\x83\xa1v\x01", &body[1..]].concat();
+    assert_eq!(excess(0, || take(Dispatch::decode(&later).map(|dispatch| dispatch.effects.is_some()))), 0);
+}
+
 /// Writes an array or a map by hand: `head` says how many there are, `one` writes each.
 fn many(count: usize, head: fn(&mut Writer, usize), one: impl Fn(&mut Writer, usize)) -> Vec<u8> {
     let mut writer = Writer::new();

@@ -9,7 +9,7 @@ use foldlog_codec::body::{
     Declare, Dispatch, Import, ObjectId, Opened, Payload, Resumed, Rollback, Seal, Snapshot,
 };
 use foldlog_codec::frame::{self, Header};
-use foldlog_codec::msgpack::{self, Limits, Reader, Token, Value, scan};
+use foldlog_codec::msgpack::{self, Limits, Reader, Token, Value, Writer, scan};
 use foldlog_codec::segment::SegmentHeader;
 use foldlog_codec::{Error, Kind, Record};
 use proptest::prelude::*;
@@ -209,6 +209,35 @@ proptest! {
         prop_assert!(msgpack::from_json(&text).is_ok());
         prop_assert_eq!(value.get("bytes"), Some(&Value::from(body.len() as u64)));
     }
+}
+
+/// The event's short path and the way by names tell the same story.
+#[test]
+fn an_event_is_the_same_event_in_whatever_order_its_fields_stand() {
+    let body = |fields: &[&str], behind: &[u8]| {
+        let mut writer = Writer::new();
+        writer.map(fields.len());
+        for field in fields {
+            match *field {
+                "e" => writer.str("e").unsigned(300),
+                "d" => writer.str("d").array(1).str("data"),
+                other => writer.str(other).unsigned(1),
+            };
+        }
+        [writer.finish().as_slice(), behind].concat()
+    };
+    let plain = body(&["e", "d"], b"");
+    let event = Dispatch::decode(&plain).unwrap();
+    assert_eq!(event.encode(), plain);
+    for fields in [&["d", "e"][..], &["v", "e", "d"], &["e", "d", "later"], &["later", "d", "e"]] {
+        assert_eq!(Dispatch::decode(&body(fields, b"")), Ok(event.clone()), "{fields:?}");
+    }
+    for fields in [&["e", "d"][..], &["d", "e"]] {
+        let followed = Dispatch::decode(&body(fields, b"\xc0")).unwrap_err();
+        assert_eq!(followed.to_string(), "dispatch body: bytes follow the value", "{fields:?}");
+    }
+    let cut = Dispatch::decode(&plain[..plain.len() - 1]).unwrap_err();
+    assert!(matches!(cut, Error::Body { .. }), "{cut}");
 }
 
 /// rmp-serde believes what a type announces; the log must not.

@@ -12,7 +12,7 @@
 use super::fields::{bad, list, required, walk, walk_map};
 use super::{Payload, SLICES_MAX};
 use crate::Error;
-use crate::msgpack::{Reader, Token, Writer};
+use crate::msgpack::{Limits, Reader, Token, Writer, scan};
 
 const KIND: &str = "dispatch";
 
@@ -261,12 +261,28 @@ impl<'a> Dispatch<'a> {
         }
     }
 
+    /// An event whose effects are as declared, written the way that [`write`](Dispatch::write) writes it: nearly
+    /// every record is, so it is read without asking each field for its name. What is not just so is `None`, and
+    /// [`decode`](Dispatch::decode) says whether anything is wrong with it.
+    fn as_declared(bytes: &'a [u8]) -> Option<Dispatch<'a>> {
+        let rest = bytes.strip_prefix(b"\x82\xa1e")?;
+        let mut reader = Reader::new(rest);
+        let event = reader.unsigned32().ok()?;
+        let data = reader.rest().strip_prefix(b"\xa1d")?;
+        let end = scan(data, Limits::default()).ok()?;
+        let data = (end == data.len()).then(|| Payload::new(data))?;
+        Some(Dispatch { operation: Operation::Event { event, data }, effects: None })
+    }
+
     /// Reads a body.
     ///
     /// # Errors
     ///
     /// [`Error::Body`], or what the pre-scan says.
     pub fn decode(bytes: &'a [u8]) -> Result<Dispatch<'a>, Error> {
+        if let Some(dispatch) = Dispatch::as_declared(bytes) {
+            return Ok(dispatch);
+        }
         let (mut event, mut data, mut own, mut key, mut tag, mut effects) =
             (None, None, None, None, None, None);
         walk(KIND, bytes, |name, value| {
