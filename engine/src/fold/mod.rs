@@ -5,6 +5,7 @@
 //! | `rows` | the items of one slice, shared between views |
 //! | `index` | which items have which key, for `upsert_by` |
 //! | `log_items` | the items of a LOG slice, which stay in the log |
+//! | `tree` | the persistent map behind `rows` and `index` |
 //! | `names` | what the log has declared |
 //! | `content` | what a record says, decoded |
 //! | `projection` | [`Projection::apply`], the only code that changes a projection |
@@ -27,3 +28,4 @@ pub(crate) mod path;
 pub(crate) mod positions;
 pub(crate) mod projection;
 pub(crate) mod rows;
+pub(crate) mod tree;

@@ -8,12 +8,16 @@
 use std::sync::Arc;
 
 use foldlog_codec::body::ItemId;
-use rpds::RedBlackTreeMapSync;
 
 use super::index::KeyIndex;
+use super::tree::Tree;
 use crate::types::AnyValue;
 
 type Key = u128;
+
+// Small blocks: a row holds two counted pointers, and a change next to a view counts all those of a leaf.
+type ByKey = Tree<Key, Row, 8, 8>;
+type Displaced = Tree<ItemId, Key, 8, 8>;
 
 /// One item.
 #[derive(Clone)]
@@ -35,10 +39,10 @@ impl std::fmt::Debug for Row {
 
 /// The items of one slice, in order.
 pub(crate) struct Rows {
-    by_key: RedBlackTreeMapSync<Key, Row>,
-    displaced: RedBlackTreeMapSync<ItemId, Key>,
-    /// By the host's key, where an `upsert_by` asks for it.
-    index: Option<Box<dyn KeyIndex>>,
+    by_key: ByKey,
+    displaced: Displaced,
+    /// By the host's key, where an `upsert_by` asks for it. Shared with the views until one changes.
+    index: Option<Arc<dyn KeyIndex>>,
 }
 
 impl Default for Rows {
@@ -49,11 +53,7 @@ impl Default for Rows {
 
 impl Clone for Rows {
     fn clone(&self) -> Self {
-        Rows {
-            by_key: self.by_key.clone(),
-            displaced: self.displaced.clone(),
-            index: self.index.as_ref().map(|index| index.boxed_clone()),
-        }
+        Rows { by_key: self.by_key.clone(), displaced: self.displaced.clone(), index: self.index.clone() }
     }
 }
 
@@ -71,7 +71,7 @@ fn natural_key(id: ItemId) -> Key {
 impl Rows {
     /// No items, with an index that will take them in.
     pub(crate) fn indexed(index: Option<Box<dyn KeyIndex>>) -> Rows {
-        Rows { by_key: RedBlackTreeMapSync::new_sync(), displaced: RedBlackTreeMapSync::new_sync(), index }
+        Rows { by_key: Tree::default(), displaced: Tree::default(), index: index.map(Arc::from) }
     }
 
     /// No items, indexed as these are.
@@ -84,15 +84,26 @@ impl Rows {
         self.index.as_ref()?.find(value)
     }
 
-    fn place(&mut self, key: Key, row: Row) {
-        if self.index.as_mut().is_some_and(|index| !index.insert(&row)) {
-            self.index = None;
+    /// Has the index take part in a change. One that cannot is given up.
+    fn tell_index(&mut self, change: impl FnOnce(&mut dyn KeyIndex) -> bool) {
+        let Some(mut index) = self.index.take() else { return };
+        if Arc::get_mut(&mut index).is_none() {
+            index = Arc::from(index.boxed_clone());
         }
-        self.by_key.insert_mut(key, row);
+        if let Some(own) = Arc::get_mut(&mut index)
+            && change(own)
+        {
+            self.index = Some(index);
+        }
+    }
+
+    fn place(&mut self, key: Key, row: Row) {
+        self.tell_index(|index| index.insert(&row));
+        self.by_key.insert(key, row);
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.by_key.size()
+        self.by_key.len()
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -110,13 +121,12 @@ impl Rows {
 
     pub(crate) fn remove(&mut self, id: ItemId) {
         let Some(key) = self.key(id) else { return };
-        if let (Some(index), Some(row)) = (&mut self.index, self.by_key.get(&key))
-            && !index.remove(row)
-        {
-            self.index = None;
+        if let Some(row) = self.by_key.remove(&key) {
+            self.tell_index(|index| index.remove(&row));
         }
-        self.by_key.remove_mut(&key);
-        self.displaced.remove_mut(&id);
+        if !self.displaced.is_empty() {
+            self.displaced.remove(&id);
+        }
     }
 
     pub(crate) fn clear(&mut self) {
@@ -142,25 +152,25 @@ impl Rows {
         let mut key = below;
         for row in rows {
             key += step;
-            self.displaced.insert_mut(row.id, key);
+            self.displaced.insert(row.id, key);
             self.place(key, row);
         }
     }
 
     fn below(&self, key: Key) -> Key {
-        self.by_key.range(..key).next_back().map_or(0, |(below, _)| *below)
+        self.by_key.before(&key).map_or(0, |(below, _)| *below)
     }
 
     /// Gives all items keys that stand evenly apart, where insertions have used up a gap. The last key stays,
     /// so that what is appended later still stands behind.
     fn spread(&mut self) {
         let last = self.by_key.last().map_or(0, |(key, _)| *key);
-        let step = last / (self.by_key.size() as Key).max(1);
+        let step = last / (self.by_key.len() as Key).max(1);
         let mut spread = Rows::default();
-        let mut key = last - step * (self.by_key.size() as Key).saturating_sub(1);
-        for row in self.by_key.values() {
-            spread.displaced.insert_mut(row.id, key);
-            spread.by_key.insert_mut(key, row.clone());
+        let mut key = last - step * (self.by_key.len() as Key).saturating_sub(1);
+        for row in self.iter() {
+            spread.displaced.insert(row.id, key);
+            spread.by_key.insert(key, row.clone());
             key += step;
         }
         // The same items by the same names, so the index stays as it is.
@@ -170,15 +180,15 @@ impl Rows {
 
     /// The same items in the same order, each made anew.
     pub(crate) fn map<E>(&self, make: impl Fn(&Row) -> Result<Row, E>) -> Result<Rows, E> {
-        let mut by_key = RedBlackTreeMapSync::new_sync();
+        let mut by_key = Tree::default();
         for (key, row) in self.by_key.iter() {
-            by_key.insert_mut(*key, make(row)?);
+            by_key.insert(*key, make(row)?);
         }
         Ok(Rows { by_key, ..self.clone() })
     }
 
     pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = &Row> {
-        self.by_key.values()
+        self.by_key.iter().map(|(_, row)| row)
     }
 
     pub(crate) fn last(&self) -> Option<&Row> {
@@ -188,11 +198,13 @@ impl Rows {
     /// The last `count` items.
     pub(crate) fn tail(&self, count: usize) -> Rows {
         let mut tail = Rows::default();
-        for (key, row) in self.by_key.iter().rev().take(count) {
+        // Put in as they stand, since what comes behind all others is put in fastest.
+        let entries: Vec<(&Key, &Row)> = self.by_key.iter().rev().take(count).collect();
+        for (key, row) in entries.into_iter().rev() {
             if natural_key(row.id) != *key {
-                tail.displaced.insert_mut(row.id, *key);
+                tail.displaced.insert(row.id, *key);
             }
-            tail.by_key.insert_mut(*key, row.clone());
+            tail.by_key.insert(*key, row.clone());
         }
         tail
     }
@@ -201,6 +213,7 @@ impl Rows {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::generator::Generator;
 
     fn row(sequence: u64, ordinal: u32) -> Row {
         Row { id: ItemId { sequence, ordinal }, version: 1, bytes: Arc::from([]), typed: None }
@@ -246,5 +259,44 @@ mod tests {
             rows.remove(ItemId { sequence, ordinal });
         }
         assert!(rows.is_empty());
+    }
+
+    #[test]
+    fn rows_are_the_list_that_they_stand_for() {
+        for seed in 0..30 {
+            let mut numbers = Generator::from_seed(seed);
+            let mut rows = Rows::default();
+            let mut wanted: Vec<(u64, u32)> = Vec::new();
+            let mut views = Vec::new();
+            for sequence in 1..400 {
+                let at = numbers.below(wanted.len() as u64) as usize;
+                match (numbers.below(10), wanted.get(at).copied()) {
+                    (0..4, Some((anchor, ordinal))) => {
+                        // Often before the same item, so that gaps are used up.
+                        let added = 1 + numbers.below(3) as u32;
+                        let new: Vec<Row> = (0..added).map(|ordinal| row(sequence, ordinal)).collect();
+                        rows.insert_before(ItemId { sequence: anchor, ordinal }, new);
+                        wanted.splice(at..at, (0..added).map(|ordinal| (sequence, ordinal)));
+                    }
+                    (4..7, Some((sequence, ordinal))) => {
+                        rows.remove(ItemId { sequence, ordinal });
+                        assert!(!rows.contains(ItemId { sequence, ordinal }));
+                        wanted.remove(at);
+                    }
+                    _ => {
+                        rows.push(row(sequence, 0));
+                        wanted.push((sequence, 0));
+                    }
+                }
+                if numbers.below(20) == 0 {
+                    views.push((rows.clone(), wanted.clone()));
+                }
+                assert_eq!(ids(&rows), wanted);
+                assert_eq!(rows.len(), wanted.len());
+                assert_eq!(rows.last().map(|row| (row.id.sequence, row.id.ordinal)), wanted.last().copied());
+                assert_eq!(ids(&rows.tail(5)), wanted[wanted.len().saturating_sub(5)..]);
+            }
+            views.iter().for_each(|(view, wanted)| assert_eq!(ids(view), *wanted));
+        }
     }
 }

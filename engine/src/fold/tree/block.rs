@@ -1,0 +1,81 @@
+//! A block: keys in ascending order, and what belongs to each. Leaves and inner blocks are both made of it.
+
+use arrayvec::ArrayVec;
+
+/// The fewest slots of a block that may hold `most`. Less than half, so that a removal next to an insertion
+/// does not join what the next one splits.
+pub(super) const fn least(most: usize) -> usize {
+    most / 4 + 1
+}
+
+/// Keys in ascending order, and what belongs to each.
+#[derive(Clone)]
+pub(super) struct Block<K, S, const MOST: usize> {
+    pub(super) keys: ArrayVec<K, MOST>,
+    pub(super) slots: ArrayVec<S, MOST>,
+}
+
+impl<K: Ord + Clone, S: Clone, const MOST: usize> Block<K, S, MOST> {
+    pub(super) fn new() -> Self {
+        Block { keys: ArrayVec::new(), slots: ArrayVec::new() }
+    }
+
+    pub(super) fn of(entries: impl IntoIterator<Item = (K, S)>) -> Self {
+        let mut block = Block::new();
+        entries.into_iter().for_each(|(key, slot)| block.push(key, slot));
+        block
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.slots.is_full()
+    }
+
+    /// Takes an entry behind all others. There must be room.
+    pub(super) fn push(&mut self, key: K, slot: S) {
+        if self.keys.try_push(key).is_ok() {
+            // As long as the keys, so there is room here too.
+            let _ = self.slots.try_push(slot);
+        }
+    }
+
+    pub(super) fn take(&mut self, at: usize) -> Option<(K, S)> {
+        self.keys.pop_at(at).zip(self.slots.pop_at(at))
+    }
+
+    /// Takes an entry in at a place. A full block keeps the lower half and answers with the upper one.
+    pub(super) fn insert(&mut self, at: usize, key: K, slot: S) -> Option<Self> {
+        if !self.is_full() {
+            if self.keys.try_insert(at, key).is_ok() {
+                let _ = self.slots.try_insert(at, slot);
+            }
+            return None;
+        }
+        let half = MOST / 2;
+        let mut upper = Block::new();
+        self.keys.drain(half..).zip(self.slots.drain(half..)).for_each(|(key, slot)| upper.push(key, slot));
+        let _ = if at <= half { self.insert(at, key, slot) } else { upper.insert(at - half, key, slot) };
+        Some(upper)
+    }
+
+    /// Takes over the right neighbour's entries; where they are too many, shares them evenly with it.
+    pub(super) fn join(&mut self, right: Self) -> Option<Self> {
+        let total = self.len() + right.len();
+        let left = std::mem::replace(self, Block::new());
+        let mut all = left.into_entries().chain(right.into_entries());
+        *self = Block::of(all.by_ref().take(if total <= MOST { total } else { total / 2 }));
+        (total > MOST).then(|| Block::of(all))
+    }
+
+    fn into_entries(self) -> impl Iterator<Item = (K, S)> {
+        self.keys.into_iter().zip(self.slots)
+    }
+
+    /// Which slot a key belongs into, where slots stand for ranges.
+    pub(super) fn range_of(&self, key: &K) -> usize {
+        self.keys.partition_point(|low| low <= key).saturating_sub(1)
+    }
+}

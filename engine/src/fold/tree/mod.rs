@@ -1,0 +1,396 @@
+//! A persistent B+-tree: the ordered map behind the items of a slice and behind their index.
+//!
+//! A clone shares everything. A change copies the blocks on the way to it that a clone still shares, and
+//! changes the others in place. Blocks are small, because to copy one is to count every slot in it once more;
+//! and what is put behind everything else, which is most of what a log does, goes into a block of its own, the
+//! tail, without a way down the tree.
+//!
+//! ```text
+//!            root                        tail
+//!      ┌──────┴──────┐                    │
+//!    inner         inner               entries     all behind those of the root
+//!   ┌──┴──┐       ┌──┴──┐
+//!  leaf  leaf    leaf  leaf     entries in order
+//! ```
+//!
+//! # Invariants
+//!
+//! 1. Keys ascend: within a leaf, from leaf to leaf, and from the root's last to the tail's first.
+//! 2. All leaves are equally deep. No block is empty, and none holds more than `LEAF` or `FAN` slots.
+//! 3. A block holds at least [`least`] slots, unless it is the root, the tail, or the last of its level: those
+//!    on the right edge are begun with a single slot and filled by what comes behind.
+//! 4. An inner block's key is not above any key of its slot's entries, and above all entries of the slot before.
+//! 5. `len` is the number of entries.
+//! 6. A shared block is never written: all writing goes through [`Arc::make_mut`].
+//! 7. Keys are compared before anything is changed, so that an `Ord` of the host's that panics leaves a tree that
+//!    holds the rest of these.
+
+use std::sync::Arc;
+
+use block::{Block, least};
+use iter::Iter;
+
+mod block;
+mod iter;
+#[cfg(test)]
+mod tests;
+
+type Leaf<K, V, const LEAF: usize> = Block<K, V, LEAF>;
+type Inner<K, V, const LEAF: usize, const FAN: usize> = Block<K, Node<K, V, LEAF, FAN>, FAN>;
+
+enum Node<K, V, const LEAF: usize, const FAN: usize> {
+    Leaf(Arc<Leaf<K, V, LEAF>>),
+    Inner(Arc<Inner<K, V, LEAF, FAN>>),
+}
+
+/// An ordered map whose clones share what did not change.
+pub(crate) struct Tree<K, V, const LEAF: usize, const FAN: usize> {
+    root: Option<Node<K, V, LEAF, FAN>>,
+    tail: Option<Arc<Leaf<K, V, LEAF>>>,
+    len: usize,
+}
+
+/// What became of an insertion into a node: the value that was there, or the node's new right neighbour.
+struct Inserted<K, V, const LEAF: usize, const FAN: usize> {
+    before: Option<V>,
+    neighbour: Option<(K, Node<K, V, LEAF, FAN>)>,
+}
+
+impl<K, V, const LEAF: usize, const FAN: usize> Clone for Node<K, V, LEAF, FAN> {
+    fn clone(&self) -> Self {
+        match self {
+            Node::Leaf(leaf) => Node::Leaf(Arc::clone(leaf)),
+            Node::Inner(inner) => Node::Inner(Arc::clone(inner)),
+        }
+    }
+}
+
+impl<K: Ord + Clone, V: Clone, const LEAF: usize, const FAN: usize> Node<K, V, LEAF, FAN> {
+    fn len(&self) -> usize {
+        match self {
+            Node::Leaf(leaf) => leaf.len(),
+            Node::Inner(inner) => inner.len(),
+        }
+    }
+
+    fn is_scarce(&self) -> bool {
+        match self {
+            Node::Leaf(leaf) => leaf.len() < least(LEAF),
+            Node::Inner(inner) => inner.len() < least(FAN),
+        }
+    }
+
+    /// A key that is not above any in here.
+    fn low(&self) -> Option<&K> {
+        match self {
+            Node::Leaf(leaf) => leaf.keys.first(),
+            Node::Inner(inner) => inner.keys.first(),
+        }
+    }
+
+    fn last(&self) -> Option<(&K, &V)> {
+        let mut node = self;
+        loop {
+            match node {
+                Node::Leaf(leaf) => return leaf.keys.last().zip(leaf.slots.last()),
+                Node::Inner(inner) => node = inner.slots.last()?,
+            }
+        }
+    }
+
+    fn get(&self, key: &K) -> Option<&V> {
+        let mut node = self;
+        loop {
+            match node {
+                Node::Leaf(leaf) => return leaf.slots.get(leaf.keys.binary_search(key).ok()?),
+                Node::Inner(inner) => node = inner.slots.get(inner.range_of(key))?,
+            }
+        }
+    }
+
+    /// The last entry before a key. A slot that the key belongs into may hold none, and then it is the last of
+    /// the slot before.
+    fn before(&self, key: &K) -> Option<(&K, &V)> {
+        match self {
+            Node::Leaf(leaf) => {
+                let at = leaf.keys.partition_point(|present| present < key).checked_sub(1)?;
+                leaf.keys.get(at).zip(leaf.slots.get(at))
+            }
+            Node::Inner(inner) => {
+                let end = inner.range_of(key) + 1;
+                inner.slots.iter().take(end).rev().find_map(|slot| slot.before(key))
+            }
+        }
+    }
+
+    fn insert(&mut self, key: K, value: V) -> Inserted<K, V, LEAF, FAN> {
+        match self {
+            Node::Leaf(leaf) => {
+                let leaf = Arc::make_mut(leaf);
+                match leaf.keys.binary_search(&key) {
+                    Ok(at) => {
+                        let before = leaf.slots.get_mut(at).map(|slot| std::mem::replace(slot, value));
+                        Inserted { before, neighbour: None }
+                    }
+                    Err(at) => {
+                        let upper = leaf.insert(at, key, value).map(|upper| Node::Leaf(Arc::new(upper)));
+                        Inserted { before: None, neighbour: upper.and_then(Node::with_low) }
+                    }
+                }
+            }
+            Node::Inner(inner) => {
+                let inner = Arc::make_mut(inner);
+                let at = inner.range_of(&key);
+                if let Some(low) = inner.keys.first_mut().filter(|low| key < **low) {
+                    *low = key.clone();
+                }
+                let Some(slot) = inner.slots.get_mut(at) else {
+                    return Inserted { before: None, neighbour: None };
+                };
+                let Inserted { before, neighbour } = slot.insert(key, value);
+                let upper = neighbour.and_then(|(low, node)| inner.insert(at + 1, low, node));
+                let neighbour = upper.map(|upper| Node::Inner(Arc::new(upper))).and_then(Node::with_low);
+                Inserted { before, neighbour }
+            }
+        }
+    }
+
+    fn with_low(self) -> Option<(K, Self)> {
+        Some((self.low()?.clone(), self))
+    }
+
+    /// Takes a leaf in that is behind all others; answers with it, or with what holds it, where that is to
+    /// stand beside this node.
+    fn append(&mut self, leaf: Node<K, V, LEAF, FAN>) -> Option<Self> {
+        let Node::Inner(inner) = self else { return Some(leaf) };
+        let inner = Arc::make_mut(inner);
+        let neighbour = inner.slots.last_mut()?.append(leaf)?;
+        let (low, neighbour) = neighbour.with_low()?;
+        if inner.is_full() {
+            return Some(Node::Inner(Arc::new(Block::of([(low, neighbour)]))));
+        }
+        inner.push(low, neighbour);
+        inner.mend_last_but_one();
+        None
+    }
+
+    fn remove(&mut self, key: &K) -> Option<V> {
+        match self {
+            Node::Leaf(leaf) => {
+                let at = leaf.keys.binary_search(key).ok()?;
+                Arc::make_mut(leaf).take(at).map(|(_, value)| value)
+            }
+            Node::Inner(inner) => {
+                let inner = Arc::make_mut(inner);
+                let at = inner.range_of(key);
+                let slot = inner.slots.get_mut(at)?;
+                let value = slot.remove(key)?;
+                if slot.is_scarce() {
+                    inner.mend(at);
+                }
+                Some(value)
+            }
+        }
+    }
+
+    /// Takes over the right neighbour's slots, or shares them evenly with it.
+    fn join(&mut self, right: Self) -> Option<Self> {
+        match (self, right) {
+            (Node::Leaf(left), Node::Leaf(right)) => {
+                let rest = Arc::make_mut(left).join(Arc::unwrap_or_clone(right));
+                rest.map(|rest| Node::Leaf(Arc::new(rest)))
+            }
+            (Node::Inner(left), Node::Inner(right)) => {
+                let rest = Arc::make_mut(left).join(Arc::unwrap_or_clone(right));
+                rest.map(|rest| Node::Inner(Arc::new(rest)))
+            }
+            // Neighbours are equally deep.
+            (_, right) => Some(right),
+        }
+    }
+}
+
+impl<K: Ord + Clone, V: Clone, const LEAF: usize, const FAN: usize> Inner<K, V, LEAF, FAN> {
+    /// Puts right a slot that holds too little: away with it, or together with a neighbour.
+    fn mend(&mut self, at: usize) {
+        if self.slots.get(at).is_some_and(|slot| slot.len() == 0) {
+            self.take(at);
+            return;
+        }
+        let left = at.saturating_sub(1);
+        let Some((_, right)) = self.take(left + 1) else { return };
+        let Some(rest) = self.slots.get_mut(left).and_then(|slot| slot.join(right)) else { return };
+        if let Some((low, rest)) = rest.with_low() {
+            self.insert(left + 1, low, rest);
+        }
+    }
+
+    /// The last slot may hold too little where it has no neighbour to be joined with. Now it has one.
+    fn mend_last_but_one(&mut self) {
+        let Some(at) = self.len().checked_sub(2) else { return };
+        if self.slots.get(at).is_some_and(Node::is_scarce) {
+            self.mend(at);
+        }
+    }
+}
+
+impl<K, V, const LEAF: usize, const FAN: usize> Clone for Tree<K, V, LEAF, FAN> {
+    fn clone(&self) -> Self {
+        Tree { root: self.root.clone(), tail: self.tail.clone(), len: self.len }
+    }
+}
+
+impl<K, V, const LEAF: usize, const FAN: usize> Default for Tree<K, V, LEAF, FAN> {
+    fn default() -> Self {
+        Tree { root: None, tail: None, len: 0 }
+    }
+}
+
+impl<K: Ord + Clone, V: Clone, const LEAF: usize, const FAN: usize> Tree<K, V, LEAF, FAN> {
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The tail, where a key is not before it.
+    fn tail_of(&self, key: &K) -> Option<&Leaf<K, V, LEAF>> {
+        self.tail.as_deref().filter(|tail| tail.keys.first().is_some_and(|first| first <= key))
+    }
+
+    pub(crate) fn get(&self, key: &K) -> Option<&V> {
+        match self.tail_of(key) {
+            Some(tail) => tail.slots.get(tail.keys.binary_search(key).ok()?),
+            None => self.root.as_ref()?.get(key),
+        }
+    }
+
+    pub(crate) fn last(&self) -> Option<(&K, &V)> {
+        match &self.tail {
+            Some(tail) => tail.keys.last().zip(tail.slots.last()),
+            None => self.root.as_ref()?.last(),
+        }
+    }
+
+    /// The last entry before a key.
+    pub(crate) fn before(&self, key: &K) -> Option<(&K, &V)> {
+        let in_tail = self.tail.as_deref().and_then(|tail| {
+            let at = tail.keys.partition_point(|present| present < key).checked_sub(1)?;
+            tail.keys.get(at).zip(tail.slots.get(at))
+        });
+        in_tail.or_else(|| self.root.as_ref()?.before(key))
+    }
+
+    /// Puts a value at a key, and answers with the one that was there.
+    #[inline]
+    pub(crate) fn insert(&mut self, key: K, value: V) -> Option<V> {
+        if let Some(tail) = &mut self.tail
+            && tail.keys.last().is_some_and(|last| *last < key)
+            && !tail.is_full()
+        {
+            Arc::make_mut(tail).push(key, value);
+            self.len += 1;
+            return None;
+        }
+        self.insert_anywhere(key, value)
+    }
+
+    fn insert_anywhere(&mut self, key: K, value: V) -> Option<V> {
+        let before = if self.root.is_none() || self.tail_of(&key).is_some() {
+            self.insert_in_tail(key, value)
+        } else if self.tail.is_none() && self.last().is_none_or(|(last, _)| *last < key) {
+            self.tail = Some(Arc::new(Block::of([(key, value)])));
+            None
+        } else {
+            let root = self.root.as_mut()?;
+            let Inserted { before, neighbour } = root.insert(key, value);
+            if let Some((_, neighbour)) = neighbour {
+                self.grow(neighbour);
+            }
+            before
+        };
+        self.len += usize::from(before.is_none());
+        before
+    }
+
+    fn insert_in_tail(&mut self, key: K, value: V) -> Option<V> {
+        let shared = self.tail.get_or_insert_with(|| Arc::new(Block::new()));
+        let full = shared.is_full();
+        let at = match shared.keys.binary_search(&key) {
+            Ok(at) => {
+                let tail = Arc::make_mut(shared);
+                return tail.slots.get_mut(at).map(|slot| std::mem::replace(slot, value));
+            }
+            Err(at) => at,
+        };
+        // What comes behind a full tail begins the next one, and nothing is copied. What comes within splits it.
+        let next = if full && at == shared.len() {
+            Some(Block::of([(key, value)]))
+        } else {
+            Arc::make_mut(shared).insert(at, key, value)
+        };
+        if let Some(done) = next.and_then(|next| self.tail.replace(Arc::new(next))) {
+            self.append(done);
+        }
+        None
+    }
+
+    /// Takes a leaf in behind the root's entries.
+    fn append(&mut self, leaf: Arc<Leaf<K, V, LEAF>>) {
+        match &mut self.root {
+            None => self.root = Some(Node::Leaf(leaf)),
+            Some(root) => {
+                if let Some(neighbour) = root.append(Node::Leaf(leaf)) {
+                    self.grow(neighbour);
+                }
+            }
+        }
+    }
+
+    /// A new root above the present one and its right neighbour.
+    fn grow(&mut self, neighbour: Node<K, V, LEAF, FAN>) {
+        let both = [self.root.take(), Some(neighbour)];
+        let mut inner = Block::of(both.into_iter().flatten().filter_map(Node::with_low));
+        inner.mend_last_but_one();
+        self.root = Some(Node::Inner(Arc::new(inner)));
+        self.shrink();
+    }
+
+    /// Takes a key's value out. Blocks on the way to it are copied even where there is no such key.
+    pub(crate) fn remove(&mut self, key: &K) -> Option<V> {
+        let value = if self.tail_of(key).is_some() {
+            let tail = self.tail.as_mut()?;
+            let at = tail.keys.binary_search(key).ok()?;
+            let (_, value) = Arc::make_mut(tail).take(at)?;
+            if tail.len() == 0 {
+                self.tail = None;
+            }
+            value
+        } else {
+            let value = self.root.as_mut()?.remove(key)?;
+            self.shrink();
+            value
+        };
+        self.len -= 1;
+        Some(value)
+    }
+
+    /// Takes away roots that hold nothing but one node, and one that holds nothing.
+    fn shrink(&mut self) {
+        while let Some(Node::Inner(inner)) = &self.root
+            && inner.len() == 1
+        {
+            self.root = inner.slots.first().cloned();
+        }
+        if self.root.as_ref().is_some_and(|root| root.len() == 0) {
+            self.root = None;
+        }
+    }
+
+    /// All entries, in order.
+    pub(crate) fn iter(&self) -> Iter<'_, K, V, LEAF, FAN> {
+        Iter::new(self)
+    }
+}
