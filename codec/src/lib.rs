@@ -7,6 +7,7 @@
 //! | [`kind`] | the kinds of record, all numbered |
 //! | [`msgpack`] | MessagePack: tokens, limits, values, JSON forms |
 //! | [`body`] | what the body of each kind holds |
+//! | [`image`] | what a log amounted to at one position, kept beside it |
 //! | [`record`] | one record in memory, and its JSON form |
 //! | [`digest`] | hashes over content, never over frame bytes |
 //!
@@ -23,6 +24,7 @@ pub mod body;
 pub mod digest;
 mod error;
 pub mod frame;
+pub mod image;
 pub mod kind;
 pub mod msgpack;
 pub mod record;

@@ -8,7 +8,7 @@ const VERSION: u64 = 1;
 
 /// Walks the fields of a body. Each field's value passes the pre-scan before `read` takes its name and a cursor
 /// at it, which ends where the value ends; whatever is left unread is passed over.
-pub(super) fn walk<'a>(
+pub(crate) fn walk<'a>(
     kind: &'static str,
     bytes: &'a [u8],
     mut read: impl FnMut(&str, &mut Reader<'a>) -> Result<(), Error>,
@@ -29,7 +29,7 @@ pub(super) fn walk<'a>(
 }
 
 /// Walks the pairs of one map.
-pub(super) fn walk_map<'a>(
+pub(crate) fn walk_map<'a>(
     reader: &mut Reader<'a>,
     mut read: impl FnMut(&str, &mut Reader<'a>) -> Result<(), Error>,
 ) -> Result<(), Error> {
@@ -41,7 +41,7 @@ pub(super) fn walk_map<'a>(
 }
 
 /// Reads an array that has passed the pre-scan, one element after the other.
-pub(super) fn list<'a, T>(
+pub(crate) fn list<'a, T>(
     reader: &mut Reader<'a>,
     mut read: impl FnMut(&mut Reader<'a>) -> Result<T, Error>,
 ) -> Result<Vec<T>, Error> {
@@ -58,16 +58,16 @@ pub(super) fn list<'a, T>(
     Ok(items)
 }
 
-pub(super) fn bad(kind: &'static str, reason: impl Into<String>) -> Error {
+pub(crate) fn bad(kind: &'static str, reason: impl Into<String>) -> Error {
     Error::Body { kind, reason: reason.into() }
 }
 
-pub(super) fn required<T>(kind: &'static str, field: &str, value: Option<T>) -> Result<T, Error> {
+pub(crate) fn required<T>(kind: &'static str, field: &str, value: Option<T>) -> Result<T, Error> {
     value.ok_or_else(|| bad(kind, format!("field `{field}` is missing")))
 }
 
 /// Reads bytes of a fixed number.
-pub(super) fn fixed<const N: usize>(reader: &mut Reader<'_>) -> Result<[u8; N], Error> {
+pub(crate) fn fixed<const N: usize>(reader: &mut Reader<'_>) -> Result<[u8; N], Error> {
     let bytes = reader.bin()?;
     bytes
         .try_into()

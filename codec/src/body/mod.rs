@@ -22,8 +22,8 @@
 mod declare;
 mod dispatch;
 mod envelope;
-mod fields;
-mod opened;
+pub(crate) mod fields;
+pub(crate) mod opened;
 mod position;
 
 pub use declare::{Binding, BuiltIn, Declare, EventDeclaration, SliceDeclaration};

@@ -126,14 +126,14 @@ fn read_parent(reader: &mut Reader<'_>) -> Result<Parent, Error> {
     }
 }
 
-pub(super) fn write_tags(writer: &mut Writer, tags: &BTreeMap<String, String>) {
+pub(crate) fn write_tags(writer: &mut Writer, tags: &BTreeMap<String, String>) {
     writer.map(tags.len());
     for (key, value) in tags {
         writer.str(key).str(value);
     }
 }
 
-pub(super) fn read_tags(reader: &mut Reader<'_>) -> Result<BTreeMap<String, String>, Error> {
+pub(crate) fn read_tags(reader: &mut Reader<'_>) -> Result<BTreeMap<String, String>, Error> {
     let mut tags = BTreeMap::new();
     walk_map(reader, |name, value| {
         tags.insert(name.to_owned(), value.str()?.to_owned());
