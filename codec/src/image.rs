@@ -14,7 +14,7 @@
 //! |---|---|
 //! | `next` | the sequence number of the first record that the image does not cover |
 //! | `segment`, `salt`, `last`, `end`, `crc` | the segment of the last frame covered, by ordinal and salt; where that frame begins and ends; its checksum, which pins all frames before it |
-//! | `time`, `epoch`, `boot`, `used`, `synced` | what a walk over those frames finds: the last record's time, how often the log was opened, under which boot it was written last, bytes used, and the watermark |
+//! | `time`, `epoch`, `boot`, `synced` | what a walk over those frames finds: the last record's time, how often the log was opened, under which boot it was written last, and the watermark |
 //! | `opened` | array of sequence number and `Opened` body, one for the session and each of its ancestors |
 //! | `rollbacks` | packed: sequence number `u64`, target `u64`, whether LOG stayed `u8` |
 //! | `index` | packed: sequence number `u64`, segment ordinal `u32`, offset `u64` |
@@ -58,8 +58,6 @@ pub struct Image<'a> {
     pub epoch: u64,
     /// The boot under which it was written last.
     pub boot_id: Option<Uuid>,
-    /// Bytes that the log used.
-    pub used_bytes: u64,
     /// Every record below this was known to be durable.
     pub watermark: u64,
     /// The `Opened` records, each with its sequence number.
@@ -137,7 +135,7 @@ impl<'a> Image<'a> {
         let mut writer = Writer::new();
         writer.raw(MAGIC).raw(&[0; DIGEST_LEN]);
         let optional = usize::from(self.boot_id.is_some()) + usize::from(self.unsupported.is_some());
-        writer.map(16 + optional);
+        writer.map(15 + optional);
         writer.str("next").unsigned(self.next_sequence);
         writer.str("segment").unsigned(u64::from(self.last.ordinal));
         writer.str("salt").unsigned(self.last.salt);
@@ -149,7 +147,6 @@ impl<'a> Image<'a> {
         if let Some(boot_id) = self.boot_id {
             writer.str("boot").bin(boot_id.as_bytes());
         }
-        writer.str("used").unsigned(self.used_bytes);
         writer.str("synced").unsigned(self.watermark);
         writer.str("opened").array(2 * self.openings.len());
         for (sequence, opened) in &self.openings {
@@ -283,7 +280,7 @@ struct Fields<'a> {
 }
 
 /// The fields that are plain integers of 0 or more.
-const NUMBERS: [&str; 9] = ["next", "segment", "salt", "last", "end", "crc", "epoch", "used", "synced"];
+const NUMBERS: [&str; 8] = ["next", "segment", "salt", "last", "end", "crc", "epoch", "synced"];
 
 impl<'a> Fields<'a> {
     fn take(&mut self, name: &str, value: &mut Reader<'a>) -> Result<(), Error> {
@@ -343,7 +340,6 @@ impl<'a> Fields<'a> {
             time_us: required(KIND, "time", self.time_us)?,
             epoch: number("epoch")?,
             boot_id: self.boot_id,
-            used_bytes: number("used")?,
             watermark: number("synced")?,
             openings: self.openings,
             rollbacks: self.rollbacks,
@@ -415,7 +411,6 @@ mod tests {
             time_us: -5,
             epoch: 1,
             boot_id: Some(Uuid::from_u128(9)),
-            used_bytes: 1234,
             watermark: 40,
             openings: vec![(0, opened)],
             rollbacks: vec![(9, Rollback { to: 3, preserve_logs: false })],

@@ -125,7 +125,7 @@ impl LogReader {
         let dir = dir.as_ref().to_owned();
         let read = open_read(&storage, &dir, None, LogSlices::Held)?;
         let places = read.places();
-        let Read { scan, folded } = read;
+        let Read { scan, folded, .. } = read;
         let report = RecoveryReport::of(&scan, folded.projection.unsupported);
         Ok(LogReader {
             objects: Objects::new(Arc::clone(&storage), &dir),

@@ -5,6 +5,7 @@
 //! | space | pages brought in, the next segment made | the writer is about to need them |
 //! | sync | what became due | bounds what a power cut loses |
 //! | seal | the digest of a finished segment | only later openings and audits ask for it |
+//! | image | a projection written beside the log | only later openings ask for it |
 //!
 //! The thread begins with the first task and ends when it has had nothing to do for a while: an idle store keeps
 //! none. A task of many steps is asked for one at a time, so that a more urgent one never waits long.
@@ -27,6 +28,7 @@ pub(crate) enum Rank {
     Space,
     Sync,
     Seal,
+    Image,
 }
 
 /// What is left of a task after a step.

@@ -49,6 +49,29 @@ impl LogItems {
         LogItems { len: 0, tail, tail_max: tail_max.max(1), marks: Arc::default(), undone: Arc::default() }
     }
 
+    /// Of a slice with so many items and these marks, whose last items are still to be read.
+    pub(crate) fn restored(
+        len: u64,
+        marks: Vec<Mark>,
+        undone: Vec<RangeInclusive<u64>>,
+        tail_max: usize,
+    ) -> LogItems {
+        LogItems { len, marks: Arc::new(marks), undone: Arc::new(undone), ..LogItems::new(tail_max) }
+    }
+
+    /// Sets the last items.
+    pub(crate) fn set_tail(&mut self, tail: Rows) {
+        self.tail = tail;
+    }
+
+    pub(crate) fn marks(&self) -> &[Mark] {
+        &self.marks
+    }
+
+    pub(crate) fn undone(&self) -> &[RangeInclusive<u64>] {
+        &self.undone
+    }
+
     pub(crate) fn len(&self) -> u64 {
         self.len
     }

@@ -10,6 +10,7 @@
 //! | `content` | what a record says, decoded |
 //! | `projection` | [`Projection::apply`], the only code that changes a projection |
 //! | `history` | folding a stretch of a log |
+//! | `restore` | from a projection to an image and back |
 //! | `positions` | projections at earlier positions, for rollbacks |
 //! | `path` | which records are live |
 //!
@@ -27,5 +28,6 @@ pub(crate) mod names;
 pub(crate) mod path;
 pub(crate) mod positions;
 pub(crate) mod projection;
+pub(crate) mod restore;
 pub(crate) mod rows;
 pub(crate) mod tree;

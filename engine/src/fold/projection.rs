@@ -7,6 +7,7 @@ use foldlog_codec::body::{
     Added, Binding, BuiltIn, Declare, Dispatch, Effect, EventDeclaration, Import, ItemId, Operation, Payload,
     Policy, Removed, Rollback,
 };
+use foldlog_codec::image::Image;
 use foldlog_codec::{Kind, Record};
 
 use super::content::Content;
@@ -110,12 +111,13 @@ pub(crate) struct Folding<'a> {
     pub(crate) frozen: &'a dyn Fn(u64) -> Option<Arc<Frozen>>,
 }
 
+/// One slice.
 #[derive(Clone, Debug)]
-struct SliceState {
-    policy: Policy,
-    items: Items,
+pub(super) struct SliceState {
+    pub(super) policy: Policy,
+    pub(super) items: Items,
     /// How the host reads an item, where it knows the slice.
-    decode: Option<DecodeItem>,
+    pub(super) decode: Option<DecodeItem>,
 }
 
 /// What all records so far amount to.
@@ -142,6 +144,23 @@ impl Projection {
     /// Of no records.
     pub(crate) fn new(log_slices: LogSlices) -> Projection {
         Projection { log_slices, ..Projection::default() }
+    }
+
+    /// Of the records that an image covers.
+    pub(super) fn restored(names: Arc<Names>, slices: Vec<SliceState>, image: &Image<'_>) -> Projection {
+        Projection {
+            names,
+            slices,
+            tags: image.tags.clone(),
+            unsupported: image.unsupported,
+            next_sequence: image.next_sequence,
+            log_slices: LogSlices::InLog,
+        }
+    }
+
+    /// The items of all slices, by id.
+    pub(super) fn slices(&self) -> impl Iterator<Item = &Items> {
+        self.slices.iter().map(|slice| &slice.items)
     }
 
     /// The sequence number of the next record.

@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use uuid::Uuid;
 
 const SEGMENT_SUFFIX: &str = ".seg";
+const IMAGE_SUFFIX: &str = ".image";
 const BUILDING_SUFFIX: &str = ".seg.new";
 
 pub(crate) fn sessions_dir(store: &Path) -> PathBuf {
@@ -83,6 +84,21 @@ pub(crate) fn building_ordinal(name: &str) -> Option<u32> {
 fn ordinal(name: &str, suffix: &str) -> Option<u32> {
     let digits = name.strip_suffix(suffix)?;
     (digits.len() == 10 && digits.bytes().all(|byte| byte.is_ascii_digit())).then(|| digits.parse().ok())?
+}
+
+pub(crate) fn snapshots_dir(dir: &Path) -> PathBuf {
+    dir.join("snapshots")
+}
+
+/// The image of all records below `next_sequence`.
+pub(crate) fn image_file(dir: &Path, next_sequence: u64) -> PathBuf {
+    snapshots_dir(dir).join(format!("{next_sequence:020}{IMAGE_SUFFIX}"))
+}
+
+/// How many records an image's file name says that it covers.
+pub(crate) fn image_position(name: &str) -> Option<u64> {
+    let digits = name.strip_suffix(IMAGE_SUFFIX)?;
+    (digits.len() == 20 && digits.bytes().all(|byte| byte.is_ascii_digit())).then(|| digits.parse().ok())?
 }
 
 pub(crate) fn objects_dir(dir: &Path) -> PathBuf {

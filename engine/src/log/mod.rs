@@ -10,11 +10,13 @@
 //! | `writer` | appending, turning, sealing, recovering |
 //! | `publish` | one sync for every thread that waits |
 //! | `objects` | large payloads |
+//! | `images` | the files of images |
 //! | `lock` | one writer a session |
 
 #![deny(clippy::indexing_slicing)]
 
 pub(crate) mod chain;
+pub(crate) mod images;
 pub(crate) mod layout;
 pub(crate) mod lock;
 pub(crate) mod objects;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use foldlog_codec::Record;
 use foldlog_codec::frame::Frame;
+use foldlog_codec::image::Indexed;
 use foldlog_codec::segment::HEADER_LEN;
 
 use super::chain::Segment;
@@ -58,6 +59,15 @@ pub(crate) struct Places {
 type Visit<'a> = dyn FnMut(usize, u64, Frame<'_>) -> Result<ControlFlow<()>> + 'a;
 
 impl Places {
+    /// What the index remembers, each place with its segment's ordinal.
+    pub(crate) fn indexed(&self) -> Vec<Indexed> {
+        let indexed = |(sequence, at): &(u64, Location)| {
+            let ordinal = self.segments.get(at.segment)?.header.ordinal;
+            Some(Indexed { sequence: *sequence, ordinal, offset: at.offset })
+        };
+        self.index.places.iter().filter_map(indexed).collect()
+    }
+
     /// Hands the records from `from` through `through` to `visit`, in order. Each is checked again.
     pub(crate) fn read(
         &self,

@@ -40,6 +40,8 @@ use super::storage::{Access, Storage};
 use super::window::Window;
 use crate::error::{Corruption, Error, Result};
 
+mod resume;
+
 /// How often a bad frame is read again before it counts.
 const READ_AGAIN_MAX: u32 = 3;
 
@@ -72,8 +74,8 @@ pub(crate) struct Scan {
     /// The session's own `Opened` record, and where sequence numbers stand for those it shares.
     pub(crate) opened: Opened,
     pub(crate) opened_sequence: u64,
-    /// The seeds of the session and its ancestors, each from the sequence number on at which it begins.
-    pub(crate) seeds: BTreeMap<u64, u64>,
+    /// The `Opened` records of the session and its ancestors, each with its sequence number.
+    pub(crate) openings: Vec<(u64, Opened)>,
     pub(crate) next_sequence: u64,
     pub(crate) watermark: u64,
     pub(crate) last_crc: u32,
@@ -118,22 +120,41 @@ pub(crate) fn scan(
     dir: &Path,
     visit: &mut dyn FnMut(FrameAt<'_>) -> Result<()>,
 ) -> Result<Scan> {
-    let chain = chain::discover(storage, dir)?;
-    let mut walk = Walk::new(storage, dir, chain);
-    if walk.chain.segments.is_empty() {
-        // Where what stands behind the lost headers was known to be durable, this was a session.
-        walk.judge_lost_headers()?;
-        let reason = "no segment in it has a sound header".to_owned();
-        return Err(Error::NotASession { path: dir.to_owned(), reason });
+    Scanner::new(storage, dir)?.run(visit)
+}
+
+/// A log whose segments are known and which is about to be walked.
+pub(crate) struct Scanner<'a> {
+    walk: Walk<'a>,
+    /// Where the walk begins: a segment's place in the chain, and a byte in it.
+    start: (usize, u64),
+}
+
+impl<'a> Scanner<'a> {
+    /// Finds the segments of the log in `dir`; the walk is to begin with the first.
+    pub(crate) fn new(storage: &'a dyn Storage, dir: &'a Path) -> Result<Scanner<'a>> {
+        let chain = chain::discover(storage, dir)?;
+        Ok(Scanner { walk: Walk::new(storage, dir, chain), start: (0, SEGMENT_HEADER_LEN as u64) })
     }
-    let mut index = 0;
-    while index < walk.chain.segments.len() {
-        if walk.segment(index, visit)?.is_break() {
-            break;
+
+    /// Walks the log, handing each sound frame to `visit` in order.
+    pub(crate) fn run(mut self, visit: &mut dyn FnMut(FrameAt<'_>) -> Result<()>) -> Result<Scan> {
+        let walk = &mut self.walk;
+        if walk.chain.segments.is_empty() {
+            // Where what stands behind the lost headers was known to be durable, this was a session.
+            walk.judge_lost_headers()?;
+            let reason = "no segment in it has a sound header".to_owned();
+            return Err(Error::NotASession { path: walk.dir.to_owned(), reason });
         }
-        index += 1;
+        let (mut index, mut from) = self.start;
+        while index < walk.chain.segments.len() {
+            if walk.segment(index, from, visit)?.is_break() {
+                break;
+            }
+            (index, from) = (index + 1, SEGMENT_HEADER_LEN as u64);
+        }
+        self.walk.finish()
     }
-    walk.finish()
 }
 
 struct Walk<'a> {
@@ -195,25 +216,29 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Walks one segment; breaks where the log ends in it although more segments follow.
+    /// Walks one segment from a byte on; breaks where the log ends in it although more segments follow.
     fn segment(
         &mut self,
         index: usize,
+        from: u64,
         visit: &mut dyn FnMut(FrameAt<'_>) -> Result<()>,
     ) -> Result<ControlFlow<()>> {
         let Some(segment) = self.chain.segments.get(index).cloned() else {
             return Ok(ControlFlow::Break(()));
         };
-        self.begins_where_the_last_ended(&segment)?;
+        let whole = from == SEGMENT_HEADER_LEN as u64;
+        if whole {
+            self.begins_where_the_last_ended(&segment)?;
+            // What closed the segment before says nothing about this one.
+            self.last_kind = None;
+        }
         let io = |error| Error::io("read", &segment.path, error);
         let file = segment.open(self.storage)?;
         let mut window = Window::new(file, segment.end).map_err(io)?;
         let context = segment.context();
-        let mut offset = SEGMENT_HEADER_LEN as u64;
+        let mut offset = from;
         self.watermark = self.watermark.max(segment.header.watermark);
         self.end = offset;
-        // What closed the segment before says nothing about this one.
-        self.last_kind = None;
         let mut read_again = 0;
         let mut ends_here = false;
         loop {
@@ -247,7 +272,8 @@ impl<'a> Walk<'a> {
             break;
         }
         let seal = if ends_here { None } else { segment.seal(self.storage)? };
-        self.used_bytes += offset + seal.map_or(0, |(_, len)| len);
+        // What an image covers of a segment is counted in it.
+        self.used_bytes += offset + seal.map_or(0, |(_, len)| len) - if whole { 0 } else { from };
         self.lineage(&segment, index)?;
         Ok(if ends_here { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
     }
@@ -516,7 +542,7 @@ impl<'a> Walk<'a> {
             ordinal_max: self.chain.ordinal_max,
             segments: Arc::new(self.chain.segments),
             session: opened.session,
-            seeds: self.openings.iter().map(|(sequence, opened)| (*sequence, opened.seed)).collect(),
+            openings: self.openings,
             opened,
             opened_sequence,
             next_sequence: self.next_sequence,

@@ -7,6 +7,7 @@
 //! | `dispatching` | events, seeds, clears, resets, tags |
 //! | `positions` | snapshots and rollbacks |
 //! | `reading` | views, stored values |
+//! | `imaging` | images, so that opening need not fold every record |
 //! | `log_view` | LOG slices, read from the log |
 //! | `subscribers` | who is told of records |
 //!
@@ -21,6 +22,7 @@
 //! 5. Subscribers are told.
 
 mod dispatching;
+mod imaging;
 mod log_view;
 mod opening;
 mod positions;
@@ -79,6 +81,8 @@ pub(crate) struct Inner {
     gate: SyncGate<Error>,
     subscribers: subscribers::Subscribers,
     lock: Mutex<Option<WriterLock>>,
+    /// Held while an image is written, and taken before the state's lock.
+    imaging: Mutex<()>,
 }
 
 /// What the writer changes, under one lock.
@@ -88,9 +92,9 @@ struct WriterState {
     positions: Positions,
     rollbacks: BTreeMap<u64, Rollback>,
     path: Path,
-    /// From which sequence number on which seed counts.
-    seeds: BTreeMap<u64, u64>,
-    opened: Opened,
+    /// The `Opened` records of the session and its ancestors, each with its sequence number.
+    openings: Vec<(u64, Opened)>,
+    imaged: imaging::Imaged,
     first_unsynced_us: Option<i64>,
     asked: writing::Asked,
     /// The events dispatched so far, by their Rust types.
@@ -122,7 +126,7 @@ impl Session {
 
     /// Where the session comes from, if it was forked or begun for another.
     pub fn parent(&self) -> Option<Parent> {
-        self.inner.state.lock().opened.parent
+        self.inner.state.lock().opened().parent
     }
 
     /// The sessions that were forked from this one or begun for it, in ascending order.
@@ -206,6 +210,11 @@ impl Inner {
             !before && state.log.is_writing()
         };
         let result = if writing { self.finish().and_then(|()| self.sync()) } else { Ok(()) };
+        if writing && result.is_ok() {
+            self.image_at_closing();
+        }
+        // One that is being written in the background comes to its end first.
+        drop(self.imaging.lock());
         if let Some(lock) = self.lock.lock().take() {
             // Forgotten first: behind the lock's back it might be the next writer that is forgotten.
             self.store.writers.forget(self.id);

@@ -5,10 +5,12 @@ use std::path::{Path as FilePath, PathBuf};
 use std::sync::Arc;
 
 use foldlog_codec::body::Opened;
+use foldlog_codec::image::Image;
 use foldlog_codec::{Kind, Record};
 use parking_lot::Mutex;
 use uuid::Uuid;
 
+use super::imaging::Imaged;
 use super::writing::{Asked, Draft};
 use super::{Inner, Session, WriterState};
 use crate::error::{Error, Result};
@@ -17,12 +19,14 @@ use crate::fold::history::{Folded, History};
 use crate::fold::path::Path;
 use crate::fold::positions::Positions;
 use crate::fold::projection::{LogSlices, Projection};
+use crate::fold::restore;
 use crate::log::TornTail;
+use crate::log::images;
 use crate::log::lock::{self, WriterLock};
 use crate::log::objects::Objects;
 use crate::log::publish::SyncGate;
 use crate::log::reader::Places;
-use crate::log::scan::{self, Scan};
+use crate::log::scan::{Scan, Scanner};
 use crate::log::storage::Storage;
 use crate::log::writer::Log;
 use crate::store::{Level, StoreInner};
@@ -46,11 +50,26 @@ pub struct RecoveryReport {
     /// The first record of a kind that this version cannot fold, if there is one. The session can be read but
     /// not written.
     pub unsupported: Option<(u64, Kind)>,
+    /// How many of the records an image spared the fold; `None` where all were folded.
+    pub from_image: Option<u64>,
+    /// Images that were no use: damaged, or not of this log. They are replaced in time.
+    pub dropped_images: Vec<PathBuf>,
 }
 
 impl RecoveryReport {
+    /// Of a log that was read with its images.
+    fn of_read(read: &Read) -> RecoveryReport {
+        RecoveryReport {
+            from_image: read.images.next_sequence,
+            dropped_images: read.images.dropped.clone(),
+            ..RecoveryReport::of(&read.scan, read.folded.projection.unsupported)
+        }
+    }
+
     pub(crate) fn of(scan: &Scan, unsupported: Option<(u64, Kind)>) -> RecoveryReport {
         RecoveryReport {
+            from_image: None,
+            dropped_images: Vec::new(),
             records: scan.next_sequence,
             torn: scan.torn.clone(),
             leftovers: scan.leftovers.clone(),
@@ -81,19 +100,27 @@ pub(crate) struct OpenAs {
 pub(crate) struct Read {
     pub(crate) scan: Scan,
     pub(crate) folded: Folded,
+    pub(crate) images: Images,
 }
 
-/// Reads the session in `dir`, with the host's types or without.
+/// Reads the session in `dir`, with the host's types or without. A session goes on from the newest image that
+/// the log bears out; an audit folds every record.
 pub(crate) fn open_read(
     storage: &Arc<dyn Storage>,
     dir: &FilePath,
     types: Option<&SessionTypes>,
     log_slices: LogSlices,
 ) -> Result<Read> {
-    let objects = Objects::new(Arc::clone(storage), dir);
-    let mut folded = Folded::new(log_slices, Positions::default());
+    let objects = Arc::new(Objects::new(Arc::clone(storage), dir));
+    let mut images = Images::default();
+    let scanner = match log_slices {
+        LogSlices::InLog => images.go_on(storage, dir, types, &objects)?,
+        LogSlices::Held => Scanner::new(storage.as_ref(), dir)?,
+    };
+    let projection = images.projection.take().unwrap_or_else(|| Projection::new(log_slices));
+    let mut folded = Folded { projection, positions: Positions::default() };
     let mut failed = false;
-    let mut scan = scan::scan(storage.as_ref(), dir, &mut |at| {
+    let mut scan = scanner.run(&mut |at| {
         let record = at.record();
         // What cannot be folded on the way is told, if it stays so, by the second reading.
         failed = failed || (!record.kind.is_envelope() && folded.apply(&record, &objects, types).is_err());
@@ -103,11 +130,55 @@ pub(crate) fn open_read(
     // One reading does, but for a log with a rollback to a position that nobody could know to be worth keeping,
     // and for one whose last records are left out.
     if failed || folded.projection.next_sequence() != scan.next_sequence {
+        images.next_sequence = None;
         let places = places(&scan);
         let history = History { storage, places: &places, objects: &objects, rollbacks: &scan.rollbacks };
         folded = history.fold(scan.next_sequence, types, log_slices, &mut |_, _| Ok(()))?;
     }
-    Ok(Read { scan, folded })
+    Ok(Read { scan, folded, images })
+}
+
+/// What opening made of a session's images.
+#[derive(Default)]
+pub(crate) struct Images {
+    /// How many records the image in use spared.
+    next_sequence: Option<u64>,
+    projection: Option<Projection>,
+    /// How large it is, in bytes.
+    pub(crate) bytes: u64,
+    dropped: Vec<PathBuf>,
+}
+
+impl Images {
+    /// Finds the newest image that the log bears out, and has the walk begin behind it.
+    fn go_on<'a>(
+        &mut self,
+        storage: &'a Arc<dyn Storage>,
+        dir: &'a FilePath,
+        types: Option<&SessionTypes>,
+        objects: &Arc<Objects>,
+    ) -> Result<Scanner<'a>> {
+        let mut scanner = Scanner::new(storage.as_ref(), dir)?;
+        for (_, path) in images::list(storage.as_ref(), dir) {
+            let bytes = images::read(storage.as_ref(), &path).unwrap_or_default();
+            let image = Image::decode(&bytes);
+            if let Ok(image) = &image
+                && let Some(places) = scanner.go_on_from(image)?
+            {
+                let ground = restore::Ground { storage, places, objects };
+                if let Ok(projection) = restore::projection(image, types, ground) {
+                    self.next_sequence = Some(image.next_sequence);
+                    self.projection = Some(projection);
+                    self.bytes = bytes.len() as u64;
+                    return Ok(scanner);
+                }
+                // The log is read from its beginning, which also says what is wrong with it, if anything is.
+                scanner = Scanner::new(storage.as_ref(), dir)?;
+            }
+            self.dropped.push(path);
+        }
+        Ok(scanner)
+    }
 }
 
 impl Read {
@@ -157,12 +228,12 @@ fn leave_out_records_without_objects(
 
 /// Opens the session in `dir`. Writes nothing.
 pub(crate) fn open(store: &Arc<StoreInner>, dir: &FilePath, open_as: OpenAs) -> Result<Session> {
-    let Read { scan, folded } =
-        open_read(&store.options.storage, dir, open_as.types.as_ref(), LogSlices::InLog)?;
+    let read = open_read(&store.options.storage, dir, open_as.types.as_ref(), LogSlices::InLog)?;
     if let Some(types) = &open_as.types {
-        check_declared(types, &folded)?;
+        check_declared(types, &read.folded)?;
     }
-    let report = RecoveryReport::of(&scan, folded.projection.unsupported);
+    let report = RecoveryReport::of_read(&read);
+    let Read { scan, folded, images } = read;
     // A fork attests what it shares before its folder has its name; until it attests a record of its own, a
     // power cut may still take the whole folder.
     let own = scan.watermark > scan.opened_sequence;
@@ -172,8 +243,8 @@ pub(crate) fn open(store: &Arc<StoreInner>, dir: &FilePath, open_as: OpenAs) -> 
         positions: folded.positions,
         path: Path::new(scan.rollbacks.iter().map(|(at, rollback)| (*at, rollback.to))),
         rollbacks: scan.rollbacks.clone(),
-        seeds: scan.seeds.clone(),
-        opened: scan.opened.clone(),
+        openings: scan.openings.clone(),
+        imaged: Imaged { bytes: images.bytes, log_bytes: 0, turned: false },
         first_unsynced_us: None,
         asked: Asked::default(),
         bound: BTreeMap::new(),
@@ -199,8 +270,8 @@ pub(crate) fn begin(
         positions: Positions::default(),
         path: Path::default(),
         rollbacks: BTreeMap::new(),
-        seeds: BTreeMap::from([(0, seed.opened.seed)]),
-        opened: seed.opened,
+        openings: vec![(0, seed.opened)],
+        imaged: Imaged::default(),
         first_unsynced_us: None,
         asked: Asked::default(),
         bound: BTreeMap::new(),
@@ -234,7 +305,7 @@ fn assemble(
     gate: SyncGate<Error>,
     state: WriterState,
 ) -> Session {
-    let id = state.opened.session;
+    let id = state.opened().session;
     let inner = Arc::new(Inner {
         id,
         dir: dir.to_owned(),
@@ -247,6 +318,7 @@ fn assemble(
         gate,
         subscribers: super::subscribers::Subscribers::default(),
         lock: Mutex::new(open_as.lock),
+        imaging: Mutex::default(),
     });
     // A handle that only reads must not stand in the writer's place, or nobody would sync what it writes.
     if inner.lock.lock().is_some() {
@@ -294,12 +366,5 @@ pub(crate) fn lock_or_read_only(
     match lock::take(&options.storage, &store.root, session, options.clock.now_us())? {
         lock::Attempt::Held(lock) => Ok((Some(lock), None)),
         lock::Attempt::ReadOnlyDisk(reason) => Ok((None, Some(reason))),
-    }
-}
-
-impl WriterState {
-    /// The seed that counts for the next record.
-    pub(super) fn seed(&self) -> u64 {
-        self.seeds.values().next_back().copied().unwrap_or(self.opened.seed)
     }
 }

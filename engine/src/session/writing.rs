@@ -160,11 +160,15 @@ impl Inner {
             return Err(Error::NoSuchPosition { position: 0, last: None });
         };
         let due = state.due(time_us);
+        let image = self.image_at_turn(&mut state);
         drop(state);
         if promised {
             self.sync_through(sequence + 1)?;
         } else {
             self.sync_in_background(due, sequence + 1)?;
+        }
+        if let Some(write) = image {
+            write();
         }
         self.subscribers.tell(&|| self.gate.synced());
         Ok(sequence)
@@ -208,12 +212,14 @@ impl Inner {
     }
 
     fn write_one(&self, state: &mut WriterState, time_us: i64, draft: Draft<'_>) -> Result<u64> {
-        let WriterState { log, projection, positions, rollbacks, path, .. } = state;
+        let WriterState { log, projection, positions, rollbacks, path, imaged, .. } = state;
+        let segments = log.places.segments.len();
         let sequence = {
             let names = &projection.names;
             let context = AppendContext { synced: self.gate.synced(), declared: &|| names.all() };
             log.append(draft.kind, time_us, draft.body, &context).map_err(|error| self.failed(error))?
         };
+        imaged.turned |= segments != log.places.segments.len();
         let Draft { kind, content, at_hand, .. } = draft;
         let rollback = if let Content::Rollback(rollback) = &content { Some(*rollback) } else { None };
         let folding = Folding {

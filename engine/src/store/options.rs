@@ -48,13 +48,16 @@ pub struct StoreOptions {
     pub segments: SegmentSizes,
     /// Payloads over this many bytes go into the object folder.
     pub object_bytes_min: u64,
+    /// How many bytes the log has to grow by before an image is written, so that opening need not fold all
+    /// records; or by twice of what the last image took, if that is more.
+    pub image_bytes_min: u64,
     /// Who syncs what no call waits for.
     pub background: BackgroundSync,
 }
 
 impl Default for StoreOptions {
-    /// Plain files, the system's clock and entropy, [`Level::Boundary`], objects over 64 KiB, a background
-    /// thread.
+    /// Mapped files, the system's clock and entropy, [`Level::Boundary`], objects over 64 KiB, images every 1 MiB,
+    /// a background thread.
     fn default() -> Self {
         StoreOptions {
             storage: Arc::new(FileStorage::new()),
@@ -63,6 +66,7 @@ impl Default for StoreOptions {
             level: Level::default(),
             segments: SegmentSizes::default(),
             object_bytes_min: 64 << 10,
+            image_bytes_min: 1 << 20,
             background: BackgroundSync::default(),
         }
     }

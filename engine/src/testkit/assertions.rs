@@ -248,6 +248,7 @@ fn store(disk: &MemoryStorage, clock: &Arc<FixedClock>) -> Store {
             // As small as a segment gets, so that histories have several.
             segments: SegmentSizes { first_bytes: 1, max_bytes: 4096, ahead_bytes_min: 0 },
             object_bytes_min: OBJECT_BYTES_MIN,
+            image_bytes_min: 1,
             background: BackgroundSync::Inline,
             ..StoreOptions::default()
         },

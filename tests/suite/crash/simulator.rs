@@ -85,13 +85,15 @@ struct World {
     broken: u32,
 }
 
-fn store_on(disk: &MemoryStorage, clock: &Arc<FixedClock>) -> foldlog::Result<Store> {
+/// `images` says whether images are written as often as can be, or never.
+fn store_on(disk: &MemoryStorage, clock: &Arc<FixedClock>, images: bool) -> foldlog::Result<Store> {
     let options = StoreOptions {
         storage: Arc::new(disk.process()),
         clock: Arc::clone(clock) as Arc<dyn foldlog::Clock>,
         seed: Some(1),
         segments: SegmentSizes { first_bytes: 4096, max_bytes: 8192, ahead_bytes_min: 0 },
         object_bytes_min: OBJECT_BYTES_MIN,
+        image_bytes_min: if images { 1 } else { u64::MAX },
         background: BackgroundSync::Inline,
         ..StoreOptions::default()
     };
@@ -104,7 +106,7 @@ impl World {
         let disk = MemoryStorage::new();
         // Slow clocks make calls that sync what is overdue.
         let clock = Arc::new(FixedClock::stepping(1_000_000, *chance.pick(&[10, 10_000, 150_000])));
-        let store = store_on(&disk, &clock).expect("a new disk takes a store");
+        let store = store_on(&disk, &clock, chance.percent(50)).expect("a new disk takes a store");
         World {
             chance,
             aloud,
@@ -379,7 +381,8 @@ impl World {
     /// Opens everything after a crash and compares it with what was promised.
     fn look_again(&mut self, lost: Lost) {
         self.disk.take_trace();
-        self.store = match store_on(&self.disk, &self.clock) {
+        let images = self.chance.percent(50);
+        self.store = match store_on(&self.disk, &self.clock, images) {
             Ok(store) => store,
             Err(error) => panic!("the store does not open: {error}"),
         };

@@ -250,6 +250,7 @@ fn options(disk: &MemoryStorage, clock: &Arc<FixedClock>, level: Level) -> Store
         // As small as a segment gets, so that histories turn to the next one.
         segments: SegmentSizes { first_bytes: 1, max_bytes: 4096, ahead_bytes_min: 0 },
         object_bytes_min: OBJECT_BYTES_MIN,
+        image_bytes_min: 1,
         background: BackgroundSync::Inline,
     }
 }

@@ -43,6 +43,7 @@ use std::sync::Arc;
 use foldlog_codec::Kind;
 use foldlog_codec::body::{Declare, Resumed};
 use foldlog_codec::frame::{self, BODY_LEN_MAX, Context, HEADER_LEN as FRAME_HEADER_LEN, Header};
+use foldlog_codec::image::LastFrame;
 use foldlog_codec::segment::Previous;
 use uuid::Uuid;
 
@@ -136,6 +137,8 @@ pub(crate) struct Log {
     active: Option<Active>,
     ordinal_max: Option<u32>,
     last_crc: u32,
+    /// Where the last frame of the active segment begins, once there is one.
+    last_offset: Option<u64>,
     last_time_us: i64,
     epoch: Option<u64>,
     written_bytes: u64,
@@ -213,6 +216,7 @@ impl Log {
             active: None,
             ordinal_max: None,
             last_crc: 0,
+            last_offset: None,
             last_time_us: 0,
             epoch: None,
             written_bytes: 0,
@@ -231,6 +235,29 @@ impl Log {
     /// Bytes of all segments that belong to the log, headers and envelope frames included.
     pub(crate) fn used_bytes(&self) -> u64 {
         self.used_bytes
+    }
+
+    /// Bytes that were written since opening.
+    pub(crate) fn written_bytes(&self) -> u64 {
+        self.written_bytes
+    }
+
+    /// The time of the last record.
+    pub(crate) fn last_time_us(&self) -> i64 {
+        self.last_time_us
+    }
+
+    /// How often the log was opened for writing before.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch.unwrap_or(0)
+    }
+
+    /// The last frame, where this writer wrote it.
+    pub(crate) fn last_frame(&self) -> Option<LastFrame> {
+        let (active, offset) = (self.active.as_ref()?, self.last_offset?);
+        let segment = self.places.segments.last()?;
+        let (ordinal, salt) = (segment.header.ordinal, segment.header.salt);
+        Some(LastFrame { ordinal, salt, offset, end: active.offset, crc: self.last_crc })
     }
 
     /// Whether anything was written since opening.
@@ -395,6 +422,7 @@ impl Log {
         self.used_bytes += len;
         self.unsynced_bytes += len;
         self.last_crc = crc;
+        self.last_offset = Some(offset);
         if active.offset >= active.ask_at {
             self.look_ahead();
         }

@@ -88,6 +88,7 @@ impl Log {
         segments.push(segment);
         self.used_bytes += SEGMENT_HEADER_LEN as u64;
         self.active = Some(active);
+        self.last_offset = None;
     }
 
     /// Writes the declarations so far, encoded, at a segment's head.

@@ -1,0 +1,129 @@
+//! Going on behind what an image covers.
+//!
+//! | of the log | what is checked |
+//! |---|---|
+//! | the frame that the image names | it stands where the image says, with that checksum; by its predecessors' checksums it pins all before it |
+//! | a segment before that one | its seal: the successor that it names, and how many records it holds. Where it has none, since a crash came first, its frames are walked |
+//! | what the image covers of the frame's own segment | nothing: those bodies are for an audit |
+//!
+//! Where anything differs the image is not of this log, and the walk begins with the first record.
+
+use std::sync::Arc;
+
+use foldlog_codec::Kind;
+use foldlog_codec::body::Seal;
+use foldlog_codec::image::Image;
+use foldlog_codec::segment::HEADER_LEN as SEGMENT_HEADER_LEN;
+
+use super::{Location, Scanner, Walk};
+use crate::error::{Error, Result};
+use crate::log::chain::Segment;
+use crate::log::reader::{Index, Places};
+use crate::log::window::Window;
+
+impl Scanner<'_> {
+    /// Lets the walk begin behind what `image` covers; returns the places of the records before. `None` where the
+    /// log is not the one that the image is of, and nothing has changed.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] where a segment cannot be read.
+    pub(crate) fn go_on_from(&mut self, image: &Image<'_>) -> Result<Option<Places>> {
+        let segments = &self.walk.chain.segments;
+        let last = image.last;
+        let found = segments.iter().position(|segment| {
+            segment.header.ordinal == last.ordinal
+                && segment.header.salt == last.salt
+                && segment.end.is_none_or(|end| end >= last.end)
+        });
+        let Some(at) = found else { return Ok(None) };
+        let Some(kind) = self.walk.names_a_frame(at, image)? else { return Ok(None) };
+        let mut used_bytes = last.end;
+        for index in 0..at {
+            let Some(bytes) = self.walk.held_bytes(index, image)? else { return Ok(None) };
+            used_bytes += bytes;
+        }
+        let mut index = Index::default();
+        for place in &image.index {
+            let Some(segment) = segments.iter().position(|segment| segment.header.ordinal == place.ordinal)
+            else {
+                return Ok(None);
+            };
+            index.note(place.sequence, Location { segment, offset: place.offset });
+        }
+        let places = Places {
+            segments: Arc::new(segments.iter().take(at + 1).cloned().collect()),
+            index: index.clone(),
+            next_sequence: image.next_sequence,
+        };
+        let walk = &mut self.walk;
+        walk.index = index;
+        walk.openings.clone_from(&image.openings);
+        walk.rollbacks = image.rollbacks.iter().copied().collect();
+        walk.next_sequence = image.next_sequence;
+        walk.watermark = image.watermark;
+        walk.last_crc = last.crc;
+        walk.last_time_us = image.time_us;
+        walk.last_kind = Some(kind);
+        walk.epoch = Some(image.epoch);
+        walk.boot_id = image.boot_id;
+        walk.used_bytes = used_bytes;
+        self.start = (at, last.end);
+        Ok(Some(places))
+    }
+}
+
+impl Walk<'_> {
+    /// The kind of the frame that the image names, where that frame stands in the segment.
+    fn names_a_frame(&self, index: usize, image: &Image<'_>) -> Result<Option<Kind>> {
+        let Some(segment) = self.chain.segments.get(index) else { return Ok(None) };
+        let io = |error| Error::io("read", &segment.path, error);
+        let mut window = Window::new(segment.open(self.storage)?, segment.end).map_err(io)?;
+        let Ok(frame) = window.frame(segment.context(), image.last.offset).map_err(io)? else {
+            return Ok(None);
+        };
+        let header = frame.header;
+        let next = if header.kind.is_envelope() { header.sequence } else { header.sequence + 1 };
+        let same = header.crc == image.last.crc
+            && image.last.offset + frame.len() as u64 == image.last.end
+            && next == image.next_sequence;
+        Ok(same.then_some(header.kind))
+    }
+
+    /// How many bytes a segment before the image's uses, where it is held: by its seal, or by its frames.
+    fn held_bytes(&self, index: usize, image: &Image<'_>) -> Result<Option<u64>> {
+        let (Some(segment), Some(next)) =
+            (self.chain.segments.get(index), self.chain.segments.get(index + 1))
+        else {
+            return Ok(None);
+        };
+        let of_image = image.openings.iter().any(|(_, opened)| opened.session == segment.header.session);
+        let Some(records) = next.header.first_sequence.checked_sub(segment.header.first_sequence) else {
+            return Ok(None);
+        };
+        let seal = segment.seal(self.storage)?;
+        let seals = |seal: &Seal| seal.next == next.header.ordinal && seal.records == records;
+        let held = seal.as_ref().is_some_and(|(seal, _)| seals(seal)) || self.frames_hold(segment, next)?;
+        let bytes = segment.end.unwrap_or(0) + seal.map_or(0, |(_, len)| len);
+        Ok((of_image && held).then_some(bytes))
+    }
+
+    /// Whether the frames of a segment lead from its header to its successor's.
+    fn frames_hold(&self, segment: &Segment, next: &Segment) -> Result<bool> {
+        let io = |error| Error::io("read", &segment.path, error);
+        let mut window = Window::new(segment.open(self.storage)?, segment.end).map_err(io)?;
+        let (context, end) = (segment.context(), segment.end.unwrap_or(0));
+        let (mut crc, mut sequence) = (segment.first_predecessor_crc(), segment.header.first_sequence);
+        let mut offset = SEGMENT_HEADER_LEN as u64;
+        while offset < end {
+            let Ok(frame) = window.frame(context, offset).map_err(io)? else { return Ok(false) };
+            if frame.header.predecessor_crc != crc || frame.header.sequence != sequence {
+                return Ok(false);
+            }
+            crc = frame.header.crc;
+            sequence += u64::from(!frame.header.kind.is_envelope());
+            offset += frame.len() as u64;
+        }
+        Ok(crc == next.first_predecessor_crc() && sequence == next.header.first_sequence)
+    }
+}

@@ -1,0 +1,161 @@
+//! Images, so that opening need not fold every record.
+//!
+//! An image is due at a segment's end and at closing, once the log has grown by
+//! [`image_bytes_min`](crate::StoreOptions::image_bytes_min) since the last one, and by twice of what that one
+//! took: so images never cost more than half of what the log itself costs. What is to be written is taken under
+//! the writer's lock, which costs little, since items are shared; it is written in the background.
+//!
+//! # Invariants
+//!
+//! 1. An image is written only after the log is durable through its position.
+//! 2. None is written once the session is closed, but by closing itself.
+//! 3. Whatever becomes of an image, the session goes on as if there were none.
+
+use std::sync::Arc;
+
+use foldlog_codec::body::{Opened, Rollback};
+use foldlog_codec::image::{IMAGE_BYTES_MAX, Image, LastFrame};
+use uuid::Uuid;
+
+use super::{Inner, WriterState};
+use crate::background::{Left, Rank};
+use crate::fold::projection::Projection;
+use crate::fold::restore;
+use crate::log::images;
+use crate::log::reader::Places;
+
+/// What is known of the last image.
+#[derive(Debug, Default)]
+pub(super) struct Imaged {
+    /// How large it is, in bytes; 0 where there is none.
+    pub(super) bytes: u64,
+    /// Bytes that this writer had written when it was taken.
+    pub(super) log_bytes: u64,
+    /// Whether a segment ended since.
+    pub(super) turned: bool,
+}
+
+/// What an image is made of, taken at one moment.
+struct Taken {
+    projection: Projection,
+    places: Places,
+    last: LastFrame,
+    time_us: i64,
+    epoch: u64,
+    boot_id: Option<Uuid>,
+    watermark: u64,
+    openings: Vec<(u64, Opened)>,
+    rollbacks: Vec<(u64, Rollback)>,
+}
+
+impl Taken {
+    fn image(&self) -> Image<'_> {
+        Image {
+            next_sequence: self.projection.next_sequence(),
+            last: self.last,
+            time_us: self.time_us,
+            epoch: self.epoch,
+            boot_id: self.boot_id,
+            watermark: self.watermark,
+            openings: self.openings.clone(),
+            rollbacks: self.rollbacks.clone(),
+            index: self.places.indexed(),
+            declared: self.projection.names.all(),
+            tags: self.projection.tags.clone(),
+            unsupported: self.projection.unsupported,
+            slices: restore::slices(&self.projection),
+        }
+    }
+}
+
+impl WriterState {
+    /// The session's own `Opened` record.
+    pub(super) fn opened(&self) -> Opened {
+        let last = self.openings.last().map(|(_, opened)| opened.clone());
+        last.unwrap_or_else(|| Opened {
+            session: Uuid::nil(),
+            seed: 0,
+            tags: std::collections::BTreeMap::new(),
+            parent: None,
+        })
+    }
+
+    /// The seed that counts for the next record.
+    pub(super) fn seed(&self) -> u64 {
+        self.openings.last().map_or(0, |(_, opened)| opened.seed)
+    }
+}
+
+impl Inner {
+    /// Takes what an image is made of, where one is due.
+    fn take_image(&self, state: &mut WriterState) -> Option<Taken> {
+        let grown = state.log.written_bytes().saturating_sub(state.imaged.log_bytes);
+        let due = self.store.options.image_bytes_min.max(2 * state.imaged.bytes);
+        if grown < due || state.projection.unsupported.is_some() {
+            return None;
+        }
+        let last = state.log.last_frame()?;
+        state.imaged.log_bytes = state.log.written_bytes();
+        state.imaged.turned = false;
+        Some(Taken {
+            projection: state.projection.clone(),
+            places: state.log.places.clone(),
+            last,
+            time_us: state.log.last_time_us(),
+            epoch: state.log.epoch(),
+            boot_id: self.store.options.storage.boot_id(),
+            watermark: self.gate.synced(),
+            openings: state.openings.clone(),
+            rollbacks: state.rollbacks.iter().map(|(at, rollback)| (*at, *rollback)).collect(),
+        })
+    }
+
+    /// Has an image written where a segment has ended and one is due.
+    pub(super) fn image_at_turn(self: &Arc<Self>, state: &mut WriterState) -> Option<impl FnOnce() + use<>> {
+        if !state.imaged.turned {
+            return None;
+        }
+        let taken = self.take_image(state);
+        // Asked again at the next turn only.
+        state.imaged.turned = false;
+        let taken = taken?;
+        let (background, session) = (self.store.background.clone(), Arc::downgrade(self));
+        Some(move || {
+            background.offer(Rank::Image, move || {
+                if let Some(session) = session.upgrade() {
+                    let _imaging = session.imaging.lock();
+                    // Behind a closed session's back its folder may be another writer's, or gone.
+                    if !session.state.lock().closed {
+                        session.write_image(&taken);
+                    }
+                }
+                Left::Nothing
+            });
+        })
+    }
+
+    /// Writes an image where one is due, now that everything is durable and the session is closed for all others.
+    pub(super) fn image_at_closing(&self) {
+        let _imaging = self.imaging.lock();
+        let taken = self.take_image(&mut self.state.lock());
+        if let Some(taken) = taken {
+            self.write_image(&taken);
+        }
+    }
+
+    fn write_image(&self, taken: &Taken) {
+        let next_sequence = taken.projection.next_sequence();
+        if self.sync_through(next_sequence).is_err() {
+            return;
+        }
+        let bytes = taken.image().encode();
+        let len = bytes.len() as u64;
+        if len > IMAGE_BYTES_MAX {
+            return;
+        }
+        // An image that cannot be written costs the next opening time, and nothing else.
+        if images::write(&self.store.options.storage, &self.dir, next_sequence, &bytes).is_ok() {
+            self.state.lock().imaged.bytes = len;
+        }
+    }
+}
