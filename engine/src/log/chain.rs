@@ -100,9 +100,15 @@ pub(crate) struct Chain {
 
 /// Finds the chain of the session in `dir`.
 pub(crate) fn discover(storage: &dyn Storage, dir: &Path) -> Result<Chain> {
+    discover_above(storage, dir, None)
+}
+
+/// Finds the part of the chain that stands above the ordinal `floor`, and reads no header below: the first
+/// segment may name any at or below it as the one before. There may be no such part.
+pub(super) fn discover_above(storage: &dyn Storage, dir: &Path, floor: Option<u32>) -> Result<Chain> {
     let mut found = BTreeMap::new();
     let mut half_built = Vec::new();
-    let mut ordinal_max = None;
+    let mut ordinal_max = floor;
     let entries = storage.list(dir).map_err(|error| not_a_session_or_io(dir, error))?;
     for entry in entries {
         let path = dir.join(&entry.name);
@@ -115,14 +121,16 @@ pub(crate) fn discover(storage: &dyn Storage, dir: &Path) -> Result<Chain> {
                 return Err(Error::NotASession { path: dir.to_owned(), reason });
             }
             ordinal_max = ordinal_max.max(Some(ordinal));
-            found.insert(ordinal, read_header(storage, path, ordinal)?);
+            if floor.is_none_or(|floor| ordinal > floor) {
+                found.insert(ordinal, read_header(storage, path, ordinal)?);
+            }
         }
     }
     let Some(ordinal_max) = ordinal_max else {
         let reason = "it holds no segments".to_owned();
         return Err(Error::NotASession { path: dir.to_owned(), reason });
     };
-    let Followed { segments, beyond, missing } = follow(found)?;
+    let Followed { segments, beyond, missing } = follow(found, floor)?;
     Ok(Chain { segments, beyond, missing, ordinal_max, half_built })
 }
 
@@ -138,7 +146,7 @@ fn not_a_session_or_io(dir: &Path, error: std::io::Error) -> Error {
     }
 }
 
-fn read_header(storage: &dyn Storage, path: PathBuf, ordinal: u32) -> Result<Beyond> {
+pub(super) fn read_header(storage: &dyn Storage, path: PathBuf, ordinal: u32) -> Result<Beyond> {
     let io = |op, error| Error::io(op, &path, error);
     let file = storage.open(&path, Access::Read).map_err(|error| io("open", error))?;
     let mut bytes = [0; HEADER_LEN];
@@ -168,8 +176,9 @@ struct Followed {
     missing: Option<u32>,
 }
 
-/// Follows the headers from the highest ordinal back; where one is broken or not there, starts anew below it.
-fn follow(found: BTreeMap<u32, Beyond>) -> Result<Followed> {
+/// Follows the headers from the highest ordinal back, down to `floor`; where one is broken or not there, starts
+/// anew below it.
+fn follow(found: BTreeMap<u32, Beyond>, floor: Option<u32>) -> Result<Followed> {
     let mut start = found.keys().next_back().copied();
     let mut missing = None;
     'starts: while let Some(top) = start {
@@ -196,6 +205,7 @@ fn follow(found: BTreeMap<u32, Beyond>) -> Result<Followed> {
                         reason: format!("it names segment {} as the one before it", previous.ordinal),
                     })));
                 }
+                Some(previous) if floor.is_some_and(|floor| previous.ordinal <= floor) => None,
                 Some(previous) => Some((previous.ordinal, Some(previous.end))),
                 None => None,
             };

@@ -7,6 +7,7 @@
 //! | `chain` | which files make up a log |
 //! | `scan` | walking a log; damage or torn tail |
 //! | `reader` | records by position |
+//! | `follow` | records as another process writes them |
 //! | `writer` | appending, turning, sealing, recovering |
 //! | `publish` | one sync for every thread that waits |
 //! | `objects` | large payloads |
@@ -16,6 +17,7 @@
 #![deny(clippy::indexing_slicing)]
 
 pub(crate) mod chain;
+pub(crate) mod follow;
 pub(crate) mod images;
 pub(crate) mod layout;
 pub(crate) mod lock;

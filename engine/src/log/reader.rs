@@ -110,6 +110,32 @@ impl Places {
         located.ok_or(Error::NoSuchPosition { position: sequence, last: self.next_sequence.checked_sub(1) })
     }
 
+    /// Hands every frame to `visit`, envelope frames included, in the last segment up to `end`.
+    pub(crate) fn frames(
+        &self,
+        storage: &Arc<dyn Storage>,
+        end: u64,
+        visit: &mut dyn FnMut(&Segment, u64, Frame<'_>) -> Result<()>,
+    ) -> Result<()> {
+        for (index, segment) in self.segments.iter().enumerate() {
+            let io = |error| Error::io("read", &segment.path, error);
+            let mut window = Window::new(segment.open(storage.as_ref())?, segment.end).map_err(io)?;
+            let end = if index + 1 == self.segments.len() { end } else { segment.end.unwrap_or(end) };
+            let (context, mut offset) = (segment.context(), HEADER_LEN as u64);
+            while offset < end {
+                let frame = match window.frame(context, offset).map_err(io)? {
+                    Ok(frame) => frame,
+                    Err(error) => {
+                        return Err(segment.changed(offset, segment.header.first_sequence, &error));
+                    }
+                };
+                visit(segment, offset, frame)?;
+                offset += frame.len() as u64;
+            }
+        }
+        Ok(())
+    }
+
     fn walk(&self, storage: &Arc<dyn Storage>, from: u64, through: u64, visit: &mut Visit<'_>) -> Result<()> {
         let through = through.min(self.next_sequence.saturating_sub(1));
         if from > through || self.next_sequence == 0 {

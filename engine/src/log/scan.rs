@@ -178,12 +178,30 @@ struct Walk<'a> {
 }
 
 /// What is known of a bad spot before it is judged.
-struct BadSpot {
-    segment: usize,
-    offset: u64,
-    expected_crc: Option<u32>,
-    found_crc: Option<u32>,
-    reason: String,
+pub(super) struct BadSpot {
+    /// The segment's place in the chain.
+    pub(super) segment: usize,
+    pub(super) offset: u64,
+    pub(super) expected_crc: Option<u32>,
+    pub(super) found_crc: Option<u32>,
+    pub(super) reason: String,
+}
+
+/// Judges a bad spot that a walk other than a whole scan has come to, as a scan would: `next_sequence` should
+/// stand there, and what is before was written under the boot `boot_id`, where that is known.
+pub(super) fn judge(
+    storage: &dyn Storage,
+    dir: &Path,
+    chain: Chain,
+    (next_sequence, boot_id): (u64, Option<Uuid>),
+    spot: &BadSpot,
+) -> Result<Option<TornTail>> {
+    let mut walk = Walk { next_sequence, boot_id, ..Walk::new(storage, dir, chain) };
+    walk.judge(spot)?;
+    if walk.torn.is_none() && !walk.chain.beyond.is_empty() {
+        walk.judge_lost_headers()?;
+    }
+    Ok(walk.torn)
 }
 
 #[derive(Default)]
@@ -595,7 +613,7 @@ fn plausible(context: Context, bytes: &[u8], q: u64) -> Option<Header> {
     (near && header.watermark <= header.sequence).then_some(header)
 }
 
-fn describe(error: &CodecError) -> (Option<u32>, Option<u32>, String) {
+pub(super) fn describe(error: &CodecError) -> (Option<u32>, Option<u32>, String) {
     match error {
         CodecError::Checksum { expected, found } => {
             (Some(*expected), Some(*found), "the frame's checksum does not match".to_owned())

@@ -1,7 +1,11 @@
 //! Reading a log without the host's code, and without disturbing whoever writes it.
 //!
 //! A [`LogReader`] takes a session's folder, wherever it stands: in a store, or copied from one. It opens
-//! files for reading only, takes no lock, and judges damage as opening does.
+//! files for reading only, takes no lock, and judges damage as opening does. A [`Follower`] hands over the
+//! records of such a log as they come.
+
+mod follow;
+mod segments;
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -10,6 +14,7 @@ use std::sync::Arc;
 
 use foldlog_codec::body::{Opened, Parent, Payload, Seal};
 use foldlog_codec::digest::SegmentDigest;
+use foldlog_codec::frame::{Frame, Header};
 use foldlog_codec::record::Names;
 use foldlog_codec::{Kind, Record};
 use uuid::Uuid;
@@ -24,6 +29,9 @@ use crate::log::scan;
 use crate::log::storage::{FileStorage, Storage};
 use crate::session::{Read, RecoveryReport, State, open_read};
 
+pub use follow::{Followed, Follower, Progress};
+pub use segments::SegmentInfo;
+
 /// One frame of a log, envelope frames included.
 #[derive(Clone, Copy, Debug)]
 pub struct FrameInfo<'a> {
@@ -37,6 +45,14 @@ pub struct FrameInfo<'a> {
     pub watermark: u64,
     /// What the frame holds.
     pub record: Record<'a>,
+}
+
+impl<'a> FrameInfo<'a> {
+    fn of(segment: &'a Path, offset: u64, frame: Frame<'a>) -> FrameInfo<'a> {
+        let Header { sequence, kind, time_us, watermark, .. } = frame.header;
+        let record = Record { sequence, kind, time_us, body: frame.body };
+        FrameInfo { segment, offset, bytes: frame.len() as u64, watermark, record }
+    }
 }
 
 /// What a walk over a log's frames found.
@@ -90,15 +106,7 @@ pub fn walk_on(
     visit: &mut dyn FnMut(&FrameInfo<'_>) -> Result<()>,
 ) -> Result<Walked> {
     let scan = scan::scan(storage.as_ref(), dir, &mut |at| {
-        let header = &at.frame.header;
-        let (sequence, kind, time_us) = (header.sequence, header.kind, header.time_us);
-        visit(&FrameInfo {
-            segment: &at.segment.path,
-            offset: at.offset,
-            bytes: at.frame.len() as u64,
-            watermark: header.watermark,
-            record: Record { sequence, kind, time_us, body: at.frame.body },
-        })
+        visit(&FrameInfo::of(&at.segment.path, at.offset, at.frame))
     })?;
     let report = RecoveryReport::of(&scan, None);
     let (session, records) = (scan.session, scan.next_sequence);

@@ -1,0 +1,108 @@
+//! The segments of a log, and all their frames.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use uuid::Uuid;
+
+use super::{FrameInfo, LogReader};
+use crate::error::{Error, Result};
+use crate::log::chain::Segment;
+
+/// A segment of a log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SegmentInfo {
+    /// Its ordinal.
+    pub ordinal: u32,
+    /// Its file.
+    pub path: PathBuf,
+    /// The session that wrote it: in a fork, that of an ancestor for what the two share.
+    pub session: Uuid,
+    /// The sequence number of its first record.
+    pub first_sequence: u64,
+    /// How many of its records belong to the log. A recovery or a fork may have left out others.
+    pub records: u64,
+    /// Bytes of it that belong to the log: its header, frames and seal.
+    pub used_bytes: u64,
+    /// Length of the file in bytes, space allocated ahead included.
+    pub allocated_bytes: u64,
+    /// Length of its seal in bytes, 0 where it is not sealed. The seal stands behind the frames that belong to
+    /// the chain.
+    pub seal_bytes: u64,
+}
+
+impl LogReader {
+    /// The segments, oldest first.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`].
+    pub fn segments(&self) -> Result<Vec<SegmentInfo>> {
+        let segments = self.whole_segments();
+        let last_end = self.last_end()?;
+        let mut infos = Vec::with_capacity(segments.len());
+        for (index, segment) in segments.iter().enumerate() {
+            let io = |error| Error::io("look up", &segment.path, error);
+            let allocated_bytes = segment.open(self.storage.as_ref())?.len().map_err(io)?;
+            let first_sequence = segment.header.first_sequence;
+            let (end, next, seal_bytes) = match segments.get(index + 1) {
+                Some(next) => {
+                    let seal = segment.seal(self.storage.as_ref())?;
+                    (segment.end.unwrap_or(0), next.header.first_sequence, seal.map_or(0, |(_, len)| len))
+                }
+                None => (last_end, self.places.next_sequence, 0),
+            };
+            infos.push(SegmentInfo {
+                ordinal: segment.header.ordinal,
+                path: segment.path.clone(),
+                session: segment.header.session,
+                first_sequence,
+                records: next.saturating_sub(first_sequence),
+                used_bytes: end + seal_bytes,
+                allocated_bytes,
+                seal_bytes,
+            });
+        }
+        Ok(infos)
+    }
+
+    /// Hands every frame of the log to `visit`, in order, envelope frames included. Seals are not among them,
+    /// since they stand outside of the chain: [`SegmentInfo::seal_bytes`].
+    ///
+    /// # Errors
+    ///
+    /// What reading says, or what `visit` says.
+    pub fn frames(&self, mut visit: impl FnMut(&FrameInfo<'_>) -> Result<()>) -> Result<()> {
+        let mut places = self.places.clone();
+        Arc::make_mut(&mut places.segments).truncate(self.whole_segments().len());
+        places.frames(&self.storage, self.last_end()?, &mut |segment, offset, frame| {
+            visit(&FrameInfo::of(&segment.path, offset, frame))
+        })
+    }
+
+    /// The segments up to the one in which the log ends: records that name objects which are not there may have
+    /// been left out together with whole segments behind them.
+    fn whole_segments(&self) -> &[Segment] {
+        let segments = self.places.segments.as_slice();
+        let torn = self.report.torn.as_ref();
+        let last = torn.and_then(|torn| segments.iter().position(|segment| segment.path == torn.segment));
+        last.and_then(|last| segments.get(..=last)).unwrap_or(segments)
+    }
+
+    /// Where the log ends in its last segment.
+    fn last_end(&self) -> Result<u64> {
+        let segments = self.whole_segments();
+        let torn = self.report.torn.as_ref();
+        if let Some(torn) = torn.filter(|torn| segments.last().is_some_and(|s| s.path == torn.segment)) {
+            return Ok(torn.offset);
+        }
+        // The scan counted the bytes of all segments; those of the others are known by their ends.
+        let mut others = 0;
+        for segment in segments.iter().rev().skip(1) {
+            let seal = segment.seal(self.storage.as_ref())?;
+            others += segment.end.unwrap_or(0) + seal.map_or(0, |(_, len)| len);
+        }
+        Ok(self.log_bytes.saturating_sub(others))
+    }
+}

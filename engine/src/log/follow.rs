@@ -1,0 +1,448 @@
+//! Walking a log on and on while another process writes it.
+//!
+//! # Where the log ends for now
+//!
+//! A frame that does not check may be one that is just being written, in a file whose space was allocated
+//! ahead. So the end is where no sound frame stands, and it is looked at again at the next step. What tells
+//! that more has come, or that it never will:
+//!
+//! | found | meaning |
+//! |---|---|
+//! | a sound frame that follows the one before | it has come |
+//! | a segment that names this one as the one before it, and its end behind this place | what stands up to that end has come; then the walk goes over |
+//! | a segment that names an end before this place | a new process has recovered the log and rewritten what nobody had attested: the walk goes back to there |
+//! | anything by which [`super::scan`] calls a bad frame corrupt | damage |
+//! | anything else | not yet |
+//!
+//! # Invariants
+//!
+//! 1. Nothing is written and no lock is taken.
+//! 2. A step reads what is new, at most a window more, and at the end the names in the folder and the headers
+//!    of segments behind the present one. The rest of a segment is read only where something stands behind a
+//!    frame that does not check, and not at every step.
+//! 3. Nothing is called corrupt before the frame was read again after the evidence against it was found: a
+//!    writer writes in order, so by then it is whole.
+//! 4. Memory: one window or one frame, and a header for each segment that is known of and not yet walked.
+
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use foldlog_codec::Kind;
+use foldlog_codec::body::{Resumed, Seal};
+use foldlog_codec::frame::Header;
+use foldlog_codec::segment::HEADER_LEN;
+use uuid::Uuid;
+
+use super::chain::{self, Beyond, Chain, Segment};
+use super::layout;
+use super::scan::{self, BadSpot, FrameAt, TornTail};
+use super::storage::{Storage, StorageFile};
+use super::window::Window;
+use crate::error::{Corruption, Error, Result};
+
+/// How many bytes behind the end are looked at for anything that is not 0.
+const NEAR_BYTES: u64 = 64 << 10;
+
+/// How often a bad frame is read again before it counts.
+const READ_AGAIN_MAX: u32 = 3;
+
+/// After how many steps at one place, with nothing new to be seen, evidence is looked for once more.
+const STEPS_BETWEEN_VERDICTS: u32 = 16;
+
+/// A place in a log, from which it is walked on.
+#[derive(Clone, Debug)]
+pub(crate) struct Cursor {
+    storage: Arc<dyn Storage>,
+    dir: PathBuf,
+    session: Uuid,
+    segment: Segment,
+    file: Arc<dyn StorageFile>,
+    offset: u64,
+    last_crc: u32,
+    next_sequence: u64,
+    /// The boot under which what stands at the end was written, where the log says so; `None` where that was
+    /// not looked up, since it stands before the place at which the walk began.
+    boot_id: Option<Option<Uuid>>,
+    /// The chain behind the present segment, as far as it was seen.
+    ahead: VecDeque<Segment>,
+    verdict: Option<Verdict>,
+}
+
+/// What was found at a place where no sound frame stands.
+#[derive(Clone, Debug)]
+struct Verdict {
+    ordinal: u32,
+    offset: u64,
+    near: [u8; 32],
+    /// How many segments stand behind, and how many files that have no sound header.
+    behind: (usize, usize),
+    torn: Option<TornTail>,
+    /// How many steps ago.
+    age: u32,
+}
+
+/// Why a segment is walked no further.
+enum Stop {
+    /// Its part of the chain ends here.
+    End,
+    /// It is sealed here, but no later segment is known of.
+    Sealed { seal: Seal, behind: u64 },
+    /// No sound frame stands here.
+    Bad { expected_crc: Option<u32>, found_crc: Option<u32>, reason: String },
+}
+
+/// What came of looking around at the end.
+enum Around {
+    /// The walk goes on, here or elsewhere.
+    Changed,
+    /// Nothing more has come.
+    Settled(Option<TornTail>),
+}
+
+impl Cursor {
+    /// A cursor at the head of the last segment that holds the record `from`, or of an earlier one where what
+    /// stands before is not attested: from an attested place on, each frame proves the next.
+    ///
+    /// # Errors
+    ///
+    /// As for a scan of headers: [`Error::NotASession`], [`Error::Corrupt`], [`Error::MissingSegment`],
+    /// [`Error::WrongSession`], [`Error::FutureFormat`], [`Error::Io`].
+    pub(crate) fn open(storage: &Arc<dyn Storage>, dir: &Path, from: u64) -> Result<Cursor> {
+        let chain = chain::discover(storage.as_ref(), dir)?;
+        let Some(last) = chain.segments.last().map(|segment| segment.header) else {
+            // A scan knows what to say of a session without a sound header.
+            scan::scan(storage.as_ref(), dir, &mut |_| Ok(()))?;
+            let reason = "no segment in it has a sound header".to_owned();
+            return Err(Error::NotASession { path: dir.to_owned(), reason });
+        };
+        if let Some(expected) = layout::session_of(dir).filter(|expected| *expected != last.session) {
+            return Err(Error::WrongSession { path: dir.to_owned(), expected, found: last.session });
+        }
+        let sure = from.min(last.watermark);
+        let mut ahead: VecDeque<Segment> = chain.segments.into();
+        while ahead.get(1).is_some_and(|next| next.header.first_sequence <= sure) {
+            ahead.pop_front();
+        }
+        let Some(segment) = ahead.pop_front() else {
+            let reason = "it holds no segments".to_owned();
+            return Err(Error::NotASession { path: dir.to_owned(), reason });
+        };
+        let file = segment.open(storage.as_ref())?;
+        Ok(Cursor {
+            storage: Arc::clone(storage),
+            dir: dir.to_owned(),
+            session: last.session,
+            file,
+            offset: HEADER_LEN as u64,
+            last_crc: segment.first_predecessor_crc(),
+            next_sequence: segment.header.first_sequence,
+            boot_id: None,
+            segment,
+            ahead,
+            verdict: None,
+        })
+    }
+
+    /// The sequence number of the next record.
+    pub(crate) fn next_sequence(&self) -> u64 {
+        self.next_sequence
+    }
+
+    /// The session that is walked.
+    pub(crate) fn session(&self) -> Uuid {
+        self.session
+    }
+
+    /// Hands each frame that has come to `visit`, in order, envelope frames included, and returns what stands
+    /// behind the end, if anything does. Where `visit` fails, the next step hands over the same frame again.
+    ///
+    /// After a recovery the walk goes back: a sequence number that is lower than one before it says so.
+    ///
+    /// # Errors
+    ///
+    /// Damage, by the rules of a scan; [`Error::Io`]; what `visit` says.
+    pub(crate) fn step(
+        &mut self,
+        visit: &mut dyn FnMut(&FrameAt<'_>) -> Result<()>,
+    ) -> Result<Option<TornTail>> {
+        let mut read_again = 0;
+        let mut at = (self.segment.header.ordinal, self.offset);
+        loop {
+            let stop = self.walk(visit)?;
+            let now = (self.segment.header.ordinal, self.offset);
+            if now != at {
+                (at, read_again) = (now, 0);
+            }
+            if matches!(stop, Stop::End) {
+                self.turn()?;
+                continue;
+            }
+            match self.look_around(stop) {
+                Ok(Around::Changed) => {}
+                Ok(Around::Settled(torn)) => return Ok(torn),
+                Err(error) if read_again < READ_AGAIN_MAX && error.is_damage() => read_again += 1,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Walks the present segment as far as it goes.
+    fn walk(&mut self, visit: &mut dyn FnMut(&FrameAt<'_>) -> Result<()>) -> Result<Stop> {
+        let io = |error| Error::io("read", &self.segment.path, error);
+        let mut window = Window::new(Arc::clone(&self.file), self.segment.end).map_err(io)?;
+        // Where the window was read anew: elsewhere it may be of before the writer came there.
+        let mut read_at = self.offset;
+        loop {
+            if self.segment.end.is_some_and(|end| self.offset >= end) {
+                return Ok(Stop::End);
+            }
+            let frame = match window.frame(self.segment.context(), self.offset).map_err(io)? {
+                Ok(frame) => frame,
+                Err(_) if read_at != self.offset => {
+                    window.forget();
+                    read_at = self.offset;
+                    continue;
+                }
+                Err(error) => {
+                    let (expected_crc, found_crc, reason) = scan::describe(&error);
+                    return Ok(Stop::Bad { expected_crc, found_crc, reason });
+                }
+            };
+            let header = frame.header;
+            if let Some(stop) = out_of_chain(&header, self.last_crc, self.next_sequence) {
+                return Ok(stop);
+            }
+            let body = |error: foldlog_codec::Error| self.corrupt(format!("its body does not read: {error}"));
+            let mut boot_id = self.boot_id;
+            match header.kind {
+                // A seal stands outside of the chain, behind the end that a later segment names.
+                Kind::SEAL if self.segment.end.is_none() => {
+                    let seal = Seal::decode(frame.body).map_err(body)?;
+                    return Ok(Stop::Sealed { seal, behind: self.offset + frame.len() as u64 });
+                }
+                Kind::RESUMED => boot_id = Some(Resumed::decode(frame.body).map_err(body)?.boot_id),
+                _ => {}
+            }
+            visit(&FrameAt { frame, segment: &self.segment, offset: self.offset })?;
+            self.boot_id = boot_id;
+            self.offset += frame.len() as u64;
+            self.last_crc = header.crc;
+            if !header.kind.is_envelope() {
+                self.next_sequence += 1;
+            }
+        }
+    }
+
+    /// Goes over to the next segment, which has to go on where this one ends.
+    fn turn(&mut self) -> Result<()> {
+        let Some(next) = self.ahead.pop_front() else {
+            self.segment.end = None;
+            return Ok(());
+        };
+        let reason = if next.header.first_sequence != self.next_sequence {
+            let (first, next) = (next.header.first_sequence, self.next_sequence);
+            format!("it begins at record {first}, but {next} is next")
+        } else if next.first_predecessor_crc() != self.last_crc {
+            "it does not follow the segment that it names as the one before it".to_owned()
+        } else {
+            return self.go_to(next);
+        };
+        let crcs = (Some(self.last_crc), Some(next.first_predecessor_crc()));
+        Err(self.corrupt_at(&next.path, 0, crcs, reason))
+    }
+
+    fn go_to(&mut self, segment: Segment) -> Result<()> {
+        self.file = segment.open(self.storage.as_ref())?;
+        self.offset = HEADER_LEN as u64;
+        self.last_crc = segment.first_predecessor_crc();
+        self.next_sequence = segment.header.first_sequence;
+        self.segment = segment;
+        Ok(())
+    }
+
+    /// Looks at what stands around a place at which the walk does not go on.
+    fn look_around(&mut self, stop: Stop) -> Result<Around> {
+        let ordinal = self.segment.header.ordinal;
+        let chain = chain::discover_above(self.storage.as_ref(), &self.dir, Some(ordinal))?;
+        self.check_present()?;
+        let Chain { segments, beyond, .. } = chain;
+        if self.take_in(segments)? {
+            return Ok(Around::Changed);
+        }
+        let spot = |offset, expected_crc, found_crc, reason| BadSpot {
+            segment: 0,
+            offset,
+            expected_crc,
+            found_crc,
+            reason,
+        };
+        match stop {
+            Stop::End => Ok(Around::Changed),
+            Stop::Sealed { seal, behind } => {
+                // A successor is there before a segment is sealed.
+                let path = layout::segment_file(&self.dir, seal.next);
+                let found = self.storage.entry(&path).map_err(|error| Error::io("look up", &path, error))?;
+                if found.is_none() {
+                    return Err(Error::MissingSegment { session: self.session, ordinal: seal.next, path });
+                }
+                let reason = "the segment is sealed, and the next one has no sound header".to_owned();
+                self.judge(beyond, spot(behind, None, None, reason))
+            }
+            // Before anything is searched for evidence: what is being written is mostly whole by now.
+            Stop::Bad { .. } if self.is_sound_by_now()? => Ok(Around::Changed),
+            Stop::Bad { expected_crc, found_crc, reason } => {
+                self.judge(beyond, spot(self.offset, expected_crc, found_crc, reason))
+            }
+        }
+    }
+
+    /// Whether the next frame stands where it did not when it was read last.
+    fn is_sound_by_now(&self) -> Result<bool> {
+        let io = |error| Error::io("read", &self.segment.path, error);
+        let mut window = Window::new(Arc::clone(&self.file), self.segment.end).map_err(io)?;
+        let frame = window.frame(self.segment.context(), self.offset).map_err(io)?;
+        Ok(frame.is_ok_and(|frame| out_of_chain(&frame.header, self.last_crc, self.next_sequence).is_none()))
+    }
+
+    /// The present segment has to be there, and to be the one that was opened.
+    fn check_present(&self) -> Result<()> {
+        let (path, ordinal) = (&self.segment.path, self.segment.header.ordinal);
+        let found = self.storage.entry(path).map_err(|error| Error::io("look up", path, error))?;
+        if found.is_none() {
+            return Err(Error::MissingSegment { session: self.session, ordinal, path: path.clone() });
+        }
+        let found = chain::read_header(self.storage.as_ref(), path.clone(), ordinal)?;
+        if found.header == Some(self.segment.header) {
+            return Ok(());
+        }
+        let reason = "the segment's header is no longer what it was".to_owned();
+        Err(self.corrupt_at(path, 0, (None, None), reason))
+    }
+
+    /// Takes in what the folder says of the chain from here on; whether the walk can go on with it.
+    fn take_in(&mut self, segments: Vec<Segment>) -> Result<bool> {
+        if let Some(last) = segments.last().filter(|last| last.header.session != self.session) {
+            let (path, found) = (last.path.clone(), last.header.session);
+            return Err(Error::WrongSession { path, expected: self.session, found });
+        }
+        let Some(first) = segments.first() else {
+            // A later header that was sound no longer is; that is for the judge.
+            self.segment.end = None;
+            self.ahead.clear();
+            return Ok(false);
+        };
+        let here = self.segment.header.ordinal;
+        match first.header.previous.filter(|previous| previous.ordinal == here) {
+            Some(previous) if previous.end >= self.offset => {
+                let known = self.segment.end.replace(previous.end) == Some(previous.end);
+                self.ahead = segments.into();
+                Ok(!known || previous.end == self.offset)
+            }
+            _ if first.header.first_sequence > self.next_sequence => {
+                let (begins, next) = (first.header.first_sequence, self.next_sequence);
+                let reason = format!("it begins at record {begins}, but {next} is next");
+                Err(self.corrupt_at(&first.path, 0, (None, None), reason))
+            }
+            // The place is cut off: what a recovery kept of it stands in its own segment.
+            _ => {
+                self.ahead = segments.into();
+                let first = self.ahead.pop_front();
+                first.map_or(Ok(()), |first| self.go_to(first))?;
+                Ok(true)
+            }
+        }
+    }
+
+    /// Tells a place that is only not yet written from damage.
+    fn judge(&mut self, beyond: Vec<Beyond>, spot: BadSpot) -> Result<Around> {
+        let near = self.near(spot.offset)?;
+        let behind = (self.ahead.len(), beyond.len());
+        if near.is_none() && behind == (0, 0) {
+            // Whatever comes here from now on is written under the present boot.
+            self.boot_id = Some(self.storage.boot_id());
+            self.verdict = None;
+            return Ok(Around::Settled(None));
+        }
+        let near = near.unwrap_or_default();
+        let ordinal = self.segment.header.ordinal;
+        if let Some(verdict) = self.verdict.as_mut().filter(|verdict| {
+            (verdict.ordinal, verdict.offset, verdict.near) == (ordinal, spot.offset, near)
+                && verdict.behind == behind
+                && verdict.age < STEPS_BETWEEN_VERDICTS
+        }) {
+            verdict.age += 1;
+            return Ok(Around::Settled(verdict.torn.clone()));
+        }
+        let segments = std::iter::once(&self.segment).chain(&self.ahead).cloned().collect();
+        let chain = Chain { segments, beyond, missing: None, ordinal_max: ordinal, half_built: Vec::new() };
+        let standing = (self.next_sequence, self.boot_at_end()?);
+        let torn = scan::judge(self.storage.as_ref(), &self.dir, chain, standing, &spot)?;
+        let verdict = Verdict { ordinal, offset: spot.offset, near, behind, torn: torn.clone(), age: 0 };
+        self.verdict = Some(verdict);
+        Ok(Around::Settled(torn))
+    }
+
+    /// The boot under which what stands at the end was written. Where the walk began behind the frame that says
+    /// so, the whole log is scanned, once; then the scan's own judgement counts too.
+    fn boot_at_end(&mut self) -> Result<Option<Uuid>> {
+        if let Some(boot_id) = self.boot_id {
+            return Ok(boot_id);
+        }
+        let mut found = None;
+        scan::scan(self.storage.as_ref(), &self.dir, &mut |at| {
+            let header = at.frame.header;
+            if header.kind == Kind::RESUMED && header.sequence <= self.next_sequence {
+                found = Resumed::decode(at.frame.body).ok().and_then(|resumed| resumed.boot_id);
+            }
+            Ok(())
+        })?;
+        self.boot_id = Some(found);
+        Ok(found)
+    }
+
+    /// A digest of what stands right behind a place; `None` where all of it is 0.
+    fn near(&self, offset: u64) -> Result<Option<[u8; 32]>> {
+        let io = |error| Error::io("read", &self.segment.path, error);
+        let mut window = Window::new(Arc::clone(&self.file), None).map_err(io)?;
+        let bytes = window.bytes(offset, NEAR_BYTES).map_err(io)?;
+        let used = bytes.iter().any(|byte| *byte != 0);
+        Ok(used.then(|| *blake3::hash(bytes).as_bytes()))
+    }
+
+    fn corrupt(&self, reason: String) -> Error {
+        self.corrupt_at(&self.segment.path, self.offset, (None, None), reason)
+    }
+
+    fn corrupt_at(
+        &self,
+        segment: &Path,
+        offset: u64,
+        (expected_crc, found_crc): (Option<u32>, Option<u32>),
+        reason: String,
+    ) -> Error {
+        Error::Corrupt(Box::new(Corruption {
+            session: Some(self.session),
+            segment: segment.to_owned(),
+            offset,
+            sequence: self.next_sequence,
+            expected_crc,
+            found_crc,
+            reason,
+        }))
+    }
+}
+
+/// Why a frame whose bytes check does not belong behind the one before.
+fn out_of_chain(header: &Header, last_crc: u32, next_sequence: u64) -> Option<Stop> {
+    if header.predecessor_crc != last_crc {
+        let reason = "the frame names another predecessor than the one before it".to_owned();
+        let (expected_crc, found_crc) = (Some(last_crc), Some(header.predecessor_crc));
+        return Some(Stop::Bad { expected_crc, found_crc, reason });
+    }
+    (header.sequence != next_sequence).then(|| Stop::Bad {
+        expected_crc: None,
+        found_crc: None,
+        reason: format!("the frame is record {}", header.sequence),
+    })
+}

@@ -1,0 +1,594 @@
+//! Following a log while it is written: each record once, as it comes; what is merely being written is not yet
+//! there, what is damaged is, and a recovery is followed.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use foldlog::audit::{Followed, Follower, Progress};
+use foldlog::log::storage::{Access, CrashKind, Entry, HeldLock, MemoryStorage, Storage, StorageFile};
+use foldlog::{Corruption, Error, Kind, Level, Result};
+use foldlog_tests::crash::{BOOT, Machine, OTHER_BOOT, step, write_steps};
+use foldlog_tests::host::types;
+use uuid::Uuid;
+
+/// A disk on which a follower sees what a machine's disk held when it was last shown: a machine's crash ends
+/// whoever reads on it.
+struct Shown {
+    disk: MemoryStorage,
+}
+
+impl Shown {
+    fn new(boot: Uuid) -> Shown {
+        Shown { disk: MemoryStorage::with_boot_id(boot) }
+    }
+
+    fn of(machine: &Machine) -> Shown {
+        let shown = Shown::new(BOOT);
+        shown.show(machine);
+        shown
+    }
+
+    fn show(&self, machine: &Machine) {
+        machine.disk.dump().iter().for_each(|(path, bytes)| self.write(path, bytes));
+    }
+
+    /// Writes in place: a follower holds the file open.
+    fn write(&self, path: &Path, bytes: &[u8]) {
+        if self.disk.mutate_file(path, |there| *there = bytes.to_vec()).is_err() {
+            self.disk.write_file(path, bytes).unwrap();
+        }
+    }
+
+    fn follow(&self, machine: &Machine, id: Uuid, from: u64) -> Follower {
+        Follower::open_on(Arc::new(self.disk.clone()), machine.dir(id), from).unwrap()
+    }
+}
+
+/// A record as it was handed over.
+#[derive(Clone, Debug, PartialEq)]
+struct Seen {
+    sequence: u64,
+    kind: Kind,
+    body: Vec<u8>,
+}
+
+/// What a poll handed over: records, and what was replaced.
+#[derive(Debug, Default)]
+struct Polled {
+    records: Vec<Seen>,
+    replaced: Vec<(u64, u64)>,
+}
+
+impl Polled {
+    fn sequences(&self) -> Vec<u64> {
+        self.records.iter().map(|record| record.sequence).collect()
+    }
+}
+
+fn poll(follower: &mut Follower) -> (Polled, Result<Progress>) {
+    let mut polled = Polled::default();
+    let progress = follower.poll(|met| {
+        match met {
+            Followed::Record { record, .. } => polled.records.push(Seen {
+                sequence: record.sequence,
+                kind: record.kind,
+                body: record.body.to_vec(),
+            }),
+            Followed::Replaced { from, through } => polled.replaced.push((from, through)),
+            other => panic!("{other:?}"),
+        }
+        Ok(())
+    });
+    if let Ok(progress) = &progress {
+        assert_eq!(progress.records, polled.records.len() as u64);
+    }
+    (polled, progress)
+}
+
+/// The sequence numbers of what came, where nothing was replaced.
+fn come(follower: &mut Follower) -> Vec<u64> {
+    let (polled, progress) = poll(follower);
+    progress.unwrap();
+    assert_eq!(polled.replaced, []);
+    polled.sequences()
+}
+
+fn corruption(result: Result<Progress>) -> Corruption {
+    match result {
+        Err(Error::Corrupt(corruption)) => *corruption,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn recorded(machine: &Machine, id: Uuid) -> Vec<Seen> {
+    let audit = machine.audit(id).unwrap();
+    let mut records = Vec::new();
+    audit
+        .records(0, u64::MAX, |record| {
+            records.push(Seen { sequence: record.sequence, kind: record.kind, body: record.body.to_vec() });
+            Ok(())
+        })
+        .unwrap();
+    records
+}
+
+#[test]
+fn records_come_once_each_over_turns_closings_kills_and_recoveries() {
+    let machine = Machine::default();
+    let session = machine.process(Level::Process).create(&types()).unwrap();
+    let id = session.id();
+    let shown = Shown::of(&machine);
+    let mut follower = shown.follow(&machine, id, 0);
+    let mut seen = poll(&mut follower).0.records;
+    assert_eq!(seen.len(), 1);
+    let mut session = Some(session);
+    for round in 0_u64..24 {
+        let open = session.take().unwrap();
+        write_steps(&open, round % 5 + 1);
+        if round % 3 == 1 {
+            shown.show(&machine);
+            let (polled, progress) = poll(&mut follower);
+            progress.unwrap();
+            assert_eq!(polled.replaced, []);
+            seen.extend(polled.records);
+        }
+        session = Some(match round % 8 {
+            2 => {
+                open.close().unwrap();
+                machine.open(id, Level::Boundary).unwrap()
+            }
+            5 => {
+                machine.crash(CrashKind::Process);
+                machine.open(id, Level::Process).unwrap()
+            }
+            6 => {
+                open.sync().unwrap();
+                open
+            }
+            _ => open,
+        });
+    }
+    shown.show(&machine);
+    let (polled, progress) = poll(&mut follower);
+    assert_eq!(progress.unwrap().torn, None);
+    assert_eq!(polled.replaced, []);
+    seen.extend(polled.records);
+    assert!(machine.segments(id).len() > 6);
+    assert_eq!(seen, recorded(&machine, id));
+    assert_eq!(follower.records_len(), seen.len() as u64);
+    assert_eq!(come(&mut follower), [] as [u64; 0]);
+    // One that comes later reads the same, and one that begins in the middle reads the rest.
+    for from in [0, 1, 20, follower.records_len() - 1, follower.records_len() + 5] {
+        let mut later = shown.follow(&machine, id, from);
+        assert_eq!(poll(&mut later).0.records, seen.get(from as usize..).unwrap_or_default());
+    }
+}
+
+/// Every frame, header and seal is shown in parts, in the order in which a writer writes them: at no moment is
+/// there damage, and each record comes with its last byte.
+#[test]
+fn what_is_being_written_is_not_yet_there() {
+    for level in [Level::Process, Level::Every] {
+        let machine = Machine::default();
+        let session = machine.process(level).create(&types()).unwrap();
+        write_steps(&session, 22);
+        let id = session.id();
+        let frames = machine.frames(id).unwrap();
+        let segments = machine.segments(id);
+        assert!(segments.len() > 2);
+        let image = |path: &Path| machine.disk.read_file(path).unwrap();
+        let shown = Shown::of(&machine);
+        let first = image(&segments[0]);
+        let mut begun = vec![0; first.len()];
+        begun[..84].copy_from_slice(&first[..84]);
+        for path in &segments[1..] {
+            shown.disk.remove_file(path).unwrap();
+        }
+        shown.write(&segments[0], &begun);
+        let mut follower = shown.follow(&machine, id, 0);
+        let mut next = 0;
+        for (index, path) in segments.iter().enumerate() {
+            let whole = image(path);
+            let mut written = vec![0; whole.len()];
+            let mut ends = vec![84];
+            ends.extend(frames.iter().filter(|frame| frame.segment == *path).map(|frame| frame.end));
+            let mut start = 0;
+            for (place, end) in ends.iter().copied().enumerate() {
+                for part in [start + 1, start + 9, (start + end) / 2, end - 1] {
+                    if index == 0 && place == 0 {
+                        break;
+                    }
+                    written[start..part].copy_from_slice(&whole[start..part]);
+                    shown.write(path, &written);
+                    assert_eq!(come(&mut follower), [] as [u64; 0], "byte {part} of segment {index}");
+                }
+                written[start..end].copy_from_slice(&whole[start..end]);
+                shown.write(path, &written);
+                if place == 0 && index > 0 {
+                    // Now, and only now, is the segment before sealed.
+                    shown.write(&segments[index - 1], &image(&segments[index - 1]));
+                }
+                let is_record = frames
+                    .iter()
+                    .any(|frame| frame.segment == *path && frame.end == end && !frame.kind.is_envelope());
+                let expected: Vec<u64> = is_record.then_some(next).into_iter().collect();
+                assert_eq!(come(&mut follower), expected, "byte {end} of segment {index}");
+                next += u64::from(is_record);
+                start = end;
+            }
+        }
+        assert_eq!(next, session.position().unwrap() + 1);
+    }
+}
+
+/// A follower that has read a part of a log that goes on over several segments, and what of it is to come.
+fn half_read(level: Level) -> (Machine, Uuid, Shown, Follower, u64) {
+    let machine = Machine::default();
+    let session = machine.process(level).create(&types()).unwrap();
+    let id = session.id();
+    write_steps(&session, 4);
+    let shown = Shown::of(&machine);
+    let mut follower = shown.follow(&machine, id, 0);
+    let read = come(&mut follower).len() as u64;
+    write_steps(&session, 20);
+    // Nothing is attested that was not while it was written.
+    machine.crash(CrashKind::Process);
+    (machine, id, shown, follower, read)
+}
+
+#[test]
+fn a_damaged_record_that_something_later_attests_is_named_after_those_before_it() {
+    let (machine, id, shown, follower, read) = half_read(Level::Every);
+    let frames = machine.frames(id).unwrap();
+    let coming: Vec<_> = frames
+        .iter()
+        .filter(|frame| !frame.kind.is_envelope() && frame.sequence >= read)
+        .filter(|frame| frame.sequence + 1 < frames.last().unwrap().sequence)
+        .collect();
+    assert!(coming.len() > 8);
+    for frame in coming {
+        for zeroed in [false, true] {
+            let mut follower = follower.clone();
+            shown.show(&machine);
+            let damage = |bytes: &mut Vec<u8>| match zeroed {
+                true => bytes[frame.start..frame.end].fill(0),
+                false => bytes[frame.end - 1] ^= 1,
+            };
+            shown.disk.mutate_file(&frame.segment, damage).unwrap();
+            let (polled, progress) = poll(&mut follower);
+            let found = corruption(progress);
+            assert_eq!(polled.sequences(), Vec::from_iter(read..frame.sequence));
+            assert_eq!((&found.segment, found.offset), (&frame.segment, frame.start as u64), "{found}");
+            assert_eq!((found.sequence, found.session), (frame.sequence, Some(id)));
+            // What opening says.
+            let Err(Error::Corrupt(opened)) =
+                foldlog::audit::LogReader::open_on(Arc::new(shown.disk.clone()), machine.dir(id))
+            else {
+                panic!("opening found nothing")
+            };
+            assert_eq!(found.to_string(), opened.to_string());
+            // It stays so, and once it is mended the log goes on.
+            corruption(poll(&mut follower).1);
+            shown.show(&machine);
+            assert_eq!(come(&mut follower).first(), Some(&frame.sequence));
+        }
+    }
+}
+
+#[test]
+fn a_damaged_end_that_nothing_attests_is_waited_for() {
+    let (machine, id, shown, mut follower, read) = half_read(Level::Process);
+    let frames = machine.frames(id).unwrap();
+    let last = frames.last().unwrap();
+    shown.show(&machine);
+    shown.disk.mutate_file(&last.segment, |bytes| bytes[last.end - 1] ^= 1).unwrap();
+    let (polled, progress) = poll(&mut follower);
+    assert_eq!(polled.sequences(), Vec::from_iter(read..last.sequence));
+    let torn = progress.unwrap().torn.unwrap();
+    assert_eq!((torn.sequence, torn.offset), (last.sequence, last.start as u64));
+    assert_eq!(torn.bytes, (last.end - last.start) as u64);
+    for _ in 0..40 {
+        assert_eq!(come(&mut follower), [] as [u64; 0]);
+    }
+    shown.show(&machine);
+    assert_eq!(come(&mut follower), [last.sequence]);
+}
+
+/// Without an attestation a sound frame behind a bad one proves damage only where no power was cut since.
+#[test]
+fn an_unattested_bad_record_is_damage_in_the_boot_that_wrote_it_and_a_tear_after_it() {
+    let (machine, id, _, _, _) = half_read(Level::Process);
+    let frames = machine.frames(id).unwrap();
+    let records: Vec<_> = frames.iter().filter(|frame| !frame.kind.is_envelope()).collect();
+    let last = records.len() - 1;
+    let cases =
+        [BOOT, OTHER_BOOT].into_iter().flat_map(|boot| [(boot, 0, 1), (boot, last, 1), (boot, last, 12)]);
+    for (boot, from, back) in cases {
+        let shown = Shown::new(boot);
+        shown.show(&machine);
+        let bad = records[last - back];
+        assert_eq!(back > 1, bad.segment != records[last].segment);
+        shown.disk.mutate_file(&bad.segment, |bytes| bytes[bad.end - 1] ^= 1).unwrap();
+        let (polled, progress) = poll(&mut shown.follow(&machine, id, from as u64));
+        assert_eq!(polled.sequences(), Vec::from_iter(from as u64..bad.sequence));
+        if boot == BOOT {
+            assert_eq!(corruption(progress).sequence, bad.sequence, "from {from}");
+        } else {
+            assert_eq!(progress.unwrap().torn.unwrap().sequence, bad.sequence, "from {from}");
+        }
+    }
+}
+
+/// Two lives of one log, from one beginning: the follower saw the first, and the disk kept the second.
+fn other_life(steps: u64) -> (Machine, Uuid, Shown, Follower, u64) {
+    let before = Machine::default();
+    let session = before.process(Level::Every).create(&types()).unwrap();
+    write_steps(&session, 3);
+    let (id, kept) = (session.id(), session.position().unwrap() + 1);
+    session.close().unwrap();
+    let life = |first: u64, steps: u64| {
+        let machine = before.copied(BOOT);
+        let session = machine.open(id, Level::Process).unwrap();
+        (first..first + steps).for_each(|n| session.dispatch(step(n)).map(drop).unwrap());
+        machine.crash(CrashKind::Process);
+        machine
+    };
+    let shown = Shown::of(&life(10, 3));
+    let mut follower = shown.follow(&before, id, 0);
+    assert_eq!(come(&mut follower).len() as u64, kept + 3);
+    (life(10, steps), id, shown, follower, kept)
+}
+
+#[test]
+fn a_recovery_that_lost_records_is_said_and_followed() {
+    let (machine, id, shown, mut follower, kept) = other_life(1);
+    // Of the three records one is left, and recovery writes it once more.
+    let session = machine.open(id, Level::Process).unwrap();
+    session.sync().unwrap();
+    shown.show(&machine);
+    let (polled, progress) = poll(&mut follower);
+    progress.unwrap();
+    assert_eq!((polled.sequences(), polled.replaced), (vec![], vec![(kept + 1, kept + 2)]));
+    session.dispatch(step(77)).unwrap();
+    shown.show(&machine);
+    assert_eq!(come(&mut follower), [kept + 1]);
+    assert_eq!(follower.records_len(), kept + 2);
+}
+
+#[test]
+fn a_recovery_that_put_others_in_their_place_is_said_and_followed() {
+    let (machine, id, shown, mut follower, kept) = other_life(1);
+    let session = machine.open(id, Level::Process).unwrap();
+    (0..20).for_each(|n| session.dispatch(step(70 + n)).map(drop).unwrap());
+    shown.show(&machine);
+    let (polled, progress) = poll(&mut follower);
+    progress.unwrap();
+    assert_eq!(polled.replaced, [(kept + 1, kept + 2)]);
+    let all = recorded(&machine, id);
+    assert_eq!(polled.records, all[kept as usize + 1..]);
+    // One that began behind what changed has nothing to say of it.
+    let mut late = shown.follow(&machine, id, kept + 4);
+    assert_eq!(come(&mut late), Vec::from_iter(kept + 4..all.len() as u64));
+}
+
+/// A disk on which something is written just before one of the reader's calls.
+#[derive(Debug)]
+struct Racing {
+    disk: MemoryStorage,
+    /// After how many calls, and what.
+    coming: Mutex<(u32, BTreeMap<PathBuf, Vec<u8>>)>,
+}
+
+impl Racing {
+    fn call(&self) {
+        let mut coming = self.coming.lock().unwrap();
+        match coming.0.checked_sub(1) {
+            Some(left) => coming.0 = left,
+            None => std::mem::take(&mut coming.1).iter().for_each(|(path, bytes)| {
+                self.disk.write_file(path, bytes).unwrap();
+            }),
+        }
+    }
+}
+
+impl Storage for Racing {
+    fn list(&self, dir: &Path) -> io::Result<Vec<Entry>> {
+        self.call();
+        self.disk.list(dir)
+    }
+
+    fn open(&self, path: &Path, access: Access) -> io::Result<Arc<dyn StorageFile>> {
+        assert_eq!(access, Access::Read);
+        self.call();
+        self.disk.open(path, access)
+    }
+
+    fn entry(&self, path: &Path) -> io::Result<Option<Entry>> {
+        self.call();
+        self.disk.entry(path)
+    }
+
+    fn boot_id(&self) -> Option<Uuid> {
+        self.disk.boot_id()
+    }
+
+    fn create_dir_all(&self, _: &Path) -> io::Result<()> {
+        unreachable!("a follower writes nothing")
+    }
+
+    fn create(&self, _: &Path, _: u64) -> io::Result<Arc<dyn StorageFile>> {
+        unreachable!("a follower writes nothing")
+    }
+
+    fn rename(&self, _: &Path, _: &Path) -> io::Result<()> {
+        unreachable!("a follower writes nothing")
+    }
+
+    fn hard_link(&self, _: &Path, _: &Path) -> io::Result<()> {
+        unreachable!("a follower writes nothing")
+    }
+
+    fn remove_file(&self, _: &Path) -> io::Result<()> {
+        unreachable!("a follower writes nothing")
+    }
+
+    fn remove_dir_all(&self, _: &Path) -> io::Result<()> {
+        unreachable!("a follower writes nothing")
+    }
+
+    fn sync_dir(&self, _: &Path) -> io::Result<()> {
+        unreachable!("a follower writes nothing")
+    }
+
+    fn try_lock(&self, _: &Path, _: u64) -> io::Result<Option<Box<dyn HeldLock>>> {
+        unreachable!("a follower takes no lock")
+    }
+}
+
+/// Between the look at a half-written frame and any later look the writer may have gone on: what attests the
+/// frame is there by then, and so is the frame.
+#[test]
+fn a_writer_that_goes_on_between_two_looks_is_no_damage() {
+    for (turned, calls) in [false, true].into_iter().flat_map(|turned| (0..12).map(move |n| (turned, n))) {
+        let machine = Machine::default();
+        let session = machine.process(Level::Every).create(&types()).unwrap();
+        let id = session.id();
+        write_steps(&session, if turned { 20 } else { 5 });
+        machine.crash(CrashKind::Process);
+        let frames = machine.frames(id).unwrap();
+        let torn = frames.iter().find(|frame| frame.sequence == 4 && !frame.kind.is_envelope()).unwrap();
+        let disk = MemoryStorage::with_boot_id(BOOT);
+        let mut half = machine.disk.read_file(&torn.segment).unwrap();
+        half[torn.end - 5..].fill(0);
+        disk.write_file(&torn.segment, half).unwrap();
+        let racing = Arc::new(Racing { disk, coming: Mutex::default() });
+        let storage = Arc::clone(&racing) as Arc<dyn Storage>;
+        let mut follower = Follower::open_on(storage, machine.dir(id), 0).unwrap();
+        *racing.coming.lock().unwrap() = (calls, machine.disk.dump());
+        // Where the writer is slower than the poll, it is for the next one.
+        let mut seen = come(&mut follower);
+        racing.coming.lock().unwrap().0 = 0;
+        seen.extend(come(&mut follower));
+        seen.extend(come(&mut follower));
+        assert_eq!(seen, Vec::from_iter(0..machine.audit(id).unwrap().records_len()), "call {calls}");
+    }
+}
+
+/// Whether no power was cut since says the frame that a writer begins with, and that may stand far back.
+#[test]
+fn the_boot_of_an_unattested_end_is_looked_up_where_it_stands() {
+    let machine = Machine::default();
+    let session = machine.process(Level::Process).create(&types()).unwrap();
+    let id = session.id();
+    write_steps(&session, 10);
+    session.sync().unwrap();
+    while machine.segments(id).len() < 3 {
+        write_steps(&session, 1);
+    }
+    write_steps(&session, 4);
+    machine.crash(CrashKind::Process);
+    let records: Vec<_> = machine.frames(id).unwrap().into_iter().filter(|f| !f.kind.is_envelope()).collect();
+    let [.., bad, last] = records.as_slice() else { panic!("there are records") };
+    assert_eq!(bad.segment, last.segment);
+    for boot in [BOOT, OTHER_BOOT] {
+        let shown = Shown::new(boot);
+        shown.show(&machine);
+        shown.disk.mutate_file(&bad.segment, |bytes| bytes[bad.end - 1] ^= 1).unwrap();
+        let (polled, progress) = poll(&mut shown.follow(&machine, id, last.sequence));
+        assert_eq!(polled.sequences(), [] as [u64; 0]);
+        match progress {
+            Err(Error::Corrupt(found)) => assert_eq!((boot, found.sequence), (BOOT, bad.sequence)),
+            progress => {
+                assert_eq!((boot, progress.unwrap().torn.unwrap().sequence), (OTHER_BOOT, bad.sequence));
+            }
+        }
+    }
+}
+
+#[test]
+fn names_are_known_wherever_a_follower_begins() {
+    let (machine, id, shown, _, _) = half_read(Level::Every);
+    shown.show(&machine);
+    let last = machine.audit(id).unwrap().records_len() - 1;
+    assert!(machine.segments(id).len() > 2);
+    for from in [5, last] {
+        let mut events = Vec::new();
+        shown
+            .follow(&machine, id, from)
+            .poll(|met| {
+                if let Followed::Record { names, .. } = met {
+                    events = names.events.values().map(|(name, _)| name.clone()).collect();
+                }
+                Ok(())
+            })
+            .unwrap();
+        assert!(events.contains(&"plan.step_added".to_owned()), "{events:?} from {from}");
+    }
+}
+
+#[test]
+fn a_visitor_that_fails_gets_the_same_again() {
+    let (machine, _, shown, mut follower, read) = half_read(Level::Process);
+    shown.show(&machine);
+    let mut taken = Vec::new();
+    let stopped = follower.poll(|met| match met {
+        Followed::Record { record, .. } if taken.len() < 3 => {
+            taken.push(record.sequence);
+            Ok(())
+        }
+        _ => Err(Error::Export("stopped".to_owned())),
+    });
+    assert!(matches!(stopped, Err(Error::Export(_))));
+    assert_eq!(taken, [read, read + 1, read + 2]);
+    assert_eq!(come(&mut follower).first(), Some(&(read + 3)));
+}
+
+#[test]
+fn what_is_taken_away_is_missed() {
+    let (machine, id, shown, follower, _) = half_read(Level::Process);
+    shown.show(&machine);
+    let segments = machine.segments(id);
+    let without = |gone: &Path| {
+        let disk = MemoryStorage::with_boot_id(BOOT);
+        for (path, bytes) in shown.disk.dump() {
+            if path != gone {
+                disk.write_file(path, bytes).unwrap();
+            }
+        }
+        Shown { disk }
+    };
+    // A sealed segment whose successor is gone, and a successor whose predecessor is.
+    let sealed = without(segments.last().unwrap());
+    match poll(&mut sealed.follow(&machine, id, 0)).1 {
+        Err(Error::MissingSegment { session, path, .. }) => {
+            assert_eq!((session, &path), (id, segments.last().unwrap()));
+        }
+        other => panic!("{other:?}"),
+    }
+    let broken = without(&segments[1]);
+    let storage: Arc<dyn Storage> = Arc::new(broken.disk.clone());
+    assert!(matches!(
+        Follower::open_on(Arc::clone(&storage), machine.dir(id), 0),
+        Err(Error::MissingSegment { .. })
+    ));
+    let mut follower = follower;
+    come(&mut follower);
+    // The segment that is being followed, and its header.
+    let last = segments.last().unwrap();
+    let bytes = shown.disk.read_file(last).unwrap();
+    shown.disk.remove_file(last).unwrap();
+    assert!(matches!(poll(&mut follower).1, Err(Error::MissingSegment { .. })));
+    shown.write(last, &bytes);
+    shown.disk.mutate_file(last, |bytes| bytes[50] ^= 1).unwrap();
+    let found = corruption(poll(&mut follower).1);
+    assert_eq!((&found.segment, found.offset), (last, 0), "{found}");
+    shown.write(last, &bytes);
+    assert_eq!(come(&mut follower), [] as [u64; 0]);
+    // The whole session.
+    shown.disk.remove_dir_all(&machine.dir(id)).unwrap();
+    assert!(matches!(poll(&mut follower).1, Err(Error::NotASession { .. })));
+    let other = Follower::open_on(storage, "/home/store/sessions", 0);
+    assert!(matches!(other, Err(Error::NotASession { .. })));
+}
