@@ -10,6 +10,7 @@ use uuid::Uuid;
 use crate::failure::{HOLDS, Result, UNUSABLE};
 use crate::output::Output;
 use crate::verbs;
+use crate::verbs::tail::Start;
 
 /// Reads, checks and replays the logs of agents' sessions, without the code that wrote them.
 ///
@@ -54,6 +55,20 @@ enum Verb {
         /// Only records of this kind, such as `dispatch` or `rollback`.
         #[arg(long)]
         kind: Option<String>,
+    },
+    /// Show the last records, and with --follow those that come.
+    Tail {
+        /// The session's folder.
+        session: PathBuf,
+        /// How many records.
+        #[arg(short = 'n', long, default_value_t = 10, conflicts_with = "from")]
+        lines: u64,
+        /// The first record, in place of a number of records; with --follow it may be yet to come.
+        #[arg(long, value_name = "SEQUENCE")]
+        from: Option<u64>,
+        /// Go on as another process writes, until interrupted.
+        #[arg(short, long)]
+        follow: bool,
     },
     /// Show the slices at a position.
     State {
@@ -194,6 +209,9 @@ fn verb(verb: Verb, output: &mut Output<'_>) -> Result<u8> {
         Verb::Sessions { dir } => verbs::sessions::run(&dir, output),
         Verb::Show { session, from, to, kind } => {
             verbs::show::run(&session, from, to, kind.as_deref(), output)
+        }
+        Verb::Tail { session, lines, from, follow } => {
+            verbs::tail::run(&session, from.map_or(Start::Last(lines), Start::From), follow, output)
         }
         Verb::State { session, at, slice } => verbs::state::run(&session, at, slice.as_deref(), output),
         Verb::Diff { session, before, after } => verbs::diff::run(&session, before, after, output),

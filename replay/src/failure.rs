@@ -36,7 +36,16 @@ pub enum Failure {
         /// What to do next.
         next: String,
     },
-    /// A file to import could not be read.
+    /// The session was deleted while it was read.
+    #[error("{path}: the session was deleted meanwhile")]
+    Deleted {
+        /// Its folder.
+        path: PathBuf,
+    },
+    /// The process could not wait for what is to come.
+    #[error("waiting for records: {0}")]
+    Wait(io::Error),
+    /// A file could not be read.
     #[error("{path}: {source}")]
     File {
         /// The file.
@@ -92,7 +101,8 @@ impl Failure {
         let next = match self {
             Failure::Engine(error) => return next_after(error),
             Failure::Usage { next, .. } => return Some(next.clone()),
-            Failure::Output(_) => return None,
+            Failure::Output(_) | Failure::Wait(_) => return None,
+            Failure::Deleted { .. } => "`foldlog sessions STORE` lists what is there",
             Failure::DoesNotHold(_) => {
                 "nothing was changed; keep the folder as it is and take the session from a copy"
             }

@@ -24,6 +24,7 @@
 pub mod cli;
 pub mod diff;
 pub mod failure;
+mod interrupts;
 pub mod output;
 pub mod progress;
 pub mod reading;

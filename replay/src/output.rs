@@ -1,19 +1,26 @@
 //! Where results, notes and progress go.
 
+use std::cell::OnceCell;
 use std::fmt;
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use serde::Serialize;
 use uuid::Uuid;
 
 use crate::failure::{HOLDS, Result, UNUSABLE};
+use crate::interrupts::Interrupts;
 use crate::progress::Progress;
 
 /// Makes the command that runs the demo's child, which is to be killed while it writes: it has to call
 /// [`write_until_killed`](crate::verbs::demo::write_until_killed) with this store and this session.
 pub type ChildCommand<'a> = dyn Fn(&Path, Uuid) -> io::Result<Command> + 'a;
+
+/// Waits for so long, or until the process is asked to end or nobody reads its results any more; whether to go
+/// on. From the first call on, a request to end is answered by it.
+pub type Pause<'a> = dyn Fn(Duration) -> io::Result<bool> + 'a;
 
 /// Where results, notes and progress go.
 pub struct Output<'a> {
@@ -27,6 +34,8 @@ pub struct Output<'a> {
     pub color: bool,
     /// How the demo runs its child.
     pub child: &'a ChildCommand<'a>,
+    /// How a verb that goes on without end waits.
+    pub pause: &'a Pause<'a>,
     pub(crate) json: bool,
 }
 
@@ -37,13 +46,14 @@ impl fmt::Debug for Output<'_> {
 }
 
 impl<'a> Output<'a> {
-    /// Output into two writers, without progress or colour.
+    /// Output into two writers, without progress or colour. A verb that would go on without end ends where it
+    /// would first wait.
     pub fn new(
         stdout: &'a mut dyn Write,
         stderr: &'a mut dyn Write,
         child: &'a ChildCommand<'a>,
     ) -> Output<'a> {
-        Output { stdout, stderr, progress: false, color: false, child, json: false }
+        Output { stdout, stderr, progress: false, color: false, child, pause: &|_| Ok(false), json: false }
     }
 
     /// Whether results are to be JSON.
@@ -85,7 +95,16 @@ pub fn with_process(verb: impl FnOnce(&mut Output<'_>) -> u8) -> u8 {
         command.arg("demo-child").arg(store).arg(session.to_string());
         Ok(command)
     };
+    let interrupts = OnceCell::new();
+    let pause = |wait| {
+        // Only now: a verb that comes to an end by itself is ended by signals as any process is.
+        if interrupts.get().is_none() {
+            let _ = interrupts.set(Interrupts::take_over()?);
+        }
+        interrupts.get().map_or(Ok(false), |interrupts: &Interrupts| interrupts.pause(wait))
+    };
     let mut output = Output::new(&mut stdout, &mut stderr, &child);
+    output.pause = &pause;
     output.progress = terminal;
     output.color = terminal && !plain;
     let code = verb(&mut output);

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use foldlog::audit::LogReader;
+use foldlog::log::TornTail;
 use foldlog::{Error, Kind, Record, Store};
 use foldlog_codec::body::{Declare, Dispatch, Import, Opened, Operation, Parent, Rollback, Snapshot};
 use foldlog_codec::record::Names;
@@ -48,18 +49,23 @@ pub fn store_of(session: &Path) -> Option<(PathBuf, Uuid)> {
 pub fn open_session(path: &Path, output: &mut Output<'_>) -> Result<LogReader> {
     let reader = LogReader::open(path)?;
     let report = reader.report();
-    if let Some(torn) = &report.torn {
-        output.note(format_args!(
-            "note: the log ends at record {}: {} bytes behind it that nobody was told are durable are left out",
-            torn.sequence, torn.bytes
-        ));
-    }
+    note_torn(report.torn.as_ref(), output);
     if let Some((sequence, kind)) = report.unsupported {
         output.note(format_args!(
             "note: record {sequence} is of kind {kind}, which this version keeps but cannot fold"
         ));
     }
     Ok(reader)
+}
+
+/// Says what stands behind a log's end, if anything does.
+pub(crate) fn note_torn(torn: Option<&TornTail>, output: &mut Output<'_>) {
+    if let Some(torn) = torn {
+        output.note(format_args!(
+            "note: the log ends at record {}: {} bytes behind it that nobody was told are durable are left out",
+            torn.sequence, torn.bytes
+        ));
+    }
 }
 
 /// The last position of a log; a session that can be opened has one.
@@ -73,7 +79,15 @@ pub fn last_position(reader: &LogReader) -> u64 {
 ///
 /// [`Failure::Usage`] beyond the end, with the last position.
 pub fn position(reader: &LogReader, asked: Option<u64>) -> Result<u64> {
-    let last = last_position(reader);
+    position_of(last_position(reader), asked)
+}
+
+/// As [`position`], where the last position is `last`.
+///
+/// # Errors
+///
+/// As [`position`].
+pub fn position_of(last: u64, asked: Option<u64>) -> Result<u64> {
     match asked {
         Some(asked) if asked > last => {
             let what = format!("there is no position {asked}: the last one is {last}");

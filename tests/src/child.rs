@@ -14,7 +14,7 @@ pub fn argument() -> Option<String> {
 /// A child process that runs one test of this binary.
 pub struct Started {
     process: Child,
-    output: BufReader<ChildStdout>,
+    output: Option<BufReader<ChildStdout>>,
 }
 
 /// Starts the test `name` (its whole path, such as `bad_input::part_of_the_child`) in a child process with an
@@ -33,7 +33,7 @@ pub fn start(name: &str, argument: &str) -> Started {
         .spawn()
         .expect("a process starts");
     let output = BufReader::new(process.stdout.take().expect("the child's output is piped"));
-    Started { process, output }
+    Started { process, output: Some(output) }
 }
 
 /// Says something to the parent, on a line of its own.
@@ -54,16 +54,37 @@ impl Started {
     /// Where the child's output cannot be read.
     pub fn hear(&mut self, word: &str) -> Option<String> {
         loop {
-            let mut line = String::new();
-            if self.output.read_line(&mut line).expect("the child's output is text") == 0 {
-                return None;
-            }
-            // A line that the kill cut short says nothing.
-            let whole = line.strip_suffix('\n').unwrap_or_default();
-            if let Some(value) = whole.strip_prefix(&format!("@{word} ")) {
+            let line = self.line()?;
+            if let Some(value) = line.strip_prefix(&format!("@{word} ")) {
                 return Some(value.to_owned());
             }
         }
+    }
+
+    /// Waits for the next line that the child prints, of whatever it is; `None` where it ends before. A line
+    /// that a kill cut short is empty.
+    ///
+    /// # Panics
+    ///
+    /// Where the child's output cannot be read.
+    pub fn line(&mut self) -> Option<String> {
+        let mut line = String::new();
+        let read = self.output.as_mut()?.read_line(&mut line).expect("the child's output is text");
+        (read > 0).then(|| line.strip_suffix('\n').unwrap_or_default().to_owned())
+    }
+
+    /// Closes the pipe that the child prints into.
+    pub fn stop_reading(&mut self) {
+        self.output = None;
+    }
+
+    /// Waits for the child's end, however it comes.
+    ///
+    /// # Panics
+    ///
+    /// Where it cannot be waited for.
+    pub fn ended(&mut self) {
+        self.process.wait().expect("a child can be waited for");
     }
 
     /// Kills the child with SIGKILL and waits for its end. What it has said can still be heard.

@@ -1,6 +1,7 @@
 //! The binary: what its verbs print, what they exit with, and that they write nothing into what they read.
 
 mod damaged;
+mod tail;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -232,6 +233,8 @@ fn verbs_that_read_write_nothing() {
     for command in [
         "sessions STORE",
         "show SESSION",
+        "tail SESSION",
+        "tail SESSION --from 2 --follow",
         "state SESSION --at 5",
         "diff SESSION 1 9",
         "verify STORE",
@@ -246,7 +249,7 @@ fn verbs_that_read_write_nothing() {
     }
     // Nor do they make a store where there is none.
     let none = fixture.folder.path().join("none");
-    for verb in ["sessions", "verify", "show", "replay"] {
+    for verb in ["sessions", "verify", "show", "tail", "replay"] {
         assert_eq!(foldlog([verb.as_ref(), none.as_os_str()]).code, 2, "{verb}");
     }
     assert!(before == contents(fixture.folder.path()));
@@ -260,6 +263,7 @@ fn wrong_usage_exits_with_2_and_help_with_0() {
         &["show"],
         &["verify"],
         &["state", "/tmp", "--at", "x"],
+        &["tail", "/tmp", "--lines", "3", "--from", "5"],
         &["export", "/tmp", "--format", "yaml"],
         &["import", "tau-bench", "file"],
         &["import", "swe-agent", "--store", "/tmp"],
@@ -277,7 +281,7 @@ fn wrong_usage_exits_with_2_and_help_with_0() {
     for shell in ["bash", "zsh", "fish"] {
         let ran = foldlog(["completions", shell]);
         assert_eq!(ran.code, 0);
-        assert!(ran.stdout.contains("tau-bench") && ran.stdout.contains("thorough"), "{shell}");
+        assert!(["tau-bench", "thorough", "follow"].iter().all(|word| ran.stdout.contains(word)), "{shell}");
     }
 }
 
@@ -298,8 +302,10 @@ impl std::io::Write for ClosedPipe {
 fn a_closed_pipe_is_no_error() {
     let fixture = fixture();
     let session = fixture.session.to_str().unwrap();
-    let commands: [&[&str]; 5] = [
+    let commands: [&[&str]; 7] = [
         &["show", session],
+        &["tail", session],
+        &["tail", session, "--follow", "--json"],
         &["show", session, "--json"],
         &["state", session, "--json"],
         &["verify", session],
@@ -309,6 +315,7 @@ fn a_closed_pipe_is_no_error() {
         let child = |_: &Path, _| Err(std::io::Error::other("no child"));
         let (mut stdout, mut stderr) = (ClosedPipe, Vec::new());
         let mut output = Output::new(&mut stdout, &mut stderr, &child);
+        output.pause = &|_| Ok(true);
         let arguments = std::iter::once(&"foldlog").chain(command).map(|word: &&str| word.into());
         assert_eq!(foldlog_replay::run(arguments, &mut output), 0, "{command:?}");
         assert_eq!(stderr, b"", "{command:?}");

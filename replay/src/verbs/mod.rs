@@ -8,4 +8,5 @@ pub mod replay;
 pub mod sessions;
 pub mod show;
 pub mod state;
+pub mod tail;
 pub mod verify;

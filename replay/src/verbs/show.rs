@@ -78,27 +78,37 @@ impl Timeline {
 
     /// One line for a person.
     pub fn text(&self, record: &Record<'_>) -> String {
-        let (time, name) = (time_text(record.time_us), record_name(record, &self.names));
-        let path = if self.is_live(record.sequence) { "live" } else { "abandoned" };
-        let (sequence, kind, bytes) = (record.sequence, record.kind.to_string(), record.body.len());
-        let name = shortened(&name, NAME_CHARS_MAX);
-        format!("{sequence:>8}  {time:<32}  {kind:<8}  {name:<NAME_CHARS_MAX$} {bytes:>7}  {path}")
+        line(record, &self.names, self.is_live(record.sequence))
     }
 
     /// The record's JSON form, with its name and whether it is live.
     pub fn value(&self, record: &Record<'_>) -> Value {
-        let mut value = record.to_value(&self.names).unwrap_or_else(|error| {
-            // What has no JSON form of its own is still a record with a place and a time.
-            let mut value = Value::default();
-            value.set("sequence", Value::from(record.sequence));
-            value.set("time", Value::from(time_text(record.time_us)));
-            value.set("kind", Value::from(record.kind.to_string()));
-            value.set("bytes", Value::from(record.body.len() as u64));
-            value.set("error", Value::from(error.to_string()));
-            value
-        });
-        value.set("name", Value::from(record_name(record, &self.names)));
-        value.set("live", Value::from(self.is_live(record.sequence)));
-        value
+        value(record, &self.names, self.is_live(record.sequence))
     }
+}
+
+/// A record as one line for a person.
+pub(super) fn line(record: &Record<'_>, names: &Names, live: bool) -> String {
+    let (time, name) = (time_text(record.time_us), record_name(record, names));
+    let path = if live { "live" } else { "abandoned" };
+    let (sequence, kind, bytes) = (record.sequence, record.kind.to_string(), record.body.len());
+    let name = shortened(&name, NAME_CHARS_MAX);
+    format!("{sequence:>8}  {time:<32}  {kind:<8}  {name:<NAME_CHARS_MAX$} {bytes:>7}  {path}")
+}
+
+/// A record's JSON form, with its name and whether it is live.
+pub(super) fn value(record: &Record<'_>, names: &Names, live: bool) -> Value {
+    let mut value = record.to_value(names).unwrap_or_else(|error| {
+        // What has no JSON form of its own is still a record with a place and a time.
+        let mut value = Value::default();
+        value.set("sequence", Value::from(record.sequence));
+        value.set("time", Value::from(time_text(record.time_us)));
+        value.set("kind", Value::from(record.kind.to_string()));
+        value.set("bytes", Value::from(record.body.len() as u64));
+        value.set("error", Value::from(error.to_string()));
+        value
+    });
+    value.set("name", Value::from(record_name(record, names)));
+    value.set("live", Value::from(live));
+    value
 }

@@ -23,7 +23,7 @@ fn segment(session: &Path) -> PathBuf {
 }
 
 /// Where the record's frame stands.
-fn place(session: &Path, sequence: u64) -> (u64, u64) {
+pub(super) fn place(session: &Path, sequence: u64) -> (u64, u64) {
     let mut place = None;
     foldlog::audit::walk(session, &mut |frame| {
         if !frame.record.kind.is_envelope() && frame.record.sequence == sequence {
@@ -35,7 +35,7 @@ fn place(session: &Path, sequence: u64) -> (u64, u64) {
     place.unwrap()
 }
 
-fn flip(path: &Path, offset: u64) {
+pub(super) fn flip(path: &Path, offset: u64) {
     let mut bytes = fs::read(path).unwrap();
     bytes[offset as usize] ^= 1;
     fs::write(path, bytes).unwrap();

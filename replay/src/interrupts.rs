@@ -1,0 +1,54 @@
+//! Requests to end, for a verb that would otherwise go on without end.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::{flag, low_level};
+
+/// The signals by which the process is asked to end.
+#[derive(Debug)]
+pub(crate) struct Interrupts {
+    asked: Arc<AtomicBool>,
+    /// Readable once a signal has come, so that it ends a wait.
+    wake: UnixStream,
+}
+
+impl Interrupts {
+    /// Takes the signals over. The first one asks; a second one ends the process at once, since it may be stuck
+    /// writing into a pipe that nobody reads.
+    pub(crate) fn take_over() -> io::Result<Interrupts> {
+        let asked = Arc::new(AtomicBool::new(false));
+        let (wake, waker) = UnixStream::pair()?;
+        for signal in [SIGINT, SIGTERM] {
+            flag::register_conditional_default(signal, Arc::clone(&asked))?;
+            flag::register(signal, Arc::clone(&asked))?;
+            low_level::pipe::register(signal, waker.try_clone()?)?;
+        }
+        Ok(Interrupts { asked, wake })
+    }
+
+    /// Waits for so long, or until the process is asked to end or its output has no reader; whether to go on.
+    pub(crate) fn pause(&self, wait: Duration) -> io::Result<bool> {
+        let stdout = io::stdout();
+        // A pipe without a reader says so whatever it is asked for; nothing else is of interest.
+        let mut fds = [
+            PollFd::new(self.wake.as_fd(), PollFlags::POLLIN),
+            PollFd::new(stdout.as_fd(), PollFlags::empty()),
+        ];
+        match poll(&mut fds, PollTimeout::try_from(wait).unwrap_or(PollTimeout::MAX)) {
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let [_, stdout] = fds;
+        let gone = PollFlags::POLLERR | PollFlags::POLLHUP;
+        let unread = stdout.revents().is_some_and(|events| events.intersects(gone));
+        Ok(!unread && !self.asked.load(Ordering::SeqCst))
+    }
+}
