@@ -26,6 +26,18 @@ struct Arguments {
     verb: Verb,
 }
 
+/// The fields of `stats --json`, which [`verbs::stats::Stats`] describes one by one.
+const STATS_JSON: &str = "\
+With --json one object. `bytes` and what ends in `_bytes` are bytes, all else are numbers of things:
+  session, records, live_records, abandoned_records, snapshots, rollbacks,
+  used_bytes, allocated_bytes, segment_header_bytes, torn_bytes,
+  segments  ordinal, session, first_sequence, records, used_bytes, allocated_bytes, sealed
+  kinds     kind, envelope, frames, bytes
+  events    event, records, payload_bytes
+  slices    slice, policy, live_items, live_bytes, ever_items, ever_bytes
+  objects   count, bytes (in the folder), named_count, named_bytes (by records)
+  images    name, bytes";
+
 #[derive(Debug, Subcommand)]
 enum Verb {
     /// Show what foldlog does: write, kill, reopen, roll back, fork, verify, replay.
@@ -103,6 +115,12 @@ enum Verb {
         /// Check every rollback, not only a sample of 16.
         #[arg(long)]
         thorough: bool,
+    },
+    /// Show what a session's log is made of, by segment, kind, event and slice.
+    #[command(after_help = STATS_JSON)]
+    Stats {
+        /// The session's folder.
+        session: PathBuf,
     },
     /// Write a session for other tools.
     Export {
@@ -213,6 +231,7 @@ fn verb(verb: Verb, output: &mut Output<'_>) -> Result<u8> {
         Verb::Tail { session, lines, from, follow } => {
             verbs::tail::run(&session, from.map_or(Start::Last(lines), Start::From), follow, output)
         }
+        Verb::Stats { session } => verbs::stats::run(&session, output),
         Verb::State { session, at, slice } => verbs::state::run(&session, at, slice.as_deref(), output),
         Verb::Diff { session, before, after } => verbs::diff::run(&session, before, after, output),
         Verb::Verify { paths } => verbs::verify::run(&paths, output),

@@ -1,6 +1,7 @@
 //! The binary: what its verbs print, what they exit with, and that they write nothing into what they read.
 
 mod damaged;
+mod stats;
 mod tail;
 
 use std::collections::BTreeMap;
@@ -235,6 +236,8 @@ fn verbs_that_read_write_nothing() {
         "show SESSION",
         "tail SESSION",
         "tail SESSION --from 2 --follow",
+        "stats SESSION",
+        "stats FORK --json",
         "state SESSION --at 5",
         "diff SESSION 1 9",
         "verify STORE",
@@ -249,7 +252,7 @@ fn verbs_that_read_write_nothing() {
     }
     // Nor do they make a store where there is none.
     let none = fixture.folder.path().join("none");
-    for verb in ["sessions", "verify", "show", "tail", "replay"] {
+    for verb in ["sessions", "verify", "show", "tail", "stats", "replay"] {
         assert_eq!(foldlog([verb.as_ref(), none.as_os_str()]).code, 2, "{verb}");
     }
     assert!(before == contents(fixture.folder.path()));
@@ -264,6 +267,7 @@ fn wrong_usage_exits_with_2_and_help_with_0() {
         &["verify"],
         &["state", "/tmp", "--at", "x"],
         &["tail", "/tmp", "--lines", "3", "--from", "5"],
+        &["stats"],
         &["export", "/tmp", "--format", "yaml"],
         &["import", "tau-bench", "file"],
         &["import", "swe-agent", "--store", "/tmp"],
@@ -281,7 +285,10 @@ fn wrong_usage_exits_with_2_and_help_with_0() {
     for shell in ["bash", "zsh", "fish"] {
         let ran = foldlog(["completions", shell]);
         assert_eq!(ran.code, 0);
-        assert!(["tau-bench", "thorough", "follow"].iter().all(|word| ran.stdout.contains(word)), "{shell}");
+        assert!(
+            ["tau-bench", "thorough", "follow", "stats"].iter().all(|word| ran.stdout.contains(word)),
+            "{shell}"
+        );
     }
 }
 
@@ -302,10 +309,11 @@ impl std::io::Write for ClosedPipe {
 fn a_closed_pipe_is_no_error() {
     let fixture = fixture();
     let session = fixture.session.to_str().unwrap();
-    let commands: [&[&str]; 7] = [
+    let commands: [&[&str]; 8] = [
         &["show", session],
         &["tail", session],
         &["tail", session, "--follow", "--json"],
+        &["stats", session],
         &["show", session, "--json"],
         &["state", session, "--json"],
         &["verify", session],

@@ -8,5 +8,6 @@ pub mod replay;
 pub mod sessions;
 pub mod show;
 pub mod state;
+pub mod stats;
 pub mod tail;
 pub mod verify;

@@ -18,7 +18,7 @@ use uuid::Uuid;
 
 use super::{Fixture, fixture, noted, options, step, write};
 
-fn segment(session: &Path) -> PathBuf {
+pub(super) fn segment(session: &Path) -> PathBuf {
     session.join("0000000000.seg")
 }
 
@@ -199,7 +199,7 @@ fn forge(dir: &Path, records: &[(Kind, Vec<u8>)]) {
 }
 
 /// A session that appends to a LOG slice and to a STATE slice, and then writes `last`.
-fn forged(last: (Kind, Vec<u8>)) -> Fixture {
+pub(super) fn forged(last: (Kind, Vec<u8>)) -> Fixture {
     let folder = tempfile::tempdir().unwrap();
     let dir = folder.path().join("sessions").join(Uuid::from_u128(9).to_string());
     let opened =

@@ -1,0 +1,239 @@
+//! `foldlog stats`: what it counts is there, and adds up.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use foldlog::audit::LogReader;
+use foldlog::log::SegmentSizes;
+use foldlog::{Kind, Store, StoreOptions};
+use foldlog_codec::body::{Import, ImportedSlice, ObjectId, Payload};
+use foldlog_tests::host::types;
+use foldlog_tests::runs::Json;
+use foldlog_tests::verbs::foldlog;
+
+use super::damaged::{flip, forged, place, segment};
+use super::{fixture, noted, options, step, write};
+
+fn number(json: &Json, field: &str) -> u64 {
+    match json.get(field) {
+        Some(Json::Scalar(value)) => value.as_u64().unwrap(),
+        other => panic!("{field}: {other:?}"),
+    }
+}
+
+fn text(json: &Json, field: &str) -> String {
+    json.get(field).and_then(Json::as_str).unwrap().to_owned()
+}
+
+fn sum(json: &Json, list: &str, field: &str) -> u64 {
+    json.get(list).unwrap().elements().iter().map(|element| number(element, field)).sum()
+}
+
+/// The numbers by name of one list.
+fn by_name(json: &Json, list: &str, name: &str, field: &str) -> BTreeMap<String, u64> {
+    let elements = json.get(list).unwrap().elements().iter();
+    elements.map(|element| (text(element, name), number(element, field))).collect()
+}
+
+/// The stats of a session, whose sums hold and agree with what other verbs say.
+fn stats(session: &Path) -> Json {
+    let run = |verb: &str| {
+        let ran = foldlog([verb.as_ref(), session.as_os_str(), "--json".as_ref()]);
+        assert_eq!(ran.code, 0, "{verb}: {}", ran.stderr);
+        ran.stdout
+    };
+    let stats = Json::parse(&run("stats"));
+    let used = number(&stats, "used_bytes");
+    assert_eq!(sum(&stats, "segments", "used_bytes"), used);
+    assert_eq!(sum(&stats, "kinds", "bytes") + number(&stats, "segment_header_bytes"), used);
+    assert_eq!(number(&Json::parse(&run("verify")), "bytes"), used);
+    assert_eq!(sum(&stats, "segments", "allocated_bytes"), number(&stats, "allocated_bytes"));
+    let records = number(&stats, "records");
+    assert_eq!(number(&stats, "live_records") + number(&stats, "abandoned_records"), records);
+    assert_eq!(sum(&stats, "segments", "records"), records);
+    let mut next = 0;
+    for segment in stats.get("segments").unwrap().elements() {
+        assert_eq!(number(segment, "first_sequence"), next);
+        next += number(segment, "records");
+        assert!(number(segment, "used_bytes") <= number(segment, "allocated_bytes"));
+    }
+    // Counted from the timeline.
+    let (mut kinds, mut events, mut live) = (BTreeMap::new(), BTreeMap::new(), 0);
+    for line in run("show").lines() {
+        let record = Json::parse(line);
+        *kinds.entry(text(&record, "kind")).or_insert(0) += 1;
+        if record.get("event").is_some() {
+            *events.entry(text(&record, "event")).or_insert(0) += 1;
+        }
+        live += u64::from(record.get("live") == Some(&Json::Scalar(true.into())));
+    }
+    assert_eq!(number(&stats, "live_records"), live);
+    for kind in ["snapshot", "rollback"] {
+        assert_eq!(number(&stats, &format!("{kind}s")), kinds.get(kind).copied().unwrap_or(0));
+    }
+    let content = stats.get("kinds").unwrap().elements().iter();
+    let content = content.filter(|kind| kind.get("envelope") == Some(&Json::Scalar(false.into())));
+    assert_eq!(
+        content.map(|kind| (text(kind, "kind"), number(kind, "frames"))).collect::<BTreeMap<_, _>>(),
+        kinds
+    );
+    let mut counted = by_name(&stats, "events", "event", "records");
+    counted.retain(|_, records| *records > 0);
+    assert_eq!(counted, events);
+    // Summed up from the slices.
+    let state = LogReader::open(session).unwrap().state();
+    let items = state.slices.iter().map(|(name, slice)| (name.clone(), slice.items.len() as u64));
+    assert_eq!(by_name(&stats, "slices", "slice", "live_items"), items.collect());
+    let bytes = state
+        .slices
+        .iter()
+        .map(|(name, slice)| (name.clone(), slice.items.iter().map(|item| item.bytes.len() as u64).sum()));
+    assert_eq!(by_name(&stats, "slices", "slice", "live_bytes"), bytes.collect());
+    for slice in stats.get("slices").unwrap().elements() {
+        assert!(number(slice, "live_items") <= number(slice, "ever_items"), "{slice:?}");
+        assert!(number(slice, "live_bytes") <= number(slice, "ever_bytes"), "{slice:?}");
+        if text(slice, "policy") == "log" {
+            assert_eq!(number(slice, "live_bytes"), number(slice, "ever_bytes"), "{slice:?}");
+        }
+    }
+    stats
+}
+
+#[test]
+fn stats_are_printed_for_people_and_programs() {
+    let fixture = fixture();
+    insta::assert_snapshot!(fixture.transcript(&[
+        "stats SESSION",
+        "stats FORK",
+        "stats SESSION --json",
+        "stats NOTHING",
+        "stats STORE",
+    ]));
+    for session in [&fixture.session, &fixture.fork] {
+        let stats = stats(session);
+        // Both take every step, whatever became of them.
+        let payloads = by_name(&stats, "events", "event", "payload_bytes");
+        let ever = by_name(&stats, "slices", "slice", "ever_bytes");
+        for slice in ["plan", "preview", "current_step", "step_of_part"] {
+            assert_eq!(ever[slice], payloads["plan.step_added"], "{slice}");
+        }
+        assert_eq!(ever["notes"], payloads["noted"]);
+    }
+}
+
+#[test]
+fn the_numbers_of_a_long_session_with_rollbacks_objects_kills_and_a_fork_add_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let small = SegmentSizes { first_bytes: 4096, max_bytes: 4096 };
+    let options = || StoreOptions { segments: small, object_bytes_min: 256, ..options() };
+    let store = Store::open_with(folder.path(), options()).unwrap();
+    let session = write(&store);
+    for number in 0..60_u8 {
+        session.dispatch(step(&format!("step {number} {}", "x".repeat(100)), number)).unwrap();
+        match number % 12 {
+            3 => drop(session.rollback_to(u64::from(number)).unwrap()),
+            7 => drop(session.dispatch(noted(&"large ".repeat(usize::from(number) + 50))).unwrap()),
+            _ => {}
+        }
+    }
+    // The same object twice.
+    session.dispatch(noted(&"large ".repeat(57))).unwrap();
+    let (id, dir) = (session.id(), session.dir().to_owned());
+    // As a kill leaves it, and as the next process goes on.
+    let copy = folder.path().join("copy/sessions").join(id.to_string());
+    fs::create_dir_all(copy.join("objects")).unwrap();
+    for entry in fs::read_dir(&dir).unwrap().chain(fs::read_dir(dir.join("objects")).unwrap()) {
+        let path = entry.unwrap().path();
+        if path.is_file() {
+            fs::copy(&path, copy.join(path.strip_prefix(&dir).unwrap())).unwrap();
+        }
+    }
+    stats(&copy);
+    let killed = Store::open_with(folder.path().join("copy"), options()).unwrap();
+    killed.open_session(id, &types()).unwrap().dispatch(step("after", 1)).unwrap();
+    stats(&copy);
+
+    session.close().unwrap();
+    let whole = stats(&dir);
+    let objects = whole.get("objects").unwrap();
+    assert_eq!((number(objects, "count"), number(objects, "named_count")), (5, 5));
+    assert_eq!(number(objects, "bytes"), number(objects, "named_bytes"));
+    let on_disk = fs::read_dir(dir.join("objects")).unwrap();
+    assert_eq!(
+        number(objects, "bytes"),
+        on_disk.map(|file| file.unwrap().metadata().unwrap().len()).sum::<u64>()
+    );
+    let segments = whole.get("segments").unwrap().elements();
+    let (last, others) = segments.split_last().unwrap();
+    let sealed = |segment: &Json| segment.get("sealed") == Some(&Json::Scalar(true.into()));
+    assert!(others.len() > 2 && others.iter().all(sealed) && !sealed(last), "{segments:?}");
+    assert_eq!(by_name(&whole, "kinds", "kind", "frames")["seal"], others.len() as u64);
+
+    let fork = store.fork(id, 30, &types(), foldlog::SessionOptions::default()).unwrap();
+    fork.dispatch(step("another way", 3)).unwrap();
+    let fork_dir = fork.dir().to_owned();
+    fork.clone().close().unwrap();
+    let forked = stats(&fork_dir);
+    assert_eq!(number(&forked, "records"), 33);
+    let writers: Vec<String> =
+        forked.get("segments").unwrap().elements().iter().map(|s| text(s, "session")).collect();
+    assert_eq!(
+        (writers.first().unwrap(), writers.last().unwrap()),
+        (&id.to_string(), &fork.id().to_string())
+    );
+
+    fs::create_dir(fork_dir.join("snapshots")).unwrap();
+    fs::write(fork_dir.join("snapshots/0000000030.img"), [7; 500]).unwrap();
+    let images = stats(&fork_dir).get("images").unwrap().clone();
+    assert_eq!(images, Json::parse(r#"[{"name": "0000000030.img", "bytes": 500}]"#));
+}
+
+#[test]
+fn a_torn_end_is_counted_apart_and_damage_gives_no_numbers() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open_with(folder.path(), options()).unwrap();
+    let session = write(&store);
+    let copy = folder.path().join(session.id().to_string());
+    fs::create_dir(&copy).unwrap();
+    fs::copy(segment(session.dir()), segment(&copy)).unwrap();
+    let last = session.position().unwrap();
+    let (offset, bytes) = place(&copy, last);
+    flip(&segment(&copy), offset + bytes - 1);
+    let torn = stats(&copy);
+    assert_eq!((number(&torn, "records"), number(&torn, "torn_bytes")), (last, bytes));
+    assert_eq!(number(&torn, "used_bytes"), offset);
+
+    session.clone().close().unwrap();
+    let (offset, _) = place(session.dir(), 4);
+    flip(&segment(session.dir()), offset + 30);
+    let ran = foldlog(["stats".as_ref(), session.dir().as_os_str()]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (1, ""));
+    assert!(ran.stderr.contains("is damaged at byte"), "{}", ran.stderr);
+}
+
+#[test]
+fn forged_logs_are_counted_as_they_are_or_refused() {
+    let later = forged((Kind::from_byte(99).unwrap(), foldlog::Value::from("later").encode()));
+    let ran = later.run("stats SESSION --json");
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    let counted = stats(&later.session);
+    assert_eq!(by_name(&counted, "kinds", "kind", "frames")["unknown-99"], 1);
+    // An object that is not there is as large as its record pleases to say.
+    let huge = ObjectId { hash: [7; 32], len: u64::MAX }.reference();
+    let slices = vec![ImportedSlice { slice: 0, items: vec![(Payload::new(&huge), 1); 3] }];
+    let import = Import { from: None, exported_at_us: None, tags: BTreeMap::new(), slices };
+    let lying = forged((Kind::IMPORT, import.encode()));
+    // Nobody was told that it is durable, so it is left out, and with it what it claims.
+    let ran = lying.run("stats SESSION --json");
+    assert!(ran.code == 0 && ran.stderr.contains("the log ends at record 4"), "{}", ran.stderr);
+    let counted = Json::parse(&ran.stdout);
+    assert_eq!((number(&counted, "records"), number(&counted, "live_records")), (4, 4));
+    assert_eq!(number(counted.get("objects").unwrap(), "named_bytes"), 0);
+    let headers = number(&counted, "segment_header_bytes");
+    assert_eq!(sum(&counted, "kinds", "bytes") + headers, number(&counted, "used_bytes"));
+    // A rollback to what is not before it.
+    let ahead =
+        forged((Kind::ROLLBACK, foldlog_codec::body::Rollback { to: 7, preserve_logs: true }.encode()));
+    assert_eq!(ahead.run("stats SESSION").code, 1);
+}
