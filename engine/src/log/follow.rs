@@ -110,6 +110,10 @@ impl Cursor {
     /// [`Error::WrongSession`], [`Error::FutureFormat`], [`Error::Io`].
     pub(crate) fn open(storage: &Arc<dyn Storage>, dir: &Path, from: u64) -> Result<Cursor> {
         let chain = chain::discover(storage.as_ref(), dir)?;
+        if chain.missing.is_some() {
+            // A scan tells a segment that a power cut took from one that was taken away.
+            scan::scan(storage.as_ref(), dir, &mut |_| Ok(()))?;
+        }
         let Some(last) = chain.segments.last().map(|segment| segment.header) else {
             // A scan knows what to say of a session without a sound header.
             scan::scan(storage.as_ref(), dir, &mut |_| Ok(()))?;
@@ -266,6 +270,9 @@ impl Cursor {
         let ordinal = self.segment.header.ordinal;
         let chain = chain::discover_above(self.storage.as_ref(), &self.dir, Some(ordinal))?;
         self.check_present()?;
+        if chain.missing.is_some() {
+            scan::scan(self.storage.as_ref(), &self.dir, &mut |_| Ok(()))?;
+        }
         let Chain { segments, beyond, .. } = chain;
         if self.take_in(segments)? {
             return Ok(Around::Changed);

@@ -125,7 +125,7 @@ fn stats_are_printed_for_people_and_programs() {
 #[test]
 fn the_numbers_of_a_long_session_with_rollbacks_objects_kills_and_a_fork_add_up() {
     let folder = tempfile::tempdir().unwrap();
-    let small = SegmentSizes { first_bytes: 4096, max_bytes: 4096 };
+    let small = SegmentSizes { first_bytes: 4096, max_bytes: 4096, ahead_bytes_min: 0 };
     let options = || StoreOptions { segments: small, object_bytes_min: 256, ..options() };
     let store = Store::open_with(folder.path(), options()).unwrap();
     let session = write(&store);

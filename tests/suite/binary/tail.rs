@@ -16,7 +16,10 @@ use uuid::Uuid;
 use super::{fixture, normal, options, step};
 
 fn small() -> StoreOptions {
-    StoreOptions { segments: SegmentSizes { first_bytes: 4096, max_bytes: 4096 }, ..options() }
+    StoreOptions {
+        segments: SegmentSizes { first_bytes: 4096, max_bytes: 4096, ahead_bytes_min: 0 },
+        ..options()
+    }
 }
 
 fn write_steps(session: &Session, steps: u64) {
