@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use foldlog_codec::body::Rollback;
+use foldlog_codec::body::{Opened, Rollback};
 use foldlog_codec::{Kind, Record};
 
 use super::content::Content;
@@ -88,6 +88,13 @@ impl History<'_> {
 impl Folded {
     pub(crate) fn new(log_slices: LogSlices, positions: Positions) -> Folded {
         Folded { projection: Projection::new(log_slices), positions }
+    }
+
+    /// Applies a session's own first record.
+    pub(crate) fn begin(&mut self, sequence: u64, opened: Opened, objects: &Objects) -> Result<()> {
+        let at_hand = AtHand::Nothing;
+        let folding = Folding { payloads: objects, types: None, at_hand, frozen: &|_| None };
+        self.projection.apply(sequence, Content::Opened(opened), &folding)
     }
 
     /// Applies one record of a log and keeps the positions that later rollbacks need.

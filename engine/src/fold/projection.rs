@@ -72,10 +72,16 @@ pub(crate) enum LogSlices {
     InLog,
 }
 
-/// The slices that a rollback or a snapshot is about, as they were at one position.
+/// A projection as it was at one position.
 #[derive(Clone, Debug)]
 pub(crate) struct Frozen {
-    slices: Vec<Items>,
+    projection: Projection,
+}
+
+impl Frozen {
+    pub(crate) fn projection(&self) -> &Projection {
+        &self.projection
+    }
 }
 
 /// Values that the caller has at hand, so that what was just encoded need not be decoded.
@@ -125,7 +131,7 @@ pub(super) struct SliceState {
 pub(crate) struct Projection {
     pub(crate) names: Arc<Names>,
     slices: Vec<SliceState>,
-    pub(crate) tags: BTreeMap<String, String>,
+    pub(crate) tags: Arc<BTreeMap<String, String>>,
     /// Records of kinds that this version cannot fold: the first one's sequence number and kind.
     pub(crate) unsupported: Option<(u64, Kind)>,
     next_sequence: u64,
@@ -151,7 +157,7 @@ impl Projection {
         Projection {
             names,
             slices,
-            tags: image.tags.clone(),
+            tags: Arc::new(image.tags.clone()),
             unsupported: image.unsupported,
             next_sequence: image.next_sequence,
             log_slices: LogSlices::InLog,
@@ -178,9 +184,9 @@ impl Projection {
         self.items(self.names.slice_named(name)?.id)
     }
 
-    /// The slices as they are, for coming back to.
+    /// Everything as it is, for coming back to. Shared, so it costs little.
     pub(crate) fn freeze(&self) -> Frozen {
-        Frozen { slices: self.slices.iter().map(|slice| slice.items.clone()).collect() }
+        Frozen { projection: self.clone() }
     }
 
     /// Decodes the items of a slice that are not decoded yet.
@@ -219,7 +225,7 @@ impl Projection {
         }
         match content {
             // A fork inherits its parent's tags and sets its own over them.
-            Content::Opened(opened) => self.tags.extend(opened.tags),
+            Content::Opened(opened) => Arc::make_mut(&mut self.tags).extend(opened.tags),
             Content::Declare(declare) => self.declare(sequence, declare, folding.types)?,
             Content::Dispatch(dispatch) => self.dispatch(sequence, dispatch, folding)?,
             Content::Import(import) => self.import(sequence, import, folding)?,
@@ -271,9 +277,10 @@ impl Projection {
         let mut event_row = None;
         let effects = match (&dispatch.operation, dispatch.effects) {
             (Operation::Tag { key, value }, _) => {
+                let tags = Arc::make_mut(&mut self.tags);
                 match value {
-                    Some(value) => self.tags.insert(key.clone(), value.clone()),
-                    None => self.tags.remove(key),
+                    Some(value) => tags.insert(key.clone(), value.clone()),
+                    None => tags.remove(key),
                 };
                 return Ok(());
             }
@@ -426,7 +433,7 @@ impl Projection {
             let slice = imported.slice as usize;
             changes.push(Change { slice, removed: Removed::None, added, before: None });
         }
-        self.tags.extend(import.tags);
+        Arc::make_mut(&mut self.tags).extend(import.tags);
         self.carry_out(changes);
         Ok(())
     }
@@ -442,7 +449,7 @@ impl Projection {
             reason: format!("nothing is known of position {to}"),
         })?;
         for (index, slice) in self.slices.iter_mut().enumerate() {
-            let then = frozen.slices.get(index);
+            let then = frozen.projection.slices.get(index).map(|then| &then.items);
             match (&mut slice.items, then) {
                 (Items::Held(rows), _) if slice.policy == Policy::Cache => rows.clear(),
                 _ if slice.policy == Policy::Log && rollback.preserve_logs => {}

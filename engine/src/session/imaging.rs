@@ -61,7 +61,7 @@ impl Taken {
             rollbacks: self.rollbacks.clone(),
             index: self.places.indexed(),
             declared: self.projection.names.all(),
-            tags: self.projection.tags.clone(),
+            tags: (*self.projection.tags).clone(),
             unsupported: self.projection.unsupported,
             slices: restore::slices(&self.projection),
         }

@@ -9,6 +9,7 @@
 //! | `reading` | views, stored values |
 //! | `imaging` | images, so that opening need not fold every record |
 //! | `log_view` | LOG slices, read from the log |
+//! | `trunk` | what a fork shares with its parent |
 //! | `subscribers` | who is told of records |
 //!
 //! # The order of a write
@@ -28,6 +29,7 @@ mod opening;
 mod positions;
 mod reading;
 mod subscribers;
+mod trunk;
 mod writing;
 
 use std::any::TypeId;
@@ -58,7 +60,10 @@ pub use positions::{RolledBack, Snapshot, SnapshotOptions};
 pub use reading::{SliceState, State, StoredItem};
 pub use subscribers::{Notice, Subscription, Warning};
 
-pub(crate) use opening::{OpenAs, Read, SessionSeed, begin, lock_or_read_only, open, open_read};
+pub(crate) use opening::{
+    Images, OpenAs, Read, SessionSeed, begin, lock_or_read_only, open, open_as_read, open_read,
+};
+pub(crate) use trunk::Trunk;
 
 /// A handle on an open session. Cheap to clone; every clone is the same session.
 ///
@@ -140,7 +145,7 @@ impl Session {
 
     /// The session's tags.
     pub fn tags(&self) -> BTreeMap<String, String> {
-        self.inner.state.lock().projection.tags.clone()
+        (*self.inner.state.lock().projection.tags).clone()
     }
 
     /// The sequence number of the last record; `None` where there is none yet.

@@ -229,6 +229,16 @@ fn leave_out_records_without_objects(
 /// Opens the session in `dir`. Writes nothing.
 pub(crate) fn open(store: &Arc<StoreInner>, dir: &FilePath, open_as: OpenAs) -> Result<Session> {
     let read = open_read(&store.options.storage, dir, open_as.types.as_ref(), LogSlices::InLog)?;
+    open_as_read(store, dir, open_as, read)
+}
+
+/// Opens the session in `dir`, which was read.
+pub(crate) fn open_as_read(
+    store: &Arc<StoreInner>,
+    dir: &FilePath,
+    open_as: OpenAs,
+    read: Read,
+) -> Result<Session> {
     if let Some(types) = &open_as.types {
         check_declared(types, &read.folded)?;
     }

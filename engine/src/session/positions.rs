@@ -9,7 +9,7 @@ use foldlog_codec::body::{self, Policy};
 use uuid::Uuid;
 
 use super::writing::Draft;
-use super::{Session, WriterState};
+use super::{Inner, Session, WriterState};
 use crate::error::{Error, Result};
 use crate::fold::content::Content;
 use crate::fold::projection::{Frozen, LogSlices};
@@ -127,7 +127,7 @@ impl Session {
         if to >= next {
             return Err(Error::NoSuchPosition { position: to, last: next.checked_sub(1) });
         }
-        let frozen = self.frozen_at(&state, to)?;
+        let frozen = inner.frozen_at(&state, to)?;
         let time_us = inner.now_us();
         let abandoned = state.path.abandoned_by(next, to);
         let rollback = body::Rollback { to, preserve_logs };
@@ -138,21 +138,20 @@ impl Session {
         inner.state.lock().positions.done(to);
         Ok(RolledBack { sequence: result?, to, abandoned })
     }
+}
 
+impl Inner {
     /// The slices as they were at a position, kept or folded anew.
-    fn frozen_at(&self, state: &WriterState, position: u64) -> Result<Arc<Frozen>> {
+    pub(super) fn frozen_at(&self, state: &WriterState, position: u64) -> Result<Arc<Frozen>> {
         if let Some(frozen) = state.positions.get(position) {
             return Ok(frozen);
         }
         if position + 1 == state.log.next_sequence() {
             return Ok(Arc::new(state.projection.freeze()));
         }
-        let folded = self.history(state).fold(
-            position + 1,
-            self.inner.types.as_ref(),
-            LogSlices::InLog,
-            &mut |_, _| Ok(()),
-        )?;
+        let folded =
+            self.history(state)
+                .fold(position + 1, self.types.as_ref(), LogSlices::InLog, &mut |_, _| Ok(()))?;
         Ok(Arc::new(folded.projection.freeze()))
     }
 }

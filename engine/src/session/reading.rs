@@ -115,7 +115,11 @@ impl State {
             Some((slice.name.clone(), SliceState { policy, item: slice.item.clone(), items }))
         });
         let slices = slices.collect();
-        State { position: projection.next_sequence().checked_sub(1), tags: projection.tags.clone(), slices }
+        State {
+            position: projection.next_sequence().checked_sub(1),
+            tags: (*projection.tags).clone(),
+            slices,
+        }
     }
 
     /// A digest over the names, policies and stored items of all slices that are not empty; BLAKE3.
@@ -233,7 +237,8 @@ impl Session {
         if position >= next {
             return Err(Error::NoSuchPosition { position, last: next.checked_sub(1) });
         }
-        let folded = self.history(&state).fold(position + 1, None, LogSlices::Held, &mut |_, _| Ok(()))?;
+        let folded =
+            self.inner.history(&state).fold(position + 1, None, LogSlices::Held, &mut |_, _| Ok(()))?;
         Ok(State::of(&folded.projection))
     }
 
@@ -252,18 +257,18 @@ impl Session {
         let state = self.inner.state.lock();
         state.log.places.read(self.storage(), from, through, &mut |record| visit(&record))
     }
+}
 
+impl Inner {
     pub(super) fn history<'a>(&'a self, state: &'a WriterState) -> History<'a> {
         History {
-            storage: self.storage(),
+            storage: &self.store.options.storage,
             places: &state.log.places,
             objects: &state.log.objects,
             rollbacks: &state.rollbacks,
         }
     }
-}
 
-impl Inner {
     fn read<S: Slice>(&self, state: &mut WriterState) -> Result<(Policy, Option<Items>)> {
         self.decode_slice::<S>(state)?;
         if let Some((policy, items)) = state.projection.items_named(S::NAME) {

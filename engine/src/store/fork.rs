@@ -11,26 +11,26 @@
 //! The fork's first own segment names where the last linked one ends for it, so what the parent appends to
 //! that file later never reaches the fork; and a fork writes into its own segments only.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 
 use foldlog_codec::Kind;
-use foldlog_codec::body::{Declare, ObjectId, Opened, Parent, Rollback};
+use foldlog_codec::body::{ObjectId, Opened, Parent};
 use uuid::Uuid;
 
 use super::{SessionOptions, Store};
 use crate::error::{Error, Result};
-use crate::fold::history::History;
-use crate::fold::projection::LogSlices;
+use crate::fold::history::Folded;
+use crate::fold::positions::Positions;
 use crate::log::chain::Segment;
-use crate::log::layout;
-use crate::log::objects::Objects;
-use crate::log::reader::{Located, Places};
+use crate::log::reader::Places;
+use crate::log::scan::Scan;
 use crate::log::storage::{Access, EntryKind};
 use crate::log::writer::{AppendContext, Log};
-use crate::session::{OpenAs, Session, lock_or_read_only, open, open_read};
+use crate::log::{images, layout};
+use crate::session::{Images, OpenAs, Read, Session, Trunk, lock_or_read_only, open_as_read};
 use crate::types::SessionTypes;
 
 /// How much is copied at a time where a file cannot be linked.
@@ -38,8 +38,10 @@ const COPY_BYTES: usize = 4096;
 
 impl Store {
     /// Begins a session that shares the records of `parent` up to `position` and goes its own way from there.
-    /// Costs the same however many records are shared, but for reading them; later writes of either never
-    /// reach the other. What it shares is durable when this returns.
+    /// Costs the same however many records are shared, where the parent is open for writing in this store with
+    /// the same `types` and `position` is its last or one of its latest 256 snapshots; otherwise the parent is read
+    /// as it is when it is opened. Later writes of either never reach the other. What it shares is durable when
+    /// this returns.
     ///
     /// `options.parent` is not looked at.
     ///
@@ -55,34 +57,19 @@ impl Store {
         options: SessionOptions,
     ) -> Result<Session> {
         let parent_dir = self.existing(parent)?;
-        if let Some(writer) = self.inner.writers.get(parent) {
-            writer.sync()?;
-        }
-        let read = open_read(self.storage(), &parent_dir, None, LogSlices::InLog)?;
-        let next = read.scan.next_sequence;
-        if position >= next {
-            return Err(Error::NoSuchPosition { position, last: next.checked_sub(1) });
-        }
-        let mut places = read.places();
-        let located = places.locate(self.storage(), position)?;
-        places.index.cut_at(position + 1);
-        places.next_sequence = position + 1;
-        let segments = Arc::make_mut(&mut places.segments);
-        segments.truncate(located.segment + 1);
-        if let Some(last) = segments.last_mut() {
-            last.end = Some(located.end);
-        }
+        let writer = self.inner.writers.get(parent);
+        let trunk = Trunk::new(self.storage(), &parent_dir, writer.as_deref(), position, types)?;
+        drop(writer);
         let (id, seed) = self.identity(&options)?;
         let (lock, read_only) = lock_or_read_only(&self.inner, id)?;
         if lock.is_none() {
             return Err(Error::ReadOnly { session: id, reason: read_only.unwrap_or_default() });
         }
         let building = layout::building_session_dir(&self.inner.root, id);
-        let places = self.link(&places, read.scan.watermark, &parent_dir, &building)?;
-        let chain = Parent::Fork { session: parent, position, chain: located.crc };
+        let places = self.link(&trunk.places, trunk.watermark, &parent_dir, &building)?;
+        let chain = Parent::Fork { session: parent, position, chain: trunk.located.crc };
         let opened = Opened { session: id, seed, tags: options.tags, parent: Some(chain) };
-        let declared = self.declared_by(&places, &building, &read.scan.rollbacks)?;
-        let mut log = self.write_first(&building, &opened, places, located, &declared)?;
+        let mut log = self.write_first(&building, &opened, places, &trunk)?;
         let dir = self.session_dir(id);
         let io = |error| Error::io("rename", &dir, error);
         self.storage().rename(&building, &dir).map_err(io)?;
@@ -93,41 +80,68 @@ impl Store {
         // to see to the name. The handle leads to the file under its new name. What attests is durable as well.
         log.attest(log.next_sequence())?;
         log.sync_plan().run(self.storage().as_ref())?;
+        let read = self.as_read(&log, &dir, opened, trunk)?;
         drop(log);
         let level = options.level.unwrap_or(self.inner.options.level);
-        open(&self.inner, &dir, OpenAs { types: Some(types.clone()), level, lock, read_only: None })
-    }
-
-    /// What the shared records have declared, for the head of the fork's first segment.
-    fn declared_by(
-        &self,
-        places: &Places,
-        dir: &Path,
-        rollbacks: &BTreeMap<u64, Rollback>,
-    ) -> Result<Declare> {
-        let objects = Objects::new(Arc::clone(self.storage()), dir);
-        let history = History { storage: self.storage(), places, objects: &objects, rollbacks };
-        let folded = history.fold(places.next_sequence, None, LogSlices::InLog, &mut |_, _| Ok(()))?;
-        Ok(folded.projection.names.all())
+        let open_as = OpenAs { types: Some(types.clone()), level, lock, read_only: None };
+        open_as_read(&self.inner, &dir, open_as, read)
     }
 
     /// Writes the fork's own first record, and syncs it.
-    fn write_first(
-        &self,
-        dir: &Path,
-        opened: &Opened,
-        places: Places,
-        located: Located,
-        declared: &Declare,
-    ) -> Result<Log> {
-        let options = &self.inner.options;
+    fn write_first(&self, dir: &Path, opened: &Opened, places: Places, trunk: &Trunk) -> Result<Log> {
         let shared = places.next_sequence;
         let (session, seed) = (opened.session, opened.seed);
-        let mut log = Log::fork(&self.inner.ground(), dir, session, seed, places, located);
-        let context = AppendContext { synced: shared, declared: &|| declared.clone() };
-        log.append(Kind::OPENED, options.clock.now_us(), &opened.encode(), &context)?;
+        let mut log = Log::fork(&self.inner.ground(), dir, session, seed, places, trunk.located);
+        let names = &trunk.projection.names;
+        let context = AppendContext { synced: shared, declared: &|| names.all() };
+        log.append(Kind::OPENED, self.inner.options.clock.now_us(), &opened.encode(), &context)?;
         log.sync_plan().run(self.storage().as_ref())?;
         Ok(log)
+    }
+
+    /// What reading the fork that `log` holds, now in `dir`, would find: it was closed with its first record, and
+    /// what it shares is known.
+    fn as_read(&self, log: &Log, dir: &Path, opened: Opened, trunk: Trunk) -> Result<Read> {
+        let Trunk { mut openings, rollbacks, projection, .. } = trunk;
+        let opened_sequence = log.next_sequence() - 1;
+        let mut folded = Folded { projection, positions: Positions::default() };
+        folded.begin(opened_sequence, opened.clone(), &log.objects)?;
+        openings.push((opened_sequence, opened.clone()));
+        let mut segments = Vec::new();
+        let mut used_bytes = 0;
+        for segment in log.places.segments.iter() {
+            let path = layout::segment_file(dir, segment.header.ordinal);
+            let segment = Segment { path, ..segment.clone() };
+            let seal = segment.seal(self.storage().as_ref())?;
+            used_bytes += segment.end.unwrap_or(0) + seal.map_or(0, |(_, len)| len);
+            segments.push(segment);
+        }
+        let last = log.last_frame().ok_or_else(|| Error::Inconsistent {
+            sequence: opened_sequence,
+            reason: "the fork's own segment holds no frame".to_owned(),
+        })?;
+        let scan = Scan {
+            segments: Arc::new(segments),
+            ordinal_max: last.ordinal,
+            session: opened.session,
+            opened,
+            opened_sequence,
+            openings,
+            next_sequence: log.next_sequence(),
+            watermark: log.next_sequence(),
+            last_crc: last.crc,
+            last_time_us: log.last_time_us(),
+            end: last.end,
+            epoch: log.epoch(),
+            rollbacks,
+            index: log.places.index.clone(),
+            torn: None,
+            leftovers: Vec::new(),
+            clean: true,
+            used_bytes: used_bytes + last.end,
+            same_boot: true,
+        };
+        Ok(Read { scan, folded, images: Images::default() })
     }
 
     /// Links the parent's segments and objects into the new folder, synced; copies those with records from
@@ -170,8 +184,24 @@ impl Store {
             }
             storage.sync_dir(&to).map_err(|error| io("sync", &to, error))?;
         }
+        self.link_images(places.next_sequence, parent, dir);
         storage.sync_dir(dir).map_err(|error| io("sync", dir, error))?;
         Ok(Places { segments: Arc::new(linked), ..places.clone() })
+    }
+
+    /// Links the images of what is shared, so that opening the fork need not fold all of it. One that cannot be
+    /// linked is done without.
+    fn link_images(&self, next_sequence: u64, parent: &Path, dir: &Path) {
+        let storage = self.storage();
+        let images = images::list(storage.as_ref(), parent);
+        let shared: Vec<u64> =
+            images.into_iter().map(|(next, _)| next).filter(|next| *next <= next_sequence).collect();
+        if shared.is_empty() || storage.create_dir_all(&layout::snapshots_dir(dir)).is_err() {
+            return;
+        }
+        for next in shared {
+            let _ = storage.hard_link(&layout::image_file(parent, next), &layout::image_file(dir, next));
+        }
     }
 
     /// Links a file whose bytes are known to be durable.

@@ -337,7 +337,7 @@ impl Store {
             records: read.scan.next_sequence,
             log_bytes: read.scan.used_bytes,
             created_at_us,
-            tags: read.folded.projection.tags,
+            tags: (*read.folded.projection.tags).clone(),
             parent: read.scan.opened.parent,
         })
     }

@@ -118,6 +118,11 @@ impl SessionTypes {
         SessionTypesBuilder { registered: Registered::default(), error: None }
     }
 
+    /// Whether this is the same declaration, made once.
+    pub(crate) fn is_same(&self, other: &SessionTypes) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
+    }
+
     pub(crate) fn slice(&self, name: &str) -> Option<&SliceTypes> {
         self.inner.slices.get(name)
     }

@@ -1,0 +1,96 @@
+//! What a fork shares with its parent.
+
+use std::collections::BTreeMap;
+use std::path::Path as FilePath;
+use std::sync::Arc;
+
+use foldlog_codec::body::{Opened, Rollback};
+
+use super::opening::{Read, open_read};
+use super::{Inner, WriterState};
+use crate::error::{Error, Result};
+use crate::fold::history::History;
+use crate::fold::projection::{LogSlices, Projection};
+use crate::log::objects::Objects;
+use crate::log::reader::{Located, Places};
+use crate::log::storage::Storage;
+use crate::types::SessionTypes;
+
+/// The records that a fork shares with its parent, and what they amount to.
+pub(crate) struct Trunk {
+    /// Where they stand, up to the last one that is shared.
+    pub(crate) places: Places,
+    /// Where that one stands.
+    pub(crate) located: Located,
+    /// Everything below is known to be durable.
+    pub(crate) watermark: u64,
+    pub(crate) openings: Vec<(u64, Opened)>,
+    pub(crate) rollbacks: BTreeMap<u64, Rollback>,
+    pub(crate) projection: Projection,
+}
+
+impl Trunk {
+    /// Of the session in `dir`, up to `position`. `writer` is the session where it is open for writing in this
+    /// store: it makes what is shared durable, and where `position` is its last or a snapshot that it keeps, and
+    /// its types are `types`, nothing has to be read or folded.
+    pub(crate) fn new(
+        storage: &Arc<dyn Storage>,
+        dir: &FilePath,
+        writer: Option<&Inner>,
+        position: u64,
+        types: &SessionTypes,
+    ) -> Result<Trunk> {
+        if let Some(writer) = writer {
+            writer.sync()?;
+            let state = writer.state.lock();
+            if writer.types.as_ref().is_some_and(|own| own.is_same(types)) {
+                return writer.trunk(&state, position);
+            }
+        }
+        let read = open_read(storage, dir, Some(types), LogSlices::InLog)?;
+        let (places, located) = cut(storage, read.places(), position)?;
+        let Read { scan, folded, .. } = read;
+        let mut rollbacks = scan.rollbacks;
+        rollbacks.split_off(&(position + 1));
+        let mut projection = folded.projection;
+        if projection.next_sequence() != position + 1 {
+            let objects = Objects::new(Arc::clone(storage), dir);
+            let history = History { storage, places: &places, objects: &objects, rollbacks: &rollbacks };
+            let folded = history.fold(position + 1, Some(types), LogSlices::InLog, &mut |_, _| Ok(()))?;
+            projection = folded.projection;
+        }
+        let openings = shared(position, &scan.openings);
+        Ok(Trunk { places, located, watermark: scan.watermark, openings, rollbacks, projection })
+    }
+}
+
+impl Inner {
+    fn trunk(&self, state: &WriterState, position: u64) -> Result<Trunk> {
+        let (places, located) = cut(&self.store.options.storage, state.log.places.clone(), position)?;
+        let projection = self.frozen_at(state, position)?.projection().clone();
+        let rollbacks = state.rollbacks.range(..=position).map(|(at, rollback)| (*at, *rollback)).collect();
+        let openings = shared(position, &state.openings);
+        Ok(Trunk { places, located, watermark: self.gate.synced(), openings, rollbacks, projection })
+    }
+}
+
+/// The places of a log's records up to `position`, and that of the last.
+fn cut(storage: &Arc<dyn Storage>, mut places: Places, position: u64) -> Result<(Places, Located)> {
+    if position >= places.next_sequence {
+        let last = places.next_sequence.checked_sub(1);
+        return Err(Error::NoSuchPosition { position, last });
+    }
+    let located = places.locate(storage, position)?;
+    places.index.cut_at(position + 1);
+    places.next_sequence = position + 1;
+    let segments = Arc::make_mut(&mut places.segments);
+    segments.truncate(located.segment + 1);
+    if let Some(last) = segments.last_mut() {
+        last.end = Some(located.end);
+    }
+    Ok((places, located))
+}
+
+fn shared(position: u64, openings: &[(u64, Opened)]) -> Vec<(u64, Opened)> {
+    openings.iter().filter(|(sequence, _)| *sequence <= position).cloned().collect()
+}
