@@ -267,7 +267,7 @@ impl LogReader {
     ///
     /// [`Error::Object`] where the object is missing or is not what its name says.
     pub fn payload(&self, payload: Payload<'_>) -> Result<Arc<[u8]>> {
-        self.objects.resolve(payload)
+        self.objects.resolve(payload).map(Arc::from)
     }
 
     /// Checks the seals of finished segments against their records.

@@ -78,8 +78,8 @@ impl History<'_> {
             if !on_path || record.kind == Kind::ROLLBACK {
                 return projection.pass_over(&record);
             }
-            let (payloads, at_hand) = (self.objects, AtHand::Nothing);
-            let folding = Folding { payloads, types: None, at_hand, frozen: &|_| None };
+            let (objects, at_hand) = (self.objects, AtHand::Nothing);
+            let folding = Folding { objects, types: None, at_hand, frozen: &|_| None };
             projection.apply(record.sequence, Content::of(&record)?, &folding)
         })
     }
@@ -93,7 +93,7 @@ impl Folded {
     /// Applies a session's own first record.
     pub(crate) fn begin(&mut self, sequence: u64, opened: Opened, objects: &Objects) -> Result<()> {
         let at_hand = AtHand::Nothing;
-        let folding = Folding { payloads: objects, types: None, at_hand, frozen: &|_| None };
+        let folding = Folding { objects, types: None, at_hand, frozen: &|_| None };
         self.projection.apply(sequence, Content::Opened(opened), &folding)
     }
 
@@ -108,7 +108,7 @@ impl Folded {
         let done = if let Content::Rollback(rollback) = &content { Some(rollback.to) } else { None };
         let positions = &self.positions;
         let frozen = |to| positions.get(to);
-        let folding = Folding { payloads: objects, types, at_hand: AtHand::Nothing, frozen: &frozen };
+        let folding = Folding { objects, types, at_hand: AtHand::Nothing, frozen: &frozen };
         self.projection.apply(record.sequence, content, &folding)?;
         if let Some(to) = done {
             self.positions.done(to);

@@ -180,7 +180,7 @@ mod tests {
 
     fn row(sequence: u64, value: u64) -> Row {
         let id = ItemId { sequence, ordinal: 0 };
-        Row { id, version: 1, bytes: Arc::from([]), typed: Some(Arc::new(value)) }
+        Row { id, version: 1, bytes: None, typed: Some(Arc::new(value)) }
     }
 
     /// Upserts and plain items by turns, under keys of which some are shared.

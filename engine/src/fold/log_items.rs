@@ -4,6 +4,7 @@
 //! items, as many as its reducers see, and marks: which record the items of some places stand in. The others are
 //! found by walking the log from a mark.
 
+use std::collections::BTreeMap;
 use std::ops::{ControlFlow, RangeInclusive};
 use std::sync::Arc;
 
@@ -11,6 +12,7 @@ use foldlog_codec::body::{Added, BuiltIn, Dispatch, Import, ItemId, Operation, P
 use foldlog_codec::{Kind, Record};
 
 use super::names::Names;
+use super::projection::{Items, Projection};
 use super::rows::{Row, Rows};
 use crate::error::{Error, Result};
 use crate::log::objects::Objects;
@@ -127,6 +129,26 @@ pub(crate) struct Stored {
     pub(crate) bytes: Arc<[u8]>,
 }
 
+/// Records that are wanted are read in one walk where fewer than so many stand between them.
+const NEAR_RECORDS: u64 = 512;
+
+/// Items' bytes, found in the log.
+#[derive(Default)]
+pub(crate) struct RecordedItems {
+    found: BTreeMap<(u32, ItemId), Arc<[u8]>>,
+}
+
+impl RecordedItems {
+    /// The bytes of a slice's item.
+    pub(crate) fn bytes<'a>(&'a self, slice: u32, row: &'a Row) -> Result<&'a Arc<[u8]>> {
+        let found = row.bytes.as_ref().or_else(|| self.found.get(&(slice, row.id)));
+        found.ok_or_else(|| Error::Inconsistent {
+            sequence: row.id.sequence,
+            reason: format!("the record does not hold item {} of slice {slice}", row.id.ordinal),
+        })
+    }
+}
+
 /// Where the items of LOG slices are read: a log as it was at one moment. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct LogSource {
@@ -166,7 +188,7 @@ impl LogSource {
                 }
                 if place >= from {
                     let id = ItemId { sequence: record.sequence, ordinal };
-                    let bytes = self.objects.resolve(payload)?;
+                    let bytes = Arc::from(self.objects.resolve(payload)?);
                     if visit(at, Stored { place, id, version, bytes })?.is_break() {
                         return Ok(ControlFlow::Break(()));
                     }
@@ -176,6 +198,38 @@ impl LogSource {
             at.place = place;
             Ok(if place >= items.len { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
         })
+    }
+
+    /// The bytes of the items that a projection does not hold, since it knows their types.
+    pub(crate) fn recorded(&self, projection: &Projection) -> Result<RecordedItems> {
+        let mut wanted: Vec<(u64, u32)> = Vec::new();
+        for (slice, items) in (0..).zip(projection.slices()) {
+            if let Items::Held(rows) = items {
+                let unknown = rows.iter().filter(|row| row.bytes.is_none());
+                wanted.extend(unknown.map(|row| (row.id.sequence, slice)));
+            }
+        }
+        wanted.sort_unstable();
+        wanted.dedup();
+        let mut found = BTreeMap::new();
+        let near = |one: &(u64, u32), next: &(u64, u32)| next.0 - one.0 < NEAR_RECORDS;
+        for run in wanted.chunk_by(near) {
+            let (Some((first, _)), Some((last, _))) = (run.first(), run.last()) else { continue };
+            let mut rest = run;
+            self.places.read(&self.storage, *first, *last, &mut |record| {
+                while let Some(((sequence, slice), others)) = rest.split_first()
+                    && *sequence <= record.sequence
+                {
+                    rest = others;
+                    for (ordinal, payload, _) in self.items_in(&record, *slice)? {
+                        let id = ItemId { sequence: *sequence, ordinal };
+                        found.insert((*slice, id), Arc::from(self.objects.resolve(payload)?));
+                    }
+                }
+                Ok(())
+            })?;
+        }
+        Ok(RecordedItems { found })
     }
 
     /// The items that a record added to a slice: their ordinals, payloads and versions.
@@ -201,7 +255,7 @@ impl LogSource {
                         let appended = declared
                             .bindings
                             .iter()
-                            .any(|binding| binding.slice == slice && binding.built_in == BuiltIn::Append);
+                            .any(|binding| binding.slice == slice && binding.built_in != BuiltIn::Explicit);
                         if appended { vec![(0, data, declared.version)] } else { Vec::new() }
                     }
                     (None, None) => Vec::new(),

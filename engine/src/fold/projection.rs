@@ -1,5 +1,6 @@
 //! The projection: what all records so far amount to.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -15,19 +16,8 @@ use super::log_items::LogItems;
 use super::names::Names;
 use super::rows::{Row, Rows};
 use crate::error::{Error, Result};
-use crate::types::{AnyValue, DecodeItem, SessionTypes, SliceTypes, TAIL_ITEMS};
-
-/// Where large payloads are to be had.
-pub(crate) trait PayloadSource {
-    /// The payload's own bytes.
-    fn resolve(&self, payload: Payload<'_>) -> Result<Arc<[u8]>>;
-}
-
-impl PayloadSource for crate::log::objects::Objects {
-    fn resolve(&self, payload: Payload<'_>) -> Result<Arc<[u8]>> {
-        crate::log::objects::Objects::resolve(self, payload)
-    }
-}
+use crate::log::objects::Objects;
+use crate::types::{AnyValue, DecodeItem, Recorded, SessionTypes, SliceTypes, TAIL_ITEMS};
 
 /// The items of one slice.
 #[derive(Clone, Debug)]
@@ -109,7 +99,8 @@ impl AtHand<'_> {
 
 /// What the fold needs beside the record.
 pub(crate) struct Folding<'a> {
-    pub(crate) payloads: &'a dyn PayloadSource,
+    /// Where large payloads are to be had.
+    pub(crate) objects: &'a Objects,
     /// The host's types; without them items stay undecoded.
     pub(crate) types: Option<&'a SessionTypes>,
     pub(crate) at_hand: AtHand<'a>,
@@ -288,18 +279,17 @@ impl Projection {
                 let names = Arc::clone(&self.names);
                 let declared =
                     names.event(*event).ok_or_else(|| bad(format!("event {event} was never declared")))?;
-                let bytes = folding.payloads.resolve(*data)?;
                 let Some(effects) = effects else {
-                    return self.as_declared(sequence, declared, &bytes, folding);
+                    return self.as_declared(sequence, declared, *data, folding);
                 };
-                event_row = Some((bytes, declared.version));
+                event_row = Some((*data, declared.version));
                 effects
             }
             (_, effects) => effects.unwrap_or_default(),
         };
         let changes: Result<Vec<Change>> = effects
             .into_iter()
-            .map(|effect| self.check_effect(sequence, effect, event_row.as_ref(), folding))
+            .map(|effect| self.check_effect(sequence, effect, event_row, folding))
             .collect();
         self.carry_out(changes?);
         Ok(())
@@ -310,7 +300,7 @@ impl Projection {
         &mut self,
         sequence: u64,
         declared: &EventDeclaration,
-        bytes: &Arc<[u8]>,
+        data: Payload<'_>,
         folding: &Folding<'_>,
     ) -> Result<()> {
         let row = |slices: &[SliceState], binding: &Binding| -> Result<Option<Row>> {
@@ -326,7 +316,7 @@ impl Projection {
                 return Ok(None);
             }
             let at = (binding.slice, ItemId { sequence, ordinal: 0 });
-            new_row(slice, at, (Arc::clone(bytes), declared.version), folding).map(Some)
+            new_row(slice, at, (data, declared.version), folding).map(Some)
         };
         let put = |slices: &mut [SliceState], binding: &Binding, row: Option<Row>| {
             let (Some(slice), Some(row)) = (slices.get_mut(binding.slice as usize), row) else { return };
@@ -354,7 +344,7 @@ impl Projection {
         &self,
         sequence: u64,
         effect: Effect<'_>,
-        event: Option<&(Arc<[u8]>, u32)>,
+        event: Option<(Payload<'_>, u32)>,
         folding: &Folding<'_>,
     ) -> Result<Change> {
         let bad = |reason: String| Error::Inconsistent { sequence, reason };
@@ -383,17 +373,13 @@ impl Projection {
             let (at, ordinal) = (id.sequence, id.ordinal);
             return Err(bad(format!("`{}` has no item {at}.{ordinal} to insert before", name())));
         }
-        let items: Vec<(Arc<[u8]>, u32)> = match effect.added {
-            Added::Event => event.cloned().into_iter().collect(),
+        let place = (effect.slice, sequence);
+        let added = match effect.added {
+            Added::Event => new_rows(slice, place, event, folding)?,
             Added::Items { items, version } => {
-                let items: Result<Vec<_>> = items
-                    .into_iter()
-                    .map(|item| folding.payloads.resolve(item).map(|bytes| (bytes, version)))
-                    .collect();
-                items?
+                new_rows(slice, place, items.into_iter().map(|item| (item, version)), folding)?
             }
         };
-        let added = new_rows(slice, (effect.slice, sequence), items, folding)?;
         Ok(Change { slice: effect.slice as usize, removed: effect.removed, added, before: effect.before })
     }
 
@@ -424,12 +410,7 @@ impl Projection {
                 let reason = format!("slice {} was never declared", imported.slice);
                 return Err(Error::Inconsistent { sequence, reason });
             };
-            let items: Result<Vec<_>> = imported
-                .items
-                .into_iter()
-                .map(|(item, version)| folding.payloads.resolve(item).map(|bytes| (bytes, version)))
-                .collect();
-            let added = new_rows(slice, (imported.slice, sequence), items?, folding)?;
+            let added = new_rows(slice, (imported.slice, sequence), imported.items, folding)?;
             let slice = imported.slice as usize;
             changes.push(Change { slice, removed: Removed::None, added, before: None });
         }
@@ -468,10 +449,10 @@ impl Projection {
 }
 
 /// Names new items, and decodes them where the host's types are there.
-fn new_rows(
+fn new_rows<'a>(
     slice: &SliceState,
     (id, sequence): (u32, u64),
-    items: Vec<(Arc<[u8]>, u32)>,
+    items: impl IntoIterator<Item = (Payload<'a>, u32)>,
     folding: &Folding<'_>,
 ) -> Result<Vec<Row>> {
     (0..)
@@ -483,12 +464,19 @@ fn new_rows(
 fn new_row(
     slice: &SliceState,
     (slice_id, id): (u32, ItemId),
-    (bytes, version): (Arc<[u8]>, u32),
+    (payload, version): (Payload<'_>, u32),
     folding: &Folding<'_>,
 ) -> Result<Row> {
-    let typed = match folding.at_hand.get(slice_id, id.ordinal) {
-        Some(typed) => Some(typed),
-        None => slice.decode.map(|decode| decode(version, id.sequence, &bytes)).transpose()?,
+    if let Some(typed) = folding.at_hand.get(slice_id, id.ordinal) {
+        return Ok(Row { id, version, bytes: None, typed: Some(typed) });
+    }
+    let bytes = folding.objects.resolve(payload)?;
+    let Some(decode) = slice.decode else {
+        return Ok(Row { id, version, bytes: Some(Arc::from(bytes)), typed: None });
     };
-    Ok(Row { id, version, bytes, typed })
+    let recorded = match &bytes {
+        Cow::Borrowed(bytes) => Recorded::InBody(bytes),
+        Cow::Owned(bytes) => Recorded::Elsewhere(bytes),
+    };
+    Ok(Row { id, version, bytes: None, typed: Some(decode(version, id.sequence, recorded)?) })
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use foldlog_codec::body::{ItemId, Policy};
 use foldlog_codec::image::{Image, ItemImage, SliceImage};
 
-use super::log_items::{LogItems, LogSource, Mark};
+use super::log_items::{LogItems, LogSource, Mark, RecordedItems};
 use super::names::Names;
 use super::projection::{Items, Projection, SliceState};
 use super::rows::{Row, Rows};
@@ -14,26 +14,34 @@ use crate::error::{Error, Result};
 use crate::log::objects::Objects;
 use crate::log::reader::Places;
 use crate::log::storage::Storage;
-use crate::types::{SessionTypes, SliceTypes, TAIL_ITEMS};
+use crate::types::{Recorded, SessionTypes, SliceTypes, TAIL_ITEMS};
 
 /// The slices of a projection, for an image.
-pub(crate) fn slices(projection: &Projection) -> Vec<SliceImage<'_>> {
-    projection.slices().map(slice_image).collect()
+///
+/// # Errors
+///
+/// [`Error::Inconsistent`] where the log did not hold an item.
+pub(crate) fn slices<'a>(
+    projection: &'a Projection,
+    recorded: &'a RecordedItems,
+) -> Result<Vec<SliceImage<'a>>> {
+    (0..).zip(projection.slices()).map(|(slice, items)| slice_image(slice, items, recorded)).collect()
 }
 
-fn slice_image(items: &Items) -> SliceImage<'_> {
-    match items {
+fn slice_image<'a>(slice: u32, items: &'a Items, recorded: &'a RecordedItems) -> Result<SliceImage<'a>> {
+    Ok(match items {
         Items::Held(rows) => {
-            let items =
-                rows.iter().map(|row| ItemImage { id: row.id, version: row.version, bytes: &row.bytes });
-            SliceImage::Held(items.collect())
+            let item = |row: &'a Row| -> Result<ItemImage<'a>> {
+                Ok(ItemImage { id: row.id, version: row.version, bytes: recorded.bytes(slice, row)? })
+            };
+            SliceImage::Held(rows.iter().map(item).collect::<Result<_>>()?)
         }
         Items::InLog(items) => SliceImage::InLog {
             len: items.len(),
             marks: items.marks().iter().map(|mark| (mark.place, mark.sequence)).collect(),
             undone: items.undone().to_vec(),
         },
-    }
+    })
 }
 
 /// Where the projection's LOG slices are to be read.
@@ -120,8 +128,10 @@ fn rows(items: &[ItemImage<'_>], types: Option<&SliceTypes>) -> Result<Rows> {
 
 fn row(item: &ItemImage<'_>, types: Option<&SliceTypes>) -> Result<Row> {
     let ItemImage { id, version, bytes } = *item;
-    let typed = types.map(|types| (types.decode)(version, id.sequence, bytes)).transpose()?;
-    Ok(Row { id, version, bytes: Arc::from(bytes), typed })
+    let recorded = Recorded::Elsewhere(bytes);
+    let typed = types.map(|types| (types.decode)(version, id.sequence, recorded)).transpose()?;
+    let bytes = typed.is_none().then(|| Arc::from(bytes));
+    Ok(Row { id, version, bytes, typed })
 }
 
 /// Reads the last items of a LOG slice, which its reducers are to see.
@@ -154,7 +164,7 @@ mod tests {
         let row = |sequence| Row {
             id: ItemId { sequence, ordinal: 0 },
             version: 1,
-            bytes: Arc::from([sequence as u8]),
+            bytes: Some(Arc::from([sequence as u8])),
             typed: None,
         };
         let anchor = |sequence| ItemId { sequence, ordinal: 0 };
@@ -168,7 +178,8 @@ mod tests {
         before.push(row(10));
         before.insert_before(anchor(10), vec![row(11)]);
         let items = Items::Held(before.clone());
-        let SliceImage::Held(images) = slice_image(&items) else { panic!("it is held") };
+        let found = RecordedItems::default();
+        let SliceImage::Held(images) = slice_image(0, &items, &found).unwrap() else { panic!("it is held") };
         let mut after = rows(&images, None).unwrap();
         let ids = |rows: &Rows| rows.iter().map(|row| row.id.sequence).collect::<Vec<_>>();
         assert_eq!(ids(&before), [6, 7, 3, 4, 9, 8, 5, 11, 10]);

@@ -25,15 +25,16 @@ pub(crate) struct Row {
     pub(crate) id: ItemId,
     /// The version that the bytes were recorded at.
     pub(crate) version: u32,
-    /// The item's own MessagePack, wherever it stands.
-    pub(crate) bytes: Arc<[u8]>,
+    /// The item's own MessagePack, where its type is not known; otherwise it is read from the log when it is asked
+    /// for, which is seldom.
+    pub(crate) bytes: Option<Arc<[u8]>>,
     /// The host's value, where its type is known.
     pub(crate) typed: Option<AnyValue>,
 }
 
 impl std::fmt::Debug for Row {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}.{}({} bytes)", self.id.sequence, self.id.ordinal, self.bytes.len())
+        write!(f, "{}.{}", self.id.sequence, self.id.ordinal)
     }
 }
 
@@ -216,7 +217,7 @@ mod tests {
     use crate::generator::Generator;
 
     fn row(sequence: u64, ordinal: u32) -> Row {
-        Row { id: ItemId { sequence, ordinal }, version: 1, bytes: Arc::from([]), typed: None }
+        Row { id: ItemId { sequence, ordinal }, version: 1, bytes: Some(Arc::from([])), typed: None }
     }
 
     fn ids(rows: &Rows) -> Vec<(u64, u32)> {

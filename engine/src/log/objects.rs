@@ -6,6 +6,7 @@
 //!    durable: [`Objects::take_unsynced`] is part of every sync, ahead of the segments.
 //! 3. Bytes are checked against length and hash each time they are read.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -113,11 +114,11 @@ impl Objects {
         Ok(bytes)
     }
 
-    /// The payload's own bytes, wherever they stand.
-    pub(crate) fn resolve(&self, payload: Payload<'_>) -> Result<Arc<[u8]>> {
+    /// The payload's own bytes, wherever they stand: those in the record itself, or those of an object.
+    pub(crate) fn resolve<'a>(&self, payload: Payload<'a>) -> Result<Cow<'a, [u8]>> {
         match payload.object() {
-            None => Ok(Arc::from(payload.bytes())),
-            Some(object) => self.get(&object).map(Arc::from),
+            None => Ok(Cow::Borrowed(payload.bytes())),
+            Some(object) => self.get(&object).map(Cow::Owned),
         }
     }
 

@@ -19,10 +19,11 @@ use uuid::Uuid;
 
 use super::{Inner, WriterState};
 use crate::background::{Left, Rank};
+use crate::error::Result;
+use crate::fold::log_items::{LogSource, RecordedItems};
 use crate::fold::projection::Projection;
 use crate::fold::restore;
 use crate::log::images;
-use crate::log::reader::Places;
 
 /// What is known of the last image.
 #[derive(Debug, Default)]
@@ -38,7 +39,7 @@ pub(super) struct Imaged {
 /// What an image is made of, taken at one moment.
 struct Taken {
     projection: Projection,
-    places: Places,
+    source: LogSource,
     last: LastFrame,
     time_us: i64,
     epoch: u64,
@@ -49,8 +50,8 @@ struct Taken {
 }
 
 impl Taken {
-    fn image(&self) -> Image<'_> {
-        Image {
+    fn image<'a>(&'a self, recorded: &'a RecordedItems) -> Result<Image<'a>> {
+        Ok(Image {
             next_sequence: self.projection.next_sequence(),
             last: self.last,
             time_us: self.time_us,
@@ -59,12 +60,18 @@ impl Taken {
             watermark: self.watermark,
             openings: self.openings.clone(),
             rollbacks: self.rollbacks.clone(),
-            index: self.places.indexed(),
+            index: self.source.places.indexed(),
             declared: self.projection.names.all(),
             tags: (*self.projection.tags).clone(),
             unsupported: self.projection.unsupported,
-            slices: restore::slices(&self.projection),
-        }
+            slices: restore::slices(&self.projection, recorded)?,
+        })
+    }
+
+    /// The image's bytes. Reads the items from the log.
+    fn encode(&self) -> Result<Vec<u8>> {
+        let recorded = self.source.recorded(&self.projection)?;
+        Ok(self.image(&recorded)?.encode())
     }
 }
 
@@ -99,7 +106,7 @@ impl Inner {
         state.imaged.turned = false;
         Some(Taken {
             projection: state.projection.clone(),
-            places: state.log.places.clone(),
+            source: self.log_source(state),
             last,
             time_us: state.log.last_time_us(),
             epoch: state.log.epoch(),
@@ -148,7 +155,7 @@ impl Inner {
         if self.sync_through(next_sequence).is_err() {
             return;
         }
-        let bytes = taken.image().encode();
+        let Ok(bytes) = taken.encode() else { return };
         let len = bytes.len() as u64;
         if len > IMAGE_BYTES_MAX {
             return;

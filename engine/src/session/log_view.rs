@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 
 use crate::error::{Error, Result};
 use crate::fold::log_items::{LogItems, LogSource, Mark, Stored};
-use crate::types::{AnyValue, DecodeItem, Item};
+use crate::types::{AnyValue, DecodeItem, Item, Recorded};
 
 /// How many items are read at a time.
 const BATCH_ITEMS: usize = 256;
@@ -124,12 +124,13 @@ impl<T: Send + Sync + 'static> Iterator for Items<'_, T> {
         }
         let stored = self.read.pop_front()?;
         self.next = stored.place + 1;
-        let item = (slice.decode)(stored.version, stored.id.sequence, &stored.bytes).and_then(|value| {
-            Item::read(stored.id, value).ok_or_else(|| Error::NoSuchSlice {
-                slice: slice.source.names.slice_name(slice.id),
-                reason: "its items are of another type",
-            })
-        });
+        let item = (slice.decode)(stored.version, stored.id.sequence, Recorded::Elsewhere(&stored.bytes))
+            .and_then(|value| {
+                Item::read(stored.id, value).ok_or_else(|| Error::NoSuchSlice {
+                    slice: slice.source.names.slice_name(slice.id),
+                    reason: "its items are of another type",
+                })
+            });
         if item.is_err() {
             self.slice = None;
         }

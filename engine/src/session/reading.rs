@@ -13,10 +13,10 @@ use super::log_view::{LogView, Viewed};
 use super::{Inner, Session, WriterState};
 use crate::error::{Error, Result};
 use crate::fold::history::History;
-use crate::fold::log_items::{LogItems, LogSource, Stored};
+use crate::fold::log_items::{LogSource, Stored};
 use crate::fold::projection::{Items, LogSlices, Projection};
 use crate::fold::rows::Row;
-use crate::types::{AnyValue, DecodeItem, Item, Slice, View, decode_item};
+use crate::types::{AnyValue, DecodeItem, Item, Recorded, Slice, View, decode_item};
 
 /// One slice without its type: items as they were recorded.
 #[derive(Clone, Debug, PartialEq)]
@@ -50,9 +50,9 @@ impl std::fmt::Debug for StoredItem {
 }
 
 impl StoredItem {
-    fn of(row: &Row) -> StoredItem {
+    fn of(row: &Row, bytes: &Arc<[u8]>) -> StoredItem {
         let ItemId { sequence, ordinal } = row.id;
-        StoredItem { sequence, ordinal, version: row.version, bytes: row.bytes.clone() }
+        StoredItem { sequence, ordinal, version: row.version, bytes: Arc::clone(bytes) }
     }
 
     /// The item as a value of any shape.
@@ -81,40 +81,45 @@ pub struct State {
 }
 
 impl State {
-    /// Of a projection that holds its LOG slices.
+    /// Of a projection that knows no types and holds its LOG slices.
     pub(crate) fn of(projection: &Projection) -> State {
-        State::with_logs(projection, |_, _| Vec::new())
-    }
-
-    /// Of a projection whose LOG slices stand in the log.
-    pub(crate) fn read(projection: &Projection, source: &LogSource) -> Result<State> {
-        let mut failed = None;
-        let state = State::with_logs(projection, |slice, items| {
-            let mut stored = Vec::new();
-            let read = source.read(slice, items, 0, None, &mut |_, item| {
-                let Stored { id, version, bytes, .. } = item;
-                stored.push(StoredItem { sequence: id.sequence, ordinal: id.ordinal, version, bytes });
-                Ok(ControlFlow::Continue(()))
-            });
-            failed = failed.take().or(read.err());
-            stored
-        });
-        failed.map_or(Ok(state), Err)
-    }
-
-    fn with_logs(
-        projection: &Projection,
-        mut in_log: impl FnMut(u32, &LogItems) -> Vec<StoredItem>,
-    ) -> State {
         let slices = projection.names.slices().iter().filter_map(|slice| {
             let (policy, items) = projection.items(slice.id)?;
-            let items = match items {
-                Items::Held(rows) => rows.iter().map(StoredItem::of).collect(),
-                Items::InLog(items) => in_log(slice.id, items),
-            };
-            Some((slice.name.clone(), SliceState { policy, item: slice.item.clone(), items }))
+            let items = items.held().iter().filter_map(|row| Some(StoredItem::of(row, row.bytes.as_ref()?)));
+            Some((
+                slice.name.clone(),
+                SliceState { policy, item: slice.item.clone(), items: items.collect() },
+            ))
         });
-        let slices = slices.collect();
+        State::at(projection, slices.collect())
+    }
+
+    /// Of a session's projection, whose items stand in the log.
+    pub(crate) fn read(projection: &Projection, source: &LogSource) -> Result<State> {
+        let recorded = source.recorded(projection)?;
+        let mut slices = BTreeMap::new();
+        for slice in projection.names.slices() {
+            let Some((policy, items)) = projection.items(slice.id) else { continue };
+            let mut stored = Vec::new();
+            match items {
+                Items::Held(rows) => {
+                    for row in rows.iter() {
+                        stored.push(StoredItem::of(row, recorded.bytes(slice.id, row)?));
+                    }
+                }
+                Items::InLog(items) => source.read(slice.id, items, 0, None, &mut |_, item| {
+                    let Stored { id, version, bytes, .. } = item;
+                    stored.push(StoredItem { sequence: id.sequence, ordinal: id.ordinal, version, bytes });
+                    Ok(ControlFlow::Continue(()))
+                })?,
+            }
+            let state = SliceState { policy, item: slice.item.clone(), items: stored };
+            slices.insert(slice.name.clone(), state);
+        }
+        Ok(State::at(projection, slices))
+    }
+
+    fn at(projection: &Projection, slices: BTreeMap<String, SliceState>) -> State {
         State {
             position: projection.next_sequence().checked_sub(1),
             tags: (*projection.tags).clone(),
@@ -170,11 +175,11 @@ impl Session {
                 let types = self.inner.types.as_ref().and_then(|types| types.slice(S::NAME));
                 let decode: DecodeItem = match types {
                     Some(slice) => slice.decode,
-                    None => |version, sequence, bytes| {
-                        decode_item::<S>(version, sequence, bytes).map(|item| Arc::new(item) as AnyValue)
+                    None => |version, sequence, recorded| {
+                        decode_item::<S>(version, sequence, recorded).map(|item| Arc::new(item) as AnyValue)
                     },
                 };
-                Some(Viewed { id, items, source: self.log_source(&state), decode })
+                Some(Viewed { id, items, source: self.inner.log_source(&state), decode })
             }
             (Policy::Log, _) => None,
             _ => {
@@ -202,15 +207,6 @@ impl Session {
         self.inner.read::<S>(&mut self.inner.state.lock())
     }
 
-    fn log_source(&self, state: &WriterState) -> LogSource {
-        LogSource {
-            storage: Arc::clone(self.storage()),
-            places: state.log.places.clone(),
-            objects: Arc::clone(&state.log.objects),
-            names: Arc::clone(&state.projection.names),
-        }
-    }
-
     /// All slices as they are now, without types. LOG slices are read from the log, so this takes memory for all
     /// of them.
     ///
@@ -220,7 +216,7 @@ impl Session {
     pub fn state(&self) -> Result<State> {
         let (projection, source) = {
             let state = self.inner.state.lock();
-            (state.projection.clone(), self.log_source(&state))
+            (state.projection.clone(), self.inner.log_source(&state))
         };
         State::read(&projection, &source)
     }
@@ -260,6 +256,16 @@ impl Session {
 }
 
 impl Inner {
+    /// The log as it is now, for whoever reads items from it later.
+    pub(super) fn log_source(&self, state: &WriterState) -> LogSource {
+        LogSource {
+            storage: Arc::clone(&self.store.options.storage),
+            places: state.log.places.clone(),
+            objects: Arc::clone(&state.log.objects),
+            names: Arc::clone(&state.projection.names),
+        }
+    }
+
     pub(super) fn history<'a>(&'a self, state: &'a WriterState) -> History<'a> {
         History {
             storage: &self.store.options.storage,
@@ -294,7 +300,8 @@ impl Inner {
             return Ok(());
         };
         state.projection.decode_rows(id, &|row| {
-            let item = decode_item::<S>(row.version, row.id.sequence, &row.bytes)?;
+            let recorded = Recorded::Elsewhere(row.bytes.as_deref().unwrap_or_default());
+            let item = decode_item::<S>(row.version, row.id.sequence, recorded)?;
             Ok(Arc::new(item) as AnyValue)
         })?;
         let all = state.projection.items(id).is_none_or(|(_, items)| match items {

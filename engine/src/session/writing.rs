@@ -223,7 +223,7 @@ impl Inner {
         let Draft { kind, content, at_hand, .. } = draft;
         let rollback = if let Content::Rollback(rollback) = &content { Some(*rollback) } else { None };
         let folding = Folding {
-            payloads: log.objects.as_ref(),
+            objects: log.objects.as_ref(),
             types: self.types.as_ref(),
             at_hand,
             frozen: &|to| positions.get(to),

@@ -29,7 +29,7 @@ use super::{SessionOptions, Store};
 use crate::audit::LogReader;
 use crate::error::{Error, Result};
 use crate::session::{Session, Snapshot, State};
-use crate::types::{SessionTypes, default_policy};
+use crate::types::{Recorded, SessionTypes, default_policy};
 
 /// Items as they are recorded, each with its version.
 type RecordedItems = Vec<(Vec<u8>, u32)>;
@@ -317,7 +317,7 @@ fn import_items(types: &SessionTypes, slice: &ExportedSlice) -> Result<RecordedI
             let Some(known) = known else { return Ok((bytes, version)) };
             // An item of an older version stays as it was recorded; reading it brings it up to date.
             if version != known.item_version {
-                (known.decode)(version, 0, &bytes)?;
+                (known.decode)(version, 0, Recorded::Elsewhere(&bytes))?;
                 return Ok((bytes, version));
             }
             Ok(((known.recode)(item)?, version))

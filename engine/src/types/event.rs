@@ -55,16 +55,34 @@ struct Versioned {
     upcast: fn(u32, Value) -> Result<Value, UpcastError>,
 }
 
+/// A recorded value's bytes, and where they come from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Recorded<'a> {
+    /// A record's body, whose pre-scan they have passed when it was decoded.
+    InBody(&'a [u8]),
+    /// Anywhere else, such as the object folder: nobody has looked at them.
+    Elsewhere(&'a [u8]),
+}
+
 /// The one path from recorded bytes to a host's value: session, replay and audit all take it.
-fn decode<T: DeserializeOwned>(kind: &Versioned, version: u32, sequence: u64, bytes: &[u8]) -> Result<T> {
+fn decode<T: DeserializeOwned>(
+    kind: &Versioned,
+    version: u32,
+    sequence: u64,
+    recorded: Recorded<'_>,
+) -> Result<T> {
     let bad = |reason: String| Error::Decode { name: kind.name.to_owned(), sequence, reason };
     if version > kind.version {
         let (name, stored, supported) = (kind.name.to_owned(), version, kind.version);
         return Err(Error::NewerVersion { name, stored, supported });
     }
+    let (Recorded::InBody(bytes) | Recorded::Elsewhere(bytes)) = recorded;
     if version == kind.version {
-        // The bytes may be an object's, which no body's walk has scanned, and nothing here tells them from others.
-        return msgpack::from_slice(bytes).map_err(|error| bad(error.to_string()));
+        let value = match recorded {
+            Recorded::InBody(bytes) => msgpack::from_scanned(bytes),
+            Recorded::Elsewhere(bytes) => msgpack::from_slice(bytes),
+        };
+        return value.map_err(|error| bad(error.to_string()));
     }
     let value = Value::decode(bytes).map_err(|error| bad(error.to_string()))?;
     let value = (kind.upcast)(version, value)
@@ -73,30 +91,31 @@ fn decode<T: DeserializeOwned>(kind: &Versioned, version: u32, sequence: u64, by
 }
 
 /// An event from its recording.
-pub(crate) fn decode_event<E: Event>(version: u32, sequence: u64, bytes: &[u8]) -> Result<E> {
+pub(crate) fn decode_event<E: Event>(version: u32, sequence: u64, recorded: Recorded<'_>) -> Result<E> {
     let kind = Versioned { name: E::NAME, version: E::VERSION, upcast: E::upcast };
-    decode(&kind, version, sequence, bytes)
+    decode(&kind, version, sequence, recorded)
 }
 
 /// An item of a slice whose items are no events.
-pub(crate) fn decode_item<S: Slice>(version: u32, sequence: u64, bytes: &[u8]) -> Result<S::Item> {
+pub(crate) fn decode_item<S: Slice>(version: u32, sequence: u64, recorded: Recorded<'_>) -> Result<S::Item> {
     let kind = Versioned { name: S::NAME, version: S::ITEM_VERSION, upcast: S::upcast_item };
-    decode(&kind, version, sequence, bytes)
+    decode(&kind, version, sequence, recorded)
 }
 
 /// A host's value as it is recorded.
 pub(crate) fn encode<T: Serialize>(name: &str, value: &T) -> Result<Vec<u8>> {
-    let bad = |reason: String| Error::Encode { name: name.to_owned(), reason };
-    let bytes = msgpack::to_vec(value).map_err(|error| bad(error.to_string()))?;
-    if Payload::new(&bytes).object().is_some() {
-        return Err(bad("extension type 1 is kept for references to objects".to_owned()));
-    }
+    let mut bytes = Vec::with_capacity(256);
+    encode_into(name, value, &mut bytes)?;
     Ok(bytes)
 }
 
-/// As [`encode`], behind what `bytes` holds, which is nothing where it fails.
+/// As [`encode`], into a buffer that holds nothing.
 pub(crate) fn encode_into<T: Serialize>(name: &str, value: &T, bytes: &mut Vec<u8>) -> Result<()> {
-    *bytes = encode(name, value)?;
+    let bad = |reason: String| Error::Encode { name: name.to_owned(), reason };
+    msgpack::append(value, bytes).map_err(|error| bad(error.to_string()))?;
+    if Payload::new(bytes).object().is_some() {
+        return Err(bad("extension type 1 is kept for references to objects".to_owned()));
+    }
     Ok(())
 }
 

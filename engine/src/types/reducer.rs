@@ -283,7 +283,12 @@ fn replace<S: Slice>(rows: &Rows, wanted: Vec<Item<S::Item>>, version: u32) -> R
         if slot.is_none() {
             *slot = Some(new_item::<S>(Arc::clone(&item.value))?);
         }
-        Ok(row.version == version && slot.as_ref().is_some_and(|slot| slot.bytes == row.bytes))
+        let Some(slot) = slot.as_ref().filter(|_| row.version == version) else { return Ok(false) };
+        match (&row.bytes, typed::<S::Item>(row)) {
+            (Some(bytes), _) => Ok(*bytes == slot.bytes),
+            (None, Some(value)) => Ok(*encode(S::NAME, value)? == *slot.bytes),
+            (None, None) => Ok(false),
+        }
     };
     let (old_len, new_len) = (rows.len(), wanted.len());
     let mut head = 0;

@@ -8,7 +8,7 @@ use foldlog_codec::msgpack::Value;
 
 use super::reducer::{downcast, resolve_op, resolve_upsert};
 use super::{
-    AnyValue, Event, ReducerContext, Resolved, Slice, SliceOp, View, decode_event, decode_item,
+    AnyValue, Event, Recorded, ReducerContext, Resolved, Slice, SliceOp, View, decode_event, decode_item,
     default_policy, encode,
 };
 use crate::error::{Error, Result};
@@ -19,7 +19,7 @@ use crate::fold::projection::Items;
 pub(crate) const TAIL_ITEMS: usize = 1;
 
 /// Reads an item of a slice: its version, the record that inserted it, its bytes.
-pub(crate) type DecodeItem = fn(u32, u64, &[u8]) -> Result<AnyValue>;
+pub(crate) type DecodeItem = fn(u32, u64, Recorded<'_>) -> Result<AnyValue>;
 
 /// Everything that a host declares, once: its slices, and which events change them how.
 ///
@@ -170,8 +170,8 @@ impl SessionTypesBuilder {
             item_version: S::ITEM_VERSION,
             item_type: TypeId::of::<S::Item>(),
             tail_items: TAIL_ITEMS,
-            decode: |version, sequence, bytes| {
-                decode_item::<S>(version, sequence, bytes).map(|item| Arc::new(item) as AnyValue)
+            decode: |version, sequence, recorded| {
+                decode_item::<S>(version, sequence, recorded).map(|item| Arc::new(item) as AnyValue)
             },
             make_index: None,
             recode: recode::<S>,
@@ -319,8 +319,8 @@ impl SessionTypesBuilder {
         if let Some(slice) = self.registered.slices.get_mut(S::NAME) {
             slice.item_name = <S::Item as Event>::NAME;
             slice.item_version = <S::Item as Event>::VERSION;
-            slice.decode = |version, sequence, bytes| {
-                decode_event::<S::Item>(version, sequence, bytes).map(|item| Arc::new(item) as AnyValue)
+            slice.decode = |version, sequence, recorded| {
+                decode_event::<S::Item>(version, sequence, recorded).map(|item| Arc::new(item) as AnyValue)
             };
         }
         self.bind::<S, S::Item>(reduce)
