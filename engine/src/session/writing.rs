@@ -5,6 +5,7 @@ use std::sync::Arc;
 use foldlog_codec::Kind;
 use foldlog_codec::body::Declare;
 use parking_lot::MutexGuard;
+use uuid::Uuid;
 
 use super::subscribers::Notice;
 use super::{Inner, WriterState};
@@ -12,7 +13,9 @@ use crate::background::{Background, Left, Rank};
 use crate::error::{Error, Result};
 use crate::fold::content::Content;
 use crate::fold::projection::{AtHand, Folding};
-use crate::log::writer::AppendContext;
+use crate::log::publish::SyncGate;
+use crate::log::storage::Storage;
+use crate::log::writer::{AppendContext, SyncPlan};
 use crate::store::Level;
 use crate::types::AnyValue;
 
@@ -24,7 +27,7 @@ const UNSYNCED_US_MAX: i64 = 1_000_000;
 
 /// What the background thread was asked for since the last sync.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Asked {
+pub(crate) enum Asked {
     #[default]
     Nothing,
     /// A sync within a second.
@@ -65,7 +68,7 @@ impl<'a> Draft<'a> {
 }
 
 /// Whether the level promises that a record of this kind is durable when the call returns.
-fn promises_sync(level: Level, kind: Kind) -> bool {
+pub(crate) fn promises_sync(level: Level, kind: Kind) -> bool {
     match level {
         Level::Process => false,
         Level::Boundary => !matches!(kind, Kind::DISPATCH | Kind::DECLARE | Kind::OBSERVED | Kind::OPENED),
@@ -75,7 +78,7 @@ fn promises_sync(level: Level, kind: Kind) -> bool {
 
 /// How urgent a sync is that nobody waits for.
 #[derive(Clone, Copy)]
-enum Due {
+pub(crate) enum Due {
     /// It may wait; `first` where nobody was asked for one yet.
     InTime { first: bool },
     /// What is unsynced is older than it should be.
@@ -87,17 +90,73 @@ enum Due {
 impl WriterState {
     /// How urgent a sync is now that a record was written.
     fn due(&mut self, time_us: i64) -> Due {
-        let first_unsynced_us = *self.first_unsynced_us.get_or_insert(time_us);
-        let before = self.asked;
-        if self.log.unsynced_bytes >= UNSYNCED_BYTES_MAX {
-            self.asked = Asked::AtOnce;
-            return Due::Overdue { first: before < Asked::AtOnce };
+        due(&mut self.first_unsynced_us, &mut self.asked, self.log.unsynced_bytes, time_us)
+    }
+}
+
+/// How urgent a sync is now that a record was written into a log with so many unsynced bytes.
+pub(crate) fn due(
+    first_unsynced_us: &mut Option<i64>,
+    asked: &mut Asked,
+    unsynced_bytes: u64,
+    time_us: i64,
+) -> Due {
+    let first_unsynced_us = *first_unsynced_us.get_or_insert(time_us);
+    let before = *asked;
+    if unsynced_bytes >= UNSYNCED_BYTES_MAX {
+        *asked = Asked::AtOnce;
+        return Due::Overdue { first: before < Asked::AtOnce };
+    }
+    *asked = before.max(Asked::Later);
+    if time_us.saturating_sub(first_unsynced_us) >= UNSYNCED_US_MAX {
+        return Due::Aged;
+    }
+    Due::InTime { first: before < Asked::Later }
+}
+
+/// Sees to it that what no call waits for is synced in time: by `sync_now` where nobody else does it, else by
+/// the task that `sync` makes, which is only made where it is wanted.
+pub(crate) fn sync_in_time<T: FnMut() -> Left + Send + 'static>(
+    background: &Background,
+    session: Uuid,
+    due: Due,
+    sync_now: impl FnOnce() -> Result<()>,
+    sync: impl FnOnce() -> T,
+) -> Result<()> {
+    match (background, due) {
+        (Background::Inline, Due::Overdue { .. } | Due::Aged) => sync_now()?,
+        (Background::Thread(_), Due::Overdue { first: true }) => background.offer(Rank::Sync, sync()),
+        (Background::Thread(worker), Due::InTime { first: true }) => worker.offer_later(session, sync()),
+        _ => {}
+    }
+    Ok(())
+}
+
+/// Returns once everything below `target` is durable. `plan` takes what a sync has to do, and `attest` writes
+/// down that it was done.
+pub(crate) fn sync_through(
+    gate: &SyncGate<Error>,
+    storage: &dyn Storage,
+    target: u64,
+    plan: impl Fn() -> SyncPlan,
+    attest: impl FnOnce() -> Result<()>,
+) -> Result<()> {
+    let led = gate.wait(target, || {
+        let plan = plan();
+        plan.run(storage).map_err(Arc::new)?;
+        Ok(plan.through)
+    });
+    match led {
+        Ok(false) => Ok(()),
+        Ok(true) => {
+            // The records are durable whatever becomes of the frame that says so; but nothing may follow a
+            // write that failed.
+            if let Err(error) = attest() {
+                gate.fail(Arc::new(error));
+            }
+            Ok(())
         }
-        self.asked = before.max(Asked::Later);
-        if time_us.saturating_sub(first_unsynced_us) >= UNSYNCED_US_MAX {
-            return Due::Aged;
-        }
-        Due::InTime { first: before < Asked::Later }
+        Err(cause) => Err(Error::Unknown { sequence: target.saturating_sub(1), cause }),
     }
 }
 
@@ -176,26 +235,17 @@ impl Inner {
 
     /// Sees to it that what no call waits for is synced in time.
     fn sync_in_background(self: &Arc<Self>, due: Due, target: u64) -> Result<()> {
-        match (&self.store.background, due) {
-            (Background::Inline, Due::Overdue { .. } | Due::Aged) => self.sync_through(target),
-            (Background::Inline, Due::InTime { .. }) => Ok(()),
-            (Background::Thread(worker), due) => {
-                let session = Arc::downgrade(self);
-                let sync = move || {
-                    if let Some(session) = session.upgrade() {
-                        // A failure poisons the session, and its next call says so.
-                        let _ = session.sync();
-                    }
-                    Left::Nothing
-                };
-                match due {
-                    Due::Overdue { first: true } => self.store.background.offer(Rank::Sync, sync),
-                    Due::InTime { first: true } => worker.offer_later(self.id, sync),
-                    _ => {}
+        let task = || {
+            let session = Arc::downgrade(self);
+            move || {
+                if let Some(session) = session.upgrade() {
+                    // A failure poisons the session, and its next call says so.
+                    let _ = session.sync();
                 }
-                Ok(())
+                Left::Nothing
             }
-        }
+        };
+        sync_in_time(&self.store.background, self.id, due, || self.sync_through(target), task)
     }
 
     /// Sees to it that there is room for all drafts: what does not fit is refused with its declaration.
@@ -271,29 +321,17 @@ impl Inner {
 
     /// Returns once everything below `target` is durable.
     pub(super) fn sync_through(&self, target: u64) -> Result<()> {
-        let led = self.gate.wait(target, || {
-            let plan = {
-                let mut state = self.state.lock();
-                state.first_unsynced_us = None;
-                state.asked = Asked::Nothing;
-                state.log.sync_plan()
-            };
-            plan.run(self.store.options.storage.as_ref()).map_err(Arc::new)?;
-            Ok(plan.through)
-        });
-        match led {
-            Ok(false) => Ok(()),
-            Ok(true) => {
-                // The records are durable whatever becomes of the frame that says so; but nothing may follow a
-                // write that failed.
-                if let Ok(mut state) = self.sound()
-                    && let Err(error) = state.log.attest(self.gate.synced())
-                {
-                    self.gate.fail(Arc::new(error));
-                }
-                Ok(())
-            }
-            Err(cause) => Err(Error::Unknown { sequence: target.saturating_sub(1), cause }),
-        }
+        let plan = || {
+            let mut state = self.state.lock();
+            state.first_unsynced_us = None;
+            state.asked = Asked::Nothing;
+            state.log.sync_plan()
+        };
+        // A session that failed meanwhile is not written any more.
+        let attest = || match self.sound() {
+            Ok(mut state) => state.log.attest(self.gate.synced()),
+            Err(_) => Ok(()),
+        };
+        sync_through(&self.gate, self.store.options.storage.as_ref(), target, plan, attest)
     }
 }

@@ -49,13 +49,17 @@
 //! Events of several types are one strategy by `prop_oneof![a().prop_map(dispatch), b().prop_map(dispatch)]`;
 //! what is no dispatch is an [`Action::new`]. Histories are lived on a disk in memory
 //! ([`MemoryStorage`](crate::log::storage::MemoryStorage)), which a host's other tests may use too.
+//!
+//! A [`RawLog`] is a log without events and slices, to measure what a disk and the log itself take.
 
 mod assertions;
 mod history;
+mod raw_log;
 
 pub use assertions::{assert_deterministic, assert_rollback_equivalence};
 pub use history::{Action, History, Step, dispatch, histories, histories_of};
 pub use proptest;
+pub use raw_log::RawLog;
 
 use crate::error::Result;
 use crate::session::{RolledBack, Session};

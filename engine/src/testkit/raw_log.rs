@@ -1,0 +1,195 @@
+//! A log without a session.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use foldlog_codec::Kind;
+use foldlog_codec::body::Declare;
+use parking_lot::{Mutex, MutexGuard};
+use uuid::Uuid;
+
+use crate::background::{Background, Left};
+use crate::clock::Clock;
+use crate::error::{Error, Result};
+use crate::log::publish::SyncGate;
+use crate::log::storage::Storage;
+use crate::log::writer::{AppendContext, Ground, Log};
+use crate::session::{Asked, due, promises_sync, sync_in_time, sync_through};
+use crate::store::{BackgroundSync, Level, StoreOptions};
+
+/// A log that holds whatever it is given: what a session does for a record, less the event and the slices.
+///
+/// One lock, one reading of the clock, the append, and the syncs that the level promises or that come due, with
+/// the code that sessions use. It is there to be measured: its folder holds sound frames, but no session.
+#[derive(Debug)]
+pub struct RawLog {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    id: Uuid,
+    storage: Arc<dyn Storage>,
+    clock: Arc<dyn Clock>,
+    background: Background,
+    state: Mutex<State>,
+    gate: SyncGate<Error>,
+}
+
+#[derive(Debug)]
+struct State {
+    log: Log,
+    first_unsynced_us: Option<i64>,
+    asked: Asked,
+    closed: bool,
+}
+
+impl RawLog {
+    /// A new log in the folder `dir`, which is made where it is missing. Of the options, those count that say
+    /// what a log stands on: storage, clock, segments and background.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] where the folder cannot be made.
+    pub fn create(dir: impl AsRef<Path>, options: &StoreOptions) -> Result<RawLog> {
+        let (id, dir) = (Uuid::nil(), dir.as_ref());
+        let storage = Arc::clone(&options.storage);
+        storage.create_dir_all(dir).map_err(|error| Error::io("create", dir, error))?;
+        let background = match options.background {
+            BackgroundSync::Thread => Background::thread(),
+            BackgroundSync::Inline => Background::Inline,
+        };
+        let ground = Ground { storage, sizes: options.segments, background: background.clone() };
+        let log = Log::create(&ground, dir, id, options.seed.unwrap_or_default(), Vec::new());
+        let state = State { log, first_unsynced_us: None, asked: Asked::default(), closed: false };
+        let (storage, clock) = (ground.storage, Arc::clone(&options.clock));
+        let (state, gate) = (Mutex::new(state), SyncGate::new(0));
+        Ok(RawLog { shared: Arc::new(Shared { id, storage, clock, background, state, gate }) })
+    }
+
+    /// Appends a record with this body, durably so where the level promises it of an event. Returns its sequence
+    /// number. The body's bytes may be any.
+    ///
+    /// # Errors
+    ///
+    /// As [`Session::dispatch`](crate::Session::dispatch), but for what reducers and encoding say.
+    pub fn append(&self, body: &[u8], level: Level) -> Result<u64> {
+        let (shared, kind) = (&self.shared, Kind::DISPATCH);
+        let mut state = shared.sound()?;
+        if state.closed {
+            return Err(Error::Closed { session: shared.id });
+        }
+        let time_us = shared.clock.now_us();
+        let State { log, first_unsynced_us, asked, .. } = &mut *state;
+        let context = AppendContext { synced: shared.gate.synced(), declared: &Declare::default };
+        let sequence = log.append(kind, time_us, body, &context).map_err(|error| shared.failed(error))?;
+        let due = due(first_unsynced_us, asked, log.unsynced_bytes, time_us);
+        drop(state);
+        if promises_sync(level, kind) {
+            shared.sync_through(sequence + 1)?;
+            return Ok(sequence);
+        }
+        let task = || {
+            let shared = Arc::downgrade(shared);
+            move || {
+                if let Some(shared) = shared.upgrade() {
+                    // A failure poisons the log, and its next call says so.
+                    let _ = shared.sync();
+                }
+                Left::Nothing
+            }
+        };
+        let sync_now = || shared.sync_through(sequence + 1);
+        sync_in_time(&shared.background, shared.id, due, sync_now, task)?;
+        Ok(sequence)
+    }
+
+    /// Every record below this is known to be durable.
+    pub fn synced(&self) -> u64 {
+        self.shared.gate.synced()
+    }
+
+    /// Ends what the background does for the log, and makes everything durable.
+    ///
+    /// # Errors
+    ///
+    /// As [`Session::close`](crate::Session::close).
+    pub fn close(self) -> Result<()> {
+        let shared = &self.shared;
+        {
+            let mut state = shared.sound()?;
+            state.closed = true;
+            state.log.finish().map_err(|error| shared.failed(error))?;
+        }
+        let synced = shared.sync();
+        if let Background::Thread(worker) = &shared.background {
+            worker.forget(shared.id);
+        }
+        synced
+    }
+}
+
+impl Shared {
+    /// Locks the log, unless a write or sync has failed.
+    fn sound(&self) -> Result<MutexGuard<'_, State>> {
+        let state = self.state.lock();
+        match self.gate.failure() {
+            Some(cause) => Err(Error::Poisoned { cause }),
+            None => Ok(state),
+        }
+    }
+
+    /// Poisons the log, but for errors that left nothing behind.
+    fn failed(&self, error: Error) -> Error {
+        if !matches!(error, Error::Full { .. } | Error::ReadOnly { .. } | Error::TooLarge { .. }) {
+            self.gate.fail(Arc::new(error.clone()));
+        }
+        error
+    }
+
+    fn sync(&self) -> Result<()> {
+        let next = self.sound()?.log.next_sequence();
+        self.sync_through(next)
+    }
+
+    fn sync_through(&self, target: u64) -> Result<()> {
+        let plan = || {
+            let mut state = self.state.lock();
+            state.first_unsynced_us = None;
+            state.asked = Asked::Nothing;
+            state.log.sync_plan()
+        };
+        let attest = || match self.sound() {
+            Ok(mut state) => state.log.attest(self.gate.synced()),
+            Err(_) => Ok(()),
+        };
+        sync_through(&self.gate, self.storage.as_ref(), target, plan, attest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::audit;
+    use crate::log::SegmentSizes;
+
+    #[test]
+    fn a_level_is_kept_and_closing_makes_all_durable_and_seals_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let segments = SegmentSizes { first_bytes: 4096, max_bytes: 8192, ..SegmentSizes::default() };
+        let options = StoreOptions { segments, ..StoreOptions::default() };
+        let log = RawLog::create(folder.path().join("log"), &options).unwrap();
+        for sequence in 0..100 {
+            assert_eq!(log.append(&[7; 256], Level::Process).unwrap(), sequence);
+        }
+        assert_eq!(log.append(&[7; 256], Level::Every).unwrap(), 100);
+        assert_eq!(log.synced(), 101);
+        log.append(&[7; 256], Level::Process).unwrap();
+        let shared = Arc::clone(&log.shared);
+        log.close().unwrap();
+        assert_eq!(shared.gate.synced(), 102);
+        // Its frames are sound, but nothing says whose they are.
+        let walked = audit::walk(&folder.path().join("log"), &mut |_| Ok(()));
+        assert!(walked.is_err());
+    }
+}
