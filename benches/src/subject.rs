@@ -1,9 +1,11 @@
 //! What is measured: a host such as many are.
 
+use std::ops::Range;
 use std::path::Path;
 
-use foldlog::{Event, Level, Result, SessionTypes, Slice, Store, StoreOptions};
+use foldlog::{Event, Level, Policy, Result, Session, SessionTypes, Slice, Store, StoreOptions};
 use serde::{Deserialize, Serialize};
+use uuid::Uuid;
 
 /// An event of five fields, about 230 bytes when recorded.
 #[derive(Serialize, Deserialize, Clone)]
@@ -35,6 +37,14 @@ impl Slice for Numbered {
     type Item = Step;
 }
 
+/// Every step there ever was.
+pub struct Journal;
+
+impl Slice for Journal {
+    const NAME: &'static str = "journal";
+    type Item = Step;
+}
+
 pub fn step(number: u64) -> Step {
     Step {
         title: format!("step number {number:08} of a long plan"),
@@ -55,6 +65,37 @@ pub fn upsert_types() -> Result<SessionTypes> {
     SessionTypes::builder().slice::<Numbered>().upsert_by::<Numbered, _>(|step| step.number).build()
 }
 
-pub fn store(path: &Path, level: Level) -> Result<Store> {
-    Store::open_with(path, StoreOptions { level, ..StoreOptions::default() })
+/// STATE by number, and a LOG of all.
+pub fn journal_types() -> Result<SessionTypes> {
+    SessionTypes::builder()
+        .slice::<Numbered>()
+        .upsert_by::<Numbered, _>(|step| step.number)
+        .slice_with::<Journal>(Policy::Log)
+        .append_all::<Journal>()
+        .build()
+}
+
+/// A store at the level at which a dispatch waits for no disk.
+pub fn store(path: &Path) -> Result<Store> {
+    Store::open_with(path, StoreOptions { level: Level::Process, ..StoreOptions::default() })
+}
+
+/// Dispatches steps of these numbers.
+pub fn fill(session: &Session, mut numbers: impl Iterator<Item = u64>) -> Result<()> {
+    numbers.try_for_each(|number| session.dispatch(step(number)).map(drop))
+}
+
+/// A closed session of so many steps.
+pub fn closed(store: &Store, types: &SessionTypes, numbers: Range<u64>) -> Result<Uuid> {
+    let session = store.create(types)?;
+    fill(&session, numbers)?;
+    let id = session.id();
+    session.close()?;
+    Ok(id)
+}
+
+/// An open session of so many steps, for which nothing is left to do in the background: it was closed since.
+pub fn settled(store: &Store, types: &SessionTypes, numbers: Range<u64>) -> Result<Session> {
+    let id = closed(store, types, numbers)?;
+    store.open_session(id, types)
 }

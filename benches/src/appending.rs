@@ -1,0 +1,126 @@
+//! The log by itself, and dispatches, which are the log and the fold.
+
+use std::path::Path;
+use std::time::Instant;
+
+use foldlog::testkit::RawLog;
+use foldlog::{Level, StoreOptions};
+
+use crate::limits::{self, Mapped};
+use crate::measure::{AtMost, ROUNDS, Result, Row, take_turns, timed};
+use crate::subject::{Step, append_types, step, store};
+
+const BODY: [u8; 256] = [0x5a; 256];
+
+/// Bodies of 64 MiB, and of 1 GiB.
+const OPS: u64 = (64 << 20) / BODY.len() as u64;
+const OPS_LONG: u64 = (1 << 30) / BODY.len() as u64;
+
+/// A gigabyte takes seconds to reach the disk, so it is written less often.
+const ROUNDS_LONG: usize = 3;
+
+const OPS_EVERY: u64 = 1_000;
+
+const EVENTS: u64 = 100_000;
+
+/// A limit's file is written round and round where there are more bytes than it holds.
+const LIMIT_BYTES: u64 = 80 << 20;
+
+/// Hands a new log to `run`, and closes and deletes it after that.
+fn with_log<T>(dir: &Path, run: impl FnOnce(&RawLog) -> Result<T>) -> Result<T> {
+    let path = dir.join("log");
+    let log = RawLog::create(&path, &StoreOptions::default())?;
+    let result = run(&log)?;
+    log.close()?;
+    std::fs::remove_dir_all(&path)?;
+    Ok(result)
+}
+
+fn appended(dir: &Path, ops: u64, level: Level) -> Result<f64> {
+    with_log(dir, |log| timed(ops, || Ok((0..ops).try_for_each(|_| log.append(&BODY, level).map(drop))?)))
+}
+
+pub fn append(dir: &Path) -> Result<Vec<Row>> {
+    let mut rows = Vec::new();
+    let mut mapped = Mapped::new(&dir.join("limit"), LIMIT_BYTES)?;
+    for (ops, rounds, param, at_most) in
+        [(OPS, ROUNDS, "Process 64 MiB", 1.5), (OPS_LONG, ROUNDS_LONG, "Process 1 GiB", 2.5)]
+    {
+        let [subject, limit] = take_turns(
+            rounds,
+            [&mut || appended(dir, ops, Level::Process), &mut || {
+                mapped.fault_in()?;
+                timed(ops, || (0..ops).try_for_each(|sequence| mapped.append(sequence, &BODY)))
+            }],
+        )?;
+        rows.push(Row::beside("append", "256 B", param, subject, limit).at_most(AtMost::Ratio(at_most)));
+    }
+    drop(mapped);
+    std::fs::remove_file(dir.join("limit"))?;
+    rows.extend(slowest(dir)?);
+    rows.push(append_every(dir)?);
+    Ok(rows)
+}
+
+/// In a pass of its own, every single append is timed, which takes two more readings of a clock each.
+fn slowest(dir: &Path) -> Result<[Row; 2]> {
+    let mut all = with_log(dir, |log| {
+        let mut all = Vec::with_capacity(OPS_LONG as usize);
+        for _ in 0..OPS_LONG {
+            let start = Instant::now();
+            log.append(&BODY, Level::Process)?;
+            all.push(start.elapsed().as_nanos() as u64);
+        }
+        Ok(all)
+    })?;
+    all.sort_unstable();
+    let at = |place: usize| all.get(place).copied().unwrap_or_default() as f64;
+    Ok([
+        Row::alone("append", "256 B p99.9", "Process 1 GiB", at(all.len() / 1000 * 999)),
+        Row::alone("append", "256 B slowest", "Process 1 GiB", at(all.len() - 1)),
+    ])
+}
+
+fn append_every(dir: &Path) -> Result<Row> {
+    let path = dir.join("limit");
+    let mut frame = Vec::new();
+    limits::write_frame(0, &BODY, &mut frame)?;
+    let len = frame.len() as u64;
+    let file = limits::filled(&path, OPS_EVERY * len)?;
+    let [subject, limit] = take_turns(
+        ROUNDS,
+        [&mut || appended(dir, OPS_EVERY, Level::Every), &mut || {
+            timed(OPS_EVERY, || {
+                let mut places = (0..OPS_EVERY).map(|place| place * len);
+                Ok(places.try_for_each(|offset| limits::write_and_sync(&file, &frame, offset))?)
+            })
+        }],
+    )?;
+    std::fs::remove_file(&path)?;
+    Ok(Row::beside("append", "256 B", "Every", subject, limit).at_most(AtMost::Ratio(1.1)))
+}
+
+pub fn dispatch(dir: &Path) -> Result<Vec<Row>> {
+    let types = append_types()?;
+    let store = store(dir)?;
+    let mut mapped = Mapped::new(&dir.join("limit"), LIMIT_BYTES)?;
+    let steps: Vec<Step> = (0..EVENTS).map(step).collect();
+    let mut dispatched = || {
+        let session = store.create(&types)?;
+        let steps = steps.clone();
+        let ns =
+            timed(EVENTS, || Ok(steps.into_iter().try_for_each(|step| session.dispatch(step).map(drop))?));
+        let id = session.id();
+        session.close()?;
+        store.delete(id)?;
+        ns
+    };
+    let mut written = || {
+        mapped.fault_in()?;
+        timed(EVENTS, || {
+            (0..).zip(&steps).try_for_each(|(sequence, step)| mapped.append_event(sequence, step))
+        })
+    };
+    let [subject, limit] = take_turns(ROUNDS, [&mut dispatched, &mut written])?;
+    Ok(vec![Row::beside("dispatch", "append_all", "Process", subject, limit).at_most(AtMost::Ratio(1.6))])
+}

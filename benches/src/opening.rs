@@ -1,0 +1,174 @@
+//! Opening with an image of the state, against folding all; and what an open session holds in memory.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use foldlog::{SessionTypes, Store};
+use uuid::Uuid;
+
+use crate::measure::{AtMost, ROUNDS, Result, Row, take_turns, timed};
+use crate::subject::{fill, journal_types, store};
+
+/// Records before the image, and behind it.
+const BEFORE: u64 = 1_000_000;
+const BEHIND: u64 = 10_000;
+
+/// How many items are live in STATE.
+const LIVE: u64 = 1_000;
+
+/// The LOG items of the session that others are compared with.
+const LOG_ITEMS_FEW: u64 = 10_000;
+
+const MEMORY_ROUNDS: usize = 3;
+
+/// Where a session keeps its images.
+const IMAGES: &str = "snapshots";
+
+/// The images of a session, put in place or taken away.
+struct Images {
+    kept: PathBuf,
+    place: PathBuf,
+}
+
+impl Images {
+    /// Those that are there now. Later ones are not wanted: they would leave no records behind them.
+    fn keep(session: &Path, kept: PathBuf) -> Result<Images> {
+        let place = session.join(IMAGES);
+        if place.is_dir() {
+            copy(&place, &kept)?;
+        } else {
+            eprintln!(
+                "note: closing a session leaves no image, so there is nothing to open with but the log"
+            );
+        }
+        Ok(Images { kept, place })
+    }
+
+    fn take_away(&self) -> Result<()> {
+        if self.place.is_dir() {
+            fs::remove_dir_all(&self.place)?;
+        }
+        Ok(())
+    }
+
+    fn put(&self) -> Result<()> {
+        self.take_away()?;
+        if self.kept.is_dir() { copy(&self.kept, &self.place) } else { Ok(()) }
+    }
+}
+
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        fs::copy(entry.path(), to.join(entry.file_name()))?;
+    }
+    Ok(())
+}
+
+pub fn open(dir: &Path) -> Result<Vec<Row>> {
+    let types = journal_types()?;
+    let store = store(dir)?;
+    let session = store.create(&types)?;
+    let id = session.id();
+    fill(&session, (0..BEFORE).map(|number| number % LIVE))?;
+    session.close()?;
+    let images = Images::keep(&store.session_dir(id), dir.join("images"))?;
+    let session = store.open_session(id, &types)?;
+    fill(&session, (0..BEHIND).map(|number| number % LIVE))?;
+    session.close()?;
+
+    let [image, fold] = take_turns(
+        ROUNDS,
+        [
+            &mut || {
+                images.put()?;
+                opened(&store, id, &types)
+            },
+            &mut || {
+                images.take_away()?;
+                opened(&store, id, &types)
+            },
+        ],
+    )?;
+    let mut rows = vec![
+        Row::alone("open", "by folding all", BEFORE + BEHIND, fold.median),
+        Row::beside("open", "with an image", format!("{BEHIND} behind it"), image, fold)
+            .at_most(AtMost::Ratio(0.05)),
+    ];
+    let small = memory_subject(&store, &types)?;
+    let [image, fold, few] = take_turns(
+        MEMORY_ROUNDS,
+        [
+            &mut || {
+                images.put()?;
+                held(&store, id)
+            },
+            &mut || {
+                images.take_away()?;
+                held(&store, id)
+            },
+            &mut || held(&store, small),
+        ],
+    )?;
+    for (how, many) in [("with an image", image), ("by folding all", fold)] {
+        // The sizes stand where others say how many items there are, which are always the same.
+        let param = format!("{:.0} KiB to {:.0} KiB", many.median, few.median);
+        let row = Row::pair("open", &format!("memory {how}"), param, many, few);
+        rows.push(row.at_most(AtMost::Ratio(2.0)));
+    }
+    Ok(rows)
+}
+
+fn opened(store: &Store, id: Uuid, types: &SessionTypes) -> Result<f64> {
+    let mut session = None;
+    let ns = timed(1, || {
+        session = Some(store.open_session(id, types)?);
+        Ok(())
+    });
+    drop(session);
+    ns
+}
+
+/// As many live items, but few of the LOG.
+fn memory_subject(store: &Store, types: &SessionTypes) -> Result<Uuid> {
+    let session = store.create(types)?;
+    fill(&session, (0..LOG_ITEMS_FEW).map(|number| number % LIVE))?;
+    let id = session.id();
+    session.close()?;
+    Ok(id)
+}
+
+/// How many KiB an open session holds. A process of its own is asked: what this one has given back to its
+/// allocator would be counted too.
+fn held(store: &Store, id: Uuid) -> Result<f64> {
+    let child = Command::new(std::env::current_exe()?)
+        .arg("--held-by")
+        .args([store.path().as_os_str(), id.to_string().as_ref()])
+        .output()?;
+    if !child.status.success() {
+        return Err(String::from_utf8_lossy(&child.stderr).into());
+    }
+    Ok(String::from_utf8_lossy(&child.stdout).trim().parse()?)
+}
+
+/// The child's part: opens the session and prints by how much its memory has grown, in KiB.
+pub fn print_held(path: &str, id: &str) -> Result<()> {
+    let (types, store, id) = (journal_types()?, store(Path::new(path))?, Uuid::try_parse(id)?);
+    let before = anonymous_kib()?;
+    let session = store.open_session(id, &types)?;
+    println!("{}", anonymous_kib()?.saturating_sub(before));
+    drop(session);
+    Ok(())
+}
+
+/// Memory that no file stands behind, and that is really there. The pages of the program itself would be counted
+/// otherwise, which are brought in as it runs.
+fn anonymous_kib() -> Result<u64> {
+    let status = fs::read_to_string("/proc/self/status")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
+    let kib =
+        line.and_then(|line| line.split_whitespace().next()).ok_or("the system does not say RssAnon")?;
+    Ok(kib.parse()?)
+}

@@ -1,0 +1,69 @@
+//! Rollbacks and forks, each of a short and of a long session: they should hardly differ.
+
+use std::path::Path;
+
+use foldlog::{Session, SessionOptions, SnapshotOptions};
+
+use crate::measure::{AtMost, ROUNDS, Result, Row, take_turns, timed};
+use crate::subject::{append_types, settled, step, store, upsert_types};
+
+const FEW: u64 = 1_000;
+const MANY: u64 = 1_000_000;
+
+const ROLLBACKS: u64 = 500;
+
+fn roll_back(session: &Session) -> Result<f64> {
+    timed(ROLLBACKS, || {
+        for number in 0..ROLLBACKS {
+            let snapshot = session.snapshot(SnapshotOptions::default())?;
+            session.dispatch(step(number))?;
+            session.rollback(&snapshot)?;
+        }
+        Ok(())
+    })
+}
+
+pub fn rollback(dir: &Path) -> Result<Vec<Row>> {
+    let mut rows = Vec::new();
+    for (name, types) in [("append_all", append_types()?), ("upsert_by", upsert_types()?)] {
+        let store = store(&dir.join(name))?;
+        let short = settled(&store, &types, 0..FEW)?;
+        let long = settled(&store, &types, 0..MANY)?;
+        // The first write after an opening makes the log ready.
+        for session in [&short, &long] {
+            roll_back(session)?;
+        }
+        let [few, many] = take_turns(ROUNDS, [&mut || roll_back(&short), &mut || roll_back(&long)])?;
+        rows.push(Row::alone("rollback", name, FEW, few.median).at_most(AtMost::Ns(10_000.0)));
+        rows.push(Row::alone("rollback", name, MANY, many.median).at_most(AtMost::Ns(20_000.0)));
+        rows.push(Row::pair("rollback", name, "many to few", many, few).at_most(AtMost::Ratio(2.0)));
+    }
+    Ok(rows)
+}
+
+pub fn fork(dir: &Path) -> Result<Vec<Row>> {
+    let types = append_types()?;
+    let store = store(dir)?;
+    let short = settled(&store, &types, 0..FEW)?;
+    let long = settled(&store, &types, 0..MANY)?;
+    let forked = |parent: &Session| {
+        let last = parent.position().unwrap_or_default();
+        let mut fork = None;
+        let ns = timed(1, || {
+            fork = Some(store.fork(parent.id(), last, &types, SessionOptions::default())?);
+            Ok(())
+        })?;
+        if let Some(fork) = fork {
+            let id = fork.id();
+            fork.close()?;
+            store.delete(id)?;
+        }
+        Ok(ns)
+    };
+    let [few, many] = take_turns(ROUNDS, [&mut || forked(&short), &mut || forked(&long)])?;
+    Ok(vec![
+        Row::alone("fork", "at the last record", FEW, few.median),
+        Row::alone("fork", "at the last record", MANY, many.median),
+        Row::pair("fork", "at the last record", "many to few", many, few).at_most(AtMost::Ratio(3.0)),
+    ])
+}

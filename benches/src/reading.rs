@@ -1,0 +1,84 @@
+//! Whole logs, read: folded, and checked.
+
+use std::path::Path;
+
+use foldlog::audit;
+use foldlog_codec::msgpack;
+
+use crate::limits;
+use crate::measure::{AtMost, ROUNDS, Result, Row, take_turns, timed};
+use crate::subject::{append_types, closed, step, store};
+
+const EVENTS: u64 = 1_000_000;
+
+/// The limit's frames: all events', one behind the other in memory.
+fn frames() -> Result<Vec<u8>> {
+    let (mut frames, mut body) = (Vec::new(), Vec::new());
+    for number in 0..EVENTS {
+        body.clear();
+        msgpack::append(&step(number), &mut body)?;
+        limits::write_frame(number, &body, &mut frames)?;
+    }
+    Ok(frames)
+}
+
+/// What is to read all events did, if `read` is how many it read.
+fn all(read: u64) -> Result<()> {
+    if read < EVENTS { Err(format!("{read} of {EVENTS} events were read").into()) } else { Ok(()) }
+}
+
+pub fn replay(dir: &Path) -> Result<Vec<Row>> {
+    let types = append_types()?;
+    let store = store(dir)?;
+    let id = closed(&store, &types, 0..EVENTS)?;
+    let frames = frames()?;
+    let mut open = || {
+        let mut session = None;
+        let ns = timed(EVENTS, || {
+            session = Some(store.open_session(id, &types)?);
+            Ok(())
+        });
+        drop(session);
+        ns
+    };
+    let [subject, limit, checked] = take_turns(
+        ROUNDS,
+        [
+            &mut open,
+            &mut || timed(EVENTS, || all(limits::check_frames(&frames, limits::decode))),
+            &mut || timed(EVENTS, || all(limits::check_frames(&frames, limits::check_and_decode))),
+        ],
+    )?;
+    Ok(vec![
+        Row::beside("replay", "open", EVENTS, subject, limit).at_most(AtMost::Ratio(1.4)),
+        Row::beside("replay", "open beside a limit that pre-scans", EVENTS, subject, checked),
+    ])
+}
+
+pub fn verify(dir: &Path) -> Result<Vec<Row>> {
+    let types = append_types()?;
+    let store = store(dir)?;
+    let session = store.session_dir(closed(&store, &types, 0..EVENTS)?);
+    let frames = frames()?;
+    let walk = |bodies: bool| {
+        timed(EVENTS, || {
+            let walked = audit::walk(&session, &mut |frame| {
+                if bodies && let Err(error) = audit::check_body(&frame.record) {
+                    return Err(foldlog::Error::Export(error.to_string()));
+                }
+                Ok(())
+            });
+            all(walked?.records)
+        })
+    };
+    let [alone, bodies, limit] = take_turns(
+        ROUNDS,
+        [&mut || walk(false), &mut || walk(true), &mut || {
+            timed(EVENTS, || all(limits::check_frames(&frames, |_| ())))
+        }],
+    )?;
+    Ok(vec![
+        Row::beside("verify", "frames alone", EVENTS, alone, limit).at_most(AtMost::Ratio(1.5)),
+        Row::beside("verify", "with every body", EVENTS, bodies, limit).at_most(AtMost::Ratio(3.0)),
+    ])
+}
