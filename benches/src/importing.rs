@@ -26,7 +26,12 @@ pub fn tau_bench(dir: &Path) -> Result<Vec<Row>> {
         std::fs::remove_dir_all(&root)?;
         ns
     };
-    let mut read = || timed(messages, || Ok(drop(read_tau_bench(file)?)));
+    let mut read = || {
+        timed(messages, || {
+            read_tau_bench(file)?;
+            Ok(())
+        })
+    };
     let [written, read] = take_turns(ROUNDS, [&mut written, &mut read])?;
     let param = format!("{messages} messages in {} sessions", runs.len());
     Ok(vec![

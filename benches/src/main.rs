@@ -53,7 +53,8 @@ enum Bench {
     Rollback,
     Open,
     Fork,
-    TauBench,
+    #[value(name = "tau-bench")]
+    Import,
 }
 
 impl Bench {
@@ -66,7 +67,7 @@ impl Bench {
             Bench::Rollback => positions::rollback(dir),
             Bench::Open => opening::open(dir),
             Bench::Fork => positions::fork(dir),
-            Bench::TauBench => importing::tau_bench(dir),
+            Bench::Import => importing::tau_bench(dir),
         }
     }
 }
