@@ -7,7 +7,7 @@ use foldlog::testkit::RawLog;
 use foldlog::{Level, StoreOptions};
 
 use crate::limits::{self, Mapped};
-use crate::measure::{AtMost, ROUNDS, Result, Row, take_turns, timed};
+use crate::measure::{AtMost, ROUNDS, Result, Round, Row, take_turns, timed};
 use crate::subject::{Step, append_types, step, store};
 
 const BODY: [u8; 256] = [0x5a; 256];
@@ -36,7 +36,7 @@ fn with_log<T>(dir: &Path, run: impl FnOnce(&RawLog) -> Result<T>) -> Result<T> 
     Ok(result)
 }
 
-fn appended(dir: &Path, ops: u64, level: Level) -> Result<f64> {
+fn appended(dir: &Path, ops: u64, level: Level) -> Result<Round> {
     with_log(dir, |log| timed(ops, || Ok((0..ops).try_for_each(|_| log.append(&BODY, level).map(drop))?)))
 }
 
@@ -76,8 +76,8 @@ fn slowest(dir: &Path) -> Result<[Row; 2]> {
     all.sort_unstable();
     let at = |place: usize| all.get(place).copied().unwrap_or_default() as f64;
     Ok([
-        Row::alone("append", "256 B p99.9", "Process 1 GiB", at(all.len() / 1000 * 999)),
-        Row::alone("append", "256 B slowest", "Process 1 GiB", at(all.len() - 1)),
+        Row::once("append", "256 B p99.9", "Process 1 GiB", at(all.len() / 1000 * 999)),
+        Row::once("append", "256 B slowest", "Process 1 GiB", at(all.len() - 1)),
     ])
 }
 

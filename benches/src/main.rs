@@ -3,8 +3,8 @@
 //! `cargo run --release -p foldlog-benches -- [append|dispatch|replay|verify|rollback|open|fork|tau-bench]...
 //! [--json] [--dir DIR]` prints one row a line: `bench, subject, param, ns_per_op, ratio_to_limit, at_most`. Each
 //! number is the median of several rounds, in which subject and limit take turns; a row whose limit's median is
-//! over 1.5 times its own minimum is void, since the machine was busy then. `README.md` beside the sources says
-//! what was learnt.
+//! over 1.5 times its own minimum is void, since the machine was busy then; and a row says so where much of the
+//! subject's time passed in waiting for a processor. `README.md` beside the sources says what was learnt.
 //!
 //! | module | holds |
 //! |---|---|

@@ -12,11 +12,39 @@ pub const ROUNDS: usize = 9;
 /// How far a limit's median may be over its minimum.
 const UNSTEADY: f64 = 1.5;
 
+/// How much of a subject's time may pass in waiting for a processor before its row says so.
+const WAITED: f64 = 0.1;
+
+/// What one round came to.
+#[derive(Clone, Copy)]
+pub struct Round {
+    ns_per_op: f64,
+    /// How much of the time, of 1, this thread waited for a processor: other programs had them, or the subject's own
+    /// threads.
+    waited: f64,
+}
+
+impl Round {
+    /// Of something that is no time.
+    pub fn of(value: f64) -> Round {
+        Round { ns_per_op: value, waited: 0.0 }
+    }
+}
+
 /// Nanoseconds an operation, of `ops` operations.
-pub fn timed(ops: u64, run: impl FnOnce() -> Result<()>) -> Result<f64> {
+pub fn timed(ops: u64, run: impl FnOnce() -> Result<()>) -> Result<Round> {
+    let waited = waited_ns();
     let start = Instant::now();
     run()?;
-    Ok(start.elapsed().as_nanos() as f64 / ops as f64)
+    let ns = start.elapsed().as_nanos() as f64;
+    let waited = waited_ns().saturating_sub(waited) as f64;
+    Ok(Round { ns_per_op: ns / ops as f64, waited: waited / ns })
+}
+
+/// How long this thread has waited for a processor so far; 0 where the system does not tell.
+fn waited_ns() -> u64 {
+    let all = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    all.split_whitespace().nth(1).and_then(|waited| waited.parse().ok()).unwrap_or_default()
 }
 
 /// The rounds of one contestant.
@@ -24,20 +52,32 @@ pub fn timed(ops: u64, run: impl FnOnce() -> Result<()>) -> Result<f64> {
 pub struct Measured {
     pub median: f64,
     pub least: f64,
+    waited: f64,
 }
 
 impl Measured {
-    fn of(mut rounds: Vec<f64>) -> Measured {
-        rounds.sort_by(f64::total_cmp);
-        let median = rounds.get(rounds.len() / 2).copied().unwrap_or(f64::NAN);
-        Measured { median, least: rounds.first().copied().unwrap_or(f64::NAN) }
+    fn of(rounds: Vec<Round>) -> Measured {
+        let times = sorted(rounds.iter().map(|round| round.ns_per_op));
+        let least = times.first().copied().unwrap_or(f64::NAN);
+        let waited = sorted(rounds.iter().map(|round| round.waited));
+        Measured { median: median(&times), least, waited: median(&waited) }
     }
+}
+
+fn sorted(values: impl Iterator<Item = f64>) -> Vec<f64> {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    values
+}
+
+fn median(sorted: &[f64]) -> f64 {
+    sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
 /// Lets contestants take turns, each of which says what one round of it came to.
 pub fn take_turns<const N: usize>(
     rounds: usize,
-    mut contestants: [&mut dyn FnMut() -> Result<f64>; N],
+    mut contestants: [&mut dyn FnMut() -> Result<Round>; N],
 ) -> Result<[Measured; N]> {
     let mut results = [const { Vec::new() }; N];
     for _ in 0..rounds {
@@ -64,22 +104,22 @@ pub struct Row {
     ns_per_op: Option<f64>,
     ratio_to_limit: Option<f64>,
     void: bool,
+    /// How much of the subject's time passed in waiting for a processor.
+    waited: f64,
     at_most: Option<AtMost>,
 }
 
 impl Row {
+    /// A time by itself, measured once.
+    pub fn once(bench: &'static str, subject: &str, param: impl ToString, ns_per_op: f64) -> Row {
+        let (subject, param, ns_per_op) = (subject.to_owned(), param.to_string(), Some(ns_per_op));
+        let (ratio_to_limit, void, waited, at_most) = (None, false, 0.0, None);
+        Row { bench, subject, param, ns_per_op, ratio_to_limit, void, waited, at_most }
+    }
+
     /// Without a limit.
-    pub fn alone(bench: &'static str, subject: &str, param: impl ToString, ns_per_op: f64) -> Row {
-        let (subject, param) = (subject.to_owned(), param.to_string());
-        Row {
-            bench,
-            subject,
-            param,
-            ns_per_op: Some(ns_per_op),
-            ratio_to_limit: None,
-            void: false,
-            at_most: None,
-        }
+    pub fn alone(bench: &'static str, subject: &str, param: impl ToString, measured: Measured) -> Row {
+        Row { waited: measured.waited, ..Row::once(bench, subject, param, measured.median) }
     }
 
     /// Beside its limit.
@@ -93,7 +133,7 @@ impl Row {
         Row {
             ratio_to_limit: Some(measured.median / limit.median),
             void: limit.median > UNSTEADY * limit.least,
-            ..Row::alone(bench, subject, param, measured.median)
+            ..Row::alone(bench, subject, param, measured)
         }
     }
 
@@ -121,11 +161,15 @@ impl Row {
         let ns = or_dash(self.ns_per_op.map(|ns| format!("{ns:.0}")));
         let ratio = or_dash(self.ratio_to_limit.map(|ratio| format!("{ratio:.2}")));
         let void = if self.void { " void: the machine was busy, run again" } else { "" };
+        let waited = match self.waited {
+            waited if waited > WAITED => format!(" with {:.0} % waiting for a processor", waited * 100.0),
+            _ => String::new(),
+        };
         let at_most = or_dash(self.at_most.map(|at_most| match at_most {
             AtMost::Ratio(ratio) => format!("{ratio:.2} x"),
             AtMost::Ns(ns) => format!("{ns:.0} ns"),
         }));
-        println!("{}, {}, {}, {ns}, {ratio}{void}, {at_most}", self.bench, self.subject, self.param);
+        println!("{}, {}, {}, {ns}{waited}, {ratio}{void}, {at_most}", self.bench, self.subject, self.param);
         Ok(())
     }
 }

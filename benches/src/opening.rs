@@ -7,7 +7,7 @@ use std::process::Command;
 use foldlog::{SessionTypes, Store};
 use uuid::Uuid;
 
-use crate::measure::{AtMost, ROUNDS, Result, Row, take_turns, timed};
+use crate::measure::{AtMost, ROUNDS, Result, Round, Row, take_turns, timed};
 use crate::subject::{fill, journal_types, store};
 
 /// Records before the image, and behind it.
@@ -93,7 +93,7 @@ pub fn open(dir: &Path) -> Result<Vec<Row>> {
         ],
     )?;
     let mut rows = vec![
-        Row::alone("open", "by folding all", BEFORE + BEHIND, fold.median),
+        Row::alone("open", "by folding all", BEFORE + BEHIND, fold),
         Row::beside("open", "with an image", format!("{BEHIND} behind it"), image, fold)
             .at_most(AtMost::Ratio(0.05)),
     ];
@@ -121,7 +121,7 @@ pub fn open(dir: &Path) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-fn opened(store: &Store, id: Uuid, types: &SessionTypes) -> Result<f64> {
+fn opened(store: &Store, id: Uuid, types: &SessionTypes) -> Result<Round> {
     let mut session = None;
     let ns = timed(1, || {
         session = Some(store.open_session(id, types)?);
@@ -142,7 +142,7 @@ fn memory_subject(store: &Store, types: &SessionTypes) -> Result<Uuid> {
 
 /// How many KiB an open session holds. A process of its own is asked: what this one has given back to its
 /// allocator would be counted too.
-fn held(store: &Store, id: Uuid) -> Result<f64> {
+fn held(store: &Store, id: Uuid) -> Result<Round> {
     let child = Command::new(std::env::current_exe()?)
         .arg("--held-by")
         .args([store.path().as_os_str(), id.to_string().as_ref()])
@@ -150,7 +150,7 @@ fn held(store: &Store, id: Uuid) -> Result<f64> {
     if !child.status.success() {
         return Err(String::from_utf8_lossy(&child.stderr).into());
     }
-    Ok(String::from_utf8_lossy(&child.stdout).trim().parse()?)
+    Ok(Round::of(String::from_utf8_lossy(&child.stdout).trim().parse()?))
 }
 
 /// The child's part: opens the session and prints by how much its memory has grown, in KiB.

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use foldlog::{Session, SessionOptions, SnapshotOptions};
 
-use crate::measure::{AtMost, ROUNDS, Result, Row, take_turns, timed};
+use crate::measure::{AtMost, ROUNDS, Result, Round, Row, take_turns, timed};
 use crate::subject::{append_types, settled, step, store, upsert_types};
 
 const FEW: u64 = 1_000;
@@ -12,7 +12,7 @@ const MANY: u64 = 1_000_000;
 
 const ROLLBACKS: u64 = 500;
 
-fn roll_back(session: &Session) -> Result<f64> {
+fn roll_back(session: &Session) -> Result<Round> {
     timed(ROLLBACKS, || {
         for number in 0..ROLLBACKS {
             let snapshot = session.snapshot(SnapshotOptions::default())?;
@@ -34,8 +34,8 @@ pub fn rollback(dir: &Path) -> Result<Vec<Row>> {
             roll_back(session)?;
         }
         let [few, many] = take_turns(ROUNDS, [&mut || roll_back(&short), &mut || roll_back(&long)])?;
-        rows.push(Row::alone("rollback", name, FEW, few.median).at_most(AtMost::Ns(10_000.0)));
-        rows.push(Row::alone("rollback", name, MANY, many.median).at_most(AtMost::Ns(20_000.0)));
+        rows.push(Row::alone("rollback", name, FEW, few).at_most(AtMost::Ns(10_000.0)));
+        rows.push(Row::alone("rollback", name, MANY, many).at_most(AtMost::Ns(20_000.0)));
         rows.push(Row::pair("rollback", name, "many to few", many, few).at_most(AtMost::Ratio(2.0)));
     }
     Ok(rows)
@@ -62,8 +62,8 @@ pub fn fork(dir: &Path) -> Result<Vec<Row>> {
     };
     let [few, many] = take_turns(ROUNDS, [&mut || forked(&short), &mut || forked(&long)])?;
     Ok(vec![
-        Row::alone("fork", "at the last record", FEW, few.median),
-        Row::alone("fork", "at the last record", MANY, many.median),
+        Row::alone("fork", "at the last record", FEW, few),
+        Row::alone("fork", "at the last record", MANY, many),
         Row::pair("fork", "at the last record", "many to few", many, few).at_most(AtMost::Ratio(3.0)),
     ])
 }
