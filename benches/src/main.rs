@@ -36,7 +36,7 @@ struct Arguments {
     /// One JSON object a line.
     #[arg(long)]
     json: bool,
-    /// Where files go; the system's temporary folder where nothing is said. The most at a time is 1.2 GB.
+    /// Where files go; the system's temporary folder where nothing is said. The most at a time is 1.4 GB.
     #[arg(long)]
     dir: Option<PathBuf>,
     /// For the runner itself: opens a session of a store and prints what it holds in memory.
