@@ -95,6 +95,8 @@ impl Store {
         let names = &trunk.projection.names;
         let context = AppendContext { synced: shared, declared: &|| names.all() };
         log.append(Kind::OPENED, self.inner.options.clock.now_us(), &opened.encode(), &context)?;
+        // Before the folder takes its name, under which nobody would find what was made ahead.
+        log.finish()?;
         log.sync_plan().run(self.storage().as_ref())?;
         Ok(log)
     }

@@ -16,15 +16,16 @@
 
 use std::io;
 
-use memmap2::{Advice, MmapOptions, MmapRaw};
+use memmap2::{Advice, MmapOptions, MmapRaw, UncheckedAdvice};
 use parking_lot::Mutex;
 
 use super::StorageFile;
 use super::file::PlainFile;
 
-/// How far ahead of the writer pages are brought in. A sync also writes the pages that wait there empty, so more
-/// is not better.
-const PREPARE_BYTES: u64 = 4 << 20;
+const PAGE_BYTES: usize = 4096;
+
+/// Fewer bytes than these are not worth a call of their own before a sync.
+const LEAVE_BYTES_MIN: usize = 64 << 10;
 
 /// Below this a file's pages are brought in by writing to them: a handful is not worth another thread's waking.
 const PREPARED_FILE_BYTES_MIN: u64 = 256 << 10;
@@ -46,6 +47,22 @@ impl MappedFile {
             Ok(map) => Ok(MappedFile { map, storing: Mutex::new(()), file }),
             Err(_) => Err(file),
         }
+    }
+}
+
+impl MappedFile {
+    /// Takes the whole pages within `from..to` out of the mapping; they stay in the page cache. A sync makes each
+    /// page read-only that is mapped, and tells the processor that the writer runs on, page by page; taken out
+    /// together they cost one such message.
+    fn leave(&self, from: usize, to: usize) {
+        let (from, to) = (from.next_multiple_of(PAGE_BYTES), to / PAGE_BYTES * PAGE_BYTES);
+        let Some(len) = to.checked_sub(from).filter(|len| *len >= LEAVE_BYTES_MIN) else { return };
+        // SAFETY: the range is within the mapping, which is shared and of a file: what is taken out is brought in
+        // again from the page cache, with all that was stored, when it is touched. No reference leads into it.
+        #[allow(unsafe_code)]
+        let left = unsafe { self.map.unchecked_advise_range(UncheckedAdvice::DontNeed, from, len) };
+        // Where it fails the sync takes longer, and no more.
+        drop(left);
     }
 }
 
@@ -82,7 +99,8 @@ impl StorageFile for MappedFile {
     }
 
     fn prepare_bytes(&self) -> u64 {
-        if self.map.len() as u64 >= PREPARED_FILE_BYTES_MIN { PREPARE_BYTES } else { 0 }
+        let len = self.map.len() as u64;
+        if len >= PREPARED_FILE_BYTES_MIN { len } else { 0 }
     }
 
     fn prepare(&self, from: u64, to: u64) -> io::Result<()> {
@@ -96,5 +114,15 @@ impl StorageFile for MappedFile {
 
     fn sync_data(&self) -> io::Result<()> {
         self.file.sync_data()
+    }
+
+    /// Through the mapping, since that way alone leaves out the pages that were brought in ahead: a sync of the
+    /// whole file writes them empty, and the writer has to wait for each once more.
+    fn sync_range(&self, from: u64, to: u64) -> io::Result<()> {
+        let to = usize::try_from(to).unwrap_or(usize::MAX).min(self.map.len());
+        let from = usize::try_from(from).unwrap_or(usize::MAX);
+        let Some(len) = to.checked_sub(from).filter(|len| *len > 0) else { return Ok(()) };
+        self.leave(from, to);
+        self.map.flush_range(from, len)
     }
 }

@@ -8,7 +8,8 @@
 //! # What a backend promises
 //!
 //! 1. A write that returned is seen by every later read of the same file, also through other handles.
-//! 2. [`StorageFile::sync_data`] makes the file's bytes and length durable, not its name.
+//! 2. [`StorageFile::sync_data`] makes the file's bytes and length durable, not its name;
+//!    [`StorageFile::sync_range`] makes the length and some of the bytes so.
 //! 3. [`Storage::sync_dir`] makes the names in one folder durable.
 //! 4. A rename within one folder is atomic: after a crash the old names or the new one stand, never neither.
 //! 5. No call follows a symbolic link in the last component of the path that it is given.
@@ -141,8 +142,8 @@ pub trait StorageFile: Send + Sync + Debug {
     /// Writes all of `bytes`. After an error any part of them may be there.
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
 
-    /// How many bytes ahead of the writer [`prepare`](StorageFile::prepare) is to be called for; 0 where it
-    /// makes no difference.
+    /// How many bytes of the file [`prepare`](StorageFile::prepare) is worth calling for; 0 where it makes no
+    /// difference.
     fn prepare_bytes(&self) -> u64 {
         0
     }
@@ -156,4 +157,10 @@ pub trait StorageFile: Send + Sync + Debug {
 
     /// Makes the file's bytes and length durable. After an error nothing is known of them.
     fn sync_data(&self) -> io::Result<()>;
+
+    /// As [`sync_data`](StorageFile::sync_data), for the bytes `from..to` alone; others may become durable too.
+    fn sync_range(&self, from: u64, to: u64) -> io::Result<()> {
+        let _ = (from, to);
+        self.sync_data()
+    }
 }

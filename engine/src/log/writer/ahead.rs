@@ -4,6 +4,7 @@
 //! What comes too late, or fails, the writer does itself: a page by writing to it, a segment at its turn, where
 //! a lack of space is [`Error::Full`](crate::Error::Full).
 
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -12,6 +13,39 @@ use parking_lot::Mutex;
 use crate::background::{Background, Left, Rank};
 use crate::log::storage::{Storage, StorageFile};
 
+/// How far ahead of the writer things are made ready at least and at most, in bytes.
+pub(super) const WINDOW_BYTES: RangeInclusive<u64> = 256 << 10..=24 << 20;
+
+/// For how long a writer that goes on as fast as it did is to find things ready, in microseconds: about as long as
+/// a sync takes, since a page that is first touched while one runs has to wait for its end.
+const WINDOW_US: u64 = 15_000;
+
+/// How fast the writer goes.
+#[derive(Debug, Default)]
+pub(super) struct Pace {
+    time_us: i64,
+    written_bytes: u64,
+    window_bytes: u64,
+}
+
+impl Pace {
+    /// How far ahead things are to be ready, now that so many bytes were written since opening.
+    pub(super) fn window_bytes(&mut self, time_us: i64, written_bytes: u64) -> u64 {
+        let took_us = time_us.saturating_sub(self.time_us).max(1).unsigned_abs();
+        let wrote = written_bytes.saturating_sub(self.written_bytes);
+        // Less is no measure.
+        if took_us >= PACE_US_MIN || self.window_bytes == 0 {
+            let window = wrote.saturating_mul(WINDOW_US) / took_us;
+            self.window_bytes = window.clamp(*WINDOW_BYTES.start(), *WINDOW_BYTES.end());
+            (self.time_us, self.written_bytes) = (time_us, written_bytes);
+        }
+        self.window_bytes
+    }
+}
+
+/// The shortest time over which a pace is taken, in microseconds.
+const PACE_US_MIN: u64 = 200;
+
 /// A segment file without a header.
 #[derive(Debug)]
 pub(super) struct Made {
@@ -19,6 +53,8 @@ pub(super) struct Made {
     pub(super) path: PathBuf,
     pub(super) capacity: u64,
     pub(super) file: Arc<dyn StorageFile>,
+    /// Up to where its pages are brought in, or are about to be.
+    pub(super) prepared: u64,
 }
 
 #[derive(Debug, Default)]
@@ -53,8 +89,8 @@ impl Ahead {
         });
     }
 
-    /// Has the next segment made, and its first pages brought in.
-    pub(super) fn ask_for_segment(&self, ordinal: u32, path: &Path, capacity: u64) {
+    /// Has the next segment made, and its first `window` bytes brought in.
+    pub(super) fn ask_for_segment(&self, ordinal: u32, path: &Path, capacity: u64, window: u64) {
         *self.next.lock() = Next::Asked;
         let (storage, next, path) = (Arc::clone(&self.storage), Arc::clone(&self.next), path.to_owned());
         self.background.offer(Rank::Space, move || {
@@ -64,13 +100,14 @@ impl Ahead {
             }
             let made = storage.create_segment(&path, capacity).ok();
             let file = made.as_ref().map(Arc::clone);
+            let prepared = file.as_ref().map_or(0, |file| file.prepare_bytes().min(window).min(capacity));
             *slot = match made {
-                Some(file) => Next::Ready(Made { ordinal, path: path.clone(), capacity, file }),
+                Some(file) => Next::Ready(Made { ordinal, path: path.clone(), capacity, file, prepared }),
                 None => Next::Nothing,
             };
             drop(slot);
             if let Some(file) = file {
-                let _ = file.prepare(0, file.prepare_bytes());
+                let _ = file.prepare(0, prepared);
             }
             Left::Nothing
         });

@@ -47,7 +47,7 @@ use foldlog_codec::image::LastFrame;
 use foldlog_codec::segment::Previous;
 use uuid::Uuid;
 
-use self::ahead::Ahead;
+use self::ahead::{Ahead, Pace};
 use self::seals::Seals;
 use crate::background::Background;
 use crate::error::{Error, Result};
@@ -57,6 +57,7 @@ use crate::log::scan::{Location, Scan};
 use crate::log::storage::{Storage, StorageFile};
 
 pub(crate) use self::sync::SyncPlan;
+use self::sync::Written;
 
 /// Room that every segment keeps for its seal and for one `Synced` frame.
 const RESERVED_BYTES: u64 = 160;
@@ -112,7 +113,8 @@ struct Active {
     ordinal: u32,
     offset: u64,
     capacity: u64,
-    unsynced: bool,
+    /// Up to where a sync was planned.
+    planned: u64,
     /// Where something is to be asked for that the writer will need soon.
     ask_at: u64,
     /// Up to where pages were asked for.
@@ -128,6 +130,7 @@ pub(crate) struct Log {
     dir: PathBuf,
     sizes: SegmentSizes,
     ahead: Ahead,
+    pace: Pace,
     seals: Seals,
     pub(crate) objects: Arc<Objects>,
     session: Uuid,
@@ -143,7 +146,7 @@ pub(crate) struct Log {
     epoch: Option<u64>,
     written_bytes: u64,
     used_bytes: u64,
-    unsynced_files: Vec<(PathBuf, Arc<dyn StorageFile>)>,
+    unsynced_files: Vec<Written>,
     unsynced_dirs: Vec<PathBuf>,
     pub(crate) unsynced_bytes: u64,
     /// The frame being written; kept for its memory.
@@ -207,6 +210,7 @@ impl Log {
             dir: dir.to_owned(),
             sizes: *sizes,
             ahead: Ahead::new(storage, background),
+            pace: Pace::default(),
             seals: Seals::new(storage, dir, background),
             objects: Arc::new(Objects::new(Arc::clone(storage), dir)),
             session,
@@ -321,10 +325,7 @@ impl Log {
     /// Takes all that is not yet durable; the plan must be run, or the log is not written again.
     pub(crate) fn sync_plan(&mut self) -> SyncPlan {
         let mut files = std::mem::take(&mut self.unsynced_files);
-        if let Some(active) = self.active.as_mut().filter(|active| active.unsynced) {
-            active.unsynced = false;
-            files.push((active.path.clone(), Arc::clone(&active.file)));
-        }
+        files.extend(self.active.as_mut().and_then(Active::take_written));
         self.unsynced_bytes = 0;
         SyncPlan {
             objects: self.objects.take_unsynced(),
@@ -335,8 +336,11 @@ impl Log {
     }
 
     /// Brings to an end what the background was asked for: what was made ahead is taken away, and every finished
-    /// segment is sealed. Called when the session closes, before the last sync.
+    /// segment is sealed. Called when the session closes, before the last sync; nothing is asked for after it.
     pub(crate) fn finish(&mut self) -> Result<()> {
+        if let Some(active) = &mut self.active {
+            active.ask_at = u64::MAX;
+        }
         if let Some(made) = self.ahead.take_segment() {
             self.ahead.discard(&made).map_err(|error| Error::io("remove", &made.path, error))?;
         }
@@ -388,7 +392,7 @@ impl Log {
         let io = |op, error| self.write_error(op, &segment.path, error);
         let file = self.storage.open_segment(&segment.path).map_err(|error| io("open", error))?;
         let capacity = file.len().map_err(|error| io("open", error))?;
-        self.active = Some(Active { unsynced: false, ..Active::new(file, segment, end, capacity) });
+        self.active = Some(Active { planned: end, ..Active::new(file, segment, end, capacity) });
         Ok(())
     }
 
@@ -417,14 +421,13 @@ impl Log {
         active.file.write_at(&self.frame, offset).map_err(|error| Error::io("write", &active.path, error))?;
         let len = self.frame.len() as u64;
         active.offset += len;
-        active.unsynced = true;
         self.written_bytes += len;
         self.used_bytes += len;
         self.unsynced_bytes += len;
         self.last_crc = crc;
         self.last_offset = Some(offset);
         if active.offset >= active.ask_at {
-            self.look_ahead();
+            self.look_ahead(time_us);
         }
         Ok(offset)
     }

@@ -1,19 +1,18 @@
 //! What the first append does to a log that was not closed.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use foldlog_codec::frame::HEADER_LEN as FRAME_HEADER_LEN;
 use foldlog_codec::segment::Previous;
 use foldlog_codec::{Kind, Record};
 
+use super::sync::Written;
 use super::turning::{encoded, write_header};
 use super::{AppendContext, Log};
 use crate::error::{Error, Result};
 use crate::log::layout;
 use crate::log::reader::Places;
 use crate::log::scan::Location;
-use crate::log::storage::StorageFile;
 
 impl Log {
     /// Makes the fresh segment of a recovery, as the module above says.
@@ -94,7 +93,8 @@ impl Log {
         // What an earlier process wrote below the cut is attested, but its own sync may have failed later.
         let mut files = Vec::new();
         for segment in places.segments.iter() {
-            files.push((segment.path.clone(), segment.open(self.storage.as_ref())?));
+            let (path, file) = (segment.path.clone(), segment.open(self.storage.as_ref())?);
+            files.push(Written { path, file, from: 0, to: u64::MAX });
         }
         let ordinal = places.segments.last().map_or(0, |segment| segment.header.ordinal);
         let previous = Some(Previous { ordinal, end: last.end, crc: last.crc });
@@ -108,5 +108,5 @@ struct Cut {
     previous: Option<Previous>,
     last_crc: u32,
     last_time_us: i64,
-    files: Vec<(PathBuf, Arc<dyn StorageFile>)>,
+    files: Vec<Written>,
 }

@@ -19,6 +19,7 @@ use foldlog_codec::frame::{self, Header};
 use foldlog_codec::segment::HEADER_LEN as SEGMENT_HEADER_LEN;
 use parking_lot::Mutex;
 
+use super::sync::Written;
 use crate::background::{Background, Left, Rank};
 use crate::error::{Error, Result};
 use crate::log::chain::Segment;
@@ -88,8 +89,8 @@ impl Sealing {
 /// What was sealed since it was last asked.
 #[derive(Debug, Default)]
 pub(super) struct Sealed {
-    /// The files, whose seals are not yet durable.
-    pub(super) files: Vec<(PathBuf, Arc<dyn StorageFile>)>,
+    /// The seals, which are not yet durable.
+    pub(super) files: Vec<Written>,
     /// How many bytes the seals take.
     pub(super) bytes: u64,
 }
@@ -163,7 +164,8 @@ impl Shared {
         match ended {
             Ok(None) => return Left::More,
             Ok(Some(bytes)) => {
-                let file = (sealing.segment.path.clone(), Arc::clone(&sealing.file));
+                let (path, file) = (sealing.segment.path.clone(), Arc::clone(&sealing.file));
+                let file = Written { path, file, from: sealing.end(), to: sealing.end() + bytes };
                 if let Ok(sealed) = &mut *self.sealed.lock() {
                     sealed.files.push(file);
                     sealed.bytes += bytes;

@@ -9,8 +9,9 @@ use foldlog_codec::body::Declare;
 use foldlog_codec::frame::{HEADER_LEN as FRAME_HEADER_LEN, Header};
 use foldlog_codec::segment::{HEADER_LEN as SEGMENT_HEADER_LEN, Previous, SegmentHeader};
 
-use super::ahead::Made;
+use super::ahead::{Made, WINDOW_BYTES};
 use super::seals::Sealing;
+use super::sync::Written;
 use super::{Active, AppendContext, Log, RESERVED_BYTES};
 use crate::error::{Error, Result};
 use crate::generator::Generator;
@@ -31,11 +32,18 @@ impl Active {
             ordinal: segment.header.ordinal,
             offset,
             capacity,
-            unsynced: true,
+            planned: 0,
             ask_at: offset,
             pages_through: offset,
             asked_for_next: false,
         }
+    }
+
+    /// What was written since the last plan of a sync.
+    pub(super) fn take_written(&mut self) -> Option<Written> {
+        let (from, to) = (self.planned, self.offset);
+        self.planned = to;
+        (from < to).then(|| Written { path: self.path.clone(), file: Arc::clone(&self.file), from, to })
     }
 }
 
@@ -67,9 +75,9 @@ impl Log {
         self.unsynced_dirs.push(self.dir.clone());
         let finished = self.active.take();
         self.follow_with(active, segment);
-        if let Some(finished) = finished {
+        if let Some(mut finished) = finished {
             self.seal(&finished, ordinal);
-            self.unsynced_files.push((finished.path, finished.file));
+            self.unsynced_files.extend(finished.take_written());
             self.take_in_seals()?;
         }
         self.declare_head(&declared, context.synced)
@@ -113,9 +121,7 @@ impl Log {
         let wanted = HEAD_BYTES + declared_len as u64 + len;
         let (file, capacity, pages_through) = match self.made_ahead(ordinal, &path, wanted)? {
             // Its first pages were brought in when it was made.
-            Some(made) => {
-                (Arc::clone(&made.file), made.capacity, made.file.prepare_bytes().min(made.capacity))
-            }
+            Some(made) => (made.file, made.capacity, made.prepared),
             None => {
                 // A size that no file can have is refused when the file is made.
                 let capacity = self.capacity_next().max(wanted);
@@ -165,31 +171,34 @@ impl Log {
         Ok(None)
     }
 
-    /// Asks for what the writer will need soon: pages a window ahead, and the next segment once three quarters
-    /// of this one are full.
-    pub(super) fn look_ahead(&mut self) {
-        let next = (self.next_ordinal(), self.capacity_next());
+    /// Asks for what the writer will need soon: pages a window ahead, and where the window reaches beyond the
+    /// segment, the next one.
+    pub(super) fn look_ahead(&mut self, time_us: i64) {
+        let window = self.pace.window_bytes(time_us, self.written_bytes);
+        let (ordinal, capacity) = (self.next_ordinal(), self.capacity_next());
         let Some(active) = &mut self.active else { return };
-        let window = active.file.prepare_bytes();
-        if window > 0
-            && active.offset + window / 2 >= active.pages_through
-            && active.pages_through < active.capacity
-        {
+        let mapped = active.file.prepare_bytes() > 0;
+        if mapped && active.pages_through < active.capacity.min(active.offset + window) {
             let from = active.pages_through.max(active.offset);
             let to = (from + window).min(active.capacity);
             self.ahead.ask_for_pages(&active.file, from, to);
             active.pages_through = to;
         }
-        let (ordinal, capacity) = next;
-        let turn_near = active.capacity - active.capacity / 4;
+        // A writer in a hurry needs the next segment before long; no writer needs it in the first quarter.
+        let quarter = active.capacity / 4;
+        let turn_near = match window > *WINDOW_BYTES.start() {
+            true => active.capacity.saturating_sub(window).clamp(quarter, 3 * quarter),
+            false => 3 * quarter,
+        };
         let worth_it = capacity >= self.sizes.ahead_bytes_min;
         if worth_it && !active.asked_for_next && active.offset >= turn_near {
             let capacity = capacity.checked_next_multiple_of(4096).unwrap_or(u64::MAX);
-            self.ahead.ask_for_segment(ordinal, &layout::segment_file(&self.dir, ordinal), capacity);
+            let path = layout::segment_file(&self.dir, ordinal);
+            self.ahead.ask_for_segment(ordinal, &path, capacity, window);
             active.asked_for_next = true;
         }
-        let pages_at = match window > 0 && active.pages_through < active.capacity {
-            true => active.pages_through - window / 2,
+        let pages_at = match mapped && active.pages_through < active.capacity {
+            true => active.pages_through.saturating_sub(window / 2),
             false => u64::MAX,
         };
         let next_at = if active.offset >= turn_near { u64::MAX } else { turn_near };

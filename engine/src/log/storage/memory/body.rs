@@ -140,6 +140,17 @@ impl Body {
         self.durable.len = self.current.len;
     }
 
+    /// As [`sync`](Body::sync), for the pages that hold the bytes `from..to`.
+    pub(super) fn sync_range(&mut self, from: u64, to: u64) {
+        let Some(last) = to.checked_sub(1).filter(|last| *last >= from) else { return };
+        let synced: Vec<u64> = self.dirty.range(locate(from).0..=locate(last).0).copied().collect();
+        for page in synced {
+            self.dirty.remove(&page);
+            self.durable.take_page(page, &self.current);
+        }
+        self.durable.len = self.current.len;
+    }
+
     /// What the kernel does when a sync fails: it forgets that the pages were dirty.
     pub(super) fn fail_sync(&mut self) {
         self.abandoned.append(&mut self.dirty);

@@ -280,6 +280,33 @@ impl fmt::Debug for MemoryFile {
     }
 }
 
+impl MemoryFile {
+    fn sync(&self, sync: impl FnOnce(&mut Body)) -> io::Result<()> {
+        let mut disk = self.alive()?;
+        let begun = disk.begin(Op::SyncData, Arc::clone(&self.path));
+        if disk.life != self.life {
+            // A process that dies in a sync makes no kernel forget what it has to write.
+            return begun.map(drop);
+        }
+        let body = disk.body_mut(self.node)?;
+        match begun {
+            Ok(_) => {
+                sync(body);
+                let failures = body.failures();
+                if self.failures.swap(failures, Ordering::Relaxed) != failures {
+                    return Err(io::Error::other("a sync of the file through another handle failed"));
+                }
+                Ok(())
+            }
+            Err(error) => {
+                body.fail_sync();
+                self.failures.store(body.failures(), Ordering::Relaxed);
+                Err(error)
+            }
+        }
+    }
+}
+
 impl StorageFile for MemoryFile {
     fn len(&self) -> io::Result<u64> {
         let mut disk = self.alive()?;
@@ -310,28 +337,11 @@ impl StorageFile for MemoryFile {
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        let mut disk = self.alive()?;
-        let begun = disk.begin(Op::SyncData, Arc::clone(&self.path));
-        if disk.life != self.life {
-            // A process that dies in a sync makes no kernel forget what it has to write.
-            return begun.map(drop);
-        }
-        let body = disk.body_mut(self.node)?;
-        match begun {
-            Ok(_) => {
-                body.sync();
-                let failures = body.failures();
-                if self.failures.swap(failures, Ordering::Relaxed) != failures {
-                    return Err(io::Error::other("a sync of the file through another handle failed"));
-                }
-                Ok(())
-            }
-            Err(error) => {
-                body.fail_sync();
-                self.failures.store(body.failures(), Ordering::Relaxed);
-                Err(error)
-            }
-        }
+        self.sync(Body::sync)
+    }
+
+    fn sync_range(&self, from: u64, to: u64) -> io::Result<()> {
+        self.sync(|body| body.sync_range(from, to))
     }
 }
 
