@@ -78,9 +78,8 @@ impl History<'_> {
             if !on_path || record.kind == Kind::ROLLBACK {
                 return projection.pass_over(&record);
             }
-            let (objects, at_hand) = (self.objects, AtHand::Nothing);
-            let folding = Folding { objects, types: None, at_hand, frozen: &|_| None };
-            projection.apply(record.sequence, Content::of(&record)?, &folding)
+            let folding = Folding { objects: self.objects, types: None, frozen: &|_| None };
+            projection.apply(record.sequence, Content::of(&record)?, AtHand::Nothing, &folding)
         })
     }
 }
@@ -92,9 +91,8 @@ impl Folded {
 
     /// Applies a session's own first record.
     pub(crate) fn begin(&mut self, sequence: u64, opened: Opened, objects: &Objects) -> Result<()> {
-        let at_hand = AtHand::Nothing;
-        let folding = Folding { objects, types: None, at_hand, frozen: &|_| None };
-        self.projection.apply(sequence, Content::Opened(opened), &folding)
+        let folding = Folding { objects, types: None, frozen: &|_| None };
+        self.projection.apply(sequence, Content::Opened(opened), AtHand::Nothing, &folding)
     }
 
     /// Applies one record of a log and keeps the positions that later rollbacks need.
@@ -108,8 +106,8 @@ impl Folded {
         let done = if let Content::Rollback(rollback) = &content { Some(rollback.to) } else { None };
         let positions = &self.positions;
         let frozen = |to| positions.get(to);
-        let folding = Folding { objects, types, at_hand: AtHand::Nothing, frozen: &frozen };
-        self.projection.apply(record.sequence, content, &folding)?;
+        let folding = Folding { objects, types, frozen: &frozen };
+        self.projection.apply(record.sequence, content, AtHand::Nothing, &folding)?;
         if let Some(to) = done {
             self.positions.done(to);
         }

@@ -75,11 +75,10 @@ impl Frozen {
 }
 
 /// Values that the caller has at hand, so that what was just encoded need not be decoded.
-#[derive(Clone, Copy)]
 pub(crate) enum AtHand<'a> {
     Nothing,
     /// The event's own value.
-    Event(&'a AnyValue),
+    Event(AnyValue),
     /// By slice and ordinal.
     Items(&'a [((u32, u32), AnyValue)]),
 }
@@ -95,6 +94,14 @@ impl AtHand<'_> {
             }
         }
     }
+
+    /// As [`get`](AtHand::get), for the last who asks.
+    fn take(self, slice: u32, ordinal: u32) -> Option<AnyValue> {
+        match self {
+            AtHand::Event(value) => Some(value),
+            other => other.get(slice, ordinal),
+        }
+    }
 }
 
 /// What the fold needs beside the record.
@@ -103,7 +110,6 @@ pub(crate) struct Folding<'a> {
     pub(crate) objects: &'a Objects,
     /// The host's types; without them items stay undecoded.
     pub(crate) types: Option<&'a SessionTypes>,
-    pub(crate) at_hand: AtHand<'a>,
     /// STATE at the target of a rollback record.
     pub(crate) frozen: &'a dyn Fn(u64) -> Option<Arc<Frozen>>,
 }
@@ -209,7 +215,13 @@ impl Projection {
     /// [`Error::Inconsistent`] where the record contradicts those before it, [`Error::Decode`] or
     /// [`Error::NewerVersion`] where an item is not what the host's type wants, [`Error::Object`] where a
     /// large payload is missing. Nothing has changed then.
-    pub(crate) fn apply(&mut self, sequence: u64, content: Content<'_>, folding: &Folding<'_>) -> Result<()> {
+    pub(crate) fn apply(
+        &mut self,
+        sequence: u64,
+        content: Content<'_>,
+        at_hand: AtHand<'_>,
+        folding: &Folding<'_>,
+    ) -> Result<()> {
         if sequence != self.next_sequence {
             let reason = format!("{} was next", self.next_sequence);
             return Err(Error::Inconsistent { sequence, reason });
@@ -218,7 +230,7 @@ impl Projection {
             // A fork inherits its parent's tags and sets its own over them.
             Content::Opened(opened) => Arc::make_mut(&mut self.tags).extend(opened.tags),
             Content::Declare(declare) => self.declare(sequence, declare, folding.types)?,
-            Content::Dispatch(dispatch) => self.dispatch(sequence, dispatch, folding)?,
+            Content::Dispatch(dispatch) => self.dispatch(sequence, dispatch, at_hand, folding)?,
             Content::Import(import) => self.import(sequence, import, folding)?,
             Content::Rollback(rollback) => self.rollback(sequence, &rollback, folding)?,
             Content::Snapshot => {}
@@ -263,7 +275,13 @@ impl Projection {
         Ok(())
     }
 
-    fn dispatch(&mut self, sequence: u64, dispatch: Dispatch<'_>, folding: &Folding<'_>) -> Result<()> {
+    fn dispatch(
+        &mut self,
+        sequence: u64,
+        dispatch: Dispatch<'_>,
+        at_hand: AtHand<'_>,
+        folding: &Folding<'_>,
+    ) -> Result<()> {
         let bad = |reason: String| Error::Inconsistent { sequence, reason };
         let mut event_row = None;
         let effects = match (&dispatch.operation, dispatch.effects) {
@@ -276,11 +294,12 @@ impl Projection {
                 return Ok(());
             }
             (Operation::Event { event, data }, effects) => {
-                let names = Arc::clone(&self.names);
-                let declared =
-                    names.event(*event).ok_or_else(|| bad(format!("event {event} was never declared")))?;
+                let declared = self
+                    .names
+                    .event(*event)
+                    .ok_or_else(|| bad(format!("event {event} was never declared")))?;
                 let Some(effects) = effects else {
-                    return self.as_declared(sequence, declared, *data, folding);
+                    return as_declared(&mut self.slices, (sequence, declared, *data), at_hand, folding);
                 };
                 event_row = Some((*data, declared.version));
                 effects
@@ -289,54 +308,9 @@ impl Projection {
         };
         let changes: Result<Vec<Change>> = effects
             .into_iter()
-            .map(|effect| self.check_effect(sequence, effect, event_row, folding))
+            .map(|effect| self.check_effect(sequence, effect, event_row, &at_hand, folding))
             .collect();
         self.carry_out(changes?);
-        Ok(())
-    }
-
-    /// The event does to each slice what its declaration says.
-    fn as_declared(
-        &mut self,
-        sequence: u64,
-        declared: &EventDeclaration,
-        data: Payload<'_>,
-        folding: &Folding<'_>,
-    ) -> Result<()> {
-        let row = |slices: &[SliceState], binding: &Binding| -> Result<Option<Row>> {
-            let Some(slice) = slices.get(binding.slice as usize) else {
-                let reason = format!("slice {} was never declared", binding.slice);
-                return Err(Error::Inconsistent { sequence, reason });
-            };
-            if binding.built_in == BuiltIn::Replace && slice.policy == Policy::Log {
-                let reason = format!("LOG slice {} only grows", binding.slice);
-                return Err(Error::Inconsistent { sequence, reason });
-            }
-            if binding.built_in == BuiltIn::Explicit {
-                return Ok(None);
-            }
-            let at = (binding.slice, ItemId { sequence, ordinal: 0 });
-            new_row(slice, at, (data, declared.version), folding).map(Some)
-        };
-        let put = |slices: &mut [SliceState], binding: &Binding, row: Option<Row>| {
-            let (Some(slice), Some(row)) = (slices.get_mut(binding.slice as usize), row) else { return };
-            match &mut slice.items {
-                Items::Held(rows) if binding.built_in == BuiltIn::Replace => rows.clear(),
-                _ => {}
-            }
-            slice.items.push(row);
-        };
-        // Nearly every event has one binding, and needs no list of rows.
-        if let [binding] = declared.bindings.as_slice() {
-            let row = row(&self.slices, binding)?;
-            put(&mut self.slices, binding, row);
-            return Ok(());
-        }
-        let rows: Result<Vec<_>> =
-            declared.bindings.iter().map(|binding| row(&self.slices, binding)).collect();
-        for (binding, row) in declared.bindings.iter().zip(rows?) {
-            put(&mut self.slices, binding, row);
-        }
         Ok(())
     }
 
@@ -345,6 +319,7 @@ impl Projection {
         sequence: u64,
         effect: Effect<'_>,
         event: Option<(Payload<'_>, u32)>,
+        at_hand: &AtHand<'_>,
         folding: &Folding<'_>,
     ) -> Result<Change> {
         let bad = |reason: String| Error::Inconsistent { sequence, reason };
@@ -375,9 +350,9 @@ impl Projection {
         }
         let place = (effect.slice, sequence);
         let added = match effect.added {
-            Added::Event => new_rows(slice, place, event, folding)?,
+            Added::Event => new_rows(slice, place, event, at_hand, folding)?,
             Added::Items { items, version } => {
-                new_rows(slice, place, items.into_iter().map(|item| (item, version)), folding)?
+                new_rows(slice, place, items.into_iter().map(|item| (item, version)), at_hand, folding)?
             }
         };
         Ok(Change { slice: effect.slice as usize, removed: effect.removed, added, before: effect.before })
@@ -410,7 +385,8 @@ impl Projection {
                 let reason = format!("slice {} was never declared", imported.slice);
                 return Err(Error::Inconsistent { sequence, reason });
             };
-            let added = new_rows(slice, (imported.slice, sequence), imported.items, folding)?;
+            let added =
+                new_rows(slice, (imported.slice, sequence), imported.items, &AtHand::Nothing, folding)?;
             let slice = imported.slice as usize;
             changes.push(Change { slice, removed: Removed::None, added, before: None });
         }
@@ -448,27 +424,88 @@ impl Projection {
     }
 }
 
+/// The event does to each slice what its declaration says.
+fn as_declared(
+    slices: &mut [SliceState],
+    (sequence, declared, data): (u64, &EventDeclaration, Payload<'_>),
+    at_hand: AtHand<'_>,
+    folding: &Folding<'_>,
+) -> Result<()> {
+    let (id, item) = (ItemId { sequence, ordinal: 0 }, (data, declared.version));
+    // Nearly every event has one binding, and needs no list of rows.
+    if let [binding] = declared.bindings.as_slice() {
+        let Some(slice) = bound_slice(slices, sequence, binding)? else { return Ok(()) };
+        let row = new_row(slice, id, item, at_hand.take(binding.slice, 0), folding)?;
+        put(slice, binding, row);
+        return Ok(());
+    }
+    let mut rows = Vec::new();
+    for binding in &declared.bindings {
+        if let Some(slice) = bound_slice(slices, sequence, binding)? {
+            rows.push((binding, new_row(slice, id, item, at_hand.get(binding.slice, 0), folding)?));
+        }
+    }
+    for (binding, row) in rows {
+        if let Some(slice) = slices.get_mut(binding.slice as usize) {
+            put(slice, binding, row);
+        }
+    }
+    Ok(())
+}
+
+/// The slice of a binding that happens as declared; `None` for one of which the record would say what it did.
+fn bound_slice<'a>(
+    slices: &'a mut [SliceState],
+    sequence: u64,
+    binding: &Binding,
+) -> Result<Option<&'a mut SliceState>> {
+    let bad = |reason: String| Err(Error::Inconsistent { sequence, reason });
+    let Some(slice) = slices.get_mut(binding.slice as usize) else {
+        return bad(format!("slice {} was never declared", binding.slice));
+    };
+    if binding.built_in == BuiltIn::Replace && slice.policy == Policy::Log {
+        return bad(format!("LOG slice {} only grows", binding.slice));
+    }
+    Ok((binding.built_in != BuiltIn::Explicit).then_some(slice))
+}
+
+fn put(slice: &mut SliceState, binding: &Binding, row: Row) {
+    match &mut slice.items {
+        Items::Held(rows) => {
+            if binding.built_in == BuiltIn::Replace {
+                rows.clear();
+            }
+            rows.push(row);
+        }
+        Items::InLog(items) => items.push(row),
+    }
+}
+
 /// Names new items, and decodes them where the host's types are there.
 fn new_rows<'a>(
     slice: &SliceState,
     (id, sequence): (u32, u64),
     items: impl IntoIterator<Item = (Payload<'a>, u32)>,
+    at_hand: &AtHand<'_>,
     folding: &Folding<'_>,
 ) -> Result<Vec<Row>> {
     (0..)
         .zip(items)
-        .map(|(ordinal, item)| new_row(slice, (id, ItemId { sequence, ordinal }), item, folding))
+        .map(|(ordinal, item)| {
+            new_row(slice, ItemId { sequence, ordinal }, item, at_hand.get(id, ordinal), folding)
+        })
         .collect()
 }
 
 fn new_row(
     slice: &SliceState,
-    (slice_id, id): (u32, ItemId),
+    id: ItemId,
     (payload, version): (Payload<'_>, u32),
+    at_hand: Option<AnyValue>,
     folding: &Folding<'_>,
 ) -> Result<Row> {
-    if let Some(typed) = folding.at_hand.get(slice_id, id.ordinal) {
-        return Ok(Row { id, version, bytes: None, typed: Some(typed) });
+    if at_hand.is_some() {
+        return Ok(Row { id, version, bytes: None, typed: at_hand });
     }
     let bytes = folding.objects.resolve(payload)?;
     let Some(decode) = slice.decode else {

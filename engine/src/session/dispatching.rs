@@ -69,10 +69,13 @@ impl Session {
         let inner = &self.inner;
         let mut state = inner.writable()?;
         let time_us = inner.now_us();
-        let (bound, declare) = inner.bound::<E>(&mut state)?;
-        let result = match declare {
-            None => inner.write_event(state, time_us, &bound, &value, &mut scratch),
-            declare => inner.write_reduced(state, time_us, (declare, &bound), &value, &scratch.payload),
+        let plain = state.bound.get(&TypeId::of::<E>()).and_then(|bound| bound.plain);
+        let result = match plain.filter(|_| !inner.is_large(&scratch.payload)) {
+            Some(plain) => inner.write_plain(state, time_us, plain, value, &mut scratch),
+            None => {
+                let (bound, declare) = inner.bound::<E>(&mut state)?;
+                inner.write_reduced(state, time_us, (declare, &bound), &value, &scratch.payload)
+            }
         };
         scratch.put_back();
         result
@@ -342,10 +345,35 @@ pub(super) struct Bound {
     event: u32,
     version: u32,
     name: &'static str,
-    /// How the body begins that holds the event alone: all before its payload.
-    prefix: Vec<u8>,
+    /// Where each binding happens as declared.
+    pub(super) plain: Option<Plain>,
     /// Its reducers in the order of its bindings; none where each binding happens as declared.
     reducers: Vec<BoundReducer>,
+}
+
+/// An event whose record holds nothing but the event.
+#[derive(Clone, Copy)]
+pub(super) struct Plain {
+    event: u32,
+    version: u32,
+    name: &'static str,
+    /// How the record's body begins: all before the payload.
+    prefix: [u8; PREFIX_BYTES_MAX],
+    prefix_len: usize,
+}
+
+/// A map's head, two keys of a letter and an integer of at most 32 bits.
+const PREFIX_BYTES_MAX: usize = 16;
+
+impl Plain {
+    fn new(event: u32, version: u32, name: &'static str) -> Option<Plain> {
+        let nil = Payload::new(&NIL);
+        let alone = Dispatch { operation: Operation::Event { event, data: nil }, effects: None }.encode();
+        let found = alone.get(..alone.len() - NIL.len())?;
+        let mut prefix = [0; PREFIX_BYTES_MAX];
+        prefix.get_mut(..found.len())?.copy_from_slice(found);
+        Some(Plain { event, version, name, prefix, prefix_len: found.len() })
+    }
 }
 
 /// A binding and its reducer.
@@ -381,11 +409,9 @@ impl Bound {
         if reducers.iter().all(|reducer| reducer.built_in != BuiltIn::Explicit) {
             reducers.clear();
         }
-        let nil = Payload::new(&NIL);
-        let alone = Dispatch { operation: Operation::Event { event: declared.id, data: nil }, effects: None };
-        let mut prefix = alone.encode();
-        prefix.truncate(prefix.len() - NIL.len());
-        Ok(Bound { event: declared.id, version: E::VERSION, name: E::NAME, prefix, reducers })
+        let (event, version, name) = (declared.id, E::VERSION, E::NAME);
+        let plain = if reducers.is_empty() { Plain::new(event, version, name) } else { None };
+        Ok(Bound { event, version, name, plain, reducers })
     }
 
     fn operation<'a>(&self, data: &'a [u8]) -> Operation<'a> {
@@ -448,24 +474,24 @@ impl Inner {
         }
     }
 
-    /// Writes an event whose payload, encoded, is in `scratch`.
-    fn write_event(
+    /// Writes an event that does to its slices what its declaration says; its payload, encoded, is in `scratch`.
+    fn write_plain(
         self: &Arc<Self>,
         state: MutexGuard<'_, WriterState>,
         time_us: i64,
-        bound: &Bound,
-        value: &AnyValue,
+        plain: Plain,
+        value: AnyValue,
         scratch: &mut Scratch,
     ) -> Result<u64> {
-        if !bound.reducers.is_empty() || self.is_large(&scratch.payload) {
-            return self.write_reduced(state, time_us, (None, bound), value, &scratch.payload);
-        }
+        let Plain { event, version, name, prefix, prefix_len } = plain;
         let Scratch { payload, body } = scratch;
-        body.extend_from_slice(&bound.prefix);
+        body.extend_from_slice(prefix.get(..prefix_len).unwrap_or_default());
         body.extend_from_slice(payload);
-        let dispatch = Dispatch { operation: bound.operation(payload), effects: None };
-        let event = Some(DraftEvent { name: bound.name, version: bound.version, value });
-        let (kind, content, at_hand) = (Kind::DISPATCH, Content::Dispatch(dispatch), AtHand::Event(value));
+        let operation = Operation::Event { event, data: Payload::new(payload) };
+        let content = Content::Dispatch(Dispatch { operation, effects: None });
+        let told = self.subscribers.listen().then(|| Arc::clone(&value));
+        let event = Some(DraftEvent { name, version, value: told });
+        let (kind, at_hand) = (Kind::DISPATCH, AtHand::Event(value));
         self.write(state, time_us, [Draft { kind, body, content, at_hand, event }])
     }
 
@@ -499,8 +525,9 @@ impl Inner {
         let effects = (!as_declared).then(|| effects.iter().map(OwnedEffect::borrow).collect());
         let dispatch = Dispatch { operation: bound.operation(data), effects };
         let body = dispatch.encode();
-        let event = Some(DraftEvent { name: bound.name, version: bound.version, value });
-        let at_hand = if as_declared { AtHand::Event(value) } else { AtHand::Items(&at_hand) };
+        let told = self.subscribers.listen().then(|| Arc::clone(value));
+        let event = Some(DraftEvent { name: bound.name, version: bound.version, value: told });
+        let at_hand = if as_declared { AtHand::Event(Arc::clone(value)) } else { AtHand::Items(&at_hand) };
         let (kind, content) = (Kind::DISPATCH, Content::Dispatch(dispatch));
         let draft = Draft { kind, body: &body, content, at_hand, event };
         match declare {

@@ -37,9 +37,9 @@ impl std::fmt::Debug for Notice {
 }
 
 impl Notice {
-    pub(super) fn of(sequence: u64, time_us: i64, kind: Kind, event: Option<DraftEvent<'_>>) -> Notice {
+    pub(super) fn of(sequence: u64, time_us: i64, kind: Kind, event: Option<DraftEvent>) -> Notice {
         let (name, version, event) = match event {
-            Some(event) => (Some(event.name), event.version, Some(Arc::clone(event.value))),
+            Some(event) => (Some(event.name), event.version, event.value),
             None => (None, 0, None),
         };
         Notice { sequence, time_us, kind, name, version, event }
@@ -106,10 +106,15 @@ pub(super) struct Subscribers {
 }
 
 impl Subscribers {
+    /// Whether anyone listens. Under the writer's lock it stays so.
+    pub(super) fn listen(&self) -> bool {
+        self.count.load(Ordering::Acquire) > 0
+    }
+
     /// Queues a notice, where anyone listens. Called under the writer's lock, so notices stand in the order
     /// of their records.
     pub(super) fn queue(&self, durable_first: u64, notice: impl FnOnce() -> Notice) {
-        if self.count.load(Ordering::Acquire) > 0 {
+        if self.listen() {
             self.queue.lock().push_back((durable_first, notice()));
         }
     }
@@ -118,7 +123,7 @@ impl Subscribers {
     /// a subscriber further up this stack, is telling, that one goes on until nothing is left.
     pub(super) fn tell(&self, synced: &dyn Fn() -> u64) {
         let ready = || self.queue.lock().front().is_some_and(|(durable, _)| *durable <= synced());
-        while self.count.load(Ordering::Acquire) > 0 && ready() {
+        while self.listen() && ready() {
             let Some(_telling) = self.telling.try_lock() else { return };
             while let Some(notice) = self.next_notice(synced) {
                 let subscribers = self.subscribers.lock().clone();

@@ -45,15 +45,15 @@ pub(super) struct Draft<'a> {
     /// Values that need not be decoded again.
     pub(super) at_hand: AtHand<'a>,
     /// What subscribers are told beside the kind.
-    pub(super) event: Option<DraftEvent<'a>>,
+    pub(super) event: Option<DraftEvent>,
 }
 
 /// The event of a draft.
-#[derive(Clone, Copy)]
-pub(super) struct DraftEvent<'a> {
+pub(super) struct DraftEvent {
     pub(super) name: &'static str,
     pub(super) version: u32,
-    pub(super) value: &'a AnyValue,
+    /// For subscribers, where there are any.
+    pub(super) value: Option<AnyValue>,
 }
 
 impl<'a> Draft<'a> {
@@ -208,8 +208,8 @@ impl Inner {
         }
         let mut last = None;
         for draft in drafts {
-            let Draft { kind, event, .. } = draft;
-            let sequence = self.write_one(&mut state, time_us, draft)?;
+            let Draft { kind, body, content, at_hand, event } = draft;
+            let sequence = self.write_one(&mut state, time_us, (kind, body), content, at_hand)?;
             let promised = promises_sync(self.level, kind);
             let durable_first = if promised { sequence + 1 } else { 0 };
             self.subscribers.queue(durable_first, || Notice::of(sequence, time_us, kind, event));
@@ -261,25 +261,30 @@ impl Inner {
         log.reserve(time_us, body_lens, &context).map_err(|error| self.failed(error))
     }
 
-    fn write_one(&self, state: &mut WriterState, time_us: i64, draft: Draft<'_>) -> Result<u64> {
+    fn write_one(
+        &self,
+        state: &mut WriterState,
+        time_us: i64,
+        (kind, body): (Kind, &[u8]),
+        content: Content<'_>,
+        at_hand: AtHand<'_>,
+    ) -> Result<u64> {
         let WriterState { log, projection, positions, rollbacks, path, imaged, .. } = state;
         let segments = log.places.segments.len();
         let sequence = {
             let names = &projection.names;
             let context = AppendContext { synced: self.gate.synced(), declared: &|| names.all() };
-            log.append(draft.kind, time_us, draft.body, &context).map_err(|error| self.failed(error))?
+            log.append(kind, time_us, body, &context).map_err(|error| self.failed(error))?
         };
         imaged.turned |= segments != log.places.segments.len();
-        let Draft { kind, content, at_hand, .. } = draft;
         let rollback = if let Content::Rollback(rollback) = &content { Some(*rollback) } else { None };
         let folding = Folding {
             objects: log.objects.as_ref(),
             types: self.types.as_ref(),
-            at_hand,
             frozen: &|to| positions.get(to),
         };
         // The record is in the log but not in the projection: what follows could not be trusted.
-        projection.apply(sequence, content, &folding).map_err(|error| self.failed(error))?;
+        projection.apply(sequence, content, at_hand, &folding).map_err(|error| self.failed(error))?;
         if kind == Kind::SNAPSHOT {
             positions.keep_snapshot(sequence, Arc::new(projection.freeze()));
         }
