@@ -132,13 +132,60 @@ pub(crate) struct Stored {
 /// Records that are wanted are read in one walk where fewer than so many stand between them.
 const NEAR_RECORDS: u64 = 512;
 
-/// Items' bytes, found in the log.
-#[derive(Default)]
+/// How many records are looked for in one step.
+const STEP_RECORDS: usize = 4096;
+
+/// The bytes of a projection's items, found in the log.
+#[derive(Debug, Default)]
 pub(crate) struct RecordedItems {
+    /// Records with items that are not held, and their slices, in order.
+    wanted: Vec<(u64, u32)>,
+    /// How many of them were looked for.
+    done: usize,
     found: BTreeMap<(u32, ItemId), Arc<[u8]>>,
 }
 
 impl RecordedItems {
+    /// Of a projection, of which nothing was looked for yet.
+    pub(crate) fn of(projection: &Projection) -> RecordedItems {
+        let mut wanted: Vec<(u64, u32)> = Vec::new();
+        for (slice, items) in (0..).zip(projection.slices()) {
+            if let Items::Held(rows) = items {
+                let unknown = rows.iter().filter(|row| row.bytes.is_none());
+                wanted.extend(unknown.map(|row| (row.id.sequence, slice)));
+            }
+        }
+        wanted.sort_unstable();
+        wanted.dedup();
+        RecordedItems { wanted, ..RecordedItems::default() }
+    }
+
+    /// Looks for some more of them; breaks once nothing is left.
+    pub(crate) fn find_more(&mut self, source: &LogSource) -> Result<ControlFlow<()>> {
+        let RecordedItems { wanted, done, found } = self;
+        let left = wanted.get(*done..).unwrap_or_default();
+        let step = left.get(..STEP_RECORDS).unwrap_or(left);
+        let near = |one: &(u64, u32), next: &(u64, u32)| next.0 - one.0 < NEAR_RECORDS;
+        for run in step.chunk_by(near) {
+            let (Some((first, _)), Some((last, _))) = (run.first(), run.last()) else { continue };
+            let mut rest = run;
+            source.places.read(&source.storage, *first, *last, &mut |record| {
+                while let Some(((sequence, slice), others)) = rest.split_first()
+                    && *sequence <= record.sequence
+                {
+                    rest = others;
+                    for (ordinal, payload, _) in source.items_in(&record, *slice)? {
+                        let id = ItemId { sequence: *sequence, ordinal };
+                        found.insert((*slice, id), Arc::from(source.objects.resolve(payload)?));
+                    }
+                }
+                Ok(())
+            })?;
+        }
+        *done += step.len();
+        Ok(if *done < wanted.len() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })
+    }
+
     /// The bytes of a slice's item.
     pub(crate) fn bytes<'a>(&'a self, slice: u32, row: &'a Row) -> Result<&'a Arc<[u8]>> {
         let found = row.bytes.as_ref().or_else(|| self.found.get(&(slice, row.id)));
@@ -202,34 +249,9 @@ impl LogSource {
 
     /// The bytes of the items that a projection does not hold, since it knows their types.
     pub(crate) fn recorded(&self, projection: &Projection) -> Result<RecordedItems> {
-        let mut wanted: Vec<(u64, u32)> = Vec::new();
-        for (slice, items) in (0..).zip(projection.slices()) {
-            if let Items::Held(rows) = items {
-                let unknown = rows.iter().filter(|row| row.bytes.is_none());
-                wanted.extend(unknown.map(|row| (row.id.sequence, slice)));
-            }
-        }
-        wanted.sort_unstable();
-        wanted.dedup();
-        let mut found = BTreeMap::new();
-        let near = |one: &(u64, u32), next: &(u64, u32)| next.0 - one.0 < NEAR_RECORDS;
-        for run in wanted.chunk_by(near) {
-            let (Some((first, _)), Some((last, _))) = (run.first(), run.last()) else { continue };
-            let mut rest = run;
-            self.places.read(&self.storage, *first, *last, &mut |record| {
-                while let Some(((sequence, slice), others)) = rest.split_first()
-                    && *sequence <= record.sequence
-                {
-                    rest = others;
-                    for (ordinal, payload, _) in self.items_in(&record, *slice)? {
-                        let id = ItemId { sequence: *sequence, ordinal };
-                        found.insert((*slice, id), Arc::from(self.objects.resolve(payload)?));
-                    }
-                }
-                Ok(())
-            })?;
-        }
-        Ok(RecordedItems { found })
+        let mut recorded = RecordedItems::of(projection);
+        while recorded.find_more(self)?.is_continue() {}
+        Ok(recorded)
     }
 
     /// The items that a record added to a slice: their ordinals, payloads and versions.

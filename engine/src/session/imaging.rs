@@ -11,6 +11,7 @@
 //! 2. None is written once the session is closed, but by closing itself.
 //! 3. Whatever becomes of an image, the session goes on as if there were none.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use foldlog_codec::body::{Opened, Rollback};
@@ -67,11 +68,40 @@ impl Taken {
             slices: restore::slices(&self.projection, recorded)?,
         })
     }
+}
 
-    /// The image's bytes. Reads the items from the log.
-    fn encode(&self) -> Result<Vec<u8>> {
-        let recorded = self.source.recorded(&self.projection)?;
-        Ok(self.image(&recorded)?.encode())
+/// An image that is being made, a step at a time: what is more urgent is not to wait for all of it.
+struct Making {
+    taken: Taken,
+    recorded: RecordedItems,
+    bytes: Option<Vec<u8>>,
+}
+
+impl Making {
+    fn new(taken: Taken) -> Making {
+        Making { recorded: RecordedItems::of(&taken.projection), taken, bytes: None }
+    }
+
+    /// One step: some items' bytes are read from the log, or all are encoded, or the file is written. An image
+    /// that cannot be made costs the next opening time, and nothing else.
+    fn step(&mut self, session: &Inner) -> Left {
+        let next_sequence = self.taken.projection.next_sequence();
+        let Some(bytes) = &self.bytes else {
+            match self.recorded.find_more(&self.taken.source) {
+                Ok(ControlFlow::Continue(())) => return Left::More,
+                Ok(ControlFlow::Break(())) => {}
+                Err(_) => return Left::Nothing,
+            }
+            let encoded = self.taken.image(&self.recorded).map(|image| image.encode());
+            self.bytes = encoded.ok().filter(|bytes| bytes.len() as u64 <= IMAGE_BYTES_MAX);
+            return if self.bytes.is_some() { Left::More } else { Left::Nothing };
+        };
+        let written = session.sync_through(next_sequence).is_ok()
+            && images::write(&session.store.options.storage, &session.dir, next_sequence, bytes).is_ok();
+        if written {
+            session.state.lock().imaged.bytes = bytes.len() as u64;
+        }
+        Left::Nothing
     }
 }
 
@@ -128,15 +158,19 @@ impl Inner {
         let taken = taken?;
         let (background, session) = (self.store.background.clone(), Arc::downgrade(self));
         Some(move || {
+            let mut taken = Some(taken);
+            let mut making = None;
             background.offer(Rank::Image, move || {
-                if let Some(session) = session.upgrade() {
-                    let _imaging = session.imaging.lock();
-                    // Behind a closed session's back its folder may be another writer's, or gone.
-                    if !session.state.lock().closed {
-                        session.write_image(&taken);
-                    }
+                let Some(session) = session.upgrade() else { return Left::Nothing };
+                let _imaging = session.imaging.lock();
+                // Behind a closed session's back its folder may be another writer's, or gone.
+                if session.state.lock().closed {
+                    return Left::Nothing;
                 }
-                Left::Nothing
+                if let Some(taken) = taken.take() {
+                    making = Some(Making::new(taken));
+                }
+                making.as_mut().map_or(Left::Nothing, |making| making.step(&session))
             });
         })
     }
@@ -145,24 +179,8 @@ impl Inner {
     pub(super) fn image_at_closing(&self) {
         let _imaging = self.imaging.lock();
         let taken = self.take_image(&mut self.state.lock());
-        if let Some(taken) = taken {
-            self.write_image(&taken);
-        }
-    }
-
-    fn write_image(&self, taken: &Taken) {
-        let next_sequence = taken.projection.next_sequence();
-        if self.sync_through(next_sequence).is_err() {
-            return;
-        }
-        let Ok(bytes) = taken.encode() else { return };
-        let len = bytes.len() as u64;
-        if len > IMAGE_BYTES_MAX {
-            return;
-        }
-        // An image that cannot be written costs the next opening time, and nothing else.
-        if images::write(&self.store.options.storage, &self.dir, next_sequence, &bytes).is_ok() {
-            self.state.lock().imaged.bytes = len;
+        if let Some(mut making) = taken.map(Making::new) {
+            while making.step(self) == Left::More {}
         }
     }
 }
