@@ -19,14 +19,17 @@ pub(crate) struct Window {
     file: Arc<dyn StorageFile>,
     end: u64,
     base: u64,
+    /// Memory for what was read, of which the first `filled` bytes count. It is not made smaller and larger again:
+    /// each time would fill it with zeros first.
     buffer: Vec<u8>,
+    filled: usize,
 }
 
 impl Window {
     /// A window over the bytes below `end`, or below the file's length if that is less.
     pub(crate) fn new(file: Arc<dyn StorageFile>, end: Option<u64>) -> io::Result<Window> {
         let len = file.len()?;
-        Ok(Window { file, end: end.map_or(len, |end| end.min(len)), base: 0, buffer: Vec::new() })
+        Ok(Window { file, end: end.map_or(len, |end| end.min(len)), base: 0, buffer: Vec::new(), filled: 0 })
     }
 
     pub(crate) fn end(&self) -> u64 {
@@ -35,24 +38,24 @@ impl Window {
 
     /// Forgets what was read, so that it is read anew.
     pub(crate) fn forget(&mut self) {
-        self.buffer.clear();
+        self.filled = 0;
     }
 
     /// At least `len` bytes from `offset` on, fewer where the file ends before.
     pub(crate) fn bytes(&mut self, offset: u64, len: u64) -> io::Result<&[u8]> {
         let wanted_end = offset.saturating_add(len).min(self.end);
-        let have_end = self.base + self.buffer.len() as u64;
+        let have_end = self.base + self.filled as u64;
         if offset < self.base || wanted_end > have_end {
             let load_end = offset.saturating_add(len.max(WINDOW_BYTES)).min(self.end);
-            let wanted = load_end.saturating_sub(offset);
-            self.buffer.clear();
-            self.buffer.resize(usize::try_from(wanted).unwrap_or(0), 0);
-            self.base = offset;
-            let read = self.file.read_at(&mut self.buffer, offset)?;
-            self.buffer.truncate(read);
+            let wanted = usize::try_from(load_end.saturating_sub(offset)).unwrap_or(0);
+            if self.buffer.len() < wanted {
+                self.buffer.resize(wanted, 0);
+            }
+            (self.base, self.filled) = (offset, 0);
+            self.filled = self.file.read_at(self.buffer.get_mut(..wanted).unwrap_or_default(), offset)?;
         }
         let skip = usize::try_from(offset.saturating_sub(self.base)).unwrap_or(usize::MAX);
-        Ok(self.buffer.get(skip..).unwrap_or_default())
+        Ok(self.buffer.get(skip..self.filled).unwrap_or_default())
     }
 
     /// The frame at `offset`; the outer error is the file's, the inner one says why there is no sound frame.
