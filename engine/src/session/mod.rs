@@ -74,6 +74,18 @@ pub(crate) use trunk::Trunk;
 #[derive(Clone)]
 pub struct Session {
     inner: Arc<Inner>,
+    _handles: Arc<Handles>,
+}
+
+/// What all handles of a session share, and nobody else: the background may hold on to the session while it syncs
+/// it or writes an image.
+struct Handles(Arc<Inner>);
+
+impl Drop for Handles {
+    fn drop(&mut self) {
+        // Nobody is left to be told; `close` is there for who wants to know.
+        let _ = self.0.close();
+    }
 }
 
 pub(crate) struct Inner {
@@ -235,9 +247,9 @@ impl Inner {
     }
 }
 
-impl Drop for Inner {
-    fn drop(&mut self) {
-        // Nobody is left to be told; `close` is there for who wants to know.
-        let _ = self.close();
+impl Session {
+    /// The first handle of a session.
+    fn of(inner: Arc<Inner>) -> Session {
+        Session { _handles: Arc::new(Handles(Arc::clone(&inner))), inner }
     }
 }

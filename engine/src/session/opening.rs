@@ -334,7 +334,7 @@ fn assemble(
     if inner.lock.lock().is_some() {
         store.writers.register(id, &inner);
     }
-    Session { inner }
+    Session::of(inner)
 }
 
 /// Checks what the log has declared against what the host declares.
