@@ -6,9 +6,12 @@ use foldlog_tests::model::{Change, Cleared};
 use proptest::prelude::*;
 use proptest::sample::Index;
 
-/// A history, and the level at which it is lived.
+use super::ground::{Ground, grounds};
+
+/// A history, what it stands on, and the level at which it is lived.
 #[derive(Clone, Debug)]
 pub(super) struct History {
+    pub(super) ground: Ground,
     pub(super) level: Level,
     pub(super) actions: Vec<Action>,
 }
@@ -106,5 +109,9 @@ fn action() -> impl Strategy<Value = Action> {
 /// Any history.
 pub(super) fn histories() -> impl Strategy<Value = History> {
     let level = prop::sample::select(vec![Level::Process, Level::Boundary, Level::Every]);
-    (level, prop::collection::vec(action(), 1..40)).prop_map(|(level, actions)| History { level, actions })
+    (grounds(), level, prop::collection::vec(action(), 1..40)).prop_map(|(ground, level, actions)| History {
+        ground,
+        level,
+        actions,
+    })
 }

@@ -5,10 +5,9 @@ use std::sync::Arc;
 
 use foldlog::audit::LogReader;
 use foldlog::log::SegmentSizes;
-use foldlog::log::storage::{CrashKind, MemoryStorage};
 use foldlog::{
-    BackgroundSync, Error, Export, FixedClock, ImportOptions, Level, Policy, Result, Session, SessionOptions,
-    Slice, Snapshot, SnapshotOptions, State, Store, StoreOptions,
+    Error, Export, FixedClock, ImportOptions, Level, Policy, Result, Session, SessionOptions, Slice,
+    Snapshot, SnapshotOptions, State, Store, StoreOptions,
 };
 use foldlog_tests::host::*;
 use foldlog_tests::model::{Change, Cleared, Model, Slices};
@@ -16,15 +15,15 @@ use serde::Serialize;
 use uuid::Uuid;
 
 use super::actions::{Action, History, How};
-
-const STORE: &str = "/store";
+use super::ground::{Disk, Ground};
 
 /// Payloads over this go into objects, so that histories hold some of both kinds.
 const OBJECT_BYTES_MIN: u64 = 600;
 
 /// A session, its model, and the sessions that the history has left behind.
 pub(super) struct World {
-    pub(super) disk: MemoryStorage,
+    pub(super) disk: Disk,
+    ground: Ground,
     clock: Arc<FixedClock>,
     level: Level,
     store: Store,
@@ -38,15 +37,16 @@ pub(super) struct World {
 }
 
 impl World {
-    pub(super) fn new(level: Level) -> World {
-        let disk = MemoryStorage::new();
+    pub(super) fn new(ground: Ground, level: Level) -> World {
+        let disk = Disk::new(ground);
         let clock = Arc::new(FixedClock::stepping(1_767_322_800_000_000, 250_001));
-        let store = store(&disk, &clock, level);
+        let store = store(&disk, options(&disk, ground, &clock, level));
         let model = Model::new(1, BTreeMap::new());
         let options = SessionOptions { seed: Some(1), ..SessionOptions::default() };
         let session = Some(store.create_with(&types(), options).unwrap());
         let mut world = World {
             disk,
+            ground,
             clock,
             level,
             store,
@@ -63,7 +63,7 @@ impl World {
 
     /// Lives through a history, comparing with the model after each step.
     pub(super) fn through(history: &History) -> World {
-        let mut world = World::new(history.level);
+        let mut world = World::new(history.ground, history.level);
         for action in &history.actions {
             world.act(action);
             world.check_live();
@@ -77,7 +77,7 @@ impl World {
 
     /// The options of another store on the same disk.
     pub(super) fn options(&self) -> StoreOptions {
-        options(&self.disk, &self.clock, self.level)
+        options(&self.disk, self.ground, &self.clock, self.level)
     }
 
     pub(super) fn dir(&self) -> std::path::PathBuf {
@@ -85,7 +85,7 @@ impl World {
     }
 
     pub(super) fn reader(&self) -> LogReader {
-        LogReader::open_on(Arc::new(self.disk.clone()), self.dir()).unwrap()
+        LogReader::open_on(self.disk.storage(), self.dir()).unwrap()
     }
 
     fn act(&mut self, action: &Action) {
@@ -147,9 +147,9 @@ impl World {
             How::Closed => self.session.take().unwrap().close().unwrap(),
             How::Dropped => drop(self.session.take()),
             How::Killed => {
-                self.disk.crash(CrashKind::Process);
+                self.disk = self.disk.killed();
                 drop(self.session.take());
-                self.store = store(&self.disk, &self.clock, self.level);
+                self.store = store(&self.disk, self.options());
             }
         }
         self.session = Some(self.store.open_session(id, &types()).unwrap());
@@ -211,7 +211,7 @@ impl World {
         let World { disk, store, session, model, left, .. } = self;
         let session = session.unwrap();
         let (id, live) = (session.id(), session.state().unwrap());
-        let writing = LogReader::open_on(Arc::new(disk.clone()), session.dir()).unwrap();
+        let writing = LogReader::open_on(disk.storage(), session.dir()).unwrap();
         assert_eq!(writing.state(), live, "the untyped fold, while the writer is there");
         session.close().unwrap();
         let again = store.open_session(id, &types()).unwrap();
@@ -219,7 +219,7 @@ impl World {
         check_typed(&again, &model.now().slices);
         drop(again);
         for (id, model) in left.iter().chain([&(id, model)]) {
-            let reader = LogReader::open_on(Arc::new(disk.clone()), store.session_dir(*id)).unwrap();
+            let reader = LogReader::open_on(disk.storage(), store.session_dir(*id)).unwrap();
             let state = reader.state();
             assert_eq!(values(&state), model.now().slices, "{id}");
             assert_eq!(state.tags, model.now().tags);
@@ -237,21 +237,21 @@ impl World {
     }
 }
 
-fn store(disk: &MemoryStorage, clock: &Arc<FixedClock>, level: Level) -> Store {
-    Store::open_with(STORE, options(disk, clock, level)).unwrap()
+fn store(disk: &Disk, options: StoreOptions) -> Store {
+    Store::open_with(disk.root().join("store"), options).unwrap()
 }
 
-fn options(disk: &MemoryStorage, clock: &Arc<FixedClock>, level: Level) -> StoreOptions {
+fn options(disk: &Disk, ground: Ground, clock: &Arc<FixedClock>, level: Level) -> StoreOptions {
     StoreOptions {
-        storage: Arc::new(disk.process()),
+        storage: disk.process(),
         clock: Arc::clone(clock) as _,
         seed: Some(7),
         level,
         // As small as a segment gets, so that histories turn to the next one.
         segments: SegmentSizes { first_bytes: 1, max_bytes: 4096, ahead_bytes_min: 0 },
         object_bytes_min: OBJECT_BYTES_MIN,
-        image_bytes_min: 1,
-        background: BackgroundSync::Inline,
+        image_bytes_min: ground.image_bytes_min(),
+        background: ground.background(),
     }
 }
 

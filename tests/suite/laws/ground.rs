@@ -1,0 +1,156 @@
+//! What a history stands on: a disk in memory, or mapped files of the real one.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use foldlog::BackgroundSync;
+use foldlog::log::storage::{CrashKind, FileStorage, MemoryStorage, Storage};
+use proptest::prelude::*;
+use tempfile::TempDir;
+
+/// Where a store stands, and who does what no call waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ground {
+    /// In memory; each opening folds every record.
+    Memory,
+    /// In memory, with images as often as can be.
+    MemoryWithImages,
+    /// Mapped files, with images as often as can be.
+    Mapped,
+    /// The same with the background's own thread: segments, seals, syncs and images come when they come.
+    MappedInBackground,
+}
+
+impl Ground {
+    pub(super) fn background(self) -> BackgroundSync {
+        match self {
+            Ground::MappedInBackground => BackgroundSync::Thread,
+            _ => BackgroundSync::Inline,
+        }
+    }
+
+    pub(super) fn image_bytes_min(self) -> u64 {
+        if self == Ground::Memory { u64::MAX } else { 1 }
+    }
+}
+
+/// Any ground; mostly in memory, where no sync takes its time.
+pub(super) fn grounds() -> impl Strategy<Value = Ground> {
+    prop_oneof![
+        4 => Just(Ground::Memory),
+        8 => Just(Ground::MemoryWithImages),
+        2 => Just(Ground::Mapped),
+        2 => Just(Ground::MappedInBackground),
+    ]
+}
+
+/// A disk with one store on it.
+#[derive(Clone, Debug)]
+pub(super) enum Disk {
+    Memory(MemoryStorage),
+    /// The folder goes with its last holder.
+    Folder(Arc<TempDir>),
+}
+
+impl Disk {
+    pub(super) fn new(ground: Ground) -> Disk {
+        match ground {
+            Ground::Memory | Ground::MemoryWithImages => Disk::Memory(MemoryStorage::new()),
+            Ground::Mapped | Ground::MappedInBackground => {
+                Disk::Folder(Arc::new(tempfile::tempdir().unwrap()))
+            }
+        }
+    }
+
+    /// The folder in which everything stands.
+    pub(super) fn root(&self) -> &Path {
+        match self {
+            Disk::Memory(_) => Path::new("/"),
+            Disk::Folder(folder) => folder.path(),
+        }
+    }
+
+    /// The file system as a reader has it.
+    pub(super) fn storage(&self) -> Arc<dyn Storage> {
+        match self {
+            Disk::Memory(disk) => Arc::new(disk.clone()),
+            Disk::Folder(_) => Arc::new(FileStorage::new()),
+        }
+    }
+
+    /// The file system as a process has it that may be killed.
+    pub(super) fn process(&self) -> Arc<dyn Storage> {
+        match self {
+            Disk::Memory(disk) => Arc::new(disk.process()),
+            Disk::Folder(_) => Arc::new(FileStorage::new()),
+        }
+    }
+
+    /// What a kill of all processes leaves. Of files it is a copy: what is written into a mapping is at once what
+    /// every reader reads, so that is what stands there then; whatever the killed one's threads and destructors
+    /// still do, they do to files that nobody looks at any more.
+    #[must_use]
+    pub(super) fn killed(&self) -> Disk {
+        match self {
+            Disk::Memory(disk) => {
+                disk.crash(CrashKind::Process);
+                self.clone()
+            }
+            Disk::Folder(folder) => {
+                let copy = tempfile::tempdir().unwrap();
+                copy_folder(folder.path(), copy.path(), &mut BTreeMap::new());
+                Disk::Folder(Arc::new(copy))
+            }
+        }
+    }
+
+    /// All files, by their paths from the root.
+    pub(super) fn dump(&self) -> BTreeMap<PathBuf, Vec<u8>> {
+        match self {
+            Disk::Memory(disk) => disk.dump(),
+            Disk::Folder(folder) => {
+                let mut files = BTreeMap::new();
+                dump_folder(folder.path(), folder.path(), &mut files);
+                files
+            }
+        }
+    }
+}
+
+/// Files with two names, as forks have them, are one file in the copy too. What is taken away meanwhile, as the
+/// background may do, is not copied.
+fn copy_folder(from: &Path, to: &Path, copied: &mut BTreeMap<u64, PathBuf>) {
+    for entry in names(from) {
+        let (from, to) = (from.join(&entry), to.join(&entry));
+        let Ok(metadata) = fs::symlink_metadata(&from) else { continue };
+        if metadata.is_dir() {
+            fs::create_dir(&to).unwrap();
+            copy_folder(&from, &to, copied);
+        } else if let Some(first) = copied.get(&metadata.ino()) {
+            fs::hard_link(first, &to).unwrap();
+        } else if fs::copy(&from, &to).is_ok() {
+            copied.insert(metadata.ino(), to);
+        }
+    }
+}
+
+fn dump_folder(root: &Path, folder: &Path, files: &mut BTreeMap<PathBuf, Vec<u8>>) {
+    for entry in names(folder) {
+        let path = folder.join(entry);
+        if path.is_dir() {
+            dump_folder(root, &path, files);
+        } else {
+            files.insert(path.strip_prefix(root).unwrap().to_owned(), fs::read(&path).unwrap());
+        }
+    }
+}
+
+/// The names in a folder, in their order.
+fn names(folder: &Path) -> Vec<std::ffi::OsString> {
+    let mut names: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    names.sort();
+    names
+}
