@@ -293,10 +293,22 @@ impl Model {
     /// Goes back: STATE to what it was, CACHE to nothing. Says the rollback's position and the records that
     /// were live and no longer are.
     pub fn roll_back(&mut self, to: u64) -> (u64, BTreeSet<u64>) {
+        self.go_back(to, true)
+    }
+
+    /// Goes back as only tests can: LOG too goes to what it was.
+    pub fn roll_back_logs_too(&mut self, to: u64) -> (u64, BTreeSet<u64>) {
+        self.go_back(to, false)
+    }
+
+    fn go_back(&mut self, to: u64, preserve_logs: bool) -> (u64, BTreeSet<u64>) {
         let then = self.past[to as usize].clone();
         for (name, (policy, items)) in &mut self.now.slices {
             match *policy {
-                "state" => *items = then.slices.get(name).map(|(_, items)| items.clone()).unwrap_or_default(),
+                "log" if preserve_logs => {}
+                "state" | "log" => {
+                    *items = then.slices.get(name).map(|(_, items)| items.clone()).unwrap_or_default()
+                }
                 "cache" => items.clear(),
                 _ => {}
             }

@@ -24,6 +24,8 @@ pub(super) enum Action {
     /// To any position, also one that was abandoned.
     RollBack(Index),
     RollBackToSnapshot(Index),
+    /// To any position, and LOG too, as only tests can have it.
+    RollBackLogsToo(Index),
     Reopen(How),
     /// At any position; either the fork goes on, or the parent beside it.
     Fork {
@@ -104,6 +106,12 @@ fn action() -> impl Strategy<Value = Action> {
         2 => (any::<Index>(), any::<bool>()).prop_map(|(at, follow)| Action::Fork { at, follow }),
         1 => Just(Action::Import),
     ]
+}
+
+/// Any actions, among them those that take LOG back.
+pub(super) fn actions_and_logs_undone(most: usize) -> impl Strategy<Value = Vec<Action>> {
+    let undone = any::<Index>().prop_map(Action::RollBackLogsToo);
+    prop::collection::vec(prop_oneof![20 => action(), 1 => undone], 0..most)
 }
 
 /// Any history.

@@ -107,6 +107,21 @@ impl Disk {
         }
     }
 
+    /// Another disk with the same files.
+    #[must_use]
+    pub(super) fn copied(&self) -> Disk {
+        match self {
+            Disk::Memory(disk) => {
+                let copy = MemoryStorage::new();
+                for (path, bytes) in disk.dump() {
+                    copy.write_file(path, bytes).unwrap();
+                }
+                Disk::Memory(copy)
+            }
+            Disk::Folder(_) => self.killed(),
+        }
+    }
+
     /// All files, by their paths from the root.
     pub(super) fn dump(&self) -> BTreeMap<PathBuf, Vec<u8>> {
         match self {

@@ -9,6 +9,7 @@
 mod actions;
 mod ground;
 mod hosts;
+mod images;
 mod world;
 
 use std::collections::BTreeMap;

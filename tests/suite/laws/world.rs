@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use foldlog::audit::LogReader;
 use foldlog::log::SegmentSizes;
+use foldlog::testkit::rollback_discarding_logs;
 use foldlog::{
     Error, Export, FixedClock, ImportOptions, Level, Policy, Result, Session, SessionOptions, Slice,
     Snapshot, SnapshotOptions, State, Store, StoreOptions,
@@ -18,7 +19,7 @@ use super::actions::{Action, History, How};
 use super::ground::{Disk, Ground};
 
 /// Payloads over this go into objects, so that histories hold some of both kinds.
-const OBJECT_BYTES_MIN: u64 = 600;
+pub(super) const OBJECT_BYTES_MIN: u64 = 600;
 
 /// A session, its model, and the sessions that the history has left behind.
 pub(super) struct World {
@@ -65,10 +66,35 @@ impl World {
     pub(super) fn through(history: &History) -> World {
         let mut world = World::new(history.ground, history.level);
         for action in &history.actions {
-            world.act(action);
-            world.check_live();
+            world.live_on(action);
         }
         world
+    }
+
+    /// One step more, compared with the model.
+    pub(super) fn live_on(&mut self, action: &Action) {
+        self.act(action);
+        self.check_live();
+    }
+
+    /// The same session on a disk of its own, at another time: from here on each goes its own way.
+    pub(super) fn diverged(&self) -> World {
+        let (disk, clock) =
+            (self.disk.copied(), Arc::new(FixedClock::stepping(1_800_000_000_000_000, 250_001)));
+        let store = store(&disk, options(&disk, self.ground, &clock, self.level));
+        World {
+            session: Some(store.open_session(self.session().id(), &types()).unwrap()),
+            disk,
+            ground: self.ground,
+            clock,
+            level: self.level,
+            store,
+            model: self.model.clone(),
+            snapshots: self.snapshots.clone(),
+            shown: self.shown.clone(),
+            left: self.left.clone(),
+            made: self.made,
+        }
     }
 
     pub(super) fn session(&self) -> &Session {
@@ -106,6 +132,12 @@ impl World {
                     let (sequence, abandoned) = self.model.roll_back(snapshot.position);
                     assert_eq!((done.sequence, flat(&done.abandoned)), (sequence, abandoned));
                 }
+            }
+            Action::RollBackLogsToo(at) => {
+                let to = at.index(self.model.past.len()) as u64;
+                let done = rollback_discarding_logs(self.session(), to).unwrap();
+                let (sequence, abandoned) = self.model.roll_back_logs_too(to);
+                assert_eq!((done.sequence, flat(&done.abandoned)), (sequence, abandoned));
             }
             Action::Reopen(how) => self.reopen(*how),
             Action::Fork { at, follow } => {
