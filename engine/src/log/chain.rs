@@ -49,12 +49,17 @@ impl Segment {
     /// The seal behind the segment's end and its length in bytes, where there is a sound one. It belongs to no
     /// chain, so a walk along the chain does not come across it.
     pub(crate) fn seal(&self, storage: &dyn Storage) -> Result<Option<(Seal, u64)>> {
+        Ok(self.seal_behind(storage)?.map(|(_, seal, len)| (seal, len)))
+    }
+
+    /// The same, with the checksum of the frame that the seal was written behind.
+    pub(super) fn seal_behind(&self, storage: &dyn Storage) -> Result<Option<(u32, Seal, u64)>> {
         let Some(end) = self.end else { return Ok(None) };
         let io = |error| Error::io("read", &self.path, error);
         let mut window = Window::new(self.open(storage)?, None).map_err(io)?;
         let Ok(frame) = window.frame(self.context(), end).map_err(io)? else { return Ok(None) };
         let seal = (frame.header.kind == Kind::SEAL).then(|| Seal::decode(frame.body).ok()).flatten();
-        Ok(seal.map(|seal| (seal, frame.len() as u64)))
+        Ok(seal.map(|seal| (frame.header.predecessor_crc, seal, frame.len() as u64)))
     }
 
     pub(crate) fn open(&self, storage: &dyn Storage) -> Result<Arc<dyn StorageFile>> {

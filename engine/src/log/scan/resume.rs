@@ -3,7 +3,7 @@
 //! | of the log | what is checked |
 //! |---|---|
 //! | the frame that the image names | it stands where the image says, with that checksum; by its predecessors' checksums it pins all before it |
-//! | a segment before that one | its seal: the successor that it names, and how many records it holds. Where it has none, since a crash came first, its frames are walked |
+//! | a segment before that one | its seal: the successor that it names, how many records it holds, and that the successor follows the frame which it was written behind. Where it has none, since a crash came first, its frames are walked |
 //! | what the image covers of the frame's own segment | nothing: those bodies are for an audit |
 //!
 //! Where anything differs the image is not of this log, and the walk begins with the first record.
@@ -101,10 +101,15 @@ impl Walk<'_> {
         let Some(records) = next.header.first_sequence.checked_sub(segment.header.first_sequence) else {
             return Ok(None);
         };
-        let seal = segment.seal(self.storage)?;
-        let seals = |seal: &Seal| seal.next == next.header.ordinal && seal.records == records;
-        let held = seal.as_ref().is_some_and(|(seal, _)| seals(seal)) || self.frames_hold(segment, next)?;
-        let bytes = segment.end.unwrap_or(0) + seal.map_or(0, |(_, len)| len);
+        let seal = segment.seal_behind(self.storage)?;
+        let seals = |last_crc: u32, seal: &Seal| {
+            last_crc == next.first_predecessor_crc()
+                && seal.next == next.header.ordinal
+                && seal.records == records
+        };
+        let held = seal.as_ref().is_some_and(|(last_crc, seal, _)| seals(*last_crc, seal))
+            || self.frames_hold(segment, next)?;
+        let bytes = segment.end.unwrap_or(0) + seal.map_or(0, |(_, _, len)| len);
         Ok((of_image && held).then_some(bytes))
     }
 
