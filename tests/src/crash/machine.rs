@@ -17,6 +17,7 @@ pub struct Machine {
     /// The disk.
     pub disk: MemoryStorage,
     clock: Arc<FixedClock>,
+    image_bytes_min: u64,
 }
 
 /// A frame, and where it stands.
@@ -51,13 +52,20 @@ impl Machine {
     /// A machine with an empty disk, in this boot.
     pub fn booted(boot: Uuid) -> Machine {
         let clock = Arc::new(FixedClock::stepping(1_700_000_000_000_000, 10));
-        Machine { disk: MemoryStorage::with_boot_id(boot), clock }
+        // Most tests look at the log itself; what images change is looked at by tests of their own.
+        Machine { disk: MemoryStorage::with_boot_id(boot), clock, image_bytes_min: u64::MAX }
+    }
+
+    /// The same machine, whose processes write images as often as can be.
+    #[must_use]
+    pub fn with_images(self) -> Machine {
+        Machine { image_bytes_min: 1, ..self }
     }
 
     /// The same files on a machine in this boot; all of them durable.
     #[must_use]
     pub fn copied(&self, boot: Uuid) -> Machine {
-        let machine = Machine::booted(boot);
+        let machine = Machine { image_bytes_min: self.image_bytes_min, ..Machine::booted(boot) };
         for (path, bytes) in self.disk.dump() {
             machine.disk.write_file(path, bytes).expect("the new disk is sound");
         }
@@ -73,8 +81,7 @@ impl Machine {
             level,
             segments: SegmentSizes { first_bytes: 4096, max_bytes: 4096, ahead_bytes_min: 0 },
             object_bytes_min: 600,
-            // These tests look at the log itself; what images change is looked at by tests of their own.
-            image_bytes_min: u64::MAX,
+            image_bytes_min: self.image_bytes_min,
             background: BackgroundSync::Inline,
         }
     }

@@ -4,6 +4,7 @@
 mod bytes;
 mod failing;
 mod frames;
+mod seals;
 mod segments;
 
 use std::path::Path;

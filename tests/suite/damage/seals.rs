@@ -1,0 +1,231 @@
+//! Seals, and images above them: what opening takes on trust, what it looks at again, and what is left to an audit.
+
+use std::path::{Path, PathBuf};
+
+use foldlog::log::storage::{CrashKind, Storage};
+use foldlog::{Error, Kind, Level, Session};
+use foldlog_tests::crash::{BOOT, Machine, OTHER_BOOT};
+use foldlog_tests::host::{DraftEdited, Noted, Notes, types};
+use foldlog_tests::verbs::foldlog;
+use uuid::Uuid;
+
+use super::{corruption, used};
+
+/// Notes of one length, so that the same places in two logs hold frames of the same length.
+fn write_notes(session: &Session, letter: &str, notes: u64) {
+    for n in 0..notes {
+        session.dispatch(Noted { text: format!("{n:04} {}", letter.repeat(300)) }).unwrap();
+    }
+}
+
+/// A session of three segments, the first two sealed, with an image above them.
+fn sealed() -> (Machine, Uuid) {
+    let machine = Machine::default().with_images();
+    let session = machine.process(Level::Boundary).create(&types()).unwrap();
+    let id = session.id();
+    write_notes(&session, "n", 28);
+    session.close().unwrap();
+    assert_eq!(machine.segments(id).len(), 3);
+    (machine, id)
+}
+
+fn images(machine: &Machine, id: Uuid) -> Vec<PathBuf> {
+    let folder = machine.dir(id).join("snapshots");
+    machine.disk.files().into_iter().filter(|path| path.parent() == Some(&folder)).collect()
+}
+
+fn without_images(machine: &Machine, id: Uuid) -> Machine {
+    let copy = machine.copied(machine.disk.boot_id().unwrap());
+    for image in images(machine, id) {
+        copy.disk.remove_file(&image).unwrap();
+    }
+    copy
+}
+
+/// Where the seal of a segment stands.
+fn seal_of(machine: &Machine, id: Uuid, segment: &Path) -> std::ops::Range<usize> {
+    let frames = machine.frames(id).unwrap();
+    let of_chain = |frame: &&_| {
+        let frame: &foldlog_tests::crash::FrameAt = frame;
+        frame.segment == segment && frame.kind != Kind::SEAL
+    };
+    let seal = frames.iter().rfind(of_chain).unwrap().end..used(machine, segment);
+    assert!(!seal.is_empty(), "{} is sealed", segment.display());
+    seal
+}
+
+fn notes(session: &Session) -> Vec<String> {
+    session.log::<Notes>().unwrap().iter().map(|note| note.unwrap().text.clone()).collect()
+}
+
+#[test]
+fn a_seal_that_is_missing_damaged_or_of_another_segment_changes_no_answer() {
+    let (whole, id) = sealed();
+    let segments = whole.segments(id);
+    let expected = whole.audit(id).unwrap().state();
+    let (first, second) = (seal_of(&whole, id, &segments[0]), seal_of(&whole, id, &segments[1]));
+    let of_second = whole.disk.read_file(&segments[1]).unwrap()[second].to_vec();
+    let meddle: [&dyn Fn(&mut Vec<u8>); 4] = [
+        // A crash came before the seal, or in the middle of it.
+        &|bytes| bytes[first.start..].fill(0),
+        &|bytes| bytes[first.start + 30..].fill(0),
+        &|bytes| bytes[first.end - 1] ^= 1,
+        &|bytes| bytes[first.start..first.start + of_second.len()].copy_from_slice(&of_second),
+    ];
+    for (way, meddle) in meddle.iter().enumerate() {
+        for boot in [BOOT, OTHER_BOOT] {
+            let with = whole.copied(boot);
+            with.disk.mutate_file(&segments[0], |bytes| meddle(bytes)).unwrap();
+            let without = without_images(&with, id);
+            for (machine, imaged) in [(with, true), (without, false)] {
+                let told = format!("way {way}, image: {imaged}");
+                let session = machine.open(id, Level::Boundary).unwrap();
+                assert_eq!(session.recovery().from_image.is_some(), imaged, "{told}");
+                assert_eq!(session.state().unwrap(), expected, "{told}");
+                write_notes(&session, "m", 14);
+                let after = session.state().unwrap();
+                session.close().unwrap();
+                let session = machine.open(id, Level::Boundary).unwrap();
+                assert_eq!(session.state().unwrap(), after, "{told}");
+                assert_eq!(machine.audit(id).unwrap().state(), after, "{told}");
+            }
+        }
+    }
+}
+
+/// A seal is written only once its successor's name is durable, and an image does not speak for a segment.
+#[test]
+fn a_seal_whose_successor_is_gone_tells_of_a_missing_segment_with_images_and_without() {
+    let (whole, id) = sealed();
+    let last = whole.segments(id).pop().unwrap();
+    for boot in [BOOT, OTHER_BOOT] {
+        let with = whole.copied(boot);
+        with.disk.remove_file(&last).unwrap();
+        for machine in [without_images(&with, id), with] {
+            match machine.open(id, Level::Boundary) {
+                Err(Error::MissingSegment { ordinal, path, .. }) => assert_eq!((ordinal, &path), (2, &last)),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}
+
+/// Opening does not read again what a seal and an image hold; an audit does.
+#[test]
+fn a_damaged_body_below_a_sound_seal_and_image_is_for_the_audit_and_for_opening_once_the_seal_is_gone() {
+    let whole = Machine::default().with_images();
+    let session = whole.process(Level::Boundary).create(&types()).unwrap();
+    let id = session.id();
+    for n in 0..28 {
+        session.dispatch(DraftEdited { place: 0, line: format!("{n} {}", "x".repeat(300)) }).unwrap();
+    }
+    let state = session.state().unwrap();
+    session.close().unwrap();
+    let first = whole.segments(id).remove(0);
+    let seal = seal_of(&whole, id, &first);
+    let frames = whole.frames(id).unwrap();
+    let bad = frames.iter().rfind(|frame| frame.segment == first && frame.kind == Kind::DISPATCH).unwrap();
+    whole.disk.mutate_file(&first, |bytes| bytes[bad.end - 1] ^= 1).unwrap();
+
+    let session = whole.open(id, Level::Boundary).unwrap();
+    assert!(session.recovery().from_image.is_some());
+    assert_eq!(session.state().unwrap(), state);
+    corruption(session.state_at(bad.sequence).unwrap_err());
+    corruption(session.rollback_to(bad.sequence).map(drop).unwrap_err());
+    session.set_tag("after", "the damage").unwrap();
+    session.close().unwrap();
+    let found = corruption(whole.audit(id).map(drop).unwrap_err());
+    assert_eq!((&found.segment, found.offset), (&first, bad.start as u64));
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().join(id.to_string());
+    std::fs::create_dir(&dir).unwrap();
+    for segment in whole.segments(id) {
+        let bytes = whole.disk.read_file(&segment).unwrap();
+        std::fs::write(dir.join(segment.file_name().unwrap()), bytes).unwrap();
+    }
+    let verified = foldlog(["verify", dir.to_str().unwrap()]);
+    assert_ne!(verified.code, 0);
+    let said = verified.stdout + &verified.stderr;
+    assert!(said.contains("corrupt") && said.contains(&format!("{:010}", 0)), "{said}");
+
+    whole.disk.mutate_file(&first, |bytes| bytes[seal].fill(0)).unwrap();
+    let with = whole.open(id, Level::Boundary).unwrap_err();
+    let without = without_images(&whole, id).open(id, Level::Boundary).unwrap_err();
+    assert_eq!(with.to_string(), without.to_string());
+    assert_eq!(corruption(with).segment, first);
+}
+
+/// A seal said which segment comes next and how many records it holds, and so did the seal of a copy that had gone
+/// its own way: a session opened from its image with a segment of that copy below, and showed its LOG items.
+#[test]
+fn a_segment_of_a_copy_that_went_its_own_way_is_found_behind_a_seal_of_its_own() {
+    let base = Machine::default().with_images();
+    let session = base.process(Level::Boundary).create(&types()).unwrap();
+    let id = session.id();
+    session.close().unwrap();
+    let [one, other] = ["a", "b"].map(|letter| {
+        let machine = base.copied(BOOT);
+        let session = machine.open(id, Level::Boundary).unwrap();
+        write_notes(&session, letter, 30);
+        session.close().unwrap();
+        machine
+    });
+    let segments = one.segments(id);
+    assert_eq!(segments, other.segments(id));
+    for segment in &segments[..segments.len() - 1] {
+        let mixed = one.copied(BOOT);
+        mixed.disk.write_file(segment, other.disk.read_file(segment).unwrap()).unwrap();
+        let with = mixed.open(id, Level::Boundary).map(|session| notes(&session)).unwrap_err();
+        let without = without_images(&mixed, id).open(id, Level::Boundary).unwrap_err();
+        assert_eq!(with.to_string(), without.to_string());
+        corruption(with);
+    }
+    // Whole, each copy opens from its own image, and not from the other's.
+    for (machine, stranger, letter) in [(&one, &other, "a"), (&other, &one, "b")] {
+        let mixed = without_images(machine, id);
+        for image in images(stranger, id) {
+            mixed.disk.write_file(&image, stranger.disk.read_file(&image).unwrap()).unwrap();
+        }
+        let session = mixed.open(id, Level::Boundary).unwrap();
+        assert_eq!(session.recovery().from_image, None);
+        assert_eq!(session.recovery().dropped_images.len(), images(stranger, id).len());
+        assert!(notes(&session).iter().all(|note| note.ends_with(letter)));
+        assert!(machine.open(id, Level::Boundary).unwrap().recovery().from_image.is_some());
+    }
+}
+
+/// A name that no sync made durable may go with the power, and what followed with it. Where anything attests the
+/// segment, or no power was cut, somebody took it away.
+#[test]
+fn a_segment_whose_name_a_power_cut_took_is_a_tear_unless_something_attests_it() {
+    for (level, attested) in [(Level::Process, false), (Level::Every, true)] {
+        let machine = Machine::default();
+        let session = machine.process(level).create(&types()).unwrap();
+        let id = session.id();
+        write_notes(&session, "n", 28);
+        machine.crash(CrashKind::Process);
+        let segments = machine.segments(id);
+        assert!(segments.len() >= 3);
+        let seal = seal_of(&machine, id, &segments[0]);
+        let second = machine.frames(id).unwrap().into_iter().find(|f| f.segment == segments[1]).unwrap();
+        for (boot, sealed) in [(BOOT, true), (BOOT, false), (OTHER_BOOT, true), (OTHER_BOOT, false)] {
+            let machine = machine.copied(boot);
+            machine.disk.remove_file(&segments[1]).unwrap();
+            if !sealed {
+                machine.disk.mutate_file(&segments[0], |bytes| bytes[seal.clone()].fill(0)).unwrap();
+            }
+            let told = format!("{level:?}, sealed: {sealed}, same boot: {}", boot == BOOT);
+            match machine.open(id, level) {
+                Err(Error::MissingSegment { ordinal, .. }) => {
+                    assert!(ordinal == 1 && (sealed || attested || boot == BOOT), "{told}");
+                }
+                Ok(session) => {
+                    assert!(!sealed && !attested && boot == OTHER_BOOT, "{told}");
+                    assert_eq!(session.recovery().records, second.sequence, "{told}");
+                    assert!(session.recovery().torn.is_some(), "{told}");
+                }
+                Err(other) => panic!("{told}: {other}"),
+            }
+        }
+    }
+}
