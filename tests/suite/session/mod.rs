@@ -2,6 +2,7 @@
 
 mod declarations;
 mod forks;
+mod logs;
 mod policies;
 mod reducers;
 mod snapshots;

@@ -1,0 +1,47 @@
+//! What a session holds in memory. A binary of its own with one test, since its allocator counts for the whole
+//! process.
+
+// The functions below are all tests, or called by nothing else.
+#![allow(clippy::unwrap_used)]
+
+use std::alloc::System;
+
+use cap::Cap;
+use foldlog::{Level, Policy, SessionTypes, Store, StoreOptions};
+use foldlog_tests::host::{Noted, Notes};
+
+#[global_allocator]
+static HEAP: Cap<System> = Cap::new(System, usize::MAX);
+
+/// How many bytes an open session of so many notes holds, once it was written and once it was opened again.
+fn held(notes: u64) -> (usize, usize) {
+    let types =
+        SessionTypes::builder().slice_with::<Notes>(Policy::Log).append_all::<Notes>().build().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let options = StoreOptions { level: Level::Process, ..StoreOptions::default() };
+    let store = Store::open_with(folder.path(), options).unwrap();
+    let before = HEAP.allocated();
+    let session = store.create(&types).unwrap();
+    let id = session.id();
+    for n in 0..notes {
+        session.dispatch(Noted { text: format!("{n:06} {}", "x".repeat(193)) }).unwrap();
+    }
+    assert_eq!(session.log::<Notes>().unwrap().len(), notes);
+    let written = HEAP.allocated().saturating_sub(before);
+    session.close().unwrap();
+    let session = store.open_session(id, &types).unwrap();
+    let log = session.log::<Notes>().unwrap();
+    assert!(log.get(notes / 2).unwrap().unwrap().text.starts_with(&format!("{:06}", notes / 2)));
+    drop(log);
+    (written, HEAP.allocated().saturating_sub(before))
+}
+
+/// A LOG slice may be far longer than anyone wants to hold. Of each 256 items a mark of 16 bytes is held, and of
+/// the log's records some places.
+#[test]
+fn a_session_does_not_grow_with_its_log_items() {
+    let (few, many) = (held(2_000), held(200_000));
+    let bound = |few: usize| 2 * few + (64 << 10);
+    assert!(many.0 <= bound(few.0), "written: {} bytes of 2,000 items, {} of 200,000", few.0, many.0);
+    assert!(many.1 <= bound(few.1), "opened: {} bytes of 2,000 items, {} of 200,000", few.1, many.1);
+}
