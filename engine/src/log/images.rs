@@ -45,7 +45,8 @@ pub(crate) fn read(storage: &dyn Storage, path: &Path) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Writes the image of all records below `next_sequence` and lets go of the oldest.
+/// Writes the image of all records below `next_sequence` and lets go of the oldest, and of those of positions that
+/// the log had not reached: they are of another log, as a restored backup leaves them.
 pub(crate) fn write(
     storage: &Arc<dyn Storage>,
     dir: &Path,
@@ -66,8 +67,10 @@ pub(crate) fn write(
         let _ = storage.remove_file(&building);
     }
     written?;
-    for (_, old) in list(storage.as_ref(), dir).into_iter().skip(KEPT_MAX) {
-        let _ = storage.remove_file(&old);
+    let images = list(storage.as_ref(), dir);
+    let (ahead, own): (Vec<_>, Vec<_>) = images.into_iter().partition(|(at, _)| *at > next_sequence);
+    for (_, path) in ahead.into_iter().chain(own.into_iter().skip(KEPT_MAX)) {
+        let _ = storage.remove_file(&path);
     }
     Ok(())
 }
