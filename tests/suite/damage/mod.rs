@@ -4,6 +4,7 @@
 mod bytes;
 mod failing;
 mod frames;
+mod images;
 mod seals;
 mod segments;
 

@@ -1,0 +1,144 @@
+//! What may stand in a real folder where an image should: opening passes it over, and leaves it as it is.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use foldlog::log::SegmentSizes;
+use foldlog::{Level, Session, State, Store, StoreOptions};
+use foldlog_tests::crash::step;
+use foldlog_tests::host::{Noted, types};
+use uuid::Uuid;
+
+fn store(folder: &Path) -> Store {
+    let options = StoreOptions {
+        level: Level::Process,
+        segments: SegmentSizes { first_bytes: 1, max_bytes: 4096, ahead_bytes_min: 0 },
+        image_bytes_min: 1,
+        ..StoreOptions::default()
+    };
+    Store::open_with(folder, options).unwrap()
+}
+
+/// A session of several segments, closed with an image of its end; the folder of its images.
+fn imaged(store: &Store) -> (Uuid, State, PathBuf) {
+    let session = store.create(&types()).unwrap();
+    session.dispatch(step(1)).unwrap();
+    write(&session, 40);
+    let (id, folder) = (session.id(), session.dir().join("snapshots"));
+    let state = session.state().unwrap();
+    session.close().unwrap();
+    (id, state, folder)
+}
+
+fn write(session: &Session, notes: u64) {
+    for n in 0..notes {
+        session.dispatch(Noted { text: format!("{n} {}", "x".repeat(300)) }).unwrap();
+    }
+}
+
+fn image_of(position: u64) -> String {
+    format!("{position:020}.image")
+}
+
+/// The names in a folder with what stands behind them; links and long files by their length.
+fn listed(folder: &Path) -> BTreeMap<PathBuf, (bool, u64)> {
+    let entries = fs::read_dir(folder).unwrap().map(|entry| {
+        let path = entry.unwrap().path();
+        let metadata = fs::symlink_metadata(&path).unwrap();
+        (path, (metadata.is_file(), metadata.len()))
+    });
+    entries.collect()
+}
+
+#[test]
+fn whatever_bears_an_images_name_is_passed_over_and_left_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = store(folder.path());
+    let (id, state, images) = imaged(&store);
+    let newest = listed(&images).into_keys().next_back().unwrap();
+    let position: u64 = newest.file_stem().unwrap().to_str().unwrap().parse().unwrap();
+    // In front of the image: a folder, a link to the image itself, a link to nowhere, a tebibyte of nothing, a
+    // mebibyte of nothing, an empty file; and names that are no image's.
+    fs::create_dir(images.join(image_of(position + 1))).unwrap();
+    symlink(&newest, images.join(image_of(position + 2))).unwrap();
+    symlink("/nowhere", images.join(image_of(position + 3))).unwrap();
+    let files = [(4, 1 << 40), (5, 1 << 20), (6, 0)].map(|(ahead, len)| {
+        let path = images.join(image_of(position + ahead));
+        fs::File::create(&path).unwrap().set_len(len).unwrap();
+        path
+    });
+    for name in ["99999999999999999999.image", "1.image", "notes.txt", "00000000000000000099.image.new"] {
+        fs::write(images.join(name), "no image").unwrap();
+    }
+    let before = listed(&images);
+    let session = store.open_session(id, &types()).unwrap();
+    assert_eq!(session.recovery().from_image, Some(position));
+    assert_eq!(session.recovery().dropped_images, files.iter().rev().cloned().collect::<Vec<_>>());
+    assert_eq!(session.state().unwrap(), state);
+    assert_eq!(listed(&images), before, "opening leaves all as it is");
+    write(&session, 40);
+    let state = session.state().unwrap();
+    session.close().unwrap();
+    let session = store.open_session(id, &types()).unwrap();
+    assert_eq!(session.state().unwrap(), state);
+    assert!(session.recovery().from_image.is_some_and(|next| next > position), "new images are written");
+}
+
+/// The engine makes and reads files in a folder of its own only.
+#[test]
+fn a_folder_of_images_that_is_a_link_or_a_file_is_done_without() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = store(folder.path());
+    for link in [true, false] {
+        let (id, state, images) = imaged(&store);
+        let elsewhere = folder.path().join(format!("elsewhere {link}"));
+        fs::rename(&images, &elsewhere).unwrap();
+        match link {
+            true => symlink(&elsewhere, &images).unwrap(),
+            false => fs::write(&images, "no folder").unwrap(),
+        }
+        let before = listed(&elsewhere);
+        let session = store.open_session(id, &types()).unwrap();
+        assert_eq!((session.recovery().from_image, session.recovery().dropped_images.len()), (None, 0));
+        assert_eq!(session.state().unwrap(), state);
+        write(&session, 40);
+        let state = session.state().unwrap();
+        session.close().unwrap();
+        assert_eq!(listed(&elsewhere), before, "nothing is written behind a link");
+        assert_eq!(store.open_session(id, &types()).unwrap().state().unwrap(), state);
+    }
+}
+
+/// Images of a log that was longer, as a restored backup leaves them, counted as the newest: each one that was
+/// written beside them was let go of at once, and no opening ever began behind one again.
+#[test]
+fn images_ahead_of_a_restored_log_make_way_for_its_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = store(folder.path());
+    let (id, _, images) = imaged(&store);
+    let newest = listed(&images).into_keys().next_back().unwrap();
+    for position in [1_000_000, 2_000_000] {
+        fs::copy(&newest, images.join(image_of(position))).unwrap();
+    }
+    // The same log, from its beginning to where it was before there was any image.
+    let bytes = fs::read(&newest).unwrap();
+    for image in listed(&images).into_keys() {
+        let mut damaged = bytes.clone();
+        damaged[100] ^= 1;
+        fs::write(image, damaged).unwrap();
+    }
+    let session = store.open_session(id, &types()).unwrap();
+    assert_eq!(session.recovery().from_image, None);
+    assert!(session.recovery().dropped_images.len() >= 3);
+    write(&session, 40);
+    let position = session.position().unwrap();
+    session.close().unwrap();
+    let session = store.open_session(id, &types()).unwrap();
+    assert!(
+        session.recovery().from_image.is_some_and(|next| next > position - 40),
+        "{:?}",
+        session.recovery()
+    );
+}
