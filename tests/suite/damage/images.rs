@@ -6,7 +6,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use foldlog::log::SegmentSizes;
-use foldlog::{Level, Session, State, Store, StoreOptions};
+use foldlog::{BackgroundSync, Level, Session, State, Store, StoreOptions};
 use foldlog_tests::crash::step;
 use foldlog_tests::host::{Noted, types};
 use uuid::Uuid;
@@ -16,6 +16,7 @@ fn store(folder: &Path) -> Store {
         level: Level::Process,
         segments: SegmentSizes { first_bytes: 1, max_bytes: 4096, ahead_bytes_min: 0 },
         image_bytes_min: 1,
+        background: BackgroundSync::Inline,
         ..StoreOptions::default()
     };
     Store::open_with(folder, options).unwrap()

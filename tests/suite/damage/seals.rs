@@ -58,6 +58,9 @@ fn notes(session: &Session) -> Vec<String> {
     session.log::<Notes>().unwrap().iter().map(|note| note.unwrap().text.clone()).collect()
 }
 
+/// What becomes of a segment's bytes.
+type Meddle<'a> = dyn Fn(&mut Vec<u8>) + 'a;
+
 #[test]
 fn a_seal_that_is_missing_damaged_or_of_another_segment_changes_no_answer() {
     let (whole, id) = sealed();
@@ -65,7 +68,7 @@ fn a_seal_that_is_missing_damaged_or_of_another_segment_changes_no_answer() {
     let expected = whole.audit(id).unwrap().state();
     let (first, second) = (seal_of(&whole, id, &segments[0]), seal_of(&whole, id, &segments[1]));
     let of_second = whole.disk.read_file(&segments[1]).unwrap()[second].to_vec();
-    let meddle: [&dyn Fn(&mut Vec<u8>); 4] = [
+    let meddle: [&Meddle<'_>; 4] = [
         // A crash came before the seal, or in the middle of it.
         &|bytes| bytes[first.start..].fill(0),
         &|bytes| bytes[first.start + 30..].fill(0),
@@ -191,6 +194,39 @@ fn a_segment_of_a_copy_that_went_its_own_way_is_found_behind_a_seal_of_its_own()
         assert_eq!(session.recovery().dropped_images.len(), images(stranger, id).len());
         assert!(notes(&session).iter().all(|note| note.ends_with(letter)));
         assert!(machine.open(id, Level::Boundary).unwrap().recovery().from_image.is_some());
+    }
+}
+
+/// Whether the tail was written under this boot says a frame that an image may stand in front of.
+#[test]
+fn a_bad_frame_behind_an_image_is_judged_as_without_it() {
+    let whole = Machine::default().with_images();
+    let session = whole.process(Level::Process).create(&types()).unwrap();
+    let id = session.id();
+    while images(&whole, id).is_empty() {
+        write_notes(&session, "n", 1);
+    }
+    write_notes(&session, "m", 4);
+    whole.crash(CrashKind::Process);
+    let covered = whole.open(id, Level::Process).unwrap().recovery().from_image.unwrap();
+    let frames = whole.frames(id).unwrap();
+    let bad = frames.iter().find(|f| f.sequence == covered + 1 && f.kind == Kind::DISPATCH).unwrap();
+    for boot in [BOOT, OTHER_BOOT] {
+        let with = whole.copied(boot);
+        with.disk.mutate_file(&bad.segment, |bytes| bytes[bad.end - 1] ^= 1).unwrap();
+        let judged = [without_images(&with, id), with].map(|machine| {
+            let session = machine.open(id, Level::Process).map_err(|error| error.to_string())?;
+            let mut report = session.recovery().clone();
+            (report.from_image, report.dropped_images) = (None, Vec::new());
+            Ok::<_, String>((report, session.state().unwrap()))
+        });
+        assert_eq!(judged[0], judged[1]);
+        match &judged[1] {
+            Err(error) => assert!(boot == BOOT && error.contains("restarted"), "{error}"),
+            Ok((report, _)) => {
+                assert_eq!((boot, report.torn.as_ref().unwrap().sequence), (OTHER_BOOT, bad.sequence));
+            }
+        }
     }
 }
 

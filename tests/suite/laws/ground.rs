@@ -42,8 +42,8 @@ pub(super) fn grounds() -> impl Strategy<Value = Ground> {
     prop_oneof![
         4 => Just(Ground::Memory),
         8 => Just(Ground::MemoryWithImages),
-        2 => Just(Ground::Mapped),
-        2 => Just(Ground::MappedInBackground),
+        1 => Just(Ground::Mapped),
+        1 => Just(Ground::MappedInBackground),
     ]
 }
 

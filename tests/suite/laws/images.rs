@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use foldlog::log::SegmentSizes;
-use foldlog::log::storage::MemoryStorage;
+use foldlog::log::storage::{MemoryStorage, Storage};
 use foldlog::testkit::rollback_discarding_logs;
 use foldlog::{
     BackgroundSync, Export, FixedClock, ImportOptions, Level, RecoveryReport, Session, SessionOptions, Slice,
@@ -34,7 +34,8 @@ proptest! {
         let lived = Lived::through(&case);
         let moment = case.log.of(&lived.moments);
         let placed = lived.placed(&case.images);
-        let boot = Uuid::from_u128(if case.other_boot { 2 } else { 1 });
+        let same_boot = MemoryStorage::new().boot_id().unwrap();
+        let boot = if case.other_boot { Uuid::from_u128(2) } else { same_boot };
         let [without, with] = [&BTreeMap::new(), &placed].map(|placed| {
             let disk = moment.disk(boot, case.cut.as_ref());
             for (name, placed) in placed {
