@@ -24,6 +24,8 @@ pub(crate) struct Trunk {
     pub(crate) located: Located,
     /// Everything below is known to be durable.
     pub(crate) watermark: u64,
+    /// How often the log was opened for writing, later openings than those shared included.
+    pub(crate) epoch: u64,
     pub(crate) openings: Vec<(u64, Opened)>,
     pub(crate) rollbacks: BTreeMap<u64, Rollback>,
     pub(crate) projection: Projection,
@@ -60,7 +62,8 @@ impl Trunk {
             projection = folded.projection;
         }
         let openings = shared(position, &scan.openings);
-        Ok(Trunk { places, located, watermark: scan.watermark, openings, rollbacks, projection })
+        let (watermark, epoch) = (scan.watermark, scan.epoch);
+        Ok(Trunk { places, located, watermark, epoch, openings, rollbacks, projection })
     }
 }
 
@@ -70,7 +73,8 @@ impl Inner {
         let projection = self.frozen_at(state, position)?.projection().clone();
         let rollbacks = state.rollbacks.range(..=position).map(|(at, rollback)| (*at, *rollback)).collect();
         let openings = shared(position, &state.openings);
-        Ok(Trunk { places, located, watermark: self.gate.synced(), openings, rollbacks, projection })
+        let (watermark, epoch) = (self.gate.synced(), state.log.epoch());
+        Ok(Trunk { places, located, watermark, epoch, openings, rollbacks, projection })
     }
 }
 

@@ -91,7 +91,8 @@ impl Store {
     fn write_first(&self, dir: &Path, opened: &Opened, places: Places, trunk: &Trunk) -> Result<Log> {
         let shared = places.next_sequence;
         let (session, seed) = (opened.session, opened.seed);
-        let mut log = Log::fork(&self.inner.ground(), dir, session, seed, places, trunk.located);
+        let mut log =
+            Log::fork(&self.inner.ground(), dir, session, seed, places, (trunk.located, trunk.epoch));
         let names = &trunk.projection.names;
         let context = AppendContext { synced: shared, declared: &|| names.all() };
         log.append(Kind::OPENED, self.inner.options.clock.now_us(), &opened.encode(), &context)?;

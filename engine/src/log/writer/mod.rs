@@ -186,20 +186,22 @@ impl Log {
         log
     }
 
-    /// The log of a fork: `places` are the linked segments, `located` the last record that it shares.
+    /// The log of a fork: `places` are the linked segments, `located` the last record that it shares,
+    /// `epoch` how often its parent was opened.
     pub(crate) fn fork(
         ground: &Ground,
         dir: &Path,
         session: Uuid,
         seed: u64,
         places: Places,
-        located: Located,
+        (located, epoch): (Located, u64),
     ) -> Log {
         let ordinal = places.segments.last().map_or(0, |segment| segment.header.ordinal);
         let previous = Previous { ordinal, end: located.end, crc: located.crc };
         let mut log = Log::at(ground, dir, (session, seed), places, Start::Behind { previous });
         log.ordinal_max = Some(ordinal);
         log.last_crc = located.crc;
+        log.epoch = Some(epoch);
         log
     }
 
