@@ -33,12 +33,16 @@ pub(super) struct Imaged {
     pub(super) bytes: u64,
     /// Bytes that this writer had written when it was taken.
     pub(super) log_bytes: u64,
+    /// The same for the last one that was begun, which may not be there yet.
+    pub(super) taken_log_bytes: u64,
     /// Whether a segment ended since.
     pub(super) turned: bool,
 }
 
 /// What an image is made of, taken at one moment.
 struct Taken {
+    /// Bytes that this writer had written by then.
+    log_bytes: u64,
     projection: Projection,
     source: LogSource,
     last: LastFrame,
@@ -99,7 +103,8 @@ impl Making {
         let written = session.sync_through(next_sequence).is_ok()
             && images::write(&session.store.options.storage, &session.dir, next_sequence, bytes).is_ok();
         if written {
-            session.state.lock().imaged.bytes = bytes.len() as u64;
+            let imaged = &mut session.state.lock().imaged;
+            (imaged.bytes, imaged.log_bytes) = (bytes.len() as u64, self.taken.log_bytes);
         }
         Left::Nothing
     }
@@ -124,16 +129,16 @@ impl WriterState {
 }
 
 impl Inner {
-    /// Takes what an image is made of, where one is due.
-    fn take_image(&self, state: &mut WriterState) -> Option<Taken> {
-        let grown = state.log.written_bytes().saturating_sub(state.imaged.log_bytes);
+    /// Takes what an image is made of, where one is due after an image that was taken when `since` bytes had been
+    /// written.
+    fn take_image(&self, state: &mut WriterState, since: u64) -> Option<Taken> {
+        let grown = state.log.written_bytes().saturating_sub(since);
         let due = self.store.options.image_bytes_min.max(2 * state.imaged.bytes);
         if grown < due || state.projection.unsupported.is_some() {
             return None;
         }
         let last = state.log.last_frame()?;
-        state.imaged.log_bytes = state.log.written_bytes();
-        state.imaged.turned = false;
+        state.imaged.taken_log_bytes = state.log.written_bytes();
         Some(Taken {
             projection: state.projection.clone(),
             source: self.log_source(state),
@@ -141,7 +146,8 @@ impl Inner {
             time_us: state.log.last_time_us(),
             epoch: state.log.epoch(),
             boot_id: self.store.options.storage.boot_id(),
-            watermark: self.gate.synced(),
+            watermark: state.log.watermark(),
+            log_bytes: state.log.written_bytes(),
             openings: state.openings.clone(),
             rollbacks: state.rollbacks.iter().map(|(at, rollback)| (*at, *rollback)).collect(),
         })
@@ -152,7 +158,7 @@ impl Inner {
         if !state.imaged.turned {
             return None;
         }
-        let taken = self.take_image(state);
+        let taken = self.take_image(state, state.imaged.taken_log_bytes);
         // Asked again at the next turn only.
         state.imaged.turned = false;
         let taken = taken?;
@@ -178,7 +184,12 @@ impl Inner {
     /// Writes an image where one is due, now that everything is durable and the session is closed for all others.
     pub(super) fn image_at_closing(&self) {
         let _imaging = self.imaging.lock();
-        let taken = self.take_image(&mut self.state.lock());
+        let taken = {
+            let mut state = self.state.lock();
+            // One that was being made is not made any more.
+            let since = state.imaged.log_bytes;
+            self.take_image(&mut state, since)
+        };
         if let Some(mut making) = taken.map(Making::new) {
             while making.step(self) == Left::More {}
         }

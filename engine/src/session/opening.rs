@@ -254,7 +254,7 @@ pub(crate) fn open_as_read(
         path: Path::new(scan.rollbacks.iter().map(|(at, rollback)| (*at, rollback.to))),
         rollbacks: scan.rollbacks.clone(),
         openings: scan.openings.clone(),
-        imaged: Imaged { bytes: images.bytes, log_bytes: 0, turned: false },
+        imaged: Imaged { bytes: images.bytes, ..Imaged::default() },
         first_unsynced_us: None,
         asked: Asked::default(),
         bound: BTreeMap::new(),

@@ -143,6 +143,8 @@ pub(crate) struct Log {
     /// Where the last frame of the active segment begins, once there is one.
     last_offset: Option<u64>,
     last_time_us: i64,
+    /// The highest watermark that a frame of the log holds.
+    watermark: u64,
     epoch: Option<u64>,
     written_bytes: u64,
     used_bytes: u64,
@@ -181,6 +183,7 @@ impl Log {
         log.ordinal_max = Some(scan.ordinal_max);
         log.last_crc = scan.last_crc;
         log.last_time_us = scan.last_time_us;
+        log.watermark = scan.watermark;
         log.epoch = Some(scan.epoch);
         log.used_bytes = scan.used_bytes;
         log
@@ -224,6 +227,7 @@ impl Log {
             last_crc: 0,
             last_offset: None,
             last_time_us: 0,
+            watermark: 0,
             epoch: None,
             written_bytes: 0,
             used_bytes: 0,
@@ -251,6 +255,11 @@ impl Log {
     /// The time of the last record.
     pub(crate) fn last_time_us(&self) -> i64 {
         self.last_time_us
+    }
+
+    /// How far the log itself says that it is durable.
+    pub(crate) fn watermark(&self) -> u64 {
+        self.watermark
     }
 
     /// How often the log was opened for writing before.
@@ -428,6 +437,7 @@ impl Log {
         self.unsynced_bytes += len;
         self.last_crc = crc;
         self.last_offset = Some(offset);
+        self.watermark = self.watermark.max(watermark);
         if active.offset >= active.ask_at {
             self.look_ahead(time_us);
         }
