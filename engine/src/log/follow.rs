@@ -30,7 +30,6 @@ use std::sync::Arc;
 
 use foldlog_codec::Kind;
 use foldlog_codec::body::{Resumed, Seal};
-use foldlog_codec::frame::Header;
 use foldlog_codec::segment::HEADER_LEN;
 use uuid::Uuid;
 
@@ -214,8 +213,9 @@ impl Cursor {
                 }
             };
             let header = frame.header;
-            if let Some(stop) = out_of_chain(&header, self.last_crc, self.next_sequence) {
-                return Ok(stop);
+            let problem = scan::out_of_chain(&header, self.last_crc, self.next_sequence);
+            if let Some((expected_crc, found_crc, reason)) = problem {
+                return Ok(Stop::Bad { expected_crc, found_crc, reason });
             }
             let body = |error: foldlog_codec::Error| self.corrupt(format!("its body does not read: {error}"));
             let mut boot_id = self.boot_id;
@@ -309,7 +309,9 @@ impl Cursor {
         let io = |error| Error::io("read", &self.segment.path, error);
         let mut window = Window::new(Arc::clone(&self.file), self.segment.end).map_err(io)?;
         let frame = window.frame(self.segment.context(), self.offset).map_err(io)?;
-        Ok(frame.is_ok_and(|frame| out_of_chain(&frame.header, self.last_crc, self.next_sequence).is_none()))
+        Ok(frame.is_ok_and(|frame| {
+            scan::out_of_chain(&frame.header, self.last_crc, self.next_sequence).is_none()
+        }))
     }
 
     /// The present segment has to be there, and to be the one that was opened.
@@ -438,18 +440,4 @@ impl Cursor {
             reason,
         }))
     }
-}
-
-/// Why a frame whose bytes check does not belong behind the one before.
-fn out_of_chain(header: &Header, last_crc: u32, next_sequence: u64) -> Option<Stop> {
-    if header.predecessor_crc != last_crc {
-        let reason = "the frame names another predecessor than the one before it".to_owned();
-        let (expected_crc, found_crc) = (Some(last_crc), Some(header.predecessor_crc));
-        return Some(Stop::Bad { expected_crc, found_crc, reason });
-    }
-    (header.sequence != next_sequence).then(|| Stop::Bad {
-        expected_crc: None,
-        found_crc: None,
-        reason: format!("the frame is record {}", header.sequence),
-    })
 }

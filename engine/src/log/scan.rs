@@ -265,7 +265,7 @@ impl<'a> Walk<'a> {
             }
             let problem = match window.frame(context, offset).map_err(io)? {
                 Err(error) => describe(&error),
-                Ok(frame) => match self.out_of_chain(&frame.header) {
+                Ok(frame) => match out_of_chain(&frame.header, self.last_crc, self.next_sequence) {
                     Some(problem) => problem,
                     None => {
                         read_again = 0;
@@ -312,19 +312,6 @@ impl<'a> Walk<'a> {
             Some(segment.first_predecessor_crc()),
             reason,
         ))
-    }
-
-    /// Why a frame whose bytes check does not belong here.
-    fn out_of_chain(&self, header: &Header) -> Option<(Option<u32>, Option<u32>, String)> {
-        if header.predecessor_crc != self.last_crc {
-            let reason = "the frame names another predecessor than the one before it".to_owned();
-            return Some((Some(self.last_crc), Some(header.predecessor_crc), reason));
-        }
-        if header.sequence != self.next_sequence {
-            let reason = format!("the frame is record {}", header.sequence);
-            return Some((None, None, reason));
-        }
-        None
     }
 
     /// Takes in what a sound frame says about the log.
@@ -604,6 +591,21 @@ impl<'a> Walk<'a> {
         }
         Ok(())
     }
+}
+
+/// Why a frame whose bytes check does not belong behind the one before: the checksums expected and found, where it is
+/// they, and what to say of it.
+pub(super) fn out_of_chain(
+    header: &Header,
+    last_crc: u32,
+    next_sequence: u64,
+) -> Option<(Option<u32>, Option<u32>, String)> {
+    if header.predecessor_crc != last_crc {
+        let reason = "the frame names another predecessor than the one before it".to_owned();
+        return Some((Some(last_crc), Some(header.predecessor_crc), reason));
+    }
+    (header.sequence != next_sequence)
+        .then(|| (None, None, format!("the frame is record {}", header.sequence)))
 }
 
 /// A header that may stand behind the record `q`: a cheap test before a checksum is worth its time.

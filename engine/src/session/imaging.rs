@@ -77,13 +77,14 @@ impl Taken {
 /// An image that is being made, a step at a time: what is more urgent is not to wait for all of it.
 struct Making {
     taken: Taken,
-    recorded: RecordedItems,
+    /// Nothing before the first step, which is the background's too.
+    recorded: Option<RecordedItems>,
     bytes: Option<Vec<u8>>,
 }
 
 impl Making {
     fn new(taken: Taken) -> Making {
-        Making { recorded: RecordedItems::of(&taken.projection), taken, bytes: None }
+        Making { taken, recorded: None, bytes: None }
     }
 
     /// One step: some items' bytes are read from the log, or all are encoded, or the file is written. An image
@@ -91,12 +92,13 @@ impl Making {
     fn step(&mut self, session: &Inner) -> Left {
         let next_sequence = self.taken.projection.next_sequence();
         let Some(bytes) = &self.bytes else {
-            match self.recorded.find_more(&self.taken.source) {
+            let recorded = self.recorded.get_or_insert_with(|| RecordedItems::of(&self.taken.projection));
+            match recorded.find_more(&self.taken.source) {
                 Ok(ControlFlow::Continue(())) => return Left::More,
                 Ok(ControlFlow::Break(())) => {}
                 Err(_) => return Left::Nothing,
             }
-            let encoded = self.taken.image(&self.recorded).map(|image| image.encode());
+            let encoded = self.taken.image(recorded).map(|image| image.encode());
             self.bytes = encoded.ok().filter(|bytes| bytes.len() as u64 <= IMAGE_BYTES_MAX);
             return if self.bytes.is_some() { Left::More } else { Left::Nothing };
         };
@@ -107,24 +109,6 @@ impl Making {
             (imaged.bytes, imaged.log_bytes) = (bytes.len() as u64, self.taken.log_bytes);
         }
         Left::Nothing
-    }
-}
-
-impl WriterState {
-    /// The session's own `Opened` record.
-    pub(super) fn opened(&self) -> Opened {
-        let last = self.openings.last().map(|(_, opened)| opened.clone());
-        last.unwrap_or_else(|| Opened {
-            session: Uuid::nil(),
-            seed: 0,
-            tags: std::collections::BTreeMap::new(),
-            parent: None,
-        })
-    }
-
-    /// The seed that counts for the next record.
-    pub(super) fn seed(&self) -> u64 {
-        self.openings.last().map_or(0, |(_, opened)| opened.seed)
     }
 }
 
@@ -164,8 +148,7 @@ impl Inner {
         let taken = taken?;
         let (background, session) = (self.store.background.clone(), Arc::downgrade(self));
         Some(move || {
-            let mut taken = Some(taken);
-            let mut making = None;
+            let mut making = Making::new(taken);
             background.offer(Rank::Image, move || {
                 let Some(session) = session.upgrade() else { return Left::Nothing };
                 let _imaging = session.imaging.lock();
@@ -173,10 +156,7 @@ impl Inner {
                 if session.state.lock().closed {
                     return Left::Nothing;
                 }
-                if let Some(taken) = taken.take() {
-                    making = Some(Making::new(taken));
-                }
-                making.as_mut().map_or(Left::Nothing, |making| making.step(&session))
+                making.step(&session)
             });
         })
     }

@@ -60,7 +60,7 @@ pub use positions::{RolledBack, Snapshot, SnapshotOptions};
 pub use reading::{SliceState, State, StoredItem};
 pub use subscribers::{Notice, Subscription, Warning};
 #[cfg(feature = "testkit")]
-pub(crate) use writing::{Asked, due, promises_sync, sync_in_time, sync_through};
+pub(crate) use writing::{Asked, due, failed, promises_sync, sync_in_time, sync_through};
 
 pub(crate) use opening::{
     Images, OpenAs, Read, SessionSeed, begin, lock_or_read_only, open, open_as_read, open_read,

@@ -378,3 +378,16 @@ pub(crate) fn lock_or_read_only(
         lock::Attempt::ReadOnlyDisk(reason) => Ok((None, Some(reason))),
     }
 }
+
+impl WriterState {
+    /// The session's own `Opened` record.
+    pub(super) fn opened(&self) -> Opened {
+        let last = self.openings.last().map(|(_, opened)| opened.clone());
+        last.unwrap_or_else(|| Opened { session: Uuid::nil(), seed: 0, tags: BTreeMap::new(), parent: None })
+    }
+
+    /// The seed that counts for the next record.
+    pub(super) fn seed(&self) -> u64 {
+        self.openings.last().map_or(0, |(_, opened)| opened.seed)
+    }
+}

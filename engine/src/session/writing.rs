@@ -132,6 +132,14 @@ pub(crate) fn sync_in_time<T: FnMut() -> Left + Send + 'static>(
     Ok(())
 }
 
+/// Poisons the log, but for errors that left nothing behind.
+pub(crate) fn failed(gate: &SyncGate<Error>, error: Error) -> Error {
+    if !matches!(error, Error::Full { .. } | Error::ReadOnly { .. } | Error::TooLarge { .. }) {
+        gate.fail(Arc::new(error.clone()));
+    }
+    error
+}
+
 /// Returns once everything below `target` is durable. `plan` takes what a sync has to do, and `attest` writes
 /// down that it was done.
 pub(crate) fn sync_through(
@@ -295,12 +303,8 @@ impl Inner {
         Ok(sequence)
     }
 
-    /// Poisons the log, but for errors that left nothing behind.
     fn failed(&self, error: Error) -> Error {
-        if !matches!(error, Error::Full { .. } | Error::ReadOnly { .. } | Error::TooLarge { .. }) {
-            self.gate.fail(Arc::new(error.clone()));
-        }
-        error
+        failed(&self.gate, error)
     }
 
     /// Sees to it that a sync covers what opening found behind the watermark: those records are in the files

@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::log::publish::SyncGate;
 use crate::log::storage::Storage;
 use crate::log::writer::{AppendContext, Ground, Log};
-use crate::session::{Asked, due, promises_sync, sync_in_time, sync_through};
+use crate::session::{Asked, due, failed, promises_sync, sync_in_time, sync_through};
 use crate::store::{BackgroundSync, Level, StoreOptions};
 
 /// A log that holds whatever it is given: what a session does for a record, less the event and the slices.
@@ -82,7 +82,8 @@ impl RawLog {
         let time_us = shared.clock.now_us();
         let State { log, first_unsynced_us, asked, .. } = &mut *state;
         let context = AppendContext { synced: shared.gate.synced(), declared: &Declare::default };
-        let sequence = log.append(kind, time_us, body, &context).map_err(|error| shared.failed(error))?;
+        let sequence =
+            log.append(kind, time_us, body, &context).map_err(|error| failed(&shared.gate, error))?;
         let due = due(first_unsynced_us, asked, log.unsynced_bytes, time_us);
         drop(state);
         if promises_sync(level, kind) {
@@ -119,7 +120,7 @@ impl RawLog {
         {
             let mut state = shared.sound()?;
             state.closed = true;
-            state.log.finish().map_err(|error| shared.failed(error))?;
+            state.log.finish().map_err(|error| failed(&shared.gate, error))?;
         }
         let synced = shared.sync();
         if let Background::Thread(worker) = &shared.background {
@@ -137,14 +138,6 @@ impl Shared {
             Some(cause) => Err(Error::Poisoned { cause }),
             None => Ok(state),
         }
-    }
-
-    /// Poisons the log, but for errors that left nothing behind.
-    fn failed(&self, error: Error) -> Error {
-        if !matches!(error, Error::Full { .. } | Error::ReadOnly { .. } | Error::TooLarge { .. }) {
-            self.gate.fail(Arc::new(error.clone()));
-        }
-        error
     }
 
     fn sync(&self) -> Result<()> {
