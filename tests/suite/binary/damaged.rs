@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use foldlog::{Kind, Store, StoreOptions};
+use foldlog::{Kind, Session, Store, StoreOptions};
 use foldlog_codec::body::{
     Added, Binding, BuiltIn, Declare, Dispatch, Effect, EventDeclaration, ItemId, Opened, Operation, Payload,
     Policy, Removed, Rollback, SliceDeclaration,
@@ -68,18 +68,24 @@ fn an_attested_wrong_byte_is_corrupt_and_named() {
     }
 }
 
-#[test]
-fn a_damaged_end_that_nobody_was_told_of_is_torn_and_holds() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = Store::open_with(folder.path(), options()).unwrap();
-    let session = write(&store);
-    // A copy of the log as a kill would leave it: nothing is attested.
-    let copy = folder.path().join(session.id().to_string());
+/// A copy of the session's log as a kill would leave it, so that nothing is attested, with a wrong byte in its last
+/// record; that record, and where it stands and how long it is.
+pub(super) fn torn_copy(session: &Session, into: &Path) -> (PathBuf, u64, (u64, u64)) {
+    let copy = into.join(session.id().to_string());
     fs::create_dir(&copy).unwrap();
     fs::copy(segment(session.dir()), segment(&copy)).unwrap();
     let last = session.position().unwrap();
     let (offset, bytes) = place(&copy, last);
     flip(&segment(&copy), offset + bytes - 1);
+    (copy, last, (offset, bytes))
+}
+
+#[test]
+fn a_damaged_end_that_nobody_was_told_of_is_torn_and_holds() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open_with(folder.path(), options()).unwrap();
+    let session = write(&store);
+    let (copy, last, (offset, bytes)) = torn_copy(&session, folder.path());
     let fixture = Fixture { fork: copy.clone(), session: copy, folder };
     let ran = fixture.run("verify SESSION --json");
     assert_eq!(ran.code, 0, "{}", ran.stdout);

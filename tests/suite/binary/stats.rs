@@ -12,7 +12,7 @@ use foldlog_tests::host::types;
 use foldlog_tests::runs::Json;
 use foldlog_tests::verbs::foldlog;
 
-use super::damaged::{flip, forged, place, segment};
+use super::damaged::{flip, forged, place, segment, torn_copy};
 use super::{fixture, noted, options, step, write};
 
 fn number(json: &Json, field: &str) -> u64 {
@@ -194,12 +194,7 @@ fn a_torn_end_is_counted_apart_and_damage_gives_no_numbers() {
     let folder = tempfile::tempdir().unwrap();
     let store = Store::open_with(folder.path(), options()).unwrap();
     let session = write(&store);
-    let copy = folder.path().join(session.id().to_string());
-    fs::create_dir(&copy).unwrap();
-    fs::copy(segment(session.dir()), segment(&copy)).unwrap();
-    let last = session.position().unwrap();
-    let (offset, bytes) = place(&copy, last);
-    flip(&segment(&copy), offset + bytes - 1);
+    let (copy, last, (offset, bytes)) = torn_copy(&session, folder.path());
     let torn = stats(&copy);
     assert_eq!((number(&torn, "records"), number(&torn, "torn_bytes")), (last, bytes));
     assert_eq!(number(&torn, "used_bytes"), offset);

@@ -102,9 +102,8 @@ impl StorageFile for MappedFile {
         Ok(())
     }
 
-    fn prepare_bytes(&self) -> u64 {
-        let len = self.map.len() as u64;
-        if len >= PREPARED_FILE_BYTES_MIN { len } else { 0 }
+    fn is_worth_preparing(&self) -> bool {
+        self.map.len() as u64 >= PREPARED_FILE_BYTES_MIN
     }
 
     fn prepare(&self, from: u64, to: u64) -> io::Result<()> {

@@ -142,10 +142,9 @@ pub trait StorageFile: Send + Sync + Debug {
     /// Writes all of `bytes`. After an error any part of them may be there.
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
 
-    /// How many bytes of the file [`prepare`](StorageFile::prepare) is worth calling for; 0 where it makes no
-    /// difference.
-    fn prepare_bytes(&self) -> u64 {
-        0
+    /// Whether [`prepare`](StorageFile::prepare) is worth calling.
+    fn is_worth_preparing(&self) -> bool {
+        false
     }
 
     /// Sees to it that writing the bytes `from..to` will not have to wait for memory. Changes nothing that can

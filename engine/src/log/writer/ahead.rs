@@ -100,7 +100,8 @@ impl Ahead {
             }
             let made = storage.create_segment(&path, capacity).ok();
             let file = made.as_ref().map(Arc::clone);
-            let prepared = file.as_ref().map_or(0, |file| file.prepare_bytes().min(window).min(capacity));
+            let worth_it = file.as_ref().is_some_and(|file| file.is_worth_preparing());
+            let prepared = if worth_it { window.min(capacity) } else { 0 };
             *slot = match made {
                 Some(file) => Next::Ready(Made { ordinal, path: path.clone(), capacity, file, prepared }),
                 None => Next::Nothing,

@@ -177,7 +177,7 @@ impl Log {
         let window = self.pace.window_bytes(time_us, self.written_bytes);
         let (ordinal, capacity) = (self.next_ordinal(), self.capacity_next());
         let Some(active) = &mut self.active else { return };
-        let mapped = active.file.prepare_bytes() > 0;
+        let mapped = active.file.is_worth_preparing();
         if mapped && active.pages_through < active.capacity.min(active.offset + window) {
             let from = active.pages_through.max(active.offset);
             let to = (from + window).min(active.capacity);
