@@ -396,3 +396,26 @@ fn no_segment_sizes_make_the_writer_panic() {
         }
     }
 }
+
+/// The frame with which a writer attests what closing made durable is not synced itself. The next writer took it for
+/// durable, and where its first record went into a new segment, which names that frame, a power cut could take the
+/// frame and leave the segment.
+#[test]
+fn what_the_last_writer_attested_is_durable_before_what_the_next_one_builds_on_it() {
+    for records in 0..40 {
+        for seed in 0..4 {
+            let machine = Machine::default();
+            let session = machine.process(Level::Every).create(&types()).unwrap();
+            let id = session.id();
+            (0..records).for_each(|n| drop(session.dispatch(step(n)).unwrap()));
+            session.close().unwrap();
+            let session = machine.open(id, Level::Every).unwrap();
+            session.dispatch(step(records)).unwrap();
+            let position = session.position();
+            machine.crash(CrashKind::Power { seed });
+            let after = machine.open(id, Level::Every);
+            let after = after.unwrap_or_else(|error| panic!("{records} records, seed {seed}: {error}"));
+            assert_eq!(after.position(), position, "{records} records, seed {seed}");
+        }
+    }
+}

@@ -403,7 +403,9 @@ impl Log {
         let io = |op, error| self.write_error(op, &segment.path, error);
         let file = self.storage.open_segment(&segment.path).map_err(|error| io("open", error))?;
         let capacity = file.len().map_err(|error| io("open", error))?;
-        self.active = Some(Active { planned: end, ..Active::new(file, segment, end, capacity) });
+        // The frame by which closing was attested was not synced itself, and what comes next names it.
+        let planned = end.saturating_sub(FRAME_HEADER_LEN as u64);
+        self.active = Some(Active { planned, ..Active::new(file, segment, end, capacity) });
         Ok(())
     }
 
