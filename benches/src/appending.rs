@@ -26,29 +26,37 @@ const EVENTS: u64 = 100_000;
 /// A limit's file is written round and round where there are more bytes than it holds.
 const LIMIT_BYTES: u64 = 80 << 20;
 
+/// What stands for the store: its logs share its background thread.
+fn store_of_logs(dir: &Path) -> Result<RawLog> {
+    Ok(RawLog::create(dir.join("store"), &StoreOptions::default())?)
+}
+
 /// Hands a new log to `run`, and closes and deletes it after that.
-fn with_log<T>(dir: &Path, run: impl FnOnce(&RawLog) -> Result<T>) -> Result<T> {
+fn with_log<T>(store: &RawLog, dir: &Path, run: impl FnOnce(&RawLog) -> Result<T>) -> Result<T> {
     let path = dir.join("log");
-    let log = RawLog::create(&path, &StoreOptions::default())?;
+    let log = store.create_beside(&path)?;
     let result = run(&log)?;
     log.close()?;
     std::fs::remove_dir_all(&path)?;
     Ok(result)
 }
 
-fn appended(dir: &Path, ops: u64, level: Level) -> Result<Round> {
-    with_log(dir, |log| timed(ops, || Ok((0..ops).try_for_each(|_| log.append(&BODY, level).map(drop))?)))
+fn appended(store: &RawLog, dir: &Path, ops: u64, level: Level) -> Result<Round> {
+    with_log(store, dir, |log| {
+        timed(ops, || Ok((0..ops).try_for_each(|_| log.append(&BODY, level).map(drop))?))
+    })
 }
 
 pub fn append(dir: &Path) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
+    let store = store_of_logs(dir)?;
     let mut mapped = Mapped::new(&dir.join("limit"), LIMIT_BYTES)?;
     for (ops, rounds, param, at_most) in
         [(OPS, ROUNDS, "Process 64 MiB", 1.5), (OPS_LONG, ROUNDS_LONG, "Process 1 GiB", 2.5)]
     {
         let [subject, limit] = take_turns(
             rounds,
-            [&mut || appended(dir, ops, Level::Process), &mut || {
+            [&mut || appended(&store, dir, ops, Level::Process), &mut || {
                 mapped.fault_in()?;
                 timed(ops, || (0..ops).try_for_each(|sequence| mapped.append(sequence, &BODY)))
             }],
@@ -57,14 +65,14 @@ pub fn append(dir: &Path) -> Result<Vec<Row>> {
     }
     drop(mapped);
     std::fs::remove_file(dir.join("limit"))?;
-    rows.extend(slowest(dir)?);
-    rows.push(append_every(dir)?);
+    rows.extend(slowest(&store, dir)?);
+    rows.push(append_every(&store, dir)?);
     Ok(rows)
 }
 
 /// In a pass of its own, every single append is timed, which takes two more readings of a clock each.
-fn slowest(dir: &Path) -> Result<[Row; 2]> {
-    let mut all = with_log(dir, |log| {
+fn slowest(store: &RawLog, dir: &Path) -> Result<[Row; 2]> {
+    let mut all = with_log(store, dir, |log| {
         let mut all = Vec::with_capacity(OPS_LONG as usize);
         for _ in 0..OPS_LONG {
             let start = Instant::now();
@@ -81,7 +89,7 @@ fn slowest(dir: &Path) -> Result<[Row; 2]> {
     ])
 }
 
-fn append_every(dir: &Path) -> Result<Row> {
+fn append_every(store: &RawLog, dir: &Path) -> Result<Row> {
     let path = dir.join("limit");
     let mut frame = Vec::new();
     limits::write_frame(0, &BODY, &mut frame)?;
@@ -89,7 +97,7 @@ fn append_every(dir: &Path) -> Result<Row> {
     let file = limits::filled(&path, OPS_EVERY * len)?;
     let [subject, limit] = take_turns(
         ROUNDS,
-        [&mut || appended(dir, OPS_EVERY, Level::Every), &mut || {
+        [&mut || appended(store, dir, OPS_EVERY, Level::Every), &mut || {
             timed(OPS_EVERY, || {
                 let mut places = (0..OPS_EVERY).map(|place| place * len);
                 Ok(places.try_for_each(|offset| limits::write_and_sync(&file, &frame, offset))?)

@@ -8,10 +8,12 @@
 //! | image | a projection written beside the log | only later openings ask for it |
 //!
 //! The thread begins with the first task and ends when it has had nothing to do for a while: an idle store keeps
-//! none. A task of many steps is asked for one at a time, so that a more urgent one never waits long.
+//! none. A task of many steps is asked for one at a time, and a step that is long by nature lets what is more
+//! urgent pass, so that the writer never waits long.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
@@ -62,6 +64,14 @@ impl Background {
             Background::Thread(worker) => worker.offer(rank, Box::new(task)),
         }
     }
+
+    /// Called within a long step of a task of this rank: what is more urgent is done now. In a thread that is not
+    /// the background's this does nothing.
+    pub(crate) fn let_pass(&self, rank: Rank) {
+        if let Background::Thread(worker) = self {
+            worker.shared.let_pass(rank);
+        }
+    }
 }
 
 /// The thread and what it has to do.
@@ -83,8 +93,17 @@ struct State {
     later: BTreeMap<Uuid, Task>,
     later_until: Option<Instant>,
     running: bool,
+    thread: Option<ThreadId>,
     waiting: bool,
     ended: bool,
+}
+
+impl State {
+    /// Takes the most urgent task, of those more urgent than `rank` where one is given.
+    fn take_above(&mut self, rank: Option<Rank>) -> Option<(Rank, Task)> {
+        let mut tasks = self.tasks.iter_mut().take_while(|(other, _)| rank.is_none_or(|rank| **other < rank));
+        tasks.find_map(|(rank, tasks)| Some((*rank, tasks.pop_front()?)))
+    }
 }
 
 impl std::fmt::Debug for Worker {
@@ -142,10 +161,28 @@ impl Drop for Worker {
 
 impl Shared {
     fn run(&self) {
-        while let Some((rank, mut task)) = self.next() {
-            if task() == Left::More {
-                self.state.lock().tasks.entry(rank).or_default().push_front(task);
+        self.state.lock().thread = Some(std::thread::current().id());
+        while let Some((rank, task)) = self.next() {
+            self.step(rank, task);
+        }
+    }
+
+    fn step(&self, rank: Rank, mut task: Task) {
+        if task() == Left::More {
+            self.state.lock().tasks.entry(rank).or_default().push_front(task);
+        }
+    }
+
+    fn let_pass(&self, rank: Rank) {
+        let here = Some(std::thread::current().id());
+        loop {
+            let mut state = self.state.lock();
+            if state.thread != here {
+                return;
             }
+            let Some((rank, task)) = state.take_above(Some(rank)) else { return };
+            drop(state);
+            self.step(rank, task);
         }
     }
 
@@ -163,9 +200,8 @@ impl Shared {
                 let due: Vec<Task> = std::mem::take(&mut state.later).into_values().collect();
                 state.tasks.entry(Rank::Sync).or_default().extend(due);
             }
-            let found = state.tasks.iter_mut().find_map(|(rank, tasks)| Some((*rank, tasks.pop_front()?)));
-            if found.is_some() {
-                return found;
+            if let Some(found) = state.take_above(None) {
+                return Some(found);
             }
             if state.later.is_empty() && now >= idle_until {
                 state.running = false;
@@ -207,6 +243,32 @@ mod tests {
         let order: Vec<String> = (0..3).map(|_| heard.recv().unwrap()).collect();
         let place = |what: &str| order.iter().position(|said| said == what).unwrap();
         assert!(place("space") < place("seal 2"), "{order:?}");
+    }
+
+    #[test]
+    fn a_long_step_lets_what_is_more_urgent_pass_and_nothing_else() {
+        let background = Background::thread();
+        let (said, heard) = mpsc::channel();
+        let (go, wait) = mpsc::channel::<()>();
+        let (inner, of_sync) = (background.clone(), said.clone());
+        background.offer(Rank::Sync, move || {
+            wait.recv().unwrap();
+            inner.let_pass(Rank::Sync);
+            of_sync.send("sync").unwrap();
+            Left::Nothing
+        });
+        for (rank, name) in [(Rank::Sync, "another sync"), (Rank::Seal, "seal"), (Rank::Space, "space")] {
+            let said = said.clone();
+            background.offer(rank, move || {
+                said.send(name).unwrap();
+                Left::Nothing
+            });
+        }
+        // Elsewhere than in the background's own thread this is no turn of anybody's.
+        background.let_pass(Rank::Image);
+        go.send(()).unwrap();
+        let order: Vec<&str> = (0..4).map(|_| heard.recv().unwrap()).collect();
+        assert_eq!(order, ["space", "sync", "another sync", "seal"]);
     }
 
     #[test]

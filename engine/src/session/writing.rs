@@ -141,17 +141,17 @@ pub(crate) fn failed(gate: &SyncGate<Error>, error: Error) -> Error {
 }
 
 /// Returns once everything below `target` is durable. `plan` takes what a sync has to do, and `attest` writes
-/// down that it was done.
+/// down that it was done. Where the background does it, what is more urgent there is not held up.
 pub(crate) fn sync_through(
     gate: &SyncGate<Error>,
-    storage: &dyn Storage,
+    (storage, background): (&dyn Storage, &Background),
     target: u64,
     plan: impl Fn() -> SyncPlan,
     attest: impl FnOnce() -> Result<()>,
 ) -> Result<()> {
     let led = gate.wait(target, || {
         let plan = plan();
-        plan.run(storage).map_err(Arc::new)?;
+        plan.run(storage, &|| background.let_pass(Rank::Sync)).map_err(Arc::new)?;
         Ok(plan.through)
     });
     match led {
@@ -341,6 +341,7 @@ impl Inner {
             Ok(mut state) => state.log.attest(self.gate.synced()),
             Err(_) => Ok(()),
         };
-        sync_through(&self.gate, self.store.options.storage.as_ref(), target, plan, attest)
+        let ground = (self.store.options.storage.as_ref(), &self.store.background);
+        sync_through(&self.gate, ground, target, plan, attest)
     }
 }

@@ -79,7 +79,7 @@ impl Store {
         // Only now, when its name is durable too, does the fork say that it is: until then whoever opens it has
         // to see to the name. The handle leads to the file under its new name. What attests is durable as well.
         log.attest(log.next_sequence())?;
-        log.sync_plan().run(self.storage().as_ref())?;
+        log.sync_plan().run(self.storage().as_ref(), &|| ())?;
         let read = self.as_read(&log, &dir, opened, trunk)?;
         drop(log);
         let level = options.level.unwrap_or(self.inner.options.level);
@@ -98,7 +98,7 @@ impl Store {
         log.append(Kind::OPENED, self.inner.options.clock.now_us(), &opened.encode(), &context)?;
         // Before the folder takes its name, under which nobody would find what was made ahead.
         log.finish()?;
-        log.sync_plan().run(self.storage().as_ref())?;
+        log.sync_plan().run(self.storage().as_ref(), &|| ())?;
         Ok(log)
     }
 

@@ -12,7 +12,6 @@ use crate::background::{Background, Left};
 use crate::clock::Clock;
 use crate::error::{Error, Result};
 use crate::log::publish::SyncGate;
-use crate::log::storage::Storage;
 use crate::log::writer::{AppendContext, Ground, Log};
 use crate::session::{Asked, due, failed, promises_sync, sync_in_time, sync_through};
 use crate::store::{BackgroundSync, Level, StoreOptions};
@@ -29,9 +28,9 @@ pub struct RawLog {
 #[derive(Debug)]
 struct Shared {
     id: Uuid,
-    storage: Arc<dyn Storage>,
+    ground: Ground,
     clock: Arc<dyn Clock>,
-    background: Background,
+    seed: u64,
     state: Mutex<State>,
     gate: SyncGate<Error>,
 }
@@ -52,19 +51,33 @@ impl RawLog {
     ///
     /// [`Error::Io`] where the folder cannot be made.
     pub fn create(dir: impl AsRef<Path>, options: &StoreOptions) -> Result<RawLog> {
-        let (id, dir) = (Uuid::nil(), dir.as_ref());
-        let storage = Arc::clone(&options.storage);
-        storage.create_dir_all(dir).map_err(|error| Error::io("create", dir, error))?;
         let background = match options.background {
             BackgroundSync::Thread => Background::thread(),
             BackgroundSync::Inline => Background::Inline,
         };
-        let ground = Ground { storage, sizes: options.segments, background: background.clone() };
-        let log = Log::create(&ground, dir, id, options.seed.unwrap_or_default(), Vec::new());
+        let storage = Arc::clone(&options.storage);
+        let ground = Ground { storage, sizes: options.segments, background };
+        RawLog::on(ground, Arc::clone(&options.clock), options.seed.unwrap_or_default(), dir.as_ref())
+    }
+
+    /// One more log, in the folder `dir`, with which this one shares all that it stands on, the background's thread
+    /// too: as the sessions of one store do.
+    ///
+    /// # Errors
+    ///
+    /// As [`create`](RawLog::create).
+    pub fn create_beside(&self, dir: impl AsRef<Path>) -> Result<RawLog> {
+        let Shared { ground, clock, seed, .. } = &*self.shared;
+        RawLog::on(ground.clone(), Arc::clone(clock), *seed, dir.as_ref())
+    }
+
+    fn on(ground: Ground, clock: Arc<dyn Clock>, seed: u64, dir: &Path) -> Result<RawLog> {
+        ground.storage.create_dir_all(dir).map_err(|error| Error::io("create", dir, error))?;
+        let id = Uuid::new_v4();
+        let log = Log::create(&ground, dir, id, seed, Vec::new());
         let state = State { log, first_unsynced_us: None, asked: Asked::default(), closed: false };
-        let (storage, clock) = (ground.storage, Arc::clone(&options.clock));
         let (state, gate) = (Mutex::new(state), SyncGate::new(0));
-        Ok(RawLog { shared: Arc::new(Shared { id, storage, clock, background, state, gate }) })
+        Ok(RawLog { shared: Arc::new(Shared { id, ground, clock, seed, state, gate }) })
     }
 
     /// Appends a record with this body, durably so where the level promises it of an event. Returns its sequence
@@ -101,7 +114,7 @@ impl RawLog {
             }
         };
         let sync_now = || shared.sync_through(sequence + 1);
-        sync_in_time(&shared.background, shared.id, due, sync_now, task)?;
+        sync_in_time(&shared.ground.background, shared.id, due, sync_now, task)?;
         Ok(sequence)
     }
 
@@ -123,7 +136,7 @@ impl RawLog {
             state.log.finish().map_err(|error| failed(&shared.gate, error))?;
         }
         let synced = shared.sync();
-        if let Background::Thread(worker) = &shared.background {
+        if let Background::Thread(worker) = &shared.ground.background {
             worker.forget(shared.id);
         }
         synced
@@ -156,7 +169,13 @@ impl Shared {
             Ok(mut state) => state.log.attest(self.gate.synced()),
             Err(_) => Ok(()),
         };
-        sync_through(&self.gate, self.storage.as_ref(), target, plan, attest)
+        sync_through(
+            &self.gate,
+            (self.ground.storage.as_ref(), &self.ground.background),
+            target,
+            plan,
+            attest,
+        )
     }
 }
 

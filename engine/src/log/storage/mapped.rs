@@ -15,14 +15,20 @@
 //! 3. Two stores through one mapping never run at once.
 
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use memmap2::{Advice, MmapOptions, MmapRaw, UncheckedAdvice};
 
-use super::StorageFile;
 use super::file::PlainFile;
+use super::{LARGE_PAGE_BYTES, StorageFile};
 
 const PAGE_BYTES: usize = 4096;
+
+/// How many bytes are brought in with one call, where they are small pages: long enough that the call's own cost
+/// does not show, short enough for a writer to make it itself.
+const PIECE_BYTES: usize = 256 << 10;
+
+const LARGE_PAGE: usize = LARGE_PAGE_BYTES as usize;
 
 /// Fewer bytes than these are not worth a call of their own before a sync.
 const LEAVE_BYTES_MIN: usize = 64 << 10;
@@ -37,6 +43,8 @@ pub(super) struct MappedFile {
     /// Set while bytes are copied into the mapping. A lock costs twice as much, and nobody ever waits here but a
     /// caller in error: a log has one writer.
     storing: AtomicBool,
+    /// Up to where pages were brought in, or are about to be.
+    prepared: AtomicUsize,
     file: PlainFile,
 }
 
@@ -45,13 +53,43 @@ impl MappedFile {
     pub(super) fn new(file: PlainFile) -> Result<MappedFile, PlainFile> {
         let len = file.len().ok().and_then(|len| usize::try_from(len).ok()).unwrap_or(0);
         match MmapOptions::new().len(len).map_raw(&file.file) {
-            Ok(map) => Ok(MappedFile { map, storing: AtomicBool::new(false), file }),
+            Ok(map) => {
+                Ok(MappedFile { map, storing: AtomicBool::new(false), prepared: AtomicUsize::new(0), file })
+            }
             Err(_) => Err(file),
         }
     }
 }
 
 impl MappedFile {
+    /// Brings the pages of `from..to` in that nobody has brought in or is about to: the writer and the background
+    /// take one piece after the other, so neither waits for the other's.
+    fn bring_in(&self, from: usize, to: usize) -> io::Result<()> {
+        let to = to.min(self.map.len());
+        let mut prepared = self.prepared.load(Ordering::Relaxed);
+        loop {
+            let start = prepared.max(from / PAGE_BYTES * PAGE_BYTES);
+            if start >= to {
+                return Ok(());
+            }
+            let large = start.is_multiple_of(LARGE_PAGE) && to - start >= LARGE_PAGE;
+            let piece = if large { LARGE_PAGE } else { PIECE_BYTES };
+            let end = (start / piece + 1).saturating_mul(piece).min(to);
+            match self.prepared.compare_exchange_weak(prepared, end, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => prepared = end,
+                Err(found) => {
+                    prepared = found;
+                    continue;
+                }
+            }
+            if large {
+                // Where the system has no such pages, many small ones do.
+                let _ = self.map.advise_range(Advice::HugePage, start, end - start);
+            }
+            self.map.advise_range(Advice::PopulateWrite, start, end - start)?;
+        }
+    }
+
     /// Takes the whole pages within `from..to` out of the mapping; they stay in the page cache. A sync makes each
     /// page read-only that is mapped, and tells the processor that the writer runs on, page by page; taken out
     /// together they cost one such message.
@@ -87,6 +125,10 @@ impl StorageFile for MappedFile {
         let (Some(start), true) = (start, fits) else {
             return self.file.write_at(bytes, offset);
         };
+        if start + bytes.len() > self.prepared.load(Ordering::Relaxed) {
+            // Where it fails, the pages come one by one.
+            let _ = self.bring_in(start, (start + bytes.len()).next_multiple_of(PIECE_BYTES));
+        }
         while self.storing.swap(true, Ordering::Acquire) {
             std::hint::spin_loop();
         }
@@ -107,12 +149,8 @@ impl StorageFile for MappedFile {
     }
 
     fn prepare(&self, from: u64, to: u64) -> io::Result<()> {
-        let to = usize::try_from(to).unwrap_or(usize::MAX).min(self.map.len());
         let from = usize::try_from(from).unwrap_or(usize::MAX);
-        match to.checked_sub(from) {
-            Some(len) if len > 0 => self.map.advise_range(Advice::PopulateWrite, from, len),
-            _ => Ok(()),
-        }
+        self.bring_in(from, usize::try_from(to).unwrap_or(usize::MAX))
     }
 
     fn sync_data(&self) -> io::Result<()> {
@@ -127,5 +165,63 @@ impl StorageFile for MappedFile {
         let Some(len) = to.checked_sub(from).filter(|len| *len > 0) else { return Ok(()) };
         self.leave(from, to);
         self.map.flush_range(from, len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tempfile::tempdir;
+
+    use super::*;
+    use crate::log::storage::{FileStorage, Storage};
+
+    #[test]
+    fn what_is_written_while_pages_are_brought_in_and_synced_is_all_there() {
+        let dir = tempdir().unwrap();
+        // Large pages, small ones behind them, and half a page.
+        let bytes = 2 * LARGE_PAGE_BYTES + (300 << 10) + 2048;
+        let file = FileStorage::new().create_segment(&dir.path().join("segment"), bytes).unwrap();
+        let other = Arc::clone(&file);
+        let background = std::thread::spawn(move || {
+            other.prepare(0, bytes)?;
+            other.prepare(LARGE_PAGE_BYTES, u64::MAX)?;
+            (0..4).try_for_each(|nth| other.sync_range(nth << 20, (nth + 1) << 20))
+        });
+        let record = |nth: u64| [nth.to_le_bytes(); 32].concat();
+        let places = || (0..bytes / 256).map(|nth| (nth, nth * 256));
+        for (nth, offset) in places() {
+            file.write_at(&record(nth), offset).unwrap();
+        }
+        background.join().unwrap().unwrap();
+        let mut found = vec![0; 256];
+        for (nth, offset) in places() {
+            file.read_at(&mut found, offset).unwrap();
+            assert_eq!(found, record(nth), "at {offset}");
+        }
+    }
+
+    #[test]
+    fn a_writer_brings_in_what_nobody_else_did() {
+        let dir = tempdir().unwrap();
+        let file = FileStorage::new().create(&dir.path().join("segment"), 3 << 20).unwrap();
+        drop(file);
+        let file = std::fs::File::options().read(true).write(true).open(dir.path().join("segment")).unwrap();
+        let mapped = MappedFile::new(PlainFile { file }).unwrap();
+        let prepared = || mapped.prepared.load(Ordering::Relaxed);
+        mapped.write_at(b"first", 0).unwrap();
+        assert_eq!(prepared(), PIECE_BYTES);
+        mapped.write_at(b"within", 5).unwrap();
+        assert_eq!(prepared(), PIECE_BYTES);
+        mapped.write_at(b"across", PIECE_BYTES as u64 - 3).unwrap();
+        assert_eq!(prepared(), 2 * PIECE_BYTES);
+        // A writer that goes on far inside a file leaves what is before it alone.
+        mapped.write_at(b"last", (3 << 20) - 4).unwrap();
+        assert_eq!(prepared(), 3 << 20);
+        mapped.write_at(b"between", 1 << 20).unwrap();
+        let mut found = [0; 7];
+        mapped.read_at(&mut found, 1 << 20).unwrap();
+        assert_eq!(&found, b"between");
     }
 }

@@ -41,6 +41,11 @@ impl Pace {
         }
         self.window_bytes
     }
+
+    /// How much a writer in a hurry goes on to write while things are made ready; nothing for others.
+    pub(super) fn hurry_bytes(&self) -> u64 {
+        if self.window_bytes > *WINDOW_BYTES.start() { self.window_bytes } else { 0 }
+    }
 }
 
 /// The shortest time over which a pace is taken, in microseconds.

@@ -216,7 +216,7 @@ impl Log {
             sizes: *sizes,
             ahead: Ahead::new(storage, background),
             pace: Pace::default(),
-            seals: Seals::new(storage, dir, background),
+            seals: Seals::new(storage, background),
             objects: Arc::new(Objects::new(Arc::clone(storage), dir)),
             session,
             seed,
@@ -330,6 +330,7 @@ impl Log {
             let (sequence, time_us) = (self.places.next_sequence, self.last_time_us);
             self.write(Kind::SYNCED, sequence, time_us, &[], synced)?;
         }
+        self.seals.synced(synced);
         Ok(())
     }
 
@@ -354,6 +355,11 @@ impl Log {
         }
         if let Some(made) = self.ahead.take_segment() {
             self.ahead.discard(&made).map_err(|error| Error::io("remove", &made.path, error))?;
+        }
+        if self.seals.wait_for_names() {
+            for dir in std::mem::take(&mut self.unsynced_dirs) {
+                self.storage.sync_dir(&dir).map_err(|error| Error::io("sync", &dir, error))?;
+            }
         }
         self.seals.finish();
         self.take_in_seals()

@@ -62,7 +62,7 @@ impl Log {
         self.unsynced_dirs
             .extend(layout::store_of(&self.dir).into_iter().flat_map(layout::folders_above_session));
         let plan = self.sync_plan();
-        plan.run(self.storage.as_ref())?;
+        plan.run(self.storage.as_ref(), &|| ())?;
         self.storage.rename(&building, &path).map_err(|error| Error::io("rename", &path, error))?;
         self.storage.sync_dir(&self.dir).map_err(|error| Error::io("sync", &self.dir, error))?;
         self.used_bytes = self.count_used()?;
@@ -94,7 +94,7 @@ impl Log {
         let mut files = Vec::new();
         for segment in places.segments.iter() {
             let (path, file) = (segment.path.clone(), segment.open(self.storage.as_ref())?);
-            files.push(Written { path, file, from: 0, to: u64::MAX });
+            files.push(Written { path, file, range: None });
         }
         let ordinal = places.segments.last().map_or(0, |segment| segment.header.ordinal);
         let previous = Some(Previous { ordinal, end: last.end, crc: last.crc });

@@ -1,7 +1,8 @@
 //! Seals of finished segments, made off the writer's path.
 //!
 //! A seal holds the digest of its segment's records, which takes longer than writing them took. It stands
-//! outside the chain, so it may come late: the segments are sealed one after the other, a piece at a time.
+//! outside the chain, so it may come late: the segments are sealed one after the other, a piece at a time, once a
+//! sync has reached the segment behind them.
 //!
 //! # Invariants
 //!
@@ -10,7 +11,6 @@
 //! 2. A seal is written behind the last byte of a segment that nobody appends to any more.
 
 use std::collections::VecDeque;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use foldlog_codec::body::Seal;
@@ -27,7 +27,7 @@ use crate::log::storage::{Storage, StorageFile};
 use crate::log::window::Window;
 
 /// How much of a segment is digested in one step, in bytes.
-const STEP_BYTES: u64 = 1 << 20;
+const STEP_BYTES: u64 = 256 << 10;
 
 /// A segment that is being sealed.
 #[derive(Debug)]
@@ -73,8 +73,7 @@ impl Sealing {
     }
 
     /// Writes the seal; returns its length in bytes.
-    fn write(&self, storage: &dyn Storage, dir: &Path) -> Result<u64> {
-        storage.sync_dir(dir).map_err(|error| Error::io("sync", dir, error))?;
+    fn write(&self) -> Result<u64> {
         let seal = Seal { next: self.next, records: self.digest.records(), hash: self.digest.finish() };
         let mut bytes = Vec::new();
         frame::encode(self.segment.context(), &self.header, &seal.encode(), &mut bytes)
@@ -98,7 +97,7 @@ pub(super) struct Sealed {
 #[derive(Debug)]
 struct Shared {
     storage: Arc<dyn Storage>,
-    dir: PathBuf,
+    /// Those whose successor's name is durable.
     waiting: Mutex<VecDeque<Sealing>>,
     /// Held while a step runs; the writer never waits for it but at closing.
     current: Mutex<Option<Sealing>>,
@@ -108,31 +107,46 @@ struct Shared {
 /// The seals of one session's segments.
 #[derive(Debug)]
 pub(super) struct Seals {
+    /// Those whose successor's name may not be durable yet.
+    unnamed: VecDeque<Sealing>,
     shared: Arc<Shared>,
     background: Background,
 }
 
 impl Seals {
-    pub(super) fn new(storage: &Arc<dyn Storage>, dir: &Path, background: &Background) -> Seals {
+    pub(super) fn new(storage: &Arc<dyn Storage>, background: &Background) -> Seals {
         let shared = Shared {
             storage: Arc::clone(storage),
-            dir: dir.to_owned(),
             waiting: Mutex::default(),
             current: Mutex::default(),
             sealed: Mutex::new(Ok(Sealed::default())),
         };
-        Seals { shared: Arc::new(shared), background: background.clone() }
+        Seals { unnamed: VecDeque::new(), shared: Arc::new(shared), background: background.clone() }
     }
 
-    /// Has a finished segment sealed.
-    pub(super) fn add(&self, sealing: Sealing) {
-        self.shared.waiting.lock().push_back(sealing);
-        let shared = Arc::clone(&self.shared);
-        self.background.offer(Rank::Seal, move || shared.step());
+    /// Has a finished segment sealed in time.
+    pub(super) fn add(&mut self, sealing: Sealing) {
+        self.unnamed.push_back(sealing);
     }
 
-    /// Seals all that is left, in this thread.
-    pub(super) fn finish(&self) {
+    /// Has those sealed behind which a record is durable: the sync that made it so began with the names.
+    pub(super) fn synced(&mut self, through: u64) {
+        let named = self.unnamed.partition_point(|sealing| sealing.header.sequence < through);
+        if named > 0 {
+            self.shared.waiting.lock().extend(self.unnamed.drain(..named));
+            let shared = Arc::clone(&self.shared);
+            self.background.offer(Rank::Seal, move || shared.step());
+        }
+    }
+
+    /// Whether some segment waits for the name of its successor.
+    pub(super) fn wait_for_names(&self) -> bool {
+        !self.unnamed.is_empty()
+    }
+
+    /// Seals all that is left, in this thread; all names are durable.
+    pub(super) fn finish(&mut self) {
+        self.shared.waiting.lock().extend(self.unnamed.drain(..));
         while self.shared.step() == Left::More {}
     }
 
@@ -159,13 +173,13 @@ impl Shared {
         let stepped = sealing.step(self.storage.as_ref());
         let ended = stepped.and_then(|()| match sealing.offset < sealing.end() {
             true => Ok(None),
-            false => sealing.write(self.storage.as_ref(), &self.dir).map(Some),
+            false => sealing.write().map(Some),
         });
         match ended {
             Ok(None) => return Left::More,
             Ok(Some(bytes)) => {
                 let (path, file) = (sealing.segment.path.clone(), Arc::clone(&sealing.file));
-                let file = Written { path, file, from: sealing.end(), to: sealing.end() + bytes };
+                let file = Written { path, file, range: Some(sealing.end()..sealing.end() + bytes) };
                 if let Ok(sealed) = &mut *self.sealed.lock() {
                     sealed.files.push(file);
                     sealed.bytes += bytes;

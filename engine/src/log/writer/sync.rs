@@ -1,11 +1,13 @@
 //! What one sync has to do.
 
+use std::io;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::log::objects::Unsynced;
-use crate::log::storage::{Storage, StorageFile};
+use crate::log::storage::{LARGE_PAGE_BYTES, Storage, StorageFile};
 
 /// What one sync has to do; it runs without any lock of the session.
 #[derive(Debug)]
@@ -22,21 +24,36 @@ pub(crate) struct SyncPlan {
 pub(super) struct Written {
     pub(super) path: PathBuf,
     pub(super) file: Arc<dyn StorageFile>,
-    pub(super) from: u64,
-    pub(super) to: u64,
+    /// All of it, where there is none.
+    pub(super) range: Option<Range<u64>>,
 }
 
 impl SyncPlan {
-    /// Makes everything durable, in the order that the module above names.
-    pub(crate) fn run(&self, storage: &dyn Storage) -> Result<()> {
+    /// Makes everything durable, in the order that the module above names. `pause` is called between the pieces
+    /// of what is long.
+    pub(crate) fn run(&self, storage: &dyn Storage, pause: &dyn Fn()) -> Result<()> {
         for (path, file) in &self.objects.files {
             file.sync_data().map_err(|error| Error::io("sync", path, error))?;
         }
         for dir in self.objects.dirs.iter().chain(&self.dirs) {
             storage.sync_dir(dir).map_err(|error| Error::io("sync", dir, error))?;
         }
-        for Written { path, file, from, to } in &self.files {
-            file.sync_range(*from, *to).map_err(|error| Error::io("sync", path, error))?;
+        for written in &self.files {
+            written.sync(pause).map_err(|error| Error::io("sync", &written.path, error))?;
+        }
+        Ok(())
+    }
+}
+
+impl Written {
+    fn sync(&self, pause: &dyn Fn()) -> io::Result<()> {
+        let Some(Range { start: mut from, end: to }) = self.range else { return self.file.sync_data() };
+        while from < to {
+            // A part of a large page is written as the whole of it.
+            let end = (from / LARGE_PAGE_BYTES + 1).saturating_mul(LARGE_PAGE_BYTES).min(to);
+            self.file.sync_range(from, end)?;
+            from = end;
+            pause();
         }
         Ok(())
     }

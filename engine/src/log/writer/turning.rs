@@ -9,7 +9,7 @@ use foldlog_codec::body::Declare;
 use foldlog_codec::frame::{HEADER_LEN as FRAME_HEADER_LEN, Header};
 use foldlog_codec::segment::{HEADER_LEN as SEGMENT_HEADER_LEN, Previous, SegmentHeader};
 
-use super::ahead::{Made, WINDOW_BYTES};
+use super::ahead::Made;
 use super::seals::Sealing;
 use super::sync::Written;
 use super::{Active, AppendContext, Log, RESERVED_BYTES};
@@ -18,7 +18,7 @@ use crate::generator::Generator;
 use crate::log::chain::Segment;
 use crate::log::layout;
 use crate::log::lock::is_read_only;
-use crate::log::storage::StorageFile;
+use crate::log::storage::{LARGE_PAGE_BYTES, StorageFile};
 
 /// Room that a new segment keeps for its `Resumed` frame and the like, beside its declarations.
 const HEAD_BYTES: u64 = SEGMENT_HEADER_LEN as u64 + RESERVED_BYTES + 2 * FRAME_HEADER_LEN as u64 + 128;
@@ -43,7 +43,8 @@ impl Active {
     pub(super) fn take_written(&mut self) -> Option<Written> {
         let (from, to) = (self.planned, self.offset);
         self.planned = to;
-        (from < to).then(|| Written { path: self.path.clone(), file: Arc::clone(&self.file), from, to })
+        let range = Some(from..to);
+        (from < to).then(|| Written { path: self.path.clone(), file: Arc::clone(&self.file), range })
     }
 }
 
@@ -72,7 +73,9 @@ impl Log {
             self.create_segment(path, previous, (self.places.next_sequence, len), declared.len(), context)?;
         self.ordinal_max = Some(ordinal);
         write_header(&active, &segment)?;
-        self.unsynced_dirs.push(self.dir.clone());
+        if !self.unsynced_dirs.contains(&self.dir) {
+            self.unsynced_dirs.push(self.dir.clone());
+        }
         let finished = self.active.take();
         self.follow_with(active, segment);
         if let Some(mut finished) = finished {
@@ -144,9 +147,15 @@ impl Log {
         Ok((Active { pages_through, ..active }, segment))
     }
 
-    /// How large the next segment is to be: as large as all that was written since opening.
+    /// How large the next segment is to be: as large as all that will have been written since opening when this one
+    /// is full, and for a writer in a hurry up to three times that.
     fn capacity_next(&self) -> u64 {
-        self.written_bytes.min(self.sizes.max_bytes).max(self.sizes.first_bytes)
+        let left = self.active.as_ref().map_or(0, |active| active.capacity.saturating_sub(active.offset));
+        let written = self.written_bytes + left;
+        written
+            .max(self.pace.hurry_bytes().min(written.saturating_mul(3)))
+            .min(self.sizes.max_bytes)
+            .max(self.sizes.first_bytes)
     }
 
     fn no_segment(&self, path: &Path, capacity: u64, error: std::io::Error) -> Error {
@@ -180,16 +189,13 @@ impl Log {
         let mapped = active.file.is_worth_preparing();
         if mapped && active.pages_through < active.capacity.min(active.offset + window) {
             let from = active.pages_through.max(active.offset);
-            let to = (from + window).min(active.capacity);
+            let unit = if window < LARGE_PAGE_BYTES { 1 } else { LARGE_PAGE_BYTES };
+            let to = (from + window).next_multiple_of(unit).min(active.capacity);
             self.ahead.ask_for_pages(&active.file, from, to);
             active.pages_through = to;
         }
-        // A writer in a hurry needs the next segment before long; no writer needs it in the first quarter.
-        let quarter = active.capacity / 4;
-        let turn_near = match window > *WINDOW_BYTES.start() {
-            true => active.capacity.saturating_sub(window).clamp(quarter, 3 * quarter),
-            false => 3 * quarter,
-        };
+        // A writer in a hurry needs the next segment before long.
+        let turn_near = active.capacity.saturating_sub(self.pace.hurry_bytes()).min(active.capacity / 4 * 3);
         let worth_it = capacity >= self.sizes.ahead_bytes_min;
         if worth_it && !active.asked_for_next && active.offset >= turn_near {
             let capacity = capacity.checked_next_multiple_of(4096).unwrap_or(u64::MAX);
@@ -207,7 +213,7 @@ impl Log {
 
     /// Has a finished segment sealed. The seal belongs to no chain, since its successor names the frame before
     /// it.
-    fn seal(&self, finished: &Active, next: u32) {
+    fn seal(&mut self, finished: &Active, next: u32) {
         let segment = self.places.segments.iter().rfind(|segment| segment.header.ordinal == finished.ordinal);
         let Some(segment) = segment else { return };
         let header = Header {
