@@ -7,7 +7,7 @@ use foldlog_codec::msgpack;
 
 use crate::limits;
 use crate::measure::{AtMost, ROUNDS, Result, Row, take_turns, timed};
-use crate::subject::{append_types, closed, step, store};
+use crate::subject::{append_types, closed, step, store, store_without_images};
 
 const EVENTS: u64 = 1_000_000;
 
@@ -29,7 +29,7 @@ fn all(read: u64) -> Result<()> {
 
 pub fn replay(dir: &Path) -> Result<Vec<Row>> {
     let types = append_types()?;
-    let store = store(dir)?;
+    let store = store_without_images(dir)?;
     let id = closed(&store, &types, 0..EVENTS)?;
     let frames = frames()?;
     let mut open = || {

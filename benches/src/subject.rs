@@ -80,6 +80,13 @@ pub fn store(path: &Path) -> Result<Store> {
     Store::open_with(path, StoreOptions { level: Level::Process, ..StoreOptions::default() })
 }
 
+/// One that writes no images: opening a session of it folds every record.
+pub fn store_without_images(path: &Path) -> Result<Store> {
+    let options =
+        StoreOptions { level: Level::Process, image_bytes_min: u64::MAX, ..StoreOptions::default() };
+    Store::open_with(path, options)
+}
+
 /// Dispatches steps of these numbers.
 pub fn fill(session: &Session, mut numbers: impl Iterator<Item = u64>) -> Result<()> {
     numbers.try_for_each(|number| session.dispatch(step(number)).map(drop))

@@ -15,7 +15,7 @@ use crate::error::Result;
 use crate::log::objects::Objects;
 use crate::log::reader::Places;
 use crate::log::storage::Storage;
-use crate::types::SessionTypes;
+use crate::types::{AnyValue, SessionTypes};
 
 /// A log that can be read: its places, its objects and its rollbacks.
 pub(crate) struct History<'a> {
@@ -105,18 +105,35 @@ impl Folded {
         let content = Content::of(record)?;
         let done = if let Content::Rollback(rollback) = &content { Some(rollback.to) } else { None };
         let positions = &self.positions;
-        let frozen = |to| positions.get(to);
-        let folding = Folding { objects, types, frozen: &frozen };
+        let folding = Folding { objects, types, frozen: &|to| positions.get(to) };
         self.projection.apply(record.sequence, content, AtHand::Nothing, &folding)?;
         if let Some(to) = done {
             self.positions.done(to);
         }
-        if self.positions.wants(record.sequence) {
-            self.positions.keep_target(record.sequence, Arc::new(self.projection.freeze()));
-        }
+        self.keep_target(record.sequence);
         if record.kind == Kind::SNAPSHOT {
             self.positions.keep_snapshot(record.sequence, Arc::new(self.projection.freeze()));
         }
         Ok(())
+    }
+
+    /// Applies a record that holds no more than an event that does as declared, of which the value is at hand.
+    pub(crate) fn apply_event(
+        &mut self,
+        sequence: u64,
+        (event, value): (u32, AnyValue),
+        objects: &Objects,
+        types: Option<&SessionTypes>,
+    ) -> Result<()> {
+        let folding = Folding { objects, types, frozen: &|_| None };
+        self.projection.apply_event(sequence, (event, value), &folding)?;
+        self.keep_target(sequence);
+        Ok(())
+    }
+
+    fn keep_target(&mut self, sequence: u64) {
+        if self.positions.wants(sequence) {
+            self.positions.keep_target(sequence, Arc::new(self.projection.freeze()));
+        }
     }
 }

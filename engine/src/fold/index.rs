@@ -133,7 +133,7 @@ impl<T: 'static, K: Ord + Clone + Send + Sync + 'static> Keys<T, K> {
     }
 
     fn key_of_row(&self, row: &Row) -> Option<K> {
-        self.key(row.typed.as_ref()?)
+        self.key(row.typed()?)
     }
 }
 
@@ -174,13 +174,13 @@ impl<T: 'static, K: Ord + Clone + Send + Sync + 'static> KeyIndex for Keys<T, K>
 mod tests {
     use std::collections::BTreeMap;
 
-    use super::super::rows::Rows;
+    use super::super::rows::{RowItem, Rows};
     use super::*;
     use crate::generator::Generator;
 
     fn row(sequence: u64, value: u64) -> Row {
         let id = ItemId { sequence, ordinal: 0 };
-        Row { id, version: 1, bytes: None, typed: Some(Arc::new(value)) }
+        Row { id, version: 1, item: RowItem::Typed(Arc::new(value)) }
     }
 
     /// Upserts and plain items by turns, under keys of which some are shared.

@@ -151,7 +151,7 @@ impl RecordedItems {
         let mut wanted: Vec<(u64, u32)> = Vec::new();
         for (slice, items) in (0..).zip(projection.slices()) {
             if let Items::Held(rows) = items {
-                let unknown = rows.iter().filter(|row| row.bytes.is_none());
+                let unknown = rows.iter().filter(|row| row.bytes().is_none());
                 wanted.extend(unknown.map(|row| (row.id.sequence, slice)));
             }
         }
@@ -188,7 +188,7 @@ impl RecordedItems {
 
     /// The bytes of a slice's item.
     pub(crate) fn bytes<'a>(&'a self, slice: u32, row: &'a Row) -> Result<&'a Arc<[u8]>> {
-        let found = row.bytes.as_ref().or_else(|| self.found.get(&(slice, row.id)));
+        let found = row.bytes().or_else(|| self.found.get(&(slice, row.id)));
         found.ok_or_else(|| Error::Inconsistent {
             sequence: row.id.sequence,
             reason: format!("the record does not hold item {} of slice {slice}", row.id.ordinal),

@@ -10,6 +10,7 @@
 //! | `content` | what a record says, decoded |
 //! | `projection` | [`Projection::apply`], the only code that changes a projection |
 //! | `history` | folding a stretch of a log |
+//! | `pipeline` | folding a log while it is read, with a second thread where it is long |
 //! | `restore` | from a projection to an image and back |
 //! | `positions` | projections at earlier positions, for rollbacks |
 //! | `path` | which records are live |
@@ -26,6 +27,7 @@ pub(crate) mod index;
 pub(crate) mod log_items;
 pub(crate) mod names;
 pub(crate) mod path;
+pub(crate) mod pipeline;
 pub(crate) mod positions;
 pub(crate) mod projection;
 pub(crate) mod restore;

@@ -14,7 +14,7 @@ use foldlog_codec::{Kind, Record};
 use super::content::Content;
 use super::log_items::LogItems;
 use super::names::Names;
-use super::rows::{Row, Rows};
+use super::rows::{Row, RowItem, Rows};
 use crate::error::{Error, Result};
 use crate::log::objects::Objects;
 use crate::types::{AnyValue, DecodeItem, Recorded, SessionTypes, SliceTypes, TAIL_ITEMS};
@@ -195,20 +195,20 @@ impl Projection {
         let Some(SliceState { items: Items::Held(rows), .. }) = self.slices.get_mut(slice as usize) else {
             return Ok(());
         };
-        if rows.iter().all(|row| row.typed.is_some()) {
+        if rows.iter().all(|row| row.typed().is_some()) {
             return Ok(());
         }
         *rows = rows.map(|row| {
-            let typed = match &row.typed {
+            let typed = match row.typed() {
                 Some(typed) => Arc::clone(typed),
                 None => decode(row)?,
             };
-            Ok(Row { typed: Some(typed), ..row.clone() })
+            Ok(Row { item: RowItem::Typed(typed), ..*row })
         })?;
         Ok(())
     }
 
-    /// Applies a record, whose content is decoded: the only code that changes a projection.
+    /// Applies a record, whose content is decoded: the only code that changes a projection, with its short way [`apply_event`](Projection::apply_event).
     ///
     /// # Errors
     ///
@@ -222,10 +222,7 @@ impl Projection {
         at_hand: AtHand<'_>,
         folding: &Folding<'_>,
     ) -> Result<()> {
-        if sequence != self.next_sequence {
-            let reason = format!("{} was next", self.next_sequence);
-            return Err(Error::Inconsistent { sequence, reason });
-        }
+        self.check_next(sequence)?;
         match content {
             // A fork inherits its parent's tags and sets its own over them.
             Content::Opened(opened) => Arc::make_mut(&mut self.tags).extend(opened.tags),
@@ -240,6 +237,31 @@ impl Projection {
         }
         self.next_sequence += 1;
         Ok(())
+    }
+
+    /// As [`apply`](Projection::apply), of a dispatch that holds no more than an event which does as declared, and of
+    /// which the value is at hand.
+    pub(crate) fn apply_event(
+        &mut self,
+        sequence: u64,
+        (event, value): (u32, AnyValue),
+        folding: &Folding<'_>,
+    ) -> Result<()> {
+        self.check_next(sequence)?;
+        let declared = declared(&self.names, sequence, event)?;
+        // The bytes are not asked for where there is a value.
+        let data = Payload::new(&[]);
+        as_declared(&mut self.slices, (sequence, declared, data), AtHand::Event(value), folding)?;
+        self.next_sequence += 1;
+        Ok(())
+    }
+
+    fn check_next(&self, sequence: u64) -> Result<()> {
+        if sequence == self.next_sequence {
+            return Ok(());
+        }
+        let reason = format!("{} was next", self.next_sequence);
+        Err(Error::Inconsistent { sequence, reason })
     }
 
     /// Passes over a record that is not on the path being folded. What it declares is never undone.
@@ -282,7 +304,6 @@ impl Projection {
         at_hand: AtHand<'_>,
         folding: &Folding<'_>,
     ) -> Result<()> {
-        let bad = |reason: String| Error::Inconsistent { sequence, reason };
         let mut event_row = None;
         let effects = match (&dispatch.operation, dispatch.effects) {
             (Operation::Tag { key, value }, _) => {
@@ -294,10 +315,7 @@ impl Projection {
                 return Ok(());
             }
             (Operation::Event { event, data }, effects) => {
-                let declared = self
-                    .names
-                    .event(*event)
-                    .ok_or_else(|| bad(format!("event {event} was never declared")))?;
+                let declared = declared(&self.names, sequence, *event)?;
                 let Some(effects) = effects else {
                     return as_declared(&mut self.slices, (sequence, declared, *data), at_hand, folding);
                 };
@@ -424,6 +442,11 @@ impl Projection {
     }
 }
 
+fn declared(names: &Names, sequence: u64, event: u32) -> Result<&EventDeclaration> {
+    let reason = || format!("event {event} was never declared");
+    names.event(event).ok_or_else(|| Error::Inconsistent { sequence, reason: reason() })
+}
+
 /// The event does to each slice what its declaration says.
 fn as_declared(
     slices: &mut [SliceState],
@@ -504,16 +527,16 @@ fn new_row(
     at_hand: Option<AnyValue>,
     folding: &Folding<'_>,
 ) -> Result<Row> {
-    if at_hand.is_some() {
-        return Ok(Row { id, version, bytes: None, typed: at_hand });
+    if let Some(value) = at_hand {
+        return Ok(Row { id, version, item: RowItem::Typed(value) });
     }
     let bytes = folding.objects.resolve(payload)?;
     let Some(decode) = slice.decode else {
-        return Ok(Row { id, version, bytes: Some(Arc::from(bytes)), typed: None });
+        return Ok(Row { id, version, item: RowItem::Bytes(Arc::from(bytes)) });
     };
     let recorded = match &bytes {
         Cow::Borrowed(bytes) => Recorded::InBody(bytes),
         Cow::Owned(bytes) => Recorded::Elsewhere(bytes),
     };
-    Ok(Row { id, version, bytes: None, typed: Some(decode(version, id.sequence, recorded)?) })
+    Ok(Row { id, version, item: RowItem::Typed(decode(version, id.sequence, recorded)?) })
 }

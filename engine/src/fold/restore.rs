@@ -9,7 +9,7 @@ use foldlog_codec::image::{Image, ItemImage, SliceImage};
 use super::log_items::{LogItems, LogSource, Mark, RecordedItems};
 use super::names::Names;
 use super::projection::{Items, Projection, SliceState};
-use super::rows::{Row, Rows};
+use super::rows::{Row, RowItem, Rows};
 use crate::error::{Error, Result};
 use crate::log::objects::Objects;
 use crate::log::reader::Places;
@@ -129,9 +129,11 @@ fn rows(items: &[ItemImage<'_>], types: Option<&SliceTypes>) -> Result<Rows> {
 fn row(item: &ItemImage<'_>, types: Option<&SliceTypes>) -> Result<Row> {
     let ItemImage { id, version, bytes } = *item;
     let recorded = Recorded::Elsewhere(bytes);
-    let typed = types.map(|types| (types.decode)(version, id.sequence, recorded)).transpose()?;
-    let bytes = typed.is_none().then(|| Arc::from(bytes));
-    Ok(Row { id, version, bytes, typed })
+    let item = match types {
+        Some(types) => RowItem::Typed((types.decode)(version, id.sequence, recorded)?),
+        None => RowItem::Bytes(Arc::from(bytes)),
+    };
+    Ok(Row { id, version, item })
 }
 
 /// Reads the last items of a LOG slice, which its reducers are to see.
@@ -164,8 +166,7 @@ mod tests {
         let row = |sequence| Row {
             id: ItemId { sequence, ordinal: 0 },
             version: 1,
-            bytes: Some(Arc::from([sequence as u8])),
-            typed: None,
+            item: RowItem::Bytes(Arc::from([sequence as u8])),
         };
         let anchor = |sequence| ItemId { sequence, ordinal: 0 };
         let mut before = Rows::default();

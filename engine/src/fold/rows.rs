@@ -25,11 +25,32 @@ pub(crate) struct Row {
     pub(crate) id: ItemId,
     /// The version that the bytes were recorded at.
     pub(crate) version: u32,
-    /// The item's own MessagePack, where its type is not known; otherwise it is read from the log when it is asked
-    /// for, which is seldom.
-    pub(crate) bytes: Option<Arc<[u8]>>,
-    /// The host's value, where its type is known.
-    pub(crate) typed: Option<AnyValue>,
+    pub(crate) item: RowItem,
+}
+
+/// What is held of an item.
+#[derive(Clone)]
+pub(crate) enum RowItem {
+    /// Its own MessagePack, where its type is not known.
+    Bytes(Arc<[u8]>),
+    /// The host's value. Its MessagePack is read from the log when it is asked for, which is seldom.
+    Typed(AnyValue),
+}
+
+impl Row {
+    pub(crate) fn bytes(&self) -> Option<&Arc<[u8]>> {
+        match &self.item {
+            RowItem::Bytes(bytes) => Some(bytes),
+            RowItem::Typed(_) => None,
+        }
+    }
+
+    pub(crate) fn typed(&self) -> Option<&AnyValue> {
+        match &self.item {
+            RowItem::Bytes(_) => None,
+            RowItem::Typed(value) => Some(value),
+        }
+    }
 }
 
 impl std::fmt::Debug for Row {
@@ -217,7 +238,7 @@ mod tests {
     use crate::generator::Generator;
 
     fn row(sequence: u64, ordinal: u32) -> Row {
-        Row { id: ItemId { sequence, ordinal }, version: 1, bytes: Some(Arc::from([])), typed: None }
+        Row { id: ItemId { sequence, ordinal }, version: 1, item: RowItem::Bytes(Arc::from([])) }
     }
 
     fn ids(rows: &Rows) -> Vec<(u64, u32)> {

@@ -17,6 +17,7 @@ use crate::error::{Error, Result};
 use crate::fold::content::Content;
 use crate::fold::history::{Folded, History};
 use crate::fold::path::Path;
+use crate::fold::pipeline::{Folding, fold_while_reading};
 use crate::fold::positions::Positions;
 use crate::fold::projection::{LogSlices, Projection};
 use crate::fold::restore;
@@ -118,18 +119,24 @@ pub(crate) fn open_read(
         LogSlices::Held => Scanner::new(storage.as_ref(), dir)?,
     };
     let projection = images.projection.take().unwrap_or_else(|| Projection::new(log_slices));
-    let mut folded = Folded { projection, positions: Positions::default() };
-    let mut failed = false;
-    let mut scan = scanner.run(&mut |at| {
-        let record = at.record();
-        // What cannot be folded on the way is told, if it stays so, by the second reading.
-        failed = failed || (!record.kind.is_envelope() && folded.apply(&record, &objects, types).is_err());
-        Ok(())
+    let folded = Folded { projection, positions: Positions::default() };
+    let folding = Folding { folded, objects: &objects, types, failed: false };
+    let (mut scan, folding) = fold_while_reading(folding, |take| {
+        scanner.run(&mut |at| {
+            let record = at.record();
+            if !record.kind.is_envelope() {
+                take(&record);
+            }
+            Ok(())
+        })
     })?;
+    // What could not be folded on the way is told, if it stays so, by the second reading.
+    let mut folded =
+        folding.filter(|folding| !folding.failed).map(|folding| folding.folded).unwrap_or_default();
     leave_out_records_without_objects(storage, &mut scan, &objects)?;
     // One reading does, but for a log with a rollback to a position that nobody could know to be worth keeping,
     // and for one whose last records are left out.
-    if failed || folded.projection.next_sequence() != scan.next_sequence {
+    if folded.projection.next_sequence() != scan.next_sequence {
         images.next_sequence = None;
         let places = places(&scan);
         let history = History { storage, places: &places, objects: &objects, rollbacks: &scan.rollbacks };

@@ -85,7 +85,7 @@ impl State {
     pub(crate) fn of(projection: &Projection) -> State {
         let slices = projection.names.slices().iter().filter_map(|slice| {
             let (policy, items) = projection.items(slice.id)?;
-            let items = items.held().iter().filter_map(|row| Some(StoredItem::of(row, row.bytes.as_ref()?)));
+            let items = items.held().iter().filter_map(|row| Some(StoredItem::of(row, row.bytes()?)));
             Some((
                 slice.name.clone(),
                 SliceState { policy, item: slice.item.clone(), items: items.collect() },
@@ -300,13 +300,13 @@ impl Inner {
             return Ok(());
         };
         state.projection.decode_rows(id, &|row| {
-            let recorded = Recorded::Elsewhere(row.bytes.as_deref().unwrap_or_default());
+            let recorded = Recorded::Elsewhere(row.bytes().map_or(&[][..], |bytes| bytes));
             let item = decode_item::<S>(row.version, row.id.sequence, recorded)?;
             Ok(Arc::new(item) as AnyValue)
         })?;
         let all = state.projection.items(id).is_none_or(|(_, items)| match items {
             Items::Held(rows) => {
-                rows.iter().all(|row| row.typed.as_ref().is_some_and(|typed| typed.is::<S::Item>()))
+                rows.iter().all(|row| row.typed().is_some_and(|typed| typed.is::<S::Item>()))
             }
             // They are read, each as what is asked for, when they are asked for.
             Items::InLog(_) => true,

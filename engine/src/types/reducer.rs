@@ -77,11 +77,11 @@ impl<T: Send + Sync + 'static> View<T> {
 }
 
 fn typed<T: 'static>(row: &Row) -> Option<&T> {
-    row.typed.as_ref()?.downcast_ref()
+    row.typed()?.downcast_ref()
 }
 
 fn handle<T: Send + Sync + 'static>(row: &Row) -> Option<Item<T>> {
-    let value = Arc::clone(row.typed.as_ref()?).downcast().ok()?;
+    let value = Arc::clone(row.typed()?).downcast().ok()?;
     Some(Item::of(row.id, value))
 }
 
@@ -284,7 +284,7 @@ fn replace<S: Slice>(rows: &Rows, wanted: Vec<Item<S::Item>>, version: u32) -> R
             *slot = Some(new_item::<S>(Arc::clone(&item.value))?);
         }
         let Some(slot) = slot.as_ref().filter(|_| row.version == version) else { return Ok(false) };
-        match (&row.bytes, typed::<S::Item>(row)) {
+        match (row.bytes(), typed::<S::Item>(row)) {
             (Some(bytes), _) => Ok(*bytes == slot.bytes),
             (None, Some(value)) => Ok(*encode(S::NAME, value)? == *slot.bytes),
             (None, None) => Ok(false),

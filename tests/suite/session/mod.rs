@@ -3,6 +3,7 @@
 mod declarations;
 mod forks;
 mod logs;
+mod long;
 mod policies;
 mod reducers;
 mod snapshots;
