@@ -64,17 +64,17 @@ impl Session {
     /// and after every failed sync, [`Error::Poisoned`] until the session is opened again.
     pub fn dispatch<E: Event>(&self, event: E) -> Result<u64> {
         let mut scratch = Scratch::take();
-        encode_into(E::NAME, &event, &mut scratch.payload)?;
+        encode_into(E::NAME, &event, &mut scratch.bytes)?;
         let value: AnyValue = Arc::new(event);
         let inner = &self.inner;
         let mut state = inner.writable()?;
         let time_us = inner.now_us();
         let plain = state.bound.get(&TypeId::of::<E>()).and_then(|bound| bound.plain);
-        let result = match plain.filter(|_| !inner.is_large(&scratch.payload)) {
+        let result = match plain.filter(|_| !inner.is_large(scratch.payload())) {
             Some(plain) => inner.write_plain(state, time_us, plain, value, &mut scratch),
             None => {
                 let (bound, declare) = inner.bound::<E>(&mut state)?;
-                inner.write_reduced(state, time_us, (declare, &bound), &value, &scratch.payload)
+                inner.write_reduced(state, time_us, (declare, &bound), &value, scratch.payload())
             }
         };
         scratch.put_back();
@@ -425,8 +425,8 @@ const NIL: [u8; 1] = [0xc0];
 /// Memory for encoding, kept by each thread between its dispatches.
 #[derive(Default)]
 struct Scratch {
-    payload: Vec<u8>,
-    body: Vec<u8>,
+    /// Room for how a body begins, and the payload: both are known at different times.
+    bytes: Vec<u8>,
 }
 
 /// Memory over this is not kept, in bytes.
@@ -440,13 +440,27 @@ impl Scratch {
     /// Takes this thread's memory; a dispatch within a dispatch finds none, and gets new.
     fn take() -> Scratch {
         let mut scratch = SCRATCH.take();
-        scratch.payload.clear();
-        scratch.body.clear();
+        scratch.bytes.clear();
+        scratch.bytes.extend_from_slice(&[0; PREFIX_BYTES_MAX]);
         scratch
     }
 
+    fn payload(&self) -> &[u8] {
+        self.bytes.get(PREFIX_BYTES_MAX..).unwrap_or_default()
+    }
+
+    /// The body of a record that holds nothing but the event.
+    fn body(&mut self, plain: &Plain) -> &[u8] {
+        let start = PREFIX_BYTES_MAX - plain.prefix_len.min(PREFIX_BYTES_MAX);
+        let prefix = plain.prefix.get(..plain.prefix_len).unwrap_or_default();
+        if let Some(room) = self.bytes.get_mut(start..PREFIX_BYTES_MAX) {
+            room.copy_from_slice(prefix);
+        }
+        self.bytes.get(start..).unwrap_or_default()
+    }
+
     fn put_back(self) {
-        if self.payload.capacity() <= SCRATCH_BYTES_MAX && self.body.capacity() <= SCRATCH_BYTES_MAX {
+        if self.bytes.capacity() <= SCRATCH_BYTES_MAX {
             SCRATCH.set(self);
         }
     }
@@ -477,22 +491,21 @@ impl Inner {
     /// Writes an event that does to its slices what its declaration says; its payload, encoded, is in `scratch`.
     fn write_plain(
         self: &Arc<Self>,
-        state: MutexGuard<'_, WriterState>,
+        mut state: MutexGuard<'_, WriterState>,
         time_us: i64,
         plain: Plain,
         value: AnyValue,
         scratch: &mut Scratch,
     ) -> Result<u64> {
-        let Plain { event, version, name, prefix, prefix_len } = plain;
-        let Scratch { payload, body } = scratch;
-        body.extend_from_slice(prefix.get(..prefix_len).unwrap_or_default());
-        body.extend_from_slice(payload);
-        let operation = Operation::Event { event, data: Payload::new(payload) };
-        let content = Content::Dispatch(Dispatch { operation, effects: None });
+        let kind = Kind::DISPATCH;
+        let sequence = self.append(&mut state, time_us, kind, scratch.body(&plain))?;
+        let Plain { event, version, name, .. } = plain;
         let told = self.subscribers.listen().then(|| Arc::clone(&value));
-        let event = Some(DraftEvent { name, version, value: told });
-        let (kind, at_hand) = (Kind::DISPATCH, AtHand::Event(value));
-        self.write(state, time_us, [Draft { kind, body, content, at_hand, event }])
+        self.fold(&mut state, |projection, folding| {
+            projection.apply_event(sequence, (event, value), folding)
+        })?;
+        self.notify((sequence, time_us, kind), || Some(DraftEvent { name, version, value: told }));
+        self.finish_write(state, time_us, sequence, kind)
     }
 
     /// Runs the reducers of an event and writes what they resolve, behind its declaration where one is due.

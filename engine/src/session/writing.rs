@@ -12,7 +12,7 @@ use super::{Inner, WriterState};
 use crate::background::{Background, Left, Rank};
 use crate::error::{Error, Result};
 use crate::fold::content::Content;
-use crate::fold::projection::{AtHand, Folding};
+use crate::fold::projection::{AtHand, Folding, Projection};
 use crate::log::publish::SyncGate;
 use crate::log::storage::Storage;
 use crate::log::writer::{AppendContext, SyncPlan};
@@ -218,18 +218,37 @@ impl Inner {
         for draft in drafts {
             let Draft { kind, body, content, at_hand, event } = draft;
             let sequence = self.write_one(&mut state, time_us, (kind, body), content, at_hand)?;
-            let promised = promises_sync(self.level, kind);
-            let durable_first = if promised { sequence + 1 } else { 0 };
-            self.subscribers.queue(durable_first, || Notice::of(sequence, time_us, kind, event));
-            last = Some((sequence, promised));
+            self.notify((sequence, time_us, kind), || event);
+            last = Some((sequence, kind));
         }
-        let Some((sequence, promised)) = last else {
+        let Some((sequence, kind)) = last else {
             return Err(Error::NoSuchPosition { position: 0, last: None });
         };
+        self.finish_write(state, time_us, sequence, kind)
+    }
+
+    /// Queues a notice of a record, where anyone listens.
+    pub(super) fn notify(
+        &self,
+        (sequence, time_us, kind): (u64, i64, Kind),
+        event: impl FnOnce() -> Option<DraftEvent>,
+    ) {
+        let durable_first = if promises_sync(self.level, kind) { sequence + 1 } else { 0 };
+        self.subscribers.queue(durable_first, || Notice::of(sequence, time_us, kind, event()));
+    }
+
+    /// Keeps the level's promise of the last record that was written, and tells the subscribers.
+    pub(super) fn finish_write(
+        self: &Arc<Self>,
+        mut state: MutexGuard<'_, WriterState>,
+        time_us: i64,
+        sequence: u64,
+        kind: Kind,
+    ) -> Result<u64> {
         let due = state.due(time_us);
         let image = self.image_at_turn(&mut state);
         drop(state);
-        if promised {
+        if promises_sync(self.level, kind) {
             self.sync_through(sequence + 1)?;
         } else {
             self.sync_in_background(due, sequence + 1)?;
@@ -277,22 +296,10 @@ impl Inner {
         content: Content<'_>,
         at_hand: AtHand<'_>,
     ) -> Result<u64> {
-        let WriterState { log, projection, positions, rollbacks, path, imaged, .. } = state;
-        let segments = log.places.segments.len();
-        let sequence = {
-            let names = &projection.names;
-            let context = AppendContext { synced: self.gate.synced(), declared: &|| names.all() };
-            log.append(kind, time_us, body, &context).map_err(|error| self.failed(error))?
-        };
-        imaged.turned |= segments != log.places.segments.len();
+        let sequence = self.append(state, time_us, kind, body)?;
         let rollback = if let Content::Rollback(rollback) = &content { Some(*rollback) } else { None };
-        let folding = Folding {
-            objects: log.objects.as_ref(),
-            types: self.types.as_ref(),
-            frozen: &|to| positions.get(to),
-        };
-        // The record is in the log but not in the projection: what follows could not be trusted.
-        projection.apply(sequence, content, at_hand, &folding).map_err(|error| self.failed(error))?;
+        self.fold(state, |projection, folding| projection.apply(sequence, content, at_hand, folding))?;
+        let WriterState { projection, positions, rollbacks, path, .. } = state;
         if kind == Kind::SNAPSHOT {
             positions.keep_snapshot(sequence, Arc::new(projection.freeze()));
         }
@@ -301,6 +308,38 @@ impl Inner {
             rollbacks.insert(sequence, rollback);
         }
         Ok(sequence)
+    }
+
+    /// Appends a record to the log; it is to be folded next.
+    pub(super) fn append(
+        &self,
+        state: &mut WriterState,
+        time_us: i64,
+        kind: Kind,
+        body: &[u8],
+    ) -> Result<u64> {
+        let WriterState { log, projection, imaged, .. } = state;
+        let segments = log.places.segments.len();
+        let names = &projection.names;
+        let context = AppendContext { synced: self.gate.synced(), declared: &|| names.all() };
+        let sequence = log.append(kind, time_us, body, &context).map_err(|error| self.failed(error))?;
+        imaged.turned |= segments != log.places.segments.len();
+        Ok(sequence)
+    }
+
+    /// Folds a record that is in the log. Where that fails, what follows could not be trusted.
+    pub(super) fn fold(
+        &self,
+        state: &mut WriterState,
+        fold: impl FnOnce(&mut Projection, &Folding<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let WriterState { log, projection, positions, .. } = state;
+        let folding = Folding {
+            objects: log.objects.as_ref(),
+            types: self.types.as_ref(),
+            frozen: &|to| positions.get(to),
+        };
+        fold(projection, &folding).map_err(|error| self.failed(error))
     }
 
     fn failed(&self, error: Error) -> Error {

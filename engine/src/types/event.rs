@@ -109,11 +109,12 @@ pub(crate) fn encode<T: Serialize>(name: &str, value: &T) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// As [`encode`], into a buffer that holds nothing.
+/// As [`encode`], behind what the buffer holds.
 pub(crate) fn encode_into<T: Serialize>(name: &str, value: &T, bytes: &mut Vec<u8>) -> Result<()> {
     let bad = |reason: String| Error::Encode { name: name.to_owned(), reason };
+    let start = bytes.len();
     msgpack::append(value, bytes).map_err(|error| bad(error.to_string()))?;
-    if Payload::new(bytes).object().is_some() {
+    if Payload::new(bytes.get(start..).unwrap_or_default()).object().is_some() {
         return Err(bad("extension type 1 is kept for references to objects".to_owned()));
     }
     Ok(())

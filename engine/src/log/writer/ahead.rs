@@ -18,7 +18,7 @@ pub(super) const WINDOW_BYTES: RangeInclusive<u64> = 256 << 10..=24 << 20;
 
 /// For how long a writer that goes on as fast as it did is to find things ready, in microseconds: about as long as
 /// a sync takes, since a page that is first touched while one runs has to wait for its end.
-const WINDOW_US: u64 = 15_000;
+const WINDOW_US: u64 = 30_000;
 
 /// How fast the writer goes.
 #[derive(Debug, Default)]

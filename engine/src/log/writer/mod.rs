@@ -293,7 +293,9 @@ impl Log {
     ) -> Result<u64> {
         check_body_len(body.len())?;
         let time_us = time_us.clamp(frame::TIME_US_MIN, frame::TIME_US_MAX);
-        self.begin(time_us, context)?;
+        if !self.is_writing() {
+            self.begin(time_us, context)?;
+        }
         self.make_room(FRAME_HEADER_LEN as u64 + body.len() as u64, context)?;
         let sequence = self.places.next_sequence;
         let offset = self.write(kind, sequence, time_us, body, context.synced)?;
