@@ -1,7 +1,7 @@
 //! Folding a log while it is read.
 //!
-//! To read a log and check its frames is one thing, to decode its items and fold them another. Of a log of more than
-//! one batch a second thread does the second, batch by batch and in order. Since it has more to do, the reading thread
+//! To read a log and check its frames is one thing, to decode its items and fold them another. Of a long log
+//! a second thread does the second, batch by batch and in order. Since it has more to do, the reading thread
 //! decodes items itself where the other one is behind.
 //!
 //! # Invariants
@@ -25,11 +25,15 @@ use crate::error::Result;
 use crate::log::objects::Objects;
 use crate::types::{AnyValue, DecodeItem, Recorded, SessionTypes};
 
-/// How many bytes of records one thread hands to the other at a time.
-const BATCH_BYTES: usize = 128 << 10;
+/// How many bytes of records one thread hands to the other at a time. What waits stays in the process's memory, so
+/// it is kept small beside a session.
+const BATCH_BYTES: usize = 32 << 10;
 
 /// How many batches wait at most.
-const WAITING_MAX: usize = 8;
+const WAITING_MAX: usize = 4;
+
+/// A log of fewer bytes of records is folded by the thread that reads it.
+const HELPED_BYTES_MIN: usize = 4 << 20;
 
 /// Where so many wait, the reading thread decodes.
 const BEHIND: usize = 2;
@@ -73,6 +77,16 @@ struct Batch {
     entries: Vec<Entry>,
 }
 
+/// Allocators get pieces from here on from the system one by one, and give each back when it is let go of; smaller
+/// ones would stay in the process. Only what is filled of it takes memory.
+const ROOM_BYTES: usize = 256 << 10;
+
+impl Batch {
+    fn roomy() -> Batch {
+        Batch { bytes: Vec::with_capacity(ROOM_BYTES), entries: Vec::new() }
+    }
+}
+
 enum Entry {
     /// One whose body stands in the batch, from and to these bytes.
     Record { sequence: u64, kind: Kind, time_us: i64, at: (usize, usize) },
@@ -114,7 +128,7 @@ impl Queue {
         }
         state.waiting.push_back(batch);
         self.changed.notify_all();
-        (state.spare.pop().unwrap_or_default(), state.waiting.len() >= BEHIND)
+        (state.spare.pop().unwrap_or_else(Batch::roomy), state.waiting.len() >= BEHIND)
     }
 
     fn take(&self) -> Option<Batch> {
@@ -199,6 +213,8 @@ struct Reader<'s, 'e, 'a> {
     batch: Batch,
     /// How much was read for it.
     batch_bytes: usize,
+    /// How much was read before it.
+    bytes: usize,
     /// Whether the folding thread is behind, so that this one decodes.
     behind: bool,
     helper: Option<ScopedJoinHandle<'s, Option<Folding<'a>>>>,
@@ -232,7 +248,8 @@ impl<'s, 'e, 'a: 'e> Reader<'s, 'e, 'a> {
     }
 
     fn hand_over(&mut self) {
-        if self.helper.is_none() {
+        self.bytes += std::mem::take(&mut self.batch_bytes);
+        if self.helper.is_none() && self.bytes >= HELPED_BYTES_MIN {
             let (queue, fold) = (self.queue, self.fold);
             let help = move || {
                 let _part = Part(queue);
@@ -244,13 +261,11 @@ impl<'s, 'e, 'a: 'e> Reader<'s, 'e, 'a> {
             self.helper = thread.spawn_scoped(self.scope, help).ok();
         }
         if self.helper.is_none() {
-            // The system gives no thread.
+            // It is no long log yet, or the system gives no thread.
             self.fold_here();
-            self.batch_bytes = 0;
             return;
         }
         (self.batch, self.behind) = self.queue.put(std::mem::take(&mut self.batch));
-        self.batch_bytes = 0;
     }
 
     fn fold_here(&mut self) {
@@ -293,6 +308,7 @@ pub(crate) fn fold_while_reading<'a, T>(
             decoding,
             batch: Batch::default(),
             batch_bytes: 0,
+            bytes: 0,
             behind: false,
             helper: None,
         };
@@ -361,10 +377,10 @@ mod tests {
 
     fn records() -> Vec<(Kind, Vec<u8>)> {
         let mut records: Vec<(Kind, Vec<u8>)> = (0..3).map(|id| (Kind::DECLARE, declare(id))).collect();
-        for number in 0..8_000_u32 {
+        for number in 0..30_000_u32 {
             let text = format!("word {number}");
             records.push((Kind::DISPATCH, dispatch(number % 3, &text, None)));
-            if number % 2_000 == 1_999 {
+            if number % 8_000 == 7_999 {
                 let to = u64::from(number) / 2 + 3;
                 records.push((Kind::ROLLBACK, Rollback { to, preserve_logs: true }.encode()));
             }
@@ -421,7 +437,7 @@ mod tests {
     fn a_record_that_contradicts_those_before_it_ends_the_fold_and_not_the_reading() {
         let objects = Objects::new(Arc::new(MemoryStorage::new()), "/objects".as_ref());
         let mut records = records();
-        records.insert(5_000, (Kind::DISPATCH, dispatch(77, "never declared", None)));
+        records.insert(25_000, (Kind::DISPATCH, dispatch(77, "never declared", None)));
         let start = Folded::new(LogSlices::Held, targets(&records));
         let folding = Folding { folded: start, objects: &objects, types: None, failed: false };
         let (read, together) = fold_while_reading(folding, |take| {
@@ -431,7 +447,7 @@ mod tests {
         .unwrap();
         let together = together.unwrap();
         assert!(together.failed && read == records.len());
-        assert_eq!(together.folded.projection.next_sequence(), 5_000);
+        assert_eq!(together.folded.projection.next_sequence(), 25_000);
     }
 
     #[test]

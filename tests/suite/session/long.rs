@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use super::{home_with, step};
 
-/// An event that one slice keeps; a hundred of them are a batch's worth of bytes or more.
+/// An event that one slice keeps, of some 300 bytes.
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq)]
 struct Line {
     number: u64,
@@ -27,7 +27,7 @@ impl Slice for Lines {
     type Item = Line;
 }
 
-const LINES: u64 = 3_000;
+const LINES: u64 = 20_000;
 
 fn line(number: u64) -> Line {
     Line { number, text: "and so on ".repeat(30 + (number % 3) as usize) }
@@ -66,7 +66,7 @@ fn a_long_log_of_all_sorts_opens_as_it_was_left() {
             3 if number > LINES / 2 => session.dispatch(Undeclared { value: 7 }).map(drop).unwrap(),
             _ => {}
         }
-        match number % 500 {
+        match number % 2_500 {
             100 => snapshot = Some(session.snapshot(SnapshotOptions::default()).unwrap()),
             300 => drop(session.rollback(snapshot.as_ref().unwrap()).unwrap()),
             _ => {}
@@ -126,7 +126,7 @@ fn an_item_that_does_not_read_is_named_wherever_in_a_long_log_it_stands() {
     let home = home_with(no_images);
     let id = lines(&home.store);
     is_named::<0>(&home.store, id);
-    is_named::<1_500>(&home.store, id);
+    is_named::<18_000>(&home.store, id);
     is_named::<{ LINES - 1 }>(&home.store, id);
 }
 
@@ -134,7 +134,7 @@ fn an_item_that_does_not_read_is_named_wherever_in_a_long_log_it_stands() {
 fn a_host_that_panics_while_it_reads_an_item_panics_in_the_thread_that_opens() {
     fn scared<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
         let number = u64::deserialize(deserializer)?;
-        assert!(number < 1_000, "too many");
+        assert!(number < 18_000, "too many");
         Ok(number)
     }
     #[derive(Serialize, Deserialize)]
