@@ -208,7 +208,8 @@ impl Projection {
         Ok(())
     }
 
-    /// Applies a record, whose content is decoded: the only code that changes a projection, with its short way [`apply_event`](Projection::apply_event).
+    /// Applies a record, whose content is decoded: the only code that changes a projection, with its short way
+    /// [`apply_event`](Projection::apply_event).
     ///
     /// # Errors
     ///

@@ -16,8 +16,8 @@ use crate::log::storage::{Storage, StorageFile};
 /// How far ahead of the writer things are made ready at least and at most, in bytes.
 pub(super) const WINDOW_BYTES: RangeInclusive<u64> = 256 << 10..=24 << 20;
 
-/// For how long a writer that goes on as fast as it did is to find things ready, in microseconds: about as long as
-/// a sync takes, since a page that is first touched while one runs has to wait for its end.
+/// For how long a writer that goes on as fast as it did is to find things ready, in microseconds: more than a
+/// sync takes, since a page that is first touched while one runs has to wait for its end.
 const WINDOW_US: u64 = 30_000;
 
 /// How fast the writer goes.
