@@ -1,4 +1,4 @@
-//! Folding a log while it is read.
+//! Fold a log while it is read.
 //!
 //! To read a log and check its frames is one thing, to decode its items and fold them another. Of a long log
 //! a second thread does the second, batch by batch and in order. Since it has more to do, the reading thread
@@ -39,7 +39,7 @@ const HELPED_BYTES_MIN: usize = 4 << 20;
 const BEHIND: usize = 2;
 
 /// A fold that is going on.
-pub(crate) struct Folding<'a> {
+pub(crate) struct Fold<'a> {
     pub(crate) folded: Folded,
     pub(crate) objects: &'a Objects,
     pub(crate) types: Option<&'a SessionTypes>,
@@ -47,7 +47,7 @@ pub(crate) struct Folding<'a> {
     pub(crate) failed: bool,
 }
 
-impl Folding<'_> {
+impl Fold<'_> {
     fn fold(&mut self, batch: &mut Batch) {
         let Batch { bytes, entries } = batch;
         for entry in entries.drain(..) {
@@ -145,9 +145,9 @@ impl Queue {
         }
     }
 
-    fn fold_all(&self, folding: &mut Folding<'_>) {
+    fn fold_all(&self, fold: &mut Fold<'_>) {
         while let Some(mut batch) = self.take() {
-            folding.fold(&mut batch);
+            fold.fold(&mut batch);
             self.state.lock().spare.push(batch);
         }
     }
@@ -208,7 +208,7 @@ struct Reader<'s, 'e, 'a> {
     scope: &'s thread::Scope<'s, 'e>,
     queue: &'e Queue,
     /// The fold, until somebody begins with it.
-    fold: &'e Mutex<Option<Folding<'a>>>,
+    fold: &'e Mutex<Option<Fold<'a>>>,
     decoding: Option<Decoding<'a>>,
     batch: Batch,
     /// How much was read for it.
@@ -217,7 +217,7 @@ struct Reader<'s, 'e, 'a> {
     bytes: usize,
     /// Whether the folding thread is behind, so that this one decodes.
     behind: bool,
-    helper: Option<ScopedJoinHandle<'s, Option<Folding<'a>>>>,
+    helper: Option<ScopedJoinHandle<'s, Option<Fold<'a>>>>,
 }
 
 impl<'s, 'e, 'a: 'e> Reader<'s, 'e, 'a> {
@@ -275,13 +275,13 @@ impl<'s, 'e, 'a: 'e> Reader<'s, 'e, 'a> {
     }
 
     /// Everything was read: waits until it is folded.
-    fn finish(mut self) -> Option<Folding<'a>> {
+    fn finish(mut self, part: Part<'_>) -> Option<Fold<'a>> {
         let Some(helper) = self.helper.take() else {
             self.fold_here();
             return self.fold.lock().take();
         };
         self.queue.put(std::mem::take(&mut self.batch));
-        drop(Part(self.queue));
+        drop(part);
         helper.join().unwrap_or_else(|panic| panic::resume_unwind(panic))
     }
 }
@@ -292,9 +292,9 @@ impl<'s, 'e, 'a: 'e> Reader<'s, 'e, 'a> {
 ///
 /// Those of `read`. What could not be folded is no error; the fold says that it failed.
 pub(crate) fn fold_while_reading<'a, T>(
-    folding: Folding<'a>,
+    folding: Fold<'a>,
     read: impl FnOnce(&mut dyn FnMut(&Record<'_>)) -> Result<T>,
-) -> Result<(T, Option<Folding<'a>>)> {
+) -> Result<(T, Option<Fold<'a>>)> {
     let names = Names::clone(&folding.folded.projection.names);
     let decoding = folding.types.map(|types| Decoding { types, names, latest: None });
     let (queue, fold) = (Queue::default(), Mutex::new(Some(folding)));
@@ -313,9 +313,7 @@ pub(crate) fn fold_while_reading<'a, T>(
             helper: None,
         };
         let read = read(&mut |record| reader.record(record))?;
-        let folding = reader.finish();
-        drop(part);
-        Ok((read, folding))
+        Ok((read, reader.finish(part)))
     })
 }
 
@@ -422,7 +420,7 @@ mod tests {
         assert!(folded(&alone).0.len() > 300);
         // The thread that does nothing but hand over is soon ahead, and begins to decode.
         let start = Folded::new(LogSlices::Held, targets(&records));
-        let folding = Folding { folded: start, objects: &objects, types: Some(&types), failed: false };
+        let folding = Fold { folded: start, objects: &objects, types: Some(&types), failed: false };
         let (read, together) = fold_while_reading(folding, |take| {
             (0..).zip(&records).map(as_record).for_each(|record| take(&record));
             Ok(records.len())
@@ -439,7 +437,7 @@ mod tests {
         let mut records = records();
         records.insert(25_000, (Kind::DISPATCH, dispatch(77, "never declared", None)));
         let start = Folded::new(LogSlices::Held, targets(&records));
-        let folding = Folding { folded: start, objects: &objects, types: None, failed: false };
+        let folding = Fold { folded: start, objects: &objects, types: None, failed: false };
         let (read, together) = fold_while_reading(folding, |take| {
             (0..).zip(&records).map(as_record).for_each(|record| take(&record));
             Ok(records.len())
@@ -455,7 +453,7 @@ mod tests {
         let objects = Objects::new(Arc::new(MemoryStorage::new()), "/objects".as_ref());
         let records = records();
         let start = Folded::new(LogSlices::Held, targets(&records));
-        let folding = Folding { folded: start, objects: &objects, types: None, failed: false };
+        let folding = Fold { folded: start, objects: &objects, types: None, failed: false };
         let answer = fold_while_reading(folding, |take| {
             (0..).zip(&records).map(as_record).for_each(|record| take(&record));
             Err::<(), _>(Error::Export("no further".to_owned()))

@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::fold::content::Content;
 use crate::fold::history::{Folded, History};
 use crate::fold::path::Path;
-use crate::fold::pipeline::{Folding, fold_while_reading};
+use crate::fold::pipeline::{Fold, fold_while_reading};
 use crate::fold::positions::Positions;
 use crate::fold::projection::{LogSlices, Projection};
 use crate::fold::restore;
@@ -120,7 +120,7 @@ pub(crate) fn open_read(
     };
     let projection = images.projection.take().unwrap_or_else(|| Projection::new(log_slices));
     let folded = Folded { projection, positions: Positions::default() };
-    let folding = Folding { folded, objects: &objects, types, failed: false };
+    let folding = Fold { folded, objects: &objects, types, failed: false };
     let (mut scan, folding) = fold_while_reading(folding, |take| {
         scanner.run(&mut |at| {
             let record = at.record();
