@@ -125,8 +125,34 @@ impl Frame<'_> {
 /// [`Error::Limit`] where the body is over [`BODY_LEN_MAX`], the time outside its range, the sequence number
 /// below the segment's first or more than 2^32 above it; nothing is appended then.
 pub fn encode(context: Context, header: &Header, body: &[u8], out: &mut Vec<u8>) -> Result<u32, Error> {
+    let room = room(context, header, body.len())?;
+    let start = out.len();
+    out.reserve(HEADER_LEN + body.len());
+    out.extend_from_slice(&room);
+    out.extend_from_slice(body);
+    Ok(sealed(context, out.get_mut(start..).unwrap_or_default()))
+}
+
+/// Makes a frame of a body that stands behind [`HEADER_LEN`] bytes of room, and returns its checksum: the body is
+/// spared a copy.
+///
+/// # Errors
+///
+/// [`Error::Truncated`] where there is no such room, else as [`encode`]; nothing has changed then.
+pub fn fill_in(context: Context, header: &Header, frame: &mut [u8]) -> Result<u32, Error> {
+    let (len, needed) = (frame.len(), HEADER_LEN as u64);
+    let Some((slot, body)) = frame.split_first_chunk_mut() else {
+        return Err(Error::Truncated { offset: 0, needed, available: len as u64 });
+    };
+    *slot = room(context, header, body.len())?;
+    Ok(sealed(context, frame))
+}
+
+/// A header whose checksum is still to come.
+#[inline]
+fn room(context: Context, header: &Header, body_len: usize) -> Result<[u8; HEADER_LEN], Error> {
     let limit = |limit: &'static str, max: u64| Error::Limit { offset: 0, limit, max };
-    if body.len() > BODY_LEN_MAX {
+    if body_len > BODY_LEN_MAX {
         return Err(limit("body length", BODY_LEN_MAX as u64));
     }
     if !(TIME_US_MIN..=TIME_US_MAX).contains(&header.time_us) {
@@ -143,24 +169,25 @@ pub fn encode(context: Context, header: &Header, body: &[u8], out: &mut Vec<u8>)
         u32::try_from(header.sequence.saturating_sub(header.watermark)).unwrap_or(u32::MAX)
     };
     let [p0, p1, p2, p3] = header.predecessor_crc.to_le_bytes();
-    let [l0, l1, l2, l3] = (body.len() as u32).to_le_bytes();
+    let [l0, l1, l2, l3] = (body_len as u32).to_le_bytes();
     let [r0, r1, r2, r3] = relative.to_le_bytes();
     let [g0, g1, g2, g3] = lag.to_le_bytes();
     let [_, t0, t1, t2, t3, t4, t5, t6] = ((header.time_us as u64) << 8).to_le_bytes();
     let k = header.kind.byte();
-    let start = out.len();
-    out.reserve(HEADER_LEN + body.len());
-    // The checksum's place is filled last: one pass over the bytes where they stand is the quickest.
-    out.extend_from_slice(&[
+    Ok([
         0, 0, 0, 0, p0, p1, p2, p3, l0, l1, l2, l3, r0, r1, r2, r3, g0, g1, g2, g3, k, t0, t1, t2, t3, t4,
         t5, t6,
-    ]);
-    out.extend_from_slice(body);
-    let crc = context.checksum(out.get(start + 4..).unwrap_or_default());
-    if let Some(slot) = out.get_mut(start..start + 4) {
-        slot.copy_from_slice(&crc.to_le_bytes());
+    ])
+}
+
+/// Fills in the checksum, in one pass over the bytes where they stand, which is the quickest.
+#[inline]
+fn sealed(context: Context, frame: &mut [u8]) -> u32 {
+    let crc = context.checksum(frame.get(4..).unwrap_or_default());
+    if let Some(slot) = frame.first_chunk_mut() {
+        *slot = crc.to_le_bytes();
     }
-    Ok(crc)
+    crc
 }
 
 /// Reads the frame at the start of `bytes` and checks it.
@@ -259,6 +286,29 @@ mod tests {
             assert_eq!(frame.body, b"body");
             assert_eq!(frame.len(), bytes.len());
         }
+    }
+
+    #[test]
+    fn a_frame_made_where_its_body_stands_is_the_same_frame() {
+        for body in [&b""[..], b"body", &[7; 300]] {
+            let header = header(105, 103, 1_700_000_000_000_000);
+            let mut appended = b"before".to_vec();
+            let crc = encode(context(), &header, body, &mut appended).unwrap();
+            let mut frame = [&[0xff; HEADER_LEN], body].concat();
+            assert_eq!(fill_in(context(), &header, &mut frame).unwrap(), crc);
+            assert_eq!(frame, appended[b"before".len()..]);
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_filled_in_stays_as_it_was() {
+        let mut short = [0xff; HEADER_LEN - 1];
+        assert!(matches!(fill_in(context(), &header(100, 0, 0), &mut short), Err(Error::Truncated { .. })));
+        let mut frame = [0xff; HEADER_LEN + 4];
+        assert!(fill_in(context(), &header(99, 0, 0), &mut frame).is_err());
+        let mut long = vec![0xff; HEADER_LEN + BODY_LEN_MAX + 1];
+        assert!(fill_in(context(), &header(100, 0, 0), &mut long).is_err());
+        assert!(short.iter().chain(&frame).chain(&long).all(|byte| *byte == 0xff));
     }
 
     #[test]

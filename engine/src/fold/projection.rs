@@ -94,14 +94,6 @@ impl AtHand<'_> {
             }
         }
     }
-
-    /// As [`get`](AtHand::get), for the last who asks.
-    fn take(self, slice: u32, ordinal: u32) -> Option<AnyValue> {
-        match self {
-            AtHand::Event(value) => Some(value),
-            other => other.get(slice, ordinal),
-        }
-    }
 }
 
 /// What the fold needs beside the record.
@@ -250,9 +242,16 @@ impl Projection {
     ) -> Result<()> {
         self.check_next(sequence)?;
         let declared = declared(&self.names, sequence, event)?;
-        // The bytes are not asked for where there is a value.
-        let data = Payload::new(&[]);
-        as_declared(&mut self.slices, (sequence, declared, data), AtHand::Event(value), folding)?;
+        // Nearly every event has one binding, and needs no list of rows.
+        if let [binding] = declared.bindings.as_slice() {
+            if let Some(slice) = bound_slice(&mut self.slices, sequence, binding)? {
+                put_value(slice, binding, ItemId { sequence, ordinal: 0 }, declared.version, value);
+            }
+        } else {
+            // The bytes are not asked for where there is a value.
+            let data = Payload::new(&[]);
+            as_declared(&mut self.slices, (sequence, declared, data), &AtHand::Event(value), folding)?;
+        }
         self.next_sequence += 1;
         Ok(())
     }
@@ -318,7 +317,7 @@ impl Projection {
             (Operation::Event { event, data }, effects) => {
                 let declared = declared(&self.names, sequence, *event)?;
                 let Some(effects) = effects else {
-                    return as_declared(&mut self.slices, (sequence, declared, *data), at_hand, folding);
+                    return as_declared(&mut self.slices, (sequence, declared, *data), &at_hand, folding);
                 };
                 event_row = Some((*data, declared.version));
                 effects
@@ -452,26 +451,28 @@ fn declared(names: &Names, sequence: u64, event: u32) -> Result<&EventDeclaratio
 fn as_declared(
     slices: &mut [SliceState],
     (sequence, declared, data): (u64, &EventDeclaration, Payload<'_>),
-    at_hand: AtHand<'_>,
+    at_hand: &AtHand<'_>,
     folding: &Folding<'_>,
 ) -> Result<()> {
-    let (id, item) = (ItemId { sequence, ordinal: 0 }, (data, declared.version));
-    // Nearly every event has one binding, and needs no list of rows.
+    let (id, version) = (ItemId { sequence, ordinal: 0 }, declared.version);
+    let item = |slice: &SliceState, binding: &Binding| {
+        new_item(slice, sequence, (data, version), at_hand.get(binding.slice, 0), folding)
+    };
     if let [binding] = declared.bindings.as_slice() {
         let Some(slice) = bound_slice(slices, sequence, binding)? else { return Ok(()) };
-        let row = new_row(slice, id, item, at_hand.take(binding.slice, 0), folding)?;
-        put(slice, binding, row);
+        let item = item(slice, binding)?;
+        put(slice, binding, Row { id, version, item });
         return Ok(());
     }
-    let mut rows = Vec::new();
+    let mut items = Vec::new();
     for binding in &declared.bindings {
         if let Some(slice) = bound_slice(slices, sequence, binding)? {
-            rows.push((binding, new_row(slice, id, item, at_hand.get(binding.slice, 0), folding)?));
+            items.push((binding, item(slice, binding)?));
         }
     }
-    for (binding, row) in rows {
+    for (binding, item) in items {
         if let Some(slice) = slices.get_mut(binding.slice as usize) {
-            put(slice, binding, row);
+            put(slice, binding, Row { id, version, item });
         }
     }
     Ok(())
@@ -505,6 +506,15 @@ fn put(slice: &mut SliceState, binding: &Binding, row: Row) {
     }
 }
 
+/// As [`put`], of a value.
+#[inline]
+fn put_value(slice: &mut SliceState, binding: &Binding, id: ItemId, version: u32, value: AnyValue) {
+    match &mut slice.items {
+        Items::Held(rows) if binding.built_in != BuiltIn::Replace => rows.push_value(id, version, value),
+        _ => put(slice, binding, Row { id, version, item: RowItem::Typed(value) }),
+    }
+}
+
 /// Names new items, and decodes them where the host's types are there.
 fn new_rows<'a>(
     slice: &SliceState,
@@ -515,29 +525,28 @@ fn new_rows<'a>(
 ) -> Result<Vec<Row>> {
     (0..)
         .zip(items)
-        .map(|(ordinal, item)| {
-            new_row(slice, ItemId { sequence, ordinal }, item, at_hand.get(id, ordinal), folding)
+        .map(|(ordinal, (payload, version))| {
+            let item = new_item(slice, sequence, (payload, version), at_hand.get(id, ordinal), folding)?;
+            Ok(Row { id: ItemId { sequence, ordinal }, version, item })
         })
         .collect()
 }
 
-fn new_row(
+fn new_item(
     slice: &SliceState,
-    id: ItemId,
+    sequence: u64,
     (payload, version): (Payload<'_>, u32),
     at_hand: Option<AnyValue>,
     folding: &Folding<'_>,
-) -> Result<Row> {
+) -> Result<RowItem> {
     if let Some(value) = at_hand {
-        return Ok(Row { id, version, item: RowItem::Typed(value) });
+        return Ok(RowItem::Typed(value));
     }
     let bytes = folding.objects.resolve(payload)?;
-    let Some(decode) = slice.decode else {
-        return Ok(Row { id, version, item: RowItem::Bytes(Arc::from(bytes)) });
-    };
+    let Some(decode) = slice.decode else { return Ok(RowItem::Bytes(Arc::from(bytes))) };
     let recorded = match &bytes {
         Cow::Borrowed(bytes) => Recorded::InBody(bytes),
         Cow::Owned(bytes) => Recorded::Elsewhere(bytes),
     };
-    Ok(Row { id, version, item: RowItem::Typed(decode(version, id.sequence, recorded)?) })
+    Ok(RowItem::Typed(decode(version, sequence, recorded)?))
 }

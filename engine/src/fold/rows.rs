@@ -160,6 +160,24 @@ impl Rows {
         self.place(natural_key(row.id), row);
     }
 
+    /// As [`push`](Rows::push), of a host's value. The row is made where it is to stand, out of what is in registers:
+    /// a processor that reads what it has just written, but in larger pieces, waits until all that it wrote before is
+    /// written out.
+    #[inline]
+    pub(crate) fn push_value(&mut self, id: ItemId, version: u32, value: AnyValue) {
+        let key = natural_key(id);
+        let room = if self.index.is_none() { self.by_key.room_behind(&key) } else { None };
+        match room {
+            Some(room) => room.push(key, Row { id, version, item: RowItem::Typed(value) }),
+            None => self.place_value(key, id, version, value),
+        }
+    }
+
+    #[inline(never)]
+    fn place_value(&mut self, key: Key, id: ItemId, version: u32, value: AnyValue) {
+        self.place(key, Row { id, version, item: RowItem::Typed(value) });
+    }
+
     /// Puts items before the item `anchor`.
     pub(crate) fn insert_before(&mut self, anchor: ItemId, rows: Vec<Row>) {
         let room = |rows_len: usize, below: Key, above: Key| (above - below) / (rows_len as Key + 1);

@@ -10,6 +10,7 @@ use foldlog_codec::body::{
     Added, Binding, BuiltIn, Declare, Dispatch, Effect, EventDeclaration, Operation, Payload, Policy,
     Removed, SLICES_MAX, SliceDeclaration,
 };
+use foldlog_codec::frame::HEADER_LEN;
 
 use super::subscribers::panic_message;
 use super::writing::{Draft, DraftEvent};
@@ -19,6 +20,7 @@ use crate::fold::content::Content;
 use crate::fold::names::Names;
 use crate::fold::projection::{AtHand, Items};
 use crate::fold::rows::Rows;
+use crate::log::writer::Body;
 use crate::types::{
     AnyValue, Clear, Event, NewItem, NewItems, Reduce, ReduceCall, ReduceError, ReducerContext, Resolved,
     SessionTypes, Slice, SliceOp, encode_into, new_items, resolve_op,
@@ -64,21 +66,26 @@ impl Session {
     /// and after every failed sync, [`Error::Poisoned`] until the session is opened again.
     pub fn dispatch<E: Event>(&self, event: E) -> Result<u64> {
         let mut scratch = Scratch::take();
+        let result = self.dispatch_with(&mut scratch, event);
+        scratch.put_back();
+        result
+    }
+
+    #[inline]
+    fn dispatch_with<E: Event>(&self, scratch: &mut Scratch, event: E) -> Result<u64> {
         encode_into(E::NAME, &event, &mut scratch.bytes)?;
         let value: AnyValue = Arc::new(event);
         let inner = &self.inner;
         let mut state = inner.writable()?;
         let time_us = inner.now_us();
-        let plain = state.bound.get(&TypeId::of::<E>()).and_then(|bound| bound.plain);
-        let result = match plain.filter(|_| !inner.is_large(scratch.payload())) {
-            Some(plain) => inner.write_plain(state, time_us, plain, value, &mut scratch),
-            None => {
+        let large = inner.is_large(scratch.payload());
+        match state.bound.get(&TypeId::of::<E>()).and_then(|bound| bound.plain) {
+            Some(plain) if !large => inner.write_plain(state, time_us, plain, value, scratch),
+            _ => {
                 let (bound, declare) = inner.bound::<E>(&mut state)?;
                 inner.write_reduced(state, time_us, (declare, &bound), &value, scratch.payload())
             }
-        };
-        scratch.put_back();
-        result
+        }
     }
 
     /// Gives a slice its first items, in place of any that it has. A LOG slice is only seeded while it is
@@ -357,13 +364,16 @@ pub(super) struct Plain {
     event: u32,
     version: u32,
     name: &'static str,
-    /// How the record's body begins: all before the payload.
-    prefix: [u8; PREFIX_BYTES_MAX],
+    /// How the record's body begins, all before the payload: the last bytes of these.
+    prefix: u128,
     prefix_len: usize,
 }
 
 /// A map's head, two keys of a letter and an integer of at most 32 bits.
 const PREFIX_BYTES_MAX: usize = 16;
+
+/// What a record that holds nothing but an event has before its payload: its frame's header and its body's prefix.
+const ROOM_BYTES: usize = HEADER_LEN + PREFIX_BYTES_MAX;
 
 impl Plain {
     fn new(event: u32, version: u32, name: &'static str) -> Option<Plain> {
@@ -371,7 +381,8 @@ impl Plain {
         let alone = Dispatch { operation: Operation::Event { event, data: nil }, effects: None }.encode();
         let found = alone.get(..alone.len() - NIL.len())?;
         let mut prefix = [0; PREFIX_BYTES_MAX];
-        prefix.get_mut(..found.len())?.copy_from_slice(found);
+        prefix.get_mut(PREFIX_BYTES_MAX.checked_sub(found.len())?..)?.copy_from_slice(found);
+        let prefix = u128::from_le_bytes(prefix);
         Some(Plain { event, version, name, prefix, prefix_len: found.len() })
     }
 }
@@ -425,7 +436,7 @@ const NIL: [u8; 1] = [0xc0];
 /// Memory for encoding, kept by each thread between its dispatches.
 #[derive(Default)]
 struct Scratch {
-    /// Room for how a body begins, and the payload: both are known at different times.
+    /// Room for a frame's header and for how a body begins, and the payload: they are known at different times.
     bytes: Vec<u8>,
 }
 
@@ -433,36 +444,36 @@ struct Scratch {
 const SCRATCH_BYTES_MAX: usize = 64 << 10;
 
 thread_local! {
-    static SCRATCH: Cell<Scratch> = Cell::default();
+    /// Boxed, so that a single word moves in and out: each dispatch would else wait for the stores of the one before.
+    static SCRATCH: Cell<Option<Box<Scratch>>> = const { Cell::new(None) };
 }
 
 impl Scratch {
     /// Takes this thread's memory; a dispatch within a dispatch finds none, and gets new.
-    fn take() -> Scratch {
-        let mut scratch = SCRATCH.take();
+    fn take() -> Box<Scratch> {
+        let mut scratch = SCRATCH.take().unwrap_or_default();
         scratch.bytes.clear();
-        scratch.bytes.extend_from_slice(&[0; PREFIX_BYTES_MAX]);
+        scratch.bytes.extend_from_slice(&[0; ROOM_BYTES]);
         scratch
     }
 
-    fn payload(&self) -> &[u8] {
-        self.bytes.get(PREFIX_BYTES_MAX..).unwrap_or_default()
-    }
-
-    /// The body of a record that holds nothing but the event.
-    fn body(&mut self, plain: &Plain) -> &[u8] {
-        let start = PREFIX_BYTES_MAX - plain.prefix_len.min(PREFIX_BYTES_MAX);
-        let prefix = plain.prefix.get(..plain.prefix_len).unwrap_or_default();
-        if let Some(room) = self.bytes.get_mut(start..PREFIX_BYTES_MAX) {
-            room.copy_from_slice(prefix);
-        }
-        self.bytes.get(start..).unwrap_or_default()
-    }
-
-    fn put_back(self) {
+    fn put_back(self: Box<Self>) {
         if self.bytes.capacity() <= SCRATCH_BYTES_MAX {
-            SCRATCH.set(self);
+            SCRATCH.set(Some(self));
         }
+    }
+
+    fn payload(&self) -> &[u8] {
+        self.bytes.get(ROOM_BYTES..).unwrap_or_default()
+    }
+
+    /// The body of a record that holds nothing but the event, behind the room for its frame's header.
+    fn body(&mut self, plain: &Plain) -> Body<'_> {
+        if let Some(room) = self.bytes.get_mut(HEADER_LEN..).and_then(<[u8]>::first_chunk_mut) {
+            *room = plain.prefix.to_le_bytes();
+        }
+        let start = PREFIX_BYTES_MAX.saturating_sub(plain.prefix_len);
+        Body::Roomy(self.bytes.get_mut(start..).unwrap_or_default())
     }
 }
 

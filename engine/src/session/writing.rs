@@ -15,7 +15,7 @@ use crate::fold::content::Content;
 use crate::fold::projection::{AtHand, Folding, Projection};
 use crate::log::publish::SyncGate;
 use crate::log::storage::Storage;
-use crate::log::writer::{AppendContext, SyncPlan};
+use crate::log::writer::{AppendContext, Body, SyncPlan};
 use crate::store::Level;
 use crate::types::AnyValue;
 
@@ -296,7 +296,7 @@ impl Inner {
         content: Content<'_>,
         at_hand: AtHand<'_>,
     ) -> Result<u64> {
-        let sequence = self.append(state, time_us, kind, body)?;
+        let sequence = self.append(state, time_us, kind, Body::Alone(body))?;
         let rollback = if let Content::Rollback(rollback) = &content { Some(*rollback) } else { None };
         self.fold(state, |projection, folding| projection.apply(sequence, content, at_hand, folding))?;
         let WriterState { projection, positions, rollbacks, path, .. } = state;
@@ -316,7 +316,7 @@ impl Inner {
         state: &mut WriterState,
         time_us: i64,
         kind: Kind,
-        body: &[u8],
+        body: Body<'_>,
     ) -> Result<u64> {
         let WriterState { log, projection, imaged, .. } = state;
         let segments = log.places.segments.len();

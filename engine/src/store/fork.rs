@@ -28,7 +28,7 @@ use crate::log::chain::Segment;
 use crate::log::reader::Places;
 use crate::log::scan::Scan;
 use crate::log::storage::{Access, EntryKind};
-use crate::log::writer::{AppendContext, Log};
+use crate::log::writer::{AppendContext, Body, Log};
 use crate::log::{images, layout};
 use crate::session::{Images, OpenAs, Read, Session, Trunk, lock_or_read_only, open_as_read};
 use crate::types::SessionTypes;
@@ -95,7 +95,7 @@ impl Store {
             Log::fork(&self.inner.ground(), dir, session, seed, places, (trunk.located, trunk.epoch));
         let names = &trunk.projection.names;
         let context = AppendContext { synced: shared, declared: &|| names.all() };
-        log.append(Kind::OPENED, self.inner.options.clock.now_us(), &opened.encode(), &context)?;
+        log.append(Kind::OPENED, self.inner.options.clock.now_us(), Body::Alone(&opened.encode()), &context)?;
         // Before the folder takes its name, under which nobody would find what was made ahead.
         log.finish()?;
         log.sync_plan().run(self.storage().as_ref(), &|| ())?;

@@ -12,7 +12,7 @@ use crate::background::{Background, Left};
 use crate::clock::Clock;
 use crate::error::{Error, Result};
 use crate::log::publish::SyncGate;
-use crate::log::writer::{AppendContext, Ground, Log};
+use crate::log::writer::{AppendContext, Body, Ground, Log};
 use crate::session::{Asked, due, failed, promises_sync, sync_in_time, sync_through};
 use crate::store::{BackgroundSync, Level, StoreOptions};
 
@@ -95,8 +95,9 @@ impl RawLog {
         let time_us = shared.clock.now_us();
         let State { log, first_unsynced_us, asked, .. } = &mut *state;
         let context = AppendContext { synced: shared.gate.synced(), declared: &Declare::default };
-        let sequence =
-            log.append(kind, time_us, body, &context).map_err(|error| failed(&shared.gate, error))?;
+        let sequence = log
+            .append(kind, time_us, Body::Alone(body), &context)
+            .map_err(|error| failed(&shared.gate, error))?;
         let due = due(first_unsynced_us, asked, log.unsynced_bytes, time_us);
         drop(state);
         if promises_sync(level, kind) {

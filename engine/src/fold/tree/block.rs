@@ -35,10 +35,14 @@ impl<K: Ord + Clone, S: Clone, const MOST: usize> Block<K, S, MOST> {
     }
 
     /// Takes an entry behind all others. There must be room.
+    #[inline]
     pub(super) fn push(&mut self, key: K, slot: S) {
-        if self.keys.try_push(key).is_ok() {
+        // What cannot be is forgotten and not dropped: to be dropped an entry needs a place in memory, and every push
+        // would write it there first, read it again and write it here.
+        match self.keys.try_push(key) {
             // As long as the keys, so there is room here too.
-            let _ = self.slots.try_push(slot);
+            Ok(()) => self.slots.try_push(slot).unwrap_or_else(std::mem::forget),
+            Err(full) => std::mem::forget((full, slot)),
         }
     }
 

@@ -50,6 +50,20 @@ pub(crate) struct Tree<K, V, const LEAF: usize, const FAN: usize> {
     len: usize,
 }
 
+/// Room for one entry behind all others.
+pub(crate) struct Room<'a, K, V, const LEAF: usize> {
+    tail: &'a mut Leaf<K, V, LEAF>,
+    len: &'a mut usize,
+}
+
+impl<K: Ord + Clone, V: Clone, const LEAF: usize> Room<'_, K, V, LEAF> {
+    #[inline]
+    pub(crate) fn push(self, key: K, value: V) {
+        self.tail.push(key, value);
+        *self.len += 1;
+    }
+}
+
 /// What became of an insertion into a node: the value that was there, or the node's new right neighbour.
 struct Inserted<K, V, const LEAF: usize, const FAN: usize> {
     before: Option<V>,
@@ -284,17 +298,24 @@ impl<K: Ord + Clone, V: Clone, const LEAF: usize, const FAN: usize> Tree<K, V, L
     }
 
     /// Puts a value at a key, and answers with the one that was there.
-    #[inline]
     pub(crate) fn insert(&mut self, key: K, value: V) -> Option<V> {
-        if let Some(tail) = &mut self.tail
-            && tail.keys.last().is_some_and(|last| *last < key)
-            && !tail.is_full()
-        {
-            Arc::make_mut(tail).push(key, value);
-            self.len += 1;
+        match self.room_behind(&key) {
+            Some(room) => {
+                room.push(key, value);
+                None
+            }
+            None => self.insert_anywhere(key, value),
+        }
+    }
+
+    /// Where an entry can be put that stands behind all others, if there is room left for it.
+    #[inline]
+    pub(crate) fn room_behind(&mut self, key: &K) -> Option<Room<'_, K, V, LEAF>> {
+        let tail = self.tail.as_mut()?;
+        if tail.is_full() || tail.keys.last().is_none_or(|last| key <= last) {
             return None;
         }
-        self.insert_anywhere(key, value)
+        Some(Room { tail: Arc::make_mut(tail), len: &mut self.len })
     }
 
     fn insert_anywhere(&mut self, key: K, value: V) -> Option<V> {

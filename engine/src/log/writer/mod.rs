@@ -88,6 +88,24 @@ pub(crate) struct Ground {
     pub(crate) background: Background,
 }
 
+/// A record's body.
+#[derive(Debug)]
+pub(crate) enum Body<'a> {
+    /// Bytes of the caller's.
+    Alone(&'a [u8]),
+    /// The body stands behind the room that its frame's header needs, which spares it a copy.
+    Roomy(&'a mut [u8]),
+}
+
+impl Body<'_> {
+    fn frame_len(&self) -> usize {
+        match self {
+            Body::Alone(body) => FRAME_HEADER_LEN + body.len(),
+            Body::Roomy(frame) => frame.len(),
+        }
+    }
+}
+
 /// What an append has to know of the session.
 pub(crate) struct AppendContext<'a> {
     /// Everything below is durable.
@@ -288,15 +306,16 @@ impl Log {
         &mut self,
         kind: Kind,
         time_us: i64,
-        body: &[u8],
+        body: Body<'_>,
         context: &AppendContext<'_>,
     ) -> Result<u64> {
-        check_body_len(body.len())?;
+        let frame_len = body.frame_len();
+        check_body_len(frame_len.saturating_sub(FRAME_HEADER_LEN))?;
         let time_us = time_us.clamp(frame::TIME_US_MIN, frame::TIME_US_MAX);
         if !self.is_writing() {
             self.begin(time_us, context)?;
         }
-        self.make_room(FRAME_HEADER_LEN as u64 + body.len() as u64, context)?;
+        self.make_room(frame_len as u64, context)?;
         let sequence = self.places.next_sequence;
         let offset = self.write(kind, sequence, time_us, body, context.synced)?;
         let segment = self.places.segments.len().saturating_sub(1);
@@ -330,7 +349,7 @@ impl Log {
         });
         if room {
             let (sequence, time_us) = (self.places.next_sequence, self.last_time_us);
-            self.write(Kind::SYNCED, sequence, time_us, &[], synced)?;
+            self.write(Kind::SYNCED, sequence, time_us, Body::Alone(&[]), synced)?;
         }
         self.seals.synced(synced);
         Ok(())
@@ -392,7 +411,7 @@ impl Log {
         self.start = Start::Running;
         self.epoch = Some(self.next_epoch());
         let sequence = self.places.next_sequence;
-        self.write(Kind::RESUMED, sequence, self.last_time_us, &body, context.synced)?;
+        self.write(Kind::RESUMED, sequence, self.last_time_us, Body::Alone(&body), context.synced)?;
         Ok(())
     }
 
@@ -428,19 +447,32 @@ impl Log {
     }
 
     /// Writes a frame behind the last one; returns where it stands.
-    fn write(&mut self, kind: Kind, sequence: u64, time_us: i64, body: &[u8], watermark: u64) -> Result<u64> {
+    fn write(
+        &mut self,
+        kind: Kind,
+        sequence: u64,
+        time_us: i64,
+        body: Body<'_>,
+        watermark: u64,
+    ) -> Result<u64> {
         let Some(active) = &mut self.active else {
             let reason = "no segment is open for writing".to_owned();
             return Err(Error::Inconsistent { sequence, reason });
         };
         let predecessor_crc = self.last_crc;
         let header = Header { crc: 0, predecessor_crc, body_len: 0, sequence, watermark, kind, time_us };
-        self.frame.clear();
-        let crc = frame::encode(active.context, &header, body, &mut self.frame)
-            .map_err(|error| Error::Encode { name: kind.name().to_owned(), reason: error.to_string() })?;
+        let (crc, frame) = match body {
+            Body::Alone(body) => {
+                self.frame.clear();
+                (frame::encode(active.context, &header, body, &mut self.frame), self.frame.as_slice())
+            }
+            Body::Roomy(frame) => (frame::fill_in(active.context, &header, frame), &*frame),
+        };
+        let crc =
+            crc.map_err(|error| Error::Encode { name: kind.name().to_owned(), reason: error.to_string() })?;
         let offset = active.offset;
-        active.file.write_at(&self.frame, offset).map_err(|error| Error::io("write", &active.path, error))?;
-        let len = self.frame.len() as u64;
+        active.file.write_at(frame, offset).map_err(|error| Error::io("write", &active.path, error))?;
+        let len = frame.len() as u64;
         active.offset += len;
         self.written_bytes += len;
         self.used_bytes += len;

@@ -8,7 +8,7 @@ use foldlog_codec::{Kind, Record};
 
 use super::sync::Written;
 use super::turning::{encoded, write_header};
-use super::{AppendContext, Log};
+use super::{AppendContext, Body, Log};
 use crate::error::{Error, Result};
 use crate::log::layout;
 use crate::log::reader::Places;
@@ -46,11 +46,11 @@ impl Log {
         let body = self.resumed(time_us);
         self.epoch = Some(self.next_epoch());
         let (sequence, last_time_us) = (self.places.next_sequence, self.last_time_us);
-        self.write(Kind::RESUMED, sequence, last_time_us, &body, attested)?;
+        self.write(Kind::RESUMED, sequence, last_time_us, Body::Alone(&body), attested)?;
         self.declare_head(&declared, attested)?;
         for (kind, time_us, body) in rewritten {
             let sequence = self.places.next_sequence;
-            let offset = self.write(kind, sequence, time_us, &body, attested)?;
+            let offset = self.write(kind, sequence, time_us, Body::Alone(&body), attested)?;
             let segment = self.places.segments.len().saturating_sub(1);
             self.places.index.note(sequence, Location { segment, offset });
             self.places.next_sequence += 1;

@@ -12,7 +12,7 @@ use foldlog_codec::segment::{HEADER_LEN as SEGMENT_HEADER_LEN, Previous, Segment
 use super::ahead::Made;
 use super::seals::Sealing;
 use super::sync::Written;
-use super::{Active, AppendContext, Log, RESERVED_BYTES};
+use super::{Active, AppendContext, Body, Log, RESERVED_BYTES};
 use crate::error::{Error, Result};
 use crate::generator::Generator;
 use crate::log::chain::Segment;
@@ -106,7 +106,7 @@ impl Log {
     pub(super) fn declare_head(&mut self, declared: &[u8], synced: u64) -> Result<()> {
         if !declared.is_empty() {
             let sequence = self.places.next_sequence;
-            self.write(Kind::DECLARED, sequence, self.last_time_us, declared, synced)?;
+            self.write(Kind::DECLARED, sequence, self.last_time_us, Body::Alone(declared), synced)?;
         }
         Ok(())
     }
