@@ -213,6 +213,13 @@ pub fn decode(context: Context, bytes: &[u8]) -> Result<Frame<'_>, Error> {
     Ok(Frame { header, body: covered.get(HEADER_LEN - 4..).unwrap_or_default() })
 }
 
+/// How long the frame at the start of `bytes` says that it is, its header included: a mere claim, but never more than
+/// a frame can be. Of fewer bytes than a header it is as long as that.
+pub fn claimed_len(bytes: &[u8]) -> usize {
+    let claimed = bytes.get(8..12).and_then(<[u8]>::first_chunk).map_or(0, |len| u32::from_le_bytes(*len));
+    HEADER_LEN + (claimed as usize).min(BODY_LEN_MAX)
+}
+
 /// Reads the header at the start of `bytes` without looking at the checksum.
 ///
 /// # Errors
@@ -334,6 +341,15 @@ mod tests {
         let covered = [&SALT.to_le_bytes()[..], &bytes[4..]].concat();
         assert_eq!(crc, crc32fast::hash(&covered));
         assert_eq!(bytes[..4], crc.to_le_bytes());
+    }
+
+    #[test]
+    fn a_frame_claims_its_length_and_never_more_than_a_frame_can_have() {
+        let mut bytes = Vec::new();
+        encode(context(), &header(105, 103, 0), b"some body", &mut bytes).unwrap();
+        assert_eq!(claimed_len(&bytes[..HEADER_LEN]), bytes.len());
+        assert_eq!(claimed_len(&[0xff; HEADER_LEN]), HEADER_LEN + BODY_LEN_MAX);
+        assert_eq!(claimed_len(&bytes[..11]), HEADER_LEN);
     }
 
     #[test]

@@ -344,3 +344,9 @@ impl Error {
         )
     }
 }
+
+impl From<Box<Error>> for Error {
+    fn from(error: Box<Error>) -> Error {
+        *error
+    }
+}

@@ -261,17 +261,17 @@ impl<'a> Dispatch<'a> {
         }
     }
 
-    /// An event whose effects are as declared, written the way that [`write`](Dispatch::write) writes it: nearly
-    /// every record is, so it is read without asking each field for its name. What is not just so is `None`, and
-    /// [`decode`](Dispatch::decode) says whether anything is wrong with it.
-    fn as_declared(bytes: &'a [u8]) -> Option<Dispatch<'a>> {
+    /// The event's id and payload, of a body that holds nothing else and is written the way that
+    /// [`encode`](Dispatch::encode) writes it: nearly every record is, so it is read without asking each field for
+    /// its name. What is not just so is `None`, and [`decode`](Dispatch::decode) says whether anything is wrong with
+    /// it. The payload has passed the pre-scan.
+    pub fn plain_event(bytes: &'a [u8]) -> Option<(u32, Payload<'a>)> {
         let rest = bytes.strip_prefix(b"\x82\xa1e")?;
         let mut reader = Reader::new(rest);
         let event = reader.unsigned32().ok()?;
         let data = reader.rest().strip_prefix(b"\xa1d")?;
         let end = scan(data, Limits::default()).ok()?;
-        let data = (end == data.len()).then(|| Payload::new(data))?;
-        Some(Dispatch { operation: Operation::Event { event, data }, effects: None })
+        (end == data.len()).then(|| (event, Payload::new(data)))
     }
 
     /// Reads a body.
@@ -280,8 +280,8 @@ impl<'a> Dispatch<'a> {
     ///
     /// [`Error::Body`], or what the pre-scan says.
     pub fn decode(bytes: &'a [u8]) -> Result<Dispatch<'a>, Error> {
-        if let Some(dispatch) = Dispatch::as_declared(bytes) {
-            return Ok(dispatch);
+        if let Some((event, data)) = Dispatch::plain_event(bytes) {
+            return Ok(Dispatch { operation: Operation::Event { event, data }, effects: None });
         }
         let (mut event, mut data, mut own, mut key, mut tag, mut effects) =
             (None, None, None, None, None, None);

@@ -75,6 +75,7 @@ pub fn from_slice<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Error> {
 /// # Errors
 ///
 /// [`Error::Value`] where the bytes are not what the type wants.
+#[inline]
 pub fn from_scanned<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Error> {
     rmp_serde::from_slice(bytes).map_err(|error| Error::Value(error.to_string()))
 }

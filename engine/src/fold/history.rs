@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use foldlog_codec::body::{Opened, Rollback};
+use foldlog_codec::body::{Dispatch, Opened, Payload, Rollback};
 use foldlog_codec::{Kind, Record};
 
 use super::content::Content;
@@ -102,6 +102,11 @@ impl Folded {
         objects: &Objects,
         types: Option<&SessionTypes>,
     ) -> Result<()> {
+        if record.kind == Kind::DISPATCH
+            && let Some((event, data)) = Dispatch::plain_event(record.body)
+        {
+            return self.apply_event(record.sequence, (event, data, None), objects, types);
+        }
         let content = Content::of(record)?;
         let done = if let Content::Rollback(rollback) = &content { Some(rollback.to) } else { None };
         let positions = &self.positions;
@@ -117,16 +122,17 @@ impl Folded {
         Ok(())
     }
 
-    /// Applies a record that holds no more than an event that does as declared, of which the value is at hand.
+    /// Applies a record that holds no more than an event that does as declared; its value may be at hand.
+    #[inline]
     pub(crate) fn apply_event(
         &mut self,
         sequence: u64,
-        (event, value): (u32, AnyValue),
+        event: (u32, Payload<'_>, Option<AnyValue>),
         objects: &Objects,
         types: Option<&SessionTypes>,
     ) -> Result<()> {
         let folding = Folding { objects, types, frozen: &|_| None };
-        self.projection.apply_event(sequence, (event, value), &folding)?;
+        self.projection.apply_event(sequence, event, &folding)?;
         self.keep_target(sequence);
         Ok(())
     }

@@ -1,8 +1,9 @@
 //! Fold a log while it is read.
 //!
 //! To read a log and check its frames is one thing, to decode its items and fold them another. Of a long log
-//! a second thread does the second, batch by batch and in order. Since it has more to do, the reading thread
-//! decodes items itself where the other one is behind.
+//! a second thread does the first, batch by batch and in order, and where the folding thread is behind it decodes
+//! items too. The caller folds: what lives as long as the session is best made by the thread that will use it, and
+//! an allocator may take more calls of the system's for each page of a new thread than the page is worth.
 //!
 //! # Invariants
 //!
@@ -11,10 +12,11 @@
 //! 3. Memory is bounded: the reading thread waits where [`WAITING_MAX`] batches wait.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::panic;
-use std::thread::{self, ScopedJoinHandle};
+use std::thread;
 
-use foldlog_codec::body::{BuiltIn, Dispatch, Operation};
+use foldlog_codec::body::{BuiltIn, Dispatch, Payload};
 use foldlog_codec::{Kind, Record};
 use parking_lot::{Condvar, Mutex};
 
@@ -30,13 +32,13 @@ use crate::types::{AnyValue, DecodeItem, Recorded, SessionTypes};
 const BATCH_BYTES: usize = 32 << 10;
 
 /// How many batches wait at most.
-const WAITING_MAX: usize = 4;
+const WAITING_MAX: usize = 16;
 
-/// A log of fewer bytes of records is folded by the thread that reads it.
-const HELPED_BYTES_MIN: usize = 4 << 20;
+/// A log of fewer bytes is folded by the thread that reads it.
+const HELPED_BYTES_MIN: u64 = 2 << 20;
 
 /// Where so many wait, the reading thread decodes.
-const BEHIND: usize = 2;
+const BEHIND: usize = 6;
 
 /// A fold that is going on.
 pub(crate) struct Fold<'a> {
@@ -48,23 +50,34 @@ pub(crate) struct Fold<'a> {
 }
 
 impl Fold<'_> {
-    fn fold(&mut self, batch: &mut Batch) {
+    fn fold(&mut self, record: &Record<'_>) {
+        if !self.failed {
+            self.failed = self.folded.apply(record, self.objects, self.types).is_err();
+        }
+    }
+
+    fn fold_event(&mut self, sequence: u64, event: (u32, Payload<'_>, Option<AnyValue>)) {
+        if !self.failed {
+            self.failed = self.folded.apply_event(sequence, event, self.objects, self.types).is_err();
+        }
+    }
+
+    fn fold_batch(&mut self, batch: &mut Batch) {
         let Batch { bytes, entries } = batch;
         for entry in entries.drain(..) {
-            if self.failed {
-                continue;
-            }
-            let done = match entry {
+            match entry {
+                Entry::Value { sequence, event, value } => {
+                    self.fold_event(sequence, (event, Payload::new(&[]), Some(value)));
+                }
+                Entry::Event { sequence, event, at } => {
+                    let data = Payload::new(bytes.get(at).unwrap_or_default());
+                    self.fold_event(sequence, (event, data, None));
+                }
                 Entry::Record { sequence, kind, time_us, at } => {
-                    let body = bytes.get(at.0..at.1).unwrap_or_default();
-                    let record = Record { sequence, kind, time_us, body };
-                    self.folded.apply(&record, self.objects, self.types)
+                    let body = bytes.get(at).unwrap_or_default();
+                    self.fold(&Record { sequence, kind, time_us, body });
                 }
-                Entry::Event { sequence, event, value } => {
-                    self.folded.apply_event(sequence, (event, value), self.objects, self.types)
-                }
-            };
-            self.failed = done.is_err();
+            }
         }
         bytes.clear();
     }
@@ -85,13 +98,22 @@ impl Batch {
     fn roomy() -> Batch {
         Batch { bytes: Vec::with_capacity(ROOM_BYTES), entries: Vec::new() }
     }
+
+    /// Takes bytes in; answers with their place.
+    fn take_in(&mut self, bytes: &[u8]) -> Range<usize> {
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(bytes);
+        start..self.bytes.len()
+    }
 }
 
 enum Entry {
-    /// One whose body stands in the batch, from and to these bytes.
-    Record { sequence: u64, kind: Kind, time_us: i64, at: (usize, usize) },
     /// An event that does as declared, whose value is decoded.
-    Event { sequence: u64, event: u32, value: AnyValue },
+    Value { sequence: u64, event: u32, value: AnyValue },
+    /// One whose payload, which has passed the pre-scan, stands in the batch.
+    Event { sequence: u64, event: u32, at: Range<usize> },
+    /// Any record; its body stands in the batch.
+    Record { sequence: u64, kind: Kind, time_us: i64, at: Range<usize> },
 }
 
 #[derive(Default)]
@@ -120,11 +142,15 @@ impl Drop for Part<'_> {
 }
 
 impl Queue {
-    /// Hands a batch over, and takes an empty one for it. Also says whether the folding thread is behind.
+    /// Hands a batch over, and takes an empty one for it. Also says whether the folding thread is behind. Where that
+    /// one is gone, nobody asks for the batch any more.
     fn put(&self, batch: Batch) -> (Batch, bool) {
         let mut state = self.state.lock();
         while state.waiting.len() >= WAITING_MAX && !state.ended {
             self.changed.wait(&mut state);
+        }
+        if state.ended {
+            return (Batch::default(), false);
         }
         state.waiting.push_back(batch);
         self.changed.notify_all();
@@ -147,7 +173,7 @@ impl Queue {
 
     fn fold_all(&self, fold: &mut Fold<'_>) {
         while let Some(mut batch) = self.take() {
-            fold.fold(&mut batch);
+            fold.fold_batch(&mut batch);
             self.state.lock().spare.push(batch);
         }
     }
@@ -180,16 +206,8 @@ impl Decoding<'_> {
         Some((declared.version, decode))
     }
 
-    /// The event's id and value, where that is all there is to fold.
-    fn decoded(&mut self, record: &Record<'_>) -> Option<(u32, AnyValue)> {
-        if record.kind != Kind::DISPATCH {
-            return None;
-        }
-        let Dispatch { operation: Operation::Event { event, data }, effects: None } =
-            Dispatch::decode(record.body).ok()?
-        else {
-            return None;
-        };
+    /// The event's value, where that is all there is to fold.
+    fn decoded(&mut self, sequence: u64, event: u32, data: Payload<'_>) -> Option<AnyValue> {
         if self.latest.is_none_or(|(latest, ..)| latest != event) {
             let (version, decode) = self.decode_item(event)?;
             self.latest = Some((event, version, decode));
@@ -198,122 +216,97 @@ impl Decoding<'_> {
         if data.object().is_some() {
             return None;
         }
-        let value = decode(version, record.sequence, Recorded::InBody(data.bytes())).ok()?;
-        Some((event, value))
+        decode(version, sequence, Recorded::InBody(data.bytes())).ok()
     }
 }
 
 /// The reading thread's side.
-struct Reader<'s, 'e, 'a> {
-    scope: &'s thread::Scope<'s, 'e>,
-    queue: &'e Queue,
-    /// The fold, until somebody begins with it.
-    fold: &'e Mutex<Option<Fold<'a>>>,
+struct Reader<'a> {
+    queue: &'a Queue,
     decoding: Option<Decoding<'a>>,
     batch: Batch,
     /// How much was read for it.
     batch_bytes: usize,
-    /// How much was read before it.
-    bytes: usize,
     /// Whether the folding thread is behind, so that this one decodes.
     behind: bool,
-    helper: Option<ScopedJoinHandle<'s, Option<Fold<'a>>>>,
 }
 
-impl<'s, 'e, 'a: 'e> Reader<'s, 'e, 'a> {
+impl Reader<'_> {
     fn record(&mut self, record: &Record<'_>) {
-        if record.kind == Kind::DECLARE
+        let Record { sequence, kind, time_us, body } = *record;
+        if kind == Kind::DECLARE
             && let Some(decoding) = &mut self.decoding
         {
             decoding.learn(record);
         }
-        let Record { sequence, kind, time_us, body } = *record;
-        self.batch_bytes += body.len();
-        let decoded = match &mut self.decoding {
-            Some(decoding) if self.behind => decoding.decoded(record),
-            _ => None,
-        };
-        let entry = match decoded {
-            Some((event, value)) => Entry::Event { sequence, event, value },
-            None => {
-                let start = self.batch.bytes.len();
-                self.batch.bytes.extend_from_slice(body);
-                Entry::Record { sequence, kind, time_us, at: (start, self.batch.bytes.len()) }
+        let event = if kind == Kind::DISPATCH { Dispatch::plain_event(body) } else { None };
+        // Each entry is put in where it is made: to make it first and move it then would wait for its stores.
+        match event {
+            Some((event, data)) => {
+                let decoding = self.decoding.as_mut().filter(|_| self.behind);
+                match decoding.and_then(|decoding| decoding.decoded(sequence, event, data)) {
+                    Some(value) => self.batch.entries.push(Entry::Value { sequence, event, value }),
+                    None => {
+                        let at = self.batch.take_in(data.bytes());
+                        self.batch.entries.push(Entry::Event { sequence, event, at });
+                    }
+                }
             }
-        };
-        self.batch.entries.push(entry);
+            None => {
+                let at = self.batch.take_in(body);
+                self.batch.entries.push(Entry::Record { sequence, kind, time_us, at });
+            }
+        }
+        self.batch_bytes += body.len();
         if self.batch_bytes >= BATCH_BYTES {
             self.hand_over();
         }
     }
 
     fn hand_over(&mut self) {
-        self.bytes += std::mem::take(&mut self.batch_bytes);
-        if self.helper.is_none() && self.bytes >= HELPED_BYTES_MIN {
-            let (queue, fold) = (self.queue, self.fold);
-            let help = move || {
-                let _part = Part(queue);
-                let mut folding = fold.lock().take()?;
-                queue.fold_all(&mut folding);
-                Some(folding)
-            };
-            let thread = thread::Builder::new().name("foldlog-fold".to_owned());
-            self.helper = thread.spawn_scoped(self.scope, help).ok();
-        }
-        if self.helper.is_none() {
-            // It is no long log yet, or the system gives no thread.
-            self.fold_here();
-            return;
-        }
+        self.batch_bytes = 0;
         (self.batch, self.behind) = self.queue.put(std::mem::take(&mut self.batch));
-    }
-
-    fn fold_here(&mut self) {
-        if let Some(folding) = &mut *self.fold.lock() {
-            folding.fold(&mut self.batch);
-        }
-    }
-
-    /// Everything was read: waits until it is folded.
-    fn finish(mut self, part: Part<'_>) -> Option<Fold<'a>> {
-        let Some(helper) = self.helper.take() else {
-            self.fold_here();
-            return self.fold.lock().take();
-        };
-        self.queue.put(std::mem::take(&mut self.batch));
-        drop(part);
-        helper.join().unwrap_or_else(|panic| panic::resume_unwind(panic))
     }
 }
 
-/// Goes on with a fold by what `read` hands over.
+/// Goes on with a fold by what `read` hands over, of which there are about so many bytes. `read` is called once.
 ///
 /// # Errors
 ///
 /// Those of `read`. What could not be folded is no error; the fold says that it failed.
-pub(crate) fn fold_while_reading<'a, T>(
-    folding: Fold<'a>,
-    read: impl FnOnce(&mut dyn FnMut(&Record<'_>)) -> Result<T>,
-) -> Result<(T, Option<Fold<'a>>)> {
+pub(crate) fn fold_while_reading<'a, T: Send>(
+    mut folding: Fold<'a>,
+    bytes: u64,
+    read: impl Fn(&mut dyn FnMut(&Record<'_>)) -> Result<T> + Sync,
+) -> Result<(T, Fold<'a>)> {
+    let helped = if bytes < HELPED_BYTES_MIN { None } else { fold_beside(&mut folding, &read) };
+    let done = helped.unwrap_or_else(|| read(&mut |record| folding.fold(record)))?;
+    Ok((done, folding))
+}
+
+/// Folds while another thread reads. `None` where the system gives no thread; nothing was read then.
+fn fold_beside<T: Send>(
+    folding: &mut Fold<'_>,
+    read: &(impl Fn(&mut dyn FnMut(&Record<'_>)) -> Result<T> + Sync),
+) -> Option<Result<T>> {
     let names = Names::clone(&folding.folded.projection.names);
     let decoding = folding.types.map(|types| Decoding { types, names, latest: None });
-    let (queue, fold) = (Queue::default(), Mutex::new(Some(folding)));
+    let queue = &Queue::default();
     thread::scope(|scope| {
-        // Where reading fails or panics, the other thread has to know.
-        let part = Part(&queue);
-        let mut reader = Reader {
-            scope,
-            queue: &queue,
-            fold: &fold,
-            decoding,
-            batch: Batch::default(),
-            batch_bytes: 0,
-            bytes: 0,
-            behind: false,
-            helper: None,
+        // Where reading fails or panics, the other thread has to know; and the other way round.
+        let part = Part(queue);
+        let reading = move || {
+            let _part = part;
+            let mut reader = Reader { queue, decoding, batch: Batch::roomy(), batch_bytes: 0, behind: false };
+            let done = read(&mut |record| reader.record(record));
+            reader.hand_over();
+            done
         };
-        let read = read(&mut |record| reader.record(record))?;
-        Ok((read, reader.finish(part)))
+        let thread = thread::Builder::new().name("foldlog-read".to_owned());
+        let helper = thread.spawn_scoped(scope, reading).ok()?;
+        let _part = Part(queue);
+        queue.fold_all(folding);
+        Some(helper.join().unwrap_or_else(|panic| panic::resume_unwind(panic)))
     })
 }
 
@@ -322,7 +315,7 @@ mod tests {
     use std::sync::Arc;
 
     use foldlog_codec::body::{
-        Binding, Declare, Effect, EventDeclaration, Payload, Policy, Rollback, SliceDeclaration,
+        Binding, Declare, Effect, EventDeclaration, Operation, Policy, Rollback, SliceDeclaration,
     };
     use foldlog_codec::msgpack;
     use serde::{Deserialize, Serialize};
@@ -391,6 +384,12 @@ mod tests {
         Positions::for_targets(rollbacks.map(|(_, body)| Rollback::decode(body).unwrap().to))
     }
 
+    fn bytes(records: &[(Kind, Vec<u8>)]) -> u64 {
+        let bytes = records.iter().map(|(_, body)| body.len() as u64).sum();
+        assert!(bytes > HELPED_BYTES_MIN);
+        bytes
+    }
+
     /// What the records come to: the words by the records they are of, whether the others were decoded, and how far
     /// all were folded.
     fn folded(folded: &Folded) -> (Vec<(u64, String)>, Vec<bool>, u64) {
@@ -421,12 +420,11 @@ mod tests {
         // The thread that does nothing but hand over is soon ahead, and begins to decode.
         let start = Folded::new(LogSlices::Held, targets(&records));
         let folding = Fold { folded: start, objects: &objects, types: Some(&types), failed: false };
-        let (read, together) = fold_while_reading(folding, |take| {
+        let (read, together) = fold_while_reading(folding, bytes(&records), |take| {
             (0..).zip(&records).map(as_record).for_each(|record| take(&record));
             Ok(records.len())
         })
         .unwrap();
-        let together = together.unwrap();
         assert!(!together.failed && read == records.len());
         assert_eq!(folded(&together.folded), folded(&alone));
     }
@@ -438,12 +436,11 @@ mod tests {
         records.insert(25_000, (Kind::DISPATCH, dispatch(77, "never declared", None)));
         let start = Folded::new(LogSlices::Held, targets(&records));
         let folding = Fold { folded: start, objects: &objects, types: None, failed: false };
-        let (read, together) = fold_while_reading(folding, |take| {
+        let (read, together) = fold_while_reading(folding, bytes(&records), |take| {
             (0..).zip(&records).map(as_record).for_each(|record| take(&record));
             Ok(records.len())
         })
         .unwrap();
-        let together = together.unwrap();
         assert!(together.failed && read == records.len());
         assert_eq!(together.folded.projection.next_sequence(), 25_000);
     }
@@ -454,7 +451,7 @@ mod tests {
         let records = records();
         let start = Folded::new(LogSlices::Held, targets(&records));
         let folding = Fold { folded: start, objects: &objects, types: None, failed: false };
-        let answer = fold_while_reading(folding, |take| {
+        let answer = fold_while_reading(folding, bytes(&records), |take| {
             (0..).zip(&records).map(as_record).for_each(|record| take(&record));
             Err::<(), _>(Error::Export("no further".to_owned()))
         });

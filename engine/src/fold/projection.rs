@@ -195,7 +195,7 @@ impl Projection {
                 Some(typed) => Arc::clone(typed),
                 None => decode(row)?,
             };
-            Ok(Row { item: RowItem::Typed(typed), ..*row })
+            Ok::<Row, Error>(Row { item: RowItem::Typed(typed), ..*row })
         })?;
         Ok(())
     }
@@ -232,27 +232,65 @@ impl Projection {
         Ok(())
     }
 
-    /// As [`apply`](Projection::apply), of a dispatch that holds no more than an event which does as declared, and of
-    /// which the value is at hand.
+    /// As [`apply`](Projection::apply), of a dispatch that holds no more than an event which does as declared: nearly
+    /// every record, so nothing is made here that is moved afterwards. `data` is not looked at where the value is at
+    /// hand.
+    #[inline]
     pub(crate) fn apply_event(
         &mut self,
         sequence: u64,
-        (event, value): (u32, AnyValue),
+        (event, data, value): (u32, Payload<'_>, Option<AnyValue>),
         folding: &Folding<'_>,
     ) -> Result<()> {
         self.check_next(sequence)?;
-        let declared = declared(&self.names, sequence, event)?;
-        // Nearly every event has one binding, and needs no list of rows.
-        if let [binding] = declared.bindings.as_slice() {
-            if let Some(slice) = bound_slice(&mut self.slices, sequence, binding)? {
-                put_value(slice, binding, ItemId { sequence, ordinal: 0 }, declared.version, value);
-            }
-        } else {
-            // The bytes are not asked for where there is a value.
-            let data = Payload::new(&[]);
-            as_declared(&mut self.slices, (sequence, declared, data), &AtHand::Event(value), folding)?;
-        }
+        self.as_declared(sequence, (event, data, value), folding)?;
         self.next_sequence += 1;
+        Ok(())
+    }
+
+    /// An event does to each slice what its declaration says.
+    #[inline]
+    fn as_declared(
+        &mut self,
+        sequence: u64,
+        (event, data, value): (u32, Payload<'_>, Option<AnyValue>),
+        folding: &Folding<'_>,
+    ) -> Result<()> {
+        let declared = declared(&self.names, sequence, event)?;
+        let (id, version) = (ItemId { sequence, ordinal: 0 }, declared.version);
+        match declared.bindings.as_slice() {
+            // Nearly every event has one binding, and needs no list of rows.
+            [binding] => {
+                if let Some(slice) = bound_slice(&mut self.slices, sequence, binding)? {
+                    match (value, slice.decode) {
+                        (Some(value), _) => put_value(slice, binding, id, version, value),
+                        (None, Some(decode)) if data.object().is_none() => {
+                            let value = decode(version, sequence, Recorded::InBody(data.bytes()))?;
+                            put_value(slice, binding, id, version, value);
+                        }
+                        (None, _) => {
+                            let item = new_item(slice, sequence, (data, version), None, folding)?;
+                            put(slice, binding, Row { id, version, item });
+                        }
+                    }
+                }
+            }
+            bindings => {
+                let at_hand = value.map_or(AtHand::Nothing, AtHand::Event);
+                let mut items = Vec::new();
+                for binding in bindings {
+                    if let Some(slice) = bound_slice(&mut self.slices, sequence, binding)? {
+                        let at_hand = at_hand.get(binding.slice, 0);
+                        items.push((binding, new_item(slice, sequence, (data, version), at_hand, folding)?));
+                    }
+                }
+                for (binding, item) in items {
+                    if let Some(slice) = self.slices.get_mut(binding.slice as usize) {
+                        put(slice, binding, Row { id, version, item });
+                    }
+                }
+            }
+        }
         Ok(())
     }
 
@@ -315,11 +353,11 @@ impl Projection {
                 return Ok(());
             }
             (Operation::Event { event, data }, effects) => {
-                let declared = declared(&self.names, sequence, *event)?;
                 let Some(effects) = effects else {
-                    return as_declared(&mut self.slices, (sequence, declared, *data), &at_hand, folding);
+                    let value = if let AtHand::Event(value) = at_hand { Some(value) } else { None };
+                    return self.as_declared(sequence, (*event, *data, value), folding);
                 };
-                event_row = Some((*data, declared.version));
+                event_row = Some((*data, declared(&self.names, sequence, *event)?.version));
                 effects
             }
             (_, effects) => effects.unwrap_or_default(),
@@ -445,37 +483,6 @@ impl Projection {
 fn declared(names: &Names, sequence: u64, event: u32) -> Result<&EventDeclaration> {
     let reason = || format!("event {event} was never declared");
     names.event(event).ok_or_else(|| Error::Inconsistent { sequence, reason: reason() })
-}
-
-/// The event does to each slice what its declaration says.
-fn as_declared(
-    slices: &mut [SliceState],
-    (sequence, declared, data): (u64, &EventDeclaration, Payload<'_>),
-    at_hand: &AtHand<'_>,
-    folding: &Folding<'_>,
-) -> Result<()> {
-    let (id, version) = (ItemId { sequence, ordinal: 0 }, declared.version);
-    let item = |slice: &SliceState, binding: &Binding| {
-        new_item(slice, sequence, (data, version), at_hand.get(binding.slice, 0), folding)
-    };
-    if let [binding] = declared.bindings.as_slice() {
-        let Some(slice) = bound_slice(slices, sequence, binding)? else { return Ok(()) };
-        let item = item(slice, binding)?;
-        put(slice, binding, Row { id, version, item });
-        return Ok(());
-    }
-    let mut items = Vec::new();
-    for binding in &declared.bindings {
-        if let Some(slice) = bound_slice(slices, sequence, binding)? {
-            items.push((binding, item(slice, binding)?));
-        }
-    }
-    for (binding, item) in items {
-        if let Some(slice) = slices.get_mut(binding.slice as usize) {
-            put(slice, binding, Row { id, version, item });
-        }
-    }
-    Ok(())
 }
 
 /// The slice of a binding that happens as declared; `None` for one of which the record would say what it did.

@@ -124,6 +124,7 @@ pub(crate) fn scan(
 }
 
 /// A log whose segments are known and which is about to be walked.
+#[derive(Clone)]
 pub(crate) struct Scanner<'a> {
     walk: Walk<'a>,
     /// Where the walk begins: a segment's place in the chain, and a byte in it.
@@ -135,6 +136,13 @@ impl<'a> Scanner<'a> {
     pub(crate) fn new(storage: &'a dyn Storage, dir: &'a Path) -> Result<Scanner<'a>> {
         let chain = chain::discover(storage, dir)?;
         Ok(Scanner { walk: Walk::new(storage, dir, chain), start: (0, SEGMENT_HEADER_LEN as u64) })
+    }
+
+    /// How many bytes are to be walked, those of the last segment left out: it may be long and nearly empty.
+    pub(crate) fn finished_bytes(&self) -> u64 {
+        let (first, from) = self.start;
+        let ends = self.walk.chain.segments.iter().skip(first).filter_map(|segment| segment.end);
+        ends.sum::<u64>().saturating_sub(from)
     }
 
     /// Walks the log, handing each sound frame to `visit` in order.
@@ -157,6 +165,7 @@ impl<'a> Scanner<'a> {
     }
 }
 
+#[derive(Clone)]
 struct Walk<'a> {
     storage: &'a dyn Storage,
     dir: &'a Path,

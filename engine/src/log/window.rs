@@ -64,12 +64,8 @@ impl Window {
         context: Context,
         offset: u64,
     ) -> io::Result<Result<Frame<'_>, CodecError>> {
-        let header = match frame::peek(context, self.bytes(offset, HEADER_LEN as u64)?) {
-            Ok(header) => header,
-            Err(error) => return Ok(Err(error)),
-        };
-        let len = HEADER_LEN as u64 + u64::from(header.body_len);
-        Ok(frame::decode(context, self.bytes(offset, len)?))
+        let len = frame::claimed_len(self.bytes(offset, HEADER_LEN as u64)?);
+        Ok(frame::decode(context, self.bytes(offset, len as u64)?))
     }
 
     /// Where the last byte that is not 0 ends, at or behind `from`; `from` where all are 0.

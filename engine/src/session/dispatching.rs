@@ -513,7 +513,7 @@ impl Inner {
         let Plain { event, version, name, .. } = plain;
         let told = self.subscribers.listen().then(|| Arc::clone(&value));
         self.fold(&mut state, |projection, folding| {
-            projection.apply_event(sequence, (event, value), folding)
+            projection.apply_event(sequence, (event, Payload::new(&NIL), Some(value)), folding)
         })?;
         self.notify((sequence, time_us, kind), || Some(DraftEvent { name, version, value: told }));
         self.finish_write(state, time_us, sequence, kind)

@@ -125,6 +125,7 @@ impl<T: Send + Sync + 'static> Iterator for Items<'_, T> {
         let stored = self.read.pop_front()?;
         self.next = stored.place + 1;
         let item = (slice.decode)(stored.version, stored.id.sequence, Recorded::Elsewhere(&stored.bytes))
+            .map_err(Error::from)
             .and_then(|value| {
                 Item::read(stored.id, value).ok_or_else(|| Error::NoSuchSlice {
                     slice: slice.source.names.slice_name(slice.id),

@@ -121,8 +121,8 @@ pub(crate) fn open_read(
     let projection = images.projection.take().unwrap_or_else(|| Projection::new(log_slices));
     let folded = Folded { projection, positions: Positions::default() };
     let folding = Fold { folded, objects: &objects, types, failed: false };
-    let (mut scan, folding) = fold_while_reading(folding, |take| {
-        scanner.run(&mut |at| {
+    let (mut scan, folding) = fold_while_reading(folding, scanner.finished_bytes(), |take| {
+        scanner.clone().run(&mut |at| {
             let record = at.record();
             if !record.kind.is_envelope() {
                 take(&record);
@@ -131,8 +131,7 @@ pub(crate) fn open_read(
         })
     })?;
     // What could not be folded on the way is told, if it stays so, by the second reading.
-    let mut folded =
-        folding.filter(|folding| !folding.failed).map(|folding| folding.folded).unwrap_or_default();
+    let mut folded = if folding.failed { Folded::default() } else { folding.folded };
     leave_out_records_without_objects(storage, &mut scan, &objects)?;
     // One reading does, but for a log with a rollback to a position that nobody could know to be worth keeping,
     // and for one whose last records are left out.

@@ -16,7 +16,7 @@ use crate::fold::history::History;
 use crate::fold::log_items::{LogSource, Stored};
 use crate::fold::projection::{Items, LogSlices, Projection};
 use crate::fold::rows::Row;
-use crate::types::{AnyValue, DecodeItem, Item, Recorded, Slice, View, decode_item};
+use crate::types::{DecodeItem, Item, Recorded, Slice, View, decode_item};
 
 /// One slice without its type: items as they were recorded.
 #[derive(Clone, Debug, PartialEq)]
@@ -175,9 +175,7 @@ impl Session {
                 let types = self.inner.types.as_ref().and_then(|types| types.slice(S::NAME));
                 let decode: DecodeItem = match types {
                     Some(slice) => slice.decode,
-                    None => |version, sequence, recorded| {
-                        decode_item::<S>(version, sequence, recorded).map(|item| Arc::new(item) as AnyValue)
-                    },
+                    None => decode_item::<S>,
                 };
                 Some(Viewed { id, items, source: self.inner.log_source(&state), decode })
             }
@@ -301,8 +299,7 @@ impl Inner {
         };
         state.projection.decode_rows(id, &|row| {
             let recorded = Recorded::Elsewhere(row.bytes().map_or(&[][..], |bytes| bytes));
-            let item = decode_item::<S>(row.version, row.id.sequence, recorded)?;
-            Ok(Arc::new(item) as AnyValue)
+            Ok(decode_item::<S>(row.version, row.id.sequence, recorded)?)
         })?;
         let all = state.projection.items(id).is_none_or(|(_, items)| match items {
             Items::Held(rows) => {

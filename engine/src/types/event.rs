@@ -55,6 +55,13 @@ struct Versioned {
     upcast: fn(u32, Value) -> Result<Value, UpcastError>,
 }
 
+impl Versioned {
+    #[cold]
+    fn bad(&self, sequence: u64, reason: String) -> Box<Error> {
+        Box::new(Error::Decode { name: self.name.to_owned(), sequence, reason })
+    }
+}
+
 /// A recorded value's bytes, and where they come from.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Recorded<'a> {
@@ -64,42 +71,62 @@ pub(crate) enum Recorded<'a> {
     Elsewhere(&'a [u8]),
 }
 
+/// What a decoder makes. Its error is boxed, so that a value is handed on in registers.
+pub(crate) type Decoded = std::result::Result<AnyValue, Box<Error>>;
+
 /// The one path from recorded bytes to a host's value: session, replay and audit all take it.
-fn decode<T: DeserializeOwned>(
+#[inline]
+fn decode<T: DeserializeOwned + Send + Sync + 'static>(
     kind: &Versioned,
     version: u32,
     sequence: u64,
     recorded: Recorded<'_>,
-) -> Result<T> {
-    let bad = |reason: String| Error::Decode { name: kind.name.to_owned(), sequence, reason };
+) -> Decoded {
+    let (Recorded::InBody(bytes) | Recorded::Elsewhere(bytes)) = recorded;
+    if version != kind.version {
+        return decode_other::<T>(kind, version, sequence, bytes);
+    }
+    let value = match recorded {
+        Recorded::InBody(bytes) => msgpack::from_scanned::<T>(bytes),
+        Recorded::Elsewhere(bytes) => msgpack::from_slice::<T>(bytes),
+    };
+    match value {
+        Ok(value) => Ok(Arc::new(value)),
+        Err(error) => Err(kind.bad(sequence, error.to_string())),
+    }
+}
+
+/// A value that was recorded at another version than the present one.
+fn decode_other<T: DeserializeOwned + Send + Sync + 'static>(
+    kind: &Versioned,
+    version: u32,
+    sequence: u64,
+    bytes: &[u8],
+) -> Decoded {
+    let bad = |reason: String| kind.bad(sequence, reason);
     if version > kind.version {
         let (name, stored, supported) = (kind.name.to_owned(), version, kind.version);
-        return Err(Error::NewerVersion { name, stored, supported });
-    }
-    let (Recorded::InBody(bytes) | Recorded::Elsewhere(bytes)) = recorded;
-    if version == kind.version {
-        let value = match recorded {
-            Recorded::InBody(bytes) => msgpack::from_scanned(bytes),
-            Recorded::Elsewhere(bytes) => msgpack::from_slice(bytes),
-        };
-        return value.map_err(|error| bad(error.to_string()));
+        return Err(Box::new(Error::NewerVersion { name, stored, supported }));
     }
     let value = Value::decode(bytes).map_err(|error| bad(error.to_string()))?;
     let value = (kind.upcast)(version, value)
         .map_err(|error| bad(format!("upcasting from version {version}: {error}")))?;
-    msgpack::from_slice(&value.encode()).map_err(|error| bad(format!("after upcasting: {error}")))
+    match msgpack::from_slice::<T>(&value.encode()) {
+        Ok(value) => Ok(Arc::new(value)),
+        Err(error) => Err(bad(format!("after upcasting: {error}"))),
+    }
 }
 
 /// An event from its recording.
-pub(crate) fn decode_event<E: Event>(version: u32, sequence: u64, recorded: Recorded<'_>) -> Result<E> {
+pub(crate) fn decode_event<E: Event>(version: u32, sequence: u64, recorded: Recorded<'_>) -> Decoded {
     let kind = Versioned { name: E::NAME, version: E::VERSION, upcast: E::upcast };
-    decode(&kind, version, sequence, recorded)
+    decode::<E>(&kind, version, sequence, recorded)
 }
 
 /// An item of a slice whose items are no events.
-pub(crate) fn decode_item<S: Slice>(version: u32, sequence: u64, recorded: Recorded<'_>) -> Result<S::Item> {
+pub(crate) fn decode_item<S: Slice>(version: u32, sequence: u64, recorded: Recorded<'_>) -> Decoded {
     let kind = Versioned { name: S::NAME, version: S::ITEM_VERSION, upcast: S::upcast_item };
-    decode(&kind, version, sequence, recorded)
+    decode::<S::Item>(&kind, version, sequence, recorded)
 }
 
 /// A host's value as it is recorded.

@@ -17,6 +17,6 @@ pub use reducer::{Clear, Item, ReducerContext, SliceOp, View};
 pub use registry::{SessionTypes, SessionTypesBuilder};
 pub use slice::{Of, Slice, default_policy};
 
-pub(crate) use event::{AnyValue, Recorded, decode_event, decode_item, encode, encode_into};
+pub(crate) use event::{AnyValue, Decoded, Recorded, decode_event, decode_item, encode, encode_into};
 pub(crate) use reducer::{NewItem, NewItems, Resolved, new_items, resolve_op};
 pub(crate) use registry::{DecodeItem, Reduce, ReduceCall, ReduceError, SliceTypes, TAIL_ITEMS};

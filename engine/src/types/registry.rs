@@ -8,8 +8,8 @@ use foldlog_codec::msgpack::Value;
 
 use super::reducer::{downcast, resolve_op, resolve_upsert};
 use super::{
-    AnyValue, Event, Recorded, ReducerContext, Resolved, Slice, SliceOp, View, decode_event, decode_item,
-    default_policy, encode,
+    AnyValue, Decoded, Event, Recorded, ReducerContext, Resolved, Slice, SliceOp, View, decode_event,
+    decode_item, default_policy, encode,
 };
 use crate::error::{Error, Result};
 use crate::fold::index::{KeyIndex, KeyOf, Keys};
@@ -19,7 +19,7 @@ use crate::fold::projection::Items;
 pub(crate) const TAIL_ITEMS: usize = 1;
 
 /// Reads an item of a slice: its version, the record that inserted it, its bytes.
-pub(crate) type DecodeItem = fn(u32, u64, Recorded<'_>) -> Result<AnyValue>;
+pub(crate) type DecodeItem = fn(u32, u64, Recorded<'_>) -> Decoded;
 
 /// Everything that a host declares, once: its slices, and which events change them how.
 ///
@@ -170,9 +170,7 @@ impl SessionTypesBuilder {
             item_version: S::ITEM_VERSION,
             item_type: TypeId::of::<S::Item>(),
             tail_items: TAIL_ITEMS,
-            decode: |version, sequence, recorded| {
-                decode_item::<S>(version, sequence, recorded).map(|item| Arc::new(item) as AnyValue)
-            },
+            decode: decode_item::<S>,
             make_index: None,
             recode: recode::<S>,
         };
@@ -319,9 +317,7 @@ impl SessionTypesBuilder {
         if let Some(slice) = self.registered.slices.get_mut(S::NAME) {
             slice.item_name = <S::Item as Event>::NAME;
             slice.item_version = <S::Item as Event>::VERSION;
-            slice.decode = |version, sequence, recorded| {
-                decode_event::<S::Item>(version, sequence, recorded).map(|item| Arc::new(item) as AnyValue)
-            };
+            slice.decode = decode_event::<S::Item>;
         }
         self.bind::<S, S::Item>(reduce)
     }
