@@ -7,7 +7,7 @@ use serde::Serialize;
 pub type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 /// How often subject and limit take turns.
-pub const ROUNDS: usize = 9;
+pub const ROUNDS: usize = 15;
 
 /// How far a limit's median may be over its minimum.
 const UNSTEADY: f64 = 1.5;

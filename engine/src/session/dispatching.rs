@@ -1,7 +1,6 @@
 //! Events, seeds, clears, resets and tags.
 
 use std::any::TypeId;
-use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -10,8 +9,8 @@ use foldlog_codec::body::{
     Added, Binding, BuiltIn, Declare, Dispatch, Effect, EventDeclaration, Operation, Payload, Policy,
     Removed, SLICES_MAX, SliceDeclaration,
 };
-use foldlog_codec::frame::HEADER_LEN;
 
+use super::bound::{Bound, BoundReducer, Plain, Scratch};
 use super::subscribers::panic_message;
 use super::writing::{Draft, DraftEvent};
 use super::{Inner, Session, WriterState};
@@ -20,10 +19,9 @@ use crate::fold::content::Content;
 use crate::fold::names::Names;
 use crate::fold::projection::{AtHand, Items};
 use crate::fold::rows::Rows;
-use crate::log::writer::Body;
 use crate::types::{
-    AnyValue, Clear, Event, NewItem, NewItems, Reduce, ReduceCall, ReduceError, ReducerContext, Resolved,
-    SessionTypes, Slice, SliceOp, encode_into, new_items, resolve_op,
+    AnyValue, Clear, Event, NewItem, NewItems, ReduceCall, ReduceError, ReducerContext, Resolved,
+    SessionTypes, Slice, SliceOp, new_items, resolve_op,
 };
 use parking_lot::MutexGuard;
 
@@ -73,7 +71,7 @@ impl Session {
 
     #[inline]
     fn dispatch_with<E: Event>(&self, scratch: &mut Scratch, event: E) -> Result<u64> {
-        encode_into(E::NAME, &event, &mut scratch.bytes)?;
+        scratch.encode(&event)?;
         let value: AnyValue = Arc::new(event);
         let inner = &self.inner;
         let mut state = inner.writable()?;
@@ -347,136 +345,6 @@ fn slice_declaration(types: &SessionTypes, name: &str, id: usize) -> Result<Opti
     }))
 }
 
-/// What a session knows of an event that was declared, so that dispatching it looks nothing up by name.
-pub(super) struct Bound {
-    event: u32,
-    version: u32,
-    name: &'static str,
-    /// Where each binding happens as declared.
-    pub(super) plain: Option<Plain>,
-    /// Its reducers in the order of its bindings; none where each binding happens as declared.
-    reducers: Vec<BoundReducer>,
-}
-
-/// An event whose record holds nothing but the event.
-#[derive(Clone, Copy)]
-pub(super) struct Plain {
-    event: u32,
-    version: u32,
-    name: &'static str,
-    /// How the record's body begins, all before the payload: the last bytes of these.
-    prefix: u128,
-    prefix_len: usize,
-}
-
-/// A map's head, two keys of a letter and an integer of at most 32 bits.
-const PREFIX_BYTES_MAX: usize = 16;
-
-/// What a record that holds nothing but an event has before its payload: its frame's header and its body's prefix.
-const ROOM_BYTES: usize = HEADER_LEN + PREFIX_BYTES_MAX;
-
-impl Plain {
-    fn new(event: u32, version: u32, name: &'static str) -> Option<Plain> {
-        let nil = Payload::new(&NIL);
-        let alone = Dispatch { operation: Operation::Event { event, data: nil }, effects: None }.encode();
-        let found = alone.get(..alone.len() - NIL.len())?;
-        let mut prefix = [0; PREFIX_BYTES_MAX];
-        prefix.get_mut(PREFIX_BYTES_MAX.checked_sub(found.len())?..)?.copy_from_slice(found);
-        let prefix = u128::from_le_bytes(prefix);
-        Some(Plain { event, version, name, prefix, prefix_len: found.len() })
-    }
-}
-
-/// A binding and its reducer.
-struct BoundReducer {
-    slice: u32,
-    name: &'static str,
-    built_in: BuiltIn,
-    tail_items: usize,
-    item_version: u32,
-    /// None for a binding that the log knows and the host gave up.
-    reduce: Option<Reduce>,
-}
-
-impl Bound {
-    fn of<E: Event>(types: &SessionTypes, names: &Names) -> Result<Bound> {
-        let declared = names.event_named(E::NAME).ok_or_else(|| Error::Inconsistent {
-            sequence: 0,
-            reason: format!("event `{}` was not declared", E::NAME),
-        })?;
-        let reducers = types.event(E::NAME).map(|event| event.reducers.as_slice()).unwrap_or_default();
-        let reducers = declared.bindings.iter().enumerate().filter_map(|(place, binding)| {
-            let (slice, built_in) = (binding.slice, binding.built_in);
-            let Some((name, reduce)) = reducers.get(place) else {
-                let (name, reduce) = (E::NAME, None);
-                return Some(BoundReducer { slice, name, built_in, tail_items: 0, item_version: 1, reduce });
-            };
-            let types = types.slice(name)?;
-            let (tail_items, item_version) = (types.tail_items, types.item_version);
-            let (name, reduce) = (types.name, Some(reduce.clone()));
-            Some(BoundReducer { slice, name, built_in, tail_items, item_version, reduce })
-        });
-        let mut reducers: Vec<BoundReducer> = reducers.collect();
-        if reducers.iter().all(|reducer| reducer.built_in != BuiltIn::Explicit) {
-            reducers.clear();
-        }
-        let (event, version, name) = (declared.id, E::VERSION, E::NAME);
-        let plain = if reducers.is_empty() { Plain::new(event, version, name) } else { None };
-        Ok(Bound { event, version, name, plain, reducers })
-    }
-
-    fn operation<'a>(&self, data: &'a [u8]) -> Operation<'a> {
-        Operation::Event { event: self.event, data: Payload::new(data) }
-    }
-}
-
-/// The one byte of MessagePack's nothing.
-const NIL: [u8; 1] = [0xc0];
-
-/// Memory for encoding, kept by each thread between its dispatches.
-#[derive(Default)]
-struct Scratch {
-    /// Room for a frame's header and for how a body begins, and the payload: they are known at different times.
-    bytes: Vec<u8>,
-}
-
-/// Memory over this is not kept, in bytes.
-const SCRATCH_BYTES_MAX: usize = 64 << 10;
-
-thread_local! {
-    /// Boxed, so that a single word moves in and out: each dispatch would else wait for the stores of the one before.
-    static SCRATCH: Cell<Option<Box<Scratch>>> = const { Cell::new(None) };
-}
-
-impl Scratch {
-    /// Takes this thread's memory; a dispatch within a dispatch finds none, and gets new.
-    fn take() -> Box<Scratch> {
-        let mut scratch = SCRATCH.take().unwrap_or_default();
-        scratch.bytes.clear();
-        scratch.bytes.extend_from_slice(&[0; ROOM_BYTES]);
-        scratch
-    }
-
-    fn put_back(self: Box<Self>) {
-        if self.bytes.capacity() <= SCRATCH_BYTES_MAX {
-            SCRATCH.set(Some(self));
-        }
-    }
-
-    fn payload(&self) -> &[u8] {
-        self.bytes.get(ROOM_BYTES..).unwrap_or_default()
-    }
-
-    /// The body of a record that holds nothing but the event, behind the room for its frame's header.
-    fn body(&mut self, plain: &Plain) -> Body<'_> {
-        if let Some(room) = self.bytes.get_mut(HEADER_LEN..).and_then(<[u8]>::first_chunk_mut) {
-            *room = plain.prefix.to_le_bytes();
-        }
-        let start = PREFIX_BYTES_MAX.saturating_sub(plain.prefix_len);
-        Body::Roomy(self.bytes.get_mut(start..).unwrap_or_default())
-    }
-}
-
 impl Inner {
     /// What is known of an event, and what has to be declared before it can be recorded.
     fn bound<E: Event>(&self, state: &mut WriterState) -> Result<(Arc<Bound>, Option<Declare>)> {
@@ -513,7 +381,7 @@ impl Inner {
         let Plain { event, version, name, .. } = plain;
         let told = self.subscribers.listen().then(|| Arc::clone(&value));
         self.fold(&mut state, |projection, folding| {
-            projection.apply_event(sequence, (event, Payload::new(&NIL), Some(value)), folding)
+            projection.apply_event(sequence, (event, Payload::new(&[]), Some(value)), folding)
         })?;
         self.notify((sequence, time_us, kind), || Some(DraftEvent { name, version, value: told }));
         self.finish_write(state, time_us, sequence, kind)

@@ -22,6 +22,7 @@
 //!    another thread's.
 //! 5. Subscribers are told.
 
+mod bound;
 mod dispatching;
 mod imaging;
 mod log_view;
@@ -117,7 +118,7 @@ struct WriterState {
     first_unsynced_us: Option<i64>,
     asked: writing::Asked,
     /// The events dispatched so far, by their Rust types.
-    bound: BTreeMap<TypeId, Arc<dispatching::Bound>>,
+    bound: BTreeMap<TypeId, Arc<bound::Bound>>,
     closed: bool,
 }
 
