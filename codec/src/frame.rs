@@ -213,11 +213,12 @@ pub fn decode(context: Context, bytes: &[u8]) -> Result<Frame<'_>, Error> {
     Ok(Frame { header, body: covered.get(HEADER_LEN - 4..).unwrap_or_default() })
 }
 
-/// How long the frame at the start of `bytes` says that it is, its header included: a mere claim, but never more than
-/// a frame can be. Of fewer bytes than a header it is as long as that.
+/// How long the frame at the start of `bytes` says that it is, its header included: a mere claim. Where it claims more
+/// than a frame can be, or where there are too few bytes to tell, as long as a header: enough for [`decode`] to refuse
+/// it, and nothing is read for it in vain.
 pub fn claimed_len(bytes: &[u8]) -> usize {
     let claimed = bytes.get(8..12).and_then(<[u8]>::first_chunk).map_or(0, |len| u32::from_le_bytes(*len));
-    HEADER_LEN + (claimed as usize).min(BODY_LEN_MAX)
+    if claimed as usize > BODY_LEN_MAX { HEADER_LEN } else { HEADER_LEN + claimed as usize }
 }
 
 /// Reads the header at the start of `bytes` without looking at the checksum.
@@ -344,11 +345,14 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_claims_its_length_and_never_more_than_a_frame_can_have() {
+    fn a_frame_claims_its_length_and_what_cannot_be_one_claims_a_header() {
         let mut bytes = Vec::new();
         encode(context(), &header(105, 103, 0), b"some body", &mut bytes).unwrap();
         assert_eq!(claimed_len(&bytes[..HEADER_LEN]), bytes.len());
-        assert_eq!(claimed_len(&[0xff; HEADER_LEN]), HEADER_LEN + BODY_LEN_MAX);
+        // A search for frames in garbage would read 16 MiB at each byte.
+        assert_eq!(claimed_len(&[0xff; HEADER_LEN]), HEADER_LEN);
+        let most = [&[0; 8][..], &(BODY_LEN_MAX as u32).to_le_bytes()].concat();
+        assert_eq!(claimed_len(&most), HEADER_LEN + BODY_LEN_MAX);
         assert_eq!(claimed_len(&bytes[..11]), HEADER_LEN);
     }
 
