@@ -258,39 +258,23 @@ impl Projection {
     ) -> Result<()> {
         let declared = declared(&self.names, sequence, event)?;
         let (id, version) = (ItemId { sequence, ordinal: 0 }, declared.version);
-        match declared.bindings.as_slice() {
-            // Nearly every event has one binding, and needs no list of rows.
-            [binding] => {
-                if let Some(slice) = bound_slice(&mut self.slices, sequence, binding)? {
-                    match (value, slice.decode) {
-                        (Some(value), _) => put_value(slice, binding, id, version, value),
-                        (None, Some(decode)) if data.object().is_none() => {
-                            let value = decode(version, sequence, Recorded::InBody(data.bytes()))?;
-                            put_value(slice, binding, id, version, value);
-                        }
-                        (None, _) => {
-                            let item = new_item(slice, sequence, (data, version), None, folding)?;
-                            put(slice, binding, Row { id, version, item });
-                        }
-                    }
-                }
+        let [binding] = declared.bindings.as_slice() else {
+            return as_declared_many(&mut self.slices, (sequence, declared), (data, value), folding);
+        };
+        // Nearly every event has one binding, and needs no list of rows.
+        let Some(slice) = bound_slice(&mut self.slices, sequence, binding)? else { return Ok(()) };
+        let value = match (value, slice.decode) {
+            (Some(value), _) => value,
+            (None, Some(decode)) if data.object().is_none() => {
+                decode(version, sequence, Recorded::InBody(data.bytes()))?
             }
-            bindings => {
-                let at_hand = value.map_or(AtHand::Nothing, AtHand::Event);
-                let mut items = Vec::new();
-                for binding in bindings {
-                    if let Some(slice) = bound_slice(&mut self.slices, sequence, binding)? {
-                        let at_hand = at_hand.get(binding.slice, 0);
-                        items.push((binding, new_item(slice, sequence, (data, version), at_hand, folding)?));
-                    }
-                }
-                for (binding, item) in items {
-                    if let Some(slice) = self.slices.get_mut(binding.slice as usize) {
-                        put(slice, binding, Row { id, version, item });
-                    }
-                }
+            (None, _) => {
+                let item = new_item(slice, sequence, (data, version), None, folding)?;
+                put(slice, binding, Row { id, version, item });
+                return Ok(());
             }
-        }
+        };
+        put_value(slice, binding, id, version, value);
         Ok(())
     }
 
@@ -483,6 +467,30 @@ impl Projection {
 fn declared(names: &Names, sequence: u64, event: u32) -> Result<&EventDeclaration> {
     let reason = || format!("event {event} was never declared");
     names.event(event).ok_or_else(|| Error::Inconsistent { sequence, reason: reason() })
+}
+
+/// An event of several bindings, or of none, does to each slice what its declaration says.
+fn as_declared_many(
+    slices: &mut [SliceState],
+    (sequence, declared): (u64, &EventDeclaration),
+    (data, value): (Payload<'_>, Option<AnyValue>),
+    folding: &Folding<'_>,
+) -> Result<()> {
+    let (id, version) = (ItemId { sequence, ordinal: 0 }, declared.version);
+    let at_hand = value.map_or(AtHand::Nothing, AtHand::Event);
+    let mut items = Vec::new();
+    for binding in &declared.bindings {
+        if let Some(slice) = bound_slice(slices, sequence, binding)? {
+            let at_hand = at_hand.get(binding.slice, 0);
+            items.push((binding, new_item(slice, sequence, (data, version), at_hand, folding)?));
+        }
+    }
+    for (binding, item) in items {
+        if let Some(slice) = slices.get_mut(binding.slice as usize) {
+            put(slice, binding, Row { id, version, item });
+        }
+    }
+    Ok(())
 }
 
 /// The slice of a binding that happens as declared; `None` for one of which the record would say what it did.
