@@ -345,6 +345,7 @@ impl Error {
     }
 }
 
+/// Those who decode values box their errors, so that what they mostly return is small.
 impl From<Box<Error>> for Error {
     fn from(error: Box<Error>) -> Error {
         *error

@@ -169,13 +169,8 @@ impl Rows {
         let room = if self.index.is_none() { self.by_key.room_behind(&key) } else { None };
         match room {
             Some(room) => room.push(key, Row { id, version, item: RowItem::Typed(value) }),
-            None => self.place_value(key, id, version, value),
+            None => self.push(Row { id, version, item: RowItem::Typed(value) }),
         }
-    }
-
-    #[inline(never)]
-    fn place_value(&mut self, key: Key, id: ItemId, version: u32, value: AnyValue) {
-        self.place(key, Row { id, version, item: RowItem::Typed(value) });
     }
 
     /// Puts items before the item `anchor`.

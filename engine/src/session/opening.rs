@@ -122,6 +122,7 @@ pub(crate) fn open_read(
     let folded = Folded { projection, positions: Positions::default() };
     let folding = Fold { folded, objects: &objects, types, failed: false };
     let (mut scan, folding) = fold_while_reading(folding, scanner.finished_bytes(), |take| {
+        // A walk uses itself up, and who is to walk is not known yet.
         scanner.clone().run(&mut |at| {
             let record = at.record();
             if !record.kind.is_envelope() {
