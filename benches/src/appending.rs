@@ -1,10 +1,14 @@
 //! The log by itself, and dispatches, which are the log and the fold.
 
+use std::any::Any;
+use std::cell::RefCell;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Instant;
 
 use foldlog::testkit::RawLog;
 use foldlog::{Level, StoreOptions};
+use foldlog_codec::msgpack;
 
 use crate::limits::{self, Mapped};
 use crate::measure::{AtMost, ROUNDS, Result, Round, Row, take_turns, timed};
@@ -108,10 +112,12 @@ fn append_every(store: &RawLog, dir: &Path) -> Result<Row> {
     Ok(Row::beside("append", "256 B", "Every", subject, limit).at_most(AtMost::Ratio(1.1)))
 }
 
+/// Beside the row itself two more, which say where its time goes: the log without a session, and the limit with each
+/// event kept in the plainest way.
 pub fn dispatch(dir: &Path) -> Result<Vec<Row>> {
     let types = append_types()?;
     let store = store(dir)?;
-    let mut mapped = Mapped::new(&dir.join("limit"), LIMIT_BYTES)?;
+    let mapped = RefCell::new(Mapped::new(&dir.join("limit"), LIMIT_BYTES)?);
     let steps: Vec<Step> = (0..EVENTS).map(step).collect();
     let mut dispatched = || {
         let session = store.create(&types)?;
@@ -124,11 +130,45 @@ pub fn dispatch(dir: &Path) -> Result<Vec<Row>> {
         ns
     };
     let mut written = || {
-        mapped.fault_in()?;
+        mapped.borrow_mut().fault_in()?;
         timed(EVENTS, || {
-            (0..).zip(&steps).try_for_each(|(sequence, step)| mapped.append_event(sequence, step))
+            (0..)
+                .zip(&steps)
+                .try_for_each(|(sequence, step)| mapped.borrow_mut().append_event(sequence, step))
         })
     };
-    let [subject, limit] = take_turns(ROUNDS, [&mut dispatched, &mut written])?;
-    Ok(vec![Row::beside("dispatch", "append_all", "Process", subject, limit).at_most(AtMost::Ratio(1.6))])
+    let logs = store_of_logs(&dir.join("logs"))?;
+    let mut logged = || {
+        with_log(&logs, dir, |log| {
+            let mut body = Vec::new();
+            timed(EVENTS, || {
+                steps.iter().try_for_each(|step| {
+                    body.clear();
+                    msgpack::append(step, &mut body)?;
+                    log.append(&body, Level::Process)?;
+                    Ok(())
+                })
+            })
+        })
+    };
+    let mut kept = || {
+        let steps = steps.clone();
+        let mut kept: Vec<Arc<dyn Any>> = Vec::new();
+        mapped.borrow_mut().fault_in()?;
+        timed(EVENTS, || {
+            (0..).zip(steps).try_for_each(|(sequence, step)| {
+                mapped.borrow_mut().append_event(sequence, &step)?;
+                kept.push(Arc::new(step));
+                Ok(())
+            })
+        })
+    };
+    let [subject, limit, logged, kept] =
+        take_turns(ROUNDS, [&mut dispatched, &mut written, &mut logged, &mut kept])?;
+    let row = |subject, measured| Row::beside("dispatch", subject, "Process", measured, limit);
+    Ok(vec![
+        row("append_all", subject).at_most(AtMost::Ratio(1.6)),
+        row("encoding and the log, no session", logged),
+        row("the limit, and each event kept", kept),
+    ])
 }
