@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use chrono::{DateTime, SecondsFormat};
 
 use crate::body::{
-    Added, Declare, Dispatch, Effect, Import, ItemId, ObjectId, Opened, Operation, Parent, Removed, Resumed,
-    Rollback, Seal, Snapshot,
+    Added, Declare, Dispatch, Effect, Import, ItemId, ObjectId, Opened, Operation, Parent, Payload, Removed,
+    ResourceSnapshot, Resumed, Rollback, Seal, Settle, Snapshot, ToolBegin, ToolEnd,
 };
 use crate::msgpack::Value;
 use crate::{Error, Kind};
@@ -101,16 +101,28 @@ impl Record<'_> {
                 if let Operation::Event { data, .. } = &dispatch.operation {
                     objects.extend(data.object());
                 }
-                for effect in dispatch.effects.iter().flatten() {
-                    if let Added::Items { items, .. } = &effect.added {
-                        objects.extend(items.iter().filter_map(|item| item.object()));
-                    }
-                }
+                objects.extend(dispatch.effects.iter().flatten().flat_map(objects_of));
             }
             Kind::IMPORT => {
                 let Ok(import) = Import::decode(self.body) else { return objects };
                 let items = import.slices.iter().flat_map(|slice| &slice.items);
                 objects.extend(items.filter_map(|(item, _)| item.object()));
+            }
+            Kind::TOOL_BEGIN => {
+                let Ok(begin) = ToolBegin::decode(self.body) else { return objects };
+                let snapshots = begin.resources.iter().filter_map(|resource| resource.snapshot);
+                objects.extend([begin.arguments].into_iter().chain(snapshots).filter_map(|it| it.object()));
+            }
+            Kind::TOOL_END => {
+                let Ok(end) = ToolEnd::decode(self.body) else { return objects };
+                let snapshots = end.resources.iter().filter_map(|resource| resource.snapshot);
+                let own = [end.result, end.shown, end.overrides].into_iter().flatten();
+                objects.extend(own.chain(snapshots).filter_map(|payload| payload.object()));
+                objects.extend(end.effects.iter().flat_map(objects_of));
+            }
+            Kind::SETTLE => {
+                let Ok(settle) = Settle::decode(self.body) else { return objects };
+                objects.extend(settle.result.and_then(|result| result.object()));
             }
             _ => {}
         }
@@ -153,6 +165,16 @@ impl Record<'_> {
                 object.set("preserve_logs", Value::from(rollback.preserve_logs));
             }
             Kind::IMPORT => import(&mut object, Import::decode(self.body)?, names, &mut budget)?,
+            Kind::TOOL_BEGIN => tool_begin(&mut object, ToolBegin::decode(self.body)?)?,
+            Kind::TOOL_END => tool_end(&mut object, ToolEnd::decode(self.body)?, names, &mut budget)?,
+            Kind::SETTLE => {
+                let settle = Settle::decode(self.body)?;
+                object.set("operation", Value::from(settle.operation));
+                object.set("decision", Value::from(settle.decision.name()));
+                object.set("by", Value::from(settle.by));
+                object.set("reason", Value::from(settle.reason));
+                object.set("result", optional(settle.result)?);
+            }
             Kind::RESUMED => {
                 let resumed = Resumed::decode(self.body)?;
                 object.set("epoch", Value::from(resumed.epoch));
@@ -300,7 +322,7 @@ fn dispatch(
     Ok(())
 }
 
-fn payload(payload: crate::body::Payload<'_>) -> Result<Value, Error> {
+fn payload(payload: Payload<'_>) -> Result<Value, Error> {
     match payload.object() {
         None => Value::decode(payload.bytes()),
         Some(object) => {
@@ -310,6 +332,59 @@ fn payload(payload: crate::body::Payload<'_>) -> Result<Value, Error> {
             Ok(value.into_value())
         }
     }
+}
+
+fn optional(value: Option<Payload<'_>>) -> Result<Value, Error> {
+    value.map_or(Ok(Value::Nil), payload)
+}
+
+fn objects_of<'a>(effect: &Effect<'a>) -> Vec<ObjectId> {
+    match &effect.added {
+        Added::Event => Vec::new(),
+        Added::Items { items, .. } => items.iter().filter_map(|item| item.object()).collect(),
+    }
+}
+
+fn resources(resources: Vec<ResourceSnapshot<'_>>) -> Result<Value, Error> {
+    array(resources.into_iter(), |resource| {
+        let mut object = Object::of(2);
+        object.set("resource", Value::from(resource.resource));
+        object.set("snapshot", optional(resource.snapshot)?);
+        Ok(object.into_value())
+    })
+}
+
+fn tool_begin(object: &mut Object, begin: ToolBegin<'_>) -> Result<(), Error> {
+    let number = |number: Option<u64>| number.map_or(Value::Nil, Value::from);
+    object.set("tool", Value::from(begin.tool));
+    object.set("call_id", begin.call_id.map_or(Value::Nil, Value::from));
+    object.set("arguments", payload(begin.arguments)?);
+    let asked_by = begin
+        .asked_by
+        .map(|(answer, ordinal)| Value::Array(vec![Value::from(answer), Value::from(u64::from(ordinal))]));
+    object.set("asked_by", asked_by.unwrap_or(Value::Nil));
+    object.set("parent", number(begin.parent));
+    object.set("idempotency", Value::from(begin.idempotency.name()));
+    object.set("reads_only", Value::from(begin.reads_only));
+    object.set("runs_again", number(begin.again));
+    object.set("undoes", number(begin.undoes));
+    object.set("resources", resources(begin.resources)?);
+    Ok(())
+}
+
+fn tool_end(object: &mut Object, end: ToolEnd<'_>, names: &Names, budget: &mut Budget) -> Result<(), Error> {
+    object.set("begin", Value::from(end.begin));
+    object.set("outcome", Value::from(end.outcome.name()));
+    object.set("cause", end.cause.map_or(Value::Nil, |cause| Value::from(cause.name())));
+    object.set("rolls_back", Value::from(end.rolls_back));
+    object.set("outside_effects", end.outside.map_or(Value::Nil, |outside| Value::from(outside.name())));
+    object.set("elapsed_us", Value::from(end.elapsed_us));
+    object.set("result", optional(end.result)?);
+    object.set("shown", optional(end.shown)?);
+    object.set("overrides", optional(end.overrides)?);
+    object.set("resources", resources(end.resources)?);
+    object.set("effects", array(end.effects.into_iter(), |effect| effect_value(effect, names, budget))?);
+    Ok(())
 }
 
 fn id_value(id: ItemId) -> Value {

@@ -13,9 +13,10 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use foldlog_codec::body::{
-    Added, Binding, BuiltIn, Declare, Dispatch, Effect, EventDeclaration, Import, ImportedSlice, ItemId,
-    ObjectId, Opened, Operation, Parent, Payload, Policy, Removed, Resumed, Rollback, Seal, SliceDeclaration,
-    Snapshot,
+    Added, Binding, BuiltIn, Cause, Decision, Declare, Dispatch, Effect, EventDeclaration, Idempotency,
+    Import, ImportedSlice, ItemId, ObjectId, Opened, Operation, Outcome, OutsideEffects, Parent, Payload,
+    Policy, Removed, ResourceSnapshot, Resumed, Rollback, Seal, Settle, SliceDeclaration, Snapshot,
+    ToolBegin, ToolEnd,
 };
 use foldlog_codec::frame::{self, Context, Header};
 use foldlog_codec::record::Names;
@@ -54,6 +55,9 @@ enum Body {
     Snapshot(Snapshot),
     Rollback(Rollback),
     Import(Import<'static>),
+    ToolBegin(ToolBegin<'static>),
+    ToolEnd(ToolEnd<'static>),
+    Settle(Settle<'static>),
     Resumed(Resumed),
     Seal(Seal),
     /// No struct of this crate stands for it: the bytes are all there is.
@@ -69,6 +73,9 @@ impl Body {
             Body::Snapshot(body) => body.encode(),
             Body::Rollback(body) => body.encode(),
             Body::Import(body) => body.encode(),
+            Body::ToolBegin(body) => body.encode(),
+            Body::ToolEnd(body) => body.encode(),
+            Body::Settle(body) => body.encode(),
             Body::Resumed(body) => body.encode(),
             Body::Seal(body) => body.encode(),
             Body::Bytes(bytes) => bytes.to_vec(),
@@ -87,6 +94,9 @@ impl Body {
             Body::Snapshot(body) => same(name, Snapshot::decode(bytes), body),
             Body::Rollback(body) => same(name, Rollback::decode(bytes), body),
             Body::Import(body) => same(name, Import::decode(bytes), body),
+            Body::ToolBegin(body) => same(name, ToolBegin::decode(bytes), body),
+            Body::ToolEnd(body) => same(name, ToolEnd::decode(bytes), body),
+            Body::Settle(body) => same(name, Settle::decode(bytes), body),
             Body::Resumed(body) => same(name, Resumed::decode(bytes), body),
             Body::Seal(body) => same(name, Seal::decode(bytes), body),
             Body::Bytes(body) => assert_eq!(&bytes, body, "{name}"),
@@ -96,6 +106,50 @@ impl Body {
 
 fn tags<const N: usize>(pairs: [(&str, &str); N]) -> BTreeMap<String, String> {
     pairs.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
+}
+
+fn resources() -> Vec<ResourceSnapshot<'static>> {
+    vec![
+        ResourceSnapshot { resource: "budget".to_owned(), snapshot: Some(Payload::new(ITEM)) },
+        ResourceSnapshot { resource: "memory".to_owned(), snapshot: None },
+    ]
+}
+
+fn begin() -> ToolBegin<'static> {
+    ToolBegin {
+        tool: "write_file".to_owned(),
+        call_id: None,
+        arguments: Payload::new(b"\xaf{\"path\": \"a.b\"}"),
+        asked_by: None,
+        parent: None,
+        idempotency: Idempotency::Manual,
+        reads_only: false,
+        again: None,
+        undoes: None,
+        resources: vec![],
+    }
+}
+
+fn end() -> ToolEnd<'static> {
+    let effect = Effect {
+        slice: 2,
+        removed: Removed::None,
+        added: Added::Items { items: vec![Payload::new(ITEM)], version: 1 },
+        before: None,
+    };
+    ToolEnd {
+        begin: 1_005,
+        outcome: Outcome::Committed,
+        cause: None,
+        rolls_back: false,
+        outside: None,
+        elapsed_us: 1_234,
+        result: Some(Payload::new(EVENT)),
+        shown: Some(Payload::new(b"\xa4done")),
+        overrides: None,
+        resources: resources(),
+        effects: vec![effect],
+    }
 }
 
 fn declaration() -> Declare {
@@ -272,6 +326,72 @@ fn goldens() -> Vec<Golden> {
             Kind::ROLLBACK,
             Body::Rollback(Rollback { to: 0, preserve_logs: false }),
         ),
+        golden("tool-begin", Kind::TOOL_BEGIN, Body::ToolBegin(begin())),
+        golden(
+            "tool-begin-nested-and-again",
+            Kind::TOOL_BEGIN,
+            Body::ToolBegin(ToolBegin {
+                call_id: Some("call_7".to_owned()),
+                asked_by: Some((1_001, 2)),
+                parent: Some(1_010),
+                idempotency: Idempotency::Keyed,
+                reads_only: true,
+                again: Some(1_005),
+                undoes: Some(1_004),
+                resources: resources(),
+                ..begin()
+            }),
+        ),
+        golden("tool-end-committed", Kind::TOOL_END, Body::ToolEnd(end())),
+        golden(
+            "tool-end-failed",
+            Kind::TOOL_END,
+            Body::ToolEnd(ToolEnd {
+                outcome: Outcome::Failed,
+                cause: Some(Cause::Expansion),
+                rolls_back: true,
+                outside: Some(OutsideEffects::Unknown),
+                result: None,
+                overrides: Some(Payload::new(ITEM)),
+                resources: vec![],
+                ..end()
+            }),
+        ),
+        golden(
+            "tool-end-interrupted",
+            Kind::TOOL_END,
+            Body::ToolEnd(ToolEnd {
+                outcome: Outcome::Interrupted,
+                rolls_back: true,
+                elapsed_us: 0,
+                result: None,
+                shown: None,
+                effects: vec![],
+                ..end()
+            }),
+        ),
+        golden(
+            "settle-committed",
+            Kind::SETTLE,
+            Body::Settle(Settle {
+                operation: 1_005,
+                decision: Decision::Committed,
+                result: Some(Payload::new(EVENT)),
+                by: "a person".to_owned(),
+                reason: "the mail was sent".to_owned(),
+            }),
+        ),
+        golden(
+            "settle-run-again",
+            Kind::SETTLE,
+            Body::Settle(Settle {
+                operation: 1_005,
+                decision: Decision::RunAgain,
+                result: None,
+                by: "the host".to_owned(),
+                reason: String::new(),
+            }),
+        ),
         golden(
             "import",
             Kind::IMPORT,
@@ -369,7 +489,8 @@ fn is_blessing() -> bool {
 /// The committed bytes of that name; where the files are to be written anew, `present` is written first.
 fn committed(file: &str, present: &[u8]) -> Vec<u8> {
     let path = folder().join(file);
-    if is_blessing() {
+    // Only what is new, since another test may be reading the others at this moment.
+    if is_blessing() && std::fs::read(&path).ok().as_deref() != Some(present) {
         std::fs::write(&path, present).unwrap();
     }
     std::fs::read(&path).unwrap_or_else(|error| {
@@ -475,6 +596,9 @@ fn every_golden_file_is_looked_at_and_every_built_kind_has_one() {
         Kind::SNAPSHOT,
         Kind::ROLLBACK,
         Kind::IMPORT,
+        Kind::TOOL_BEGIN,
+        Kind::TOOL_END,
+        Kind::SETTLE,
         Kind::SYNCED,
         Kind::SEAL,
         Kind::RESUMED,

@@ -6,7 +6,8 @@
 mod generated;
 
 use foldlog_codec::body::{
-    Declare, Dispatch, Import, ObjectId, Opened, Payload, Resumed, Rollback, Seal, Snapshot,
+    Declare, Dispatch, Import, ObjectId, Opened, Payload, Resumed, Rollback, Seal, Settle, Snapshot,
+    ToolBegin, ToolEnd,
 };
 use foldlog_codec::frame::{self, Header};
 use foldlog_codec::msgpack::{self, Limits, Reader, Token, Value, Writer, scan};
@@ -42,6 +43,9 @@ body_laws! {
     a_snapshot_comes_back: generated::snapshot(), Snapshot;
     a_rollback_comes_back: generated::rollback(), Rollback;
     an_import_comes_back: generated::import(), Import;
+    a_begin_of_a_tool_comes_back: generated::tool_begin(), ToolBegin;
+    an_end_of_a_tool_comes_back: generated::tool_end(), ToolEnd;
+    a_settlement_comes_back: generated::settle(), Settle;
     a_resumption_comes_back: generated::resumed(), Resumed;
     a_seal_comes_back: generated::seal(), Seal;
 }

@@ -10,6 +10,9 @@
 //! | declare, declared | `events` array of maps (`id`, `name`, `ver`, `to` array of bindings, `implicit`), `slices` array of maps (`id`, `name`, `policy`, `item`) |
 //! | dispatch | `e` event id, `d` data, `o` the engine's own operation, `x` effects |
 //! | snapshot | `tag`, `policies` array |
+//! | tool_begin | `t` tool, `call` provider's id, `args` JSON text, `by` answer and ordinal, `in` parent, `again` and `undo` operations, `idem`, `ro`, `res` array of maps (`r` resource, `s` snapshot) |
+//! | tool_end | `op` the begin, `out`, `why`, `back` (true where STATE goes back), `fx`, `us`, `result`, `shown` text, `over`, `res`, `x` effects on LOG |
+//! | settle | `op`, `is` decision, `by`, `why`, `result` |
 //! | rollback | `to`, `logs` (false where LOG went back too) |
 //! | import | `from` session, `at` time of the export, `tags`, `slices` array of maps (`s` slice id, `items`, `vers`) |
 //! | resumed | `epoch`, `boot` bytes of the boot id, `clock` |
@@ -24,12 +27,16 @@ mod dispatch;
 mod envelope;
 pub(crate) mod fields;
 pub(crate) mod opened;
+mod operation;
 mod position;
 
 pub use declare::{Binding, BuiltIn, Declare, EventDeclaration, SliceDeclaration};
 pub use dispatch::{Added, Dispatch, Effect, ItemId, Operation, Removed};
 pub use envelope::{Resumed, Seal};
 pub use opened::{Opened, Parent};
+pub use operation::{
+    Cause, Decision, Idempotency, Outcome, OutsideEffects, ResourceSnapshot, Settle, ToolBegin, ToolEnd,
+};
 pub use position::{Import, ImportedSlice, Rollback, Snapshot};
 
 use crate::Error;

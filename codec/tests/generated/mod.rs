@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 
 use foldlog_codec::Kind;
 use foldlog_codec::body::{
-    Added, Binding, BuiltIn, Declare, Dispatch, Effect, EventDeclaration, Import, ImportedSlice, ItemId,
-    ObjectId, Opened, Operation, Parent, Payload, Policy, Removed, Resumed, Rollback, Seal, SliceDeclaration,
-    Snapshot,
+    Added, Binding, BuiltIn, Cause, Decision, Declare, Dispatch, Effect, EventDeclaration, Idempotency,
+    Import, ImportedSlice, ItemId, ObjectId, Opened, Operation, Outcome, OutsideEffects, Parent, Payload,
+    Policy, Removed, ResourceSnapshot, Resumed, Rollback, Seal, Settle, SliceDeclaration, Snapshot,
+    ToolBegin, ToolEnd,
 };
 use foldlog_codec::frame::{Context, Header, TIME_US_MAX, TIME_US_MIN};
 use foldlog_codec::msgpack::Value;
@@ -244,6 +245,76 @@ pub(crate) fn import() -> impl Strategy<Value = Import<'static>> {
         .prop_map(|(from, exported_at_us, tags, slices)| Import { from, exported_at_us, tags, slices })
 }
 
+fn resources() -> impl Strategy<Value = Vec<ResourceSnapshot<'static>>> {
+    let resource = (text(), prop::option::of(payload()))
+        .prop_map(|(resource, snapshot)| ResourceSnapshot { resource, snapshot });
+    prop::collection::vec(resource, 0..3)
+}
+
+pub(crate) fn tool_begin() -> impl Strategy<Value = ToolBegin<'static>> {
+    let asked_by = prop::option::of((unsigned(), unsigned32()));
+    let others = [(); 3].map(|()| prop::option::of(unsigned()));
+    let idempotency = prop::sample::select(Idempotency::ALL);
+    let named = (text(), prop::option::of(text()), payload());
+    (named, asked_by, others, idempotency, any::<bool>(), resources()).prop_map(
+        |(
+            (tool, call_id, arguments),
+            asked_by,
+            [parent, again, undoes],
+            idempotency,
+            reads_only,
+            resources,
+        )| {
+            ToolBegin {
+                tool,
+                call_id,
+                arguments,
+                asked_by,
+                parent,
+                idempotency,
+                reads_only,
+                again,
+                undoes,
+                resources,
+            }
+        },
+    )
+}
+
+pub(crate) fn tool_end() -> impl Strategy<Value = ToolEnd<'static>> {
+    let outcome = (prop::sample::select(Outcome::ALL), any::<bool>());
+    let why = prop::option::of(prop::sample::select(Cause::ALL));
+    let outside = prop::option::of(prop::sample::select(OutsideEffects::ALL));
+    let payloads = [(); 3].map(|()| prop::option::of(payload()));
+    let effects = prop::collection::vec(effect(false), 0..3);
+    (unsigned(), outcome, (why, outside), unsigned(), payloads, resources(), effects).prop_map(
+        |(begin, (outcome, back), (cause, outside), elapsed_us, payloads, resources, effects)| {
+            let [result, shown, overrides] = payloads;
+            let rolls_back = back && outcome != Outcome::Committed;
+            ToolEnd {
+                begin,
+                outcome,
+                cause,
+                rolls_back,
+                outside,
+                elapsed_us,
+                result,
+                shown,
+                overrides,
+                resources,
+                effects,
+            }
+        },
+    )
+}
+
+pub(crate) fn settle() -> impl Strategy<Value = Settle<'static>> {
+    let decision = prop::sample::select(Decision::ALL);
+    (unsigned(), decision, prop::option::of(payload()), text(), text()).prop_map(
+        |(operation, decision, result, by, reason)| Settle { operation, decision, result, by, reason },
+    )
+}
+
 pub(crate) fn resumed() -> impl Strategy<Value = Resumed> {
     (unsigned(), prop::option::of(uuid()), signed()).prop_map(|(epoch, boot_id, clock_us)| Resumed {
         epoch,
@@ -270,6 +341,9 @@ pub(crate) fn body() -> impl Strategy<Value = (Kind, Vec<u8>)> {
         snapshot().prop_map(|body| (Kind::SNAPSHOT, body.encode())),
         rollback().prop_map(|body| (Kind::ROLLBACK, body.encode())),
         import().prop_map(|body| (Kind::IMPORT, body.encode())),
+        tool_begin().prop_map(|body| (Kind::TOOL_BEGIN, body.encode())),
+        tool_end().prop_map(|body| (Kind::TOOL_END, body.encode())),
+        settle().prop_map(|body| (Kind::SETTLE, body.encode())),
         resumed().prop_map(|body| (Kind::RESUMED, body.encode())),
         seal().prop_map(|body| (Kind::SEAL, body.encode())),
         Just((Kind::SYNCED, Vec::new())),

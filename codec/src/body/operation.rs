@@ -1,0 +1,449 @@
+//! Tools as transactions: an operation's begin, its end, and what somebody decided about it.
+//!
+//! An operation's name is the sequence number of its first `tool_begin`: a provider's call id is data, since one
+//! may come twice for different calls.
+
+use super::dispatch::{read_effects, write_effects};
+use super::fields::{bad, list, required, walk, walk_map};
+use super::{Added, Effect, Payload};
+use crate::Error;
+use crate::msgpack::{Reader, Writer};
+
+const BEGIN: &str = "tool_begin";
+const END: &str = "tool_end";
+const SETTLE: &str = "settle";
+
+macro_rules! named {
+    ($(#[$doc:meta])* $type:ident { $($(#[$each:meta])* $variant:ident = $name:literal,)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum $type {
+            $($(#[$each])* $variant,)*
+        }
+
+        impl $type {
+            /// All of them.
+            pub const ALL: &'static [$type] = &[$($type::$variant),*];
+
+            /// The name in records and JSON.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $($type::$variant => $name,)*
+                }
+            }
+
+            /// The one of that name.
+            pub fn from_name(name: &str) -> Option<$type> {
+                $type::ALL.iter().copied().find(|one| one.name() == name)
+            }
+        }
+    };
+}
+
+named! {
+    /// What may be done with a tool that was interrupted.
+    Idempotency {
+        /// It may run again: running it twice is as running it once.
+        Natural = "natural",
+        /// It may run again under the same operation, by whose name it finds what it did before.
+        Keyed = "keyed",
+        /// What it did is undone first, then it may run again.
+        Compensate = "compensate",
+        /// Nobody but a person or the host knows.
+        Manual = "manual",
+    }
+}
+
+named! {
+    /// How an operation ended.
+    Outcome {
+        /// What it did stays.
+        Committed = "committed",
+        /// What it did was taken back.
+        Failed = "failed",
+        /// Its process ended before it did; what it did was taken back when the session was recovered.
+        Interrupted = "interrupted",
+    }
+}
+
+named! {
+    /// Why an operation failed.
+    Cause {
+        /// The tool answered with an error.
+        Error = "error",
+        /// The tool panicked.
+        Panic = "panic",
+        /// The tool's result says that it had no success.
+        Unsuccessful = "unsuccessful",
+        /// The arguments are not what the tool takes.
+        InvalidArguments = "invalid_arguments",
+        /// The tool asks for more of the prompt to be shown, after which it is to be called again.
+        Expansion = "visibility_expansion",
+        /// Its time was over.
+        Deadline = "deadline",
+        /// It was told to stop.
+        Cancelled = "cancelled",
+        /// Whoever ran it let go of it without an end.
+        Dropped = "dropped",
+    }
+}
+
+named! {
+    /// What is known of a failed tool's effects outside of all that is taken back.
+    OutsideEffects {
+        /// There are none.
+        None = "none",
+        /// There may be some.
+        Unknown = "unknown",
+    }
+}
+
+named! {
+    /// What somebody decided about an interrupted operation.
+    Decision {
+        /// It had done its work; the decision holds its result.
+        Committed = "committed",
+        /// It had not, and is not to be run again.
+        Failed = "failed",
+        /// It is to be run again.
+        RunAgain = "run-again",
+    }
+}
+
+/// What a resource said of itself at one moment.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ResourceSnapshot<'a> {
+    /// The resource's name.
+    pub resource: String,
+    /// What it needs to come back to that moment; `None` where it cannot in another process.
+    pub snapshot: Option<Payload<'a>>,
+}
+
+impl<'a> ResourceSnapshot<'a> {
+    fn write(&self, writer: &mut Writer) {
+        writer.map(1 + usize::from(self.snapshot.is_some())).str("r").str(&self.resource);
+        if let Some(snapshot) = &self.snapshot {
+            writer.str("s");
+            snapshot.write(writer);
+        }
+    }
+
+    fn read(kind: &'static str, reader: &mut Reader<'a>) -> Result<ResourceSnapshot<'a>, Error> {
+        let (mut resource, mut snapshot) = (None, None);
+        walk_map(reader, |name, value| {
+            match name {
+                "r" => resource = Some(value.str()?.to_owned()),
+                "s" => snapshot = Some(Payload::new(value.rest())),
+                _ => {}
+            }
+            Ok(())
+        })?;
+        Ok(ResourceSnapshot { resource: required(kind, "res.r", resource)?, snapshot })
+    }
+}
+
+fn write_resources(writer: &mut Writer, resources: &[ResourceSnapshot<'_>]) {
+    if !resources.is_empty() {
+        writer.str("res").array(resources.len());
+        resources.iter().for_each(|resource| resource.write(writer));
+    }
+}
+
+fn named<T>(kind: &'static str, field: &str, name: &str, found: Option<T>) -> Result<T, Error> {
+    found.ok_or_else(|| bad(kind, format!("`{field}` is not known: {name}")))
+}
+
+/// A tool is about to run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ToolBegin<'a> {
+    /// The tool's name.
+    pub tool: String,
+    /// The provider's name for the call.
+    pub call_id: Option<String>,
+    /// The arguments as they came: JSON, as one MessagePack string.
+    pub arguments: Payload<'a>,
+    /// The answer that asked for it, and which of its calls this is; `None` where the host asked.
+    pub asked_by: Option<(u64, u32)>,
+    /// The operation within which it runs.
+    pub parent: Option<u64>,
+    /// What may be done with it should it be interrupted.
+    pub idempotency: Idempotency,
+    /// Whether it changes nothing, so that others of its kind may run beside it.
+    pub reads_only: bool,
+    /// The operation that is run again here.
+    pub again: Option<u64>,
+    /// The operation whose effects are undone here.
+    pub undoes: Option<u64>,
+    /// The resources before it ran, in the order of their names.
+    pub resources: Vec<ResourceSnapshot<'a>>,
+}
+
+impl<'a> ToolBegin<'a> {
+    /// The body's bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let fields = 3
+            + usize::from(self.call_id.is_some())
+            + usize::from(self.asked_by.is_some())
+            + usize::from(self.parent.is_some())
+            + usize::from(self.reads_only)
+            + usize::from(self.again.is_some())
+            + usize::from(self.undoes.is_some())
+            + usize::from(!self.resources.is_empty());
+        let mut writer = Writer::new();
+        writer.map(fields).str("t").str(&self.tool);
+        if let Some(call_id) = &self.call_id {
+            writer.str("call").str(call_id);
+        }
+        writer.str("args");
+        self.arguments.write(&mut writer);
+        if let Some((answer, ordinal)) = self.asked_by {
+            writer.str("by").array(2).unsigned(answer).unsigned(u64::from(ordinal));
+        }
+        for (field, operation) in [("in", self.parent), ("again", self.again), ("undo", self.undoes)] {
+            if let Some(operation) = operation {
+                writer.str(field).unsigned(operation);
+            }
+        }
+        writer.str("idem").str(self.idempotency.name());
+        if self.reads_only {
+            writer.str("ro").bool(true);
+        }
+        write_resources(&mut writer, &self.resources);
+        writer.finish()
+    }
+
+    /// Reads a body.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Body`], or what the pre-scan says.
+    pub fn decode(bytes: &'a [u8]) -> Result<ToolBegin<'a>, Error> {
+        let (mut tool, mut call_id, mut arguments, mut asked_by) = (None, None, None, None);
+        let (mut parent, mut again, mut undoes, mut idempotency) = (None, None, None, None);
+        let (mut reads_only, mut resources) = (false, Vec::new());
+        walk(BEGIN, bytes, |name, value| {
+            match name {
+                "t" => tool = Some(value.str()?.to_owned()),
+                "call" => call_id = Some(value.str()?.to_owned()),
+                "args" => arguments = Some(Payload::new(value.rest())),
+                "by" => asked_by = Some(read_asked_by(value)?),
+                "in" => parent = Some(value.unsigned()?),
+                "again" => again = Some(value.unsigned()?),
+                "undo" => undoes = Some(value.unsigned()?),
+                "idem" => {
+                    let name = value.str()?;
+                    idempotency = Some(named(BEGIN, "idem", name, Idempotency::from_name(name))?);
+                }
+                "ro" => reads_only = value.bool()?,
+                "res" => resources = list(value, |value| ResourceSnapshot::read(BEGIN, value))?,
+                _ => {}
+            }
+            Ok(())
+        })?;
+        Ok(ToolBegin {
+            tool: required(BEGIN, "t", tool)?,
+            call_id,
+            arguments: required(BEGIN, "args", arguments)?,
+            asked_by,
+            parent,
+            idempotency: required(BEGIN, "idem", idempotency)?,
+            reads_only,
+            again,
+            undoes,
+            resources,
+        })
+    }
+}
+
+fn read_asked_by(reader: &mut Reader<'_>) -> Result<(u64, u32), Error> {
+    match reader.array()? {
+        2 => Ok((reader.unsigned()?, reader.unsigned32()?)),
+        _ => Err(bad(BEGIN, "a call is named by its answer and its place there")),
+    }
+}
+
+/// A tool has ended. Unless it is committed, and unless the tool reads only, this record is also the rollback to
+/// its begin: no crash can fall between the two.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ToolEnd<'a> {
+    /// The `tool_begin` that this ends.
+    pub begin: u64,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// Why, where it failed.
+    pub cause: Option<Cause>,
+    /// Whether STATE goes back to the begin.
+    pub rolls_back: bool,
+    /// What is known of a failed tool's effects outside.
+    pub outside: Option<OutsideEffects>,
+    /// How long it ran, in microseconds.
+    pub elapsed_us: u64,
+    /// Its result: the host's value.
+    pub result: Option<Payload<'a>>,
+    /// What the model is to see, as one MessagePack string.
+    pub shown: Option<Payload<'a>>,
+    /// What a tool that asks for more to be shown wants to be shown.
+    pub overrides: Option<Payload<'a>>,
+    /// The resources afterwards, where it committed; as they were found, where it was interrupted.
+    pub resources: Vec<ResourceSnapshot<'a>>,
+    /// What it adds to LOG slices: its `tool_invoked`.
+    pub effects: Vec<Effect<'a>>,
+}
+
+impl<'a> ToolEnd<'a> {
+    /// The position that STATE goes back to, where it does.
+    pub fn rolled_back_to(&self) -> Option<u64> {
+        self.rolls_back.then_some(self.begin)
+    }
+
+    /// The body's bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let fields = 3
+            + usize::from(self.cause.is_some())
+            + usize::from(self.rolls_back)
+            + usize::from(self.outside.is_some())
+            + usize::from(self.result.is_some())
+            + usize::from(self.shown.is_some())
+            + usize::from(self.overrides.is_some())
+            + usize::from(!self.resources.is_empty())
+            + usize::from(!self.effects.is_empty());
+        let mut writer = Writer::new();
+        writer.map(fields).str("op").unsigned(self.begin).str("out").str(self.outcome.name());
+        if let Some(cause) = self.cause {
+            writer.str("why").str(cause.name());
+        }
+        if self.rolls_back {
+            writer.str("back").bool(true);
+        }
+        if let Some(outside) = self.outside {
+            writer.str("fx").str(outside.name());
+        }
+        writer.str("us").unsigned(self.elapsed_us);
+        for (field, payload) in [("result", self.result), ("shown", self.shown), ("over", self.overrides)] {
+            if let Some(payload) = payload {
+                writer.str(field);
+                payload.write(&mut writer);
+            }
+        }
+        write_resources(&mut writer, &self.resources);
+        if !self.effects.is_empty() {
+            writer.str("x");
+            write_effects(&mut writer, &self.effects);
+        }
+        writer.finish()
+    }
+
+    /// Reads a body.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Body`], or what the pre-scan says.
+    pub fn decode(bytes: &'a [u8]) -> Result<ToolEnd<'a>, Error> {
+        let (mut begin, mut outcome, mut cause, mut outside) = (None, None, None, None);
+        let (mut elapsed_us, mut result, mut shown, mut overrides) = (0, None, None, None);
+        let (mut rolls_back, mut resources, mut effects) = (false, Vec::new(), Vec::new());
+        walk(END, bytes, |name, value| {
+            match name {
+                "op" => begin = Some(value.unsigned()?),
+                "out" => {
+                    let name = value.str()?;
+                    outcome = Some(named(END, "out", name, Outcome::from_name(name))?);
+                }
+                "why" => {
+                    let name = value.str()?;
+                    cause = Some(named(END, "why", name, Cause::from_name(name))?);
+                }
+                "back" => rolls_back = value.bool()?,
+                "fx" => {
+                    let name = value.str()?;
+                    outside = Some(named(END, "fx", name, OutsideEffects::from_name(name))?);
+                }
+                "us" => elapsed_us = value.unsigned()?,
+                "result" => result = Some(Payload::new(value.rest())),
+                "shown" => shown = Some(Payload::new(value.rest())),
+                "over" => overrides = Some(Payload::new(value.rest())),
+                "res" => resources = list(value, |value| ResourceSnapshot::read(END, value))?,
+                "x" => effects = read_effects(value)?,
+                _ => {}
+            }
+            Ok(())
+        })?;
+        if effects.iter().any(|effect: &Effect<'_>| effect.added == Added::Event) {
+            return Err(bad(END, "an effect adds an event, but there is none"));
+        }
+        let outcome = required(END, "out", outcome)?;
+        if outcome == Outcome::Committed && rolls_back {
+            return Err(bad(END, "what is committed is not taken back"));
+        }
+        let begin = required(END, "op", begin)?;
+        Ok(ToolEnd {
+            begin,
+            outcome,
+            cause,
+            rolls_back,
+            outside,
+            elapsed_us,
+            result,
+            shown,
+            overrides,
+            resources,
+            effects,
+        })
+    }
+}
+
+/// Somebody decided about an interrupted operation.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settle<'a> {
+    /// The operation.
+    pub operation: u64,
+    /// The decision.
+    pub decision: Decision,
+    /// The result, where it had done its work.
+    pub result: Option<Payload<'a>>,
+    /// Who decided.
+    pub by: String,
+    /// Why.
+    pub reason: String,
+}
+
+impl<'a> Settle<'a> {
+    /// The body's bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut writer = Writer::new();
+        writer.map(4 + usize::from(self.result.is_some()));
+        writer.str("op").unsigned(self.operation).str("is").str(self.decision.name());
+        writer.str("by").str(&self.by).str("why").str(&self.reason);
+        if let Some(result) = &self.result {
+            writer.str("result");
+            result.write(&mut writer);
+        }
+        writer.finish()
+    }
+
+    /// Reads a body.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Body`], or what the pre-scan says.
+    pub fn decode(bytes: &'a [u8]) -> Result<Settle<'a>, Error> {
+        let (mut operation, mut decision, mut result) = (None, None, None);
+        let (mut by, mut reason) = (String::new(), String::new());
+        walk(SETTLE, bytes, |name, value| {
+            match name {
+                "op" => operation = Some(value.unsigned()?),
+                "is" => {
+                    let name = value.str()?;
+                    decision = Some(named(SETTLE, "is", name, Decision::from_name(name))?);
+                }
+                "by" => by = value.str()?.to_owned(),
+                "why" => reason = value.str()?.to_owned(),
+                "result" => result = Some(Payload::new(value.rest())),
+                _ => {}
+            }
+            Ok(())
+        })?;
+        let operation = required(SETTLE, "op", operation)?;
+        Ok(Settle { operation, decision: required(SETTLE, "is", decision)?, result, by, reason })
+    }
+}
