@@ -118,7 +118,6 @@ impl Record<'_> {
                 let snapshots = end.resources.iter().filter_map(|resource| resource.snapshot);
                 let own = [end.result, end.shown, end.overrides].into_iter().flatten();
                 objects.extend(own.chain(snapshots).filter_map(|payload| payload.object()));
-                objects.extend(end.effects.iter().flat_map(objects_of));
             }
             Kind::SETTLE => {
                 let Ok(settle) = Settle::decode(self.body) else { return objects };
@@ -355,36 +354,46 @@ fn resources(resources: Vec<ResourceSnapshot<'_>>) -> Result<Value, Error> {
 }
 
 fn tool_begin(object: &mut Object, begin: ToolBegin<'_>) -> Result<(), Error> {
-    let number = |number: Option<u64>| number.map_or(Value::Nil, Value::from);
-    object.set("tool", Value::from(begin.tool));
-    object.set("call_id", begin.call_id.map_or(Value::Nil, Value::from));
+    call(object, (begin.tool, begin.call_id), begin.asked_by, (begin.parent, begin.undoes));
     object.set("arguments", payload(begin.arguments)?);
-    let asked_by = begin
-        .asked_by
-        .map(|(answer, ordinal)| Value::Array(vec![Value::from(answer), Value::from(u64::from(ordinal))]));
-    object.set("asked_by", asked_by.unwrap_or(Value::Nil));
-    object.set("parent", number(begin.parent));
     object.set("idempotency", Value::from(begin.idempotency.name()));
     object.set("reads_only", Value::from(begin.reads_only));
-    object.set("runs_again", number(begin.again));
-    object.set("undoes", number(begin.undoes));
+    object.set("runs_again", begin.again.map_or(Value::Nil, Value::from));
     object.set("resources", resources(begin.resources)?);
     Ok(())
 }
 
 fn tool_end(object: &mut Object, end: ToolEnd<'_>, names: &Names, budget: &mut Budget) -> Result<(), Error> {
     object.set("begin", Value::from(end.begin));
+    object.set("operation", Value::from(end.operation()));
+    call(object, (end.tool, end.call_id), end.asked_by, (end.parent, end.undoes));
     object.set("outcome", Value::from(end.outcome.name()));
     object.set("cause", end.cause.map_or(Value::Nil, |cause| Value::from(cause.name())));
     object.set("rolls_back", Value::from(end.rolls_back));
-    object.set("outside_effects", end.outside.map_or(Value::Nil, |outside| Value::from(outside.name())));
+    object.set("outside_effects", Value::from(end.outside.name()));
     object.set("elapsed_us", Value::from(end.elapsed_us));
     object.set("result", optional(end.result)?);
     object.set("shown", optional(end.shown)?);
     object.set("overrides", optional(end.overrides)?);
     object.set("resources", resources(end.resources)?);
-    object.set("effects", array(end.effects.into_iter(), |effect| effect_value(effect, names, budget))?);
+    object.set("slice", budget.name(&names.slice(end.slice), 0)?);
     Ok(())
+}
+
+/// What a call's begin and its end both say.
+fn call(
+    object: &mut Object,
+    (tool, call_id): (String, Option<String>),
+    asked_by: Option<(u64, u32)>,
+    (parent, undoes): (Option<u64>, Option<u64>),
+) {
+    let asked_by = asked_by
+        .map(|(answer, ordinal)| Value::Array(vec![Value::from(answer), Value::from(u64::from(ordinal))]));
+    object.set("tool", Value::from(tool));
+    object.set("call_id", call_id.map_or(Value::Nil, Value::from));
+    object.set("asked_by", asked_by.unwrap_or(Value::Nil));
+    object.set("parent", parent.map_or(Value::Nil, Value::from));
+    object.set("undoes", undoes.map_or(Value::Nil, Value::from));
 }
 
 fn id_value(id: ItemId) -> Value {

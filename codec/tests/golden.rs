@@ -131,24 +131,24 @@ fn begin() -> ToolBegin<'static> {
 }
 
 fn end() -> ToolEnd<'static> {
-    let effect = Effect {
-        slice: 2,
-        removed: Removed::None,
-        added: Added::Items { items: vec![Payload::new(ITEM)], version: 1 },
-        before: None,
-    };
     ToolEnd {
         begin: 1_005,
+        again: None,
+        tool: "write_file".to_owned(),
+        call_id: None,
+        asked_by: None,
+        parent: None,
+        undoes: None,
         outcome: Outcome::Committed,
         cause: None,
         rolls_back: false,
-        outside: None,
+        outside: OutsideEffects::None,
         elapsed_us: 1_234,
         result: Some(Payload::new(EVENT)),
         shown: Some(Payload::new(b"\xa4done")),
         overrides: None,
         resources: resources(),
-        effects: vec![effect],
+        slice: 2,
     }
 }
 
@@ -350,7 +350,7 @@ fn goldens() -> Vec<Golden> {
                 outcome: Outcome::Failed,
                 cause: Some(Cause::Expansion),
                 rolls_back: true,
-                outside: Some(OutsideEffects::Unknown),
+                outside: OutsideEffects::Unknown,
                 result: None,
                 overrides: Some(Payload::new(ITEM)),
                 resources: vec![],
@@ -361,12 +361,16 @@ fn goldens() -> Vec<Golden> {
             "tool-end-interrupted",
             Kind::TOOL_END,
             Body::ToolEnd(ToolEnd {
+                again: Some(1_001),
+                call_id: Some("call_7".to_owned()),
+                asked_by: Some((1_001, 2)),
+                parent: Some(1_003),
+                undoes: Some(1_002),
                 outcome: Outcome::Interrupted,
                 rolls_back: true,
                 elapsed_us: 0,
                 result: None,
                 shown: None,
-                effects: vec![],
                 ..end()
             }),
         ),
@@ -606,6 +610,37 @@ fn every_golden_file_is_looked_at_and_every_built_kind_has_one() {
     ] {
         assert!(kinds.contains(&kind), "{kind} has no golden file");
     }
+}
+
+/// Slices are compared and digested by these bytes, which no record holds.
+#[test]
+fn what_a_log_keeps_of_a_call_never_changes() {
+    let shown = |end: ToolEnd<'_>| {
+        let value = foldlog_codec::msgpack::Value::decode(&end.invoked()).unwrap();
+        serde_json::to_string(&value).unwrap()
+    };
+    let least = r#"{"operation":1005,"begin":1005,"tool":"write_file","outcome":"committed","outside":"none","elapsed_us":1234}"#;
+    assert_eq!(shown(end()), least);
+    let digest = blake3_of(&end().invoked());
+    assert_eq!(digest, "d5795e397c524d0e70eaf296daa9dc6875601f9cb0db611e6b9488ffd570852d");
+    let whole = ToolEnd {
+        again: Some(1_001),
+        call_id: Some("call_7".to_owned()),
+        asked_by: Some((1_001, 2)),
+        parent: Some(1_003),
+        undoes: Some(1_002),
+        outcome: Outcome::Failed,
+        cause: Some(Cause::Deadline),
+        outside: OutsideEffects::Unknown,
+        ..end()
+    };
+    let expected = r#"{"operation":1001,"begin":1005,"parent":1003,"undoes":1002,"asked_by":[1001,2],"tool":"write_file","call_id":"call_7","outcome":"failed","cause":"deadline","outside":"unknown","elapsed_us":1234}"#;
+    assert_eq!(shown(whole), expected);
+}
+
+/// The digest under which an object of these bytes would be kept.
+fn blake3_of(bytes: &[u8]) -> String {
+    ObjectId::of(bytes).file_name()
 }
 
 #[test]

@@ -9,6 +9,11 @@ pub(crate) fn after(wait: Duration) -> Instant {
     now.checked_add(wait).unwrap_or(now)
 }
 
+/// Whether that moment is over.
+pub(crate) fn is_past(moment: Instant) -> bool {
+    Instant::now() >= moment
+}
+
 /// A source of time. A session reads it once for each record.
 pub trait Clock: Send + Sync + std::fmt::Debug {
     /// Microseconds since 1970-01-01 UTC.

@@ -6,6 +6,8 @@ use foldlog_codec::Kind;
 use foldlog_codec::body::Policy;
 use uuid::Uuid;
 
+use crate::fold::operations::OpenOperation;
+
 /// A result of the engine.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -261,6 +263,120 @@ pub enum Error {
     /// An export could not be read.
     #[error("not a snapshot export: {0}")]
     Export(String),
+    /// The process that wrote the session ended within operations. It takes no writes until they are recovered.
+    #[error(
+        "session {session} was interrupted within {}: recover it before it is written",
+        operations_text(operations)
+    )]
+    Interrupted {
+        /// The session.
+        session: Uuid,
+        /// The operations that are open, in the order in which they began.
+        operations: Vec<OpenOperation>,
+    },
+    /// A position within an operation is no place to go back to: half of what it did would stay.
+    #[error("position {position} is within operation {operation}")]
+    InsideTransaction {
+        /// The position.
+        position: u64,
+        /// The operation.
+        operation: u64,
+    },
+    /// A thread that runs a tool waits for that tool to end: what a tool writes goes through its own handle.
+    #[error("operation {operation} runs on this thread; write through its context's session")]
+    InsideOperation {
+        /// The operation.
+        operation: u64,
+    },
+    /// An operation's handle was used after the operation was over.
+    #[error("the handle of operation {operation} is no longer good: {reason}")]
+    Revoked {
+        /// The operation.
+        operation: u64,
+        /// Why.
+        reason: &'static str,
+    },
+    /// A tool that was declared to read only has tried to change something.
+    #[error("operation {operation} reads only, and tried to {tried}")]
+    ReadsOnly {
+        /// The operation.
+        operation: u64,
+        /// What it tried.
+        tried: &'static str,
+    },
+    /// A tool's time was over. What it did was taken back.
+    #[error("the deadline of {} passed", operation_text(*operation))]
+    DeadlineExceeded {
+        /// The operation; `None` where it passed while the call waited for others to end.
+        operation: Option<u64>,
+    },
+    /// A tool was told to stop long ago and still runs, so nothing else can.
+    #[error("operation {operation} still runs although its time is over")]
+    Stuck {
+        /// The operation.
+        operation: u64,
+    },
+    /// A tool asks for more of the prompt to be shown. What it did was taken back; call it again with these.
+    #[error("operation {operation} asks for sections of the prompt to be shown: {reason}")]
+    VisibilityExpansion {
+        /// The operation.
+        operation: u64,
+        /// What is to be shown, as the tool says it: JSON.
+        overrides: serde_json::Value,
+        /// Why.
+        reason: String,
+    },
+    /// An interrupted tool cannot safely run again. Somebody has to settle the operation.
+    #[error(
+        "`{tool}` of operation {operation} was interrupted and may have done its work: settle it by hand"
+    )]
+    ToolIdempotency {
+        /// The operation.
+        operation: u64,
+        /// The tool.
+        tool: String,
+    },
+    /// There is no such operation, or it is not in the state that the call is for.
+    #[error("operation {operation}: {reason}")]
+    NoSuchOperation {
+        /// The operation.
+        operation: u64,
+        /// Why it cannot be had.
+        reason: &'static str,
+    },
+    /// There is no tool of that name.
+    #[error("there is no tool `{0}`")]
+    NoSuchTool(String),
+    /// No checkpoint is kept for a call.
+    #[error("No checkpoint for tool call: {0}")]
+    NoCheckpoint(String),
+    /// A provider's name for a call stands for several operations.
+    #[error("tool call `{call_id}` names several operations: {}", numbers(operations))]
+    AmbiguousCall {
+        /// The provider's name.
+        call_id: String,
+        /// The operations.
+        operations: Vec<u64>,
+    },
+    /// A snapshot is of another session or of other resources.
+    #[error("the snapshot does not fit: {0}")]
+    SnapshotMismatch(String),
+    /// Some resources could not be restored. Those that could are as the error says, and so is the session.
+    #[error("not restored: {}; restored: {}", failures(failed), list(restored))]
+    RestoreFailed {
+        /// The resources that are as they were in the snapshot.
+        restored: Vec<String>,
+        /// Those that are not, and why.
+        failed: Vec<(String, Arc<Error>)>,
+    },
+    /// A resource says that something went wrong.
+    #[error("resource `{resource}`: {reason}")]
+    Resource {
+        /// The resource's name.
+        resource: String,
+        /// What it says.
+        reason: String,
+    },
     /// A limit was passed; nothing was recorded.
     #[error("{what}: {found} is over {max}")]
     TooLarge {
@@ -321,6 +437,26 @@ impl fmt::Display for Holder {
             _ => f.write_str("the holder left no word"),
         }
     }
+}
+
+fn numbers(numbers: &[u64]) -> String {
+    numbers.iter().map(u64::to_string).collect::<Vec<_>>().join(", ")
+}
+
+fn operation_text(operation: Option<u64>) -> String {
+    operation.map_or_else(|| "a call that waited".to_owned(), |operation| format!("operation {operation}"))
+}
+
+fn operations_text(operations: &[OpenOperation]) -> String {
+    operations
+        .iter()
+        .map(|open| format!("{} (`{}`)", open.operation, open.tool))
+        .collect::<Vec<_>>()
+        .join(", ")
+}
+
+fn failures(failed: &[(String, Arc<Error>)]) -> String {
+    failed.iter().map(|(resource, error)| format!("`{resource}` ({error})")).collect::<Vec<_>>().join(", ")
 }
 
 fn list(names: &[String]) -> String {

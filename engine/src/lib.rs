@@ -4,31 +4,37 @@ pub mod audit;
 mod background;
 mod clock;
 mod error;
+pub mod execution;
 mod fold;
 mod generator;
 pub mod log;
+pub mod resources;
 mod session;
 mod store;
 #[cfg(feature = "testkit")]
 pub mod testkit;
+pub mod tools;
 mod types;
 
 pub use clock::{Clock, FixedClock, SystemClock};
 pub use error::{Corruption, Error, Holder, Result};
+pub use execution::ExecutionState;
+pub use fold::operations::{OpenOperation, UnsettledOperation};
 pub use fold::path::Path as LivePath;
-pub use foldlog_codec::body::{Parent, Policy};
+pub use foldlog_codec::body::{Cause, Decision, Idempotency, Outcome, OutsideEffects, Parent, Policy};
 pub use foldlog_codec::msgpack::Value;
 pub use foldlog_codec::{Kind, Record};
 pub use generator::Generator;
+pub use resources::ResourceRegistry;
 pub use session::{
-    LogView, Notice, RecoveryReport, RolledBack, Session, SliceState, Snapshot, SnapshotOptions, State,
-    StoredItem, Subscription, Warning,
+    LogView, Notice, RecoveryReport, RolledBack, Session, Settlement, SliceState, Snapshot, SnapshotOptions,
+    State, StoredItem, Subscription, Warning,
 };
 pub use store::{
     BackgroundSync, Export, ExportedSlice, ImportOptions, Level, SessionOptions, SessionSummary, Store,
     StoreOptions,
 };
 pub use types::{
-    Clear, Event, Item, Of, ReducerContext, SessionTypes, SessionTypesBuilder, Slice, SliceOp, UpcastError,
-    View, default_policy,
+    Clear, Event, Item, Of, ReducerContext, SessionTypes, SessionTypesBuilder, Slice, SliceOp,
+    ToolInvocations, ToolInvoked, UpcastError, View, default_policy,
 };

@@ -38,6 +38,19 @@ With --json one object. `bytes` and what ends in `_bytes` are bytes, all else ar
   objects   count, bytes (in the folder), named_count, named_bytes (by records)
   images    name, bytes";
 
+/// The fields of `ledger --json`.
+const LEDGER_JSON: &str = "\
+With --json one object a line, for each operation:
+  operation   its name: the sequence number of its first begin
+  parent      the operation within which it ran; undoes: the one that it undid
+  call_id     the provider's name for the call, which may have come twice
+  tool, idempotency
+  outcome     open, committed, failed, interrupted, settled, abandoned (committed, then rolled back)
+  cause       why it failed
+  effects     outside of what is taken back: none, unknown
+  begin, end  of its latest run; elapsed_us; runs
+  settled     decision, by, reason, sequence";
+
 #[derive(Debug, Subcommand)]
 enum Verb {
     /// Show what foldlog does: write, kill, reopen, roll back, fork, verify, replay.
@@ -122,6 +135,31 @@ enum Verb {
         /// The session's folder.
         session: PathBuf,
     },
+    /// Show what became of each tool call.
+    #[command(after_help = LEDGER_JSON)]
+    Ledger {
+        /// The session's folder.
+        session: PathBuf,
+    },
+    /// Decide about a tool call that was interrupted and cannot safely run again. Writes into the session.
+    Settle {
+        /// The session's folder.
+        session: PathBuf,
+        /// The operation, as `ledger` names it.
+        operation: u64,
+        /// What became of it.
+        #[arg(value_enum)]
+        decision: Settled,
+        /// Who decides.
+        #[arg(long)]
+        by: String,
+        /// Why.
+        #[arg(long)]
+        reason: String,
+        /// What it came to, where it had done its work: JSON.
+        #[arg(long)]
+        result: Option<String>,
+    },
     /// Write a session for other tools.
     Export {
         /// The session's folder.
@@ -167,6 +205,17 @@ enum ImportVerb {
         #[arg(long)]
         store: PathBuf,
     },
+}
+
+/// What became of an interrupted call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Settled {
+    /// It had done its work.
+    Committed,
+    /// It had not, and is not to be run again.
+    Failed,
+    /// It is to be run again by the next recovery.
+    RunAgain,
 }
 
 /// The form of an export.
@@ -236,6 +285,11 @@ fn verb(verb: Verb, output: &mut Output<'_>) -> Result<u8> {
         Verb::Diff { session, before, after } => verbs::diff::run(&session, before, after, output),
         Verb::Verify { paths } => verbs::verify::run(&paths, output),
         Verb::Replay { session, thorough } => verbs::replay::run(&session, thorough, output),
+        Verb::Ledger { session } => verbs::ledger::run(&session, output),
+        Verb::Settle { session, operation, decision, by, reason, result } => {
+            let decided = verbs::settle::Decided { operation, decision, by: &by, reason: &reason };
+            verbs::settle::run(&session, &decided, result.as_deref(), output)
+        }
         Verb::Export { session, at, format } => verbs::export::run(&session, at, format, output),
         Verb::Completions { shell } => {
             // Built in memory first: the generator panics where it cannot write.

@@ -133,6 +133,9 @@ fn next_after(error: &Error) -> Option<String> {
         }
         Error::FutureFormat { .. } => "read it with a newer version of foldlog",
         Error::NoSuchPosition { .. } => "`foldlog show` lists the positions",
+        Error::NoSuchOperation { .. } => {
+            "`foldlog ledger SESSION` lists the operations and what became of them"
+        }
         Error::Locked { .. } => "wait for the other process, or close the session there",
         Error::Full { .. } => "make space and try again",
         Error::Io { .. } => "check the path and its permissions",

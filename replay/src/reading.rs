@@ -8,7 +8,9 @@ use std::sync::Arc;
 use foldlog::audit::LogReader;
 use foldlog::log::TornTail;
 use foldlog::{Error, Kind, Record, Store};
-use foldlog_codec::body::{Declare, Dispatch, Import, Opened, Operation, Parent, Rollback, Snapshot};
+use foldlog_codec::body::{
+    Declare, Dispatch, Import, Opened, Operation, Parent, Rollback, Settle, Snapshot, ToolBegin, ToolEnd,
+};
 use foldlog_codec::record::Names;
 use uuid::Uuid;
 
@@ -50,12 +52,30 @@ pub fn open_session(path: &Path, output: &mut Output<'_>) -> Result<LogReader> {
     let reader = LogReader::open(path)?;
     let report = reader.report();
     note_torn(report.torn.as_ref(), output);
+    note_interrupted(&reader, output);
     if let Some((sequence, kind)) = report.unsupported {
         output.note(format_args!(
             "note: record {sequence} is of kind {kind}, which this version keeps but cannot fold"
         ));
     }
     Ok(reader)
+}
+
+/// Says which calls a process left open, and which wait to be settled.
+fn note_interrupted(reader: &LogReader, output: &mut Output<'_>) {
+    for open in &reader.report().interrupted {
+        output.note(format_args!(
+            "note: operation {} (`{}`) has begun and not ended: it runs, or its process is gone and the session is \
+             to be recovered; STATE is shown as it is within it",
+            open.operation, open.tool
+        ));
+    }
+    for unsettled in &reader.report().unsettled {
+        output.note(format_args!(
+            "note: operation {} (`{}`) was interrupted and waits to be run again or settled",
+            unsettled.operation, unsettled.tool
+        ));
+    }
 }
 
 /// Says what stands behind a log's end, if anything does.
@@ -146,9 +166,30 @@ pub fn record_name(record: &Record<'_>, names: &Names) -> String {
         Kind::ROLLBACK => Rollback::decode(record.body).map(|rollback| format!("to {}", rollback.to)),
         Kind::IMPORT => Import::decode(record.body)
             .map(|import| import.from.map_or_else(String::new, |from| format!("of {from}"))),
+        Kind::TOOL_BEGIN => ToolBegin::decode(record.body).map(|begin| begin_name(&begin)),
+        Kind::TOOL_END => ToolEnd::decode(record.body).map(|end| {
+            let cause = end.cause.map(|cause| format!(": {}", cause.name())).unwrap_or_default();
+            format!("{} of {} {}{cause}", end.tool, end.begin, end.outcome.name())
+        }),
+        Kind::SETTLE => Settle::decode(record.body).map(|settle| {
+            format!("operation {}: {} by {}", settle.operation, settle.decision.name(), settle.by)
+        }),
         _ => Ok(String::new()),
     };
     name.unwrap_or_default()
+}
+
+fn begin_name(begin: &ToolBegin<'_>) -> String {
+    let mut name = begin.tool.clone();
+    if let Some(call_id) = &begin.call_id {
+        name.push_str(&format!(" {call_id}"));
+    }
+    for (what, operation) in [("within", begin.parent), ("again", begin.again), ("undoes", begin.undoes)] {
+        if let Some(operation) = operation {
+            name.push_str(&format!(", {what} {operation}"));
+        }
+    }
+    name
 }
 
 fn opened_name(opened: &Opened) -> String {

@@ -171,7 +171,7 @@ pub struct Expected {
 }
 
 impl Expected {
-    /// The slices as `state --json` prints them.
+    /// The slices as `state --json` prints them, but for the engine's own.
     pub fn slices(&self) -> Json {
         let object = |fields: Vec<(&str, Json)>| {
             Json::Object(fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
@@ -183,20 +183,9 @@ impl Expected {
         let counts = self.tool_counts.iter().map(|(name, count)| {
             object(vec![("name", Json::text(name)), ("count", Json::Scalar((*count).into()))])
         });
-        let calls = self.tool_calls.iter().map(|(call, tool, arguments, result, failed)| {
-            let call = call.as_ref().map_or(Json::Scalar(serde_json::Value::Null), Json::text);
-            object(vec![
-                ("call", call),
-                ("tool", Json::text(tool)),
-                ("arguments", arguments.clone()),
-                ("result", result.clone()),
-                ("failed", Json::Scalar((*failed).into())),
-            ])
-        });
         let mut slices =
             vec![("last_message", slice("state", last)), ("messages", slice("state", self.messages.clone()))];
         if !self.tool_calls.is_empty() {
-            slices.push(("tool_calls", slice("log", calls.collect())));
             slices.push(("tool_counts", slice("state", counts.collect())));
         }
         object(slices)

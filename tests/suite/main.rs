@@ -8,3 +8,4 @@ mod following;
 mod laws;
 mod real_data;
 mod session;
+mod tools;

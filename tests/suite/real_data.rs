@@ -34,10 +34,42 @@ fn sessions(store: &Path) -> BTreeMap<(String, String), PathBuf> {
     rows.collect()
 }
 
+/// The slices of the importer; the engine's own is checked by [`calls`].
 fn slices(session: &Path) -> Json {
     let ran = foldlog(["state", session.to_str().unwrap(), "--json"]);
     assert_eq!(ran.code, 0, "{}", ran.stderr);
-    Json::parse(&ran.stdout).get("slices").unwrap().clone()
+    let slices = Json::parse(&ran.stdout).get("slices").unwrap().clone();
+    let Json::Object(mut slices) = slices else { panic!("slices are an object") };
+    slices.retain(|(name, _)| name != "tool_invoked");
+    Json::Object(slices)
+}
+
+/// The records of a kind, as `show --json` prints them.
+fn shown(session: &Path, kind: &str) -> Vec<Json> {
+    let ran = foldlog(["show", session.to_str().unwrap(), "--json", "--kind", kind]);
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    ran.stdout.lines().map(Json::parse).collect()
+}
+
+/// The calls of a session as its transactions hold them: provider's id, tool, arguments, result, whether it failed.
+fn calls(session: &Path) -> Vec<(Option<String>, String, Json, Json, bool)> {
+    let text = |record: &Json, field: &str| record.get(field).and_then(Json::as_str).map(str::to_owned);
+    let (begins, ends) = (shown(session, "tool_begin"), shown(session, "tool_end"));
+    assert_eq!(begins.len(), ends.len());
+    let calls = begins.iter().zip(&ends).map(|(begin, end)| {
+        assert_eq!(end.get("begin"), begin.get("sequence"), "one call ends before the next begins");
+        let result = end.get("result").filter(|result| **result != Json::Scalar(serde_json::Value::Null));
+        let result = result.or_else(|| end.get("shown")).unwrap().clone();
+        let failed = text(end, "outcome").unwrap() == "failed";
+        (
+            text(begin, "call_id"),
+            text(begin, "tool").unwrap(),
+            begin.get("arguments").unwrap().clone(),
+            result,
+            failed,
+        )
+    });
+    calls.collect()
 }
 
 /// Checks that the store holds what was expected, and that it holds together.
@@ -51,10 +83,30 @@ fn check(store: &Path, expected: &BTreeMap<(String, String), Expected>) {
     assert_eq!(verified.get("torn_bytes"), Some(&Json::Scalar(0.into())));
     for (run, session) in &sessions {
         assert_eq!(slices(session), expected[run].slices(), "run {run:?}");
+        assert_eq!(calls(session), expected[run].tool_calls, "run {run:?}");
+        check_ledger(session, &expected[run]);
         let replayed = foldlog(["replay", "--thorough", "--json", session.to_str().unwrap()]);
         assert_eq!(replayed.code, 0, "run {run:?}: {}", replayed.stderr);
         let checked = Json::parse(&replayed.stdout).get("checked").cloned();
         assert_eq!(checked, Some(Json::Scalar(expected[run].rollbacks.into())), "run {run:?}");
+    }
+}
+
+/// Every call is an operation of its own, whatever its provider called it.
+fn check_ledger(session: &Path, expected: &Expected) {
+    let ran = foldlog(["ledger", session.to_str().unwrap(), "--json"]);
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    let entries: Vec<Json> = ran.stdout.lines().map(Json::parse).collect();
+    let operations: std::collections::BTreeSet<String> =
+        entries.iter().map(|entry| serde_json::to_string(entry.get("operation").unwrap()).unwrap()).collect();
+    assert_eq!((entries.len(), operations.len()), (expected.tool_calls.len(), expected.tool_calls.len()));
+    for (entry, (id, tool, _, _, failed)) in entries.iter().zip(&expected.tool_calls) {
+        let text = |field: &str| entry.get(field).and_then(Json::as_str);
+        let outcome = if *failed { "failed" } else { "committed" };
+        assert_eq!(
+            (text("call_id"), text("tool"), text("outcome")),
+            (id.as_deref(), Some(tool.as_str()), Some(outcome))
+        );
     }
 }
 
@@ -70,6 +122,14 @@ fn tau_bench_comes_to_what_a_plain_fold_of_its_file_comes_to() {
     assert_eq!(expected.values().map(|run| run.rollbacks).sum::<u64>(), 73);
     let log_bytes = imported["log_bytes"] as u64;
     assert!(log_bytes <= TAU_BENCH_LOG_BYTES_MAX, "{log_bytes} bytes");
+    // 1,164 operations, of which many bear an id that another one of the same run bears too: 71 such ids.
+    let calls: usize = expected.values().map(|run| run.tool_calls.len()).sum();
+    let reused = |run: &Expected| {
+        let mut times = BTreeMap::new();
+        run.tool_calls.iter().for_each(|(id, ..)| *times.entry(id).or_insert(0) += 1);
+        times.values().filter(|times| **times > 1).count()
+    };
+    assert_eq!((calls, expected.values().map(reused).sum::<usize>()), (1_164, 71));
     check(folder.path(), &expected);
 }
 

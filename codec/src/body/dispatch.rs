@@ -194,12 +194,12 @@ fn read_anchor(reader: &mut Reader<'_>) -> Result<ItemId, Error> {
     }
 }
 
-pub(super) fn write_effects(writer: &mut Writer, effects: &[Effect<'_>]) {
+fn write_effects(writer: &mut Writer, effects: &[Effect<'_>]) {
     writer.array(effects.len());
     effects.iter().for_each(|effect| effect.write(writer));
 }
 
-pub(super) fn read_effects<'a>(reader: &mut Reader<'a>) -> Result<Vec<Effect<'a>>, Error> {
+fn read_effects<'a>(reader: &mut Reader<'a>) -> Result<Vec<Effect<'a>>, Error> {
     let mut ahead = *reader;
     let len = ahead.array()? as usize;
     if len > SLICES_MAX {

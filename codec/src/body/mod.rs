@@ -10,8 +10,8 @@
 //! | declare, declared | `events` array of maps (`id`, `name`, `ver`, `to` array of bindings, `implicit`), `slices` array of maps (`id`, `name`, `policy`, `item`) |
 //! | dispatch | `e` event id, `d` data, `o` the engine's own operation, `x` effects |
 //! | snapshot | `tag`, `policies` array |
-//! | tool_begin | `t` tool, `call` provider's id, `args` JSON text, `by` answer and ordinal, `in` parent, `again` and `undo` operations, `idem`, `ro`, `res` array of maps (`r` resource, `s` snapshot) |
-//! | tool_end | `op` the begin, `out`, `why`, `back` (true where STATE goes back), `fx`, `us`, `result`, `shown` text, `over`, `res`, `x` effects on LOG |
+//! | tool_begin | `t` tool, `call` provider's id, `args` JSON text, `by` answer and ordinal, `in` parent, `again` and `undo` operations, `idem` where not manual, `ro`, `res` array of maps (`r` resource, `s` snapshot) |
+//! | tool_end | `op` the begin, `again` the operation where that is another, `t`, `call`, `by`, `in` and `undo` as in the begin, `out`, `why`, `back` (true where STATE goes back), `fx` where not unknown, `us`, `result`, `shown` text, `over`, `res`, `s` the LOG slice that takes the call in |
 //! | settle | `op`, `is` decision, `by`, `why`, `result` |
 //! | rollback | `to`, `logs` (false where LOG went back too) |
 //! | import | `from` session, `at` time of the export, `tags`, `slices` array of maps (`s` slice id, `items`, `vers`) |

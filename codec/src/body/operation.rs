@@ -3,9 +3,10 @@
 //! An operation's name is the sequence number of its first `tool_begin`: a provider's call id is data, since one
 //! may come twice for different calls.
 
-use super::dispatch::{read_effects, write_effects};
+use serde::{Deserialize, Serialize};
+
+use super::Payload;
 use super::fields::{bad, list, required, walk, walk_map};
-use super::{Added, Effect, Payload};
 use crate::Error;
 use crate::msgpack::{Reader, Writer};
 
@@ -16,9 +17,9 @@ const SETTLE: &str = "settle";
 macro_rules! named {
     ($(#[$doc:meta])* $type:ident { $($(#[$each:meta])* $variant:ident = $name:literal,)* }) => {
         $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
         pub enum $type {
-            $($(#[$each])* $variant,)*
+            $($(#[$each])* #[serde(rename = $name)] $variant,)*
         }
 
         impl $type {
@@ -149,8 +150,14 @@ fn write_resources(writer: &mut Writer, resources: &[ResourceSnapshot<'_>]) {
     }
 }
 
-fn named<T>(kind: &'static str, field: &str, name: &str, found: Option<T>) -> Result<T, Error> {
-    found.ok_or_else(|| bad(kind, format!("`{field}` is not known: {name}")))
+fn read_named<T>(
+    kind: &'static str,
+    field: &str,
+    reader: &mut Reader<'_>,
+    from_name: fn(&str) -> Option<T>,
+) -> Result<T, Error> {
+    let name = reader.str()?;
+    from_name(name).ok_or_else(|| bad(kind, format!("`{field}` is not known: {name}")))
 }
 
 /// A tool is about to run.
@@ -181,7 +188,9 @@ pub struct ToolBegin<'a> {
 impl<'a> ToolBegin<'a> {
     /// The body's bytes.
     pub fn encode(&self) -> Vec<u8> {
-        let fields = 3
+        let stated = self.idempotency != Idempotency::Manual;
+        let fields = 2
+            + usize::from(stated)
             + usize::from(self.call_id.is_some())
             + usize::from(self.asked_by.is_some())
             + usize::from(self.parent.is_some())
@@ -204,7 +213,9 @@ impl<'a> ToolBegin<'a> {
                 writer.str(field).unsigned(operation);
             }
         }
-        writer.str("idem").str(self.idempotency.name());
+        if stated {
+            writer.str("idem").str(self.idempotency.name());
+        }
         if self.reads_only {
             writer.str("ro").bool(true);
         }
@@ -219,7 +230,7 @@ impl<'a> ToolBegin<'a> {
     /// [`Error::Body`], or what the pre-scan says.
     pub fn decode(bytes: &'a [u8]) -> Result<ToolBegin<'a>, Error> {
         let (mut tool, mut call_id, mut arguments, mut asked_by) = (None, None, None, None);
-        let (mut parent, mut again, mut undoes, mut idempotency) = (None, None, None, None);
+        let (mut parent, mut again, mut undoes, mut idempotency) = (None, None, None, Idempotency::Manual);
         let (mut reads_only, mut resources) = (false, Vec::new());
         walk(BEGIN, bytes, |name, value| {
             match name {
@@ -230,10 +241,7 @@ impl<'a> ToolBegin<'a> {
                 "in" => parent = Some(value.unsigned()?),
                 "again" => again = Some(value.unsigned()?),
                 "undo" => undoes = Some(value.unsigned()?),
-                "idem" => {
-                    let name = value.str()?;
-                    idempotency = Some(named(BEGIN, "idem", name, Idempotency::from_name(name))?);
-                }
+                "idem" => idempotency = read_named(BEGIN, name, value, Idempotency::from_name)?,
                 "ro" => reads_only = value.bool()?,
                 "res" => resources = list(value, |value| ResourceSnapshot::read(BEGIN, value))?,
                 _ => {}
@@ -246,7 +254,7 @@ impl<'a> ToolBegin<'a> {
             arguments: required(BEGIN, "args", arguments)?,
             asked_by,
             parent,
-            idempotency: required(BEGIN, "idem", idempotency)?,
+            idempotency,
             reads_only,
             again,
             undoes,
@@ -268,14 +276,26 @@ fn read_asked_by(reader: &mut Reader<'_>) -> Result<(u64, u32), Error> {
 pub struct ToolEnd<'a> {
     /// The `tool_begin` that this ends.
     pub begin: u64,
+    /// The operation's name, where that is an earlier begin.
+    pub again: Option<u64>,
+    /// The tool, as the begin names it, so that a reader of ends alone knows what ended.
+    pub tool: String,
+    /// The provider's name for the call.
+    pub call_id: Option<String>,
+    /// The answer that asked for it, and which of its calls this is.
+    pub asked_by: Option<(u64, u32)>,
+    /// The operation within which it ran.
+    pub parent: Option<u64>,
+    /// The operation whose effects were undone here.
+    pub undoes: Option<u64>,
     /// How it ended.
     pub outcome: Outcome,
     /// Why, where it failed.
     pub cause: Option<Cause>,
     /// Whether STATE goes back to the begin.
     pub rolls_back: bool,
-    /// What is known of a failed tool's effects outside.
-    pub outside: Option<OutsideEffects>,
+    /// What is known of its effects outside of what is taken back.
+    pub outside: OutsideEffects,
     /// How long it ran, in microseconds.
     pub elapsed_us: u64,
     /// Its result: the host's value.
@@ -286,8 +306,8 @@ pub struct ToolEnd<'a> {
     pub overrides: Option<Payload<'a>>,
     /// The resources afterwards, where it committed; as they were found, where it was interrupted.
     pub resources: Vec<ResourceSnapshot<'a>>,
-    /// What it adds to LOG slices: its `tool_invoked`.
-    pub effects: Vec<Effect<'a>>,
+    /// The LOG slice that takes in what is to be known of the call: [`invoked`](ToolEnd::invoked).
+    pub slice: u32,
 }
 
 impl<'a> ToolEnd<'a> {
@@ -296,40 +316,89 @@ impl<'a> ToolEnd<'a> {
         self.rolls_back.then_some(self.begin)
     }
 
+    /// The operation's name.
+    pub fn operation(&self) -> u64 {
+        self.again.unwrap_or(self.begin)
+    }
+
+    /// The item that the record adds to its LOG slice: one map, whose fields bear full names. It is made of the record
+    /// and not written a second time.
+    pub fn invoked(&self) -> Vec<u8> {
+        let numbers = [("parent", self.parent), ("undoes", self.undoes)];
+        let fields = 6
+            + numbers.iter().filter(|(_, number)| number.is_some()).count()
+            + usize::from(self.asked_by.is_some())
+            + usize::from(self.call_id.is_some())
+            + usize::from(self.cause.is_some());
+        let mut writer = Writer::new();
+        writer.map(fields).str("operation").unsigned(self.operation()).str("begin").unsigned(self.begin);
+        for (field, number) in numbers {
+            if let Some(number) = number {
+                writer.str(field).unsigned(number);
+            }
+        }
+        if let Some((answer, ordinal)) = self.asked_by {
+            writer.str("asked_by").array(2).unsigned(answer).unsigned(u64::from(ordinal));
+        }
+        writer.str("tool").str(&self.tool);
+        if let Some(call_id) = &self.call_id {
+            writer.str("call_id").str(call_id);
+        }
+        writer.str("outcome").str(self.outcome.name());
+        if let Some(cause) = self.cause {
+            writer.str("cause").str(cause.name());
+        }
+        writer.str("outside").str(self.outside.name()).str("elapsed_us").unsigned(self.elapsed_us);
+        writer.finish()
+    }
+
     /// The body's bytes.
     pub fn encode(&self) -> Vec<u8> {
-        let fields = 3
+        let numbers = [("again", self.again), ("in", self.parent), ("undo", self.undoes)];
+        let payloads = [("result", self.result), ("shown", self.shown), ("over", self.overrides)];
+        let stated = self.outside != OutsideEffects::Unknown;
+        let fields = 5
+            + usize::from(stated)
+            + numbers.iter().filter(|(_, number)| number.is_some()).count()
+            + payloads.iter().filter(|(_, payload)| payload.is_some()).count()
+            + usize::from(self.call_id.is_some())
+            + usize::from(self.asked_by.is_some())
             + usize::from(self.cause.is_some())
             + usize::from(self.rolls_back)
-            + usize::from(self.outside.is_some())
-            + usize::from(self.result.is_some())
-            + usize::from(self.shown.is_some())
-            + usize::from(self.overrides.is_some())
-            + usize::from(!self.resources.is_empty())
-            + usize::from(!self.effects.is_empty());
+            + usize::from(!self.resources.is_empty());
         let mut writer = Writer::new();
-        writer.map(fields).str("op").unsigned(self.begin).str("out").str(self.outcome.name());
+        writer.map(fields).str("op").unsigned(self.begin);
+        for (field, number) in numbers {
+            if let Some(number) = number {
+                writer.str(field).unsigned(number);
+            }
+        }
+        writer.str("t").str(&self.tool);
+        if let Some(call_id) = &self.call_id {
+            writer.str("call").str(call_id);
+        }
+        if let Some((answer, ordinal)) = self.asked_by {
+            writer.str("by").array(2).unsigned(answer).unsigned(u64::from(ordinal));
+        }
+        writer.str("out").str(self.outcome.name());
         if let Some(cause) = self.cause {
             writer.str("why").str(cause.name());
         }
         if self.rolls_back {
             writer.str("back").bool(true);
         }
-        if let Some(outside) = self.outside {
-            writer.str("fx").str(outside.name());
+        if stated {
+            writer.str("fx").str(self.outside.name());
         }
         writer.str("us").unsigned(self.elapsed_us);
-        for (field, payload) in [("result", self.result), ("shown", self.shown), ("over", self.overrides)] {
+        for (field, payload) in payloads {
             if let Some(payload) = payload {
                 writer.str(field);
                 payload.write(&mut writer);
             }
         }
         write_resources(&mut writer, &self.resources);
-        if !self.effects.is_empty() {
-            writer.str("x");
-            write_effects(&mut writer, &self.effects);
-        }
+        writer.str("s").unsigned(u64::from(self.slice));
         writer.finish()
     }
 
@@ -339,56 +408,58 @@ impl<'a> ToolEnd<'a> {
     ///
     /// [`Error::Body`], or what the pre-scan says.
     pub fn decode(bytes: &'a [u8]) -> Result<ToolEnd<'a>, Error> {
-        let (mut begin, mut outcome, mut cause, mut outside) = (None, None, None, None);
-        let (mut elapsed_us, mut result, mut shown, mut overrides) = (0, None, None, None);
-        let (mut rolls_back, mut resources, mut effects) = (false, Vec::new(), Vec::new());
+        let (mut begin, mut tool, mut outcome, mut slice) = (None, None, None, None);
+        // Fields that may be missing are read where they belong; the others are checked once all were seen.
+        let mut end = ToolEnd {
+            begin: 0,
+            again: None,
+            tool: String::new(),
+            call_id: None,
+            asked_by: None,
+            parent: None,
+            undoes: None,
+            outcome: Outcome::Committed,
+            cause: None,
+            rolls_back: false,
+            outside: OutsideEffects::Unknown,
+            elapsed_us: 0,
+            result: None,
+            shown: None,
+            overrides: None,
+            resources: Vec::new(),
+            slice: 0,
+        };
         walk(END, bytes, |name, value| {
             match name {
                 "op" => begin = Some(value.unsigned()?),
-                "out" => {
-                    let name = value.str()?;
-                    outcome = Some(named(END, "out", name, Outcome::from_name(name))?);
-                }
-                "why" => {
-                    let name = value.str()?;
-                    cause = Some(named(END, "why", name, Cause::from_name(name))?);
-                }
-                "back" => rolls_back = value.bool()?,
-                "fx" => {
-                    let name = value.str()?;
-                    outside = Some(named(END, "fx", name, OutsideEffects::from_name(name))?);
-                }
-                "us" => elapsed_us = value.unsigned()?,
-                "result" => result = Some(Payload::new(value.rest())),
-                "shown" => shown = Some(Payload::new(value.rest())),
-                "over" => overrides = Some(Payload::new(value.rest())),
-                "res" => resources = list(value, |value| ResourceSnapshot::read(END, value))?,
-                "x" => effects = read_effects(value)?,
+                "again" => end.again = Some(value.unsigned()?),
+                "in" => end.parent = Some(value.unsigned()?),
+                "undo" => end.undoes = Some(value.unsigned()?),
+                "t" => tool = Some(value.str()?.to_owned()),
+                "call" => end.call_id = Some(value.str()?.to_owned()),
+                "by" => end.asked_by = Some(read_asked_by(value)?),
+                "out" => outcome = Some(read_named(END, name, value, Outcome::from_name)?),
+                "why" => end.cause = Some(read_named(END, name, value, Cause::from_name)?),
+                "back" => end.rolls_back = value.bool()?,
+                "fx" => end.outside = read_named(END, name, value, OutsideEffects::from_name)?,
+                "us" => end.elapsed_us = value.unsigned()?,
+                "result" => end.result = Some(Payload::new(value.rest())),
+                "shown" => end.shown = Some(Payload::new(value.rest())),
+                "over" => end.overrides = Some(Payload::new(value.rest())),
+                "res" => end.resources = list(value, |value| ResourceSnapshot::read(END, value))?,
+                "s" => slice = Some(value.unsigned32()?),
                 _ => {}
             }
             Ok(())
         })?;
-        if effects.iter().any(|effect: &Effect<'_>| effect.added == Added::Event) {
-            return Err(bad(END, "an effect adds an event, but there is none"));
-        }
-        let outcome = required(END, "out", outcome)?;
-        if outcome == Outcome::Committed && rolls_back {
+        end.begin = required(END, "op", begin)?;
+        end.tool = required(END, "t", tool)?;
+        end.outcome = required(END, "out", outcome)?;
+        end.slice = required(END, "s", slice)?;
+        if end.outcome == Outcome::Committed && end.rolls_back {
             return Err(bad(END, "what is committed is not taken back"));
         }
-        let begin = required(END, "op", begin)?;
-        Ok(ToolEnd {
-            begin,
-            outcome,
-            cause,
-            rolls_back,
-            outside,
-            elapsed_us,
-            result,
-            shown,
-            overrides,
-            resources,
-            effects,
-        })
+        Ok(end)
     }
 }
 
@@ -432,10 +503,7 @@ impl<'a> Settle<'a> {
         walk(SETTLE, bytes, |name, value| {
             match name {
                 "op" => operation = Some(value.unsigned()?),
-                "is" => {
-                    let name = value.str()?;
-                    decision = Some(named(SETTLE, "is", name, Decision::from_name(name))?);
-                }
+                "is" => decision = Some(read_named(SETTLE, name, value, Decision::from_name)?),
                 "by" => by = value.str()?.to_owned(),
                 "why" => reason = value.str()?.to_owned(),
                 "result" => result = Some(Payload::new(value.rest())),

@@ -283,16 +283,32 @@ pub(crate) fn tool_begin() -> impl Strategy<Value = ToolBegin<'static>> {
 
 pub(crate) fn tool_end() -> impl Strategy<Value = ToolEnd<'static>> {
     let outcome = (prop::sample::select(Outcome::ALL), any::<bool>());
-    let why = prop::option::of(prop::sample::select(Cause::ALL));
-    let outside = prop::option::of(prop::sample::select(OutsideEffects::ALL));
+    let why = (prop::option::of(prop::sample::select(Cause::ALL)), prop::sample::select(OutsideEffects::ALL));
+    let named = (text(), prop::option::of(text()), prop::option::of((unsigned(), unsigned32())));
+    let others = [(); 3].map(|()| prop::option::of(unsigned()));
     let payloads = [(); 3].map(|()| prop::option::of(payload()));
-    let effects = prop::collection::vec(effect(false), 0..3);
-    (unsigned(), outcome, (why, outside), unsigned(), payloads, resources(), effects).prop_map(
-        |(begin, (outcome, back), (cause, outside), elapsed_us, payloads, resources, effects)| {
+    (named, others, outcome, why, (unsigned(), unsigned()), (payloads, resources()), unsigned32()).prop_map(
+        |(
+            named,
+            others,
+            (outcome, back),
+            (cause, outside),
+            (begin, elapsed_us),
+            (payloads, resources),
+            slice,
+        )| {
+            let (tool, call_id, asked_by) = named;
+            let [again, parent, undoes] = others;
             let [result, shown, overrides] = payloads;
             let rolls_back = back && outcome != Outcome::Committed;
             ToolEnd {
                 begin,
+                again,
+                tool,
+                call_id,
+                asked_by,
+                parent,
+                undoes,
                 outcome,
                 cause,
                 rolls_back,
@@ -302,7 +318,7 @@ pub(crate) fn tool_end() -> impl Strategy<Value = ToolEnd<'static>> {
                 shown,
                 overrides,
                 resources,
-                effects,
+                slice,
             }
         },
     )

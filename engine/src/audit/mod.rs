@@ -5,6 +5,7 @@
 //! records of such a log as they come.
 
 mod follow;
+mod ledger;
 mod segments;
 
 use std::collections::BTreeMap;
@@ -30,6 +31,7 @@ use crate::log::storage::{FileStorage, Storage};
 use crate::session::{Read, RecoveryReport, State, open_read};
 
 pub use follow::{Followed, Follower, Progress};
+pub use ledger::{Fate, LedgerEntry, Settled};
 pub use segments::SegmentInfo;
 
 /// One frame of a log, envelope frames included.
@@ -134,7 +136,7 @@ impl LogReader {
         let read = open_read(&storage, &dir, None, LogSlices::Held)?;
         let places = read.places();
         let Read { scan, folded, .. } = read;
-        let report = RecoveryReport::of(&scan, folded.projection.unsupported);
+        let report = RecoveryReport::of_folded(&scan, &folded.projection);
         Ok(LogReader {
             objects: Objects::new(Arc::clone(&storage), &dir),
             storage,
@@ -414,6 +416,9 @@ pub fn check_body(record: &Record<'_>) -> Result<(), foldlog_codec::Error> {
         Kind::DISPATCH => body::Dispatch::decode(record.body).map(drop),
         Kind::SNAPSHOT => body::Snapshot::decode(record.body).map(drop),
         Kind::ROLLBACK => body::Rollback::decode(record.body).map(drop),
+        Kind::TOOL_BEGIN => body::ToolBegin::decode(record.body).map(drop),
+        Kind::TOOL_END => body::ToolEnd::decode(record.body).map(drop),
+        Kind::SETTLE => body::Settle::decode(record.body).map(drop),
         Kind::IMPORT => body::Import::decode(record.body).map(drop),
         Kind::RESUMED => body::Resumed::decode(record.body).map(drop),
         Kind::SEAL => body::Seal::decode(record.body).map(drop),

@@ -1,6 +1,6 @@
 //! What a record says, decoded.
 
-use foldlog_codec::body::{Declare, Dispatch, Import, Opened, Rollback};
+use foldlog_codec::body::{Declare, Dispatch, Import, Opened, Rollback, Settle, ToolBegin, ToolEnd};
 use foldlog_codec::{Kind, Record};
 
 use crate::error::{Error, Result};
@@ -14,11 +14,23 @@ pub(crate) enum Content<'a> {
     Import(Import<'a>),
     Rollback(Rollback),
     Snapshot,
+    ToolBegin(Box<ToolBegin<'a>>),
+    ToolEnd(Box<ToolEnd<'a>>),
+    Settle(Settle<'a>),
     /// Of a kind that this version cannot fold.
     Unsupported(Kind),
 }
 
 impl<'a> Content<'a> {
+    /// The rollback that the record is, or is among other things.
+    pub(crate) fn rollback(&self) -> Option<Rollback> {
+        match self {
+            Content::Rollback(rollback) => Some(*rollback),
+            Content::ToolEnd(end) => end.rolled_back_to().map(|to| Rollback { to, preserve_logs: true }),
+            _ => None,
+        }
+    }
+
     /// Decodes a record's body.
     ///
     /// # Errors
@@ -34,6 +46,9 @@ impl<'a> Content<'a> {
             Kind::ROLLBACK => Rollback::decode(body).map(Content::Rollback),
             // What it says is for those who export it; to the slices it is but a position.
             Kind::SNAPSHOT => Ok(Content::Snapshot),
+            Kind::TOOL_BEGIN => ToolBegin::decode(body).map(|begin| Content::ToolBegin(Box::new(begin))),
+            Kind::TOOL_END => ToolEnd::decode(body).map(|end| Content::ToolEnd(Box::new(end))),
+            Kind::SETTLE => Settle::decode(body).map(Content::Settle),
             kind => Ok(Content::Unsupported(kind)),
         };
         content.map_err(|error| Error::Inconsistent { sequence, reason: error.to_string() })

@@ -79,7 +79,11 @@ impl History<'_> {
                 return projection.pass_over(&record);
             }
             let folding = Folding { objects: self.objects, types: None, frozen: &|_| None };
-            projection.apply(record.sequence, Content::of(&record)?, AtHand::Nothing, &folding)
+            let mut content = Content::of(&record)?;
+            if let Content::ToolEnd(end) = &mut content {
+                end.rolls_back = false;
+            }
+            projection.apply(record.sequence, content, AtHand::Nothing, &folding)
         })
     }
 }
@@ -108,7 +112,9 @@ impl Folded {
             return self.apply_event(record.sequence, (event, data, None), objects, types);
         }
         let content = Content::of(record)?;
-        let done = if let Content::Rollback(rollback) = &content { Some(rollback.to) } else { None };
+        let done = content.rollback().map(|rollback| rollback.to);
+        let ended = if let Content::ToolEnd(end) = &content { Some(end.begin) } else { None };
+        let begins = matches!(&content, Content::ToolBegin(begin) if !begin.reads_only);
         let positions = &self.positions;
         let folding = Folding { objects, types, frozen: &|to| positions.get(to) };
         self.projection.apply(record.sequence, content, AtHand::Nothing, &folding)?;
@@ -116,6 +122,12 @@ impl Folded {
             self.positions.done(to);
         }
         self.keep_target(record.sequence);
+        if begins {
+            self.positions.begin(record.sequence, Arc::new(self.projection.freeze()));
+        }
+        if let Some(begin) = ended {
+            self.positions.end(begin);
+        }
         if record.kind == Kind::SNAPSHOT {
             self.positions.keep_snapshot(record.sequence, Arc::new(self.projection.freeze()));
         }

@@ -4,15 +4,16 @@
 //! items, as many as its reducers see, and marks: which record the items of some places stand in. The others are
 //! found by walking the log from a mark.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ops::{ControlFlow, RangeInclusive};
 use std::sync::Arc;
 
-use foldlog_codec::body::{Added, BuiltIn, Dispatch, Import, ItemId, Operation, Payload};
+use foldlog_codec::body::{Added, BuiltIn, Dispatch, Import, ItemId, Operation, Payload, ToolEnd};
 use foldlog_codec::{Kind, Record};
 
 use super::names::Names;
-use super::projection::{Items, Projection};
+use super::projection::{INVOKED_VERSION, Items, Projection};
 use super::rows::{Row, Rows};
 use crate::error::{Error, Result};
 use crate::log::objects::Objects;
@@ -176,7 +177,8 @@ impl RecordedItems {
                     rest = others;
                     for (ordinal, payload, _) in source.items_in(&record, *slice)? {
                         let id = ItemId { sequence: *sequence, ordinal };
-                        found.insert((*slice, id), Arc::from(source.objects.resolve(payload)?));
+                        found
+                            .insert((*slice, id), Arc::from(source.objects.resolve(Payload::new(&payload))?));
                     }
                 }
                 Ok(())
@@ -235,7 +237,7 @@ impl LogSource {
                 }
                 if place >= from {
                     let id = ItemId { sequence: record.sequence, ordinal };
-                    let bytes = Arc::from(self.objects.resolve(payload)?);
+                    let bytes = Arc::from(self.objects.resolve(Payload::new(&payload))?);
                     if visit(at, Stored { place, id, version, bytes })?.is_break() {
                         return Ok(ControlFlow::Break(()));
                     }
@@ -255,7 +257,7 @@ impl LogSource {
     }
 
     /// The items that a record added to a slice: their ordinals, payloads and versions.
-    fn items_in<'a>(&self, record: &Record<'a>, slice: u32) -> Result<Vec<(u32, Payload<'a>, u32)>> {
+    fn items_in<'a>(&self, record: &Record<'a>, slice: u32) -> Result<Vec<AddedItem<'a>>> {
         let sequence = record.sequence;
         let bad = |reason: String| Error::Inconsistent { sequence, reason };
         let body = |error: foldlog_codec::Error| bad(error.to_string());
@@ -278,19 +280,17 @@ impl LogSource {
                             .bindings
                             .iter()
                             .any(|binding| binding.slice == slice && binding.built_in != BuiltIn::Explicit);
-                        if appended { vec![(0, data, declared.version)] } else { Vec::new() }
+                        if appended {
+                            vec![(0, Cow::from(data.bytes()), declared.version)]
+                        } else {
+                            Vec::new()
+                        }
                     }
                     (None, None) => Vec::new(),
                     (Some(effects), event) => effects
                         .into_iter()
                         .filter(|effect| effect.slice == slice)
-                        .flat_map(|effect| match effect.added {
-                            Added::Event => event.map(|(e, data)| (0, data, e.version)).into_iter().collect(),
-                            Added::Items { items, version } => (0..)
-                                .zip(items)
-                                .map(|(ordinal, item)| (ordinal, item, version))
-                                .collect::<Vec<_>>(),
-                        })
+                        .flat_map(|effect| added(effect.added, event.map(|(e, data)| (data, e.version))))
                         .collect(),
                 })
             }
@@ -298,9 +298,31 @@ impl LogSource {
                 let import = Import::decode(record.body).map_err(body)?;
                 let slices = import.slices.into_iter().filter(|imported| imported.slice == slice);
                 let items = slices.flat_map(|imported| imported.items);
-                Ok((0..).zip(items).map(|(ordinal, (item, version))| (ordinal, item, version)).collect())
+                Ok((0..)
+                    .zip(items)
+                    .map(|(ordinal, (item, version))| (ordinal, Cow::from(item.bytes()), version))
+                    .collect())
+            }
+            Kind::TOOL_END => {
+                let end = ToolEnd::decode(record.body).map_err(body)?;
+                let invoked = (end.slice == slice).then(|| (0, Cow::from(end.invoked()), INVOKED_VERSION));
+                Ok(invoked.into_iter().collect())
             }
             _ => Ok(Vec::new()),
+        }
+    }
+}
+
+/// An item that a record adds: its ordinal, its payload's bytes, its version.
+type AddedItem<'a> = (u32, Cow<'a, [u8]>, u32);
+
+/// What an effect adds. `event` is the record's own, where it has one.
+fn added<'a>(added: Added<'a>, event: Option<(Payload<'a>, u32)>) -> Vec<AddedItem<'a>> {
+    let item = |ordinal, payload: Payload<'a>, version| (ordinal, Cow::from(payload.bytes()), version);
+    match added {
+        Added::Event => event.map(|(data, version)| item(0, data, version)).into_iter().collect(),
+        Added::Items { items, version } => {
+            (0..).zip(items).map(|(ordinal, payload)| item(ordinal, payload, version)).collect()
         }
     }
 }

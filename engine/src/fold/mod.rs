@@ -7,6 +7,7 @@
 //! | `log_items` | the items of a LOG slice, which stay in the log |
 //! | `tree` | the persistent map behind `rows` and `index` |
 //! | `names` | what the log has declared |
+//! | `operations` | operations that are not done with |
 //! | `content` | what a record says, decoded |
 //! | `projection` | [`Projection::apply`], the only code that changes a projection |
 //! | `history` | folding a stretch of a log |
@@ -26,6 +27,7 @@ pub(crate) mod history;
 pub(crate) mod index;
 pub(crate) mod log_items;
 pub(crate) mod names;
+pub(crate) mod operations;
 pub(crate) mod path;
 pub(crate) mod pipeline;
 pub(crate) mod positions;

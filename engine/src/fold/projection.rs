@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use foldlog_codec::body::{
     Added, Binding, BuiltIn, Declare, Dispatch, Effect, EventDeclaration, Import, ItemId, Operation, Payload,
-    Policy, Removed, Rollback,
+    Policy, Removed, Rollback, ToolEnd,
 };
 use foldlog_codec::image::Image;
 use foldlog_codec::{Kind, Record};
@@ -14,10 +14,16 @@ use foldlog_codec::{Kind, Record};
 use super::content::Content;
 use super::log_items::LogItems;
 use super::names::Names;
+use super::operations::Operations;
 use super::rows::{Row, RowItem, Rows};
 use crate::error::{Error, Result};
 use crate::log::objects::Objects;
-use crate::types::{AnyValue, DecodeItem, Recorded, SessionTypes, SliceTypes, TAIL_ITEMS};
+use crate::types::{
+    AnyValue, DecodeItem, Recorded, SessionTypes, Slice, SliceTypes, TAIL_ITEMS, ToolInvocations,
+};
+
+/// The version of the items that tools' ends make.
+pub(super) const INVOKED_VERSION: u32 = ToolInvocations::ITEM_VERSION;
 
 /// The items of one slice.
 #[derive(Clone, Debug)]
@@ -123,6 +129,7 @@ pub(crate) struct Projection {
     pub(crate) tags: Arc<BTreeMap<String, String>>,
     /// Records of kinds that this version cannot fold: the first one's sequence number and kind.
     pub(crate) unsupported: Option<(u64, Kind)>,
+    pub(crate) operations: Arc<Operations>,
     next_sequence: u64,
     log_slices: LogSlices,
 }
@@ -148,6 +155,8 @@ impl Projection {
             slices,
             tags: Arc::new(image.tags.clone()),
             unsupported: image.unsupported,
+            // No image is written while any is not done with.
+            operations: Arc::default(),
             next_sequence: image.next_sequence,
             log_slices: LogSlices::InLog,
         }
@@ -224,6 +233,9 @@ impl Projection {
             Content::Import(import) => self.import(sequence, import, folding)?,
             Content::Rollback(rollback) => self.rollback(sequence, &rollback, folding)?,
             Content::Snapshot => {}
+            Content::ToolBegin(begin) => Arc::make_mut(&mut self.operations).begin(sequence, &begin)?,
+            Content::ToolEnd(end) => self.tool_end(sequence, *end, folding)?,
+            Content::Settle(settle) => Arc::make_mut(&mut self.operations).settle(sequence, &settle)?,
             Content::Unsupported(kind) => {
                 self.unsupported.get_or_insert((sequence, kind));
             }
@@ -435,6 +447,31 @@ impl Projection {
         Ok(())
     }
 
+    /// A tool's end takes back what the tool did, where it failed, and adds to LOG what is to be known of it.
+    fn tool_end(&mut self, sequence: u64, end: ToolEnd<'_>, folding: &Folding<'_>) -> Result<()> {
+        self.operations.check_end(sequence, &end)?;
+        let bad = |reason: String| Error::Inconsistent { sequence, reason };
+        let slice = self.slices.get(end.slice as usize).filter(|slice| slice.policy == Policy::Log);
+        let Some(slice) = slice else { return Err(bad(format!("slice {} is no LOG slice", end.slice))) };
+        let (invoked, version) = (end.invoked(), INVOKED_VERSION);
+        let item = new_item(slice, sequence, (Payload::new(&invoked), version), None, folding)?;
+        if let Some(to) = end.rolled_back_to() {
+            self.rollback(sequence, &Rollback { to, preserve_logs: true }, folding)?;
+        }
+        if let Some(slice) = self.slices.get_mut(end.slice as usize) {
+            slice.items.push(Row { id: ItemId { sequence, ordinal: 0 }, version, item });
+        }
+        Arc::make_mut(&mut self.operations).end(&end);
+        Ok(())
+    }
+
+    /// Shows STATE as it was when the first operation that is still open began: what was done since is taken back
+    /// once the session is recovered. Not recorded, so it is for a session's own projection that takes no record
+    /// until then.
+    pub(crate) fn set_back_to(&mut self, begin: u64, frozen: &Frozen) {
+        self.go_back(self.next_sequence, &Rollback { to: begin, preserve_logs: true }, frozen);
+    }
+
     fn rollback(&mut self, sequence: u64, rollback: &Rollback, folding: &Folding<'_>) -> Result<()> {
         let to = rollback.to;
         if to >= sequence {
@@ -445,6 +482,13 @@ impl Projection {
             sequence,
             reason: format!("nothing is known of position {to}"),
         })?;
+        self.go_back(sequence, rollback, &frozen);
+        Ok(())
+    }
+
+    /// STATE goes back to what it was, CACHE is emptied; `sequence` is the record that says so.
+    fn go_back(&mut self, sequence: u64, rollback: &Rollback, frozen: &Frozen) {
+        let to = rollback.to;
         for (index, slice) in self.slices.iter_mut().enumerate() {
             let then = frozen.projection.slices.get(index).map(|then| &then.items);
             match (&mut slice.items, then) {
@@ -460,7 +504,6 @@ impl Projection {
                 }
             }
         }
-        Ok(())
     }
 }
 

@@ -27,7 +27,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use foldlog_codec::body::{Opened, Parent, Resumed, Rollback, Seal};
+use foldlog_codec::body::{Opened, Parent, Resumed, Rollback, Seal, ToolEnd};
 use foldlog_codec::frame::{self, Context, Frame, HEADER_LEN as FRAME_HEADER_LEN, Header};
 use foldlog_codec::segment::HEADER_LEN as SEGMENT_HEADER_LEN;
 use foldlog_codec::{Error as CodecError, Kind, Record};
@@ -352,6 +352,12 @@ impl<'a> Walk<'a> {
             Kind::ROLLBACK => {
                 let rollback = Rollback::decode(at.frame.body).map_err(body)?;
                 self.rollbacks.insert(header.sequence, rollback);
+            }
+            Kind::TOOL_END => {
+                // A tool's end that takes back what the tool did is a rollback to its begin.
+                let end = ToolEnd::decode(at.frame.body).map_err(body)?;
+                let rollback = end.rolled_back_to().map(|to| Rollback { to, preserve_logs: true });
+                self.rollbacks.extend(rollback.map(|rollback| (header.sequence, rollback)));
             }
             _ => {}
         }

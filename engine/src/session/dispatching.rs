@@ -11,8 +11,9 @@ use foldlog_codec::body::{
 };
 
 use super::bound::{Bound, BoundReducer, Plain, Scratch};
+use super::operations::Change;
 use super::subscribers::panic_message;
-use super::writing::{Draft, DraftEvent};
+use super::writing::{Draft, DraftEvent, promises_sync};
 use super::{Inner, Session, WriterState};
 use crate::error::{Error, Result};
 use crate::fold::content::Content;
@@ -74,7 +75,8 @@ impl Session {
         scratch.encode(&event)?;
         let value: AnyValue = Arc::new(event);
         let inner = &self.inner;
-        let mut state = inner.writable()?;
+        let state = inner.writable()?;
+        let mut state = self.turn(state, || types_change::<E>(inner.types.as_ref()))?;
         let time_us = inner.now_us();
         let large = inner.is_large(scratch.payload());
         match state.bound.get(&TypeId::of::<E>()).and_then(|bound| bound.plain) {
@@ -132,7 +134,7 @@ impl Session {
     /// As [`dispatch`](Session::dispatch).
     pub fn reset(&self) -> Result<u64> {
         let inner = &self.inner;
-        let state = inner.writable()?;
+        let state = self.writable(Change::State)?;
         let time_us = inner.now_us();
         let slices = state.projection.names.slices().iter();
         let effects: Vec<Effect<'_>> = slices
@@ -170,7 +172,7 @@ impl Session {
 
     fn tag(&self, key: String, value: Option<String>) -> Result<u64> {
         let inner = &self.inner;
-        let state = inner.writable()?;
+        let state = self.writable(Change::Log)?;
         let time_us = inner.now_us();
         let dispatch = Dispatch { operation: Operation::Tag { key, value }, effects: None };
         let body = dispatch.encode();
@@ -185,8 +187,9 @@ impl Session {
         resolve: impl FnOnce(&Rows, u32) -> Result<Resolved>,
     ) -> Result<u64> {
         let inner = &self.inner;
-        let mut state = inner.writable()?;
         let types = inner.types()?;
+        let log = types.slice(S::NAME).is_some_and(|slice| slice.policy == Policy::Log);
+        let mut state = self.writable(if log { Change::Log } else { Change::State })?;
         let time_us = inner.now_us();
         inner.decode_slice::<S>(&mut state)?;
         let slice = S::NAME.to_owned();
@@ -231,6 +234,11 @@ impl Inner {
         bytes.len() as u64 > self.store.options.object_bytes_min
     }
 
+    /// The bytes that stand in a record: the bytes themselves, or a reference where they are large.
+    pub(super) fn recorded_or_own(&self, state: &WriterState, bytes: &[u8]) -> Result<Vec<u8>> {
+        Ok(self.recorded(state, bytes)?.unwrap_or_else(|| bytes.to_vec()))
+    }
+
     /// The reference that stands in a record for bytes that are large; they are kept in the object folder.
     fn recorded(&self, state: &WriterState, bytes: &[u8]) -> Result<Option<Vec<u8>>> {
         if !self.is_large(bytes) {
@@ -238,6 +246,16 @@ impl Inner {
         }
         Ok(Some(state.log.objects.put(bytes)?.reference()))
     }
+}
+
+/// What an event of that type changes: LOG alone where all its slices are LOG slices.
+fn types_change<E: Event>(types: Option<&SessionTypes>) -> Change {
+    let all_log = types.is_some_and(|types| {
+        let reducers = types.event(E::NAME).map(|event| event.reducers.as_slice()).unwrap_or_default();
+        let is_log = |slice: &str| types.slice(slice).is_some_and(|slice| slice.policy == Policy::Log);
+        !reducers.is_empty() && reducers.iter().all(|(slice, _)| is_log(slice))
+    });
+    if all_log { Change::Log } else { Change::State }
 }
 
 /// What has to be declared before the event can be recorded.
@@ -334,7 +352,11 @@ fn check_slices_len(id: usize) -> Result<()> {
     Err(Error::TooLarge { what: "number of slices", found, max })
 }
 
-fn slice_declaration(types: &SessionTypes, name: &str, id: usize) -> Result<Option<SliceDeclaration>> {
+pub(super) fn slice_declaration(
+    types: &SessionTypes,
+    name: &str,
+    id: usize,
+) -> Result<Option<SliceDeclaration>> {
     let Some(slice) = types.slice(name) else { return Ok(None) };
     check_slices_len(id)?;
     Ok(Some(SliceDeclaration {
@@ -383,8 +405,9 @@ impl Inner {
         self.fold(&mut state, |projection, folding| {
             projection.apply_event(sequence, (event, Payload::new(&[]), Some(value)), folding)
         })?;
-        self.notify((sequence, time_us, kind), || Some(DraftEvent { name, version, value: told }));
-        self.finish_write(state, time_us, sequence, kind)
+        let promised = promises_sync(self.level, kind);
+        self.notify((sequence, time_us, kind), promised, || Some(DraftEvent { name, version, value: told }));
+        self.finish_write(state, time_us, sequence, promised)
     }
 
     /// Runs the reducers of an event and writes what they resolve, behind its declaration where one is due.

@@ -9,7 +9,8 @@
 //!
 //! 1. An image is written only after the log is durable through its position.
 //! 2. None is written once the session is closed, but by closing itself.
-//! 3. Whatever becomes of an image, the session goes on as if there were none.
+//! 3. None is taken while an operation is open or unsettled: an image says nothing of operations.
+//! 4. Whatever becomes of an image, the session goes on as if there were none.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -118,7 +119,8 @@ impl Inner {
     fn take_image(&self, state: &mut WriterState, since: u64) -> Option<Taken> {
         let grown = state.log.written_bytes().saturating_sub(since);
         let due = self.store.options.image_bytes_min.max(2 * state.imaged.bytes);
-        if grown < due || state.projection.unsupported.is_some() {
+        let open = !state.projection.operations.is_empty();
+        if grown < due || state.projection.unsupported.is_some() || open {
             return None;
         }
         let last = state.log.last_frame()?;

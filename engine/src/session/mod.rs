@@ -6,6 +6,7 @@
 //! | `writing` | how a record is written: resolve, append, apply, sync, tell |
 //! | `dispatching` | events, seeds, clears, resets, tags |
 //! | `positions` | snapshots and rollbacks |
+//! | `operations` | tools' transactions: who may write when, and their records |
 //! | `reading` | views, stored values |
 //! | `imaging` | images, so that opening need not fold every record |
 //! | `log_view` | LOG slices, read from the log |
@@ -27,6 +28,7 @@ mod dispatching;
 mod imaging;
 mod log_view;
 mod opening;
+pub(crate) mod operations;
 mod positions;
 mod reading;
 mod subscribers;
@@ -40,7 +42,7 @@ use std::sync::Arc;
 
 use foldlog_codec::body::{Opened, Parent, Rollback};
 use foldlog_codec::frame::{TIME_US_MAX, TIME_US_MIN};
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use uuid::Uuid;
 
 use crate::background::Background;
@@ -57,8 +59,10 @@ use crate::types::SessionTypes;
 
 pub use log_view::LogView;
 pub use opening::RecoveryReport;
+pub use operations::Settlement;
 pub use positions::{RolledBack, Snapshot, SnapshotOptions};
 pub use reading::{SliceState, State, StoredItem};
+pub(crate) use subscribers::panic_message;
 pub use subscribers::{Notice, Subscription, Warning};
 #[cfg(feature = "testkit")]
 pub(crate) use writing::{Asked, due, failed, promises_sync, sync_in_time, sync_through};
@@ -76,6 +80,8 @@ pub(crate) use trunk::Trunk;
 pub struct Session {
     inner: Arc<Inner>,
     _handles: Arc<Handles>,
+    /// The operation whose handle this is; it may write while others wait.
+    within: Option<Arc<operations::Within>>,
 }
 
 /// What all handles of a session share, and nobody else: the background may hold on to the session while it syncs
@@ -98,6 +104,8 @@ pub(crate) struct Inner {
     read_only: Option<String>,
     report: RecoveryReport,
     state: Mutex<WriterState>,
+    /// Told whenever an operation is over, for those who wait to write.
+    turns: Condvar,
     gate: SyncGate<Error>,
     subscribers: subscribers::Subscribers,
     lock: Mutex<Option<WriterLock>>,
@@ -120,6 +128,10 @@ struct WriterState {
     /// The events dispatched so far, by their Rust types.
     bound: BTreeMap<TypeId, Arc<bound::Bound>>,
     closed: bool,
+    /// Operations of this process that are not over.
+    table: operations::Table,
+    /// Whether opening found operations that have not ended, and they were not recovered since.
+    interrupted: bool,
 }
 
 impl std::fmt::Debug for Session {
@@ -198,6 +210,26 @@ impl Session {
         self.inner.close()
     }
 
+    /// What the session promises when a call returns.
+    pub fn level(&self) -> Level {
+        self.inner.level
+    }
+
+    /// The seed that the session was created with.
+    pub(crate) fn own_seed(&self) -> u64 {
+        self.inner.state.lock().seed()
+    }
+
+    /// Which of the session's records are live.
+    pub(crate) fn live_path(&self) -> Path {
+        self.inner.state.lock().path.clone()
+    }
+
+    /// The host's types.
+    pub(crate) fn types(&self) -> Result<&SessionTypes> {
+        self.inner.types()
+    }
+
     pub(crate) fn store(&self) -> crate::store::Store {
         crate::store::Store::of(&self.inner.store)
     }
@@ -251,6 +283,6 @@ impl Inner {
 impl Session {
     /// The first handle of a session.
     fn of(inner: Arc<Inner>) -> Session {
-        Session { _handles: Arc::new(Handles(Arc::clone(&inner))), inner }
+        Session { _handles: Arc::new(Handles(Arc::clone(&inner))), inner, within: None }
     }
 }

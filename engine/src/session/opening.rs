@@ -7,15 +7,17 @@ use std::sync::Arc;
 use foldlog_codec::body::Opened;
 use foldlog_codec::image::Image;
 use foldlog_codec::{Kind, Record};
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use uuid::Uuid;
 
 use super::imaging::Imaged;
+use super::operations::{Change, Table};
 use super::writing::{Asked, Draft};
 use super::{Inner, Session, WriterState};
 use crate::error::{Error, Result};
 use crate::fold::content::Content;
 use crate::fold::history::{Folded, History};
+use crate::fold::operations::{OpenOperation, UnsettledOperation};
 use crate::fold::path::Path;
 use crate::fold::pipeline::{Fold, fold_while_reading};
 use crate::fold::positions::Positions;
@@ -55,6 +57,11 @@ pub struct RecoveryReport {
     pub from_image: Option<u64>,
     /// Images that were no use: damaged, or not of this log. They are replaced in time.
     pub dropped_images: Vec<PathBuf>,
+    /// Operations that had begun and not ended, in the order in which they began. STATE is shown as it was before
+    /// them, and the session takes no writes until they are recovered.
+    pub interrupted: Vec<OpenOperation>,
+    /// Operations that were interrupted before, and neither run again nor settled since.
+    pub unsettled: Vec<UnsettledOperation>,
 }
 
 impl RecoveryReport {
@@ -63,7 +70,16 @@ impl RecoveryReport {
         RecoveryReport {
             from_image: read.images.next_sequence,
             dropped_images: read.images.dropped.clone(),
-            ..RecoveryReport::of(&read.scan, read.folded.projection.unsupported)
+            ..RecoveryReport::of_folded(&read.scan, &read.folded.projection)
+        }
+    }
+
+    /// Of a log that was folded.
+    pub(crate) fn of_folded(scan: &Scan, projection: &Projection) -> RecoveryReport {
+        RecoveryReport {
+            interrupted: projection.operations.open().cloned().collect(),
+            unsettled: projection.operations.unsettled().cloned().collect(),
+            ..RecoveryReport::of(scan, projection.unsupported)
         }
     }
 
@@ -71,6 +87,8 @@ impl RecoveryReport {
         RecoveryReport {
             from_image: None,
             dropped_images: Vec::new(),
+            interrupted: Vec::new(),
+            unsettled: Vec::new(),
             records: scan.next_sequence,
             torn: scan.torn.clone(),
             leftovers: scan.leftovers.clone(),
@@ -250,7 +268,13 @@ pub(crate) fn open_as_read(
         check_declared(types, &read.folded)?;
     }
     let report = RecoveryReport::of_read(&read);
-    let Read { scan, folded, images } = read;
+    let Read { scan, mut folded, images } = read;
+    let interrupted = !report.interrupted.is_empty();
+    if let Some(begin) = folded.projection.operations.changing().map(|open| open.begin)
+        && let Some(frozen) = folded.positions.get(begin)
+    {
+        folded.projection.set_back_to(begin, &frozen);
+    }
     // A fork attests what it shares before its folder has its name; until it attests a record of its own, a
     // power cut may still take the whole folder.
     let own = scan.watermark > scan.opened_sequence;
@@ -266,6 +290,8 @@ pub(crate) fn open_as_read(
         asked: Asked::default(),
         bound: BTreeMap::new(),
         closed: false,
+        table: Table::default(),
+        interrupted,
         log: Log::open(&store.ground(), dir, scan),
     };
     Ok(assemble(store, dir, open_as, report, gate, state))
@@ -293,6 +319,8 @@ pub(crate) fn begin(
         asked: Asked::default(),
         bound: BTreeMap::new(),
         closed: false,
+        table: Table::default(),
+        interrupted: false,
     };
     let report = RecoveryReport { closed: true, ..RecoveryReport::default() };
     let open_as =
@@ -309,7 +337,7 @@ pub(crate) fn begin(
         })
         .collect();
     let drafts = drafts?;
-    let state = session.inner.writable()?;
+    let state = session.writable(Change::State)?;
     session.inner.write(state, time_us, drafts)?;
     Ok(session)
 }
@@ -332,6 +360,7 @@ fn assemble(
         read_only: open_as.read_only,
         report,
         state: Mutex::new(state),
+        turns: Condvar::new(),
         gate,
         subscribers: super::subscribers::Subscribers::default(),
         lock: Mutex::new(open_as.lock),

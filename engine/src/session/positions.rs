@@ -8,6 +8,7 @@ use foldlog_codec::Kind;
 use foldlog_codec::body::{self, Policy};
 use uuid::Uuid;
 
+use super::operations::Change;
 use super::writing::Draft;
 use super::{Inner, Session, WriterState};
 use crate::error::{Error, Result};
@@ -81,7 +82,7 @@ impl Session {
     /// As [`dispatch`](Session::dispatch).
     pub fn snapshot(&self, options: SnapshotOptions) -> Result<Snapshot> {
         let inner = &self.inner;
-        let state = inner.writable()?;
+        let state = self.writable(Change::State)?;
         let time_us = inner.now_us();
         let body =
             body::Snapshot { tag: options.tag.clone(), policies: options.policies.iter().copied().collect() };
@@ -115,19 +116,23 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchPosition`] where there is no such record; else as [`dispatch`](Session::dispatch).
+    /// [`Error::NoSuchPosition`] where there is no such record, [`Error::InsideTransaction`] where a tool was
+    /// running then; else as [`dispatch`](Session::dispatch).
     pub fn rollback_to(&self, position: u64) -> Result<RolledBack> {
         self.roll_back(position, true)
     }
 
     pub(crate) fn roll_back(&self, to: u64, preserve_logs: bool) -> Result<RolledBack> {
         let inner = &self.inner;
-        let mut state = inner.writable()?;
+        let mut state = self.writable(Change::State)?;
         let next = state.log.next_sequence();
         if to >= next {
             return Err(Error::NoSuchPosition { position: to, last: next.checked_sub(1) });
         }
         let frozen = inner.frozen_at(&state, to)?;
+        if let Some(open) = frozen.projection().operations.changing() {
+            return Err(Error::InsideTransaction { position: to, operation: open.operation });
+        }
         let time_us = inner.now_us();
         let abandoned = state.path.abandoned_by(next, to);
         let rollback = body::Rollback { to, preserve_logs };

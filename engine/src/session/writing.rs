@@ -176,11 +176,26 @@ impl Inner {
 
     /// Locks the writer's state for a write.
     pub(super) fn writable(&self) -> Result<MutexGuard<'_, WriterState>> {
+        self.writable_for(false)
+    }
+
+    /// As [`writable`](Inner::writable); while the session is to be recovered only for that.
+    pub(super) fn writable_for(&self, recovering: bool) -> Result<MutexGuard<'_, WriterState>> {
+        if self.types.is_none() {
+            return Err(Error::Untyped { session: self.id });
+        }
+        let state = self.settleable()?;
+        if state.interrupted && !recovering {
+            let operations = state.projection.operations.open().cloned().collect();
+            return Err(Error::Interrupted { session: self.id, operations });
+        }
+        Ok(state)
+    }
+
+    /// Locks the writer's state for a record that asks for no types.
+    pub(super) fn settleable(&self) -> Result<MutexGuard<'_, WriterState>> {
         let session = self.id;
         let state = self.sound()?;
-        if self.types.is_none() {
-            return Err(Error::Untyped { session });
-        }
         if let Some(reason) = &self.read_only {
             return Err(Error::ReadOnly { session, reason: reason.clone() });
         }
@@ -216,39 +231,46 @@ impl Inner {
         }
         let mut last = None;
         for draft in drafts {
-            let Draft { kind, body, content, at_hand, event } = draft;
-            let sequence = self.write_one(&mut state, time_us, (kind, body), content, at_hand)?;
-            self.notify((sequence, time_us, kind), || event);
-            last = Some((sequence, kind));
+            let kind = draft.kind;
+            last = Some((self.write_draft(&mut state, time_us, draft)?, kind));
         }
         let Some((sequence, kind)) = last else {
             return Err(Error::NoSuchPosition { position: 0, last: None });
         };
-        self.finish_write(state, time_us, sequence, kind)
+        self.finish_write(state, time_us, sequence, promises_sync(self.level, kind))
+    }
+
+    /// Writes one draft; its promise is still to be kept.
+    pub(super) fn write_draft(&self, state: &mut WriterState, time_us: i64, draft: Draft<'_>) -> Result<u64> {
+        let Draft { kind, body, content, at_hand, event } = draft;
+        let sequence = self.write_one(state, time_us, (kind, body), content, at_hand)?;
+        self.notify((sequence, time_us, kind), promises_sync(self.level, kind), || event);
+        Ok(sequence)
     }
 
     /// Queues a notice of a record, where anyone listens.
     pub(super) fn notify(
         &self,
         (sequence, time_us, kind): (u64, i64, Kind),
+        promised: bool,
         event: impl FnOnce() -> Option<DraftEvent>,
     ) {
-        let durable_first = if promises_sync(self.level, kind) { sequence + 1 } else { 0 };
+        let durable_first = if promised { sequence + 1 } else { 0 };
         self.subscribers.queue(durable_first, || Notice::of(sequence, time_us, kind, event()));
     }
 
-    /// Keeps the level's promise of the last record that was written, and tells the subscribers.
+    /// Keeps the level's promise of the last record that was written, where it has one to keep, and tells the subscribers.
     pub(super) fn finish_write(
         self: &Arc<Self>,
         mut state: MutexGuard<'_, WriterState>,
         time_us: i64,
         sequence: u64,
-        kind: Kind,
+        promised: bool,
     ) -> Result<u64> {
         let due = state.due(time_us);
         let image = self.image_at_turn(&mut state);
         drop(state);
-        if promises_sync(self.level, kind) {
+        if promised {
             self.sync_through(sequence + 1)?;
         } else {
             self.sync_in_background(due, sequence + 1)?;
@@ -276,7 +298,7 @@ impl Inner {
     }
 
     /// Sees to it that there is room for all drafts: what does not fit is refused with its declaration.
-    fn reserve(
+    pub(super) fn reserve(
         &self,
         state: &mut WriterState,
         time_us: i64,
@@ -297,11 +319,19 @@ impl Inner {
         at_hand: AtHand<'_>,
     ) -> Result<u64> {
         let sequence = self.append(state, time_us, kind, Body::Alone(body))?;
-        let rollback = if let Content::Rollback(rollback) = &content { Some(*rollback) } else { None };
+        let rollback = content.rollback();
+        let ended = if let Content::ToolEnd(end) = &content { Some(end.begin) } else { None };
+        let begins = matches!(&content, Content::ToolBegin(begin) if !begin.reads_only);
         self.fold(state, |projection, folding| projection.apply(sequence, content, at_hand, folding))?;
         let WriterState { projection, positions, rollbacks, path, .. } = state;
         if kind == Kind::SNAPSHOT {
             positions.keep_snapshot(sequence, Arc::new(projection.freeze()));
+        }
+        if begins {
+            positions.begin(sequence, Arc::new(projection.freeze()));
+        }
+        if let Some(begin) = ended {
+            positions.end(begin);
         }
         if let Some(rollback) = rollback {
             path.add(sequence, rollback.to);

@@ -60,6 +60,9 @@ impl Store {
         let writer = self.inner.writers.get(parent);
         let trunk = Trunk::new(self.storage(), &parent_dir, writer.as_deref(), position, types)?;
         drop(writer);
+        if let Some(open) = trunk.projection.operations.open().next() {
+            return Err(Error::InsideTransaction { position, operation: open.operation });
+        }
         let (id, seed) = self.identity(&options)?;
         let (lock, read_only) = lock_or_read_only(&self.inner, id)?;
         if lock.is_none() {

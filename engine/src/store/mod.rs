@@ -22,7 +22,7 @@ use crate::generator::Generator;
 use crate::log::layout;
 use crate::log::storage::{EntryKind, Storage};
 use crate::log::writer::{Ground, Log};
-use crate::session::{OpenAs, Session, SessionSeed, begin, lock_or_read_only, open, open_read};
+use crate::session::{OpenAs, Session, SessionSeed, Settlement, begin, lock_or_read_only, open, open_read};
 use crate::types::SessionTypes;
 
 pub use export::{Export, ExportedSlice, ImportOptions};
@@ -291,6 +291,29 @@ impl Store {
         let read_only = Some("it was opened without types".to_owned());
         let level = self.inner.options.level;
         open(&self.inner, &dir, OpenAs { types: None, level, lock: None, read_only })
+    }
+
+    /// Decides about an interrupted operation of a session that nobody has open for writing: see
+    /// [`Session::settle`]. Needs no types. Durable when this returns. Returns the decision's record.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Locked`] where the session is open for writing; else as [`Session::settle`].
+    pub fn settle(
+        &self,
+        session: Uuid,
+        operation: u64,
+        settlement: &Settlement,
+        by: &str,
+        reason: &str,
+    ) -> Result<u64> {
+        let dir = self.existing(session)?;
+        let (lock, read_only) = lock_or_read_only(&self.inner, session)?;
+        let open_as = OpenAs { types: None, level: Level::Boundary, lock, read_only };
+        let session = open(&self.inner, &dir, open_as)?;
+        let settled = session.settle(operation, settlement, by, reason);
+        let closed = session.close();
+        settled.and_then(|sequence| closed.map(|()| sequence))
     }
 
     fn existing(&self, session: Uuid) -> Result<PathBuf> {

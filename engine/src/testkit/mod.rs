@@ -53,10 +53,12 @@
 //! A [`RawLog`] is a log without events and slices, to measure what a disk and the log itself take.
 
 mod assertions;
+mod equivalence;
 mod history;
 mod raw_log;
 
 pub use assertions::{assert_deterministic, assert_rollback_equivalence};
+pub use equivalence::snapshots_equivalent;
 pub use history::{Action, History, Step, dispatch, histories, histories_of};
 pub use proptest;
 pub use raw_log::RawLog;

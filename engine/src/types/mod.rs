@@ -5,17 +5,20 @@
 //! | `event` | [`Event`], and the one path by which a recorded value becomes a host's |
 //! | `slice` | [`Slice`], policies and their defaults |
 //! | `reducer` | [`SliceOp`], views, and how an operation becomes an effect |
+//! | `tool_invoked` | the LOG slice that every session has |
 //! | `registry` | [`SessionTypes`] |
 
 mod event;
 mod reducer;
 mod registry;
 mod slice;
+mod tool_invoked;
 
 pub use event::{Event, UpcastError};
 pub use reducer::{Clear, Item, ReducerContext, SliceOp, View};
 pub use registry::{SessionTypes, SessionTypesBuilder};
 pub use slice::{Of, Slice, default_policy};
+pub use tool_invoked::{ToolInvocations, ToolInvoked};
 
 pub(crate) use event::{AnyValue, Decoded, Recorded, decode_event, decode_item, encode, encode_into};
 pub(crate) use reducer::{NewItem, NewItems, Resolved, new_items, resolve_op};

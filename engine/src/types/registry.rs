@@ -8,8 +8,8 @@ use foldlog_codec::msgpack::Value;
 
 use super::reducer::{downcast, resolve_op, resolve_upsert};
 use super::{
-    AnyValue, Decoded, Event, Recorded, ReducerContext, Resolved, Slice, SliceOp, View, decode_event,
-    decode_item, default_policy, encode,
+    AnyValue, Decoded, Event, Recorded, ReducerContext, Resolved, Slice, SliceOp, ToolInvocations, View,
+    decode_event, decode_item, default_policy, encode,
 };
 use crate::error::{Error, Result};
 use crate::fold::index::{KeyIndex, KeyOf, Keys};
@@ -302,9 +302,11 @@ impl SessionTypesBuilder {
     /// two versions or Rust types, an event bound twice to one slice, a reducer of a slice that was not
     /// declared, a LOG slice that is not only appended to.
     pub fn build(self) -> Result<SessionTypes> {
-        match self.error {
+        // Every session has it, so that a tool can be run in any.
+        let all = self.slice::<ToolInvocations>();
+        match all.error {
             Some(error) => Err(error),
-            None => Ok(SessionTypes { inner: Arc::new(self.registered) }),
+            None => Ok(SessionTypes { inner: Arc::new(all.registered) }),
         }
     }
 

@@ -3,8 +3,10 @@
 use std::path::Path;
 
 use foldlog::log::SegmentSizes;
+use foldlog::tools::{ExecuteOptions, ToolCall, ToolRegistry, ToolResult, ToolRunner};
 use foldlog::{
-    BackgroundSync, Level, Session, SessionOptions, SessionTypes, SnapshotOptions, Store, StoreOptions,
+    BackgroundSync, ExecutionState, Level, ResourceRegistry, Session, SessionOptions, SessionTypes, Store,
+    StoreOptions,
 };
 
 use super::{Message, Run, Step, ToolCalled, ToolCounted, ToolCounts};
@@ -34,6 +36,9 @@ impl std::ops::AddAssign for Written {
 /// What a record takes beside its payload, generously.
 const RECORD_BYTES: u64 = 64;
 
+/// What a call takes beside its arguments and its result, generously.
+const CALL_BYTES: u64 = 512;
+
 /// What a session's identity and declarations take, generously.
 const HEAD_BYTES: u64 = 2048;
 
@@ -52,9 +57,9 @@ fn options(run: &Run) -> StoreOptions {
     let steps = run.steps.iter().map(|step| {
         let message = payload(step.message.encode().len());
         let Some(call) = &step.call else { return message };
-        let call = foldlog_codec::msgpack::to_vec(call).map_or(0, |bytes| bytes.len());
-        // The snapshot, the count and a rollback are short.
-        message + payload(call) + 4 * RECORD_BYTES
+        let result = foldlog_codec::msgpack::to_vec(&call.result).map_or(0, |bytes| bytes.len());
+        // The count, and what a begin and an end hold beside, are short.
+        message + payload(call.arguments_text().len()) + payload(result) + CALL_BYTES
     });
     let bytes = (HEAD_BYTES + steps.sum::<u64>()).next_multiple_of(PAGE_BYTES);
     let segments = SegmentSizes { first_bytes: bytes.min(defaults.segments.max_bytes), ..defaults.segments };
@@ -81,15 +86,18 @@ pub fn run(root: &Path, types: &SessionTypes, run: &Run) -> foldlog::Result<Writ
 }
 
 fn write(session: Session, run: &Run) -> foldlog::Result<Written> {
+    let state = ExecutionState::new(session.clone(), ResourceRegistry::default());
+    let runner = ToolRunner::new(state, ToolRegistry::new());
     let mut rollbacks = 0;
     for step in &run.steps {
         match &step.call {
             None => {
                 session.dispatch(Message(step.message.clone()))?;
             }
-            Some(call) => rollbacks += u64::from(tool_call(&session, step, call)?),
+            Some(call) => rollbacks += u64::from(!tool_call(&runner, step, call)?),
         }
     }
+    drop(runner);
     // A handle outlives the closing, by which the last bytes are written.
     let closed = session.clone();
     session.close()?;
@@ -97,16 +105,17 @@ fn write(session: Session, run: &Run) -> foldlog::Result<Written> {
     Ok(Written { sessions: 1, records, rollbacks, log_bytes: closed.log_bytes() })
 }
 
-/// Writes a tool call; whether it was rolled back.
-fn tool_call(session: &Session, step: &Step, call: &ToolCalled) -> foldlog::Result<bool> {
-    let before = session.snapshot(SnapshotOptions::default())?;
-    session.dispatch(call.clone())?;
+/// Writes a tool call as the transaction that it was; whether it was committed.
+fn tool_call(runner: &ToolRunner, step: &Step, call: &ToolCalled) -> foldlog::Result<bool> {
+    let asked = ToolCall { call_id: call.call.clone(), ..ToolCall::new(&call.tool, call.arguments_text()) };
+    let operation = runner.begin(&asked, &ExecuteOptions::default())?;
+    let session = operation.context().session();
     let counts = session.view::<ToolCounts>()?;
     let count = counts.iter().find(|counted| counted.name == call.tool).map_or(0, |counted| counted.count);
     session.dispatch(ToolCounted { name: call.tool.clone(), count: count + 1 })?;
     session.dispatch(Message(step.message.clone()))?;
-    if call.failed {
-        session.rollback(&before)?;
-    }
-    Ok(call.failed)
+    let text = call.result.as_str();
+    let (message, value) = (text.unwrap_or_default().to_owned(), text.is_none().then(|| call.result.clone()));
+    let result = ToolResult { success: !call.failed, message, value, outside: None };
+    Ok(operation.end(result)?.success)
 }

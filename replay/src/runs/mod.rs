@@ -7,10 +7,11 @@
 //! | `messages` | STATE | the run's message objects, unchanged |
 //! | `last_message` | STATE | the last of them |
 //! | `tool_counts` | STATE | how often each tool was called: `{name, count}` |
-//! | `tool_calls` | LOG | every call: `{call, tool, arguments, result, failed}` |
+//! | `tool_invoked` | LOG | every call, as the engine itself keeps it |
 //!
-//! A tool call becomes a transaction: a snapshot, the call into the LOG, the count, the tool's message; and
-//! where that message begins with `Error`, a rollback to the snapshot, after which the LOG alone remembers it.
+//! A tool call becomes a transaction: its begin, which holds the arguments, the count, the tool's message, and its end,
+//! which holds the result. Where that begins with `Error` the call failed: the end takes count and message back, and the
+//! LOG alone remembers it.
 //!
 //! A result belongs to the call of the same ordinal in the assistant's message before it. Ids are data: in
 //! these files one id is often used again for another call.
@@ -29,7 +30,7 @@ use crate::failure::{Failure, Result};
 
 pub use swe_agent::read as read_swe_agent;
 pub use tau_bench::read as read_tau_bench;
-pub use types::{LastMessage, Message, Messages, ToolCalled, ToolCalls, ToolCounted, ToolCounts, types};
+pub use types::{LastMessage, Message, Messages, ToolCalled, ToolCounted, ToolCounts, types};
 
 /// One run of an agent.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,4 +1,4 @@
-use foldlog::{Event, Policy, SessionTypes, Slice, Value};
+use foldlog::{Event, SessionTypes, Slice, Value};
 use serde::{Deserialize, Serialize};
 
 /// A message of a run: whatever object stands in its file, the order of its keys included.
@@ -10,8 +10,8 @@ impl Event for Message {
     const NAME: &'static str = "message";
 }
 
-/// A tool was called.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// A tool was called: what a run says of it.
+#[derive(Clone, Debug, PartialEq)]
 pub struct ToolCalled {
     /// The provider's id of the call, which may name other calls too.
     pub call: Option<String>,
@@ -25,8 +25,14 @@ pub struct ToolCalled {
     pub failed: bool,
 }
 
-impl Event for ToolCalled {
-    const NAME: &'static str = "tool_called";
+impl ToolCalled {
+    /// The arguments as text: the text itself, or the JSON of what else they are.
+    pub fn arguments_text(&self) -> String {
+        match self.arguments.as_str() {
+            Some(text) => text.to_owned(),
+            None => serde_json::to_string(&self.arguments).unwrap_or_default(),
+        }
+    }
 }
 
 /// How often a tool was called.
@@ -69,15 +75,6 @@ impl Slice for ToolCounts {
     type Item = ToolCounted;
 }
 
-/// LOG: every call.
-#[derive(Debug)]
-pub struct ToolCalls;
-
-impl Slice for ToolCalls {
-    const NAME: &'static str = "tool_calls";
-    type Item = ToolCalled;
-}
-
 /// The declarations under which runs are imported.
 ///
 /// # Errors
@@ -91,7 +88,5 @@ pub fn types() -> foldlog::Result<SessionTypes> {
         .replace_latest::<LastMessage>()
         .slice::<ToolCounts>()
         .upsert_by::<ToolCounts, _>(|counted| counted.name.clone())
-        .slice_with::<ToolCalls>(Policy::Log)
-        .append_all::<ToolCalls>()
         .build()
 }

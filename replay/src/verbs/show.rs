@@ -64,7 +64,7 @@ pub struct Timeline {
 
 impl Timeline {
     /// The headings of the columns that [`text`](Timeline::text) fills.
-    pub const HEADINGS: &str = "sequence  time                              kind      name                                   bytes  path";
+    pub const HEADINGS: &str = "sequence  time                              kind        name                                   bytes  path";
 
     /// The timeline of a log as its last record leaves it.
     pub fn of(reader: &LogReader) -> Timeline {
@@ -93,7 +93,7 @@ pub(super) fn line(record: &Record<'_>, names: &Names, live: bool) -> String {
     let path = if live { "live" } else { "abandoned" };
     let (sequence, kind, bytes) = (record.sequence, record.kind.to_string(), record.body.len());
     let name = shortened(&name, NAME_CHARS_MAX);
-    format!("{sequence:>8}  {time:<32}  {kind:<8}  {name:<NAME_CHARS_MAX$} {bytes:>7}  {path}")
+    format!("{sequence:>8}  {time:<32}  {kind:<10}  {name:<NAME_CHARS_MAX$} {bytes:>7}  {path}")
 }
 
 /// A record's JSON form, with its name and whether it is live.

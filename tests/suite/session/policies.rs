@@ -87,6 +87,8 @@ fn a_slice_without_a_policy_has_that_of_the_table() {
         ("VisibilityOverrides", Policy::State),
         ("WorkspaceDigest", Policy::Cache),
         ("my.slice", Policy::State),
+        // The engine's own, which every session has.
+        ("tool_invoked", Policy::Log),
     ];
     assert_eq!(policies, expected);
 }

@@ -1,0 +1,293 @@
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use foldlog_codec::body::{Payload, ResourceSnapshot};
+use foldlog_codec::msgpack::Value;
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use crate::error::{Error, Result};
+use crate::resources::{AnySnapshot, CaptureOptions, ResourceRegistry};
+use crate::session::Snapshot;
+
+/// When a composite snapshot was taken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Phase {
+    /// Before a tool ran.
+    PreTool,
+    /// After a tool had ended.
+    PostTool,
+    /// By whoever keeps checkpoints.
+    Checkpoint,
+    /// Because the host asked for it.
+    #[default]
+    Manual,
+}
+
+/// Why a composite snapshot was taken.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SnapshotMetadata {
+    /// What the host calls it.
+    pub tag: Option<String>,
+    /// The provider's name for the call that it stands beside.
+    pub tool_call_id: Option<String>,
+    /// The tool of that call.
+    pub tool_name: Option<String>,
+    /// When.
+    pub phase: Phase,
+}
+
+/// What one resource was.
+#[derive(Clone)]
+pub(crate) struct Captured {
+    /// `None` where it came from outside this process.
+    pub(crate) snapshot: Option<AnySnapshot>,
+    /// One MessagePack value; `None` where the resource does not outlive its process.
+    pub(crate) recorded: Option<Arc<[u8]>>,
+}
+
+/// What the resources were, by their names.
+#[derive(Clone, Default)]
+pub(crate) struct Captures {
+    by_name: BTreeMap<String, Captured>,
+}
+
+impl Captures {
+    /// Captures every resource as it is.
+    pub(crate) fn of(resources: &ResourceRegistry, options: &CaptureOptions<'_>) -> Result<Captures> {
+        let mut by_name = BTreeMap::new();
+        for (name, resource) in resources.captured() {
+            let snapshot = resource.snapshot(options)?;
+            let recorded = resource.record(&snapshot)?.map(Arc::from);
+            by_name.insert((*name).to_owned(), Captured { snapshot: Some(snapshot), recorded });
+        }
+        Ok(Captures { by_name })
+    }
+
+    /// What a record says of the resources.
+    pub(crate) fn recorded(snapshots: Vec<(String, Option<Vec<u8>>)>) -> Captures {
+        let captured =
+            |recorded: Option<Vec<u8>>| Captured { snapshot: None, recorded: recorded.map(Arc::from) };
+        Captures { by_name: snapshots.into_iter().map(|(name, it)| (name, captured(it))).collect() }
+    }
+
+    /// As a record says it.
+    pub(crate) fn to_record(&self) -> Vec<ResourceSnapshot<'_>> {
+        let named = self.by_name.iter();
+        named
+            .map(|(name, captured)| ResourceSnapshot {
+                resource: name.clone(),
+                snapshot: captured.recorded.as_deref().map(Payload::new),
+            })
+            .collect()
+    }
+
+    /// The same with what only a record says of a resource read back. Resources whose captures do not outlive their
+    /// process are left out where `lenient`, and are an error where not.
+    pub(crate) fn recalled(&self, resources: &ResourceRegistry, lenient: bool) -> Result<Captures> {
+        let mut by_name = BTreeMap::new();
+        for (name, captured) in &self.by_name {
+            let mismatch =
+                |reason: &str| Err(Error::SnapshotMismatch(format!("resource `{name}`: {reason}")));
+            let Some(resource) = resources.captured().get(name.as_str()) else {
+                return mismatch("this run has none of that name");
+            };
+            let snapshot = match (&captured.snapshot, &captured.recorded) {
+                (Some(snapshot), _) => Arc::clone(snapshot),
+                (None, Some(recorded)) => resource.recall(recorded)?,
+                (None, None) if lenient => continue,
+                (None, None) => return mismatch("what it was did not outlive its process"),
+            };
+            let recorded = captured.recorded.clone();
+            by_name.insert(name.clone(), Captured { snapshot: Some(snapshot), recorded });
+        }
+        Ok(Captures { by_name })
+    }
+
+    /// Brings the resources back to this: all of them, or those alone that a failed tool takes back with it. Where one
+    /// cannot be brought back the others are.
+    pub(crate) fn restore(&self, resources: &ResourceRegistry, all: bool) -> Result<()> {
+        let (mut restored, mut failed) = (Vec::new(), Vec::new());
+        for (name, captured) in &self.by_name {
+            let Some(resource) = resources.captured().get(name.as_str()) else { continue };
+            let Some(snapshot) = captured.snapshot.as_ref().filter(|_| all || resource.rolls_back()) else {
+                continue;
+            };
+            match resource.restore(snapshot) {
+                Ok(()) => restored.push(name.clone()),
+                Err(error) => failed.push((name.clone(), Arc::new(error))),
+            }
+        }
+        if failed.is_empty() { Ok(()) } else { Err(Error::RestoreFailed { restored, failed }) }
+    }
+
+    /// Whether the resources that roll back were the same both times.
+    fn is_same(&self, other: &Captures, resources: &ResourceRegistry) -> bool {
+        resources.captured().iter().filter(|(_, resource)| resource.rolls_back()).all(|(name, resource)| {
+            let snapshot = |captures: &Captures| captures.by_name.get(*name)?.snapshot.clone();
+            match (snapshot(self), snapshot(other)) {
+                (Some(one), Some(other)) => resource.is_same(&one, &other),
+                (one, other) => one.is_none() && other.is_none(),
+            }
+        })
+    }
+}
+
+/// A position of the session, and what each resource was then.
+#[derive(Clone)]
+pub struct CompositeSnapshot {
+    /// Its name.
+    pub id: Uuid,
+    /// When it was taken, in microseconds since 1970-01-01 UTC.
+    pub created_at_us: i64,
+    /// The position of the session.
+    pub session: Snapshot,
+    /// Why it was taken.
+    pub metadata: SnapshotMetadata,
+    resources: Captures,
+}
+
+impl std::fmt::Debug for CompositeSnapshot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CompositeSnapshot")
+            .field("session", &self.session)
+            .field("resources", &self.resource_names())
+            .field("metadata", &self.metadata)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The JSON form.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Document {
+    version: String,
+    snapshot_id: Uuid,
+    created_at: String,
+    session: Position,
+    /// What each resource recorded of itself; null where it does not outlive its process.
+    resources: BTreeMap<String, Option<Value>>,
+    metadata: SnapshotMetadata,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Position {
+    session_id: Uuid,
+    position: u64,
+    created_at: String,
+    tag: Option<String>,
+    policies: Vec<String>,
+}
+
+const VERSION: &str = "1";
+
+impl CompositeSnapshot {
+    pub(super) fn new(
+        session: Snapshot,
+        created_at_us: i64,
+        resources: Captures,
+        metadata: SnapshotMetadata,
+    ) -> CompositeSnapshot {
+        // Named by what it is of, so that one seed gives one name.
+        let of = [session.session.as_bytes().as_slice(), &session.position.to_le_bytes()].concat();
+        let hash = blake3::hash(&of);
+        let id = hash
+            .as_bytes()
+            .first_chunk()
+            .map_or(Uuid::nil(), |bytes| uuid::Builder::from_custom_bytes(*bytes).into_uuid());
+        CompositeSnapshot { id, created_at_us, session, metadata, resources }
+    }
+
+    /// The names of the resources that it holds, in ascending order.
+    pub fn resource_names(&self) -> Vec<&str> {
+        self.resources.by_name.keys().map(String::as_str).collect()
+    }
+
+    /// What the resources were, all of which this run must have and be able to have back.
+    pub(super) fn captures(&self, resources: &ResourceRegistry) -> Result<Captures> {
+        self.resources.recalled(resources, false)
+    }
+
+    /// Whether the resources that roll back were the same in both snapshots.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::SnapshotMismatch`] where one of them does not fit the run.
+    pub fn has_same_resources(
+        &self,
+        other: &CompositeSnapshot,
+        resources: &ResourceRegistry,
+    ) -> Result<bool> {
+        Ok(self.captures(resources)?.is_same(&other.captures(resources)?, resources))
+    }
+
+    /// The JSON form, from which [`from_json`](CompositeSnapshot::from_json) makes a snapshot that another process can
+    /// restore, for all resources that outlive their process.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Export`] where a resource recorded something that is no MessagePack.
+    pub fn to_json(&self) -> Result<String> {
+        let bad = |error: &dyn std::fmt::Display| Error::Export(error.to_string());
+        let mut resources = BTreeMap::new();
+        for (name, captured) in &self.resources.by_name {
+            let value = captured.recorded.as_deref().map(Value::decode).transpose();
+            resources.insert(name.clone(), value.map_err(|error| bad(&error))?);
+        }
+        let time = foldlog_codec::record::time_text;
+        let document = Document {
+            version: VERSION.to_owned(),
+            snapshot_id: self.id,
+            created_at: time(self.created_at_us),
+            session: Position {
+                session_id: self.session.session,
+                position: self.session.position,
+                created_at: time(self.session.time_us),
+                tag: self.session.tag.clone(),
+                policies: self.session.policies.iter().map(|policy| policy.name().to_owned()).collect(),
+            },
+            resources,
+            metadata: self.metadata.clone(),
+        };
+        serde_json::to_string(&document).map_err(|error| bad(&error))
+    }
+
+    /// A snapshot from its JSON form.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Export`] where it is none.
+    pub fn from_json(json: &str) -> Result<CompositeSnapshot> {
+        let bad = |reason: String| Error::Export(reason);
+        let document: Document = serde_json::from_str(json).map_err(|error| bad(error.to_string()))?;
+        if document.version != VERSION {
+            return Err(bad(format!("version {} is not {VERSION}", document.version)));
+        }
+        let time = |text: &str| {
+            let time = chrono::DateTime::parse_from_rfc3339(text);
+            time.map(|time| time.timestamp_micros()).map_err(|error| bad(format!("{text}: {error}")))
+        };
+        let policy = |name: &String| {
+            crate::Policy::from_name(name).ok_or_else(|| bad(format!("policy `{name}` is not known")))
+        };
+        let Position { session_id, position, created_at, tag, policies } = &document.session;
+        let session = Snapshot {
+            session: *session_id,
+            position: *position,
+            time_us: time(created_at)?,
+            tag: tag.clone(),
+            policies: policies.iter().map(policy).collect::<Result<_>>()?,
+        };
+        let resources = document.resources.into_iter();
+        let resources = resources.map(|(name, value)| (name, value.map(|value| value.encode()))).collect();
+        Ok(CompositeSnapshot {
+            id: document.snapshot_id,
+            created_at_us: time(&document.created_at)?,
+            session,
+            metadata: document.metadata,
+            resources: Captures::recorded(resources),
+        })
+    }
+}

@@ -1,0 +1,223 @@
+//! Everything that a run changes, under one root: the session and the resources.
+//!
+//! | module | holds |
+//! |---|---|
+//! | `composite` | [`CompositeSnapshot`]: a position of the session, and what each resource was then |
+//! | `checkpoints` | [`CheckpointStore`]: positions before and after tool calls |
+
+use std::fmt;
+use std::sync::{Arc, Weak};
+use std::time::Instant;
+
+use parking_lot::Mutex;
+
+use crate::clock::{Clock, SystemClock};
+use crate::error::{Error, Result};
+use crate::generator::Generator;
+use crate::resources::{CaptureOptions, Lease, ResourceRegistry};
+use crate::session::{Session, Snapshot, SnapshotOptions};
+use crate::store::{Level, SessionOptions};
+
+mod checkpoints;
+mod composite;
+
+pub use checkpoints::{CHECKPOINTS_MAX, CheckpointStore, ToolCheckpoint};
+pub use composite::{CompositeSnapshot, Phase, SnapshotMetadata};
+
+pub(crate) use composite::Captures;
+
+/// The session and the resources of one run, its clock, its generator and its checkpoints. Cheap to clone; every clone
+/// is the same run.
+#[derive(Clone)]
+pub struct ExecutionState {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    session: Session,
+    resources: ResourceRegistry,
+    clock: Arc<dyn Clock>,
+    generator: Mutex<Generator>,
+    checkpoints: Option<CheckpointStore>,
+    /// What the calls that run at this moment hold.
+    leases: Mutex<Weak<Vec<Lease>>>,
+}
+
+impl fmt::Debug for ExecutionState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ExecutionState")
+            .field("session", &self.inner.session)
+            .field("resources", &self.inner.resources)
+            .field("checkpoints", &self.inner.checkpoints.is_some())
+            .finish()
+    }
+}
+
+/// Collects what an [`ExecutionState`] is made of.
+#[must_use]
+#[derive(Debug)]
+pub struct ExecutionStateBuilder {
+    session: Session,
+    resources: ResourceRegistry,
+    clock: Arc<dyn Clock>,
+    generator: Option<Generator>,
+    checkpoints: Option<CheckpointStore>,
+}
+
+impl ExecutionStateBuilder {
+    /// The clock that tools of the run are to read; the system's where nothing is said.
+    pub fn clock(self, clock: Arc<dyn Clock>) -> Self {
+        ExecutionStateBuilder { clock, ..self }
+    }
+
+    /// The generator that tools of the run are to draw from; one of the session's seed where nothing is said, so that
+    /// one seed gives one log.
+    pub fn generator(self, generator: Generator) -> Self {
+        ExecutionStateBuilder { generator: Some(generator), ..self }
+    }
+
+    /// Keeps the positions before and after each call.
+    pub fn checkpoints(self, checkpoints: CheckpointStore) -> Self {
+        ExecutionStateBuilder { checkpoints: Some(checkpoints), ..self }
+    }
+
+    /// The run.
+    pub fn build(self) -> ExecutionState {
+        let ExecutionStateBuilder { session, resources, clock, generator, checkpoints } = self;
+        let generator = Mutex::new(generator.unwrap_or_else(|| Generator::from_seed(session.own_seed())));
+        let leases = Mutex::default();
+        ExecutionState {
+            inner: Arc::new(Inner { session, resources, clock, generator, checkpoints, leases }),
+        }
+    }
+}
+
+impl ExecutionState {
+    /// A run of a session with these resources.
+    pub fn new(session: Session, resources: ResourceRegistry) -> ExecutionState {
+        ExecutionState::builder(session, resources).build()
+    }
+
+    /// Begins a run of a session with these resources, with more to say about it.
+    pub fn builder(session: Session, resources: ResourceRegistry) -> ExecutionStateBuilder {
+        let clock = Arc::new(SystemClock);
+        ExecutionStateBuilder { session, resources, clock, generator: None, checkpoints: None }
+    }
+
+    /// The session.
+    pub fn session(&self) -> &Session {
+        &self.inner.session
+    }
+
+    /// The resources.
+    pub fn resources(&self) -> &ResourceRegistry {
+        &self.inner.resources
+    }
+
+    /// The clock.
+    pub fn clock(&self) -> &Arc<dyn Clock> {
+        &self.inner.clock
+    }
+
+    /// Draws from the run's generator.
+    pub fn draw<T>(&self, draw: impl FnOnce(&mut Generator) -> T) -> T {
+        draw(&mut self.inner.generator.lock())
+    }
+
+    /// The positions before and after calls, where they are kept.
+    pub fn checkpoints(&self) -> Option<&CheckpointStore> {
+        self.inner.checkpoints.as_ref()
+    }
+
+    /// Captures the session and every resource, as they are together at one moment: no tool runs meanwhile.
+    ///
+    /// Durable as a [`Session::snapshot`] is.
+    ///
+    /// # Errors
+    ///
+    /// Where a resource cannot be captured; nothing is recorded then. Else as [`Session::snapshot`].
+    pub fn snapshot(&self, tag: Option<&str>) -> Result<CompositeSnapshot> {
+        let admission = self.session().admit(false, None)?;
+        let _leases = self.lease(None)?;
+        let resources = self.capture(tag)?;
+        let options = SnapshotOptions { tag: tag.map(str::to_owned), ..SnapshotOptions::default() };
+        let session = admission.handle().snapshot(options)?;
+        let metadata = SnapshotMetadata { tag: tag.map(str::to_owned), ..SnapshotMetadata::default() };
+        Ok(self.composite(session, resources, metadata))
+    }
+
+    /// Brings the session and every resource of a snapshot back to it, or leaves all as they are. LOG stays.
+    ///
+    /// Durable as a [`Session::rollback`] is.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::SnapshotMismatch`] where the snapshot is of another session, or of a resource that this run does not
+    /// have or cannot have back; [`Error::RestoreFailed`] where a resource could not be restored, or could not be
+    /// brought back to what it was after another failed; else as [`Session::rollback`].
+    pub fn restore(&self, snapshot: &CompositeSnapshot) -> Result<()> {
+        if snapshot.session.session != self.session().id() {
+            let (found, own) = (snapshot.session.session, self.session().id());
+            return Err(Error::SnapshotMismatch(format!("it is of session {found}, this one is {own}")));
+        }
+        let captures = snapshot.captures(self.resources())?;
+        let admission = self.session().admit(false, None)?;
+        let _leases = self.lease(None)?;
+        let present = self.capture(None)?;
+        let restored = captures.restore(self.resources(), true);
+        let done =
+            restored.and_then(|()| admission.handle().rollback_to(snapshot.session.position).map(drop));
+        done.inspect_err(|_| drop(present.restore(self.resources(), true)))
+    }
+
+    /// STATE and resources go back to what they were before a tool call.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoCheckpoint`] where none is kept, [`Error::AmbiguousCall`] where the name stands for several
+    /// operations; else as [`restore`](ExecutionState::restore).
+    pub fn rollback_to_tool(&self, call_id: &str) -> Result<()> {
+        let checkpoint = self.checkpoint(call_id)?;
+        self.restore(&checkpoint.pre)
+    }
+
+    /// A new session that shares the records before a tool call.
+    ///
+    /// # Errors
+    ///
+    /// As [`rollback_to_tool`](ExecutionState::rollback_to_tool), and as [`Store::fork`](crate::Store::fork).
+    pub fn fork_at_tool(&self, call_id: &str) -> Result<Session> {
+        let position = self.checkpoint(call_id)?.pre.session.position;
+        let session = self.session();
+        session.store().fork(session.id(), position, session.types()?, SessionOptions::default())
+    }
+
+    fn checkpoint(&self, call_id: &str) -> Result<ToolCheckpoint> {
+        let missing = || Error::NoCheckpoint(call_id.to_owned());
+        self.checkpoints().ok_or_else(missing)?.get(call_id)?.ok_or_else(missing)
+    }
+
+    pub(crate) fn capture(&self, tag: Option<&str>) -> Result<Captures> {
+        let durable = self.session().level() != Level::Process;
+        Captures::of(self.resources(), &CaptureOptions { tag, durable })
+    }
+
+    pub(crate) fn composite(
+        &self,
+        session: Snapshot,
+        resources: Captures,
+        metadata: SnapshotMetadata,
+    ) -> CompositeSnapshot {
+        CompositeSnapshot::new(session, self.clock().now_us(), resources, metadata)
+    }
+
+    /// Waits until nobody else works on the resources. Calls of one run that run together share what they hold.
+    pub(crate) fn lease(&self, until: Option<Instant>) -> Result<Arc<Vec<Lease>>> {
+        if let Some(leases) = self.inner.leases.lock().upgrade() {
+            return Ok(leases);
+        }
+        let leases = Arc::new(self.resources().lease(until)?);
+        *self.inner.leases.lock() = Arc::downgrade(&leases);
+        Ok(leases)
+    }
+}

@@ -1,0 +1,169 @@
+//! Resources: what a tool works on beside the session.
+//!
+//! | module | holds |
+//! |---|---|
+//! | `registry` | [`ResourceRegistry`]: resources by their types |
+//! | `budget` | [`BudgetTracker`]: what was spent, which no rollback gives back |
+//! | `filesystem` | how a filesystem is captured and restored |
+//!
+//! # Invariants
+//!
+//! 1. A resource is captured before a tool runs, and restored by the same capture where the tool fails.
+//! 2. A capture that is recorded is enough to restore the resource in another process.
+
+use std::any::Any;
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::error::{Error, Result};
+
+mod budget;
+mod registry;
+
+pub use budget::{BudgetSnapshot, BudgetTracker, Usage};
+pub use registry::{ResourceRegistry, ResourceRegistryBuilder};
+
+/// How a resource is to be captured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CaptureOptions<'a> {
+    /// What the capture is called, for a person who looks at it.
+    pub tag: Option<&'a str>,
+    /// Whether it must be durable when the call returns: a record that is about to be durable names it.
+    pub durable: bool,
+}
+
+/// Held while a tool works on a resource that others share; let go of when dropped.
+pub struct Lease {
+    _held: Box<dyn Any + Send + Sync>,
+}
+
+impl std::fmt::Debug for Lease {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Lease")
+    }
+}
+
+impl Lease {
+    /// A lease that holds `held` until it is dropped.
+    pub fn new(held: impl Any + Send + Sync) -> Lease {
+        Lease { _held: Box::new(held) }
+    }
+}
+
+/// A resource that can be captured and restored.
+pub trait Snapshotable: Send + Sync + 'static {
+    /// The resource's name in records: stable, and the host's own.
+    const NAME: &'static str;
+
+    /// A capture, which later changes leave as it is.
+    type Snapshot: Clone + Send + Sync + 'static;
+
+    /// Captures the resource as it is.
+    ///
+    /// # Errors
+    ///
+    /// Where it cannot be captured whole; nothing has changed then, and the tool does not run.
+    fn snapshot(&self, options: &CaptureOptions<'_>) -> Result<Self::Snapshot>;
+
+    /// Brings the resource back to a capture. May be called again after it failed.
+    ///
+    /// # Errors
+    ///
+    /// Where it is not as it was then.
+    fn restore(&self, snapshot: &Self::Snapshot) -> Result<()>;
+
+    /// One MessagePack value by which another process can restore the resource; `None`, as by default, where it
+    /// lives in this process alone.
+    ///
+    /// # Errors
+    ///
+    /// Where the capture cannot be written.
+    fn record(snapshot: &Self::Snapshot) -> Result<Option<Vec<u8>>> {
+        let _ = snapshot;
+        Ok(None)
+    }
+
+    /// The capture that was recorded by these bytes.
+    ///
+    /// # Errors
+    ///
+    /// Where they are no capture; so by default.
+    fn recall(recorded: &[u8]) -> Result<Self::Snapshot> {
+        let _ = recorded;
+        let reason = "it does not outlive its process".to_owned();
+        Err(Error::Resource { resource: Self::NAME.to_owned(), reason })
+    }
+
+    /// Whether a failed tool takes the resource back with it. What cannot be given back, such as money spent, says
+    /// no: it is captured for the record and never restored.
+    fn rolls_back(&self) -> bool {
+        true
+    }
+
+    /// Whether two captures are of the same state. By default that of their records, where they have any.
+    fn is_same(one: &Self::Snapshot, other: &Self::Snapshot) -> bool {
+        matches!((Self::record(one), Self::record(other)), (Ok(Some(one)), Ok(Some(other))) if one == other)
+    }
+
+    /// Waits until nobody else works on the resource, but not past `until`. `None`, where it is not shared with
+    /// others.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::DeadlineExceeded`] where the moment passed.
+    fn lease(&self, until: Option<Instant>) -> Result<Option<Lease>> {
+        let _ = until;
+        Ok(None)
+    }
+}
+
+/// A capture, its type erased.
+pub(crate) type AnySnapshot = Arc<dyn Any + Send + Sync>;
+
+/// A resource, its type erased.
+pub(crate) trait AnyResource: Send + Sync {
+    fn snapshot(&self, options: &CaptureOptions<'_>) -> Result<AnySnapshot>;
+    fn restore(&self, snapshot: &AnySnapshot) -> Result<()>;
+    fn record(&self, snapshot: &AnySnapshot) -> Result<Option<Vec<u8>>>;
+    fn recall(&self, recorded: &[u8]) -> Result<AnySnapshot>;
+    fn rolls_back(&self) -> bool;
+    fn is_same(&self, one: &AnySnapshot, other: &AnySnapshot) -> bool;
+    fn lease(&self, until: Option<Instant>) -> Result<Option<Lease>>;
+}
+
+/// A capture as the type that the resource makes.
+fn typed<R: Snapshotable>(snapshot: &AnySnapshot) -> Result<&R::Snapshot> {
+    snapshot.downcast_ref().ok_or_else(|| {
+        Error::SnapshotMismatch(format!("what was captured of `{}` is of another type", R::NAME))
+    })
+}
+
+impl<R: Snapshotable> AnyResource for R {
+    fn snapshot(&self, options: &CaptureOptions<'_>) -> Result<AnySnapshot> {
+        Ok(Arc::new(Snapshotable::snapshot(self, options)?))
+    }
+
+    fn restore(&self, snapshot: &AnySnapshot) -> Result<()> {
+        Snapshotable::restore(self, typed::<R>(snapshot)?)
+    }
+
+    fn record(&self, snapshot: &AnySnapshot) -> Result<Option<Vec<u8>>> {
+        R::record(typed::<R>(snapshot)?)
+    }
+
+    fn recall(&self, recorded: &[u8]) -> Result<AnySnapshot> {
+        Ok(Arc::new(R::recall(recorded)?))
+    }
+
+    fn rolls_back(&self) -> bool {
+        Snapshotable::rolls_back(self)
+    }
+
+    fn is_same(&self, one: &AnySnapshot, other: &AnySnapshot) -> bool {
+        matches!((typed::<R>(one), typed::<R>(other)), (Ok(one), Ok(other)) if R::is_same(one, other))
+    }
+
+    fn lease(&self, until: Option<Instant>) -> Result<Option<Lease>> {
+        Snapshotable::lease(self, until)
+    }
+}

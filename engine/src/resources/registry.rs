@@ -1,0 +1,112 @@
+use std::any::{Any, TypeId};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::{AnyResource, Lease, Snapshotable};
+use crate::error::{Error, Result};
+
+/// The resources of a run, by their types. Cheap to clone; what it holds never changes.
+#[derive(Clone, Default)]
+pub struct ResourceRegistry {
+    inner: Arc<Registered>,
+}
+
+#[derive(Default)]
+struct Registered {
+    /// An `Arc<T>` for each type `T`, which may be a trait object.
+    by_type: BTreeMap<TypeId, Box<dyn Any + Send + Sync>>,
+    /// Those that can be captured, by name.
+    captured: BTreeMap<&'static str, Arc<dyn AnyResource>>,
+}
+
+impl fmt::Debug for ResourceRegistry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let types = self.inner.by_type.len();
+        f.debug_struct("ResourceRegistry")
+            .field("types", &types)
+            .field("snapshotable", &self.names())
+            .finish()
+    }
+}
+
+impl ResourceRegistry {
+    /// Begins a registry.
+    pub fn builder() -> ResourceRegistryBuilder {
+        ResourceRegistryBuilder { registered: Registered::default(), error: None }
+    }
+
+    /// The resource that was registered as a `T`.
+    pub fn get<T: ?Sized + Send + Sync + 'static>(&self) -> Option<Arc<T>> {
+        self.inner.by_type.get(&TypeId::of::<T>())?.downcast_ref::<Arc<T>>().cloned()
+    }
+
+    /// The resource that was registered as a `T`, or this one.
+    pub fn get_or<T: ?Sized + Send + Sync + 'static>(&self, default: Arc<T>) -> Arc<T> {
+        self.get().unwrap_or(default)
+    }
+
+    /// The names of the resources that can be captured, in ascending order.
+    pub fn names(&self) -> Vec<&'static str> {
+        self.inner.captured.keys().copied().collect()
+    }
+
+    pub(crate) fn captured(&self) -> &BTreeMap<&'static str, Arc<dyn AnyResource>> {
+        &self.inner.captured
+    }
+
+    /// Waits until nobody else works on any of the resources.
+    pub(crate) fn lease(&self, until: Option<Instant>) -> Result<Vec<Lease>> {
+        let leases = self.inner.captured.values().map(|resource| resource.lease(until));
+        Ok(leases.collect::<Result<Vec<_>>>()?.into_iter().flatten().collect())
+    }
+}
+
+/// Collects resources; [`build`](ResourceRegistryBuilder::build) checks them.
+#[must_use]
+pub struct ResourceRegistryBuilder {
+    registered: Registered,
+    error: Option<Error>,
+}
+
+impl fmt::Debug for ResourceRegistryBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ResourceRegistryBuilder").field("types", &self.registered.by_type.len()).finish()
+    }
+}
+
+impl ResourceRegistryBuilder {
+    /// Registers a resource as a `T`: its own type, or a trait object's. It is not captured.
+    pub fn resource<T: ?Sized + Send + Sync + 'static>(mut self, resource: Arc<T>) -> Self {
+        if self.registered.by_type.insert(TypeId::of::<T>(), Box::new(resource)).is_some() {
+            self.fail(std::any::type_name::<T>(), "another of that type is registered");
+        }
+        self
+    }
+
+    /// Registers a resource under its own type, to be captured before each tool and restored after one that fails.
+    pub fn snapshotable<R: Snapshotable>(mut self, resource: Arc<R>) -> Self {
+        if self.registered.captured.insert(R::NAME, Arc::clone(&resource) as Arc<dyn AnyResource>).is_some() {
+            self.fail(R::NAME, "another of that name is registered");
+        }
+        self.resource::<R>(resource)
+    }
+
+    fn fail(&mut self, resource: &str, reason: &str) {
+        let (resource, reason) = (resource.to_owned(), reason.to_owned());
+        self.error.get_or_insert(Error::Resource { resource, reason });
+    }
+
+    /// Ends the registry.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Resource`] where two resources have one type or one name.
+    pub fn build(self) -> Result<ResourceRegistry> {
+        match self.error {
+            Some(error) => Err(error),
+            None => Ok(ResourceRegistry { inner: Arc::new(self.registered) }),
+        }
+    }
+}

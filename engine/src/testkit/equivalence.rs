@@ -1,0 +1,35 @@
+use std::collections::BTreeMap;
+
+use crate::Policy;
+use crate::error::{Error, Result};
+use crate::execution::{CompositeSnapshot, ExecutionState};
+use crate::session::StoredItem;
+
+/// Says whether two snapshots of one run stand for the same: every STATE slice, item by item as it was recorded, and
+/// every resource that rolls back. LOG, CACHE and what cannot be given back, such as a budget, do not count.
+///
+/// # Errors
+///
+/// [`Error::SnapshotMismatch`] with the first difference; else what reading the log says.
+pub fn snapshots_equivalent(
+    state: &ExecutionState,
+    one: &CompositeSnapshot,
+    other: &CompositeSnapshot,
+) -> Result<()> {
+    let slices = |snapshot: &CompositeSnapshot| -> Result<BTreeMap<String, Vec<StoredItem>>> {
+        let slices = state.session().state_at(snapshot.session.position)?.slices;
+        let kept = slices.into_iter().filter(|(_, slice)| slice.policy == Policy::State);
+        // An empty slice is as good as one that was never declared.
+        Ok(kept.map(|(name, slice)| (name, slice.items)).filter(|(_, items)| !items.is_empty()).collect())
+    };
+    let (left, right) = (slices(one)?, slices(other)?);
+    for name in left.keys().chain(right.keys()) {
+        if left.get(name) != right.get(name) {
+            return Err(Error::SnapshotMismatch(format!("slice `{name}` differs")));
+        }
+    }
+    if !one.has_same_resources(other, state.resources())? {
+        return Err(Error::SnapshotMismatch("a resource differs".to_owned()));
+    }
+    Ok(())
+}

@@ -1,0 +1,265 @@
+use std::ffi::OsStr;
+use std::fmt;
+use std::io::Read;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+use parking_lot::Mutex;
+
+use super::tool::ToolError;
+use crate::clock;
+use crate::error::Error;
+use crate::session::operations::Within;
+
+/// How long what was killed may take to be gone.
+const GONE_WITHIN: Duration = Duration::from_secs(10);
+
+/// How long what a program printed is waited for once it has ended: what it started may hold its output open.
+const PRINTED_WITHIN: Duration = Duration::from_millis(200);
+
+const POLL_MAX: Duration = Duration::from_millis(8);
+
+/// A program that a tool runs. It and all that it starts are one process group, which ends with the call, with its time,
+/// and with this process, however that ends. What leaves its group on purpose is beyond that.
+#[must_use]
+pub struct ToolCommand {
+    command: Command,
+    programs: Arc<Programs>,
+}
+
+impl fmt::Debug for ToolCommand {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.command.fmt(f)
+    }
+}
+
+impl ToolCommand {
+    pub(super) fn new(program: &OsStr, programs: Arc<Programs>) -> ToolCommand {
+        let mut command = Command::new(program);
+        command.stdin(Stdio::null());
+        ToolCommand { command, programs }
+    }
+
+    /// One more argument.
+    pub fn arg(mut self, arg: impl AsRef<OsStr>) -> Self {
+        self.command.arg(arg);
+        self
+    }
+
+    /// More arguments.
+    pub fn args(mut self, args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Self {
+        self.command.args(args);
+        self
+    }
+
+    /// A variable of its environment.
+    pub fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Self {
+        self.command.env(name, value);
+        self
+    }
+
+    /// The folder that it runs in.
+    pub fn current_dir(mut self, folder: impl AsRef<Path>) -> Self {
+        self.command.current_dir(folder);
+        self
+    }
+
+    /// Runs it to its end, and answers with its status and what it printed.
+    ///
+    /// # Errors
+    ///
+    /// Where it cannot be started; [`ToolError::Cancelled`], or the deadline's error, where the call is to stop before
+    /// it ends, and then it was ended.
+    pub fn output(mut self) -> Result<Output, ToolError> {
+        self.command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = self.programs.spawn(&mut self.command)?;
+        let stdout = child.stdout.take().map(Printed::read);
+        let stderr = child.stderr.take().map(Printed::read);
+        let status = self.programs.wait(&mut child)?;
+        let printed = |printed: Option<Printed>| printed.map(Printed::take).unwrap_or_default();
+        Ok(Output { status, stdout: printed(stdout), stderr: printed(stderr) })
+    }
+
+    /// Runs it to its end without reading what it prints.
+    ///
+    /// # Errors
+    ///
+    /// As [`output`](ToolCommand::output).
+    pub fn status(mut self) -> Result<ExitStatus, ToolError> {
+        self.command.stdout(Stdio::null()).stderr(Stdio::null());
+        let mut child = self.programs.spawn(&mut self.command)?;
+        self.programs.wait(&mut child)
+    }
+
+    /// Starts it and lets it run beside the tool, until the call ends.
+    ///
+    /// # Errors
+    ///
+    /// Where it cannot be started.
+    pub fn start(mut self) -> Result<(), ToolError> {
+        self.command.stdout(Stdio::null()).stderr(Stdio::null());
+        let child = self.programs.spawn(&mut self.command)?;
+        self.programs.state.lock().beside.push(child);
+        Ok(())
+    }
+}
+
+/// What a program prints, read by a thread of its own so that it never waits for its reader.
+struct Printed {
+    bytes: Arc<Mutex<Vec<u8>>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Printed {
+    fn read(mut from: impl Read + Send + 'static) -> Printed {
+        let bytes = Arc::new(Mutex::new(Vec::new()));
+        let into = Arc::clone(&bytes);
+        let read = move || {
+            let mut piece = [0; 8192];
+            while let Ok(len @ 1..) = from.read(&mut piece) {
+                into.lock().extend_from_slice(piece.get(..len).unwrap_or_default());
+            }
+        };
+        let thread = thread::Builder::new().name("foldlog-output".to_owned()).spawn(read).ok();
+        Printed { bytes, thread }
+    }
+
+    fn take(self) -> Vec<u8> {
+        let until = clock::after(PRINTED_WITHIN);
+        if let Some(thread) = self.thread {
+            poll(|| thread.is_finished() || clock::is_past(until));
+        }
+        std::mem::take(&mut *self.bytes.lock())
+    }
+}
+
+/// Asks again and again, ever more seldom, until the answer is yes.
+fn poll(mut done: impl FnMut() -> bool) {
+    let mut pause = Duration::from_micros(100);
+    while !done() {
+        thread::sleep(pause);
+        pause = (pause * 2).min(POLL_MAX);
+    }
+}
+
+/// The programs of one call.
+#[derive(Default)]
+pub(crate) struct Programs {
+    state: Mutex<State>,
+    within: Mutex<Option<Arc<Within>>>,
+}
+
+#[derive(Default)]
+struct State {
+    /// The process that the group is named by. It waits for the end of its input, which comes when this process is gone,
+    /// and then ends the group.
+    leader: Option<Child>,
+    beside: Vec<Child>,
+    over: bool,
+}
+
+impl fmt::Debug for Programs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Programs")
+    }
+}
+
+impl Programs {
+    /// Those of the call that `within` stands for.
+    pub(super) fn of(within: &Arc<Within>) -> Programs {
+        Programs { state: Mutex::default(), within: Mutex::new(Some(Arc::clone(within))) }
+    }
+
+    fn is_to_stop(&self) -> bool {
+        self.within.lock().as_ref().is_some_and(|within| within.is_cancelled())
+    }
+
+    fn stopped(&self) -> ToolError {
+        match &*self.within.lock() {
+            Some(within) if within.is_late() => {
+                ToolError::Engine(Error::DeadlineExceeded { operation: Some(within.operation()) })
+            }
+            _ => ToolError::Cancelled,
+        }
+    }
+
+    fn spawn(&self, command: &mut Command) -> Result<Child, ToolError> {
+        let mut state = self.state.lock();
+        if state.over || self.is_to_stop() {
+            drop(state);
+            return Err(self.stopped());
+        }
+        if state.leader.is_none() {
+            let mut leader = Command::new("/bin/sh");
+            leader.args(["-c", "read -r line; kill -KILL 0"]).process_group(0);
+            let leader = leader.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+            state.leader = Some(leader);
+        }
+        let group = state.leader.as_ref().map_or(0, Child::id);
+        let group = i32::try_from(group).map_err(|_| ToolError::failed("a process id over 31 bits"))?;
+        Ok(command.process_group(group).spawn()?)
+    }
+
+    fn wait(&self, child: &mut Child) -> Result<ExitStatus, ToolError> {
+        let mut status = None;
+        poll(|| {
+            status = Some(child.try_wait());
+            !matches!(status, Some(Ok(None))) || self.is_to_stop()
+        });
+        match status {
+            Some(Ok(Some(status))) => Ok(status),
+            Some(Err(error)) => Err(error.into()),
+            _ => {
+                self.end();
+                let _ = child.wait();
+                Err(self.stopped())
+            }
+        }
+    }
+
+    /// Ends all of them, and waits until they are gone. False, where some are not.
+    pub(super) fn end(&self) -> bool {
+        let mut state = self.state.lock();
+        state.over = true;
+        let Some(mut leader) = state.leader.take() else { return true };
+        let Ok(group) = i32::try_from(leader.id()) else { return false };
+        // The leader is not waited for before: until then nobody else can have its number.
+        let _ = killpg(Pid::from_raw(group), Signal::SIGKILL);
+        for child in &mut state.beside {
+            let _ = child.wait();
+        }
+        let until = clock::after(GONE_WITHIN);
+        poll(|| !is_any_left(group) || clock::is_past(until));
+        let _ = leader.wait();
+        !is_any_left(group)
+    }
+}
+
+impl Drop for Programs {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Whether a process of the group still runs. One that has ended and that nobody has asked for yet does not.
+fn is_any_left(group: i32) -> bool {
+    let Ok(processes) = std::fs::read_dir("/proc") else {
+        return killpg(Pid::from_raw(group), None).is_ok();
+    };
+    processes.flatten().any(|process| {
+        let is_number =
+            process.file_name().to_str().is_some_and(|name| name.bytes().all(|b| b.is_ascii_digit()));
+        let stat = is_number.then(|| std::fs::read_to_string(process.path().join("stat")).ok()).flatten();
+        // Behind the name, which is in parentheses and may hold anything: state, parent, group.
+        let fields = stat.as_deref().and_then(|stat| stat.rsplit_once(')')).map(|(_, rest)| rest);
+        let mut fields = fields.unwrap_or_default().split_whitespace();
+        let (state, _, found) = (fields.next(), fields.next(), fields.next());
+        found.and_then(|found| found.parse().ok()) == Some(group) && !matches!(state, Some("Z" | "X"))
+    })
+}

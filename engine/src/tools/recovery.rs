@@ -1,0 +1,152 @@
+//! What becomes of calls that a process left open.
+//!
+//! | step | where the process ends in it |
+//! |---|---|
+//! | 1. the resources are captured as they are | nothing was changed |
+//! | 2. they are restored to what they were before the first open call | they are restored again |
+//! | 3. each open call is ended as interrupted, the inner ones first | the others are ended by the next recovery |
+//! | 4. what may be run again is | it is one more interrupted call |
+
+use foldlog_codec::body::{Idempotency, Outcome, OutsideEffects, ToolEnd};
+use foldlog_codec::msgpack::Value;
+
+use super::operation::{Spec, ToolReport};
+use super::runner::{ExecuteOptions, ToolCall, ToolRunner, unsettled};
+use crate::error::{Error, Result};
+use crate::execution::Captures;
+use crate::fold::operations::UnsettledOperation;
+use crate::session::operations::BeginRead;
+
+/// What was done about an interrupted operation.
+#[derive(Clone, Debug)]
+pub struct Recovered {
+    /// The operation's name.
+    pub operation: u64,
+    /// The tool.
+    pub tool: String,
+    /// The provider's name for the call.
+    pub call_id: Option<String>,
+    /// What was done.
+    pub recovery: Recovery,
+}
+
+/// What was done about an interrupted operation.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Recovery {
+    /// It was run again.
+    RanAgain(ToolReport),
+    /// What it may have done could not be undone; it is tried again at the next recovery.
+    NotUndone(ToolReport),
+    /// Somebody has to settle it: the error says why.
+    NeedsSettling(Error),
+    /// It was run again, and asks for more of the prompt to be shown, or its time was over, or a resource could not be
+    /// restored: the error says which.
+    Failed(Error),
+}
+
+impl ToolRunner {
+    /// Ends what an earlier process left open, and runs again what may be: a [`Natural`](Idempotency::Natural) or
+    /// [`Keyed`](Idempotency::Keyed) tool, a [`Compensate`](Idempotency::Compensate) one once its work is undone, and
+    /// what somebody settled that way. What is [`Manual`](Idempotency::Manual), or not among this runner's tools, is
+    /// left to be settled. May be called at any time, and again after it failed.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::RestoreFailed`] or [`Error::SnapshotMismatch`] where a resource could not be restored: the calls are
+    /// still open then, and the session takes no writes. Else as [`execute`](ToolRunner::execute).
+    pub fn recover(&self, options: &ExecuteOptions) -> Result<Vec<Recovered>> {
+        if self.state.session().is_interrupted() {
+            self.end_open()?;
+        }
+        let unsettled = self.state.session().unsettled_operations();
+        unsettled.into_iter().map(|unsettled| self.run_again(unsettled, options)).collect()
+    }
+
+    /// Restores the resources, then ends what is open.
+    fn end_open(&self) -> Result<()> {
+        let session = self.state.session();
+        let open = session.open_operations();
+        let _leases = self.state.lease(None)?;
+        let mut found = Captures::default();
+        if let Some(first) = open.iter().find(|open| !open.reads_only) {
+            let before = session.read_begin(first.begin, |begin| Captures::recorded(begin.resources))?;
+            let before = before.recalled(self.state.resources(), true)?;
+            found = self.state.capture(Some("recovery"))?;
+            before.restore(self.state.resources(), false)?;
+        }
+        for open in open.iter().rev() {
+            let asked_by = session.read_begin(open.begin, |begin| begin.asked_by)?;
+            let harmless = open.reads_only || open.idempotency == Idempotency::Natural;
+            let end = ToolEnd {
+                begin: open.begin,
+                again: (open.operation != open.begin).then_some(open.operation),
+                tool: open.tool.clone(),
+                call_id: open.call_id.clone(),
+                asked_by,
+                parent: open.parent,
+                undoes: open.undoes,
+                outcome: Outcome::Interrupted,
+                cause: None,
+                rolls_back: !open.reads_only,
+                outside: if harmless { OutsideEffects::None } else { OutsideEffects::Unknown },
+                elapsed_us: 0,
+                result: None,
+                shown: None,
+                overrides: None,
+                resources: found.to_record(),
+                // Known to the session.
+                slice: 0,
+            };
+            session.end_interrupted(&end)?;
+        }
+        Ok(())
+    }
+
+    fn run_again(&self, unsettled_one: UnsettledOperation, options: &ExecuteOptions) -> Result<Recovered> {
+        let UnsettledOperation { operation, begin, tool, call_id, idempotency, undone, run_again } =
+            unsettled_one;
+        let recovered =
+            |recovery| Recovered { operation, tool: tool.clone(), call_id: call_id.clone(), recovery };
+        let manual = idempotency == Idempotency::Manual && !run_again;
+        let handler = match self.tools.get(&tool) {
+            Ok(handler) if !manual => handler,
+            Ok(_) => return Ok(recovered(Recovery::NeedsSettling(unsettled(operation, &tool)))),
+            Err(error) => return Ok(recovered(Recovery::NeedsSettling(error))),
+        };
+        let BeginRead { arguments, asked_by, .. } = self.state.session().read_begin(begin, |begin| begin)?;
+        let arguments = match Value::decode(&arguments) {
+            Ok(Value::Str(arguments)) => arguments,
+            _ => {
+                let reason = "its arguments are no text".to_owned();
+                return Err(Error::Inconsistent { sequence: begin, reason });
+            }
+        };
+        let call = ToolCall { tool: tool.clone(), call_id: call_id.clone(), arguments, asked_by };
+        let reads_only = handler.reads_only();
+        if idempotency == Idempotency::Compensate && !undone && !run_again {
+            let spec =
+                Spec { call: &call, idempotency, reads_only: false, again: None, undoes: Some(operation) };
+            match self.run(&spec, options, |context| handler.undo(&call.arguments, context)) {
+                Ok(report) if report.success => {}
+                Ok(report) => return Ok(recovered(Recovery::NotUndone(report))),
+                Err(error) => return of_tool(error).map(|error| recovered(Recovery::Failed(error))),
+            }
+        }
+        let spec = Spec { call: &call, idempotency, reads_only, again: Some(operation), undoes: None };
+        match self.run(&spec, options, |context| handler.call(&call.arguments, context)) {
+            Ok(report) => Ok(recovered(Recovery::RanAgain(report))),
+            Err(error) => of_tool(error).map(|error| recovered(Recovery::Failed(error))),
+        }
+    }
+}
+
+/// Tells what a tool came to from what keeps the session from being written.
+fn of_tool(error: Error) -> Result<Error> {
+    match error {
+        Error::VisibilityExpansion { .. } | Error::DeadlineExceeded { .. } | Error::RestoreFailed { .. } => {
+            Ok(error)
+        }
+        error => Err(error),
+    }
+}

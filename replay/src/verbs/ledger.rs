@@ -1,0 +1,68 @@
+//! `foldlog ledger`: what became of each tool call.
+
+use std::path::Path;
+
+use foldlog::audit::{Fate, LedgerEntry};
+
+use crate::failure::{HOLDS, Result};
+use crate::output::Output;
+use crate::reading::{counted, open_session};
+
+/// Shows what became of each operation of a session, in the order in which they began.
+///
+/// # Errors
+///
+/// Where the session cannot be read.
+pub fn run(session: &Path, output: &mut Output<'_>) -> Result<u8> {
+    let ledger = open_session(session, output)?.ledger()?;
+    if output.json() {
+        ledger.iter().try_for_each(|entry| output.value(entry))?;
+        return Ok(HOLDS);
+    }
+    if !ledger.is_empty() {
+        output.line(format_args!(
+            "{:>9}  {:<24}  {:<28}  {:<24}  {:<7}  {:>8}  {:>8}  {:>12}",
+            "operation", "tool", "call", "outcome", "effects", "begin", "end", "elapsed_us"
+        ))?;
+    }
+    for entry in &ledger {
+        output.line(row(entry))?;
+    }
+    let of = |fate: Fate| ledger.iter().filter(|entry| entry.outcome == fate).count() as u64;
+    let fates =
+        [Fate::Committed, Fate::Failed, Fate::Interrupted, Fate::Settled, Fate::Abandoned, Fate::Open];
+    let fates = fates.into_iter().filter(|fate| of(*fate) > 0);
+    let fates: Vec<String> = fates.map(|fate| format!("{} {}", of(fate), fate.name())).collect();
+    let total = counted(ledger.len() as u64, "operation");
+    let fates = if fates.is_empty() { String::new() } else { format!(": {}", fates.join(", ")) };
+    output.line(format_args!("{total}{fates}"))?;
+    Ok(HOLDS)
+}
+
+fn row(entry: &LedgerEntry) -> String {
+    let dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+    let outcome = match (entry.cause, &entry.settled) {
+        (Some(cause), _) => format!("{}: {}", entry.outcome.name(), cause.name()),
+        (None, Some(settled)) => format!("{}: {}", entry.outcome.name(), settled.decision.name()),
+        (None, None) => entry.outcome.name().to_owned(),
+    };
+    let mut row = format!(
+        "{:>9}  {:<24}  {:<28}  {outcome:<24}  {:<7}  {:>8}  {:>8}  {:>12}",
+        entry.operation,
+        entry.tool,
+        dash(entry.call_id.clone()),
+        dash(entry.effects.map(|effects| effects.name().to_owned())),
+        entry.begin,
+        dash(entry.end.map(|end| end.to_string())),
+        dash(entry.elapsed_us.map(|us| us.to_string())),
+    );
+    for (what, operation) in [("within", entry.parent), ("undoes", entry.undoes)] {
+        if let Some(operation) = operation {
+            row.push_str(&format!("  {what} {operation}"));
+        }
+    }
+    if let Some(settled) = &entry.settled {
+        row.push_str(&format!("  by {}: {}", settled.by, settled.reason));
+    }
+    row
+}

@@ -1,0 +1,75 @@
+//! What the verbs say of tool calls: those that ended, those that a process left open, those that wait for a person.
+
+use foldlog::tools::{
+    ExecuteOptions, ToolCall, ToolContext, ToolError, ToolRegistry, ToolResult, ToolRunner,
+};
+use foldlog::{ExecutionState, ResourceRegistry, Store};
+use foldlog_tests::host::types;
+
+use super::{Fixture, options, step};
+
+/// A session of four calls: one that holds, one that failed, one that held and was rolled back, and one that its
+/// process never ended. The store is dropped as a killed process would leave it.
+fn fixture() -> Fixture {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open_with(folder.path(), options()).unwrap();
+    let session = store.create(&types()).unwrap();
+    let dir = session.dir().to_owned();
+    let state = ExecutionState::new(session.clone(), ResourceRegistry::default());
+    let runner = ToolRunner::new(state, ToolRegistry::new());
+    let call = |name: &str, id: &str| ToolCall::new(name, r#"{"path": "a.txt"}"#).with_id(id);
+    let begin = |name, id| runner.begin(&call(name, id), &ExecuteOptions::default()).unwrap();
+    let write = |context: &ToolContext| context.session().dispatch(step("wrote", 1)).unwrap();
+    let held = begin("write_file", "call_1");
+    write(held.context());
+    let held = held.end(ToolResult::ok("written", 5)).unwrap();
+    let failed = begin("write_file", "call_1");
+    write(failed.context());
+    failed.fail(ToolError::failed("no such folder")).unwrap();
+    begin("read_file", "call_2").end(ToolResult::ok("the text", "the text")).unwrap();
+    session.rollback_to(held.end).unwrap();
+    let open = begin("send_mail", "call_3");
+    write(open.context());
+    // Its end is never written, since the session is closed under it.
+    session.close().unwrap();
+    drop(open);
+    Fixture { folder, session: dir.clone(), fork: dir }
+}
+
+#[test]
+fn calls_are_told_by_what_became_of_them() {
+    let fixture = fixture();
+    insta::assert_snapshot!(fixture.transcript(&[
+        "ledger SESSION",
+        "ledger SESSION --json",
+        "show SESSION",
+        "settle SESSION 12 failed --by me --reason unsent",
+        "verify SESSION",
+        "replay SESSION --thorough",
+    ]));
+}
+
+#[test]
+fn an_interrupted_call_is_settled_once_the_host_has_recovered_it() {
+    let fixture = fixture();
+    let store = Store::open_with(fixture.folder.path(), options()).unwrap();
+    let id = store.session_ids().unwrap()[0];
+    let session = store.open_session(id, &types()).unwrap();
+    let state = ExecutionState::new(session.clone(), ResourceRegistry::default());
+    let recovered = ToolRunner::new(state, ToolRegistry::new()).recover(&ExecuteOptions::default()).unwrap();
+    assert_eq!(recovered.len(), 1);
+    let locked = fixture.run("settle SESSION 12 failed --by me --reason unsent");
+    assert_eq!(locked.code, 2, "{}", locked.stderr);
+    session.close().unwrap();
+    insta::assert_snapshot!(fixture.transcript(&[
+        "ledger SESSION",
+        "settle SESSION 99 failed --by me --reason unsent",
+        "settle SESSION 12 failed --by me --reason unsent --result 1",
+        "settle SESSION 12 committed --by me --reason {no --result {no",
+        "settle SESSION 12 committed --by me --reason sent --result {\"sent\":true}",
+        "settle SESSION 12 run-again --by me --reason twice",
+        "ledger SESSION",
+        "show SESSION --from 11 --kind tool_end",
+        "verify SESSION",
+    ]));
+}

@@ -1,0 +1,183 @@
+//! Processes that end within a call, and the ones that come after.
+
+use foldlog::audit::Fate;
+use foldlog::log::storage::Fault;
+use foldlog::tools::Recovery;
+use foldlog::{Decision, Settlement, Value};
+
+use super::*;
+
+/// A run whose process was killed within its second call, and the next process.
+fn interrupted(idempotency: Idempotency) -> Run {
+    let mut run = Run::with(idempotency);
+    run.session().dispatch(StepAdded { title: "planned".to_owned(), part: 0 }).unwrap();
+    run.desk.put("letter", "as it was");
+    run.session().sync().unwrap();
+    assert!(run.write("letter", "half done", Then::Die).is_err());
+    run.reopen(idempotency);
+    run
+}
+
+#[test]
+fn opening_reports_and_shows_the_state_before_the_call_and_takes_no_writes() {
+    let run = interrupted(Idempotency::Manual);
+    let [open] = run.session().recovery().interrupted.clone().try_into().unwrap();
+    assert_eq!(
+        (open.tool.as_str(), open.operation, open.idempotency),
+        ("write", open.begin, Idempotency::Manual)
+    );
+    assert_eq!(run.plan(), ["planned"], "STATE as at the begin");
+    assert_eq!(run.desk.text("letter").as_deref(), Some("half done"), "nothing was restored yet");
+    let refused = run.session().dispatch(StepAdded { title: "too early".to_owned(), part: 0 });
+    assert!(
+        matches!(&refused, Err(Error::Interrupted { operations, .. }) if operations.len() == 1),
+        "{refused:?}"
+    );
+    assert!(matches!(run.write("letter", "too early", Then::Succeed), Err(Error::Interrupted { .. })));
+    assert!(matches!(run.session().rollback_to(0), Err(Error::Interrupted { .. })));
+}
+
+#[test]
+fn a_manual_tool_is_taken_back_and_waits_for_a_decision() {
+    let mut run = interrupted(Idempotency::Manual);
+    let operation = run.session().recovery().interrupted[0].operation;
+    let early = run.session().settle(operation, &Settlement::Failed, "a person", "");
+    assert!(matches!(early, Err(Error::NoSuchOperation { .. })), "recover first: {early:?}");
+
+    let [recovered] = run.runner.recover(&ExecuteOptions::default()).unwrap().try_into().unwrap();
+    assert!(
+        matches!(recovered.recovery, Recovery::NeedsSettling(Error::ToolIdempotency { .. })),
+        "{recovered:?}"
+    );
+    assert_eq!(run.state(), (vec!["planned".to_owned()], [("letter".into(), "as it was".into())].into()));
+    assert_eq!((run.counts().ran, run.ledger()[0].outcome), (1, Fate::Interrupted));
+    assert_eq!(run.ledger()[0].effects, Some(foldlog::OutsideEffects::Unknown));
+    // It waits through other processes, and nothing else has to wait for it.
+    run.session().dispatch(StepAdded { title: "meanwhile".to_owned(), part: 0 }).unwrap();
+    run.disk.crash(CrashKind::Process);
+    run.reopen(Idempotency::Manual);
+    assert_eq!(run.session().recovery().unsettled[0].operation, operation);
+    assert!(run.session().recovery().interrupted.is_empty());
+
+    let result = Settlement::Committed(Some(Value::from("it was sent")));
+    run.session().settle(operation, &result, "a person", "the recipient has it").unwrap();
+    assert!(run.session().unsettled_operations().is_empty());
+    let again = run.session().settle(operation, &Settlement::Failed, "a person", "again");
+    assert!(matches!(again, Err(Error::NoSuchOperation { .. })));
+    let entry = &run.ledger()[0];
+    assert_eq!(
+        (entry.outcome, entry.settled.as_ref().unwrap().decision),
+        (Fate::Settled, Decision::Committed)
+    );
+    assert_eq!(entry.settled.as_ref().unwrap().by, "a person");
+    assert!(run.runner.recover(&ExecuteOptions::default()).unwrap().is_empty());
+    assert_eq!(run.counts().ran, 1, "it never ran a second time");
+}
+
+#[test]
+fn a_manual_tool_runs_again_once_somebody_says_so() {
+    let run = interrupted(Idempotency::Manual);
+    run.runner.recover(&ExecuteOptions::default()).unwrap();
+    let operation = run.session().unsettled_operations()[0].operation;
+    run.session().settle(operation, &Settlement::RunAgain, "the host", "nothing was sent").unwrap();
+    let [recovered] = run.runner.recover(&ExecuteOptions::default()).unwrap().try_into().unwrap();
+    let Recovery::RanAgain(report) = recovered.recovery else { panic!("{recovered:?}") };
+    assert!(report.success && report.operation == operation && report.begin != operation);
+    assert_eq!(run.plan(), ["planned", "half done"]);
+    assert_eq!((run.counts().ran, run.ledger()[0].outcome, run.ledger()[0].runs), (2, Fate::Committed, 2));
+}
+
+#[test]
+fn natural_and_keyed_tools_run_again_as_the_same_operation() {
+    for idempotency in [Idempotency::Natural, Idempotency::Keyed] {
+        let run = interrupted(idempotency);
+        let operation = run.session().recovery().interrupted[0].operation;
+        let [recovered] = run.runner.recover(&ExecuteOptions::default()).unwrap().try_into().unwrap();
+        let Recovery::RanAgain(report) = recovered.recovery else { panic!("{recovered:?}") };
+        assert_eq!((report.operation, report.message.as_str()), (operation, "written after all"));
+        assert_eq!(run.state().0, ["planned", "half done"]);
+        assert_eq!((run.counts().ran, run.invoked().len()), (2, 2));
+        assert!(run.runner.recover(&ExecuteOptions::default()).unwrap().is_empty(), "and not a third time");
+    }
+}
+
+#[test]
+fn a_tool_that_compensates_undoes_first_also_where_that_is_interrupted_too() {
+    let mut run = interrupted(Idempotency::Compensate);
+    let operation = run.session().recovery().interrupted[0].operation;
+    run.counts.lock().unwrap().dies_undoing = true;
+    // The process is killed while it undoes.
+    let _ = run.runner.recover(&ExecuteOptions::default());
+    assert_eq!(run.counts(), Counts { ran: 1, undone: 1, dies_undoing: false });
+    run.reopen(Idempotency::Compensate);
+    assert_eq!(run.session().recovery().interrupted[0].undoes, Some(operation));
+    let [recovered] = run.runner.recover(&ExecuteOptions::default()).unwrap().try_into().unwrap();
+    let Recovery::RanAgain(report) = recovered.recovery else { panic!("{recovered:?}") };
+    assert!(report.success && report.operation == operation);
+    assert_eq!(run.counts(), Counts { ran: 2, undone: 2, dies_undoing: false });
+    let ledger = run.ledger();
+    let undoing: Vec<_> = ledger.iter().filter(|entry| entry.undoes == Some(operation)).collect();
+    assert_eq!(
+        undoing.iter().map(|entry| entry.outcome).collect::<Vec<_>>(),
+        [Fate::Interrupted, Fate::Committed]
+    );
+}
+
+#[test]
+fn a_recovery_whose_resource_cannot_be_restored_can_be_tried_again() {
+    let run = interrupted(Idempotency::Natural);
+    *run.desk.broken.lock().unwrap() = Some(Broken::Restore);
+    let failed = run.runner.recover(&ExecuteOptions::default());
+    assert!(matches!(failed, Err(Error::RestoreFailed { .. })), "{failed:?}");
+    assert!(run.session().is_interrupted() && run.counts().ran == 1);
+    *run.desk.broken.lock().unwrap() = None;
+    assert_eq!(run.runner.recover(&ExecuteOptions::default()).unwrap().len(), 1);
+    assert_eq!(run.plan(), ["planned", "half done"]);
+}
+
+#[test]
+fn a_recovery_that_is_killed_at_any_step_ends_the_same_way() {
+    for at in 1..40 {
+        let mut run = interrupted(Idempotency::Natural);
+        // In the middle of each call that changes or syncs something, until none is left.
+        run.disk.inject(Fault::Die { nth: at, bytes: 20 });
+        let first = run.runner.recover(&ExecuteOptions::default());
+        run.disk.clear_faults();
+        if first.is_err() {
+            run.disk.crash(CrashKind::Process);
+            run.reopen(Idempotency::Natural);
+            run.runner.recover(&ExecuteOptions::default()).unwrap();
+        }
+        assert_eq!(
+            run.state(),
+            (
+                vec!["planned".to_owned(), "half done".to_owned()],
+                [("letter".into(), "half done".into())].into()
+            ),
+            "killed at {at}"
+        );
+        assert!(
+            run.session().open_operations().is_empty() && run.session().unsettled_operations().is_empty()
+        );
+    }
+}
+
+#[test]
+fn what_was_committed_for_an_answer_is_returned_and_not_run_again() {
+    let mut run = Run::with(Idempotency::Manual);
+    let answer = run.session().dispatch(Noted { text: "an answer with two calls".to_owned() }).unwrap();
+    let first = call("letter", "one", Then::Succeed).with_id("call_1").asked_by(answer, 0);
+    let second = call("letter", "two", Then::Die).with_id("call_1").asked_by(answer, 1);
+    let done = run.runner.execute(&first, &ExecuteOptions::default()).unwrap();
+    run.counts.lock().unwrap().ran = 0;
+    assert!(run.runner.execute(&second, &ExecuteOptions::default()).is_err());
+    run.reopen(Idempotency::Manual);
+    run.runner.recover(&ExecuteOptions::default()).unwrap();
+    // The same call of the same answer: its recorded result. The other one, of the same provider's id, is another.
+    let again = run.runner.execute(&first, &ExecuteOptions::default()).unwrap();
+    assert!(again.recorded && again.operation == done.operation && again.value == done.value);
+    assert_eq!((again.message.as_str(), run.counts().ran), ("written", 1));
+    let other = run.runner.execute(&second, &ExecuteOptions::default()).unwrap();
+    assert!(!other.recorded && other.success);
+    assert_eq!(run.plan(), ["one", "two"]);
+}

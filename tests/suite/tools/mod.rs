@@ -1,0 +1,281 @@
+//! Stories of tools: what a call leaves where it has success, and that it leaves nothing where it has none.
+
+mod checkpoints;
+mod interrupted;
+mod nesting;
+mod outcomes;
+mod programs;
+mod threads;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use foldlog::audit::{LedgerEntry, LogReader};
+use foldlog::execution::CheckpointStore;
+use foldlog::log::storage::{CrashKind, MemoryStorage};
+use foldlog::resources::{BudgetTracker, CaptureOptions, Snapshotable, Usage};
+use foldlog::tools::{
+    ExecuteOptions, Tool, ToolCall, ToolContext, ToolError, ToolRegistry, ToolReport, ToolResult, ToolRunner,
+};
+use foldlog::{
+    BackgroundSync, Error, ExecutionState, FixedClock, Idempotency, ResourceRegistry, Result, Session, Store,
+    StoreOptions, ToolInvocations, ToolInvoked,
+};
+use foldlog_tests::host::{Noted, Notes, Plan, StepAdded, types};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+/// Papers on a desk: what a tool changes outside of the session. They outlive the process, as files do.
+#[derive(Clone, Default)]
+struct Desk {
+    papers: Arc<Mutex<BTreeMap<String, String>>>,
+    /// What is to go wrong with it next.
+    broken: Arc<Mutex<Option<Broken>>>,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Broken {
+    Snapshot,
+    Restore,
+}
+
+impl Desk {
+    fn papers(&self) -> MutexGuard<'_, BTreeMap<String, String>> {
+        self.papers.lock().unwrap()
+    }
+
+    fn put(&self, paper: &str, text: &str) {
+        self.papers().insert(paper.to_owned(), text.to_owned());
+    }
+
+    fn text(&self, paper: &str) -> Option<String> {
+        self.papers().get(paper).cloned()
+    }
+
+    fn fails(&self, at: Broken) -> Result<()> {
+        if *self.broken.lock().unwrap() != Some(at) {
+            return Ok(());
+        }
+        Err(Error::Resource { resource: Desk::NAME.to_owned(), reason: "a leg broke".to_owned() })
+    }
+}
+
+impl Snapshotable for Desk {
+    const NAME: &'static str = "desk";
+    type Snapshot = BTreeMap<String, String>;
+
+    fn snapshot(&self, _: &CaptureOptions<'_>) -> Result<Self::Snapshot> {
+        self.fails(Broken::Snapshot)?;
+        Ok(self.papers().clone())
+    }
+
+    fn restore(&self, snapshot: &Self::Snapshot) -> Result<()> {
+        self.fails(Broken::Restore)?;
+        self.papers().clone_from(snapshot);
+        Ok(())
+    }
+
+    fn record(snapshot: &Self::Snapshot) -> Result<Option<Vec<u8>>> {
+        Ok(Some(rmp_serde::to_vec(snapshot).unwrap()))
+    }
+
+    fn recall(recorded: &[u8]) -> Result<Self::Snapshot> {
+        Ok(rmp_serde::from_slice(recorded).unwrap())
+    }
+}
+
+/// What a tool of these stories is to do after it has changed something everywhere.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq)]
+#[serde(rename_all = "snake_case")]
+enum Then {
+    Succeed,
+    Fail,
+    Panic,
+    SayNo,
+    Expand,
+    /// Its process is killed.
+    Die,
+}
+
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug)]
+struct Write {
+    paper: String,
+    text: String,
+    then: Then,
+}
+
+/// Writes a paper, adds a step to the plan, notes it in LOG, and spends something.
+struct Writer {
+    disk: MemoryStorage,
+    idempotency: Idempotency,
+    /// How often it ran and how often it was undone, which no rollback takes back.
+    counts: Arc<Mutex<Counts>>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Counts {
+    ran: u32,
+    undone: u32,
+    /// Whether the process is killed while it undoes.
+    dies_undoing: bool,
+}
+
+fn write(context: &ToolContext, write: &Write) -> Result<(), ToolError> {
+    let desk = context.resources().get::<Desk>().unwrap();
+    desk.put(&write.paper, &write.text);
+    context.session().dispatch(StepAdded { title: write.text.clone(), part: 1 })?;
+    context.session().dispatch(Noted { text: format!("wrote {}", write.paper) })?;
+    let usage = Usage { input_tokens: 10, ..Usage::default() };
+    context.resources().get::<BudgetTracker>().unwrap().record("evaluation", usage);
+    Ok(())
+}
+
+impl Tool for Writer {
+    const NAME: &'static str = "write";
+    const DESCRIPTION: &'static str = "Writes a paper.";
+    type Parameters = Write;
+    type Output = usize;
+
+    fn idempotency(&self) -> Idempotency {
+        self.idempotency
+    }
+
+    fn call(&self, params: Write, context: &ToolContext) -> Result<ToolResult<usize>, ToolError> {
+        let ran = {
+            let mut counts = self.counts.lock().unwrap();
+            counts.ran += 1;
+            counts.ran
+        };
+        write(context, &params)?;
+        match params.then {
+            Then::Succeed => Ok(ToolResult::ok("written", params.text.len())),
+            Then::Fail => Err(ToolError::failed("out of ink")),
+            Then::Panic => panic!("the pen exploded"),
+            Then::SayNo => Ok(ToolResult::unsuccessful("not today")),
+            Then::Expand => Err(ToolError::VisibilityExpansion {
+                overrides: serde_json::json!({ "section": "full" }),
+                reason: "I need to see more".to_owned(),
+            }),
+            Then::Die if ran == 1 => {
+                self.disk.crash(CrashKind::Process);
+                Ok(ToolResult::ok("nobody hears this", 0))
+            }
+            Then::Die => Ok(ToolResult::ok("written after all", params.text.len())),
+        }
+    }
+
+    fn undo(&self, _: Write, context: &ToolContext) -> Result<ToolResult<usize>, ToolError> {
+        let mut counts = self.counts.lock().unwrap();
+        counts.undone += 1;
+        assert!(context.is_resume());
+        if counts.dies_undoing {
+            counts.dies_undoing = false;
+            self.disk.crash(CrashKind::Process);
+        }
+        Ok(ToolResult::ok("undone", 0))
+    }
+}
+
+/// A run on a disk in memory, whose processes can be killed.
+struct Run {
+    disk: MemoryStorage,
+    desk: Desk,
+    budget: Arc<BudgetTracker>,
+    counts: Arc<Mutex<Counts>>,
+    id: Uuid,
+    runner: ToolRunner,
+}
+
+fn store_of(disk: &MemoryStorage) -> Store {
+    let options = StoreOptions {
+        storage: Arc::new(disk.process()),
+        clock: Arc::new(FixedClock::stepping(1_767_322_800_000_000, 1_000)) as _,
+        seed: Some(1),
+        background: BackgroundSync::Inline,
+        ..StoreOptions::default()
+    };
+    Store::open_with("/store", options).unwrap()
+}
+
+impl Run {
+    fn new() -> Run {
+        Run::with(Idempotency::Manual)
+    }
+
+    fn with(idempotency: Idempotency) -> Run {
+        let disk = MemoryStorage::new();
+        let session = store_of(&disk).create(&types()).unwrap();
+        let id = session.id();
+        let (desk, budget, counts) = (Desk::default(), Arc::default(), Arc::default());
+        let runner = runner(&disk, session, &desk, &budget, &counts, idempotency);
+        Run { disk, desk, budget, counts, id, runner }
+    }
+
+    /// The next process, which has not recovered yet.
+    fn reopen(&mut self, idempotency: Idempotency) {
+        let session = store_of(&self.disk).open_session(self.id, &types()).unwrap();
+        self.runner = runner(&self.disk, session, &self.desk, &self.budget, &self.counts, idempotency);
+    }
+
+    fn session(&self) -> &Session {
+        self.runner.state().session()
+    }
+
+    fn write(&self, paper: &str, text: &str, then: Then) -> Result<ToolReport> {
+        self.runner.execute(&call(paper, text, then), &ExecuteOptions::default())
+    }
+
+    fn plan(&self) -> Vec<String> {
+        plan(self.session())
+    }
+
+    fn counts(&self) -> Counts {
+        *self.counts.lock().unwrap()
+    }
+
+    /// Everything that a tool that fails must leave as it was.
+    fn state(&self) -> (Vec<String>, BTreeMap<String, String>) {
+        (self.plan(), self.desk.papers().clone())
+    }
+
+    fn invoked(&self) -> Vec<ToolInvoked> {
+        let log = self.session().log::<ToolInvocations>().unwrap();
+        log.iter().map(|item| (*item.unwrap()).clone()).collect()
+    }
+
+    fn ledger(&self) -> Vec<LedgerEntry> {
+        LogReader::open_on(Arc::new(self.disk.clone()), self.session().dir()).unwrap().ledger().unwrap()
+    }
+}
+
+fn plan(session: &Session) -> Vec<String> {
+    session.view::<Plan>().unwrap().iter().map(|step| step.title.clone()).collect()
+}
+
+fn runner(
+    disk: &MemoryStorage,
+    session: Session,
+    desk: &Desk,
+    budget: &Arc<BudgetTracker>,
+    counts: &Arc<Mutex<Counts>>,
+    idempotency: Idempotency,
+) -> ToolRunner {
+    let resources = ResourceRegistry::builder()
+        .snapshotable(Arc::new(desk.clone()))
+        .snapshotable(Arc::clone(budget))
+        .build()
+        .unwrap();
+    let state = ExecutionState::builder(session, resources).checkpoints(CheckpointStore::new()).build();
+    let (disk, counts) = (disk.clone(), Arc::clone(counts));
+    ToolRunner::new(state, ToolRegistry::new().with(Writer { disk, idempotency, counts }))
+}
+
+fn call(paper: &str, text: &str, then: Then) -> ToolCall {
+    let arguments = Write { paper: paper.to_owned(), text: text.to_owned(), then };
+    ToolCall::new("write", serde_json::to_string(&arguments).unwrap())
+}
+
+fn notes(session: &Session) -> usize {
+    session.log::<Notes>().unwrap().len() as usize
+}

@@ -1,0 +1,248 @@
+//! How a call may end, and what it leaves.
+
+use foldlog::audit::Fate;
+use foldlog::testkit::snapshots_equivalent;
+use foldlog::{Cause, Outcome, OutsideEffects, Session};
+
+use super::*;
+
+#[test]
+fn a_call_that_has_success_stays_and_says_so() {
+    let run = Run::new();
+    let report = run.write("letter", "dear all", Then::Succeed).unwrap();
+    assert!(report.success && report.outcome == Outcome::Committed && !report.recorded);
+    assert_eq!((report.message.as_str(), report.value.unwrap().as_u64()), ("written", Some(8)));
+    assert_eq!(run.state(), (vec!["dear all".to_owned()], [("letter".into(), "dear all".into())].into()));
+    let [invoked] = run.invoked().try_into().unwrap();
+    assert_eq!(
+        (invoked.operation, invoked.begin, invoked.outcome),
+        (report.begin, report.begin, Outcome::Committed)
+    );
+    let [entry] = run.ledger().try_into().unwrap();
+    assert_eq!(
+        (entry.outcome, entry.end, entry.effects),
+        (Fate::Committed, Some(report.end), Some(OutsideEffects::Unknown))
+    );
+}
+
+#[test]
+fn a_call_that_fails_in_whatever_way_leaves_no_trace_but_in_the_log() {
+    let run = Run::new();
+    run.write("letter", "dear all", Then::Succeed).unwrap();
+    let before = run.state();
+    let spent = run.budget.total();
+    for (then, cause) in [
+        (Then::Fail, Cause::Error),
+        (Then::Panic, Cause::Panic),
+        (Then::SayNo, Cause::Unsuccessful),
+        (Then::Expand, Cause::Expansion),
+    ] {
+        let notes_before = notes(run.session());
+        let result = run.write("letter", "another text", then);
+        match (then, result) {
+            (Then::Expand, Err(Error::VisibilityExpansion { overrides, .. })) => {
+                assert_eq!(overrides, serde_json::json!({ "section": "full" }));
+            }
+            (_, Ok(report)) => assert!(!report.success && report.cause == Some(cause), "{report:?}"),
+            (_, other) => panic!("{then:?}: {other:?}"),
+        }
+        assert_eq!(run.state(), before, "{then:?}");
+        assert_eq!(notes(run.session()), notes_before + 1, "LOG keeps what happened");
+        let invoked = run.invoked();
+        assert_eq!(
+            (invoked.last().unwrap().cause, invoked.last().unwrap().outcome),
+            (Some(cause), Outcome::Failed)
+        );
+    }
+    assert_eq!(run.invoked().len(), 5);
+    // What was spent is spent.
+    assert_eq!(run.budget.total().input_tokens, spent.input_tokens + 40);
+    // The same to whoever reads the log alone.
+    let ledger = run.ledger();
+    assert_eq!(ledger.iter().filter(|entry| entry.outcome == Fate::Failed).count(), 4);
+    let mut again = run;
+    let shown = again.plan();
+    again.runner.state().session().clone().close().unwrap();
+    again.reopen(Idempotency::Manual);
+    assert_eq!(again.plan(), shown);
+    assert_eq!(again.invoked().len(), 5);
+}
+
+#[test]
+fn a_failed_call_is_one_record_behind_its_begin_and_its_own_writes() {
+    let run = Run::new();
+    let report = run.write("letter", "dear all", Then::Fail).unwrap();
+    // The begin, a step, a note, and the end, which is the rollback: nothing stands between.
+    let kinds = |session: &Session| {
+        let mut kinds = Vec::new();
+        session
+            .records(report.begin, report.end, |record| {
+                kinds.push(record.kind.name());
+                Ok(())
+            })
+            .unwrap();
+        kinds
+    };
+    let kinds = kinds(run.session());
+    assert_eq!((kinds[0], kinds[kinds.len() - 1]), ("tool_begin", "tool_end"));
+    assert!(!kinds.contains(&"rollback"), "{kinds:?}");
+}
+
+#[test]
+fn arguments_that_a_tool_does_not_take_are_refused_before_it_runs() {
+    let run = Run::new();
+    for arguments in [
+        "{}",
+        "no JSON",
+        r#"{"paper":"a","text":"b","then":"succeed"} and more"#,
+        r#"{"paper":"a","text":"b","then":"succeed","colour":"red"}"#,
+    ] {
+        let report =
+            run.runner.execute(&ToolCall::new("write", arguments), &ExecuteOptions::default()).unwrap();
+        assert_eq!((report.cause, report.outside), (Some(Cause::InvalidArguments), OutsideEffects::None));
+        if arguments.contains("colour") {
+            assert!(report.message.contains("unknown parameters: colour"), "{}", report.message);
+        }
+    }
+    assert_eq!((run.counts().ran, run.invoked().len()), (0, 4));
+    let unknown = run.runner.execute(&ToolCall::new("paint", "{}"), &ExecuteOptions::default());
+    assert!(matches!(unknown, Err(Error::NoSuchTool(tool)) if tool == "paint"));
+    let (description, schema) = run.runner.tools().describe("write").unwrap();
+    assert_eq!(description, "Writes a paper.");
+    assert_eq!(
+        (&schema["additionalProperties"], &schema["required"]),
+        (&false.into(), &serde_json::json!(["paper", "text", "then"]))
+    );
+}
+
+#[test]
+fn a_resource_that_cannot_be_captured_keeps_the_tool_from_running() {
+    let run = Run::new();
+    let records = run.session().position();
+    *run.desk.broken.lock().unwrap() = Some(Broken::Snapshot);
+    let refused = run.write("letter", "dear all", Then::Succeed);
+    assert!(matches!(&refused, Err(Error::Resource { resource, .. }) if resource == "desk"), "{refused:?}");
+    assert_eq!((run.counts().ran, run.session().position()), (0, records));
+    *run.desk.broken.lock().unwrap() = None;
+    assert!(run.write("letter", "dear all", Then::Succeed).unwrap().success, "the turn was given back");
+}
+
+#[test]
+fn a_resource_that_cannot_be_restored_is_named_and_the_rest_is_taken_back() {
+    let run = Run::new();
+    run.session().dispatch(StepAdded { title: "before".to_owned(), part: 0 }).unwrap();
+    *run.desk.broken.lock().unwrap() = Some(Broken::Restore);
+    match run.write("letter", "dear all", Then::Fail) {
+        Err(Error::RestoreFailed { restored, failed }) => {
+            assert_eq!((restored.as_slice(), failed[0].0.as_str()), (&[] as &[String], "desk"));
+        }
+        other => panic!("{other:?}"),
+    }
+    // The session is as before, the log says that the call failed, and the desk is as the error says.
+    assert_eq!(run.plan(), ["before"]);
+    assert_eq!(run.invoked().len(), 1);
+    assert_eq!(run.desk.text("letter").as_deref(), Some("dear all"));
+}
+
+/// The acceptance tests of specification E, in its own words where they have some.
+#[test]
+fn a_visibility_expansion_is_as_if_the_tool_had_never_run() {
+    let run = Run::new();
+    run.write("data.txt", "before", Then::Succeed).unwrap();
+    let state = run.runner.state();
+    let before = state.snapshot(None).unwrap();
+    assert!(matches!(run.write("data.txt", "after", Then::Expand), Err(Error::VisibilityExpansion { .. })));
+    let after = state.snapshot(None).unwrap();
+    snapshots_equivalent(state, &before, &after).unwrap();
+    // The comparison is one that can fail.
+    run.write("data.txt", "after", Then::Succeed).unwrap();
+    let changed = state.snapshot(None).unwrap();
+    assert!(matches!(snapshots_equivalent(state, &before, &changed), Err(Error::SnapshotMismatch(_))));
+    run.desk.put("data.txt", "behind the engine's back");
+    let moved = state.snapshot(None).unwrap();
+    assert!(matches!(snapshots_equivalent(state, &changed, &moved), Err(Error::SnapshotMismatch(_))));
+}
+
+#[test]
+fn one_path_for_tools_that_run_here_and_for_those_that_run_elsewhere() {
+    let (here, elsewhere) = (Run::new(), Run::new());
+    for (text, then) in
+        [("one", Then::Succeed), ("two", Then::Fail), ("three", Then::SayNo), ("four", Then::Succeed)]
+    {
+        here.write("paper", text, then).unwrap();
+        // What a hook of another program reports: a begin, the tool's own work, and an end, or none.
+        let params = Write { paper: "paper".to_owned(), text: text.to_owned(), then };
+        let operation =
+            elsewhere.runner.begin(&call("paper", text, then), &ExecuteOptions::default()).unwrap();
+        write(operation.context(), &params).unwrap();
+        let report = match then {
+            Then::Succeed => operation.end(ToolResult::ok("written", text.len())),
+            Then::SayNo => operation.end(ToolResult::<usize>::unsuccessful("not today")),
+            _ => operation.fail(ToolError::failed("out of ink")),
+        };
+        assert_eq!(report.unwrap().success, then == Then::Succeed);
+    }
+    assert_eq!(here.state(), elsewhere.state());
+    assert_eq!(here.session().state().unwrap().slices, elsewhere.session().state().unwrap().slices);
+    let content = |run: &Run| {
+        let mut content = Vec::new();
+        let last = run.session().position().unwrap();
+        run.session()
+            .records(0, last, |record| {
+                content.push((record.kind, record.body.to_vec()));
+                Ok(())
+            })
+            .unwrap();
+        content.split_off(1)
+    };
+    assert_eq!(content(&here), content(&elsewhere), "record for record");
+}
+
+#[test]
+fn an_operation_that_is_let_go_of_is_taken_back_by_the_next_call() {
+    let run = Run::new();
+    let operation =
+        run.runner.begin(&call("paper", "lost", Then::Succeed), &ExecuteOptions::default()).unwrap();
+    let context = operation.context().clone();
+    write(&context, &Write { paper: "paper".to_owned(), text: "lost".to_owned(), then: Then::Succeed })
+        .unwrap();
+    drop(operation);
+    assert!(run.write("paper", "kept", Then::Succeed).unwrap().success);
+    assert_eq!(run.state(), (vec!["kept".to_owned()], [("paper".into(), "kept".into())].into()));
+    assert_eq!(run.invoked()[0].cause, Some(Cause::Dropped));
+    let late = context.session().dispatch(StepAdded { title: "late".to_owned(), part: 0 });
+    assert!(matches!(late, Err(Error::Revoked { .. })), "{late:?}");
+
+    // A write from outside does the same.
+    drop(run.runner.begin(&call("paper", "lost", Then::Succeed), &ExecuteOptions::default()).unwrap());
+    run.session().dispatch(StepAdded { title: "outside".to_owned(), part: 0 }).unwrap();
+    assert_eq!(run.plan(), ["kept", "outside"]);
+    assert_eq!(run.session().open_operations(), []);
+
+    // And one that is ended on purpose is over.
+    let operation =
+        run.runner.begin(&call("paper", "no", Then::Succeed), &ExecuteOptions::default()).unwrap();
+    let report = operation.abort("changed my mind").unwrap();
+    assert_eq!((report.cause, report.message.as_str()), (Some(Cause::Cancelled), "changed my mind"));
+}
+
+#[test]
+fn a_large_result_is_kept_whole_and_shown_again() {
+    let run = Run::new();
+    let text = "long ".repeat(40_000);
+    let operation = run.runner.begin(&call("paper", "x", Then::Succeed), &ExecuteOptions::default()).unwrap();
+    let report = operation.end(ToolResult::ok(text.clone(), text.clone())).unwrap();
+    assert_eq!(report.value.unwrap().as_str(), Some(text.as_str()));
+    let mut body_len = 0;
+    run.session()
+        .records(report.end, report.end, |record| {
+            body_len = record.body.len();
+            Ok(())
+        })
+        .unwrap();
+    assert!(body_len < 1_000, "the record holds references: {body_len}");
+    assert_eq!(
+        run.disk.files().iter().filter(|path| path.to_string_lossy().contains("/objects/")).count(),
+        1 + usize::from(false)
+    );
+}

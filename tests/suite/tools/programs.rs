@@ -1,0 +1,86 @@
+//! Programs that tools start.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use super::*;
+
+#[derive(Deserialize, Serialize, JsonSchema)]
+struct Script {
+    script: String,
+    /// Whether it runs beside the tool.
+    beside: bool,
+}
+
+struct Shell {
+    folder: PathBuf,
+}
+
+impl Tool for Shell {
+    const NAME: &'static str = "shell";
+    type Parameters = Script;
+    type Output = String;
+
+    fn call(&self, script: Script, context: &ToolContext) -> Result<ToolResult<String>, ToolError> {
+        let command = context.command("/bin/sh").args(["-c", &script.script]).current_dir(&self.folder);
+        if script.beside {
+            command.start()?;
+            return Ok(ToolResult::ok("started", String::new()));
+        }
+        let output = command.output()?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        if output.status.success() {
+            Ok(ToolResult::ok(text.clone(), text))
+        } else {
+            Ok(ToolResult::unsuccessful(text))
+        }
+    }
+}
+
+fn shell(run: &Run, folder: &std::path::Path) -> ToolRunner {
+    ToolRunner::new(run.runner.state().clone(), ToolRegistry::new().with(Shell { folder: folder.to_owned() }))
+}
+
+fn script(script: &str, beside: bool) -> ToolCall {
+    let script = Script { script: script.to_owned(), beside };
+    ToolCall::new("shell", serde_json::to_string(&script).unwrap())
+}
+
+#[test]
+fn what_a_program_prints_is_the_tools_answer() {
+    let (run, folder) = (Run::new(), tempfile::tempdir().unwrap());
+    let report = shell(&run, folder.path())
+        .execute(&script("echo hello; echo to nobody >&2", false), &ExecuteOptions::default())
+        .unwrap();
+    assert_eq!((report.success, report.message.as_str()), (true, "hello\n"));
+    let report =
+        shell(&run, folder.path()).execute(&script("exit 3", false), &ExecuteOptions::default()).unwrap();
+    assert!(!report.success);
+}
+
+#[test]
+fn what_a_tool_starts_does_not_outlive_the_call() {
+    let (run, folder) = (Run::new(), tempfile::tempdir().unwrap());
+    // A child that would write for ever, its output held open, and a tool that does not wait for it.
+    let forever = "( while :; do echo x >> tracks; done ) & echo $! > pid";
+    for beside in [false, true] {
+        let report =
+            shell(&run, folder.path()).execute(&script(forever, beside), &ExecuteOptions::default()).unwrap();
+        assert!(report.success, "{report:?}");
+        // The call is over, so nothing is written any more: the file can be taken away and does not come back.
+        let _ = std::fs::remove_file(folder.path().join("tracks"));
+        std::fs::write(folder.path().join("probe"), "").unwrap();
+        assert!(!folder.path().join("tracks").exists());
+    }
+}
+
+#[test]
+fn a_program_that_takes_too_long_is_ended_with_the_calls_time() {
+    let (run, folder) = (Run::new(), tempfile::tempdir().unwrap());
+    let options = ExecuteOptions { deadline: Some(Duration::from_millis(50)) };
+    let since = Instant::now();
+    let late = shell(&run, folder.path()).execute(&script("while :; do :; done", false), &options);
+    assert!(matches!(late, Err(Error::DeadlineExceeded { operation: Some(_) })), "{late:?}");
+    assert!(since.elapsed() < Duration::from_secs(30), "it was ended");
+    assert_eq!(run.invoked()[0].cause, Some(foldlog::Cause::Deadline));
+}
