@@ -4,6 +4,7 @@ pub mod audit;
 mod background;
 mod clock;
 mod error;
+pub mod filesystem;
 mod fold;
 mod generator;
 pub mod log;
@@ -14,7 +15,7 @@ pub mod testkit;
 mod types;
 
 pub use clock::{Clock, FixedClock, SystemClock};
-pub use error::{Corruption, Error, Holder, Result};
+pub use error::{Corruption, Error, Holder, Result, Unrestored};
 pub use fold::path::Path as LivePath;
 pub use foldlog_codec::body::{Parent, Policy};
 pub use foldlog_codec::msgpack::Value;
