@@ -68,8 +68,10 @@ const CACHE_BYTES_MAX: u64 = 1 << 30;
 /// The file that each collection replaces, so that others forget what they know of the store.
 const COLLECTED: &str = "collected";
 
-/// The stat cache is written once so much of it is new, and at the end: of a large workspace it is itself large.
+/// The stat cache is written once so large a part of it, and so many files, are new, and at the end: of a large
+/// workspace it is itself large.
 const UNSAVED_PART: u64 = 8;
+const UNSAVED_FILES: u64 = 64;
 
 /// How a [`HostFilesystem`] takes its snapshots.
 #[derive(Debug, Clone, Default)]
@@ -279,7 +281,7 @@ impl HostFilesystem {
             self.sync(commit, &last.root)?;
         }
         state.last = Some(last);
-        self.save(&mut state, files / UNSAVED_PART);
+        self.save(&mut state, (files / UNSAVED_PART).max(UNSAVED_FILES));
         Ok(FilesystemSnapshot {
             commit: commit.to_string(),
             leave_out: self.options.leave_out.clone(),
@@ -365,7 +367,7 @@ impl HostFilesystem {
         };
         let files = now.files;
         state.last = Some(Last { root: now, permissions: None, commit: None });
-        self.save(state, files / UNSAVED_PART);
+        self.save(state, (files / UNSAVED_PART).max(UNSAVED_FILES));
         Ok(restored)
     }
 

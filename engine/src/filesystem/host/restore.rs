@@ -293,6 +293,7 @@ impl<'a> Restorer<'a> {
         around: Option<Arc<Scope>>,
     ) -> Arc<Folder> {
         let Plan { permissions, present, tree, mut entries, steps } = plan;
+        let is_new = present.is_none();
         let mut present = present.unwrap_or(OWNER_ALL);
         if !steps.is_empty() && present & OWNER_ALL != OWNER_ALL {
             match fchmod(folder, bits(present | OWNER_ALL)) {
@@ -314,7 +315,7 @@ impl<'a> Restorer<'a> {
         }
         if present != permissions {
             match fchmod(folder, bits(permissions)) {
-                Ok(()) => self.written += 1,
+                Ok(()) => self.written += u64::from(!is_new),
                 Err(errno) => self.fail(path, errno.desc()),
             }
         }
