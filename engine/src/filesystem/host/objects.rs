@@ -11,9 +11,9 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use flate2::Compression;
 use flate2::bufread::ZlibDecoder;
 use flate2::write::ZlibEncoder;
+use flate2::{Compress, Compression, FlushCompress, Status};
 use nix::fcntl::OFlag;
 use parking_lot::Mutex;
 use sha1_checked::{Digest, Sha1};
@@ -31,6 +31,9 @@ pub(super) const STRUCTURE_BYTES_MAX: u64 = 1 << 30;
 
 /// From so many objects on, one sync of the whole file system takes less time than one for each.
 const SYNC_SINGLY_MAX: usize = 64;
+
+/// Larger pieces are not read faster, and must be cleared for every small object.
+const PIECE_BYTES: usize = 16 << 10;
 
 const CONFIG: &str = "[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = true\n\
     [gc]\n\tauto = 0\n\tpruneExpire = never\n[receive]\n\tdenyCurrentBranch = refuse\n";
@@ -134,12 +137,46 @@ pub(super) struct Objects {
     store: PathBuf,
     /// The objects that are known to be there and sound, and whether they are known to be durable.
     known: Mutex<HashMap<ObjectId, bool>>,
+    /// Compressors at rest. To make one costs more than to compress a small object.
+    compressors: Mutex<Vec<Compress>>,
     temporaries: AtomicU64,
 }
 
 impl Objects {
     pub(super) fn new(store: PathBuf) -> Objects {
-        Objects { store, known: Mutex::default(), temporaries: AtomicU64::new(0) }
+        Objects {
+            store,
+            known: Mutex::default(),
+            compressors: Mutex::default(),
+            temporaries: AtomicU64::new(0),
+        }
+    }
+
+    fn compress(&self, head: &[u8], bytes: &[u8]) -> io::Result<Vec<u8>> {
+        let resting = self.compressors.lock().pop();
+        let mut compress = resting.unwrap_or_else(|| Compress::new(COMPRESSION, true));
+        let mut compressed = Vec::with_capacity(head.len() + bytes.len() / 2 + 64);
+        for (part, flush) in [(head, FlushCompress::None), (bytes, FlushCompress::Finish)] {
+            let begin = compress.total_in();
+            loop {
+                let taken = usize::try_from(compress.total_in() - begin).unwrap_or(usize::MAX);
+                let rest = part.get(taken..).unwrap_or_default();
+                let is_finish = matches!(flush, FlushCompress::Finish);
+                if rest.is_empty() && !is_finish {
+                    break;
+                }
+                if compressed.len() == compressed.capacity() {
+                    compressed.reserve(compressed.len());
+                }
+                let status = compress.compress_vec(rest, &mut compressed, flush).map_err(io::Error::other)?;
+                if status == Status::StreamEnd {
+                    break;
+                }
+            }
+        }
+        compress.reset();
+        self.compressors.lock().push(compress);
+        Ok(compressed)
     }
 
     pub(super) fn store(&self) -> &Path {
@@ -224,11 +261,7 @@ impl Objects {
         let id = Hasher::of(kind, bytes).map_err(named)?;
         if !self.is_sound(id, kind) {
             let head = kind.head(len(bytes));
-            let mut encoder = ZlibEncoder::new(Vec::new(), COMPRESSION);
-            let compressed = encoder
-                .write_all(head.as_bytes())
-                .and_then(|()| encoder.write_all(bytes))
-                .and_then(|()| encoder.finish());
+            let compressed = self.compress(head.as_bytes(), bytes);
             let temporary = self.temporary();
             let kept = compressed
                 .and_then(|compressed| create(&temporary)?.write_all(&compressed))
@@ -298,7 +331,7 @@ impl Objects {
             .custom_flags((OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).bits())
             .open(self.path(id))
             .map_err(|error| damaged(error.to_string()))?;
-        let mut content = BufReader::new(ZlibDecoder::new(BufReader::new(file)));
+        let mut content = BufReader::with_capacity(4096, ZlibDecoder::new(BufReader::new(file)));
         let mut head = Vec::new();
         (&mut content)
             .take(HEAD_BYTES_MAX)
@@ -319,6 +352,17 @@ impl Objects {
     /// Copies an object's content, and says at its end whether that was what its name stands for.
     pub(super) fn copy(&self, id: ObjectId, kind: ObjectKind, into: &mut dyn Write) -> Result<u64> {
         let (content, said) = self.open(id, kind)?;
+        self.drain(id, kind, content, said, into)
+    }
+
+    fn drain(
+        &self,
+        id: ObjectId,
+        kind: ObjectKind,
+        content: impl Read,
+        said: u64,
+        into: &mut dyn Write,
+    ) -> Result<u64> {
         let damaged = |reason: String| Error::Object { path: self.path(id), reason };
         let mut hash = Hasher::new(kind, said);
         let mut write_error = None;
@@ -340,15 +384,27 @@ impl Objects {
         Ok(read)
     }
 
+    /// Checks an object; its content, where it is not longer than this.
+    pub(super) fn check(&self, id: ObjectId, kind: ObjectKind, bytes_max: u64) -> Result<Option<Vec<u8>>> {
+        let (content, said) = self.open(id, kind)?;
+        if said > bytes_max {
+            self.drain(id, kind, content, said, &mut io::sink())?;
+            return Ok(None);
+        }
+        let mut bytes = Vec::new();
+        self.drain(id, kind, content, said, &mut bytes)?;
+        Ok(Some(bytes))
+    }
+
     /// A tree's or a commit's content.
     pub(super) fn read(&self, id: ObjectId, kind: ObjectKind, bytes_max: u64) -> Result<Vec<u8>> {
-        let said = self.said_len(id, kind)?;
+        let (content, said) = self.open(id, kind)?;
         if said > bytes_max {
             let reason = format!("{said} bytes are more than can be read at once");
             return Err(Error::Object { path: self.path(id), reason });
         }
         let mut bytes = Vec::new();
-        self.copy(id, kind, &mut bytes)?;
+        self.drain(id, kind, content, said, &mut bytes)?;
         Ok(bytes)
     }
 
@@ -448,7 +504,7 @@ fn create(path: &Path) -> io::Result<File> {
 
 /// Reads all there is, piece by piece, and says how much that was.
 pub(super) fn pump(source: &mut dyn Read, take: &mut dyn FnMut(&[u8]) -> io::Result<()>) -> io::Result<u64> {
-    let mut buffer = vec![0; 64 << 10];
+    let mut buffer = vec![0; PIECE_BYTES];
     let mut total = 0;
     loop {
         match source.read(&mut buffer) {

@@ -22,6 +22,9 @@ use crate::error::{Error, Result, Unrestored};
 /// Contents that were checked are held until they are written, up to so many bytes; more are read twice.
 const HELD_BYTES_MAX: u64 = 32 << 20;
 
+/// Of a longer file than this the length is compared before its content.
+const ASK_LENGTH_BYTES_MIN: u64 = 64 << 10;
+
 /// A folder that is to go may hold deeper ones than a snapshot can.
 const REMOVE_DEPTH_MAX: usize = 512;
 
@@ -188,7 +191,10 @@ impl Planner<'_> {
             let target = read_link(folder, name).map_err(|errno| failed("read", path, errno))?;
             return Ok(Hasher::of(ObjectKind::Blob, &target).ok() == Some(blob));
         }
-        if leaf.stat.len != self.objects.said_len(blob, ObjectKind::Blob)? {
+        // To read a small file takes less time than to ask the object for its length.
+        if leaf.stat.len > ASK_LENGTH_BYTES_MIN
+            && leaf.stat.len != self.objects.said_len(blob, ObjectKind::Blob)?
+        {
             return Ok(false);
         }
         let Ok(file) = open_file(folder, name) else { return Ok(false) };
@@ -242,13 +248,9 @@ impl<'a> Checked<'a> {
         blobs.sort();
         blobs.dedup();
         let mut held = HashMap::new();
-        let mut held_bytes = 0;
+        let mut held_bytes: u64 = 0;
         for blob in blobs {
-            let said = objects.said_len(blob, ObjectKind::Blob)?;
-            if held_bytes + said > HELD_BYTES_MAX {
-                objects.copy(blob, ObjectKind::Blob, &mut std::io::sink())?;
-            } else {
-                let bytes = objects.read(blob, ObjectKind::Blob, said)?;
+            if let Some(bytes) = objects.check(blob, ObjectKind::Blob, HELD_BYTES_MAX - held_bytes)? {
                 held_bytes += len(&bytes);
                 held.insert(blob, bytes);
             }
@@ -345,6 +347,11 @@ impl<'a> Restorer<'a> {
                     true => self.write_link(folder, &temporary, blob),
                     false => self.write_file(folder, &temporary, blob, permissions),
                 };
+                // A file system may write out at once what replaces a file by a rename. What is whole under its
+                // temporary name needs that no more than what is new.
+                if written.is_ok() && replaces.is_some() {
+                    let _ = unlinkat(folder, name, UnlinkatFlags::NoRemoveDir);
+                }
                 let renamed = written
                     .and_then(|()| renameat(folder, temporary.as_str(), folder, name).map_err(described));
                 if let Err(reason) = renamed {
