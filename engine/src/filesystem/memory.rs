@@ -289,7 +289,7 @@ impl Filesystem for InMemoryFilesystem {
                 let matches = pattern.matches(path.as_bytes());
                 match node {
                     Node::Folder(folder) if &**name != ".git" => {
-                        left.push((path.clone(), Arc::clone(folder)))
+                        left.push((path.clone(), Arc::clone(folder)));
                     }
                     _ => {}
                 }

@@ -315,8 +315,11 @@ impl Counts {
     }
 }
 
-/// Shows every folder and file with its permissions: mode, folder's path, name, permissions. Links have none.
-fn visit(root: &Folder, show: &mut dyn FnMut(GitMode, &[u8], &[u8], u32)) {
+/// Takes a mode, a folder's path, a name in it, and permissions.
+type Show<'a> = dyn FnMut(GitMode, &[u8], &[u8], u32) + 'a;
+
+/// Shows every folder and file with its permissions. Links have none.
+fn visit(root: &Folder, show: &mut Show<'_>) {
     show(GitMode::Folder, b"", b"", root.permissions);
     let mut left: Vec<(Vec<u8>, &Folder)> = vec![(Vec::new(), root)];
     while let Some((path, folder)) = left.pop() {

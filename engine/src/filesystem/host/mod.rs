@@ -355,14 +355,14 @@ impl HostFilesystem {
             Planned::Same(now) => (Restored::default(), now),
             Planned::Differs(plan) => {
                 let checked = Checked::new(&self.objects, &plan)?;
-                let mut restorer = Restorer::new(&rules, checked);
+                let mut restorer = Restorer::new(&rules, &checked);
                 let now = restorer.folder(plan, &root, b"", None);
-                let Restorer { written, removed, kept, failures, .. } = restorer;
+                let (restored, failures) = restorer.done();
                 if !failures.is_empty() {
                     return Err(Error::NotRestored(failures));
                 }
-                state.unsaved += written + removed;
-                (Restored { written, removed, kept }, now)
+                state.unsaved += restored.written + restored.removed;
+                (restored, now)
             }
         };
         let files = now.files;

@@ -35,6 +35,8 @@ const SYNC_SINGLY_MAX: usize = 64;
 /// Larger pieces are not read faster, and must be cleared for every small object.
 const PIECE_BYTES: usize = 16 << 10;
 
+const TEMPORARY: &str = "tmp_obj_";
+
 const CONFIG: &str = "[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = true\n\
     [gc]\n\tauto = 0\n\tpruneExpire = never\n[receive]\n\tdenyCurrentBranch = refuse\n";
 
@@ -220,10 +222,14 @@ impl Objects {
         })
     }
 
-    /// A name that git, too, takes for a leftover.
     fn temporary(&self) -> PathBuf {
+        self.folder().join(self.temporary_name())
+    }
+
+    /// A name that git, too, takes for a leftover.
+    fn temporary_name(&self) -> String {
         let count = self.temporaries.fetch_add(1, Ordering::Relaxed);
-        self.folder().join(format!("tmp_obj_{}_{count}", std::process::id()))
+        format!("{TEMPORARY}{}_{count}", std::process::id())
     }
 
     /// Forgets what is known, where somebody else may have changed the store.
@@ -262,9 +268,10 @@ impl Objects {
         if !self.is_sound(id, kind) {
             let head = kind.head(len(bytes));
             let compressed = self.compress(head.as_bytes(), bytes);
-            let temporary = self.temporary();
+            // In the folder of its name: a rename within one folder takes less than one between two.
+            let temporary = self.path(id).with_file_name(self.temporary_name());
             let kept = compressed
-                .and_then(|compressed| create(&temporary)?.write_all(&compressed))
+                .and_then(|compressed| create_with_folder(&temporary)?.write_all(&compressed))
                 .and_then(|()| self.name(&temporary, id));
             kept.map_err(|error| self.not_kept(&temporary, id, error))?;
         }
@@ -285,9 +292,8 @@ impl Objects {
                 encoder.write_all(bytes)
             })?;
             encoder.try_finish()?;
-            Ok((read == len)
-                .then(|| std::mem::replace(&mut hash, Hasher::new(ObjectKind::Blob, 0)).finish())
-                .transpose()?)
+            let hash = std::mem::replace(&mut hash, Hasher::new(ObjectKind::Blob, 0));
+            (read == len).then(|| hash.finish()).transpose()
         };
         let written = write();
         let kept = match &written {
@@ -430,9 +436,8 @@ impl Objects {
             sync(&self.store)?;
         }
         // The store's own name is in a folder that may be on another file system.
-        match self.store.parent() {
-            Some(parent) => sync(parent)?,
-            None => {}
+        if let Some(parent) = self.store.parent() {
+            sync(parent)?;
         }
         self.learn(ids.iter().map(|id| (*id, true)));
         Ok(())
@@ -463,10 +468,14 @@ impl Objects {
 
     /// Removes what kills left behind.
     pub(super) fn remove_temporaries(&self) -> Result<()> {
-        for (name, path) in names(&self.folder())? {
-            if name.starts_with("tmp_obj_") {
-                fs::remove_file(&path).map_err(|error| Error::io("remove", path, error))?;
+        let mut found = names(&self.folder())?;
+        for (name, path) in found.clone() {
+            if name.len() == 2 {
+                found.extend(names(&path)?);
             }
+        }
+        for (_, path) in found.iter().filter(|(name, _)| name.starts_with(TEMPORARY)) {
+            fs::remove_file(path).map_err(|error| Error::io("remove", path, error))?;
         }
         Ok(())
     }
@@ -487,6 +496,18 @@ fn names(folder: &Path) -> Result<Vec<(String, PathBuf)>> {
         }
     }
     Ok(names)
+}
+
+fn create_with_folder(path: &Path) -> io::Result<File> {
+    match create(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            if let Some(folder) = path.parent() {
+                fs::create_dir_all(folder)?;
+            }
+            create(path)
+        }
+        created => created,
+    }
 }
 
 fn create(path: &Path) -> io::Result<File> {

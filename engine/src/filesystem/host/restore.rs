@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use nix::dir::Dir;
 use nix::errno::Errno;
@@ -12,11 +13,12 @@ use nix::fcntl::{AtFlags, OFlag, openat, renameat};
 use nix::sys::stat::{FchmodatFlags, Mode, fchmod, fchmodat, fstatat, mkdirat};
 use nix::unistd::{UnlinkatFlags, symlinkat, unlinkat};
 
+use super::Restored;
 use super::manifest::{Entry, Folder, GitMode, Kind, Leaf, Node, Permissions, Stat, join, told};
 use super::objects::{Hasher, ObjectId, ObjectKind, Objects, len, pump};
 use super::rules::{Rules, Scope, TEMPORARY};
 use super::trees::Trees;
-use super::walk::{OPEN_FOLDER, open_file, read_link, stat_at};
+use super::walk::{OPEN_FOLDER, in_parallel, open_file, read_link, stat_at};
 use crate::error::{Error, Result, Unrestored};
 
 /// Contents that were checked are held until they are written, up to so many bytes; more are read twice.
@@ -27,6 +29,12 @@ const ASK_LENGTH_BYTES_MIN: u64 = 64 << 10;
 
 /// A folder that is to go may hold deeper ones than a snapshot can.
 const REMOVE_DEPTH_MAX: usize = 512;
+
+/// So many steps in one folder are shared between two threads.
+const SHARED_STEPS_MIN: usize = 32;
+
+/// Where the temporary names of a second thread begin.
+const OTHERS_TEMPORARIES: u64 = 1 << 31;
 
 const OWNER_ALL: u32 = 0o700;
 
@@ -247,14 +255,14 @@ impl<'a> Checked<'a> {
     pub(super) fn of(objects: &'a Objects, mut blobs: Vec<ObjectId>) -> Result<Checked<'a>> {
         blobs.sort();
         blobs.dedup();
-        let mut held = HashMap::new();
-        let mut held_bytes: u64 = 0;
-        for blob in blobs {
-            if let Some(bytes) = objects.check(blob, ObjectKind::Blob, HELD_BYTES_MAX - held_bytes)? {
-                held_bytes += len(&bytes);
-                held.insert(blob, bytes);
-            }
-        }
+        let held_bytes = AtomicU64::new(0);
+        let checked = in_parallel(&blobs, &|blob| {
+            let room = HELD_BYTES_MAX.saturating_sub(held_bytes.load(Ordering::Relaxed));
+            let bytes = objects.check(*blob, ObjectKind::Blob, room)?;
+            held_bytes.fetch_add(bytes.as_deref().map_or(0, len), Ordering::Relaxed);
+            Ok(bytes)
+        })?;
+        let held = blobs.into_iter().zip(checked).filter_map(|(blob, bytes)| Some((blob, bytes?))).collect();
         Ok(Checked { objects, held })
     }
 
@@ -268,17 +276,17 @@ impl<'a> Checked<'a> {
 
 /// Carries a plan out.
 pub(super) struct Restorer<'a> {
-    pub(super) rules: &'a Rules,
-    pub(super) checked: Checked<'a>,
-    pub(super) written: u64,
-    pub(super) removed: u64,
-    pub(super) kept: Vec<String>,
-    pub(super) failures: Vec<Unrestored>,
+    rules: &'a Rules,
+    checked: &'a Checked<'a>,
+    written: u64,
+    removed: u64,
+    kept: Vec<String>,
+    failures: Vec<Unrestored>,
     temporaries: u64,
 }
 
 impl<'a> Restorer<'a> {
-    pub(super) fn new(rules: &'a Rules, checked: Checked<'a>) -> Restorer<'a> {
+    pub(super) fn new(rules: &'a Rules, checked: &'a Checked<'a>) -> Restorer<'a> {
         Restorer { rules, checked, written: 0, removed: 0, kept: vec![], failures: vec![], temporaries: 0 }
     }
 
@@ -307,13 +315,35 @@ impl<'a> Restorer<'a> {
         // What is to go makes room first.
         let (remove, others): (Vec<_>, Vec<_>) =
             steps.into_iter().partition(|(_, step)| matches!(step, Step::Remove(_)));
-        for (name, step) in remove.into_iter().chain(others) {
-            let path = join(path, &name);
-            match self.step(step, folder, &name, &path, scope.as_ref()) {
-                Ok(Some(node)) => entries.push(Entry { name, node }),
-                Ok(None) => {}
-                Err(reason) => self.fail(&path, reason),
-            }
+        self.steps(remove, folder, path, scope.as_ref(), &mut entries);
+        let mut steps = others;
+        if steps.len() >= SHARED_STEPS_MIN {
+            let half = steps.split_off(steps.len() / 2);
+            let (rules, checked) = (self.rules, self.checked);
+            // Two threads get most of what there is to get: the file system's own locks leave no more.
+            let other = std::thread::scope(|threads| {
+                let other = threads.spawn(|| {
+                    let mut other = Restorer::new(rules, checked);
+                    // Temporary names differ between the two, since both may write into this folder.
+                    other.temporaries = OTHERS_TEMPORARIES;
+                    let mut entries = Vec::new();
+                    other.steps(half, folder, path, scope.as_ref(), &mut entries);
+                    (other.done(), entries)
+                });
+                self.steps(steps, folder, path, scope.as_ref(), &mut entries);
+                match other.join() {
+                    Ok(other) => other,
+                    Err(panic) => std::panic::resume_unwind(panic),
+                }
+            });
+            let ((restored, failures), others) = other;
+            self.written += restored.written;
+            self.removed += restored.removed;
+            self.kept.extend(restored.kept);
+            self.failures.extend(failures);
+            entries.extend(others);
+        } else {
+            self.steps(steps, folder, path, scope.as_ref(), &mut entries);
         }
         if present != permissions {
             match fchmod(folder, bits(permissions)) {
@@ -322,6 +352,30 @@ impl<'a> Restorer<'a> {
             }
         }
         Arc::new(Folder::new(permissions, tree, entries))
+    }
+
+    /// What was done, and what could not be.
+    pub(super) fn done(self) -> (Restored, Vec<Unrestored>) {
+        let Restorer { written, removed, kept, failures, .. } = self;
+        (Restored { written, removed, kept }, failures)
+    }
+
+    fn steps(
+        &mut self,
+        steps: Vec<(Arc<[u8]>, Step)>,
+        folder: &OwnedFd,
+        path: &[u8],
+        scope: Option<&Arc<Scope>>,
+        entries: &mut Vec<Entry>,
+    ) {
+        for (name, step) in steps {
+            let path = join(path, &name);
+            match self.step(step, folder, &name, &path, scope) {
+                Ok(Some(node)) => entries.push(Entry { name, node }),
+                Ok(None) => {}
+                Err(reason) => self.fail(&path, reason),
+            }
+        }
     }
 
     fn step(

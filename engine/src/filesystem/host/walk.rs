@@ -41,6 +41,9 @@ const ALONE_FILES_MAX: u64 = 256;
 
 const THREADS_MAX: usize = 4;
 
+/// Fewer things than this are done by one thread.
+const IN_PARALLEL_MIN: usize = 32;
+
 pub(super) const OPEN_FOLDER: OFlag =
     OFlag::O_RDONLY.union(OFlag::O_DIRECTORY).union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
 
@@ -56,11 +59,14 @@ pub(super) struct Walk<'a> {
     now: OnceLock<Option<(u64, i64)>>,
 }
 
+/// A tree object and its lines.
+pub(super) type Tree = (ObjectId, Vec<TreeEntry>);
+
 /// What a walk found.
 pub(super) struct Walked {
     pub(super) root: Arc<Folder>,
     /// The trees that were made for it.
-    pub(super) trees: Vec<(ObjectId, Vec<TreeEntry>)>,
+    pub(super) trees: Vec<Tree>,
     /// How many files and links were read.
     pub(super) read: u64,
     /// The folders that could not be opened, where contents are not kept; else that is an error.
@@ -90,6 +96,7 @@ struct Batch {
 
 struct Scanned {
     id: usize,
+    depth: usize,
     permissions: u32,
     last: Option<Arc<Folder>>,
     found: Vec<Found>,
@@ -161,7 +168,7 @@ impl<'a> Walk<'a> {
         let shared = Shared { queue: Mutex::new(queue), changed: Condvar::new() };
         let threads = match &self.last {
             Some(last) if last.files <= ALONE_FILES_MAX => 1,
-            _ => std::thread::available_parallelism().map_or(1, usize::from).clamp(2, THREADS_MAX),
+            _ => threads(),
         };
         let mut results = std::thread::scope(|scope| {
             let others: Vec<_> = (1..threads).map(|_| scope.spawn(|| self.work(&shared))).collect();
@@ -309,7 +316,8 @@ impl<'a> Walk<'a> {
             }));
         }
         shared.push(tasks);
-        results.scanned.push(Scanned { id, permissions, last, found });
+        let depth = if path.is_empty() { 0 } else { path.split(|byte| *byte == b'/').count() };
+        results.scanned.push(Scanned { id, depth, permissions, last, found });
         Ok(())
     }
 
@@ -356,7 +364,7 @@ impl<'a> Walk<'a> {
     }
 
     /// From what the scans found to folders, those within before those around them.
-    fn assemble(&self, results: Results) -> Result<(Arc<Folder>, Vec<(ObjectId, Vec<TreeEntry>)>)> {
+    fn assemble(&self, results: Results) -> Result<(Arc<Folder>, Vec<Tree>)> {
         let Results { mut scanned, read, .. } = results;
         scanned.sort_by_key(|scanned| scanned.id);
         for (id, at, leaf) in read {
@@ -369,12 +377,16 @@ impl<'a> Walk<'a> {
                 (_, found) => *found = Found::Gone,
             }
         }
+        scanned.sort_by_key(|scanned| std::cmp::Reverse(scanned.depth));
         let mut trees = Vec::new();
         let mut done: HashMap<usize, Arc<Folder>> = HashMap::new();
-        for scanned in scanned.into_iter().rev() {
-            let id = scanned.id;
-            let folder = self.folder(scanned, &mut done, &mut trees)?;
-            done.insert(id, folder);
+        // Those of one depth do not need each other, and may be many.
+        for level in scanned.chunk_by(|left, right| left.depth == right.depth) {
+            let folders = in_parallel(level, &|scanned| self.folder(scanned, &done))?;
+            for (scanned, (folder, tree)) in level.iter().zip(folders) {
+                done.insert(scanned.id, folder);
+                trees.extend(tree);
+            }
         }
         let root = done.remove(&0).ok_or_else(|| Error::workspace(".", "the workspace cannot be read"))?;
         Ok((root, trees))
@@ -382,25 +394,25 @@ impl<'a> Walk<'a> {
 
     fn folder(
         &self,
-        scanned: Scanned,
-        done: &mut HashMap<usize, Arc<Folder>>,
-        trees: &mut Vec<(ObjectId, Vec<TreeEntry>)>,
-    ) -> Result<Arc<Folder>> {
+        scanned: &Scanned,
+        done: &HashMap<usize, Arc<Folder>>,
+    ) -> Result<(Arc<Folder>, Option<Tree>)> {
         let Scanned { permissions, last, found, .. } = scanned;
-        if let Some(last) = &last
-            && is_same(last, permissions, &found, done)
+        if let Some(last) = last
+            && is_same(last, *permissions, found, done)
         {
-            return Ok(Arc::clone(last));
+            return Ok((Arc::clone(last), None));
         }
         let mut entries = Vec::with_capacity(found.len());
         for found in found {
+            let node = |name: &Arc<[u8]>, node| Some(Entry { name: Arc::clone(name), node });
             entries.extend(match found {
-                Found::Same(place) => last.as_ref().and_then(|last| last.entries.get(place)).cloned(),
-                Found::Leaf(name, leaf) => Some(Entry { name, node: Node::Leaf(leaf) }),
+                Found::Same(place) => last.as_ref().and_then(|last| last.entries.get(*place)).cloned(),
+                Found::Leaf(name, leaf) => node(name, Node::Leaf(*leaf)),
                 Found::Folder { name, id, .. } => {
-                    done.remove(&id).map(|folder| Entry { name, node: Node::Folder(folder) })
+                    done.get(id).and_then(|folder| node(name, Node::Folder(Arc::clone(folder))))
                 }
-                Found::Special(name) => Some(Entry { name, node: Node::Special }),
+                Found::Special(name) => node(name, Node::Special),
                 Found::Gone => None,
             });
         }
@@ -409,7 +421,7 @@ impl<'a> Walk<'a> {
             Node::Folder(folder) => folder.tree != ObjectId::UNKNOWN,
             Node::Special => false,
         };
-        let mut tree = ObjectId::UNKNOWN;
+        let (mut tree, mut made) = (ObjectId::UNKNOWN, None);
         if entries.iter().all(is_known) {
             let (bytes, lines) = encode_tree(&entries);
             tree = match self.keep {
@@ -417,12 +429,40 @@ impl<'a> Walk<'a> {
                 None => Hasher::of(ObjectKind::Tree, &bytes)
                     .map_err(|error| Error::io("hash", "a tree", error))?,
             };
-            if self.keep.is_some() {
-                trees.push((tree, lines));
-            }
+            made = self.keep.map(|_| (tree, lines));
         }
-        Ok(Arc::new(Folder::new(permissions, tree, entries)))
+        Ok((Arc::new(Folder::new(*permissions, tree, entries)), made))
     }
+}
+
+/// Does the same with each of many, in several threads where they are enough.
+pub(super) fn in_parallel<T: Sync, U: Send>(
+    items: &[T],
+    each: &(dyn Fn(&T) -> Result<U> + Sync),
+) -> Result<Vec<U>> {
+    let threads = if items.len() < IN_PARALLEL_MIN { 1 } else { threads() };
+    let mut parts = items.chunks(items.len().div_ceil(threads).max(1));
+    let first = parts.next().unwrap_or_default();
+    std::thread::scope(|scope| {
+        let others: Vec<_> =
+            parts.map(|part| scope.spawn(|| part.iter().map(each).collect::<Result<Vec<U>>>())).collect();
+        let mut done = first.iter().map(each).collect::<Result<Vec<U>>>();
+        for other in others {
+            let other = match other.join() {
+                Ok(other) => other,
+                Err(panic) => std::panic::resume_unwind(panic),
+            };
+            done = done.and_then(|mut done| {
+                done.extend(other?);
+                Ok(done)
+            });
+        }
+        done
+    })
+}
+
+fn threads() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from).clamp(2, THREADS_MAX)
 }
 
 fn is_same(last: &Folder, permissions: u32, found: &[Found], done: &HashMap<usize, Arc<Folder>>) -> bool {
