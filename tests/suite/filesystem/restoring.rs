@@ -31,6 +31,7 @@ fn whatever_a_shell_does_is_undone_and_nothing_else_is_touched() {
         "rm -r src/deep && ln -s /etc src/deep && touch new && mkdir -p new2/new3",
         "echo 9 >src/deep/two && chmod 555 src/deep",
         "rm -rf docs empty gone run && chmod 1777 .",
+        "mkdir -p $(printf 'a/%.0s' $(seq 300)) && touch deep",
         "mkdir .git && touch .foldlog-restoring-0000000000000001 src/deep/.foldlog-restoring-0000000000000002",
     ] {
         bench.shell(script);

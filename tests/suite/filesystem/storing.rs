@@ -189,6 +189,7 @@ fn part_of_the_unprivileged() {
     mode("closed/deep/file", 0);
     mode("closed/deep", 0);
     mode("closed", 0);
+    mode(".", 0);
     files.restore(&snapshot).unwrap();
     assert_eq!(fs::read(own.join("closed/deep/file")).unwrap(), b"x");
     // A folder that may not be written to is no obstacle either.

@@ -37,13 +37,14 @@ use std::fmt;
 use std::fs;
 use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
 use nix::errno::Errno;
-use nix::fcntl::open;
+use nix::fcntl::{AT_FDCWD, open};
 use nix::sys::stat::{Mode, fchmod};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -131,7 +132,8 @@ pub struct Restored {
 /// A snapshot holds contents, all permission bits, symbolic links as links, empty folders and any name; not
 /// owners, times, extended attributes, or which names are one file. Everything named `.git` is left out, and is
 /// never written or removed, whatever is asked; so is what the options leave out. Folders may stand in one
-/// another 256 deep.
+/// another 256 deep. Names of `.foldlog-restoring-` and sixteen characters more are a restore's own: no snapshot
+/// holds them, and a restore removes them.
 ///
 /// Links are never followed out of the workspace. What a program writes through a memory mapping may show in
 /// a file's times only once the system writes it out; until then a snapshot may miss a second such change.
@@ -326,10 +328,19 @@ impl HostFilesystem {
     pub fn restore(&self, snapshot: &FilesystemSnapshot) -> Result<Restored> {
         let mut state = self.state.lock();
         let state = &mut *state;
-        let root = Arc::new(self.open_root()?);
         self.begin(state);
         let id = self.commit_of(snapshot)?;
         let commit = Commit::read(&self.objects, id)?;
+        let root = match self.open_root() {
+            // Its owner may take the right to open it from everyone, and give it back.
+            Err(Error::Io { source, .. }) if source.kind() == ErrorKind::PermissionDenied => {
+                restore::set_permissions(AT_FDCWD, self.root.as_os_str().as_bytes(), 0o700)
+                    .map_err(|errno| Error::io("change the permissions of", &self.root, errno.into()))?;
+                self.open_root()?
+            }
+            root => root?,
+        };
+        let root = Arc::new(root);
         let gitignore = match snapshot.gitignore {
             true => Gitignore::Recorded(state.trees.gitignores(&self.objects, commit.tree)?),
             false => Gitignore::Unread,

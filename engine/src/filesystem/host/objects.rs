@@ -35,6 +35,9 @@ const SYNC_SINGLY_MAX: usize = 64;
 /// Larger pieces are not read faster, and must be cleared for every small object.
 const PIECE_BYTES: usize = 16 << 10;
 
+/// What is known of more objects than this is forgotten, which costs nothing but time.
+const KNOWN_MAX: usize = 1 << 21;
+
 const TEMPORARY: &str = "tmp_obj_";
 
 const CONFIG: &str = "[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = true\n\
@@ -251,6 +254,9 @@ impl Objects {
 
     pub(super) fn learn(&self, ids: impl IntoIterator<Item = (ObjectId, bool)>) {
         let mut known = self.known.lock();
+        if known.len() > KNOWN_MAX {
+            known.clear();
+        }
         for (id, durable) in ids {
             *known.entry(id).or_default() |= durable;
         }

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::io::Write;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -548,7 +548,7 @@ fn bits(permissions: u32) -> Mode {
     Mode::from_bits_truncate(permissions)
 }
 
-pub(super) fn set_permissions(folder: &OwnedFd, name: &[u8], permissions: u32) -> Result<(), Errno> {
+pub(super) fn set_permissions(folder: impl AsFd, name: &[u8], permissions: u32) -> Result<(), Errno> {
     fchmodat(folder, name, bits(permissions), FchmodatFlags::NoFollowSymlink)
 }
 

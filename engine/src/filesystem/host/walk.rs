@@ -219,6 +219,10 @@ impl<'a> Walk<'a> {
     fn scan(&self, scan: Scan, shared: &Shared, results: &mut Results) -> Result<()> {
         let Scan { id, parent, path, permissions, last, scope } = scan;
         if is_too_deep(&path) {
+            if self.keep.is_none() {
+                // No snapshot goes so deep: what a restore removes, it removes with what is in it.
+                return Ok(());
+            }
             return Err(Error::workspace(told(&path), "too many folders in one another"));
         }
         let folder = match parent {
@@ -346,7 +350,14 @@ impl<'a> Walk<'a> {
         let Some(objects) = self.keep else { return Ok(()) };
         for (at, name, stat) in &batch.files {
             let path = || join(&batch.path, name);
-            let read = keep_content(objects, &batch.folder, name, *stat, &path, &|stat| self.is_racy(stat))?;
+            let read = keep_content(objects, &batch.folder, name, *stat, &path, &|stat| self.is_racy(stat));
+            let read = read.map_err(|error| match error {
+                // Objects know contents and no paths.
+                Error::Io { source, .. } if source.kind() == std::io::ErrorKind::InvalidData => {
+                    Error::workspace(told(&path()), source.to_string())
+                }
+                error => error,
+            })?;
             results.read.push((batch.id, *at, read));
         }
         Ok(())
