@@ -626,3 +626,42 @@ fn read_file(
         false => Ok(None),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use nix::fcntl::open;
+
+    use super::*;
+    use crate::filesystem::host::rules::Gitignore;
+
+    /// Where a file system's clock is coarse, a second write leaves the first one's time behind.
+    #[test]
+    fn what_was_written_within_the_clocks_grain_is_read_again() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("file"), "x").unwrap();
+        let root = Arc::new(open(folder.path(), OPEN_FOLDER, Mode::empty()).unwrap());
+        let rules = Rules::new(&[], Gitignore::Unread);
+        let walk = Walk::new(Arc::clone(&root), None, &rules, None);
+        let new = stat_at(&root, b"file").unwrap();
+        assert!(now_of(&root).is_none() || walk.is_racy(&new));
+        let old = Stat { changed_ns: new.changed_ns - 2 * CLOCK_GRAIN_NS, ..new };
+        assert!(now_of(&root).is_none() || !walk.is_racy(&old));
+        assert!(
+            walk.is_racy(&Stat { device: old.device + 1, ..old }),
+            "another file system has its own clock"
+        );
+        let blob = ObjectId([1; 20]);
+        let found = |racy| {
+            let node = Node::Leaf(Leaf { stat: new, blob, racy });
+            let entry = Entry { name: Arc::from(&b"file"[..]), node };
+            let last = Arc::new(Folder::new(0o700, ObjectId([2; 20]), vec![entry]));
+            let walked = Walk::new(Arc::clone(&root), Some(last), &rules, None).run().unwrap();
+            match walked.root.entries.first().map(|entry| entry.node.clone()) {
+                Some(Node::Leaf(leaf)) => leaf.blob,
+                node => panic!("{node:?}"),
+            }
+        };
+        assert_eq!(found(false), blob);
+        assert_eq!(found(true), ObjectId::UNKNOWN);
+    }
+}
