@@ -5,7 +5,8 @@
 //! | `beneath` | paths that never leave the workspace |
 //! | `operations` | what a tool does with files |
 //! | `walk` | what is there, and what of it changed |
-//! | `rules` | what is left out |
+//! | `rules` | what is left out, and where that is said |
+//! | `leave_out` | lists of what is left out |
 //! | `manifest` | a workspace's content in memory, and as trees and permissions |
 //! | `objects` | git objects in files |
 //! | `trees` | trees and commits read back |
@@ -24,6 +25,7 @@
 mod beneath;
 mod cache;
 mod lease;
+mod leave_out;
 mod manifest;
 mod objects;
 mod operations;

@@ -8,10 +8,10 @@ use std::sync::Arc;
 use nix::errno::Errno;
 use nix::sys::stat::fstat;
 
+use super::leave_out::LeaveOut;
 use super::manifest::{Kind, Stat, join, told};
 use super::walk::open_file;
 use crate::error::{Error, Result};
-use crate::filesystem::pattern::LeaveOut;
 
 pub(super) const GITIGNORE: &[u8] = b".gitignore";
 

@@ -3,11 +3,11 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use super::leave_out::LeaveOut;
 use super::manifest::{GitMode, Permissions, TreeEntry, decode_tree, is_too_deep, join, told};
 use super::objects::{ObjectId, ObjectKind, Objects, STRUCTURE_BYTES_MAX};
 use super::rules::{GITIGNORE, GITIGNORE_BYTES_MAX};
 use crate::error::{Error, Result};
-use crate::filesystem::pattern::LeaveOut;
 
 /// So many lines are held, of whatever trees.
 const LINES_MAX: usize = 1 << 20;
