@@ -377,6 +377,18 @@ pub enum Error {
         /// What it says.
         reason: String,
     },
+    /// A path of a workspace, or a workspace itself, cannot be used in this way. Nothing was changed.
+    #[error("workspace path `{path}`: {reason}")]
+    Workspace {
+        /// The path as it was given, or below the workspace's root; `.` is the root. Bytes that are no UTF-8 are
+        /// shown as `\xNN`.
+        path: String,
+        /// Why not.
+        reason: String,
+    },
+    /// A workspace was restored but for these paths. It can be restored again.
+    #[error("not restored: {}", .0.iter().map(|left| format!("`{}` ({})", left.path, left.reason)).collect::<Vec<_>>().join(", "))]
+    NotRestored(Vec<Unrestored>),
     /// A limit was passed; nothing was recorded.
     #[error("{what}: {found} is over {max}")]
     TooLarge {
@@ -387,6 +399,16 @@ pub enum Error {
         /// How large it may be.
         max: u64,
     },
+}
+
+/// A path of a workspace that is not as it was.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Unrestored {
+    /// The path below the workspace's root; `.` is the root. Bytes that are no UTF-8 are shown as `\xNN`.
+    pub path: String,
+    /// What kept it from being restored.
+    pub reason: String,
 }
 
 /// Where damage was found.
@@ -466,6 +488,10 @@ fn list(names: &[String]) -> String {
 impl Error {
     pub(crate) fn io(op: &'static str, path: impl Into<PathBuf>, source: std::io::Error) -> Error {
         Error::Io { op, path: path.into(), source: Arc::new(source) }
+    }
+
+    pub(crate) fn workspace(path: impl Into<String>, reason: impl Into<String>) -> Error {
+        Error::Workspace { path: path.into(), reason: reason.into() }
     }
 
     /// Whether the log itself is damaged or incomplete, as against a wrong use or a failing system.

@@ -5,6 +5,7 @@ mod background;
 mod clock;
 mod error;
 pub mod execution;
+pub mod filesystem;
 mod fold;
 mod generator;
 pub mod log;
@@ -17,7 +18,7 @@ pub mod tools;
 mod types;
 
 pub use clock::{Clock, FixedClock, SystemClock};
-pub use error::{Corruption, Error, Holder, Result};
+pub use error::{Corruption, Error, Holder, Result, Unrestored};
 pub use execution::ExecutionState;
 pub use fold::operations::{OpenOperation, UnsettledOperation};
 pub use fold::path::Path as LivePath;

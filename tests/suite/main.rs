@@ -4,6 +4,7 @@ mod bad_input;
 mod binary;
 mod crash;
 mod damage;
+mod filesystem;
 mod following;
 mod laws;
 mod real_data;

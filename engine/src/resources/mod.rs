@@ -18,6 +18,7 @@ use std::time::Instant;
 use crate::error::{Error, Result};
 
 mod budget;
+mod filesystem;
 mod registry;
 
 pub use budget::{BudgetSnapshot, BudgetTracker, Usage};

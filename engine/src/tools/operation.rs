@@ -386,8 +386,9 @@ impl Core {
             let policies = [crate::Policy::State].into_iter().collect();
             let (time_us, tag) = (self.started_us, None);
             let snapshot = Snapshot { session: session.id(), position, time_us, tag, policies };
+            let side = if phase == Phase::PreTool { "pre" } else { "post" };
             let metadata = SnapshotMetadata {
-                tag: None,
+                tag: self.call_id.as_ref().map(|call_id| format!("{side}:{call_id}")),
                 tool_call_id: self.call_id.clone(),
                 tool_name: Some(self.tool.clone()),
                 phase,

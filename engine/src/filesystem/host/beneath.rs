@@ -1,0 +1,116 @@
+//! From a path to the folder that holds its last part, without ever leaving the workspace.
+//!
+//! Each part is opened through the one before it, and no link is ever followed by the system: links are read,
+//! and what they say is walked in the same way. `..` in a link goes back along the folders that the walk came
+//! through, and never above the root.
+
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, openat};
+use nix::sys::stat::{Mode, mkdirat};
+
+use super::manifest::Kind;
+use super::walk::{read_link, stat_at};
+use crate::error::{Error, Result};
+
+/// As many links as Linux follows in one path.
+const LINKS_MAX: usize = 40;
+
+const PASS_THROUGH: OFlag =
+    OFlag::O_PATH.union(OFlag::O_DIRECTORY).union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
+
+/// What a path is wanted for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// What is there is looked at; `.git` folders may be.
+    Look,
+    /// What is there is changed; nothing in a `.git` folder may be.
+    Change,
+    /// As `Change`, and missing folders on the way are made.
+    Make,
+}
+
+/// The folder that holds a path's last part, and that part: `.` where the path leads to a folder that was come
+/// to by a link, or to the root.
+pub(super) struct Place {
+    pub(super) folder: Arc<OwnedFd>,
+    pub(super) name: Vec<u8>,
+}
+
+/// Walks a path. Whether a link at its end is followed is for the caller to say; what is missing at the end is
+/// no error.
+pub(super) fn resolve(
+    root: OwnedFd,
+    root_path: &Path,
+    path: &str,
+    parts: &[&str],
+    purpose: Purpose,
+    follow_last: bool,
+) -> Result<Place> {
+    let failed = |errno: Errno| Error::io("open", path, errno.into());
+    let leaves = || Error::workspace(path, "a link leads out of the workspace");
+    let mut opened = vec![Arc::new(root)];
+    let mut todo: Vec<Vec<u8>> = parts.iter().rev().map(|part| part.as_bytes().to_vec()).collect();
+    let mut links = 0;
+    while let Some(name) = todo.pop() {
+        let folder = opened.last().map(Arc::clone).ok_or_else(leaves)?;
+        match name.as_slice() {
+            b"" | b"." => continue,
+            b".." => {
+                opened.pop();
+                if opened.is_empty() {
+                    return Err(leaves());
+                }
+                continue;
+            }
+            b".git" if purpose != Purpose::Look => {
+                return Err(Error::workspace(path, "a `.git` folder is never changed"));
+            }
+            _ => {}
+        }
+        let is_last = todo.is_empty();
+        if is_last && !follow_last {
+            return Ok(Place { folder, name });
+        }
+        let kind = match stat_at(&folder, &name) {
+            Ok(stat) => stat.kind(),
+            Err(Errno::ENOENT) if is_last => return Ok(Place { folder, name }),
+            Err(Errno::ENOENT) if purpose == Purpose::Make => {
+                let all = Mode::S_IRWXU | Mode::S_IRWXG | Mode::S_IRWXO;
+                match mkdirat(&*folder, &*name, all) {
+                    Ok(()) | Err(Errno::EEXIST) => Kind::Folder,
+                    Err(errno) => return Err(Error::io("create a folder for", path, errno.into())),
+                }
+            }
+            Err(errno) => return Err(failed(errno)),
+        };
+        match kind {
+            Kind::Link => {
+                links += 1;
+                if links > LINKS_MAX {
+                    return Err(Error::workspace(path, "too many links in one another"));
+                }
+                let target = read_link(&folder, &name).map_err(failed)?;
+                let mut target = target.as_slice();
+                if target.starts_with(b"/") {
+                    let below = target.strip_prefix(root_path.as_os_str().as_bytes());
+                    target = below.filter(|below| matches!(below, [] | [b'/', ..])).ok_or_else(leaves)?;
+                    opened.truncate(1);
+                }
+                todo.extend(target.split(|byte| *byte == b'/').rev().map(<[u8]>::to_vec));
+            }
+            _ if is_last => return Ok(Place { folder, name }),
+            // Of whatever else it is, the system says that it is no folder.
+            _ => {
+                let next = openat(&*folder, &*name, PASS_THROUGH, Mode::empty()).map_err(failed)?;
+                opened.push(Arc::new(next));
+            }
+        }
+    }
+    let folder = opened.pop().ok_or_else(leaves)?;
+    Ok(Place { folder, name: b".".to_vec() })
+}

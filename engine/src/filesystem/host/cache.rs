@@ -1,0 +1,164 @@
+//! The stat cache's file: what the last walk found, so that another process need not read every file again.
+//!
+//! It is a cache: written without a sync, checked as a whole, and ignored where anything about it is odd.
+//!
+//! ```text
+//! head      "foldlog stat cache 1\n", boot id (16), mark (16)
+//! folders   each before those in it: permissions (4), tree (20), durable (1), count of entries (4), entries
+//! entry     length of the name (2), name, then one of
+//!             0  a folder; the next of the folders not yet named, in order
+//!             1  a file or a link: stat (44), blob (20), bits: racy 1, durable 2
+//! tail      BLAKE3 of all before it (32)
+//! ```
+
+use std::sync::Arc;
+
+use super::manifest::{Entry, Folder, Leaf, Node, Stat};
+use super::objects::{ObjectId, Objects};
+use crate::filesystem::path::DEPTH_MAX;
+
+const HEAD: &[u8] = b"foldlog stat cache 1\n";
+const HASH_BYTES: usize = 32;
+
+/// What must be as it was when the file was written.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Circumstances {
+    /// Objects that were not synced are worth nothing after a power cut.
+    pub(super) boot: [u8; 16],
+    /// Which collection of the store was the last.
+    pub(super) mark: [u8; 16],
+}
+
+/// A file's content.
+pub(super) fn encode(circumstances: Circumstances, root: &Arc<Folder>, objects: &Objects) -> Vec<u8> {
+    let mut bytes = HEAD.to_vec();
+    bytes.extend_from_slice(&circumstances.boot);
+    bytes.extend_from_slice(&circumstances.mark);
+    let mut left = vec![root];
+    while let Some(folder) = left.pop() {
+        bytes.extend_from_slice(&folder.permissions.to_le_bytes());
+        bytes.extend_from_slice(&folder.tree.0);
+        bytes.push(u8::from(objects.is_durable(folder.tree)));
+        let entries: Vec<&Entry> =
+            folder.entries.iter().filter(|entry| !matches!(entry.node, Node::Special)).collect();
+        bytes.extend_from_slice(&u32::try_from(entries.len()).unwrap_or(u32::MAX).to_le_bytes());
+        let first = left.len();
+        for entry in entries {
+            bytes.extend_from_slice(&u16::try_from(entry.name.len()).unwrap_or(u16::MAX).to_le_bytes());
+            bytes.extend_from_slice(&entry.name);
+            match &entry.node {
+                Node::Folder(folder) => {
+                    bytes.push(0);
+                    left.push(folder);
+                }
+                Node::Leaf(Leaf { stat, blob, racy }) => {
+                    bytes.push(1);
+                    for word in [stat.device, stat.inode, stat.len] {
+                        bytes.extend_from_slice(&word.to_le_bytes());
+                    }
+                    for ns in [stat.modified_ns, stat.changed_ns] {
+                        bytes.extend_from_slice(&ns.to_le_bytes());
+                    }
+                    bytes.extend_from_slice(&stat.mode.to_le_bytes());
+                    bytes.extend_from_slice(&blob.0);
+                    bytes.push(u8::from(*racy) | u8::from(objects.is_durable(*blob)) << 1);
+                }
+                Node::Special => {}
+            }
+        }
+        // The first folder that was named comes next.
+        if let Some(named) = left.get_mut(first..) {
+            named.reverse();
+        }
+    }
+    let hash = blake3::hash(&bytes);
+    bytes.extend_from_slice(hash.as_bytes());
+    bytes
+}
+
+/// Reads a file's content, and tells the objects that it knows of.
+pub(super) fn decode(bytes: &[u8], now: Circumstances, objects: &Objects) -> Option<Arc<Folder>> {
+    let (bytes, hash) = bytes.split_at_checked(bytes.len().checked_sub(HASH_BYTES)?)?;
+    if blake3::hash(bytes).as_bytes() != hash {
+        return None;
+    }
+    let mut rest = Rest(bytes.strip_prefix(HEAD)?);
+    let (boot, mark) = (rest.take()?, rest.take()?);
+    if mark != now.mark {
+        return None;
+    }
+    let same_boot = boot == now.boot;
+    let mut known = Vec::new();
+    let mut judge = |id: [u8; 20], durable: bool| {
+        let id = ObjectId(id);
+        match durable || same_boot {
+            true => {
+                known.push((id, durable));
+                id
+            }
+            false => ObjectId::UNKNOWN,
+        }
+    };
+    let root = rest.folder(&mut judge, 0)?;
+    if !rest.0.is_empty() {
+        return None;
+    }
+    known.retain(|(id, _)| *id != ObjectId::UNKNOWN);
+    objects.learn(known);
+    Some(root)
+}
+
+struct Rest<'a>(&'a [u8]);
+
+impl Rest<'_> {
+    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (bytes, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(*bytes)
+    }
+
+    fn folder(
+        &mut self,
+        judge: &mut dyn FnMut([u8; 20], bool) -> ObjectId,
+        depth: usize,
+    ) -> Option<Arc<Folder>> {
+        if depth > DEPTH_MAX {
+            return None;
+        }
+        let permissions = u32::from_le_bytes(self.take()?);
+        let (tree, [durable]) = (self.take()?, self.take()?);
+        let tree = judge(tree, durable == 1);
+        let count = u32::from_le_bytes(self.take()?);
+        let mut entries = Vec::new();
+        let mut folders = Vec::new();
+        for at in 0..count {
+            let length = u16::from_le_bytes(self.take()?);
+            let (name, rest) = self.0.split_at_checked(usize::from(length))?;
+            self.0 = rest;
+            let node = match self.take()? {
+                [0] => {
+                    folders.push(at);
+                    Node::Special
+                }
+                [1] => Node::Leaf(self.leaf(judge)?),
+                _ => return None,
+            };
+            entries.push(Entry { name: Arc::from(name), node });
+        }
+        for at in folders {
+            let folder = self.folder(judge, depth + 1)?;
+            entries.get_mut(usize::try_from(at).ok()?)?.node = Node::Folder(folder);
+        }
+        Some(Arc::new(Folder::new(permissions, tree, entries)))
+    }
+
+    fn leaf(&mut self, judge: &mut dyn FnMut([u8; 20], bool) -> ObjectId) -> Option<Leaf> {
+        let (device, inode) = (u64::from_le_bytes(self.take()?), u64::from_le_bytes(self.take()?));
+        let len = u64::from_le_bytes(self.take()?);
+        let (modified_ns, changed_ns) = (i64::from_le_bytes(self.take()?), i64::from_le_bytes(self.take()?));
+        let mode = u32::from_le_bytes(self.take()?);
+        let (blob, [bits]) = (self.take()?, self.take()?);
+        let stat = Stat { device, inode, mode, len, modified_ns, changed_ns };
+        Some(Leaf { stat, blob: judge(blob, bits & 2 != 0), racy: bits & 1 != 0 })
+    }
+}

@@ -1,0 +1,81 @@
+//! One holder of a workspace at a time: among the threads of a process by a table, among processes by the
+//! system's lock on the workspace's folder, which ends with its process.
+
+use std::collections::HashSet;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+use nix::sys::stat::fstat;
+use parking_lot::{Condvar, Mutex};
+
+use crate::clock;
+use crate::error::{Error, Result};
+
+/// How often another process's lock is asked for. The system has no way to wait for one with a deadline.
+const ASK_EVERY: Duration = Duration::from_millis(5);
+
+/// A folder, whichever paths lead to it.
+type Identity = (u64, u64);
+
+/// The workspaces that this process holds.
+struct Table {
+    held: Mutex<Option<HashSet<Identity>>>,
+    changed: Condvar,
+}
+
+static TABLE: Table = Table { held: Mutex::new(None), changed: Condvar::new() };
+
+/// A workspace, held. Dropping it lets go; so does the end of the process.
+#[derive(Debug)]
+#[must_use = "a lease is let go when it is dropped"]
+pub struct WorkspaceLease {
+    // Let go in this order: the system's lock before the place in the table, so that the next thread finds both
+    // free.
+    _lock: Flock<OwnedFd>,
+    _place: Place,
+}
+
+#[derive(Debug)]
+struct Place(Identity);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if let Some(held) = TABLE.held.lock().as_mut() {
+            held.remove(&self.0);
+        }
+        TABLE.changed.notify_all();
+    }
+}
+
+pub(super) fn take(root: OwnedFd, path: &Path, until: Instant) -> Result<Option<WorkspaceLease>> {
+    let stat = fstat(&root).map_err(|errno| Error::io("look at", path, errno.into()))?;
+    let identity = (stat.st_dev, stat.st_ino);
+    let mut held = TABLE.held.lock();
+    while !held.get_or_insert_default().insert(identity) {
+        if TABLE.changed.wait_until(&mut held, until).timed_out() {
+            // It may have been let go at the last moment.
+            if held.get_or_insert_default().insert(identity) {
+                break;
+            }
+            return Ok(None);
+        }
+    }
+    drop(held);
+    let place = Place(identity);
+    let mut root = root;
+    loop {
+        match Flock::lock(root, FlockArg::LockExclusiveNonblock) {
+            Ok(lock) => return Ok(Some(WorkspaceLease { _lock: lock, _place: place })),
+            Err((unlocked, Errno::EWOULDBLOCK | Errno::EINTR)) => root = unlocked,
+            Err((_, errno)) => return Err(Error::io("lock", path, errno.into())),
+        }
+        let left = clock::left(until);
+        if left.is_zero() {
+            return Ok(None);
+        }
+        std::thread::sleep(left.min(ASK_EVERY));
+    }
+}

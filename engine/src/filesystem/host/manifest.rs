@@ -1,0 +1,390 @@
+//! What a workspace holds: the walk's result, the stat cache, and what a snapshot says, in one shape.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use nix::libc;
+use nix::sys::stat::FileStat as SystemStat;
+
+use super::objects::ObjectId;
+use crate::filesystem::path::DEPTH_MAX;
+
+/// What the system says of a file, as far as it changes with the file's content.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Stat {
+    pub(super) device: u64,
+    pub(super) inode: u64,
+    pub(super) mode: u32,
+    pub(super) len: u64,
+    pub(super) modified_ns: i64,
+    pub(super) changed_ns: i64,
+}
+
+impl From<&SystemStat> for Stat {
+    fn from(stat: &SystemStat) -> Stat {
+        let ns = |s: i64, ns: i64| s.saturating_mul(1_000_000_000).saturating_add(ns);
+        Stat {
+            device: stat.st_dev,
+            inode: stat.st_ino,
+            mode: stat.st_mode,
+            len: u64::try_from(stat.st_size).unwrap_or(0),
+            modified_ns: ns(stat.st_mtime, stat.st_mtime_nsec),
+            changed_ns: ns(stat.st_ctime, stat.st_ctime_nsec),
+        }
+    }
+}
+
+/// What stands under a name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Kind {
+    File,
+    Link,
+    Folder,
+    Special,
+}
+
+impl Stat {
+    pub(super) fn kind(&self) -> Kind {
+        match self.mode & libc::S_IFMT {
+            libc::S_IFREG => Kind::File,
+            libc::S_IFLNK => Kind::Link,
+            libc::S_IFDIR => Kind::Folder,
+            _ => Kind::Special,
+        }
+    }
+
+    pub(super) fn permissions(&self) -> u32 {
+        self.mode & 0o7777
+    }
+}
+
+/// A folder, as a walk found it.
+#[derive(Debug)]
+pub(super) struct Folder {
+    pub(super) permissions: u32,
+    /// The tree object that says the same, unless it is unknown or no longer kept.
+    pub(super) tree: ObjectId,
+    /// In the order in which the system lists them, in which the next walk will most likely find them again.
+    pub(super) entries: Vec<Entry>,
+    /// How many files and links are in here and below.
+    pub(super) files: u64,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Entry {
+    pub(super) name: Arc<[u8]>,
+    pub(super) node: Node,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Node {
+    /// A file or a link.
+    Leaf(Leaf),
+    Folder(Arc<Folder>),
+    /// A pipe, a socket or a device.
+    Special,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Leaf {
+    pub(super) stat: Stat,
+    /// Its content, unless that is unknown or no longer kept.
+    pub(super) blob: ObjectId,
+    /// Whether it may change once more without its times showing it.
+    pub(super) racy: bool,
+}
+
+impl Folder {
+    pub(super) fn new(permissions: u32, tree: ObjectId, entries: Vec<Entry>) -> Folder {
+        let files = entries.iter().map(|entry| entry.node.files()).sum();
+        Folder { permissions, tree, entries, files }
+    }
+}
+
+impl Node {
+    fn files(&self) -> u64 {
+        match self {
+            Node::Folder(folder) => folder.files,
+            Node::Leaf(_) => 1,
+            Node::Special => 0,
+        }
+    }
+
+    /// The mode that git's trees have for it.
+    fn git_mode(&self) -> GitMode {
+        match self {
+            Node::Folder(_) => GitMode::Folder,
+            Node::Leaf(leaf) if leaf.stat.kind() == Kind::Link => GitMode::Link,
+            Node::Leaf(leaf) => GitMode::of_file(leaf.stat.permissions()),
+            Node::Special => GitMode::File,
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum GitMode {
+    Folder,
+    File,
+    Executable,
+    Link,
+}
+
+impl GitMode {
+    fn of_file(permissions: u32) -> GitMode {
+        if permissions & 0o100 == 0 { GitMode::File } else { GitMode::Executable }
+    }
+
+    fn text(self) -> &'static str {
+        match self {
+            GitMode::Folder => "40000",
+            GitMode::File => "100644",
+            GitMode::Executable => "100755",
+            GitMode::Link => "120000",
+        }
+    }
+}
+
+/// One line of a tree object.
+#[derive(Clone, Debug)]
+pub(super) struct TreeEntry {
+    pub(super) mode: GitMode,
+    pub(super) name: Arc<[u8]>,
+    pub(super) id: ObjectId,
+}
+
+/// The tree object of a folder.
+pub(super) fn encode_tree(entries: &[Entry]) -> (Vec<u8>, Vec<TreeEntry>) {
+    let mut lines: Vec<TreeEntry> = entries
+        .iter()
+        .map(|entry| {
+            let id = match &entry.node {
+                Node::Folder(folder) => folder.tree,
+                Node::Leaf(leaf) => leaf.blob,
+                Node::Special => ObjectId::UNKNOWN,
+            };
+            TreeEntry { mode: entry.node.git_mode(), name: Arc::clone(&entry.name), id }
+        })
+        .collect();
+    // Git sorts a folder as if its name ended in a slash.
+    let key = |line: &TreeEntry| {
+        let slash = (line.mode == GitMode::Folder).then_some(b'/');
+        let name = Arc::clone(&line.name);
+        (0..name.len()).filter_map(move |at| name.get(at).copied()).chain(slash)
+    };
+    lines.sort_by(|left, right| key(left).cmp(key(right)));
+    let mut bytes = Vec::new();
+    for line in &lines {
+        bytes.extend_from_slice(line.mode.text().as_bytes());
+        bytes.push(b' ');
+        bytes.extend_from_slice(&line.name);
+        bytes.push(0);
+        bytes.extend_from_slice(&line.id.0);
+    }
+    (bytes, lines)
+}
+
+/// Reads a tree object. A name that would lead out of its folder, or into a `.git`, is damage.
+pub(super) fn decode_tree(bytes: &[u8]) -> Option<Vec<TreeEntry>> {
+    let mut lines = Vec::new();
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        let space = rest.iter().position(|byte| *byte == b' ')?;
+        let (mode, after) = rest.split_at_checked(space)?;
+        let nul = after.iter().position(|byte| *byte == 0)?;
+        let name = after.get(1..nul)?;
+        let (id, after) = after.get(nul + 1..)?.split_first_chunk()?;
+        let mode = [GitMode::Folder, GitMode::File, GitMode::Executable, GitMode::Link]
+            .into_iter()
+            .find(|known| known.text().as_bytes() == mode)?;
+        if matches!(name, b"" | b"." | b".." | b".git") || name.contains(&b'/') {
+            return None;
+        }
+        lines.push(TreeEntry { mode, name: Arc::from(name), id: ObjectId(*id) });
+        rest = after;
+    }
+    Some(lines)
+}
+
+/// The permissions of everything in a workspace, of which git's trees keep one bit: what most have, and each
+/// path that has others.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct Permissions {
+    folder: u32,
+    file: u32,
+    executable: u32,
+    /// By path, sorted; the root's is empty.
+    others: Vec<(Vec<u8>, u32)>,
+}
+
+const PERMISSIONS_HEAD: &str = "foldlog-permissions 1";
+
+impl Permissions {
+    pub(super) fn of(root: &Folder) -> Permissions {
+        let mut counts = [Counts::default(), Counts::default(), Counts::default()];
+        visit(root, &mut |mode, _, _, permissions| {
+            if let Some(counts) = counts.get_mut(class(mode)) {
+                counts.add(permissions);
+            }
+        });
+        let [folder, file, executable] = counts.map(|counts| counts.most());
+        let mut found = Permissions { folder, file, executable, others: Vec::new() };
+        let mut others = Vec::new();
+        visit(root, &mut |mode, folder, name, permissions| {
+            if permissions != found.usual(mode) {
+                others.push((join(folder, name), permissions));
+            }
+        });
+        others.sort();
+        found.others = others;
+        found
+    }
+
+    fn usual(&self, mode: GitMode) -> u32 {
+        match mode {
+            GitMode::Folder => self.folder,
+            GitMode::File | GitMode::Link => self.file,
+            GitMode::Executable => self.executable,
+        }
+    }
+
+    pub(super) fn get(&self, path: &[u8], mode: GitMode) -> u32 {
+        match self.others.binary_search_by(|(other, _)| other.as_slice().cmp(path)) {
+            Ok(at) => self.others.get(at).map_or(0, |(_, permissions)| *permissions),
+            Err(_) => self.usual(mode),
+        }
+    }
+
+    /// As lines of text, any byte of a path that is not plain written as `\xNN`.
+    pub(super) fn encode(&self, text: &mut String) {
+        let Permissions { folder, file, executable, others } = self;
+        let _ =
+            writeln!(text, "{PERMISSIONS_HEAD}\nfolder {folder:o}\nfile {file:o}\nexecutable {executable:o}");
+        for (path, permissions) in others {
+            let _ = writeln!(text, "{permissions:o} ./{}", shown(path));
+        }
+    }
+
+    pub(super) fn decode(text: &str) -> Option<Permissions> {
+        let mut lines = text.lines();
+        if lines.next()? != PERMISSIONS_HEAD {
+            return None;
+        }
+        let octal = |text: &str| u32::from_str_radix(text, 8).ok().filter(|found| *found <= 0o7777);
+        let mut usual = |name: &str| octal(lines.next()?.strip_prefix(name)?.strip_prefix(' ')?);
+        let (folder, file, executable) = (usual("folder")?, usual("file")?, usual("executable")?);
+        let mut others = Vec::new();
+        for line in lines {
+            let (permissions, path) = line.split_once(' ')?;
+            others.push((unshown(path.strip_prefix("./")?)?, octal(permissions)?));
+        }
+        others.is_sorted_by(|left, right| left.0 < right.0).then_some(Permissions {
+            folder,
+            file,
+            executable,
+            others,
+        })
+    }
+}
+
+fn class(mode: GitMode) -> usize {
+    match mode {
+        GitMode::Folder => 0,
+        GitMode::File | GitMode::Link => 1,
+        GitMode::Executable => 2,
+    }
+}
+
+/// How often each of a few values came.
+#[derive(Default)]
+struct Counts(Vec<(u32, u64)>);
+
+impl Counts {
+    fn add(&mut self, value: u32) {
+        match self.0.iter_mut().find(|(known, _)| *known == value) {
+            Some((_, count)) => *count += 1,
+            None => self.0.push((value, 1)),
+        }
+    }
+
+    /// Of those that came most often, the smallest, so that the order in which they came does not show.
+    fn most(self) -> u32 {
+        self.0
+            .into_iter()
+            .max_by_key(|(value, count)| (*count, u32::MAX - value))
+            .map_or(0, |(value, _)| value)
+    }
+}
+
+/// Takes a mode, a folder's path, a name in it, and permissions.
+type Show<'a> = dyn FnMut(GitMode, &[u8], &[u8], u32) + 'a;
+
+/// Shows every folder and file with its permissions. Links have none.
+fn visit(root: &Folder, show: &mut Show<'_>) {
+    show(GitMode::Folder, b"", b"", root.permissions);
+    let mut left: Vec<(Vec<u8>, &Folder)> = vec![(Vec::new(), root)];
+    while let Some((path, folder)) = left.pop() {
+        for entry in &folder.entries {
+            match &entry.node {
+                Node::Folder(child) => {
+                    show(GitMode::Folder, &path, &entry.name, child.permissions);
+                    left.push((join(&path, &entry.name), child));
+                }
+                Node::Leaf(leaf) if leaf.stat.kind() == Kind::File => {
+                    show(entry.node.git_mode(), &path, &entry.name, leaf.stat.permissions());
+                }
+                Node::Leaf(_) | Node::Special => {}
+            }
+        }
+    }
+}
+
+pub(super) fn join(folder: &[u8], name: &[u8]) -> Vec<u8> {
+    match folder {
+        [] => name.to_vec(),
+        folder => [folder, b"/", name].concat(),
+    }
+}
+
+/// Whether so deep a path can be walked.
+pub(super) fn is_too_deep(path: &[u8]) -> bool {
+    path.iter().filter(|byte| **byte == b'/').count() >= DEPTH_MAX
+}
+
+/// A path as text that can be read back: what is neither printable nor UTF-8 as `\xNN`.
+pub(super) fn shown(path: &[u8]) -> String {
+    let mut text = String::new();
+    for chunk in path.utf8_chunks() {
+        for found in chunk.valid().chars() {
+            if found == '\\' || found.is_control() || found == '\u{2028}' || found == '\u{2029}' {
+                let mut buffer = [0; 4];
+                for byte in found.encode_utf8(&mut buffer).bytes() {
+                    let _ = write!(text, "\\x{byte:02x}");
+                }
+            } else {
+                text.push(found);
+            }
+        }
+        for byte in chunk.invalid() {
+            let _ = write!(text, "\\x{byte:02x}");
+        }
+    }
+    text
+}
+
+fn unshown(text: &str) -> Option<Vec<u8>> {
+    let mut path = Vec::new();
+    let mut rest = text;
+    while let Some((plain, escaped)) = rest.split_once('\\') {
+        path.extend_from_slice(plain.as_bytes());
+        let (digits, after) = escaped.strip_prefix('x')?.split_at_checked(2)?;
+        path.push(u8::from_str_radix(digits, 16).ok()?);
+        rest = after;
+    }
+    path.extend_from_slice(rest.as_bytes());
+    Some(path)
+}
+
+/// A path for a message; the root is `.`.
+pub(super) fn told(path: &[u8]) -> String {
+    if path.is_empty() { ".".to_owned() } else { shown(path) }
+}

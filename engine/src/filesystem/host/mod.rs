@@ -1,0 +1,612 @@
+//! A real folder as a workspace.
+//!
+//! | module | holds |
+//! |---|---|
+//! | `beneath` | paths that never leave the workspace |
+//! | `operations` | what a tool does with files |
+//! | `walk` | what is there, and what of it changed |
+//! | `rules` | what is left out, and where that is said |
+//! | `leave_out` | lists of what is left out |
+//! | `manifest` | a workspace's content in memory, and as trees and permissions |
+//! | `objects` | git objects in files |
+//! | `trees` | trees and commits read back |
+//! | `cache` | the stat cache's file |
+//! | `restore` | bringing a snapshot back |
+//! | `lease` | one holder at a time |
+//!
+//! # Invariants
+//!
+//! 1. Nothing named `.git` in a workspace is written, removed or read for a snapshot.
+//! 2. The system never follows a link: every part of a path is opened through the folder that holds it.
+//! 3. An object's file is named only when it is whole; a commit is written after everything that it names.
+//! 4. A restore has read every object that it needs before it changes anything.
+//! 5. Nothing depends on the stat cache: without it every answer is the same.
+
+mod beneath;
+mod cache;
+mod lease;
+mod leave_out;
+mod manifest;
+mod objects;
+mod operations;
+mod restore;
+mod rules;
+mod trees;
+mod walk;
+
+use std::collections::HashSet;
+use std::fmt;
+use std::fs;
+use std::io::ErrorKind;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+use nix::errno::Errno;
+use nix::fcntl::{AT_FDCWD, open};
+use nix::sys::stat::{Mode, fchmod};
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result, Unrestored};
+use crate::log::storage::{FileStorage, Storage};
+use cache::Circumstances;
+pub use lease::WorkspaceLease;
+use manifest::{Folder, GitMode, Node, Permissions};
+use objects::{ObjectId, ObjectKind, Objects};
+use restore::{Checked, Planned, Planner, Restorer};
+use rules::{Gitignore, Rules};
+use trees::{Commit, Trees, encode_commit};
+use walk::{OPEN_FOLDER, Walk};
+
+/// The stat cache's file in the store.
+const CACHE: &str = "stat-cache";
+
+/// A stat cache longer than this is not read.
+const CACHE_BYTES_MAX: u64 = 1 << 30;
+
+/// The file that each collection replaces, so that others forget what they know of the store.
+const COLLECTED: &str = "collected";
+
+/// The stat cache is written once so large a part of it, and so many files, are new, and at the end: of a large
+/// workspace it is itself large.
+const UNSAVED_PART: u64 = 8;
+const UNSAVED_FILES: u64 = 64;
+
+/// How a [`HostFilesystem`] takes its snapshots.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct HostFilesystemOptions {
+    /// What snapshots leave out and restores leave alone, as lines of a `.gitignore`: a pattern without `/` is
+    /// for names anywhere, one with `/` for paths below the root, one that ends in `/` for folders. Everything
+    /// named `.git` is always left out.
+    pub leave_out: Vec<String>,
+    /// Whether the workspace's `.gitignore` files count as well.
+    pub gitignore: bool,
+}
+
+impl HostFilesystemOptions {
+    /// Leaves a pattern out.
+    #[must_use]
+    pub fn leave_out(mut self, pattern: impl Into<String>) -> Self {
+        self.leave_out.push(pattern.into());
+        self
+    }
+
+    /// Lets `.gitignore` files count, or not.
+    #[must_use]
+    pub fn gitignore(mut self, counts: bool) -> Self {
+        self.gitignore = counts;
+        self
+    }
+}
+
+/// A workspace at one moment: all that a restore in another process needs, beside the store itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FilesystemSnapshot {
+    /// The commit in the store, in hexadecimal. Equal content, permissions and tag have equal commits.
+    pub commit: String,
+    /// What it leaves out.
+    pub leave_out: Vec<String>,
+    /// Whether `.gitignore` files counted.
+    pub gitignore: bool,
+    /// How many files and links it holds.
+    pub files: u64,
+}
+
+/// What a restore did.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct Restored {
+    /// How many files, links and folders were made, or given their content or permissions back.
+    pub written: u64,
+    /// How many were removed.
+    pub removed: u64,
+    /// Folders that the snapshot does not have, and that remain since what snapshots leave out is in them.
+    pub kept: Vec<String>,
+}
+
+/// A real folder, whose snapshots are git objects in a store of its own.
+///
+/// A snapshot holds contents, all permission bits, symbolic links as links, empty folders and any name; not
+/// owners, times, extended attributes, or which names are one file. Everything named `.git` is left out, and is
+/// never written or removed, whatever is asked; so is what the options leave out. Folders may stand in one
+/// another 256 deep. Names of `.foldlog-restoring-` and sixteen characters more are a restore's own: no snapshot
+/// holds them, and a restore removes them.
+///
+/// Links are never followed out of the workspace. What a program writes through a memory mapping may show in
+/// a file's times only once the system writes it out; until then a snapshot may miss a second such change.
+///
+/// It may be used from many threads; snapshots and restores of one value take turns. Whoever else changes the
+/// workspace is held off by a [`lease`](HostFilesystem::lease), as far as they ask for one.
+pub struct HostFilesystem {
+    root: PathBuf,
+    objects: Objects,
+    options: HostFilesystemOptions,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// What the workspace was found to hold last: the stat cache. Every object that it names is in the store.
+    last: Option<Last>,
+    trees: Trees,
+    mark: Option<[u8; 16]>,
+    unsaved: u64,
+}
+
+struct Last {
+    root: Arc<Folder>,
+    permissions: Option<Arc<Permissions>>,
+    /// The commit of the last snapshot, where nothing changed since, and its tag.
+    commit: Option<(ObjectId, Option<String>)>,
+}
+
+impl fmt::Debug for HostFilesystem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let store = self.objects.store();
+        f.debug_struct("HostFilesystem")
+            .field("root", &self.root)
+            .field("store", &store)
+            .finish_non_exhaustive()
+    }
+}
+
+impl HostFilesystem {
+    /// A workspace in the folder `root`, whose snapshots go into the folder `store`. The store is made with the
+    /// first snapshot; until then nothing is written.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Workspace`] where there is no folder at `root`, where one of the two is inside the other, or the
+    /// store is a link.
+    pub fn open(
+        root: impl AsRef<Path>,
+        store: impl AsRef<Path>,
+        options: HostFilesystemOptions,
+    ) -> Result<HostFilesystem> {
+        let (root, store) = (root.as_ref(), store.as_ref());
+        let refused = |path: &Path, reason: &str| Err(Error::workspace(path.display().to_string(), reason));
+        let root = match fs::canonicalize(root) {
+            Ok(found) if found.is_dir() => found,
+            Ok(_) => return refused(root, "the workspace is no folder"),
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                return refused(root, "there is no such workspace");
+            }
+            Err(error) => return Err(Error::io("open", root, error)),
+        };
+        if fs::symlink_metadata(store).is_ok_and(|found| !found.is_dir()) {
+            return refused(store, "the store is no folder, or a link to one");
+        }
+        let store = whole(store)?;
+        if store.starts_with(&root) {
+            return refused(&store, "the store is inside the workspace");
+        }
+        if root.starts_with(&store) {
+            return refused(&store, "the workspace is inside the store");
+        }
+        Ok(HostFilesystem { root, objects: Objects::new(store), options, state: Mutex::default() })
+    }
+
+    /// The workspace's folder.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// The folder of the snapshots.
+    pub fn store(&self) -> &Path {
+        self.objects.store()
+    }
+
+    fn open_root(&self) -> Result<OwnedFd> {
+        open(&self.root, OPEN_FOLDER, Mode::empty()).map_err(|errno| match errno {
+            Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP => {
+                Error::workspace(self.root.display().to_string(), "the workspace is gone")
+            }
+            errno => Error::io("open", &self.root, errno.into()),
+        })
+    }
+
+    /// Takes a snapshot of the workspace. Where nothing changed since the last one this is a walk, and nothing
+    /// is read or written. The tag is for who reads the store with git.
+    ///
+    /// With `durable` everything that the snapshot needs is synced before this returns; without it nothing is,
+    /// and a power cut may take the snapshot, though not a kill.
+    ///
+    /// # Errors
+    ///
+    /// An error that names the path where something can be no part of a snapshot (a pipe, a socket, a device),
+    /// cannot be read, or changes whenever it is read. There is no snapshot then, and all earlier ones are as
+    /// they were.
+    pub fn snapshot(&self, tag: Option<&str>, durable: bool) -> Result<FilesystemSnapshot> {
+        let mut state = self.state.lock();
+        let root = Arc::new(self.open_root()?);
+        self.begin(&mut state);
+        self.objects.prepare()?;
+        let gitignore = if self.options.gitignore { Gitignore::Present } else { Gitignore::Unread };
+        let rules = Rules::new(&self.options.leave_out, gitignore);
+        let last = state.last.as_ref().map(|last| Arc::clone(&last.root));
+        let walked = Walk::new(root, last, &rules, Some(&self.objects)).run()?;
+        for (id, lines) in walked.trees {
+            state.trees.hold(id, lines);
+        }
+        let mut last = match state.last.take() {
+            Some(last) if Arc::ptr_eq(&last.root, &walked.root) => last,
+            before => {
+                // Reading a file again that proved unchanged makes new entries for old content.
+                let same =
+                    before.filter(|before| before.root.tree == walked.root.tree && before.commit.is_some());
+                state.unsaved += walked.read.max(1);
+                let permissions = Arc::new(Permissions::of(&walked.root));
+                let commit = same
+                    .filter(|before| before.permissions.as_ref() == Some(&permissions))
+                    .and_then(|before| before.commit);
+                Last { root: walked.root, permissions: Some(permissions), commit }
+            }
+        };
+        let commit = match &last.commit {
+            Some((commit, before)) if before.as_deref() == tag && self.objects.is_known(*commit) => *commit,
+            _ => {
+                let permissions = match &last.permissions {
+                    Some(permissions) => Arc::clone(permissions),
+                    None => Arc::new(Permissions::of(&last.root)),
+                };
+                let text = encode_commit(last.root.tree, &permissions, tag);
+                last.permissions = Some(permissions);
+                self.objects.write(ObjectKind::Commit, text.as_bytes())?
+            }
+        };
+        last.commit = Some((commit, tag.map(str::to_owned)));
+        let files = last.root.files;
+        if durable {
+            self.sync(commit, &last.root)?;
+        }
+        state.last = Some(last);
+        self.save(&mut state, (files / UNSAVED_PART).max(UNSAVED_FILES));
+        Ok(FilesystemSnapshot {
+            commit: commit.to_string(),
+            leave_out: self.options.leave_out.clone(),
+            gitignore: self.options.gitignore,
+            files,
+        })
+    }
+
+    /// Syncs what a snapshot needs and is not known to be durable.
+    fn sync(&self, commit: ObjectId, root: &Folder) -> Result<()> {
+        if self.objects.is_durable(commit) {
+            return Ok(());
+        }
+        let mut ids = Vec::new();
+        let mut left = vec![root];
+        while let Some(folder) = left.pop() {
+            ids.push(folder.tree);
+            for entry in &folder.entries {
+                match &entry.node {
+                    Node::Leaf(leaf) => ids.push(leaf.blob),
+                    Node::Folder(folder) => left.push(folder),
+                    Node::Special => {}
+                }
+            }
+        }
+        ids.sort();
+        ids.dedup();
+        ids.retain(|id| !self.objects.is_durable(*id));
+        // The commit comes last, so that one that is durable vouches for the rest.
+        ids.push(commit);
+        self.objects.sync(&ids)
+    }
+
+    /// Brings the workspace back to a snapshot, whoever changed it and how: only what differs is touched. It may
+    /// be killed at any moment and called again, with the same end. Nothing is synced.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Object`] where the store lacks something that is needed or holds it damaged: then nothing in the
+    /// workspace was changed. [`Error::NotRestored`] where some paths could not be restored: it names each, and
+    /// all others are as they were.
+    pub fn restore(&self, snapshot: &FilesystemSnapshot) -> Result<Restored> {
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        self.begin(state);
+        let id = self.commit_of(snapshot)?;
+        let commit = Commit::read(&self.objects, id)?;
+        let root = match self.open_root() {
+            // Its owner may take the right to open it from everyone, and give it back.
+            Err(Error::Io { source, .. }) if source.kind() == ErrorKind::PermissionDenied => {
+                restore::set_permissions(AT_FDCWD, self.root.as_os_str().as_bytes(), 0o700)
+                    .map_err(|errno| Error::io("change the permissions of", &self.root, errno.into()))?;
+                self.open_root()?
+            }
+            root => root?,
+        };
+        let root = Arc::new(root);
+        let gitignore = match snapshot.gitignore {
+            true => Gitignore::Recorded(state.trees.gitignores(&self.objects, commit.tree)?),
+            false => Gitignore::Unread,
+        };
+        let rules = Rules::new(&snapshot.leave_out, gitignore);
+        let last = state.last.as_ref().map(|last| Arc::clone(&last.root));
+        let walked = self.walk_all(state, &root, last, &rules, &commit)?;
+        let present = match &state.last {
+            Some(last) if Arc::ptr_eq(&last.root, &walked) => last.permissions.clone(),
+            _ => None,
+        };
+        let same_permissions = match present {
+            Some(present) => *present == commit.permissions,
+            None => Permissions::of(&walked) == commit.permissions,
+        };
+        let mut planner = Planner {
+            objects: &self.objects,
+            trees: &mut state.trees,
+            permissions: &commit.permissions,
+            same_permissions,
+        };
+        let (restored, now) = match planner.folder(commit.tree, b"", Some((&walked, &root)))? {
+            Planned::Same(now) => (Restored::default(), now),
+            Planned::Differs(plan) => {
+                let checked = Checked::new(&self.objects, &plan)?;
+                let mut restorer = Restorer::new(&rules, &checked);
+                let now = restorer.folder(plan, &root, b"", None);
+                let (restored, failures) = restorer.done();
+                if !failures.is_empty() {
+                    return Err(Error::NotRestored(failures));
+                }
+                state.unsaved += restored.written + restored.removed;
+                (restored, now)
+            }
+        };
+        let files = now.files;
+        state.last = Some(Last { root: now, permissions: None, commit: None });
+        self.save(state, (files / UNSAVED_PART).max(UNSAVED_FILES));
+        Ok(restored)
+    }
+
+    /// Walks the workspace as it is, through folders that must be given permissions first as well.
+    fn walk_all(
+        &self,
+        state: &mut State,
+        root: &Arc<OwnedFd>,
+        last: Option<Arc<Folder>>,
+        rules: &Rules,
+        commit: &Commit,
+    ) -> Result<Arc<Folder>> {
+        let mut checked = false;
+        loop {
+            let walked = Walk::new(Arc::clone(root), last.clone(), rules, None).run()?;
+            if walked.unreadable.is_empty() {
+                return Ok(walked.root);
+            }
+            if !checked {
+                // What differs cannot be known without changing permissions, so everything is checked first.
+                let mut blobs = Vec::new();
+                state.trees.visit(&self.objects, commit.tree, None, &mut |line, _| {
+                    if line.mode != GitMode::Folder {
+                        blobs.push(line.id);
+                    }
+                    Ok(())
+                })?;
+                Checked::of(&self.objects, blobs)?;
+                checked = true;
+            }
+            let failures: Vec<Unrestored> = walked
+                .unreadable
+                .iter()
+                .filter_map(|path| {
+                    let errno = self.make_readable(root, path).err()?;
+                    Some(Unrestored { path: manifest::told(path), reason: errno.desc().to_owned() })
+                })
+                .collect();
+            if !failures.is_empty() {
+                return Err(Error::NotRestored(failures));
+            }
+        }
+    }
+
+    fn make_readable(&self, root: &Arc<OwnedFd>, path: &[u8]) -> Result<(), Errno> {
+        let Some((name, folders)) =
+            path.split(|byte| *byte == b'/').collect::<Vec<_>>().split_last().map(|(name, folders)| {
+                (name.to_vec(), folders.iter().map(|name| name.to_vec()).collect::<Vec<_>>())
+            })
+        else {
+            return Ok(());
+        };
+        if name.is_empty() {
+            return fchmod(&**root, Mode::S_IRWXU);
+        }
+        let mut folder = Arc::clone(root);
+        for part in folders {
+            folder = Arc::new(nix::fcntl::openat(&*folder, &*part, OPEN_FOLDER, Mode::empty())?);
+        }
+        let present = walk::stat_at(&folder, &name)?.permissions();
+        restore::set_permissions(&folder, &name, present | 0o700)
+    }
+
+    /// Removes from the store what none of these snapshots needs, and says how many objects that were. No other
+    /// process may take snapshots into the store meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Object`] where a snapshot's commit or a folder of it is damaged or missing: then nothing was
+    /// removed.
+    pub fn collect(&self, keep: &[FilesystemSnapshot]) -> Result<u64> {
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        self.begin(state);
+        if !self.objects.store().join("HEAD").is_file() {
+            return Ok(0);
+        }
+        let mut needed = HashSet::new();
+        let mut seen = HashSet::new();
+        for snapshot in keep {
+            let id = self.commit_of(snapshot)?;
+            let commit = Commit::read(&self.objects, id)?;
+            needed.extend([id, commit.tree]);
+            state.trees.visit(&self.objects, commit.tree, Some(&mut seen), &mut |line, _| {
+                needed.insert(line.id);
+                Ok(())
+            })?;
+        }
+        // Whoever knows of objects must forget them before the first one goes.
+        let cache = self.objects.store().join(CACHE);
+        match fs::remove_file(&cache) {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                return Err(Error::io("remove", cache, error));
+            }
+            _ => {}
+        }
+        self.objects.replace(COLLECTED, b"")?;
+        state.mark = Some(self.mark());
+        state.trees.forget();
+        let mut removed = 0;
+        for id in self.objects.list()? {
+            if !needed.contains(&id) {
+                self.objects.remove(id)?;
+                removed += 1;
+            }
+        }
+        self.objects.remove_temporaries()?;
+        if let Some(last) = &mut state.last {
+            last.root = without(&last.root, &needed);
+            last.commit = None;
+            state.unsaved += 1;
+        }
+        Ok(removed)
+    }
+
+    /// Waits until nobody else holds the workspace, and holds it: among threads, sessions and processes, as far
+    /// as they ask for a lease. `None` where the deadline passes first.
+    ///
+    /// # Errors
+    ///
+    /// Where the workspace is gone or its file system has no locks.
+    pub fn lease(&self, until: Instant) -> Result<Option<WorkspaceLease>> {
+        lease::take(self.open_root()?, &self.root, until)
+    }
+
+    fn commit_of(&self, snapshot: &FilesystemSnapshot) -> Result<ObjectId> {
+        ObjectId::parse(&snapshot.commit).ok_or_else(|| Error::Object {
+            path: self.objects.store().to_owned(),
+            reason: format!("`{}` is no name of a commit", snapshot.commit.escape_debug()),
+        })
+    }
+
+    /// Reads the stat cache, the first time; forgets everything where another process collected the store.
+    fn begin(&self, state: &mut State) {
+        let mark = self.mark();
+        match state.mark {
+            Some(known) if known == mark => {}
+            Some(_) => {
+                *state = State { mark: Some(mark), ..State::default() };
+                self.objects.forget();
+            }
+            None => {
+                state.mark = Some(mark);
+                let path = self.objects.store().join(CACHE);
+                if !fs::symlink_metadata(&path)
+                    .is_ok_and(|found| found.is_file() && found.len() <= CACHE_BYTES_MAX)
+                {
+                    return;
+                }
+                let bytes = fs::read(&path).unwrap_or_default();
+                let root = cache::decode(&bytes, self.circumstances(mark), &self.objects);
+                state.last = root.map(|root| Last { root, permissions: None, commit: None });
+            }
+        }
+    }
+
+    fn circumstances(&self, mark: [u8; 16]) -> Circumstances {
+        let boot = FileStorage::new().boot_id().unwrap_or_default();
+        Circumstances { boot: boot.into_bytes(), mark }
+    }
+
+    /// Which collection was the last.
+    fn mark(&self) -> [u8; 16] {
+        let found = fs::symlink_metadata(self.objects.store().join(COLLECTED));
+        let (inode, changed) = found.map_or((0, 0), |found| {
+            (found.ino(), found.ctime().wrapping_mul(1_000_000_000).wrapping_add(found.ctime_nsec()))
+        });
+        let mut mark = [0; 16];
+        for (byte, from) in mark.iter_mut().zip(inode.to_le_bytes().into_iter().chain(changed.to_le_bytes()))
+        {
+            *byte = from;
+        }
+        mark
+    }
+
+    /// Writes the stat cache where more than so much of it is new. What fails here costs the next process time
+    /// and nothing else.
+    fn save(&self, state: &mut State, new_max: u64) {
+        let Some(last) = &state.last else { return };
+        if state.unsaved <= new_max {
+            return;
+        }
+        let bytes =
+            cache::encode(self.circumstances(state.mark.unwrap_or_default()), &last.root, &self.objects);
+        let _ = self.objects.replace(CACHE, &bytes);
+        state.unsaved = 0;
+    }
+}
+
+impl Drop for HostFilesystem {
+    fn drop(&mut self) {
+        let mut state = std::mem::take(&mut *self.state.lock());
+        self.save(&mut state, 0);
+    }
+}
+
+/// A folder's path without links, though the last parts of it may not be there yet.
+fn whole(path: &Path) -> Result<PathBuf> {
+    let absolute = std::path::absolute(path).map_err(|error| Error::io("find", path, error))?;
+    let mut missing = Vec::new();
+    let mut present = absolute.as_path();
+    loop {
+        match fs::canonicalize(present) {
+            Ok(found) => return Ok(missing.iter().rev().fold(found, |path, name| path.join(name))),
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(Error::io("open", path, error)),
+            Err(error) => match (present.parent(), present.file_name()) {
+                (Some(parent), Some(name)) => {
+                    missing.push(name);
+                    present = parent;
+                }
+                _ => return Err(Error::io("open", path, error)),
+            },
+        }
+    }
+}
+
+/// The same folder, all objects unknown but these.
+fn without(folder: &Arc<Folder>, kept: &HashSet<ObjectId>) -> Arc<Folder> {
+    let judge = |id: ObjectId| if kept.contains(&id) { id } else { ObjectId::UNKNOWN };
+    let mut entries = folder.entries.clone();
+    for entry in &mut entries {
+        match &mut entry.node {
+            Node::Leaf(leaf) => leaf.blob = judge(leaf.blob),
+            Node::Folder(child) => *child = without(child, kept),
+            Node::Special => {}
+        }
+    }
+    Arc::new(Folder::new(folder.permissions, judge(folder.tree), entries))
+}

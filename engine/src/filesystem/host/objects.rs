@@ -1,0 +1,548 @@
+//! Git objects, each in a file of its own, as any git reads them.
+//!
+//! An object is `<kind> <length>\0<content>`; its name is the SHA-1 of that, and its file holds that, compressed.
+//! Written under a temporary name and renamed, so that a name never stands for half an object.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use flate2::bufread::ZlibDecoder;
+use flate2::write::ZlibEncoder;
+use flate2::{Compress, Compression, FlushCompress, Status};
+use nix::fcntl::OFlag;
+use parking_lot::Mutex;
+use sha1_checked::{Digest, Sha1};
+
+use crate::error::{Error, Result};
+
+/// Lower levels cost little less time, and a third more space.
+const COMPRESSION: Compression = Compression::new(1);
+
+/// The longest head that an object can have: `commit `, a length, NUL.
+const HEAD_BYTES_MAX: u64 = 32;
+
+/// A tree or a commit is read into memory whole; no sound one comes near to this.
+pub(super) const STRUCTURE_BYTES_MAX: u64 = 1 << 30;
+
+/// From so many objects on, one sync of the whole file system takes less time than one for each.
+const SYNC_SINGLY_MAX: usize = 64;
+
+/// Larger pieces are not read faster, and must be cleared for every small object.
+const PIECE_BYTES: usize = 16 << 10;
+
+/// What is known of more objects than this is forgotten, which costs nothing but time.
+const KNOWN_MAX: usize = 1 << 21;
+
+const TEMPORARY: &str = "tmp_obj_";
+
+const CONFIG: &str = "[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = true\n\
+    [gc]\n\tauto = 0\n\tpruneExpire = never\n[receive]\n\tdenyCurrentBranch = refuse\n";
+
+/// The name of an object.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub(super) struct ObjectId(pub(super) [u8; 20]);
+
+impl ObjectId {
+    /// Stands where no object is known.
+    pub(super) const UNKNOWN: ObjectId = ObjectId([0; 20]);
+
+    pub(super) fn parse(text: &str) -> Option<ObjectId> {
+        let mut id = ObjectId::UNKNOWN;
+        if text.len() != 40 {
+            return None;
+        }
+        for (byte, digits) in id.0.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
+            let digits = std::str::from_utf8(digits).ok()?;
+            if !digits.bytes().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f')) {
+                return None;
+            }
+            *byte = u8::from_str_radix(digits, 16).ok()?;
+        }
+        Some(id)
+    }
+}
+
+impl fmt::Display for ObjectId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for ObjectId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum ObjectKind {
+    Blob,
+    Tree,
+    Commit,
+}
+
+impl ObjectKind {
+    fn name(self) -> &'static str {
+        match self {
+            ObjectKind::Blob => "blob",
+            ObjectKind::Tree => "tree",
+            ObjectKind::Commit => "commit",
+        }
+    }
+
+    fn head(self, len: u64) -> String {
+        format!("{} {len}\0", self.name())
+    }
+}
+
+/// The hash of an object while its content comes in. Content that was made to collide with other content is
+/// refused, so that no object can stand for another.
+pub(super) struct Hasher(Sha1);
+
+impl Hasher {
+    pub(super) fn new(kind: ObjectKind, len: u64) -> Hasher {
+        let mut hash = Sha1::new();
+        hash.update(kind.head(len).as_bytes());
+        Hasher(hash)
+    }
+
+    pub(super) fn update(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    pub(super) fn finish(self) -> io::Result<ObjectId> {
+        let result = self.0.try_finalize();
+        if result.has_collision() {
+            return Err(io::Error::new(
+                ErrorKind::InvalidData,
+                "made to collide with another content's SHA-1",
+            ));
+        }
+        Ok(ObjectId((*result.hash()).into()))
+    }
+
+    pub(super) fn of(kind: ObjectKind, bytes: &[u8]) -> io::Result<ObjectId> {
+        let mut hash = Hasher::new(kind, len(bytes));
+        hash.update(bytes);
+        hash.finish()
+    }
+}
+
+pub(super) fn len(bytes: &[u8]) -> u64 {
+    u64::try_from(bytes.len()).unwrap_or(u64::MAX)
+}
+
+/// A folder of git objects. It is made with the first object.
+pub(super) struct Objects {
+    store: PathBuf,
+    /// The objects that are known to be there and sound, and whether they are known to be durable.
+    known: Mutex<HashMap<ObjectId, bool>>,
+    /// Compressors at rest. To make one costs more than to compress a small object.
+    compressors: Mutex<Vec<Compress>>,
+    temporaries: AtomicU64,
+}
+
+impl Objects {
+    pub(super) fn new(store: PathBuf) -> Objects {
+        Objects {
+            store,
+            known: Mutex::default(),
+            compressors: Mutex::default(),
+            temporaries: AtomicU64::new(0),
+        }
+    }
+
+    fn compress(&self, head: &[u8], bytes: &[u8]) -> io::Result<Vec<u8>> {
+        let resting = self.compressors.lock().pop();
+        let mut compress = resting.unwrap_or_else(|| Compress::new(COMPRESSION, true));
+        let mut compressed = Vec::with_capacity(head.len() + bytes.len() / 2 + 64);
+        for (part, flush) in [(head, FlushCompress::None), (bytes, FlushCompress::Finish)] {
+            let begin = compress.total_in();
+            loop {
+                let taken = usize::try_from(compress.total_in() - begin).unwrap_or(usize::MAX);
+                let rest = part.get(taken..).unwrap_or_default();
+                let is_finish = matches!(flush, FlushCompress::Finish);
+                if rest.is_empty() && !is_finish {
+                    break;
+                }
+                if compressed.len() == compressed.capacity() {
+                    compressed.reserve(compressed.len());
+                }
+                let status = compress.compress_vec(rest, &mut compressed, flush).map_err(io::Error::other)?;
+                if status == Status::StreamEnd {
+                    break;
+                }
+            }
+        }
+        compress.reset();
+        self.compressors.lock().push(compress);
+        Ok(compressed)
+    }
+
+    pub(super) fn store(&self) -> &Path {
+        &self.store
+    }
+
+    fn folder(&self) -> PathBuf {
+        self.store.join("objects")
+    }
+
+    pub(super) fn path(&self, id: ObjectId) -> PathBuf {
+        let name = id.to_string();
+        let (folder, file) = name.split_at_checked(2).unwrap_or_default();
+        self.folder().join(folder).join(file)
+    }
+
+    /// Makes the store where there is none, in such a way that a kill leaves one that can be gone on with.
+    pub(super) fn prepare(&self) -> Result<()> {
+        if self.store.join("HEAD").is_file() {
+            return Ok(());
+        }
+        for folder in [self.folder(), self.store.join("refs")] {
+            fs::create_dir_all(&folder).map_err(|error| Error::io("create", folder, error))?;
+        }
+        // `HEAD` comes last, since what has one is taken for whole.
+        for (name, text) in [("config", CONFIG), ("HEAD", "ref: refs/heads/none\n")] {
+            self.replace(name, text.as_bytes())?;
+        }
+        Ok(())
+    }
+
+    /// Writes a file of the store's own.
+    pub(super) fn replace(&self, name: &str, bytes: &[u8]) -> Result<()> {
+        let path = self.store.join(name);
+        let temporary = self.temporary();
+        let written = create(&temporary).and_then(|mut file| file.write_all(bytes));
+        let renamed = written.and_then(|()| fs::rename(&temporary, &path));
+        renamed.map_err(|error| {
+            let _ = fs::remove_file(&temporary);
+            Error::io("write", path, error)
+        })
+    }
+
+    fn temporary(&self) -> PathBuf {
+        self.folder().join(self.temporary_name())
+    }
+
+    /// A name that git, too, takes for a leftover.
+    fn temporary_name(&self) -> String {
+        let count = self.temporaries.fetch_add(1, Ordering::Relaxed);
+        format!("{TEMPORARY}{}_{count}", std::process::id())
+    }
+
+    /// Forgets what is known, where somebody else may have changed the store.
+    pub(super) fn forget(&self) {
+        self.known.lock().clear();
+    }
+
+    pub(super) fn forget_one(&self, id: ObjectId) {
+        self.known.lock().remove(&id);
+    }
+
+    pub(super) fn is_known(&self, id: ObjectId) -> bool {
+        self.known.lock().contains_key(&id)
+    }
+
+    pub(super) fn is_durable(&self, id: ObjectId) -> bool {
+        self.known.lock().get(&id).is_some_and(|durable| *durable)
+    }
+
+    pub(super) fn learn(&self, ids: impl IntoIterator<Item = (ObjectId, bool)>) {
+        let mut known = self.known.lock();
+        if known.len() > KNOWN_MAX {
+            known.clear();
+        }
+        for (id, durable) in ids {
+            *known.entry(id).or_default() |= durable;
+        }
+    }
+
+    /// Whether an object is there and sound. One that a power cut left damaged is not, and is written anew.
+    fn is_sound(&self, id: ObjectId, kind: ObjectKind) -> bool {
+        self.is_known(id) || (self.path(id).exists() && self.copy(id, kind, &mut io::sink()).is_ok())
+    }
+
+    /// Keeps an object that is held in memory.
+    pub(super) fn write(&self, kind: ObjectKind, bytes: &[u8]) -> Result<ObjectId> {
+        let named = |error| Error::io("hash", self.folder(), error);
+        let id = Hasher::of(kind, bytes).map_err(named)?;
+        if !self.is_sound(id, kind) {
+            let head = kind.head(len(bytes));
+            let compressed = self.compress(head.as_bytes(), bytes);
+            // In the folder of its name: a rename within one folder takes less than one between two.
+            let temporary = self.path(id).with_file_name(self.temporary_name());
+            let kept = compressed
+                .and_then(|compressed| create_with_folder(&temporary)?.write_all(&compressed))
+                .and_then(|()| self.name(&temporary, id));
+            kept.map_err(|error| self.not_kept(&temporary, id, error))?;
+        }
+        self.learn([(id, false)]);
+        Ok(id)
+    }
+
+    /// Keeps a blob that is read as it is written. `None` where it was not of the length it was said to have.
+    pub(super) fn write_from(&self, source: &mut dyn Read, len: u64) -> Result<Option<ObjectId>> {
+        let temporary = self.temporary();
+        let named = |error| Error::io("write", &temporary, error);
+        let mut hash = Hasher::new(ObjectKind::Blob, len);
+        let mut encoder = ZlibEncoder::new(create(&temporary).map_err(named)?, COMPRESSION);
+        let mut write = || -> io::Result<Option<ObjectId>> {
+            encoder.write_all(ObjectKind::Blob.head(len).as_bytes())?;
+            let read = pump(&mut source.take(len.saturating_add(1)), &mut |bytes| {
+                hash.update(bytes);
+                encoder.write_all(bytes)
+            })?;
+            encoder.try_finish()?;
+            let hash = std::mem::replace(&mut hash, Hasher::new(ObjectKind::Blob, 0));
+            (read == len).then(|| hash.finish()).transpose()
+        };
+        let written = write();
+        let kept = match &written {
+            Ok(Some(id)) if !self.is_sound(*id, ObjectKind::Blob) => {
+                self.name(&temporary, *id).map_err(|error| self.not_kept(&temporary, *id, error))
+            }
+            _ => {
+                let _ = fs::remove_file(&temporary);
+                Ok(())
+            }
+        };
+        let id = written.map_err(named)?;
+        kept?;
+        self.learn(id.map(|id| (id, false)));
+        Ok(id)
+    }
+
+    fn not_kept(&self, temporary: &Path, id: ObjectId, error: io::Error) -> Error {
+        let _ = fs::remove_file(temporary);
+        Error::io("write", self.path(id), error)
+    }
+
+    fn name(&self, temporary: &Path, id: ObjectId) -> io::Result<()> {
+        let path = self.path(id);
+        match fs::rename(temporary, &path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                if let Some(folder) = path.parent() {
+                    fs::create_dir_all(folder)?;
+                }
+                fs::rename(temporary, &path)
+            }
+            renamed => renamed,
+        }
+    }
+
+    /// Opens an object and reads its head: the content, and how long it says to be.
+    fn open(&self, id: ObjectId, kind: ObjectKind) -> Result<(impl Read, u64)> {
+        let damaged = |reason: String| Error::Object { path: self.path(id), reason };
+        let file = OpenOptions::new()
+            .read(true)
+            .custom_flags((OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).bits())
+            .open(self.path(id))
+            .map_err(|error| damaged(error.to_string()))?;
+        let mut content = BufReader::with_capacity(4096, ZlibDecoder::new(BufReader::new(file)));
+        let mut head = Vec::new();
+        (&mut content)
+            .take(HEAD_BYTES_MAX)
+            .read_until(0, &mut head)
+            .map_err(|error| damaged(error.to_string()))?;
+        let said = head.strip_suffix(b"\0").and_then(|head| std::str::from_utf8(head).ok());
+        let len = said
+            .and_then(|said| said.strip_prefix(kind.name())?.strip_prefix(' ')?.parse().ok())
+            .ok_or_else(|| damaged(format!("it is no {}", kind.name())))?;
+        Ok((content, len))
+    }
+
+    /// How long an object says to be.
+    pub(super) fn said_len(&self, id: ObjectId, kind: ObjectKind) -> Result<u64> {
+        Ok(self.open(id, kind)?.1)
+    }
+
+    /// Copies an object's content, and says at its end whether that was what its name stands for.
+    pub(super) fn copy(&self, id: ObjectId, kind: ObjectKind, into: &mut dyn Write) -> Result<u64> {
+        let (content, said) = self.open(id, kind)?;
+        self.drain(id, kind, content, said, into)
+    }
+
+    fn drain(
+        &self,
+        id: ObjectId,
+        kind: ObjectKind,
+        content: impl Read,
+        said: u64,
+        into: &mut dyn Write,
+    ) -> Result<u64> {
+        let damaged = |reason: String| Error::Object { path: self.path(id), reason };
+        let mut hash = Hasher::new(kind, said);
+        let mut write_error = None;
+        // What is behind the length that it says would be read only to be refused.
+        let read = pump(&mut content.take(said.saturating_add(1)), &mut |bytes| {
+            hash.update(bytes);
+            if write_error.is_none() {
+                write_error = into.write_all(bytes).err();
+            }
+            Ok(())
+        });
+        if let Some(error) = write_error {
+            return Err(Error::io("write a copy of", self.path(id), error));
+        }
+        let read = read.map_err(|error| damaged(error.to_string()))?;
+        if hash.finish().ok() != Some(id) || read != said {
+            return Err(damaged("its content is not what its name stands for".to_owned()));
+        }
+        Ok(read)
+    }
+
+    /// Checks an object; its content, where it is not longer than this.
+    pub(super) fn check(&self, id: ObjectId, kind: ObjectKind, bytes_max: u64) -> Result<Option<Vec<u8>>> {
+        let (content, said) = self.open(id, kind)?;
+        if said > bytes_max {
+            self.drain(id, kind, content, said, &mut io::sink())?;
+            return Ok(None);
+        }
+        let mut bytes = Vec::new();
+        self.drain(id, kind, content, said, &mut bytes)?;
+        Ok(Some(bytes))
+    }
+
+    /// A tree's or a commit's content.
+    pub(super) fn read(&self, id: ObjectId, kind: ObjectKind, bytes_max: u64) -> Result<Vec<u8>> {
+        let (content, said) = self.open(id, kind)?;
+        if said > bytes_max {
+            let reason = format!("{said} bytes are more than can be read at once");
+            return Err(Error::Object { path: self.path(id), reason });
+        }
+        let mut bytes = Vec::new();
+        self.drain(id, kind, content, said, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// Syncs these objects, and all names that lead to them.
+    pub(super) fn sync(&self, ids: &[ObjectId]) -> Result<()> {
+        let sync = |path: &Path| {
+            File::open(path).and_then(|file| file.sync_all()).map_err(|error| Error::io("sync", path, error))
+        };
+        if ids.len() > SYNC_SINGLY_MAX {
+            let store = File::open(&self.store).map_err(|error| Error::io("open", &self.store, error))?;
+            nix::unistd::syncfs(&store).map_err(|error| Error::io("sync", &self.store, error.into()))?;
+        } else {
+            let paths: Vec<PathBuf> = ids.iter().map(|id| self.path(*id)).collect();
+            let mut folders: Vec<&Path> = paths.iter().filter_map(|path| path.parent()).collect();
+            folders.sort();
+            folders.dedup();
+            for path in paths.iter().map(PathBuf::as_path).chain(folders) {
+                sync(path)?;
+            }
+            for name in ["config", "HEAD", "objects", "refs"] {
+                sync(&self.store.join(name))?;
+            }
+            sync(&self.store)?;
+        }
+        // The store's own name is in a folder that may be on another file system.
+        if let Some(parent) = self.store.parent() {
+            sync(parent)?;
+        }
+        self.learn(ids.iter().map(|id| (*id, true)));
+        Ok(())
+    }
+
+    /// All objects' names.
+    pub(super) fn list(&self) -> Result<Vec<ObjectId>> {
+        let mut ids = Vec::new();
+        for (folder, path) in names(&self.folder())? {
+            if folder.len() == 2 {
+                ids.extend(
+                    names(&path)?.iter().filter_map(|(file, _)| ObjectId::parse(&format!("{folder}{file}"))),
+                );
+            }
+        }
+        Ok(ids)
+    }
+
+    /// Removes an object.
+    pub(super) fn remove(&self, id: ObjectId) -> Result<()> {
+        self.forget_one(id);
+        let path = self.path(id);
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(Error::io("remove", path, error)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Removes what kills left behind.
+    pub(super) fn remove_temporaries(&self) -> Result<()> {
+        let mut found = names(&self.folder())?;
+        for (name, path) in found.clone() {
+            if name.len() == 2 {
+                found.extend(names(&path)?);
+            }
+        }
+        for (_, path) in found.iter().filter(|(name, _)| name.starts_with(TEMPORARY)) {
+            fs::remove_file(path).map_err(|error| Error::io("remove", path, error))?;
+        }
+        Ok(())
+    }
+}
+
+/// What is in a folder of the store, nothing where there is no such folder.
+fn names(folder: &Path) -> Result<Vec<(String, PathBuf)>> {
+    let failed = |error| Error::io("list", folder, error);
+    let entries = match fs::read_dir(folder) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.map_err(failed)?,
+    };
+    let mut names = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(failed)?;
+        if let Ok(name) = entry.file_name().into_string() {
+            names.push((name, entry.path()));
+        }
+    }
+    Ok(names)
+}
+
+fn create_with_folder(path: &Path) -> io::Result<File> {
+    match create(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            if let Some(folder) = path.parent() {
+                fs::create_dir_all(folder)?;
+            }
+            create(path)
+        }
+        created => created,
+    }
+}
+
+fn create(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true).mode(0o444);
+    match options.open(path) {
+        // A process of the same id was killed at it.
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+            fs::remove_file(path)?;
+            options.open(path)
+        }
+        opened => opened,
+    }
+}
+
+/// Reads all there is, piece by piece, and says how much that was.
+pub(super) fn pump(source: &mut dyn Read, take: &mut dyn FnMut(&[u8]) -> io::Result<()>) -> io::Result<u64> {
+    let mut buffer = vec![0; PIECE_BYTES];
+    let mut total = 0;
+    loop {
+        match source.read(&mut buffer) {
+            Ok(0) => return Ok(total),
+            Ok(read) => {
+                let bytes = buffer.get(..read).unwrap_or_default();
+                take(bytes)?;
+                total += len(bytes);
+            }
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! What a tool does with the files of a real folder.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, openat, renameat};
+use nix::sys::stat::{Mode, fstat};
+use nix::unistd::{UnlinkatFlags, unlinkat};
+
+use super::HostFilesystem;
+use super::beneath::{Place, Purpose, resolve};
+use super::manifest::{Kind, Stat, join};
+use super::restore::list;
+use super::walk::{OPEN_FOLDER, open_file, stat_at};
+use crate::error::{Error, Result};
+use crate::filesystem::path::{self, DEPTH_MAX};
+use crate::filesystem::pattern::Pattern;
+use crate::filesystem::{Entry, FileKind, FileStat, Filesystem};
+
+fn failed(op: &'static str, path: &str, errno: Errno) -> Error {
+    Error::io(op, path, errno.into())
+}
+
+impl HostFilesystem {
+    fn place(&self, path: &str, purpose: Purpose, follow_last: bool) -> Result<Place> {
+        let parts = path::parts(path)?;
+        resolve(self.open_root()?, &self.root, path, &parts, purpose, follow_last)
+    }
+
+    /// Opens a file to be written; one that is no file is left as it is.
+    fn open_to_write(&self, path: &str, flags: OFlag) -> Result<File> {
+        let place = self.place(path, Purpose::Make, true)?;
+        let flags = flags
+            | OFlag::O_WRONLY
+            | OFlag::O_CREAT
+            | OFlag::O_NOFOLLOW
+            | OFlag::O_NONBLOCK
+            | OFlag::O_NOCTTY
+            | OFlag::O_CLOEXEC;
+        let mode = Mode::from_bits_truncate(0o666);
+        let file = openat(&*place.folder, &*place.name, flags, mode);
+        let file = file.map_err(|errno| failed("write", path, errno))?;
+        let stat = fstat(&file).map_err(|errno| failed("look at", path, errno))?;
+        match Stat::from(&stat).kind() {
+            Kind::File => Ok(File::from(file)),
+            _ => Err(Error::workspace(path, "it is no file")),
+        }
+    }
+}
+
+impl Filesystem for HostFilesystem {
+    fn read(&self, path: &str) -> Result<Vec<u8>> {
+        let place = self.place(path, Purpose::Look, true)?;
+        let file = open_file(&place.folder, &place.name).map_err(|errno| failed("read", path, errno))?;
+        let stat = fstat(&file).map_err(|errno| failed("look at", path, errno))?;
+        match Stat::from(&stat).kind() {
+            Kind::File => {}
+            Kind::Folder => return Err(failed("read", path, Errno::EISDIR)),
+            _ => return Err(Error::workspace(path, "it is no file")),
+        }
+        let mut bytes = Vec::new();
+        File::from(file).read_to_end(&mut bytes).map_err(|error| Error::io("read", path, error))?;
+        Ok(bytes)
+    }
+
+    fn write(&self, path: &str, bytes: &[u8]) -> Result<()> {
+        let mut file = self.open_to_write(path, OFlag::empty())?;
+        let written = file.set_len(0).and_then(|()| file.write_all(bytes));
+        written.map_err(|error| Error::io("write", path, error))
+    }
+
+    fn append(&self, path: &str, bytes: &[u8]) -> Result<()> {
+        let mut file = self.open_to_write(path, OFlag::O_APPEND)?;
+        file.write_all(bytes).map_err(|error| Error::io("append to", path, error))
+    }
+
+    fn delete(&self, path: &str) -> Result<()> {
+        let place = self.place(path, Purpose::Change, false)?;
+        if place.name == b"." {
+            return Err(Error::workspace(path, "the root is not deleted"));
+        }
+        let stat = stat_at(&place.folder, &place.name).map_err(|errno| failed("delete", path, errno))?;
+        if stat.kind() == Kind::Folder {
+            if holds_git(&place.folder, &place.name, 0)
+                .map_err(|errno| failed("look through", path, errno))?
+            {
+                return Err(Error::workspace(path, "it holds a `.git` folder, which is never deleted"));
+            }
+            return delete_folder(&place.folder, &place.name, 0)
+                .map_err(|errno| failed("delete", path, errno));
+        }
+        unlinkat(&*place.folder, &*place.name, UnlinkatFlags::NoRemoveDir)
+            .map_err(|errno| failed("delete", path, errno))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> Result<()> {
+        let source = self.place(from, Purpose::Change, false)?;
+        let found =
+            stat_at(&source.folder, &source.name).map_err(|errno| failed("rename", from, errno))?.kind();
+        if path::parts(to)?.starts_with(&path::parts(from)?) && found == Kind::Folder {
+            return match path::parts(to)?.len() == path::parts(from)?.len() {
+                true => Ok(()),
+                false => Err(Error::workspace(to, "a folder cannot come into itself")),
+            };
+        }
+        let target = self.place(to, Purpose::Make, false)?;
+        if source.name == b"." || target.name == b"." {
+            return Err(Error::workspace(".", "the root is not renamed"));
+        }
+        match stat_at(&target.folder, &target.name).map(|stat| stat.kind()) {
+            Err(Errno::ENOENT) => {}
+            Ok(present) if found != Kind::Folder && present != Kind::Folder => {}
+            Ok(_) => return Err(failed("rename to", to, Errno::EEXIST)),
+            Err(errno) => return Err(failed("rename to", to, errno)),
+        }
+        renameat(&*source.folder, &*source.name, &*target.folder, &*target.name)
+            .map_err(|errno| failed("rename to", to, errno))
+    }
+
+    fn list(&self, folder: &str) -> Result<Vec<Entry>> {
+        let place = self.place(folder, Purpose::Look, true)?;
+        let opened = openat(&*place.folder, &*place.name, OPEN_FOLDER, Mode::empty())
+            .map_err(|errno| failed("list", folder, errno))?;
+        let found = list(&opened).map_err(|errno| failed("list", folder, errno))?;
+        let mut entries: Vec<Entry> = found
+            .into_iter()
+            .filter_map(|(name, stat)| Some(Entry { name: String::from_utf8(name).ok()?, kind: kind(&stat) }))
+            .collect();
+        entries.sort();
+        Ok(entries)
+    }
+
+    fn glob(&self, pattern: &str) -> Result<Vec<String>> {
+        let matcher = Pattern::new(pattern)?;
+        let root = Arc::new(self.open_root()?);
+        let mut found = Vec::new();
+        let mut left = vec![(Vec::new(), root, b".".to_vec())];
+        while let Some((path, around, name)) = left.pop() {
+            let opened = match openat(&*around, &*name, OPEN_FOLDER, Mode::empty()) {
+                Ok(opened) => Arc::new(opened),
+                // It is gone, or became something else, since its name was read.
+                Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP) => continue,
+                Err(errno) => return Err(Error::io("list", super::manifest::told(&path), errno.into())),
+            };
+            for (name, stat) in list(&opened).map_err(|errno| failed("list", pattern, errno))? {
+                let path = join(&path, &name);
+                if path.len() > path::PATH_BYTES_MAX {
+                    continue;
+                }
+                if let Ok(text) = str::from_utf8(&path)
+                    && matcher.matches(&path)
+                {
+                    found.push(text.to_owned());
+                }
+                let depth = path.iter().filter(|byte| **byte == b'/').count();
+                if stat.kind() == Kind::Folder && name != b".git" && depth < DEPTH_MAX {
+                    left.push((path, Arc::clone(&opened), name));
+                }
+            }
+        }
+        found.sort();
+        Ok(found)
+    }
+
+    fn stat(&self, path: &str) -> Result<FileStat> {
+        let place = self.place(path, Purpose::Look, false)?;
+        let stat = stat_at(&place.folder, &place.name).map_err(|errno| failed("look at", path, errno))?;
+        let modified_us = stat.modified_ns.div_euclid(1000);
+        Ok(FileStat { kind: kind(&stat), len: stat.len, mode: stat.permissions(), modified_us })
+    }
+
+    fn exists(&self, path: &str) -> Result<bool> {
+        let missing = |error: &Error| match error {
+            Error::Io { source, .. } => {
+                matches!(source.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory)
+            }
+            _ => false,
+        };
+        match self.stat(path) {
+            Ok(_) => Ok(true),
+            Err(error) if missing(&error) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+fn kind(stat: &Stat) -> FileKind {
+    match stat.kind() {
+        Kind::File => FileKind::File,
+        Kind::Folder => FileKind::Folder,
+        Kind::Link => FileKind::Link,
+        Kind::Special => FileKind::Special,
+    }
+}
+
+/// Whether anything in a folder is named `.git`.
+fn holds_git(around: &OwnedFd, name: &[u8], depth: usize) -> Result<bool, Errno> {
+    if depth > DEPTH_MAX {
+        return Err(Errno::ENAMETOOLONG);
+    }
+    let folder = openat(around, name, OPEN_FOLDER, Mode::empty())?;
+    for (name, stat) in list(&folder)? {
+        if name == b".git" || (stat.kind() == Kind::Folder && holds_git(&folder, &name, depth + 1)?) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn delete_folder(around: &OwnedFd, name: &[u8], depth: usize) -> Result<(), Errno> {
+    if depth > DEPTH_MAX {
+        return Err(Errno::ENAMETOOLONG);
+    }
+    let folder = openat(around, name, OPEN_FOLDER, Mode::empty())?;
+    for (name, stat) in list(&folder)? {
+        match stat.kind() {
+            Kind::Folder => delete_folder(&folder, &name, depth + 1)?,
+            _ => unlinkat(&folder, &*name, UnlinkatFlags::NoRemoveDir)?,
+        }
+    }
+    unlinkat(around, name, UnlinkatFlags::RemoveDir)
+}

@@ -1,0 +1,124 @@
+//! What is left out of snapshots, and left alone by a restore.
+
+use std::collections::HashMap;
+use std::io::Read;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use nix::errno::Errno;
+use nix::sys::stat::fstat;
+
+use super::leave_out::LeaveOut;
+use super::manifest::{Kind, Stat, join, told};
+use super::walk::open_file;
+use crate::error::{Error, Result};
+
+pub(super) const GITIGNORE: &[u8] = b".gitignore";
+
+/// Longer lists of what is left out are an error.
+pub(super) const GITIGNORE_BYTES_MAX: u64 = 1 << 20;
+
+/// What a restore writes is named so until it is whole. No snapshot holds such a file, and the next restore
+/// removes those that a kill left behind.
+pub(super) const TEMPORARY: &str = ".foldlog-restoring-";
+
+pub(super) fn is_temporary(name: &[u8]) -> bool {
+    name.strip_prefix(TEMPORARY.as_bytes()).is_some_and(|rest| rest.len() == 16)
+}
+
+/// Where `.gitignore` files are read.
+pub(super) enum Gitignore {
+    /// They do not count.
+    Unread,
+    /// In the workspace, as it is now.
+    Present,
+    /// In the snapshot, by folder: what it left out was never its to restore, whatever the files say now.
+    Recorded(HashMap<Vec<u8>, LeaveOut>),
+}
+
+/// What is left out.
+pub(super) struct Rules {
+    pub(super) host: LeaveOut,
+    pub(super) gitignore: Gitignore,
+}
+
+/// The list of one folder, and of those around it.
+pub(super) struct Scope {
+    around: Option<Arc<Scope>>,
+    /// How many bytes of a path lead to the list's folder, the slash included.
+    prefix: usize,
+    list: LeaveOut,
+}
+
+impl Rules {
+    pub(super) fn new(leave_out: &[String], gitignore: Gitignore) -> Rules {
+        Rules { host: LeaveOut::new(leave_out.iter().map(String::as_bytes)), gitignore }
+    }
+
+    /// The lists that count within a folder.
+    pub(super) fn enter(
+        &self,
+        folder: &OwnedFd,
+        path: &[u8],
+        around: Option<Arc<Scope>>,
+    ) -> Result<Option<Arc<Scope>>> {
+        let list = match &self.gitignore {
+            Gitignore::Unread => return Ok(None),
+            Gitignore::Present => read_present(folder, path)?,
+            Gitignore::Recorded(lists) => lists.get(path).cloned(),
+        };
+        let Some(list) = list.filter(|list| !list.is_empty()) else { return Ok(around) };
+        let prefix = if path.is_empty() { 0 } else { path.len() + 1 };
+        Ok(Some(Arc::new(Scope { around, prefix, list })))
+    }
+
+    /// Whether what stands in a folder under a name is left out.
+    pub(super) fn leave_out(
+        &self,
+        folder: &[u8],
+        name: &[u8],
+        is_folder: bool,
+        scope: Option<&Scope>,
+    ) -> bool {
+        if name == b".git" {
+            return true;
+        }
+        if is_temporary(name) || (self.host.is_empty() && scope.is_none()) {
+            return false;
+        }
+        let path = join(folder, name);
+        if self.host.says(&path, is_folder) == Some(true) {
+            return true;
+        }
+        let mut scope = scope;
+        while let Some(here) = scope {
+            let below = path.get(here.prefix..).unwrap_or_default();
+            if let Some(says) = here.list.says(below, is_folder) {
+                return says;
+            }
+            scope = here.around.as_deref();
+        }
+        false
+    }
+}
+
+fn read_present(folder: &OwnedFd, path: &[u8]) -> Result<Option<LeaveOut>> {
+    let path = || told(&join(path, GITIGNORE));
+    let file = match open_file(folder, GITIGNORE) {
+        Ok(file) => file,
+        // As with git, a link is no list.
+        Err(Errno::ENOENT | Errno::ELOOP) => return Ok(None),
+        Err(errno) => return Err(Error::io("read", path(), errno.into())),
+    };
+    let stat = fstat(&file).map_err(|errno| Error::io("look at", path(), errno.into()))?;
+    if Stat::from(&stat).kind() != Kind::File {
+        return Ok(None);
+    }
+    let mut bytes = Vec::new();
+    let read = std::fs::File::from(file).take(GITIGNORE_BYTES_MAX + 1).read_to_end(&mut bytes);
+    let read = read.map_err(|error| Error::io("read", path(), error))?;
+    if u64::try_from(read).is_ok_and(|read| read > GITIGNORE_BYTES_MAX) {
+        return Err(Error::workspace(path(), "so long a list of what is left out is refused"));
+    }
+    Ok(Some(LeaveOut::of_file(&bytes)))
+}

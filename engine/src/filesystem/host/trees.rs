@@ -1,0 +1,142 @@
+//! Tree objects and commits, read once and held.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use super::leave_out::LeaveOut;
+use super::manifest::{GitMode, Permissions, TreeEntry, decode_tree, is_too_deep, join, told};
+use super::objects::{ObjectId, ObjectKind, Objects, STRUCTURE_BYTES_MAX};
+use super::rules::{GITIGNORE, GITIGNORE_BYTES_MAX};
+use crate::error::{Error, Result};
+
+/// So many lines are held, of whatever trees.
+const LINES_MAX: usize = 1 << 20;
+
+/// Trees by name. They cannot change, so what is held stays right.
+#[derive(Default)]
+pub(super) struct Trees {
+    held: HashMap<ObjectId, Arc<[TreeEntry]>>,
+    lines: usize,
+}
+
+impl Trees {
+    pub(super) fn hold(&mut self, id: ObjectId, lines: Vec<TreeEntry>) -> Arc<[TreeEntry]> {
+        self.lines += lines.len();
+        if self.lines > LINES_MAX {
+            self.held.clear();
+            self.lines = lines.len();
+        }
+        let lines: Arc<[TreeEntry]> = Arc::from(lines);
+        if let Some(before) = self.held.insert(id, Arc::clone(&lines)) {
+            self.lines -= before.len().min(self.lines);
+        }
+        lines
+    }
+
+    pub(super) fn forget(&mut self) {
+        *self = Trees::default();
+    }
+
+    /// The lines of a tree, whose folder's path is for the error alone.
+    pub(super) fn get(&mut self, objects: &Objects, id: ObjectId, path: &[u8]) -> Result<Arc<[TreeEntry]>> {
+        if let Some(lines) = self.held.get(&id) {
+            return Ok(Arc::clone(lines));
+        }
+        let damaged = |reason: String| Error::Object { path: objects.path(id), reason };
+        if is_too_deep(path) {
+            return Err(damaged(format!("too many folders in one another at `{}`", told(path))));
+        }
+        let bytes = objects.read(id, ObjectKind::Tree, STRUCTURE_BYTES_MAX).map_err(|error| match error {
+            Error::Object { reason, .. } => damaged(format!("the folder `{}`: {reason}", told(path))),
+            error => error,
+        })?;
+        let lines = decode_tree(&bytes)
+            .ok_or_else(|| damaged(format!("the folder `{}` is no tree that a snapshot has", told(path))))?;
+        Ok(self.hold(id, lines))
+    }
+
+    /// Shows every object below a tree, and each one's path, folders before what is in them. A tree that was
+    /// shown at another path already is passed over where `once`.
+    pub(super) fn visit(
+        &mut self,
+        objects: &Objects,
+        root: ObjectId,
+        once: Option<&mut HashSet<ObjectId>>,
+        show: &mut dyn FnMut(&TreeEntry, &[u8]) -> Result<()>,
+    ) -> Result<()> {
+        let mut seen = once;
+        let mut left = vec![(Vec::new(), root)];
+        while let Some((path, tree)) = left.pop() {
+            if let Some(seen) = &mut seen
+                && !seen.insert(tree)
+            {
+                continue;
+            }
+            for line in self.get(objects, tree, &path)?.iter() {
+                let path = join(&path, &line.name);
+                show(line, &path)?;
+                if line.mode == GitMode::Folder {
+                    left.push((path, line.id));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The lists of what is left out that a snapshot holds, by folder.
+    pub(super) fn gitignores(
+        &mut self,
+        objects: &Objects,
+        root: ObjectId,
+    ) -> Result<HashMap<Vec<u8>, LeaveOut>> {
+        let mut lists = HashMap::new();
+        self.visit(objects, root, None, &mut |line, path| {
+            if &*line.name == GITIGNORE && matches!(line.mode, GitMode::File | GitMode::Executable) {
+                let bytes = objects.read(line.id, ObjectKind::Blob, GITIGNORE_BYTES_MAX)?;
+                let folder = path.strip_suffix(GITIGNORE).unwrap_or_default();
+                lists.insert(folder.strip_suffix(b"/").unwrap_or(folder).to_vec(), LeaveOut::of_file(&bytes));
+            }
+            Ok(())
+        })?;
+        Ok(lists)
+    }
+}
+
+/// A snapshot's commit. It has no parents, so that it can be kept without the ones before it; and no time, so
+/// that the same content always has the same commit.
+pub(super) struct Commit {
+    pub(super) tree: ObjectId,
+    pub(super) permissions: Permissions,
+}
+
+const PERSON: &str = "foldlog <foldlog@localhost> 0 +0000";
+const UNTAGGED: &str = "workspace snapshot";
+
+pub(super) fn encode_commit(tree: ObjectId, permissions: &Permissions, tag: Option<&str>) -> String {
+    let tag = match tag {
+        // Git takes an empty first line away.
+        None | Some("") => UNTAGGED.to_owned(),
+        Some(tag) => told(tag.as_bytes()),
+    };
+    let mut text = format!("tree {tree}\nauthor {PERSON}\ncommitter {PERSON}\n\n{tag}\n\n");
+    permissions.encode(&mut text);
+    text
+}
+
+impl Commit {
+    pub(super) fn read(objects: &Objects, id: ObjectId) -> Result<Commit> {
+        let bytes = objects.read(id, ObjectKind::Commit, STRUCTURE_BYTES_MAX)?;
+        Commit::decode(&bytes).ok_or_else(|| Error::Object {
+            path: objects.path(id),
+            reason: "it is no commit of a workspace snapshot".to_owned(),
+        })
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Commit> {
+        let text = std::str::from_utf8(bytes).ok()?;
+        let tree = ObjectId::parse(text.strip_prefix("tree ")?.split_once('\n')?.0)?;
+        let (_, message) = text.split_once("\n\n")?;
+        let (_, permissions) = message.split_once("\n\n")?;
+        Some(Commit { tree, permissions: Permissions::decode(permissions)? })
+    }
+}

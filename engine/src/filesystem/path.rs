@@ -1,0 +1,61 @@
+//! Which paths are taken: the only function that says so.
+
+use crate::error::{Error, Result};
+
+/// The longest path in bytes, as on Linux.
+pub(super) const PATH_BYTES_MAX: usize = 4095;
+
+/// How many folders may stand in one another. A walk holds one open for each of them.
+pub(super) const DEPTH_MAX: usize = 256;
+
+/// The parts of a path, none for the root.
+pub(super) fn parts(path: &str) -> Result<Vec<&str>> {
+    let refused = |reason: &str| Err(Error::workspace(path.escape_debug().to_string(), reason));
+    if path.len() > PATH_BYTES_MAX {
+        // The path itself is left out of the message, where it would be all that one sees.
+        return Err(Error::workspace("", format!("a path of {} bytes is too long", path.len())));
+    }
+    if path.is_empty() {
+        return refused("an empty path names nothing: the root is `.`");
+    }
+    if path.starts_with('/') {
+        return refused("absolute paths are refused");
+    }
+    if path.contains('\0') {
+        return refused("a path holds no NUL");
+    }
+    let mut parts = Vec::new();
+    for part in path.split('/') {
+        match part {
+            "." => {}
+            "" => return refused("a part of the path is empty"),
+            ".." => return refused("`..` is refused"),
+            part => parts.push(part),
+        }
+    }
+    if parts.len() > DEPTH_MAX {
+        return refused("too many folders in one another");
+    }
+    Ok(parts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_relative_and_plain_or_refused_by_name() {
+        assert_eq!(parts("a/b c/.d").unwrap(), ["a", "b c", ".d"]);
+        assert_eq!(parts("./a/./b").unwrap(), ["a", "b"]);
+        assert!(parts(".").unwrap().is_empty());
+        for refused in ["", "/", "/a", "a//b", "a/", "..", "a/../b", "a\0b"] {
+            let error = parts(refused).unwrap_err();
+            assert!(
+                matches!(&error, Error::Workspace { path, .. } if *path == refused.escape_debug().to_string()),
+                "{refused:?}: {error}"
+            );
+        }
+        assert!(parts(&"a/".repeat(DEPTH_MAX + 1)).is_err());
+        assert!(parts(&"a".repeat(PATH_BYTES_MAX + 1)).is_err());
+    }
+}

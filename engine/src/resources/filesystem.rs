@@ -1,0 +1,89 @@
+//! How a run's filesystem is captured and restored.
+
+use std::sync::Arc;
+
+use super::{CaptureOptions, ResourceRegistryBuilder, Snapshotable};
+use crate::error::Result;
+use crate::filesystem::{Filesystem, InMemoryFilesystem, MemorySnapshot};
+
+impl Snapshotable for InMemoryFilesystem {
+    const NAME: &'static str = "filesystem";
+    type Snapshot = MemorySnapshot;
+
+    fn snapshot(&self, _: &CaptureOptions<'_>) -> Result<MemorySnapshot> {
+        Ok(InMemoryFilesystem::snapshot(self))
+    }
+
+    fn restore(&self, snapshot: &MemorySnapshot) -> Result<()> {
+        InMemoryFilesystem::restore(self, snapshot);
+        Ok(())
+    }
+
+    fn is_same(one: &MemorySnapshot, other: &MemorySnapshot) -> bool {
+        one.is_same(other)
+    }
+}
+
+impl ResourceRegistryBuilder {
+    /// Registers a filesystem under its own type and as the run's [`Filesystem`], to be captured before each tool and
+    /// restored after one that fails.
+    pub fn filesystem<F: Filesystem + Snapshotable>(self, filesystem: Arc<F>) -> Self {
+        let shared: Arc<dyn Filesystem> = Arc::clone(&filesystem) as _;
+        self.snapshotable(filesystem).resource::<dyn Filesystem>(shared)
+    }
+}
+
+#[cfg(feature = "host-filesystem")]
+mod host {
+    use std::time::{Duration, Instant};
+
+    use foldlog_codec::msgpack;
+
+    use crate::clock;
+    use crate::error::{Error, Result};
+    use crate::filesystem::{FilesystemSnapshot, HostFilesystem};
+    use crate::resources::{CaptureOptions, Lease, Snapshotable};
+
+    /// How long a lease is waited for at a time where the call has no deadline.
+    const ASK_FOR: Duration = Duration::from_secs(60);
+
+    impl Snapshotable for HostFilesystem {
+        const NAME: &'static str = "workspace";
+        type Snapshot = FilesystemSnapshot;
+
+        /// Untagged, whatever the tag: so equal content has equal snapshots, and one of a workspace in which nothing
+        /// changed writes nothing.
+        fn snapshot(&self, options: &CaptureOptions<'_>) -> Result<FilesystemSnapshot> {
+            HostFilesystem::snapshot(self, None, options.durable)
+        }
+
+        fn restore(&self, snapshot: &FilesystemSnapshot) -> Result<()> {
+            HostFilesystem::restore(self, snapshot).map(drop)
+        }
+
+        fn record(snapshot: &FilesystemSnapshot) -> Result<Option<Vec<u8>>> {
+            let mut recorded = Vec::new();
+            msgpack::append(snapshot, &mut recorded).map_err(|error| refused(error.to_string()))?;
+            Ok(Some(recorded))
+        }
+
+        fn recall(recorded: &[u8]) -> Result<FilesystemSnapshot> {
+            msgpack::from_slice(recorded).map_err(|error| refused(error.to_string()))
+        }
+
+        fn lease(&self, until: Option<Instant>) -> Result<Option<Lease>> {
+            loop {
+                let moment = until.unwrap_or_else(|| clock::after(ASK_FOR));
+                match HostFilesystem::lease(self, moment)? {
+                    Some(lease) => return Ok(Some(Lease::new(lease))),
+                    None if until.is_some() => return Err(Error::DeadlineExceeded { operation: None }),
+                    None => {}
+                }
+            }
+        }
+    }
+
+    fn refused(reason: String) -> Error {
+        Error::Resource { resource: HostFilesystem::NAME.to_owned(), reason }
+    }
+}

@@ -1,0 +1,54 @@
+//! One holder of a workspace at a time.
+
+use std::time::{Duration, Instant};
+
+use foldlog::filesystem::{HostFilesystem, HostFilesystemOptions};
+use foldlog_tests::child;
+
+use super::Bench;
+
+const SOON: Duration = Duration::from_millis(30);
+const LATER: Duration = Duration::from_secs(30);
+
+#[test]
+fn a_second_lease_waits_for_the_first_one_until_its_deadline() {
+    let bench = Bench::new();
+    let (one, other) = (bench.open(), bench.open());
+    let lease = one.lease(Instant::now()).unwrap().unwrap();
+    let begun = Instant::now();
+    assert!(other.lease(begun + SOON).unwrap().is_none());
+    assert!(begun.elapsed() >= SOON);
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| other.lease(Instant::now() + LATER).unwrap().is_some());
+        drop(lease);
+        assert!(waiting.join().unwrap());
+    });
+    // Another workspace is not concerned.
+    let elsewhere = Bench::new();
+    let _held = one.lease(Instant::now()).unwrap().unwrap();
+    assert!(elsewhere.open().lease(Instant::now()).unwrap().is_some());
+}
+
+#[test]
+fn another_process_holds_a_workspace_until_it_ends() {
+    let bench = Bench::new();
+    let mut holder =
+        child::start("filesystem::leases::part_of_the_holder", &bench.folder.path().display().to_string());
+    assert!(holder.hear("held").is_some());
+    let files = bench.open();
+    assert!(files.lease(Instant::now() + SOON).unwrap().is_none());
+    holder.kill();
+    assert!(files.lease(Instant::now() + LATER).unwrap().is_some());
+}
+
+#[test]
+fn part_of_the_holder() {
+    let Some(folder) = child::argument() else { return };
+    let folder = std::path::Path::new(&folder);
+    let options = HostFilesystemOptions::default();
+    let files = HostFilesystem::open(folder.join("workspace"), folder.join("store"), options).unwrap();
+    let _lease = files.lease(Instant::now()).unwrap().unwrap();
+    child::tell("held", "");
+    // The parent kills this process while it waits for a line that never comes.
+    let _ = std::io::stdin().read_line(&mut String::new());
+}

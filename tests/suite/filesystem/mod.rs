@@ -1,0 +1,74 @@
+//! Workspaces: what a tool does with files, and how a workspace comes back.
+
+mod digest;
+mod leases;
+mod operations;
+mod random;
+mod restoring;
+mod storing;
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use foldlog::filesystem::{HostFilesystem, HostFilesystemOptions};
+use tempfile::TempDir;
+
+/// A real folder with a workspace and, beside it, the store of its snapshots.
+struct Bench {
+    folder: TempDir,
+}
+
+impl Bench {
+    fn new() -> Bench {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("workspace")).unwrap();
+        Bench { folder }
+    }
+
+    fn root(&self) -> PathBuf {
+        self.folder.path().join("workspace")
+    }
+
+    fn at(&self, path: &str) -> PathBuf {
+        self.root().join(path)
+    }
+
+    fn store(&self) -> PathBuf {
+        self.folder.path().join("workspace.git")
+    }
+
+    fn open(&self) -> HostFilesystem {
+        self.open_with(HostFilesystemOptions::default())
+    }
+
+    fn open_with(&self, options: HostFilesystemOptions) -> HostFilesystem {
+        HostFilesystem::open(self.root(), self.store(), options).unwrap()
+    }
+
+    /// What a tool does that is a shell.
+    fn shell(&self, script: &str) {
+        let status = Command::new("sh").args(["-ec", script]).current_dir(self.root()).status().unwrap();
+        assert!(status.success(), "{script}");
+    }
+
+    fn digest(&self) -> digest::Digest {
+        digest::of(&self.root())
+    }
+
+    /// All files of the store, with their lengths and times.
+    fn stored(&self) -> digest::Digest {
+        digest::with_times(&self.store())
+    }
+
+    /// Runs git on the store; `None` where there is no git.
+    fn git(&self, arguments: &[&str]) -> Option<String> {
+        let git = Command::new("git").arg("--git-dir").arg(self.store()).args(arguments).output();
+        let Ok(output) = git else {
+            println!("skipped: there is no git here");
+            return None;
+        };
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{arguments:?}: {said}{}", String::from_utf8_lossy(&output.stderr));
+        Some(said)
+    }
+}

@@ -1,0 +1,282 @@
+//! What a snapshot is made of, and what it refuses.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+
+use foldlog::Error;
+use foldlog::filesystem::{Filesystem, FilesystemSnapshot, HostFilesystem, HostFilesystemOptions};
+use foldlog_tests::child;
+
+use super::Bench;
+
+fn reason(result: foldlog::Result<impl std::fmt::Debug>) -> String {
+    result.unwrap_err().to_string()
+}
+
+#[test]
+fn any_git_reads_a_snapshot() {
+    let bench = Bench::new();
+    let files = bench.open();
+    bench.shell(
+        "mkdir -p src empty a.d && echo code >src/main.rs && echo x >a && echo y >a.d/z && ln -s src link",
+    );
+    bench.shell("printf '#!/bin/sh\\n' >run && chmod 755 run && head -c 3000000 /dev/zero >large");
+    let snapshot = files.snapshot(Some("before the tool\n with two lines"), true).unwrap();
+    assert_eq!(snapshot.files, 6);
+    let Some(fsck) = bench.git(&["fsck", "--full", "--strict"]) else { return };
+    assert!(!fsck.contains("error") && !fsck.contains("missing"), "{fsck}");
+    assert_eq!(bench.git(&["cat-file", "-t", &snapshot.commit]).unwrap(), "commit\n");
+    let blob = format!("{}:src/main.rs", snapshot.commit);
+    assert_eq!(bench.git(&["cat-file", "blob", &blob]).unwrap(), "code\n");
+    let tree = bench.git(&["ls-tree", &snapshot.commit]).unwrap();
+    let modes: Vec<(&str, &str)> = tree
+        .lines()
+        .map(|line| (line.split(' ').next().unwrap(), line.split('\t').nth(1).unwrap()))
+        .collect();
+    assert_eq!(
+        modes,
+        [
+            ("100644", "a"),
+            ("040000", "a.d"),
+            ("040000", "empty"),
+            ("100644", "large"),
+            ("120000", "link"),
+            ("100755", "run"),
+            ("040000", "src")
+        ]
+    );
+    let subject = bench.git(&["log", "-1", "--format=%s", &snapshot.commit]).unwrap();
+    assert_eq!(subject, "before the tool\\x0a with two lines\n");
+}
+
+#[test]
+fn an_unchanged_workspace_has_the_same_commit_and_nothing_is_written() {
+    let bench = Bench::new();
+    bench.shell("mkdir -p a/b c && echo 1 >a/1 && echo 2 >a/b/2 && ln -s nowhere c/3");
+    let files = bench.open();
+    assert!(!bench.store().exists(), "nothing is written before the first snapshot");
+    let first = files.snapshot(Some("tag"), true).unwrap();
+    let stored = bench.stored();
+    for durable in [false, true] {
+        assert_eq!(files.snapshot(Some("tag"), durable).unwrap(), first);
+    }
+    assert_eq!(bench.stored(), stored);
+    // Equal content is an equal commit, however it came about, and in another process as well.
+    bench.shell("echo 3 >a/1 && echo 1 >a/1 && touch a/b/2");
+    assert_eq!(bench.open().snapshot(Some("tag"), false).unwrap(), first);
+    let other = files.snapshot(Some("another tag"), false).unwrap();
+    assert_ne!(other.commit, first.commit);
+    let text = serde_json::to_string(&first).unwrap();
+    assert_eq!(serde_json::from_str::<FilesystemSnapshot>(&text).unwrap(), first);
+}
+
+#[test]
+fn an_edit_of_the_same_size_right_behind_a_snapshot_is_seen() {
+    let bench = Bench::new();
+    let files = bench.open();
+    let mut commits = Vec::new();
+    for n in 100..300 {
+        fs::write(bench.at("file"), n.to_string()).unwrap();
+        commits.push(files.snapshot(None, false).unwrap());
+    }
+    for (n, snapshot) in (100..300).zip(&commits).step_by(17) {
+        files.restore(snapshot).unwrap();
+        assert_eq!(fs::read_to_string(bench.at("file")).unwrap(), n.to_string());
+    }
+    // The times of both say the same, as a tool that unpacks an archive makes them.
+    bench.shell("touch -d '2020-01-01 00:00:00' file");
+    let before = files.snapshot(None, false).unwrap();
+    fs::write(bench.at("file"), "999").unwrap();
+    bench.shell("touch -d '2020-01-01 00:00:00' file");
+    assert_ne!(files.snapshot(None, false).unwrap().commit, before.commit);
+}
+
+#[test]
+fn a_damaged_or_foreign_stat_cache_is_ignored() {
+    let bench = Bench::new();
+    bench.shell("mkdir a && echo 1 >a/1 && echo 2 >2");
+    let first = bench.open().snapshot(None, false).unwrap();
+    let cache = bench.store().join("stat-cache");
+    let sound = fs::read(&cache).unwrap();
+    let mut damages = vec![Vec::new(), b"nonsense".to_vec(), sound[..sound.len() / 2].to_vec()];
+    for at in (0..sound.len()).step_by(29) {
+        let mut damaged = sound.clone();
+        damaged[at] ^= 0x40;
+        damages.push(damaged);
+    }
+    for damaged in damages {
+        fs::write(&cache, damaged).unwrap();
+        assert_eq!(bench.open().snapshot(None, false).unwrap(), first);
+    }
+    fs::remove_file(&cache).unwrap();
+    symlink("/etc/passwd", &cache).unwrap();
+    assert_eq!(bench.open().snapshot(None, false).unwrap(), first);
+}
+
+#[test]
+fn an_object_that_was_cut_short_is_written_anew() {
+    let bench = Bench::new();
+    bench.shell("echo content >file");
+    let first = bench.open().snapshot(None, false).unwrap();
+    fs::remove_file(bench.store().join("stat-cache")).unwrap();
+    for object in objects(&bench) {
+        fs::remove_file(&object).unwrap();
+        fs::write(&object, b"").unwrap();
+    }
+    assert_eq!(bench.open().snapshot(None, false).unwrap(), first);
+    bench.shell("rm file");
+    bench.open().restore(&first).unwrap();
+    assert_eq!(fs::read(bench.at("file")).unwrap(), b"content\n");
+}
+
+#[test]
+fn what_can_be_no_part_of_a_snapshot_is_named() {
+    let bench = Bench::new();
+    let files = bench.open();
+    bench.shell("mkdir -p deep/er && echo x >file && mkfifo deep/er/pipe");
+    assert!(reason(files.snapshot(None, false)).contains("deep/er/pipe"));
+    bench.shell("rm deep/er/pipe");
+    let snapshot = files.snapshot(None, false).unwrap();
+    bench.shell("rm file && mkfifo file");
+    files.restore(&snapshot).unwrap();
+    assert_eq!(fs::read(bench.at("file")).unwrap(), b"x\n");
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_named() {
+    let bench = Bench::new();
+    bench.shell("mkdir closed && echo x >secret && chmod 000 secret && chmod 777 .");
+    let folder = bench.folder.path();
+    fs::set_permissions(folder, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+    let mut process =
+        child::start("filesystem::storing::part_of_the_unprivileged", &folder.display().to_string());
+    let said = process.hear("said").unwrap_or_default();
+    if said == "skipped" {
+        println!("skipped: privileges cannot be dropped here");
+        return;
+    }
+    assert!(said.contains("secret") && said.contains("denied"), "{said}");
+    assert!(process.passed());
+}
+
+#[test]
+fn part_of_the_unprivileged() {
+    let Some(folder) = child::argument() else { return };
+    let nobody = (nix::unistd::Gid::from_raw(65534), nix::unistd::Uid::from_raw(65534));
+    if nix::unistd::Uid::effective().is_root()
+        && (nix::unistd::setgid(nobody.0).is_err() || nix::unistd::setuid(nobody.1).is_err())
+    {
+        child::tell("said", "skipped");
+        return;
+    }
+    let folder = std::path::Path::new(&folder);
+    let options = HostFilesystemOptions::default();
+    let files = HostFilesystem::open(folder.join("workspace"), folder.join("store"), options).unwrap();
+    child::tell("said", reason(files.snapshot(None, false)));
+    fs::remove_dir_all(folder.join("store")).unwrap();
+
+    // One's own folders that one may not enter come back too.
+    let own = folder.join("own");
+    fs::create_dir_all(own.join("closed/deep")).unwrap();
+    fs::write(own.join("closed/deep/file"), "x").unwrap();
+    let options = HostFilesystemOptions::default();
+    let files = HostFilesystem::open(&own, folder.join("store"), options).unwrap();
+    let snapshot = files.snapshot(None, false).unwrap();
+    let mode = |path: &str, mode| {
+        fs::set_permissions(own.join(path), std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
+    };
+    fs::write(own.join("closed/deep/file"), "yy").unwrap();
+    mode("closed/deep/file", 0);
+    mode("closed/deep", 0);
+    mode("closed", 0);
+    mode(".", 0);
+    files.restore(&snapshot).unwrap();
+    assert_eq!(fs::read(own.join("closed/deep/file")).unwrap(), b"x");
+    // A folder that may not be written to is no obstacle either.
+    mode("closed/deep", 0o555);
+    let read_only = files.snapshot(None, false).unwrap();
+    mode("closed/deep", 0o755);
+    fs::remove_file(own.join("closed/deep/file")).unwrap();
+    mode("closed/deep", 0o500);
+    files.restore(&read_only).unwrap();
+    assert_eq!(fs::read(own.join("closed/deep/file")).unwrap(), b"x");
+    files.restore(&snapshot).unwrap();
+    fs::remove_dir_all(own).unwrap();
+}
+
+#[test]
+fn a_workspace_and_its_store_are_two_folders_beside_each_other() {
+    let bench = Bench::new();
+    let open = |root: &str, store: &str| {
+        let options = HostFilesystemOptions::default();
+        HostFilesystem::open(bench.folder.path().join(root), bench.folder.path().join(store), options)
+    };
+    symlink("workspace", bench.folder.path().join("link")).unwrap();
+    fs::write(bench.folder.path().join("file"), "").unwrap();
+    assert!(reason(open("workspace", "workspace/.store")).contains("inside the workspace"));
+    assert!(reason(open("workspace", "link/not/yet/there")).contains("inside the workspace"));
+    assert!(reason(open("workspace", "workspace")).contains("inside the workspace"));
+    assert!(reason(open("workspace", ".")).contains("inside the store"));
+    assert!(reason(open("workspace", "link")).contains("link"));
+    assert!(reason(open("none", "store")).contains("none"));
+    assert!(reason(open("file", "store")).contains("no folder"));
+    let files = open("link", "not/yet/there").unwrap();
+    assert!(!bench.folder.path().join("not").exists());
+    let snapshot = files.snapshot(None, true).unwrap();
+    fs::remove_dir(bench.root()).unwrap();
+    assert!(reason(files.snapshot(None, false)).contains("gone"));
+    assert!(reason(files.restore(&snapshot)).contains("gone"));
+    assert!(reason(files.read("file")).contains("gone"));
+    assert!(reason(files.lease(std::time::Instant::now())).contains("gone"));
+}
+
+#[test]
+fn what_no_kept_snapshot_needs_is_collected() {
+    let bench = Bench::new();
+    let files = bench.open();
+    let mut snapshots = Vec::new();
+    for n in 0..6 {
+        bench.shell(&format!("mkdir -p d && echo {n} >d/{n} && echo {n} >now"));
+        snapshots.push((files.snapshot(None, false).unwrap(), bench.digest()));
+    }
+    let before = objects(&bench).len();
+    let kept = [snapshots[1].0.clone(), snapshots[4].0.clone()];
+    let removed = files.collect(&kept).unwrap();
+    assert_eq!(objects(&bench).len() as u64, before as u64 - removed);
+    assert_eq!(objects(&bench).len(), 2 * 3 + 5, "two commits of two trees each, five contents");
+    assert_eq!(files.collect(&kept).unwrap(), 0);
+    if let Some(fsck) = bench.git(&["fsck", "--full"]) {
+        assert!(!fsck.contains("missing"), "{fsck}");
+    }
+    assert!(matches!(files.restore(&snapshots[2].0), Err(Error::Object { .. })));
+    for n in [1, 4] {
+        files.restore(&snapshots[n].0).unwrap();
+        assert_eq!(bench.digest(), snapshots[n].1);
+    }
+    // What is in the workspace and was collected is kept again by the next snapshot, of whichever process.
+    let elsewhere = bench.open();
+    bench.shell("echo 9 >d/9");
+    let nine = elsewhere.snapshot(None, false).unwrap();
+    files.collect(&[]).unwrap();
+    assert!(objects(&bench).is_empty());
+    for files in [&files, &elsewhere] {
+        assert_eq!(files.snapshot(None, false).unwrap(), nine);
+        bench.shell("rm -r d");
+        files.restore(&nine).unwrap();
+        assert_eq!(fs::read(bench.at("d/9")).unwrap(), b"9\n");
+        files.collect(&[]).unwrap();
+    }
+}
+
+/// The files of all objects in the store.
+pub(super) fn objects(bench: &Bench) -> Vec<std::path::PathBuf> {
+    let mut objects = Vec::new();
+    for folder in fs::read_dir(bench.store().join("objects")).unwrap() {
+        let folder = folder.unwrap().path();
+        if folder.is_dir() {
+            objects.extend(fs::read_dir(folder).unwrap().map(|object| object.unwrap().path()));
+        }
+    }
+    objects.sort();
+    objects
+}
