@@ -22,7 +22,7 @@ fn any_git_reads_a_snapshot() {
     );
     bench.shell("printf '#!/bin/sh\\n' >run && chmod 755 run && head -c 3000000 /dev/zero >large");
     let snapshot = files.snapshot(Some("before the tool\n with two lines"), true).unwrap();
-    assert_eq!(snapshot.files, 6);
+    assert_eq!(snapshot.files, 8);
     let Some(fsck) = bench.git(&["fsck", "--full", "--strict"]) else { return };
     assert!(!fsck.contains("error") && !fsck.contains("missing"), "{fsck}");
     assert_eq!(bench.git(&["cat-file", "-t", &snapshot.commit]).unwrap(), "commit\n");
@@ -38,6 +38,8 @@ fn any_git_reads_a_snapshot() {
         [
             ("100644", "a"),
             ("040000", "a.d"),
+            ("100644", "b.txt"),
+            ("040000", "b"),
             ("040000", "empty"),
             ("100644", "large"),
             ("120000", "link"),
