@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use chrono::{DateTime, SecondsFormat};
 
 use crate::body::{
-    Added, Declare, Dispatch, Effect, Import, ItemId, ObjectId, Opened, Operation, Parent, Payload, Removed,
-    ResourceSnapshot, Resumed, Rollback, Seal, Settle, Snapshot, ToolBegin, ToolEnd,
+    Added, Declare, Dispatch, Effect, Import, ItemId, ObjectId, Observed, Opened, Operation, Parent, Payload,
+    Removed, ResourceSnapshot, Resumed, Rollback, Seal, Settle, Snapshot, ToolBegin, ToolEnd,
 };
 use crate::msgpack::Value;
 use crate::{Error, Kind};
@@ -119,6 +119,10 @@ impl Record<'_> {
                 let own = [end.result, end.shown, end.overrides].into_iter().flatten();
                 objects.extend(own.chain(snapshots).filter_map(|payload| payload.object()));
             }
+            Kind::OBSERVED => {
+                let Ok(observed) = Observed::decode(self.body) else { return objects };
+                objects.extend(observed.data.object());
+            }
             Kind::SETTLE => {
                 let Ok(settle) = Settle::decode(self.body) else { return objects };
                 objects.extend(settle.result.and_then(|result| result.object()));
@@ -166,6 +170,11 @@ impl Record<'_> {
             Kind::IMPORT => import(&mut object, Import::decode(self.body)?, names, &mut budget)?,
             Kind::TOOL_BEGIN => tool_begin(&mut object, ToolBegin::decode(self.body)?)?,
             Kind::TOOL_END => tool_end(&mut object, ToolEnd::decode(self.body)?, names, &mut budget)?,
+            Kind::OBSERVED => {
+                let observed = Observed::decode(self.body)?;
+                object.set("name", Value::from(observed.name));
+                object.set("data", payload(observed.data)?);
+            }
             Kind::SETTLE => {
                 let settle = Settle::decode(self.body)?;
                 object.set("operation", Value::from(settle.operation));

@@ -14,8 +14,8 @@ use std::sync::OnceLock;
 
 use foldlog_codec::body::{
     Added, Binding, BuiltIn, Cause, Decision, Declare, Dispatch, Effect, EventDeclaration, Idempotency,
-    Import, ImportedSlice, ItemId, ObjectId, Opened, Operation, Outcome, OutsideEffects, Parent, Payload,
-    Policy, Removed, ResourceSnapshot, Resumed, Rollback, Seal, Settle, SliceDeclaration, Snapshot,
+    Import, ImportedSlice, ItemId, ObjectId, Observed, Opened, Operation, Outcome, OutsideEffects, Parent,
+    Payload, Policy, Removed, ResourceSnapshot, Resumed, Rollback, Seal, Settle, SliceDeclaration, Snapshot,
     ToolBegin, ToolEnd,
 };
 use foldlog_codec::frame::{self, Context, Header};
@@ -58,6 +58,7 @@ enum Body {
     ToolBegin(ToolBegin<'static>),
     ToolEnd(ToolEnd<'static>),
     Settle(Settle<'static>),
+    Observed(Observed<'static>),
     Resumed(Resumed),
     Seal(Seal),
     /// No struct of this crate stands for it: the bytes are all there is.
@@ -76,6 +77,7 @@ impl Body {
             Body::ToolBegin(body) => body.encode(),
             Body::ToolEnd(body) => body.encode(),
             Body::Settle(body) => body.encode(),
+            Body::Observed(body) => body.encode(),
             Body::Resumed(body) => body.encode(),
             Body::Seal(body) => body.encode(),
             Body::Bytes(bytes) => bytes.to_vec(),
@@ -97,6 +99,7 @@ impl Body {
             Body::ToolBegin(body) => same(name, ToolBegin::decode(bytes), body),
             Body::ToolEnd(body) => same(name, ToolEnd::decode(bytes), body),
             Body::Settle(body) => same(name, Settle::decode(bytes), body),
+            Body::Observed(body) => same(name, Observed::decode(bytes), body),
             Body::Resumed(body) => same(name, Resumed::decode(bytes), body),
             Body::Seal(body) => same(name, Seal::decode(bytes), body),
             Body::Bytes(body) => assert_eq!(&bytes, body, "{name}"),
@@ -397,6 +400,11 @@ fn goldens() -> Vec<Golden> {
             }),
         ),
         golden(
+            "observed",
+            Kind::OBSERVED,
+            Body::Observed(Observed { name: "host.mail".to_owned(), data: Payload::new(EVENT) }),
+        ),
+        golden(
             "import",
             Kind::IMPORT,
             Body::Import(Import {
@@ -603,6 +611,7 @@ fn every_golden_file_is_looked_at_and_every_built_kind_has_one() {
         Kind::TOOL_BEGIN,
         Kind::TOOL_END,
         Kind::SETTLE,
+        Kind::OBSERVED,
         Kind::SYNCED,
         Kind::SEAL,
         Kind::RESUMED,

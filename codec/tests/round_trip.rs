@@ -6,8 +6,8 @@
 mod generated;
 
 use foldlog_codec::body::{
-    Declare, Dispatch, Import, ObjectId, Opened, Payload, Resumed, Rollback, Seal, Settle, Snapshot,
-    ToolBegin, ToolEnd,
+    Declare, Dispatch, Import, ObjectId, Observed, Opened, Payload, Resumed, Rollback, Seal, Settle,
+    Snapshot, ToolBegin, ToolEnd,
 };
 use foldlog_codec::frame::{self, Header};
 use foldlog_codec::msgpack::{self, Limits, Reader, Token, Value, Writer, scan};
@@ -45,6 +45,7 @@ body_laws! {
     an_import_comes_back: generated::import(), Import;
     a_begin_of_a_tool_comes_back: generated::tool_begin(), ToolBegin;
     an_end_of_a_tool_comes_back: generated::tool_end(), ToolEnd;
+    an_observation_comes_back: generated::observed(), Observed;
     a_settlement_comes_back: generated::settle(), Settle;
     a_resumption_comes_back: generated::resumed(), Resumed;
     a_seal_comes_back: generated::seal(), Seal;

@@ -9,7 +9,8 @@ use foldlog::audit::LogReader;
 use foldlog::log::TornTail;
 use foldlog::{Error, Kind, Record, Store};
 use foldlog_codec::body::{
-    Declare, Dispatch, Import, Opened, Operation, Parent, Rollback, Settle, Snapshot, ToolBegin, ToolEnd,
+    Declare, Dispatch, Import, Observed, Opened, Operation, Parent, Rollback, Settle, Snapshot, ToolBegin,
+    ToolEnd,
 };
 use foldlog_codec::record::Names;
 use uuid::Uuid;
@@ -171,6 +172,7 @@ pub fn record_name(record: &Record<'_>, names: &Names) -> String {
             let cause = end.cause.map(|cause| format!(": {}", cause.name())).unwrap_or_default();
             format!("{} of {} {}{cause}", end.tool, end.begin, end.outcome.name())
         }),
+        Kind::OBSERVED => Observed::decode(record.body).map(|observed| observed.name),
         Kind::SETTLE => Settle::decode(record.body).map(|settle| {
             format!("operation {}: {} by {}", settle.operation, settle.decision.name(), settle.by)
         }),

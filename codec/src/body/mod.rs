@@ -12,6 +12,7 @@
 //! | snapshot | `tag`, `policies` array |
 //! | tool_begin | `t` tool, `call` provider's id, `args` JSON text, `by` answer and ordinal, `in` parent, `again` and `undo` operations, `idem` where not manual, `ro`, `res` array of maps (`r` resource, `s` snapshot) |
 //! | tool_end | `op` the begin, `again` the operation where that is another, `t`, `call`, `by`, `in` and `undo` as in the begin, `out`, `why`, `back` (true where STATE goes back), `fx` where not unknown, `us`, `result`, `shown` text, `over`, `res`, `s` the LOG slice that takes the call in |
+//! | observed | `n` name, `d` data |
 //! | settle | `op`, `is` decision, `by`, `why`, `result` |
 //! | rollback | `to`, `logs` (false where LOG went back too) |
 //! | import | `from` session, `at` time of the export, `tags`, `slices` array of maps (`s` slice id, `items`, `vers`) |
@@ -35,7 +36,8 @@ pub use dispatch::{Added, Dispatch, Effect, ItemId, Operation, Removed};
 pub use envelope::{Resumed, Seal};
 pub use opened::{Opened, Parent};
 pub use operation::{
-    Cause, Decision, Idempotency, Outcome, OutsideEffects, ResourceSnapshot, Settle, ToolBegin, ToolEnd,
+    Cause, Decision, Idempotency, Observed, Outcome, OutsideEffects, ResourceSnapshot, Settle, ToolBegin,
+    ToolEnd,
 };
 pub use position::{Import, ImportedSlice, Rollback, Snapshot};
 

@@ -13,6 +13,7 @@ use crate::msgpack::{Reader, Writer};
 const BEGIN: &str = "tool_begin";
 const END: &str = "tool_end";
 const SETTLE: &str = "settle";
+const OBSERVED: &str = "observed";
 
 macro_rules! named {
     ($(#[$doc:meta])* $type:ident { $($(#[$each:meta])* $variant:ident = $name:literal,)* }) => {
@@ -513,5 +514,42 @@ impl<'a> Settle<'a> {
         })?;
         let operation = required(SETTLE, "op", operation)?;
         Ok(Settle { operation, decision: required(SETTLE, "is", decision)?, result, by, reason })
+    }
+}
+
+/// Something that was observed while a session was written: no change of a slice, but a fact that a later reader needs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Observed<'a> {
+    /// What it is.
+    pub name: String,
+    /// What was observed.
+    pub data: Payload<'a>,
+}
+
+impl<'a> Observed<'a> {
+    /// The body's bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut writer = Writer::new();
+        writer.map(2).str("n").str(&self.name).str("d");
+        self.data.write(&mut writer);
+        writer.finish()
+    }
+
+    /// Reads a body.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Body`], or what the pre-scan says.
+    pub fn decode(bytes: &'a [u8]) -> Result<Observed<'a>, Error> {
+        let (mut observed, mut data) = (None, None);
+        walk(OBSERVED, bytes, |name, value| {
+            match name {
+                "n" => observed = Some(value.str()?.to_owned()),
+                "d" => data = Some(Payload::new(value.rest())),
+                _ => {}
+            }
+            Ok(())
+        })?;
+        Ok(Observed { name: required(OBSERVED, "n", observed)?, data: required(OBSERVED, "d", data)? })
     }
 }

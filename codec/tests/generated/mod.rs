@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use foldlog_codec::Kind;
 use foldlog_codec::body::{
     Added, Binding, BuiltIn, Cause, Decision, Declare, Dispatch, Effect, EventDeclaration, Idempotency,
-    Import, ImportedSlice, ItemId, ObjectId, Opened, Operation, Outcome, OutsideEffects, Parent, Payload,
-    Policy, Removed, ResourceSnapshot, Resumed, Rollback, Seal, Settle, SliceDeclaration, Snapshot,
+    Import, ImportedSlice, ItemId, ObjectId, Observed, Opened, Operation, Outcome, OutsideEffects, Parent,
+    Payload, Policy, Removed, ResourceSnapshot, Resumed, Rollback, Seal, Settle, SliceDeclaration, Snapshot,
     ToolBegin, ToolEnd,
 };
 use foldlog_codec::frame::{Context, Header, TIME_US_MAX, TIME_US_MIN};
@@ -331,6 +331,10 @@ pub(crate) fn settle() -> impl Strategy<Value = Settle<'static>> {
     )
 }
 
+pub(crate) fn observed() -> impl Strategy<Value = Observed<'static>> {
+    (text(), payload()).prop_map(|(name, data)| Observed { name, data })
+}
+
 pub(crate) fn resumed() -> impl Strategy<Value = Resumed> {
     (unsigned(), prop::option::of(uuid()), signed()).prop_map(|(epoch, boot_id, clock_us)| Resumed {
         epoch,
@@ -359,6 +363,7 @@ pub(crate) fn body() -> impl Strategy<Value = (Kind, Vec<u8>)> {
         import().prop_map(|body| (Kind::IMPORT, body.encode())),
         tool_begin().prop_map(|body| (Kind::TOOL_BEGIN, body.encode())),
         tool_end().prop_map(|body| (Kind::TOOL_END, body.encode())),
+        observed().prop_map(|body| (Kind::OBSERVED, body.encode())),
         settle().prop_map(|body| (Kind::SETTLE, body.encode())),
         resumed().prop_map(|body| (Kind::RESUMED, body.encode())),
         seal().prop_map(|body| (Kind::SEAL, body.encode())),

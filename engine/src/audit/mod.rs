@@ -419,6 +419,7 @@ pub fn check_body(record: &Record<'_>) -> Result<(), foldlog_codec::Error> {
         Kind::TOOL_BEGIN => body::ToolBegin::decode(record.body).map(drop),
         Kind::TOOL_END => body::ToolEnd::decode(record.body).map(drop),
         Kind::SETTLE => body::Settle::decode(record.body).map(drop),
+        Kind::OBSERVED => body::Observed::decode(record.body).map(drop),
         Kind::IMPORT => body::Import::decode(record.body).map(drop),
         Kind::RESUMED => body::Resumed::decode(record.body).map(drop),
         Kind::SEAL => body::Seal::decode(record.body).map(drop),

@@ -14,6 +14,8 @@ pub(crate) enum Content<'a> {
     Import(Import<'a>),
     Rollback(Rollback),
     Snapshot,
+    /// A fact that changes no slice.
+    Observed,
     ToolBegin(Box<ToolBegin<'a>>),
     ToolEnd(Box<ToolEnd<'a>>),
     Settle(Settle<'a>),
@@ -46,6 +48,7 @@ impl<'a> Content<'a> {
             Kind::ROLLBACK => Rollback::decode(body).map(Content::Rollback),
             // What it says is for those who export it; to the slices it is but a position.
             Kind::SNAPSHOT => Ok(Content::Snapshot),
+            Kind::OBSERVED => Ok(Content::Observed),
             Kind::TOOL_BEGIN => ToolBegin::decode(body).map(|begin| Content::ToolBegin(Box::new(begin))),
             Kind::TOOL_END => ToolEnd::decode(body).map(|end| Content::ToolEnd(Box::new(end))),
             Kind::SETTLE => Settle::decode(body).map(Content::Settle),

@@ -232,7 +232,7 @@ impl Projection {
             Content::Dispatch(dispatch) => self.dispatch(sequence, dispatch, at_hand, folding)?,
             Content::Import(import) => self.import(sequence, import, folding)?,
             Content::Rollback(rollback) => self.rollback(sequence, &rollback, folding)?,
-            Content::Snapshot => {}
+            Content::Snapshot | Content::Observed => {}
             Content::ToolBegin(begin) => Arc::make_mut(&mut self.operations).begin(sequence, &begin)?,
             Content::ToolEnd(end) => self.tool_end(sequence, *end, folding)?,
             Content::Settle(settle) => Arc::make_mut(&mut self.operations).settle(sequence, &settle)?,

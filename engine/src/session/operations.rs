@@ -26,9 +26,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use foldlog_codec::Kind;
-use foldlog_codec::body::{Decision, Declare, Payload, ResourceSnapshot, Settle, ToolBegin, ToolEnd};
-use foldlog_codec::msgpack::Value;
+use foldlog_codec::body::{
+    Decision, Declare, Observed, Payload, ResourceSnapshot, Settle, ToolBegin, ToolEnd,
+};
+use foldlog_codec::msgpack::{self, Value};
 use parking_lot::MutexGuard;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use uuid::Uuid;
 
 use super::dispatching::slice_declaration;
@@ -38,7 +42,7 @@ use crate::clock;
 use crate::error::{Error, Result};
 use crate::fold::content::Content;
 use crate::fold::operations::{OpenOperation, UnsettledOperation};
-use crate::types::{Slice, ToolInvocations};
+use crate::types::{Slice, ToolInvocations, encode};
 
 /// How long after its deadline an operation may still take to stop before those who wait are told that it is stuck.
 const GRACE: Duration = Duration::from_secs(10);
@@ -323,6 +327,35 @@ impl Session {
     /// Whether the session takes no writes until it is recovered.
     pub fn is_interrupted(&self) -> bool {
         self.inner.state.lock().interrupted
+    }
+
+    /// Records a fact for whoever recovers the session.
+    pub(crate) fn observe<T: Serialize>(&self, name: &'static str, data: &T) -> Result<u64> {
+        let state = self.writable(Change::Log)?;
+        let time_us = self.inner.now_us();
+        let data = encode(name, data)?;
+        let body = Observed { name: name.to_owned(), data: Payload::new(&data) }.encode();
+        self.inner.write(state, time_us, [Draft::new(Kind::OBSERVED, &body, Content::Observed)])
+    }
+
+    /// The facts of that name that were recorded from a record on.
+    pub(crate) fn observed<T: DeserializeOwned>(&self, name: &'static str, from: u64) -> Result<Vec<T>> {
+        let source = self.inner.log_source(&self.inner.state.lock());
+        let mut found = Vec::new();
+        source.places.read(&source.storage, from, u64::MAX, &mut |record| {
+            if record.kind == Kind::OBSERVED {
+                let bad = |error: foldlog_codec::Error| Error::Inconsistent {
+                    sequence: record.sequence,
+                    reason: error.to_string(),
+                };
+                let observed = Observed::decode(record.body).map_err(bad)?;
+                if observed.name == name {
+                    found.push(msgpack::from_slice(&source.objects.resolve(observed.data)?).map_err(bad)?);
+                }
+            }
+            Ok(())
+        })?;
+        Ok(found)
     }
 
     /// Hands the begin of an operation on to `read`, its payloads resolved.

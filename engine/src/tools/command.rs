@@ -11,10 +11,12 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
 
 use super::tool::ToolError;
 use crate::clock;
-use crate::error::Error;
+use crate::error::{Error, Result as EngineResult};
+use crate::session::Session;
 use crate::session::operations::Within;
 
 /// How long what was killed may take to be gone.
@@ -149,10 +151,57 @@ fn poll(mut done: impl FnMut() -> bool) {
 }
 
 /// The programs of one call.
-#[derive(Default)]
 pub(crate) struct Programs {
     state: Mutex<State>,
-    within: Mutex<Option<Arc<Within>>>,
+    within: Arc<Within>,
+    /// The call's own handle.
+    session: Session,
+}
+
+/// What is recorded of a call's programs before the first of them starts, so that a process that recovers the session
+/// knows what to wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Group {
+    /// The process group, which is the leader's process id.
+    group: i32,
+    /// When the leader was started, as the system counts it.
+    started: u64,
+}
+
+const GROUP: &str = "foldlog.programs";
+
+impl Group {
+    /// The groups that calls of the session's log have started from a record on.
+    pub(super) fn recorded(session: &Session, from: u64) -> EngineResult<Vec<Group>> {
+        session.observed(GROUP, from)
+    }
+
+    fn of(leader: &Child) -> Option<Group> {
+        let group = i32::try_from(leader.id()).ok()?;
+        Some(Group { group, started: started(group)? })
+    }
+
+    /// Waits until nothing of the group runs any more: its leader ends it when the process that started it is gone. What
+    /// still runs is ended; what has only the same number is left alone. False, where something does not end.
+    pub(super) fn is_gone(self) -> bool {
+        let Group { group, started: since } = self;
+        if started(group) == Some(since) {
+            let _ = killpg(Pid::from_raw(group), Signal::SIGKILL);
+        }
+        let until = clock::after(GONE_WITHIN);
+        // Another process that bears the leader's number says that all of the group were gone before.
+        let is_gone = || started(group).is_some_and(|now| now != since) || !is_any_left(group);
+        poll(|| is_gone() || clock::is_past(until));
+        is_gone()
+    }
+}
+
+/// When a process was started, in ticks since the machine was; `None` where there is none.
+fn started(process: i32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    let (_, fields) = stat.rsplit_once(')')?;
+    // The 22nd field, of which the state behind the name is the third.
+    fields.split_whitespace().nth(19)?.parse().ok()
 }
 
 #[derive(Default)]
@@ -172,21 +221,19 @@ impl fmt::Debug for Programs {
 
 impl Programs {
     /// Those of the call that `within` stands for.
-    pub(super) fn of(within: &Arc<Within>) -> Programs {
-        Programs { state: Mutex::default(), within: Mutex::new(Some(Arc::clone(within))) }
+    pub(super) fn of(within: &Arc<Within>, session: &Session) -> Programs {
+        Programs { state: Mutex::default(), within: Arc::clone(within), session: session.clone() }
     }
 
     fn is_to_stop(&self) -> bool {
-        self.within.lock().as_ref().is_some_and(|within| within.is_cancelled())
+        self.within.is_cancelled()
     }
 
     fn stopped(&self) -> ToolError {
-        match &*self.within.lock() {
-            Some(within) if within.is_late() => {
-                ToolError::Engine(Error::DeadlineExceeded { operation: Some(within.operation()) })
-            }
-            _ => ToolError::Cancelled,
+        if self.within.is_late() {
+            return ToolError::Engine(Error::DeadlineExceeded { operation: Some(self.within.operation()) });
         }
+        ToolError::Cancelled
     }
 
     fn spawn(&self, command: &mut Command) -> Result<Child, ToolError> {
@@ -199,7 +246,10 @@ impl Programs {
             let mut leader = Command::new("/bin/sh");
             leader.args(["-c", "read -r line; kill -KILL 0"]).process_group(0);
             let leader = leader.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
-            state.leader = Some(leader);
+            let leader = state.leader.insert(leader);
+            if let Some(group) = Group::of(leader) {
+                self.session.observe(GROUP, &group)?;
+            }
         }
         let group = state.leader.as_ref().map_or(0, Child::id);
         let group = i32::try_from(group).map_err(|_| ToolError::failed("a process id over 31 bits"))?;

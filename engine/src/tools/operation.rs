@@ -214,7 +214,7 @@ impl Operation {
         };
         let started_us = session.now_us();
         let begun = admission.begin(body, state.checkpoints().is_some())?;
-        let programs = Arc::new(Programs::of(&begun.within));
+        let programs = Arc::new(Programs::of(&begun.within, &begun.session));
         let context = ToolContext {
             session: begun.session.clone(),
             within: Arc::clone(&begun.within),

@@ -2,14 +2,16 @@
 //!
 //! | step | where the process ends in it |
 //! |---|---|
-//! | 1. the resources are captured as they are | nothing was changed |
-//! | 2. they are restored to what they were before the first open call | they are restored again |
-//! | 3. each open call is ended as interrupted, the inner ones first | the others are ended by the next recovery |
-//! | 4. what may be run again is | it is one more interrupted call |
+//! | 1. programs that it had started are waited for, until they are gone | nothing was changed |
+//! | 2. the resources are captured as they are | nothing was changed |
+//! | 3. they are restored to what they were before the first open call | they are restored again |
+//! | 4. each open call is ended as interrupted, the inner ones first | the others are ended by the next recovery |
+//! | 5. what may be run again is | it is one more interrupted call |
 
 use foldlog_codec::body::{Idempotency, Outcome, OutsideEffects, ToolEnd};
 use foldlog_codec::msgpack::Value;
 
+use super::command::Group;
 use super::operation::{Spec, ToolReport};
 use super::runner::{ExecuteOptions, ToolCall, ToolRunner, unsettled};
 use crate::error::{Error, Result};
@@ -70,6 +72,11 @@ impl ToolRunner {
         let _leases = self.state.lease(None)?;
         let mut found = Captures::default();
         if let Some(first) = open.iter().find(|open| !open.reads_only) {
+            for group in Group::recorded(session, first.begin)? {
+                if !group.is_gone() {
+                    return Err(Error::Stuck { operation: first.operation });
+                }
+            }
             let before = session.read_begin(first.begin, |begin| Captures::recorded(begin.resources))?;
             let before = before.recalled(self.state.resources(), true)?;
             found = self.state.capture(Some("recovery"))?;

@@ -8,9 +8,9 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 /// By path: what it is, its permissions, its content, and where asked for its times.
-pub(super) type Digest = BTreeMap<PathBuf, (char, u32, Vec<u8>, i64, i64)>;
+pub(crate) type Digest = BTreeMap<PathBuf, (char, u32, Vec<u8>, i64, i64)>;
 
-pub(super) fn of(root: &Path) -> Digest {
+pub(crate) fn of(root: &Path) -> Digest {
     let mut digest = Digest::new();
     add(root, Path::new("."), false, &mut digest);
     digest

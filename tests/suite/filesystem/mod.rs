@@ -1,9 +1,9 @@
 //! Workspaces: what a tool does with files, and how a workspace comes back.
 
-mod digest;
+pub(crate) mod digest;
 mod leases;
 mod operations;
-mod random;
+pub(crate) mod random;
 mod restoring;
 mod storing;
 

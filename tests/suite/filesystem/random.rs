@@ -9,6 +9,7 @@ use std::process::Command;
 
 use foldlog::filesystem::HostFilesystem;
 use proptest::prelude::*;
+use serde::{Deserialize, Serialize};
 
 use super::Bench;
 
@@ -38,8 +39,8 @@ const NAMES: &[&[u8]] = &[
 ];
 
 /// What is done to one path of a workspace.
-#[derive(Debug, Clone)]
-enum Act {
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) enum Act {
     File(Vec<u8>, u32),
     Folder(u32),
     Link(Vec<u8>),
@@ -49,7 +50,7 @@ enum Act {
     Rename(Vec<usize>),
 }
 
-type Step = (Vec<usize>, Act);
+pub(crate) type Step = (Vec<usize>, Act);
 
 fn path() -> impl Strategy<Value = Vec<usize>> {
     prop::collection::vec(0..NAMES.len(), 1..4)
@@ -76,7 +77,7 @@ fn act() -> impl Strategy<Value = Act> {
     ]
 }
 
-fn steps() -> impl Strategy<Value = Vec<Step>> {
+pub(crate) fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec((path(), act()), 0..25)
 }
 
@@ -90,7 +91,7 @@ fn through_a_link(root: &Path, path: &Path) -> bool {
 }
 
 /// Does what can be done; the rest fails and leaves the tree as it is.
-fn carry_out(root: &Path, (path, act): &Step) {
+pub(crate) fn carry_out(root: &Path, (path, act): &Step) {
     let path = whole(root, path);
     if through_a_link(root, &path) {
         return;
@@ -132,7 +133,7 @@ fn carry_out(root: &Path, (path, act): &Step) {
 }
 
 /// What a tool does that is a shell.
-const SCRIPTS: &[&str] = &[
+pub(crate) const SCRIPTS: &[&str] = &[
     "true",
     "find . -depth -type f -name '*a*' -delete",
     "find . -type f -exec sh -c 'printf x >> \"$1\"' _ {} \\;",

@@ -1,0 +1,280 @@
+//! The law of tools over a real folder: whatever a call did to files and to STATE, and in whatever way and at whatever
+//! moment it failed, both are as they were before it, and LOG has exactly one item of it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use foldlog::filesystem::{Filesystem, HostFilesystem, HostFilesystemOptions};
+use foldlog::tools::Operation;
+use foldlog::{Cause, Level, Outcome, State};
+use foldlog_tests::child;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use proptest::prelude::*;
+
+use super::*;
+use crate::filesystem::digest::{self, Digest};
+use crate::filesystem::random::{SCRIPTS, Step, carry_out, steps};
+
+/// How many calls are tried in a normal run; `FOLDLOG_TOOL_RUNS` asks for more.
+const RUNS: u32 = 300;
+
+/// How a call fails.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq)]
+enum Way {
+    Error,
+    Panic,
+    SayNo,
+    BadArguments,
+    Expand,
+    Deadline,
+    Cancel,
+    Drop,
+    /// The whole process is killed.
+    Kill,
+}
+
+/// What a call does before it fails.
+#[derive(Serialize, Deserialize, Clone, Debug)]
+struct Work {
+    steps: Vec<Step>,
+    /// After how many of them it fails.
+    until: usize,
+    /// What its shell does, if anything.
+    script: Option<usize>,
+    /// Whether it leaves a program behind that writes for ever.
+    lingers: bool,
+    way: Way,
+}
+
+fn work() -> impl Strategy<Value = Work> {
+    let way = prop_oneof![
+        1 => Just(Way::Error),
+        1 => Just(Way::Panic),
+        1 => Just(Way::SayNo),
+        1 => Just(Way::BadArguments),
+        1 => Just(Way::Expand),
+        1 => Just(Way::Deadline),
+        1 => Just(Way::Cancel),
+        1 => Just(Way::Drop),
+        2 => Just(Way::Kill),
+    ];
+    let script = prop::option::weighted(0.3, 0..SCRIPTS.len());
+    (steps(), 0..25_usize, script, prop::bool::weighted(0.2), way)
+        .prop_map(|(steps, until, script, lingers, way)| Work { steps, until, script, lingers, way })
+}
+
+/// A store with one session, and beside it the workspace.
+struct Desk {
+    folder: tempfile::TempDir,
+    id: Uuid,
+}
+
+fn store_at(folder: &Path) -> Store {
+    Store::open_with(folder.join("store"), StoreOptions { level: Level::Process, ..StoreOptions::default() })
+        .unwrap()
+}
+
+fn workspace(folder: &Path) -> PathBuf {
+    folder.join("workspace")
+}
+
+/// The run of the session, with tools that do what they are told.
+fn runner_on(folder: &Path, session: Session) -> ToolRunner {
+    let store = session.dir().join("workspace");
+    let files = HostFilesystem::open(workspace(folder), store, HostFilesystemOptions::default()).unwrap();
+    let resources = ResourceRegistry::builder().filesystem(Arc::new(files)).build().unwrap();
+    ToolRunner::new(
+        ExecutionState::new(session, resources),
+        ToolRegistry::new().with(Worker { folder: folder.to_owned() }),
+    )
+}
+
+/// Does the work, in files and in STATE, and stops where the work ends.
+fn carry(folder: &Path, context: &ToolContext, work: &Work) -> Result<(), ToolError> {
+    let root = workspace(folder);
+    if work.lingers {
+        let script = "while :; do mkdir -p lingering; echo x >> lingering/file; done";
+        context.command("/bin/sh").args(["-c", script]).current_dir(&root).start()?;
+    }
+    for step in work.steps.iter().take(work.until) {
+        carry_out(&root, step);
+        context.session().dispatch(StepAdded { title: "a step".to_owned(), part: 1 })?;
+    }
+    if let Some(script) = work.script {
+        let script = context.command("/bin/sh").args(["-c", SCRIPTS[script]]).current_dir(&root);
+        script.status()?;
+    }
+    context.session().dispatch(Noted { text: "worked".to_owned() })?;
+    Ok(())
+}
+
+struct Worker {
+    folder: PathBuf,
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct Told {
+    /// The work, as JSON of its own.
+    work: String,
+}
+
+impl Tool for Worker {
+    const NAME: &'static str = "work";
+    type Parameters = Told;
+    type Output = ();
+
+    fn call(&self, told: Told, context: &ToolContext) -> Result<ToolResult<()>, ToolError> {
+        let work: Work = serde_json::from_str(&told.work).unwrap();
+        carry(&self.folder, context, &work)?;
+        match work.way {
+            Way::Error => Err(ToolError::failed("no")),
+            Way::Panic => panic!("as told"),
+            Way::SayNo => Ok(ToolResult::unsuccessful("no")),
+            Way::Expand => {
+                Err(ToolError::VisibilityExpansion { overrides: 1.into(), reason: "more".to_owned() })
+            }
+            Way::Kill => {
+                kill(Pid::this(), Signal::SIGKILL).unwrap();
+                unreachable!("it was killed")
+            }
+            Way::Deadline => {
+                // Until its time is over; then its handle is no longer good.
+                while !context.is_cancelled() {
+                    std::thread::yield_now();
+                }
+                let late = context.session().dispatch(StepAdded { title: "late".to_owned(), part: 1 });
+                assert!(matches!(late, Err(Error::DeadlineExceeded { .. })), "{late:?}");
+                Ok(ToolResult::ok("too late", ()))
+            }
+            Way::BadArguments | Way::Cancel | Way::Drop => unreachable!("these never get here"),
+        }
+    }
+}
+
+fn told(work: &Work) -> ToolCall {
+    let work = serde_json::to_string(work).unwrap();
+    ToolCall::new("work", serde_json::json!({ "work": work }).to_string())
+}
+
+/// The child's part of a call that its process does not survive.
+#[test]
+fn part_of_a_child_that_is_killed_within_a_call() {
+    let Some(argument) = child::argument() else { return };
+    let (id, folder) = argument.split_once(' ').unwrap();
+    let folder = Path::new(folder);
+    let work: Work = serde_json::from_slice(&fs::read(folder.join("work.json")).unwrap()).unwrap();
+    let session = store_at(folder).open_session(id.parse().unwrap(), &types()).unwrap();
+    let _ = runner_on(folder, session).execute(&told(&work), &ExecuteOptions::default());
+    unreachable!("it was killed");
+}
+
+impl Desk {
+    fn new(before: &[Step]) -> Desk {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir(workspace(folder.path())).unwrap();
+        before.iter().for_each(|step| carry_out(&workspace(folder.path()), step));
+        let session = store_at(folder.path()).create(&types()).unwrap();
+        session.dispatch(StepAdded { title: "before".to_owned(), part: 0 }).unwrap();
+        let id = session.id();
+        session.close().unwrap();
+        Desk { folder, id }
+    }
+
+    fn open(&self) -> ToolRunner {
+        let session = store_at(self.folder.path()).open_session(self.id, &types()).unwrap();
+        runner_on(self.folder.path(), session)
+    }
+
+    fn seen(&self, runner: &ToolRunner) -> (Digest, State, u64) {
+        let mut state = runner.state().session().state().unwrap();
+        state.slices.retain(|_, slice| slice.policy == foldlog::Policy::State && !slice.items.is_empty());
+        let log = runner.state().session().log::<ToolInvocations>().unwrap().len();
+        state.position = None;
+        (digest::of(&workspace(self.folder.path())), state, log)
+    }
+
+    /// Fails a call in this process.
+    fn fail(&self, runner: &ToolRunner, work: &Work) {
+        let begin = || -> Operation { runner.begin(&told(work), &ExecuteOptions::default()).unwrap() };
+        let options = match work.way {
+            Way::Deadline => ExecuteOptions { deadline: Some(Duration::from_millis(30)) },
+            _ => ExecuteOptions::default(),
+        };
+        match work.way {
+            Way::BadArguments => {
+                let call = ToolCall::new("work", r#"{"work": "x", "more": 1}"#);
+                assert_eq!(runner.execute(&call, &options).unwrap().cause, Some(Cause::InvalidArguments));
+            }
+            Way::Cancel => {
+                let operation = begin();
+                carry(self.folder.path(), operation.context(), work).unwrap();
+                assert_eq!(operation.abort("no more").unwrap().cause, Some(Cause::Cancelled));
+            }
+            Way::Drop => {
+                let operation = begin();
+                carry(self.folder.path(), operation.context(), work).unwrap();
+                drop(operation);
+                // The next call restores.
+                let next = runner.begin(&told(work), &ExecuteOptions::default()).unwrap();
+                next.abort("only to see").unwrap();
+            }
+            Way::Expand => {
+                let result = runner.execute(&told(work), &options);
+                assert!(matches!(result, Err(Error::VisibilityExpansion { .. })), "{result:?}");
+            }
+            Way::Deadline => {
+                let result = runner.execute(&told(work), &options);
+                assert!(matches!(result, Err(Error::DeadlineExceeded { .. })), "{result:?}");
+            }
+            _ => assert!(!runner.execute(&told(work), &options).unwrap().success),
+        }
+    }
+
+    /// Has a child begin the call and be killed within it; then recovers.
+    fn killed(&self, work: &Work) -> ToolRunner {
+        fs::write(self.folder.path().join("work.json"), serde_json::to_vec(work).unwrap()).unwrap();
+        let argument = format!("{} {}", self.id, self.folder.path().display());
+        let mut process =
+            child::start("tools::folder::part_of_a_child_that_is_killed_within_a_call", &argument);
+        process.ended();
+        let runner = self.open();
+        assert_eq!(runner.state().session().recovery().interrupted.len(), 1);
+        let recovered = runner.recover(&ExecuteOptions::default()).unwrap();
+        assert_eq!(recovered.len(), 1, "it is left to be settled");
+        runner
+    }
+}
+
+fn runs() -> u32 {
+    std::env::var("FOLDLOG_TOOL_RUNS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(RUNS)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { max_shrink_iters: 100, failure_persistence: None, ..ProptestConfig::with_cases(runs()) })]
+
+    #[test]
+    fn a_call_that_fails_leaves_files_and_state_as_they_were(before in steps(), work in work()) {
+        let desk = Desk::new(&before);
+        let mut runner = desk.open();
+        let (files, state, calls) = desk.seen(&runner);
+        let mut more = 1;
+        if work.way == Way::Kill {
+            drop(runner);
+            runner = desk.killed(&work);
+        } else {
+            desk.fail(&runner, &work);
+            more += u64::from(work.way == Way::Drop);
+        }
+        let (files_after, state_after, calls_after) = desk.seen(&runner);
+        prop_assert_eq!(&files_after, &files);
+        prop_assert_eq!(&state_after, &state);
+        prop_assert_eq!(calls_after, calls + more);
+        let last = runner.state().session().log::<ToolInvocations>().unwrap().get(calls).unwrap().unwrap();
+        prop_assert_ne!(last.outcome, Outcome::Committed);
+        // And the run goes on.
+        let files = runner.state().resources().get::<dyn Filesystem>().unwrap();
+        prop_assert!(files.exists(".").unwrap());
+    }
+}
