@@ -1,6 +1,6 @@
 //! Measures foldlog, and beside it, in the same run, the least that the machine has to do.
 //!
-//! `cargo run --release -p foldlog-benches -- [append|dispatch|replay|verify|rollback|open|fork|tau-bench]...
+//! `cargo run --release -p foldlog-benches -- [append|dispatch|replay|verify|rollback|open|fork|tau-bench|tools|workspace]...
 //! [--json] [--dir DIR]` prints one row a line: `bench, subject, param, ns_per_op, ratio_to_limit, at_most`. Each
 //! number is the median of several rounds, in which subject and limit take turns; a row whose limit's median is
 //! over 1.5 times its own minimum is void, since the machine was busy then; and a row says so where much of the
@@ -11,7 +11,7 @@
 //! | `limits` | what each subject is measured against |
 //! | `subject` | the host that is measured |
 //! | `measure` | rounds, medians, rows |
-//! | `appending`, `reading`, `positions`, `opening`, `importing` | the benches |
+//! | `appending`, `reading`, `positions`, `opening`, `importing`, `tools`, `workspaces` | the benches |
 
 mod appending;
 mod importing;
@@ -21,6 +21,8 @@ mod opening;
 mod positions;
 mod reading;
 mod subject;
+mod tools;
+mod workspaces;
 
 use std::path::{Path, PathBuf};
 
@@ -55,6 +57,8 @@ enum Bench {
     Fork,
     #[value(name = "tau-bench")]
     Import,
+    Tools,
+    Workspace,
 }
 
 impl Bench {
@@ -68,6 +72,8 @@ impl Bench {
             Bench::Open => opening::open(dir),
             Bench::Fork => positions::fork(dir),
             Bench::Import => importing::tau_bench(dir),
+            Bench::Tools => tools::tools(dir),
+            Bench::Workspace => workspaces::workspace(dir),
         }
     }
 }

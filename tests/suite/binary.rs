@@ -414,13 +414,19 @@ fn the_demo_shows_what_it_promises() {
         "killed (SIGKILL)",
         "The recovery report",
         "was not closed by its writer",
-        "steps: 1 before, 2 while it ran, 1 after",
+        "interrupted: operation",
+        "half done: README.txt (23 bytes), moved.txt (12 bytes), src/zones.txt (14 bytes)",
+        "is taken back",
+        "a person settles it: failed",
+        "files: README.txt (23 bytes), notes.txt (12 bytes), src/zones.txt (17 bytes)",
+        "2 of 40 tests fail",
+        "steps: 2 before, 2 after",
         "notes: 1 before, 2 after",
         "the parent is as it was",
         "verify: 2 sessions",
         "every rollback checked: holds",
         "abandoned",
-        "before the tests",
+        "edit_files of",
     ] {
         assert!(ran.stdout.contains(told), "{told:?} is not in\n{}", ran.stdout);
     }

@@ -181,3 +181,69 @@ fn what_was_committed_for_an_answer_is_returned_and_not_run_again() {
     assert!(!other.recorded && other.success);
     assert_eq!(run.plan(), ["one", "two"]);
 }
+
+/// Every moment at which a process can end in a call, for every declaration: what ran outside is counted there, and the
+/// ledger agrees with it.
+#[test]
+fn whenever_a_process_ends_the_ledger_says_what_may_have_run() {
+    for idempotency in
+        [Idempotency::Natural, Idempotency::Keyed, Idempotency::Compensate, Idempotency::Manual]
+    {
+        for (power, bytes) in [(false, 0), (false, 20), (true, 0)] {
+            let mut at = 0;
+            loop {
+                at += 1;
+                let told = format!("{idempotency:?}, power cut: {power}, killed at {at} with {bytes} bytes");
+                let mut run = Run::with(idempotency);
+                run.desk.put("letter", "as it was");
+                run.session().sync().unwrap();
+                run.disk.inject(Fault::Die { nth: at, bytes });
+                let answered = run.write("letter", "done", Then::Succeed);
+                run.disk.clear_faults();
+                let ran = run.counts().ran;
+                if answered.is_ok() && at > 1 && run.session().sync().is_ok() {
+                    // Nothing was left to be killed in.
+                    break;
+                }
+                run.disk.crash(if power { CrashKind::PowerLosingAll } else { CrashKind::Process });
+                run.reopen(idempotency);
+                let before = run.ledger();
+                // Nothing runs before its begin is durable, and what was answered is kept.
+                assert!(ran == 0 || before.len() == 1, "{told}: it ran, and the log does not know");
+                if answered.is_ok() {
+                    assert_eq!(before[0].outcome, Fate::Committed, "{told}");
+                }
+                let recovered = run.runner.recover(&ExecuteOptions::default()).unwrap();
+                let after = run.ledger();
+                let done = (vec!["done".to_owned()], [("letter".to_owned(), "done".to_owned())].into());
+                let undone = (vec![], [("letter".to_owned(), "as it was".to_owned())].into());
+                match (before.first().map(|entry| entry.outcome), idempotency) {
+                    (None, _) => assert_eq!((run.state(), ran), (undone, 0), "{told}"),
+                    (Some(Fate::Committed), _) => {
+                        assert_eq!((run.state(), run.counts().ran), (done, 1), "{told}")
+                    }
+                    (Some(Fate::Open), Idempotency::Manual) => {
+                        assert_eq!(
+                            (run.state(), run.counts().ran),
+                            (undone, ran),
+                            "{told}: no silent second run"
+                        );
+                        assert_eq!(after[0].outcome, Fate::Interrupted, "{told}");
+                        assert!(matches!(recovered[0].recovery, Recovery::NeedsSettling(_)), "{told}");
+                    }
+                    (Some(Fate::Open), _) => {
+                        assert_eq!((run.state(), run.counts().ran), (done, ran + 1), "{told}");
+                        assert_eq!((after[0].outcome, after[0].runs), (Fate::Committed, 2), "{told}");
+                        let undone = u32::from(idempotency == Idempotency::Compensate);
+                        assert_eq!(run.counts().undone, undone, "{told}: undone before it runs again");
+                    }
+                    (fate, _) => panic!("{told}: {fate:?}"),
+                }
+                // One item for each run that ended, and the whole log reads.
+                let ended: u64 = after.iter().map(|entry| entry.runs).sum();
+                assert_eq!(run.invoked().len() as u64, ended, "{told}");
+            }
+            assert!(at > 4, "{idempotency:?}: there are several moments to be killed in, {at}");
+        }
+    }
+}

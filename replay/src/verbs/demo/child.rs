@@ -1,22 +1,20 @@
-//! The child process that is killed while it writes.
+//! The child process that is killed within a tool call.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Stdio};
-use std::time::Duration;
 
+use foldlog::tools::ExecuteOptions;
 use foldlog::{Level, Store};
 use uuid::Uuid;
 
 use super::agent::{self, StepState};
+use super::tools::{self, Edit, INSIDE, Then};
 use crate::failure::{Failure, HOLDS, Result};
 use crate::output::Output;
 
-/// How many acknowledged records the parent waits for before it kills.
-const KILL_AFTER: u64 = 40;
-
-/// How many records the child writes at most, should nobody kill it.
-const RECORDS_MAX: u64 = 100_000;
+/// How many records the child writes before it calls the tool in which it is killed.
+const RECORDS: u64 = 40;
 
 /// What the child says before the sequence number of each record that it was told is kept.
 const KEPT: &str = "kept ";
@@ -28,26 +26,30 @@ pub(super) struct Acknowledged {
     pub(super) last: u64,
 }
 
-/// The child's part: writes records and says of each that it is kept, until it is killed.
+/// The child's part: writes records and says of each that it is kept, then calls a tool within which it is killed.
 ///
 /// # Errors
 ///
 /// Where the session cannot be written, or the parent is gone.
 pub fn write_until_killed(store: &Path, session: Uuid, output: &mut Output<'_>) -> Result<u8> {
     let session = Store::open(store)?.open_session_at(session, &agent::types()?, Level::Process)?;
-    for number in 0..RECORDS_MAX {
+    for number in 0..RECORDS {
         let step = StepState { step: "write the fix".to_owned(), status: format!("line {number}") };
         let sequence = session.dispatch(step)?;
         output.line(format_args!("{KEPT}{sequence}"))?;
         output.stdout.flush()?;
-        // An agent does something between its records; without a pause the timeline would be of the child.
-        std::thread::sleep(Duration::from_micros(200));
     }
+    let edit = Edit::of("write the fix", Then::WaitForTheEnd)
+        .write("src/zones.txt", "half of the fi")
+        .rename("notes.txt", "moved.txt")
+        .delete("README.txt");
+    // What it comes to is for nobody: the parent kills within it.
+    tools::runner(store, &session)?.execute(&edit.call(), &ExecuteOptions::default())?;
     Ok(HOLDS)
 }
 
-/// Starts the child, kills it once it has written for a while, and says what it was told.
-pub(super) fn kill_while_writing(store: &Path, session: Uuid, output: &Output<'_>) -> Result<Acknowledged> {
+/// Starts the child, kills it once it is within its call, and says what it was told.
+pub(super) fn kill_within_a_call(store: &Path, session: Uuid, output: &Output<'_>) -> Result<Acknowledged> {
     let mut command = (output.child)(store, session).map_err(Failure::Child)?;
     command.stdin(Stdio::null()).stdout(Stdio::piped());
     let mut child = command.spawn().map_err(Failure::Child)?;
@@ -61,16 +63,17 @@ pub(super) fn kill_while_writing(store: &Path, session: Uuid, output: &Output<'_
 fn read_and_kill(child: &mut Child) -> Result<Acknowledged> {
     let gone = || Failure::Child(std::io::Error::other("it ended before it was killed"));
     let stdout = child.stdout.take().ok_or_else(gone)?;
-    let mut acknowledged = Acknowledged { count: 0, last: 0 };
+    let (mut acknowledged, mut inside) = (Acknowledged { count: 0, last: 0 }, false);
     for line in BufReader::new(stdout).lines() {
         let line = line.map_err(Failure::Child)?;
+        if line.starts_with(INSIDE) {
+            inside = true;
+            child.kill().map_err(Failure::Child)?;
+        }
         // A test's child says other things too.
         let Some(sequence) = line.strip_prefix(KEPT).and_then(|text| text.parse().ok()) else { continue };
         acknowledged = Acknowledged { count: acknowledged.count + 1, last: sequence };
-        if acknowledged.count == KILL_AFTER {
-            child.kill().map_err(Failure::Child)?;
-        }
     }
     // What the child had said before it died was still in the pipe, and counts.
-    if acknowledged.count < KILL_AFTER { Err(gone()) } else { Ok(acknowledged) }
+    if !inside || acknowledged.count == 0 { Err(gone()) } else { Ok(acknowledged) }
 }

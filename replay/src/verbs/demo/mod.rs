@@ -1,25 +1,28 @@
 //! `foldlog demo`: what foldlog is for, with nothing but itself.
 //!
-//! A scripted agent writes, a child process is killed while it writes, the session is opened again, a failed
-//! step is rolled back while what was noted of it stays, a fork goes its own way, and the logs are verified
-//! and replayed.
+//! A scripted agent plans and edits files, a child process is killed within a tool, the session is opened again and
+//! recovered, a tool fails half way and leaves nothing but what was noted of it, a fork goes its own way, and the logs
+//! are verified and replayed.
 
 mod agent;
 mod child;
 mod timeline;
+mod tools;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use foldlog::audit::LogReader;
-use foldlog::{Session, SessionOptions, SessionTypes, SnapshotOptions, Store};
+use foldlog::tools::{ExecuteOptions, ToolRunner};
+use foldlog::{Session, SessionOptions, SessionTypes, Settlement, Store};
 use serde::Serialize;
 use uuid::Uuid;
 
 pub use child::write_until_killed;
 
 use self::agent::{Noted, Notes, PlanStep, StepState, Steps};
+use self::tools::{Edit, Then};
 use super::{replay, verify};
 use crate::failure::{Failure, HOLDS, Result};
 use crate::output::Output;
@@ -65,12 +68,17 @@ pub fn run(dir: Option<&Path>, output: &mut Output<'_>) -> Result<u8> {
     let store = Store::open(&root)?;
     let types = agent::types()?;
 
-    let id = plan(&store, &types, output)?;
+    let workspace = tools::workspace(&root);
+    std::fs::create_dir_all(&workspace).map_err(|source| file(&workspace, source))?;
+    let (id, files) = plan(&root, &store, &types, output)?;
     let acknowledged = kill(&root, id, output)?;
     let session = store.open_session(id, &types)?;
     let recovery = session.recovery().clone();
     reopened(&session, acknowledged.last, output)?;
-    let rolled_back_to = failing_step(&session, output)?;
+    let runner = tools::runner(&root, &session)?;
+    recovered(&runner, &files, output)?;
+    let rolled_back_to = failing_step(&runner, output)?;
+    drop(runner);
     let fork = fork(&store, &types, &session, rolled_back_to, output)?;
     let records = session.position().map_or(0, |last| last + 1);
     let dir_of = [session.dir().to_owned(), store.session_dir(fork)];
@@ -128,27 +136,76 @@ fn broken(what: impl Into<String>) -> Failure {
     Failure::DoesNotHold(what.into())
 }
 
-/// The agent plans and notes.
-fn plan(store: &Store, types: &SessionTypes, output: &mut Output<'_>) -> Result<Uuid> {
+/// The agent plans, notes and edits files.
+fn plan(
+    root: &Path,
+    store: &Store,
+    types: &SessionTypes,
+    output: &mut Output<'_>,
+) -> Result<(Uuid, Vec<String>)> {
     let session = store.create_with(types, SessionOptions::default().tag("agent", "demo"))?;
-    say(output, format_args!("1. An agent plans. Its session: {}", session.dir().display()))?;
+    say(output, format_args!("1. An agent plans and edits files. Its session: {}", session.dir().display()))?;
     for title in ["read the issue", "write the fix", "run the tests"] {
         session.dispatch(PlanStep { title: title.to_owned() })?;
     }
     session.dispatch(Noted { text: "the issue is about time zones".to_owned() })?;
-    let records = session.position().map_or(0, |last| last + 1);
-    say(output, format_args!("   3 steps planned, 1 note; {records} records, synced on closing"))?;
+    let runner = tools::runner(root, &session)?;
+    let edit = |edit: Edit| runner.execute(&edit.call(), &ExecuteOptions::default());
+    edit(
+        Edit::of("read the issue", Then::Succeed)
+            .write("README.txt", "a library of time zones")
+            .write("src/zones.txt", "all zones are UTC")
+            .write("draft.txt", "they are not"),
+    )?;
+    edit(
+        Edit::of("read the issue", Then::Succeed)
+            .rename("draft.txt", "notes.txt")
+            .write("old.txt", "gone soon"),
+    )?;
+    let last = edit(Edit::of("read the issue", Then::Succeed).delete("old.txt"))?;
+    let files = tools::listed(&runner)?;
+    drop(runner);
+    say(
+        output,
+        format_args!("   3 steps planned, 1 note, 3 tool calls; {} records, synced on closing", last.end + 1),
+    )?;
+    say(output, format_args!("   files: {}", files.join(", ")))?;
     let id = session.id();
     session.close()?;
-    Ok(id)
+    Ok((id, files))
 }
 
-/// A child writes and is killed.
+/// A child writes, and is killed within a tool call.
 fn kill(root: &Path, id: Uuid, output: &mut Output<'_>) -> Result<child::Acknowledged> {
-    say(output, "\n2. A child process goes on writing and is killed (SIGKILL) while it does.")?;
-    let acknowledged = child::kill_while_writing(root, id, output)?;
+    say(
+        output,
+        "\n2. A child process goes on, and is killed (SIGKILL) within a tool that has changed half of its files.",
+    )?;
+    let acknowledged = child::kill_within_a_call(root, id, output)?;
     say(output, format_args!("   it was told of {} records that they are kept", acknowledged.count))?;
     Ok(acknowledged)
+}
+
+/// What the call that was killed had done is taken back, and a person says what became of it.
+fn recovered(runner: &ToolRunner, files: &[String], output: &mut Output<'_>) -> Result<()> {
+    let session = runner.state().session();
+    let half_done = tools::listed(runner)?;
+    say(output, format_args!("   files, half done: {}", half_done.join(", ")))?;
+    let steps = session.state()?;
+    for recovered in runner.recover(&ExecuteOptions::default())? {
+        let (operation, tool) = (recovered.operation, recovered.tool);
+        say(output, format_args!("   recovered: operation {operation} (`{tool}`) is taken back"))?;
+        session.settle(operation, &Settlement::Failed, "the demo", "it was killed before it was done")?;
+        say(output, "   nobody can know whether it may run again, so a person settles it: failed")?;
+    }
+    let after = tools::listed(runner)?;
+    say(output, format_args!("   files: {}", after.join(", ")))?;
+    let same =
+        |name: &str| -> Result<bool> { Ok(session.state()?.slices.get(name) == steps.slices.get(name)) };
+    if after != files || half_done == files || !same("steps")? || !same("plan")? {
+        return Err(broken("recovery did not bring files and slices back to what they were before the call"));
+    }
+    Ok(())
 }
 
 /// The session is opened again; nothing that was acknowledged may be missing.
@@ -162,6 +219,9 @@ fn reopened(session: &Session, acknowledged: u64, output: &mut Output<'_>) -> Re
         Some(torn) => say(output, format_args!("   {} torn bytes left out at the end", torn.bytes))?,
         None => say(output, "   nothing torn")?,
     }
+    for open in &report.interrupted {
+        say(output, format_args!("   interrupted: operation {} (`{}`)", open.operation, open.tool))?;
+    }
     match session.position() {
         Some(last) if last >= acknowledged => {
             say(output, format_args!("   the last acknowledged record, {acknowledged}, is there"))
@@ -170,27 +230,27 @@ fn reopened(session: &Session, acknowledged: u64, output: &mut Output<'_>) -> Re
     }
 }
 
-/// A step fails: STATE goes back, LOG stays.
-fn failing_step(session: &Session, output: &mut Output<'_>) -> Result<u64> {
-    say(output, "\n4. A step fails and is rolled back; what was noted of it stays.")?;
+/// A tool fails half way: files and STATE go back, LOG stays. Answers with the position before it.
+fn failing_step(runner: &ToolRunner, output: &mut Output<'_>) -> Result<u64> {
+    say(output, "\n4. A tool fails half way; files and slices go back, what was noted of it stays.")?;
+    let session = runner.state().session();
     let (steps, notes) = (session.view::<Steps>()?.len(), session.log::<Notes>()?.len());
-    let before = session.snapshot(SnapshotOptions::tagged("before the tests"))?;
-    session.dispatch(StepState { step: "run the tests".to_owned(), status: "running".to_owned() })?;
-    session.dispatch(Noted { text: "2 of 40 tests fail: rolling back".to_owned() })?;
-    session.dispatch(StepState { step: "run the tests".to_owned(), status: "failed".to_owned() })?;
-    let during = session.view::<Steps>()?.len();
-    let rolled_back = session.rollback(&before)?;
+    let files = tools::listed(runner)?;
+    let edit = Edit::of("run the tests", Then::Fail)
+        .write("src/zones.txt", "some zones")
+        .rename("README.txt", "R.txt");
+    let report = runner.execute(&edit.call(), &ExecuteOptions::default())?;
     let (steps_after, notes_after) = (session.view::<Steps>()?.len(), session.log::<Notes>()?.len());
-    say(output, format_args!("   steps: {steps} before, {during} while it ran, {steps_after} after"))?;
+    let (begin, end, message) = (report.begin, report.end, &report.message);
+    say(output, format_args!("   record {end} ends the call begun at {begin}: {message}"))?;
+    say(output, format_args!("   steps: {steps} before, {steps_after} after"))?;
     say(output, format_args!("   notes: {notes} before, {notes_after} after"))?;
-    let abandoned: Vec<String> =
-        rolled_back.abandoned.iter().map(|range| format!("{} to {}", range.start(), range.end())).collect();
-    let (sequence, to) = (rolled_back.sequence, rolled_back.to);
-    say(output, format_args!("   record {sequence} goes back to {to}; abandoned: {}", abandoned.join(", ")))?;
-    if steps_after != steps || notes_after != notes + 1 {
-        return Err(broken("the rollback did not bring STATE back and leave LOG as it was"));
+    let files_after = tools::listed(runner)?;
+    say(output, format_args!("   files: {}", files_after.join(", ")))?;
+    if steps_after != steps || notes_after != notes + 1 || files_after != files {
+        return Err(broken("a failed tool did not leave files and STATE as they were, and LOG as it grew"));
     }
-    Ok(before.position)
+    Ok(begin.saturating_sub(1))
 }
 
 /// A fork goes its own way.

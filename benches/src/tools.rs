@@ -1,0 +1,154 @@
+//! Tool calls that do nothing: what a transaction costs by itself.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use foldlog::filesystem::{Filesystem, InMemoryFilesystem};
+use foldlog::resources::BudgetTracker;
+use foldlog::tools::{
+    ExecuteOptions, Tool, ToolCall, ToolContext, ToolError, ToolRegistry, ToolResult, ToolRunner,
+};
+use foldlog::{
+    Event, ExecutionState, Idempotency, Level, ResourceRegistry, SessionTypes, Slice, Store, StoreOptions,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::limits;
+use crate::measure::{AtMost, ROUNDS, Result, Row, take_turns, timed};
+
+const CALLS: u64 = 20_000;
+
+const CALLS_SYNCED: u64 = 200;
+
+/// Files in memory, which every call captures.
+const FILES: u64 = 100;
+
+#[derive(Serialize, Deserialize, JsonSchema)]
+struct Nothing {}
+
+struct Empty;
+
+impl Tool for Empty {
+    const NAME: &'static str = "empty";
+    type Parameters = Nothing;
+    type Output = bool;
+
+    fn idempotency(&self) -> Idempotency {
+        Idempotency::Natural
+    }
+
+    fn call(&self, _: Nothing, _: &ToolContext) -> std::result::Result<ToolResult<bool>, ToolError> {
+        Ok(ToolResult::ok("done", true))
+    }
+}
+
+/// An event whose record is as long as half of a call's two.
+#[derive(Serialize, Deserialize, Clone)]
+struct Half {
+    text: String,
+}
+
+impl Event for Half {
+    const NAME: &'static str = "half";
+}
+
+struct Halves;
+
+impl Slice for Halves {
+    const NAME: &'static str = "halves";
+    type Item = Half;
+}
+
+fn types() -> Result<SessionTypes> {
+    Ok(SessionTypes::builder().slice::<Halves>().append_all::<Halves>().build()?)
+}
+
+fn call() -> ToolCall {
+    ToolCall::new("empty", "{}").with_id("call_0123456789")
+}
+
+fn runner(store: &Store) -> Result<ToolRunner> {
+    let files = Arc::new(InMemoryFilesystem::new());
+    (0..FILES).try_for_each(|number| files.write(&format!("folder/{number}"), b"a few bytes"))?;
+    let resources = ResourceRegistry::builder()
+        .filesystem(files)
+        .snapshotable(Arc::new(BudgetTracker::default()))
+        .build()?;
+    let state = ExecutionState::new(store.create(&types()?)?, resources);
+    Ok(ToolRunner::new(state, ToolRegistry::new().with(Empty)))
+}
+
+/// How long the two records of a call are, frames left out.
+fn record_bytes(runner: &ToolRunner) -> Result<u64> {
+    let report = runner.execute(&call(), &ExecuteOptions::default())?;
+    let mut bytes = 0;
+    runner.state().session().records(report.begin, report.end, |record| {
+        bytes += record.body.len() as u64;
+        Ok(())
+    })?;
+    Ok(bytes)
+}
+
+fn done(runner: ToolRunner, store: &Store) -> Result<()> {
+    let session = runner.state().session().clone();
+    drop(runner);
+    let id = session.id();
+    session.close()?;
+    Ok(store.delete(id)?)
+}
+
+pub fn tools(dir: &Path) -> Result<Vec<Row>> {
+    let store = |level: Level, name: &str| {
+        Store::open_with(dir.join(name), StoreOptions { level, ..StoreOptions::default() })
+    };
+    let process = store(Level::Process, "process")?;
+    let measured = runner(&process)?;
+    let bytes = record_bytes(&measured)?;
+    done(measured, &process)?;
+    // The field's name and the map around it are a few bytes of the record too.
+    let text = "x".repeat((bytes / 2).saturating_sub(14) as usize);
+    let mut called = || {
+        let runner = runner(&process)?;
+        let round = timed(CALLS, || {
+            (0..CALLS).try_for_each(|_| Ok(runner.execute(&call(), &ExecuteOptions::default()).map(drop)?))
+        });
+        done(runner, &process)?;
+        round
+    };
+    let mut dispatched = || {
+        let session = process.create(&types()?)?;
+        let round = timed(CALLS, || {
+            (0..2 * CALLS).try_for_each(|_| Ok(session.dispatch(Half { text: text.clone() }).map(drop)?))
+        });
+        let id = session.id();
+        session.close()?;
+        process.delete(id)?;
+        round
+    };
+    let [subject, limit] = take_turns(ROUNDS, [&mut called, &mut dispatched])?;
+    let mut rows =
+        vec![Row::beside("tools", "empty tool", "Process", subject, limit).at_most(AtMost::Ratio(3.0))];
+
+    let boundary = store(Level::Boundary, "boundary")?;
+    let frame = vec![1; (bytes / 2) as usize + foldlog_codec::frame::HEADER_LEN];
+    let file = limits::filled(&dir.join("limit"), 2 * CALLS_SYNCED * frame.len() as u64)?;
+    let mut called = || {
+        let runner = runner(&boundary)?;
+        let round = timed(CALLS_SYNCED, || {
+            (0..CALLS_SYNCED)
+                .try_for_each(|_| Ok(runner.execute(&call(), &ExecuteOptions::default()).map(drop)?))
+        });
+        done(runner, &boundary)?;
+        round
+    };
+    let mut written = || {
+        timed(CALLS_SYNCED, || {
+            let mut places = (0..2 * CALLS_SYNCED).map(|place| place * frame.len() as u64);
+            Ok(places.try_for_each(|offset| limits::write_and_sync(&file, &frame, offset))?)
+        })
+    };
+    let [subject, limit] = take_turns(ROUNDS, [&mut called, &mut written])?;
+    rows.push(Row::beside("tools", "empty tool", "Boundary", subject, limit).at_most(AtMost::Ratio(1.2)));
+    Ok(rows)
+}
