@@ -282,6 +282,14 @@ pub enum Error {
         /// The operation.
         operation: u64,
     },
+    /// A tool's own handle goes back to no position before the tool began: it would take back what is not its own.
+    #[error("position {position} is before operation {operation} began, whose handle this is")]
+    OutsideTransaction {
+        /// The position.
+        position: u64,
+        /// The operation.
+        operation: u64,
+    },
     /// A thread that runs a tool waits for that tool to end: what a tool writes goes through its own handle.
     #[error("operation {operation} runs on this thread; write through its context's session")]
     InsideOperation {

@@ -79,11 +79,12 @@ impl History<'_> {
                 return projection.pass_over(&record);
             }
             let folding = Folding { objects: self.objects, types: None, frozen: &|_| None };
-            let mut content = Content::of(&record)?;
-            if let Content::ToolEnd(end) = &mut content {
-                end.rolls_back = false;
+            match Content::of(&record)? {
+                // Operations do not go back with STATE, so they are not a path's: a begin may stand on it without its end.
+                Content::ToolBegin(_) | Content::Settle(_) => projection.pass_over(&record),
+                Content::ToolEnd(end) => projection.apply_end_along(record.sequence, &end, &folding),
+                content => projection.apply(record.sequence, content, AtHand::Nothing, &folding),
             }
-            projection.apply(record.sequence, content, AtHand::Nothing, &folding)
         })
     }
 }

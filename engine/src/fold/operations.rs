@@ -7,11 +7,14 @@
 //! | `tool_end`, interrupted | it is unsettled, unless it ran within another, whose fate it shares |
 //! | `settle` | it is over, or to be run again |
 //!
+//! One within which something ran that may have had effects outside is `Manual`, whatever it says of itself, unless it
+//! undoes them: to run it again would run those again too.
+//!
 //! None of this goes back with STATE.
 
 use std::collections::BTreeMap;
 
-use foldlog_codec::body::{Decision, Idempotency, Outcome, Settle, ToolBegin, ToolEnd};
+use foldlog_codec::body::{Decision, Idempotency, Outcome, OutsideEffects, Settle, ToolBegin, ToolEnd};
 
 use crate::error::{Error, Result};
 
@@ -34,6 +37,11 @@ pub struct OpenOperation {
     pub reads_only: bool,
     /// The operation that it undoes.
     pub undoes: Option<u64>,
+    /// The answer that asked for it, and which of its calls this is.
+    pub asked_by: Option<(u64, u32)>,
+    /// Whether something ran within it that may have had effects outside: running this again would run that again,
+    /// as another operation.
+    pub had_effects_within: bool,
 }
 
 /// An operation that was interrupted and neither run again nor settled since.
@@ -84,23 +92,33 @@ impl Operations {
         self.open.is_empty() && self.unsettled.is_empty()
     }
 
+    /// The names of the open operations that may change STATE.
+    pub(crate) fn all_changing(&self) -> Vec<u64> {
+        self.open.values().filter(|open| !open.reads_only).map(|open| open.operation).collect()
+    }
+
     /// The first open operation that may change STATE: until it ends, STATE is not final.
     pub(crate) fn changing(&self) -> Option<&OpenOperation> {
         self.open.values().find(|open| !open.reads_only)
     }
 
-    pub(super) fn begin(&mut self, sequence: u64, begin: &ToolBegin<'_>) -> Result<()> {
-        let bad = |reason: String| Error::Inconsistent { sequence, reason };
+    /// Says why a begin does not follow what is known, if it does not: the operation in question, and the reason.
+    pub(crate) fn check_begin(&self, begin: &ToolBegin<'_>) -> Result<(), (u64, &'static str)> {
         if let Some(parent) = begin.parent
             && !self.open.values().any(|open| open.operation == parent)
         {
-            return Err(bad(format!("it runs within operation {parent}, which is not open")));
+            return Err((parent, "it is not open, so nothing begins within it"));
         }
         if let Some(operation) = begin.again.or(begin.undoes)
             && !self.unsettled.contains_key(&operation)
         {
-            return Err(bad(format!("operation {operation} is not one to be run again or undone")));
+            return Err((operation, "it is not one to be run again or undone"));
         }
+        Ok(())
+    }
+
+    pub(super) fn begin(&mut self, sequence: u64, begin: &ToolBegin<'_>) -> Result<()> {
+        self.check_begin(begin).map_err(|why| inconsistent(sequence, why))?;
         if let Some(operation) = begin.again {
             self.unsettled.remove(&operation);
         }
@@ -113,26 +131,32 @@ impl Operations {
             idempotency: begin.idempotency,
             reads_only: begin.reads_only,
             undoes: begin.undoes,
+            asked_by: begin.asked_by,
+            had_effects_within: false,
         };
         self.open.insert(sequence, open);
         Ok(())
     }
 
-    /// Checks that an end follows what is known; nothing has changed yet.
-    pub(super) fn check_end(&self, sequence: u64, end: &ToolEnd<'_>) -> Result<()> {
-        let bad = |reason: String| Err(Error::Inconsistent { sequence, reason });
+    /// Says why an end does not follow what is known, if it does not; nothing has changed yet.
+    pub(crate) fn check_end(&self, end: &ToolEnd<'_>) -> Result<(), (u64, &'static str)> {
         let Some(open) = self.open.get(&end.begin) else {
-            return bad(format!("no operation was begun at {} that is still open", end.begin));
+            return Err((end.operation(), "it is not open, so it cannot end"));
         };
-        if let Some(inner) = self.open.values().find(|inner| inner.parent == Some(open.operation)) {
-            return bad(format!("operation {} runs within it and has not ended", inner.operation));
+        match self.open.values().find(|inner| inner.parent == Some(open.operation)) {
+            Some(inner) => Err((inner.operation, "it runs within one that is to end, and has not ended")),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     pub(super) fn end(&mut self, end: &ToolEnd<'_>) {
         let Some(open) = self.open.remove(&end.begin) else { return };
         let committed = end.outcome == Outcome::Committed;
+        let harmless = open.reads_only || open.idempotency == Idempotency::Natural;
+        let effects = open.had_effects_within || (!harmless && end.outside == OutsideEffects::Unknown);
+        if let Some(parent) = self.open.values_mut().find(|parent| open.parent == Some(parent.operation)) {
+            parent.had_effects_within |= effects;
+        }
         if let Some(undone) = open.undoes {
             if let Some(unsettled) = self.unsettled.get_mut(&undone).filter(|_| committed) {
                 unsettled.undone = true;
@@ -140,7 +164,14 @@ impl Operations {
             return;
         }
         if end.outcome == Outcome::Interrupted && open.parent.is_none() {
-            let OpenOperation { operation, begin, tool, call_id, idempotency, .. } = open;
+            let OpenOperation { operation, begin, tool, call_id, .. } = open;
+            let idempotency = match open.idempotency {
+                // Its own undoing is to see to what ran within it.
+                Idempotency::Compensate => Idempotency::Compensate,
+                _ if open.had_effects_within => Idempotency::Manual,
+                _ if open.reads_only => Idempotency::Natural,
+                own => own,
+            };
             let (undone, run_again) = (false, false);
             let unsettled =
                 UnsettledOperation { operation, begin, tool, call_id, idempotency, undone, run_again };
@@ -162,4 +193,8 @@ impl Operations {
         }
         Ok(())
     }
+}
+
+fn inconsistent(sequence: u64, (operation, reason): (u64, &str)) -> Error {
+    Error::Inconsistent { sequence, reason: format!("operation {operation}: {reason}") }
 }

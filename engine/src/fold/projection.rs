@@ -449,20 +449,48 @@ impl Projection {
 
     /// A tool's end takes back what the tool did, where it failed, and adds to LOG what is to be known of it.
     fn tool_end(&mut self, sequence: u64, end: ToolEnd<'_>, folding: &Folding<'_>) -> Result<()> {
-        self.operations.check_end(sequence, &end)?;
+        self.operations.check_end(&end).map_err(|(operation, reason)| Error::Inconsistent {
+            sequence,
+            reason: format!("operation {operation}: {reason}"),
+        })?;
+        let row = self.invoked(sequence, &end, folding)?;
+        if let Some(to) = end.rolled_back_to() {
+            self.rollback(sequence, &Rollback { to, preserve_logs: true }, folding)?;
+        }
+        self.push_invoked(&end, row);
+        Arc::make_mut(&mut self.operations).end(&end);
+        Ok(())
+    }
+
+    /// As [`apply`](Projection::apply), of a tool's end on a path that is folded by itself: what it takes back is not on
+    /// that path, and operations are none of the path's.
+    pub(crate) fn apply_end_along(
+        &mut self,
+        sequence: u64,
+        end: &ToolEnd<'_>,
+        folding: &Folding<'_>,
+    ) -> Result<()> {
+        self.check_next(sequence)?;
+        let row = self.invoked(sequence, end, folding)?;
+        self.push_invoked(end, row);
+        self.next_sequence += 1;
+        Ok(())
+    }
+
+    fn push_invoked(&mut self, end: &ToolEnd<'_>, row: Row) {
+        if let Some(slice) = self.slices.get_mut(end.slice as usize) {
+            slice.items.push(row);
+        }
+    }
+
+    /// The item that a tool's end adds to its LOG slice.
+    fn invoked(&self, sequence: u64, end: &ToolEnd<'_>, folding: &Folding<'_>) -> Result<Row> {
         let bad = |reason: String| Error::Inconsistent { sequence, reason };
         let slice = self.slices.get(end.slice as usize).filter(|slice| slice.policy == Policy::Log);
         let Some(slice) = slice else { return Err(bad(format!("slice {} is no LOG slice", end.slice))) };
         let (invoked, version) = (end.invoked(), INVOKED_VERSION);
         let item = new_item(slice, sequence, (Payload::new(&invoked), version), None, folding)?;
-        if let Some(to) = end.rolled_back_to() {
-            self.rollback(sequence, &Rollback { to, preserve_logs: true }, folding)?;
-        }
-        if let Some(slice) = self.slices.get_mut(end.slice as usize) {
-            slice.items.push(Row { id: ItemId { sequence, ordinal: 0 }, version, item });
-        }
-        Arc::make_mut(&mut self.operations).end(&end);
-        Ok(())
+        Ok(Row { id: ItemId { sequence, ordinal: 0 }, version, item })
     }
 
     /// Shows STATE as it was when the first operation that is still open began: what was done since is taken back

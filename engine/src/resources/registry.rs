@@ -47,6 +47,11 @@ impl ResourceRegistry {
         self.get().unwrap_or(default)
     }
 
+    /// Whether both are clones of one registry.
+    pub(crate) fn is_same(&self, other: &ResourceRegistry) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
+    }
+
     /// The names of the resources that can be captured, in ascending order.
     pub fn names(&self) -> Vec<&'static str> {
         self.inner.captured.keys().copied().collect()

@@ -106,6 +106,8 @@ pub(crate) struct Inner {
     state: Mutex<WriterState>,
     /// Told whenever an operation is over, for those who wait to write.
     turns: Condvar,
+    /// Held while the session is recovered.
+    recovering: Mutex<()>,
     gate: SyncGate<Error>,
     subscribers: subscribers::Subscribers,
     lock: Mutex<Option<WriterLock>>,
@@ -130,7 +132,8 @@ struct WriterState {
     closed: bool,
     /// Operations of this process that are not over.
     table: operations::Table,
-    /// Whether opening found operations that have not ended, and they were not recovered since.
+    /// Whether operations were left open, by another process or because their ends could not be written, and were not
+    /// recovered since.
     interrupted: bool,
 }
 
@@ -220,6 +223,11 @@ impl Session {
         self.inner.state.lock().seed()
     }
 
+    /// Whether both are handles of one session, opened once.
+    pub(crate) fn is_same(&self, other: &Session) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
+    }
+
     /// Which of the session's records are live.
     pub(crate) fn live_path(&self) -> Path {
         self.inner.state.lock().path.clone()
@@ -255,7 +263,9 @@ impl Inner {
         self.sync_through(next)
     }
 
-    fn close(&self) -> Result<()> {
+    fn close(self: &Arc<Self>) -> Result<()> {
+        // What somebody let go of is taken back, and not left for the next process to recover.
+        operations::end_abandoned(self);
         let writing = {
             let mut state = self.state.lock();
             let before = std::mem::replace(&mut state.closed, true);

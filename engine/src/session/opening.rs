@@ -269,7 +269,8 @@ pub(crate) fn open_as_read(
     }
     let report = RecoveryReport::of_read(&read);
     let Read { scan, mut folded, images } = read;
-    let interrupted = !report.interrupted.is_empty();
+    // A handle that only reads has nothing to recover: the operations may be another process's, and run.
+    let interrupted = !report.interrupted.is_empty() && open_as.lock.is_some();
     if let Some(begin) = folded.projection.operations.changing().map(|open| open.begin)
         && let Some(frozen) = folded.positions.get(begin)
     {
@@ -361,6 +362,7 @@ fn assemble(
         report,
         state: Mutex::new(state),
         turns: Condvar::new(),
+        recovering: Mutex::default(),
         gate,
         subscribers: super::subscribers::Subscribers::default(),
         lock: Mutex::new(open_as.lock),

@@ -15,8 +15,8 @@
 //! # Invariants
 //!
 //! 1. What an operation wrote is taken back by the record that says that it failed: no crash falls between.
-//! 2. An operation is in the table from before its begin until after its end. What ends it otherwise is the end of
-//!    the process, after which it is interrupted.
+//! 2. An operation is in the table from before its begin until its end is folded. One that is open and not in the
+//!    table was left open, by another process or because its end could not be written: it is to be recovered.
 //! 3. The writer's lock is not held while a tool runs, nor while a resource is captured or restored.
 
 use std::cell::RefCell;
@@ -42,12 +42,14 @@ use crate::clock;
 use crate::error::{Error, Result};
 use crate::fold::content::Content;
 use crate::fold::operations::{OpenOperation, UnsettledOperation};
+use crate::store::Level;
 use crate::types::{Slice, ToolInvocations, encode};
 
 /// How long after its deadline an operation may still take to stop before those who wait are told that it is stuck.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// Room that a begin makes sure of for its end, in bytes: a full disk does not keep a tool from ending.
+/// Room that is kept for the end of each open operation, in bytes: a full disk does not keep a tool from ending, though
+/// what it answered may have to be left out.
 const END_BYTES: usize = 4096;
 
 /// What a write changes.
@@ -67,6 +69,8 @@ pub(crate) struct Within {
     until: Option<Instant>,
     /// Set where it is to stop.
     cancelled: AtomicBool,
+    /// The operation within which it runs.
+    parent: Option<Arc<Within>>,
 }
 
 impl fmt::Debug for Within {
@@ -88,9 +92,14 @@ impl Within {
         self.cancelled.store(true, Ordering::Release);
     }
 
-    /// Whether it is to stop: it was cancelled, or its time is over.
+    /// Whether it is to stop: it, or one within which it runs, was cancelled, or its time is over.
     pub(crate) fn is_cancelled(&self) -> bool {
-        self.cancelled.load(Ordering::Acquire) || self.is_late()
+        self.was_cancelled() || self.is_late()
+    }
+
+    pub(crate) fn was_cancelled(&self) -> bool {
+        self.cancelled.load(Ordering::Acquire)
+            || self.parent.as_ref().is_some_and(|parent| parent.was_cancelled())
     }
 
     pub(crate) fn is_late(&self) -> bool {
@@ -140,8 +149,11 @@ impl Table {
         self.admitted.iter().find(|admitted| admitted.ticket == ticket)
     }
 
-    fn remove(&mut self, ticket: u64) {
+    /// Takes one out; whether it had begun.
+    fn remove(&mut self, ticket: u64) -> bool {
+        let begun = self.get(ticket).is_some_and(|admitted| admitted.operation.is_some());
         self.admitted.retain(|admitted| admitted.ticket != ticket);
+        begun
     }
 
     /// Whether `ticket` is `of` or runs within it.
@@ -173,33 +185,68 @@ impl Table {
         })
     }
 
-    fn take_abandoned(&mut self) -> Option<Abandon> {
+    /// What brings one to its end that was let go of: none within which somebody still works, be it the asker.
+    fn take_abandoned(&mut self, asker: Option<u64>) -> Option<Abandon> {
+        let is_free = |of: &Admitted| {
+            let works = |other: &Admitted| other.abandon.is_none() && self.is_within(other.ticket, of.ticket);
+            of.abandon.is_some()
+                && !self.admitted.iter().any(works)
+                && asker.is_none_or(|asker| !self.is_within(asker, of.ticket))
+        };
         // The inner ones first: an operation cannot end before those within it.
-        self.admitted.iter_mut().rev().find_map(|admitted| admitted.abandon.take())
+        let at = self.admitted.iter().rposition(is_free)?;
+        self.admitted.get_mut(at)?.abandon.take()
+    }
+
+    /// Whether somebody of this process still works on an operation.
+    fn holds(&self, operation: u64) -> bool {
+        self.admitted.iter().any(|admitted| admitted.operation == Some(operation))
     }
 }
 
 thread_local! {
-    /// The sessions and operations whose tools run on this thread.
-    static INSIDE: RefCell<Vec<(Uuid, u64)>> = const { RefCell::new(Vec::new()) };
+    /// The sessions, tickets and operations whose tools run on this thread, or whose records it tells of.
+    static INSIDE: RefCell<Vec<(Uuid, u64, u64)>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Runs a tool's handler, which must not wait on this thread for its own operation to end.
-pub(crate) fn inside<T>(session: Uuid, operation: u64, run: impl FnOnce() -> T) -> T {
+/// Runs what must not wait on this thread for an operation to end: its own handler, or a subscriber.
+pub(super) fn inside<T>((session, ticket, operation): (Uuid, u64, u64), run: impl FnOnce() -> T) -> T {
     struct Left;
     impl Drop for Left {
         fn drop(&mut self) {
             INSIDE.with_borrow_mut(|inside| inside.pop());
         }
     }
-    INSIDE.with_borrow_mut(|inside| inside.push((session, operation)));
+    INSIDE.with_borrow_mut(|inside| inside.push((session, ticket, operation)));
     let _left = Left;
     run()
 }
 
+/// Runs a tool's handler, which must not wait on this thread for its own operation to end.
+pub(crate) fn inside_call<T>(begun: &Session, run: impl FnOnce() -> T) -> T {
+    match &begun.within {
+        Some(within) => inside((begun.inner.id, within.ticket, within.operation), run),
+        None => run(),
+    }
+}
+
+impl Table {
+    /// One whose end a subscriber of this session must not wait for.
+    pub(super) fn told_within(&self) -> Option<(u64, u64)> {
+        self.changing(None).map(|admitted| (admitted.ticket, admitted.operation.unwrap_or_default()))
+    }
+
+    /// The operation of this thread, if there is one, that would have to end before the one with `ticket` can.
+    fn waits_for_itself(&self, session: Uuid, ticket: u64) -> Option<u64> {
+        let ends_first = |own: &&(Uuid, u64, u64)| own.0 == session && self.is_within(own.1, ticket);
+        INSIDE.with_borrow(|inside| inside.iter().rev().find(ends_first).map(|(_, _, operation)| *operation))
+    }
+}
+
+/// Whether an operation of the session runs on this thread.
 fn runs_here(session: Uuid) -> Option<u64> {
     INSIDE.with_borrow(|inside| {
-        inside.iter().rev().find(|(id, _)| *id == session).map(|(_, operation)| *operation)
+        inside.iter().rev().find(|own| own.0 == session).map(|(_, _, operation)| *operation)
     })
 }
 
@@ -230,7 +277,8 @@ impl Session {
         change: Change,
     ) -> Result<MutexGuard<'a, WriterState>> {
         loop {
-            if let Some(abandon) = state.table.take_abandoned() {
+            let asker = self.within.as_deref().map(|within| within.ticket);
+            if let Some(abandon) = state.table.take_abandoned(asker) {
                 drop(state);
                 abandon()?;
                 state = self.inner.writable()?;
@@ -251,9 +299,7 @@ impl Session {
                 return Ok(state);
             };
             let (operation, until) = (other.operation.unwrap_or_default(), other.until);
-            if self.within.is_none()
-                && let Some(operation) = runs_here(self.inner.id)
-            {
+            if let Some(operation) = state.table.waits_for_itself(self.inner.id, other.ticket) {
                 return Err(Error::InsideOperation { operation });
             }
             let own = self.within.as_deref().and_then(Within::until);
@@ -266,9 +312,11 @@ impl Session {
     /// Asks for a turn for an operation within the one whose handle this is, if it is one. Nothing is recorded yet.
     pub(crate) fn admit(&self, reads_only: bool, until: Option<Instant>) -> Result<Admission> {
         let parent = self.within.as_deref();
+        // No call outlasts the one within which it runs.
+        let until = until.into_iter().chain(parent.and_then(Within::until)).min();
         let mut state = self.inner.writable()?;
         loop {
-            if let Some(abandon) = state.table.take_abandoned() {
+            if let Some(abandon) = state.table.take_abandoned(parent.map(|parent| parent.ticket)) {
                 drop(state);
                 abandon()?;
                 state = self.inner.writable()?;
@@ -288,9 +336,7 @@ impl Session {
                 break;
             };
             let stuck = (other.operation.unwrap_or_default(), other.until);
-            if parent.is_none()
-                && let Some(operation) = runs_here(self.inner.id)
-            {
+            if let Some(operation) = state.table.waits_for_itself(self.inner.id, other.ticket) {
                 return Err(Error::InsideOperation { operation });
             }
             self.inner.wait(&mut state, stuck, until)?;
@@ -399,18 +445,64 @@ impl Session {
         Ok(found)
     }
 
+    /// What somebody decided about an operation, looked for from a record on: the decision, its result, by whom and why.
+    pub(crate) fn read_settlement(&self, operation: u64, from: u64) -> Result<Option<Settlement>> {
+        let source = self.inner.log_source(&self.inner.state.lock());
+        let mut found = None;
+        source.places.read(&source.storage, from, u64::MAX, &mut |record| {
+            if record.kind != Kind::SETTLE {
+                return Ok(());
+            }
+            let bad = |error: foldlog_codec::Error| Error::Inconsistent {
+                sequence: record.sequence,
+                reason: error.to_string(),
+            };
+            let settle = Settle::decode(record.body).map_err(bad)?;
+            if settle.operation == operation {
+                let value =
+                    |payload: Payload<'_>| Value::decode(&source.objects.resolve(payload)?).map_err(bad);
+                found = Some(match settle.decision {
+                    Decision::Committed => Settlement::Committed(settle.result.map(value).transpose()?),
+                    Decision::Failed => Settlement::Failed,
+                    Decision::RunAgain => Settlement::RunAgain,
+                });
+            }
+            Ok(())
+        })?;
+        Ok(found)
+    }
+
     /// The operation whose handle this is.
     pub(crate) fn within(&self) -> Option<&Arc<Within>> {
         self.within.as_ref()
     }
 
-    /// Ends operations that a process left open, the inner ones before those that they ran within.
+    /// Has nobody else recover the session meanwhile, and checks that it can be: what is to be recovered is changed only
+    /// by whoever may also say so in the log.
+    pub(crate) fn recovering(&self) -> Result<MutexGuard<'_, ()>> {
+        if let Some(operation) = runs_here(self.inner.id) {
+            return Err(Error::InsideOperation { operation });
+        }
+        let recovering = self.inner.recovering.lock();
+        drop(self.inner.writable_for(true)?);
+        Ok(recovering)
+    }
+
+    /// The operations that were left open: nobody of this process works on them.
+    pub(crate) fn left_open(&self) -> Vec<OpenOperation> {
+        let state = self.inner.state.lock();
+        let open = state.projection.operations.open();
+        open.filter(|open| !state.table.holds(open.operation)).cloned().collect()
+    }
+
+    /// Ends an operation that was left open.
     pub(crate) fn end_interrupted(&self, end: &ToolEnd<'_>) -> Result<u64> {
         let inner = &self.inner;
         let state = inner.writable_for(true)?;
-        let sequence = inner.write_end(state, end.clone())?;
+        let sequence = inner.write_end(state, end.clone(), None, false)?;
         let mut state = inner.state.lock();
-        let left = state.projection.operations.open().next().is_some();
+        let WriterState { projection, table, .. } = &*state;
+        let left = projection.operations.open().any(|open| !table.holds(open.operation));
         state.interrupted = left;
         Ok(sequence)
     }
@@ -442,7 +534,9 @@ impl Session {
             Settlement::Failed => (Decision::Failed, None),
             Settlement::RunAgain => (Decision::RunAgain, None),
         };
-        let result = result.map(|result| inner.recorded_or_own(&state, &result.encode())).transpose()?;
+        // What cannot be read again would make the log unreadable.
+        let result = result.map(|result| encode("a settled result", result)).transpose()?;
+        let result = result.map(|result| inner.recorded_or_own(&state, &result)).transpose()?;
         let (by, reason) = (by.to_owned(), reason.to_owned());
         let result = result.as_deref().map(Payload::new);
         let settle = Settle { operation, decision, result, by, reason };
@@ -503,13 +597,16 @@ impl Admission {
 
     fn within(&self, operation: u64) -> Arc<Within> {
         let cancelled = AtomicBool::new(false);
-        Arc::new(Within { ticket: self.ticket, operation, until: self.until, cancelled })
+        let parent = self.session.within.clone();
+        Arc::new(Within { ticket: self.ticket, operation, until: self.until, cancelled, parent })
     }
 
     /// Records the begin. `keep` has the position before it kept, for checkpoints.
     pub(crate) fn begin(mut self, begin: ToolBegin<'_>, keep: bool) -> Result<Begun> {
         let inner = &self.session.inner;
         let mut state = inner.writable()?;
+        let refused = |(operation, reason)| Error::NoSuchOperation { operation, reason };
+        state.projection.operations.check_begin(&begin).map_err(refused)?;
         let time_us = inner.now_us();
         let arguments = inner.recorded_or_own(&state, begin.arguments.bytes())?;
         let snapshots = inner.recorded_all(&state, &begin.resources)?;
@@ -526,14 +623,18 @@ impl Admission {
         inner.reserve(&mut state, time_us, lens)?;
         if let Some((declare, body)) = declare.zip(declare_body.as_ref()) {
             let draft = Draft::declare(declare, body);
-            inner.write_draft(&mut state, time_us, draft)?;
+            inner.write_draft(&mut state, time_us, draft, inner.level == Level::Every)?;
         }
         if keep && let Some(before) = state.log.next_sequence().checked_sub(1) {
             let frozen = Arc::new(state.projection.freeze());
             state.positions.keep_snapshot(before, frozen);
         }
         let draft = Draft::new(Kind::TOOL_BEGIN, &body, Content::ToolBegin(Box::new(begin)));
-        let sequence = inner.write_draft(&mut state, time_us, draft)?;
+        // One that reads only needs no sync but where every record has one.
+        let promised =
+            promises_sync(inner.level, Kind::TOOL_BEGIN) && (!reads_only || inner.level == Level::Every);
+        let sequence = inner.write_draft(&mut state, time_us, draft, promised)?;
+        state.log.reserved_bytes += END_BYTES as u64;
         let operation = again.unwrap_or(sequence);
         if let Some(admitted) = state.table.admitted.iter_mut().find(|one| one.ticket == self.ticket) {
             admitted.operation = Some(operation);
@@ -541,7 +642,6 @@ impl Admission {
         self.begun = true;
         let within = self.within(operation);
         let session = Session { within: Some(Arc::clone(&within)), ..self.session.clone() };
-        let promised = !reads_only && promises_sync(inner.level, Kind::TOOL_BEGIN);
         let begun = Begun { session, within, begin: sequence };
         // Where the sync fails, the begin may be there after reopening, which is what recovering is for.
         inner
@@ -562,25 +662,26 @@ impl Begun {
         inner.turns.notify_all();
     }
 
-    /// Records the end; whatever becomes of that, the operation's handle is no longer good. `keep` has the position
-    /// kept, for checkpoints.
+    /// Records the end, with which the operation's handle is no longer good. `keep` has the position kept, for checkpoints.
+    ///
+    /// Where this fails the operation is still open, and is to be tried again or given up.
     pub(crate) fn end(&self, end: &ToolEnd<'_>, keep: bool) -> Result<u64> {
         let inner = &self.session.inner;
-        let result = inner.writable().and_then(|state| inner.write_end(state, end.clone()));
-        match &result {
-            Ok(sequence) if keep => {
-                let mut state = inner.state.lock();
-                if state.log.next_sequence() == sequence + 1 {
-                    let frozen = Arc::new(state.projection.freeze());
-                    state.positions.keep_snapshot(*sequence, frozen);
-                }
-                drop(state);
-                inner.leave(self.within.ticket);
-            }
-            Ok(_) => inner.leave(self.within.ticket),
-            Err(_) => inner.leave_open(self.within.ticket),
-        }
-        result
+        inner
+            .writable_for(true)
+            .and_then(|state| inner.write_end(state, end.clone(), Some(self.within.ticket), keep))
+    }
+
+    /// Lets go of an operation whose end is not in the log: until the session is recovered nothing may be written that
+    /// would seem to be within it.
+    pub(crate) fn give_up(&self) {
+        self.session.inner.leave_open(self.within.ticket);
+    }
+
+    /// Tells the tool to stop, and whoever waits to look again.
+    pub(crate) fn cancel(&self) {
+        self.within.cancel();
+        self.session.inner.turns.notify_all();
     }
 
     /// Waits until no operation runs within this one; those that were let go of are brought to their end.
@@ -598,7 +699,8 @@ impl Begun {
             let operation = admitted.operation.unwrap_or_default();
             if let Some(abandon) = admitted.abandon.take() {
                 drop(state);
-                abandon()?;
+                // Whatever could not be restored of it is told where somebody asks for it; it is over now, or left open.
+                let _ = abandon();
                 state = inner.state.lock();
                 continue;
             }
@@ -620,6 +722,24 @@ fn resources<'a>(
             snapshot: snapshot.as_deref().map(Payload::new),
         })
         .collect()
+}
+
+/// Brings to their ends the operations that somebody let go of. What fails is left open, to be recovered.
+pub(super) fn end_abandoned(inner: &Inner) {
+    loop {
+        let abandon = inner.state.lock().table.take_abandoned(None);
+        match abandon {
+            Some(abandon) => drop(abandon()),
+            None => return,
+        }
+    }
+}
+
+/// Takes an operation out of the table, and gives back the room that was kept for its end.
+fn leave(state: &mut WriterState, ticket: u64) {
+    if state.table.remove(ticket) {
+        state.log.reserved_bytes = state.log.reserved_bytes.saturating_sub(END_BYTES as u64);
+    }
 }
 
 impl Inner {
@@ -646,17 +766,23 @@ impl Inner {
 
     /// Takes an operation out of the table.
     fn leave(&self, ticket: u64) {
-        self.state.lock().table.remove(ticket);
+        leave(&mut self.state.lock(), ticket);
         self.turns.notify_all();
     }
 
-    /// As [`leave`](Inner::leave), of an operation whose end is not in the log: until the session is recovered nothing
-    /// may be written that would seem to be within it.
+    /// As [`leave`](Inner::leave), of an operation whose end is not in the log. STATE is shown as it was before it, as the
+    /// next opening would.
     fn leave_open(&self, ticket: u64) {
         let mut state = self.state.lock();
-        let open = state.projection.operations.open().next().is_some();
-        state.interrupted |= open;
-        state.table.remove(ticket);
+        leave(&mut state, ticket);
+        let WriterState { projection, table, positions, interrupted, .. } = &mut *state;
+        let left = projection.operations.open().find(|open| !table.holds(open.operation));
+        if let Some((begin, reads_only)) = left.map(|open| (open.begin, open.reads_only)) {
+            *interrupted = true;
+            if let Some(frozen) = positions.get(begin).filter(|_| !reads_only) {
+                projection.set_back_to(begin, &frozen);
+            }
+        }
         drop(state);
         self.turns.notify_all();
     }
@@ -683,7 +809,15 @@ impl Inner {
     }
 
     /// Records an operation's end, with its one `tool_invoked`.
-    fn write_end(self: &Arc<Self>, mut state: MutexGuard<'_, WriterState>, end: ToolEnd<'_>) -> Result<u64> {
+    fn write_end(
+        self: &Arc<Self>,
+        mut state: MutexGuard<'_, WriterState>,
+        end: ToolEnd<'_>,
+        ticket: Option<u64>,
+        keep: bool,
+    ) -> Result<u64> {
+        let refused = |(operation, reason)| Error::NoSuchOperation { operation, reason };
+        state.projection.operations.check_end(&end).map_err(refused)?;
         let time_us = self.now_us();
         let own = |payload: Option<Payload<'_>>| -> Result<Option<Vec<u8>>> {
             payload.map(|payload| self.recorded_or_own(&state, payload.bytes())).transpose()
@@ -706,7 +840,17 @@ impl Inner {
         };
         let body = end.encode();
         let draft = Draft::new(Kind::TOOL_END, &body, Content::ToolEnd(Box::new(end)));
-        let sequence = self.write_draft(&mut state, time_us, draft)?;
-        self.finish_write(state, time_us, sequence, promises_sync(self.level, Kind::TOOL_END))
+        let promised = promises_sync(self.level, Kind::TOOL_END);
+        let sequence = self.write_draft(&mut state, time_us, draft, promised)?;
+        if keep {
+            let frozen = Arc::new(state.projection.freeze());
+            state.positions.keep_snapshot(sequence, frozen);
+        }
+        // Before anybody is told, who may write in turn.
+        if let Some(ticket) = ticket {
+            leave(&mut state, ticket);
+            self.turns.notify_all();
+        }
+        self.finish_write(state, time_us, sequence, promised)
     }
 }

@@ -117,7 +117,7 @@ impl Session {
     /// # Errors
     ///
     /// [`Error::NoSuchPosition`] where there is no such record, [`Error::InsideTransaction`] where a tool was
-    /// running then; else as [`dispatch`](Session::dispatch).
+    /// running then that is over, [`Error::OutsideTransaction`] through the handle of an operation that began later; else as [`dispatch`](Session::dispatch).
     pub fn rollback_to(&self, position: u64) -> Result<RolledBack> {
         self.roll_back(position, true)
     }
@@ -130,8 +130,14 @@ impl Session {
             return Err(Error::NoSuchPosition { position: to, last: next.checked_sub(1) });
         }
         let frozen = inner.frozen_at(&state, to)?;
-        if let Some(open) = frozen.projection().operations.changing() {
-            return Err(Error::InsideTransaction { position: to, operation: open.operation });
+        // Back to where other operations were open than are now would leave half of what one did.
+        let then = frozen.projection().operations.all_changing();
+        let now = state.projection.operations.all_changing();
+        if let Some(operation) = then.iter().find(|open| !now.contains(open)) {
+            return Err(Error::InsideTransaction { position: to, operation: *operation });
+        }
+        if let Some(operation) = now.iter().find(|open| !then.contains(open)) {
+            return Err(Error::OutsideTransaction { position: to, operation: *operation });
         }
         let time_us = inner.now_us();
         let abandoned = state.path.abandoned_by(next, to);

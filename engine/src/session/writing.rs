@@ -7,6 +7,7 @@ use foldlog_codec::body::Declare;
 use parking_lot::MutexGuard;
 use uuid::Uuid;
 
+use super::operations::inside;
 use super::subscribers::Notice;
 use super::{Inner, WriterState};
 use crate::background::{Background, Left, Rank};
@@ -232,7 +233,8 @@ impl Inner {
         let mut last = None;
         for draft in drafts {
             let kind = draft.kind;
-            last = Some((self.write_draft(&mut state, time_us, draft)?, kind));
+            last =
+                Some((self.write_draft(&mut state, time_us, draft, promises_sync(self.level, kind))?, kind));
         }
         let Some((sequence, kind)) = last else {
             return Err(Error::NoSuchPosition { position: 0, last: None });
@@ -241,10 +243,16 @@ impl Inner {
     }
 
     /// Writes one draft; its promise is still to be kept.
-    pub(super) fn write_draft(&self, state: &mut WriterState, time_us: i64, draft: Draft<'_>) -> Result<u64> {
+    pub(super) fn write_draft(
+        &self,
+        state: &mut WriterState,
+        time_us: i64,
+        draft: Draft<'_>,
+        promised: bool,
+    ) -> Result<u64> {
         let Draft { kind, body, content, at_hand, event } = draft;
         let sequence = self.write_one(state, time_us, (kind, body), content, at_hand)?;
-        self.notify((sequence, time_us, kind), promises_sync(self.level, kind), || event);
+        self.notify((sequence, time_us, kind), promised, || event);
         Ok(sequence)
     }
 
@@ -269,6 +277,7 @@ impl Inner {
     ) -> Result<u64> {
         let due = state.due(time_us);
         let image = self.image_at_turn(&mut state);
+        let within = state.table.told_within();
         drop(state);
         if promised {
             self.sync_through(sequence + 1)?;
@@ -278,7 +287,12 @@ impl Inner {
         if let Some(write) = image {
             write();
         }
-        self.subscribers.tell(&|| self.gate.synced());
+        let tell = || self.subscribers.tell(&|| self.gate.synced());
+        match within {
+            // A subscriber that waited for an operation might wait for the very call that tells it.
+            Some((ticket, operation)) => inside((self.id, ticket, operation), tell),
+            None => tell(),
+        }
         Ok(sequence)
     }
 

@@ -1,4 +1,5 @@
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use foldlog_codec::body::{Cause, Idempotency, Outcome, OutsideEffects, Payload, ToolBegin, ToolEnd};
@@ -14,8 +15,8 @@ use crate::clock;
 use crate::error::{Error, Result};
 use crate::execution::{Captures, ExecutionState, Phase, SnapshotMetadata, ToolCheckpoint};
 use crate::resources::Lease;
-use crate::session::operations::Begun;
-use crate::session::{Session, Snapshot};
+use crate::session::operations::{Begun, Within};
+use crate::session::{Session, Snapshot, panic_message};
 use crate::types::encode;
 
 /// What became of a call.
@@ -63,7 +64,8 @@ pub(super) struct Ending {
     answered: Option<Answered>,
     cause: Option<Cause>,
     message: String,
-    overrides: Option<serde_json::Value>,
+    /// What is to be shown, and as it is recorded.
+    overrides: Option<(serde_json::Value, Vec<u8>)>,
     outside: Option<OutsideEffects>,
 }
 
@@ -72,7 +74,7 @@ impl Ending {
         Ending { answered: None, cause: Some(cause), message: message.into(), overrides: None, outside: None }
     }
 
-    pub(super) fn of(answer: std::result::Result<Answered, ToolError>) -> Ending {
+    pub(super) fn of(answer: std::result::Result<Answered, ToolError>, within: &Within) -> Ending {
         match answer {
             Ok(answered) => Ending {
                 cause: (!answered.success).then_some(Cause::Unsuccessful),
@@ -82,22 +84,44 @@ impl Ending {
                 answered: Some(answered),
             },
             Err(error) => {
-                let ending = Ending::failed(error.cause(), error.to_string());
+                let cause = match error.cause() {
+                    // Of another operation, whose error was passed on.
+                    Cause::Deadline if !within.is_late() => Cause::Error,
+                    Cause::Cancelled if !within.is_cancelled() && !matches!(error, ToolError::Cancelled) => {
+                        Cause::Error
+                    }
+                    cause => cause,
+                };
+                let ending = Ending::failed(cause, error.to_string());
                 match error {
                     ToolError::Failed { outside, .. } => Ending { outside, ..ending },
                     // Nothing had run yet.
-                    ToolError::InvalidArguments(_) => {
-                        Ending { outside: Some(OutsideEffects::None), ..ending }
-                    }
+                    ToolError::InvalidArguments(_) => ending.harmless(),
                     ToolError::VisibilityExpansion { overrides, .. }
                     | ToolError::Engine(Error::VisibilityExpansion { overrides, .. }) => {
-                        Ending { overrides: Some(overrides), ..ending }
+                        match encode("overrides", &overrides) {
+                            Ok(encoded) => Ending { overrides: Some((overrides, encoded)), ..ending },
+                            Err(error) => Ending::failed(Cause::Error, error.to_string()),
+                        }
                     }
                     _ => ending,
                 }
             }
         }
     }
+
+    /// The same, with no effects outside.
+    pub(super) fn harmless(self) -> Ending {
+        Ending { outside: Some(OutsideEffects::None), ..self }
+    }
+}
+
+/// Runs what a host wrote: a panic is an error.
+fn caught<T>(what: &str, run: impl FnOnce() -> Result<T>) -> Result<T> {
+    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
+        let reason = format!("panicked: {}", panic_message(&*panic));
+        Err(Error::Resource { resource: what.to_owned(), reason })
+    })
 }
 
 /// One call from its begin to its end, for tools that run elsewhere. Ended by [`end`](Operation::end),
@@ -142,7 +166,7 @@ impl Operation {
 
     /// Tells the tool to stop: its handle is no longer good, and the programs that it started are to end.
     pub fn cancel(&self) {
-        self.core.begun.within.cancel();
+        self.core.begun.cancel();
     }
 
     /// Ends the call with what the tool answered. Without success all that it did is taken back.
@@ -155,8 +179,13 @@ impl Operation {
     /// As [`ToolRunner::execute`](super::ToolRunner::execute).
     pub fn end<T: Serialize>(self, result: ToolResult<T>) -> Result<ToolReport> {
         let ToolResult { success, message, value, outside } = result;
-        let value = value.map(|value| encode(&self.core.tool, &value)).transpose()?;
-        self.core.finish_and_raise(Ending::of(Ok(Answered { success, message, value, outside })))
+        let value = match value.map(|value| encode(&self.core.tool, &value)).transpose() {
+            Ok(value) => value,
+            // As of a tool that runs here: what cannot be recorded is a failure.
+            Err(error) => return self.fail(ToolError::failed(error.to_string())),
+        };
+        let answered = Answered { success, message, value, outside };
+        self.core.finish_and_raise(Ending::of(Ok(answered), &self.core.begun.within))
     }
 
     /// Ends the call with why the tool gave no answer; all that it did is taken back.
@@ -165,7 +194,7 @@ impl Operation {
     ///
     /// As [`end`](Operation::end).
     pub fn fail(self, error: ToolError) -> Result<ToolReport> {
-        self.core.finish_and_raise(Ending::of(Err(error)))
+        self.core.finish_and_raise(Ending::of(Err(error), &self.core.begun.within))
     }
 
     /// Ends the call, whatever it did, as cancelled; all that it did is taken back.
@@ -189,6 +218,12 @@ impl Operation {
         spec: &Spec<'_>,
         options: &ExecuteOptions,
     ) -> Result<Operation> {
+        if !session.is_same(state.session()) {
+            let (found, own) = (session.id(), state.session().id());
+            return Err(Error::SnapshotMismatch(format!(
+                "the call runs within one of session {found}, this run is of {own}"
+            )));
+        }
         let Spec { call, idempotency, reads_only, again, undoes } = *spec;
         let until = options.deadline.map(clock::after);
         let admission = session.admit(reads_only, until)?;
@@ -196,7 +231,8 @@ impl Operation {
         // What an operation holds, those within it work on too.
         let leases = if parent.is_none() { Some(state.lease(until)?) } else { None };
         let tag = call.call_id.as_ref().map(|call_id| format!("pre:{call_id}"));
-        let before = if reads_only { Captures::default() } else { state.capture(tag.as_deref())? };
+        let captured = || caught("what was before", || state.capture(tag.as_deref()));
+        let before = if reads_only { Captures::default() } else { captured()? };
         let mut arguments = Writer::new();
         arguments.str(&call.arguments);
         let arguments = arguments.finish();
@@ -243,6 +279,29 @@ impl Operation {
     }
 }
 
+/// Lets go of what an operation holds, and of the operation itself where its end was not recorded.
+struct Unended<'a> {
+    core: &'a Core,
+    ended: bool,
+}
+
+impl Drop for Unended<'_> {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.core.begun.give_up();
+        }
+        self.core.leases.lock().take();
+    }
+}
+
+/// How long a message may be that is recorded on a full disk, in bytes.
+const SHORT_BYTES: usize = 256;
+
+fn short(message: &str) -> String {
+    let end = (0..=SHORT_BYTES.min(message.len())).rev().find(|at| message.is_char_boundary(*at));
+    message.get(..end.unwrap_or_default()).unwrap_or_default().to_owned()
+}
+
 struct Core {
     state: ExecutionState,
     begun: Begun,
@@ -269,7 +328,7 @@ impl Core {
         match (report.cause, overrides) {
             (Some(Cause::Expansion), overrides) => Err(Error::VisibilityExpansion {
                 operation,
-                overrides: overrides.unwrap_or_default(),
+                overrides: overrides.map(|(overrides, _)| overrides).unwrap_or_default(),
                 reason: report.message,
             }),
             (Some(Cause::Deadline), _) => Err(Error::DeadlineExceeded { operation: Some(operation) }),
@@ -283,23 +342,22 @@ impl Core {
         if *over {
             return Err(Error::NoSuchOperation { operation, reason: "it is over" });
         }
-        *over = true;
         if self.begun.within.is_late() && ending.cause.is_none() {
             ending =
                 Ending { outside: ending.outside, ..Ending::failed(Cause::Deadline, "its time was over") };
         }
-        self.begun.within.cancel();
-        let joined = self.begun.join_inner();
+        self.begun.cancel();
+        // Where something within it does not end, it can be ended later.
+        self.begun.join_inner()?;
+        *over = true;
+        // From here on the operation ends, or is left open for a recovery, whatever happens.
+        let mut unended = Unended { core: self, ended: false };
         if !self.programs.end() && ending.cause.is_none() {
             ending = Ending::failed(Cause::Error, "a program that it started does not end");
         }
-        joined?;
         let mut after = None;
         if ending.cause.is_none() && !self.reads_only {
-            match self
-                .state
-                .capture(self.call_id.as_ref().map(|call_id| format!("post:{call_id}")).as_deref())
-            {
+            match caught("what it left", || self.state.capture(self.tagged("post").as_deref())) {
                 Ok(captures) => after = Some(captures),
                 Err(error) => {
                     ending =
@@ -307,17 +365,31 @@ impl Core {
                 }
             }
         }
-        let committed = ending.cause.is_none();
-        let restored = if committed || self.reads_only {
-            Ok(())
-        } else {
-            self.before.restore(self.state.resources(), false)
+        let restore = || match self.reads_only {
+            true => Ok(()),
+            false => caught("what was before", || self.before.restore(self.state.resources(), false)),
         };
-        let result = self.record(&ending, after.as_ref());
-        self.leases.lock().take();
+        let mut restored = if ending.cause.is_none() { Ok(()) } else { restore() };
+        let mut result = self.record(&ending, after.as_ref());
+        if let Err(Error::Full { .. }) = &result {
+            // Room is kept for an end that says no more than this.
+            if ending.cause.is_none() {
+                restored = restore();
+                ending = Ending::failed(Cause::Error, "there is no space to record what it answered");
+            }
+            (ending.message, ending.answered, ending.overrides, after) =
+                (short(&ending.message), None, None, None);
+            result = self.record(&ending, None);
+        }
         let report = result?;
+        unended.ended = true;
+        drop(unended);
         self.checkpoint(&report, after);
         restored.map(|()| report)
+    }
+
+    fn tagged(&self, side: &str) -> Option<String> {
+        self.call_id.as_ref().map(|call_id| format!("{side}:{call_id}"))
     }
 
     /// What is known of effects outside: a tool that may have some has, unless it says that it has none.
@@ -336,8 +408,7 @@ impl Core {
         let mut shown = Writer::new();
         shown.str(&ending.message);
         let shown = shown.finish();
-        let overrides =
-            ending.overrides.as_ref().map(|overrides| encode("overrides", overrides)).transpose()?;
+        let overrides = ending.overrides.as_ref().map(|(_, encoded)| encoded);
         let value = ending.answered.as_ref().and_then(|answered| answered.value.as_deref());
         let end = ToolEnd {
             begin,
@@ -354,7 +425,7 @@ impl Core {
             elapsed_us,
             result: value.map(Payload::new),
             shown: Some(Payload::new(&shown)),
-            overrides: overrides.as_deref().map(Payload::new),
+            overrides: overrides.map(|encoded| Payload::new(encoded)),
             resources: after.map(Captures::to_record).unwrap_or_default(),
             // Known to the session.
             slice: 0,
@@ -388,7 +459,7 @@ impl Core {
             let snapshot = Snapshot { session: session.id(), position, time_us, tag, policies };
             let side = if phase == Phase::PreTool { "pre" } else { "post" };
             let metadata = SnapshotMetadata {
-                tag: self.call_id.as_ref().map(|call_id| format!("{side}:{call_id}")),
+                tag: self.tagged(side),
                 tool_call_id: self.call_id.clone(),
                 tool_name: Some(self.tool.clone()),
                 phase,

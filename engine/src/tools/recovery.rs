@@ -13,7 +13,7 @@ use foldlog_codec::msgpack::Value;
 
 use super::command::Group;
 use super::operation::{Spec, ToolReport};
-use super::runner::{ExecuteOptions, ToolCall, ToolRunner, unsettled};
+use super::runner::{ExecuteOptions, ToolCall, ToolRunner, unsettled_error};
 use crate::error::{Error, Result};
 use crate::execution::Captures;
 use crate::fold::operations::UnsettledOperation;
@@ -58,6 +58,7 @@ impl ToolRunner {
     /// [`Error::RestoreFailed`] or [`Error::SnapshotMismatch`] where a resource could not be restored: the calls are
     /// still open then, and the session takes no writes. Else as [`execute`](ToolRunner::execute).
     pub fn recover(&self, options: &ExecuteOptions) -> Result<Vec<Recovered>> {
+        let _recovering = self.state.session().recovering()?;
         if self.state.session().is_interrupted() {
             self.end_open()?;
         }
@@ -68,7 +69,7 @@ impl ToolRunner {
     /// Restores the resources, then ends what is open.
     fn end_open(&self) -> Result<()> {
         let session = self.state.session();
-        let open = session.open_operations();
+        let open = session.left_open();
         let _leases = self.state.lease(None)?;
         let mut found = Captures::default();
         if let Some(first) = open.iter().find(|open| !open.reads_only) {
@@ -110,7 +111,11 @@ impl ToolRunner {
         Ok(())
     }
 
-    fn run_again(&self, unsettled_one: UnsettledOperation, options: &ExecuteOptions) -> Result<Recovered> {
+    pub(super) fn run_again(
+        &self,
+        unsettled_one: UnsettledOperation,
+        options: &ExecuteOptions,
+    ) -> Result<Recovered> {
         let UnsettledOperation { operation, begin, tool, call_id, idempotency, undone, run_again } =
             unsettled_one;
         let recovered =
@@ -118,7 +123,7 @@ impl ToolRunner {
         let manual = idempotency == Idempotency::Manual && !run_again;
         let handler = match self.tools.get(&tool) {
             Ok(handler) if !manual => handler,
-            Ok(_) => return Ok(recovered(Recovery::NeedsSettling(unsettled(operation, &tool)))),
+            Ok(_) => return Ok(recovered(Recovery::NeedsSettling(unsettled_error(operation, &tool)))),
             Err(error) => return Ok(recovered(Recovery::NeedsSettling(error))),
         };
         let BeginRead { arguments, asked_by, .. } = self.state.session().read_begin(begin, |begin| begin)?;

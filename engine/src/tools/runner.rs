@@ -3,15 +3,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use foldlog_codec::body::{Cause, Idempotency, Outcome};
+use foldlog_codec::msgpack::Value;
 
 use super::context::ToolContext;
 use super::operation::{Ending, Operation, Spec, ToolReport};
+use super::recovery::Recovery;
 use super::tool::{Answered, AnyTool, ToolError, ToolRegistry};
 use crate::error::{Error, Result};
 use crate::execution::ExecutionState;
-use crate::session::Session;
-use crate::session::operations::inside;
+use crate::fold::operations::UnsettledOperation;
+use crate::session::operations::inside_call;
 use crate::session::panic_message;
+use crate::session::{Session, Settlement};
 use crate::types::{ToolInvocations, ToolInvoked};
 
 /// What a tool is called with.
@@ -61,20 +64,23 @@ pub struct ToolRunner {
     pub(super) tools: ToolRegistry,
     /// The run's session, or the handle of the operation within which tools are to run.
     session: Session,
+    /// Whether that operation is another run's, whose resources are not these.
+    is_anothers: bool,
 }
 
 impl ToolRunner {
     /// A runner of these tools on a run.
     pub fn new(state: ExecutionState, tools: ToolRegistry) -> ToolRunner {
         let session = state.session().clone();
-        ToolRunner { state, tools, session }
+        ToolRunner { state, tools, session, is_anothers: false }
     }
 
     /// A runner of tools within a tool's call: a sub-agent's. They do not wait for that call, and what they commit is
-    /// taken back with it where it fails.
+    /// taken back with it where it fails. A call of another run has none within it: its calls are refused.
     #[must_use]
     pub fn within(&self, context: &ToolContext) -> ToolRunner {
-        ToolRunner { session: context.session().clone(), ..self.clone() }
+        let is_anothers = !context.resources().is_same(self.state.resources());
+        ToolRunner { session: context.session().clone(), is_anothers, ..self.clone() }
     }
 
     /// The run.
@@ -101,8 +107,16 @@ impl ToolRunner {
     /// end. Where a resource cannot be captured the tool does not run, and nothing is recorded. Else as
     /// [`Session::dispatch`].
     pub fn execute(&self, call: &ToolCall, options: &ExecuteOptions) -> Result<ToolReport> {
-        if let Some(report) = self.recorded(call)? {
-            return Ok(report);
+        match self.known(call)? {
+            None => {}
+            Some(Known::Recorded(report)) => return Ok(*report),
+            Some(Known::Unsettled(unsettled)) => {
+                let _recovering = self.session.recovering()?;
+                return match self.run_again(unsettled, options)?.recovery {
+                    Recovery::RanAgain(report) | Recovery::NotUndone(report) => Ok(report),
+                    Recovery::NeedsSettling(error) | Recovery::Failed(error) => Err(error),
+                };
+            }
         }
         let tool = Arc::clone(self.tools.get(&call.tool)?);
         let spec = self.spec(call, tool.as_ref());
@@ -116,6 +130,16 @@ impl ToolRunner {
     ///
     /// As [`execute`](ToolRunner::execute).
     pub fn begin(&self, call: &ToolCall, options: &ExecuteOptions) -> Result<Operation> {
+        match self.known(call)? {
+            None => {}
+            Some(Known::Recorded(report)) => {
+                let reason = "it was run for that answer before: `recorded` tells what it came to";
+                return Err(Error::NoSuchOperation { operation: report.operation, reason });
+            }
+            Some(Known::Unsettled(unsettled)) => {
+                return Err(unsettled_error(unsettled.operation, &unsettled.tool));
+            }
+        }
         let spec = match self.tools.get(&call.tool) {
             Ok(tool) => self.spec(call, tool.as_ref()),
             Err(_) => {
@@ -123,7 +147,15 @@ impl ToolRunner {
                 Spec { call, idempotency, reads_only, again: None, undoes: None }
             }
         };
-        Operation::begin(&self.state, &self.session, &spec, options)
+        self.begin_as(&spec, options)
+    }
+
+    fn begin_as(&self, spec: &Spec<'_>, options: &ExecuteOptions) -> Result<Operation> {
+        if self.is_anothers {
+            let reason = "the call runs within one of another run, whose resources are not this one's";
+            return Err(Error::SnapshotMismatch(reason.to_owned()));
+        }
+        Operation::begin(&self.state, &self.session, spec, options)
     }
 
     fn spec<'a>(&self, call: &'a ToolCall, tool: &dyn AnyTool) -> Spec<'a> {
@@ -138,57 +170,110 @@ impl ToolRunner {
         options: &ExecuteOptions,
         handler: impl FnOnce(&ToolContext) -> std::result::Result<Answered, ToolError>,
     ) -> Result<ToolReport> {
-        let operation = Operation::begin(&self.state, &self.session, spec, options)?;
+        let operation = self.begin_as(spec, options)?;
         let context = operation.context().clone();
-        let run = || inside(self.session.id(), operation.id(), || handler(&context));
+        if context.within.is_late() {
+            return operation
+                .finish(Ending::failed(Cause::Deadline, "its time was over before it began").harmless());
+        }
+        let run = || inside_call(&context.session, || handler(&context));
         let ending = match catch_unwind(AssertUnwindSafe(run)) {
-            Ok(answer) => Ending::of(answer),
+            Ok(answer) => Ending::of(answer, &context.within),
             Err(panic) => Ending::failed(Cause::Panic, format!("panicked: {}", panic_message(&*panic))),
         };
         operation.finish(ending)
     }
 
-    /// What an earlier process recorded of a call that it committed for the same answer.
-    fn recorded(&self, call: &ToolCall) -> Result<Option<ToolReport>> {
-        let Some((answer, _)) = call.asked_by.filter(|(answer, _)| *answer < self.session.recovery().records)
-        else {
-            return Ok(None);
-        };
+    /// What is recorded of a call that was run for the same answer before: what it committed, or what somebody decided
+    /// about it. The tool is not called.
+    ///
+    /// # Errors
+    ///
+    /// What reading the log says.
+    pub fn recorded(&self, call: &ToolCall) -> Result<Option<ToolReport>> {
+        Ok(self.known(call)?.and_then(|known| match known {
+            Known::Recorded(report) => Some(*report),
+            Known::Unsettled(_) => None,
+        }))
+    }
+
+    /// What is known of a call that was begun for the same answer before.
+    fn known(&self, call: &ToolCall) -> Result<Option<Known>> {
+        let Some((answer, _)) = call.asked_by else { return Ok(None) };
+        let invocations = self.session.log::<ToolInvocations>()?;
         let path = self.session.live_path();
         let position = self.session.position().unwrap_or_default();
-        let invocations = self.session.log::<ToolInvocations>()?;
         for place in (0..invocations.len()).rev() {
             let Some(item) = invocations.get(place)? else { break };
             let invoked: &ToolInvoked = &item;
             if invoked.begin < answer {
                 break;
             }
+            if invoked.asked_by != call.asked_by || invoked.undoes.is_some() {
+                continue;
+            }
             let (end, _) = item.position().unwrap_or_default();
-            let is_it = invoked.asked_by == call.asked_by && invoked.outcome == Outcome::Committed;
-            if is_it && path.is_live(end, position) {
-                let (value, message) = self.session.read_end(end)?;
-                return Ok(Some(ToolReport {
-                    operation: invoked.operation,
-                    begin: invoked.begin,
-                    end,
-                    tool: invoked.tool.clone(),
-                    call_id: invoked.call_id.clone(),
-                    outcome: invoked.outcome,
-                    cause: None,
-                    success: true,
-                    message,
-                    value,
-                    outside: invoked.outside,
-                    elapsed_us: invoked.elapsed_us,
-                    recorded: true,
-                }));
+            match invoked.outcome {
+                Outcome::Committed if path.is_live(end, position) => {
+                    let (value, message) = self.session.read_end(end)?;
+                    return Ok(Some(Known::recorded(invoked, end, (true, message, value))));
+                }
+                Outcome::Interrupted => return self.of_interrupted(invoked, end),
+                // What failed, or was taken back since, is run as if it were new.
+                Outcome::Committed | Outcome::Failed => return Ok(None),
             }
         }
         Ok(None)
     }
+
+    fn of_interrupted(&self, invoked: &ToolInvoked, end: u64) -> Result<Option<Known>> {
+        let unsettled = self.session.unsettled_operations();
+        if let Some(unsettled) = unsettled.into_iter().find(|one| one.operation == invoked.operation) {
+            return Ok(Some(Known::Unsettled(unsettled)));
+        }
+        Ok(self.session.read_settlement(invoked.operation, end)?.and_then(|settlement| match settlement {
+            Settlement::Committed(value) => {
+                Some(Known::recorded(invoked, end, (true, "settled as committed".to_owned(), value)))
+            }
+            Settlement::Failed => {
+                Some(Known::recorded(invoked, end, (false, "settled as failed".to_owned(), None)))
+            }
+            Settlement::RunAgain => None,
+        }))
+    }
 }
 
-/// What the session's error says of a tool that nobody knows.
-pub(super) fn unsettled(operation: u64, tool: &str) -> Error {
+/// What is known of a call of an answer.
+enum Known {
+    Recorded(Box<ToolReport>),
+    Unsettled(UnsettledOperation),
+}
+
+impl Known {
+    fn recorded(
+        invoked: &ToolInvoked,
+        end: u64,
+        (success, message, value): (bool, String, Option<Value>),
+    ) -> Known {
+        Known::Recorded(Box::new(ToolReport {
+            operation: invoked.operation,
+            begin: invoked.begin,
+            end,
+            tool: invoked.tool.clone(),
+            call_id: invoked.call_id.clone(),
+            outcome: invoked.outcome,
+            cause: None,
+            success,
+            message,
+            value,
+            outside: invoked.outside,
+            elapsed_us: invoked.elapsed_us,
+            recorded: true,
+        }))
+    }
+}
+
+/// What is said of an interrupted call that nobody but a person can judge.
+pub(super) fn unsettled_error(operation: u64, tool: &str) -> Error {
     Error::ToolIdempotency { operation, tool: tool.to_owned() }
 }

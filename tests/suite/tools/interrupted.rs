@@ -177,8 +177,13 @@ fn what_was_committed_for_an_answer_is_returned_and_not_run_again() {
     let again = run.runner.execute(&first, &ExecuteOptions::default()).unwrap();
     assert!(again.recorded && again.operation == done.operation && again.value == done.value);
     assert_eq!((again.message.as_str(), run.counts().ran), ("written", 1));
+    // That one was interrupted, and nobody knows whether it may run again.
+    let other = run.runner.execute(&second, &ExecuteOptions::default());
+    assert!(matches!(other, Err(Error::ToolIdempotency { .. })), "{other:?}");
+    let operation = run.session().unsettled_operations()[0].operation;
+    run.session().settle(operation, &Settlement::RunAgain, "a person", "it had not begun").unwrap();
     let other = run.runner.execute(&second, &ExecuteOptions::default()).unwrap();
-    assert!(!other.recorded && other.success);
+    assert!(!other.recorded && other.success && other.operation == operation);
     assert_eq!(run.plan(), ["one", "two"]);
 }
 

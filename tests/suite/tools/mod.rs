@@ -6,6 +6,7 @@ mod interrupted;
 mod nesting;
 mod outcomes;
 mod programs;
+mod regressions;
 mod threads;
 
 use std::collections::BTreeMap;

@@ -1,5 +1,6 @@
 //! Operations within operations.
 
+use foldlog::Settlement;
 use foldlog::audit::Fate;
 use foldlog::tools::Recovery;
 
@@ -92,7 +93,12 @@ fn a_process_that_ends_in_an_inner_call_leaves_both_to_be_recovered() {
     assert_eq!(open.iter().map(|open| open.tool.as_str()).collect::<Vec<_>>(), ["delegate", "write"]);
     assert_eq!(open[1].parent, Some(open[0].operation));
     assert!(run.plan().is_empty());
-    // Only the outer one is run again, which does the inner one's work as well.
+    // The inner one is manual, so nobody but a person can say whether the outer one may run again, and it with it.
+    let [recovered] = delegating(&run).recover(&ExecuteOptions::default()).unwrap().try_into().unwrap();
+    assert!(matches!(recovered.recovery, Recovery::NeedsSettling(_)));
+    run.session()
+        .settle(open[0].operation, &Settlement::RunAgain, "a person", "nothing was written")
+        .unwrap();
     let [recovered] = delegating(&run).recover(&ExecuteOptions::default()).unwrap().try_into().unwrap();
     assert!(matches!(recovered.recovery, Recovery::RanAgain(report) if report.success));
     assert_eq!(

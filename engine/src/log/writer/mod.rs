@@ -169,6 +169,8 @@ pub(crate) struct Log {
     unsynced_files: Vec<Written>,
     unsynced_dirs: Vec<PathBuf>,
     pub(crate) unsynced_bytes: u64,
+    /// Room in the active segment that is kept for the ends of operations.
+    pub(crate) reserved_bytes: u64,
     /// The frame being written; kept for its memory.
     frame: Vec<u8>,
 }
@@ -252,6 +254,7 @@ impl Log {
             unsynced_files: Vec::new(),
             unsynced_dirs: Vec::new(),
             unsynced_bytes: 0,
+            reserved_bytes: 0,
             frame: Vec::new(),
         }
     }
@@ -315,7 +318,8 @@ impl Log {
         if !self.is_writing() {
             self.begin(time_us, context)?;
         }
-        self.make_room(frame_len as u64, context)?;
+        let reserved = if kind == Kind::TOOL_END { 0 } else { self.reserved_bytes };
+        self.make_room(frame_len as u64 + reserved, context)?;
         let sequence = self.places.next_sequence;
         let offset = self.write(kind, sequence, time_us, body, context.synced)?;
         let segment = self.places.segments.len().saturating_sub(1);
@@ -339,7 +343,7 @@ impl Log {
             bytes += (FRAME_HEADER_LEN + len) as u64;
         }
         self.begin(time_us.clamp(frame::TIME_US_MIN, frame::TIME_US_MAX), context)?;
-        self.make_room(bytes, context)
+        self.make_room(bytes + self.reserved_bytes, context)
     }
 
     /// Appends a `Synced` frame where there is room; a segment begun later says the same in its header.

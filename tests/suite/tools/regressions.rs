@@ -1,0 +1,496 @@
+//! Bugs of transactions that a reading of them found before anybody met one. Each test opens with its bug.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use foldlog::audit::Fate;
+use foldlog::log::storage::Fault;
+use foldlog::tools::Recovery;
+use foldlog::{Cause, Level, Policy, SessionOptions, Settlement, Value};
+
+use super::*;
+
+#[derive(Deserialize, JsonSchema)]
+struct Nothing {}
+
+type Do = dyn Fn(&ToolContext) -> Result<ToolResult<u64>, ToolError> + Send + Sync;
+
+/// A tool of a story's own.
+struct Custom {
+    run: Box<Do>,
+    reads_only: bool,
+}
+
+impl Tool for Custom {
+    const NAME: &'static str = "custom";
+    type Parameters = Nothing;
+    type Output = u64;
+
+    fn idempotency(&self) -> Idempotency {
+        // Of a tool that reads only nothing else is asked.
+        if self.reads_only { Idempotency::Manual } else { Idempotency::Natural }
+    }
+
+    fn reads_only(&self) -> bool {
+        self.reads_only
+    }
+
+    fn call(&self, _: Nothing, context: &ToolContext) -> Result<ToolResult<u64>, ToolError> {
+        (self.run)(context)
+    }
+}
+
+fn done() -> Result<ToolResult<u64>, ToolError> {
+    Ok(ToolResult::ok("done", 1))
+}
+
+/// A run's own tools, and one more.
+fn with(
+    run: &Run,
+    reads_only: bool,
+    tool: impl Fn(&ToolContext) -> Result<ToolResult<u64>, ToolError> + Send + Sync + 'static,
+) -> ToolRunner {
+    let tools = run.runner.tools().clone().with(Custom { run: Box::new(tool), reads_only });
+    ToolRunner::new(run.runner.state().clone(), tools)
+}
+
+fn custom() -> ToolCall {
+    ToolCall::new("custom", "{}")
+}
+
+fn at_once() -> ExecuteOptions {
+    ExecuteOptions::default()
+}
+
+fn step(title: &str) -> StepAdded {
+    StepAdded { title: title.to_owned(), part: 0 }
+}
+
+/// A run whose process was killed within its first call, and the next process.
+fn interrupted(idempotency: Idempotency) -> Run {
+    let mut run = Run::with(idempotency);
+    run.desk.put("letter", "as it was");
+    assert!(run.write("letter", "half done", Then::Die).is_err());
+    run.reopen(idempotency);
+    run
+}
+
+/// A subscriber that wrote STATE when it was told of an end waited for the very call that told it.
+#[test]
+fn a_subscriber_of_an_end_may_write() {
+    let run = Run::new();
+    let session = run.session().clone();
+    run.session().subscribe(move |notice| {
+        if notice.kind().name() == "tool_end" {
+            session.dispatch(step("told")).unwrap();
+        }
+    });
+    run.write("p", "t", Then::Succeed).unwrap();
+    assert_eq!(run.plan(), ["t", "told"]);
+}
+
+/// The same, told of a begin: nobody could ever write for it, so it is told at once.
+#[test]
+fn a_subscriber_within_a_call_is_told_that_it_cannot_wait_for_it() {
+    let run = Run::new();
+    let (session, told) = (run.session().clone(), Arc::new(Mutex::new(Vec::new())));
+    let into = Arc::clone(&told);
+    run.session().subscribe(move |notice| {
+        if matches!(notice.kind().name(), "tool_begin" | "dispatch") {
+            into.lock().unwrap().push(session.dispatch(step("too early")));
+        }
+    });
+    run.write("p", "t", Then::Succeed).unwrap();
+    let told = told.lock().unwrap();
+    assert!(
+        told.len() > 1 && told.iter().all(|told| matches!(told, Err(Error::InsideOperation { .. }))),
+        "{told:?}"
+    );
+}
+
+/// A call of an answer was looked for among those that were committed, and nowhere else: one that waited to be settled,
+/// or was settled, ran a second time.
+#[test]
+fn an_interrupted_call_of_an_answer_runs_again_only_as_its_settlement_says() {
+    for (settlement, message) in [
+        (None, ""),
+        (Some(Settlement::Committed(Some(Value::from(7_u64)))), "settled as committed"),
+        (Some(Settlement::Failed), "settled as failed"),
+    ] {
+        let mut run = Run::with(Idempotency::Manual);
+        let answer = run.session().dispatch(Noted { text: "an answer".to_owned() }).unwrap();
+        let one = call("letter", "one", Then::Die).asked_by(answer, 0);
+        assert!(run.runner.execute(&one, &at_once()).is_err());
+        run.reopen(Idempotency::Manual);
+        run.runner.recover(&at_once()).unwrap();
+        let operation = run.session().unsettled_operations()[0].operation;
+        if let Some(settlement) = &settlement {
+            run.session().settle(operation, settlement, "a person", "").unwrap();
+        }
+        match (settlement, run.runner.execute(&one, &at_once())) {
+            (None, Err(Error::ToolIdempotency { .. })) => {}
+            (Some(_), Ok(report)) => {
+                assert!(report.recorded && report.operation == operation && report.message == message);
+                assert_eq!(report.success, message.ends_with("committed"));
+            }
+            other => panic!("{other:?}"),
+        }
+        assert!(run.runner.begin(&one, &at_once()).is_err(), "by the other way in as well");
+        assert_eq!(run.counts().ran, 1);
+    }
+}
+
+/// Recovery looked at the outer call's declaration alone: a manual one within it ran a second time, nobody asked.
+#[test]
+fn a_call_within_which_something_manual_ran_waits_for_a_person() {
+    for then in [Then::Die, Then::Succeed] {
+        let mut run = Run::with(Idempotency::Manual);
+        let outer = |run: &Run, dies: bool| {
+            let (inner, disk) = (run.runner.clone(), run.disk.clone());
+            with(run, false, move |context| {
+                inner.within(context).execute(&call("letter", "sent", then), &at_once())?;
+                if dies {
+                    disk.crash(CrashKind::Process);
+                }
+                done()
+            })
+        };
+        assert!(outer(&run, true).execute(&custom(), &at_once()).is_err());
+        run.reopen(Idempotency::Manual);
+        let [recovered] = outer(&run, false).recover(&at_once()).unwrap().try_into().unwrap();
+        assert!(matches!(recovered.recovery, Recovery::NeedsSettling(_)), "{recovered:?}");
+        assert_eq!((run.counts().ran, recovered.tool.as_str()), (1, "custom"));
+    }
+}
+
+/// A call that ended early, because something within it could not be restored, was neither over nor open for anybody:
+/// every later write waited for it.
+#[test]
+fn whatever_fails_at_an_end_the_session_goes_on() {
+    let run = Run::new();
+    let outer = run.runner.begin(&call("p", "x", Then::Succeed), &at_once()).unwrap();
+    let inner = run.runner.within(outer.context()).begin(&call("p", "y", Then::Succeed), &at_once()).unwrap();
+    *run.desk.broken.lock().unwrap() = Some(Broken::Restore);
+    drop(inner);
+    outer.end(ToolResult::ok("done", 0)).unwrap();
+    *run.desk.broken.lock().unwrap() = None;
+    run.session().dispatch(step("next")).unwrap();
+
+    // Overrides that nobody could read back are a failure, and no way out in the middle of the end.
+    let deep = with(&run, false, |_| {
+        let overrides = (0..120).fold(serde_json::json!(1), |inner, _| serde_json::json!([inner]));
+        Err(ToolError::VisibilityExpansion { overrides, reason: "more".to_owned() })
+    });
+    assert_eq!(deep.execute(&custom(), &at_once()).unwrap().cause, Some(Cause::Error));
+    run.session().dispatch(step("and next")).unwrap();
+    assert_eq!(run.plan(), ["next", "and next"]);
+}
+
+/// A resource that panics when it is restored.
+struct Panics;
+
+impl Snapshotable for Panics {
+    const NAME: &'static str = "panics";
+    type Snapshot = ();
+
+    fn snapshot(&self, _: &CaptureOptions<'_>) -> Result<()> {
+        Ok(())
+    }
+
+    fn restore(&self, _: &()) -> Result<()> {
+        panic!("a resource panics")
+    }
+}
+
+/// A resource's panic went through the end and left the call in the way of all others.
+#[test]
+fn a_resource_that_panics_is_named_and_in_nobodys_way() {
+    let run = Run::new();
+    let resources = ResourceRegistry::builder().snapshotable(Arc::new(Panics)).build().unwrap();
+    let tools = ToolRegistry::new()
+        .with(Custom { run: Box::new(|_| Err(ToolError::failed("no"))), reads_only: false });
+    let runner = ToolRunner::new(ExecutionState::new(run.session().clone(), resources), tools);
+    let failed = runner.execute(&custom(), &at_once());
+    assert!(matches!(&failed, Err(error) if error.to_string().contains("a resource panics")), "{failed:?}");
+    run.session().dispatch(step("next")).unwrap();
+    assert_eq!(run.invoked().len(), 1);
+}
+
+/// Whoever waited within a call that was let go of took it upon itself to end that call, and waited for itself.
+#[test]
+fn a_call_within_one_that_was_let_go_of_ends_first() {
+    let run = Run::new();
+    let outer = run.runner.begin(&call("p", "x", Then::Succeed), &at_once()).unwrap();
+    let inner = run.runner.within(outer.context()).begin(&call("p", "y", Then::Succeed), &at_once()).unwrap();
+    drop(outer);
+    inner.context().session().dispatch(step("inner")).unwrap();
+    inner.end(ToolResult::ok("done", 0)).unwrap();
+    run.session().dispatch(step("next")).unwrap();
+    assert_eq!(run.plan(), ["next"]);
+}
+
+/// Two recoveries at once ran one call twice, and the second begin poisoned the log.
+#[test]
+fn two_recoveries_at_once_are_one_after_the_other() {
+    let run = interrupted(Idempotency::Natural);
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| run.runner.recover(&at_once()).unwrap());
+        }
+    });
+    assert_eq!((run.counts().ran, run.plan().len()), (2, 1));
+    run.session().dispatch(step("next")).unwrap();
+}
+
+/// What was settled while its recovery was on the way poisoned the log.
+#[test]
+fn a_settlement_during_a_recovery_is_heeded() {
+    let run = interrupted(Idempotency::Natural);
+    let none = ToolRunner::new(run.runner.state().clone(), ToolRegistry::new());
+    none.recover(&at_once()).unwrap();
+    let operation = run.session().unsettled_operations()[0].operation;
+    let turn = run.runner.begin(&call("p", "x", Then::Succeed), &at_once()).unwrap();
+    thread::scope(|scope| {
+        let recovery = scope.spawn(|| run.runner.recover(&at_once()).unwrap());
+        run.session().settle(operation, &Settlement::Failed, "a person", "").unwrap();
+        turn.abort("done").unwrap();
+        // It ran again before, or was found to be settled; either way the session goes on.
+        recovery.join().unwrap();
+    });
+    run.session().dispatch(step("next")).unwrap();
+}
+
+/// A settlement's result that is too deep was acknowledged, and the log could not be read any more.
+#[test]
+fn a_settlement_that_could_not_be_read_again_is_refused() {
+    let mut run = interrupted(Idempotency::Manual);
+    run.runner.recover(&at_once()).unwrap();
+    let operation = run.session().unsettled_operations()[0].operation;
+    let deep = (0..200).fold(Value::from(1_u64), |inner, _| Value::Array(vec![inner]));
+    let refused = run.session().settle(operation, &Settlement::Committed(Some(deep)), "a person", "");
+    assert!(matches!(refused, Err(Error::Encode { .. })), "{refused:?}");
+    run.session().clone().close().unwrap();
+    run.reopen(Idempotency::Manual);
+    assert_eq!(run.session().unsettled_operations().len(), 1);
+}
+
+/// STATE along each position's path, read from the log alone, is STATE as it was there.
+fn audit(run: &Run) {
+    let reader = LogReader::open_on(Arc::new(run.disk.clone()), run.session().dir()).unwrap();
+    let kept = |state: foldlog::State| {
+        let slices = state.slices.into_iter().filter(|(_, slice)| slice.policy == Policy::State);
+        slices
+            .filter(|(_, slice)| !slice.items.is_empty())
+            .map(|(name, slice)| (name, slice.items))
+            .collect::<Vec<_>>()
+    };
+    for position in 0..reader.records_len() {
+        let along = reader.state_along(position).unwrap_or_else(|error| panic!("at {position}: {error}"));
+        assert_eq!(kept(along), kept(reader.state_at(position).unwrap()), "{position}");
+    }
+}
+
+/// The fold along a path met ends without their begins, and called a sound log a contradiction.
+#[test]
+fn a_log_whose_rollbacks_cross_calls_can_be_audited() {
+    // A call that reads only does not hold up a rollback.
+    let run = Run::new();
+    let snapshot = run.session().snapshot(Default::default()).unwrap();
+    run.session().dispatch(step("one")).unwrap();
+    let reading = with(&run, true, |_| done()).begin(&custom(), &at_once()).unwrap();
+    run.session().rollback(&snapshot).unwrap();
+    reading.end(ToolResult::ok("done", 0)).unwrap();
+    audit(&run);
+    // A rollback to before one that waits, and its settlement after.
+    let run = interrupted(Idempotency::Manual);
+    run.runner.recover(&at_once()).unwrap();
+    let operation = run.session().unsettled_operations()[0].operation;
+    run.session().rollback_to(0).unwrap();
+    run.session().settle(operation, &Settlement::Failed, "a person", "").unwrap();
+    audit(&run);
+}
+
+/// A tool's own handle could go back to before the tool, and not to a snapshot of the tool's own.
+#[test]
+fn a_tools_handle_goes_back_within_the_call_and_no_further() {
+    let run = Run::new();
+    let before = run.session().snapshot(Default::default()).unwrap();
+    let operation = run.runner.begin(&call("p", "x", Then::Succeed), &at_once()).unwrap();
+    let session = operation.context().session().clone();
+    assert!(matches!(session.rollback(&before), Err(Error::OutsideTransaction { .. })));
+    session.dispatch(step("kept")).unwrap();
+    let savepoint = session.snapshot(Default::default()).unwrap();
+    session.dispatch(step("not kept")).unwrap();
+    session.rollback(&savepoint).unwrap();
+    operation.end(ToolResult::ok("done", 0)).unwrap();
+    assert_eq!(run.plan(), ["kept"]);
+    assert!(matches!(run.session().rollback(&savepoint), Err(Error::InsideTransaction { .. })));
+    audit(&run);
+}
+
+/// The room for an end was made at the begin, and used up by the tool's own writes.
+#[test]
+fn a_full_disk_does_not_keep_a_call_from_ending() {
+    let run = Run::new();
+    run.session().dispatch(step("before")).unwrap();
+    let operation = run.runner.begin(&call("p", "x", Then::Succeed), &at_once()).unwrap();
+    run.disk.inject(Fault::DiskFull { capacity_bytes: 0 });
+    while operation.context().session().dispatch(step(&"s".repeat(50))).is_ok() {}
+    let report = operation.end(ToolResult::ok("m".repeat(100_000), "v".repeat(100_000))).unwrap();
+    assert!(!report.success && report.message.contains("no space"), "{}", report.message);
+    assert_eq!((run.plan(), run.session().is_interrupted()), (vec!["before".to_owned()], false));
+    run.disk.clear_faults();
+    run.session().dispatch(step("next")).unwrap();
+}
+
+/// A handle that can only read restored the files of a call that ran elsewhere, and then said that it could not write.
+#[test]
+fn a_reader_recovers_nothing() {
+    let run = Run::new();
+    let operation = run.runner.begin(&call("p", "x", Then::Succeed), &at_once()).unwrap();
+    run.desk.put("p", "while it runs");
+    let reader = store_of(&run.disk).open_read_only(run.id, &types()).unwrap();
+    assert!(!reader.is_interrupted() && reader.recovery().interrupted.len() == 1);
+    let reader = runner(&run.disk, reader, &run.desk, &run.budget, &run.counts, Idempotency::Manual);
+    assert!(matches!(reader.recover(&at_once()), Err(Error::ReadOnly { .. })));
+    assert_eq!(run.desk.text("p").as_deref(), Some("while it runs"));
+    operation.end(ToolResult::ok("done", 0)).unwrap();
+}
+
+/// A handler within another waited for itself where it wrote by the outer one's handle.
+#[test]
+fn a_call_that_writes_by_the_handle_of_the_one_around_it_is_told_so() {
+    let run = Run::new();
+    let outer = run.runner.begin(&call("p", "x", Then::Succeed), &at_once()).unwrap();
+    let handle = outer.context().session().clone();
+    let inner = with(&run, false, move |_| {
+        handle.dispatch(step("by the outer one's door"))?;
+        done()
+    });
+    let report = inner.within(outer.context()).execute(&custom(), &at_once()).unwrap();
+    assert!(report.message.contains("runs on this thread"), "{}", report.message);
+    outer.end(ToolResult::ok("done", 0)).unwrap();
+}
+
+/// A session that was closed on purpose left what somebody had let go of to be recovered, and settled by a person.
+#[test]
+fn closing_takes_back_what_was_let_go_of() {
+    let mut run = Run::new();
+    run.desk.put("p", "before");
+    let operation = run.runner.begin(&call("p", "x", Then::Succeed), &at_once()).unwrap();
+    run.desk.put("p", "half");
+    drop(operation);
+    run.session().clone().close().unwrap();
+    run.reopen(Idempotency::Manual);
+    assert!(run.session().recovery().interrupted.is_empty());
+    assert_eq!(
+        (run.desk.text("p").as_deref(), run.ledger()[0].cause),
+        (Some("before"), Some(Cause::Dropped))
+    );
+}
+
+/// An outer call's deadline did not reach the programs of one within it; and an inner one's became the outer one's.
+#[test]
+fn deadlines_reach_inwards_and_not_outwards() {
+    let run = Run::new();
+    let inner = with(&run, false, |context| {
+        context.command("/bin/sh").args(["-c", "sleep 30"]).status()?;
+        done()
+    });
+    let delegate = |inner: ToolRunner, options: ExecuteOptions| {
+        let tools = ToolRegistry::new().with(Outer(Box::new(move |context| {
+            inner.within(context).execute(&custom(), &options)?;
+            done()
+        })));
+        ToolRunner::new(run.runner.state().clone(), tools)
+    };
+    let soon = ExecuteOptions { deadline: Some(Duration::from_millis(50)) };
+    let outer = ToolCall::new("outer", "{}");
+    let since = Instant::now();
+    let late = delegate(inner.clone(), at_once()).execute(&outer, &soon);
+    assert!(matches!(late, Err(Error::DeadlineExceeded { .. })), "{late:?}");
+    assert!(since.elapsed() < Duration::from_secs(20));
+    let report = delegate(inner, soon).execute(&outer, &at_once()).unwrap();
+    assert_eq!(report.cause, Some(Cause::Error), "the outer one has no deadline");
+}
+
+struct Outer(Box<Do>);
+
+impl Tool for Outer {
+    const NAME: &'static str = "outer";
+    type Parameters = Nothing;
+    type Output = u64;
+
+    fn call(&self, _: Nothing, context: &ToolContext) -> Result<ToolResult<u64>, ToolError> {
+        (self.0)(context)
+    }
+}
+
+/// A call whose time was over before it began ran all the same.
+#[test]
+fn a_call_whose_time_is_over_does_not_run() {
+    let run = Run::new();
+    let late = run
+        .runner
+        .execute(&call("p", "x", Then::Succeed), &ExecuteOptions { deadline: Some(Duration::ZERO) });
+    assert!(matches!(late, Err(Error::DeadlineExceeded { .. })), "{late:?}");
+    assert_eq!(run.counts().ran, 0);
+}
+
+/// A begin of a call that reads only was not durable where every record is to be; and where it need not be, nobody was
+/// told of it, nor of anything after it, before the next sync.
+#[test]
+fn a_begin_that_reads_only_is_as_durable_as_its_level_says() {
+    let disk = MemoryStorage::new();
+    let options = SessionOptions { level: Some(Level::Every), ..SessionOptions::default() };
+    let session = store_of(&disk).create_with(&types(), options).unwrap();
+    let tools = ToolRegistry::new().with(Custom { run: Box::new(|_| done()), reads_only: true });
+    let runner = ToolRunner::new(ExecutionState::new(session.clone(), ResourceRegistry::default()), tools);
+    let operation = runner.begin(&custom(), &at_once()).unwrap();
+    assert!(session.synced() > operation.id());
+    operation.end(ToolResult::ok("done", 0)).unwrap();
+
+    let run = Run::new();
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let into = Arc::clone(&told);
+    run.session().subscribe(move |notice| into.lock().unwrap().push(notice.kind().name()));
+    let operation = with(&run, true, |_| done()).begin(&custom(), &at_once()).unwrap();
+    assert_eq!(*told.lock().unwrap(), ["declare", "tool_begin"]);
+    operation.end(ToolResult::ok("done", 0)).unwrap();
+}
+
+/// An interrupted call that reads only waited for a person, since nothing else was said of it.
+#[test]
+fn an_interrupted_call_that_reads_only_runs_again() {
+    let mut run = Run::new();
+    let ran = Arc::new(Mutex::new(0));
+    let look = |run: &Run| {
+        let (disk, ran) = (run.disk.clone(), Arc::clone(&ran));
+        with(run, true, move |_| {
+            let mut ran = ran.lock().unwrap();
+            *ran += 1;
+            if *ran == 1 {
+                disk.crash(CrashKind::Process);
+            }
+            done()
+        })
+    };
+    assert!(look(&run).execute(&custom(), &at_once()).is_err());
+    run.reopen(Idempotency::Manual);
+    let [recovered] = look(&run).recover(&at_once()).unwrap().try_into().unwrap();
+    assert!(matches!(recovered.recovery, Recovery::RanAgain(report) if report.success));
+    assert_eq!((*ran.lock().unwrap(), run.ledger()[0].outcome), (2, Fate::Committed));
+}
+
+/// A call within another, by a runner of other resources, was not taken back with it.
+#[test]
+fn a_call_within_one_of_another_run_is_refused() {
+    let run = Run::new();
+    let resources = ResourceRegistry::builder().snapshotable(Arc::new(Desk::default())).build().unwrap();
+    let other =
+        ToolRunner::new(ExecutionState::new(run.session().clone(), resources), run.runner.tools().clone());
+    let outer = run.runner.begin(&call("p", "x", Then::Succeed), &at_once()).unwrap();
+    let refused = other.within(outer.context()).execute(&call("p", "y", Then::Succeed), &at_once());
+    assert!(matches!(refused, Err(Error::SnapshotMismatch(_))), "{refused:?}");
+    outer.end(ToolResult::ok("done", 0)).unwrap();
+}
