@@ -9,9 +9,9 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 
-use crate::clock::{Clock, SystemClock};
+use crate::clock::{self, Clock, SystemClock};
 use crate::error::{Error, Result};
 use crate::generator::Generator;
 use crate::resources::{CaptureOptions, Lease, ResourceRegistry};
@@ -39,8 +39,29 @@ struct Inner {
     clock: Arc<dyn Clock>,
     generator: Mutex<Generator>,
     checkpoints: Option<CheckpointStore>,
-    /// What the calls that run at this moment hold.
-    leases: Mutex<Weak<Vec<Lease>>>,
+    shared: Mutex<Shared>,
+    /// Told where leases were taken, or could not be.
+    taken: Condvar,
+}
+
+/// What the calls that run at this moment hold together.
+#[derive(Default)]
+struct Shared {
+    leases: Weak<Vec<Lease>>,
+    /// Whether one of them is taking it for all.
+    is_being_taken: bool,
+}
+
+/// One call's try at the leases, which is over when this is dropped, whatever came of it.
+struct Taking<'a> {
+    inner: &'a Inner,
+}
+
+impl Drop for Taking<'_> {
+    fn drop(&mut self) {
+        self.inner.shared.lock().is_being_taken = false;
+        self.inner.taken.notify_all();
+    }
 }
 
 impl fmt::Debug for ExecutionState {
@@ -85,9 +106,9 @@ impl ExecutionStateBuilder {
     pub fn build(self) -> ExecutionState {
         let ExecutionStateBuilder { session, resources, clock, generator, checkpoints } = self;
         let generator = Mutex::new(generator.unwrap_or_else(|| Generator::from_seed(session.own_seed())));
-        let leases = Mutex::default();
+        let (shared, taken) = (Mutex::default(), Condvar::new());
         ExecutionState {
-            inner: Arc::new(Inner { session, resources, clock, generator, checkpoints, leases }),
+            inner: Arc::new(Inner { session, resources, clock, generator, checkpoints, shared, taken }),
         }
     }
 }
@@ -211,13 +232,32 @@ impl ExecutionState {
         CompositeSnapshot::new(session, self.clock().now_us(), resources, metadata)
     }
 
-    /// Waits until nobody else works on the resources. Calls of one run that run together share what they hold.
+    /// Waits until nobody else works on the resources. Calls of one run that run together share what they hold: one of
+    /// them takes it, and where it cannot, another tries.
     pub(crate) fn lease(&self, until: Option<Instant>) -> Result<Arc<Vec<Lease>>> {
-        if let Some(leases) = self.inner.leases.lock().upgrade() {
-            return Ok(leases);
+        let inner = &*self.inner;
+        let mut shared = inner.shared.lock();
+        loop {
+            if let Some(leases) = shared.leases.upgrade() {
+                return Ok(leases);
+            }
+            if !shared.is_being_taken {
+                break;
+            }
+            match until {
+                Some(until) if clock::is_past(until) => {
+                    return Err(Error::DeadlineExceeded { operation: None });
+                }
+                Some(until) => drop(inner.taken.wait_until(&mut shared, until)),
+                None => inner.taken.wait(&mut shared),
+            }
         }
-        let leases = Arc::new(self.resources().lease(until)?);
-        *self.inner.leases.lock() = Arc::downgrade(&leases);
+        shared.is_being_taken = true;
+        drop(shared);
+        // Dropped after the leases are known to all, and where the resource fails or panics.
+        let _taking = Taking { inner };
+        let leases = Arc::new(inner.resources.lease(until)?);
+        inner.shared.lock().leases = Arc::downgrade(&leases);
         Ok(leases)
     }
 }

@@ -6,6 +6,7 @@ mod interrupted;
 mod nesting;
 mod outcomes;
 mod programs;
+mod resources;
 mod threads;
 
 use std::collections::BTreeMap;

@@ -1,0 +1,183 @@
+//! What calls work on beside the session: how it is held, recorded and found again.
+
+use std::sync::Condvar;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use foldlog::resources::Lease;
+
+use super::*;
+
+#[derive(Deserialize, JsonSchema)]
+struct Nothing {}
+
+/// Where so many wait for each other, but not for ever.
+struct Together {
+    all: u32,
+    came: Mutex<u32>,
+    more: Condvar,
+}
+
+impl Together {
+    fn of(all: u32) -> Option<Together> {
+        Some(Together { all, came: Mutex::new(0), more: Condvar::new() })
+    }
+
+    fn are_all_here(&self) -> bool {
+        let mut came = self.came.lock().unwrap();
+        *came += 1;
+        self.more.notify_all();
+        let wait = Duration::from_secs(20);
+        let (came, _) = self.more.wait_timeout_while(came, wait, |came| *came < self.all).unwrap();
+        *came >= self.all
+    }
+}
+
+/// Looks, together with others.
+struct Look {
+    together: Option<Together>,
+}
+
+impl Tool for Look {
+    const NAME: &'static str = "look";
+    type Parameters = Nothing;
+    type Output = u64;
+
+    fn reads_only(&self) -> bool {
+        self.together.is_some()
+    }
+
+    fn call(&self, _: Nothing, _: &ToolContext) -> Result<ToolResult<u64>, ToolError> {
+        if self.together.as_ref().is_some_and(|together| !together.are_all_here()) {
+            return Err(ToolError::failed("alone"));
+        }
+        Ok(ToolResult::ok("seen", 1))
+    }
+}
+
+fn look() -> ToolCall {
+    ToolCall::new("look", "{}")
+}
+
+fn with_resource<R: Snapshotable>(disk: &MemoryStorage, resource: R) -> ExecutionState {
+    let session = store_of(disk).create(&types()).unwrap();
+    let resources = ResourceRegistry::builder().snapshotable(Arc::new(resource)).build().unwrap();
+    ExecutionState::new(session, resources)
+}
+
+/// A place for one, which takes a moment to enter.
+#[derive(Clone, Default)]
+struct Room {
+    inner: Arc<RoomInner>,
+}
+
+#[derive(Default)]
+struct RoomInner {
+    is_held: Mutex<bool>,
+    left: Condvar,
+    /// How many more are turned away at the door.
+    turned_away: AtomicU32,
+    asked: AtomicU32,
+}
+
+struct Inside(Room);
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        *self.0.inner.is_held.lock().unwrap() = false;
+        self.0.inner.left.notify_all();
+    }
+}
+
+impl Snapshotable for Room {
+    const NAME: &'static str = "room";
+    type Snapshot = ();
+
+    fn snapshot(&self, _: &CaptureOptions<'_>) -> Result<()> {
+        Ok(())
+    }
+
+    fn restore(&self, (): &()) -> Result<()> {
+        Ok(())
+    }
+
+    fn lease(&self, until: Option<Instant>) -> Result<Option<Lease>> {
+        let until = until.unwrap_or_else(|| Instant::now() + Duration::from_secs(20));
+        self.inner.asked.fetch_add(1, Ordering::Relaxed);
+        thread::sleep(Duration::from_millis(100));
+        let away = self
+            .inner
+            .turned_away
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| count.checked_sub(1));
+        if away.is_ok() {
+            let (resource, reason) = (Room::NAME.to_owned(), "not today".to_owned());
+            return Err(Error::Resource { resource, reason });
+        }
+        let mut is_held = self.inner.is_held.lock().unwrap();
+        while *is_held {
+            let wait = until.saturating_duration_since(Instant::now());
+            if wait.is_zero() {
+                return Err(Error::DeadlineExceeded { operation: None });
+            }
+            is_held = self.inner.left.wait_timeout(is_held, wait).unwrap().0;
+        }
+        *is_held = true;
+        Ok(Some(Lease::new(Inside(self.clone()))))
+    }
+}
+
+#[test]
+fn calls_that_run_together_enter_together() {
+    // Each of them found no lease that it could share while another was taking it, took one of its own, and waited for
+    // the other, which waited for it.
+    let (disk, room) = (MemoryStorage::new(), Room::default());
+    let state = with_resource(&disk, room.clone());
+    let together = Together::of(3);
+    let runner = ToolRunner::new(state, ToolRegistry::new().with(Look { together }));
+    thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                let options = ExecuteOptions { deadline: Some(Duration::from_secs(10)) };
+                assert!(runner.execute(&look(), &options).unwrap().success);
+            });
+        }
+    });
+    assert_eq!(room.inner.asked.load(Ordering::Relaxed), 1, "one of them took it for all");
+}
+
+#[test]
+fn where_one_is_turned_away_the_next_one_tries_for_the_others() {
+    let (disk, room) = (MemoryStorage::new(), Room::default());
+    room.inner.turned_away.store(1, Ordering::Relaxed);
+    let state = with_resource(&disk, room.clone());
+    let together = Together::of(2);
+    let runner = ToolRunner::new(state, ToolRegistry::new().with(Look { together }));
+    let options = ExecuteOptions { deadline: Some(Duration::from_secs(10)) };
+    let refused = thread::scope(|scope| {
+        let calls = [(); 3].map(|()| scope.spawn(|| runner.execute(&look(), &options)));
+        calls.map(|call| call.join().unwrap()).into_iter().filter(|report| report.is_err()).count()
+    });
+    assert_eq!((refused, room.inner.asked.load(Ordering::Relaxed)), (1, 2));
+}
+
+#[test]
+fn who_waits_for_a_lease_that_another_is_taking_waits_no_longer_than_its_time() {
+    let (disk, room) = (MemoryStorage::new(), Room::default());
+    let _outside = Snapshotable::lease(&room, None).unwrap();
+    let state = with_resource(&disk, room.clone());
+    let runner = ToolRunner::new(state, ToolRegistry::new().with(Look { together: Together::of(1) }));
+    let execute = |millis| {
+        let since = Instant::now();
+        let options = ExecuteOptions { deadline: Some(Duration::from_millis(millis)) };
+        let report = runner.execute(&look(), &options);
+        assert!(matches!(report, Err(Error::DeadlineExceeded { .. })), "{report:?}");
+        since.elapsed()
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| execute(5_000));
+        thread::sleep(Duration::from_millis(300));
+        let waited = execute(50);
+        assert!(waited < Duration::from_secs(3), "{waited:?}");
+    });
+}
