@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use foldlog_codec::body::{Payload, ResourceSnapshot};
-use foldlog_codec::msgpack::Value;
+use foldlog_codec::msgpack::{self, Limits, Value};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -53,13 +53,41 @@ pub(crate) struct Captures {
     by_name: BTreeMap<String, Captured>,
 }
 
+/// What each of so many resources may record, so that the one record that holds them all can be read.
+fn limits_of_each(resources: usize) -> Limits {
+    let Limits { depth_max, items_max } = Limits::of_payload();
+    let resources = u64::try_from(resources.max(1)).unwrap_or(u64::MAX);
+    Limits { depth_max, items_max: items_max / resources }
+}
+
+/// Bytes that are no single value would make the log unreadable from the record on that holds them.
+fn check_recorded(name: &str, recorded: &[u8], limits: Limits) -> Result<()> {
+    let refused = |reason: String| {
+        let reason = format!("what it recorded cannot stand in a log: {reason}");
+        Err(Error::Resource { resource: name.to_owned(), reason })
+    };
+    match msgpack::scan(recorded, limits) {
+        Ok(end) if end != recorded.len() => refused(format!("bytes follow the value at {end}")),
+        Ok(_) if Payload::new(recorded).object().is_some() => {
+            refused("extension type 1 is kept for references to objects".to_owned())
+        }
+        Ok(_) => Ok(()),
+        Err(error) => refused(error.to_string()),
+    }
+}
+
 impl Captures {
     /// Captures every resource as it is.
     pub(crate) fn of(resources: &ResourceRegistry, options: &CaptureOptions<'_>) -> Result<Captures> {
         let mut by_name = BTreeMap::new();
+        let limits = limits_of_each(resources.captured().len());
         for (name, resource) in resources.captured() {
             let snapshot = resource.snapshot(options)?;
-            let recorded = resource.record(&snapshot)?.map(Arc::from);
+            let recorded = resource.record(&snapshot)?;
+            if let Some(recorded) = &recorded {
+                check_recorded(name, recorded, limits)?;
+            }
+            let recorded = recorded.map(Arc::from);
             by_name.insert((*name).to_owned(), Captured { snapshot: Some(snapshot), recorded });
         }
         Ok(Captures { by_name })

@@ -181,3 +181,50 @@ fn who_waits_for_a_lease_that_another_is_taking_waits_no_longer_than_its_time() 
         assert!(waited < Duration::from_secs(3), "{waited:?}");
     });
 }
+
+/// Records whatever it is told to.
+struct Odd(&'static [u8]);
+
+impl Snapshotable for Odd {
+    const NAME: &'static str = "odd";
+    type Snapshot = &'static [u8];
+
+    fn snapshot(&self, _: &CaptureOptions<'_>) -> Result<&'static [u8]> {
+        Ok(self.0)
+    }
+
+    fn restore(&self, _: &&'static [u8]) -> Result<()> {
+        Ok(())
+    }
+
+    fn record(snapshot: &&'static [u8]) -> Result<Option<Vec<u8>>> {
+        Ok(Some(snapshot.to_vec()))
+    }
+}
+
+#[test]
+fn a_resource_that_records_no_single_value_keeps_the_tool_from_running_and_the_log_readable() {
+    // The bytes went into the record as they were, and the log could not be opened again.
+    let deep = [[0x91; 113].as_slice(), &[0xc0]].concat().leak();
+    let reference = [[0xc7, 40, 1].as_slice(), &[0; 40]].concat().leak();
+    let bad: [&'static [u8]; 6] = [b"{\"json\": true}", b"", &[0xc0, 0xc0], &[0x92, 0xc0], deep, reference];
+    for bytes in bad {
+        let disk = MemoryStorage::new();
+        let state = with_resource(&disk, Odd(bytes));
+        let session = state.session().clone();
+        let runner = ToolRunner::new(state, ToolRegistry::new().with(Look { together: None }));
+        let refused = runner.execute(&look(), &ExecuteOptions::default());
+        assert!(
+            matches!(&refused, Err(Error::Resource { resource, .. }) if resource == "odd"),
+            "{refused:?}"
+        );
+        assert!(matches!(runner.state().snapshot(None), Err(Error::Resource { .. })));
+        drop(runner);
+        let id = session.id();
+        session.close().unwrap();
+        store_of(&disk).open_session(id, &types()).unwrap();
+    }
+    let state = with_resource(&MemoryStorage::new(), Odd(&[0x92, 0xc0, 0x01]));
+    let runner = ToolRunner::new(state, ToolRegistry::new().with(Look { together: None }));
+    assert!(runner.execute(&look(), &ExecuteOptions::default()).unwrap().success);
+}
