@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::error::{Error, Result};
-use crate::resources::{AnySnapshot, CaptureOptions, ResourceRegistry};
+use crate::resources::{AnySnapshot, BudgetTracker, CaptureOptions, ResourceRegistry, Snapshotable};
 use crate::session::Snapshot;
 
 /// When a composite snapshot was taken.
@@ -111,16 +111,25 @@ impl Captures {
             .collect()
     }
 
-    /// The same with what only a record says of a resource read back. Resources whose captures do not outlive their
-    /// process are left out where `lenient`, and are an error where not.
+    /// The same with what only a record says of a resource read back. Where `lenient`, this is for taking back what tools
+    /// did: resources that do not go back with them are left out, and so are those whose captures do not outlive their
+    /// process. Else these are an error, where there is nothing to restore.
     pub(crate) fn recalled(&self, resources: &ResourceRegistry, lenient: bool) -> Result<Captures> {
         let mut by_name = BTreeMap::new();
         for (name, captured) in &self.by_name {
             let mismatch =
                 |reason: &str| Err(Error::SnapshotMismatch(format!("resource `{name}`: {reason}")));
             let Some(resource) = resources.captured().get(name.as_str()) else {
+                // A record does not say which resources go back. Of those whose captures outlive their process the
+                // engine's own budget alone is known not to.
+                if lenient && (captured.recorded.is_none() || name == BudgetTracker::NAME) {
+                    continue;
+                }
                 return mismatch("this run has none of that name");
             };
+            if lenient && !resource.rolls_back() {
+                continue;
+            }
             let snapshot = match (&captured.snapshot, &captured.recorded) {
                 (Some(snapshot), _) => Arc::clone(snapshot),
                 (None, Some(recorded)) => resource.recall(recorded)?,

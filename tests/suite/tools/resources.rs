@@ -228,3 +228,41 @@ fn a_resource_that_records_no_single_value_keeps_the_tool_from_running_and_the_l
     let runner = ToolRunner::new(state, ToolRegistry::new().with(Look { together: None }));
     assert!(runner.execute(&look(), &ExecuteOptions::default()).unwrap().success);
 }
+
+#[test]
+fn recovery_asks_for_no_resource_that_it_would_not_restore() {
+    // A run without the budget of the run before could not be recovered, though recovery leaves every budget alone.
+    let mut run = Run::with(Idempotency::Natural);
+    run.desk.put("letter", "as it was");
+    run.session().sync().unwrap();
+    assert!(run.write("letter", "half done", Then::Die).is_err());
+    run.reopen(Idempotency::Natural);
+    let with = |resources: ResourceRegistry| {
+        ToolRunner::new(ExecutionState::new(run.session().clone(), resources), ToolRegistry::new())
+    };
+    let bare = with(ResourceRegistry::builder().snapshotable(Arc::clone(&run.budget)).build().unwrap());
+    let refused = bare.recover(&ExecuteOptions::default());
+    assert!(matches!(refused, Err(Error::SnapshotMismatch(_))), "the desk is to be restored: {refused:?}");
+    assert!(run.session().is_interrupted());
+    let without = with(ResourceRegistry::builder().snapshotable(Arc::new(run.desk.clone())).build().unwrap());
+    without.recover(&ExecuteOptions::default()).unwrap();
+    assert_eq!(run.desk.text("letter").as_deref(), Some("as it was"));
+}
+
+#[test]
+fn recovery_does_without_what_did_not_outlive_its_process() {
+    // A resource that lived in the ended process alone had to be among those of the next one.
+    let disk = MemoryStorage::new();
+    let state = with_resource(&disk, Room::default());
+    let id = state.session().id();
+    let runner = ToolRunner::new(state, ToolRegistry::new());
+    let operation = runner.begin(&look(), &ExecuteOptions::default()).unwrap();
+    runner.state().session().sync().unwrap();
+    disk.crash(CrashKind::Process);
+    let session = store_of(&disk).open_session(id, &types()).unwrap();
+    let next =
+        ToolRunner::new(ExecutionState::new(session, ResourceRegistry::default()), ToolRegistry::new());
+    next.recover(&ExecuteOptions::default()).unwrap();
+    assert!(!next.state().session().is_interrupted());
+    drop(operation);
+}
