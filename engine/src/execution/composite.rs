@@ -227,14 +227,33 @@ impl CompositeSnapshot {
         resources: Captures,
         metadata: SnapshotMetadata,
     ) -> CompositeSnapshot {
-        // Named by what it is of, so that one seed gives one name.
-        let of = [session.session.as_bytes().as_slice(), &session.position.to_le_bytes()].concat();
-        let hash = blake3::hash(&of);
-        let id = hash
+        let id = Self::name_of(&session, &resources, metadata.phase)
             .as_bytes()
             .first_chunk()
             .map_or(Uuid::nil(), |bytes| uuid::Builder::from_custom_bytes(*bytes).into_uuid());
         CompositeSnapshot { id, created_at_us, session, metadata, resources }
+    }
+
+    /// A hash of what it is of, so that one seed gives one name, and other resources or another side of a call another.
+    fn name_of(session: &Snapshot, resources: &Captures, phase: Phase) -> blake3::Hash {
+        let mut hasher = blake3::Hasher::new();
+        let mut whole = |bytes: &[u8]| {
+            hasher.update(&(bytes.len() as u64).to_le_bytes()).update(bytes);
+        };
+        whole(session.session.as_bytes());
+        whole(&session.position.to_le_bytes());
+        whole(match phase {
+            Phase::PreTool => b"pre",
+            Phase::PostTool => b"post",
+            Phase::Checkpoint => b"checkpoint",
+            Phase::Manual => b"manual",
+        });
+        for (name, captured) in &resources.by_name {
+            whole(name.as_bytes());
+            // No value is of no bytes.
+            whole(captured.recorded.as_deref().unwrap_or_default());
+        }
+        hasher.finalize()
     }
 
     /// The names of the resources that it holds, in ascending order.

@@ -167,7 +167,8 @@ impl ExecutionState {
         Ok(self.composite(session, resources, metadata))
     }
 
-    /// Brings the session and every resource of a snapshot back to it, or leaves all as they are. LOG stays.
+    /// Brings the session and every resource of a snapshot back to it, what was spent too, or leaves all as they are. LOG
+    /// stays.
     ///
     /// Durable as a [`Session::rollback`] is.
     ///
@@ -175,8 +176,26 @@ impl ExecutionState {
     ///
     /// [`Error::SnapshotMismatch`] where the snapshot is of another session, or of a resource that this run does not
     /// have or cannot have back; [`Error::RestoreFailed`] where a resource could not be restored, or could not be
-    /// brought back to what it was after another failed; else as [`Session::rollback`].
+    /// brought back to what it was after something else failed: it names those that are as they were in neither case.
+    /// Else as [`Session::rollback`].
     pub fn restore(&self, snapshot: &CompositeSnapshot) -> Result<()> {
+        self.go_back(snapshot, true)
+    }
+
+    /// STATE and resources go back to what they were before a tool call, but for those that no tool takes back with it:
+    /// what was spent stays spent.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoCheckpoint`] where none is kept, [`Error::AmbiguousCall`] where the name stands for several
+    /// operations; else as [`restore`](ExecutionState::restore).
+    pub fn rollback_to_tool(&self, call_id: &str) -> Result<()> {
+        let checkpoint = self.checkpoint(call_id)?;
+        self.go_back(&checkpoint.pre, false)
+    }
+
+    /// Back to a snapshot with all resources, or with those alone that a failed tool takes back with it.
+    fn go_back(&self, snapshot: &CompositeSnapshot, all: bool) -> Result<()> {
         if snapshot.session.session != self.session().id() {
             let (found, own) = (snapshot.session.session, self.session().id());
             return Err(Error::SnapshotMismatch(format!("it is of session {found}, this one is {own}")));
@@ -185,21 +204,20 @@ impl ExecutionState {
         let admission = self.session().admit(false, None)?;
         let _leases = self.lease(None)?;
         let present = self.capture(None)?;
-        let restored = captures.restore(self.resources(), true);
+        let restored = captures.restore(self.resources(), all);
         let done =
             restored.and_then(|()| admission.handle().rollback_to(snapshot.session.position).map(drop));
-        done.inspect_err(|_| drop(present.restore(self.resources(), true)))
-    }
-
-    /// STATE and resources go back to what they were before a tool call.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::NoCheckpoint`] where none is kept, [`Error::AmbiguousCall`] where the name stands for several
-    /// operations; else as [`restore`](ExecutionState::restore).
-    pub fn rollback_to_tool(&self, call_id: &str) -> Result<()> {
-        let checkpoint = self.checkpoint(call_id)?;
-        self.restore(&checkpoint.pre)
+        let Err(cause) = done else { return Ok(()) };
+        match present.restore(self.resources(), all) {
+            Err(Error::RestoreFailed { restored, failed }) => {
+                let both = |(resource, error): (String, Arc<Error>)| {
+                    let reason = format!("{error}; it was to be as it was before, since {cause}");
+                    (resource.clone(), Arc::new(Error::Resource { resource, reason }))
+                };
+                Err(Error::RestoreFailed { restored, failed: failed.into_iter().map(both).collect() })
+            }
+            _ => Err(cause),
+        }
     }
 
     /// A new session that shares the records before a tool call.

@@ -40,6 +40,8 @@ struct Desk {
 enum Broken {
     Snapshot,
     Restore,
+    /// The restore after the next.
+    SecondRestore,
 }
 
 impl Desk {
@@ -75,6 +77,10 @@ impl Snapshotable for Desk {
     fn restore(&self, snapshot: &Self::Snapshot) -> Result<()> {
         self.fails(Broken::Restore)?;
         self.papers().clone_from(snapshot);
+        let mut broken = self.broken.lock().unwrap();
+        if *broken == Some(Broken::SecondRestore) {
+            *broken = Some(Broken::Restore);
+        }
         Ok(())
     }
 
