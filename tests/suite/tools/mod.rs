@@ -1,6 +1,7 @@
 //! Stories of tools: what a call leaves where it has success, and that it leaves nothing where it has none.
 
 mod checkpoints;
+mod exports;
 mod folder;
 mod interrupted;
 mod nesting;
