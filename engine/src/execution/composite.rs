@@ -284,7 +284,7 @@ impl CompositeSnapshot {
     ///
     /// # Errors
     ///
-    /// [`Error::Export`] where a resource recorded something that is no MessagePack.
+    /// [`Error::Export`] where what a resource recorded has no JSON form.
     pub fn to_json(&self) -> Result<String> {
         let bad = |error: &dyn std::fmt::Display| Error::Export(error.to_string());
         let mut resources = BTreeMap::new();
