@@ -175,10 +175,10 @@ fn who_waits_for_a_lease_that_another_is_taking_waits_no_longer_than_its_time() 
         since.elapsed()
     };
     thread::scope(|scope| {
-        scope.spawn(|| execute(5_000));
+        scope.spawn(|| execute(2_000));
         thread::sleep(Duration::from_millis(300));
         let waited = execute(50);
-        assert!(waited < Duration::from_secs(3), "{waited:?}");
+        assert!(waited < Duration::from_millis(1_500), "{waited:?}");
     });
 }
 
