@@ -2,12 +2,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use foldlog_codec::body::{Payload, ResourceSnapshot};
-use foldlog_codec::msgpack::Value;
+use foldlog_codec::msgpack::{self, Limits, Value};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::error::{Error, Result};
-use crate::resources::{AnySnapshot, CaptureOptions, ResourceRegistry};
+use crate::resources::{AnySnapshot, BudgetTracker, CaptureOptions, ResourceRegistry, Snapshotable};
 use crate::session::Snapshot;
 
 /// When a composite snapshot was taken.
@@ -53,13 +53,41 @@ pub(crate) struct Captures {
     by_name: BTreeMap<String, Captured>,
 }
 
+/// What each of so many resources may record, so that the one record that holds them all can be read.
+fn limits_of_each(resources: usize) -> Limits {
+    let Limits { depth_max, items_max } = Limits::of_payload();
+    let resources = u64::try_from(resources.max(1)).unwrap_or(u64::MAX);
+    Limits { depth_max, items_max: items_max / resources }
+}
+
+/// Bytes that are no single value would make the log unreadable from the record on that holds them.
+fn check_recorded(name: &str, recorded: &[u8], limits: Limits) -> Result<()> {
+    let refused = |reason: String| {
+        let reason = format!("what it recorded cannot stand in a log: {reason}");
+        Err(Error::Resource { resource: name.to_owned(), reason })
+    };
+    match msgpack::scan(recorded, limits) {
+        Ok(end) if end != recorded.len() => refused(format!("bytes follow the value at {end}")),
+        Ok(_) if Payload::new(recorded).object().is_some() => {
+            refused("extension type 1 is kept for references to objects".to_owned())
+        }
+        Ok(_) => Ok(()),
+        Err(error) => refused(error.to_string()),
+    }
+}
+
 impl Captures {
     /// Captures every resource as it is.
     pub(crate) fn of(resources: &ResourceRegistry, options: &CaptureOptions<'_>) -> Result<Captures> {
         let mut by_name = BTreeMap::new();
+        let limits = limits_of_each(resources.captured().len());
         for (name, resource) in resources.captured() {
             let snapshot = resource.snapshot(options)?;
-            let recorded = resource.record(&snapshot)?.map(Arc::from);
+            let recorded = resource.record(&snapshot)?;
+            if let Some(recorded) = &recorded {
+                check_recorded(name, recorded, limits)?;
+            }
+            let recorded = recorded.map(Arc::from);
             by_name.insert((*name).to_owned(), Captured { snapshot: Some(snapshot), recorded });
         }
         Ok(Captures { by_name })
@@ -83,16 +111,25 @@ impl Captures {
             .collect()
     }
 
-    /// The same with what only a record says of a resource read back. Resources whose captures do not outlive their
-    /// process are left out where `lenient`, and are an error where not.
+    /// The same with what only a record says of a resource read back. Where `lenient`, this is for taking back what tools
+    /// did: resources that do not go back with them are left out, and so are those whose captures do not outlive their
+    /// process. Else these are an error, where there is nothing to restore.
     pub(crate) fn recalled(&self, resources: &ResourceRegistry, lenient: bool) -> Result<Captures> {
         let mut by_name = BTreeMap::new();
         for (name, captured) in &self.by_name {
             let mismatch =
                 |reason: &str| Err(Error::SnapshotMismatch(format!("resource `{name}`: {reason}")));
             let Some(resource) = resources.captured().get(name.as_str()) else {
+                // A record does not say which resources go back. Of those whose captures outlive their process the
+                // engine's own budget alone is known not to.
+                if lenient && (captured.recorded.is_none() || name == BudgetTracker::NAME) {
+                    continue;
+                }
                 return mismatch("this run has none of that name");
             };
+            if lenient && !resource.rolls_back() {
+                continue;
+            }
             let snapshot = match (&captured.snapshot, &captured.recorded) {
                 (Some(snapshot), _) => Arc::clone(snapshot),
                 (None, Some(recorded)) => resource.recall(recorded)?,
@@ -190,14 +227,33 @@ impl CompositeSnapshot {
         resources: Captures,
         metadata: SnapshotMetadata,
     ) -> CompositeSnapshot {
-        // Named by what it is of, so that one seed gives one name.
-        let of = [session.session.as_bytes().as_slice(), &session.position.to_le_bytes()].concat();
-        let hash = blake3::hash(&of);
-        let id = hash
+        let id = Self::name_of(&session, &resources, metadata.phase)
             .as_bytes()
             .first_chunk()
             .map_or(Uuid::nil(), |bytes| uuid::Builder::from_custom_bytes(*bytes).into_uuid());
         CompositeSnapshot { id, created_at_us, session, metadata, resources }
+    }
+
+    /// A hash of what it is of, so that one seed gives one name, and other resources or another side of a call another.
+    fn name_of(session: &Snapshot, resources: &Captures, phase: Phase) -> blake3::Hash {
+        let mut hasher = blake3::Hasher::new();
+        let mut whole = |bytes: &[u8]| {
+            hasher.update(&(bytes.len() as u64).to_le_bytes()).update(bytes);
+        };
+        whole(session.session.as_bytes());
+        whole(&session.position.to_le_bytes());
+        whole(match phase {
+            Phase::PreTool => b"pre",
+            Phase::PostTool => b"post",
+            Phase::Checkpoint => b"checkpoint",
+            Phase::Manual => b"manual",
+        });
+        for (name, captured) in &resources.by_name {
+            whole(name.as_bytes());
+            // No value is of no bytes.
+            whole(captured.recorded.as_deref().unwrap_or_default());
+        }
+        hasher.finalize()
     }
 
     /// The names of the resources that it holds, in ascending order.
@@ -228,7 +284,7 @@ impl CompositeSnapshot {
     ///
     /// # Errors
     ///
-    /// [`Error::Export`] where a resource recorded something that is no MessagePack.
+    /// [`Error::Export`] where what a resource recorded has no JSON form.
     pub fn to_json(&self) -> Result<String> {
         let bad = |error: &dyn std::fmt::Display| Error::Export(error.to_string());
         let mut resources = BTreeMap::new();

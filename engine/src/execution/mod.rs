@@ -9,9 +9,9 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 
-use crate::clock::{Clock, SystemClock};
+use crate::clock::{self, Clock, SystemClock};
 use crate::error::{Error, Result};
 use crate::generator::Generator;
 use crate::resources::{CaptureOptions, Lease, ResourceRegistry};
@@ -39,8 +39,29 @@ struct Inner {
     clock: Arc<dyn Clock>,
     generator: Mutex<Generator>,
     checkpoints: Option<CheckpointStore>,
-    /// What the calls that run at this moment hold.
-    leases: Mutex<Weak<Vec<Lease>>>,
+    shared: Mutex<Shared>,
+    /// Told where leases were taken, or could not be.
+    taken: Condvar,
+}
+
+/// What the calls that run at this moment hold together.
+#[derive(Default)]
+struct Shared {
+    leases: Weak<Vec<Lease>>,
+    /// Whether one of them is taking it for all.
+    is_being_taken: bool,
+}
+
+/// One call's try at the leases, which is over when this is dropped, whatever came of it.
+struct Taking<'a> {
+    inner: &'a Inner,
+}
+
+impl Drop for Taking<'_> {
+    fn drop(&mut self) {
+        self.inner.shared.lock().is_being_taken = false;
+        self.inner.taken.notify_all();
+    }
 }
 
 impl fmt::Debug for ExecutionState {
@@ -85,9 +106,9 @@ impl ExecutionStateBuilder {
     pub fn build(self) -> ExecutionState {
         let ExecutionStateBuilder { session, resources, clock, generator, checkpoints } = self;
         let generator = Mutex::new(generator.unwrap_or_else(|| Generator::from_seed(session.own_seed())));
-        let leases = Mutex::default();
+        let (shared, taken) = (Mutex::default(), Condvar::new());
         ExecutionState {
-            inner: Arc::new(Inner { session, resources, clock, generator, checkpoints, leases }),
+            inner: Arc::new(Inner { session, resources, clock, generator, checkpoints, shared, taken }),
         }
     }
 }
@@ -146,7 +167,8 @@ impl ExecutionState {
         Ok(self.composite(session, resources, metadata))
     }
 
-    /// Brings the session and every resource of a snapshot back to it, or leaves all as they are. LOG stays.
+    /// Brings the session and every resource of a snapshot back to it, what was spent too, or leaves all as they are. LOG
+    /// stays.
     ///
     /// Durable as a [`Session::rollback`] is.
     ///
@@ -154,8 +176,26 @@ impl ExecutionState {
     ///
     /// [`Error::SnapshotMismatch`] where the snapshot is of another session, or of a resource that this run does not
     /// have or cannot have back; [`Error::RestoreFailed`] where a resource could not be restored, or could not be
-    /// brought back to what it was after another failed; else as [`Session::rollback`].
+    /// brought back to what it was after something else failed: it names those that are as they were in neither case.
+    /// Else as [`Session::rollback`].
     pub fn restore(&self, snapshot: &CompositeSnapshot) -> Result<()> {
+        self.go_back(snapshot, true)
+    }
+
+    /// STATE and resources go back to what they were before a tool call, but for those that no tool takes back with it:
+    /// what was spent stays spent.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoCheckpoint`] where none is kept, [`Error::AmbiguousCall`] where the name stands for several
+    /// operations; else as [`restore`](ExecutionState::restore).
+    pub fn rollback_to_tool(&self, call_id: &str) -> Result<()> {
+        let checkpoint = self.checkpoint(call_id)?;
+        self.go_back(&checkpoint.pre, false)
+    }
+
+    /// Back to a snapshot with all resources, or with those alone that a failed tool takes back with it.
+    fn go_back(&self, snapshot: &CompositeSnapshot, all: bool) -> Result<()> {
         if snapshot.session.session != self.session().id() {
             let (found, own) = (snapshot.session.session, self.session().id());
             return Err(Error::SnapshotMismatch(format!("it is of session {found}, this one is {own}")));
@@ -164,21 +204,20 @@ impl ExecutionState {
         let admission = self.session().admit(false, None)?;
         let _leases = self.lease(None)?;
         let present = self.capture(None)?;
-        let restored = captures.restore(self.resources(), true);
+        let restored = captures.restore(self.resources(), all);
         let done =
             restored.and_then(|()| admission.handle().rollback_to(snapshot.session.position).map(drop));
-        done.inspect_err(|_| drop(present.restore(self.resources(), true)))
-    }
-
-    /// STATE and resources go back to what they were before a tool call.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::NoCheckpoint`] where none is kept, [`Error::AmbiguousCall`] where the name stands for several
-    /// operations; else as [`restore`](ExecutionState::restore).
-    pub fn rollback_to_tool(&self, call_id: &str) -> Result<()> {
-        let checkpoint = self.checkpoint(call_id)?;
-        self.restore(&checkpoint.pre)
+        let Err(cause) = done else { return Ok(()) };
+        match present.restore(self.resources(), all) {
+            Err(Error::RestoreFailed { restored, failed }) => {
+                let both = |(resource, error): (String, Arc<Error>)| {
+                    let reason = format!("{error}; it was to be as it was before, since {cause}");
+                    (resource.clone(), Arc::new(Error::Resource { resource, reason }))
+                };
+                Err(Error::RestoreFailed { restored, failed: failed.into_iter().map(both).collect() })
+            }
+            _ => Err(cause),
+        }
     }
 
     /// A new session that shares the records before a tool call.
@@ -211,13 +250,32 @@ impl ExecutionState {
         CompositeSnapshot::new(session, self.clock().now_us(), resources, metadata)
     }
 
-    /// Waits until nobody else works on the resources. Calls of one run that run together share what they hold.
+    /// Waits until nobody else works on the resources. Calls of one run that run together share what they hold: one of
+    /// them takes it, and where it cannot, another tries.
     pub(crate) fn lease(&self, until: Option<Instant>) -> Result<Arc<Vec<Lease>>> {
-        if let Some(leases) = self.inner.leases.lock().upgrade() {
-            return Ok(leases);
+        let inner = &*self.inner;
+        let mut shared = inner.shared.lock();
+        loop {
+            if let Some(leases) = shared.leases.upgrade() {
+                return Ok(leases);
+            }
+            if !shared.is_being_taken {
+                break;
+            }
+            match until {
+                Some(until) if clock::is_past(until) => {
+                    return Err(Error::DeadlineExceeded { operation: None });
+                }
+                Some(until) => drop(inner.taken.wait_until(&mut shared, until)),
+                None => inner.taken.wait(&mut shared),
+            }
         }
-        let leases = Arc::new(self.resources().lease(until)?);
-        *self.inner.leases.lock() = Arc::downgrade(&leases);
+        shared.is_being_taken = true;
+        drop(shared);
+        // Dropped after the leases are known to all, and where the resource fails or panics.
+        let _taking = Taking { inner };
+        let leases = Arc::new(inner.resources.lease(until)?);
+        inner.shared.lock().leases = Arc::downgrade(&leases);
         Ok(leases)
     }
 }

@@ -1,15 +1,16 @@
-//! Resources: what a tool works on beside the session.
+//! Resources: what a tool works on beside the session. [`Snapshotable`] is one that can be captured.
 //!
 //! | module | holds |
 //! |---|---|
 //! | `registry` | [`ResourceRegistry`]: resources by their types |
-//! | `budget` | [`BudgetTracker`]: what was spent, which no rollback gives back |
-//! | `filesystem` | how a filesystem is captured and restored |
+//! | `budget` | [`BudgetTracker`]: what was spent, which no tool takes back with it |
+//! | `filesystem` | how filesystems in memory and on disk are captured, restored, leased and registered |
 //!
 //! # Invariants
 //!
-//! 1. A resource is captured before a tool runs, and restored by the same capture where the tool fails.
-//! 2. A capture that is recorded is enough to restore the resource in another process.
+//! 1. A resource is captured before a tool runs that may change something, and restored by that capture where the tool
+//!    fails, unless it says that it [does not roll back](Snapshotable::rolls_back).
+//! 2. A capture that is recorded is one MessagePack value, and enough to restore the resource in another process.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -74,7 +75,8 @@ pub trait Snapshotable: Send + Sync + 'static {
     fn restore(&self, snapshot: &Self::Snapshot) -> Result<()>;
 
     /// One MessagePack value by which another process can restore the resource; `None`, as by default, where it
-    /// lives in this process alone.
+    /// lives in this process alone. Anything else, and a value that is deeper or has more parts than a log takes, is
+    /// [`Error::Resource`], and the tool does not run.
     ///
     /// # Errors
     ///
@@ -96,12 +98,13 @@ pub trait Snapshotable: Send + Sync + 'static {
     }
 
     /// Whether a failed tool takes the resource back with it. What cannot be given back, such as money spent, says
-    /// no: it is captured for the record and never restored.
+    /// no: it is captured for the record, and restored only where a host asks for all of a moment
+    /// ([`ExecutionState::restore`](crate::ExecutionState::restore)).
     fn rolls_back(&self) -> bool {
         true
     }
 
-    /// Whether two captures are of the same state. By default that of their records, where they have any.
+    /// Whether two captures are of the same state. By default whether both have a record and it is the same.
     fn is_same(one: &Self::Snapshot, other: &Self::Snapshot) -> bool {
         matches!((Self::record(one), Self::record(other)), (Ok(Some(one)), Ok(Some(other))) if one == other)
     }

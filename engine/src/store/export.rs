@@ -13,15 +13,18 @@
 //! ```
 //!
 //! Slices stand in the order of their names; empty ones are left out; times are ISO 8601 with offset. A slice
-//! whose items were not all recorded at version 1 also holds `item_versions`, one for each item. What stands
-//! beside these fields is passed over on reading.
+//! whose items were not all recorded at version 1 also holds `item_versions`, one for each item. An export that was
+//! taken within tools' calls also holds `open_operations`, their names, and begins no session. What stands beside these
+//! fields is passed over on reading.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use chrono::{DateTime, SecondsFormat};
-use foldlog_codec::Kind;
-use foldlog_codec::body::{Declare, Import, ImportedSlice, Payload, Policy, SliceDeclaration};
+use foldlog_codec::body::{
+    Declare, Import, ImportedSlice, Payload, Policy, SliceDeclaration, ToolBegin, ToolEnd,
+};
 use foldlog_codec::msgpack::Value;
+use foldlog_codec::{Kind, Record};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -29,7 +32,7 @@ use super::{SessionOptions, Store};
 use crate::audit::LogReader;
 use crate::error::{Error, Result};
 use crate::session::{Session, Snapshot, State};
-use crate::types::{Recorded, SessionTypes, default_policy};
+use crate::types::{Recorded, SessionTypes, Slice, ToolInvocations, default_policy};
 
 /// Items as they are recorded, each with its version.
 type RecordedItems = Vec<(Vec<u8>, u32)>;
@@ -53,6 +56,10 @@ pub struct Export {
     /// The policy of each slice: `state`, `log` or `cache`.
     #[serde(default)]
     pub policies: BTreeMap<String, String>,
+    /// The operations that were open when it was taken, so that half of what they did is in it: no session begins with
+    /// such an export. Left out where there are none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub open_operations: Vec<u64>,
     /// The slices in the order of their names, empty ones left out.
     pub slices: Vec<ExportedSlice>,
 }
@@ -77,7 +84,8 @@ pub struct ImportOptions {
     /// The new session.
     pub session: SessionOptions,
     /// Whether slices that the host did not declare are kept without types. Otherwise they are an error that
-    /// names them all.
+    /// names them all. Items of a slice `tool_invoked` that are not the engine's own
+    /// [`ToolInvoked`](crate::ToolInvoked) are kept so too, in a slice `tool_invoked.imported`.
     pub keep_unknown: bool,
 }
 
@@ -90,6 +98,7 @@ impl Export {
             children_ids: Vec::new(),
             tags: state.tags.clone(),
             policies: BTreeMap::new(),
+            open_operations: Vec::new(),
             slices: Vec::new(),
         };
         let wanted = |policy: Policy| policies.contains(&policy);
@@ -160,6 +169,35 @@ impl Export {
     }
 }
 
+/// The operations that are open somewhere in a log: their names by their begins.
+#[derive(Default)]
+struct Open {
+    operations: BTreeMap<u64, u64>,
+}
+
+impl Open {
+    /// What the next record says. Those that it is told of twice are the same.
+    fn take(&mut self, record: &Record<'_>) -> Result<()> {
+        let sequence = record.sequence;
+        let bad = |error: foldlog_codec::Error| Error::Inconsistent { sequence, reason: error.to_string() };
+        match record.kind {
+            Kind::TOOL_BEGIN => {
+                let begin = ToolBegin::decode(record.body).map_err(bad)?;
+                self.operations.insert(sequence, begin.again.unwrap_or(sequence));
+            }
+            Kind::TOOL_END => {
+                self.operations.remove(&ToolEnd::decode(record.body).map_err(bad)?.begin);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn names(self) -> Vec<u64> {
+        self.operations.into_values().collect()
+    }
+}
+
 fn iso_8601(time_us: i64) -> Result<String> {
     DateTime::from_timestamp_micros(time_us)
         .map(|time| time.to_rfc3339_opts(SecondsFormat::Micros, false))
@@ -176,7 +214,15 @@ impl Session {
     /// searched for children.
     pub fn export(&self) -> Result<Export> {
         let policies = BTreeSet::from([Policy::State, Policy::Log]);
-        self.export_state(&self.state()?, self.now_us(), &policies)
+        // Others may begin and end calls meanwhile: what was open before is brought up to where the slices stand.
+        let from = self.position().unwrap_or_default();
+        let open = self.open_operations().into_iter().map(|open| (open.begin, open.operation));
+        let mut open = Open { operations: open.collect() };
+        let state = self.state()?;
+        if let Some(through) = state.position {
+            self.records(from, through, |record| open.take(record))?;
+        }
+        self.export_state(&state, self.now_us(), &policies, open)
     }
 
     /// The slices that a snapshot stands for, as they were when it was taken.
@@ -186,7 +232,9 @@ impl Session {
     /// As [`export`](Session::export); [`Error::NoSuchPosition`] where the log has no such snapshot.
     pub fn export_snapshot(&self, snapshot: &Snapshot) -> Result<Export> {
         let state = self.state_at(snapshot.position)?;
-        self.export_state(&state, snapshot.time_us, &snapshot.policies)
+        let mut open = Open::default();
+        self.records(0, snapshot.position, |record| open.take(record))?;
+        self.export_state(&state, snapshot.time_us, &snapshot.policies, open)
     }
 
     /// The slices of these policies as they were at a position.
@@ -195,16 +243,23 @@ impl Session {
     ///
     /// As [`export`](Session::export); [`Error::NoSuchPosition`].
     pub fn export_at(&self, position: u64, policies: &BTreeSet<Policy>) -> Result<Export> {
-        let mut time_us = 0;
-        self.records(position, position, |record| {
+        let (mut time_us, mut open) = (0, Open::default());
+        self.records(0, position, |record| {
             time_us = record.time_us;
-            Ok(())
+            open.take(record)
         })?;
-        self.export_state(&self.state_at(position)?, time_us, policies)
+        self.export_state(&self.state_at(position)?, time_us, policies, open)
     }
 
-    fn export_state(&self, state: &State, time_us: i64, policies: &BTreeSet<Policy>) -> Result<Export> {
+    fn export_state(
+        &self,
+        state: &State,
+        time_us: i64,
+        policies: &BTreeSet<Policy>,
+        open: Open,
+    ) -> Result<Export> {
         let mut export = Export::of(state, time_us, policies)?;
+        export.open_operations = open.names();
         export.parent_id = self.parent().map(|parent| parent.session());
         export.children_ids = self.store().children(self.id())?;
         Ok(export)
@@ -221,12 +276,13 @@ impl LogReader {
     /// says.
     pub fn export_at(&self, position: u64, policies: &BTreeSet<Policy>) -> Result<Export> {
         let state = self.state_at(position)?;
-        let mut time_us = 0;
-        self.records(position, position, |record| {
+        let (mut time_us, mut open) = (0, Open::default());
+        self.records(0, position, |record| {
             time_us = record.time_us;
-            Ok(())
+            open.take(record)
         })?;
         let mut export = Export::of(&state, time_us, policies)?;
+        export.open_operations = open.names();
         export.parent_id = self.opened().parent.map(|parent| parent.session());
         Ok(export)
     }
@@ -239,9 +295,22 @@ impl Store {
     /// # Errors
     ///
     /// [`Error::SlicesNotRegistered`] naming all slices that the host did not declare, unless they are to be
-    /// kept; [`Error::PolicyMismatch`], [`Error::Decode`] or [`Error::NewerVersion`] where the host's types do
-    /// not fit; else as [`create`](Store::create). No session is left behind.
+    /// kept; [`Error::Export`] where operations were open when it was taken; [`Error::PolicyMismatch`],
+    /// [`Error::Export`], [`Error::Decode`] or [`Error::NewerVersion`] where the host's types do not fit; else as
+    /// [`create`](Store::create). No session is left behind.
     pub fn import(&self, export: &Export, types: &SessionTypes, options: ImportOptions) -> Result<Session> {
+        if !export.open_operations.is_empty() {
+            let open: Vec<String> = export.open_operations.iter().map(u64::to_string).collect();
+            return Err(Error::Export(format!(
+                "it was taken while operations {} were open",
+                open.join(", ")
+            )));
+        }
+        if options.keep_unknown
+            && let Some(renamed) = with_foreign_calls_renamed(export, types)?
+        {
+            return self.import(&renamed, types, options);
+        }
         let unknown: Vec<String> = export
             .slices
             .iter()
@@ -301,6 +370,34 @@ impl Store {
         }
         large
     }
+}
+
+/// Where another program's slice of calls goes, whose name the engine's own has.
+const FOREIGN_CALLS: &str = "tool_invoked.imported";
+
+/// The export with its slice of calls under another name, where the items are not the engine's own.
+fn with_foreign_calls_renamed(export: &Export, types: &SessionTypes) -> Result<Option<Export>> {
+    let is_foreign = |slice: &&ExportedSlice| {
+        slice.slice_type == ToolInvocations::NAME && import_items(types, slice).is_err()
+    };
+    if !export.slices.iter().any(|slice| is_foreign(&slice)) {
+        return Ok(None);
+    }
+    let mut renamed = export.clone();
+    for slice in &mut renamed.slices {
+        if slice.slice_type == FOREIGN_CALLS {
+            return Err(Error::Export(format!(
+                "slice `{FOREIGN_CALLS}` stands beside calls that would be in it"
+            )));
+        }
+        if slice.slice_type == ToolInvocations::NAME {
+            FOREIGN_CALLS.clone_into(&mut slice.slice_type);
+        }
+    }
+    let policy = renamed.policies.remove(ToolInvocations::NAME);
+    let policy = policy.unwrap_or_else(|| default_policy(ToolInvocations::NAME).name().to_owned());
+    renamed.policies.insert(FOREIGN_CALLS.to_owned(), policy);
+    Ok(Some(renamed))
 }
 
 /// The items of a slice as they are recorded: through the host's type where it is known, so that they are

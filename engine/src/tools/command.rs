@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
@@ -28,7 +28,8 @@ const PRINTED_WITHIN: Duration = Duration::from_millis(200);
 const POLL_MAX: Duration = Duration::from_millis(8);
 
 /// A program that a tool runs. It and all that it starts are one process group, which ends with the call, with its time,
-/// and with this process, however that ends. What leaves its group on purpose is beyond that.
+/// and with this process, however that ends. A program that leaves the group ends with the call and its time still; what
+/// it starts from then on is beyond that, and so is what becomes of it where this process is killed.
 #[must_use]
 pub struct ToolCommand {
     command: Command,
@@ -170,6 +171,9 @@ pub(super) struct Group {
 
 const GROUP: &str = "foldlog.programs";
 
+/// What the leader does: nothing, until this process is gone. What a script sends to its whole group is not for it.
+const LEADER: &str = "trap '' HUP INT QUIT TERM USR1 USR2 ALRM; read -r line; kill -KILL 0";
+
 impl Group {
     /// The groups that calls of the session's log have started from a record on.
     pub(super) fn recorded(session: &Session, from: u64) -> EngineResult<Vec<Group>> {
@@ -198,10 +202,32 @@ impl Group {
 
 /// When a process was started, in ticks since the machine was; `None` where there is none.
 fn started(process: i32) -> Option<u64> {
+    field(process, 22)?.parse().ok()
+}
+
+/// Whether a child has ended that nobody has waited for yet. It is not waited for here either, so its number is its own.
+fn has_ended(child: &Child) -> bool {
+    let state = i32::try_from(child.id()).ok().and_then(|process| field(process, 3));
+    matches!(state.as_deref(), Some("Z" | "X"))
+}
+
+/// A field of what the system says of a process, by its number, from 3 on.
+fn field(process: i32, number: usize) -> Option<String> {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    // The second is the name, in parentheses, which may hold anything.
     let (_, fields) = stat.rsplit_once(')')?;
-    // The 22nd field, of which the state behind the name is the third.
-    fields.split_whitespace().nth(19)?.parse().ok()
+    fields.split_whitespace().nth(number.checked_sub(3)?).map(str::to_owned)
+}
+
+/// Ends a child by its own number, which may have left its group. False, where it does not end.
+fn end_child(child: &mut Child, until: Instant) -> bool {
+    let _ = child.kill();
+    let mut is_gone = false;
+    poll(|| {
+        is_gone = !matches!(child.try_wait(), Ok(None));
+        is_gone || clock::is_past(until)
+    });
+    is_gone
 }
 
 #[derive(Default)]
@@ -210,7 +236,27 @@ struct State {
     /// and then ends the group.
     leader: Option<Child>,
     beside: Vec<Child>,
+    /// Whether something that was to end did not.
+    remains: bool,
     over: bool,
+}
+
+impl State {
+    /// Ends the group and the programs beside the tool, and waits until they are gone. False, where some are not.
+    fn end(&mut self) -> bool {
+        let until = clock::after(GONE_WITHIN);
+        let Some(mut leader) = self.leader.take() else { return !self.remains };
+        let Ok(group) = i32::try_from(leader.id()) else { return false };
+        // The leader is not waited for before: until then nobody else can have its number.
+        let _ = killpg(Pid::from_raw(group), Signal::SIGKILL);
+        for mut child in self.beside.drain(..) {
+            self.remains |= !end_child(&mut child, until);
+        }
+        poll(|| !is_any_left(group) || clock::is_past(until));
+        self.remains |= is_any_left(group);
+        self.remains |= !end_child(&mut leader, until);
+        !self.remains
+    }
 }
 
 impl fmt::Debug for Programs {
@@ -242,9 +288,13 @@ impl Programs {
             drop(state);
             return Err(self.stopped());
         }
+        // Without its leader a group would outlive this process. What is left of it ends before there is another.
+        if state.leader.as_ref().is_some_and(has_ended) && !state.end() {
+            return Err(ToolError::failed("a program that it started does not end"));
+        }
         if state.leader.is_none() {
             let mut leader = Command::new("/bin/sh");
-            leader.args(["-c", "read -r line; kill -KILL 0"]).process_group(0);
+            leader.args(["-c", LEADER]).process_group(0);
             let leader = leader.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
             let leader = state.leader.insert(leader);
             if let Some(group) = Group::of(leader) {
@@ -267,7 +317,9 @@ impl Programs {
             Some(Err(error)) => Err(error.into()),
             _ => {
                 self.end();
-                let _ = child.wait();
+                if !end_child(child, clock::after(GONE_WITHIN)) {
+                    self.state.lock().remains = true;
+                }
                 Err(self.stopped())
             }
         }
@@ -277,17 +329,7 @@ impl Programs {
     pub(super) fn end(&self) -> bool {
         let mut state = self.state.lock();
         state.over = true;
-        let Some(mut leader) = state.leader.take() else { return true };
-        let Ok(group) = i32::try_from(leader.id()) else { return false };
-        // The leader is not waited for before: until then nobody else can have its number.
-        let _ = killpg(Pid::from_raw(group), Signal::SIGKILL);
-        for child in &mut state.beside {
-            let _ = child.wait();
-        }
-        let until = clock::after(GONE_WITHIN);
-        poll(|| !is_any_left(group) || clock::is_past(until));
-        let _ = leader.wait();
-        !is_any_left(group)
+        state.end()
     }
 }
 

@@ -300,7 +300,8 @@ impl SessionTypesBuilder {
     ///
     /// The first declaration that contradicts another: a slice with two policies or item types, an event with
     /// two versions or Rust types, an event bound twice to one slice, a reducer of a slice that was not
-    /// declared, a LOG slice that is not only appended to.
+    /// declared, a LOG slice that is not only appended to. [`ToolInvocations`] counts as declared: its name,
+    /// `tool_invoked`, is no other slice's.
     pub fn build(self) -> Result<SessionTypes> {
         // Every session has it, so that a tool can be run in any.
         let all = self.slice::<ToolInvocations>();

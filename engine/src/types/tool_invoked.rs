@@ -5,7 +5,8 @@ use serde::{Deserialize, Serialize};
 
 use super::Slice;
 
-/// One tool call: exactly one for every operation that ended, whatever became of it. Made of the record of its end
+/// One run of a tool: exactly one for every begin that was ended, whatever became of it, so that an operation that was run
+/// again has one for each of its runs. Made of the record of its end
 /// ([`ToolEnd::invoked`](foldlog_codec::body::ToolEnd::invoked)), and not written a second time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToolInvoked {
@@ -38,7 +39,9 @@ pub struct ToolInvoked {
     pub elapsed_us: u64,
 }
 
-/// The LOG slice of all tool calls: `tool_invoked`. Every session has it.
+/// The LOG slice of all tool calls: `tool_invoked`. Every session has it, and a host has none of its own of that name. In an
+/// export of another program's, items of that name are something else; they come in under another name
+/// ([`ImportOptions::keep_unknown`](crate::ImportOptions::keep_unknown)).
 #[derive(Debug)]
 pub struct ToolInvocations;
 

@@ -216,3 +216,15 @@ fn a_file_of_several_names_gives_none_of_its_other_names_new_permissions() {
     assert_eq!(fs::metadata(bench.at("file")).unwrap().permissions().mode() & 0o7777, 0o644);
     assert_eq!(fs::metadata(outside).unwrap().permissions().mode() & 0o7777, 0o600);
 }
+
+/// A folder that a restore makes within one that hands its group on has that bit from the system, and kept it.
+#[test]
+fn a_folder_within_one_that_hands_its_group_on_comes_back_without_that_bit() {
+    let bench = Bench::new();
+    bench.shell("mkdir -p outer/inner && chmod 2755 outer && chmod 700 outer/inner && chmod g-s outer/inner");
+    let files = bench.open();
+    let (snapshot, before) = (files.snapshot(None, false).unwrap(), bench.digest());
+    bench.shell("rm -r outer/inner");
+    files.restore(&snapshot).unwrap();
+    assert_eq!(bench.digest(), before);
+}

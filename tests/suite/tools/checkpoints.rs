@@ -30,6 +30,57 @@ fn state_and_resources_go_back_to_before_and_after_a_call() {
 }
 
 #[test]
+fn going_back_to_before_a_call_gives_nothing_back_that_is_spent() {
+    // The budget went back with the rest, as if the tokens had not been sent.
+    let run = Run::new();
+    run_calls(&run, &[("call_a", "a"), ("call_b", "b")]);
+    run.runner.state().rollback_to_tool("call_a").unwrap();
+    assert_eq!((run.plan().len(), run.budget.total().input_tokens), (0, 20));
+}
+
+#[test]
+fn two_snapshots_at_one_position_have_two_names() {
+    // After one call and before the next the position is one, and so was the name, whatever had changed between.
+    let run = Run::new();
+    run_calls(&run, &[("call_a", "a")]);
+    run.desk.put("paper", "changed meanwhile");
+    run_calls(&run, &[("call_b", "b")]);
+    let [first, second] = run.runner.state().checkpoints().unwrap().list().try_into().unwrap();
+    let post = first.post.unwrap();
+    assert_eq!(post.session.position, second.pre.session.position);
+    assert_ne!(post.id, second.pre.id);
+    // One seed gives one name still.
+    let again = Run::new();
+    run_calls(&again, &[("call_a", "a")]);
+    assert_eq!(again.runner.state().checkpoints().unwrap().list()[0].post.as_ref().unwrap().id, post.id);
+}
+
+#[test]
+fn what_could_not_be_put_back_after_a_restore_that_failed_is_named() {
+    // The error told why the restore had failed, and nothing of the desk that was left in between.
+    let run = Run::new();
+    run_calls(&run, &[("call_a", "a")]);
+    let mut taken = run.runner.state().snapshot(None).unwrap();
+    taken.session.position = 10_000;
+    run_calls(&run, &[("call_b", "b")]);
+    let before = run.state();
+    let missing = run.runner.state().restore(&taken).unwrap_err();
+    assert!(matches!(missing, Error::NoSuchPosition { position: 10_000, .. }), "{missing:?}");
+    assert_eq!(run.state(), before);
+    *run.desk.broken.lock().unwrap() = Some(Broken::SecondRestore);
+    match run.runner.state().restore(&taken).unwrap_err() {
+        Error::RestoreFailed { restored, failed } => {
+            assert_eq!(restored, ["budget"]);
+            let [(name, error)] = failed.as_slice() else { panic!("{failed:?}") };
+            let error = error.to_string();
+            assert!(name == "desk" && error.contains("a leg broke") && error.contains("10000"), "{error}");
+        }
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(run.desk.text("paper").as_deref(), Some("a"), "as the snapshot has it");
+}
+
+#[test]
 fn a_checkpoint_says_what_the_call_was() {
     let run = Run::new();
     run_calls(&run, &[("call_a", "a")]);

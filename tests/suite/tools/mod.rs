@@ -1,12 +1,14 @@
 //! Stories of tools: what a call leaves where it has success, and that it leaves nothing where it has none.
 
 mod checkpoints;
+mod exports;
 mod folder;
 mod interrupted;
 mod nesting;
 mod outcomes;
 mod programs;
 mod regressions;
+mod resources;
 mod threads;
 
 use std::collections::BTreeMap;
@@ -40,6 +42,8 @@ struct Desk {
 enum Broken {
     Snapshot,
     Restore,
+    /// The restore after the next.
+    SecondRestore,
 }
 
 impl Desk {
@@ -75,6 +79,10 @@ impl Snapshotable for Desk {
     fn restore(&self, snapshot: &Self::Snapshot) -> Result<()> {
         self.fails(Broken::Restore)?;
         self.papers().clone_from(snapshot);
+        let mut broken = self.broken.lock().unwrap();
+        if *broken == Some(Broken::SecondRestore) {
+            *broken = Some(Broken::Restore);
+        }
         Ok(())
     }
 

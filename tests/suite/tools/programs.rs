@@ -16,6 +16,38 @@ struct Shell {
     folder: PathBuf,
 }
 
+/// Runs one script after the other, and answers with what the last one printed.
+struct Shells;
+
+#[derive(Deserialize, Serialize, JsonSchema)]
+struct Scripts {
+    scripts: Vec<String>,
+}
+
+impl Tool for Shells {
+    const NAME: &'static str = "shells";
+    type Parameters = Scripts;
+    type Output = String;
+
+    fn call(&self, params: Scripts, context: &ToolContext) -> Result<ToolResult<String>, ToolError> {
+        let mut text = String::new();
+        for script in &params.scripts {
+            let output = context.command("/bin/sh").args(["-c", script]).output()?;
+            text = String::from_utf8_lossy(&output.stdout).into_owned();
+        }
+        Ok(ToolResult::ok(text.clone(), text))
+    }
+}
+
+/// What the last of the scripts prints.
+fn shells(scripts: &[&str]) -> String {
+    let run = Run::new();
+    let runner = ToolRunner::new(run.runner.state().clone(), ToolRegistry::new().with(Shells));
+    let scripts = scripts.iter().map(|script| (*script).to_owned()).collect();
+    let call = ToolCall::new("shells", serde_json::to_string(&Scripts { scripts }).unwrap());
+    runner.execute(&call, &ExecuteOptions::default()).unwrap().message
+}
+
 impl Tool for Shell {
     const NAME: &'static str = "shell";
     type Parameters = Script;
@@ -72,6 +104,42 @@ fn what_a_tool_starts_does_not_outlive_the_call() {
         std::fs::write(folder.path().join("probe"), "").unwrap();
         assert!(!folder.path().join("tracks").exists());
     }
+}
+
+#[test]
+fn a_program_that_left_its_group_ends_with_the_call() {
+    // It was waited for until it ended by itself, however long that took: the group's end was not its own.
+    let (run, folder) = (Run::new(), tempfile::tempdir().unwrap());
+    let since = Instant::now();
+    // The script waits until it has left.
+    let left = "echo $$ > pid; exec setsid sleep 60";
+    let report = shell(&run, folder.path()).execute(&script(left, true), &ExecuteOptions::default()).unwrap();
+    assert!(report.success, "{report:?}");
+    let options = ExecuteOptions { deadline: Some(Duration::from_millis(300)) };
+    let late = shell(&run, folder.path()).execute(&script(left, false), &options);
+    assert!(matches!(late, Err(Error::DeadlineExceeded { operation: Some(_) })), "{late:?}");
+    assert!(since.elapsed() < Duration::from_secs(30), "{:?}", since.elapsed());
+    let pid = std::fs::read_to_string(folder.path().join("pid")).unwrap();
+    assert!(!PathBuf::from(format!("/proc/{}", pid.trim())).exists(), "it is gone");
+}
+
+/// The state of the process that the script's group is named by, as the system puts it: `Z` where it has ended.
+const LEADER: &str = "group=$(cut -d' ' -f5 /proc/$$/stat); cut -d' ' -f3 /proc/$group/stat";
+
+#[test]
+fn a_script_that_signals_its_whole_group_does_not_leave_it_without_its_leader() {
+    // The leader ended with the others, and no later program of the call would have ended with the process.
+    for signal in ["HUP", "INT", "TERM"] {
+        let all = format!("sleep 0.2; trap '' {signal}; kill -{signal} 0");
+        assert_eq!(shells(&[&all, LEADER]), "S\n", "{signal}");
+    }
+}
+
+#[test]
+fn where_the_leader_was_killed_the_next_program_has_another() {
+    let killed =
+        format!("kill -KILL $(cut -d' ' -f5 /proc/$$/stat); until [ \"$({LEADER})\" = Z ]; do :; done");
+    assert_eq!(shells(&[&killed, LEADER]), "S\n");
 }
 
 #[test]

@@ -345,7 +345,8 @@ impl<'a> Restorer<'a> {
         } else {
             self.steps(steps, folder, path, scope.as_ref(), &mut entries);
         }
-        if present != permissions {
+        // A new one takes its group's bit from the folder that it is made in, whatever it was asked to have.
+        if is_new || present != permissions {
             match fchmod(folder, bits(permissions)) {
                 Ok(()) => self.written += u64::from(!is_new),
                 Err(errno) => self.fail(path, errno.desc()),

@@ -1,0 +1,268 @@
+//! What calls work on beside the session: how it is held, recorded and found again.
+
+use std::sync::Condvar;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use foldlog::resources::Lease;
+
+use super::*;
+
+#[derive(Deserialize, JsonSchema)]
+struct Nothing {}
+
+/// Where so many wait for each other, but not for ever.
+struct Together {
+    all: u32,
+    came: Mutex<u32>,
+    more: Condvar,
+}
+
+impl Together {
+    fn of(all: u32) -> Option<Together> {
+        Some(Together { all, came: Mutex::new(0), more: Condvar::new() })
+    }
+
+    fn are_all_here(&self) -> bool {
+        let mut came = self.came.lock().unwrap();
+        *came += 1;
+        self.more.notify_all();
+        let wait = Duration::from_secs(20);
+        let (came, _) = self.more.wait_timeout_while(came, wait, |came| *came < self.all).unwrap();
+        *came >= self.all
+    }
+}
+
+/// Looks, together with others.
+struct Look {
+    together: Option<Together>,
+}
+
+impl Tool for Look {
+    const NAME: &'static str = "look";
+    type Parameters = Nothing;
+    type Output = u64;
+
+    fn reads_only(&self) -> bool {
+        self.together.is_some()
+    }
+
+    fn call(&self, _: Nothing, _: &ToolContext) -> Result<ToolResult<u64>, ToolError> {
+        if self.together.as_ref().is_some_and(|together| !together.are_all_here()) {
+            return Err(ToolError::failed("alone"));
+        }
+        Ok(ToolResult::ok("seen", 1))
+    }
+}
+
+fn look() -> ToolCall {
+    ToolCall::new("look", "{}")
+}
+
+fn with_resource<R: Snapshotable>(disk: &MemoryStorage, resource: R) -> ExecutionState {
+    let session = store_of(disk).create(&types()).unwrap();
+    let resources = ResourceRegistry::builder().snapshotable(Arc::new(resource)).build().unwrap();
+    ExecutionState::new(session, resources)
+}
+
+/// A place for one, which takes a moment to enter.
+#[derive(Clone, Default)]
+struct Room {
+    inner: Arc<RoomInner>,
+}
+
+#[derive(Default)]
+struct RoomInner {
+    is_held: Mutex<bool>,
+    left: Condvar,
+    /// How many more are turned away at the door.
+    turned_away: AtomicU32,
+    asked: AtomicU32,
+}
+
+struct Inside(Room);
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        *self.0.inner.is_held.lock().unwrap() = false;
+        self.0.inner.left.notify_all();
+    }
+}
+
+impl Snapshotable for Room {
+    const NAME: &'static str = "room";
+    type Snapshot = ();
+
+    fn snapshot(&self, _: &CaptureOptions<'_>) -> Result<()> {
+        Ok(())
+    }
+
+    fn restore(&self, (): &()) -> Result<()> {
+        Ok(())
+    }
+
+    fn lease(&self, until: Option<Instant>) -> Result<Option<Lease>> {
+        let until = until.unwrap_or_else(|| Instant::now() + Duration::from_secs(20));
+        self.inner.asked.fetch_add(1, Ordering::Relaxed);
+        thread::sleep(Duration::from_millis(100));
+        let away = self
+            .inner
+            .turned_away
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| count.checked_sub(1));
+        if away.is_ok() {
+            let (resource, reason) = (Room::NAME.to_owned(), "not today".to_owned());
+            return Err(Error::Resource { resource, reason });
+        }
+        let mut is_held = self.inner.is_held.lock().unwrap();
+        while *is_held {
+            let wait = until.saturating_duration_since(Instant::now());
+            if wait.is_zero() {
+                return Err(Error::DeadlineExceeded { operation: None });
+            }
+            is_held = self.inner.left.wait_timeout(is_held, wait).unwrap().0;
+        }
+        *is_held = true;
+        Ok(Some(Lease::new(Inside(self.clone()))))
+    }
+}
+
+#[test]
+fn calls_that_run_together_enter_together() {
+    // Each of them found no lease that it could share while another was taking it, took one of its own, and waited for
+    // the other, which waited for it.
+    let (disk, room) = (MemoryStorage::new(), Room::default());
+    let state = with_resource(&disk, room.clone());
+    let together = Together::of(3);
+    let runner = ToolRunner::new(state, ToolRegistry::new().with(Look { together }));
+    thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                let options = ExecuteOptions { deadline: Some(Duration::from_secs(10)) };
+                assert!(runner.execute(&look(), &options).unwrap().success);
+            });
+        }
+    });
+    assert_eq!(room.inner.asked.load(Ordering::Relaxed), 1, "one of them took it for all");
+}
+
+#[test]
+fn where_one_is_turned_away_the_next_one_tries_for_the_others() {
+    let (disk, room) = (MemoryStorage::new(), Room::default());
+    room.inner.turned_away.store(1, Ordering::Relaxed);
+    let state = with_resource(&disk, room.clone());
+    let together = Together::of(2);
+    let runner = ToolRunner::new(state, ToolRegistry::new().with(Look { together }));
+    let options = ExecuteOptions { deadline: Some(Duration::from_secs(10)) };
+    let refused = thread::scope(|scope| {
+        let calls = [(); 3].map(|()| scope.spawn(|| runner.execute(&look(), &options)));
+        calls.map(|call| call.join().unwrap()).into_iter().filter(|report| report.is_err()).count()
+    });
+    assert_eq!((refused, room.inner.asked.load(Ordering::Relaxed)), (1, 2));
+}
+
+#[test]
+fn who_waits_for_a_lease_that_another_is_taking_waits_no_longer_than_its_time() {
+    let (disk, room) = (MemoryStorage::new(), Room::default());
+    let _outside = Snapshotable::lease(&room, None).unwrap();
+    let state = with_resource(&disk, room.clone());
+    let runner = ToolRunner::new(state, ToolRegistry::new().with(Look { together: Together::of(1) }));
+    let execute = |millis| {
+        let since = Instant::now();
+        let options = ExecuteOptions { deadline: Some(Duration::from_millis(millis)) };
+        let report = runner.execute(&look(), &options);
+        assert!(matches!(report, Err(Error::DeadlineExceeded { .. })), "{report:?}");
+        since.elapsed()
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| execute(2_000));
+        thread::sleep(Duration::from_millis(300));
+        let waited = execute(50);
+        assert!(waited < Duration::from_millis(1_500), "{waited:?}");
+    });
+}
+
+/// Records whatever it is told to.
+struct Odd(&'static [u8]);
+
+impl Snapshotable for Odd {
+    const NAME: &'static str = "odd";
+    type Snapshot = &'static [u8];
+
+    fn snapshot(&self, _: &CaptureOptions<'_>) -> Result<&'static [u8]> {
+        Ok(self.0)
+    }
+
+    fn restore(&self, _: &&'static [u8]) -> Result<()> {
+        Ok(())
+    }
+
+    fn record(snapshot: &&'static [u8]) -> Result<Option<Vec<u8>>> {
+        Ok(Some(snapshot.to_vec()))
+    }
+}
+
+#[test]
+fn a_resource_that_records_no_single_value_keeps_the_tool_from_running_and_the_log_readable() {
+    // The bytes went into the record as they were, and the log could not be opened again.
+    let deep = [[0x91; 113].as_slice(), &[0xc0]].concat().leak();
+    let reference = [[0xc7, 40, 1].as_slice(), &[0; 40]].concat().leak();
+    let bad: [&'static [u8]; 6] = [b"{\"json\": true}", b"", &[0xc0, 0xc0], &[0x92, 0xc0], deep, reference];
+    for bytes in bad {
+        let disk = MemoryStorage::new();
+        let state = with_resource(&disk, Odd(bytes));
+        let session = state.session().clone();
+        let runner = ToolRunner::new(state, ToolRegistry::new().with(Look { together: None }));
+        let refused = runner.execute(&look(), &ExecuteOptions::default());
+        assert!(
+            matches!(&refused, Err(Error::Resource { resource, .. }) if resource == "odd"),
+            "{refused:?}"
+        );
+        assert!(matches!(runner.state().snapshot(None), Err(Error::Resource { .. })));
+        drop(runner);
+        let id = session.id();
+        session.close().unwrap();
+        store_of(&disk).open_session(id, &types()).unwrap();
+    }
+    let state = with_resource(&MemoryStorage::new(), Odd(&[0x92, 0xc0, 0x01]));
+    let runner = ToolRunner::new(state, ToolRegistry::new().with(Look { together: None }));
+    assert!(runner.execute(&look(), &ExecuteOptions::default()).unwrap().success);
+}
+
+#[test]
+fn recovery_asks_for_no_resource_that_it_would_not_restore() {
+    // A run without the budget of the run before could not be recovered, though recovery leaves every budget alone.
+    let mut run = Run::with(Idempotency::Natural);
+    run.desk.put("letter", "as it was");
+    run.session().sync().unwrap();
+    assert!(run.write("letter", "half done", Then::Die).is_err());
+    run.reopen(Idempotency::Natural);
+    let with = |resources: ResourceRegistry| {
+        ToolRunner::new(ExecutionState::new(run.session().clone(), resources), ToolRegistry::new())
+    };
+    let bare = with(ResourceRegistry::builder().snapshotable(Arc::clone(&run.budget)).build().unwrap());
+    let refused = bare.recover(&ExecuteOptions::default());
+    assert!(matches!(refused, Err(Error::SnapshotMismatch(_))), "the desk is to be restored: {refused:?}");
+    assert!(run.session().is_interrupted());
+    let without = with(ResourceRegistry::builder().snapshotable(Arc::new(run.desk.clone())).build().unwrap());
+    without.recover(&ExecuteOptions::default()).unwrap();
+    assert_eq!(run.desk.text("letter").as_deref(), Some("as it was"));
+}
+
+#[test]
+fn recovery_does_without_what_did_not_outlive_its_process() {
+    // A resource that lived in the ended process alone had to be among those of the next one.
+    let disk = MemoryStorage::new();
+    let state = with_resource(&disk, Room::default());
+    let id = state.session().id();
+    let runner = ToolRunner::new(state, ToolRegistry::new());
+    let operation = runner.begin(&look(), &ExecuteOptions::default()).unwrap();
+    runner.state().session().sync().unwrap();
+    disk.crash(CrashKind::Process);
+    let session = store_of(&disk).open_session(id, &types()).unwrap();
+    let next =
+        ToolRunner::new(ExecutionState::new(session, ResourceRegistry::default()), ToolRegistry::new());
+    next.recover(&ExecuteOptions::default()).unwrap();
+    assert!(!next.state().session().is_interrupted());
+    drop(operation);
+}
