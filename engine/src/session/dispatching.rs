@@ -11,8 +11,8 @@ use foldlog_codec::body::{
 };
 
 use super::bound::{Bound, BoundReducer, Plain, Scratch};
-use super::operations::Change;
 use super::subscribers::panic_message;
+use super::turns::Change;
 use super::writing::{Draft, DraftEvent, promises_sync};
 use super::{Inner, Session, WriterState};
 use crate::error::{Error, Result};

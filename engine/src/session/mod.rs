@@ -6,7 +6,9 @@
 //! | `writing` | how a record is written: resolve, append, apply, sync, tell |
 //! | `dispatching` | events, seeds, clears, resets, tags |
 //! | `positions` | snapshots and rollbacks |
-//! | `operations` | tools' transactions: who may write when, and their records |
+//! | `operations` | tools' transactions: their begins and ends |
+//! | `turns` | who may write while they run |
+//! | `operation_records` | what the log says of them |
 //! | `reading` | views, stored values |
 //! | `imaging` | images, so that opening need not fold every record |
 //! | `log_view` | LOG slices, read from the log |
@@ -28,11 +30,13 @@ mod dispatching;
 mod imaging;
 mod log_view;
 mod opening;
+pub(crate) mod operation_records;
 pub(crate) mod operations;
 mod positions;
 mod reading;
 mod subscribers;
 mod trunk;
+pub(crate) mod turns;
 mod writing;
 
 use std::any::TypeId;
@@ -81,7 +85,7 @@ pub struct Session {
     inner: Arc<Inner>,
     _handles: Arc<Handles>,
     /// The operation whose handle this is; it may write while others wait.
-    within: Option<Arc<operations::Within>>,
+    within: Option<Arc<turns::Within>>,
 }
 
 /// What all handles of a session share, and nobody else: the background may hold on to the session while it syncs
@@ -131,7 +135,7 @@ struct WriterState {
     bound: BTreeMap<TypeId, Arc<bound::Bound>>,
     closed: bool,
     /// Operations of this process that are not over.
-    table: operations::Table,
+    table: turns::Table,
     /// Whether operations were left open, by another process or because their ends could not be written, and were not
     /// recovered since.
     interrupted: bool,

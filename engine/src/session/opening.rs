@@ -11,7 +11,7 @@ use parking_lot::{Condvar, Mutex};
 use uuid::Uuid;
 
 use super::imaging::Imaged;
-use super::operations::{Change, Table};
+use super::turns::{Change, Table};
 use super::writing::{Asked, Draft};
 use super::{Inner, Session, WriterState};
 use crate::error::{Error, Result};

@@ -1,16 +1,4 @@
-//! Operations: tools' transactions, who may write while they run, and the records that begin and end them.
-//!
-//! # Who waits for whom
-//!
-//! Operations form a tree. One that is begun within another runs beside its ancestors and does not wait for them;
-//! all others take turns, but for those that read only, which run together.
-//!
-//! | who | waits while |
-//! |---|---|
-//! | an operation that is to begin | one runs that is none of its ancestors, unless both read only |
-//! | a write of STATE through an operation's own handle | an operation runs within it that may change STATE |
-//! | a write of STATE from outside | an operation runs that may change STATE |
-//! | a write of LOG alone | never |
+//! Operations: tools' transactions, and the records that begin and end them. Who may write meanwhile is `turns`' to say.
 //!
 //! # Invariants
 //!
@@ -19,23 +7,17 @@
 //!    table was left open, by another process or because its end could not be written: it is to be recovered.
 //! 3. The writer's lock is not held while a tool runs, nor while a resource is captured or restored.
 
-use std::cell::RefCell;
-use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::atomic::AtomicBool;
+use std::time::Instant;
 
 use foldlog_codec::Kind;
-use foldlog_codec::body::{
-    Decision, Declare, Observed, Payload, ResourceSnapshot, Settle, ToolBegin, ToolEnd,
-};
-use foldlog_codec::msgpack::{self, Value};
+use foldlog_codec::body::{Decision, Declare, Payload, ResourceSnapshot, Settle, ToolBegin, ToolEnd};
+use foldlog_codec::msgpack::Value;
 use parking_lot::MutexGuard;
-use serde::Serialize;
-use serde::de::DeserializeOwned;
-use uuid::Uuid;
 
 use super::dispatching::slice_declaration;
+use super::turns::{Abandon, Admitted, GRACE, Within, runs_here};
 use super::writing::{Draft, promises_sync};
 use super::{Inner, Session, WriterState};
 use crate::clock;
@@ -45,270 +27,11 @@ use crate::fold::operations::{OpenOperation, UnsettledOperation};
 use crate::store::Level;
 use crate::types::{Slice, ToolInvocations, encode};
 
-/// How long after its deadline an operation may still take to stop before those who wait are told that it is stuck.
-const GRACE: Duration = Duration::from_secs(10);
-
 /// Room that is kept for the end of each open operation, in bytes: a full disk does not keep a tool from ending, though
 /// what it answered may have to be left out.
 const END_BYTES: usize = 4096;
 
-/// What a write changes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Change {
-    /// STATE or CACHE, perhaps beside others.
-    State,
-    /// Nothing but LOG.
-    Log,
-}
-
-/// What an operation's handle knows of it.
-pub(crate) struct Within {
-    ticket: u64,
-    /// The operation's name.
-    operation: u64,
-    until: Option<Instant>,
-    /// Set where it is to stop.
-    cancelled: AtomicBool,
-    /// The operation within which it runs.
-    parent: Option<Arc<Within>>,
-}
-
-impl fmt::Debug for Within {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Within").field("operation", &self.operation).finish_non_exhaustive()
-    }
-}
-
-impl Within {
-    pub(crate) fn operation(&self) -> u64 {
-        self.operation
-    }
-
-    pub(crate) fn until(&self) -> Option<Instant> {
-        self.until
-    }
-
-    pub(crate) fn cancel(&self) {
-        self.cancelled.store(true, Ordering::Release);
-    }
-
-    /// Whether it is to stop: it, or one within which it runs, was cancelled, or its time is over.
-    pub(crate) fn is_cancelled(&self) -> bool {
-        self.was_cancelled() || self.is_late()
-    }
-
-    pub(crate) fn was_cancelled(&self) -> bool {
-        self.cancelled.load(Ordering::Acquire)
-            || self.parent.as_ref().is_some_and(|parent| parent.was_cancelled())
-    }
-
-    pub(crate) fn is_late(&self) -> bool {
-        self.until.is_some_and(clock::is_past)
-    }
-
-    fn check(&self) -> Result<()> {
-        let operation = self.operation;
-        if self.is_late() {
-            return Err(Error::DeadlineExceeded { operation: Some(operation) });
-        }
-        if self.is_cancelled() {
-            return Err(Error::Revoked { operation, reason: "it was cancelled" });
-        }
-        Ok(())
-    }
-}
-
-/// What brings an operation to its end that whoever ran it let go of.
-pub(crate) type Abandon = Arc<dyn Fn() -> Result<()> + Send + Sync>;
-
-/// Operations of this process that are not over.
-#[derive(Default)]
-pub(super) struct Table {
-    next: u64,
-    admitted: Vec<Admitted>,
-}
-
-struct Admitted {
-    ticket: u64,
-    /// The ticket of the operation within which it runs.
-    parent: Option<u64>,
-    reads_only: bool,
-    until: Option<Instant>,
-    /// The operation's name, from its begin on.
-    operation: Option<u64>,
-    abandon: Option<Abandon>,
-}
-
-impl Table {
-    #[inline]
-    fn is_empty(&self) -> bool {
-        self.admitted.is_empty()
-    }
-
-    fn get(&self, ticket: u64) -> Option<&Admitted> {
-        self.admitted.iter().find(|admitted| admitted.ticket == ticket)
-    }
-
-    /// Takes one out; whether it had begun.
-    fn remove(&mut self, ticket: u64) -> bool {
-        let begun = self.get(ticket).is_some_and(|admitted| admitted.operation.is_some());
-        self.admitted.retain(|admitted| admitted.ticket != ticket);
-        begun
-    }
-
-    /// Whether `ticket` is `of` or runs within it.
-    fn is_within(&self, ticket: u64, of: u64) -> bool {
-        let mut at = Some(ticket);
-        while let Some(ticket) = at {
-            if ticket == of {
-                return true;
-            }
-            at = self.get(ticket).and_then(|admitted| admitted.parent);
-        }
-        false
-    }
-
-    /// One that is in the way of an operation within `parent`.
-    fn conflict(&self, parent: Option<u64>, reads_only: bool) -> Option<&Admitted> {
-        self.admitted.iter().find(|other| {
-            let ancestor = parent.is_some_and(|parent| self.is_within(parent, other.ticket));
-            let together = other.reads_only && reads_only;
-            !ancestor && !together
-        })
-    }
-
-    /// One that may change STATE, and runs within `ticket` where one is given.
-    fn changing(&self, below: Option<u64>) -> Option<&Admitted> {
-        self.admitted.iter().find(|other| {
-            let counts = below.is_none_or(|of| other.ticket != of && self.is_within(other.ticket, of));
-            counts && !other.reads_only
-        })
-    }
-
-    /// What brings one to its end that was let go of: none within which somebody still works, be it the asker.
-    fn take_abandoned(&mut self, asker: Option<u64>) -> Option<Abandon> {
-        let is_free = |of: &Admitted| {
-            let works = |other: &Admitted| other.abandon.is_none() && self.is_within(other.ticket, of.ticket);
-            of.abandon.is_some()
-                && !self.admitted.iter().any(works)
-                && asker.is_none_or(|asker| !self.is_within(asker, of.ticket))
-        };
-        // The inner ones first: an operation cannot end before those within it.
-        let at = self.admitted.iter().rposition(is_free)?;
-        self.admitted.get_mut(at)?.abandon.take()
-    }
-
-    /// Whether somebody of this process still works on an operation.
-    fn holds(&self, operation: u64) -> bool {
-        self.admitted.iter().any(|admitted| admitted.operation == Some(operation))
-    }
-}
-
-thread_local! {
-    /// The sessions, tickets and operations whose tools run on this thread, or whose records it tells of.
-    static INSIDE: RefCell<Vec<(Uuid, u64, u64)>> = const { RefCell::new(Vec::new()) };
-}
-
-/// Runs what must not wait on this thread for an operation to end: its own handler, or a subscriber.
-pub(super) fn inside<T>((session, ticket, operation): (Uuid, u64, u64), run: impl FnOnce() -> T) -> T {
-    struct Left;
-    impl Drop for Left {
-        fn drop(&mut self) {
-            INSIDE.with_borrow_mut(|inside| inside.pop());
-        }
-    }
-    INSIDE.with_borrow_mut(|inside| inside.push((session, ticket, operation)));
-    let _left = Left;
-    run()
-}
-
-/// Runs a tool's handler, which must not wait on this thread for its own operation to end.
-pub(crate) fn inside_call<T>(begun: &Session, run: impl FnOnce() -> T) -> T {
-    match &begun.within {
-        Some(within) => inside((begun.inner.id, within.ticket, within.operation), run),
-        None => run(),
-    }
-}
-
-impl Table {
-    /// One whose end a subscriber of this session must not wait for.
-    pub(super) fn told_within(&self) -> Option<(u64, u64)> {
-        self.changing(None).map(|admitted| (admitted.ticket, admitted.operation.unwrap_or_default()))
-    }
-
-    /// The operation of this thread, if there is one, that would have to end before the one with `ticket` can.
-    fn waits_for_itself(&self, session: Uuid, ticket: u64) -> Option<u64> {
-        let ends_first = |own: &&(Uuid, u64, u64)| own.0 == session && self.is_within(own.1, ticket);
-        INSIDE.with_borrow(|inside| inside.iter().rev().find(ends_first).map(|(_, _, operation)| *operation))
-    }
-}
-
-/// Whether an operation of the session runs on this thread.
-fn runs_here(session: Uuid) -> Option<u64> {
-    INSIDE.with_borrow(|inside| {
-        inside.iter().rev().find(|own| own.0 == session).map(|(_, _, operation)| *operation)
-    })
-}
-
 impl Session {
-    /// Locks the writer's state for a write; waits for its turn.
-    pub(super) fn writable(&self, change: Change) -> Result<MutexGuard<'_, WriterState>> {
-        let state = self.inner.writable()?;
-        self.turn(state, || change)
-    }
-
-    /// Waits for its turn where operations run.
-    #[inline]
-    pub(super) fn turn<'a>(
-        &'a self,
-        state: MutexGuard<'a, WriterState>,
-        change: impl FnOnce() -> Change,
-    ) -> Result<MutexGuard<'a, WriterState>> {
-        if state.table.is_empty() && self.within.is_none() {
-            return Ok(state);
-        }
-        self.wait_for_turn(state, change())
-    }
-
-    #[cold]
-    fn wait_for_turn<'a>(
-        &'a self,
-        mut state: MutexGuard<'a, WriterState>,
-        change: Change,
-    ) -> Result<MutexGuard<'a, WriterState>> {
-        loop {
-            let asker = self.within.as_deref().map(|within| within.ticket);
-            if let Some(abandon) = state.table.take_abandoned(asker) {
-                drop(state);
-                abandon()?;
-                state = self.inner.writable()?;
-                continue;
-            }
-            let below = self.within.as_deref().map(|within| within.ticket);
-            if let Some(within) = &self.within {
-                within.check()?;
-                let operation = within.operation;
-                let Some(admitted) = state.table.get(within.ticket) else {
-                    return Err(Error::Revoked { operation, reason: "it is over" });
-                };
-                if admitted.reads_only && change == Change::State {
-                    return Err(Error::ReadsOnly { operation, tried: "change STATE" });
-                }
-            }
-            let Some(other) = state.table.changing(below).filter(|_| change == Change::State) else {
-                return Ok(state);
-            };
-            let (operation, until) = (other.operation.unwrap_or_default(), other.until);
-            if let Some(operation) = state.table.waits_for_itself(self.inner.id, other.ticket) {
-                return Err(Error::InsideOperation { operation });
-            }
-            let own = self.within.as_deref().and_then(Within::until);
-            self.inner.wait(&mut state, (operation, until), own)?;
-            drop(state);
-            state = self.inner.writable()?;
-        }
-    }
-
     /// Asks for a turn for an operation within the one whose handle this is, if it is one. Nothing is recorded yet.
     pub(crate) fn admit(&self, reads_only: bool, until: Option<Instant>) -> Result<Admission> {
         let parent = self.within.as_deref();
@@ -373,103 +96,6 @@ impl Session {
     /// Whether the session takes no writes until it is recovered.
     pub fn is_interrupted(&self) -> bool {
         self.inner.state.lock().interrupted
-    }
-
-    /// Records a fact for whoever recovers the session.
-    pub(crate) fn observe<T: Serialize>(&self, name: &'static str, data: &T) -> Result<u64> {
-        let state = self.writable(Change::Log)?;
-        let time_us = self.inner.now_us();
-        let data = encode(name, data)?;
-        let body = Observed { name: name.to_owned(), data: Payload::new(&data) }.encode();
-        self.inner.write(state, time_us, [Draft::new(Kind::OBSERVED, &body, Content::Observed)])
-    }
-
-    /// The facts of that name that were recorded from a record on.
-    pub(crate) fn observed<T: DeserializeOwned>(&self, name: &'static str, from: u64) -> Result<Vec<T>> {
-        let source = self.inner.log_source(&self.inner.state.lock());
-        let mut found = Vec::new();
-        source.places.read(&source.storage, from, u64::MAX, &mut |record| {
-            if record.kind == Kind::OBSERVED {
-                let bad = |error: foldlog_codec::Error| Error::Inconsistent {
-                    sequence: record.sequence,
-                    reason: error.to_string(),
-                };
-                let observed = Observed::decode(record.body).map_err(bad)?;
-                if observed.name == name {
-                    found.push(msgpack::from_slice(&source.objects.resolve(observed.data)?).map_err(bad)?);
-                }
-            }
-            Ok(())
-        })?;
-        Ok(found)
-    }
-
-    /// Hands the begin of an operation on to `read`, its payloads resolved.
-    pub(crate) fn read_begin<T>(&self, begin: u64, read: impl FnOnce(BeginRead) -> T) -> Result<T> {
-        let source = self.inner.log_source(&self.inner.state.lock());
-        let mut found = None;
-        source.places.read(&source.storage, begin, begin, &mut |record| {
-            let bad = |error: foldlog_codec::Error| Error::Inconsistent {
-                sequence: begin,
-                reason: error.to_string(),
-            };
-            let body = ToolBegin::decode(record.body).map_err(bad)?;
-            let resources = body.resources.iter().map(|resource| {
-                let snapshot =
-                    resource.snapshot.map(|it| source.objects.resolve(it).map(|it| it.into_owned()));
-                Ok((resource.resource.clone(), snapshot.transpose()?))
-            });
-            let resources = resources.collect::<Result<_>>()?;
-            let arguments = source.objects.resolve(body.arguments)?.into_owned();
-            found = Some(BeginRead { arguments, asked_by: body.asked_by, resources });
-            Ok(())
-        })?;
-        let missing = Error::NoSuchOperation { operation: begin, reason: "the log does not hold its begin" };
-        found.map(read).ok_or(missing)
-    }
-
-    /// The result of an operation, and what the model saw of it, as its end holds them.
-    pub(crate) fn read_end(&self, end: u64) -> Result<(Option<Value>, String)> {
-        let source = self.inner.log_source(&self.inner.state.lock());
-        let bad =
-            |error: foldlog_codec::Error| Error::Inconsistent { sequence: end, reason: error.to_string() };
-        let mut found = (None, String::new());
-        source.places.read(&source.storage, end, end, &mut |record| {
-            let body = ToolEnd::decode(record.body).map_err(bad)?;
-            let value = |payload: Payload<'_>| Value::decode(&source.objects.resolve(payload)?).map_err(bad);
-            let shown = body.shown.map(value).transpose()?;
-            let shown = shown.as_ref().and_then(Value::as_str).unwrap_or_default().to_owned();
-            found = (body.result.map(value).transpose()?, shown);
-            Ok(())
-        })?;
-        Ok(found)
-    }
-
-    /// What somebody decided about an operation, looked for from a record on: the decision, its result, by whom and why.
-    pub(crate) fn read_settlement(&self, operation: u64, from: u64) -> Result<Option<Settlement>> {
-        let source = self.inner.log_source(&self.inner.state.lock());
-        let mut found = None;
-        source.places.read(&source.storage, from, u64::MAX, &mut |record| {
-            if record.kind != Kind::SETTLE {
-                return Ok(());
-            }
-            let bad = |error: foldlog_codec::Error| Error::Inconsistent {
-                sequence: record.sequence,
-                reason: error.to_string(),
-            };
-            let settle = Settle::decode(record.body).map_err(bad)?;
-            if settle.operation == operation {
-                let value =
-                    |payload: Payload<'_>| Value::decode(&source.objects.resolve(payload)?).map_err(bad);
-                found = Some(match settle.decision {
-                    Decision::Committed => Settlement::Committed(settle.result.map(value).transpose()?),
-                    Decision::Failed => Settlement::Failed,
-                    Decision::RunAgain => Settlement::RunAgain,
-                });
-            }
-            Ok(())
-        })?;
-        Ok(found)
     }
 
     /// The operation whose handle this is.
@@ -554,14 +180,6 @@ pub enum Settlement {
     Failed,
     /// It is to be run again.
     RunAgain,
-}
-
-/// What a begin says that is needed to run the tool again.
-pub(crate) struct BeginRead {
-    /// One MessagePack string.
-    pub(crate) arguments: Vec<u8>,
-    pub(crate) asked_by: Option<(u64, u32)>,
-    pub(crate) resources: Vec<(String, Option<Vec<u8>>)>,
 }
 
 /// A turn that was given. Let go of, it is given back, unless the operation has begun.
@@ -743,27 +361,6 @@ fn leave(state: &mut WriterState, ticket: u64) {
 }
 
 impl Inner {
-    /// Waits until some operation is over, or until `until`.
-    fn wait(
-        &self,
-        state: &mut MutexGuard<'_, WriterState>,
-        (operation, deadline): (u64, Option<Instant>),
-        until: Option<Instant>,
-    ) -> Result<()> {
-        let stuck_at = deadline.and_then(|deadline| deadline.checked_add(GRACE));
-        if stuck_at.is_some_and(clock::is_past) {
-            return Err(Error::Stuck { operation });
-        }
-        if until.is_some_and(clock::is_past) {
-            return Err(Error::DeadlineExceeded { operation: None });
-        }
-        match until.into_iter().chain(stuck_at).min() {
-            Some(until) => drop(self.turns.wait_until(state, until)),
-            None => self.turns.wait(state),
-        }
-        Ok(())
-    }
-
     /// Takes an operation out of the table.
     fn leave(&self, ticket: u64) {
         leave(&mut self.state.lock(), ticket);

@@ -8,7 +8,7 @@ use foldlog_codec::Kind;
 use foldlog_codec::body::{self, Policy};
 use uuid::Uuid;
 
-use super::operations::Change;
+use super::turns::Change;
 use super::writing::Draft;
 use super::{Inner, Session, WriterState};
 use crate::error::{Error, Result};

@@ -7,8 +7,8 @@ use foldlog_codec::body::Declare;
 use parking_lot::MutexGuard;
 use uuid::Uuid;
 
-use super::operations::inside;
 use super::subscribers::Notice;
+use super::turns::inside;
 use super::{Inner, WriterState};
 use crate::background::{Background, Left, Rank};
 use crate::error::{Error, Result};

@@ -17,7 +17,7 @@ use super::tool::ToolError;
 use crate::clock;
 use crate::error::{Error, Result as EngineResult};
 use crate::session::Session;
-use crate::session::operations::Within;
+use crate::session::turns::Within;
 
 /// How long what was killed may take to be gone.
 const GONE_WITHIN: Duration = Duration::from_secs(10);

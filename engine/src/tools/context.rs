@@ -3,7 +3,7 @@ use std::time::Instant;
 
 use crate::resources::ResourceRegistry;
 use crate::session::Session;
-use crate::session::operations::Within;
+use crate::session::turns::Within;
 
 use super::command::{Programs, ToolCommand};
 

@@ -15,7 +15,8 @@ use crate::clock;
 use crate::error::{Error, Result};
 use crate::execution::{Captures, ExecutionState, Phase, SnapshotMetadata, ToolCheckpoint};
 use crate::resources::Lease;
-use crate::session::operations::{Begun, Within};
+use crate::session::operations::Begun;
+use crate::session::turns::Within;
 use crate::session::{Session, Snapshot, panic_message};
 use crate::types::encode;
 

@@ -17,7 +17,7 @@ use super::runner::{ExecuteOptions, ToolCall, ToolRunner, unsettled_error};
 use crate::error::{Error, Result};
 use crate::execution::Captures;
 use crate::fold::operations::UnsettledOperation;
-use crate::session::operations::BeginRead;
+use crate::session::operation_records::BeginRead;
 
 /// What was done about an interrupted operation.
 #[derive(Clone, Debug)]

@@ -12,8 +12,8 @@ use super::tool::{Answered, AnyTool, ToolError, ToolRegistry};
 use crate::error::{Error, Result};
 use crate::execution::ExecutionState;
 use crate::fold::operations::UnsettledOperation;
-use crate::session::operations::inside_call;
 use crate::session::panic_message;
+use crate::session::turns::inside_call;
 use crate::session::{Session, Settlement};
 use crate::types::{ToolInvocations, ToolInvoked};
 

@@ -1,0 +1,123 @@
+//! What the log says of operations: facts that are recorded for whoever recovers, and begins, ends and settlements
+//! read back.
+
+use foldlog_codec::Kind;
+use foldlog_codec::body::{Decision, Observed, Payload, Settle, ToolBegin, ToolEnd};
+use foldlog_codec::msgpack::{self, Value};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::Session;
+use super::operations::Settlement;
+use super::turns::Change;
+use super::writing::Draft;
+use crate::error::{Error, Result};
+use crate::fold::content::Content;
+use crate::types::encode;
+
+/// What a begin says that is needed to run the tool again.
+pub(crate) struct BeginRead {
+    /// One MessagePack string.
+    pub(crate) arguments: Vec<u8>,
+    pub(crate) asked_by: Option<(u64, u32)>,
+    pub(crate) resources: Vec<(String, Option<Vec<u8>>)>,
+}
+
+impl Session {
+    /// Records a fact for whoever recovers the session.
+    pub(crate) fn observe<T: Serialize>(&self, name: &'static str, data: &T) -> Result<u64> {
+        let state = self.writable(Change::Log)?;
+        let time_us = self.inner.now_us();
+        let data = encode(name, data)?;
+        let body = Observed { name: name.to_owned(), data: Payload::new(&data) }.encode();
+        self.inner.write(state, time_us, [Draft::new(Kind::OBSERVED, &body, Content::Observed)])
+    }
+
+    /// The facts of that name that were recorded from a record on.
+    pub(crate) fn observed<T: DeserializeOwned>(&self, name: &'static str, from: u64) -> Result<Vec<T>> {
+        let source = self.inner.log_source(&self.inner.state.lock());
+        let mut found = Vec::new();
+        source.places.read(&source.storage, from, u64::MAX, &mut |record| {
+            if record.kind == Kind::OBSERVED {
+                let bad = |error: foldlog_codec::Error| Error::Inconsistent {
+                    sequence: record.sequence,
+                    reason: error.to_string(),
+                };
+                let observed = Observed::decode(record.body).map_err(bad)?;
+                if observed.name == name {
+                    found.push(msgpack::from_slice(&source.objects.resolve(observed.data)?).map_err(bad)?);
+                }
+            }
+            Ok(())
+        })?;
+        Ok(found)
+    }
+
+    /// Hands the begin of an operation on to `read`, its payloads resolved.
+    pub(crate) fn read_begin<T>(&self, begin: u64, read: impl FnOnce(BeginRead) -> T) -> Result<T> {
+        let source = self.inner.log_source(&self.inner.state.lock());
+        let mut found = None;
+        source.places.read(&source.storage, begin, begin, &mut |record| {
+            let bad = |error: foldlog_codec::Error| Error::Inconsistent {
+                sequence: begin,
+                reason: error.to_string(),
+            };
+            let body = ToolBegin::decode(record.body).map_err(bad)?;
+            let resources = body.resources.iter().map(|resource| {
+                let snapshot =
+                    resource.snapshot.map(|it| source.objects.resolve(it).map(|it| it.into_owned()));
+                Ok((resource.resource.clone(), snapshot.transpose()?))
+            });
+            let resources = resources.collect::<Result<_>>()?;
+            let arguments = source.objects.resolve(body.arguments)?.into_owned();
+            found = Some(BeginRead { arguments, asked_by: body.asked_by, resources });
+            Ok(())
+        })?;
+        let missing = Error::NoSuchOperation { operation: begin, reason: "the log does not hold its begin" };
+        found.map(read).ok_or(missing)
+    }
+
+    /// The result of an operation, and what the model saw of it, as its end holds them.
+    pub(crate) fn read_end(&self, end: u64) -> Result<(Option<Value>, String)> {
+        let source = self.inner.log_source(&self.inner.state.lock());
+        let bad =
+            |error: foldlog_codec::Error| Error::Inconsistent { sequence: end, reason: error.to_string() };
+        let mut found = (None, String::new());
+        source.places.read(&source.storage, end, end, &mut |record| {
+            let body = ToolEnd::decode(record.body).map_err(bad)?;
+            let value = |payload: Payload<'_>| Value::decode(&source.objects.resolve(payload)?).map_err(bad);
+            let shown = body.shown.map(value).transpose()?;
+            let shown = shown.as_ref().and_then(Value::as_str).unwrap_or_default().to_owned();
+            found = (body.result.map(value).transpose()?, shown);
+            Ok(())
+        })?;
+        Ok(found)
+    }
+
+    /// What somebody decided about an operation, looked for from a record on: the decision, its result, by whom and why.
+    pub(crate) fn read_settlement(&self, operation: u64, from: u64) -> Result<Option<Settlement>> {
+        let source = self.inner.log_source(&self.inner.state.lock());
+        let mut found = None;
+        source.places.read(&source.storage, from, u64::MAX, &mut |record| {
+            if record.kind != Kind::SETTLE {
+                return Ok(());
+            }
+            let bad = |error: foldlog_codec::Error| Error::Inconsistent {
+                sequence: record.sequence,
+                reason: error.to_string(),
+            };
+            let settle = Settle::decode(record.body).map_err(bad)?;
+            if settle.operation == operation {
+                let value =
+                    |payload: Payload<'_>| Value::decode(&source.objects.resolve(payload)?).map_err(bad);
+                found = Some(match settle.decision {
+                    Decision::Committed => Settlement::Committed(settle.result.map(value).transpose()?),
+                    Decision::Failed => Settlement::Failed,
+                    Decision::RunAgain => Settlement::RunAgain,
+                });
+            }
+            Ok(())
+        })?;
+        Ok(found)
+    }
+}
