@@ -198,7 +198,7 @@ mod tests {
         });
         let slice = SliceState { policy: Policy::State, item: "item".to_owned(), items: items.collect() };
         let slices = BTreeMap::from([("slice".to_owned(), slice)]);
-        State { position: Some(9), tags: BTreeMap::new(), slices }
+        State { position: Some(9), tags: BTreeMap::new(), open_operations: Vec::new(), slices }
     }
 
     fn found(before: &[(u64, &str)], after: &[(u64, &str)]) -> Vec<String> {

@@ -116,9 +116,7 @@ impl Session {
 
     /// The operations that were left open: nobody of this process works on them.
     pub(crate) fn left_open(&self) -> Vec<OpenOperation> {
-        let state = self.inner.state.lock();
-        let open = state.projection.operations.open();
-        open.filter(|open| !state.table.holds(open.operation)).cloned().collect()
+        self.inner.state.lock().left_open().cloned().collect()
     }
 
     /// Ends an operation that was left open.
@@ -127,8 +125,7 @@ impl Session {
         let state = inner.writable_for(true)?;
         let sequence = inner.write_end(state, end.clone(), None, false)?;
         let mut state = inner.state.lock();
-        let WriterState { projection, table, .. } = &*state;
-        let left = projection.operations.open().any(|open| !table.holds(open.operation));
+        let left = state.left_open().next().is_some();
         state.interrupted = left;
         Ok(sequence)
     }
@@ -168,6 +165,13 @@ impl Session {
         let settle = Settle { operation, decision, result, by, reason };
         let body = settle.encode();
         inner.write(state, time_us, [Draft::new(Kind::SETTLE, &body, Content::Settle(settle))])
+    }
+}
+
+impl WriterState {
+    /// The operations that were left open: nobody of this process works on them.
+    fn left_open(&self) -> impl Iterator<Item = &OpenOperation> {
+        self.projection.operations.open().filter(|open| !self.table.holds(open.operation))
     }
 }
 
@@ -372,9 +376,9 @@ impl Inner {
     fn leave_open(&self, ticket: u64) {
         let mut state = self.state.lock();
         leave(&mut state, ticket);
-        let WriterState { projection, table, positions, interrupted, .. } = &mut *state;
-        let left = projection.operations.open().find(|open| !table.holds(open.operation));
-        if let Some((begin, reads_only)) = left.map(|open| (open.begin, open.reads_only)) {
+        let left = state.left_open().next().map(|open| (open.begin, open.reads_only));
+        let WriterState { projection, positions, interrupted, .. } = &mut *state;
+        if let Some((begin, reads_only)) = left {
             *interrupted = true;
             if let Some(frozen) = positions.get(begin).filter(|_| !reads_only) {
                 projection.set_back_to(begin, &frozen);

@@ -76,6 +76,9 @@ pub struct State {
     pub position: Option<u64>,
     /// The session's tags.
     pub tags: BTreeMap<String, String>,
+    /// The operations that were open there, so that half of what they did may be in the slices. None of a state that was
+    /// folded along a path, since operations are no path's.
+    pub open_operations: Vec<u64>,
     /// The slices by name, empty ones included.
     pub slices: BTreeMap<String, SliceState>,
 }
@@ -121,6 +124,7 @@ impl State {
 
     fn at(projection: &Projection, slices: BTreeMap<String, SliceState>) -> State {
         State {
+            open_operations: projection.operations.open().map(|open| open.operation).collect(),
             position: projection.next_sequence().checked_sub(1),
             tags: (*projection.tags).clone(),
             slices,

@@ -20,11 +20,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use chrono::{DateTime, SecondsFormat};
-use foldlog_codec::body::{
-    Declare, Import, ImportedSlice, Payload, Policy, SliceDeclaration, ToolBegin, ToolEnd,
-};
+use foldlog_codec::Kind;
+use foldlog_codec::body::{Declare, Import, ImportedSlice, Payload, Policy, SliceDeclaration};
 use foldlog_codec::msgpack::Value;
-use foldlog_codec::{Kind, Record};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -98,7 +96,7 @@ impl Export {
             children_ids: Vec::new(),
             tags: state.tags.clone(),
             policies: BTreeMap::new(),
-            open_operations: Vec::new(),
+            open_operations: state.open_operations.clone(),
             slices: Vec::new(),
         };
         let wanted = |policy: Policy| policies.contains(&policy);
@@ -169,35 +167,6 @@ impl Export {
     }
 }
 
-/// The operations that are open somewhere in a log: their names by their begins.
-#[derive(Default)]
-struct Open {
-    operations: BTreeMap<u64, u64>,
-}
-
-impl Open {
-    /// What the next record says. Those that it is told of twice are the same.
-    fn take(&mut self, record: &Record<'_>) -> Result<()> {
-        let sequence = record.sequence;
-        let bad = |error: foldlog_codec::Error| Error::Inconsistent { sequence, reason: error.to_string() };
-        match record.kind {
-            Kind::TOOL_BEGIN => {
-                let begin = ToolBegin::decode(record.body).map_err(bad)?;
-                self.operations.insert(sequence, begin.again.unwrap_or(sequence));
-            }
-            Kind::TOOL_END => {
-                self.operations.remove(&ToolEnd::decode(record.body).map_err(bad)?.begin);
-            }
-            _ => {}
-        }
-        Ok(())
-    }
-
-    fn names(self) -> Vec<u64> {
-        self.operations.into_values().collect()
-    }
-}
-
 fn iso_8601(time_us: i64) -> Result<String> {
     DateTime::from_timestamp_micros(time_us)
         .map(|time| time.to_rfc3339_opts(SecondsFormat::Micros, false))
@@ -214,15 +183,7 @@ impl Session {
     /// searched for children.
     pub fn export(&self) -> Result<Export> {
         let policies = BTreeSet::from([Policy::State, Policy::Log]);
-        // Others may begin and end calls meanwhile: what was open before is brought up to where the slices stand.
-        let from = self.position().unwrap_or_default();
-        let open = self.open_operations().into_iter().map(|open| (open.begin, open.operation));
-        let mut open = Open { operations: open.collect() };
-        let state = self.state()?;
-        if let Some(through) = state.position {
-            self.records(from, through, |record| open.take(record))?;
-        }
-        self.export_state(&state, self.now_us(), &policies, open)
+        self.export_state(&self.state()?, self.now_us(), &policies)
     }
 
     /// The slices that a snapshot stands for, as they were when it was taken.
@@ -232,9 +193,7 @@ impl Session {
     /// As [`export`](Session::export); [`Error::NoSuchPosition`] where the log has no such snapshot.
     pub fn export_snapshot(&self, snapshot: &Snapshot) -> Result<Export> {
         let state = self.state_at(snapshot.position)?;
-        let mut open = Open::default();
-        self.records(0, snapshot.position, |record| open.take(record))?;
-        self.export_state(&state, snapshot.time_us, &snapshot.policies, open)
+        self.export_state(&state, snapshot.time_us, &snapshot.policies)
     }
 
     /// The slices of these policies as they were at a position.
@@ -243,23 +202,16 @@ impl Session {
     ///
     /// As [`export`](Session::export); [`Error::NoSuchPosition`].
     pub fn export_at(&self, position: u64, policies: &BTreeSet<Policy>) -> Result<Export> {
-        let (mut time_us, mut open) = (0, Open::default());
-        self.records(0, position, |record| {
+        let mut time_us = 0;
+        self.records(position, position, |record| {
             time_us = record.time_us;
-            open.take(record)
+            Ok(())
         })?;
-        self.export_state(&self.state_at(position)?, time_us, policies, open)
+        self.export_state(&self.state_at(position)?, time_us, policies)
     }
 
-    fn export_state(
-        &self,
-        state: &State,
-        time_us: i64,
-        policies: &BTreeSet<Policy>,
-        open: Open,
-    ) -> Result<Export> {
+    fn export_state(&self, state: &State, time_us: i64, policies: &BTreeSet<Policy>) -> Result<Export> {
         let mut export = Export::of(state, time_us, policies)?;
-        export.open_operations = open.names();
         export.parent_id = self.parent().map(|parent| parent.session());
         export.children_ids = self.store().children(self.id())?;
         Ok(export)
@@ -276,13 +228,12 @@ impl LogReader {
     /// says.
     pub fn export_at(&self, position: u64, policies: &BTreeSet<Policy>) -> Result<Export> {
         let state = self.state_at(position)?;
-        let (mut time_us, mut open) = (0, Open::default());
-        self.records(0, position, |record| {
+        let mut time_us = 0;
+        self.records(position, position, |record| {
             time_us = record.time_us;
-            open.take(record)
+            Ok(())
         })?;
         let mut export = Export::of(&state, time_us, policies)?;
-        export.open_operations = open.names();
         export.parent_id = self.opened().parent.map(|parent| parent.session());
         Ok(export)
     }
