@@ -356,7 +356,7 @@ fn objects_of<'a>(effect: &Effect<'a>) -> Vec<ObjectId> {
 fn resources(resources: Vec<ResourceSnapshot<'_>>) -> Result<Value, Error> {
     array(resources.into_iter(), |resource| {
         let mut object = Object::of(2);
-        object.set("resource", Value::from(resource.resource));
+        object.set("resource", Value::from(resource.resource.into_owned()));
         object.set("snapshot", optional(resource.snapshot)?);
         Ok(object.into_value())
     })
@@ -392,14 +392,14 @@ fn tool_end(object: &mut Object, end: ToolEnd<'_>, names: &Names, budget: &mut B
 /// What a call's begin and its end both say.
 fn call(
     object: &mut Object,
-    (tool, call_id): (String, Option<String>),
+    (tool, call_id): (Cow<'_, str>, Option<Cow<'_, str>>),
     asked_by: Option<(u64, u32)>,
     (parent, undoes): (Option<u64>, Option<u64>),
 ) {
     let asked_by = asked_by
         .map(|(answer, ordinal)| Value::Array(vec![Value::from(answer), Value::from(u64::from(ordinal))]));
-    object.set("tool", Value::from(tool));
-    object.set("call_id", call_id.map_or(Value::Nil, Value::from));
+    object.set("tool", Value::from(tool.into_owned()));
+    object.set("call_id", call_id.map_or(Value::Nil, |call_id| Value::from(call_id.into_owned())));
     object.set("asked_by", asked_by.unwrap_or(Value::Nil));
     object.set("parent", parent.map_or(Value::Nil, Value::from));
     object.set("undoes", undoes.map_or(Value::Nil, Value::from));

@@ -113,14 +113,14 @@ fn tags<const N: usize>(pairs: [(&str, &str); N]) -> BTreeMap<String, String> {
 
 fn resources() -> Vec<ResourceSnapshot<'static>> {
     vec![
-        ResourceSnapshot { resource: "budget".to_owned(), snapshot: Some(Payload::new(ITEM)) },
-        ResourceSnapshot { resource: "memory".to_owned(), snapshot: None },
+        ResourceSnapshot { resource: "budget".into(), snapshot: Some(Payload::new(ITEM)) },
+        ResourceSnapshot { resource: "memory".into(), snapshot: None },
     ]
 }
 
 fn begin() -> ToolBegin<'static> {
     ToolBegin {
-        tool: "write_file".to_owned(),
+        tool: "write_file".into(),
         call_id: None,
         arguments: Payload::new(b"\xaf{\"path\": \"a.b\"}"),
         asked_by: None,
@@ -137,7 +137,7 @@ fn end() -> ToolEnd<'static> {
     ToolEnd {
         begin: 1_005,
         again: None,
-        tool: "write_file".to_owned(),
+        tool: "write_file".into(),
         call_id: None,
         asked_by: None,
         parent: None,
@@ -334,7 +334,7 @@ fn goldens() -> Vec<Golden> {
             "tool-begin-nested-and-again",
             Kind::TOOL_BEGIN,
             Body::ToolBegin(ToolBegin {
-                call_id: Some("call_7".to_owned()),
+                call_id: Some("call_7".into()),
                 asked_by: Some((1_001, 2)),
                 parent: Some(1_010),
                 idempotency: Idempotency::Keyed,
@@ -365,7 +365,7 @@ fn goldens() -> Vec<Golden> {
             Kind::TOOL_END,
             Body::ToolEnd(ToolEnd {
                 again: Some(1_001),
-                call_id: Some("call_7".to_owned()),
+                call_id: Some("call_7".into()),
                 asked_by: Some((1_001, 2)),
                 parent: Some(1_003),
                 undoes: Some(1_002),
@@ -634,7 +634,7 @@ fn what_a_log_keeps_of_a_call_never_changes() {
     assert_eq!(digest, "d5795e397c524d0e70eaf296daa9dc6875601f9cb0db611e6b9488ffd570852d");
     let whole = ToolEnd {
         again: Some(1_001),
-        call_id: Some("call_7".to_owned()),
+        call_id: Some("call_7".into()),
         asked_by: Some((1_001, 2)),
         parent: Some(1_003),
         undoes: Some(1_002),

@@ -182,7 +182,7 @@ pub fn record_name(record: &Record<'_>, names: &Names) -> String {
 }
 
 fn begin_name(begin: &ToolBegin<'_>) -> String {
-    let mut name = begin.tool.clone();
+    let mut name = begin.tool.clone().into_owned();
     if let Some(call_id) = &begin.call_id {
         name.push_str(&format!(" {call_id}"));
     }

@@ -3,6 +3,8 @@
 //! An operation's name is the sequence number of its first `tool_begin`: a provider's call id is data, since one
 //! may come twice for different calls.
 
+use std::borrow::Cow;
+
 use serde::{Deserialize, Serialize};
 
 use super::Payload;
@@ -116,7 +118,7 @@ named! {
 #[derive(Clone, Debug, PartialEq)]
 pub struct ResourceSnapshot<'a> {
     /// The resource's name.
-    pub resource: String,
+    pub resource: Cow<'a, str>,
     /// What it needs to come back to that moment; `None` where it cannot in another process.
     pub snapshot: Option<Payload<'a>>,
 }
@@ -134,7 +136,7 @@ impl<'a> ResourceSnapshot<'a> {
         let (mut resource, mut snapshot) = (None, None);
         walk_map(reader, |name, value| {
             match name {
-                "r" => resource = Some(value.str()?.to_owned()),
+                "r" => resource = Some(Cow::Borrowed(value.str()?)),
                 "s" => snapshot = Some(Payload::new(value.rest())),
                 _ => {}
             }
@@ -142,6 +144,22 @@ impl<'a> ResourceSnapshot<'a> {
         })?;
         Ok(ResourceSnapshot { resource: required(kind, "res.r", resource)?, snapshot })
     }
+}
+
+/// At least as many bytes as a body's fields take beside its payloads and names, so that it is encoded without growing.
+const FIELDS_BYTES: usize = 160;
+
+fn resources_len(resources: &[ResourceSnapshot<'_>]) -> usize {
+    let len = |resource: &ResourceSnapshot<'_>| resource.resource.len() + payload_len(resource.snapshot) + 12;
+    resources.iter().map(len).sum()
+}
+
+fn payload_len(payload: Option<Payload<'_>>) -> usize {
+    payload.map_or(0, |payload| payload.bytes().len())
+}
+
+fn text_len(text: Option<&str>) -> usize {
+    text.map_or(0, str::len)
 }
 
 fn write_resources(writer: &mut Writer, resources: &[ResourceSnapshot<'_>]) {
@@ -165,9 +183,9 @@ fn read_named<T>(
 #[derive(Clone, Debug, PartialEq)]
 pub struct ToolBegin<'a> {
     /// The tool's name.
-    pub tool: String,
+    pub tool: Cow<'a, str>,
     /// The provider's name for the call.
-    pub call_id: Option<String>,
+    pub call_id: Option<Cow<'a, str>>,
     /// The arguments as they came: JSON, as one MessagePack string.
     pub arguments: Payload<'a>,
     /// The answer that asked for it, and which of its calls this is; `None` where the host asked.
@@ -187,6 +205,12 @@ pub struct ToolBegin<'a> {
 }
 
 impl<'a> ToolBegin<'a> {
+    /// The payloads that the record holds, or refers to where they are large.
+    pub fn payloads_mut(&mut self) -> impl Iterator<Item = &mut Payload<'a>> {
+        let resources = self.resources.iter_mut().filter_map(|resource| resource.snapshot.as_mut());
+        std::iter::once(&mut self.arguments).chain(resources)
+    }
+
     /// The body's bytes.
     pub fn encode(&self) -> Vec<u8> {
         let stated = self.idempotency != Idempotency::Manual;
@@ -199,7 +223,9 @@ impl<'a> ToolBegin<'a> {
             + usize::from(self.again.is_some())
             + usize::from(self.undoes.is_some())
             + usize::from(!self.resources.is_empty());
-        let mut writer = Writer::new();
+        let names = self.tool.len() + text_len(self.call_id.as_deref());
+        let payloads = payload_len(Some(self.arguments)) + resources_len(&self.resources);
+        let mut writer = Writer::with_capacity(FIELDS_BYTES + names + payloads);
         writer.map(fields).str("t").str(&self.tool);
         if let Some(call_id) = &self.call_id {
             writer.str("call").str(call_id);
@@ -235,8 +261,8 @@ impl<'a> ToolBegin<'a> {
         let (mut reads_only, mut resources) = (false, Vec::new());
         walk(BEGIN, bytes, |name, value| {
             match name {
-                "t" => tool = Some(value.str()?.to_owned()),
-                "call" => call_id = Some(value.str()?.to_owned()),
+                "t" => tool = Some(Cow::Borrowed(value.str()?)),
+                "call" => call_id = Some(Cow::Borrowed(value.str()?)),
                 "args" => arguments = Some(Payload::new(value.rest())),
                 "by" => asked_by = Some(read_asked_by(value)?),
                 "in" => parent = Some(value.unsigned()?),
@@ -280,9 +306,9 @@ pub struct ToolEnd<'a> {
     /// The operation's name, where that is an earlier begin.
     pub again: Option<u64>,
     /// The tool, as the begin names it, so that a reader of ends alone knows what ended.
-    pub tool: String,
+    pub tool: Cow<'a, str>,
     /// The provider's name for the call.
-    pub call_id: Option<String>,
+    pub call_id: Option<Cow<'a, str>>,
     /// The answer that asked for it, and which of its calls this is.
     pub asked_by: Option<(u64, u32)>,
     /// The operation within which it ran.
@@ -312,6 +338,13 @@ pub struct ToolEnd<'a> {
 }
 
 impl<'a> ToolEnd<'a> {
+    /// The payloads that the record holds, or refers to where they are large.
+    pub fn payloads_mut(&mut self) -> impl Iterator<Item = &mut Payload<'a>> {
+        let own = [&mut self.result, &mut self.shown, &mut self.overrides];
+        let resources = self.resources.iter_mut().map(|resource| &mut resource.snapshot);
+        own.into_iter().chain(resources).filter_map(Option::as_mut)
+    }
+
     /// The position that STATE goes back to, where it does.
     pub fn rolled_back_to(&self) -> Option<u64> {
         self.rolls_back.then_some(self.begin)
@@ -331,7 +364,8 @@ impl<'a> ToolEnd<'a> {
             + usize::from(self.asked_by.is_some())
             + usize::from(self.call_id.is_some())
             + usize::from(self.cause.is_some());
-        let mut writer = Writer::new();
+        let names = self.tool.len() + text_len(self.call_id.as_deref());
+        let mut writer = Writer::with_capacity(FIELDS_BYTES + names);
         writer.map(fields).str("operation").unsigned(self.operation()).str("begin").unsigned(self.begin);
         for (field, number) in numbers {
             if let Some(number) = number {
@@ -367,7 +401,10 @@ impl<'a> ToolEnd<'a> {
             + usize::from(self.cause.is_some())
             + usize::from(self.rolls_back)
             + usize::from(!self.resources.is_empty());
-        let mut writer = Writer::new();
+        let names = self.tool.len() + text_len(self.call_id.as_deref());
+        let payloads_len: usize = payloads.iter().map(|(_, payload)| payload_len(*payload)).sum();
+        let resources = resources_len(&self.resources);
+        let mut writer = Writer::with_capacity(FIELDS_BYTES + names + payloads_len + resources);
         writer.map(fields).str("op").unsigned(self.begin);
         for (field, number) in numbers {
             if let Some(number) = number {
@@ -414,7 +451,7 @@ impl<'a> ToolEnd<'a> {
         let mut end = ToolEnd {
             begin: 0,
             again: None,
-            tool: String::new(),
+            tool: Cow::Borrowed(""),
             call_id: None,
             asked_by: None,
             parent: None,
@@ -436,8 +473,8 @@ impl<'a> ToolEnd<'a> {
                 "again" => end.again = Some(value.unsigned()?),
                 "in" => end.parent = Some(value.unsigned()?),
                 "undo" => end.undoes = Some(value.unsigned()?),
-                "t" => tool = Some(value.str()?.to_owned()),
-                "call" => end.call_id = Some(value.str()?.to_owned()),
+                "t" => tool = Some(Cow::Borrowed(value.str()?)),
+                "call" => end.call_id = Some(Cow::Borrowed(value.str()?)),
                 "by" => end.asked_by = Some(read_asked_by(value)?),
                 "out" => outcome = Some(read_named(END, name, value, Outcome::from_name)?),
                 "why" => end.cause = Some(read_named(END, name, value, Cause::from_name)?),

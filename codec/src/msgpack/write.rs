@@ -12,6 +12,11 @@ impl Writer {
         Writer::default()
     }
 
+    /// An empty writer that takes so many bytes before it grows.
+    pub fn with_capacity(bytes: usize) -> Writer {
+        Writer { out: Vec::with_capacity(bytes) }
+    }
+
     /// A writer that goes on in a buffer, so that its allocation can be used again.
     pub fn reusing(mut out: Vec<u8>) -> Writer {
         out.clear();

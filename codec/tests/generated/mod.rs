@@ -247,7 +247,7 @@ pub(crate) fn import() -> impl Strategy<Value = Import<'static>> {
 
 fn resources() -> impl Strategy<Value = Vec<ResourceSnapshot<'static>>> {
     let resource = (text(), prop::option::of(payload()))
-        .prop_map(|(resource, snapshot)| ResourceSnapshot { resource, snapshot });
+        .prop_map(|(resource, snapshot)| ResourceSnapshot { resource: resource.into(), snapshot });
     prop::collection::vec(resource, 0..3)
 }
 
@@ -266,8 +266,8 @@ pub(crate) fn tool_begin() -> impl Strategy<Value = ToolBegin<'static>> {
             resources,
         )| {
             ToolBegin {
-                tool,
-                call_id,
+                tool: tool.into(),
+                call_id: call_id.map(Into::into),
                 arguments,
                 asked_by,
                 parent,
@@ -304,8 +304,8 @@ pub(crate) fn tool_end() -> impl Strategy<Value = ToolEnd<'static>> {
             ToolEnd {
                 begin,
                 again,
-                tool,
-                call_id,
+                tool: tool.into(),
+                call_id: call_id.map(Into::into),
                 asked_by,
                 parent,
                 undoes,

@@ -1,5 +1,6 @@
 //! What became of each operation, from the log alone.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use foldlog_codec::body::{
@@ -125,8 +126,8 @@ impl Ledger {
             operation,
             parent: begin.parent,
             undoes: begin.undoes,
-            call_id: begin.call_id,
-            tool: begin.tool,
+            call_id: begin.call_id.map(Cow::into_owned),
+            tool: begin.tool.into_owned(),
             idempotency: begin.idempotency,
             outcome: Fate::Open,
             cause: None,

@@ -1,3 +1,4 @@
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -39,18 +40,25 @@ pub struct SnapshotMetadata {
 }
 
 /// What one resource was.
-#[derive(Clone)]
-pub(crate) struct Captured {
+struct Captured {
+    /// The resource's name.
+    name: Cow<'static, str>,
     /// `None` where it came from outside this process.
-    pub(crate) snapshot: Option<AnySnapshot>,
+    snapshot: Option<AnySnapshot>,
     /// One MessagePack value; `None` where the resource does not outlive its process.
-    pub(crate) recorded: Option<Arc<[u8]>>,
+    recorded: Option<Vec<u8>>,
 }
 
-/// What the resources were, by their names.
+/// What the resources were, in ascending order of their names. Cheap to clone.
 #[derive(Clone, Default)]
 pub(crate) struct Captures {
-    by_name: BTreeMap<String, Captured>,
+    of_each: Arc<Vec<Captured>>,
+}
+
+impl FromIterator<Captured> for Captures {
+    fn from_iter<T: IntoIterator<Item = Captured>>(captured: T) -> Captures {
+        Captures { of_each: Arc::new(captured.into_iter().collect()) }
+    }
 }
 
 /// What each of so many resources may record, so that the one record that holds them all can be read.
@@ -79,33 +87,38 @@ fn check_recorded(name: &str, recorded: &[u8], limits: Limits) -> Result<()> {
 impl Captures {
     /// Captures every resource as it is.
     pub(crate) fn of(resources: &ResourceRegistry, options: &CaptureOptions<'_>) -> Result<Captures> {
-        let mut by_name = BTreeMap::new();
         let limits = limits_of_each(resources.captured().len());
-        for (name, resource) in resources.captured() {
+        let captured = resources.captured().iter().map(|(name, resource)| {
             let snapshot = resource.snapshot(options)?;
             let recorded = resource.record(&snapshot)?;
             if let Some(recorded) = &recorded {
                 check_recorded(name, recorded, limits)?;
             }
-            let recorded = recorded.map(Arc::from);
-            by_name.insert((*name).to_owned(), Captured { snapshot: Some(snapshot), recorded });
-        }
-        Ok(Captures { by_name })
+            Ok(Captured { name: Cow::Borrowed(*name), snapshot: Some(snapshot), recorded })
+        });
+        captured.collect()
     }
 
     /// What a record says of the resources.
-    pub(crate) fn recorded(snapshots: Vec<(String, Option<Vec<u8>>)>) -> Captures {
-        let captured =
-            |recorded: Option<Vec<u8>>| Captured { snapshot: None, recorded: recorded.map(Arc::from) };
-        Captures { by_name: snapshots.into_iter().map(|(name, it)| (name, captured(it))).collect() }
+    pub(crate) fn recorded(snapshots: BTreeMap<String, Option<Vec<u8>>>) -> Captures {
+        let captured = |(name, recorded): (String, Option<Vec<u8>>)| Captured {
+            name: Cow::Owned(name),
+            snapshot: None,
+            recorded,
+        };
+        snapshots.into_iter().map(captured).collect()
+    }
+
+    fn get(&self, name: &str) -> Option<&Captured> {
+        self.of_each.iter().find(|captured| captured.name == name)
     }
 
     /// As a record says it.
     pub(crate) fn to_record(&self) -> Vec<ResourceSnapshot<'_>> {
-        let named = self.by_name.iter();
-        named
-            .map(|(name, captured)| ResourceSnapshot {
-                resource: name.clone(),
+        let of_each = self.of_each.iter();
+        of_each
+            .map(|captured| ResourceSnapshot {
+                resource: Cow::Borrowed(&captured.name),
                 snapshot: captured.recorded.as_deref().map(Payload::new),
             })
             .collect()
@@ -115,11 +128,12 @@ impl Captures {
     /// did: resources that do not go back with them are left out, and so are those whose captures do not outlive their
     /// process. Else these are an error, where there is nothing to restore.
     pub(crate) fn recalled(&self, resources: &ResourceRegistry, lenient: bool) -> Result<Captures> {
-        let mut by_name = BTreeMap::new();
-        for (name, captured) in &self.by_name {
+        let mut recalled = Vec::new();
+        for captured in self.of_each.iter() {
+            let name = &captured.name;
             let mismatch =
                 |reason: &str| Err(Error::SnapshotMismatch(format!("resource `{name}`: {reason}")));
-            let Some(resource) = resources.captured().get(name.as_str()) else {
+            let Some(resource) = resources.captured().get(name.as_ref()) else {
                 // A record does not say which resources go back. Of those whose captures outlive their process the
                 // engine's own budget alone is known not to.
                 if lenient && (captured.recorded.is_none() || name == BudgetTracker::NAME) {
@@ -137,23 +151,24 @@ impl Captures {
                 (None, None) => return mismatch("what it was did not outlive its process"),
             };
             let recorded = captured.recorded.clone();
-            by_name.insert(name.clone(), Captured { snapshot: Some(snapshot), recorded });
+            recalled.push(Captured { name: name.clone(), snapshot: Some(snapshot), recorded });
         }
-        Ok(Captures { by_name })
+        Ok(recalled.into_iter().collect())
     }
 
     /// Brings the resources back to this: all of them, or those alone that a failed tool takes back with it. Where one
     /// cannot be brought back the others are.
     pub(crate) fn restore(&self, resources: &ResourceRegistry, all: bool) -> Result<()> {
         let (mut restored, mut failed) = (Vec::new(), Vec::new());
-        for (name, captured) in &self.by_name {
-            let Some(resource) = resources.captured().get(name.as_str()) else { continue };
+        for captured in self.of_each.iter() {
+            let name = &captured.name;
+            let Some(resource) = resources.captured().get(name.as_ref()) else { continue };
             let Some(snapshot) = captured.snapshot.as_ref().filter(|_| all || resource.rolls_back()) else {
                 continue;
             };
             match resource.restore(snapshot) {
-                Ok(()) => restored.push(name.clone()),
-                Err(error) => failed.push((name.clone(), Arc::new(error))),
+                Ok(()) => restored.push(name.clone().into_owned()),
+                Err(error) => failed.push((name.clone().into_owned(), Arc::new(error))),
             }
         }
         if failed.is_empty() { Ok(()) } else { Err(Error::RestoreFailed { restored, failed }) }
@@ -162,7 +177,7 @@ impl Captures {
     /// Whether the resources that roll back were the same both times.
     fn is_same(&self, other: &Captures, resources: &ResourceRegistry) -> bool {
         resources.captured().iter().filter(|(_, resource)| resource.rolls_back()).all(|(name, resource)| {
-            let snapshot = |captures: &Captures| captures.by_name.get(*name)?.snapshot.clone();
+            let snapshot = |captures: &Captures| captures.get(name)?.snapshot.clone();
             match (snapshot(self), snapshot(other)) {
                 (Some(one), Some(other)) => resource.is_same(&one, &other),
                 (one, other) => one.is_none() && other.is_none(),
@@ -248,8 +263,8 @@ impl CompositeSnapshot {
             Phase::Checkpoint => b"checkpoint",
             Phase::Manual => b"manual",
         });
-        for (name, captured) in &resources.by_name {
-            whole(name.as_bytes());
+        for captured in resources.of_each.iter() {
+            whole(captured.name.as_bytes());
             // No value is of no bytes.
             whole(captured.recorded.as_deref().unwrap_or_default());
         }
@@ -258,7 +273,7 @@ impl CompositeSnapshot {
 
     /// The names of the resources that it holds, in ascending order.
     pub fn resource_names(&self) -> Vec<&str> {
-        self.resources.by_name.keys().map(String::as_str).collect()
+        self.resources.of_each.iter().map(|captured| captured.name.as_ref()).collect()
     }
 
     /// What the resources were, all of which this run must have and be able to have back.
@@ -288,9 +303,9 @@ impl CompositeSnapshot {
     pub fn to_json(&self) -> Result<String> {
         let bad = |error: &dyn std::fmt::Display| Error::Export(error.to_string());
         let mut resources = BTreeMap::new();
-        for (name, captured) in &self.resources.by_name {
+        for captured in self.resources.of_each.iter() {
             let value = captured.recorded.as_deref().map(Value::decode).transpose();
-            resources.insert(name.clone(), value.map_err(|error| bad(&error))?);
+            resources.insert(captured.name.clone().into_owned(), value.map_err(|error| bad(&error))?);
         }
         let time = foldlog_codec::record::time_text;
         let document = Document {

@@ -12,6 +12,7 @@
 //!
 //! None of this goes back with STATE.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use foldlog_codec::body::{Decision, Idempotency, Outcome, OutsideEffects, Settle, ToolBegin, ToolEnd};
@@ -126,8 +127,8 @@ impl Operations {
             operation: begin.again.unwrap_or(sequence),
             begin: sequence,
             parent: begin.parent,
-            tool: begin.tool.clone(),
-            call_id: begin.call_id.clone(),
+            tool: begin.tool.clone().into_owned(),
+            call_id: begin.call_id.clone().map(Cow::into_owned),
             idempotency: begin.idempotency,
             reads_only: begin.reads_only,
             undoes: begin.undoes,

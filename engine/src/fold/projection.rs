@@ -19,7 +19,7 @@ use super::rows::{Row, RowItem, Rows};
 use crate::error::{Error, Result};
 use crate::log::objects::Objects;
 use crate::types::{
-    AnyValue, DecodeItem, Recorded, SessionTypes, Slice, SliceTypes, TAIL_ITEMS, ToolInvocations,
+    AnyValue, DecodeItem, Recorded, SessionTypes, Slice, SliceTypes, TAIL_ITEMS, ToolInvocations, ToolInvoked,
 };
 
 /// The version of the items that tools' ends make.
@@ -488,9 +488,15 @@ impl Projection {
         let bad = |reason: String| Error::Inconsistent { sequence, reason };
         let slice = self.slices.get(end.slice as usize).filter(|slice| slice.policy == Policy::Log);
         let Some(slice) = slice else { return Err(bad(format!("slice {} is no LOG slice", end.slice))) };
-        let (invoked, version) = (end.invoked(), INVOKED_VERSION);
-        let item = new_item(slice, sequence, (Payload::new(&invoked), version), None, folding)?;
-        Ok(Row { id: ItemId { sequence, ordinal: 0 }, version, item })
+        let (id, version) = (ItemId { sequence, ordinal: 0 }, INVOKED_VERSION);
+        // A host that knows the slice knows it as this, and need not read what would be written.
+        let value: Option<AnyValue> = match self.names.slice_name(end.slice) == ToolInvocations::NAME {
+            true => slice.decode.map(|_| Arc::new(ToolInvoked::of(end)) as AnyValue),
+            false => None,
+        };
+        let invoked = if value.is_none() { end.invoked() } else { Vec::new() };
+        let item = new_item(slice, sequence, (Payload::new(&invoked), version), value, folding)?;
+        Ok(Row { id, version, item })
     }
 
     /// Shows STATE as it was when the first operation that is still open began: what was done since is taken back

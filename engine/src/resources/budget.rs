@@ -60,6 +60,9 @@ impl BudgetTracker {
     }
 }
 
+/// About as many bytes as one evaluation takes where it is recorded.
+const RECORDED_BYTES: usize = 64;
+
 impl Snapshotable for BudgetTracker {
     const NAME: &'static str = "budget";
     type Snapshot = BudgetSnapshot;
@@ -75,7 +78,7 @@ impl Snapshotable for BudgetTracker {
     }
 
     fn record(snapshot: &BudgetSnapshot) -> Result<Option<Vec<u8>>> {
-        let mut recorded = Vec::new();
+        let mut recorded = Vec::with_capacity(RECORDED_BYTES * (1 + snapshot.spent.len()));
         msgpack::append(snapshot, &mut recorded).map_err(|error| refused(error.to_string()))?;
         Ok(Some(recorded))
     }

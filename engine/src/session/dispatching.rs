@@ -234,13 +234,27 @@ impl Inner {
         bytes.len() as u64 > self.store.options.object_bytes_min
     }
 
-    /// The bytes that stand in a record: the bytes themselves, or a reference where they are large.
-    pub(super) fn recorded_or_own(&self, state: &WriterState, bytes: &[u8]) -> Result<Vec<u8>> {
-        Ok(self.recorded(state, bytes)?.unwrap_or_else(|| bytes.to_vec()))
+    /// The references that stand in a record for those of its payloads that are large, in their order.
+    pub(super) fn references<'p, 'a: 'p>(
+        &self,
+        state: &WriterState,
+        payloads: impl Iterator<Item = &'p mut Payload<'a>>,
+    ) -> Result<Vec<Vec<u8>>> {
+        payloads.filter_map(|payload| self.recorded(state, payload.bytes()).transpose()).collect()
+    }
+
+    /// Puts references in the place of the payloads for which they were made.
+    pub(super) fn refer<'p, 'a: 'p>(
+        &self,
+        payloads: impl Iterator<Item = &'p mut Payload<'a>>,
+        references: &'a [Vec<u8>],
+    ) {
+        let large = payloads.filter(|payload| self.is_large(payload.bytes()));
+        large.zip(references).for_each(|(payload, reference)| *payload = Payload::new(reference));
     }
 
     /// The reference that stands in a record for bytes that are large; they are kept in the object folder.
-    fn recorded(&self, state: &WriterState, bytes: &[u8]) -> Result<Option<Vec<u8>>> {
+    pub(super) fn recorded(&self, state: &WriterState, bytes: &[u8]) -> Result<Option<Vec<u8>>> {
         if !self.is_large(bytes) {
             return Ok(None);
         }

@@ -1,6 +1,8 @@
 //! What the log says of operations: facts that are recorded for whoever recovers, and begins, ends and settlements
 //! read back.
 
+use std::collections::BTreeMap;
+
 use foldlog_codec::Kind;
 use foldlog_codec::body::{Decision, Observed, Payload, Settle, ToolBegin, ToolEnd};
 use foldlog_codec::msgpack::{self, Value};
@@ -20,7 +22,7 @@ pub(crate) struct BeginRead {
     /// One MessagePack string.
     pub(crate) arguments: Vec<u8>,
     pub(crate) asked_by: Option<(u64, u32)>,
-    pub(crate) resources: Vec<(String, Option<Vec<u8>>)>,
+    pub(crate) resources: BTreeMap<String, Option<Vec<u8>>>,
 }
 
 impl Session {
@@ -66,7 +68,7 @@ impl Session {
             let resources = body.resources.iter().map(|resource| {
                 let snapshot =
                     resource.snapshot.map(|it| source.objects.resolve(it).map(|it| it.into_owned()));
-                Ok((resource.resource.clone(), snapshot.transpose()?))
+                Ok((resource.resource.clone().into_owned(), snapshot.transpose()?))
             });
             let resources = resources.collect::<Result<_>>()?;
             let arguments = source.objects.resolve(body.arguments)?.into_owned();

@@ -12,7 +12,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use foldlog_codec::Kind;
-use foldlog_codec::body::{Decision, Declare, Payload, ResourceSnapshot, Settle, ToolBegin, ToolEnd};
+use foldlog_codec::body::{Decision, Declare, Payload, Settle, ToolBegin, ToolEnd};
 use foldlog_codec::msgpack::Value;
 use parking_lot::MutexGuard;
 
@@ -120,10 +120,10 @@ impl Session {
     }
 
     /// Ends an operation that was left open.
-    pub(crate) fn end_interrupted(&self, end: &ToolEnd<'_>) -> Result<u64> {
+    pub(crate) fn end_interrupted(&self, end: ToolEnd<'_>) -> Result<u64> {
         let inner = &self.inner;
         let state = inner.writable_for(true)?;
-        let sequence = inner.write_end(state, end.clone(), None, false)?;
+        let sequence = inner.write_end(state, (inner.now_us(), end), None, false)?;
         let mut state = inner.state.lock();
         let left = state.left_open().next().is_some();
         state.interrupted = left;
@@ -159,9 +159,9 @@ impl Session {
         };
         // What cannot be read again would make the log unreadable.
         let result = result.map(|result| encode("a settled result", result)).transpose()?;
-        let result = result.map(|result| inner.recorded_or_own(&state, &result)).transpose()?;
+        let reference = result.as_deref().map(|result| inner.recorded(&state, result)).transpose()?.flatten();
         let (by, reason) = (by.to_owned(), reason.to_owned());
-        let result = result.as_deref().map(Payload::new);
+        let result = reference.as_deref().or(result.as_deref()).map(Payload::new);
         let settle = Settle { operation, decision, result, by, reason };
         let body = settle.encode();
         inner.write(state, time_us, [Draft::new(Kind::SETTLE, &body, Content::Settle(settle))])
@@ -208,6 +208,14 @@ pub(crate) struct Begun {
     pub(crate) session: Session,
     pub(crate) within: Arc<Within>,
     pub(crate) begin: u64,
+    /// The begin's time, in microseconds since 1970-01-01 UTC.
+    pub(crate) began_us: i64,
+}
+
+/// An operation that has ended.
+pub(crate) struct Ended {
+    pub(crate) end: u64,
+    pub(crate) elapsed_us: u64,
 }
 
 impl Admission {
@@ -224,20 +232,16 @@ impl Admission {
     }
 
     /// Records the begin. `keep` has the position before it kept, for checkpoints.
-    pub(crate) fn begin(mut self, begin: ToolBegin<'_>, keep: bool) -> Result<Begun> {
+    pub(crate) fn begin(mut self, mut begin: ToolBegin<'_>, keep: bool) -> Result<Begun> {
         let inner = &self.session.inner;
         let mut state = inner.writable()?;
         let refused = |(operation, reason)| Error::NoSuchOperation { operation, reason };
         state.projection.operations.check_begin(&begin).map_err(refused)?;
         let time_us = inner.now_us();
-        let arguments = inner.recorded_or_own(&state, begin.arguments.bytes())?;
-        let snapshots = inner.recorded_all(&state, &begin.resources)?;
+        let references = inner.references(&state, begin.payloads_mut())?;
+        let mut begin = begin;
+        inner.refer(begin.payloads_mut(), &references);
         let (reads_only, again) = (begin.reads_only, begin.again);
-        let begin = ToolBegin {
-            arguments: Payload::new(&arguments),
-            resources: resources(&begin.resources, &snapshots),
-            ..begin
-        };
         let body = begin.encode();
         let declare = inner.declare_invocations(&state)?;
         let declare_body = declare.as_ref().map(Declare::encode);
@@ -264,7 +268,7 @@ impl Admission {
         self.begun = true;
         let within = self.within(operation);
         let session = Session { within: Some(Arc::clone(&within)), ..self.session.clone() };
-        let begun = Begun { session, within, begin: sequence };
+        let begun = Begun { session, within, begin: sequence, began_us: time_us };
         // Where the sync fails, the begin may be there after reopening, which is what recovering is for.
         inner
             .finish_write(state, time_us, sequence, promised)
@@ -286,12 +290,16 @@ impl Begun {
 
     /// Records the end, with which the operation's handle is no longer good. `keep` has the position kept, for checkpoints.
     ///
-    /// Where this fails the operation is still open, and is to be tried again or given up.
-    pub(crate) fn end(&self, end: &ToolEnd<'_>, keep: bool) -> Result<u64> {
+    /// How long it took is filled in here. Where this fails the operation is still open, and is to be tried again or
+    /// given up.
+    pub(crate) fn end(&self, end: ToolEnd<'_>, keep: bool) -> Result<Ended> {
         let inner = &self.session.inner;
-        inner
-            .writable_for(true)
-            .and_then(|state| inner.write_end(state, end.clone(), Some(self.within.ticket), keep))
+        let state = inner.writable_for(true)?;
+        let time_us = inner.now_us();
+        let elapsed_us = u64::try_from(time_us.saturating_sub(self.began_us)).unwrap_or_default();
+        let end = ToolEnd { elapsed_us, ..end };
+        let end = inner.write_end(state, (time_us, end), Some(self.within.ticket), keep)?;
+        Ok(Ended { end, elapsed_us })
     }
 
     /// Lets go of an operation whose end is not in the log: until the session is recovered nothing may be written that
@@ -310,7 +318,7 @@ impl Begun {
     pub(crate) fn join_inner(&self) -> Result<()> {
         let inner = &self.session.inner;
         let ticket = self.within.ticket;
-        let until = clock::after(GRACE);
+        let mut until = None;
         let mut state = inner.state.lock();
         loop {
             let own = |admitted: &Admitted| {
@@ -326,24 +334,15 @@ impl Begun {
                 state = inner.state.lock();
                 continue;
             }
-            if inner.turns.wait_until(&mut state, until).timed_out() {
+            if inner
+                .turns
+                .wait_until(&mut state, *until.get_or_insert_with(|| clock::after(GRACE)))
+                .timed_out()
+            {
                 return Err(Error::Stuck { operation });
             }
         }
     }
-}
-
-fn resources<'a>(
-    resources: &[ResourceSnapshot<'_>],
-    recorded: &'a [Option<Vec<u8>>],
-) -> Vec<ResourceSnapshot<'a>> {
-    let named = resources.iter().zip(recorded);
-    named
-        .map(|(resource, snapshot)| ResourceSnapshot {
-            resource: resource.resource.clone(),
-            snapshot: snapshot.as_deref().map(Payload::new),
-        })
-        .collect()
 }
 
 /// Brings to their ends the operations that somebody let go of. What fails is left open, to be recovered.
@@ -398,47 +397,25 @@ impl Inner {
         Ok(slice.map(|slice| Declare { events: Vec::new(), slices: vec![slice] }))
     }
 
-    fn recorded_all(
-        &self,
-        state: &WriterState,
-        resources: &[ResourceSnapshot<'_>],
-    ) -> Result<Vec<Option<Vec<u8>>>> {
-        let snapshots = resources.iter().map(|resource| resource.snapshot);
-        snapshots
-            .map(|snapshot| snapshot.map(|it| self.recorded_or_own(state, it.bytes())).transpose())
-            .collect()
-    }
-
     /// Records an operation's end, with its one `tool_invoked`.
     fn write_end(
         self: &Arc<Self>,
         mut state: MutexGuard<'_, WriterState>,
-        end: ToolEnd<'_>,
+        (time_us, mut end): (i64, ToolEnd<'_>),
         ticket: Option<u64>,
         keep: bool,
     ) -> Result<u64> {
         let refused = |(operation, reason)| Error::NoSuchOperation { operation, reason };
         state.projection.operations.check_end(&end).map_err(refused)?;
-        let time_us = self.now_us();
-        let own = |payload: Option<Payload<'_>>| -> Result<Option<Vec<u8>>> {
-            payload.map(|payload| self.recorded_or_own(&state, payload.bytes())).transpose()
-        };
-        let (result, shown, overrides) = (own(end.result)?, own(end.shown)?, own(end.overrides)?);
-        let snapshots = self.recorded_all(&state, &end.resources)?;
-        let declared = state.projection.names.slice_named(ToolInvocations::NAME);
-        let missing = Error::NoSuchSlice {
+        let references = self.references(&state, end.payloads_mut())?;
+        let mut end = end;
+        self.refer(end.payloads_mut(), &references);
+        let missing = || Error::NoSuchSlice {
             slice: ToolInvocations::NAME.to_owned(),
             reason: "a tool's end needs it, and no begin has declared it",
         };
-        let slice = declared.ok_or(missing)?.id;
-        let end = ToolEnd {
-            result: result.as_deref().map(Payload::new),
-            shown: shown.as_deref().map(Payload::new),
-            overrides: overrides.as_deref().map(Payload::new),
-            resources: resources(&end.resources, &snapshots),
-            slice,
-            ..end
-        };
+        let declared = state.projection.names.slice_named(ToolInvocations::NAME);
+        end.slice = declared.ok_or_else(missing)?.id;
         let body = end.encode();
         let draft = Draft::new(Kind::TOOL_END, &body, Content::ToolEnd(Box::new(end)));
         let promised = promises_sync(self.level, Kind::TOOL_END);

@@ -335,6 +335,10 @@ impl Inner {
         let sequence = self.append(state, time_us, kind, Body::Alone(body))?;
         let rollback = content.rollback();
         let ended = if let Content::ToolEnd(end) = &content { Some(end.begin) } else { None };
+        // Nothing goes back there any more, and what is not shared with it need not be copied to be changed.
+        if let Some(begin) = ended.filter(|_| rollback.is_none()) {
+            state.positions.end(begin);
+        }
         let begins = matches!(&content, Content::ToolBegin(begin) if !begin.reads_only);
         self.fold(state, |projection, folding| projection.apply(sequence, content, at_hand, folding))?;
         let WriterState { projection, positions, rollbacks, path, .. } = state;

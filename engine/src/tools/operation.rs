@@ -1,3 +1,4 @@
+use std::borrow::Cow;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use crate::clock;
 use crate::error::{Error, Result};
 use crate::execution::{Captures, ExecutionState, Phase, SnapshotMetadata, ToolCheckpoint};
 use crate::resources::Lease;
-use crate::session::operations::Begun;
+use crate::session::operations::{Begun, Ended};
 use crate::session::turns::Within;
 use crate::session::{Session, Snapshot, panic_message};
 use crate::types::encode;
@@ -50,6 +51,9 @@ pub struct ToolReport {
     /// Whether this is what an earlier run recorded, and the tool was not called.
     pub recorded: bool,
 }
+
+/// How many bytes MessagePack puts in front of a text, at most.
+const TEXT_HEAD_BYTES: usize = 5;
 
 /// What is known of a call before it begins.
 pub(super) struct Spec<'a> {
@@ -231,15 +235,15 @@ impl Operation {
         let parent = session.within().map(|within| within.operation());
         // What an operation holds, those within it work on too.
         let leases = if parent.is_none() { Some(state.lease(until)?) } else { None };
-        let tag = call.call_id.as_ref().map(|call_id| format!("pre:{call_id}"));
+        let tag = call.call_id.as_ref().map(|call_id| tagged("pre", call_id));
         let captured = || caught("what was before", || state.capture(tag.as_deref()));
         let before = if reads_only { Captures::default() } else { captured()? };
-        let mut arguments = Writer::new();
+        let mut arguments = Writer::with_capacity(call.arguments.len() + TEXT_HEAD_BYTES);
         arguments.str(&call.arguments);
         let arguments = arguments.finish();
         let body = ToolBegin {
-            tool: call.tool.clone(),
-            call_id: call.call_id.clone(),
+            tool: Cow::Borrowed(&call.tool),
+            call_id: call.call_id.as_deref().map(Cow::Borrowed),
             arguments: Payload::new(&arguments),
             asked_by: call.asked_by,
             parent,
@@ -249,7 +253,6 @@ impl Operation {
             undoes,
             resources: before.to_record(),
         };
-        let started_us = session.now_us();
         let begun = admission.begin(body, state.checkpoints().is_some())?;
         let programs = Arc::new(Programs::of(&begun.within, &begun.session));
         let context = ToolContext {
@@ -270,7 +273,6 @@ impl Operation {
             reads_only,
             undoes,
             before,
-            started_us,
             leases: Mutex::new(leases),
             programs,
             over: Mutex::new(false),
@@ -278,6 +280,10 @@ impl Operation {
         };
         Ok(Operation { core: Arc::new(core), context })
     }
+}
+
+fn tagged(side: &str, call_id: &str) -> String {
+    [side, ":", call_id].concat()
 }
 
 /// Lets go of what an operation holds, and of the operation itself where its end was not recorded.
@@ -314,7 +320,6 @@ struct Core {
     reads_only: bool,
     undoes: Option<u64>,
     before: Captures,
-    started_us: i64,
     leases: Mutex<Option<Arc<Vec<Lease>>>>,
     programs: Arc<Programs>,
     over: Mutex<bool>,
@@ -390,7 +395,7 @@ impl Core {
     }
 
     fn tagged(&self, side: &str) -> Option<String> {
-        self.call_id.as_ref().map(|call_id| format!("{side}:{call_id}"))
+        self.call_id.as_ref().map(|call_id| tagged(side, call_id))
     }
 
     /// What is known of effects outside: a tool that may have some has, unless it says that it has none.
@@ -400,13 +405,12 @@ impl Core {
     }
 
     fn record(&self, ending: &Ending, after: Option<&Captures>) -> Result<ToolReport> {
-        let (session, begin) = (self.state.session(), self.begun.begin);
+        let begin = self.begun.begin;
         let outcome = if ending.cause.is_none() { Outcome::Committed } else { Outcome::Failed };
         let committed = outcome == Outcome::Committed;
-        let elapsed_us = u64::try_from(session.now_us().saturating_sub(self.started_us)).unwrap_or_default();
         let outside = self.outside(ending);
         let operation = self.begun.within.operation();
-        let mut shown = Writer::new();
+        let mut shown = Writer::with_capacity(ending.message.len() + TEXT_HEAD_BYTES);
         shown.str(&ending.message);
         let shown = shown.finish();
         let overrides = ending.overrides.as_ref().map(|(_, encoded)| encoded);
@@ -414,8 +418,8 @@ impl Core {
         let end = ToolEnd {
             begin,
             again: (operation != begin).then_some(operation),
-            tool: self.tool.clone(),
-            call_id: self.call_id.clone(),
+            tool: Cow::Borrowed(&self.tool),
+            call_id: self.call_id.as_deref().map(Cow::Borrowed),
             asked_by: self.asked_by,
             parent: self.parent,
             undoes: self.undoes,
@@ -423,20 +427,20 @@ impl Core {
             cause: ending.cause,
             rolls_back: !committed && !self.reads_only,
             outside,
-            elapsed_us,
+            // Known to the session, as the slice is.
+            elapsed_us: 0,
             result: value.map(Payload::new),
             shown: Some(Payload::new(&shown)),
             overrides: overrides.map(|encoded| Payload::new(encoded)),
             resources: after.map(Captures::to_record).unwrap_or_default(),
-            // Known to the session.
             slice: 0,
         };
-        let sequence = self.begun.end(&end, self.state.checkpoints().is_some())?;
+        let Ended { end, elapsed_us } = self.begun.end(end, self.state.checkpoints().is_some())?;
         let value = value.map(Value::decode).transpose();
         Ok(ToolReport {
             operation,
             begin,
-            end: sequence,
+            end,
             tool: self.tool.clone(),
             call_id: self.call_id.clone(),
             outcome,
@@ -456,7 +460,7 @@ impl Core {
         let session = self.state.session();
         let at = |position: u64, resources: Captures, phase: Phase| {
             let policies = [crate::Policy::State].into_iter().collect();
-            let (time_us, tag) = (self.started_us, None);
+            let (time_us, tag) = (self.begun.began_us, None);
             let snapshot = Snapshot { session: session.id(), position, time_us, tag, policies };
             let side = if phase == Phase::PreTool { "pre" } else { "post" };
             let metadata = SnapshotMetadata {

@@ -10,6 +10,7 @@
 
 use foldlog_codec::body::{Idempotency, Outcome, OutsideEffects, ToolEnd};
 use foldlog_codec::msgpack::Value;
+use std::borrow::Cow;
 
 use super::command::Group;
 use super::operation::{Spec, ToolReport};
@@ -89,8 +90,8 @@ impl ToolRunner {
             let end = ToolEnd {
                 begin: open.begin,
                 again: (open.operation != open.begin).then_some(open.operation),
-                tool: open.tool.clone(),
-                call_id: open.call_id.clone(),
+                tool: Cow::Borrowed(&open.tool),
+                call_id: open.call_id.as_deref().map(Cow::Borrowed),
                 asked_by,
                 parent: open.parent,
                 undoes: open.undoes,
@@ -106,7 +107,7 @@ impl ToolRunner {
                 // Known to the session.
                 slice: 0,
             };
-            session.end_interrupted(&end)?;
+            session.end_interrupted(end)?;
         }
         Ok(())
     }

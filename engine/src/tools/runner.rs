@@ -171,12 +171,12 @@ impl ToolRunner {
         handler: impl FnOnce(&ToolContext) -> std::result::Result<Answered, ToolError>,
     ) -> Result<ToolReport> {
         let operation = self.begin_as(spec, options)?;
-        let context = operation.context().clone();
+        let context = operation.context();
         if context.within.is_late() {
             return operation
                 .finish(Ending::failed(Cause::Deadline, "its time was over before it began").harmless());
         }
-        let run = || inside_call(&context.session, || handler(&context));
+        let run = || inside_call(&context.session, || handler(context));
         let ending = match catch_unwind(AssertUnwindSafe(run)) {
             Ok(answer) => Ending::of(answer, &context.within),
             Err(panic) => Ending::failed(Cause::Panic, format!("panicked: {}", panic_message(&*panic))),

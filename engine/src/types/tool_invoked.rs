@@ -1,6 +1,8 @@
 //! What LOG keeps of each tool call.
 
-use foldlog_codec::body::{Cause, Outcome, OutsideEffects};
+use std::borrow::Cow;
+
+use foldlog_codec::body::{Cause, Outcome, OutsideEffects, ToolEnd};
 use serde::{Deserialize, Serialize};
 
 use super::Slice;
@@ -39,6 +41,25 @@ pub struct ToolInvoked {
     pub elapsed_us: u64,
 }
 
+impl ToolInvoked {
+    /// What reading [`ToolEnd::invoked`] would come to.
+    pub(crate) fn of(end: &ToolEnd<'_>) -> ToolInvoked {
+        ToolInvoked {
+            operation: end.operation(),
+            begin: end.begin,
+            parent: end.parent,
+            undoes: end.undoes,
+            asked_by: end.asked_by,
+            tool: end.tool.clone().into_owned(),
+            call_id: end.call_id.clone().map(Cow::into_owned),
+            outcome: end.outcome,
+            cause: end.cause,
+            outside: end.outside,
+            elapsed_us: end.elapsed_us,
+        }
+    }
+}
+
 /// The LOG slice of all tool calls: `tool_invoked`. Every session has it, and a host has none of its own of that name. In an
 /// export of another program's, items of that name are something else; they come in under another name
 /// ([`ImportOptions::keep_unknown`](crate::ImportOptions::keep_unknown)).
@@ -48,4 +69,47 @@ pub struct ToolInvocations;
 impl Slice for ToolInvocations {
     const NAME: &'static str = "tool_invoked";
     type Item = ToolInvoked;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use proptest::prelude::*;
+
+    proptest! {
+        /// What a host sees of a call is made in two ways: an untyped fold reads what the end would write, a typed one
+        /// takes it from the end.
+        #[test]
+        fn a_call_taken_from_its_end_is_what_reading_it_would_come_to(
+            (tool, call_id, asked_by) in (".{0,8}", prop::option::of(".{0,8}"), prop::option::of(any::<(u64, u32)>())),
+            [again, parent, undoes] in [(); 3].map(|()| prop::option::of(any::<u64>())),
+            outcome in prop::sample::select(Outcome::ALL),
+            cause in prop::option::of(prop::sample::select(Cause::ALL)),
+            outside in prop::sample::select(OutsideEffects::ALL),
+            (begin, elapsed_us) in any::<(u64, u64)>(),
+        ) {
+            let end = ToolEnd {
+                begin,
+                again,
+                tool: Cow::Owned(tool),
+                call_id: call_id.map(Cow::Owned),
+                asked_by,
+                parent,
+                undoes,
+                outcome,
+                cause,
+                rolls_back: outcome != Outcome::Committed,
+                outside,
+                elapsed_us,
+                result: None,
+                shown: None,
+                overrides: None,
+                resources: Vec::new(),
+                slice: 0,
+            };
+            let read: ToolInvoked = foldlog_codec::msgpack::from_slice(&end.invoked()).unwrap();
+            prop_assert_eq!(ToolInvoked::of(&end), read);
+        }
+    }
 }
