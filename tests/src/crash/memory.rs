@@ -1,11 +1,12 @@
-//! What is remembered of a session from outside: each record, the slices after it, and what was promised.
+//! What is remembered of a session from outside: each record, what was after it, and what was promised.
 
+use std::collections::VecDeque;
 use std::rc::Rc;
 
 use foldlog::{Kind, Level, Result, Session};
 use uuid::Uuid;
 
-use super::{Change, Slices};
+use super::{Act, After, Change, Slices};
 
 /// A record as it was when it was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,20 +44,20 @@ pub struct SessionMemory {
     pub id: Uuid,
     /// Each record, as it was read back when its call had returned, or after a reopening.
     pub records: Vec<Remembered>,
-    /// The slices after each record.
-    pub after: Vec<Rc<Slices>>,
+    /// What all amounted to after each record.
+    pub after: Vec<After>,
     /// How many records the caller was told of.
     pub acknowledged: u64,
     /// How many records the caller was told are durable.
     pub durable: u64,
-    /// The slices after a change whose call did not return well: it may be there or not.
-    pub pending: Option<Rc<Slices>>,
+    /// What is attempted, or was where a call did not return well: the first few of these may be there.
+    pub pending: VecDeque<Act>,
 }
 
 impl SessionMemory {
     /// A session of which nothing is known but what was asked for.
     pub fn begun(id: Uuid, slices: Slices) -> SessionMemory {
-        let pending = Some(Rc::new(slices));
+        let pending = VecDeque::from([Act::Change(Rc::new(slices))]);
         SessionMemory { id, records: Vec::new(), after: Vec::new(), acknowledged: 0, durable: 0, pending }
     }
 
@@ -70,9 +71,14 @@ impl SessionMemory {
         self.records.is_empty()
     }
 
-    /// The slices after the last record.
-    pub fn now(&self) -> Rc<Slices> {
+    /// What everything amounts to.
+    pub fn now(&self) -> After {
         self.after.last().cloned().unwrap_or_default()
+    }
+
+    /// Notes that a change is about to be tried, which leaves these slices.
+    pub fn tries(&mut self, slices: Slices) {
+        self.pending.push_back(Act::Change(Rc::new(slices)));
     }
 
     /// What a level promises of a change.
@@ -105,8 +111,8 @@ impl SessionMemory {
         }
     }
 
-    /// Takes in what the session holds behind what is known. The pending change may account for one record,
-    /// with a declaration before it.
+    /// Takes in what the session holds behind what is known. Each pending act may account for one record, with
+    /// declarations before it.
     ///
     /// # Errors
     ///
@@ -124,13 +130,15 @@ impl SessionMemory {
         })?;
         for (sequence, record) in found {
             assert_eq!(sequence, self.len(), "{}: sequence numbers have gaps", self.id);
-            let now = match record.kind {
-                Kind::DECLARE => self.now(),
-                _ => self.pending.take().unwrap_or_else(|| {
-                    panic!("{}: record {sequence} was never attempted: {record:?}", self.id)
-                }),
+            let now = self.now();
+            let next = match record.kind {
+                Kind::DECLARE => now,
+                _ => match self.pending.pop_front() {
+                    Some(act) => now.after(&act, sequence, record.kind),
+                    None => panic!("{}: record {sequence} was never attempted: {record:?}", self.id),
+                },
             };
-            self.after.push(now);
+            self.after.push(next);
             self.records.push(record);
         }
         Ok(())
@@ -164,9 +172,20 @@ impl SessionMemory {
         })?;
         assert_eq!(sequence, self.len(), "{id}: fewer records are read than there are");
         self.learn(session)?;
-        self.pending = None;
+        self.pending.clear();
         assert_eq!(self.len(), left, "{id}: fewer records are read than there are");
-        assert_eq!(Slices::of(session)?, *self.now(), "{id}: the slices after {left} records");
+        let now = self.now();
+        assert_eq!(Slices::of(session)?, now.shown(), "{id}: the slices after {left} records");
+        let open: Vec<u64> = session.open_operations().iter().map(|open| open.begin).collect();
+        assert_eq!(open, now.begins(), "{id}: the calls that are open after {left} records");
+        assert_eq!(session.is_interrupted(), !open.is_empty(), "{id}: {open:?}");
+        let unsettled = session.unsettled_operations();
+        let unsettled: Vec<_> =
+            unsettled.iter().map(|one| (one.operation, one.undone, one.run_again)).collect();
+        let of_model = now.unsettled.iter();
+        let expected: Vec<_> =
+            of_model.map(|(operation, one)| (*operation, one.undone, one.run_again)).collect();
+        assert_eq!(unsettled, expected, "{id}: the calls that are not settled after {left} records");
         assert!(session.synced() <= left, "{id}: more is durable than there is");
         self.acknowledged = left;
         self.durable = self.durable.max(session.synced());
@@ -183,7 +202,7 @@ impl SessionMemory {
             let left = left as usize;
             self.records.truncate(left);
             self.after.truncate(left);
-            self.pending = None;
+            self.pending.clear();
         }
     }
 }

@@ -1,10 +1,12 @@
 //! What a crash must leave: the oracle of the crash simulator. It knows what was attempted, what was
 //! acknowledged and what the level promised, and shares no code with the engine.
 
+mod calls;
 mod machine;
 mod memory;
 mod slices;
 
+pub use calls::{Act, After, Call, End, Errand, OpenCall, UnsettledCall};
 pub use machine::{BOOT, FrameAt, Machine, OTHER_BOOT, count, large_note, step, write_steps};
 pub use memory::{Lost, Promise, Remembered, SessionMemory};
 pub use slices::{Change, Slices};

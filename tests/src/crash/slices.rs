@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use foldlog::{Of, Result, Session, SnapshotOptions};
 
-use super::Chance;
+use super::{After, Chance};
 use crate::host::{
     CurrentStep, Draft, DraftEdited, NoteSizes, Noted, Notes, Plan, Preview, StepAdded, StepOfPart,
     Undeclared,
@@ -54,8 +54,9 @@ pub enum Change {
 }
 
 impl Change {
-    /// Draws a change; `past` are the slices after each record so far. Some texts are as long as `large`.
-    pub fn draw(chance: &mut Chance, past: &[std::rc::Rc<Slices>], large: u64) -> Change {
+    /// Draws a change; `past` is what was after each record so far. Some texts are as long as `large`. A rollback goes
+    /// back to where the same calls were open.
+    pub fn draw(chance: &mut Chance, past: &[After], large: u64) -> Change {
         let text = |chance: &mut Chance| {
             let most = if chance.percent(12) { large } else { 40 };
             let len = chance.below(most);
@@ -79,8 +80,11 @@ impl Change {
             87 => Change::Untag(chance.text(1)),
             88..=93 => Change::Snapshot,
             _ => {
-                let to = chance.below(past.len() as u64);
-                Change::Rollback(to, Box::new((*past[to as usize]).clone()))
+                let begins = |after: &After| after.begins();
+                let now = past.last().map(begins).unwrap_or_default();
+                let to: Vec<usize> = (0..past.len()).filter(|at| begins(&past[*at]) == now).collect();
+                let to = *chance.pick(&to);
+                Change::Rollback(to as u64, Box::new((*past[to].slices).clone()))
             }
         }
     }
@@ -183,12 +187,16 @@ impl Slices {
                 next.tags.remove(key);
             }
             Change::Snapshot => {}
-            Change::Rollback(_, then) => {
-                let Slices { notes, sizes, tags, .. } = next;
-                next = Slices { notes, sizes, tags, preview: Vec::new(), ..(**then).clone() };
-            }
+            Change::Rollback(_, then) => next = next.back_to(then),
         }
         next
+    }
+
+    /// The slices once STATE went back to what it was.
+    #[must_use]
+    pub fn back_to(&self, then: &Slices) -> Slices {
+        let Slices { notes, sizes, tags, .. } = self.clone();
+        Slices { notes, sizes, tags, preview: Vec::new(), ..then.clone() }
     }
 
     /// The slices of a fork that sets a tag of its own.

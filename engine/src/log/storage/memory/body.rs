@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::chance::{Chance, Fate};
+use super::chance::{Chance, Fate, Grain};
 
-/// What a disk keeps or loses as a whole.
+/// What the kernel writes as a whole.
 const PAGE_BYTES: usize = 4096;
 
 type Page = [u8; PAGE_BYTES];
@@ -61,6 +61,17 @@ impl Image {
             Some(found) => self.pages.insert(page, Arc::clone(found)),
             None => self.pages.remove(&page),
         };
+    }
+
+    /// Takes over one page of another view, torn: each piece of it, or not.
+    fn take_pieces(&mut self, page: u64, from: &Image, grain: Grain, chance: &mut Chance) {
+        let Some(new) = from.pages.get(&page) else { return };
+        let torn = Arc::make_mut(self.pages.entry(page).or_insert_with(|| Arc::new([0; PAGE_BYTES])));
+        for (old, new) in torn.chunks_mut(grain.bytes()).zip(new.chunks(grain.bytes())) {
+            if chance.coin() {
+                old.copy_from_slice(new);
+            }
+        }
     }
 
     /// Sets the length, and makes sure that what stood behind it never comes back.
@@ -176,10 +187,17 @@ impl Body {
         }
     }
 
-    /// Cuts the power: each page that was not synced is there or not, and so is the length.
-    pub(super) fn lose_power(&mut self, fate: Fate, chance: &mut Chance) {
+    /// Cuts the power: each page that was not synced is there, or not, or torn, and the length is there or not.
+    pub(super) fn lose_power(&mut self, fate: Fate, grain: Grain, chance: &mut Chance) {
         self.dirty.append(&mut self.abandoned);
         self.write_back(fate, chance);
+        if grain != Grain::Page && matches!(fate, Fate::Mixed) {
+            for page in std::mem::take(&mut self.dirty) {
+                if chance.coin() {
+                    self.durable.take_pieces(page, &self.current, grain, chance);
+                }
+            }
+        }
         self.durable.cut_at(self.durable.len);
         self.current = self.durable.clone();
         self.dirty.clear();

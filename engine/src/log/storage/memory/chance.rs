@@ -18,8 +18,39 @@ impl Chance {
         mixed ^ (mixed >> 31)
     }
 
-    fn coin(&mut self) -> bool {
+    pub(super) fn coin(&mut self) -> bool {
         self.next() >> 63 == 1
+    }
+}
+
+/// In what pieces a power cut may tear a page that was not synced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Grain {
+    /// It is there or not.
+    Page,
+    /// Each of its sectors is.
+    Sector,
+    /// Each of its bytes is.
+    Byte,
+}
+
+impl Grain {
+    /// Half of all disks keep pages whole.
+    pub(super) fn draw(chance: &mut Chance) -> Self {
+        match chance.next() >> 62 {
+            0 => Self::Sector,
+            1 => Self::Byte,
+            _ => Self::Page,
+        }
+    }
+
+    /// How long a piece is that is there or not.
+    pub(super) fn bytes(self) -> usize {
+        match self {
+            Self::Page => 4096,
+            Self::Sector => 512,
+            Self::Byte => 1,
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use uuid::{Builder, Uuid};
 
 use super::CrashKind;
 use super::body::Body;
-use super::chance::{Chance, Fate};
+use super::chance::{Chance, Fate, Grain};
 use super::fault::{Faults, Op, Strike};
 use super::folder::Folder;
 use crate::log::storage::{Access, Entry, EntryKind};
@@ -431,18 +431,19 @@ impl Disk {
             CrashKind::Power { seed } => {
                 let mut chance = Chance::new(seed);
                 let (pages, names) = (Fate::draw(&mut chance), Fate::draw(&mut chance));
-                self.lose_power(pages, names, chance);
+                let grain = Grain::draw(&mut chance);
+                self.lose_power((pages, grain), names, chance);
             }
             CrashKind::PowerLosingAll => {
-                self.lose_power(Fate::AllOld, Fate::AllOld, Chance::new(self.life));
+                self.lose_power((Fate::AllOld, Grain::Page), Fate::AllOld, Chance::new(self.life));
             }
         }
     }
 
-    fn lose_power(&mut self, pages: Fate, names: Fate, mut chance: Chance) {
+    fn lose_power(&mut self, (pages, grain): (Fate, Grain), names: Fate, mut chance: Chance) {
         for node in self.nodes.values_mut() {
             match node {
-                Node::File(body) => body.lose_power(pages, &mut chance),
+                Node::File(body) => body.lose_power(pages, grain, &mut chance),
                 Node::Folder(folder) => folder.lose_power(names, &mut chance),
                 Node::Other => {}
             }

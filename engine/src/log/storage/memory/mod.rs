@@ -34,8 +34,9 @@ pub enum CrashKind {
     /// The process is killed: everything written stays, also what was not synced.
     Process,
     /// The power is cut. Of what was not synced, each page of 4 KiB, each file's length and each change of
-    /// names independently reached the disk or did not; some seeds keep or lose all of them. Changes that
-    /// touch the same name reach the disk in their order. The boot id changes.
+    /// names independently reached the disk or did not; some seeds keep or lose all of them, and some tear pages:
+    /// each sector of 512 bytes, or each byte, is old or new. Changes that touch the same name reach the disk in
+    /// their order. The boot id changes.
     Power {
         /// Decides what is lost.
         seed: u64,

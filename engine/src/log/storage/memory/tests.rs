@@ -411,3 +411,25 @@ fn a_file_is_changed_behind_the_engines_back() {
     assert_eq!(kind(disk.mutate_file("/none", |_| ())), io::ErrorKind::NotFound);
     assert!(file.len().is_err());
 }
+
+#[test]
+fn a_page_that_was_not_synced_is_torn_at_its_sectors_or_at_any_byte_and_what_was_synced_stays() {
+    let (mut at_sectors, mut at_bytes) = (false, false);
+    for seed in 0..300 {
+        let (disk, file) = with_file("/a", PAGE as u64);
+        file.write_at(&[1; 100], 0).unwrap();
+        file.sync_data().unwrap();
+        disk.sync_dir(path("/")).unwrap();
+        file.write_at(&[2; PAGE - 100], 100).unwrap();
+        disk.crash(CrashKind::Power { seed });
+        let bytes = disk.read_file("/a").unwrap();
+        assert_eq!(bytes[..100], [1; 100], "seed {seed}");
+        let tail = &bytes[100..];
+        assert!(tail.iter().all(|byte| [0, 2].contains(byte)), "seed {seed}");
+        let tears: Vec<usize> = (101..PAGE).filter(|at| bytes[*at] != bytes[at - 1]).collect();
+        let is_at_sectors = tears.iter().all(|at| at % 512 == 0);
+        at_sectors |= !tears.is_empty() && is_at_sectors;
+        at_bytes |= !is_at_sectors;
+    }
+    assert!(at_sectors && at_bytes);
+}

@@ -1,24 +1,29 @@
 //! One life after another of a store on a disk in memory, all from one seed.
 //!
-//! In each life a few sessions are created, written, synced, forked, closed, reopened and deleted, until the
-//! power or the process goes in the middle of some call to the storage. Then everything is opened again and
-//! compared with what was promised, and the next life begins.
+//! In each life a few sessions are created, written, synced, forked, closed, reopened and deleted, and tools are
+//! called, until the power or the process goes in the middle of some call to the storage. Then everything is opened
+//! again and compared with what was promised, what was interrupted is recovered, and the next life begins.
+
+mod calls;
+mod tools;
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use foldlog::audit::LogReader;
 use foldlog::log::SegmentSizes;
 use foldlog::log::storage::{CrashKind, Fault, MemoryStorage, Op, Storage};
 use foldlog::{BackgroundSync, Error, FixedClock, Level, Session, SessionOptions, Store, StoreOptions};
-use foldlog_tests::crash::{Chance, Change, Lost, Promise, SessionMemory, Slices};
+use foldlog_tests::crash::{Act, Chance, Change, End, Lost, Promise, SessionMemory, Slices};
 use foldlog_tests::host::types;
 use uuid::Uuid;
 
+use self::tools::{Opened, Told};
+
 /// How many lives each seed has before the last look.
-const LIVES: u64 = 3;
+const LIVES: u64 = 5;
 /// How much is done in a life at most.
 const STEPS_MAX: u64 = 60;
 const SESSIONS_MAX: usize = 4;
@@ -68,7 +73,45 @@ struct Known {
     forked: bool,
     /// Whether anything was written since it was opened.
     wrote: bool,
-    open: Option<Session>,
+    open: Option<Opened>,
+    /// What its tools pay with; it outlives every process.
+    coins: Arc<Mutex<i64>>,
+    /// Whether each begin was durable before its tool ran, since the power last went: then no power cut parts the purse
+    /// from the log.
+    is_purse_sure: bool,
+}
+
+impl Known {
+    fn begun(memory: SessionMemory, level: Level, forked: bool) -> Known {
+        let coins = Arc::new(Mutex::new(memory.now().purse_shown()));
+        let (being, wrote, is_purse_sure) = (Being::Begun, !forked, level != Level::Process);
+        Known { memory, being, level, forked, wrote, open: None, coins, is_purse_sure }
+    }
+
+    fn opened(&mut self, session: Session, disk: &MemoryStorage) {
+        self.is_purse_sure &= self.level != Level::Process;
+        self.open = Some(Opened::new(session, &self.coins, disk.process()));
+    }
+
+    /// What was open is taken back by a recovery; else the purse must be as the log says.
+    fn check_purse(&mut self, lost: Lost) {
+        let now = self.memory.now();
+        let mut coins = self.coins.lock().unwrap();
+        if now.open.is_empty() && lost == Lost::Power && !self.is_purse_sure {
+            *coins = now.purse;
+        }
+        assert!(
+            !now.open.is_empty() || *coins == now.purse,
+            "{}: {coins} coins, not {}",
+            self.memory.id,
+            now.purse
+        );
+        self.is_purse_sure |= lost == Lost::Power;
+    }
+
+    fn session(&self) -> &Session {
+        &self.open.as_ref().expect("it is open").session
+    }
 }
 
 struct World {
@@ -198,6 +241,13 @@ impl World {
                 self.sync(id);
             }
             25 if self.broken < 2 => self.break_something(),
+            26..=37 if !open.is_empty() => {
+                let id = pick(open);
+                match self.known[&id].memory.now().to_settle().first() {
+                    Some(operation) if self.chance.percent(50) => self.settle(id, *operation),
+                    _ => self.call(id),
+                }
+            }
             _ if !open.is_empty() => {
                 let id = pick(open);
                 self.change(id);
@@ -219,7 +269,15 @@ impl World {
     fn failed(&mut self, id: Uuid, error: &Error) {
         self.say(|| format!("   {id}: {error}"));
         assert!(self.broken > 0 || self.is_dead(), "{id}: nothing was broken, and yet: {error}");
-        let Some(session) = self.known.get_mut(&id).and_then(|known| known.open.take()) else { return };
+        let is_dead = self.is_dead();
+        let Some(known) = self.known.get_mut(&id) else { return };
+        let Some(opened) = known.open.take() else { return };
+        let session = &opened.session;
+        let is_poisoned = matches!(error, Error::Unknown { .. } | Error::Poisoned { .. });
+        if opened.operation.is_some() && !is_poisoned && !is_dead {
+            // Nothing was written, and the call that is given up with the session is ended.
+            known.memory.pending = [Act::End(End::Failed)].into();
+        }
         if matches!(error, Error::Unknown { .. } | Error::Poisoned { .. }) {
             let again = session.reset().expect_err("a session whose sync failed takes no more writes");
             assert!(matches!(again, Error::Poisoned { .. }), "{id}: after {error}: {again}");
@@ -243,8 +301,7 @@ impl World {
         let slices = Slices::tagged(BTreeMap::from([("n".to_owned(), "1".to_owned())]));
         let made = self.store.create_with(&types(), options.tag("n", "1"));
         let memory = SessionMemory::begun(id, slices);
-        self.known
-            .insert(id, Known { memory, being: Being::Begun, level, forked: false, wrote: true, open: None });
+        self.known.insert(id, Known::begun(memory, level, false));
         match made {
             Ok(session) => {
                 let promise = if level == Level::Every { Promise::Durable } else { Promise::Written };
@@ -259,7 +316,7 @@ impl World {
         known.being = Being::Sure;
         known.memory.told(session.position().expect("it has a record"), promise);
         let _ = known.memory.learn(&session);
-        known.open = Some(session);
+        known.opened(session, &self.disk);
     }
 
     fn fork(&mut self) {
@@ -275,14 +332,21 @@ impl World {
         let options = SessionOptions { id: Some(id), level: Some(level), ..SessionOptions::default() };
         let shared = &self.known[&parent].memory;
         let position = self.chance.below(shared.len());
-        let mut memory =
-            SessionMemory::begun(id, shared.after[position as usize].with_tag("fork", &id.to_string()));
+        let then = &shared.after[position as usize];
+        if !then.open.is_empty() {
+            let refused = self.store.fork(parent, position, &types(), options).map(drop);
+            let refused = refused.expect_err("no fork begins within a call");
+            if !matches!(refused, Error::InsideTransaction { .. }) {
+                self.failed(parent, &refused);
+            }
+            return;
+        }
+        let mut memory = SessionMemory::begun(id, then.slices.with_tag("fork", &id.to_string()));
         memory.records = shared.records[..=position as usize].to_vec();
         memory.after = shared.after[..=position as usize].to_vec();
         self.say(|| format!("   {id}: forked from {parent} at {position}, {level:?}"));
         let made = self.store.fork(parent, position, &types(), options.tag("fork", id.to_string()));
-        self.known
-            .insert(id, Known { memory, being: Being::Begun, level, forked: true, wrote: false, open: None });
+        self.known.insert(id, Known::begun(memory, level, true));
         match made {
             Ok(session) => self.is_there(id, session, Promise::Durable),
             Err(error) => self.failed(id, &error),
@@ -313,7 +377,10 @@ impl World {
                 known.level = level;
                 known.wrote = false;
                 match known.memory.check_after(&session, Lost::Process) {
-                    Ok(()) => known.open = Some(session),
+                    Ok(()) => {
+                        known.opened(session, &self.disk);
+                        self.recover(id);
+                    }
                     Err(error) => self.failed(id, &error),
                 }
             }
@@ -322,8 +389,12 @@ impl World {
     }
 
     fn close(&mut self, id: Uuid) {
+        self.end_call(id);
         let known = self.known.get_mut(&id).expect("it is known");
-        let session = known.open.take().expect("it is open");
+        // What could not be ended was given up.
+        let Some(opened) = known.open.take() else { return };
+        let session = opened.session.clone();
+        drop(opened);
         if self.chance.percent(30) {
             self.say(|| format!("   {id}: dropped"));
             drop(session);
@@ -343,7 +414,7 @@ impl World {
     fn sync(&mut self, id: Uuid) {
         self.say(|| format!("   {id}: synced"));
         let known = self.known.get_mut(&id).expect("it is known");
-        match known.open.as_ref().expect("it is open").sync() {
+        match known.session().sync() {
             Ok(()) => {
                 let len = known.memory.len();
                 known.memory.told_durable(len);
@@ -361,20 +432,35 @@ impl World {
             eprintln!("   {id}: {} {text}", known.memory.len());
         }
         let known = self.known.get_mut(&id).expect("it is known");
-        known.memory.pending = Some(known.memory.now().after(&change).into());
-        let session = known.open.as_ref().expect("it is open");
-        match change.perform(session) {
-            Ok(sequence) => {
+        known.memory.tries(known.memory.now().slices.after(&change));
+        let promise = SessionMemory::promise(known.level, &change);
+        let done = change.perform(known.open.as_ref().expect("it is open").handle());
+        self.wrote(id, done.map(|sequence| Some((sequence, promise))));
+    }
+
+    /// Takes in what a call wrote, and what it was told: the last record and what was promised of it, where there is one.
+    fn wrote(&mut self, id: Uuid, done: foldlog::Result<Option<(u64, Promise)>>) {
+        let known = self.known.get_mut(&id).expect("it is known");
+        let Some(opened) = &known.open else { return };
+        let Told { begins, dispatches } = opened.take_told();
+        let at = |durable: bool| if durable { Promise::Durable } else { Promise::Written };
+        begins.iter().for_each(|begin| known.memory.told(*begin, at(known.level != Level::Process)));
+        dispatches.iter().for_each(|sequence| known.memory.told(*sequence, at(known.level == Level::Every)));
+        let done = match done {
+            Ok(told) => {
                 known.wrote = true;
-                known.memory.told(sequence, SessionMemory::promise(known.level, &change));
-                // Where a fault struck behind the acknowledgement nothing can be read any more.
-                let read = known.memory.learn(session);
-                known.memory.told_durable(session.synced());
-                if let Err(error) = read {
-                    self.failed(id, &error);
+                if let Some((sequence, promise)) = told {
+                    known.memory.told(sequence, promise);
                 }
+                // Where a fault struck behind the acknowledgement nothing can be read any more.
+                let read = known.memory.learn(&opened.session);
+                known.memory.told_durable(opened.session.synced());
+                read
             }
-            Err(error) => self.failed(id, &error),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = done {
+            self.failed(id, &error);
         }
     }
 
@@ -432,19 +518,24 @@ impl World {
         if known.forked && known.being == Being::Begun {
             assert_eq!(records, whole, "{id}: a fork is whole");
         }
-        known.level = level;
         known.wrote = false;
         known.being = Being::Sure;
         if let Err(error) = known.memory.check_after(&session, lost) {
             panic!("{id}: {error}");
         }
+        known.check_purse(lost);
+        known.level = level;
         let audit = LogReader::open_on(Arc::new(self.disk.clone()), session.dir())
             .unwrap_or_else(|error| panic!("{id}: the auditor says {error}"));
         assert_eq!(audit.records_len(), known.memory.len(), "{id}: the auditor counts otherwise");
-        assert_eq!(audit.state(), session.state().unwrap(), "{id}: the auditor folds otherwise");
+        // An auditor shows an interrupted call's STATE as it is within it.
+        if !session.is_interrupted() {
+            assert_eq!(audit.state(), session.state().unwrap(), "{id}: the auditor folds otherwise");
+        }
         audit.check_seals().unwrap_or_else(|error| panic!("{id}: {error}"));
         if self.chance.percent(60) {
-            known.open = Some(session);
+            known.opened(session, &self.disk);
+            self.recover(id);
         }
     }
 
@@ -462,15 +553,15 @@ impl World {
             self.open(id);
         }
         for id in self.ids_where(|known| known.open.is_some()) {
+            self.end_call(id);
             let known = self.known.get_mut(&id).expect("it is known");
-            let session = known.open.take().expect("it is open");
-            known.memory.pending = Some(known.memory.now());
+            let session = known.session().clone();
+            known.open = None;
+            known.memory.tries(known.memory.now().slices.with_tag("last", "1"));
             let sequence = session.set_tag("last", "1").and_then(|sequence| {
                 session.clone().close()?;
                 Ok(sequence)
             });
-            let slices = known.memory.now().with_tag("last", "1");
-            known.memory.pending = Some(slices.into());
             known.memory.told(sequence.expect("nothing is broken"), Promise::Durable);
         }
         let lost = self.end(CrashKind::PowerLosingAll, Lost::Power);

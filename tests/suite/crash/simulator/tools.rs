@@ -1,0 +1,177 @@
+//! The tools of the simulator's processes, and the purse that they pay from.
+
+use std::sync::{Arc, Mutex};
+
+use foldlog::log::storage::{MemoryStorage, Storage};
+use foldlog::resources::{CaptureOptions, Snapshotable};
+use foldlog::tools::{
+    ExecuteOptions, Operation, Tool, ToolCall, ToolContext, ToolError, ToolRegistry, ToolResult, ToolRunner,
+};
+use foldlog::{Error, ExecutionState, Idempotency, ResourceRegistry, Result, Session};
+use foldlog_tests::crash::{Call, Errand};
+
+/// Coins that a session's tools pay with. They outlive every process, as files do; a dead process changes nothing.
+#[derive(Clone)]
+pub(super) struct Purse {
+    coins: Arc<Mutex<i64>>,
+    process: MemoryStorage,
+}
+
+impl Purse {
+    fn is_alive(&self) -> Result<()> {
+        let reason = "its process is dead".to_owned();
+        let dead = |_| Error::Resource { resource: Purse::NAME.to_owned(), reason };
+        self.process.list("/".as_ref()).map(drop).map_err(dead)
+    }
+
+    fn pay(&self) -> Result<()> {
+        self.is_alive()?;
+        *self.coins.lock().unwrap() += 1;
+        Ok(())
+    }
+}
+
+impl Snapshotable for Purse {
+    const NAME: &'static str = "purse";
+    type Snapshot = i64;
+
+    fn snapshot(&self, _: &CaptureOptions<'_>) -> Result<i64> {
+        self.is_alive()?;
+        Ok(*self.coins.lock().unwrap())
+    }
+
+    fn restore(&self, snapshot: &i64) -> Result<()> {
+        self.is_alive()?;
+        *self.coins.lock().unwrap() = *snapshot;
+        Ok(())
+    }
+
+    fn record(snapshot: &i64) -> Result<Option<Vec<u8>>> {
+        Ok(Some(rmp_serde::to_vec(snapshot).expect("a number can be written")))
+    }
+
+    fn recall(recorded: &[u8]) -> Result<i64> {
+        Ok(rmp_serde::from_slice(recorded).expect("what was written can be read"))
+    }
+}
+
+/// What tools were told while they ran.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Told {
+    /// The begins that were acknowledged.
+    pub(super) begins: Vec<u64>,
+    /// The dispatches that were.
+    pub(super) dispatches: Vec<u64>,
+}
+
+/// What the tools of one process share.
+#[derive(Clone)]
+struct Shared {
+    purse: Purse,
+    told: Arc<Mutex<Told>>,
+    /// The runner itself, until its process is gone.
+    runner: Arc<Mutex<Option<ToolRunner>>>,
+}
+
+/// Runs errands; declared as the one of [`Idempotency::ALL`] at that place.
+struct Runs<const PLACE: usize>(Shared);
+
+const NAMES: [&str; 4] = ["natural", "keyed", "compensate", "manual"];
+
+fn name_of(idempotency: Idempotency) -> &'static str {
+    let place = Idempotency::ALL.iter().position(|one| *one == idempotency).expect("it is one of all");
+    NAMES[place]
+}
+
+impl<const PLACE: usize> Tool for Runs<PLACE> {
+    const NAME: &'static str = NAMES[PLACE];
+    type Parameters = Errand;
+    type Output = u8;
+
+    fn idempotency(&self) -> Idempotency {
+        Idempotency::ALL[PLACE]
+    }
+
+    fn call(&self, errand: Errand, context: &ToolContext) -> std::result::Result<ToolResult<u8>, ToolError> {
+        let Shared { purse, told, runner } = &self.0;
+        // Whoever runs knows that its begin was acknowledged; of one that is run again the first begin tells nothing.
+        if !context.is_resume() {
+            told.lock().unwrap().begins.push(context.operation());
+        }
+        for step in errand.steps() {
+            purse.pay()?;
+            let sequence = context.session().dispatch(step)?;
+            told.lock().unwrap().dispatches.push(sequence);
+        }
+        if let Some(within) = &errand.within {
+            let runner = runner.lock().unwrap().clone().expect("the process is alive");
+            let call = Call { idempotency: Idempotency::Natural, errand: Some((**within).clone()) };
+            runner.within(context).execute(&as_called(&call), &ExecuteOptions::default())?;
+        }
+        match errand.succeeds {
+            true => Ok(ToolResult::ok("done", errand.steps)),
+            false => Ok(ToolResult::unsuccessful("not done")),
+        }
+    }
+
+    fn undo(&self, errand: Errand, _: &ToolContext) -> std::result::Result<ToolResult<u8>, ToolError> {
+        Ok(ToolResult::ok("undone", errand.steps))
+    }
+}
+
+/// A call as a host makes it; one without an errand is of a tool that nobody knows.
+pub(super) fn as_called(call: &Call) -> ToolCall {
+    match &call.errand {
+        Some(errand) => {
+            let arguments = serde_json::to_string(errand).expect("an errand can be written");
+            ToolCall::new(name_of(call.idempotency), arguments)
+        }
+        None => ToolCall::new("elsewhere", "{}").with_id("the same for all"),
+    }
+}
+
+/// A session that a process has open, and its tools.
+pub(super) struct Opened {
+    pub(super) session: Session,
+    pub(super) runner: ToolRunner,
+    /// A call of a tool that runs elsewhere, which has begun and not ended.
+    pub(super) operation: Option<Operation>,
+    shared: Shared,
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        self.shared.runner.lock().unwrap().take();
+        // Of a dead process this says no more than that it is dead.
+        if let Some(operation) = self.operation.take() {
+            let _ = operation.abort("its session is given up");
+        }
+    }
+}
+
+impl Opened {
+    pub(super) fn new(session: Session, coins: &Arc<Mutex<i64>>, process: MemoryStorage) -> Opened {
+        let purse = Purse { coins: Arc::clone(coins), process };
+        let shared = Shared { purse: purse.clone(), told: Arc::default(), runner: Arc::default() };
+        let resources =
+            ResourceRegistry::builder().snapshotable(Arc::new(purse)).build().expect("there is but one");
+        let tools = ToolRegistry::new()
+            .with(Runs::<0>(shared.clone()))
+            .with(Runs::<1>(shared.clone()))
+            .with(Runs::<2>(shared.clone()))
+            .with(Runs::<3>(shared.clone()));
+        let runner = ToolRunner::new(ExecutionState::new(session.clone(), resources), tools);
+        *shared.runner.lock().unwrap() = Some(runner.clone());
+        Opened { session, runner, operation: None, shared }
+    }
+
+    /// The handle through which changes are to be made: the open call's, where there is one.
+    pub(super) fn handle(&self) -> &Session {
+        self.operation.as_ref().map_or(&self.session, |operation| operation.context().session())
+    }
+
+    /// What the tools were told since this was last asked.
+    pub(super) fn take_told(&self) -> Told {
+        std::mem::take(&mut *self.shared.told.lock().unwrap())
+    }
+}
