@@ -5,11 +5,13 @@ mod calls;
 mod machine;
 mod memory;
 mod slices;
+mod twin;
 
 pub use calls::{Act, After, Call, End, Errand, OpenCall, UnsettledCall};
 pub use machine::{BOOT, FrameAt, Machine, OTHER_BOOT, count, large_note, step, write_steps};
 pub use memory::{Lost, Promise, Remembered, SessionMemory};
 pub use slices::{Change, Slices};
+pub use twin::Twin;
 
 /// Chance that can be repeated: the same seed always gives the same numbers (splitmix64).
 #[derive(Clone, Debug)]

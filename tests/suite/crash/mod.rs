@@ -6,8 +6,13 @@ mod stories;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use simulator::Files;
+
 /// How many seeds a normal run takes.
 const SEEDS: u64 = 200;
+
+/// How many of them over real files.
+const MAPPED_SEEDS: u64 = 40;
 
 fn number_from(variable: &str) -> Option<u64> {
     let text = std::env::var(variable).ok()?;
@@ -18,10 +23,25 @@ fn number_from(variable: &str) -> Option<u64> {
 #[test]
 fn nothing_promised_is_lost_and_nothing_else_is_invented_whenever_the_power_or_the_process_goes() {
     if let Some(seed) = number_from("FOLDLOG_CRASH_SEED") {
-        simulator::run(seed, true);
+        simulator::run(seed, Files::InMemory, true);
         return;
     }
-    let seeds = number_from("FOLDLOG_CRASH_SEEDS").unwrap_or(SEEDS);
+    run_all(number_from("FOLDLOG_CRASH_SEEDS").unwrap_or(SEEDS), Files::InMemory);
+}
+
+/// The same over real files through the mapped backend: what a power cut leaves is cut from them, of the pages that a
+/// sync had covered and some of the others. `FOLDLOG_CRASH_MAPPED_SEED` and `FOLDLOG_CRASH_MAPPED_SEEDS` as above.
+#[test]
+fn any_image_that_is_cut_from_the_files_of_a_mapped_run_holds_what_was_promised() {
+    if let Some(seed) = number_from("FOLDLOG_CRASH_MAPPED_SEED") {
+        simulator::run(seed, Files::Mapped, true);
+        return;
+    }
+    run_all(number_from("FOLDLOG_CRASH_MAPPED_SEEDS").unwrap_or(MAPPED_SEEDS), Files::Mapped);
+}
+
+/// Runs so many seeds on all cores.
+fn run_all(seeds: u64, files: Files) {
     let next = AtomicU64::new(0);
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
@@ -32,7 +52,7 @@ fn nothing_promised_is_lost_and_nothing_else_is_invented_whenever_the_power_or_t
                     if seed >= seeds {
                         return;
                     }
-                    simulator::run(seed, false);
+                    simulator::run(seed, files, false);
                 }
             });
         }

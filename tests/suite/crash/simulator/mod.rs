@@ -14,10 +14,11 @@ use std::sync::{Arc, Mutex};
 
 use foldlog::audit::LogReader;
 use foldlog::log::SegmentSizes;
-use foldlog::log::storage::{CrashKind, Fault, MemoryStorage, Op, Storage};
+use foldlog::log::storage::{CrashKind, Fault, FileStorage, MemoryStorage, Op, Storage};
 use foldlog::{BackgroundSync, Error, FixedClock, Level, Session, SessionOptions, Store, StoreOptions};
-use foldlog_tests::crash::{Act, Chance, Change, End, Lost, Promise, SessionMemory, Slices};
+use foldlog_tests::crash::{Act, Chance, Change, End, Lost, Promise, SessionMemory, Slices, Twin};
 use foldlog_tests::host::types;
+use tempfile::TempDir;
 use uuid::Uuid;
 
 use self::tools::{Opened, Told};
@@ -32,9 +33,9 @@ const LARGE_BYTES: u64 = 3000;
 const LEVELS: [Level; 3] = [Level::Process, Level::Boundary, Level::Every];
 
 /// Runs one seed.
-pub(super) fn run(seed: u64, aloud: bool) {
-    let named = Named(seed);
-    let mut world = World::new(seed, aloud);
+pub(super) fn run(seed: u64, files: Files, aloud: bool) {
+    let named = Named(seed, files);
+    let mut world = World::new(seed, files, aloud);
     for _ in 0..LIVES {
         let lost = world.live_until_the_crash();
         world.look_again(lost);
@@ -43,13 +44,26 @@ pub(super) fn run(seed: u64, aloud: bool) {
     drop(named);
 }
 
+/// What the store's files are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Files {
+    /// In memory.
+    InMemory,
+    /// Real ones, segments mapped, from which a crash cuts its image.
+    Mapped,
+}
+
 /// Names the seed where a check fails.
-struct Named(u64);
+struct Named(u64, Files);
 
 impl Drop for Named {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!("the crash simulator failed: run it again with FOLDLOG_CRASH_SEED={}", self.0);
+            let variable = match self.1 {
+                Files::InMemory => "FOLDLOG_CRASH_SEED",
+                Files::Mapped => "FOLDLOG_CRASH_MAPPED_SEED",
+            };
+            eprintln!("the crash simulator failed: run it again with {variable}={}", self.0);
         }
     }
 }
@@ -118,6 +132,8 @@ struct World {
     chance: Chance,
     aloud: bool,
     disk: MemoryStorage,
+    /// Where the real files are, where there are any.
+    real: Option<TempDir>,
     store: Store,
     clock: Arc<FixedClock>,
     known: BTreeMap<Uuid, Known>,
@@ -129,9 +145,18 @@ struct World {
 }
 
 /// `images` says whether images are written as often as can be, or never.
-fn store_on(disk: &MemoryStorage, clock: &Arc<FixedClock>, images: bool) -> foldlog::Result<Store> {
+fn store_on(
+    disk: &MemoryStorage,
+    real: Option<&TempDir>,
+    clock: &Arc<FixedClock>,
+    images: bool,
+) -> foldlog::Result<Store> {
+    let storage: Arc<dyn Storage> = match real {
+        Some(_) => Arc::new(Twin::new(disk.process())),
+        None => Arc::new(disk.process()),
+    };
     let options = StoreOptions {
-        storage: Arc::new(disk.process()),
+        storage,
         clock: Arc::clone(clock) as Arc<dyn foldlog::Clock>,
         seed: Some(1),
         segments: SegmentSizes { first_bytes: 4096, max_bytes: 8192, ahead_bytes_min: 0 },
@@ -140,20 +165,28 @@ fn store_on(disk: &MemoryStorage, clock: &Arc<FixedClock>, images: bool) -> fold
         background: BackgroundSync::Inline,
         ..StoreOptions::default()
     };
-    Store::open_with("/home/store", options)
+    Store::open_with(real.map_or("/home".as_ref(), TempDir::path).join("store"), options)
 }
 
 impl World {
-    fn new(seed: u64, aloud: bool) -> World {
+    fn new(seed: u64, files: Files, aloud: bool) -> World {
         let mut chance = Chance::new(seed);
         let disk = MemoryStorage::new();
         // Slow clocks make calls that sync what is overdue.
         let clock = Arc::new(FixedClock::stepping(1_000_000, *chance.pick(&[10, 10_000, 150_000])));
-        let store = store_on(&disk, &clock, chance.percent(50)).expect("a new disk takes a store");
+        let real = (files == Files::Mapped).then(|| tempfile::tempdir().expect("there is room for files"));
+        if let Some(real) = &real {
+            // The folders above are no part of the run.
+            disk.write_file(real.path().join("made"), "").expect("the disk is sound");
+            Twin::refill(real.path(), &disk).expect("there is room for files");
+        }
+        let store =
+            store_on(&disk, real.as_ref(), &clock, chance.percent(50)).expect("a new disk takes a store");
         World {
             chance,
             aloud,
             disk,
+            real,
             store,
             clock,
             known: BTreeMap::new(),
@@ -202,6 +235,14 @@ impl World {
         self.disk.clear_faults();
         self.broken = 0;
         lost
+    }
+
+    /// What an auditor reads, who lives through all crashes.
+    fn for_reading(&self) -> Arc<dyn Storage> {
+        match self.real {
+            Some(_) => Arc::new(FileStorage::new()),
+            None => Arc::new(self.disk.clone()),
+        }
     }
 
     fn end(&mut self, kind: CrashKind, lost: Lost) -> Lost {
@@ -468,7 +509,10 @@ impl World {
     fn look_again(&mut self, lost: Lost) {
         self.disk.take_trace();
         let images = self.chance.percent(50);
-        self.store = match store_on(&self.disk, &self.clock, images) {
+        if let Some(real) = &self.real {
+            Twin::refill(real.path(), &self.disk).expect("there is room for files");
+        }
+        self.store = match store_on(&self.disk, self.real.as_ref(), &self.clock, images) {
             Ok(store) => store,
             Err(error) => panic!("the store does not open: {error}"),
         };
@@ -485,6 +529,7 @@ impl World {
         let level = *self.chance.pick(&LEVELS);
         self.disk.take_trace();
         let sessions = self.store.path().join("sessions");
+        let storage = self.for_reading();
         let opened = self.store.open_session_at(id, &types(), level);
         let known = self.known.get_mut(&id).expect("it is known");
         let required = known.memory.required(lost);
@@ -525,7 +570,7 @@ impl World {
         }
         known.check_purse(lost);
         known.level = level;
-        let audit = LogReader::open_on(Arc::new(self.disk.clone()), session.dir())
+        let audit = LogReader::open_on(storage, session.dir())
             .unwrap_or_else(|error| panic!("{id}: the auditor says {error}"));
         assert_eq!(audit.records_len(), known.memory.len(), "{id}: the auditor counts otherwise");
         // An auditor shows an interrupted call's STATE as it is within it.
@@ -566,7 +611,7 @@ impl World {
         }
         let lost = self.end(CrashKind::PowerLosingAll, Lost::Power);
         self.look_again(lost);
-        let storage: Arc<dyn Storage> = Arc::new(self.disk.clone());
+        let storage = self.for_reading();
         for known in self.known.values() {
             let dir = self.store.session_dir(known.memory.id);
             let walked = foldlog::audit::walk_on(&storage, &dir, &mut |_| Ok(()));

@@ -20,6 +20,12 @@ use crate::log::storage::{Access, Entry, EntryKind};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct NodeId(u64);
 
+impl NodeId {
+    pub(super) fn number(self) -> u64 {
+        self.0
+    }
+}
+
 /// The folder that is always there.
 const ROOT: NodeId = NodeId(0);
 

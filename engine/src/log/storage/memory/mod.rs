@@ -136,6 +136,13 @@ impl MemoryStorage {
         Some(disk.body(id).ok()?.bytes())
     }
 
+    /// The number of a file, as an inode's: two names with one number lead to the same bytes.
+    pub fn file_number(&self, path: impl AsRef<Path>) -> Option<u64> {
+        let disk = self.disk.lock();
+        let id = disk.find(path.as_ref()).ok()?;
+        disk.body(id).ok().map(|_| id.number())
+    }
+
     /// Makes or replaces a file. Its bytes are durable at once, and so are its name, the folders above it and
     /// the other names in them.
     pub fn write_file(&self, path: impl AsRef<Path>, bytes: impl AsRef<[u8]>) -> io::Result<()> {
