@@ -1,6 +1,7 @@
 //! Law 5: whatever a crash takes, opening gives what the levels promised, or says why not.
 
 mod cuts;
+mod order;
 mod simulator;
 mod stories;
 
@@ -40,16 +41,17 @@ fn any_image_that_is_cut_from_the_files_of_a_mapped_run_holds_what_was_promised(
     run_all(number_from("FOLDLOG_CRASH_MAPPED_SEEDS").unwrap_or(MAPPED_SEEDS), Files::Mapped);
 }
 
-/// Runs so many seeds on all cores.
+/// Runs so many seeds on all cores, from `FOLDLOG_CRASH_FIRST` on.
 fn run_all(seeds: u64, files: Files) {
-    let next = AtomicU64::new(0);
+    let first = number_from("FOLDLOG_CRASH_FIRST").unwrap_or(0);
+    let next = AtomicU64::new(first);
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
                 loop {
                     let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= seeds {
+                    if seed >= first + seeds {
                         return;
                     }
                     simulator::run(seed, files, false);
