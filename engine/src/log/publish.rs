@@ -4,7 +4,7 @@
 //! leads: it runs the sync for everything written so far, outside the gate's lock; the others wait and are
 //! served by its result, or lead the next one. A failure is remembered for good: a sync is never retried.
 //!
-//! Generic over the synchronization primitives, so that a model checker can run the same lines.
+//! Generic over the synchronization primitives, so that a model checker runs the same lines (`publish/model.rs`).
 //!
 //! # Invariants
 //!
@@ -179,6 +179,9 @@ impl<E: Send + Sync, P: Primitives> SyncGate<E, P> {
         }
     }
 }
+
+#[cfg(test)]
+mod model;
 
 #[cfg(test)]
 mod tests {

@@ -1,0 +1,173 @@
+//! The gate under a model checker, which runs every order in which its threads may take their steps, and every value that
+//! the memory model lets them read.
+
+use loom::sync::atomic::AtomicU64;
+use loom::sync::{Condvar, Mutex, MutexGuard};
+use loom::thread;
+
+use super::*;
+
+/// The model checker's primitives.
+struct Modelled;
+
+impl Primitives for Modelled {
+    type Mutex<T: Send> = Mutex<T>;
+    type Guard<'a, T: Send + 'a> = MutexGuard<'a, T>;
+    type Condvar = Condvar;
+    type Word = AtomicU64;
+
+    fn mutex<T: Send>(value: T) -> Mutex<T> {
+        Mutex::new(value)
+    }
+
+    fn condvar() -> Condvar {
+        Condvar::new()
+    }
+
+    fn lock<T: Send>(mutex: &Mutex<T>) -> Self::Guard<'_, T> {
+        mutex.lock().unwrap()
+    }
+
+    fn wait<'a, T: Send>(condvar: &Condvar, guard: Self::Guard<'a, T>) -> Self::Guard<'a, T> {
+        condvar.wait(guard).unwrap()
+    }
+
+    fn notify_all(condvar: &Condvar) {
+        condvar.notify_all();
+    }
+
+    fn word(value: u64) -> AtomicU64 {
+        AtomicU64::new(value)
+    }
+
+    fn get(word: &AtomicU64) -> u64 {
+        word.load(Ordering::Acquire)
+    }
+
+    fn set(word: &AtomicU64, value: u64) {
+        word.store(value, Ordering::Release);
+    }
+}
+
+/// A log with a gate before it. Its numbers are ordered by nothing but the gate.
+struct Log {
+    gate: SyncGate<&'static str, Modelled>,
+    /// How many records were written.
+    written: AtomicU64,
+    /// How many of them are on the disk.
+    durable: AtomicU64,
+    /// How many syncs run.
+    running: AtomicU64,
+    /// How many syncs are still to succeed before one fails.
+    sound: AtomicU64,
+}
+
+impl Log {
+    fn new(sound: u64) -> Log {
+        Log {
+            gate: SyncGate::new(0),
+            written: AtomicU64::new(0),
+            durable: AtomicU64::new(0),
+            running: AtomicU64::new(0),
+            sound: AtomicU64::new(sound),
+        }
+    }
+
+    /// Writes a record, and returns once it is durable or never will be.
+    fn write(&self) -> (u64, Result<bool, Arc<&'static str>>) {
+        let target = self.written.fetch_add(1, Ordering::AcqRel) + 1;
+        let told = self.gate.wait(target, || {
+            assert_eq!(self.running.fetch_add(1, Ordering::AcqRel), 0, "one sync runs at a time");
+            let through = self.written.load(Ordering::Acquire);
+            let sound = self.sound.load(Ordering::Relaxed);
+            self.sound.store(sound.saturating_sub(1), Ordering::Relaxed);
+            if sound > 0 {
+                self.durable.store(through, Ordering::Relaxed);
+            }
+            self.running.fetch_sub(1, Ordering::AcqRel);
+            if sound > 0 { Ok(through) } else { Err(Arc::new("the disk is gone")) }
+        });
+        (target, told)
+    }
+
+    /// What anyone is told to be durable is.
+    fn look(&self) -> u64 {
+        let synced = self.gate.synced();
+        assert!(self.durable.load(Ordering::Relaxed) >= synced, "{synced} records are said to be durable");
+        synced
+    }
+}
+
+/// Runs every order in which a thread is stopped so many times at most where it could have gone on: enough for whatever
+/// was ever found by such a checker, and done in seconds.
+fn model(run: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.check(run);
+}
+
+#[test]
+fn whoever_waited_finds_its_record_durable_in_every_order_of_two_threads_and_an_onlooker() {
+    model(|| {
+        let log = loom::sync::Arc::new(Log::new(u64::MAX));
+        let writers = [(); 2].map(|()| {
+            let log = log.clone();
+            thread::spawn(move || {
+                let (target, told) = log.write();
+                told.unwrap();
+                assert!(log.look() >= target);
+            })
+        });
+        // What was durable once stays so.
+        let first = log.look();
+        assert!(log.look() >= first);
+        for writer in writers {
+            writer.join().unwrap();
+        }
+        assert_eq!(log.look(), 2);
+    });
+}
+
+#[test]
+fn after_a_failed_sync_nobody_is_told_more_than_was_durable_before_it_in_any_order() {
+    for sound in 0..2 {
+        model(move || {
+            let log = loom::sync::Arc::new(Log::new(sound));
+            let writers = [(); 2].map(|()| {
+                let log = log.clone();
+                thread::spawn(move || match log.write() {
+                    (target, Ok(_)) => assert!(log.look() >= target),
+                    (target, Err(cause)) => {
+                        assert_eq!(*cause, "the disk is gone");
+                        assert!(log.gate.failure().is_some());
+                        assert!(log.look() < target, "what is durable is no failure");
+                    }
+                })
+            });
+            for writer in writers {
+                writer.join().unwrap();
+            }
+            // A sync that failed is not tried again: whatever it was for stays unknown.
+            if log.gate.failure().is_some() {
+                assert!(log.gate.wait(u64::MAX, || Ok(u64::MAX)).is_err());
+            }
+        });
+    }
+}
+
+#[test]
+fn whoever_waits_for_a_sync_is_told_of_a_write_that_failed_meanwhile() {
+    model(|| {
+        let log = loom::sync::Arc::new(Log::new(u64::MAX));
+        let writer = {
+            let log = log.clone();
+            thread::spawn(move || match log.write() {
+                (target, Ok(_)) => assert!(log.look() >= target),
+                (_, Err(cause)) => assert_eq!(*cause, "a write failed"),
+            })
+        };
+        log.gate.fail(Arc::new("a write failed"));
+        assert_eq!(*log.gate.failure().unwrap(), "a write failed");
+        writer.join().unwrap();
+    });
+}
