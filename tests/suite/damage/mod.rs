@@ -6,6 +6,7 @@ mod everything;
 mod failing;
 mod frames;
 mod images;
+mod salvage;
 mod seals;
 mod segments;
 
