@@ -444,7 +444,7 @@ fn a_call_that_was_open_where_the_sound_part_ends_is_reported_and_recovered() {
         holds(&machine, &reader, &salvaged, end.sequence, "an open call");
         let [open] = salvaged.open.as_slice() else { panic!("{salvaged:?}") };
         let session = elsewhere(&machine).open_session(salvaged.session, &types()).unwrap();
-        assert_eq!(session.recovery().interrupted, [open.clone()]);
+        assert_eq!(session.recovery().interrupted, std::slice::from_ref(open));
         let at_begin = reader.state_at(open.begin).unwrap().slices;
         let plan = |slices: &BTreeMap<String, foldlog::SliceState>| slices["plan"].items.clone();
         assert_eq!(plan(&session.state().unwrap().slices), plan(&at_begin), "STATE as at its begin");
