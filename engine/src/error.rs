@@ -134,6 +134,14 @@ pub enum Error {
         /// The store.
         path: PathBuf,
     },
+    /// A store that stands in a session's own folder takes in nothing of that session, which is not to be changed.
+    #[error("{path} stands within the session that is to be read: {session_dir}")]
+    WithinSession {
+        /// The store.
+        path: PathBuf,
+        /// The session's folder.
+        session_dir: PathBuf,
+    },
     /// A session of that id is there already.
     #[error("session {session} exists already")]
     SessionExists {

@@ -32,8 +32,8 @@ pub use session::{
     State, StoredItem, Subscription, Warning,
 };
 pub use store::{
-    BackgroundSync, Export, ExportedSlice, ImportOptions, Level, SessionOptions, SessionSummary, Store,
-    StoreOptions,
+    BackgroundSync, Export, ExportedSlice, ImportOptions, LeftBehind, Level, MissingObject, Salvaged,
+    SessionOptions, SessionSummary, Store, StoreOptions,
 };
 pub use types::{
     Clear, Event, Item, Of, ReducerContext, SessionTypes, SessionTypesBuilder, Slice, SliceOp,

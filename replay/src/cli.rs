@@ -51,6 +51,21 @@ With --json one object a line, for each operation:
   begin, end  of its latest run; elapsed_us; runs
   settled     decision, by, reason, sequence";
 
+/// The fields of `salvage --json`.
+const SALVAGE_JSON: &str = "\
+With --json one object:
+  session, dir     the new session
+  from             the damaged one
+  records          how many were taken: those below this sequence number
+  objects          how many were taken
+  damage           what opening says of the damaged session; null where it opens
+  segment, offset  where its sound part ends
+  mended           segment, offset: damaged, and known again by what follows
+  left             segment, offset, bytes, records, sequences, more, reason: what was not taken
+  missing_objects  sequence, path, reason
+  open, unsettled  operation, tool: to be recovered, to be settled
+  beside           what else is in the session's folder, and was not carried over";
+
 #[derive(Debug, Subcommand)]
 enum Verb {
     /// Show what foldlog does: write, kill, reopen, roll back, fork, verify, replay.
@@ -159,6 +174,15 @@ enum Verb {
         /// What it came to, where it had done its work: JSON.
         #[arg(long)]
         result: Option<String>,
+    },
+    /// Make a new session of all that is sound in a damaged one, which is only read.
+    #[command(after_help = SALVAGE_JSON)]
+    Salvage {
+        /// The session's folder.
+        session: PathBuf,
+        /// The store that takes the new session in; made where there is none.
+        #[arg(long, value_name = "DIR")]
+        to: PathBuf,
     },
     /// Write a session for other tools.
     Export {
@@ -290,6 +314,7 @@ fn verb(verb: Verb, output: &mut Output<'_>) -> Result<u8> {
             let decided = verbs::settle::Decided { operation, decision, by: &by, reason: &reason };
             verbs::settle::run(&session, &decided, result.as_deref(), output)
         }
+        Verb::Salvage { session, to } => verbs::salvage::run(&session, &to, output),
         Verb::Export { session, at, format } => verbs::export::run(&session, at, format, output),
         Verb::Completions { shell } => {
             // Built in memory first: the generator panics where it cannot write.

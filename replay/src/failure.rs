@@ -117,9 +117,13 @@ impl Failure {
 fn next_after(error: &Error) -> Option<String> {
     let next = match error {
         Error::Corrupt(_) | Error::Inconsistent { .. } => {
-            "nothing was changed; `foldlog verify` lists all damage; take the session from a copy"
+            "nothing was changed; `foldlog verify` lists all damage; take the session from a copy, or what is sound of it \
+             by `foldlog salvage SESSION --to DIR`"
         }
-        Error::MissingSegment { .. } => "put the segment file back from a copy of the session",
+        Error::MissingSegment { .. } => {
+            "put the segment file back from a copy of the session, or take what is before it by `foldlog salvage SESSION \
+             --to DIR`"
+        }
         Error::WrongSession { .. } => "the file or folder was exchanged or renamed: put it back where it was",
         Error::Object { .. } => "put the file back into the session's `objects` folder from a copy",
         Error::NotASession { path, .. } if path.join("sessions").is_dir() => {
@@ -136,6 +140,7 @@ fn next_after(error: &Error) -> Option<String> {
         Error::NoSuchOperation { .. } => {
             "`foldlog ledger SESSION` lists the operations and what became of them"
         }
+        Error::WithinSession { .. } => "give the folder of another store",
         Error::Locked { .. } => "wait for the other process, or close the session there",
         Error::Full { .. } => "make space and try again",
         Error::Io { .. } => "check the path and its permissions",

@@ -16,7 +16,7 @@
 //! # Invariants
 //!
 //! 1. Results go to standard output; notes, progress and errors go to standard error.
-//! 2. No verb writes into a log that it reads; `import` and `demo` write new sessions only.
+//! 2. No verb writes into a log that it reads; `import`, `salvage` and `demo` write new sessions only.
 //! 3. The exit code is 0 where what was asked holds, 1 where a log does not hold, 2 for wrong usage and for
 //!    what cannot be read.
 //! 4. A reader that closes the pipe early is no error.

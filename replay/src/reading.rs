@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use foldlog::audit::LogReader;
 use foldlog::log::TornTail;
-use foldlog::{Error, Kind, Record, Store};
+use foldlog::{Error, Kind, OpenOperation, Record, Store, UnsettledOperation};
 use foldlog_codec::body::{
     Declare, Dispatch, Import, Observed, Opened, Operation, Parent, Rollback, Settle, Snapshot, ToolBegin,
     ToolEnd,
@@ -53,7 +53,7 @@ pub fn open_session(path: &Path, output: &mut Output<'_>) -> Result<LogReader> {
     let reader = LogReader::open(path)?;
     let report = reader.report();
     note_torn(report.torn.as_ref(), output);
-    note_interrupted(&reader, output);
+    note_interrupted(&report.interrupted, &report.unsettled, output);
     if let Some((sequence, kind)) = report.unsupported {
         output.note(format_args!(
             "note: record {sequence} is of kind {kind}, which this version keeps but cannot fold"
@@ -63,15 +63,19 @@ pub fn open_session(path: &Path, output: &mut Output<'_>) -> Result<LogReader> {
 }
 
 /// Says which calls a process left open, and which wait to be settled.
-fn note_interrupted(reader: &LogReader, output: &mut Output<'_>) {
-    for open in &reader.report().interrupted {
+pub(crate) fn note_interrupted(
+    open: &[OpenOperation],
+    unsettled: &[UnsettledOperation],
+    output: &mut Output<'_>,
+) {
+    for open in open {
         output.note(format_args!(
             "note: operation {} (`{}`) has begun and not ended: it runs, or its process is gone and the session is \
              to be recovered; STATE is shown as it is within it",
             open.operation, open.tool
         ));
     }
-    for unsettled in &reader.report().unsettled {
+    for unsettled in unsettled {
         output.note(format_args!(
             "note: operation {} (`{}`) was interrupted and waits to be run again or settled",
             unsettled.operation, unsettled.tool

@@ -152,12 +152,8 @@ fn not_a_session_or_io(dir: &Path, error: std::io::Error) -> Error {
 }
 
 pub(super) fn read_header(storage: &dyn Storage, path: PathBuf, ordinal: u32) -> Result<Beyond> {
-    let io = |op, error| Error::io(op, &path, error);
-    let file = storage.open(&path, Access::Read).map_err(|error| io("open", error))?;
-    let mut bytes = [0; HEADER_LEN];
-    let read = file.read_at(&mut bytes, 0).map_err(|error| io("read", error))?;
-    let bytes = bytes.get(..read).unwrap_or_default();
-    match SegmentHeader::decode(bytes) {
+    let bytes = header_bytes(storage, &path)?;
+    match SegmentHeader::decode(&bytes) {
         Ok(header) if header.ordinal == ordinal => {
             Ok(Beyond { path, header: Some(header), salts: vec![header.salt] })
         }
@@ -171,8 +167,76 @@ pub(super) fn read_header(storage: &dyn Storage, path: PathBuf, ordinal: u32) ->
             segment: path,
         }))),
         Err(CodecError::Version { found, supported }) => Err(Error::FutureFormat { path, found, supported }),
-        Err(_) => Ok(Beyond { header: None, salts: SegmentHeader::salvage_salts(bytes), path }),
+        Err(_) => Ok(Beyond { header: None, salts: SegmentHeader::salvage_salts(&bytes), path }),
     }
+}
+
+fn header_bytes(storage: &dyn Storage, path: &Path) -> Result<Vec<u8>> {
+    let file = storage.open(path, Access::Read).map_err(|error| Error::io("open", path, error))?;
+    let mut bytes = vec![0; HEADER_LEN];
+    let read = file.read_at(&mut bytes, 0).map_err(|error| Error::io("read", path, error))?;
+    bytes.truncate(read);
+    Ok(bytes)
+}
+
+/// The segment files of a folder whatever their state, for a salvage.
+#[derive(Clone, Debug, Default)]
+pub(super) struct SegmentFiles {
+    /// Those with a sound header, by the ordinals that their headers state: a file may bear another's name.
+    pub(super) sound: BTreeMap<u32, Beyond>,
+    /// Those without a sound header, and those that state an ordinal which another file has; each with the ordinal
+    /// of its name.
+    pub(super) others: Vec<(u32, Beyond)>,
+    /// What bears a segment's name and is no regular file. It is never opened.
+    pub(super) irregular: Vec<PathBuf>,
+}
+
+/// Finds the segment files in `dir`.
+pub(super) fn segment_files(storage: &dyn Storage, dir: &Path) -> Result<SegmentFiles> {
+    let mut files = SegmentFiles::default();
+    for entry in storage.list(dir).map_err(|error| not_a_session_or_io(dir, error))? {
+        let Some(named) = layout::segment_ordinal(&entry.name) else { continue };
+        let path = dir.join(&entry.name);
+        if entry.kind != EntryKind::File {
+            files.irregular.push(path);
+            continue;
+        }
+        let bytes = header_bytes(storage, &path)?;
+        match SegmentHeader::decode(&bytes) {
+            // One that names itself, or a later one, as the one before it would lead around in a circle; and behind the
+            // last ordinal of all there is no room for another.
+            Ok(header)
+                if header.ordinal < u32::MAX
+                    && header.previous.is_none_or(|previous| previous.ordinal < header.ordinal) =>
+            {
+                let file = Beyond { path, header: Some(header), salts: vec![header.salt] };
+                // The one in its place comes before another that says that it is the same.
+                if header.ordinal == named || !files.sound.contains_key(&header.ordinal) {
+                    let other = files.sound.insert(header.ordinal, file);
+                    files.others.extend(other.map(|other| (named, other)));
+                } else {
+                    files.others.push((named, file));
+                }
+            }
+            Err(CodecError::Version { found, supported }) => {
+                return Err(Error::FutureFormat { path, found, supported });
+            }
+            _ => {
+                let salts = SegmentHeader::salvage_salts(&bytes);
+                files.others.push((named, Beyond { path, header: None, salts }));
+            }
+        }
+    }
+    if files.sound.is_empty() && files.others.is_empty() {
+        let reason = "it holds no segments".to_owned();
+        return Err(Error::NotASession { path: dir.to_owned(), reason });
+    }
+    Ok(files)
+}
+
+/// The chain of those files that have a sound header, as far as it can be followed without the others.
+pub(super) fn follow_sound(files: &SegmentFiles) -> Result<Vec<Segment>> {
+    Ok(follow(files.sound.clone(), None)?.segments)
 }
 
 struct Followed {

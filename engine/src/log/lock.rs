@@ -12,7 +12,7 @@ use std::sync::Arc;
 use uuid::Uuid;
 
 use super::layout;
-use super::storage::{Access, HeldLock, Storage};
+use super::storage::{Access, EntryKind, HeldLock, Storage};
 use crate::error::{Error, Holder, Result};
 
 const HOLDER_BYTES_MAX: u64 = 4096;
@@ -50,6 +50,28 @@ pub(crate) fn take(storage: &Arc<dyn Storage>, store: &Path, session: Uuid, now_
     };
     leave_word(storage, store, &holder_path, now_us);
     Ok(Attempt::Held(WriterLock { storage: Arc::clone(storage), holder_path, held: Some(held) }))
+}
+
+/// Keeps writers away from the session in the folder `dir` while it is read, where it stands in a store that was ever
+/// written. Leaves no word, and makes no file. `None` where there is nobody to keep away.
+pub(crate) fn keep_writers_away(storage: &Arc<dyn Storage>, dir: &Path) -> Result<Option<Box<dyn HeldLock>>> {
+    let (Some(session), Some(store)) = (layout::session_of(dir), layout::store_of(dir)) else {
+        return Ok(None);
+    };
+    let path = layout::lock_file(store);
+    let entry = storage.entry(&path).map_err(|error| Error::io("look up", &path, error))?;
+    if entry.is_none_or(|entry| entry.kind != EntryKind::File) {
+        return Ok(None);
+    }
+    match storage.try_lock(&path, byte_of(session)) {
+        Ok(Some(held)) => Ok(Some(held)),
+        Ok(None) => {
+            let holder = read_holder(storage, &layout::holder_file(store, session)).unwrap_or_default();
+            Err(Error::Locked { session, holder })
+        }
+        Err(error) if is_read_only(&error) => Ok(None),
+        Err(error) => Err(Error::io("lock", &path, error)),
+    }
 }
 
 /// The byte that a session locks, which is a position of a file: below 2^63. Ids that a host counts up, or

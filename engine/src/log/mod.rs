@@ -5,7 +5,7 @@
 //! | [`storage`] | the seam to the file system and its backends |
 //! | `layout` | where things stand in a store |
 //! | `chain` | which files make up a log |
-//! | `scan` | walking a log; damage or torn tail |
+//! | `scan` | walking a log; damage or torn tail; what of a damaged one is sound |
 //! | `reader` | records by position |
 //! | `follow` | records as another process writes them |
 //! | `writer` | appending, turning, sealing, recovering |

@@ -41,6 +41,7 @@ use super::window::Window;
 use crate::error::{Corruption, Error, Result};
 
 mod resume;
+pub(crate) mod salvage;
 
 /// How often a bad frame is read again before it counts.
 const READ_AGAIN_MAX: u32 = 3;
@@ -474,41 +475,13 @@ impl<'a> Walk<'a> {
         contexts: &[Context],
         evidence: &mut Evidence,
     ) -> Result<u64> {
-        let io = |error| Error::io("read", path, error);
-        let file = self.storage.open(path, Access::Read).map_err(io)?;
-        let mut window = Window::new(file, end).map_err(io)?;
-        let used = window.used_end(from).map_err(io)?;
-        let mut budget = 16 * window.end() + (1 << 20);
-        let mut offset = from;
-        while offset < used {
-            let bytes = window.bytes(offset, FRAME_HEADER_LEN as u64).map_err(io)?;
-            let Some(header) =
-                contexts.iter().find_map(|context| plausible(*context, bytes, self.next_sequence))
-            else {
-                offset += 1;
-                continue;
-            };
-            let len = FRAME_HEADER_LEN as u64 + u64::from(header.body_len);
-            if offset + len > window.end() {
-                offset += 1;
-                continue;
-            }
-            let Some(left) = budget.checked_sub(len) else {
-                evidence.gave_up = true;
-                break;
-            };
-            budget = left;
-            let bytes = window.bytes(offset, len).map_err(io)?;
-            match contexts.iter().find_map(|context| frame::decode(*context, bytes).ok()) {
-                Some(frame) => {
-                    evidence.any = true;
-                    evidence.watermark = evidence.watermark.max(frame.header.watermark);
-                    offset += frame.len() as u64;
-                }
-                None => offset += 1,
-            }
-        }
-        Ok(used)
+        let searched =
+            search(self.storage, (path, from, end), contexts, self.next_sequence, &mut |_, frame| {
+                evidence.any = true;
+                evidence.watermark = evidence.watermark.max(frame.header.watermark);
+            })?;
+        evidence.gave_up |= searched.gave_up;
+        Ok(searched.used)
     }
 
     fn corrupt(
@@ -621,6 +594,57 @@ pub(super) fn out_of_chain(
     }
     (header.sequence != next_sequence)
         .then(|| (None, None, format!("the frame is record {}", header.sequence)))
+}
+
+/// What a search of a file came to.
+struct Searched {
+    /// Where the last byte ends that is not 0.
+    used: u64,
+    /// Whether too much looked like frames, so that some may not have been found.
+    gave_up: bool,
+}
+
+/// Searches a file from `from` on, up to `end`, for sound frames that may stand behind the record `q`, and hands them to
+/// `found` with their places.
+fn search(
+    storage: &dyn Storage,
+    (path, from, end): (&Path, u64, Option<u64>),
+    contexts: &[Context],
+    q: u64,
+    found: &mut dyn FnMut(u64, Frame<'_>),
+) -> Result<Searched> {
+    let io = |error| Error::io("read", path, error);
+    let file = storage.open(path, Access::Read).map_err(io)?;
+    let mut window = Window::new(file, end).map_err(io)?;
+    let used = window.used_end(from).map_err(io)?;
+    let mut budget = 16 * window.end() + (1 << 20);
+    let mut offset = from;
+    while offset < used {
+        let bytes = window.bytes(offset, FRAME_HEADER_LEN as u64).map_err(io)?;
+        let Some(header) = contexts.iter().find_map(|context| plausible(*context, bytes, q)) else {
+            offset += 1;
+            continue;
+        };
+        let len = FRAME_HEADER_LEN as u64 + u64::from(header.body_len);
+        if offset + len > window.end() {
+            offset += 1;
+            continue;
+        }
+        let Some(left) = budget.checked_sub(len) else {
+            return Ok(Searched { used, gave_up: true });
+        };
+        budget = left;
+        let bytes = window.bytes(offset, len).map_err(io)?;
+        match contexts.iter().find_map(|context| frame::decode(*context, bytes).ok()) {
+            Some(frame) => {
+                let len = frame.len() as u64;
+                found(offset, frame);
+                offset += len;
+            }
+            None => offset += 1,
+        }
+    }
+    Ok(Searched { used, gave_up: false })
 }
 
 /// A header that may stand behind the record `q`: a cheap test before a checksum is worth its time.

@@ -74,7 +74,7 @@ pub(crate) use writing::{Asked, due, failed, promises_sync, sync_in_time, sync_t
 pub(crate) use opening::{
     Images, OpenAs, Read, SessionSeed, begin, lock_or_read_only, open, open_as_read, open_read,
 };
-pub(crate) use trunk::Trunk;
+pub(crate) use trunk::{Trunk, cut};
 
 /// A handle on an open session. Cheap to clone; every clone is the same session.
 ///

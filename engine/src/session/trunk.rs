@@ -79,7 +79,11 @@ impl Inner {
 }
 
 /// The places of a log's records up to `position`, and that of the last.
-fn cut(storage: &Arc<dyn Storage>, mut places: Places, position: u64) -> Result<(Places, Located)> {
+pub(crate) fn cut(
+    storage: &Arc<dyn Storage>,
+    mut places: Places,
+    position: u64,
+) -> Result<(Places, Located)> {
     if position >= places.next_sequence {
         let last = places.next_sequence.checked_sub(1);
         return Err(Error::NoSuchPosition { position, last });

@@ -223,7 +223,7 @@ impl Store {
         }
     }
 
-    fn copy_file(&self, from: &Path, to: &Path, len: u64) -> Result<()> {
+    pub(super) fn copy_file(&self, from: &Path, to: &Path, len: u64) -> Result<()> {
         let storage = self.storage();
         let io = |op, path: &Path, error| Error::io(op, path, error);
         let source = storage.open(from, Access::Read).map_err(|error| io("open", from, error))?;

@@ -3,6 +3,7 @@
 mod export;
 mod fork;
 mod options;
+mod salvage;
 mod writers;
 
 use std::collections::BTreeMap;
@@ -27,6 +28,7 @@ use crate::types::SessionTypes;
 
 pub use export::{Export, ExportedSlice, ImportOptions};
 pub use options::{BackgroundSync, Level, SessionOptions, StoreOptions};
+pub use salvage::{LeftBehind, MissingObject, Salvaged};
 
 pub(crate) use writers::Writers;
 

@@ -64,7 +64,15 @@ impl ToolRunner {
             self.end_open()?;
         }
         let unsettled = self.state.session().unsettled_operations();
-        unsettled.into_iter().map(|unsettled| self.run_again(unsettled, options)).collect()
+        let recovered = unsettled.into_iter().filter_map(|unsettled| {
+            let operation = unsettled.operation;
+            match self.run_again(unsettled, options) {
+                // Somebody settled it while this waited for its turn, so there is nothing left to recover.
+                Err(Error::NoSuchOperation { operation: settled, .. }) if settled == operation => None,
+                recovered => Some(recovered),
+            }
+        });
+        recovered.collect()
     }
 
     /// Restores the resources, then ends what is open.

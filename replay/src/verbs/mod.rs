@@ -6,6 +6,7 @@ pub mod export;
 pub mod import;
 pub mod ledger;
 pub mod replay;
+pub mod salvage;
 pub mod sessions;
 pub mod settle;
 pub mod show;

@@ -1,4 +1,4 @@
-//! `foldlog settle`: a person's decision about an interrupted tool call. The one verb, beside `import`, that writes.
+//! `foldlog settle`: a person's decision about an interrupted tool call. The one verb that writes into a session.
 
 use std::path::Path;
 

@@ -8,10 +8,10 @@ use uuid::Uuid;
 
 use super::{attested, corruption, flip, frame_at, judge, unattested, used};
 
-const SEGMENT_HEADER: usize = 84;
+pub(super) const SEGMENT_HEADER: usize = 84;
 
 /// Each byte of the used part of each segment, on a machine of its own with that byte inverted.
-fn with_each_byte_inverted(
+pub(super) fn with_each_byte_inverted(
     whole: &Machine,
     id: Uuid,
     boot: Uuid,

@@ -2,9 +2,11 @@
 //! it is left out and reported. Nothing is ever taken for other content than was written.
 
 mod bytes;
+mod everything;
 mod failing;
 mod frames;
 mod images;
+mod salvage;
 mod seals;
 mod segments;
 
@@ -50,10 +52,15 @@ fn unattested() -> (Machine, Uuid) {
     (machine, id)
 }
 
-/// What opening and auditing say; they have to say the same.
+/// What opening and auditing say; they have to say the same, and neither changes a byte.
 fn judge(machine: &Machine, id: Uuid) -> Result<u64, Error> {
+    let dir = machine.dir(id);
+    let files =
+        || machine.disk.dump().into_iter().filter(|(path, _)| path.starts_with(&dir)).collect::<Vec<_>>();
+    let before = files();
     let audit = machine.audit(id);
     let opened = machine.open(id, Level::Boundary);
+    assert!(before == files(), "opening changed what was there");
     match (audit, opened) {
         (Ok(audit), Ok(session)) => {
             assert_eq!(audit.state(), session.state().unwrap());

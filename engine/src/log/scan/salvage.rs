@@ -1,0 +1,569 @@
+//! Reading as much of a damaged log as is sound.
+//!
+//! A scan ends with an error at the first damage. Here the damage is where the log ends, and what stands behind it is
+//! counted. A record is sound where an unbroken chain of checksums leads to it from the first: nothing else says that
+//! it followed the one before. So the chain is all that is taken, and it is followed across damage in two places, where
+//! what is lost can be had again and the next sound frame's word for its predecessor proves that it is the same:
+//!
+//! | damaged | known from | proved by |
+//! |---|---|---|
+//! | a `Synced` frame: it has no body | the frame before it, the watermarks that it can have had | the next frame, or the next segment's header, names its checksum |
+//! | a segment's header | its salt, which stands twice in it; the segment before | the first frame checks with that salt, and names the last frame of the segment before |
+//!
+//! A frame behind any other damage may be sound in itself, and still nobody can say what it followed: it is counted and
+//! not taken. Which file is which segment is said by the headers and not by the files' names, so segments that changed
+//! places are put right. A header that does not fit onto the segment that it names is of another log, or of another life
+//! of this one, and the chain is looked for without it.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use foldlog_codec::body::{Opened, Rollback};
+use foldlog_codec::frame::{self, Context, HEADER_LEN as FRAME_HEADER_LEN, Header};
+use foldlog_codec::segment::{HEADER_LEN as SEGMENT_HEADER_LEN, Previous, SegmentHeader};
+use foldlog_codec::{Kind, Record};
+use uuid::Uuid;
+
+use super::{FrameAt, Walk, out_of_chain, search};
+use crate::audit::check_body;
+use crate::error::{Error, Result};
+use crate::log::chain::{self, Beyond, Chain, Segment, SegmentFiles};
+use crate::log::layout;
+use crate::log::reader::Places;
+use crate::log::storage::{Access, Storage};
+use crate::log::window::Window;
+
+/// How many ranges of sequence numbers are told of one file.
+const RANGES_MAX: usize = 64;
+
+/// Bytes that were lost and are known again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Mend {
+    /// The damaged file.
+    pub(crate) path: PathBuf,
+    /// The segment that it is.
+    pub(crate) ordinal: u32,
+    pub(crate) offset: u64,
+    pub(crate) bytes: Vec<u8>,
+}
+
+/// The records of a log to which an unbroken chain leads from the first, and where they stand.
+pub(crate) struct SoundPart {
+    /// Their segments up to the last record, each with the end of its part of the chain. Headers that were mended are
+    /// mended here alone.
+    pub(crate) places: Places,
+    /// The same with the envelope frames behind the last record.
+    walked: Vec<Segment>,
+    mends: Vec<Mend>,
+    pub(crate) openings: Vec<(u64, Opened)>,
+    pub(crate) rollbacks: BTreeMap<u64, Rollback>,
+    pub(crate) epoch: u64,
+    /// The session of a segment that follows the sound part by its header, and of which no record is sound: that of a
+    /// fork whose first record is damaged.
+    pub(crate) followed_by: Option<Uuid>,
+    /// The session that the folder's name says.
+    named: Option<Uuid>,
+    files: SegmentFiles,
+}
+
+/// What a file holds behind the sound part.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Behind {
+    pub(crate) path: PathBuf,
+    pub(crate) offset: u64,
+    pub(crate) bytes: u64,
+    pub(crate) records: u64,
+    pub(crate) ranges: Vec<(u64, u64)>,
+    /// Whether there are more ranges or records than are told.
+    pub(crate) more: bool,
+    /// The session that its header names.
+    pub(crate) session: Option<Uuid>,
+    /// The `Opened` records among them.
+    pub(crate) openings: Vec<Opened>,
+}
+
+/// A place between two frames of the chain.
+#[derive(Clone, Copy)]
+struct Boundary {
+    /// The segment's place in the chain.
+    segment: usize,
+    end: u64,
+    crc: u32,
+    next_sequence: u64,
+    time_us: i64,
+    /// Where the last record before it ends, where that stands in the same segment.
+    last_record: Option<u64>,
+}
+
+/// Where a walk over one segment came to.
+enum Went {
+    /// Where the next segment begins.
+    ToNext,
+    /// To the last sound frame.
+    Ended,
+    /// To the last sound frame; what bears the next segment's ordinal does not follow.
+    Stranger(u32),
+    /// Nowhere: the segment belongs to another session than the records before it.
+    Back,
+}
+
+/// Reads the sound part of the log in `dir`.
+///
+/// # Errors
+///
+/// [`Error::NotASession`] where there are no segments, [`Error::FutureFormat`], [`Error::Io`].
+pub(crate) fn sound_part(storage: &dyn Storage, dir: &Path) -> Result<SoundPart> {
+    let mut files = chain::segment_files(storage, dir)?;
+    loop {
+        let mut reading = Reading::new(storage, dir, files)?;
+        let Some(stranger) = reading.run()? else { return Ok(reading.finish()) };
+        files = reading.files;
+        if let Some(file) = files.sound.remove(&stranger) {
+            files.others.push((stranger, file));
+        }
+    }
+}
+
+struct Reading<'a> {
+    walk: Walk<'a>,
+    files: SegmentFiles,
+    mends: Vec<Mend>,
+    /// The segment of the last record, and where in it that ends.
+    last_record: (usize, u64),
+    followed_by: Option<Uuid>,
+}
+
+impl<'a> Reading<'a> {
+    fn new(storage: &'a dyn Storage, dir: &'a Path, files: SegmentFiles) -> Result<Reading<'a>> {
+        let segments = chain::follow_sound(&files)?;
+        let chain =
+            Chain { segments, beyond: Vec::new(), missing: None, ordinal_max: 0, half_built: Vec::new() };
+        let walk = Walk::new(storage, dir, chain);
+        Ok(Reading { walk, files, mends: Vec::new(), last_record: (0, 0), followed_by: None })
+    }
+
+    /// Walks as far as the chain leads; returns the ordinal of a file that does not belong to it, without which it may
+    /// lead on.
+    fn run(&mut self) -> Result<Option<u32>> {
+        let mut index = 0;
+        loop {
+            if index >= self.walk.chain.segments.len() {
+                match self.adopt()? {
+                    Some(adopted) => index = adopted,
+                    None => return Ok(None),
+                }
+            }
+            match self.segment(index)? {
+                Went::ToNext => {}
+                Went::Stranger(ordinal) => return Ok(Some(ordinal)),
+                Went::Back => {
+                    let followed_by = self.walk.chain.segments.get(index).filter(|_| index > 0);
+                    self.followed_by = followed_by.map(|segment| segment.header.session);
+                    self.walk.chain.segments.truncate(index);
+                    return Ok(None);
+                }
+                Went::Ended => {
+                    self.walk.chain.segments.truncate(index + 1);
+                    let end = self.walk.end;
+                    if let Some(last) = self.walk.chain.segments.last_mut() {
+                        last.end = Some(end);
+                    }
+                }
+            }
+            index += 1;
+        }
+    }
+
+    /// Walks one segment.
+    fn segment(&mut self, index: usize) -> Result<Went> {
+        let Some(segment) = self.walk.chain.segments.get(index).cloned() else { return Ok(Went::Ended) };
+        let next = self.walk.chain.segments.get(index + 1).map(|next| next.header);
+        let before = (self.walk.next_sequence, self.walk.last_crc, self.walk.last_time_us, self.walk.end);
+        let (mends, openings, last_record) = (self.mends.len(), self.walk.openings.len(), self.last_record);
+        let io = |error| Error::io("read", &segment.path, error);
+        let mut window = Window::new(segment.open(self.walk.storage)?, None).map_err(io)?;
+        let context = segment.context();
+        let mut offset = SEGMENT_HEADER_LEN as u64;
+        let went = loop {
+            self.walk.end = offset;
+            if next.is_some_and(|next| self.leads_to(&segment, offset, &next)) {
+                break Went::ToNext;
+            }
+            let (last_crc, next_sequence) = (self.walk.last_crc, self.walk.next_sequence);
+            let sound = window.frame(context, offset).map_err(io)?.is_ok_and(|frame| {
+                out_of_chain(&frame.header, last_crc, next_sequence).is_none()
+                    // Nothing of the chain stands behind a segment's seal.
+                    && frame.header.kind != Kind::SEAL
+            });
+            let mended = match sound {
+                true => None,
+                false => self.lost_synced(&mut window, &segment, offset, next.as_ref())?,
+            };
+            let frame = match &mended {
+                Some(bytes) => frame::decode(context, bytes),
+                None => window.frame(context, offset).map_err(io)?,
+            };
+            let Some(frame) = frame.ok().filter(|_| sound || mended.is_some()) else {
+                break self.ended(&segment, offset, next.as_ref());
+            };
+            let len = frame.len() as u64;
+            let at = FrameAt { frame, segment: &segment, offset };
+            if check_body(&at.record()).is_err() {
+                break self.ended(&segment, offset, next.as_ref());
+            }
+            self.walk.take(index, &at)?;
+            if let Some(bytes) = mended {
+                let (path, ordinal) = (segment.path.clone(), segment.header.ordinal);
+                self.mends.push(Mend { path, ordinal, offset, bytes });
+            }
+            offset += len;
+            if self.walk.next_sequence != next_sequence {
+                self.last_record = (index, offset);
+            }
+        };
+        if self.walk.lineage(&segment, index).is_err() {
+            (self.walk.next_sequence, self.walk.last_crc, self.walk.last_time_us, self.walk.end) = before;
+            self.mends.truncate(mends);
+            self.walk.openings.truncate(openings);
+            self.last_record = last_record;
+            self.walk.rollbacks.split_off(&before.0);
+            self.walk.index.cut_at(before.0);
+            return Ok(Went::Back);
+        }
+        Ok(went)
+    }
+
+    /// Whether the next segment begins behind what was read of this one up to `offset`.
+    fn leads_to(&self, segment: &Segment, offset: u64, next: &SegmentHeader) -> bool {
+        next.previous
+            == Some(Previous { ordinal: segment.header.ordinal, end: offset, crc: self.walk.last_crc })
+            && next.first_sequence == self.walk.next_sequence
+    }
+
+    /// What it means that a segment's sound frames end at `offset`, although `next` may follow.
+    fn ended(&self, segment: &Segment, offset: u64, next: Option<&SegmentHeader>) -> Went {
+        let Some((next, previous)) = next.and_then(|next| Some((next, next.previous?))) else {
+            return Went::Ended;
+        };
+        let between = segment.header.ordinal + 1..next.ordinal;
+        let skips = !between.is_empty() && self.files.sound.range(between).next().is_some();
+        if offset >= previous.end || skips { Went::Stranger(next.ordinal) } else { Went::Ended }
+    }
+
+    /// The `Synced` frame that stood at `offset`, where what follows bears it out.
+    fn lost_synced(
+        &self,
+        window: &mut Window,
+        segment: &Segment,
+        offset: u64,
+        next: Option<&SegmentHeader>,
+    ) -> Result<Option<Vec<u8>>> {
+        let io = |error| Error::io("read", &segment.path, error);
+        let (context, sequence) = (segment.context(), self.walk.next_sequence);
+        let end = offset + FRAME_HEADER_LEN as u64;
+        let named = match next.and_then(|next| next.previous).filter(|previous| previous.end == end) {
+            Some(previous) => previous.crc,
+            None => match window.frame(context, end).map_err(io)? {
+                Ok(frame) if frame.header.sequence == sequence => frame.header.predecessor_crc,
+                _ => return Ok(None),
+            },
+        };
+        let bytes = window.bytes(offset, FRAME_HEADER_LEN as u64).map_err(io)?;
+        let lag =
+            bytes.get(16..20).and_then(<[u8]>::first_chunk).map(|lag| u64::from(u32::from_le_bytes(*lag)));
+        let stated = lag.and_then(|lag| sequence.checked_sub(lag));
+        for watermark in [Some(sequence), stated, Some(self.walk.watermark)].into_iter().flatten() {
+            let (predecessor_crc, time_us) = (self.walk.last_crc, self.walk.last_time_us);
+            let kind = Kind::SYNCED;
+            let header = Header { crc: 0, predecessor_crc, body_len: 0, sequence, watermark, kind, time_us };
+            let mut frame = Vec::new();
+            if frame::encode(context, &header, &[], &mut frame).is_ok_and(|crc| crc == named) {
+                return Ok(Some(frame));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Goes on with a file whose header is lost, where its first frame follows what was read; then with what follows
+    /// that by its header.
+    fn adopt(&mut self) -> Result<Option<usize>> {
+        let last = self.walk.chain.segments.last().map(|last| last.header.ordinal);
+        let lost = self.files.others.iter().filter(|(named, file)| {
+            file.header.is_none() && last.is_none_or(|last| *named > last) && *named < u32::MAX
+        });
+        for (ordinal, file) in lost {
+            let Some((header, boundary)) = self.mended_header(*ordinal, file)? else { continue };
+            let (path, mut above) = (file.path.clone(), *ordinal);
+            if let Some(boundary) = boundary {
+                self.go_back(&boundary);
+            }
+            let bytes = header.encode().to_vec();
+            self.mends.push(Mend { path: path.clone(), ordinal: above, offset: 0, bytes });
+            let segments = &mut self.walk.chain.segments;
+            let index = segments.len();
+            segments.push(Segment { path, header, end: None });
+            while let Some(next) = self.files.sound.values().rev().find_map(|file| {
+                let header = file.header?;
+                let follows = header.previous.is_some_and(|previous| previous.ordinal == above);
+                follows.then_some((file, header))
+            }) {
+                let (file, header) = next;
+                if let (Some(last), Some(previous)) = (segments.last_mut(), header.previous) {
+                    last.end = Some(previous.end);
+                }
+                segments.push(Segment { path: file.path.clone(), header, end: None });
+                above = header.ordinal;
+            }
+            return Ok(Some(index));
+        }
+        Ok(None)
+    }
+
+    /// The header that a file must have had, where its first frame follows what was read; and behind what, where that is
+    /// not the end of it: a recovery writes the last records once more.
+    fn mended_header(
+        &self,
+        ordinal: u32,
+        file: &Beyond,
+    ) -> Result<Option<(SegmentHeader, Option<Boundary>)>> {
+        let io = |error| Error::io("read", &file.path, error);
+        let opened = self.walk.storage.open(&file.path, Access::Read).map_err(io)?;
+        let mut window = Window::new(opened, None).map_err(io)?;
+        let first_offset = SEGMENT_HEADER_LEN as u64;
+        for salt in &file.salts {
+            let Ok(first) = window.frame(Context::new(*salt, 0), first_offset).map_err(io)? else { continue };
+            let (predecessor_crc, relative) = (first.header.predecessor_crc, first.header.sequence);
+            let boundary = match predecessor_crc == self.walk.last_crc {
+                true => None,
+                false => match self.boundary(predecessor_crc)? {
+                    Some(boundary) => Some(boundary),
+                    None => continue,
+                },
+            };
+            if relative != 0 {
+                continue;
+            }
+            let first_sequence = boundary.map_or(self.walk.next_sequence, |boundary| boundary.next_sequence);
+            let own = self.walk.openings.iter().rfind(|(sequence, _)| *sequence < first_sequence);
+            let mut session = own.map(|(_, opened)| opened.session);
+            let (context, mut offset) = (Context::new(*salt, first_sequence), first_offset);
+            // A fork's own part begins with its `Opened` record, behind envelope frames.
+            while let Ok(frame) = window.frame(context, offset).map_err(io)? {
+                if frame.header.kind == Kind::OPENED
+                    && let Ok(opened) = Opened::decode(frame.body)
+                {
+                    session = Some(opened.session);
+                }
+                if !frame.header.kind.is_envelope() {
+                    break;
+                }
+                offset += frame.len() as u64;
+            }
+            let Some(session) = session else { continue };
+            let last = boundary.map_or(self.walk.chain.segments.last(), |boundary| {
+                self.walk.chain.segments.get(boundary.segment)
+            });
+            let end = boundary.map_or(self.walk.end, |boundary| boundary.end);
+            let previous =
+                last.map(|last| Previous { ordinal: last.header.ordinal, end, crc: predecessor_crc });
+            let watermark = self.walk.watermark.min(first_sequence);
+            let header = SegmentHeader { ordinal, session, first_sequence, watermark, salt: *salt, previous };
+            return Ok(Some((header, boundary)));
+        }
+        Ok(None)
+    }
+
+    /// The place in the chain behind the frame with that checksum, the last such.
+    fn boundary(&self, crc: u32) -> Result<Option<Boundary>> {
+        for (index, segment) in self.walk.chain.segments.iter().enumerate().rev() {
+            let io = |error| Error::io("read", &segment.path, error);
+            let mut window = Window::new(segment.open(self.walk.storage)?, segment.end).map_err(io)?;
+            let (context, mut offset) = (segment.context(), SEGMENT_HEADER_LEN as u64);
+            let mut last_record = None;
+            while offset < window.end() {
+                let Ok(frame) = window.frame(context, offset).map_err(io)? else { break };
+                let header = frame.header;
+                offset += frame.len() as u64;
+                let next_sequence = header.sequence + u64::from(!header.kind.is_envelope());
+                last_record = if header.kind.is_envelope() { last_record } else { Some(offset) };
+                if header.crc == crc {
+                    let (end, time_us) = (offset, header.time_us);
+                    let segment = index;
+                    return Ok(Some(Boundary { segment, end, crc, next_sequence, time_us, last_record }));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Forgets what was read behind a place in the chain.
+    fn go_back(&mut self, boundary: &Boundary) {
+        let walk = &mut self.walk;
+        let Boundary { segment, end, crc, next_sequence, time_us, last_record } = *boundary;
+        walk.chain.segments.truncate(segment + 1);
+        if let Some(last) = walk.chain.segments.last_mut() {
+            last.end = Some(end);
+        }
+        (walk.end, walk.last_crc, walk.next_sequence, walk.last_time_us) = (end, crc, next_sequence, time_us);
+        walk.openings.retain(|(sequence, _)| *sequence < next_sequence);
+        walk.rollbacks.split_off(&next_sequence);
+        walk.index.cut_at(next_sequence);
+        self.last_record = match (last_record, segment.checked_sub(1)) {
+            (None, Some(before)) => {
+                let end = walk.chain.segments.get(before).and_then(|segment| segment.end);
+                (before, end.unwrap_or(SEGMENT_HEADER_LEN as u64))
+            }
+            (last_record, _) => (segment, last_record.unwrap_or(SEGMENT_HEADER_LEN as u64)),
+        };
+    }
+
+    fn finish(self) -> SoundPart {
+        let Walk { dir, chain, index, next_sequence, openings, rollbacks, epoch, .. } = self.walk;
+        let walked = chain.segments;
+        let (last, end) = self.last_record;
+        let mut segments = walked.clone();
+        segments.truncate(if next_sequence == 0 { 0 } else { last + 1 });
+        if let Some(last) = segments.last_mut() {
+            last.end = Some(end);
+        }
+        SoundPart {
+            places: Places { segments: Arc::new(segments), index, next_sequence },
+            walked,
+            mends: self.mends,
+            openings,
+            rollbacks,
+            epoch: epoch.unwrap_or(0),
+            followed_by: self.followed_by,
+            named: layout::session_of(dir),
+            files: self.files,
+        }
+    }
+}
+
+impl SoundPart {
+    /// The mends in that part of it which `places` hold.
+    pub(crate) fn mends(&self, places: &Places) -> impl Iterator<Item = &Mend> {
+        let ends: BTreeMap<u32, u64> = places
+            .segments
+            .iter()
+            .map(|segment| (segment.header.ordinal, segment.end.unwrap_or(0)))
+            .collect();
+        self.mends.iter().filter(move |mend| ends.get(&mend.ordinal).is_some_and(|end| mend.offset < *end))
+    }
+
+    /// What the files hold behind `places`, which is the sound part or the beginning of it: for each file that holds
+    /// anything.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`].
+    pub(crate) fn behind(&self, storage: &dyn Storage, places: &Places) -> Result<Vec<Behind>> {
+        let mut all = Vec::new();
+        let q = places.next_sequence;
+        let whole = q == self.places.next_sequence;
+        let taken = if whole { self.walked.as_slice() } else { places.segments.as_slice() };
+        if let Some(last) = taken.last() {
+            let end = last.end.unwrap_or(SEGMENT_HEADER_LEN as u64);
+            // A seal is of no chain, and no loss.
+            let from = end + last.seal(storage)?.map_or(0, |(_, len)| len);
+            let range = (from, self.end_of(last.header.ordinal).map(|end| end.max(from)));
+            all.push(behind(storage, &last.path, range, &[last.context()], (Some(&last.header), q))?);
+        }
+        for segment in self.walked.iter().skip(taken.len()) {
+            let range = (SEGMENT_HEADER_LEN as u64, self.end_of(segment.header.ordinal));
+            all.push(behind(
+                storage,
+                &segment.path,
+                range,
+                &[segment.context()],
+                (Some(&segment.header), q),
+            )?);
+        }
+        let is_known = |path: &Path| self.walked.iter().any(|segment| segment.path == *path);
+        let last = taken.last().map(|last| last.header.ordinal);
+        // Those that stand below and belong to no chain were left out by recoveries, in good order.
+        let sound = self.files.sound.iter().filter(|(ordinal, _)| last.is_none_or(|last| **ordinal > last));
+        let others = self.files.others.iter().map(|(_, file)| file);
+        for file in sound.map(|(_, file)| file).chain(others).filter(|file| !is_known(&file.path)) {
+            let found = match &file.header {
+                Some(header) => {
+                    let context = Context::new(header.salt, header.first_sequence);
+                    // Another log's numbers say nothing about this one's.
+                    let own = self.is_own(header.session);
+                    let end = if own { self.end_of(header.ordinal) } else { None };
+                    let range = (SEGMENT_HEADER_LEN as u64, end);
+                    let q = if own { q } else { 0 };
+                    behind(storage, &file.path, range, &[context], (Some(header), q))?
+                }
+                None => {
+                    let contexts: Vec<Context> =
+                        file.salts.iter().map(|salt| Context::new(*salt, q)).collect();
+                    behind(storage, &file.path, (0, None), &contexts, (None, q))?
+                }
+            };
+            all.push(found);
+        }
+        let irregular = self.files.irregular.iter();
+        all.extend(irregular.map(|path| Behind { path: path.clone(), more: true, ..Behind::default() }));
+        all.retain(|behind| behind.bytes > 0 || behind.more);
+        Ok(all)
+    }
+
+    /// Where a segment's part of the chain ends, where the latest that follows it says so: what a recovery cut off counts
+    /// for nothing.
+    fn end_of(&self, ordinal: u32) -> Option<u64> {
+        let walked = self.walked.iter().map(|segment| segment.header);
+        let headers = walked.chain(self.files.sound.values().filter_map(|file| file.header));
+        let follows = headers.filter(|header| self.is_own(header.session));
+        let follows = follows.filter_map(|header| {
+            header
+                .previous
+                .filter(|previous| previous.ordinal == ordinal)
+                .map(|previous| (header.ordinal, previous.end))
+        });
+        follows.max_by_key(|(ordinal, _)| *ordinal).map(|(_, end)| end)
+    }
+
+    /// Whether a session is known to be the log's, or one that it was forked from.
+    fn is_own(&self, session: Uuid) -> bool {
+        self.named == Some(session) || self.openings.iter().any(|(_, opened)| opened.session == session)
+    }
+}
+
+fn behind(
+    storage: &dyn Storage,
+    path: &Path,
+    (from, end): (u64, Option<u64>),
+    contexts: &[Context],
+    (header, q): (Option<&SegmentHeader>, u64),
+) -> Result<Behind> {
+    let session = header.map(|header| header.session);
+    let mut found = Behind { path: path.to_owned(), offset: from, session, ..Behind::default() };
+    let searched = search(storage, (path, from, end), contexts, q, &mut |_, frame| {
+        let Header { sequence, kind, time_us, .. } = frame.header;
+        if kind.is_envelope() {
+            return;
+        }
+        found.records += 1;
+        let record = Record { sequence, kind, time_us, body: frame.body };
+        if kind == Kind::OPENED
+            && let Ok(opened) = Opened::decode(record.body)
+        {
+            found.openings.push(opened);
+        }
+        // Without a header nobody can say where a segment's numbers begin.
+        if header.is_none() {
+            return;
+        }
+        let told = found.ranges.len();
+        match found.ranges.last_mut() {
+            Some((_, last)) if last.checked_add(1) == Some(sequence) => *last = sequence,
+            _ if told == RANGES_MAX => found.more = true,
+            _ => found.ranges.push((sequence, sequence)),
+        }
+    })?;
+    found.bytes = searched.used.saturating_sub(from);
+    found.more |= searched.gave_up;
+    Ok(found)
+}

@@ -1,0 +1,524 @@
+//! Salvaging: a new session of all that is sound in a damaged one.
+//!
+//! The sound part of the damaged log ([`crate::log::scan::salvage`]) is copied frame for frame, so that sequence numbers,
+//! times and bodies are what they were, and the new session begins behind it as a fork does: its `Opened` record names
+//! the session and the record that it goes on from. The record after that, `foldlog.salvaged`, says where from, why, and
+//! what was left. It is all built in a folder of a temporary name and read once more, as an audit reads; only then does
+//! the folder take its name. The damaged session is opened for reading only.
+//!
+//! A record whose object is missing or damaged, or which contradicts those before it, ends the sound part as a bad frame
+//! does: nothing behind it can be folded.
+//!
+//! An operation that was open where the sound part ends stays open, to be recovered by its host, under its name; a host
+//! that names effects outside by the session as well finds the old one's id in the `Opened` record. What else a host
+//! keeps in the session's folder is named and not carried over; images are made anew.
+//!
+//! Of a fork nothing is taken but its own word for what it shares: where its first record is sound, or its first segment
+//! follows what it shares, the parent's records are its own. Otherwise what is sound in the folder is another session's.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use foldlog_codec::Kind;
+use foldlog_codec::body::{ObjectId, Observed, Opened, Parent, Payload, Rollback};
+use foldlog_codec::msgpack::Value;
+use uuid::Uuid;
+
+use super::{SessionOptions, Store};
+use crate::audit::LogReader;
+use crate::error::{Corruption, Error, Result};
+use crate::fold::history::History;
+use crate::fold::operations::{OpenOperation, UnsettledOperation};
+use crate::fold::projection::LogSlices;
+use crate::log::chain::Segment;
+use crate::log::objects::Objects;
+use crate::log::reader::{Located, Places};
+use crate::log::scan::salvage::{Behind, Mend, SoundPart, sound_part};
+use crate::log::storage::Access;
+use crate::log::writer::{AppendContext, Body, Log};
+use crate::log::{layout, lock};
+use crate::session::{cut, lock_or_read_only};
+
+/// The name of the record that says where a salvaged session comes from.
+const SALVAGED: &str = "foldlog.salvaged";
+
+/// What a salvage took, and what it left.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Salvaged {
+    /// The new session.
+    pub session: Uuid,
+    /// Its folder.
+    pub dir: PathBuf,
+    /// The session that was salvaged.
+    pub from: Uuid,
+    /// How many of its records were taken: those below this sequence number.
+    pub records: u64,
+    /// How many objects were taken: all that those records name.
+    pub objects: u64,
+    /// What opening says is wrong with the session that was salvaged; nothing where it opens.
+    pub damage: Option<Error>,
+    /// The file in which the sound part ends, and where in it.
+    pub end: (PathBuf, u64),
+    /// What was damaged and could be known again: the file, and where in it.
+    pub mended: Vec<(PathBuf, u64)>,
+    /// What stands behind the sound part, file by file; nothing where all was taken.
+    pub left: Vec<LeftBehind>,
+    /// Objects that records name and that are missing or damaged. The first record that names one ends the sound part.
+    pub missing_objects: Vec<MissingObject>,
+    /// Operations that have begun in the sound part and not ended: the new session's host has to recover them.
+    pub open: Vec<OpenOperation>,
+    /// Operations that were interrupted, and neither run again nor settled.
+    pub unsettled: Vec<UnsettledOperation>,
+    /// What else stands in the session's folder and was not carried over.
+    pub beside: Vec<String>,
+}
+
+/// What was left of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LeftBehind {
+    /// The file.
+    pub segment: PathBuf,
+    /// Where in it the part begins that was left.
+    pub offset: u64,
+    /// How many bytes that is, up to the last one that is not 0.
+    pub bytes: u64,
+    /// How many records in it are sound in themselves. Nobody can say that they followed those that were taken.
+    pub records: u64,
+    /// The sequence numbers of those records, in ranges; none where the segment's header is lost, which they count from.
+    pub sequences: Vec<(u64, u64)>,
+    /// Whether there may be more than was counted: it is no regular file, or too much in it looks like records.
+    pub more: bool,
+    /// Why it was left.
+    pub reason: String,
+}
+
+/// An object that could not be carried over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MissingObject {
+    /// The first record that names it.
+    pub sequence: u64,
+    /// The object's file.
+    pub path: PathBuf,
+    /// What is wrong with it.
+    pub reason: String,
+}
+
+/// A session's sound part, copied into the folder in which the new session is built.
+struct Laid {
+    places: Places,
+    objects: u64,
+}
+
+/// The first record that is not sound although its frame is.
+struct Unsound {
+    sequence: u64,
+    error: Error,
+}
+
+impl Store {
+    /// Makes a new session of all that is sound in the session in the folder `dir`, which stands in this store, in
+    /// another or in none, and is damaged or not. It is only read. What was taken is durable when this returns.
+    ///
+    /// `options.parent` and `options.level` are not looked at.
+    ///
+    /// # Errors
+    ///
+    /// What opening says of the session where nothing in it is sound; [`Error::Locked`] where it is open for writing;
+    /// [`Error::WrongSession`] where what is sound in the folder is another session's; [`Error::WithinSession`];
+    /// [`Error::NotASession`], [`Error::FutureFormat`]; else as [`create`](Store::create). Where it fails there is no
+    /// new session.
+    pub fn salvage(&self, dir: impl AsRef<Path>, options: SessionOptions) -> Result<Salvaged> {
+        let dir = dir.as_ref();
+        if self.inner.root.starts_with(dir) {
+            let (path, session_dir) = (self.inner.root.clone(), dir.to_owned());
+            return Err(Error::WithinSession { path, session_dir });
+        }
+        let _away = lock::keep_writers_away(self.storage(), dir)?;
+        let damage = match LogReader::open_on(Arc::clone(self.storage()), dir) {
+            Ok(_) => None,
+            Err(error) if error.is_damage() => Some(error),
+            // A log of which no header is sound may still be read by its frames.
+            Err(error @ Error::NotASession { .. }) => Some(error),
+            Err(error) => return Err(error),
+        };
+        let part = sound_part(self.storage().as_ref(), dir)?;
+        if part.places.next_sequence == 0 {
+            return Err(damage.unwrap_or_else(|| nothing_sound(dir)));
+        }
+        let (id, seed) = self.identity(&options)?;
+        let (lock, read_only) = lock_or_read_only(&self.inner, id)?;
+        let Some(_lock) = lock else {
+            return Err(Error::ReadOnly { session: id, reason: read_only.unwrap_or_default() });
+        };
+        let building = layout::building_session_dir(&self.inner.root, id);
+        let salvaged =
+            Salvaging { store: self, dir, building: &building, part, damage }.run(id, seed, options);
+        if salvaged.is_err() {
+            // Nobody was told of the session, so nothing of it is to stay.
+            let _ = self.storage().remove_dir_all(&building);
+        }
+        salvaged
+    }
+}
+
+struct Salvaging<'a> {
+    store: &'a Store,
+    dir: &'a Path,
+    building: &'a Path,
+    part: SoundPart,
+    damage: Option<Error>,
+}
+
+impl Salvaging<'_> {
+    fn run(self, id: Uuid, seed: u64, options: SessionOptions) -> Result<Salvaged> {
+        let storage = self.store.storage();
+        let mut places = self.part.places.clone();
+        let mut missing_objects = Vec::new();
+        let mut damage = self.damage.clone();
+        // Where a record turns out to be unsound, the sound part ends before it, and all is laid anew.
+        let laid = loop {
+            if places.next_sequence == 0 {
+                return Err(damage.unwrap_or_else(|| nothing_sound(self.dir)));
+            }
+            let laid = self.lay(&places)?;
+            let Some(unsound) = laid.1 else { break laid.0 };
+            self.name_missing(&laid.0.places, unsound.sequence, &mut missing_objects)?;
+            damage.get_or_insert(unsound.error);
+            places = match unsound.sequence.checked_sub(1) {
+                Some(last) => self.cut_source(&places, &laid.0.places, last)?,
+                None => Places::default(),
+            };
+        };
+        let behind = self.part.behind(storage.as_ref(), &places)?;
+        let from = self.source(&places, &behind)?;
+        let last = places.segments.last();
+        let end = last.map(|last| (last.path.clone(), last.end.unwrap_or(0))).unwrap_or_default();
+        let left = self.left(&places, &behind, from, damage.as_ref());
+        let mut salvaged = Salvaged {
+            session: id,
+            dir: self.store.session_dir(id),
+            from,
+            records: places.next_sequence,
+            objects: laid.objects,
+            damage,
+            end,
+            mended: self.part.mends(&places).map(|mend| (mend.path.clone(), mend.offset)).collect(),
+            left,
+            missing_objects,
+            open: Vec::new(),
+            unsettled: Vec::new(),
+            beside: self.beside()?,
+        };
+        self.begin(id, seed, options, laid, &mut salvaged)?;
+        Ok(salvaged)
+    }
+
+    /// Copies the sound part into a new folder, mended, with the objects that it names, and folds it.
+    fn lay(&self, places: &Places) -> Result<(Laid, Option<Unsound>)> {
+        let storage = self.store.storage();
+        let building = self.building;
+        let io = |op, error| Error::io(op, building, error);
+        if storage.entry(building).map_err(|error| io("look up", error))?.is_some() {
+            storage.remove_dir_all(building).map_err(|error| io("delete", error))?;
+        }
+        storage.create_dir_all(building).map_err(|error| io("create", error))?;
+        let mut segments = Vec::new();
+        for (index, segment) in places.segments.iter().enumerate() {
+            let is_last = index + 1 == places.segments.len();
+            let mends = self.part.mends(places).filter(|mend| mend.ordinal == segment.header.ordinal);
+            segments.push(self.lay_segment(segment, &mends.collect::<Vec<_>>(), is_last)?);
+        }
+        let laid = Places { segments: Arc::new(segments), ..places.clone() };
+        let (objects, unsound) = self.lay_objects(&laid)?;
+        let below = unsound.as_ref().map_or(laid.next_sequence, |unsound| unsound.sequence);
+        let unsound = self.fold(&laid, below)?.or(unsound);
+        storage.sync_dir(building).map_err(|error| io("sync", error))?;
+        Ok((Laid { places: laid, objects }, unsound))
+    }
+
+    fn lay_segment(&self, segment: &Segment, mends: &[&Mend], is_last: bool) -> Result<Segment> {
+        let storage = self.store.storage();
+        let path = layout::segment_file(self.building, segment.header.ordinal);
+        let end = segment.end.unwrap_or(0);
+        // The last one's successor is to be another than its seal says.
+        let seal = if is_last { None } else { segment.seal(storage.as_ref())? };
+        self.store.copy_file(&segment.path, &path, end + seal.map_or(0, |(_, len)| len))?;
+        if !mends.is_empty() {
+            let io = |op, error| Error::io(op, &path, error);
+            let file = storage.open(&path, Access::Write).map_err(|error| io("open", error))?;
+            for mend in mends {
+                file.write_at(&mend.bytes, mend.offset).map_err(|error| io("write", error))?;
+            }
+            file.sync_data().map_err(|error| io("sync", error))?;
+        }
+        Ok(Segment { path, header: segment.header, end: Some(end) })
+    }
+
+    /// Carries over the objects that the records name, up to the first that is not sound.
+    fn lay_objects(&self, laid: &Places) -> Result<(u64, Option<Unsound>)> {
+        let storage = self.store.storage();
+        let (from, to) =
+            (Objects::new(Arc::clone(storage), self.dir), Objects::new(Arc::clone(storage), self.building));
+        let mut carried = BTreeSet::new();
+        let mut unsound = None;
+        laid.read(storage, 0, u64::MAX, &mut |record| {
+            for object in record.objects() {
+                if unsound.is_some() || carried.contains(&object) {
+                    continue;
+                }
+                match from.get(&object) {
+                    Ok(bytes) => {
+                        to.put(&bytes)?;
+                        carried.insert(object);
+                    }
+                    Err(error @ Error::Object { .. }) => {
+                        unsound = Some(Unsound { sequence: record.sequence, error });
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+            Ok(())
+        })?;
+        let unsynced = to.take_unsynced();
+        for (path, file) in unsynced.files {
+            file.sync_data().map_err(|error| Error::io("sync", path, error))?;
+        }
+        for path in unsynced.dirs {
+            storage.sync_dir(&path).map_err(|error| Error::io("sync", path, error))?;
+        }
+        Ok((carried.len() as u64, unsound))
+    }
+
+    /// Folds the records below `below`; the first that cannot be folded, if there is one.
+    fn fold(&self, laid: &Places, below: u64) -> Result<Option<Unsound>> {
+        let storage = self.store.storage();
+        let objects = Objects::new(Arc::clone(storage), self.building);
+        let rollbacks = self.rollbacks(below);
+        let history = History { storage, places: laid, objects: &objects, rollbacks: &rollbacks };
+        let mut sequence = 0;
+        let folded = history.fold(below, None, LogSlices::Held, &mut |record, _| {
+            sequence = record.sequence + 1;
+            Ok(())
+        });
+        match folded {
+            Ok(_) => Ok(None),
+            Err(error) if error.is_damage() => Ok(Some(Unsound { sequence, error })),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn rollbacks(&self, below: u64) -> BTreeMap<u64, Rollback> {
+        self.part.rollbacks.range(..below).map(|(at, rollback)| (*at, *rollback)).collect()
+    }
+
+    /// The places in the damaged log up to the record `last`, which is looked up in the copy: there the chain is mended.
+    fn cut_source(&self, places: &Places, laid: &Places, last: u64) -> Result<Places> {
+        let (cut, Located { end, .. }) = cut(self.store.storage(), laid.clone(), last)?;
+        let mut segments: Vec<Segment> = places.segments.iter().take(cut.segments.len()).cloned().collect();
+        if let Some(last) = segments.last_mut() {
+            last.end = Some(end);
+        }
+        Ok(Places { segments: Arc::new(segments), ..cut })
+    }
+
+    /// Names every object that is missing from the records from `from` on.
+    fn name_missing(&self, laid: &Places, from: u64, missing: &mut Vec<MissingObject>) -> Result<()> {
+        let storage = self.store.storage();
+        let objects = Objects::new(Arc::clone(storage), self.dir);
+        let mut seen: BTreeSet<ObjectId> = BTreeSet::new();
+        missing.clear();
+        laid.read(storage, from, u64::MAX, &mut |record| {
+            for object in record.objects() {
+                if !seen.insert(object) {
+                    continue;
+                }
+                match objects.get(&object) {
+                    Ok(_) => {}
+                    Err(Error::Object { path, reason }) => {
+                        missing.push(MissingObject { sequence: record.sequence, path, reason });
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// The session that is salvaged. What is sound in the folder of a session may be of one that it was forked from, or
+    /// of a stranger.
+    fn source(&self, places: &Places, behind: &[Behind]) -> Result<Uuid> {
+        let Some((_, opened)) = self.opened_below(places.next_sequence) else {
+            return Err(nothing_sound(self.dir));
+        };
+        let found = opened.session;
+        let Some(expected) = layout::session_of(self.dir) else { return Ok(found) };
+        let openings: Vec<&Opened> = self
+            .part
+            .openings
+            .iter()
+            .map(|(_, opened)| opened)
+            .chain(behind.iter().flat_map(|b| &b.openings))
+            .collect();
+        if self.part.followed_by == Some(expected) {
+            return Ok(expected);
+        }
+        let mut session = expected;
+        for _ in 0..=openings.len() {
+            if session == found {
+                return Ok(expected);
+            }
+            let parent =
+                openings.iter().find(|opened| opened.session == session).and_then(|opened| opened.parent);
+            let Some(Parent::Fork { session: parent, .. }) = parent else { break };
+            session = parent;
+        }
+        Err(Error::WrongSession { path: self.dir.to_owned(), expected, found })
+    }
+
+    /// The session whose records are the last of those below `next_sequence`.
+    fn opened_below(&self, next_sequence: u64) -> Option<&(u64, Opened)> {
+        self.part.openings.iter().rfind(|(sequence, _)| *sequence < next_sequence)
+    }
+
+    fn left(
+        &self,
+        places: &Places,
+        behind: &[Behind],
+        from: Uuid,
+        damage: Option<&Error>,
+    ) -> Vec<LeftBehind> {
+        let last = places.segments.last().map(|last| last.path.as_path());
+        let reason = |behind: &Behind| match (behind.session, damage) {
+            _ if behind.more && behind.bytes == 0 => "it is no regular file".to_owned(),
+            (_, Some(Error::Corrupt(corruption))) if last == Some(&behind.path) => corruption.reason.clone(),
+            (_, Some(damage)) if last == Some(&behind.path) => damage.to_string(),
+            (_, None) if last == Some(&behind.path) => "nobody was told that it is durable".to_owned(),
+            (Some(session), _) if session != from && !self.is_ancestor(session) => {
+                format!("it belongs to session {session}")
+            }
+            (None, _) => "its header is lost, and it does not follow what was taken".to_owned(),
+            _ => "it does not follow what was taken".to_owned(),
+        };
+        let left = behind.iter().map(|behind| LeftBehind {
+            segment: behind.path.clone(),
+            offset: behind.offset,
+            bytes: behind.bytes,
+            records: behind.records,
+            sequences: behind.ranges.clone(),
+            more: behind.more,
+            reason: reason(behind),
+        });
+        left.collect()
+    }
+
+    fn is_ancestor(&self, session: Uuid) -> bool {
+        self.part.openings.iter().any(|(_, opened)| {
+            opened.session == session || opened.parent.is_some_and(|parent| parent.session() == session)
+        })
+    }
+
+    /// What stands in the session's folder beside its log.
+    fn beside(&self) -> Result<Vec<String>> {
+        let entries =
+            self.store.storage().list(self.dir).map_err(|error| Error::io("list", self.dir, error))?;
+        let own = |name: &str| {
+            let path = self.dir.join(name);
+            path == layout::objects_dir(self.dir)
+                || path == layout::snapshots_dir(self.dir)
+                || layout::segment_ordinal(name).is_some()
+                || layout::building_ordinal(name).is_some()
+        };
+        Ok(entries.into_iter().map(|entry| entry.name).filter(|name| !own(name)).collect())
+    }
+
+    /// Begins the new session behind what was laid, reads all of it once more, and gives the folder its name.
+    fn begin(
+        &self,
+        id: Uuid,
+        seed: u64,
+        options: SessionOptions,
+        laid: Laid,
+        salvaged: &mut Salvaged,
+    ) -> Result<()> {
+        let (store, storage) = (self.store, self.store.storage());
+        let shared = laid.places.next_sequence;
+        let position = shared.saturating_sub(1);
+        let places = laid.places;
+        let located = places.locate(storage, position)?;
+        let parent = self.opened_below(shared).map(|(_, opened)| opened.session).unwrap_or_default();
+        let parent = Some(Parent::Fork { session: parent, position, chain: located.crc });
+        let opened = Opened { session: id, seed, tags: options.tags, parent };
+        let objects = Objects::new(Arc::clone(storage), self.building);
+        let rollbacks = self.rollbacks(shared);
+        let history = History { storage, places: &places, objects: &objects, rollbacks: &rollbacks };
+        let names = history.fold(shared, None, LogSlices::Held, &mut |_, _| Ok(()))?.projection.names;
+        let ground = store.inner.ground();
+        let epoch = self.part.epoch;
+        let mut log = Log::fork(&ground, self.building, id, seed, places.clone(), (located, epoch));
+        let context = AppendContext { synced: shared, declared: &|| names.all() };
+        let now_us = store.inner.options.clock.now_us();
+        log.append(Kind::OPENED, now_us, Body::Alone(&opened.encode()), &context)?;
+        let data = account(salvaged).encode();
+        let observed = Observed { name: SALVAGED.to_owned(), data: Payload::new(&data) }.encode();
+        log.append(Kind::OBSERVED, now_us, Body::Alone(&observed), &context)?;
+        log.finish()?;
+        log.sync_plan().run(storage.as_ref(), &|| ())?;
+        let reader = LogReader::open_on(Arc::clone(storage), self.building)?;
+        reader.check_seals()?;
+        salvaged.open.clone_from(&reader.report().interrupted);
+        salvaged.unsettled.clone_from(&reader.report().unsettled);
+        drop(reader);
+        storage
+            .rename(self.building, &salvaged.dir)
+            .map_err(|error| Error::io("rename", &salvaged.dir, error))?;
+        for above in layout::folders_above_session(&store.inner.root) {
+            storage.sync_dir(&above).map_err(|error| Error::io("sync", &above, error))?;
+        }
+        // As for a fork, the session says that it is durable only when its name is.
+        log.attest(log.next_sequence())?;
+        log.sync_plan().run(storage.as_ref(), &|| ())
+    }
+}
+
+fn nothing_sound(dir: &Path) -> Error {
+    Error::NotASession { path: dir.to_owned(), reason: "no record in it is sound".to_owned() }
+}
+
+/// What the new session's record says.
+fn account(salvaged: &Salvaged) -> Value {
+    let file = |path: &Path| Value::Str(file_name(path).display().to_string());
+    let map = |pairs: Vec<(&str, Value)>| {
+        Value::Map(pairs.into_iter().map(|(name, value)| (Value::from(name), value)).collect())
+    };
+    let reason = salvaged.damage.as_ref().map(|damage| match damage {
+        Error::Corrupt(corruption) => {
+            Corruption { segment: file_name(&corruption.segment), ..(**corruption).clone() }.to_string()
+        }
+        damage => damage.to_string(),
+    });
+    let left = salvaged.left.iter().map(|left| {
+        map(vec![
+            ("segment", file(&left.segment)),
+            ("offset", Value::from(left.offset)),
+            ("bytes", Value::from(left.bytes)),
+            ("records", Value::from(left.records)),
+        ])
+    });
+    map(vec![
+        ("session", Value::Str(salvaged.from.to_string())),
+        ("records", Value::from(salvaged.records)),
+        ("segment", file(&salvaged.end.0)),
+        ("offset", Value::from(salvaged.end.1)),
+        ("reason", reason.map_or(Value::Nil, Value::Str)),
+        ("mended", Value::from(salvaged.mended.len() as u64)),
+        ("left", Value::Array(left.collect())),
+    ])
+}
+
+fn file_name(path: &Path) -> PathBuf {
+    path.file_name().map(PathBuf::from).unwrap_or_default()
+}

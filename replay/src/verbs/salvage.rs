@@ -1,0 +1,233 @@
+//! `foldlog salvage`: a new session of all that is sound in a damaged one, which is only read.
+
+use std::fs;
+use std::path::{Component, Path, PathBuf};
+
+use foldlog::{Error, LeftBehind, MissingObject, Salvaged, SessionOptions, Store};
+use serde::Serialize;
+use uuid::Uuid;
+
+use crate::failure::{Failure, HOLDS, Result};
+use crate::output::Output;
+use crate::reading::{counted, note_interrupted};
+
+/// What was salvaged, and what was left.
+#[derive(Debug, Serialize)]
+struct Document {
+    session: Uuid,
+    dir: PathBuf,
+    from: Uuid,
+    records: u64,
+    objects: u64,
+    damage: Option<String>,
+    segment: PathBuf,
+    offset: u64,
+    mended: Vec<Place>,
+    left: Vec<Left>,
+    missing_objects: Vec<Missing>,
+    open: Vec<Operation>,
+    unsettled: Vec<Operation>,
+    beside: Vec<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct Place {
+    segment: PathBuf,
+    offset: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct Left {
+    segment: PathBuf,
+    offset: u64,
+    bytes: u64,
+    records: u64,
+    sequences: Vec<(u64, u64)>,
+    more: bool,
+    reason: String,
+}
+
+#[derive(Debug, Serialize)]
+struct Missing {
+    sequence: u64,
+    path: PathBuf,
+    reason: String,
+}
+
+#[derive(Debug, Serialize)]
+struct Operation {
+    operation: u64,
+    tool: String,
+}
+
+impl Document {
+    fn of(salvaged: &Salvaged) -> Document {
+        let left = |left: &LeftBehind| Left {
+            segment: left.segment.clone(),
+            offset: left.offset,
+            bytes: left.bytes,
+            records: left.records,
+            sequences: left.sequences.clone(),
+            more: left.more,
+            reason: left.reason.clone(),
+        };
+        let missing = |missing: &MissingObject| Missing {
+            sequence: missing.sequence,
+            path: missing.path.clone(),
+            reason: missing.reason.clone(),
+        };
+        let open = salvaged.open.iter().map(|open| (open.operation, &open.tool));
+        let unsettled = salvaged.unsettled.iter().map(|unsettled| (unsettled.operation, &unsettled.tool));
+        let operation = |(operation, tool): (u64, &String)| Operation { operation, tool: tool.clone() };
+        Document {
+            session: salvaged.session,
+            dir: salvaged.dir.clone(),
+            from: salvaged.from,
+            records: salvaged.records,
+            objects: salvaged.objects,
+            damage: salvaged.damage.as_ref().map(ToString::to_string),
+            segment: salvaged.end.0.clone(),
+            offset: salvaged.end.1,
+            mended: salvaged
+                .mended
+                .iter()
+                .map(|(segment, offset)| Place { segment: segment.clone(), offset: *offset })
+                .collect(),
+            left: salvaged.left.iter().map(left).collect(),
+            missing_objects: salvaged.missing_objects.iter().map(missing).collect(),
+            open: open.map(operation).collect(),
+            unsettled: unsettled.map(operation).collect(),
+            beside: salvaged.beside.clone(),
+        }
+    }
+}
+
+/// Makes a new session in the store `to` of all that is sound in the session at `session`.
+///
+/// # Errors
+///
+/// Where nothing in the session is sound, or it cannot be read or is open for writing; where `to` is a link, stands in
+/// the session's own folder, or holds anything but a store.
+pub fn run(session: &Path, to: &Path, output: &mut Output<'_>) -> Result<u8> {
+    let session = match session.canonicalize() {
+        Ok(session) if session.is_dir() => session,
+        Ok(path) => return Err(Error::NotASession { path, reason: "it is no folder".to_owned() }.into()),
+        Err(_) => {
+            let (path, reason) = (session.to_owned(), "there is nothing".to_owned());
+            return Err(Error::NotASession { path, reason }.into());
+        }
+    };
+    let is_new = check_target(&session, to)?;
+    let store = Store::open(to)?;
+    let salvaged = match store.salvage(&session, SessionOptions::default()) {
+        Ok(salvaged) => salvaged,
+        Err(error) => {
+            if is_new {
+                // Only what is empty goes.
+                let _ = fs::remove_dir(to.join("sessions"));
+                let _ = fs::remove_dir(to);
+            }
+            return Err(error.into());
+        }
+    };
+    if output.json() {
+        output.value(&Document::of(&salvaged))?;
+    } else {
+        print(&salvaged, output)?;
+    }
+    note_interrupted(&salvaged.open, &salvaged.unsettled, output);
+    Ok(HOLDS)
+}
+
+/// Checks that a store may be made or written at `to`; whether there is nothing yet.
+fn check_target(session: &Path, to: &Path) -> Result<bool> {
+    let next = "give the folder of a store, or one that is new or empty";
+    let wrong = |what: &str| Err(Failure::usage(format!("{} {what}", to.display()), next));
+    let failed = |source| Failure::File { path: to.to_owned(), source };
+    let resolved = resolve(to).map_err(failed)?;
+    let Some(resolved) = resolved else { return wrong("leads back over folders that are not there") };
+    if resolved.starts_with(session) {
+        return wrong("stands within the session that is to be salvaged");
+    }
+    match fs::symlink_metadata(to) {
+        Err(_) => return Ok(true),
+        Ok(found) if found.is_symlink() => return wrong("is a link"),
+        Ok(found) if !found.is_dir() => return wrong("is no folder"),
+        Ok(_) => {}
+    }
+    match fs::symlink_metadata(to.join("sessions")) {
+        Ok(found) if found.is_dir() => Ok(false),
+        Ok(_) => wrong("is no store: its `sessions` is no folder"),
+        Err(_) if fs::read_dir(to).map_err(failed)?.next().is_none() => Ok(false),
+        Err(_) => wrong("is no store, and not empty"),
+    }
+}
+
+/// Where a path leads to of which the last parts may not be there yet; `None` where these lead back.
+fn resolve(path: &Path) -> std::io::Result<Option<PathBuf>> {
+    let path = std::path::absolute(path)?;
+    let mut missing = Vec::new();
+    for above in path.ancestors() {
+        match above.canonicalize() {
+            Ok(found) => return Ok(Some(missing.iter().rev().fold(found, |path, name| path.join(name)))),
+            Err(_) => match above.components().next_back() {
+                Some(Component::Normal(name)) => missing.push(name.to_owned()),
+                _ => return Ok(None),
+            },
+        }
+    }
+    Ok(None)
+}
+
+fn print(salvaged: &Salvaged, output: &mut Output<'_>) -> Result<()> {
+    output.line(format_args!("salvaged {} as {}", salvaged.from, salvaged.dir.display()))?;
+    let (records, objects) = (counted(salvaged.records, "record"), counted(salvaged.objects, "object"));
+    let (segment, offset) = &salvaged.end;
+    output.line(format_args!(
+        "taken    {records} and {objects}, up to byte {offset} of {}",
+        segment.display()
+    ))?;
+    for (segment, offset) in &salvaged.mended {
+        output.line(format_args!(
+            "mended   {} at byte {offset}: what follows says what it was",
+            segment.display()
+        ))?;
+    }
+    if let Some(damage) = &salvaged.damage {
+        output.line(format_args!("damage   {damage}"))?;
+    }
+    for left in &salvaged.left {
+        let sound = match (left.records, ranges(&left.sequences)) {
+            (0, _) => "no sound record".to_owned(),
+            (records, Some(ranges)) => format!("{} ({ranges})", counted(records, "sound record")),
+            (records, None) => counted(records, "sound record"),
+        };
+        let more = if left.more { ", or more" } else { "" };
+        output.line(format_args!(
+            "left     {} from byte {}: {}, {sound}{more}",
+            left.segment.display(),
+            left.offset,
+            counted(left.bytes, "byte"),
+        ))?;
+        output.line(format_args!("         {}", left.reason))?;
+    }
+    for missing in &salvaged.missing_objects {
+        let MissingObject { sequence, path, reason, .. } = missing;
+        output.line(format_args!("missing  {} of record {sequence}: {reason}", path.display()))?;
+    }
+    for name in &salvaged.beside {
+        output.line(format_args!("beside   {name}: not of the log, and not carried over"))?;
+    }
+    if salvaged.left.is_empty() && salvaged.missing_objects.is_empty() {
+        output.line("nothing was left")?;
+    }
+    Ok(())
+}
+
+fn ranges(sequences: &[(u64, u64)]) -> Option<String> {
+    let range = |(first, last): &(u64, u64)| match first == last {
+        true => first.to_string(),
+        false => format!("{first} to {last}"),
+    };
+    (!sequences.is_empty()).then(|| sequences.iter().map(range).collect::<Vec<_>>().join(", "))
+}

@@ -1,0 +1,209 @@
+//! The verb that makes a new session of what is sound in a damaged one: what it prints and exits with, and where it
+//! writes nothing.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use foldlog::{Kind, Store};
+use foldlog_codec::body::Rollback;
+use foldlog_tests::host::types;
+use foldlog_tests::runs::Json;
+use foldlog_tests::verbs::{Ran, foldlog};
+
+use super::damaged::{flip, forged, place, segment};
+use super::{Fixture, fixture, options};
+
+fn salvage(session: &Path, to: &Path) -> Ran {
+    foldlog(["salvage".as_ref(), session.as_os_str(), "--to".as_ref(), to.as_os_str()])
+}
+
+fn salvage_json(session: &Path, to: &Path) -> Json {
+    let ran = foldlog([
+        "salvage".as_ref(),
+        session.as_os_str(),
+        "--to".as_ref(),
+        to.as_os_str(),
+        "--json".as_ref(),
+    ]);
+    assert_eq!(ran.code, 0, "{}{}", ran.stdout, ran.stderr);
+    Json::parse(&ran.stdout)
+}
+
+fn run(verb: &str, path: &Path) -> Ran {
+    foldlog([verb.as_ref(), path.as_os_str()])
+}
+
+/// Everything in a folder, with what it holds.
+fn files(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut files = BTreeMap::new();
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        match path.is_dir() && !path.is_symlink() {
+            true => files.extend(self::files(&path)),
+            false => drop(files.insert(path.clone(), fs::read(&path).unwrap_or_default())),
+        }
+    }
+    files
+}
+
+fn damaged() -> (Fixture, u64) {
+    let fixture = fixture();
+    let (offset, bytes) = place(&fixture.session, 4);
+    flip(&segment(&fixture.session), offset + bytes - 1);
+    (fixture, offset)
+}
+
+/// What it was to salvage: the session verifies, shows what the damaged one held, and a host goes on in it.
+#[test]
+fn a_damaged_session_is_salvaged_into_a_new_store_and_says_what_was_left() {
+    let (fixture, offset) = damaged();
+    let before = files(&fixture.session);
+    let to = fixture.folder.path().join("a new/store");
+    let salvaged = salvage_json(&fixture.session, &to);
+    assert!(before == files(&fixture.session), "the damaged session is as it was");
+    let text = |field: &str| match salvaged.get(field) {
+        Some(Json::Scalar(value)) => value.as_str().unwrap_or_default().to_owned(),
+        other => panic!("{field}: {other:?}"),
+    };
+    assert_eq!(text("from"), fixture.session.file_name().unwrap().to_str().unwrap());
+    assert_eq!(salvaged.get("records"), Some(&Json::Scalar(4.into())));
+    assert_eq!(salvaged.get("offset"), Some(&Json::Scalar(offset.into())));
+    assert!(text("damage").contains("record 4"), "{}", text("damage"));
+    let left = &salvaged.get("left").unwrap().elements()[0];
+    // Of the twelve records behind it one is damaged, and the others follow nobody knows what.
+    assert!(
+        matches!(left.get("records"), Some(Json::Scalar(records)) if records.as_u64() > Some(5)),
+        "{left:?}"
+    );
+
+    let dir = to.join("sessions").join(text("session"));
+    assert_eq!(PathBuf::from(text("dir")), dir);
+    assert_eq!(run("verify", &to).code, 0, "{}", run("verify", &to).stdout);
+    assert_eq!(run("replay", &dir).code, 0);
+    let shown = run("show", &dir).stdout;
+    assert!(shown.contains("foldlog.salvaged") && shown.contains("fork of"), "{shown}");
+    // The first records are shown as they were.
+    let (was, is) = (run("show", &fixture.session).stdout, shown);
+    let head = |text: &str| text.lines().take(4).map(str::to_owned).collect::<Vec<_>>();
+    assert!(was.is_empty() || head(&was) == head(&is));
+
+    let store = Store::open_with(&to, options()).unwrap();
+    let session = store.open_session(text("session").parse().unwrap(), &types()).unwrap();
+    session.dispatch(super::step("goes on", 1)).unwrap();
+    session.close().unwrap();
+    // Salvaged once more it is another new session beside the first.
+    assert_eq!(salvage(&fixture.session, &to).code, 0);
+    assert_eq!(store.session_ids().unwrap().len(), 2);
+    // So it is in the damaged session's own store.
+    assert_eq!(salvage(&fixture.session, fixture.folder.path()).code, 0);
+    assert!(before == files(&fixture.session));
+}
+
+#[test]
+fn a_person_is_told_what_was_taken_and_what_was_left() {
+    let (fixture, offset) = damaged();
+    let to = fixture.folder.path().join("other");
+    let ran = salvage(&fixture.session, &to);
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    let lines: Vec<&str> = ran.stdout.lines().collect();
+    assert!(lines[0].starts_with("salvaged "), "{}", ran.stdout);
+    assert!(lines[1].starts_with(&format!("taken    4 records and 0 objects, up to byte {offset} of ")));
+    assert!(lines.iter().any(|line| line.starts_with("damage ") && line.contains("record 4")));
+    assert!(lines.iter().any(|line| line.starts_with("left ") && line.contains("sound records (5 to ")));
+    // Of a sound session there is nothing to say.
+    let sound = self::fixture();
+    let ran = salvage(&sound.session, &to);
+    assert!(ran.code == 0 && ran.stdout.ends_with("nothing was left\n"), "{}", ran.stdout);
+}
+
+#[test]
+fn a_folder_that_must_not_be_written_is_refused_before_anything_is() {
+    let (fixture, _) = damaged();
+    let before = files(fixture.folder.path());
+    let outside = tempfile::tempdir().unwrap();
+    let at = |name: &str| outside.path().join(name);
+    // A link to a folder, a link into the session, a link to nothing, a store whose `sessions` is a link.
+    fs::create_dir(at("folder")).unwrap();
+    symlink(at("folder"), at("link")).unwrap();
+    symlink(&fixture.session, at("into")).unwrap();
+    symlink(at("nowhere"), at("dangling")).unwrap();
+    fs::create_dir(at("half")).unwrap();
+    symlink(&fixture.session, at("half/sessions")).unwrap();
+    // A file, and a folder of something else.
+    fs::write(at("file"), "text").unwrap();
+    fs::create_dir(at("home")).unwrap();
+    fs::write(at("home/letter"), "text").unwrap();
+    let refused = [
+        fixture.session.clone(),
+        fixture.session.join("objects"),
+        fixture.session.join("deep/down"),
+        fixture.session.join("objects/../deep"),
+        at("link"),
+        at("into"),
+        at("into/deep"),
+        at("dangling"),
+        at("half"),
+        at("file"),
+        at("file/deep"),
+        at("home"),
+        at("missing/../folder"),
+    ];
+    let was = files(outside.path());
+    for to in &refused {
+        let ran = salvage(&fixture.session, to);
+        assert_eq!(ran.code, 2, "{}: {}{}", to.display(), ran.stdout, ran.stderr);
+        assert!(ran.stdout.is_empty() && ran.stderr.contains("next: "), "{}", ran.stderr);
+    }
+    assert!(before == files(fixture.folder.path()) && was == files(outside.path()));
+    assert!(!at("missing").exists() && !at("nowhere").exists());
+    // A folder that is there and empty will do.
+    assert_eq!(salvage(&fixture.session, &at("folder")).code, 0);
+}
+
+#[test]
+fn what_holds_nothing_sound_or_is_in_use_makes_no_session_and_no_store() {
+    let fixture = fixture();
+    let (offset, _) = place(&fixture.session, 0);
+    let to = fixture.folder.path().join("other");
+    assert_eq!(salvage(&fixture.folder.path().join("nothing"), &to).code, 2);
+    assert_eq!(salvage(&segment(&fixture.session), &to).code, 2);
+    assert_eq!(salvage(fixture.folder.path(), &to).code, 2);
+    assert!(!to.exists());
+    // The writer lives.
+    let store = Store::open_with(fixture.folder.path(), options()).unwrap();
+    let session = store.create(&types()).unwrap();
+    let ran = salvage(session.dir(), &to);
+    assert_eq!(ran.code, 2);
+    assert!(ran.stderr.contains("open for writing") && !to.exists(), "{}", ran.stderr);
+    session.close().unwrap();
+    // Not one record is sound.
+    flip(&segment(&fixture.session), offset + 30);
+    let ran = salvage(&fixture.session, &to);
+    assert_eq!(ran.code, 1, "{}{}", ran.stdout, ran.stderr);
+    assert!(ran.stderr.contains("damaged") && !to.exists(), "{}", ran.stderr);
+}
+
+/// Each frame checks, and still the last record contradicts the others.
+#[test]
+fn a_record_that_contradicts_the_log_is_left() {
+    let fixture = forged((Kind::ROLLBACK, Rollback { to: 7, preserve_logs: true }.encode()));
+    let to = fixture.folder.path().join("other");
+    let salvaged = salvage_json(&fixture.session, &to);
+    assert_eq!(salvaged.get("records"), Some(&Json::Scalar(4.into())));
+    assert_eq!(salvaged.get("left").unwrap().elements().len(), 1);
+    assert_eq!(run("verify", &to).code, 0);
+    // A body that is no map at all, in a record and in what a segment repeats at its head.
+    for kind in [Kind::DISPATCH, Kind::DECLARED] {
+        let fixture = forged((kind, vec![0xc1]));
+        let to = fixture.folder.path().join("other");
+        assert_eq!(salvage_json(&fixture.session, &to).get("records"), Some(&Json::Scalar(4.into())));
+        assert_eq!(run("verify", &to).code, 0);
+    }
+    // A kind of a later version is kept as it is.
+    let fixture = forged((Kind::from_byte(99).unwrap(), foldlog::Value::from("later").encode()));
+    let to = fixture.folder.path().join("other");
+    assert_eq!(salvage_json(&fixture.session, &to).get("records"), Some(&Json::Scalar(5.into())));
+    assert_eq!(run("verify", &to).code, 0);
+}

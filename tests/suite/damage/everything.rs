@@ -1,0 +1,369 @@
+//! A log with every kind of record that is written today, over several segments of a session and of the one that it was
+//! forked from: each byte, each bit of a header, each frame, each segment.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use foldlog::log::storage::CrashKind;
+use foldlog::tools::{ExecuteOptions, ToolCall, ToolError, ToolRegistry, ToolResult, ToolRunner};
+use foldlog::{
+    Error, ExecutionState, ImportOptions, Kind, Level, ResourceRegistry, Session, SessionOptions, Settlement,
+    SnapshotOptions,
+};
+use foldlog_tests::crash::{BOOT, FrameAt, Machine, OTHER_BOOT, large_note, step, write_steps};
+use foldlog_tests::host::{CurrentStep, DraftEdited, Noted, Plan, StepAdded, Undeclared, types};
+use uuid::Uuid;
+
+use super::bytes::{SEGMENT_HEADER, with_each_byte_inverted};
+use super::{corruption, frame_at, judge};
+
+pub(super) fn runner(session: &Session) -> ToolRunner {
+    let state = ExecutionState::new(session.clone(), ResourceRegistry::default());
+    ToolRunner::new(state, ToolRegistry::new())
+}
+
+fn call(name: &str) -> ToolCall {
+    ToolCall::new(name, r#"{"path": "a.txt"}"#).with_id("call_1")
+}
+
+fn wrote(title: &str) -> StepAdded {
+    StepAdded { title: title.to_owned(), part: 1 }
+}
+
+/// A tool that holds and starts a program, one that fails, and one that its process never ends.
+fn call_tools(session: &Session) {
+    let runner = runner(session);
+    let begin = |name| runner.begin(&call(name), &ExecuteOptions::default()).unwrap();
+    let held = begin("write_file");
+    held.context().session().dispatch(wrote("held")).unwrap();
+    assert!(held.context().command("/bin/true").status().unwrap().success());
+    held.end(ToolResult::ok("written", "z".repeat(700))).unwrap();
+    let failed = begin("write_file");
+    failed.context().session().dispatch(wrote("failed")).unwrap();
+    failed.fail(ToolError::failed("no such folder")).unwrap();
+    let open = begin("send_mail");
+    open.context().session().dispatch(wrote("open")).unwrap();
+    // Its end is never written, since the session is closed under it.
+    session.clone().close().unwrap();
+    drop(open);
+}
+
+/// The session, which was forked, and the one that it was forked from. Both are closed, so that all of them is attested.
+pub(super) fn everything() -> (Machine, Uuid, Uuid) {
+    let machine = Machine::default();
+    let store = machine.process(Level::Boundary);
+    let before = store.create(&types()).unwrap();
+    write_steps(&before, 1);
+    before.dispatch(Noted { text: "before".to_owned() }).unwrap();
+    let export = before.export().unwrap();
+    before.close().unwrap();
+
+    let session = store.import(&export, &types(), ImportOptions::default()).unwrap();
+    let parent = session.id();
+    session.dispatch(large_note(1)).unwrap();
+    session.dispatch(DraftEdited { place: 0, line: "a line".to_owned() }).unwrap();
+    session.dispatch(DraftEdited { place: 0, line: "?".to_owned() }).unwrap();
+    let here = session.snapshot(SnapshotOptions::tagged("here")).unwrap();
+    write_steps(&session, 2);
+    session.seed::<CurrentStep>(vec![step(1)]).unwrap();
+    session.clear::<Plan>().unwrap();
+    session.rollback(&here).unwrap();
+    session.dispatch(Undeclared { value: -3 }).unwrap();
+    session.set_tag("outcome", "kept").unwrap();
+    call_tools(&session);
+
+    let session = machine.open(parent, Level::Boundary).unwrap();
+    assert_eq!(runner(&session).recover(&ExecuteOptions::default()).unwrap().len(), 1);
+    let operation = session.unsettled_operations()[0].operation;
+    session.settle(operation, &Settlement::Failed, "a person", "unsent").unwrap();
+    write_steps(&session, 2);
+    // Killed, so that the next process recovers: it writes the last records once more, into a segment of its own.
+    machine.crash(CrashKind::Process);
+    let session = machine.open(parent, Level::Boundary).unwrap();
+    write_steps(&session, 2);
+    let position = session.position().unwrap();
+    session.close().unwrap();
+
+    let store = machine.process(Level::Boundary);
+    let fork =
+        store.fork(parent, position, &types(), SessionOptions::default().tag("way", "another")).unwrap();
+    let id = fork.id();
+    write_steps(&fork, 3);
+    fork.reset().unwrap();
+    fork.dispatch(large_note(2)).unwrap();
+    let runner = runner(&fork);
+    let held = runner.begin(&call("read_file"), &ExecuteOptions::default()).unwrap();
+    held.end(ToolResult::ok("the text", "the text")).unwrap();
+    drop(runner);
+    write_steps(&fork, 9);
+    fork.close().unwrap();
+    (machine, id, parent)
+}
+
+/// What may become of two neighbouring frames.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Meddling {
+    /// They change places.
+    Swapped,
+    /// The first stands twice.
+    Repeated,
+    /// The first is gone, and what follows has moved up.
+    Removed,
+}
+
+impl Meddling {
+    pub(super) const ALL: [Meddling; 3] = [Meddling::Swapped, Meddling::Repeated, Meddling::Removed];
+
+    pub(super) fn with(self, first: &FrameAt, second: &FrameAt, bytes: &mut Vec<u8>) {
+        match self {
+            Meddling::Swapped => bytes[first.start..second.end].rotate_right(second.end - second.start),
+            Meddling::Repeated => {
+                let frame = bytes[first.start..first.end].to_vec();
+                bytes.splice(second.start..second.start, frame);
+            }
+            Meddling::Removed => drop(bytes.drain(first.start..first.end)),
+        }
+    }
+
+    /// The frame that is missed, and so where that is found.
+    pub(super) fn found_at<'a>(self, first: &'a FrameAt, second: &'a FrameAt) -> &'a FrameAt {
+        if self == Meddling::Repeated { second } else { first }
+    }
+}
+
+/// Frames of one segment that stand side by side.
+pub(super) fn neighbours(frames: &[FrameAt]) -> impl Iterator<Item = (&FrameAt, &FrameAt)> {
+    let pairs = frames.iter().zip(frames.iter().skip(1));
+    pairs.filter(|(first, second)| first.end == second.start && first.segment == second.segment)
+}
+
+/// The first frame of a segment, where any of it is of the chain: what a recovery cut off counts for nothing.
+fn first_of<'a>(frames: &'a [FrameAt], path: &PathBuf) -> Option<&'a FrameAt> {
+    frames.iter().find(|frame| frame.segment == *path)
+}
+
+/// The record that is missed where a segment's header is lost: the next behind all that the segment before holds. A
+/// recovery's segment begins with records that stand there too.
+fn after_the_one_before(frames: &[FrameAt], path: &PathBuf) -> u64 {
+    let first = first_of(frames, path).unwrap();
+    first.sequence + if path.ends_with("0000000002.seg") { 2 } else { 0 }
+}
+
+#[test]
+fn the_log_holds_every_kind_in_several_segments_of_both_sessions() {
+    let (machine, id, parent) = everything();
+    let frames = machine.frames(id).unwrap();
+    let kinds: BTreeSet<Kind> = frames.iter().map(|frame| frame.kind).collect();
+    let written = [
+        Kind::OPENED,
+        Kind::DECLARE,
+        Kind::DISPATCH,
+        Kind::OBSERVED,
+        Kind::TOOL_BEGIN,
+        Kind::TOOL_END,
+        Kind::SETTLE,
+        Kind::SNAPSHOT,
+        Kind::ROLLBACK,
+        Kind::IMPORT,
+        Kind::SYNCED,
+        Kind::RESUMED,
+        Kind::DECLARED,
+    ];
+    assert_eq!(kinds, BTreeSet::from(written));
+    assert!(
+        machine.segments(parent).len() >= 3
+            && machine.segments(id).len() > machine.segments(parent).len() + 1
+    );
+    let objects =
+        machine.disk.files().into_iter().filter(|path| path.starts_with(machine.dir(id).join("objects")));
+    assert_eq!(objects.count(), 3);
+    let fates: Vec<&str> =
+        machine.audit(id).unwrap().ledger().unwrap().iter().map(|entry| entry.outcome.name()).collect();
+    assert_eq!(fates, ["committed", "failed", "settled", "committed"]);
+    assert!(judge(&machine, id).unwrap() > 40);
+}
+
+/// What holds of the small log above holds of each kind of record, of what a recovery rewrote, and of what a fork
+/// shares with its parent.
+#[test]
+fn each_byte_of_every_kind_of_record_is_found_and_named() {
+    let (whole, id, _) = everything();
+    let frames = whole.frames(id).unwrap();
+    let (all, state) = (whole.audit(id).unwrap().records_len(), whole.audit(id).unwrap().state());
+    let closing = frames.last().unwrap();
+    let (mut found, mut of_no_chain) = (BTreeSet::new(), 0);
+    with_each_byte_inverted(&whole, id, OTHER_BOOT, |machine, path, at| {
+        let told = format!("byte {at} of {}", path.display());
+        let judged = judge(machine, id);
+        let frame = frame_at(&frames, path, at);
+        let in_chain = first_of(&frames, path);
+        let (offset, sequence) = match (frame, in_chain) {
+            (Some(frame), _) => (frame.start, frame.sequence),
+            (None, Some(_)) if at < SEGMENT_HEADER => (0, after_the_one_before(&frames, path)),
+            _ => {
+                // A seal, what a recovery cut off, or a segment that it left out.
+                assert_eq!(judged.unwrap_or_else(|error| panic!("{told}: {error}")), all);
+                of_no_chain += 1;
+                return;
+            }
+        };
+        if frame == Some(closing) {
+            assert_eq!(judged.unwrap_or_else(|error| panic!("{told}: {error}")), all);
+            assert_eq!(machine.audit(id).unwrap().state(), state);
+            return;
+        }
+        let error = judged.map(|records| panic!("{told}: {records} records are read")).unwrap_err();
+        let corruption = corruption(error);
+        assert_eq!(
+            (&corruption.segment, corruption.offset, corruption.sequence),
+            (path, offset as u64, sequence),
+            "{told}: {corruption}"
+        );
+        found.extend(frame.map(|frame| frame.kind));
+    });
+    assert_eq!(found.len(), 13, "of every kind: {found:?}");
+    assert!(of_no_chain > 100, "{of_no_chain}");
+}
+
+#[test]
+fn each_bit_of_each_header_is_found_and_named() {
+    let (whole, id, _) = everything();
+    let frames = whole.frames(id).unwrap();
+    let machine = whole.copied(OTHER_BOOT);
+    for path in whole.segments(id) {
+        if first_of(&frames, &path).is_none() {
+            continue;
+        }
+        let next = after_the_one_before(&frames, &path);
+        for bit in 0..SEGMENT_HEADER * 8 {
+            let invert = |bytes: &mut Vec<u8>| bytes[bit / 8] ^= 1 << (bit % 8);
+            machine.disk.mutate_file(&path, invert).unwrap();
+            let found = corruption(judge(&machine, id).unwrap_err());
+            assert_eq!(
+                (&found.segment, found.offset, found.sequence),
+                (&path, 0, next),
+                "bit {bit}: {found}"
+            );
+            machine.disk.mutate_file(&path, invert).unwrap();
+        }
+    }
+    assert!(judge(&machine, id).is_ok());
+}
+
+/// Envelope frames too: no frame can be taken for another's neighbour.
+#[test]
+fn frames_of_every_kind_that_are_swapped_repeated_or_removed_are_damage() {
+    let (whole, id, _) = everything();
+    let frames = whole.frames(id).unwrap();
+    let closing = frames.last().unwrap();
+    let mut tried = 0;
+    for (first, second) in neighbours(&frames) {
+        for what in Meddling::ALL {
+            let place = what.found_at(first, second);
+            for boot in [BOOT, OTHER_BOOT] {
+                let machine = whole.copied(boot);
+                machine.disk.mutate_file(&first.segment, |bytes| what.with(first, second, bytes)).unwrap();
+                let told =
+                    format!("{} at {} of {} {what:?}", first.kind, first.start, first.segment.display());
+                let judged = judge(&machine, id);
+                if second == closing && what == Meddling::Repeated && boot == OTHER_BOOT {
+                    // All records are there, and then what a power cut may have torn: the frame that attests them.
+                    assert_eq!(judged.unwrap(), whole.audit(id).unwrap().records_len());
+                    continue;
+                }
+                let found = corruption(judged.map(|records| panic!("{told}: {records}")).unwrap_err());
+                assert_eq!(
+                    (found.offset, found.sequence),
+                    (place.start as u64, place.sequence),
+                    "{told}: {found}"
+                );
+                tried += 1;
+            }
+        }
+    }
+    assert!(tried > 300, "{tried}");
+    // Of the closing frame there is no telling: with it removed, nothing is attested that was not before.
+    let machine = whole.copied(OTHER_BOOT);
+    machine.disk.mutate_file(&closing.segment, |bytes| bytes[closing.start..].fill(0)).unwrap();
+    assert_eq!(judge(&machine, id).unwrap(), whole.audit(id).unwrap().records_len());
+}
+
+/// A disk that shows old pages behind a tear, whichever these are: each frame is sound in itself, and none is taken for
+/// the one that is missing.
+#[test]
+fn a_sound_frame_from_anywhere_behind_a_tear_is_never_taken_in() {
+    let machine = Machine::default();
+    let session = machine.process(Level::Every).create(&types()).unwrap();
+    let id = session.id();
+    session.close().unwrap();
+    let session = machine.open(id, Level::Process).unwrap();
+    write_steps(&session, 5);
+    machine.crash(CrashKind::Process);
+    let frames = machine.frames(id).unwrap();
+    let segment = machine.segments(id).pop().unwrap();
+    let tail: Vec<&FrameAt> =
+        frames.iter().filter(|frame| frame.segment == segment && frame.kind == Kind::DISPATCH).collect();
+    let sound = machine.disk.read_file(&segment).unwrap();
+    let mut tried = 0;
+    for (torn, stale) in tail.iter().flat_map(|torn| tail.iter().map(move |stale| (torn, stale))) {
+        if torn == stale {
+            continue;
+        }
+        for boot in [BOOT, OTHER_BOOT] {
+            let copy = machine.copied(boot);
+            let patch = |bytes: &mut Vec<u8>| {
+                bytes[torn.start..].fill(0);
+                let frame = &sound[stale.start..stale.end];
+                bytes[torn.start..torn.start + frame.len()].copy_from_slice(frame);
+            };
+            copy.disk.mutate_file(&segment, patch).unwrap();
+            let judged = judge(&copy, id);
+            // A later frame proves that something is missing, as long as no power was cut.
+            if boot == BOOT && stale.sequence > torn.sequence {
+                let found = corruption(judged.unwrap_err());
+                assert_eq!((found.offset, found.sequence), (torn.start as u64, torn.sequence), "{found}");
+            } else {
+                assert_eq!(judged.unwrap(), torn.sequence);
+                let left_out = copy.audit(id).unwrap().report().torn.clone().unwrap();
+                assert_eq!((left_out.offset, left_out.sequence), (torn.start as u64, torn.sequence));
+            }
+            tried += 1;
+        }
+    }
+    assert!(tried > 20, "{tried}");
+}
+
+/// Two sessions of one host, alike but for their ids: each pair of their segments changes places.
+#[test]
+fn segments_that_changed_places_between_two_sessions_are_found_in_both() {
+    let machine = Machine::default();
+    let live = || {
+        let session = machine.process(Level::Boundary).create(&types()).unwrap();
+        write_steps(&session, 20);
+        let id = session.id();
+        session.close().unwrap();
+        id
+    };
+    let (one, other) = (live(), live());
+    let (of_one, of_other) = (machine.segments(one), machine.segments(other));
+    assert!(of_one.len() > 1 && of_one.len() == of_other.len());
+    let wrong = |machine: &Machine, id: Uuid, told: &str| match judge(machine, id) {
+        Err(Error::WrongSession { .. } | Error::MissingSegment { .. }) => {}
+        Err(Error::Corrupt(found)) => {
+            assert!(machine.segments(id).contains(&found.segment), "{told}: {found}")
+        }
+        judged => panic!("{told}: {judged:?}"),
+    };
+    for left in &of_one {
+        for right in &of_other {
+            for boot in [BOOT, OTHER_BOOT] {
+                let copy = machine.copied(boot);
+                copy.disk.write_file(left, machine.disk.read_file(right).unwrap()).unwrap();
+                copy.disk.write_file(right, machine.disk.read_file(left).unwrap()).unwrap();
+                let told = format!("{} and {}", left.display(), right.display());
+                wrong(&copy, one, &told);
+                wrong(&copy, other, &told);
+            }
+        }
+    }
+}

@@ -1,0 +1,568 @@
+//! What a salvage makes of each kind of damage: a session that opens, holds what was sound as it was, and says what was
+//! left; and a damaged one that stays as it is.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use foldlog::audit::LogReader;
+use foldlog::log::storage::{CrashKind, Fault, Op, Storage};
+use foldlog::tools::ExecuteOptions;
+use foldlog::{Error, Kind, Level, Parent, Salvaged, SessionOptions, Settlement, Store};
+use foldlog_codec::body::{Observed, Opened, Payload};
+use foldlog_codec::frame::{self, Context, Header};
+use foldlog_codec::segment::SegmentHeader;
+use foldlog_tests::crash::{BOOT, FrameAt, Machine, OTHER_BOOT, step, write_steps};
+use foldlog_tests::host::types;
+use uuid::Uuid;
+
+use super::bytes::SEGMENT_HEADER;
+use super::everything::{Meddling, everything, neighbours, runner};
+use super::{flip, frame_at, unattested, used};
+
+/// A store of its own, on the same disk.
+fn elsewhere(machine: &Machine) -> Store {
+    Store::open_with("/home/salvaged", machine.options(Level::Boundary)).unwrap()
+}
+
+fn files(machine: &Machine, id: Uuid) -> BTreeMap<PathBuf, Vec<u8>> {
+    machine.disk.dump().into_iter().filter(|(path, _)| path.starts_with(machine.dir(id))).collect()
+}
+
+/// Salvages a session, and checks that it was not changed.
+fn salvage(machine: &Machine, id: Uuid) -> Result<Salvaged, Error> {
+    let before = files(machine, id);
+    let salvaged = elsewhere(machine).salvage(machine.dir(id), SessionOptions::default());
+    assert!(before == files(machine, id), "the damaged session was changed");
+    if salvaged.is_err() {
+        let sessions =
+            machine.disk.files().into_iter().filter(|path| path.starts_with("/home/salvaged/sessions"));
+        assert_eq!(sessions.count(), 0, "nothing is left of what failed");
+    }
+    salvaged
+}
+
+type Content = Vec<(u64, Kind, i64, Vec<u8>)>;
+
+fn content(reader: &LogReader, records: u64) -> Content {
+    let mut content = Vec::new();
+    let Some(last) = records.checked_sub(1) else { return content };
+    let take = |record: &foldlog::Record<'_>| {
+        content.push((record.sequence, record.kind, record.time_us, record.body.to_vec()));
+        Ok(())
+    };
+    reader.records(0, last, take).unwrap();
+    content
+}
+
+/// Checks that what was salvaged is the first `records` of the whole log as they were, and amounts to the same.
+fn holds(machine: &Machine, whole: &LogReader, salvaged: &Salvaged, records: u64, told: &str) {
+    assert_eq!(salvaged.records, records, "{told}: {salvaged:?}");
+    let reader = LogReader::open_on(std::sync::Arc::new(machine.disk.clone()), &salvaged.dir).unwrap();
+    reader.check_seals().unwrap();
+    assert!(reader.report().torn.is_none() && reader.report().closed, "{told}: {:?}", reader.report());
+    assert_eq!(content(&reader, records), content(whole, records), "{told}");
+    let expected = whole.state_at(records - 1).unwrap();
+    assert_eq!(reader.state_at(records - 1).unwrap(), expected, "{told}");
+    assert_eq!(reader.state().slices, expected.slices, "{told}");
+    // Its own records say where it comes from.
+    assert_eq!(reader.records_len(), records + 2, "{told}");
+    assert_eq!((reader.opened().session, reader.opened_sequence()), (salvaged.session, records), "{told}");
+    assert!(
+        matches!(reader.opened().parent, Some(Parent::Fork { position, .. }) if position == records - 1),
+        "{told}"
+    );
+    let mut kinds = Vec::new();
+    reader
+        .records(records, records + 1, |record| {
+            kinds.push(record.kind);
+            Ok(())
+        })
+        .unwrap();
+    assert_eq!(kinds, [Kind::OPENED, Kind::OBSERVED], "{told}");
+    let open: Vec<u64> = salvaged.open.iter().map(|open| open.operation).collect();
+    assert_eq!(open, expected.open_operations, "{told}");
+    // A host opens it, and goes on where nothing is to be recovered first.
+    let session = elsewhere(machine).open_session(salvaged.session, &types()).unwrap();
+    match open.as_slice() {
+        [] => {
+            session.dispatch(step(77)).unwrap();
+            assert!(session.position() > Some(records + 1), "{told}");
+        }
+        _ => assert!(matches!(session.dispatch(step(77)), Err(Error::Interrupted { .. })), "{told}"),
+    }
+    session.close().unwrap();
+}
+
+/// The bytes that are inverted: all of the headers, the first and the last of each frame, the kind, and one in the
+/// middle, and some of what is of no chain; with `FOLDLOG_EVERY_BYTE` all of them.
+fn places(machine: &Machine, id: Uuid, frames: &[FrameAt]) -> Vec<(PathBuf, usize)> {
+    let every = std::env::var_os("FOLDLOG_EVERY_BYTE").is_some();
+    let mut places = Vec::new();
+    for path in machine.segments(id) {
+        for at in 0..used(machine, &path) {
+            let in_frame = frame_at(frames, &path, at).is_some_and(|frame| {
+                let of_frame = [0, 4, 17, 20, (frame.end - frame.start) / 2, frame.end - frame.start - 1];
+                of_frame.contains(&(at - frame.start))
+            });
+            let in_header = at < SEGMENT_HEADER && at % 5 == 0;
+            let in_none = frame_at(frames, &path, at).is_none() && at >= SEGMENT_HEADER && at % 11 == 0;
+            if every || in_frame || in_header || in_none {
+                places.push((path.clone(), at));
+            }
+        }
+    }
+    places
+}
+
+/// A wrong byte in a record costs that record and those behind it, which are counted. One in a header, or in a frame that
+/// only attests, costs nothing: what follows says what stood there.
+#[test]
+fn a_wrong_byte_costs_what_cannot_be_known_and_nothing_else() {
+    let (whole, id, parent) = everything();
+    let frames = whole.frames(id).unwrap();
+    let reader = whole.audit(id).unwrap();
+    let all = reader.records_len();
+    let mut costs: BTreeMap<&str, usize> = BTreeMap::new();
+    for (path, at) in places(&whole, id, &frames) {
+        let machine = whole.copied(OTHER_BOOT);
+        flip(&machine, &path, at);
+        let told = format!("byte {at} of {}", path.display());
+        let frame = frame_at(&frames, &path, at);
+        if frame.is_some_and(|frame| frame.sequence == 0 && frame.kind != Kind::SYNCED) {
+            // Without its first record there is no session.
+            assert!(salvage(&machine, id).unwrap_err().is_damage(), "{told}");
+            continue;
+        }
+        let salvaged = salvage(&machine, id).unwrap_or_else(|error| panic!("{told}: {error}"));
+        let in_chain = frames.iter().any(|frame| frame.segment == path);
+        let left: u64 = salvaged.left.iter().map(|left| left.records).sum();
+        let sequences: Vec<u64> = salvaged
+            .left
+            .iter()
+            .flat_map(|left| &left.sequences)
+            .flat_map(|(first, last)| *first..=*last)
+            .collect();
+        match frame.map(|frame| (frame.kind, frame.sequence)) {
+            Some((Kind::SYNCED, _)) => {
+                holds(&machine, &reader, &salvaged, all, &told);
+                assert_eq!(left, 0, "{told}: {salvaged:?}");
+                // The last one of all is not missed by anything.
+                let mended = (path, frame.unwrap().start as u64);
+                assert!(salvaged.mended == [mended] || frame == frames.last(), "{told}: {salvaged:?}");
+                *costs.entry("nothing: a frame that attests").or_default() += 1;
+            }
+            Some((kind, sequence)) => {
+                holds(&machine, &reader, &salvaged, sequence, &told);
+                let (end, offset) = &salvaged.end;
+                assert!(*end != path || *offset <= frame.unwrap().start as u64, "{told}: {salvaged:?}");
+                let first = if kind.is_envelope() { sequence } else { sequence + 1 };
+                assert_eq!(sequences, (first..all).collect::<Vec<_>>(), "{told}: {salvaged:?}");
+                assert_eq!(left, all - first, "{told}");
+                assert!(
+                    salvaged.damage.is_some() && salvaged.left[0].segment == path,
+                    "{told}: {salvaged:?}"
+                );
+                // Of a fork's own part nothing is taken without its first record.
+                let forked = sequence == reader.opened_sequence();
+                let start = if forked { SEGMENT_HEADER } else { frame.unwrap().start };
+                assert_eq!(salvaged.left[0].offset, start as u64, "{told}");
+                *costs.entry("the records behind it").or_default() += 1;
+            }
+            None if in_chain && at < SEGMENT_HEADER => {
+                holds(&machine, &reader, &salvaged, all, &told);
+                assert_eq!((left, salvaged.left.len()), (0, 0), "{told}: {salvaged:?}");
+                assert!(salvaged.damage.is_some() && salvaged.mended == [(path, 0)], "{told}: {salvaged:?}");
+                *costs.entry("nothing: a header").or_default() += 1;
+            }
+            None => {
+                holds(&machine, &reader, &salvaged, all, &told);
+                assert!(salvaged.damage.is_none(), "{told}: {salvaged:?}");
+                *costs.entry("nothing: of no chain").or_default() += 1;
+            }
+        }
+    }
+    assert!(costs.len() == 4 && costs.values().all(|count| *count > 10), "{costs:?}");
+    assert!(files(&whole, parent).len() > 1, "and its parent is still there");
+}
+
+#[test]
+fn frames_that_are_swapped_repeated_or_removed_cost_what_stands_behind_them() {
+    let (whole, id, _) = everything();
+    let reader = whole.audit(id).unwrap();
+    let frames = whole.frames(id).unwrap();
+    let mut tried = 0;
+    for (first, second) in neighbours(&frames).step_by(3) {
+        for what in Meddling::ALL {
+            let records = what.found_at(first, second).sequence;
+            let machine = whole.copied(BOOT);
+            machine.disk.mutate_file(&first.segment, |bytes| what.with(first, second, bytes)).unwrap();
+            let told = format!("{} at {} of {} {what:?}", first.kind, first.start, first.segment.display());
+            if records == 0 {
+                assert!(salvage(&machine, id).unwrap_err().is_damage(), "{told}");
+                continue;
+            }
+            holds(&machine, &reader, &salvage(&machine, id).unwrap(), records, &told);
+            tried += 1;
+        }
+    }
+    assert!(tried > 40, "{tried}");
+}
+
+#[test]
+fn a_segment_that_is_gone_costs_what_stood_in_it_and_behind_it() {
+    let (whole, id, parent) = everything();
+    let reader = whole.audit(id).unwrap();
+    let frames = whole.frames(id).unwrap();
+    let segments: Vec<PathBuf> = whole
+        .segments(id)
+        .into_iter()
+        .filter(|path| frames.iter().any(|frame| frame.segment == *path))
+        .collect();
+    for (place, path) in segments.iter().enumerate().skip(1) {
+        let machine = whole.copied(OTHER_BOOT);
+        Storage::remove_file(&machine.disk, path).unwrap();
+        let told = path.display().to_string();
+        let first = frames.iter().find(|frame| frame.segment == *path).unwrap();
+        // What a recovery wrote once more still stands where it stood before.
+        let records = first.sequence + if path.ends_with("0000000002.seg") { 2 } else { 0 };
+        if place == segments.len() - 1 {
+            continue;
+        }
+        if path.ends_with("0000000003.seg") {
+            // With its first segment the fork's own word is gone that it shares what stands before.
+            let error = salvage(&machine, id).unwrap_err();
+            assert!(matches!(error, Error::WrongSession { found, .. } if found == parent), "{error}");
+            continue;
+        }
+        let salvaged = salvage(&machine, id).unwrap();
+        holds(&machine, &reader, &salvaged, records, &told);
+        assert!(
+            matches!(salvaged.damage, Some(Error::MissingSegment { .. } | Error::Corrupt(_))),
+            "{salvaged:?}"
+        );
+        let left: Vec<&PathBuf> = salvaged.left.iter().map(|left| &left.segment).collect();
+        assert_eq!(left, segments[place + 1..].iter().collect::<Vec<_>>(), "{told}");
+        // What was shared is the parent's, and the new session is a fork of that.
+        let opened = LogReader::open_on(std::sync::Arc::new(machine.disk.clone()), &salvaged.dir).unwrap();
+        let own = salvaged.records > 35;
+        let of = opened.opened().parent.unwrap().session();
+        assert!(salvaged.from == id && (of == parent || own && of == id), "{told}: {of}");
+    }
+}
+
+/// The headers say which segment is which, whatever the files are called.
+#[test]
+fn segments_that_changed_places_are_put_right() {
+    let (whole, id, _) = everything();
+    let reader = whole.audit(id).unwrap();
+    let paths = whole.segments(id);
+    for left in 0..paths.len() {
+        for right in left + 1..paths.len() {
+            let machine = whole.copied(BOOT);
+            machine.disk.write_file(&paths[left], whole.disk.read_file(&paths[right]).unwrap()).unwrap();
+            machine.disk.write_file(&paths[right], whole.disk.read_file(&paths[left]).unwrap()).unwrap();
+            let salvaged = salvage(&machine, id).unwrap();
+            holds(&machine, &reader, &salvaged, reader.records_len(), &format!("{left} and {right}"));
+            assert!(salvaged.damage.is_some() && salvaged.left.is_empty(), "{salvaged:?}");
+        }
+    }
+}
+
+/// A segment of another session is left, and what stood before it taken; in the first one's place it is refused.
+#[test]
+fn a_segment_of_another_session_is_never_taken_for_ones_own() {
+    let (whole, id, parent) = everything();
+    let reader = whole.audit(id).unwrap();
+    let frames = whole.frames(id).unwrap();
+    let other = {
+        let machine = Machine::default();
+        let options = SessionOptions { id: Some(Uuid::from_u128(5)), ..Default::default() };
+        let session = machine.process(Level::Boundary).create_with(&types(), options).unwrap();
+        write_steps(&session, 40);
+        session.clone().close().unwrap();
+        (machine, session.id())
+    };
+    let strangers = other.0.segments(other.1);
+    for path in whole.segments(id) {
+        let Some(first) = frames.iter().find(|frame| frame.segment == path) else { continue };
+        let stranger = strangers.iter().find(|stranger| stranger.file_name() == path.file_name()).unwrap();
+        let machine = whole.copied(BOOT);
+        machine.disk.write_file(&path, other.0.disk.read_file(stranger).unwrap()).unwrap();
+        if first.sequence == 0 {
+            let error = salvage(&machine, id).unwrap_err();
+            assert!(
+                matches!(error, Error::WrongSession { expected, found, .. } if expected == id && found == other.1)
+            );
+            continue;
+        }
+        let records = first.sequence + if path.ends_with("0000000002.seg") { 2 } else { 0 };
+        if path.ends_with("0000000003.seg") {
+            assert!(
+                matches!(salvage(&machine, id), Err(Error::WrongSession { found, .. }) if found == parent)
+            );
+            continue;
+        }
+        let salvaged = salvage(&machine, id).unwrap();
+        holds(&machine, &reader, &salvaged, records, &path.display().to_string());
+        let left = salvaged.left.iter().find(|left| left.segment == path).unwrap();
+        assert!(left.records > 0 && left.reason.contains(&other.1.to_string()), "{left:?}");
+    }
+}
+
+/// A record whose object is gone cannot be folded by anyone; all that are gone are named.
+#[test]
+fn a_record_whose_object_is_missing_or_damaged_ends_what_is_taken() {
+    let (whole, id, _) = everything();
+    let reader = whole.audit(id).unwrap();
+    let mut naming: BTreeMap<String, u64> = BTreeMap::new();
+    reader
+        .records(0, u64::MAX, |record| {
+            for object in record.objects() {
+                naming.entry(object.file_name()).or_insert(record.sequence);
+            }
+            Ok(())
+        })
+        .unwrap();
+    assert_eq!(naming.len(), 3);
+    for (name, sequence) in &naming {
+        let path = whole.dir(id).join("objects").join(name);
+        for gone in [true, false] {
+            let machine = whole.copied(OTHER_BOOT);
+            match gone {
+                true => Storage::remove_file(&machine.disk, &path).unwrap(),
+                false => flip(&machine, &path, 20),
+            }
+            let salvaged = salvage(&machine, id).unwrap();
+            holds(&machine, &reader, &salvaged, *sequence, name);
+            let before = naming.values().filter(|naming| *naming < sequence).count();
+            assert_eq!(salvaged.objects, before as u64, "{salvaged:?}");
+            let [missing] = salvaged.missing_objects.as_slice() else { panic!("{salvaged:?}") };
+            assert_eq!((&missing.path, missing.sequence), (&path, *sequence));
+            let left: u64 = salvaged.left.iter().map(|left| left.records).sum();
+            assert_eq!(left, reader.records_len() - sequence);
+        }
+    }
+    // All of them at once: the first decides, and each is named.
+    let machine = whole.copied(OTHER_BOOT);
+    for name in naming.keys() {
+        let path = machine.dir(id).join("objects").join(name);
+        Storage::remove_file(&machine.disk, &path).unwrap();
+    }
+    let salvaged = salvage(&machine, id).unwrap();
+    holds(&machine, &reader, &salvaged, *naming.values().min().unwrap(), "all objects");
+    assert_eq!(salvaged.missing_objects.len(), 3);
+}
+
+#[test]
+fn a_sound_session_is_taken_whole_and_a_torn_tail_is_named() {
+    let (whole, id, _) = everything();
+    let reader = whole.audit(id).unwrap();
+    let salvaged = salvage(&whole, id).unwrap();
+    holds(&whole, &reader, &salvaged, reader.records_len(), "sound");
+    assert!(
+        salvaged.damage.is_none() && salvaged.left.is_empty() && salvaged.mended.is_empty(),
+        "{salvaged:?}"
+    );
+    assert_eq!((salvaged.objects, salvaged.beside.len()), (3, 0));
+
+    let (whole, id) = unattested();
+    let reader = whole.audit(id).unwrap();
+    let machine = whole.copied(OTHER_BOOT);
+    let last = whole.frames(id).unwrap().pop().unwrap();
+    flip(&machine, &last.segment, last.start + 3);
+    machine.disk.write_file(machine.dir(id).join("notes.txt"), "of the host").unwrap();
+    let salvaged = salvage(&machine, id).unwrap();
+    holds(&machine, &reader, &salvaged, last.sequence, "torn");
+    let [left] = salvaged.left.as_slice() else { panic!("{salvaged:?}") };
+    assert_eq!((left.offset, left.bytes), (last.start as u64, (last.end - last.start) as u64));
+    assert!(salvaged.damage.is_none() && left.reason.contains("durable"), "{salvaged:?}");
+    assert_eq!(salvaged.beside, ["notes.txt"]);
+}
+
+/// A log of these frames, each sound and behind the one before: kind, how much it attests, body.
+fn forge(machine: &Machine, id: Uuid, frames: &[(Kind, u64, Vec<u8>)]) {
+    let (salt, mut sequence, mut predecessor_crc) = (11, 0, 0);
+    let header =
+        SegmentHeader { ordinal: 0, session: id, first_sequence: 0, watermark: 0, salt, previous: None };
+    let mut bytes = header.encode().to_vec();
+    for (kind, watermark, body) in frames {
+        let (body_len, watermark, kind) = (body.len() as u32, *watermark, *kind);
+        let header =
+            Header { crc: 0, predecessor_crc, body_len, sequence, watermark, kind, time_us: 1_700_000_000 };
+        predecessor_crc = frame::encode(Context::new(salt, 0), &header, body, &mut bytes).unwrap();
+        sequence += u64::from(!kind.is_envelope());
+    }
+    bytes.resize(8192, 0);
+    machine.disk.write_file(machine.dir(id).join("0000000000.seg"), bytes).unwrap();
+}
+
+/// A writer that is ahead of its syncs attests less than it wrote. How much is in the frame itself, and where that is
+/// lost nothing else says it: a frame that nothing bears out is not made up.
+#[test]
+fn what_a_lost_frame_attested_is_known_only_as_long_as_something_says_it() {
+    let (machine, id) = (Machine::default(), Uuid::from_u128(9));
+    let opened = Opened { session: id, seed: 1, tags: BTreeMap::new(), parent: None }.encode();
+    let data = foldlog::Value::from("rain").encode();
+    let observed = || Observed { name: "weather".to_owned(), data: Payload::new(&data) }.encode();
+    let frames = [
+        (Kind::OPENED, 0, opened),
+        (Kind::OBSERVED, 0, observed()),
+        (Kind::OBSERVED, 0, observed()),
+        (Kind::SYNCED, 1, Vec::new()),
+        (Kind::OBSERVED, 1, observed()),
+        (Kind::SYNCED, 4, Vec::new()),
+    ];
+    forge(&machine, id, &frames);
+    let at = machine.frames(id).unwrap()[3].start;
+    let segment = machine.segments(id)[0].clone();
+    let whole = machine.audit(id).unwrap();
+    for byte in 0..28 {
+        let damaged = machine.copied(BOOT);
+        flip(&damaged, &segment, at + byte);
+        let salvaged = salvage(&damaged, id).unwrap();
+        let known = !(16..20).contains(&byte);
+        holds(&damaged, &whole, &salvaged, if known { 4 } else { 3 }, &format!("byte {byte}"));
+        assert_eq!(salvaged.mended.len(), usize::from(known), "byte {byte}");
+        let left: u64 = salvaged.left.iter().map(|left| left.records).sum();
+        assert_eq!(left, u64::from(!known), "byte {byte}: {salvaged:?}");
+    }
+}
+
+/// A call whose end is lost is open where the sound part ends. The new session's host recovers it, as it would have
+/// recovered a killed process's.
+#[test]
+fn a_call_that_was_open_where_the_sound_part_ends_is_reported_and_recovered() {
+    let (whole, id, _) = everything();
+    let reader = whole.audit(id).unwrap();
+    let frames = whole.frames(id).unwrap();
+    let ends: Vec<&FrameAt> = frames.iter().filter(|frame| frame.kind == Kind::TOOL_END).collect();
+    assert_eq!(ends.len(), 4);
+    for end in ends {
+        let machine = whole.copied(OTHER_BOOT);
+        flip(&machine, &end.segment, end.end - 1);
+        let salvaged = salvage(&machine, id).unwrap();
+        holds(&machine, &reader, &salvaged, end.sequence, "an open call");
+        let [open] = salvaged.open.as_slice() else { panic!("{salvaged:?}") };
+        let session = elsewhere(&machine).open_session(salvaged.session, &types()).unwrap();
+        assert_eq!(session.recovery().interrupted, std::slice::from_ref(open));
+        let at_begin = reader.state_at(open.begin).unwrap().slices;
+        let plan = |slices: &BTreeMap<String, foldlog::SliceState>| slices["plan"].items.clone();
+        assert_eq!(plan(&session.state().unwrap().slices), plan(&at_begin), "STATE as at its begin");
+        let recovered = runner(&session).recover(&ExecuteOptions::default()).unwrap();
+        assert_eq!((recovered.len(), session.unsettled_operations()[0].operation), (1, open.operation));
+        session.settle(open.operation, &Settlement::Failed, "a person", "lost").unwrap();
+        session.dispatch(step(78)).unwrap();
+        session.close().unwrap();
+        let again = LogReader::open_on(std::sync::Arc::new(machine.disk.clone()), &salvaged.dir).unwrap();
+        assert!(again.report().interrupted.is_empty() && again.report().unsettled.is_empty());
+    }
+}
+
+/// What was salvaged is a session like any other, and can be salvaged itself.
+#[test]
+fn what_was_salvaged_can_be_salvaged() {
+    let (whole, id, _) = everything();
+    let frames = whole.frames(id).unwrap();
+    let bad = frames.iter().rfind(|frame| frame.kind == Kind::DISPATCH).unwrap();
+    flip(&whole, &bad.segment, bad.start + 40);
+    let first = salvage(&whole, id).unwrap();
+    let again = elsewhere(&whole).salvage(&first.dir, SessionOptions::default()).unwrap();
+    assert_eq!((again.records, again.from), (first.records + 2, first.session));
+    let disk = || std::sync::Arc::new(whole.disk.clone());
+    let (parent, reader) =
+        (LogReader::open_on(disk(), &first.dir).unwrap(), LogReader::open_on(disk(), &again.dir).unwrap());
+    reader.check_lineage(&parent).unwrap();
+    assert_eq!(reader.state().slices, parent.state().slices);
+}
+
+#[test]
+fn what_cannot_be_salvaged_is_refused_and_leaves_nothing() {
+    let (whole, id, parent) = everything();
+    // Nothing in it is sound.
+    let machine = whole.copied(BOOT);
+    for path in machine.segments(id) {
+        machine.disk.mutate_file(&path, |bytes| bytes.iter_mut().for_each(|byte| *byte ^= 0x5a)).unwrap();
+    }
+    assert!(matches!(salvage(&machine, id), Err(Error::NotASession { .. } | Error::Corrupt(_))));
+    // It is not there, or no session.
+    assert!(matches!(salvage(&machine, Uuid::from_u128(5)), Err(Error::NotASession { .. })));
+    machine.disk.write_file(machine.dir(Uuid::from_u128(5)).join("notes.txt"), "no segment").unwrap();
+    assert!(matches!(salvage(&machine, Uuid::from_u128(5)), Err(Error::NotASession { .. })));
+    // It is of a later format.
+    let machine = whole.copied(BOOT);
+    machine.disk.mutate_file(&machine.segments(id)[1], |bytes| bytes[8..84].fill(0x5a)).unwrap();
+    assert!(matches!(salvage(&machine, id), Err(Error::FutureFormat { .. })));
+    // It is being written.
+    let session = whole.open(parent, Level::Boundary).unwrap();
+    assert!(matches!(salvage(&whole, parent), Err(Error::Locked { session, .. }) if session == parent));
+    assert!(salvage(&whole, id).is_ok(), "and its fork is not");
+    session.close().unwrap();
+    assert!(salvage(&whole, parent).is_ok());
+    // The store stands within it.
+    let within =
+        Store::open_with(whole.dir(id).join("objects/store"), whole.options(Level::Boundary)).unwrap();
+    let refused = within.salvage(whole.dir(id), SessionOptions::default());
+    assert!(matches!(refused, Err(Error::WithinSession { .. })), "{refused:?}");
+    // The new session is there already.
+    let options = SessionOptions { id: Some(parent), ..Default::default() };
+    let store = whole.process(Level::Boundary);
+    assert!(matches!(store.salvage(whole.dir(id), options), Err(Error::SessionExists { .. })));
+}
+
+/// A link, or a folder, in a segment's place is never opened, and named.
+#[test]
+fn what_only_has_a_segments_name_is_left_and_named() {
+    let (whole, id, _) = everything();
+    let reader = whole.audit(id).unwrap();
+    let path = whole.segments(id)[1].clone();
+    let first = whole.frames(id).unwrap().into_iter().find(|frame| frame.segment == path).unwrap();
+    whole.disk.make_other(&path).unwrap();
+    let salvaged = elsewhere(&whole).salvage(whole.dir(id), SessionOptions::default()).unwrap();
+    holds(&whole, &reader, &salvaged, first.sequence, "a link");
+    let left = salvaged.left.iter().find(|left| left.segment == path).unwrap();
+    assert!(left.more && left.reason.contains("no regular file"), "{left:?}");
+}
+
+/// A disk that refuses, or a process that dies, at any step: there is a whole new session or none.
+#[test]
+fn a_salvage_that_fails_at_any_step_leaves_a_whole_session_or_none() {
+    let (whole, id, _) = everything();
+    let frames = whole.frames(id).unwrap();
+    let bad = frames.iter().rfind(|frame| frame.kind == Kind::DISPATCH).unwrap();
+    flip(&whole, &bad.segment, bad.start + 40);
+    let (mut failed, mut at) = (0, 0);
+    loop {
+        at += 1;
+        let machine = whole.copied(BOOT);
+        let store = elsewhere(&machine);
+        let before = files(&machine, id);
+        machine.disk.inject(Fault::Die { nth: at, bytes: 20 });
+        let salvaged = store.salvage(machine.dir(id), SessionOptions::default());
+        machine.disk.clear_faults();
+        if let Ok(salvaged) = &salvaged {
+            assert_eq!(salvaged.records, bad.sequence);
+            break;
+        }
+        machine.disk.crash(CrashKind::PowerLosingAll);
+        assert!(before == files(&machine, id), "killed at {at}");
+        for (session, summary) in elsewhere(&machine).sessions().unwrap() {
+            assert_eq!(summary.unwrap().records, bad.sequence + 2, "killed at {at}: {session} is whole");
+        }
+        failed += 1;
+    }
+    assert!(failed > 20, "{failed}");
+    for op in [Op::Write, Op::SyncData, Op::Create, Op::Rename, Op::SyncDir] {
+        let refused = (1..6).filter(|nth| {
+            let machine = whole.copied(BOOT);
+            let store = elsewhere(&machine);
+            machine.disk.inject(Fault::FailNth { op, nth: *nth, error: std::io::ErrorKind::Other });
+            let salvaged = store.salvage(machine.dir(id), SessionOptions::default());
+            machine.disk.clear_faults();
+            for (session, summary) in elsewhere(&machine).sessions().unwrap() {
+                assert_eq!(summary.unwrap().records, bad.sequence + 2, "{op:?} {nth}: {session} is whole");
+            }
+            salvaged.is_err()
+        });
+        assert!(refused.count() > 0, "{op:?}");
+    }
+}
