@@ -49,9 +49,13 @@ impl Primitives for Modelled {
     }
 }
 
+/// Why nothing is durable any more.
+#[derive(Debug)]
+struct Cause(&'static str);
+
 /// A log with a gate before it. Its numbers are ordered by nothing but the gate.
 struct Log {
-    gate: SyncGate<&'static str, Modelled>,
+    gate: SyncGate<Cause, Modelled>,
     /// How many records were written.
     written: AtomicU64,
     /// How many of them are on the disk.
@@ -74,7 +78,7 @@ impl Log {
     }
 
     /// Writes a record, and returns once it is durable or never will be.
-    fn write(&self) -> (u64, Result<bool, Arc<&'static str>>) {
+    fn write(&self) -> (u64, Result<bool, Arc<Cause>>) {
         let target = self.written.fetch_add(1, Ordering::AcqRel) + 1;
         let told = self.gate.wait(target, || {
             assert_eq!(self.running.fetch_add(1, Ordering::AcqRel), 0, "one sync runs at a time");
@@ -85,7 +89,7 @@ impl Log {
                 self.durable.store(through, Ordering::Relaxed);
             }
             self.running.fetch_sub(1, Ordering::AcqRel);
-            if sound > 0 { Ok(through) } else { Err(Arc::new("the disk is gone")) }
+            if sound > 0 { Ok(through) } else { Err(Arc::new(Cause("the disk is gone"))) }
         });
         (target, told)
     }
@@ -138,7 +142,7 @@ fn after_a_failed_sync_nobody_is_told_more_than_was_durable_before_it_in_any_ord
                 thread::spawn(move || match log.write() {
                     (target, Ok(_)) => assert!(log.look() >= target),
                     (target, Err(cause)) => {
-                        assert_eq!(*cause, "the disk is gone");
+                        assert_eq!(cause.0, "the disk is gone");
                         assert!(log.gate.failure().is_some());
                         assert!(log.look() < target, "what is durable is no failure");
                     }
@@ -163,11 +167,11 @@ fn whoever_waits_for_a_sync_is_told_of_a_write_that_failed_meanwhile() {
             let log = log.clone();
             thread::spawn(move || match log.write() {
                 (target, Ok(_)) => assert!(log.look() >= target),
-                (_, Err(cause)) => assert_eq!(*cause, "a write failed"),
+                (_, Err(cause)) => assert_eq!(cause.0, "a write failed"),
             })
         };
-        log.gate.fail(Arc::new("a write failed"));
-        assert_eq!(*log.gate.failure().unwrap(), "a write failed");
+        log.gate.fail(Arc::new(Cause("a write failed")));
+        assert_eq!(log.gate.failure().unwrap().0, "a write failed");
         writer.join().unwrap();
     });
 }
