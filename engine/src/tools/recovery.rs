@@ -63,7 +63,21 @@ impl ToolRunner {
             self.end_open()?;
         }
         let unsettled = self.state.session().unsettled_operations();
-        unsettled.into_iter().map(|unsettled| self.run_again(unsettled, options)).collect()
+        let run_again = |unsettled: UnsettledOperation| {
+            let operation = unsettled.operation;
+            let again = self.run_again(unsettled, options);
+            let waits = || self.state.session().unsettled_operations();
+            match again {
+                // Somebody settled it while it waited for its turn.
+                Err(Error::NoSuchOperation { .. })
+                    if !waits().iter().any(|one| one.operation == operation) =>
+                {
+                    None
+                }
+                again => Some(again),
+            }
+        };
+        unsettled.into_iter().filter_map(run_again).collect()
     }
 
     /// Restores the resources, then ends what is open.
