@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use foldlog::{Kind, Level, Result, Session};
+use foldlog::{Kind, Level, Result, Session, ToolInvocations};
 use uuid::Uuid;
 
 use super::{Change, Slices};
@@ -51,13 +51,65 @@ pub struct SessionMemory {
     pub durable: u64,
     /// The slices after a change whose call did not return well: it may be there or not.
     pub pending: Option<Rc<Slices>>,
+    /// The tool call that has begun and not ended, by its begin.
+    pub open_call: Option<u64>,
+    /// How many tool calls have ended.
+    pub ended_calls: u64,
+    /// How many more had ended in the session that this one was begun with an export of.
+    pub imported_calls: u64,
 }
 
 impl SessionMemory {
     /// A session of which nothing is known but what was asked for.
     pub fn begun(id: Uuid, slices: Slices) -> SessionMemory {
         let pending = Some(Rc::new(slices));
-        SessionMemory { id, records: Vec::new(), after: Vec::new(), acknowledged: 0, durable: 0, pending }
+        SessionMemory {
+            id,
+            records: Vec::new(),
+            after: Vec::new(),
+            acknowledged: 0,
+            durable: 0,
+            pending,
+            open_call: None,
+            ended_calls: 0,
+            imported_calls: 0,
+        }
+    }
+
+    /// A session that was begun with an export of this one.
+    ///
+    /// # Errors
+    ///
+    /// What reading says.
+    pub fn imported(&self, session: &Session) -> Result<SessionMemory> {
+        let slices = self.now().imported();
+        let mut memory = SessionMemory::begun(session.id(), Slices::default());
+        memory.imported_calls = self.imported_calls + self.ended_calls;
+        let last = session.position().unwrap_or_default();
+        for sequence in 0..=last {
+            memory.pending = Some(Rc::new(slices.clone()));
+            memory.learn_through(session, sequence)?;
+        }
+        memory.pending = None;
+        memory.acknowledged = last + 1;
+        Ok(memory)
+    }
+
+    /// What a fork shares with its parent, through a position.
+    pub fn take_over(&mut self, parent: &SessionMemory, position: u64) {
+        let shared = position as usize + 1;
+        self.records = parent.records[..shared].to_vec();
+        self.after = parent.after[..shared].to_vec();
+        self.count_calls();
+    }
+
+    /// The slices as they are before the call that is open, as its failing leaves them and as the next opening
+    /// shows them.
+    pub fn without_open_call(&self) -> Rc<Slices> {
+        let Some(then) = self.open_call.and_then(|begin| self.after.get(begin as usize)) else {
+            return self.now();
+        };
+        Rc::new(self.now().after(&Change::Rollback(0, Box::new((**then).clone()))))
     }
 
     /// How many records are known.
@@ -116,8 +168,12 @@ impl SessionMemory {
     ///
     /// Where there is more than was ever attempted.
     pub fn learn(&mut self, session: &Session) -> Result<()> {
+        self.learn_through(session, u64::MAX)
+    }
+
+    fn learn_through(&mut self, session: &Session, last: u64) -> Result<()> {
         let mut found = Vec::new();
-        session.records(self.len(), u64::MAX, |record| {
+        session.records(self.len(), last, |record| {
             let (kind, time_us, body) = (record.kind, record.time_us, record.body.to_vec());
             found.push((record.sequence, Remembered { kind, time_us, body }));
             Ok(())
@@ -131,9 +187,29 @@ impl SessionMemory {
                 }),
             };
             self.after.push(now);
+            self.note_call(sequence, record.kind);
             self.records.push(record);
         }
         Ok(())
+    }
+
+    fn count_calls(&mut self) {
+        (self.open_call, self.ended_calls) = (None, 0);
+        let kinds: Vec<Kind> = self.records.iter().map(|record| record.kind).collect();
+        for (sequence, kind) in (0..).zip(kinds) {
+            self.note_call(sequence, kind);
+        }
+    }
+
+    fn note_call(&mut self, sequence: u64, kind: Kind) {
+        match kind {
+            Kind::TOOL_BEGIN => self.open_call = Some(sequence),
+            Kind::TOOL_END => {
+                self.open_call = None;
+                self.ended_calls += 1;
+            }
+            _ => {}
+        }
     }
 
     /// Checks what a crash left, and goes on from there.
@@ -166,7 +242,15 @@ impl SessionMemory {
         self.learn(session)?;
         self.pending = None;
         assert_eq!(self.len(), left, "{id}: fewer records are read than there are");
+        assert_eq!(session.is_interrupted(), self.open_call.is_some(), "{id}: an open call is found");
+        // Nobody but the next recovery has a part in a call that was left open.
+        let now = self.without_open_call();
+        if let Some(last) = self.after.last_mut() {
+            *last = now;
+        }
         assert_eq!(Slices::of(session)?, *self.now(), "{id}: the slices after {left} records");
+        let calls = session.log::<ToolInvocations>()?.len();
+        assert_eq!(calls, self.imported_calls + self.ended_calls, "{id}: one item of each call that ended");
         assert!(session.synced() <= left, "{id}: more is durable than there is");
         self.acknowledged = left;
         self.durable = self.durable.max(session.synced());
@@ -184,6 +268,7 @@ impl SessionMemory {
             self.records.truncate(left);
             self.after.truncate(left);
             self.pending = None;
+            self.count_calls();
         }
     }
 }

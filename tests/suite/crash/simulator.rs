@@ -277,8 +277,7 @@ impl World {
         let position = self.chance.below(shared.len());
         let mut memory =
             SessionMemory::begun(id, shared.after[position as usize].with_tag("fork", &id.to_string()));
-        memory.records = shared.records[..=position as usize].to_vec();
-        memory.after = shared.after[..=position as usize].to_vec();
+        memory.take_over(shared, position);
         self.say(|| format!("   {id}: forked from {parent} at {position}, {level:?}"));
         let made = self.store.fork(parent, position, &types(), options.tag("fork", id.to_string()));
         self.known

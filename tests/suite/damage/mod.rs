@@ -2,7 +2,6 @@
 //! it is left out and reported. Nothing is ever taken for other content than was written.
 
 mod bytes;
-mod failing;
 mod frames;
 mod images;
 mod seals;
