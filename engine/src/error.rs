@@ -1,4 +1,5 @@
 use std::fmt;
+use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -25,7 +26,8 @@ pub enum Error {
         /// What the system answered.
         source: Arc<std::io::Error>,
     },
-    /// There is no space for another segment. Nothing was written and the session goes on once there is.
+    /// There is no space for what was to be made: a segment, an object, a session. Nothing was written, and all goes on
+    /// once there is.
     #[error("no space for {bytes} bytes at {path}: {source}")]
     Full {
         /// The file that could not be made.
@@ -504,6 +506,22 @@ fn list(names: &[String]) -> String {
 impl Error {
     pub(crate) fn io(op: &'static str, path: impl Into<PathBuf>, source: std::io::Error) -> Error {
         Error::Io { op, path: path.into(), source: Arc::new(source) }
+    }
+
+    /// As [`io`](Error::io), of something that was to be made and is not there now: a lack of space is told by its own
+    /// error.
+    pub(crate) fn unmade(
+        op: &'static str,
+        path: impl Into<PathBuf>,
+        bytes: u64,
+        source: std::io::Error,
+    ) -> Error {
+        match source.kind() {
+            ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
+                Error::Full { path: path.into(), bytes, source: Arc::new(source) }
+            }
+            _ => Error::io(op, path, source),
+        }
     }
 
     pub(crate) fn workspace(path: impl Into<String>, reason: impl Into<String>) -> Error {

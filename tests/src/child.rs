@@ -1,5 +1,6 @@
 //! Tests that need a second process run this same test binary again, one test of it alone.
 
+use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
@@ -24,8 +25,19 @@ pub struct Started {
 ///
 /// Where the system starts no process.
 pub fn start(name: &str, argument: &str) -> Started {
+    start_under(&[], name, argument)
+}
+
+/// As [`start`], under a program that runs another, such as a tracer with its arguments.
+///
+/// # Panics
+///
+/// As [`start`].
+pub fn start_under(program: &[String], name: &str, argument: &str) -> Started {
     let this = std::env::current_exe().expect("a test knows its binary");
-    let mut process = Command::new(this)
+    let mut words = program.iter().map(OsString::from).chain([this.into_os_string()]);
+    let mut process = Command::new(words.next().expect("the binary at least"))
+        .args(words)
         .args(["--exact", name, "--nocapture", "--test-threads=1"])
         .env(PART, argument)
         .stdin(Stdio::piped())

@@ -3,6 +3,7 @@
 pub mod child;
 pub mod crash;
 pub mod host;
+pub mod loop_disk;
 pub mod model;
 pub mod runs;
 pub mod verbs;

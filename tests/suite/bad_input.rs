@@ -7,7 +7,7 @@ use std::path::Path;
 
 use foldlog::{Error, Level, Store, StoreOptions};
 use foldlog_tests::child;
-use foldlog_tests::host::{Noted, Notes, Plan, StepAdded, types};
+use foldlog_tests::host::{Plan, StepAdded, types};
 use uuid::Uuid;
 
 fn step(title: &str) -> StepAdded {
@@ -66,59 +66,6 @@ fn a_session_that_another_process_writes_is_locked_and_says_by_whom() {
     let session = store.open_session(id, &types()).unwrap();
     assert_eq!(session.view::<Plan>().unwrap().len(), 2);
     assert!(!session.recovery().closed);
-}
-
-/// The child's part: writes without end, and says what was acknowledged.
-#[test]
-fn part_of_a_child_that_writes_until_it_is_killed() {
-    let Some(argument) = child::argument() else { return };
-    let mut words = argument.split(' ');
-    let path = words.next().unwrap();
-    let level = match words.next().unwrap() {
-        "process" => Level::Process,
-        "boundary" => Level::Boundary,
-        _ => Level::Every,
-    };
-    let store = store_at(Path::new(path), level);
-    let session = store.create(&types()).unwrap();
-    child::tell("session", session.id());
-    for number in 0_u64.. {
-        session.dispatch(Noted { text: format!("note {number}") }).unwrap();
-        child::tell("kept", number);
-    }
-}
-
-#[test]
-fn a_process_killed_while_it_writes_loses_nothing_that_was_acknowledged_at_any_level() {
-    for (level, notes) in [("process", 700), ("boundary", 300), ("every", 40)] {
-        let folder = tempfile::tempdir().unwrap();
-        let argument = format!("{} {level}", folder.path().display());
-        let mut process =
-            child::start("bad_input::part_of_a_child_that_writes_until_it_is_killed", &argument);
-        let id: Uuid = process.hear("session").unwrap().parse().unwrap();
-        let mut kept = 0;
-        while kept < notes {
-            kept = process.hear("kept").unwrap().parse().unwrap();
-        }
-        process.kill();
-        while let Some(number) = process.hear("kept") {
-            kept = number.parse().unwrap();
-        }
-
-        let store = store_at(folder.path(), Level::Boundary);
-        let session = store.open_session(id, &types()).unwrap();
-        let log = session.log::<Notes>().unwrap();
-        assert!(log.len() > kept, "{level}: {} of {kept}", log.len());
-        for (number, note) in log.iter().enumerate() {
-            assert_eq!(note.unwrap().text, format!("note {number}"), "{level}");
-        }
-        session.dispatch(Noted { text: "and on".to_owned() }).unwrap();
-        let len = session.log::<Notes>().unwrap().len();
-        session.close().unwrap();
-        let again = store.open_session(id, &types()).unwrap();
-        assert_eq!(again.log::<Notes>().unwrap().len(), len);
-        assert!(again.recovery().closed);
-    }
 }
 
 /// The child's part: a process without rights opens a store that it can read and not write.

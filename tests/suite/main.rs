@@ -4,6 +4,7 @@ mod bad_input;
 mod binary;
 mod crash;
 mod damage;
+mod failing;
 mod filesystem;
 mod following;
 mod laws;

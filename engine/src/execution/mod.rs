@@ -30,11 +30,11 @@ pub(crate) use composite::Captures;
 /// is the same run.
 #[derive(Clone)]
 pub struct ExecutionState {
+    session: Session,
     inner: Arc<Inner>,
 }
 
 struct Inner {
-    session: Session,
     resources: ResourceRegistry,
     clock: Arc<dyn Clock>,
     generator: Mutex<Generator>,
@@ -67,7 +67,7 @@ impl Drop for Taking<'_> {
 impl fmt::Debug for ExecutionState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ExecutionState")
-            .field("session", &self.inner.session)
+            .field("session", &self.session)
             .field("resources", &self.inner.resources)
             .field("checkpoints", &self.inner.checkpoints.is_some())
             .finish()
@@ -108,7 +108,8 @@ impl ExecutionStateBuilder {
         let generator = Mutex::new(generator.unwrap_or_else(|| Generator::from_seed(session.own_seed())));
         let (shared, taken) = (Mutex::default(), Condvar::new());
         ExecutionState {
-            inner: Arc::new(Inner { session, resources, clock, generator, checkpoints, shared, taken }),
+            session,
+            inner: Arc::new(Inner { resources, clock, generator, checkpoints, shared, taken }),
         }
     }
 }
@@ -125,9 +126,14 @@ impl ExecutionState {
         ExecutionStateBuilder { session, resources, clock, generator: None, checkpoints: None }
     }
 
+    /// The same run, by what does not keep its session open.
+    pub(crate) fn uncounted(&self) -> ExecutionState {
+        ExecutionState { session: self.session.uncounted(), ..self.clone() }
+    }
+
     /// The session.
     pub fn session(&self) -> &Session {
-        &self.inner.session
+        &self.session
     }
 
     /// The resources.

@@ -69,8 +69,14 @@ impl Objects {
         // A leftover of the same name is of an attempt that never ended.
         let _ = self.storage.remove_file(&building);
         let file = self.storage.create(&building, object.len).map_err(|error| failed("create", error))?;
-        file.write_at(bytes, 0).map_err(|error| failed("write", error))?;
-        self.storage.rename(&building, &path).map_err(|error| failed("rename", error))?;
+        let written = file.write_at(bytes, 0).map_err(|error| failed("write", error));
+        let named = written
+            .and_then(|()| self.storage.rename(&building, &path).map_err(|error| failed("rename", error)));
+        if let Err(error) = named {
+            // On a full disk every byte counts; what cannot be removed is in nobody's way.
+            let _ = self.storage.remove_file(&building);
+            return Err(error);
+        }
         self.unsynced.lock().insert(object, file);
         Ok(object)
     }
@@ -79,14 +85,11 @@ impl Objects {
     /// goes on once there is space again.
     fn write_error(&self, op: &'static str, path: &Path, bytes: u64, error: std::io::Error) -> Error {
         match error.kind() {
-            ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
-                Error::Full { path: path.to_owned(), bytes, source: Arc::new(error) }
-            }
             ErrorKind::ReadOnlyFilesystem | ErrorKind::PermissionDenied => {
                 let session = layout::session_of(&self.session_dir).unwrap_or_default();
                 Error::ReadOnly { session, reason: format!("{}: {error}", path.display()) }
             }
-            _ => Error::io(op, path, error),
+            _ => Error::unmade(op, path, bytes, error),
         }
     }
 

@@ -258,7 +258,8 @@ impl Inner {
         if !self.is_large(bytes) {
             return Ok(None);
         }
-        Ok(Some(state.log.objects.put(bytes)?.reference()))
+        let put = state.log.objects.put(bytes).map_err(|error| self.failed(error));
+        Ok(Some(put?.reference()))
     }
 }
 

@@ -83,7 +83,8 @@ pub(crate) use trunk::{Trunk, cut};
 #[derive(Clone)]
 pub struct Session {
     inner: Arc<Inner>,
-    _handles: Arc<Handles>,
+    /// Nothing for what the session itself holds, which is not to keep it open.
+    _handles: Option<Arc<Handles>>,
     /// The operation whose handle this is; it may write while others wait.
     within: Option<Arc<turns::Within>>,
 }
@@ -297,6 +298,11 @@ impl Inner {
 impl Session {
     /// The first handle of a session.
     fn of(inner: Arc<Inner>) -> Session {
-        Session { _handles: Arc::new(Handles(Arc::clone(&inner))), inner, within: None }
+        Session { _handles: Some(Arc::new(Handles(Arc::clone(&inner)))), inner, within: None }
+    }
+
+    /// A handle that does not keep the session open.
+    pub(crate) fn uncounted(&self) -> Session {
+        Session { _handles: None, ..self.clone() }
     }
 }

@@ -24,12 +24,9 @@ use crate::clock;
 use crate::error::{Error, Result};
 use crate::fold::content::Content;
 use crate::fold::operations::{OpenOperation, UnsettledOperation};
+use crate::log::writer::END_BYTES;
 use crate::store::Level;
 use crate::types::{Slice, ToolInvocations, encode};
-
-/// Room that is kept for the end of each open operation, in bytes: a full disk does not keep a tool from ending, though
-/// what it answered may have to be left out.
-const END_BYTES: usize = 4096;
 
 impl Session {
     /// Asks for a turn for an operation within the one whose handle this is, if it is one. Nothing is recorded yet.
@@ -245,7 +242,7 @@ impl Admission {
         let body = begin.encode();
         let declare = inner.declare_invocations(&state)?;
         let declare_body = declare.as_ref().map(Declare::encode);
-        let lens = declare_body.iter().map(Vec::len).chain([body.len(), END_BYTES]);
+        let lens = declare_body.iter().map(Vec::len).chain([body.len(), END_BYTES as usize]);
         inner.reserve(&mut state, time_us, lens)?;
         if let Some((declare, body)) = declare.zip(declare_body.as_ref()) {
             let draft = Draft::declare(declare, body);
@@ -260,7 +257,7 @@ impl Admission {
         let promised =
             promises_sync(inner.level, Kind::TOOL_BEGIN) && (!reads_only || inner.level == Level::Every);
         let sequence = inner.write_draft(&mut state, time_us, draft, promised)?;
-        state.log.reserved_bytes += END_BYTES as u64;
+        state.log.reserved_bytes += END_BYTES;
         let operation = again.unwrap_or(sequence);
         if let Some(admitted) = state.table.admitted.iter_mut().find(|one| one.ticket == self.ticket) {
             admitted.operation = Some(operation);
@@ -359,7 +356,7 @@ pub(super) fn end_abandoned(inner: &Inner) {
 /// Takes an operation out of the table, and gives back the room that was kept for its end.
 fn leave(state: &mut WriterState, ticket: u64) {
     if state.table.remove(ticket) {
-        state.log.reserved_bytes = state.log.reserved_bytes.saturating_sub(END_BYTES as u64);
+        state.log.reserved_bytes = state.log.reserved_bytes.saturating_sub(END_BYTES);
     }
 }
 

@@ -390,7 +390,8 @@ impl Inner {
         fold(projection, &folding).map_err(|error| self.failed(error))
     }
 
-    fn failed(&self, error: Error) -> Error {
+    /// Poisons the session, but for errors that left nothing behind.
+    pub(super) fn failed(&self, error: Error) -> Error {
         failed(&self.gate, error)
     }
 

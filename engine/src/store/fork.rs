@@ -69,13 +69,19 @@ impl Store {
             return Err(Error::ReadOnly { session: id, reason: read_only.unwrap_or_default() });
         }
         let building = layout::building_session_dir(&self.inner.root, id);
-        let places = self.link(&trunk.places, trunk.watermark, &parent_dir, &building)?;
         let chain = Parent::Fork { session: parent, position, chain: trunk.located.crc };
         let opened = Opened { session: id, seed, tags: options.tags, parent: Some(chain) };
-        let mut log = self.write_first(&building, &opened, places, &trunk)?;
         let dir = self.session_dir(id);
-        let io = |error| Error::io("rename", &dir, error);
-        self.storage().rename(&building, &dir).map_err(io)?;
+        let linked = self.link(&trunk.places, trunk.watermark, &parent_dir, &building);
+        let first = linked.and_then(|places| self.write_first(&building, &opened, places, &trunk));
+        let named = first.and_then(|log| {
+            let renamed = self.storage().rename(&building, &dir);
+            renamed.map(|()| log).map_err(|error| Error::unmade("rename", &dir, 0, error))
+        });
+        let mut log = named.inspect_err(|_| {
+            // What was copied so far would only take up space.
+            let _ = self.storage().remove_dir_all(&building);
+        })?;
         for above in layout::folders_above_session(&self.inner.root) {
             self.storage().sync_dir(&above).map_err(|error| Error::io("sync", &above, error))?;
         }
@@ -158,7 +164,7 @@ impl Store {
         if storage.entry(dir).map_err(|error| io("look up", dir, error))?.is_some() {
             storage.remove_dir_all(dir).map_err(|error| io("delete", dir, error))?;
         }
-        storage.create_dir_all(dir).map_err(|error| io("create", dir, error))?;
+        storage.create_dir_all(dir).map_err(|error| Error::unmade("create", dir, 0, error))?;
         let mut linked = Vec::new();
         let mut behind = BTreeSet::new();
         places.read(storage, watermark, u64::MAX, &mut |record| {
@@ -178,7 +184,7 @@ impl Store {
         let objects = layout::objects_dir(parent);
         if storage.entry(&objects).map_err(|error| io("look up", &objects, error))?.is_some() {
             let to = layout::objects_dir(dir);
-            storage.create_dir_all(&to).map_err(|error| io("create", &to, error))?;
+            storage.create_dir_all(&to).map_err(|error| Error::unmade("create", &to, 0, error))?;
             for entry in storage.list(&objects).map_err(|error| io("list", &objects, error))? {
                 if entry.kind == EntryKind::File && !entry.name.ends_with(".new") {
                     let (from, to) = (objects.join(&entry.name), to.join(&entry.name));
@@ -219,7 +225,7 @@ impl Store {
                 let entry = storage.entry(from).map_err(|error| Error::io("look up", from, error))?;
                 self.copy_file(from, to, entry.map_or(0, |entry| entry.len))
             }
-            Err(error) => Err(Error::io("link", to, error)),
+            Err(error) => Err(Error::unmade("link", to, 0, error)),
         }
     }
 
@@ -227,7 +233,7 @@ impl Store {
         let storage = self.storage();
         let io = |op, path: &Path, error| Error::io(op, path, error);
         let source = storage.open(from, Access::Read).map_err(|error| io("open", from, error))?;
-        let copy = storage.create(to, len).map_err(|error| io("create", to, error))?;
+        let copy = storage.create(to, len).map_err(|error| Error::unmade("create", to, len, error))?;
         let mut buffer = [0; COPY_BYTES];
         let mut offset = 0;
         while offset < len {
@@ -237,7 +243,7 @@ impl Store {
             }
             let left = usize::try_from(len - offset).unwrap_or(usize::MAX);
             let bytes = buffer.get(..read.min(left)).unwrap_or_default();
-            copy.write_at(bytes, offset).map_err(|error| io("write", to, error))?;
+            copy.write_at(bytes, offset).map_err(|error| Error::unmade("write", to, len, error))?;
             offset += read as u64;
         }
         copy.sync_data().map_err(|error| io("sync", to, error))

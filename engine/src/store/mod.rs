@@ -90,7 +90,7 @@ fn make_folders(storage: &dyn Storage, sessions: &Path) -> Result<()> {
     for path in missing.into_iter().rev() {
         // What stands above may have been made by a process that was killed before it synced this name.
         sync_name(storage, path.parent())?;
-        storage.create_dir_all(path).map_err(|error| Error::io("create", path, error))?;
+        storage.create_dir_all(path).map_err(|error| Error::unmade("create", path, 0, error))?;
     }
     Ok(())
 }
@@ -208,7 +208,7 @@ impl Store {
         if self.storage().entry(&dir).map_err(|error| Error::io("look up", &dir, error))?.is_some() {
             return Err(Error::SessionExists { session: id });
         }
-        self.storage().create_dir_all(&dir).map_err(|error| Error::io("create", &dir, error))?;
+        self.storage().create_dir_all(&dir).map_err(|error| Error::unmade("create", &dir, 0, error))?;
         let parents = layout::folders_above_session(&self.inner.root).into();
         let log = Log::create(&self.inner.ground(), &dir, id, seed, parents);
         let kept: Result<()> = large.iter().try_for_each(|bytes| log.objects.put(bytes).map(drop));

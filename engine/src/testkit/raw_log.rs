@@ -185,6 +185,36 @@ mod tests {
     use super::*;
     use crate::audit;
     use crate::log::SegmentSizes;
+    use crate::log::storage::{Fault, MemoryStorage};
+    use crate::store::BackgroundSync;
+
+    /// A sync of the background's that ended when the last record of a full disk had been written took the room in
+    /// which closing says that all is durable: the next process took the log for one that was not closed, and had no
+    /// room to recover it.
+    #[test]
+    fn a_log_that_is_closed_on_a_full_disk_says_that_all_of_it_is_durable() {
+        for body_len in 100..200 {
+            let disk = MemoryStorage::new();
+            let options = StoreOptions {
+                storage: Arc::new(disk.clone()),
+                segments: SegmentSizes { first_bytes: 4096, max_bytes: 4096, ahead_bytes_min: u64::MAX },
+                background: BackgroundSync::Inline,
+                ..StoreOptions::default()
+            };
+            let log = RawLog::create("/log", &options).unwrap();
+            log.append(&[7; 10], Level::Process).unwrap();
+            disk.inject(Fault::DiskFull { capacity_bytes: disk.used_bytes() });
+            let body = vec![7; body_len];
+            let full = std::iter::repeat_with(|| log.append(&body, Level::Process)).find_map(Result::err);
+            assert!(matches!(full, Some(Error::Full { .. })));
+            let shared = Arc::clone(&log.shared);
+            // It began before the last records were written.
+            shared.state.lock().log.attest(1).unwrap();
+            log.close().unwrap();
+            let log = &shared.state.lock().log;
+            assert_eq!(log.watermark(), log.next_sequence(), "{body_len}");
+        }
+    }
 
     #[test]
     fn a_level_is_kept_and_closing_makes_all_durable_and_seals_it() {

@@ -254,7 +254,7 @@ impl Operation {
             resources: before.to_record(),
         };
         let begun = admission.begin(body, state.checkpoints().is_some())?;
-        let programs = Arc::new(Programs::of(&begun.within, &begun.session));
+        let programs = Arc::new(Programs::of(&begun.within, &begun.session.uncounted()));
         let context = ToolContext {
             session: begun.session.clone(),
             within: Arc::clone(&begun.within),
@@ -263,8 +263,10 @@ impl Operation {
             call_id: call.call_id.clone(),
             is_resume: again.is_some() || undoes.is_some(),
         };
+        // An operation that is let go of stays with its session, to be ended by whoever comes next or when it closes.
+        let begun = Begun { session: begun.session.uncounted(), ..begun };
         let core = Core {
-            state: state.clone(),
+            state: state.uncounted(),
             tool: call.tool.clone(),
             call_id: call.call_id.clone(),
             asked_by: call.asked_by,

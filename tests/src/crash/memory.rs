@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use foldlog::{Kind, Level, Result, Session};
+use foldlog::{Kind, Level, Result, Session, ToolInvocations};
 use uuid::Uuid;
 
 use super::{Act, After, Change, Slices};
@@ -52,13 +52,53 @@ pub struct SessionMemory {
     pub durable: u64,
     /// What is attempted, or was where a call did not return well: the first few of these may be there.
     pub pending: VecDeque<Act>,
+    /// How many calls had ended in the session that this one was begun with an export of.
+    pub imported_calls: u64,
 }
 
 impl SessionMemory {
     /// A session of which nothing is known but what was asked for.
     pub fn begun(id: Uuid, slices: Slices) -> SessionMemory {
         let pending = VecDeque::from([Act::Change(Rc::new(slices))]);
-        SessionMemory { id, records: Vec::new(), after: Vec::new(), acknowledged: 0, durable: 0, pending }
+        SessionMemory {
+            id,
+            records: Vec::new(),
+            after: Vec::new(),
+            acknowledged: 0,
+            durable: 0,
+            pending,
+            imported_calls: 0,
+        }
+    }
+
+    /// A session that was begun with an export of this one.
+    ///
+    /// # Errors
+    ///
+    /// What reading says.
+    pub fn imported(&self, session: &Session) -> Result<SessionMemory> {
+        let slices = Rc::new(self.now().slices.imported());
+        let mut memory = SessionMemory::begun(session.id(), Slices::default());
+        memory.imported_calls = self.imported_calls + self.ended_calls();
+        let records = session.position().map_or(0, |last| last + 1);
+        memory.pending = (0..records).map(|_| Act::Change(Rc::clone(&slices))).collect();
+        memory.learn(session)?;
+        memory.pending.clear();
+        memory.acknowledged = records;
+        Ok(memory)
+    }
+
+    /// What a fork shares with its parent, through a position.
+    pub fn take_over(&mut self, parent: &SessionMemory, position: u64) {
+        let shared = position as usize + 1;
+        self.records = parent.records[..shared].to_vec();
+        self.after = parent.after[..shared].to_vec();
+        self.imported_calls = parent.imported_calls;
+    }
+
+    /// How many tool calls have ended.
+    fn ended_calls(&self) -> u64 {
+        self.records.iter().filter(|record| record.kind == Kind::TOOL_END).count() as u64
     }
 
     /// How many records are known.
@@ -134,7 +174,10 @@ impl SessionMemory {
             let next = match record.kind {
                 Kind::DECLARE => now,
                 _ => match self.pending.pop_front() {
-                    Some(act) => now.after(&act, sequence, record.kind),
+                    Some(act) => {
+                        assert!(act.is_of(record.kind), "{}: {act:?} was attempted: {record:?}", self.id);
+                        now.after(&act, sequence)
+                    }
                     None => panic!("{}: record {sequence} was never attempted: {record:?}", self.id),
                 },
             };
@@ -186,6 +229,8 @@ impl SessionMemory {
         let expected: Vec<_> =
             of_model.map(|(operation, one)| (*operation, one.undone, one.run_again)).collect();
         assert_eq!(unsettled, expected, "{id}: the calls that are not settled after {left} records");
+        let calls = session.log::<ToolInvocations>()?.len();
+        assert_eq!(calls, self.imported_calls + self.ended_calls(), "{id}: one item of each call that ended");
         assert!(session.synced() <= left, "{id}: more is durable than there is");
         self.acknowledged = left;
         self.durable = self.durable.max(session.synced());

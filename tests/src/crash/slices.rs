@@ -199,6 +199,12 @@ impl Slices {
         Slices { notes, sizes, tags, preview: Vec::new(), ..then.clone() }
     }
 
+    /// The slices of a session that was begun with an export of this one: CACHE is not in it.
+    #[must_use]
+    pub fn imported(&self) -> Slices {
+        Slices { preview: Vec::new(), ..self.clone() }
+    }
+
     /// The slices of a fork that sets a tag of its own.
     #[must_use]
     pub fn with_tag(&self, key: &str, value: &str) -> Slices {

@@ -3,7 +3,6 @@
 
 mod bytes;
 mod everything;
-mod failing;
 mod frames;
 mod images;
 mod salvage;

@@ -389,6 +389,32 @@ fn closing_takes_back_what_was_let_go_of() {
     );
 }
 
+/// A call that was let go of held its own session open: where nobody closed that by name, it stayed locked for as long
+/// as the process lived, and the call was never taken back.
+#[test]
+fn a_session_whose_call_was_let_go_of_closes_with_its_last_handle() {
+    let Run { disk, desk, budget, counts, id, runner: first } = Run::new();
+    desk.put("p", "before");
+    let operation = first.begin(&call("p", "x", Then::Succeed), &at_once()).unwrap();
+    desk.put("p", "half");
+    drop(operation);
+    drop(first);
+    let session = store_of(&disk).open_session(id, &types()).unwrap();
+    assert!(session.recovery().closed && session.recovery().interrupted.is_empty());
+    assert_eq!(desk.text("p").as_deref(), Some("before"));
+
+    // Also where it is the call's own handle that is the last.
+    let second = runner(&disk, session, &desk, &budget, &counts, Idempotency::Manual);
+    let operation = second.begin(&call("p", "x", Then::Succeed), &at_once()).unwrap();
+    drop(second);
+    let locked = store_of(&disk).open_session(id, &types());
+    assert!(matches!(locked, Err(Error::Locked { .. })), "a call that runs keeps it open: {locked:?}");
+    desk.put("p", "half");
+    drop(operation);
+    assert!(store_of(&disk).open_session(id, &types()).unwrap().recovery().closed);
+    assert_eq!(desk.text("p").as_deref(), Some("before"));
+}
+
 /// An outer call's deadline did not reach the programs of one within it; and an inner one's became the outer one's.
 #[test]
 fn deadlines_reach_inwards_and_not_outwards() {

@@ -164,7 +164,14 @@ impl StorageFile for MappedFile {
         let from = usize::try_from(from).unwrap_or(usize::MAX);
         let Some(len) = to.checked_sub(from).filter(|len| *len > 0) else { return Ok(()) };
         self.leave(from, to);
-        self.map.flush_range(from, len)
+        loop {
+            match self.map.flush_range(from, len) {
+                // As the standard library does with a sync of the whole file. A failure of the disk is told by
+                // another error, and that one is final.
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                answer => return answer,
+            }
+        }
     }
 }
 

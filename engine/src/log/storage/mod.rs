@@ -15,6 +15,8 @@
 //! 5. No call follows a symbolic link in the last component of the path that it is given.
 //! 6. A file created with `allocate_bytes` has that length, reads as zeros, and writing below that length
 //!    never fails for want of space.
+//! 7. A call that a signal interrupts is made again where that does no harm: creating, opening, locking, reading,
+//!    writing and syncing never answer [`io::ErrorKind::Interrupted`].
 
 use std::fmt::Debug;
 use std::io;

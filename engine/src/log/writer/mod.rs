@@ -62,6 +62,10 @@ use self::sync::Written;
 /// Room that every segment keeps for its seal and for one `Synced` frame.
 const RESERVED_BYTES: u64 = 160;
 
+/// Room that is kept for the end of each open operation, in bytes: a full disk does not keep a tool from ending, though
+/// what it answered may have to be left out.
+pub(crate) const END_BYTES: u64 = 4096;
+
 /// How large segments are, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentSizes {
@@ -318,7 +322,9 @@ impl Log {
         if !self.is_writing() {
             self.begin(time_us, context)?;
         }
-        let reserved = if kind == Kind::TOOL_END { 0 } else { self.reserved_bytes };
+        // An end may use the room that was kept for it, and not that of other operations.
+        let own = if kind == Kind::TOOL_END { END_BYTES } else { 0 };
+        let reserved = self.reserved_bytes.saturating_sub(own);
         self.make_room(frame_len as u64 + reserved, context)?;
         let sequence = self.places.next_sequence;
         let offset = self.write(kind, sequence, time_us, body, context.synced)?;
@@ -346,10 +352,13 @@ impl Log {
         self.make_room(bytes + self.reserved_bytes, context)
     }
 
-    /// Appends a `Synced` frame where there is room; a segment begun later says the same in its header.
+    /// Appends a `Synced` frame where there is room; a segment begun later says the same in its header. One that does
+    /// not speak of everything leaves room for one that does: should the disk be full there is no later segment, and
+    /// without its word a closed log would pass for one that was not.
     pub(crate) fn attest(&mut self, synced: u64) -> Result<()> {
+        let frames = if synced < self.places.next_sequence { 2 } else { 1 };
         let room = self.active.as_ref().is_some_and(|active| {
-            active.offset + FRAME_HEADER_LEN as u64 + seal_bytes_max() <= active.capacity
+            active.offset + frames * FRAME_HEADER_LEN as u64 + seal_bytes_max() <= active.capacity
         });
         if room {
             let (sequence, time_us) = (self.places.next_sequence, self.last_time_us);
@@ -404,7 +413,12 @@ impl Log {
             }
             Start::Continue { end } => self.reopen(end)?,
             Start::Recover { attested } => {
-                self.recover(attested, time_us, context)?;
+                let read = self.places.clone();
+                if let Err(error) = self.recover(attested, time_us, context) {
+                    // Reading goes on where everything still stands.
+                    (self.places, self.active) = (read, None);
+                    return Err(error);
+                }
                 self.start = Start::Running;
                 return Ok(());
             }

@@ -1,7 +1,7 @@
 //! What the simulator does with tools: it calls them, ends, recovers and settles their calls.
 
 use foldlog::tools::{ExecuteOptions, ToolResult};
-use foldlog::{Error, Idempotency, Level, Settlement};
+use foldlog::{Error, Level, Settlement};
 use foldlog_tests::crash::{Act, Call, End, Promise};
 use uuid::Uuid;
 
@@ -21,7 +21,7 @@ impl World {
         }
         let is_elsewhere = self.chance.percent(40);
         let call = match is_elsewhere {
-            true => Call { idempotency: Idempotency::Manual, errand: None },
+            true => Call::elsewhere(),
             false => Call::draw(&mut self.chance),
         };
         self.say(|| format!("   {id}: calls {call:?}"));

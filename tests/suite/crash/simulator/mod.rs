@@ -383,8 +383,7 @@ impl World {
             return;
         }
         let mut memory = SessionMemory::begun(id, then.slices.with_tag("fork", &id.to_string()));
-        memory.records = shared.records[..=position as usize].to_vec();
-        memory.after = shared.after[..=position as usize].to_vec();
+        memory.take_over(shared, position);
         self.say(|| format!("   {id}: forked from {parent} at {position}, {level:?}"));
         let made = self.store.fork(parent, position, &types(), options.tag("fork", id.to_string()));
         self.known.insert(id, Known::begun(memory, level, true));

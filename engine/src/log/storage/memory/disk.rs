@@ -72,8 +72,10 @@ impl Disk {
 
     /// Records a call, and fails it where a fault says so. Answers how many bytes the call may write.
     pub(super) fn begin(&mut self, op: Op, path: impl Into<Arc<Path>>) -> io::Result<usize> {
-        self.trace.push((op, path.into()));
+        let path = path.into();
+        self.trace.push((op, Arc::clone(&path)));
         match self.faults.count(op) {
+            Some(Strike::Fail(io::ErrorKind::Interrupted)) if op.is_made_again() => self.begin(op, path),
             Some(Strike::Fail(kind)) => Err(io::Error::new(kind, "an injected fault")),
             Some(Strike::Short(bytes)) => Ok(bytes),
             Some(Strike::Die(bytes)) if op == Op::Write => {

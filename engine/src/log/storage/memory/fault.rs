@@ -45,6 +45,9 @@ pub enum Fault {
     /// A `SyncData` that fails leaves the pages that it should have written looking clean, as Linux does: no
     /// later sync writes them unless they are written to again, and a power cut may lose them. Each other
     /// handle that is open on the file is told once, by its next sync.
+    ///
+    /// [`io::ErrorKind::Interrupted`] is what the system answers beneath the seam: where
+    /// [`Op::is_made_again`] the call is made again, and its caller sees nothing of it.
     FailNth {
         /// Which calls are counted.
         op: Op,
@@ -87,6 +90,15 @@ impl Op {
     /// Whether the call changes a disk or makes a change durable. A lock is neither: it leaves nothing behind.
     pub fn changes(self) -> bool {
         !matches!(self, Op::List | Op::Entry | Op::Open | Op::TryLock | Op::Len | Op::Read)
+    }
+
+    /// Whether a backend makes the call again where a signal interrupts it: those that POSIX says a signal may
+    /// interrupt, and that do the same when they are made twice.
+    pub fn is_made_again(self) -> bool {
+        matches!(
+            self,
+            Op::Create | Op::Open | Op::TryLock | Op::Read | Op::Write | Op::SyncData | Op::SyncDir
+        )
     }
 }
 

@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use foldlog::log::storage::{CrashKind, Fault, Op};
 use foldlog::{Error, Level, Session};
 use foldlog_tests::crash::{Machine, Slices, count, large_note, step, write_steps};
-use foldlog_tests::host::types;
+use foldlog_tests::host::{Noted, Notes, types};
 use uuid::Uuid;
 
 fn session(machine: &Machine, level: Level) -> (Session, Uuid) {
@@ -145,6 +145,43 @@ fn a_full_disk_refuses_the_turn_and_the_session_goes_on_once_there_is_space() {
         let session = machine.open(id, level).unwrap();
         assert_eq!((count(&session), Slices::of(&session).unwrap()), (all, slices));
     }
+}
+
+/// A recovery that failed on its way had the session read from the segment that it was building: its LOG could not be
+/// read any more, or was short of what had not been rewritten yet.
+#[test]
+fn after_a_recovery_that_failed_at_any_call_the_session_reads_as_before() {
+    let ops = [Op::Create, Op::Write, Op::SyncData, Op::SyncDir, Op::Rename, Op::Open, Op::Read];
+    let mut poisoned = 0;
+    for (op, nth) in ops.iter().flat_map(|op| (1..20).map(|nth| (*op, nth))) {
+        let machine = Machine::default();
+        let (first, id) = session(&machine, Level::Process);
+        first.close().unwrap();
+        let session = machine.open(id, Level::Process).unwrap();
+        for n in 0..6 {
+            session.dispatch(Noted { text: format!("note {n}") }).unwrap();
+            write_steps(&session, 2);
+        }
+        machine.crash(CrashKind::Process);
+        let session = machine.open(id, Level::Every).unwrap();
+        let (all, slices) = (count(&session), Slices::of(&session).unwrap());
+        machine.disk.inject(Fault::FailNth { op, nth, error: ErrorKind::Other });
+        let refused = session.set_tag("after", "the crash");
+        machine.disk.clear_faults();
+        if refused.is_ok() || session.sync().is_ok() {
+            continue;
+        }
+        poisoned += 1;
+        if !matches!(refused, Err(Error::Unknown { .. })) {
+            assert_eq!(count(&session), all, "{op:?} {nth}");
+            assert_eq!(Slices::of(&session).unwrap(), slices, "{op:?} {nth}");
+        }
+        drop(session);
+        let session = machine.open(id, Level::Every).unwrap();
+        assert_eq!(session.log::<Notes>().unwrap().len(), 6, "{op:?} {nth}");
+        write_steps(&session, 1);
+    }
+    assert!(poisoned > 20, "{poisoned}");
 }
 
 /// Recovery needs a segment; without space for it the log is as it was read, also on the second attempt.

@@ -1,0 +1,75 @@
+//! A small disk of its own, mounted from a file: one that can really be full.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use tempfile::TempDir;
+
+/// A mounted ext4, which is unmounted when this is dropped.
+#[derive(Debug)]
+pub struct LoopDisk {
+    folder: TempDir,
+}
+
+impl LoopDisk {
+    /// A disk of so many bytes. `Err` says why this machine, or this user, may have none.
+    ///
+    /// # Errors
+    ///
+    /// What was tried and what came of it.
+    pub fn mounted(bytes: u64) -> Result<LoopDisk, String> {
+        let folder = TempDir::new().map_err(|error| error.to_string())?;
+        let (image, root) = (folder.path().join("image"), folder.path().join("root"));
+        let made = std::fs::create_dir(&root)
+            .and_then(|()| std::fs::File::create(&image))
+            .and_then(|file| file.set_len(bytes));
+        made.map_err(|error| error.to_string())?;
+        // Nothing is kept for root, who may run the tests.
+        run(Command::new("mkfs.ext4").args(["-q", "-F", "-b", "4096", "-m", "0"]).arg(&image))?;
+        run(Command::new("mount").args(["-o", "loop"]).arg(&image).arg(&root))?;
+        Ok(LoopDisk { folder })
+    }
+
+    /// Where it is mounted.
+    pub fn root(&self) -> PathBuf {
+        self.folder.path().join("root")
+    }
+
+    /// Fills it to the last block with a file of this name, which can be removed again.
+    ///
+    /// # Panics
+    ///
+    /// Where writing ends for another reason than that the disk is full.
+    pub fn fill(&self, name: &str) -> PathBuf {
+        let path = self.root().join(name);
+        let mut file = std::fs::File::create(&path).expect("a file needs no block");
+        let mut before = u64::MAX;
+        while std::mem::replace(&mut before, file.metadata().expect("it is open").len()) != before {
+            let ended = io::copy(&mut io::repeat(7), &mut file).expect_err("no disk is endless");
+            assert_eq!(ended.kind(), io::ErrorKind::StorageFull, "{ended}");
+            // More is set aside for what is delayed than it takes in the end.
+            file.sync_all().expect("what was written had room");
+        }
+        path
+    }
+}
+
+impl Drop for LoopDisk {
+    fn drop(&mut self) {
+        let root = self.root();
+        // Lazily where somebody has a file open: the folder must be empty before it is removed.
+        if run(Command::new("umount").arg(&root)).is_err() {
+            let _ = run(Command::new("umount").arg("-l").arg(&root));
+        }
+    }
+}
+
+fn run(command: &mut Command) -> Result<(), String> {
+    let program = Path::new(command.get_program()).display().to_string();
+    let output = command.output().map_err(|error| format!("{program}: {error}"))?;
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(format!("{program}: {}", String::from_utf8_lossy(&output.stderr).trim())),
+    }
+}

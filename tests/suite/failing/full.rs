@@ -1,0 +1,115 @@
+//! A disk without room: everything opens and can be read, what needs room is refused, a call that has begun can still
+//! end, and writing goes on once there is room.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use foldlog::Level;
+use foldlog::log::storage::{CrashKind, Fault};
+use foldlog::tools::{ExecuteOptions, ToolCall, ToolRegistry, ToolResult, ToolRunner};
+use foldlog::{Error, ExecutionState, ResourceRegistry, Session, Store, StoreOptions, ToolInvocations};
+use foldlog_tests::crash::{Change, Machine, Slices, step, write_steps};
+use foldlog_tests::host::{StepAdded, types};
+
+use super::day::{Day, Look};
+use super::{LEVELS, each};
+
+/// A day in which there is no room from one moment on, until another or to its end.
+#[derive(Clone, Copy, Debug)]
+struct Filled {
+    level: Level,
+    from: u64,
+    until: Option<u64>,
+}
+
+fn live(Filled { level, from, until }: Filled) -> Day {
+    let mut day = Day::new(level).before_each(move |machine, done| {
+        if done == from {
+            machine.disk.inject(Fault::DiskFull { capacity_bytes: machine.disk.used_bytes() });
+        }
+        if Some(done) == until {
+            machine.disk.clear_faults();
+        }
+        if done == from || done == from + 7 { Look::Yes } else { Look::No }
+    });
+    let lived = catch_unwind(AssertUnwindSafe(|| {
+        day.live();
+        assert_eq!(day.poisoned, 0, "a full disk is no failure of the log");
+        assert!(day.otherwise.is_empty(), "a full disk is told by its own error: {:#?}", day.otherwise);
+        day.end(CrashKind::PowerLosingAll);
+    }));
+    if let Err(panic) = lived {
+        eprintln!("{level:?}, from {from}, until {until:?}:\n{}", day.told.join("\n"));
+        std::panic::resume_unwind(panic);
+    }
+    day
+}
+
+#[test]
+fn a_disk_that_fills_up_at_any_moment_refuses_and_loses_nothing_and_a_begun_call_ends() {
+    let mut days = Vec::new();
+    for level in LEVELS {
+        let mut day = Day::new(level);
+        day.live();
+        // The first session is begun by then.
+        for from in 1..day.done() {
+            days.push(Filled { level, from, until: None });
+            days.push(Filled { level, from, until: Some(from + 5) });
+        }
+    }
+    let refused = each(&days, |filled| u64::from(live(*filled).refused > 0));
+    let refused: u64 = refused.iter().sum();
+    println!("{} days, {refused} of them with refusals", days.len());
+    assert!(refused > days.len() as u64 / 2, "{refused}");
+}
+
+fn runner(session: &Session) -> ToolRunner {
+    let resources = ResourceRegistry::builder().build().unwrap();
+    ToolRunner::new(ExecutionState::new(session.clone(), resources), ToolRegistry::new())
+}
+
+/// Calls within calls each have their own room; the inner ends once took that of the outer ones.
+#[test]
+fn calls_within_calls_all_end_on_a_full_disk_whatever_the_inner_ones_answered() {
+    for (level, answer_bytes) in
+        LEVELS.iter().flat_map(|level| [1, 1000, 2500, 6000, 14_000].map(|bytes| (*level, bytes)))
+    {
+        let machine = Machine::default();
+        // Answers stand in the log itself, as those of less than 64 KiB mostly do.
+        let options = StoreOptions { object_bytes_min: u64::MAX, ..machine.options(level) };
+        let store = Store::open_with("/home/store", options).unwrap();
+        let session = store.create(&types()).unwrap();
+        write_steps(&session, 3);
+        let before = Slices::of(&session).unwrap();
+        let (outer, call) = (runner(&session), ToolCall::new("write", "{}"));
+        let mut operations = vec![outer.begin(&call, &ExecuteOptions::default()).unwrap()];
+        for _ in 0..4 {
+            let within = outer.within(operations.last().unwrap().context());
+            operations.push(within.begin(&call, &ExecuteOptions::default()).unwrap());
+        }
+        machine.disk.inject(Fault::DiskFull { capacity_bytes: 0 });
+        let inside = operations.last().unwrap().context().session().clone();
+        let refused = (0..).find_map(|n| inside.dispatch(step(n)).err()).unwrap();
+        assert!(matches!(refused, Error::Full { .. }), "{refused}");
+        while inside.dispatch(StepAdded { title: String::new(), part: 0 }).is_ok() {}
+        while let Some(operation) = operations.pop() {
+            let answer = "v".repeat(answer_bytes);
+            let report = operation.end(ToolResult::ok(answer.clone(), answer)).unwrap();
+            // Where the answer itself has no room the call is taken back, and says why.
+            assert!(report.success || report.message.contains("no space"), "{}", report.message);
+        }
+        assert!(session.open_operations().is_empty() && !session.is_interrupted());
+        assert_eq!(session.log::<ToolInvocations>().unwrap().len(), 5);
+        if answer_bytes == 14_000 {
+            let back = before.after(&Change::Rollback(0, Box::new(before.clone())));
+            assert_eq!(Slices::of(&session).unwrap(), back, "none of them has committed");
+        }
+        let (id, slices) = (session.id(), Slices::of(&session).unwrap());
+        session.sync().unwrap();
+        drop((outer, inside, session));
+        machine.disk.clear_faults();
+        machine.crash(CrashKind::PowerLosingAll);
+        let session = machine.open(id, level).unwrap();
+        assert_eq!(Slices::of(&session).unwrap(), slices);
+        write_steps(&session, 1);
+    }
+}

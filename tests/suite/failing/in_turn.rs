@@ -1,0 +1,174 @@
+//! Every call to the disk fails in turn, each in every way that it can, and then several by chance.
+
+use std::collections::BTreeMap;
+use std::io::ErrorKind;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use foldlog::Level;
+use foldlog::log::storage::{CrashKind, Fault, Op};
+use foldlog_tests::crash::Chance;
+
+use super::day::Day;
+use super::{LEVELS, each, number_from};
+
+/// `EIO`, `ENOSPC` and `EINTR`.
+const ERRORS: [ErrorKind; 3] = [ErrorKind::Other, ErrorKind::StorageFull, ErrorKind::Interrupted];
+
+/// Every call of the seam.
+const OPS: [Op; 15] = [
+    Op::CreateDirAll,
+    Op::List,
+    Op::Entry,
+    Op::Create,
+    Op::Open,
+    Op::Rename,
+    Op::HardLink,
+    Op::RemoveFile,
+    Op::RemoveDirAll,
+    Op::SyncDir,
+    Op::TryLock,
+    Op::Len,
+    Op::Read,
+    Op::Write,
+    Op::SyncData,
+];
+
+/// How many days with several failures a normal run takes.
+const SEEDS: u64 = 300;
+
+/// How many calls of each kind a day makes in which none fails.
+fn calls(level: Level) -> BTreeMap<Op, u64> {
+    let mut day = Day::new(level);
+    day.live();
+    assert_eq!((day.failed, day.refused, day.poisoned), (0, 0, 0), "{:#?}", day.told);
+    let mut calls = BTreeMap::new();
+    for (op, _) in day.machine.disk.take_trace() {
+        *calls.entry(op).or_default() += 1;
+    }
+    day.end(CrashKind::PowerLosingAll);
+    calls
+}
+
+/// What became of the days.
+#[derive(Default)]
+struct Told {
+    days: AtomicU64,
+    refused: AtomicU64,
+    poisoned: AtomicU64,
+    harmless: AtomicU64,
+}
+
+impl Told {
+    fn count(&self, day: &Day) {
+        let one = |counter: &AtomicU64, yes: bool| counter.fetch_add(u64::from(yes), Ordering::Relaxed);
+        one(&self.days, true);
+        one(&self.refused, day.refused > 0);
+        one(&self.poisoned, day.poisoned > 0);
+        one(&self.harmless, day.failed == 0);
+    }
+}
+
+/// Lives a day on a disk with these faults, and says what it was where a check fails.
+fn live(name: &str, level: Level, faults: &[Fault], kind: CrashKind, told: &Told) -> Day {
+    let mut day = Day::new(level);
+    for fault in faults {
+        day.machine.disk.inject(fault.clone());
+    }
+    let lived = catch_unwind(AssertUnwindSafe(|| {
+        day.live();
+        day.end(kind);
+    }));
+    if let Err(panic) = lived {
+        eprintln!("{name}: {level:?}, {faults:?}, {kind:?}:\n{}", day.told.join("\n"));
+        std::panic::resume_unwind(panic);
+    }
+    told.count(&day);
+    day
+}
+
+/// What a call can suffer: the errors, and for writes a few lengths that are kept.
+fn strikes(op: Op, nth: u64) -> Vec<Fault> {
+    let mut faults: Vec<Fault> = ERRORS.map(|error| Fault::FailNth { op, nth, error }).into();
+    if op == Op::Write {
+        faults.extend([0, 1, 27, 60, 300].map(|bytes| Fault::ShortWrite { nth, bytes }));
+    }
+    faults
+}
+
+/// In the short mode each call fails in one way at one level, and the ways and levels take turns; with
+/// `FOLDLOG_FAILING=all` each fails in every way at every level, before either kind of crash.
+#[test]
+fn whichever_call_fails_the_session_says_so_and_nothing_acknowledged_is_gone() {
+    let all = std::env::var("FOLDLOG_FAILING").is_ok_and(|value| value == "all");
+    let mut days = Vec::new();
+    for level in LEVELS {
+        let calls = calls(level);
+        for op in OPS {
+            let count = calls.get(&op).copied().unwrap_or_default();
+            assert!(count > 0, "{level:?}: a day touches everything, and not {op:?}");
+            for (nth, fault) in
+                (1..=count).flat_map(|nth| strikes(op, nth).into_iter().map(move |f| (nth, f)))
+            {
+                days.push((level, nth, fault));
+            }
+        }
+    }
+    let whole = days.len();
+    if !all {
+        // A prime, so that it falls in with no pattern of the list.
+        days = days.into_iter().step_by(13).collect();
+    }
+    let told = Told::default();
+    each(&days, |(level, nth, fault)| {
+        let kinds = [CrashKind::Process, CrashKind::PowerLosingAll, CrashKind::Power { seed: *nth }];
+        let taken: Vec<CrashKind> = if all { kinds.into() } else { vec![kinds[*nth as usize % 3]] };
+        for kind in taken {
+            let day = live("alone", *level, std::slice::from_ref(fault), kind, &told);
+            if let Fault::FailNth { op, error: ErrorKind::Interrupted, .. } = fault
+                && op.is_made_again()
+            {
+                assert_eq!(day.failed, 0, "{fault:?}: an interrupted call is made again: {:#?}", day.told);
+            }
+        }
+    });
+    let [days, refused, poisoned, harmless] = [&told.days, &told.refused, &told.poisoned, &told.harmless]
+        .map(|count| count.load(Ordering::Relaxed));
+    println!("{days} days of {whole}: {refused} with a refusal, {poisoned} poisoned, {harmless} unharmed");
+    assert!(poisoned > days / 20 && refused > 4 && harmless < days, "{poisoned} poisoned, {refused} refused");
+}
+
+/// `FOLDLOG_FAILING_SEED=n` lives that day alone; `FOLDLOG_FAILING_SEEDS=count` so many.
+#[test]
+fn several_failures_in_one_day_cost_nothing_acknowledged_either() {
+    let seeds: Vec<u64> = match number_from("FOLDLOG_FAILING_SEED") {
+        Some(seed) => vec![seed],
+        None => (0..number_from("FOLDLOG_FAILING_SEEDS").unwrap_or(SEEDS)).collect(),
+    };
+    let counts: Vec<_> = LEVELS.map(|level| (level, calls(level))).into();
+    let told = Told::default();
+    each(&seeds, |seed| {
+        let mut chance = Chance::new(*seed);
+        let (level, calls) = chance.pick(&counts);
+        let faults: Vec<Fault> = (0..2 + chance.below(6))
+            .map(|_| {
+                // More often those that fail in most ways.
+                let changing = [Op::Write, Op::Create, Op::SyncData, Op::SyncDir];
+                let op = if chance.percent(60) { *chance.pick(&changing) } else { *chance.pick(&OPS) };
+                let nth = 1 + chance.below(calls[&op]);
+                match chance.below(5) {
+                    0 => Fault::ShortWrite { nth, bytes: chance.below(400) as usize },
+                    way => Fault::FailNth { op, nth, error: ERRORS[way as usize % 3] },
+                }
+            })
+            .collect();
+        let kind = match chance.below(3) {
+            0 => CrashKind::Process,
+            1 => CrashKind::PowerLosingAll,
+            _ => CrashKind::Power { seed: *seed },
+        };
+        live(&format!("FOLDLOG_FAILING_SEED={seed}"), *level, &faults, kind, &told);
+    });
+    let poisoned = told.poisoned.load(Ordering::Relaxed);
+    assert!(seeds.len() < 100 || poisoned > seeds.len() as u64 / 4, "{poisoned}");
+}

@@ -1,0 +1,520 @@
+//! Real processes, really killed: SIGKILL at random moments, life after life of the same session.
+//!
+//! Both processes know by heart what is done in which place: [`deed`] makes it from a seed and the place. The child does
+//! one deed after the other and says which are acknowledged; the parent kills it, hears the rest of what it had said,
+//! and compares what the session holds with a model of all deeds so far: those that were acknowledged, and at most a
+//! part of the one after them.
+
+use std::path::Path;
+
+use foldlog::log::SegmentSizes;
+use foldlog::tools::{ExecuteOptions, ToolCall, ToolError, ToolRegistry, ToolResult, ToolRunner};
+use foldlog::{
+    ExecutionState, Kind, Level, ResourceRegistry, Result, Session, SessionOptions, Store, StoreOptions,
+    ToolInvocations,
+};
+use foldlog_tests::child;
+use foldlog_tests::crash::{Chance, Change, Remembered, Slices};
+use foldlog_tests::host::{DraftEdited, Noted, StepAdded, Undeclared, types};
+use uuid::Uuid;
+
+use super::{LEVELS, number_from};
+
+/// How many processes a normal run kills.
+const KILLS: u64 = 40;
+
+/// After so many lives a session is left alone, and another one begins.
+const LIVES: u64 = 8;
+
+/// How many deeds a child does at most before it waits to be killed.
+const DEEDS_MAX: u64 = 300;
+
+/// What is done at one place.
+#[derive(Clone, Debug)]
+enum Deed {
+    /// One record.
+    Change(Change),
+    /// A rollback to where this life was after so many of its deeds, where it has come so far.
+    Back(u64),
+    Sync,
+    /// The session is closed and opened again.
+    Reopen,
+    /// A tool call with these changes, which ends well or not.
+    Call(Vec<Change>, bool),
+}
+
+/// What is done at a place; the same in every process.
+fn deed(seed: u64, place: u64) -> Deed {
+    let mut chance = Chance::new(seed.wrapping_mul(0x1_0000).wrapping_add(place));
+    match chance.below(100) {
+        0..=4 => Deed::Sync,
+        5 => Deed::Reopen,
+        6..=9 => Deed::Back(chance.below(20)),
+        10..=21 => {
+            let changes = (0..1 + chance.below(5)).map(|_| change(&mut chance)).collect();
+            Deed::Call(changes, chance.percent(60))
+        }
+        22..=24 => Deed::Change(Change::Snapshot),
+        _ => Deed::Change(change(&mut chance)),
+    }
+}
+
+/// A change whose effect does not hang on what was before.
+fn change(chance: &mut Chance) -> Change {
+    let text = |chance: &mut Chance| {
+        let most = if chance.percent(10) { 3000 } else { 200 };
+        let len = chance.below(most);
+        chance.text(len)
+    };
+    match chance.below(10) {
+        0..=3 => Change::Step(StepAdded { title: text(chance), part: chance.below(4) as u8 }),
+        4..=6 => Change::Note(Noted { text: text(chance) }),
+        7 => Change::Edit(DraftEdited { place: 1 << 20, line: format!("{}.", text(chance)) }),
+        8 => Change::Undeclared(Undeclared { value: chance.below(1000) as i64 }),
+        _ => Change::Tag(chance.text(1), text(chance)),
+    }
+}
+
+fn store_at(path: &Path, level: Level) -> Store {
+    let options = StoreOptions {
+        level,
+        segments: SegmentSizes { first_bytes: 4096, max_bytes: 32 << 10, ahead_bytes_min: 8 << 10 },
+        object_bytes_min: 1500,
+        image_bytes_min: 16 << 10,
+        ..StoreOptions::default()
+    };
+    Store::open_with(path, options).unwrap()
+}
+
+fn runner(session: &Session) -> ToolRunner {
+    let resources = ResourceRegistry::builder().build().unwrap();
+    ToolRunner::new(ExecutionState::new(session.clone(), resources), ToolRegistry::new())
+}
+
+/// A life's argument: where the store is, the session, the level, the seed and the first place.
+struct Life {
+    path: String,
+    id: Uuid,
+    level: Level,
+    seed: u64,
+    first: u64,
+}
+
+impl Life {
+    fn argument(&self) -> String {
+        let Life { path, id, level, seed, first } = self;
+        format!("{path} {id} {level:?} {seed} {first}")
+    }
+
+    fn parse(argument: &str) -> Life {
+        let words: Vec<&str> = argument.split(' ').collect();
+        let level = *LEVELS.iter().find(|level| format!("{level:?}") == words[2]).unwrap();
+        Life {
+            path: words[0].to_owned(),
+            id: words[1].parse().unwrap(),
+            level,
+            seed: words[3].parse().unwrap(),
+            first: words[4].parse().unwrap(),
+        }
+    }
+}
+
+/// Where a call fails the child ends at once, as if it were killed then: nothing is closed or taken back.
+fn or_end<T>(result: Result<T>) -> T {
+    result.unwrap_or_else(|error| {
+        child::tell("failed", error);
+        std::process::exit(3)
+    })
+}
+
+/// The child's part: opens the session, recovers what it finds, and does deeds until it is killed.
+#[test]
+fn part_of_a_child_that_is_killed_at_any_moment() {
+    let Some(argument) = child::argument() else { return };
+    let life = Life::parse(&argument);
+    let store = store_at(Path::new(&life.path), life.level);
+    let mut session = match life.first {
+        0 => {
+            let options = SessionOptions { id: Some(life.id), ..SessionOptions::default() };
+            or_end(store.create_with(&types(), options))
+        }
+        _ => or_end(store.open_session(life.id, &types())),
+    };
+    child::tell("open", session.recovery().interrupted.len());
+    or_end(runner(&session).recover(&ExecuteOptions::default()));
+    child::tell("recovered", session.position().unwrap());
+    // Where each deed of this life ended.
+    let mut ends = vec![session.position().unwrap()];
+    for place in life.first..life.first + DEEDS_MAX {
+        match deed(life.seed, place) {
+            Deed::Change(change) => drop(or_end(change.perform(&session))),
+            Deed::Back(by) => {
+                let to = ends[ends.len() - 1 - (by as usize).min(ends.len() - 1)];
+                or_end(session.rollback_to(to));
+            }
+            Deed::Sync => or_end(session.sync()),
+            Deed::Reopen => {
+                or_end(session.close());
+                session = or_end(store.open_session(life.id, &types()));
+                // Closed, but where this life had written nothing before.
+                assert!(session.recovery().closed || session.recovery().interrupted.is_empty());
+            }
+            Deed::Call(changes, well) => {
+                let runner = runner(&session);
+                let operation =
+                    or_end(runner.begin(&ToolCall::new("write", "{}"), &ExecuteOptions::default()));
+                child::tell("begun", operation.id());
+                for change in changes {
+                    child::tell("within", or_end(change.perform(operation.context().session())));
+                }
+                match well {
+                    true => drop(or_end(operation.end(ToolResult::ok("done", 1)))),
+                    false => drop(or_end(operation.fail(ToolError::failed("out of ink")))),
+                }
+            }
+        }
+        ends.push(session.position().unwrap());
+        child::tell("done", session.position().unwrap());
+    }
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line).unwrap();
+}
+
+/// What a child had said when it was killed.
+#[derive(Debug, Default)]
+struct Heard {
+    /// How many calls it found left open, where it came so far as to open the session.
+    open: Option<u64>,
+    recovered: bool,
+    /// How many deeds were acknowledged.
+    done: u64,
+    /// The call that had begun by then, and how much was acknowledged within it.
+    begun: Option<u64>,
+    within: u64,
+    /// The last record that it was told of.
+    last: Option<u64>,
+    /// Why it ended by itself.
+    failed: Option<String>,
+}
+
+impl Heard {
+    fn take(&mut self, line: &str) {
+        let Some((word, value)) = line.strip_prefix('@').and_then(|line| line.split_once(' ')) else {
+            return;
+        };
+        if word == "failed" {
+            self.failed = Some(value.to_owned());
+            return;
+        }
+        let number: u64 = value.parse().unwrap_or_else(|error| panic!("{line:?}: {error}"));
+        match word {
+            "open" => self.open = Some(number),
+            "recovered" => self.recovered = true,
+            "begun" => self.begun = Some(number),
+            "within" => self.within += 1,
+            "done" => (self.done, self.begun, self.within) = (self.done + 1, None, 0),
+            _ => return,
+        }
+        if word != "open" {
+            self.last = Some(number);
+        }
+    }
+}
+
+/// A session as the parent knows it.
+struct Known {
+    life: Life,
+    /// The slices as they are to be shown.
+    now: Slices,
+    /// Whether a call was left open.
+    open: bool,
+    calls: u64,
+    records: Vec<Remembered>,
+}
+
+/// What a session may hold after a kill.
+#[derive(Clone, Debug)]
+struct Possible {
+    slices: Slices,
+    /// How many more calls have ended.
+    calls: u64,
+    open: bool,
+    /// How many deeds are in it.
+    deeds: u64,
+}
+
+fn back(now: &Slices, then: &Slices) -> Slices {
+    now.after(&Change::Rollback(0, Box::new(then.clone())))
+}
+
+impl Known {
+    fn new(life: Life) -> Known {
+        Known { life, now: Slices::default(), open: false, calls: 0, records: Vec::new() }
+    }
+
+    /// All that the session may hold, now that the child was killed: what was acknowledged, and what was begun after it.
+    fn possible(&self, heard: &Heard) -> Vec<Possible> {
+        let mut now = Possible { slices: self.now.clone(), calls: 0, open: self.open, deeds: 0 };
+        let recovered = Possible { calls: u64::from(self.open), open: false, ..now.clone() };
+        if !heard.recovered {
+            return vec![now, recovered];
+        }
+        now = recovered;
+        let mut ends = vec![now.slices.clone()];
+        for place in self.life.first..self.life.first + heard.done {
+            now = self.whole(now, place, &ends);
+            ends.push(now.slices.clone());
+        }
+        let next = self.life.first + heard.done;
+        let mut possible = vec![now.clone()];
+        if heard.done < DEEDS_MAX {
+            if let Deed::Call(changes, _) = deed(self.life.seed, next) {
+                // As it is shown while it is open, for each part of it that may have been written.
+                let mut inside = now.slices.clone();
+                let mut parts = vec![inside.clone()];
+                for change in &changes {
+                    inside = inside.after(change);
+                    parts.push(inside.clone());
+                }
+                let least = heard.within as usize;
+                let parts = parts.into_iter().skip(least).map(|part| back(&part, &now.slices));
+                let open = parts.map(|slices| Possible { slices, open: true, ..now.clone() });
+                if heard.begun.is_some() {
+                    possible.clear();
+                }
+                possible.extend(open);
+            }
+            possible.push(self.whole(now, next, &ends));
+        }
+        possible
+    }
+
+    /// After a whole deed.
+    fn whole(&self, now: Possible, place: u64, ends: &[Slices]) -> Possible {
+        let Possible { mut slices, mut calls, deeds, .. } = now;
+        match deed(self.life.seed, place) {
+            Deed::Change(change) => slices = slices.after(&change),
+            Deed::Back(by) => {
+                slices = back(&slices, &ends[ends.len() - 1 - (by as usize).min(ends.len() - 1)])
+            }
+            Deed::Sync | Deed::Reopen => {}
+            Deed::Call(changes, well) => {
+                let then = slices.clone();
+                slices = changes.iter().fold(slices, |slices, change| slices.after(change));
+                calls += 1;
+                if !well {
+                    slices = back(&slices, &then);
+                }
+            }
+        }
+        Possible { slices, calls, open: false, deeds: deeds + 1 }
+    }
+
+    /// Compares what a killed child left with what it may have left, and goes on from there.
+    fn check(&mut self, heard: &Heard) {
+        let store = store_at(Path::new(&self.life.path), self.life.level);
+        let session = match store.open_session(self.life.id, &types()) {
+            Ok(session) => session,
+            Err(error) if heard.last.is_none() && self.life.first == 0 && heard.open.is_none() => {
+                // It was killed before it had said that there is a session.
+                assert!(store.summary(self.life.id).is_err(), "{error}");
+                std::fs::remove_dir_all(store.session_dir(self.life.id)).unwrap_or_default();
+                return;
+            }
+            Err(error) => panic!("{error}"),
+        };
+        if let Some(open) = heard.open {
+            assert_eq!(open > 0, self.open, "the child finds what the parent found");
+        }
+        let last = session.position().unwrap();
+        assert!(heard.last.is_none_or(|heard| heard <= last), "{heard:?}, and there are records to {last}");
+        let slices = Slices::of(&session).unwrap();
+        let calls = session.log::<ToolInvocations>().unwrap().len();
+        let possible = self.possible(heard);
+        let found = possible.iter().find(|possible| {
+            possible.slices == slices
+                && self.calls + possible.calls == calls
+                && possible.open == session.is_interrupted()
+        });
+        let found = found.unwrap_or_else(|| {
+            panic!("{heard:?}: {} are possible, and none has {calls} calls and {slices:?}", possible.len())
+        });
+        assert_eq!(session.open_operations().len(), usize::from(found.open));
+        if let (Some(begun), [open]) = (heard.begun, &session.open_operations()[..]) {
+            assert_eq!(open.operation, begun);
+        }
+        let found = found.clone();
+        self.check_records(&session);
+        let audit = foldlog::audit::LogReader::open(session.dir()).unwrap();
+        assert_eq!(audit.records_len(), last + 1);
+        audit.check_seals().unwrap();
+        (self.now, self.open, self.calls) = (found.slices, found.open, calls);
+        self.life.first += found.deeds.max(u64::from(self.life.first == 0));
+    }
+
+    /// No record that was found before has changed, and none is missing.
+    fn check_records(&mut self, session: &Session) {
+        let mut sequence = 0;
+        session
+            .records(0, u64::MAX, |record| {
+                assert_eq!(record.sequence, sequence, "sequence numbers have no gaps");
+                let (kind, time_us, body) = (record.kind, record.time_us, record.body.to_vec());
+                let found = Remembered { kind, time_us, body };
+                match self.records.get(sequence as usize) {
+                    Some(known) => assert_eq!(*known, found, "record {sequence}"),
+                    None => self.records.push(found),
+                }
+                sequence += 1;
+                Ok(())
+            })
+            .unwrap();
+        assert_eq!(sequence as usize, self.records.len(), "records that were there are gone");
+        assert_eq!(self.records[0].kind, Kind::OPENED);
+    }
+}
+
+/// Lives a life under `strace`, which has some of its system calls answer an error, to its end.
+fn live_traced(known: &mut Known, inject: &[String]) -> Heard {
+    let tracer = ["strace", "-f", "-qq", "--seccomp-bpf", "-o", "/dev/null"].map(str::to_owned);
+    let mut program: Vec<String> = tracer.into_iter().chain(inject.iter().cloned()).collect();
+    if inject.is_empty() {
+        program.clear();
+    }
+    let name = "failing::kills::part_of_a_child_that_is_killed_at_any_moment";
+    let mut process = child::start_under(&program, name, &known.life.argument());
+    let mut heard = Heard::default();
+    while heard.done < DEEDS_MAX
+        && let Some(line) = process.line()
+    {
+        heard.take(&line);
+    }
+    // It waits for its input to end, if it has not ended by itself.
+    process.passed();
+    while let Some(line) = process.line() {
+        heard.take(&line);
+    }
+    known.check(&heard);
+    heard
+}
+
+/// What has a system call answer an error.
+fn traced(call: &str, error: &str) -> [String; 4] {
+    ["-e".to_owned(), format!("trace={call}"), "-e".to_owned(), format!("inject={call}:error={error}")]
+}
+
+fn is_traced_here() -> bool {
+    let works = std::process::Command::new("strace").args(["-qq", "-o", "/dev/null", "true"]).output();
+    let works = works.is_ok_and(|output| output.status.success());
+    if !works {
+        println!("skipped: nothing can be traced here by `strace`");
+    }
+    works
+}
+
+/// The calls of the real file system that a signal may interrupt are made again: no call of a session fails for it.
+#[test]
+fn system_calls_that_are_interrupted_are_made_again() {
+    if !is_traced_here() {
+        return;
+    }
+    for (n, call) in
+        ["fallocate", "msync", "fdatasync", "fsync", "pwrite64", "pread64"].into_iter().enumerate()
+    {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().display().to_string();
+        let (id, level) = (Uuid::from_u128(1), LEVELS[2 - n % 2]);
+        let mut known = Known::new(Life { path, id, level, seed: n as u64, first: 0 });
+        let inject = traced(call, "EINTR:when=20+3");
+        let heard = live_traced(&mut known, &inject);
+        assert_eq!((heard.failed, heard.done), (None, DEEDS_MAX), "{call}");
+    }
+}
+
+/// System calls fail, of a real process on the real file system; and where a segment cannot be mapped it is written all
+/// the same.
+#[test]
+fn system_calls_that_fail_cost_nothing_that_was_acknowledged() {
+    if !is_traced_here() {
+        return;
+    }
+    let calls = ["fallocate", "msync", "fdatasync", "fsync", "pwrite64", "rename", "mkdir"];
+    let errors = ["EIO", "ENOSPC"];
+    let mut failed = 0;
+    for (n, (call, error)) in calls.iter().flat_map(|call| errors.map(|error| (*call, error))).enumerate() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().display().to_string();
+        let (id, level) = (Uuid::from_u128(1), LEVELS[n % 3]);
+        let mut known = Known::new(Life { path, id, level, seed: n as u64, first: 0 });
+        // The same session, process after process, until one comes through.
+        for nth in [2, 5, 9, 1] {
+            let inject = traced(call, &format!("{error}:when={nth}"));
+            failed += u32::from(live_traced(&mut known, &inject).failed.is_some());
+        }
+        assert_eq!(live_traced(&mut known, &[]).done, DEEDS_MAX, "{call} {error}");
+    }
+    assert!(failed > 10, "{failed}");
+
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().display().to_string();
+    let id = Uuid::from_u128(1);
+    let segment = |ordinal| format!("{path}/sessions/{id}/{ordinal:010}.seg");
+    let segments = (0..40).flat_map(|ordinal| ["-P".to_owned(), segment(ordinal)]);
+    let inject = traced("mmap", "ENOMEM");
+    let mut known = Known::new(Life { path: path.clone(), id, level: LEVELS[1], seed: 99, first: 0 });
+    let heard = live_traced(&mut known, &segments.chain(inject).collect::<Vec<_>>());
+    assert_eq!((heard.failed, heard.done), (None, DEEDS_MAX), "without a mapping");
+}
+
+/// `FOLDLOG_KILLS=count` kills so many processes.
+#[test]
+fn processes_killed_at_any_moment_lose_nothing_that_they_acknowledged() {
+    let kills = number_from("FOLDLOG_KILLS").unwrap_or(KILLS);
+    let mut chance = Chance::new(kills);
+    let folder = tempfile::tempdir().unwrap();
+    let (mut known, mut acknowledged, mut open, mut unsaid) = (None::<Known>, 0, 0, 0);
+    for kill in 0..kills {
+        if kill % LIVES == 0 {
+            let life = Life {
+                path: folder.path().display().to_string(),
+                id: Uuid::from_u128(u128::from(kill) + 1),
+                level: LEVELS[(kill / LIVES) as usize % 3],
+                seed: kill,
+                first: 0,
+            };
+            known = Some(Known::new(life));
+        }
+        let known = known.as_mut().unwrap();
+        // Few lines: while it opens or recovers. Many: when it has written over several segments.
+        let lines = match chance.below(10) {
+            0 => 0,
+            1 | 2 => chance.below(8),
+            3..=5 => chance.below(60),
+            _ => chance.below(700),
+        };
+        let mut process = child::start(
+            "failing::kills::part_of_a_child_that_is_killed_at_any_moment",
+            &known.life.argument(),
+        );
+        let mut heard = Heard::default();
+        for _ in 0..lines {
+            let Some(line) = process.line() else { panic!("the child ended by itself: {heard:?}") };
+            heard.take(&line);
+            if heard.done == DEEDS_MAX {
+                break;
+            }
+        }
+        process.kill();
+        while let Some(line) = process.line() {
+            heard.take(&line);
+        }
+        known.check(&heard);
+        acknowledged += heard.done;
+        open += u64::from(known.open);
+        unsaid += u64::from(heard.open.is_none());
+    }
+    println!(
+        "{kills} killed: {acknowledged} deeds acknowledged, {open} within a call, {unsaid} before they had opened"
+    );
+    assert!(acknowledged > kills * 10, "{acknowledged}");
+    assert!(open > kills / 40, "some are killed within a call: {open}");
+}

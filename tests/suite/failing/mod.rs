@@ -1,0 +1,39 @@
+//! Calls that fail, disks that are full, and processes that are killed: what a session says then, and that nothing
+//! acknowledged is gone.
+
+mod day;
+mod full;
+mod in_turn;
+mod kills;
+mod real_disk;
+mod stories;
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use foldlog::Level;
+
+const LEVELS: [Level; 3] = [Level::Process, Level::Boundary, Level::Every];
+
+/// Does all of it with as many threads as there are processors, and says what came of each, in any order.
+fn each<T: Sync, R: Send>(all: &[T], run: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    let (next, came) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while let Some(one) = all.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let result = run(one);
+                    came.lock().expect("nobody panics under it").push(result);
+                }
+            });
+        }
+    });
+    came.into_inner().expect("nobody panics under it")
+}
+
+/// A number from the environment, where it is set.
+fn number_from(variable: &str) -> Option<u64> {
+    let text = std::env::var(variable).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{variable} is to be a number, not {text:?}")))
+}

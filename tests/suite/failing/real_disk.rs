@@ -1,0 +1,276 @@
+//! A real disk that is really full: an ext4 of 16 MiB. Skipped, with the reason printed, where the machine mounts none.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use foldlog::log::SegmentSizes;
+use foldlog::log::storage::{FileStorage, Storage};
+use foldlog::tools::{ExecuteOptions, Operation, ToolCall, ToolRegistry, ToolResult, ToolRunner};
+use foldlog::{Error, ExecutionState, Level, ResourceRegistry, Result, Session, Store, StoreOptions};
+use foldlog_tests::child;
+use foldlog_tests::host::{Noted, Notes, Plan, StepAdded, types};
+use foldlog_tests::loop_disk::LoopDisk;
+
+use super::LEVELS;
+
+const DISK_BYTES: u64 = 16 << 20;
+
+fn disk() -> Option<LoopDisk> {
+    LoopDisk::mounted(DISK_BYTES).inspect_err(|reason| println!("skipped: no disk of its own: {reason}")).ok()
+}
+
+fn store_on(root: &Path, level: Level, storage: Arc<dyn Storage>) -> Store {
+    let segments = SegmentSizes { first_bytes: 16 << 10, max_bytes: 256 << 10, ahead_bytes_min: 64 << 10 };
+    let options = StoreOptions {
+        storage,
+        level,
+        segments,
+        object_bytes_min: 32 << 10,
+        image_bytes_min: 64 << 10,
+        ..StoreOptions::default()
+    };
+    Store::open_with(root.join("store"), options).unwrap()
+}
+
+/// What is written at a place: mostly notes, now and then a step, and a note that is an object.
+#[derive(Clone, Debug)]
+enum Written {
+    Note(Noted),
+    Step(StepAdded),
+}
+
+fn written(n: u64) -> Written {
+    match n % 40 {
+        0..=29 => Written::Note(Noted { text: format!("note {n} {}", "x".repeat(2000)) }),
+        39 => Written::Note(Noted { text: format!("large note {n} {}", "y".repeat(60_000)) }),
+        _ => Written::Step(StepAdded { title: format!("step {n} {}", "z".repeat(100)), part: (n % 3) as u8 }),
+    }
+}
+
+impl Written {
+    fn dispatch(&self, handle: &Session) -> Result<u64> {
+        match self.clone() {
+            Written::Note(note) => handle.dispatch(note),
+            Written::Step(step) => handle.dispatch(step),
+        }
+    }
+}
+
+/// What should be in a session.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Model {
+    plan: Vec<StepAdded>,
+    notes: Vec<Noted>,
+}
+
+impl Model {
+    fn take(&mut self, written: Written) {
+        match written {
+            Written::Note(note) => self.notes.push(note),
+            Written::Step(step) => self.plan.push(step),
+        }
+    }
+
+    fn check(&self, session: &Session, what: &str) {
+        let plan: Vec<StepAdded> = session.view::<Plan>().unwrap().iter().cloned().collect();
+        let notes: Vec<Noted> =
+            session.log::<Notes>().unwrap().iter().map(|note| (*note.unwrap()).clone()).collect();
+        let lens = [plan.len(), self.plan.len(), notes.len(), self.notes.len()];
+        assert!(plan == self.plan && notes == self.notes, "{what}: found and expected: {lens:?}");
+    }
+}
+
+/// A session that is written until there is no room, and what should be in it.
+struct Filled {
+    session: Session,
+    model: Model,
+    n: u64,
+}
+
+impl Filled {
+    fn new(session: Session) -> Filled {
+        Filled { session, model: Model::default(), n: 0 }
+    }
+
+    /// Writes through a handle until the log holds so many bytes, or a call is refused.
+    fn write(&mut self, handle: &Session, log_bytes: u64) -> Option<Error> {
+        while self.session.log_bytes() < log_bytes {
+            let next = written(self.n);
+            match next.dispatch(handle) {
+                Ok(_) => self.model.take(next),
+                Err(error) => return Some(error),
+            }
+            self.n += 1;
+        }
+        None
+    }
+
+    /// Writes until neither a large nor a small record has room.
+    fn fill(&mut self, handle: &Session) {
+        let full = self.write(handle, u64::MAX).unwrap();
+        assert!(matches!(full, Error::Full { .. }), "{full}");
+        loop {
+            let small = Written::Step(StepAdded { title: "small".to_owned(), part: 1 });
+            match small.dispatch(handle) {
+                Ok(_) => self.model.take(small),
+                Err(Error::Full { .. }) => return,
+                Err(other) => panic!("{other}"),
+            }
+        }
+    }
+
+    fn check(&self, session: &Session) {
+        self.model.check(session, &format!("after {} changes", self.n));
+    }
+}
+
+fn runner(session: &Session) -> ToolRunner {
+    let resources = ResourceRegistry::builder().build().unwrap();
+    ToolRunner::new(ExecutionState::new(session.clone(), resources), ToolRegistry::new())
+}
+
+fn begin(session: &Session) -> Operation {
+    runner(session).begin(&ToolCall::new("write", "{}"), &ExecuteOptions::default()).unwrap()
+}
+
+/// A session that only takes up room.
+fn ballast(store: &Store) -> Session {
+    let mut ballast = Filled::new(store.create(&types()).unwrap());
+    let session = ballast.session.clone();
+    assert!(ballast.write(&session, 1 << 20).is_none());
+    session.sync().unwrap();
+    session
+}
+
+/// Until the disk is full at each level, by mapped and by plain writes, with a call open when it happens.
+#[test]
+fn a_disk_that_is_really_full_refuses_and_loses_nothing_and_a_begun_call_ends() {
+    let storages: [(&str, Arc<dyn Storage>); 2] =
+        [("mapped", Arc::new(FileStorage::new())), ("positioned", Arc::new(FileStorage::positioned()))];
+    for ((way, storage), level) in storages.iter().flat_map(|storage| LEVELS.map(|level| (storage, level))) {
+        let Some(disk) = disk() else { return };
+        let store = store_on(&disk.root(), level, Arc::clone(storage));
+        let spare = ballast(&store);
+        let mut filled = Filled::new(store.create(&types()).unwrap());
+        let session = filled.session.clone();
+        assert!(filled.write(&session, 1 << 20).is_none());
+        let operation = begin(&session);
+        filled.fill(&operation.context().session().clone());
+        let rest = disk.fill("the last block");
+
+        // Whatever needs room is refused, each in the same way, and what needs none is done.
+        assert!(matches!(store.create(&types()), Err(Error::Full { .. })), "{way}, {level:?}");
+        let report = operation.end(ToolResult::ok("done", 1)).unwrap();
+        assert!(report.success, "{way}, {level:?}: {}", report.message);
+        filled.fill(&session);
+        session.sync().unwrap();
+        filled.check(&session);
+        let id = session.id();
+        filled.check(&store.open_read_only(id, &types()).unwrap());
+        let forked =
+            store.fork(id, session.position().unwrap(), &types(), foldlog::SessionOptions::default());
+        assert!(matches!(forked, Err(Error::Full { .. })), "{way}, {level:?}: {forked:?}");
+        let position = session.position();
+        drop(session);
+        filled.session.clone().close().unwrap();
+
+        // Opened on the full disk it is read, and says that there is no room.
+        let other = store_on(&disk.root(), level, Arc::clone(storage));
+        filled.session = other.open_session(id, &types()).unwrap();
+        assert_eq!(filled.session.position(), position);
+        filled.check(&filled.session);
+        let session = filled.session.clone();
+        filled.fill(&session);
+        drop(session);
+
+        // Room is given back by deleting a session, and writing goes on, in this process and the next.
+        let spared = spare.id();
+        spare.close().unwrap();
+        store.delete(spared).unwrap();
+        std::fs::remove_file(rest).unwrap();
+        let session = filled.session.clone();
+        let log_bytes = session.log_bytes();
+        let refused = filled.write(&session, log_bytes + (1 << 19));
+        assert!(refused.is_none(), "{way}, {level:?}: {refused:?}");
+        drop(session);
+        filled.session.clone().close().unwrap();
+        filled.session = other.open_session(id, &types()).unwrap();
+        filled.check(&filled.session);
+        assert!(filled.session.recovery().closed);
+        let session = filled.session.clone();
+        assert!(filled.write(&session, log_bytes + (1 << 19) + 4096).is_none());
+    }
+}
+
+/// The child's part: fills the disk with a call open, says what was acknowledged, and waits for its end.
+#[test]
+fn part_of_a_child_that_fills_the_disk() {
+    let Some(argument) = child::argument() else { return };
+    let (root, level) = argument.split_once(' ').unwrap();
+    let store = store_on(Path::new(root), level_named(level), Arc::new(FileStorage::new()));
+    let mut filled = Filled::new(store.create(&types()).unwrap());
+    let session = filled.session.clone();
+    child::tell("session", session.id());
+    assert!(filled.write(&session, 1 << 20).is_none());
+    child::tell("before", filled.n);
+    let operation = begin(&session);
+    let inside = operation.context().session().clone();
+    let refused = filled.write(&inside, u64::MAX).unwrap();
+    assert!(matches!(refused, Error::Full { .. }), "{refused}");
+    child::tell("full", filled.n);
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line).unwrap();
+}
+
+fn level_named(name: &str) -> Level {
+    *LEVELS.iter().find(|level| format!("{level:?}") == name).unwrap()
+}
+
+/// The next process opens and reads what a killed one left on a full disk; its recovery has to wait for room.
+#[test]
+fn a_process_killed_on_a_full_disk_within_a_call_leaves_a_session_that_is_read_and_recovered_once_there_is_room()
+ {
+    for level in LEVELS {
+        let Some(disk) = disk() else { return };
+        let store = store_on(&disk.root(), level, Arc::new(FileStorage::new()));
+        // At `Process` the next process writes what was not synced once more, which takes as much room again.
+        let others = disk.root().join("of others");
+        std::fs::write(&others, vec![7; 5 << 20]).unwrap();
+        let argument = format!("{} {level:?}", disk.root().display());
+        let mut process = child::start("failing::real_disk::part_of_a_child_that_fills_the_disk", &argument);
+        let id = process.hear("session").unwrap().parse().unwrap();
+        let before: u64 = process.hear("before").unwrap().parse().unwrap();
+        let full: u64 = process.hear("full").unwrap().parse().unwrap();
+        process.kill();
+        let rest = disk.fill("the last block");
+
+        // What the call wrote to STATE is taken back; its notes are LOG.
+        let mut model = Model::default();
+        (0..before).for_each(|n| model.take(written(n)));
+        let plan = model.plan.clone();
+        (before..full).for_each(|n| model.take(written(n)));
+        model.plan = plan;
+        let session = store.open_session(id, &types()).unwrap();
+        assert!(session.is_interrupted() && session.recovery().interrupted.len() == 1);
+        model.check(&session, &format!("{level:?}"));
+        for _ in 0..2 {
+            match runner(&session).recover(&ExecuteOptions::default()) {
+                // Where every record was attested the log goes on as it is, and the room for the end is there.
+                Ok(_) if level == Level::Every => assert!(!session.is_interrupted()),
+                Err(Error::Full { .. }) => assert!(matches!(session.sync(), Err(Error::Full { .. }))),
+                other => panic!("{level:?}: {other:?}"),
+            }
+        }
+        session.close().unwrap();
+
+        std::fs::remove_file(rest).unwrap();
+        std::fs::remove_file(others).unwrap();
+        let session = store.open_session(id, &types()).unwrap();
+        runner(&session).recover(&ExecuteOptions::default()).unwrap();
+        model.check(&session, &format!("{level:?}"));
+        let mut filled = Filled { session: session.clone(), model, n: full };
+        assert!(filled.write(&session, session.log_bytes() + (1 << 18)).is_none());
+        session.close().unwrap();
+        filled.check(&store.open_session(id, &types()).unwrap());
+    }
+}
