@@ -43,8 +43,8 @@ pub enum Recovery {
     NotUndone(ToolReport),
     /// Somebody has to settle it: the error says why.
     NeedsSettling(Error),
-    /// It was run again, and asks for more of the prompt to be shown, or its time was over, or a resource could not be
-    /// restored: the error says which.
+    /// It was not run again, or that has no report: it asks for more of the prompt to be shown, its time was over, a
+    /// resource could not be restored, or the session takes no writes any more. The error says which.
     Failed(Error),
 }
 
@@ -52,27 +52,23 @@ impl ToolRunner {
     /// Ends what an earlier process left open, and runs again what may be: a [`Natural`](Idempotency::Natural) or
     /// [`Keyed`](Idempotency::Keyed) tool, a [`Compensate`](Idempotency::Compensate) one once its work is undone, and
     /// what somebody settled that way. What is [`Manual`](Idempotency::Manual), or not among this runner's tools, is
-    /// left to be settled. May be called at any time, and again after it failed.
+    /// left to be settled. May be called at any time, and again after it failed. Answers for each operation that waits,
+    /// whatever became of the others.
     ///
     /// # Errors
     ///
-    /// [`Error::RestoreFailed`] or [`Error::SnapshotMismatch`] where a resource could not be restored: the calls are
-    /// still open then, and the session takes no writes. Else as [`execute`](ToolRunner::execute).
+    /// [`Error::RestoreFailed`] or [`Error::SnapshotMismatch`] where a resource could not be restored, and what writing
+    /// the ends says: calls are still open then, and the session takes no writes.
     pub fn recover(&self, options: &ExecuteOptions) -> Result<Vec<Recovered>> {
         let _recovering = self.state.session().recovering()?;
         if self.state.session().is_interrupted() {
             self.end_open()?;
         }
         let unsettled = self.state.session().unsettled_operations();
-        let recovered = unsettled.into_iter().filter_map(|unsettled| {
-            let operation = unsettled.operation;
-            match self.run_again(unsettled, options) {
-                // Somebody settled it while this waited for its turn, so there is nothing left to recover.
-                Err(Error::NoSuchOperation { operation: settled, .. }) if settled == operation => None,
-                recovered => Some(recovered),
-            }
-        });
-        recovered.collect()
+        let recovered = unsettled.into_iter().map(|unsettled| self.run_again(unsettled, options));
+        // Where somebody settled one while this waited for its turn there is nothing left to recover.
+        let is_settled = |Recovered { operation, recovery, .. }: &Recovered| matches!(recovery, Recovery::Failed(Error::NoSuchOperation { operation: settled, .. }) if settled == operation);
+        Ok(recovered.filter(|one| !is_settled(one)).collect())
     }
 
     /// Restores the resources, then ends what is open.
@@ -120,20 +116,21 @@ impl ToolRunner {
         Ok(())
     }
 
-    pub(super) fn run_again(
-        &self,
-        unsettled_one: UnsettledOperation,
-        options: &ExecuteOptions,
-    ) -> Result<Recovered> {
+    pub(super) fn run_again(&self, unsettled: UnsettledOperation, options: &ExecuteOptions) -> Recovered {
+        let recovery = self.again(&unsettled, options).unwrap_or_else(Recovery::Failed);
+        let UnsettledOperation { operation, tool, call_id, .. } = unsettled;
+        Recovered { operation, tool, call_id, recovery }
+    }
+
+    fn again(&self, unsettled: &UnsettledOperation, options: &ExecuteOptions) -> Result<Recovery> {
         let UnsettledOperation { operation, begin, tool, call_id, idempotency, undone, run_again } =
-            unsettled_one;
-        let recovered =
-            |recovery| Recovered { operation, tool: tool.clone(), call_id: call_id.clone(), recovery };
+            unsettled;
+        let (operation, begin, idempotency) = (*operation, *begin, *idempotency);
         let manual = idempotency == Idempotency::Manual && !run_again;
-        let handler = match self.tools.get(&tool) {
+        let handler = match self.tools.get(tool) {
             Ok(handler) if !manual => handler,
-            Ok(_) => return Ok(recovered(Recovery::NeedsSettling(unsettled_error(operation, &tool)))),
-            Err(error) => return Ok(recovered(Recovery::NeedsSettling(error))),
+            Ok(_) => return Ok(Recovery::NeedsSettling(unsettled_error(operation, tool))),
+            Err(error) => return Ok(Recovery::NeedsSettling(error)),
         };
         let BeginRead { arguments, asked_by, .. } = self.state.session().read_begin(begin, |begin| begin)?;
         let arguments = match Value::decode(&arguments) {
@@ -150,24 +147,11 @@ impl ToolRunner {
                 Spec { call: &call, idempotency, reads_only: false, again: None, undoes: Some(operation) };
             match self.run(&spec, options, |context| handler.undo(&call.arguments, context)) {
                 Ok(report) if report.success => {}
-                Ok(report) => return Ok(recovered(Recovery::NotUndone(report))),
-                Err(error) => return of_tool(error).map(|error| recovered(Recovery::Failed(error))),
+                Ok(report) => return Ok(Recovery::NotUndone(report)),
+                Err(error) => return Err(error),
             }
         }
         let spec = Spec { call: &call, idempotency, reads_only, again: Some(operation), undoes: None };
-        match self.run(&spec, options, |context| handler.call(&call.arguments, context)) {
-            Ok(report) => Ok(recovered(Recovery::RanAgain(report))),
-            Err(error) => of_tool(error).map(|error| recovered(Recovery::Failed(error))),
-        }
-    }
-}
-
-/// Tells what a tool came to from what keeps the session from being written.
-fn of_tool(error: Error) -> Result<Error> {
-    match error {
-        Error::VisibilityExpansion { .. } | Error::DeadlineExceeded { .. } | Error::RestoreFailed { .. } => {
-            Ok(error)
-        }
-        error => Err(error),
+        self.run(&spec, options, |context| handler.call(&call.arguments, context)).map(Recovery::RanAgain)
     }
 }

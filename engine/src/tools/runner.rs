@@ -112,7 +112,7 @@ impl ToolRunner {
             Some(Known::Recorded(report)) => return Ok(*report),
             Some(Known::Unsettled(unsettled)) => {
                 let _recovering = self.session.recovering()?;
-                return match self.run_again(unsettled, options)?.recovery {
+                return match self.run_again(unsettled, options).recovery {
                     Recovery::RanAgain(report) | Recovery::NotUndone(report) => Ok(report),
                     Recovery::NeedsSettling(error) | Recovery::Failed(error) => Err(error),
                 };

@@ -4,8 +4,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use foldlog::audit::Fate;
-use foldlog::log::storage::Fault;
-use foldlog::tools::Recovery;
+use foldlog::log::storage::{Fault, Op};
+use foldlog::tools::{Recovered, Recovery};
 use foldlog::{Cause, Level, Policy, SessionOptions, Settlement, Value};
 
 use super::*;
@@ -258,6 +258,29 @@ fn a_settlement_during_a_recovery_is_heeded() {
         recovery.join().unwrap();
     });
     run.session().dispatch(step("next")).unwrap();
+}
+
+/// A recovery that could not run its second call told nothing of its first, which had run.
+#[test]
+fn what_a_recovery_has_done_is_told_also_where_a_later_call_cannot_be_run() {
+    let both_told = (1..20).any(|nth| {
+        let mut run = interrupted(Idempotency::Natural);
+        let none = ToolRunner::new(run.runner.state().clone(), ToolRegistry::new());
+        none.recover(&at_once()).unwrap();
+        run.counts.lock().unwrap().ran = 0;
+        run.write("letter", "half done too", Then::Die).unwrap_err();
+        run.reopen(Idempotency::Natural);
+        run.disk.inject(Fault::FailNth { op: Op::Write, nth, error: std::io::ErrorKind::Other });
+        let Ok(recovered) = run.runner.recover(&at_once()) else { return false };
+        matches!(
+            recovered.as_slice(),
+            [
+                Recovered { recovery: Recovery::RanAgain(first), .. },
+                Recovered { recovery: Recovery::Failed(Error::Io { .. } | Error::Poisoned { .. }), .. },
+            ] if first.success
+        )
+    });
+    assert!(both_told);
 }
 
 /// A settlement's result that is too deep was acknowledged, and the log could not be read any more.

@@ -1,6 +1,6 @@
 //! What the simulator does with tools: it calls them, ends, recovers and settles their calls.
 
-use foldlog::tools::{ExecuteOptions, ToolResult};
+use foldlog::tools::{ExecuteOptions, Recovery, ToolResult};
 use foldlog::{Error, Level, Settlement};
 use foldlog_tests::crash::{Act, Call, End, Promise};
 use uuid::Uuid;
@@ -83,7 +83,13 @@ impl World {
             eprintln!("   {id}: recovers: {acts:?}");
         }
         known.memory.pending.extend(acts);
-        let done = opened.runner.recover(&ExecuteOptions::default());
+        let done = opened.runner.recover(&ExecuteOptions::default()).and_then(|recovered| {
+            let failed = recovered.into_iter().find_map(|one| match one.recovery {
+                Recovery::Failed(error) => Some(error),
+                _ => None,
+            });
+            failed.map_or(Ok(()), Err)
+        });
         let last = opened.session.position().unwrap_or_default();
         let is_done = done.is_ok();
         self.wrote(id, done.map(|_| Some((last, promise))));
