@@ -192,6 +192,31 @@ fn what_was_committed_for_an_answer_is_returned_and_not_run_again() {
 /// Every moment at which a process can end in a call, for every declaration: what ran outside is counted there, and the
 /// ledger agrees with it.
 #[test]
+fn of_a_turn_that_was_interrupted_what_was_committed_is_not_run_again_and_the_others_run() {
+    let mut run = Run::with(Idempotency::Natural);
+    let answer = run.session().dispatch(Noted { text: "please write three letters".to_owned() }).unwrap();
+    let letter = |place: u32| {
+        let then = if place == 1 { Then::Die } else { Then::Succeed };
+        call(&format!("letter {place}"), &format!("text {place}"), then).asked_by(answer, place)
+    };
+    let execute = |run: &Run, place: u32| run.runner.execute(&letter(place), &ExecuteOptions::default());
+    let first = execute(&run, 0).unwrap();
+    // The process is killed within the second, and the third has not begun.
+    run.counts.lock().unwrap().ran = 0;
+    execute(&run, 1).unwrap_err();
+    run.reopen(Idempotency::Natural);
+    assert!(matches!(execute(&run, 2), Err(Error::Interrupted { .. })));
+    run.runner.recover(&ExecuteOptions::default()).unwrap();
+    assert_eq!(run.counts().ran, 2, "the interrupted one, once more");
+    let reports: Vec<ToolReport> = (0..3).map(|place| execute(&run, place).unwrap()).collect();
+    assert_eq!(run.counts().ran, 3, "the third, for the first time");
+    assert_eq!(reports.iter().map(|report| report.recorded).collect::<Vec<_>>(), [true, true, false]);
+    assert_eq!((reports[0].operation, &reports[0].value), (first.operation, &first.value));
+    assert_eq!(run.plan(), ["text 0", "text 1", "text 2"]);
+    assert_eq!(run.desk.papers().len(), 3);
+}
+
+#[test]
 fn whenever_a_process_ends_the_ledger_says_what_may_have_run() {
     for idempotency in
         [Idempotency::Natural, Idempotency::Keyed, Idempotency::Compensate, Idempotency::Manual]
