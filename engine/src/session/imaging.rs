@@ -17,6 +17,7 @@ use std::sync::Arc;
 
 use foldlog_codec::body::{Opened, Rollback};
 use foldlog_codec::image::{IMAGE_BYTES_MAX, Image, LastFrame};
+use foldlog_codec::sabotage::{self, Breakage};
 use uuid::Uuid;
 
 use super::{Inner, WriterState};
@@ -103,7 +104,7 @@ impl Making {
             self.bytes = encoded.ok().filter(|bytes| bytes.len() as u64 <= IMAGE_BYTES_MAX);
             return if self.bytes.is_some() { Left::More } else { Left::Nothing };
         };
-        let written = session.sync_through(next_sequence).is_ok()
+        let written = (sabotage::is(Breakage::ImageBeforeLog) || session.sync_through(next_sequence).is_ok())
             && images::write(&session.store.options.storage, &session.dir, next_sequence, bytes).is_ok();
         if written {
             let imaged = &mut session.state.lock().imaged;

@@ -18,6 +18,7 @@ use std::sync::Arc;
 
 use foldlog_codec::Kind;
 use foldlog_codec::body::{ObjectId, Opened, Parent};
+use foldlog_codec::sabotage::{self, Breakage};
 use uuid::Uuid;
 
 use super::{SessionOptions, Store};
@@ -83,6 +84,9 @@ impl Store {
             let _ = self.storage().remove_dir_all(&building);
         })?;
         for above in layout::folders_above_session(&self.inner.root) {
+            if sabotage::is(Breakage::ForkNameUnsynced) {
+                break;
+            }
             self.storage().sync_dir(&above).map_err(|error| Error::io("sync", &above, error))?;
         }
         // Only now, when its name is durable too, does the fork say that it is: until then whoever opens it has
