@@ -39,6 +39,7 @@ breakages! {
     // Frames.
     CrcWithoutHeader = "crc-without-header": "A frame's checksum covers its body alone.",
     PredecessorIgnored = "predecessor-ignored": "A frame is taken in whatever predecessor it names.",
+    SaltRepeated = "salt-repeated": "All segments of a session have one salt.",
     WatermarkFrozen = "watermark-frozen": "No frame says how far the log is durable.",
 
     // Syncs.
@@ -46,6 +47,8 @@ breakages! {
     AcknowledgedBeforeSync = "acknowledged-before-sync": "A call returns before the sync that it promises.",
     NoSyncedFrame = "no-synced-frame": "No frame attests a sync.",
     NoFolderSync = "no-folder-sync": "A sync leaves out the folders with new names in them.",
+    OldSegmentUnsynced = "old-segment-unsynced": "A sync leaves out the segment that was turned from.",
+    CloseUnsynced = "close-unsynced": "Closing syncs nothing.",
     ObjectAfterRecord = "object-after-record": "A record is made durable before the object that it names.",
     SyncRetried = "sync-retried": "A sync that failed is tried again, and believed.",
     PoisonIgnored = "poison-ignored": "A session goes on after a write or sync that failed.",
@@ -60,21 +63,30 @@ breakages! {
     RecoveryInPlace = "recovery-in-place": "Recovery builds its segment under the name that counts.",
     RecoveryNamedUnsynced = "recovery-named-unsynced": "Recovery's segment takes its name before it is durable.",
     RecoveryNameUnsynced = "recovery-name-unsynced": "The name of recovery's segment is not made durable.",
+    RecoveryFoldersUnsynced = "recovery-folders-unsynced": "Recovery leaves out the folders above the session.",
+    RecoveredObjectUnsynced = "recovered-object-unsynced": "Recovery leaves out the objects of the tail.",
     RecordWithoutObject = "record-without-object": "A record is kept although its object never reached the disk.",
     ReaderReadsOnce = "reader-reads-once": "A scan does not read a bad frame again before it calls it damage.",
     FollowerReadsOnce = "follower-reads-once": "A follower does not read a bad frame again either.",
 
     // Segments, images, forks.
     SealBeforeName = "seal-before-name": "A segment is sealed before its successor's name is durable.",
+    SealTrusted = "seal-trusted": "A segment below an image is believed whatever its seal says.",
     ImageTrusted = "image-trusted": "An image is believed although the log does not hold the frame that it names.",
     ImageBeforeLog = "image-before-log": "An image is written before the log is durable up to it.",
+    ImageWithinCall = "image-within-call": "An image is taken while a call is open.",
     ForkOfUnsyncedParent = "fork-of-unsynced-parent": "A fork links what its parent has not synced.",
+    ForkLinksUnattested = "fork-links-unattested": "A fork links what nobody knows to be durable.",
+    ForkAttestedUnnamed = "fork-attested-unnamed": "A fork says that it is durable before it has its name.",
     ForkNameUnsynced = "fork-name-unsynced": "The name of a fork's folder is not made durable.",
 
     // Tools.
     BeginNotDurable = "begin-not-durable": "A tool runs before its begin is durable.",
+    EndNotDurable = "end-not-durable": "A call returns before its end is durable.",
     EndAndRollbackApart = "end-and-rollback-apart": "A failed tool's end and its rollback are two records.",
     NoRoomForEnd = "no-room-for-end": "A begin keeps no room for its end.",
+    InterruptedWrittenOn = "interrupted-written-on": "An interrupted session takes writes before it is recovered.",
+    ProgramsNotAwaited = "programs-not-awaited": "Recovery does not wait for the programs of the call.",
     ManualRunAgain = "manual-run-again": "Recovery runs a manual tool again without being told to.",
     CommittedRunAgain = "committed-run-again": "A call of an answer is run again although it was committed.",
     ResourcesNotRestored = "resources-not-restored": "Recovery ends a call without restoring the resources.",

@@ -120,7 +120,7 @@ impl Inner {
     fn take_image(&self, state: &mut WriterState, since: u64) -> Option<Taken> {
         let grown = state.log.written_bytes().saturating_sub(since);
         let due = self.store.options.image_bytes_min.max(2 * state.imaged.bytes);
-        let open = !state.projection.operations.is_empty();
+        let open = !state.projection.operations.is_empty() && !sabotage::is(Breakage::ImageWithinCall);
         if grown < due || state.projection.unsupported.is_some() || open {
             return None;
         }

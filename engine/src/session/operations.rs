@@ -420,7 +420,7 @@ impl Inner {
         end.rolls_back &= apart.is_none();
         let body = end.encode();
         let draft = Draft::new(Kind::TOOL_END, &body, Content::ToolEnd(Box::new(end)));
-        let promised = promises_sync(self.level, Kind::TOOL_END);
+        let promised = promises_sync(self.level, Kind::TOOL_END) && !sabotage::is(Breakage::EndNotDurable);
         let sequence = self.write_draft(&mut state, time_us, draft, promised)?;
         // Never but for a breakage: what is to be taken back is, with the end itself.
         if let Some((to, frozen)) = apart.zip(begun) {

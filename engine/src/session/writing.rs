@@ -189,6 +189,7 @@ impl Inner {
             return Err(Error::Untyped { session: self.id });
         }
         let state = self.settleable()?;
+        let recovering = recovering || sabotage::is(Breakage::InterruptedWrittenOn);
         if state.interrupted && !recovering {
             let operations = state.projection.operations.open().cloned().collect();
             return Err(Error::Interrupted { session: self.id, operations });

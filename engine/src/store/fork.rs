@@ -111,6 +111,9 @@ impl Store {
         log.append(Kind::OPENED, self.inner.options.clock.now_us(), Body::Alone(&opened.encode()), &context)?;
         // Before the folder takes its name, under which nobody would find what was made ahead.
         log.finish()?;
+        if sabotage::is(Breakage::ForkAttestedUnnamed) {
+            log.attest(log.next_sequence())?;
+        }
         log.sync_plan().run(self.storage().as_ref(), &|| ())?;
         Ok(log)
     }
@@ -179,7 +182,8 @@ impl Store {
         let ends = followers.chain([places.next_sequence]);
         for (segment, end) in places.segments.iter().zip(ends) {
             let path = layout::segment_file(dir, segment.header.ordinal);
-            match segment.end.filter(|_| end > watermark) {
+            let links = end <= watermark || sabotage::is(Breakage::ForkLinksUnattested);
+            match segment.end.filter(|_| !links) {
                 Some(len) => self.copy_file(&segment.path, &path, len)?,
                 None => self.link_file(&segment.path, &path)?,
             }

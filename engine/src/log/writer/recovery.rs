@@ -22,7 +22,9 @@ impl Log {
         let mut bytes = 0;
         self.places.read(&self.storage, attested, u64::MAX, &mut |record: Record<'_>| {
             bytes += FRAME_HEADER_LEN as u64 + record.body.len() as u64;
-            record.objects().iter().try_for_each(|object| self.objects.sync_again(object))?;
+            if !sabotage::is(Breakage::RecoveredObjectUnsynced) {
+                record.objects().iter().try_for_each(|object| self.objects.sync_again(object))?;
+            }
             rewritten.push((record.kind, record.time_us, record.body.to_vec()));
             Ok(())
         })?;
@@ -63,8 +65,10 @@ impl Log {
         // The names that an earlier process made may not be durable either: those of segments, and that of
         // the session itself.
         self.unsynced_dirs.push(self.dir.clone());
-        self.unsynced_dirs
-            .extend(layout::store_of(&self.dir).into_iter().flat_map(layout::folders_above_session));
+        if !sabotage::is(Breakage::RecoveryFoldersUnsynced) {
+            let store = layout::store_of(&self.dir);
+            self.unsynced_dirs.extend(store.into_iter().flat_map(layout::folders_above_session));
+        }
         let plan = self.sync_plan();
         if !sabotage::is(Breakage::RecoveryNamedUnsynced) {
             plan.run(self.storage.as_ref(), &|| ())?;
