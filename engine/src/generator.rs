@@ -4,6 +4,7 @@
 //! the session's seed. ChaCha with 8 rounds (`rand_chacha`, whose streams are promised to stay the same), so
 //! that one seed gives one log on every machine and in every version.
 
+use foldlog_codec::sabotage::{self, Breakage};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use uuid::Uuid;
@@ -37,6 +38,7 @@ impl Generator {
 
     /// The salt of a segment.
     pub(crate) fn salt(seed: u64, ordinal: u32) -> u64 {
+        let ordinal = if sabotage::is(Breakage::SaltRepeated) { 0 } else { ordinal };
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         rng.set_word_pos(1 << 20 | u128::from(ordinal) << 2);
         rng.next_u64()

@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use foldlog::audit::{Followed, Follower, Progress};
+use foldlog::audit::{Followed, Follower, LogReader, Progress};
 use foldlog::log::storage::{Access, CrashKind, Entry, HeldLock, MemoryStorage, Storage, StorageFile};
 use foldlog::{Corruption, Error, Kind, Level, Result};
 use foldlog_tests::crash::{BOOT, Machine, OTHER_BOOT, step, write_steps};
@@ -447,23 +447,46 @@ impl Storage for Racing {
     }
 }
 
+/// A log whose writer is in the middle of record 4, for a reader; and the machine on which it has gone on, after turns
+/// or without any.
+fn half_written(turned: bool) -> (Machine, Uuid, Arc<Racing>) {
+    let machine = Machine::default();
+    let session = machine.process(Level::Every).create(&types()).unwrap();
+    let id = session.id();
+    write_steps(&session, if turned { 20 } else { 5 });
+    machine.crash(CrashKind::Process);
+    let frames = machine.frames(id).unwrap();
+    let torn = frames.iter().find(|frame| frame.sequence == 4 && !frame.kind.is_envelope()).unwrap();
+    let disk = MemoryStorage::with_boot_id(BOOT);
+    let mut half = machine.disk.read_file(&torn.segment).unwrap();
+    half[torn.end - 5..].fill(0);
+    disk.write_file(&torn.segment, half).unwrap();
+    (machine, id, Arc::new(Racing { disk, coming: Mutex::default() }))
+}
+
+/// As it is for one who follows, so for one who reads once: what attests the half-written frame was there when it was
+/// looked for, and so is the frame by then.
+#[test]
+fn a_writer_that_goes_on_while_its_log_is_read_is_no_damage() {
+    let mut overtaken = 0;
+    for (turned, calls) in [false, true].into_iter().flat_map(|turned| (0..12).map(move |n| (turned, n))) {
+        let (machine, id, racing) = half_written(turned);
+        *racing.coming.lock().unwrap() = (calls, machine.disk.dump());
+        let read = LogReader::open_on(Arc::clone(&racing) as Arc<dyn Storage>, machine.dir(id));
+        let read = read.unwrap_or_else(|error| panic!("call {calls}, turned: {turned}: {error}"));
+        let all = machine.audit(id).unwrap().records_len();
+        assert!((4..=all).contains(&read.records_len()), "call {calls}: {} of {all}", read.records_len());
+        overtaken += u64::from(read.records_len() > 4);
+    }
+    assert!(overtaken > 0, "some were overtaken in time");
+}
+
 /// Between the look at a half-written frame and any later look the writer may have gone on: what attests the
 /// frame is there by then, and so is the frame.
 #[test]
 fn a_writer_that_goes_on_between_two_looks_is_no_damage() {
     for (turned, calls) in [false, true].into_iter().flat_map(|turned| (0..12).map(move |n| (turned, n))) {
-        let machine = Machine::default();
-        let session = machine.process(Level::Every).create(&types()).unwrap();
-        let id = session.id();
-        write_steps(&session, if turned { 20 } else { 5 });
-        machine.crash(CrashKind::Process);
-        let frames = machine.frames(id).unwrap();
-        let torn = frames.iter().find(|frame| frame.sequence == 4 && !frame.kind.is_envelope()).unwrap();
-        let disk = MemoryStorage::with_boot_id(BOOT);
-        let mut half = machine.disk.read_file(&torn.segment).unwrap();
-        half[torn.end - 5..].fill(0);
-        disk.write_file(&torn.segment, half).unwrap();
-        let racing = Arc::new(Racing { disk, coming: Mutex::default() });
+        let (machine, id, racing) = half_written(turned);
         let storage = Arc::clone(&racing) as Arc<dyn Storage>;
         let mut follower = Follower::open_on(storage, machine.dir(id), 0).unwrap();
         *racing.coming.lock().unwrap() = (calls, machine.disk.dump());

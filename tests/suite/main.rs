@@ -9,5 +9,7 @@ mod filesystem;
 mod following;
 mod laws;
 mod real_data;
+#[cfg(feature = "sabotage")]
+mod sabotage;
 mod session;
 mod tools;

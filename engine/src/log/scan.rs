@@ -29,6 +29,7 @@ use std::sync::Arc;
 
 use foldlog_codec::body::{Opened, Parent, Resumed, Rollback, Seal, ToolEnd};
 use foldlog_codec::frame::{self, Context, Frame, HEADER_LEN as FRAME_HEADER_LEN, Header};
+use foldlog_codec::sabotage::{self, Breakage};
 use foldlog_codec::segment::HEADER_LEN as SEGMENT_HEADER_LEN;
 use foldlog_codec::{Error as CodecError, Kind, Record};
 use uuid::Uuid;
@@ -44,7 +45,9 @@ mod resume;
 pub(crate) mod salvage;
 
 /// How often a bad frame is read again before it counts.
-const READ_AGAIN_MAX: u32 = 3;
+fn read_again_max() -> u32 {
+    if sabotage::is(Breakage::ReaderReadsOnce) { 0 } else { 3 }
+}
 
 /// Where a frame stands: the segment's place in the chain, and the byte in its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -290,7 +293,7 @@ impl<'a> Walk<'a> {
             };
             let (expected_crc, found_crc, reason) = problem;
             let verdict = self.judge(&BadSpot { segment: index, offset, expected_crc, found_crc, reason });
-            if verdict.is_err() && read_again < READ_AGAIN_MAX {
+            if verdict.is_err() && read_again < read_again_max() {
                 read_again += 1;
                 window.forget();
                 continue;
@@ -448,6 +451,9 @@ impl<'a> Walk<'a> {
 
     /// Why the evidence proves damage, if it does.
     fn proof(&self, evidence: &Evidence) -> Option<String> {
+        if sabotage::is(Breakage::TailLeftOutUnexamined) {
+            return None;
+        }
         let q = self.next_sequence;
         if evidence.watermark > q {
             return Some(format!(
@@ -463,7 +469,8 @@ impl<'a> Walk<'a> {
     }
 
     fn same_boot(&self) -> bool {
-        self.boot_id.is_some() && self.boot_id == self.storage.boot_id()
+        let same = self.boot_id.is_some() && self.boot_id == self.storage.boot_id();
+        same && !sabotage::is(Breakage::BootIgnored)
     }
 
     /// Searches a file from `from` on for sound frames, and returns where its last byte that is not 0 ends.
@@ -588,7 +595,7 @@ pub(super) fn out_of_chain(
     last_crc: u32,
     next_sequence: u64,
 ) -> Option<(Option<u32>, Option<u32>, String)> {
-    if header.predecessor_crc != last_crc {
+    if header.predecessor_crc != last_crc && !sabotage::is(Breakage::PredecessorIgnored) {
         let reason = "the frame names another predecessor than the one before it".to_owned();
         return Some((Some(last_crc), Some(header.predecessor_crc), reason));
     }

@@ -17,6 +17,7 @@ use std::sync::Arc;
 
 use foldlog_codec::body::{Opened, Rollback};
 use foldlog_codec::image::{IMAGE_BYTES_MAX, Image, LastFrame};
+use foldlog_codec::sabotage::{self, Breakage};
 use uuid::Uuid;
 
 use super::{Inner, WriterState};
@@ -103,7 +104,7 @@ impl Making {
             self.bytes = encoded.ok().filter(|bytes| bytes.len() as u64 <= IMAGE_BYTES_MAX);
             return if self.bytes.is_some() { Left::More } else { Left::Nothing };
         };
-        let written = session.sync_through(next_sequence).is_ok()
+        let written = (sabotage::is(Breakage::ImageBeforeLog) || session.sync_through(next_sequence).is_ok())
             && images::write(&session.store.options.storage, &session.dir, next_sequence, bytes).is_ok();
         if written {
             let imaged = &mut session.state.lock().imaged;
@@ -119,7 +120,7 @@ impl Inner {
     fn take_image(&self, state: &mut WriterState, since: u64) -> Option<Taken> {
         let grown = state.log.written_bytes().saturating_sub(since);
         let due = self.store.options.image_bytes_min.max(2 * state.imaged.bytes);
-        let open = !state.projection.operations.is_empty();
+        let open = !state.projection.operations.is_empty() && !sabotage::is(Breakage::ImageWithinCall);
         if grown < due || state.projection.unsupported.is_some() || open {
             return None;
         }

@@ -46,6 +46,7 @@ use std::sync::Arc;
 
 use foldlog_codec::body::{Opened, Parent, Rollback};
 use foldlog_codec::frame::{TIME_US_MAX, TIME_US_MIN};
+use foldlog_codec::sabotage::{self, Breakage};
 use parking_lot::{Condvar, Mutex};
 use uuid::Uuid;
 
@@ -276,6 +277,7 @@ impl Inner {
             let before = std::mem::replace(&mut state.closed, true);
             !before && state.log.is_writing()
         };
+        let writing = writing && !sabotage::is(Breakage::CloseUnsynced);
         let result = if writing { self.finish().and_then(|()| self.sync()) } else { Ok(()) };
         if writing && result.is_ok() {
             self.image_at_closing();

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use foldlog_codec::body::Opened;
 use foldlog_codec::image::Image;
+use foldlog_codec::sabotage::{self, Breakage};
 use foldlog_codec::{Kind, Record};
 use parking_lot::{Condvar, Mutex};
 use uuid::Uuid;
@@ -225,7 +226,7 @@ fn leave_out_records_without_objects(
     scan: &mut Scan,
     objects: &Objects,
 ) -> Result<()> {
-    if scan.same_boot {
+    if scan.same_boot || sabotage::is(Breakage::RecordWithoutObject) {
         return Ok(());
     }
     let mut first_bad = None;

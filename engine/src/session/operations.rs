@@ -12,8 +12,9 @@ use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use foldlog_codec::Kind;
-use foldlog_codec::body::{Decision, Declare, Payload, Settle, ToolBegin, ToolEnd};
+use foldlog_codec::body::{Decision, Declare, Payload, Rollback, Settle, ToolBegin, ToolEnd};
 use foldlog_codec::msgpack::Value;
+use foldlog_codec::sabotage::{self, Breakage};
 use parking_lot::MutexGuard;
 
 use super::dispatching::slice_declaration;
@@ -256,8 +257,9 @@ impl Admission {
         // One that reads only needs no sync but where every record has one.
         let promised =
             promises_sync(inner.level, Kind::TOOL_BEGIN) && (!reads_only || inner.level == Level::Every);
+        let promised = promised && !sabotage::is(Breakage::BeginNotDurable);
         let sequence = inner.write_draft(&mut state, time_us, draft, promised)?;
-        state.log.reserved_bytes += END_BYTES;
+        state.log.reserved_bytes += if sabotage::is(Breakage::NoRoomForEnd) { 0 } else { END_BYTES };
         let operation = again.unwrap_or(sequence);
         if let Some(admitted) = state.table.admitted.iter_mut().find(|one| one.ticket == self.ticket) {
             admitted.operation = Some(operation);
@@ -413,10 +415,21 @@ impl Inner {
         };
         let declared = state.projection.names.slice_named(ToolInvocations::NAME);
         end.slice = declared.ok_or_else(missing)?.id;
+        let apart = end.rolled_back_to().filter(|_| sabotage::is(Breakage::EndAndRollbackApart));
+        let begun = apart.and_then(|begin| state.positions.get(begin));
+        end.rolls_back &= apart.is_none();
         let body = end.encode();
         let draft = Draft::new(Kind::TOOL_END, &body, Content::ToolEnd(Box::new(end)));
-        let promised = promises_sync(self.level, Kind::TOOL_END);
+        let promised = promises_sync(self.level, Kind::TOOL_END) && !sabotage::is(Breakage::EndNotDurable);
         let sequence = self.write_draft(&mut state, time_us, draft, promised)?;
+        // Never but for a breakage: what is to be taken back is, with the end itself.
+        if let Some((to, frozen)) = apart.zip(begun) {
+            state.positions.keep_snapshot(to, frozen);
+            let rollback = Rollback { to, preserve_logs: true };
+            let body = rollback.encode();
+            let draft = Draft::new(Kind::ROLLBACK, &body, Content::Rollback(rollback));
+            self.write_draft(&mut state, time_us, draft, promised)?;
+        }
         if keep {
             let frozen = Arc::new(state.projection.freeze());
             state.positions.keep_snapshot(sequence, frozen);

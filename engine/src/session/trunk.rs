@@ -5,6 +5,7 @@ use std::path::Path as FilePath;
 use std::sync::Arc;
 
 use foldlog_codec::body::{Opened, Rollback};
+use foldlog_codec::sabotage::{self, Breakage};
 
 use super::opening::{Read, open_read};
 use super::{Inner, WriterState};
@@ -43,7 +44,9 @@ impl Trunk {
         types: &SessionTypes,
     ) -> Result<Trunk> {
         if let Some(writer) = writer {
-            writer.sync()?;
+            if !sabotage::is(Breakage::ForkOfUnsyncedParent) {
+                writer.sync()?;
+            }
             let state = writer.state.lock();
             if writer.types.as_ref().is_some_and(|own| own.is_same(types)) {
                 return writer.trunk(&state, position);
@@ -74,6 +77,7 @@ impl Inner {
         let rollbacks = state.rollbacks.range(..=position).map(|(at, rollback)| (*at, *rollback)).collect();
         let openings = shared(position, &state.openings);
         let (watermark, epoch) = (self.gate.synced(), state.log.epoch());
+        let watermark = if sabotage::is(Breakage::ForkOfUnsyncedParent) { u64::MAX } else { watermark };
         Ok(Trunk { places, located, watermark, epoch, openings, rollbacks, projection })
     }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use foldlog_codec::Kind;
 use foldlog_codec::body::Declare;
+use foldlog_codec::sabotage::{self, Breakage};
 use parking_lot::MutexGuard;
 use uuid::Uuid;
 
@@ -152,7 +153,9 @@ pub(crate) fn sync_through(
 ) -> Result<()> {
     let led = gate.wait(target, || {
         let plan = plan();
-        plan.run(storage, &|| background.let_pass(Rank::Sync)).map_err(Arc::new)?;
+        let run = || plan.run(storage, &|| background.let_pass(Rank::Sync));
+        let done = if sabotage::is(Breakage::SyncRetried) { run().or_else(|_| run()) } else { run() };
+        done.map_err(Arc::new)?;
         Ok(plan.through)
     });
     match led {
@@ -186,6 +189,7 @@ impl Inner {
             return Err(Error::Untyped { session: self.id });
         }
         let state = self.settleable()?;
+        let recovering = recovering || sabotage::is(Breakage::InterruptedWrittenOn);
         if state.interrupted && !recovering {
             let operations = state.projection.operations.open().cloned().collect();
             return Err(Error::Interrupted { session: self.id, operations });
@@ -213,7 +217,7 @@ impl Inner {
     /// only there: whoever waited for the lock meanwhile must not write over what a failed write left.
     fn sound(&self) -> Result<MutexGuard<'_, WriterState>> {
         let state = self.state.lock();
-        match self.gate.failure() {
+        match self.gate.failure().filter(|_| !sabotage::is(Breakage::PoisonIgnored)) {
             Some(cause) => Err(Error::Poisoned { cause }),
             None => Ok(state),
         }
@@ -275,10 +279,14 @@ impl Inner {
         sequence: u64,
         promised: bool,
     ) -> Result<u64> {
+        let promised = promised && !sabotage::is(Breakage::AcknowledgedBeforeSync);
         let due = state.due(time_us);
         let image = self.image_at_turn(&mut state);
         let within = state.table.told_within();
         drop(state);
+        if sabotage::is(Breakage::ToldBeforeSync) {
+            self.subscribers.tell(&|| u64::MAX);
+        }
         if promised {
             self.sync_through(sequence + 1)?;
         } else {

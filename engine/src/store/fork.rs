@@ -18,6 +18,7 @@ use std::sync::Arc;
 
 use foldlog_codec::Kind;
 use foldlog_codec::body::{ObjectId, Opened, Parent};
+use foldlog_codec::sabotage::{self, Breakage};
 use uuid::Uuid;
 
 use super::{SessionOptions, Store};
@@ -83,6 +84,9 @@ impl Store {
             let _ = self.storage().remove_dir_all(&building);
         })?;
         for above in layout::folders_above_session(&self.inner.root) {
+            if sabotage::is(Breakage::ForkNameUnsynced) {
+                break;
+            }
             self.storage().sync_dir(&above).map_err(|error| Error::io("sync", &above, error))?;
         }
         // Only now, when its name is durable too, does the fork say that it is: until then whoever opens it has
@@ -107,6 +111,9 @@ impl Store {
         log.append(Kind::OPENED, self.inner.options.clock.now_us(), Body::Alone(&opened.encode()), &context)?;
         // Before the folder takes its name, under which nobody would find what was made ahead.
         log.finish()?;
+        if sabotage::is(Breakage::ForkAttestedUnnamed) {
+            log.attest(log.next_sequence())?;
+        }
         log.sync_plan().run(self.storage().as_ref(), &|| ())?;
         Ok(log)
     }
@@ -175,7 +182,8 @@ impl Store {
         let ends = followers.chain([places.next_sequence]);
         for (segment, end) in places.segments.iter().zip(ends) {
             let path = layout::segment_file(dir, segment.header.ordinal);
-            match segment.end.filter(|_| end > watermark) {
+            let links = end <= watermark || sabotage::is(Breakage::ForkLinksUnattested);
+            match segment.end.filter(|_| !links) {
                 Some(len) => self.copy_file(&segment.path, &path, len)?,
                 None => self.link_file(&segment.path, &path)?,
             }

@@ -10,6 +10,7 @@
 
 use foldlog_codec::body::{Idempotency, Outcome, OutsideEffects, ToolEnd};
 use foldlog_codec::msgpack::Value;
+use foldlog_codec::sabotage::{self, Breakage};
 use std::borrow::Cow;
 
 use super::command::Group;
@@ -77,16 +78,21 @@ impl ToolRunner {
         let open = session.left_open();
         let _leases = self.state.lease(None)?;
         let mut found = Captures::default();
+        let mut late = None;
         if let Some(first) = open.iter().find(|open| !open.reads_only) {
             for group in Group::recorded(session, first.begin)? {
-                if !group.is_gone() {
+                if !sabotage::is(Breakage::ProgramsNotAwaited) && !group.is_gone() {
                     return Err(Error::Stuck { operation: first.operation });
                 }
             }
             let before = session.read_begin(first.begin, |begin| Captures::recorded(begin.resources))?;
             let before = before.recalled(self.state.resources(), true)?;
             found = self.state.capture(Some("recovery"))?;
-            before.restore(self.state.resources(), false)?;
+            if sabotage::is(Breakage::RestoredAfterEnd) {
+                late = Some(before);
+            } else if !sabotage::is(Breakage::ResourcesNotRestored) {
+                before.restore(self.state.resources(), false)?;
+            }
         }
         for open in open.iter().rev() {
             let asked_by = session.read_begin(open.begin, |begin| begin.asked_by)?;
@@ -101,7 +107,7 @@ impl ToolRunner {
                 undoes: open.undoes,
                 outcome: Outcome::Interrupted,
                 cause: None,
-                rolls_back: !open.reads_only,
+                rolls_back: !open.reads_only && !sabotage::is(Breakage::InterruptedStateKept),
                 outside: if harmless { OutsideEffects::None } else { OutsideEffects::Unknown },
                 elapsed_us: 0,
                 result: None,
@@ -113,7 +119,7 @@ impl ToolRunner {
             };
             session.end_interrupted(end)?;
         }
-        Ok(())
+        late.map_or(Ok(()), |before: Captures| before.restore(self.state.resources(), false))
     }
 
     pub(super) fn run_again(&self, unsettled: UnsettledOperation, options: &ExecuteOptions) -> Recovered {
@@ -126,6 +132,7 @@ impl ToolRunner {
         let UnsettledOperation { operation, begin, tool, call_id, idempotency, undone, run_again } =
             unsettled;
         let (operation, begin, idempotency) = (*operation, *begin, *idempotency);
+        let run_again = *run_again || sabotage::is(Breakage::ManualRunAgain);
         let manual = idempotency == Idempotency::Manual && !run_again;
         let handler = match self.tools.get(tool) {
             Ok(handler) if !manual => handler,

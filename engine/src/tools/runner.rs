@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use foldlog_codec::body::{Cause, Idempotency, Outcome};
 use foldlog_codec::msgpack::Value;
+use foldlog_codec::sabotage::{self, Breakage};
 
 use super::context::ToolContext;
 use super::operation::{Ending, Operation, Spec, ToolReport};
@@ -199,7 +200,9 @@ impl ToolRunner {
 
     /// What is known of a call that was begun for the same answer before.
     fn known(&self, call: &ToolCall) -> Result<Option<Known>> {
-        let Some((answer, _)) = call.asked_by else { return Ok(None) };
+        let Some((answer, _)) = call.asked_by.filter(|_| !sabotage::is(Breakage::CommittedRunAgain)) else {
+            return Ok(None);
+        };
         let invocations = self.session.log::<ToolInvocations>()?;
         let path = self.session.live_path();
         let position = self.session.position().unwrap_or_default();

@@ -98,6 +98,23 @@ fn a_segment_and_its_name_are_durable_before_what_is_in_it_and_the_one_before_it
     panic!("no segment was begun");
 }
 
+/// Nothing of the log is synced for its own sake at this level: an image that was written first would be of a log that
+/// a power cut can still take back.
+#[test]
+fn an_image_is_written_once_the_log_is_durable_up_to_it() {
+    let machine = Machine::default().with_images();
+    let session = machine.process(Level::Process).create(&types()).unwrap();
+    for n in 0..40 {
+        let (_, trace) = traced(&machine.disk, || session.dispatch(step(n)));
+        if trace.iter().any(|(op, path)| *op == Op::Write && path.to_string_lossy().ends_with(".image.new")) {
+            let calls = [(Op::SyncDir, "/sessions/"), (Op::SyncData, ".seg"), (Op::Write, ".image.new")];
+            assert_in_order(&trace, &calls);
+            return;
+        }
+    }
+    panic!("no image was written");
+}
+
 #[test]
 fn a_fork_is_whole_and_its_parent_durable_before_it_bears_its_name() {
     let machine = Machine::default();

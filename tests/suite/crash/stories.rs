@@ -37,7 +37,9 @@ fn a_new_store_is_as_durable_as_its_first_record() {
 #[test]
 fn a_session_begun_by_a_killed_process_is_kept_once_the_next_one_is_told_so() {
     let machine = Machine::default();
-    let id = machine.process(Level::Process).create(&types()).unwrap().id();
+    // Held until its process is killed: one that is let go of is closed, and then nothing is to be recovered.
+    let killed = machine.process(Level::Process).create(&types()).unwrap();
+    let id = killed.id();
     machine.crash(CrashKind::Process);
     machine.open(id, Level::Every).unwrap().dispatch(step(1)).unwrap();
     machine.crash(CrashKind::PowerLosingAll);

@@ -103,6 +103,41 @@ fn a_stale_frame_of_another_life_never_follows_a_new_one() {
     }
 }
 
+/// A frame that a disk kept of another segment, behind a tear, would say by its watermark that what was torn had been
+/// durable, if it passed for one of this segment.
+#[test]
+fn a_frame_of_another_segment_says_nothing() {
+    let whole = Machine::default();
+    let session = whole.process(Level::Every).create(&types()).unwrap();
+    let id = session.id();
+    // The next segment's file may be made ahead of its turn.
+    let first = whole.segments(id)[0].clone();
+    while whole.frames(id).unwrap().last().unwrap().segment == first {
+        write_steps(&session, 1);
+    }
+    session.close().unwrap();
+    write_steps(&whole.open(id, Level::Process).unwrap(), 2);
+    whole.crash(CrashKind::Process);
+    let frames = whole.frames(id).unwrap();
+    let last = frames.last().unwrap();
+    let first = frames.iter().find(|frame| frame.segment == last.segment).unwrap();
+    // As many records from its segment's first one as would put it behind the torn one here.
+    let stale = frames.iter().find(|frame| frame.sequence > last.sequence - first.sequence + 1).unwrap();
+    assert!(stale.segment != last.segment && stale.watermark > 0);
+    let stale = whole.disk.read_file(&stale.segment).unwrap()[stale.start..stale.end].to_vec();
+    for boot in [BOOT, OTHER_BOOT] {
+        let machine = whole.copied(boot);
+        let meddle = |bytes: &mut Vec<u8>| {
+            bytes[last.end - 1] ^= 1;
+            bytes[last.end..last.end + stale.len()].copy_from_slice(&stale);
+        };
+        machine.disk.mutate_file(&last.segment, meddle).unwrap();
+        assert_eq!(judge(&machine, id).unwrap(), last.sequence);
+        let torn = machine.audit(id).unwrap().report().torn.clone().unwrap();
+        assert_eq!((torn.offset, torn.sequence), (last.start as u64, last.sequence));
+    }
+}
+
 /// After an unclean end nothing is ever written into an old segment again: what a tear left there stays for
 /// inspection, and the sound records of the tail are written once more.
 #[test]

@@ -58,6 +58,7 @@ fn a_manual_tool_is_taken_back_and_waits_for_a_decision() {
     run.reopen(Idempotency::Manual);
     assert_eq!(run.session().recovery().unsettled[0].operation, operation);
     assert!(run.session().recovery().interrupted.is_empty());
+    assert_eq!(run.plan(), ["planned", "meanwhile"], "the log says so too");
 
     let result = Settlement::Committed(Some(Value::from("it was sent")));
     run.session().settle(operation, &result, "a person", "the recipient has it").unwrap();

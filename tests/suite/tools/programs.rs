@@ -1,6 +1,7 @@
 //! Programs that tools start.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
 use super::*;
@@ -69,7 +70,7 @@ impl Tool for Shell {
     }
 }
 
-fn shell(run: &Run, folder: &std::path::Path) -> ToolRunner {
+fn shell(run: &Run, folder: &Path) -> ToolRunner {
     ToolRunner::new(run.runner.state().clone(), ToolRegistry::new().with(Shell { folder: folder.to_owned() }))
 }
 
@@ -151,4 +152,65 @@ fn a_program_that_takes_too_long_is_ended_with_the_calls_time() {
     assert!(matches!(late, Err(Error::DeadlineExceeded { operation: Some(_) })), "{late:?}");
     assert!(since.elapsed() < Duration::from_secs(30), "it was ended");
     assert_eq!(run.invoked()[0].cause, Some(foldlog::Cause::Deadline));
+}
+
+/// A tool whose process is killed while a program runs that it started; the handler is kept until the next process has
+/// recovered.
+struct Killed {
+    disk: MemoryStorage,
+    folder: PathBuf,
+    killed: SyncSender<()>,
+    recovered: Mutex<Receiver<()>>,
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct Nothing {}
+
+impl Tool for Killed {
+    const NAME: &'static str = "killed";
+    type Parameters = Nothing;
+    type Output = ();
+
+    fn call(&self, _: Nothing, context: &ToolContext) -> Result<ToolResult<()>, ToolError> {
+        let script = "echo $$ > pid.new; mv pid.new pid; exec sleep 600";
+        context.command("/bin/sh").args(["-c", script]).current_dir(&self.folder).start()?;
+        while !self.folder.join("pid").exists() {
+            std::thread::yield_now();
+        }
+        self.disk.crash(CrashKind::Process);
+        self.killed.send(()).unwrap();
+        let _ = self.recovered.lock().unwrap().recv();
+        Ok(ToolResult::ok("nobody hears this", ()))
+    }
+}
+
+/// What still ran would have gone on in a workspace that was just restored.
+#[test]
+fn what_a_killed_process_left_running_is_ended_before_its_call_is_taken_back() {
+    let (mut run, folder) = (Run::new(), tempfile::tempdir().unwrap());
+    let ((killed, is_killed), (recovered, is_recovered)) = (sync_channel(1), sync_channel(1));
+    let tool = Killed {
+        disk: run.disk.clone(),
+        folder: folder.path().to_owned(),
+        killed,
+        recovered: Mutex::new(is_recovered),
+    };
+    let old = ExecutionState::new(run.session().clone(), ResourceRegistry::default());
+    let old = ToolRunner::new(old, ToolRegistry::new().with(tool));
+    std::thread::scope(|scope| {
+        // Let go of where an assertion fails, so that the handler ends.
+        let recovered = recovered;
+        scope.spawn(|| old.execute(&ToolCall::new("killed", "{}"), &ExecuteOptions::default()).unwrap_err());
+        is_killed.recv().unwrap();
+        run.reopen(Idempotency::Manual);
+        let state = ExecutionState::new(run.session().clone(), ResourceRegistry::default());
+        let next = ToolRunner::new(state, ToolRegistry::new());
+        assert_eq!(next.recover(&ExecuteOptions::default()).unwrap().len(), 1);
+        let pid = std::fs::read_to_string(folder.path().join("pid")).unwrap();
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
+        // Nobody but the handler's process can take it off the list.
+        let state = stat.rsplit(") ").next().unwrap_or_default();
+        assert!(state.is_empty() || state.starts_with(['Z', 'X']), "it still runs: {stat}");
+        recovered.send(()).unwrap();
+    });
 }

@@ -44,6 +44,7 @@ use foldlog_codec::Kind;
 use foldlog_codec::body::{Declare, Resumed};
 use foldlog_codec::frame::{self, BODY_LEN_MAX, Context, HEADER_LEN as FRAME_HEADER_LEN, Header};
 use foldlog_codec::image::LastFrame;
+use foldlog_codec::sabotage::{self, Breakage};
 use foldlog_codec::segment::Previous;
 use uuid::Uuid;
 
@@ -197,10 +198,16 @@ impl Log {
 
     /// The log of a session that was scanned.
     pub(crate) fn open(ground: &Ground, dir: &Path, scan: Scan) -> Log {
-        let start = if scan.clean {
+        let start = if scan.clean || sabotage::is(Breakage::WrittenBehindTear) {
             Start::Continue { end: scan.end }
         } else {
             Start::Recover { attested: scan.watermark.min(scan.next_sequence) }
+        };
+        let start = match start {
+            Start::Recover { .. } if sabotage::is(Breakage::TailNotRewritten) => {
+                Start::Recover { attested: scan.next_sequence }
+            }
+            start => start,
         };
         let places = Places { segments: scan.segments, index: scan.index, next_sequence: scan.next_sequence };
         let mut log = Log::at(ground, dir, (scan.session, scan.opened.seed), places, start);
@@ -360,7 +367,7 @@ impl Log {
         let room = self.active.as_ref().is_some_and(|active| {
             active.offset + frames * FRAME_HEADER_LEN as u64 + seal_bytes_max() <= active.capacity
         });
-        if room {
+        if room && !sabotage::is(Breakage::NoSyncedFrame) {
             let (sequence, time_us) = (self.places.next_sequence, self.last_time_us);
             self.write(Kind::SYNCED, sequence, time_us, Body::Alone(&[]), synced)?;
         }
@@ -449,7 +456,8 @@ impl Log {
         let file = self.storage.open_segment(&segment.path).map_err(|error| io("open", error))?;
         let capacity = file.len().map_err(|error| io("open", error))?;
         // The frame by which closing was attested was not synced itself, and what comes next names it.
-        let planned = end.saturating_sub(FRAME_HEADER_LEN as u64);
+        let trusted = sabotage::is(Breakage::ClosingFrameTrusted);
+        let planned = if trusted { end } else { end.saturating_sub(FRAME_HEADER_LEN as u64) };
         self.active = Some(Active { planned, ..Active::new(file, segment, end, capacity) });
         Ok(())
     }
@@ -477,6 +485,7 @@ impl Log {
             let reason = "no segment is open for writing".to_owned();
             return Err(Error::Inconsistent { sequence, reason });
         };
+        let watermark = if sabotage::is(Breakage::WatermarkFrozen) { 0 } else { watermark };
         let predecessor_crc = self.last_crc;
         let header = Header { crc: 0, predecessor_crc, body_len: 0, sequence, watermark, kind, time_us };
         let (crc, frame) = match body {

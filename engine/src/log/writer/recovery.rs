@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use foldlog_codec::frame::HEADER_LEN as FRAME_HEADER_LEN;
+use foldlog_codec::sabotage::{self, Breakage};
 use foldlog_codec::segment::Previous;
 use foldlog_codec::{Kind, Record};
 
@@ -21,13 +22,18 @@ impl Log {
         let mut bytes = 0;
         self.places.read(&self.storage, attested, u64::MAX, &mut |record: Record<'_>| {
             bytes += FRAME_HEADER_LEN as u64 + record.body.len() as u64;
-            record.objects().iter().try_for_each(|object| self.objects.sync_again(object))?;
+            if !sabotage::is(Breakage::RecoveredObjectUnsynced) {
+                record.objects().iter().try_for_each(|object| self.objects.sync_again(object))?;
+            }
             rewritten.push((record.kind, record.time_us, record.body.to_vec()));
             Ok(())
         })?;
         let cut = self.cut_at(attested)?;
         let ordinal = self.next_ordinal();
-        let building = layout::building_segment_file(&self.dir, ordinal);
+        let building = match sabotage::is(Breakage::RecoveryInPlace) {
+            true => layout::segment_file(&self.dir, ordinal),
+            false => layout::building_segment_file(&self.dir, ordinal),
+        };
         let below = AppendContext { synced: attested, declared: context.declared };
         let declared = encoded(&below);
         let (mut active, mut segment) =
@@ -59,12 +65,18 @@ impl Log {
         // The names that an earlier process made may not be durable either: those of segments, and that of
         // the session itself.
         self.unsynced_dirs.push(self.dir.clone());
-        self.unsynced_dirs
-            .extend(layout::store_of(&self.dir).into_iter().flat_map(layout::folders_above_session));
+        if !sabotage::is(Breakage::RecoveryFoldersUnsynced) {
+            let store = layout::store_of(&self.dir);
+            self.unsynced_dirs.extend(store.into_iter().flat_map(layout::folders_above_session));
+        }
         let plan = self.sync_plan();
-        plan.run(self.storage.as_ref(), &|| ())?;
+        if !sabotage::is(Breakage::RecoveryNamedUnsynced) {
+            plan.run(self.storage.as_ref(), &|| ())?;
+        }
         self.storage.rename(&building, &path).map_err(|error| Error::io("rename", &path, error))?;
-        self.storage.sync_dir(&self.dir).map_err(|error| Error::io("sync", &self.dir, error))?;
+        if !sabotage::is(Breakage::RecoveryNameUnsynced) {
+            self.storage.sync_dir(&self.dir).map_err(|error| Error::io("sync", &self.dir, error))?;
+        }
         self.used_bytes = self.count_used()?;
         Ok(())
     }

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use foldlog_codec::body::Seal;
 use foldlog_codec::digest::SegmentDigest;
 use foldlog_codec::frame::{self, Header};
+use foldlog_codec::sabotage::{self, Breakage};
 use foldlog_codec::segment::HEADER_LEN as SEGMENT_HEADER_LEN;
 use parking_lot::Mutex;
 
@@ -127,6 +128,9 @@ impl Seals {
     /// Has a finished segment sealed in time.
     pub(super) fn add(&mut self, sealing: Sealing) {
         self.unnamed.push_back(sealing);
+        if sabotage::is(Breakage::SealBeforeName) {
+            self.synced(u64::MAX);
+        }
     }
 
     /// Has those sealed behind which a record is durable: the sync that made it so began with the names.

@@ -5,6 +5,8 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use foldlog_codec::sabotage::{self, Breakage};
+
 use crate::error::{Error, Result};
 use crate::log::objects::Unsynced;
 use crate::log::storage::{LARGE_PAGE_BYTES, Storage, StorageFile};
@@ -32,12 +34,31 @@ impl SyncPlan {
     /// Makes everything durable, in the order that the module above names. `pause` is called between the pieces
     /// of what is long.
     pub(crate) fn run(&self, storage: &dyn Storage, pause: &dyn Fn()) -> Result<()> {
+        if sabotage::is(Breakage::NoSync) {
+            return Ok(());
+        }
+        if sabotage::is(Breakage::ObjectAfterRecord) {
+            self.sync_segments(pause)?;
+            return self.sync_objects_and_names(storage);
+        }
+        self.sync_objects_and_names(storage)?;
+        self.sync_segments(pause)
+    }
+
+    fn sync_objects_and_names(&self, storage: &dyn Storage) -> Result<()> {
         for (path, file) in &self.objects.files {
             file.sync_data().map_err(|error| Error::io("sync", path, error))?;
+        }
+        if sabotage::is(Breakage::NoFolderSync) {
+            return Ok(());
         }
         for dir in self.objects.dirs.iter().chain(&self.dirs) {
             storage.sync_dir(dir).map_err(|error| Error::io("sync", dir, error))?;
         }
+        Ok(())
+    }
+
+    fn sync_segments(&self, pause: &dyn Fn()) -> Result<()> {
         for written in &self.files {
             written.sync(pause).map_err(|error| Error::io("sync", &written.path, error))?;
         }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use foldlog_codec::Kind;
 use foldlog_codec::body::Declare;
 use foldlog_codec::frame::{HEADER_LEN as FRAME_HEADER_LEN, Header};
+use foldlog_codec::sabotage::{self, Breakage};
 use foldlog_codec::segment::{HEADER_LEN as SEGMENT_HEADER_LEN, Previous, SegmentHeader};
 
 use super::ahead::Made;
@@ -80,7 +81,8 @@ impl Log {
         self.follow_with(active, segment);
         if let Some(mut finished) = finished {
             self.seal(&finished, ordinal);
-            self.unsynced_files.extend(finished.take_written());
+            let written = finished.take_written().filter(|_| !sabotage::is(Breakage::OldSegmentUnsynced));
+            self.unsynced_files.extend(written);
             self.take_in_seals()?;
         }
         self.declare_head(&declared, context.synced)

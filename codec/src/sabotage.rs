@@ -1,0 +1,113 @@
+//! Breaking foldlog on purpose, so that its tests can show that they would notice.
+//!
+//! For foldlog's own tests only. Without the feature `sabotage`, which no build has by default and no host should ask
+//! for, [`is`] is a constant `false` and nothing of this is left in a binary. With it, the breakage whose name the
+//! environment variable `FOLDLOG_SABOTAGE` holds is in force for the whole process; without the variable, none is.
+//!
+//! `tests/README.md` says of each breakage which tests catch it, and `tests/suite/sabotage.rs` sees to it that they do.
+
+macro_rules! breakages {
+    ($($variant:ident = $name:literal: $what:literal,)*) => {
+        /// One way to break what foldlog promises.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Breakage {
+            $(#[doc = $what] $variant,)*
+        }
+
+        impl Breakage {
+            /// All of them.
+            pub const ALL: &'static [Breakage] = &[$(Breakage::$variant,)*];
+
+            /// The name by which `FOLDLOG_SABOTAGE` asks for it.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Breakage::$variant => $name,)*
+                }
+            }
+
+            /// What is broken.
+            pub fn what(self) -> &'static str {
+                match self {
+                    $(Breakage::$variant => $what,)*
+                }
+            }
+        }
+    };
+}
+
+breakages! {
+    // Frames.
+    CrcWithoutHeader = "crc-without-header": "A frame's checksum covers its body alone.",
+    PredecessorIgnored = "predecessor-ignored": "A frame is taken in whatever predecessor it names.",
+    SaltRepeated = "salt-repeated": "All segments of a session have one salt.",
+    WatermarkFrozen = "watermark-frozen": "No frame says how far the log is durable.",
+
+    // Syncs.
+    NoSync = "no-sync": "A sync does nothing, and promises all the same.",
+    AcknowledgedBeforeSync = "acknowledged-before-sync": "A call returns before the sync that it promises.",
+    NoSyncedFrame = "no-synced-frame": "No frame attests a sync.",
+    NoFolderSync = "no-folder-sync": "A sync leaves out the folders with new names in them.",
+    OldSegmentUnsynced = "old-segment-unsynced": "A sync leaves out the segment that was turned from.",
+    CloseUnsynced = "close-unsynced": "Closing syncs nothing.",
+    ObjectAfterRecord = "object-after-record": "A record is made durable before the object that it names.",
+    SyncRetried = "sync-retried": "A sync that failed is tried again, and believed.",
+    PoisonIgnored = "poison-ignored": "A session goes on after a write or sync that failed.",
+    ToldBeforeSync = "told-before-sync": "Subscribers are told of a record before it is as durable as promised.",
+    ClosingFrameTrusted = "closing-frame-trusted": "What the last writer attested at closing is taken for durable.",
+
+    // Opening and recovery.
+    WrittenBehindTear = "written-behind-tear": "After a crash the old segment is written on, behind its tear.",
+    TailNotRewritten = "tail-not-rewritten": "Recovery leaves the unattested tail where it stands.",
+    TailLeftOutUnexamined = "tail-left-out-unexamined": "A bad frame is a tear, whatever stands behind it.",
+    BootIgnored = "boot-ignored": "A bad frame is a tear although no power was cut since it was written.",
+    RecoveryInPlace = "recovery-in-place": "Recovery builds its segment under the name that counts.",
+    RecoveryNamedUnsynced = "recovery-named-unsynced": "Recovery's segment takes its name before it is durable.",
+    RecoveryNameUnsynced = "recovery-name-unsynced": "The name of recovery's segment is not made durable.",
+    RecoveryFoldersUnsynced = "recovery-folders-unsynced": "Recovery leaves out the folders above the session.",
+    RecoveredObjectUnsynced = "recovered-object-unsynced": "Recovery leaves out the objects of the tail.",
+    RecordWithoutObject = "record-without-object": "A record is kept although its object never reached the disk.",
+    ReaderReadsOnce = "reader-reads-once": "A scan does not read a bad frame again before it calls it damage.",
+    FollowerReadsOnce = "follower-reads-once": "A follower does not read a bad frame again either.",
+
+    // Segments, images, forks.
+    SealBeforeName = "seal-before-name": "A segment is sealed before its successor's name is durable.",
+    SealTrusted = "seal-trusted": "A segment below an image is believed whatever its seal says.",
+    ImageTrusted = "image-trusted": "An image is believed although the log does not hold the frame that it names.",
+    ImageBeforeLog = "image-before-log": "An image is written before the log is durable up to it.",
+    ImageWithinCall = "image-within-call": "An image is taken while a call is open.",
+    ForkOfUnsyncedParent = "fork-of-unsynced-parent": "A fork links what its parent has not synced.",
+    ForkLinksUnattested = "fork-links-unattested": "A fork links what nobody knows to be durable.",
+    ForkAttestedUnnamed = "fork-attested-unnamed": "A fork says that it is durable before it has its name.",
+    ForkNameUnsynced = "fork-name-unsynced": "The name of a fork's folder is not made durable.",
+
+    // Tools.
+    BeginNotDurable = "begin-not-durable": "A tool runs before its begin is durable.",
+    EndNotDurable = "end-not-durable": "A call returns before its end is durable.",
+    EndAndRollbackApart = "end-and-rollback-apart": "A failed tool's end and its rollback are two records.",
+    NoRoomForEnd = "no-room-for-end": "A begin keeps no room for its end.",
+    InterruptedWrittenOn = "interrupted-written-on": "An interrupted session takes writes before it is recovered.",
+    ProgramsNotAwaited = "programs-not-awaited": "Recovery does not wait for the programs of the call.",
+    ManualRunAgain = "manual-run-again": "Recovery runs a manual tool again without being told to.",
+    CommittedRunAgain = "committed-run-again": "A call of an answer is run again although it was committed.",
+    ResourcesNotRestored = "resources-not-restored": "Recovery ends a call without restoring the resources.",
+    RestoredAfterEnd = "restored-after-end": "Recovery ends a call before it restores the resources.",
+    InterruptedStateKept = "interrupted-state-kept": "An interrupted call's end does not take its STATE back.",
+}
+
+/// Whether this breakage is in force.
+#[cfg(not(feature = "sabotage"))]
+#[inline(always)]
+pub const fn is(_: Breakage) -> bool {
+    false
+}
+
+/// Whether this breakage is in force.
+#[cfg(feature = "sabotage")]
+pub fn is(breakage: Breakage) -> bool {
+    static IN_FORCE: std::sync::OnceLock<Option<Breakage>> = std::sync::OnceLock::new();
+    let in_force = IN_FORCE.get_or_init(|| {
+        let asked = std::env::var("FOLDLOG_SABOTAGE").ok()?;
+        Breakage::ALL.iter().copied().find(|breakage| breakage.name() == asked)
+    });
+    *in_force == Some(breakage)
+}
