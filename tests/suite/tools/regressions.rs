@@ -283,6 +283,35 @@ fn what_a_recovery_has_done_is_told_also_where_a_later_call_cannot_be_run() {
     assert!(both_told);
 }
 
+/// What was settled between two steps of its recovery ended the whole recovery with an error, and the calls behind it
+/// stayed as they were.
+#[test]
+fn what_is_settled_while_it_is_recovered_is_left_alone_and_the_others_are_not() {
+    let mut run = Run::with(Idempotency::Compensate);
+    for paper in ["first", "second"] {
+        run.counts.lock().unwrap().ran = 0;
+        assert!(run.write(paper, paper, Then::Die).is_err());
+        run.reopen(Idempotency::Compensate);
+        ToolRunner::new(run.runner.state().clone(), ToolRegistry::new()).recover(&at_once()).unwrap();
+    }
+    let unsettled = run.session().unsettled_operations();
+    let [first, second] = unsettled.iter().map(|one| one.operation).collect::<Vec<_>>()[..] else {
+        panic!("two calls were interrupted: {unsettled:?}")
+    };
+    // Somebody decides as soon as the first one is undone, before it runs again.
+    let session = run.session().clone();
+    run.session().subscribe(move |notice| {
+        let waits = session.unsettled_operations().iter().any(|one| one.operation == first && one.undone);
+        if notice.kind().name() == "tool_end" && waits {
+            session.settle(first, &Settlement::Failed, "a person", "it is not wanted any more").unwrap();
+        }
+    });
+    let [recovered] = run.runner.recover(&at_once()).unwrap().try_into().unwrap();
+    assert!(recovered.operation == second && matches!(recovered.recovery, Recovery::RanAgain(_)));
+    assert_eq!((run.plan(), run.counts().undone), (vec!["second".to_owned()], 2));
+    assert!(run.session().unsettled_operations().is_empty());
+}
+
 /// A settlement's result that is too deep was acknowledged, and the log could not be read any more.
 #[test]
 fn a_settlement_that_could_not_be_read_again_is_refused() {
