@@ -7,6 +7,7 @@ mod damage;
 mod filesystem;
 mod following;
 mod laws;
+mod processes;
 mod real_data;
 mod session;
 mod tools;
