@@ -2,6 +2,7 @@
 
 pub mod child;
 pub mod crash;
+pub mod fuzz;
 pub mod host;
 pub mod model;
 pub mod runs;

@@ -6,6 +6,7 @@ mod crash;
 mod damage;
 mod filesystem;
 mod following;
+mod fuzz;
 mod laws;
 mod processes;
 mod real_data;
