@@ -1,10 +1,13 @@
-//! What a session holds in memory. A binary of its own with one test, since its allocator counts for the whole
-//! process.
+//! What a session holds in memory, and what any bytes at all are answered in. A binary of its own, since its allocator
+//! counts for the whole process; each test holds [`alone`] while it measures.
 
 // The functions below are all tests, or called by nothing else.
 #![allow(clippy::unwrap_used)]
 
+mod any_bytes;
+
 use std::alloc::System;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cap::Cap;
 use foldlog::{Level, Policy, SessionTypes, Store, StoreOptions};
@@ -12,6 +15,13 @@ use foldlog_tests::host::{Noted, Notes};
 
 #[global_allocator]
 static HEAP: Cap<System> = Cap::new(System, usize::MAX);
+
+/// Keeps the other tests of this binary from allocating while one of them measures.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    // A test that failed has nothing to hide from the others.
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// How many bytes an open session of so many notes holds, once it was written and once it was opened again.
 fn held(notes: u64) -> (usize, usize) {
@@ -40,6 +50,7 @@ fn held(notes: u64) -> (usize, usize) {
 /// wants to hold; of each 256 items a mark of 16 bytes is held, and of the log's records some places.
 #[test]
 fn a_session_does_not_grow_with_its_log_items() {
+    let _alone = alone();
     let (few, many) = (held(2_000), held(200_000));
     let bound = |few: usize| 2 * few + (256 << 10);
     assert!(many.0 <= bound(few.0), "written: {} bytes of 2,000 items, {} of 200,000", few.0, many.0);

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 use foldlog::audit::{Followed, Follower, LogReader, Progress};
 use foldlog::log::storage::{Access, CrashKind, Entry, HeldLock, MemoryStorage, Storage, StorageFile};
 use foldlog::{Corruption, Error, Kind, Level, Result};
+use foldlog_codec::segment::SegmentHeader;
 use foldlog_tests::crash::{BOOT, Machine, OTHER_BOOT, step, write_steps};
 use foldlog_tests::host::types;
 use uuid::Uuid;
@@ -373,12 +374,15 @@ fn a_recovery_that_put_others_in_their_place_is_said_and_followed() {
     assert_eq!(come(&mut late), Vec::from_iter(kept + 4..all.len() as u64));
 }
 
-/// A disk on which something is written just before one of the reader's calls.
+/// Files that are about to be there, or not to be there any more.
+type Coming = BTreeMap<PathBuf, Option<Vec<u8>>>;
+
+/// A disk on which something is written, or taken away, just before one of the reader's calls.
 #[derive(Debug)]
 struct Racing {
     disk: MemoryStorage,
     /// After how many calls, and what.
-    coming: Mutex<(u32, BTreeMap<PathBuf, Vec<u8>>)>,
+    coming: Mutex<(u32, Coming)>,
 }
 
 impl Racing {
@@ -386,8 +390,9 @@ impl Racing {
         let mut coming = self.coming.lock().unwrap();
         match coming.0.checked_sub(1) {
             Some(left) => coming.0 = left,
-            None => std::mem::take(&mut coming.1).iter().for_each(|(path, bytes)| {
-                self.disk.write_file(path, bytes).unwrap();
+            None => std::mem::take(&mut coming.1).iter().for_each(|(path, bytes)| match bytes {
+                Some(bytes) => self.disk.write_file(path, bytes).unwrap(),
+                None => self.disk.remove_file(path).unwrap(),
             }),
         }
     }
@@ -489,7 +494,8 @@ fn a_writer_that_goes_on_between_two_looks_is_no_damage() {
         let (machine, id, racing) = half_written(turned);
         let storage = Arc::clone(&racing) as Arc<dyn Storage>;
         let mut follower = Follower::open_on(storage, machine.dir(id), 0).unwrap();
-        *racing.coming.lock().unwrap() = (calls, machine.disk.dump());
+        let whole = machine.disk.dump().into_iter().map(|(path, bytes)| (path, Some(bytes)));
+        *racing.coming.lock().unwrap() = (calls, whole.collect());
         // Where the writer is slower than the poll, it is for the next one.
         let mut seen = come(&mut follower);
         racing.coming.lock().unwrap().0 = 0;
@@ -497,6 +503,36 @@ fn a_writer_that_goes_on_between_two_looks_is_no_damage() {
         seen.extend(come(&mut follower));
         assert_eq!(seen, Vec::from_iter(0..machine.audit(id).unwrap().records_len()), "call {calls}");
     }
+}
+
+/// A writer that closes a session takes away the segment that was made ahead of it. A reader that had just seen its
+/// name said that the log could not be read.
+#[test]
+fn a_segment_that_its_writer_takes_away_meanwhile_is_passed_over() {
+    let mut missed = 0;
+    for calls in 0..16 {
+        let machine = Machine::default();
+        let session = machine.process(Level::Boundary).create(&types()).unwrap();
+        let id = session.id();
+        write_steps(&session, 20);
+        let last = session.position().unwrap();
+        session.close().unwrap();
+        let ahead = machine.dir(id).join(format!("{:010}.seg", machine.segments(id).len()));
+        machine.disk.write_file(&ahead, [0; 4096]).unwrap();
+        let racing = Arc::new(Racing { disk: machine.disk.clone(), coming: Mutex::default() });
+        *racing.coming.lock().unwrap() = (calls, BTreeMap::from([(ahead.clone(), None)]));
+        let storage = Arc::clone(&racing) as Arc<dyn Storage>;
+        let reader = foldlog::audit::LogReader::open_on(Arc::clone(&storage), machine.dir(id));
+        let reader = reader.unwrap_or_else(|error| panic!("call {calls}: {error}"));
+        assert_eq!((reader.records_len(), &reader.report().torn), (last + 1, &None), "call {calls}");
+        missed += u64::from(machine.disk.read_file(&ahead).is_none());
+
+        machine.disk.write_file(&ahead, [0; 4096]).unwrap();
+        let mut follower = Follower::open_on(storage, machine.dir(id), 0).unwrap();
+        *racing.coming.lock().unwrap() = (calls, BTreeMap::from([(ahead, None)]));
+        assert_eq!(come(&mut follower), Vec::from_iter(0..=last), "call {calls}");
+    }
+    assert!(missed > 5, "{missed}");
 }
 
 /// Whether no power was cut since says the frame that a writer begins with, and that may stand far back.
@@ -527,6 +563,31 @@ fn the_boot_of_an_unattested_end_is_looked_up_where_it_stands() {
                 assert_eq!((boot, progress.unwrap().torn.unwrap().sequence), (OTHER_BOOT, bad.sequence));
             }
         }
+    }
+}
+
+/// A first segment whose header states, under a checksum that fits, that it begins with a later record: opening called
+/// that damage, and a follower handed the records over under those numbers.
+#[test]
+fn a_log_that_does_not_begin_with_its_first_record_is_damaged_for_a_follower_too() {
+    let machine = Machine::default();
+    let session = machine.process(Level::Boundary).create(&types()).unwrap();
+    let id = session.id();
+    write_steps(&session, 3);
+    session.close().unwrap();
+    let segment = machine.segments(id).remove(0);
+    let later = |bytes: &mut Vec<u8>| {
+        let header = SegmentHeader::decode(bytes).unwrap();
+        let later = SegmentHeader { first_sequence: 1 << 40, ..header };
+        bytes[..84].copy_from_slice(&later.encode());
+    };
+    machine.disk.mutate_file(&segment, later).unwrap();
+    let storage: Arc<dyn Storage> = Arc::new(machine.disk.clone());
+    let opened = foldlog::audit::LogReader::open_on(Arc::clone(&storage), machine.dir(id)).unwrap_err();
+    assert!(matches!(&opened, Error::Corrupt(found) if found.segment == segment && found.sequence == 0));
+    for from in [0, 3, u64::MAX] {
+        let followed = Follower::open_on(Arc::clone(&storage), machine.dir(id), from).unwrap_err();
+        assert_eq!(followed.to_string(), opened.to_string(), "from {from}");
     }
 }
 

@@ -7,7 +7,9 @@ mod damage;
 mod failing;
 mod filesystem;
 mod following;
+mod fuzz;
 mod laws;
+mod processes;
 mod real_data;
 #[cfg(feature = "sabotage")]
 mod sabotage;

@@ -11,6 +11,7 @@
 //! | a segment whose header names another ordinal than its file | [`Error::Corrupt`] |
 //! | a header of a later format version | [`Error::FutureFormat`] |
 //! | a name like a segment's that is no regular file | [`Error::NotASession`]: links are never followed |
+//! | a file that is gone by the time that it is opened | as if it had not been there: a writer takes away what it made ahead and did not need |
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -126,8 +127,10 @@ pub(super) fn discover_above(storage: &dyn Storage, dir: &Path, floor: Option<u3
                 return Err(Error::NotASession { path: dir.to_owned(), reason });
             }
             ordinal_max = ordinal_max.max(Some(ordinal));
-            if floor.is_none_or(|floor| ordinal > floor) {
-                found.insert(ordinal, read_header(storage, path, ordinal)?);
+            if floor.is_none_or(|floor| ordinal > floor)
+                && let Some(file) = read_header(storage, path, ordinal)?
+            {
+                found.insert(ordinal, file);
             }
         }
     }
@@ -151,11 +154,12 @@ fn not_a_session_or_io(dir: &Path, error: std::io::Error) -> Error {
     }
 }
 
-pub(super) fn read_header(storage: &dyn Storage, path: PathBuf, ordinal: u32) -> Result<Beyond> {
-    let bytes = header_bytes(storage, &path)?;
+/// The segment at a path, by its header; `None` where there is none any more.
+pub(super) fn read_header(storage: &dyn Storage, path: PathBuf, ordinal: u32) -> Result<Option<Beyond>> {
+    let Some(bytes) = header_bytes(storage, &path)? else { return Ok(None) };
     match SegmentHeader::decode(&bytes) {
         Ok(header) if header.ordinal == ordinal => {
-            Ok(Beyond { path, header: Some(header), salts: vec![header.salt] })
+            Ok(Some(Beyond { path, header: Some(header), salts: vec![header.salt] }))
         }
         Ok(header) => Err(Error::Corrupt(Box::new(Corruption {
             session: Some(header.session),
@@ -167,16 +171,19 @@ pub(super) fn read_header(storage: &dyn Storage, path: PathBuf, ordinal: u32) ->
             segment: path,
         }))),
         Err(CodecError::Version { found, supported }) => Err(Error::FutureFormat { path, found, supported }),
-        Err(_) => Ok(Beyond { header: None, salts: SegmentHeader::salvage_salts(&bytes), path }),
+        Err(_) => Ok(Some(Beyond { header: None, salts: SegmentHeader::salvage_salts(&bytes), path })),
     }
 }
 
-fn header_bytes(storage: &dyn Storage, path: &Path) -> Result<Vec<u8>> {
-    let file = storage.open(path, Access::Read).map_err(|error| Error::io("open", path, error))?;
+fn header_bytes(storage: &dyn Storage, path: &Path) -> Result<Option<Vec<u8>>> {
+    let file = match storage.open(path, Access::Read) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        opened => opened.map_err(|error| Error::io("open", path, error))?,
+    };
     let mut bytes = vec![0; HEADER_LEN];
     let read = file.read_at(&mut bytes, 0).map_err(|error| Error::io("read", path, error))?;
     bytes.truncate(read);
-    Ok(bytes)
+    Ok(Some(bytes))
 }
 
 /// The segment files of a folder whatever their state, for a salvage.
@@ -201,7 +208,7 @@ pub(super) fn segment_files(storage: &dyn Storage, dir: &Path) -> Result<Segment
             files.irregular.push(path);
             continue;
         }
-        let bytes = header_bytes(storage, &path)?;
+        let Some(bytes) = header_bytes(storage, &path)? else { continue };
         match SegmentHeader::decode(&bytes) {
             // One that names itself, or a later one, as the one before it would lead around in a circle; and behind the
             // last ordinal of all there is no room for another.

@@ -134,6 +134,10 @@ impl Cursor {
             let reason = "it holds no segments".to_owned();
             return Err(Error::NotASession { path: dir.to_owned(), reason });
         };
+        if segment.header.first_sequence > sure {
+            // A log begins with its first record, and a scan knows what to say of one that does not.
+            scan::scan(storage.as_ref(), dir, &mut |_| Ok(()))?;
+        }
         let file = segment.open(storage.as_ref())?;
         Ok(Cursor {
             storage: Arc::clone(storage),
@@ -323,11 +327,9 @@ impl Cursor {
     /// The present segment has to be there, and to be the one that was opened.
     fn check_present(&self) -> Result<()> {
         let (path, ordinal) = (&self.segment.path, self.segment.header.ordinal);
-        let found = self.storage.entry(path).map_err(|error| Error::io("look up", path, error))?;
-        if found.is_none() {
+        let Some(found) = chain::read_header(self.storage.as_ref(), path.clone(), ordinal)? else {
             return Err(Error::MissingSegment { session: self.session, ordinal, path: path.clone() });
-        }
-        let found = chain::read_header(self.storage.as_ref(), path.clone(), ordinal)?;
+        };
         if found.header == Some(self.segment.header) {
             return Ok(());
         }

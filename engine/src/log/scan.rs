@@ -23,6 +23,7 @@
 //!    up after 16 checksums of the whole segment, and giving up counts as corrupt.
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -444,7 +445,11 @@ impl<'a> Walk<'a> {
                 // A lost header began, as far as anyone can tell, at the next record.
                 None => file.salts.iter().map(|salt| Context::new(*salt, self.next_sequence)).collect(),
             };
-            bytes += self.gather(&file.path, 0, None, &contexts, evidence)?;
+            bytes += match self.gather(&file.path, 0, None, &contexts, evidence) {
+                // What its writer made ahead and did not need, it takes away when it closes the session.
+                Err(Error::Io { source, .. }) if source.kind() == ErrorKind::NotFound => 0,
+                gathered => gathered?,
+            };
         }
         Ok(bytes)
     }

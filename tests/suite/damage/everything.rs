@@ -49,7 +49,7 @@ fn call_tools(session: &Session) {
 }
 
 /// The session, which was forked, and the one that it was forked from. Both are closed, so that all of them is attested.
-pub(super) fn everything() -> (Machine, Uuid, Uuid) {
+pub(crate) fn everything() -> (Machine, Uuid, Uuid) {
     let machine = Machine::default();
     let store = machine.process(Level::Boundary);
     let before = store.create(&types()).unwrap();

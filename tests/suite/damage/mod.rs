@@ -2,7 +2,7 @@
 //! it is left out and reported. Nothing is ever taken for other content than was written.
 
 mod bytes;
-mod everything;
+pub(crate) mod everything;
 mod frames;
 mod images;
 mod salvage;

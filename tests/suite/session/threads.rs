@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use foldlog::log::storage::{Fault, Op};
-use foldlog::{BackgroundSync, Level, SnapshotOptions};
+use foldlog::log::storage::{CrashKind, Fault, Op};
+use foldlog::{BackgroundSync, Level, SnapshotOptions, Store, StoreOptions};
 use foldlog_tests::host::*;
 
 use super::{home_with, kinds, part};
@@ -162,5 +162,41 @@ fn nothing_is_written_after_a_failed_write_by_whoever_waited_meanwhile() {
         });
         let writes = home.disk.take_trace().into_iter().filter(|(op, _)| *op == Op::Write).count();
         assert_eq!(writes, 40, "the failed write was the last, at {level:?}");
+    }
+}
+
+/// What a call of `sync` returned for is on the disk, whichever thread's call did the work.
+#[test]
+fn a_sync_of_any_thread_returns_once_its_own_records_are_durable() {
+    for background in [BackgroundSync::Inline, BackgroundSync::Thread] {
+        let home = home_with(|options| {
+            (options.level, options.background) = (Level::Process, background);
+        });
+        let session = home.session();
+        home.disk.take_trace();
+        std::thread::scope(|scope| {
+            for of in 0..THREADS {
+                let session = &session;
+                scope.spawn(move || {
+                    for n in 0..EACH {
+                        let sequence = session.dispatch(part(&n.to_string(), of)).unwrap();
+                        session.sync().unwrap();
+                        assert!(session.synced() > sequence);
+                        let again = session.synced();
+                        session.sync().unwrap();
+                        assert!(session.synced() >= again, "the mark never goes back");
+                    }
+                });
+            }
+        });
+        let syncs = home.disk.take_trace().into_iter().filter(|(op, _)| *op == Op::SyncData).count() as u64;
+        let records = u64::from(THREADS) * EACH;
+        assert!(syncs <= records + 32, "nothing is synced for a call that finds all durable ({syncs})");
+        // The power is cut, and nothing else had reached the disk.
+        let id = session.id();
+        home.disk.crash(CrashKind::PowerLosingAll);
+        let options = StoreOptions { storage: Arc::new(home.disk.clone()), ..StoreOptions::default() };
+        let again = Store::open_with("/store", options).unwrap().open_session(id, &types()).unwrap();
+        assert_eq!(again.view::<Plan>().unwrap().len(), records);
     }
 }

@@ -1,0 +1,50 @@
+//! The fuzz targets take no more memory than their input is worth, whatever it claims.
+
+use std::fs;
+use std::hint::black_box;
+use std::path::Path;
+
+use foldlog_tests::crash::Chance;
+use foldlog_tests::fuzz::{TARGETS, mutated};
+
+use super::{HEAP, alone};
+
+/// What a target takes for an input of no bytes, generously: a disk in memory, a store and a session or two on it, and the
+/// windows through which files are read.
+const GROUND_BYTES: usize = 4 << 20;
+
+/// What a byte of input may take. It is held several times over: in the disk and its copies, by the one who opens, the
+/// one who audits and the one who salvages.
+const BYTES_OF_ONE: usize = 256;
+
+/// Runs `work` and says by how many bytes the heap grew at its peak. The allocator's mark never goes down, so the water is
+/// raised to it first, by ballast of which no page is ever there.
+fn peak(work: impl FnOnce()) -> usize {
+    let ballast = black_box(Vec::<u8>::with_capacity(HEAP.max_allocated() - HEAP.allocated()));
+    let before = HEAP.allocated();
+    work();
+    drop(ballast);
+    HEAP.max_allocated() - before
+}
+
+#[test]
+fn no_input_takes_more_memory_than_it_is_worth() {
+    let _alone = alone();
+    for (name, target) in TARGETS {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(name);
+        let files = fs::read_dir(folder).unwrap().map(|file| file.unwrap().path());
+        let mut files: Vec<_> = files.collect();
+        files.sort();
+        let kept: Vec<Vec<u8>> = files.iter().map(|file| fs::read(file).unwrap()).collect();
+        let made = (0..200).map(|nth| mutated(&mut Chance::new(nth), &kept));
+        let inputs: Vec<Vec<u8>> = kept.iter().cloned().chain(made).collect();
+        let mut most = 0;
+        for (nth, input) in inputs.iter().enumerate() {
+            let bound = GROUND_BYTES + BYTES_OF_ONE * input.len();
+            let took = peak(|| target(input));
+            assert!(took <= bound, "{name}, input {nth} of {} bytes took {took}, over {bound}", input.len());
+            most = most.max(took);
+        }
+        println!("{name}: {most} bytes at most");
+    }
+}

@@ -1,0 +1,143 @@
+//! Frames and bodies.
+
+use std::sync::Arc;
+
+use foldlog::Kind;
+use foldlog::audit::{check_body, walk_on};
+use foldlog::log::storage::{MemoryStorage, Storage};
+use foldlog_codec::body::{
+    Declare, Dispatch, EventDeclaration, Import, Observed, Opened, Policy, Resumed, Rollback, Seal, Settle,
+    SliceDeclaration, Snapshot, ToolBegin, ToolEnd,
+};
+use foldlog_codec::frame::{self, Context};
+use foldlog_codec::msgpack::Value;
+use foldlog_codec::record::Names;
+use foldlog_codec::segment::{HEADER_LEN, SegmentHeader};
+use foldlog_codec::{Record, msgpack};
+
+use super::files::fit;
+use crate::crash::BOOT;
+
+/// The bytes are a segment file, taken as it is and with checksums that fit whatever else it says.
+///
+/// # Panics
+///
+/// Where something does not hold.
+pub fn frames(bytes: &[u8]) {
+    scanned(bytes);
+    let mut fitted = bytes.to_vec();
+    fit(std::slice::from_mut(&mut fitted));
+    scanned(&fitted);
+}
+
+fn scanned(bytes: &[u8]) {
+    let header = SegmentHeader::decode(bytes).ok();
+    if let Some(header) = header {
+        assert_eq!(SegmentHeader::decode(&header.encode()), Ok(header));
+    }
+    let context = header.map_or(Context::new(7, 100), |it| Context::new(it.salt, it.first_sequence));
+    let mut at = HEADER_LEN.min(bytes.len());
+    while let Ok(found) = frame::decode(context, &bytes[at..]) {
+        let mut again = Vec::new();
+        let crc = frame::encode(context, &found.header, found.body, &mut again);
+        // A segment that claims to begin at the end of all numbers counts no further.
+        if let Ok(crc) = crc {
+            let twice = frame::decode(context, &again).expect("a frame that was just made is sound");
+            assert_eq!(twice.header, frame::Header { crc, ..found.header });
+            assert_eq!((twice.body, twice.len()), (found.body, found.len()));
+        } else {
+            assert_eq!(found.header.sequence, u64::MAX);
+        }
+        at += found.len();
+    }
+
+    let storage: Arc<dyn Storage> = {
+        let disk = MemoryStorage::with_boot_id(BOOT);
+        disk.write_file("/log/0000000000.seg", bytes).expect("the disk takes it");
+        Arc::new(disk)
+    };
+    let (mut end, mut records) = (HEADER_LEN as u64, 0);
+    let walked = walk_on(&storage, "/log".as_ref(), &mut |met| {
+        assert_eq!(met.offset, end, "frames stand side by side");
+        let sound = frame::decode(context, &bytes[met.offset as usize..]).expect("it is a frame");
+        assert_eq!((sound.body, sound.header.kind), (met.record.body, met.record.kind));
+        end += met.bytes;
+        records += u64::from(!met.record.kind.is_envelope());
+        Ok(())
+    });
+    if let Ok(walked) = walked {
+        assert_eq!((walked.records, walked.report.records), (records, records));
+        assert!(end <= bytes.len() as u64);
+    }
+}
+
+/// Names for two slices and two events, the others being unknown.
+fn names() -> Names {
+    let mut names = Names::default();
+    let slice = |id| SliceDeclaration {
+        id,
+        name: format!("slice {id}"),
+        policy: Policy::State,
+        item: "item".to_owned(),
+    };
+    let event = |id| EventDeclaration {
+        id,
+        name: format!("event {id}"),
+        version: 1,
+        bindings: Vec::new(),
+        implicit: false,
+    };
+    names.learn(&Declare { events: vec![event(0), event(1)], slices: vec![slice(0), slice(1)] });
+    names
+}
+
+/// The first byte is a kind, the others are its body.
+///
+/// # Panics
+///
+/// Where something does not hold.
+pub fn record(bytes: &[u8]) {
+    let Some((kind, body)) = bytes.split_first() else { return };
+    let Some(kind) = Kind::from_byte(*kind) else { return };
+    let record = Record { sequence: 7, kind, time_us: 1_700_000_000_000_000, body };
+    let reads = check_body(&record).is_ok();
+    macro_rules! comes_back {
+        ($body:ident) => {
+            if let Ok(found) = $body::decode(body) {
+                assert!(reads);
+                let again = found.encode();
+                msgpack::check(&again).expect("a body is one value");
+                let twice = $body::decode(&again).expect("what was just written reads");
+                assert_eq!(twice, found);
+                assert_eq!(twice.encode(), again);
+                let rewritten = Record { body: &again, ..record };
+                assert_eq!(rewritten.objects(), record.objects());
+            }
+        };
+    }
+    match kind {
+        Kind::OPENED => comes_back!(Opened),
+        Kind::DECLARE | Kind::DECLARED => comes_back!(Declare),
+        Kind::DISPATCH => comes_back!(Dispatch),
+        Kind::SNAPSHOT => comes_back!(Snapshot),
+        Kind::ROLLBACK => comes_back!(Rollback),
+        Kind::IMPORT => comes_back!(Import),
+        Kind::TOOL_BEGIN => comes_back!(ToolBegin),
+        Kind::TOOL_END => comes_back!(ToolEnd),
+        Kind::OBSERVED => comes_back!(Observed),
+        Kind::SETTLE => comes_back!(Settle),
+        Kind::RESUMED => comes_back!(Resumed),
+        Kind::SEAL => comes_back!(Seal),
+        _ => {
+            if let Ok(found) = Value::decode(body) {
+                assert_eq!(Value::decode(&found.encode()).map(|twice| twice.encode()), Ok(found.encode()));
+            }
+        }
+    }
+    for names in [Names::default(), names()] {
+        if let Ok(shown) = record.to_value(&names) {
+            let text = serde_json::to_string(&shown).expect("a record has a JSON form");
+            msgpack::from_json(&text).expect("that is JSON");
+        }
+    }
+}

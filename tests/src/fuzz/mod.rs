@@ -1,0 +1,36 @@
+//! What must hold of any bytes at all, as functions of bytes: a fuzzer calls them (`tests/fuzz/`), and so does the
+//! suite, over a kept corpus and over what chance makes of it (`suite/fuzz.rs`).
+//!
+//! | target | the bytes are | what holds |
+//! |---|---|---|
+//! | [`frames`] | a segment file | the scanner answers; what it takes for a frame is one, and is written again as the same |
+//! | [`record`] | a kind and a body | what decodes encodes to what decodes to the same; its JSON is JSON |
+//! | [`segments`] | a session's files, or the bodies of a log | opening, auditing, following and salvaging agree, and nothing is changed; what opens can be written on |
+//! | [`snapshot_json`] | the JSON of a snapshot | what is read begins a session that exports the same |
+//! | [`import`] | a file of another tool's runs | what is read becomes sessions that hold what the runs say |
+//!
+//! Each answers any bytes, and panics where something does not hold.
+
+mod bodies;
+mod exports;
+mod files;
+mod mutate;
+mod sessions;
+
+pub use bodies::{frames, record};
+pub use exports::{import, snapshot_json};
+pub use files::{BUILT, FITTED, Set};
+pub use mutate::mutated;
+pub use sessions::segments;
+
+/// A target: its name, which is also that of its folder of kept inputs, and what it calls.
+pub type Target = (&'static str, fn(&[u8]));
+
+/// All targets.
+pub const TARGETS: [Target; 5] = [
+    ("frames", frames),
+    ("record", record),
+    ("segments", segments),
+    ("snapshot_json", snapshot_json),
+    ("import", import),
+];

@@ -1,0 +1,221 @@
+//! Whole sessions.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use foldlog::audit::{Followed, Follower, LogReader};
+use foldlog::log::storage::Storage;
+use foldlog::{Error, Level, Policy, RecoveryReport, SessionOptions, Store};
+use foldlog_codec::Record;
+
+use super::files::Set;
+use crate::crash::{BOOT, Machine, OTHER_BOOT, step};
+
+/// The bytes are a session's files or the records of one, as [`Set`] says.
+///
+/// # Panics
+///
+/// Where something does not hold.
+pub fn segments(bytes: &[u8]) {
+    let set = Set::of(bytes);
+    if set.files.is_empty() {
+        return;
+    }
+    let ground = Ground::of(&set);
+    let before = ground.files();
+    let audited = ground.audit();
+    match &audited {
+        Ok(reader) => ground.audited(reader),
+        Err(error) => assert!(!error.to_string().is_empty()),
+    }
+    ground.followed(&audited);
+    ground.opened_untyped(&set, &audited);
+    let writable = ground.opened(&set, &audited);
+    ground.salvaged(&set, &audited);
+    assert!(before == ground.files(), "reading changed what was there");
+    if writable {
+        ground.goes_on(&set);
+    }
+}
+
+struct Ground {
+    machine: Machine,
+    id: uuid::Uuid,
+}
+
+impl Ground {
+    fn of(set: &Set) -> Ground {
+        let machine = Machine::booted(if set.other_boot { OTHER_BOOT } else { BOOT });
+        let dir = machine.dir(set.session);
+        for (path, bytes) in &set.files {
+            machine.disk.write_file(dir.join(path), bytes).expect("the disk takes it");
+        }
+        Ground { machine, id: set.session }
+    }
+
+    fn files(&self) -> BTreeMap<PathBuf, Vec<u8>> {
+        let dir = self.machine.dir(self.id);
+        self.machine.disk.dump().into_iter().filter(|(path, _)| path.starts_with(&dir)).collect()
+    }
+
+    fn storage(&self) -> Arc<dyn Storage> {
+        Arc::new(self.machine.disk.clone())
+    }
+
+    fn audit(&self) -> Result<LogReader, Error> {
+        self.machine.audit(self.id)
+    }
+
+    /// Everything that an auditor can ask.
+    fn audited(&self, reader: &LogReader) {
+        let len = reader.records_len();
+        assert_eq!(reader.report().records, len);
+        assert!(len > 0, "a log that opens has a record that opened it");
+        let names = reader.names();
+        let mut next = 0;
+        let visit = |record: &Record<'_>| {
+            assert_eq!(record.sequence, next);
+            next += 1;
+            // What it is may be more than a JSON form may take, or a time outside of every calendar.
+            if let Ok(shown) = record.to_value(&names) {
+                serde_json::to_string(&shown).expect("a record has a JSON form");
+            }
+            Ok(())
+        };
+        reader.records(0, u64::MAX, visit).expect("what was folded can be read");
+        assert_eq!(next, len);
+        let mut framed = 0;
+        let frames = reader.frames(|frame| {
+            framed += u64::from(!frame.record.kind.is_envelope());
+            Ok(())
+        });
+        frames.expect("what was folded can be walked");
+        // A recovery's segment holds records again that stand before it too.
+        assert!(framed >= len, "{framed} of {len}");
+        reader.segments().expect("its segments can be listed");
+        let now = reader.state();
+        assert_eq!(now.position, Some(len - 1));
+        let last = reader.state_at(len - 1).expect("the last position is one");
+        assert_eq!(last.slices, now.slices);
+        for position in [0, len / 2, len - 1] {
+            reader.state_at(position).expect("a position of the log");
+            // A path may lead back to where a tool was open, which is an error and no panic.
+            let _ = reader.state_along(position);
+            let all = [Policy::State, Policy::Log, Policy::Cache].into();
+            if let Ok(text) = reader.export_at(position, &all).and_then(|export| export.to_json()) {
+                super::snapshot_json(text.as_bytes());
+            }
+        }
+        assert!(matches!(reader.state_at(len), Err(Error::NoSuchPosition { .. })));
+        let _ = (reader.ledger(), reader.check_seals(), reader.digest_through(len - 1));
+    }
+
+    /// A follower sees the records of a log that opens, each once.
+    fn followed(&self, audited: &Result<LogReader, Error>) {
+        let mut records = 0;
+        let progress =
+            Follower::open_on(self.storage(), self.machine.dir(self.id), 0).and_then(|mut follower| {
+                follower.poll(|met| {
+                    if let Followed::Record { record, .. } = met {
+                        assert_eq!(record.sequence, records);
+                        records += 1;
+                    }
+                    Ok(())
+                })
+            });
+        if let Ok(reader) = audited {
+            let progress = progress.unwrap_or_else(|error| panic!("a log that opens is followed: {error}"));
+            assert_eq!(progress.records, records);
+            // It asks nobody for the objects that a torn end may lack.
+            assert!(records >= reader.records_len(), "{records} of {}", reader.records_len());
+        }
+    }
+
+    fn opened_untyped(&self, set: &Set, audited: &Result<LogReader, Error>) {
+        let opened = self.machine.process(Level::Boundary).open_untyped(self.id);
+        match (audited, opened) {
+            _ if set.images_lie => {}
+            (Ok(reader), Ok(session)) => {
+                assert_eq!(session.state().expect("it has a state"), reader.state());
+                assert_eq!(&without_images(session.recovery()), reader.report());
+            }
+            // What stands below an image is an auditor's to read.
+            (Err(_), _) if set.images => {}
+            (Err(audit), Err(opened)) => assert_eq!(audit.to_string(), opened.to_string()),
+            (Err(audit), Ok(_)) => panic!("opening opens it, and an auditor says: {audit}"),
+            (Ok(_), Err(error)) => panic!("an auditor opens it, and opening says: {error}"),
+        }
+    }
+
+    /// Whether it opens with a host's types, for writing.
+    fn opened(&self, set: &Set, audited: &Result<LogReader, Error>) -> bool {
+        match (audited, self.machine.open(self.id, Level::Boundary)) {
+            (_, opened) if set.images_lie => opened.is_ok(),
+            (Err(_), _) if set.images => false,
+            (Ok(reader), Ok(session)) => {
+                assert_eq!(session.state().expect("it has a state"), reader.state());
+                true
+            }
+            (audit, Err(error)) => {
+                let same = audit.as_ref().err().is_some_and(|audit| audit.to_string() == error.to_string());
+                // A host's types may have something to say before, or where nobody else has.
+                let of_types = matches!(
+                    error,
+                    Error::NotRegistered { .. }
+                        | Error::PolicyMismatch { .. }
+                        | Error::NewerVersion { .. }
+                        | Error::Decode { .. }
+                        | Error::Encode { .. }
+                );
+                assert!(
+                    same || of_types,
+                    "a host is told: {error}, and an auditor: {:?}",
+                    audit.as_ref().err()
+                );
+                false
+            }
+            (Err(audit), Ok(_)) => panic!("opening opens it, and an auditor says: {audit}"),
+        }
+    }
+
+    /// What is salvaged opens.
+    fn salvaged(&self, set: &Set, audited: &Result<LogReader, Error>) {
+        let elsewhere = Store::open_with("/home/salvaged", self.machine.options(Level::Boundary));
+        let elsewhere = elsewhere.expect("the store opens");
+        let Ok(salvaged) = elsewhere.salvage(self.machine.dir(self.id), SessionOptions::default()) else {
+            return;
+        };
+        let reader = LogReader::open_on(self.storage(), &salvaged.dir);
+        let reader = reader.unwrap_or_else(|error| panic!("what was salvaged does not open: {error}"));
+        assert_eq!(reader.records_len(), salvaged.records + 2);
+        // It may hold more than opening shows, whose torn end a salvage reads further. It holds less only where objects
+        // are gone, which opening does not ask for, or where a frame that opening need not read says nothing.
+        if let Ok(whole) = audited {
+            let all = salvaged.records >= whole.records_len();
+            assert!(all || set.fitted || !salvaged.missing_objects.is_empty(), "{salvaged:?}");
+        }
+    }
+
+    /// What takes an event has it when it is opened again, with all that it amounted to.
+    fn goes_on(&self, set: &Set) {
+        let Ok(session) = self.machine.open(self.id, Level::Boundary) else { return };
+        if session.dispatch(step(1)).is_err() {
+            return;
+        }
+        let (position, state) = (session.position(), session.state());
+        session.close().expect("it closes");
+        let again = self.machine.open(self.id, Level::Boundary);
+        let again = again.unwrap_or_else(|error| panic!("what was written on does not open again: {error}"));
+        assert_eq!(again.position(), position);
+        if !set.images_lie {
+            assert_eq!(again.state().expect("it has a state"), state.expect("it has a state"));
+        }
+    }
+}
+
+fn without_images(report: &RecoveryReport) -> RecoveryReport {
+    let mut report = report.clone();
+    (report.from_image, report.dropped_images) = (None, Vec::new());
+    report
+}

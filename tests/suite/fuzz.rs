@@ -1,0 +1,112 @@
+//! The fuzz targets over their kept inputs, and over what chance makes of these. A fuzzer runs the same functions
+//! (`fuzz/` beside this folder); what it finds becomes a kept input, and a story here.
+
+use std::any::Any;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+
+use foldlog::Kind;
+use foldlog::audit::walk_on;
+use foldlog_tests::crash::{BOOT, Chance, Machine};
+use foldlog_tests::fuzz::{Set, TARGETS, Target, mutated};
+
+fn folder(target: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(target)
+}
+
+/// The kept inputs of a target, by the names of their files.
+fn kept(target: &str) -> BTreeMap<String, Vec<u8>> {
+    let files = fs::read_dir(folder(target)).unwrap().map(|file| file.unwrap());
+    files.map(|file| (file.file_name().into_string().unwrap(), fs::read(file.path()).unwrap())).collect()
+}
+
+fn number(variable: &str, default: u64) -> u64 {
+    std::env::var(variable).map_or(default, |value| value.parse().unwrap())
+}
+
+fn said(panicked: Box<dyn Any + Send>) -> String {
+    let text = panicked.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| panicked.downcast_ref::<String>().cloned()).unwrap_or_default()
+}
+
+/// Hands an input to a target; where something does not hold, the input is said.
+fn holds((name, target): Target, input: &[u8], which: &str) {
+    if let Err(panicked) = catch_unwind(AssertUnwindSafe(|| target(input))) {
+        panic!("{name}, {which}: {}\nthe input is b\"{}\"", said(panicked), input.escape_ascii());
+    }
+}
+
+/// The kept inputs, and so many that chance makes of them; a tenth of them where each takes long.
+fn any_input_holds(name: &str, share: u64) {
+    let target = *TARGETS.iter().find(|(known, _)| *known == name).unwrap();
+    let kept = kept(name);
+    for (file, input) in &kept {
+        holds(target, input, file);
+    }
+    let kept: Vec<Vec<u8>> = kept.into_values().collect();
+    let (inputs, first) = (number("FOLDLOG_FUZZ_INPUTS", 4_000) / share, number("FOLDLOG_FUZZ_FIRST", 0));
+    for nth in first..first + inputs {
+        let input = mutated(&mut Chance::new(nth), &kept);
+        holds(target, &input, &format!("FOLDLOG_FUZZ_FIRST={nth}"));
+    }
+}
+
+#[test]
+fn any_segment_file_is_scanned() {
+    any_input_holds("frames", 1);
+}
+
+#[test]
+fn any_body_of_any_kind_is_decoded() {
+    any_input_holds("record", 1);
+}
+
+#[test]
+fn any_files_of_a_session_are_opened_audited_followed_and_salvaged() {
+    any_input_holds("segments", 10);
+}
+
+#[test]
+fn any_json_of_a_snapshot_is_read() {
+    any_input_holds("snapshot_json", 1);
+}
+
+#[test]
+fn any_file_of_another_tools_runs_is_read() {
+    any_input_holds("import", 10);
+}
+
+/// Whether what chance makes of the kept inputs means anything depends on what these hold.
+#[test]
+fn the_kept_inputs_hold_every_kind_of_record() {
+    for (name, _) in TARGETS {
+        assert!(kept(name).len() >= 4, "{name}");
+    }
+    let bodies: BTreeSet<Kind> =
+        kept("record").values().filter_map(|input| Kind::from_byte(*input.first()?)).collect();
+    let built = Kind::ALL.iter().filter(|kind| !(Kind::INPUT..=Kind::ADAPTER_STATE).contains(kind));
+    let built: BTreeSet<Kind> = built.copied().filter(|kind| *kind != Kind::BASE).collect();
+    assert!(bodies.is_superset(&built), "{bodies:?}");
+
+    let mut in_logs = BTreeSet::new();
+    for input in kept("segments").values() {
+        let set = Set::of(input);
+        let machine = Machine::booted(BOOT);
+        for (path, bytes) in &set.files {
+            machine.disk.write_file(machine.dir(set.session).join(path), bytes).unwrap();
+        }
+        let storage = std::sync::Arc::new(machine.disk.clone()) as _;
+        // Some are kept for being damaged.
+        let _ = walk_on(&storage, &machine.dir(set.session), &mut |frame| {
+            in_logs.insert(frame.record.kind);
+            Ok(())
+        });
+    }
+    // A seal is no frame of the chain.
+    let framed: BTreeSet<Kind> = built.into_iter().filter(|kind| *kind != Kind::SEAL).collect();
+    assert!(in_logs.is_superset(&framed), "{in_logs:?}");
+}
+
+mod kept_inputs;

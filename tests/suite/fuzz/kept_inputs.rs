@@ -1,0 +1,158 @@
+//! How the kept inputs were made: from the codec's golden files, and from small logs with every kind of record.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use foldlog::{Export, ImportOptions, Kind, Level, Record};
+use foldlog_codec::frame::HEADER_LEN;
+use foldlog_tests::crash::{Machine, write_steps};
+use foldlog_tests::fuzz::{BUILT, FITTED, Set};
+use foldlog_tests::host::{Noted, types};
+use uuid::Uuid;
+
+use super::folder;
+use crate::damage::everything::everything;
+
+fn write(target: &str, name: &str, input: &[u8]) {
+    fs::create_dir_all(folder(target)).unwrap();
+    fs::write(folder(target).join(name), input).unwrap();
+}
+
+/// The golden files, by their names without endings: a frame each, or a segment's header.
+fn golden() -> BTreeMap<String, Vec<u8>> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../codec/tests/golden");
+    let files = fs::read_dir(folder).unwrap().map(|file| file.unwrap().path());
+    let binary = files.filter(|path| path.extension().is_some_and(|extension| extension == "bin"));
+    binary
+        .map(|path| (path.file_stem().unwrap().to_str().unwrap().to_owned(), fs::read(&path).unwrap()))
+        .collect()
+}
+
+fn files(machine: &Machine, id: Uuid) -> BTreeMap<PathBuf, Vec<u8>> {
+    let dir = machine.dir(id);
+    let files = machine.disk.dump().into_iter();
+    files.filter_map(|(path, bytes)| Some((path.strip_prefix(&dir).ok()?.to_owned(), bytes))).collect()
+}
+
+/// The records of a log as an input that makes a log of them again, up to where that can have them.
+fn records(machine: &Machine, id: Uuid, from: usize, len: usize) -> Vec<u8> {
+    let mut records: Vec<(Kind, Vec<u8>)> = Vec::new();
+    let take = |record: &Record<'_>| {
+        records.push((record.kind, record.body.to_vec()));
+        Ok(())
+    };
+    machine.audit(id).unwrap().records(0, u64::MAX, take).unwrap();
+    // Each begins as a session does, with what opened it.
+    let opened = records[..1].iter().chain(records.iter().skip(from.max(1)).take(len));
+    Set::input_of_records(opened.map(|(kind, body)| (*kind, body.as_slice())))
+}
+
+/// A log of two segments, small enough to be kept many times over.
+fn small() -> (Machine, Uuid) {
+    let machine = Machine::default().with_images();
+    let session = machine.process(Level::Boundary).create(&types()).unwrap();
+    write_steps(&session, 9);
+    session.dispatch(Noted { text: "a note".to_owned() }).unwrap();
+    session.rollback_to(4).unwrap();
+    let id = session.id();
+    session.close().unwrap();
+    (machine, id)
+}
+
+fn write_segments() {
+    let (machine, fork, parent) = everything();
+    for (name, id) in [("parent", parent), ("fork", fork)] {
+        let files = files(&machine, id);
+        write("segments", &format!("{name}-files"), &Set::input(0, &files));
+        for (path, bytes) in files.iter().filter(|(path, _)| path.extension().is_some_and(|it| it == "seg")) {
+            let used = bytes.iter().rposition(|byte| *byte != 0).unwrap() + 1;
+            write(
+                "frames",
+                &format!("{name}-{}", path.file_stem().unwrap().to_str().unwrap()),
+                &bytes[..used],
+            );
+        }
+    }
+    write("segments", "parent-files-fitted", &Set::input(FITTED, &files(&machine, parent)));
+    for (nth, from) in (0..70).step_by(10).enumerate() {
+        write("segments", &format!("records-{nth}"), &records(&machine, fork, from, 10));
+    }
+    write("segments", "records-all", &records(&machine, fork, 0, usize::MAX));
+    let (machine, id) = small();
+    write("segments", "small-files", &Set::input(0, &files(&machine, id)));
+    write("segments", "small-files-images-fitted", &Set::input(8, &files(&machine, id)));
+    write("segments", "small-files-power-cut", &Set::input(4, &files(&machine, id)));
+    let mut envelopes = vec![BUILT];
+    for (name, frame) in golden() {
+        if let Some(kind) = frame.get(20).copied().filter(|_| !name.starts_with("segment")) {
+            // Records that come from nowhere, one behind the other: what each of them says is of no other log.
+            envelopes.extend([kind, 1]);
+            envelopes.extend(((frame.len() - HEADER_LEN) as u16).to_le_bytes());
+            envelopes.extend(&frame[HEADER_LEN..]);
+        }
+    }
+    write("segments", "records-golden", &envelopes);
+}
+
+fn write_exports() {
+    let (machine, fork, parent) = everything();
+    for (name, id) in [("parent", parent), ("fork", fork), ("small", small().1)] {
+        let small = small().0;
+        let machine = if name == "small" { &small } else { &machine };
+        let session = machine.process(Level::Boundary).open_read_only(id, &types()).unwrap();
+        let text = session.export().unwrap().to_json().unwrap();
+        // On one line: fewer bytes that mean nothing.
+        let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+        write("snapshot_json", name, value.to_string().as_bytes());
+    }
+    let foreign = r#"{"version":"1","created_at":"2026-01-02T03:04:05.000006+02:00","parent_id":null,"children_ids":["00112233-4455-6677-8899-aabbccddeeff"],"tags":{"task":"7"},"policies":{"mine":"log","plan":"state"},"slices":[{"slice_type":"mine","item_type":"any","items":[null,true,-1,1.5,"ü",[],{"a":{"b":[1]}}],"item_versions":[1,2,3,1,1,1,1]},{"slice_type":"plan","item_type":"plan.step_added","items":[{"title":"t","part":3}]},{"slice_type":"tool_invoked","item_type":"foreign","items":[{"tool":"x"}]}]}"#;
+    Export::from_json(foreign).unwrap();
+    write("snapshot_json", "foreign", foreign.as_bytes());
+    let draft = r#"{"version":"1","created_at":"2026-01-02T03:04:05Z","parent_id":"00112233-4455-6677-8899-aabbccddeeff","slices":[{"slice_type":"draft","item_type":"draft_line","items":[{"line":"old"},"new"],"item_versions":[1,2]}]}"#;
+    Export::from_json(draft).unwrap();
+    write("snapshot_json", "older-items", draft.as_bytes());
+    assert!(ImportOptions::default() == ImportOptions { keep_unknown: false, ..ImportOptions::default() });
+}
+
+fn write_runs() {
+    let call = r#"{"id":"call_1","type":"function","function":{"name":"find","arguments":"{\"q\": 1}"}}"#;
+    let failing = r#"{"id":"call_1","function":{"name":"book","arguments":{"a":[1,2.5,null]}}}"#;
+    let messages = format!(
+        r#"[{{"role":"system","content":"be kind"}},{{"role":"user","content":"hello"}},{{"role":"assistant","content":null,"tool_calls":[{call},{failing}]}},{{"role":"tool","tool_call_id":"call_1","content":"found"}},{{"role":"tool","content":[{{"type":"text","text":"Error: no"}}]}},{{"role":"assistant","content":"done","tool_calls":null}}]"#
+    );
+    let tau = format!(
+        r#"[{{"task_id":7,"trial":"0","reward":1.0,"traj":{messages}}},{{"task_id":"x","trial":-1,"traj":[]}}]"#
+    );
+    write("import", "tau-bench", &[b"\x00", tau.as_bytes()].concat());
+    write("import", "tau-bench-none", b"\x00[]");
+    write(
+        "import",
+        "swe-agent-calls",
+        &[b"\x01", format!(r#"{{"history":{messages},"info":{{}}}}"#).as_bytes()].concat(),
+    );
+    let actions = r#"{"history":[{"role":"system","content":"s","message_type":"system_prompt"},{"role":"user","content":"o","message_type":"observation"},{"role":"assistant","content":"look","action":"ls -la /","message_type":"action"},{"role":"user","content":"Error: none","message_type":"observation"},{"role":"assistant","content":"go","action":"submit\n","message_type":"action"}]}"#;
+    write("import", "swe-agent-actions", &[b"\x01", actions.as_bytes()].concat());
+}
+
+/// Writes the kept inputs anew where it is asked to. Those that a fuzzer found bear other names and stay.
+#[test]
+fn the_kept_inputs_are_written_anew_where_that_is_asked_for() {
+    if std::env::var_os("FOLDLOG_BLESS").is_none() {
+        return;
+    }
+    let golden = golden();
+    for (name, frame) in golden.iter().filter(|(name, _)| !name.starts_with("segment")) {
+        write("record", name, &[&frame[20..21], &frame[HEADER_LEN..]].concat());
+    }
+    // The frames of the golden files are of one context, but for who follows whom.
+    for header in ["segment-first", "segment-later"] {
+        let frames =
+            golden.iter().filter(|(name, _)| !name.starts_with("segment")).flat_map(|(_, frame)| frame);
+        let input: Vec<u8> = golden[header].iter().chain(frames).copied().collect();
+        write("frames", &format!("golden-{header}"), &input);
+    }
+    write_segments();
+    write_exports();
+    write_runs();
+}
