@@ -469,6 +469,11 @@ fn half_written(turned: bool) -> (Machine, Uuid, Arc<Racing>) {
     (machine, id, Arc::new(Racing { disk, coming: Mutex::default() }))
 }
 
+/// Everything that a machine's disk holds.
+fn all_of(machine: &Machine) -> Coming {
+    machine.disk.dump().into_iter().map(|(path, bytes)| (path, Some(bytes))).collect()
+}
+
 /// As it is for one who follows, so for one who reads once: what attests the half-written frame was there when it was
 /// looked for, and so is the frame by then.
 #[test]
@@ -476,7 +481,7 @@ fn a_writer_that_goes_on_while_its_log_is_read_is_no_damage() {
     let mut overtaken = 0;
     for (turned, calls) in [false, true].into_iter().flat_map(|turned| (0..12).map(move |n| (turned, n))) {
         let (machine, id, racing) = half_written(turned);
-        *racing.coming.lock().unwrap() = (calls, machine.disk.dump());
+        *racing.coming.lock().unwrap() = (calls, all_of(&machine));
         let read = LogReader::open_on(Arc::clone(&racing) as Arc<dyn Storage>, machine.dir(id));
         let read = read.unwrap_or_else(|error| panic!("call {calls}, turned: {turned}: {error}"));
         let all = machine.audit(id).unwrap().records_len();
@@ -494,8 +499,7 @@ fn a_writer_that_goes_on_between_two_looks_is_no_damage() {
         let (machine, id, racing) = half_written(turned);
         let storage = Arc::clone(&racing) as Arc<dyn Storage>;
         let mut follower = Follower::open_on(storage, machine.dir(id), 0).unwrap();
-        let whole = machine.disk.dump().into_iter().map(|(path, bytes)| (path, Some(bytes)));
-        *racing.coming.lock().unwrap() = (calls, whole.collect());
+        *racing.coming.lock().unwrap() = (calls, all_of(&machine));
         // Where the writer is slower than the poll, it is for the next one.
         let mut seen = come(&mut follower);
         racing.coming.lock().unwrap().0 = 0;
