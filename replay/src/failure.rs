@@ -104,7 +104,8 @@ impl Failure {
             Failure::Output(_) | Failure::Wait(_) => return None,
             Failure::Deleted { .. } => "`foldlog sessions STORE` lists what is there",
             Failure::DoesNotHold(_) => {
-                "nothing was changed; keep the folder as it is and take the session from a copy"
+                "nothing was changed; keep the folder as it is and take the session from a copy, or what is sound of it by \
+                 `foldlog salvage SESSION --to DIR`"
             }
             Failure::File { .. } => "check the path and whether the file can be read",
             Failure::Malformed { .. } => "nothing was imported; correct the file and import again",
