@@ -178,11 +178,14 @@ impl Store {
             behind.extend(record.objects().iter().map(ObjectId::file_name));
             Ok(())
         })?;
-        let followers = places.segments.iter().skip(1).map(|next| next.header.first_sequence);
-        let ends = followers.chain([places.next_sequence]);
-        for (segment, end) in places.segments.iter().zip(ends) {
+        // A segment that others follow may end with frames that are no records, such as the `Resumed` of whoever
+        // began the next one: they are durable where a record behind them is. The last one ends with a record.
+        let followers =
+            places.segments.iter().skip(1).map(|next| next.header.first_sequence.saturating_add(1));
+        let attested_from = followers.chain([places.next_sequence]);
+        for (segment, attested_from) in places.segments.iter().zip(attested_from) {
             let path = layout::segment_file(dir, segment.header.ordinal);
-            let links = end <= watermark || sabotage::is(Breakage::ForkLinksUnattested);
+            let links = attested_from <= watermark || sabotage::is(Breakage::ForkLinksUnattested);
             match segment.end.filter(|_| !links) {
                 Some(len) => self.copy_file(&segment.path, &path, len)?,
                 None => self.link_file(&segment.path, &path)?,

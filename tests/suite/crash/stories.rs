@@ -270,6 +270,30 @@ fn a_fork_of_a_parent_whose_sync_failed_is_whole_after_a_power_cut() {
     }
 }
 
+/// A writer that went on after a close left its `Resumed` in the old segment and its first record in a new one, and
+/// its process was killed. A fork copied the new segment, in which the record was unattested, and linked the old
+/// one, all of whose records were durable; but the frame behind them was not.
+#[test]
+fn a_fork_behind_a_kill_within_a_turn_is_whole_after_a_power_cut() {
+    let mut turned = 0;
+    for records in 0..40 {
+        let machine = Machine::default();
+        let id = closed_session(&machine, records);
+        let segments = machine.segments(id).len();
+        let session = machine.open(id, Level::Process).unwrap();
+        let at = session.dispatch(step(records)).unwrap();
+        machine.crash(CrashKind::Process);
+        turned += u32::from(machine.segments(id).len() > segments);
+        let fork = machine.process(Level::Every).fork(id, at, &types(), SessionOptions::default()).unwrap();
+        let (id, slices) = (fork.id(), Slices::of(&fork).unwrap());
+        machine.crash(CrashKind::PowerLosingAll);
+        let fork =
+            machine.open(id, Level::Every).unwrap_or_else(|error| panic!("{records} records: {error}"));
+        assert_eq!(Slices::of(&fork).unwrap(), slices, "{records} records");
+    }
+    assert!(turned > 0, "no record was the first of a segment");
+}
+
 /// The parent's own writer syncs what a fork shares, and where it cannot, there is no fork.
 #[test]
 fn a_fork_of_a_session_that_is_open_waits_for_its_writer() {
