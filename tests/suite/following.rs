@@ -1,7 +1,7 @@
 //! Following a log while it is written: each record once, as it comes; what is merely being written is not yet
 //! there, what is damaged is, and a recovery is followed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -506,6 +506,85 @@ fn a_writer_that_goes_on_between_two_looks_is_no_damage() {
         seen.extend(come(&mut follower));
         seen.extend(come(&mut follower));
         assert_eq!(seen, Vec::from_iter(0..machine.audit(id).unwrap().records_len()), "call {calls}");
+    }
+}
+
+/// A writer went on into the segment that it had made ahead, and into the next ones, after a reader had listed the
+/// folder: the reader took their records for a torn tail, or for what stands behind a header that was lost.
+#[test]
+fn a_writer_that_goes_on_into_a_segment_made_ahead_is_no_damage() {
+    let machine = Machine::default();
+    let session = machine.process(Level::Every).create(&types()).unwrap();
+    let id = session.id();
+    write_steps(&session, 60);
+    machine.crash(CrashKind::Process);
+    let segments = machine.segments(id);
+    let after = segments.iter().map(|path| (path.clone(), machine.disk.read_file(path))).collect::<Coming>();
+    assert!(segments.len() > 4);
+    let all = machine.audit(id).unwrap().records_len();
+    let mut seen = BTreeSet::new();
+    for (made, calls) in (1..segments.len() - 1).flat_map(|made| (0..24).map(move |calls| (made, calls))) {
+        let disk = MemoryStorage::with_boot_id(BOOT);
+        // The writer is at the end of one segment, whose seal is not yet written; the next one is made.
+        for (path, bytes) in after.iter().take(made) {
+            disk.write_file(path, bytes.as_ref().unwrap()).unwrap();
+        }
+        let last = machine.frames(id).unwrap().into_iter().rfind(|frame| frame.segment == segments[made - 1]);
+        disk.mutate_file(&segments[made - 1], |bytes| bytes[last.unwrap().end..].fill(0)).unwrap();
+        disk.write_file(&segments[made], [0; 4096]).unwrap();
+        let here = LogReader::open_on(Arc::new(disk.clone()), machine.dir(id)).unwrap().records_len();
+        // And goes on, through so many segments: what it makes and fills now may be listed already, or not.
+        let racing = Arc::new(Racing { disk, coming: Mutex::default() });
+        *racing.coming.lock().unwrap() = (calls, after.clone());
+        let read = LogReader::open_on(Arc::clone(&racing) as Arc<dyn Storage>, machine.dir(id));
+        let read = read.unwrap_or_else(|error| panic!("segment {made}, call {calls}: {error}"));
+        assert_eq!(read.report().torn, None, "segment {made}, call {calls}");
+        assert!((here..=all).contains(&read.records_len()), "segment {made}, call {calls}");
+        seen.insert(read.records_len() - here);
+        // Whoever follows gets there too.
+        let storage = Arc::clone(&racing) as Arc<dyn Storage>;
+        let mut follower = Follower::open_on(storage, machine.dir(id), here).unwrap();
+        let mut followed = come(&mut follower);
+        racing.coming.lock().unwrap().0 = 0;
+        followed.extend((0..2).flat_map(|_| come(&mut follower)));
+        assert_eq!(followed, Vec::from_iter(here..all), "segment {made}, call {calls}");
+    }
+    assert!(seen.len() > 2, "{seen:?}");
+}
+
+/// A folder is not listed at one moment: the name of a later segment may be there and that of an earlier one not.
+#[test]
+fn a_listing_that_missed_a_segment_made_meanwhile_is_no_damage() {
+    let machine = Machine::default();
+    let session = machine.process(Level::Every).create(&types()).unwrap();
+    let id = session.id();
+    write_steps(&session, 60);
+    machine.crash(CrashKind::Process);
+    let segments = machine.segments(id);
+    for missed in 1..segments.len() - 1 {
+        let comes_at = |calls| {
+            let disk = machine.copied(BOOT).disk;
+            let bytes = disk.read_file(&segments[missed]).unwrap();
+            disk.remove_file(&segments[missed]).unwrap();
+            let racing = Arc::new(Racing { disk, coming: Mutex::default() });
+            *racing.coming.lock().unwrap() =
+                (calls, BTreeMap::from([(segments[missed].clone(), Some(bytes))]));
+            match LogReader::open_on(racing as Arc<dyn Storage>, machine.dir(id)) {
+                Ok(read) => {
+                    assert_eq!(read.report().torn, None, "segment {missed}, call {calls}");
+                    true
+                }
+                Err(error) => {
+                    assert!(matches!(error, Error::MissingSegment { .. }), "{error}");
+                    false
+                }
+            }
+        };
+        let in_time: Vec<bool> = (0..40).map(comes_at).collect();
+        // Long after the listing; but what never comes is missing.
+        let longest = in_time.iter().take_while(|found| **found).count();
+        assert!(longest > segments.len() + 2 && longest < 40, "segment {missed}: {in_time:?}");
+        assert!(!in_time[longest..].contains(&true), "segment {missed}: {in_time:?}");
     }
 }
 

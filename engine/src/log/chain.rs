@@ -81,10 +81,12 @@ impl Segment {
     }
 }
 
-/// A file behind the chain: evidence of what was once there.
+/// A segment file by its header. One behind the chain is evidence of what was once there.
 #[derive(Clone, Debug)]
 pub(crate) struct Beyond {
     pub(crate) path: PathBuf,
+    /// The ordinal of its name.
+    pub(crate) named: u32,
     /// Its header, where that is sound.
     pub(crate) header: Option<SegmentHeader>,
     /// The salts that a broken header suggests.
@@ -155,35 +157,40 @@ fn not_a_session_or_io(dir: &Path, error: std::io::Error) -> Error {
 }
 
 /// The segment at a path, by its header; `None` where there is none any more.
-pub(super) fn read_header(storage: &dyn Storage, path: PathBuf, ordinal: u32) -> Result<Option<Beyond>> {
-    let Some(bytes) = header_bytes(storage, &path)? else { return Ok(None) };
-    match SegmentHeader::decode(&bytes) {
-        Ok(header) if header.ordinal == ordinal => {
-            Ok(Some(Beyond { path, header: Some(header), salts: vec![header.salt] }))
-        }
-        Ok(header) => Err(Error::Corrupt(Box::new(Corruption {
+pub(super) fn read_header(storage: &dyn Storage, path: PathBuf, named: u32) -> Result<Option<Beyond>> {
+    let Some(file) = Beyond::read(storage, path, named)? else { return Ok(None) };
+    match file.header {
+        Some(header) if header.ordinal != named => Err(Error::Corrupt(Box::new(Corruption {
             session: Some(header.session),
+            segment: file.path,
             offset: 0,
             sequence: header.first_sequence,
             expected_crc: None,
             found_crc: None,
-            reason: format!("its header says that it is segment {}, not {ordinal}", header.ordinal),
-            segment: path,
+            reason: format!("its header says that it is segment {}, not {named}", header.ordinal),
         }))),
-        Err(CodecError::Version { found, supported }) => Err(Error::FutureFormat { path, found, supported }),
-        Err(_) => Ok(Some(Beyond { header: None, salts: SegmentHeader::salvage_salts(&bytes), path })),
+        _ => Ok(Some(file)),
     }
 }
 
-fn header_bytes(storage: &dyn Storage, path: &Path) -> Result<Option<Vec<u8>>> {
-    let file = match storage.open(path, Access::Read) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        opened => opened.map_err(|error| Error::io("open", path, error))?,
-    };
-    let mut bytes = vec![0; HEADER_LEN];
-    let read = file.read_at(&mut bytes, 0).map_err(|error| Error::io("read", path, error))?;
-    bytes.truncate(read);
-    Ok(Some(bytes))
+impl Beyond {
+    fn read(storage: &dyn Storage, path: PathBuf, named: u32) -> Result<Option<Beyond>> {
+        let file = match storage.open(&path, Access::Read) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            opened => opened.map_err(|error| Error::io("open", &path, error))?,
+        };
+        let mut bytes = vec![0; HEADER_LEN];
+        let read = file.read_at(&mut bytes, 0).map_err(|error| Error::io("read", &path, error))?;
+        bytes.truncate(read);
+        let (header, salts) = match SegmentHeader::decode(&bytes) {
+            Ok(header) => (Some(header), vec![header.salt]),
+            Err(CodecError::Version { found, supported }) => {
+                return Err(Error::FutureFormat { path, found, supported });
+            }
+            Err(_) => (None, SegmentHeader::salvage_salts(&bytes)),
+        };
+        Ok(Some(Beyond { path, named, header, salts }))
+    }
 }
 
 /// The segment files of a folder whatever their state, for a salvage.
@@ -191,9 +198,8 @@ fn header_bytes(storage: &dyn Storage, path: &Path) -> Result<Option<Vec<u8>>> {
 pub(super) struct SegmentFiles {
     /// Those with a sound header, by the ordinals that their headers state: a file may bear another's name.
     pub(super) sound: BTreeMap<u32, Beyond>,
-    /// Those without a sound header, and those that state an ordinal which another file has; each with the ordinal
-    /// of its name.
-    pub(super) others: Vec<(u32, Beyond)>,
+    /// Those without a sound header, and those that state an ordinal which another file has.
+    pub(super) others: Vec<Beyond>,
     /// What bears a segment's name and is no regular file. It is never opened.
     pub(super) irregular: Vec<PathBuf>,
 }
@@ -208,30 +214,21 @@ pub(super) fn segment_files(storage: &dyn Storage, dir: &Path) -> Result<Segment
             files.irregular.push(path);
             continue;
         }
-        let Some(bytes) = header_bytes(storage, &path)? else { continue };
-        match SegmentHeader::decode(&bytes) {
-            // One that names itself, or a later one, as the one before it would lead around in a circle; and behind the
-            // last ordinal of all there is no room for another.
-            Ok(header)
-                if header.ordinal < u32::MAX
-                    && header.previous.is_none_or(|previous| previous.ordinal < header.ordinal) =>
+        let Some(mut file) = Beyond::read(storage, path, named)? else { continue };
+        // One that names itself, or a later one, as the one before it would lead around in a circle; and behind the last
+        // ordinal of all there is no room for another.
+        file.header = file.header.filter(|header| {
+            header.ordinal < u32::MAX
+                && header.previous.is_none_or(|previous| previous.ordinal < header.ordinal)
+        });
+        match file.header {
+            // The one in its place comes before another that says that it is the same.
+            Some(SegmentHeader { ordinal, .. })
+                if ordinal == named || !files.sound.contains_key(&ordinal) =>
             {
-                let file = Beyond { path, header: Some(header), salts: vec![header.salt] };
-                // The one in its place comes before another that says that it is the same.
-                if header.ordinal == named || !files.sound.contains_key(&header.ordinal) {
-                    let other = files.sound.insert(header.ordinal, file);
-                    files.others.extend(other.map(|other| (named, other)));
-                } else {
-                    files.others.push((named, file));
-                }
+                files.others.extend(files.sound.insert(ordinal, file));
             }
-            Err(CodecError::Version { found, supported }) => {
-                return Err(Error::FutureFormat { path, found, supported });
-            }
-            _ => {
-                let salts = SegmentHeader::salvage_salts(&bytes);
-                files.others.push((named, Beyond { path, header: None, salts }));
-            }
+            _ => files.others.push(file),
         }
     }
     if files.sound.is_empty() && files.others.is_empty() {

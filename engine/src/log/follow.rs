@@ -30,7 +30,7 @@ use std::sync::Arc;
 
 use foldlog_codec::Kind;
 use foldlog_codec::body::{Resumed, Seal};
-use foldlog_codec::sabotage::{self, Breakage};
+use foldlog_codec::sabotage::Breakage;
 use foldlog_codec::segment::HEADER_LEN;
 use uuid::Uuid;
 
@@ -43,11 +43,6 @@ use crate::error::{Corruption, Error, Result};
 
 /// How many bytes behind the end are looked at for anything that is not 0.
 const NEAR_BYTES: u64 = 64 << 10;
-
-/// How often a bad frame is read again before it counts.
-fn read_again_max() -> u32 {
-    if sabotage::is(Breakage::FollowerReadsOnce) { 0 } else { 3 }
-}
 
 /// After how many steps at one place, with nothing new to be seen, evidence is looked for once more.
 const STEPS_BETWEEN_VERDICTS: u32 = 16;
@@ -191,7 +186,12 @@ impl Cursor {
             match self.look_around(stop) {
                 Ok(Around::Changed) => {}
                 Ok(Around::Settled(torn)) => return Ok(torn),
-                Err(error) if read_again < read_again_max() && error.is_damage() => read_again += 1,
+                Err(error)
+                    if read_again < scan::read_again_max(Breakage::FollowerReadsOnce)
+                        && error.is_damage() =>
+                {
+                    read_again += 1;
+                }
                 Err(error) => return Err(error),
             }
         }
@@ -209,7 +209,7 @@ impl Cursor {
             }
             let frame = match window.frame(self.segment.context(), self.offset).map_err(io)? {
                 Ok(frame) => frame,
-                Err(_) if read_at != self.offset && read_again_max() > 0 => {
+                Err(_) if read_at != self.offset && scan::read_again_max(Breakage::FollowerReadsOnce) > 0 => {
                     window.forget();
                     read_at = self.offset;
                     continue;
@@ -313,7 +313,7 @@ impl Cursor {
 
     /// Whether the next frame stands where it did not when it was read last.
     fn is_sound_by_now(&self) -> Result<bool> {
-        if read_again_max() == 0 {
+        if scan::read_again_max(Breakage::FollowerReadsOnce) == 0 {
             return Ok(false);
         }
         let io = |error| Error::io("read", &self.segment.path, error);

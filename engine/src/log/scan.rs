@@ -13,7 +13,13 @@
 //! | some sound frame | another, or not known | torn: pages reached the disk out of order |
 //! | none | any | torn: left out and reported; an all-zero rest is a plain end |
 //!
-//! Before the scan calls anything corrupt it reads the frame again: another process may have been writing it.
+//! # While another process writes
+//!
+//! | found | meaning |
+//! |---|---|
+//! | a frame that is corrupt or torn | it is read again, three times, before it counts: it may have been half written |
+//! | a file without a sound header behind the chain, which has one when it is looked at again | the writer went on into it after the folder was listed: the walk ends before it, and nothing is wrong |
+//! | a file behind the chain that is gone | its writer had made it ahead and did not need it |
 //!
 //! # Invariants
 //!
@@ -45,9 +51,9 @@ use crate::error::{Corruption, Error, Result};
 mod resume;
 pub(crate) mod salvage;
 
-/// How often a bad frame is read again before it counts.
-fn read_again_max() -> u32 {
-    if sabotage::is(Breakage::ReaderReadsOnce) { 0 } else { 3 }
+/// How often what is bad is read again before it counts; never where the engine is broken like this on purpose.
+pub(super) fn read_again_max(once: Breakage) -> u32 {
+    if sabotage::is(once) { 0 } else { 3 }
 }
 
 /// Where a frame stands: the segment's place in the chain, and the byte in its file.
@@ -211,7 +217,7 @@ pub(super) fn judge(
     spot: &BadSpot,
 ) -> Result<Option<TornTail>> {
     let mut walk = Walk { next_sequence, boot_id, ..Walk::new(storage, dir, chain) };
-    walk.judge(spot)?;
+    walk.torn = walk.judge(spot)?;
     if walk.torn.is_none() && !walk.chain.beyond.is_empty() {
         walk.judge_lost_headers()?;
     }
@@ -271,7 +277,7 @@ impl<'a> Walk<'a> {
         let mut offset = from;
         self.watermark = self.watermark.max(segment.header.watermark);
         self.end = offset;
-        let mut read_again = 0;
+        let (mut torn_again, mut corrupt_again) = (0, 0);
         let mut ends_here = false;
         loop {
             if segment.end.is_some_and(|end| offset >= end) {
@@ -282,7 +288,7 @@ impl<'a> Walk<'a> {
                 Ok(frame) => match out_of_chain(&frame.header, self.last_crc, self.next_sequence) {
                     Some(problem) => problem,
                     None => {
-                        read_again = 0;
+                        (torn_again, corrupt_again) = (0, 0);
                         let at = FrameAt { frame, segment: &segment, offset };
                         self.take(index, &at)?;
                         visit(at)?;
@@ -294,12 +300,19 @@ impl<'a> Walk<'a> {
             };
             let (expected_crc, found_crc, reason) = problem;
             let verdict = self.judge(&BadSpot { segment: index, offset, expected_crc, found_crc, reason });
-            if verdict.is_err() && read_again < read_again_max() {
-                read_again += 1;
+            // Each for itself: what proves damage may have come while the frame passed for torn.
+            let again = match &verdict {
+                Ok(None) => None,
+                Ok(Some(_)) => Some(&mut torn_again),
+                Err(_) => Some(&mut corrupt_again),
+            };
+            if let Some(again) = again.filter(|again| **again < read_again_max(Breakage::ReaderReadsOnce)) {
+                *again += 1;
                 window.forget();
                 continue;
             }
-            verdict?;
+            self.torn = verdict?;
+            self.chain.segments.truncate(index + 1);
             ends_here = true;
             break;
         }
@@ -398,22 +411,22 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Judges a bad spot: corrupt is an error, a torn tail or a plain end is remembered.
-    fn judge(&mut self, spot: &BadSpot) -> Result<()> {
-        let Some(segment) = self.chain.segments.get(spot.segment).cloned() else { return Ok(()) };
+    /// Judges a bad spot: corrupt is an error, a plain end is nothing.
+    fn judge(&self, spot: &BadSpot) -> Result<Option<TornTail>> {
+        let Some(segment) = self.chain.segments.get(spot.segment) else { return Ok(None) };
         let mut evidence = Evidence::default();
         let mut torn_bytes = 0;
         let q = self.next_sequence;
         let used =
             self.gather(&segment.path, spot.offset, segment.end, &[segment.context()], &mut evidence)?;
         torn_bytes += used - spot.offset;
-        let later: Vec<Segment> = self.chain.segments.iter().skip(spot.segment + 1).cloned().collect();
+        let later = self.chain.segments.get(spot.segment + 1..).unwrap_or_default();
         if torn_bytes == 0 && later.is_empty() {
             // The chain ends here, and ends well. What a lost header behind it says is judged at that header,
             // which is where the damage is.
-            return Ok(());
+            return Ok(None);
         }
-        for segment in &later {
+        for segment in later {
             evidence.any = true;
             evidence.watermark = evidence.watermark.max(segment.header.watermark);
             let from = SEGMENT_HEADER_LEN as u64;
@@ -425,12 +438,8 @@ impl<'a> Walk<'a> {
             let reason = format!("{}; {proof}", spot.reason);
             return Err(self.corrupt(&segment.path, spot.offset, spot.expected_crc, spot.found_crc, reason));
         }
-        if torn_bytes > 0 || !later.is_empty() {
-            let offset = spot.offset;
-            self.torn = Some(TornTail { segment: segment.path, offset, sequence: q, bytes: torn_bytes });
-        }
-        self.chain.segments.truncate(spot.segment + 1);
-        Ok(())
+        let (segment, offset) = (segment.path.clone(), spot.offset);
+        Ok(Some(TornTail { segment, offset, sequence: q, bytes: torn_bytes }))
     }
 
     fn gather_beyond(&self, evidence: &mut Evidence) -> Result<u64> {
@@ -573,12 +582,35 @@ impl<'a> Walk<'a> {
         Error::MissingSegment { session, ordinal, path: layout::segment_file(self.dir, ordinal) }
     }
 
+    /// Whether the chain was cut off only by what its writer had not yet written when the folder was listed.
+    fn is_overtaken(&self) -> Result<bool> {
+        let missing = self.chain.missing.map(|ordinal| (layout::segment_file(self.dir, ordinal), ordinal));
+        let unsound = self.chain.beyond.iter().filter(|file| file.header.is_none());
+        for (path, ordinal) in missing.into_iter().chain(unsound.map(|file| (file.path.clone(), file.named)))
+        {
+            for _ in 0..read_again_max(Breakage::ReaderReadsOnce) {
+                let found = chain::read_header(self.storage, path.clone(), ordinal)?;
+                if found.is_some_and(|file| file.header.is_some()) {
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(false)
+    }
+
     /// The chain ended soundly, but files without a sound header stand behind it.
     fn judge_lost_headers(&mut self) -> Result<()> {
         let mut evidence = Evidence::default();
         let bytes = self.gather_beyond(&mut evidence)?;
+        let proof = self.proof(&evidence);
+        if (proof.is_some() || bytes > 0) && self.is_overtaken()? {
+            self.chain.beyond.clear();
+            // Whatever the last frame says, the log was not closed with it.
+            self.last_kind = None;
+            return Ok(());
+        }
         let Some(first) = self.chain.beyond.first() else { return Ok(()) };
-        if let Some(proof) = self.proof(&evidence) {
+        if let Some(proof) = proof {
             if let Some(ordinal) = self.chain.missing {
                 return Err(self.missing_segment(ordinal));
             }

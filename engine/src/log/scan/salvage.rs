@@ -120,7 +120,7 @@ pub(crate) fn sound_part(storage: &dyn Storage, dir: &Path) -> Result<SoundPart>
         let Some(stranger) = reading.run()? else { return Ok(reading.finish()) };
         files = reading.files;
         if let Some(file) = files.sound.remove(&stranger) {
-            files.others.push((stranger, file));
+            files.others.push(file);
         }
     }
 }
@@ -289,12 +289,12 @@ impl<'a> Reading<'a> {
     /// that by its header.
     fn adopt(&mut self) -> Result<Option<usize>> {
         let last = self.walk.chain.segments.last().map(|last| last.header.ordinal);
-        let lost = self.files.others.iter().filter(|(named, file)| {
-            file.header.is_none() && last.is_none_or(|last| *named > last) && *named < u32::MAX
+        let lost = self.files.others.iter().filter(|file| {
+            file.header.is_none() && last.is_none_or(|last| file.named > last) && file.named < u32::MAX
         });
-        for (ordinal, file) in lost {
-            let Some((header, boundary)) = self.mended_header(*ordinal, file)? else { continue };
-            let (path, mut above) = (file.path.clone(), *ordinal);
+        for file in lost {
+            let Some((header, boundary)) = self.mended_header(file)? else { continue };
+            let (path, mut above) = (file.path.clone(), file.named);
             if let Some(boundary) = boundary {
                 self.go_back(&boundary);
             }
@@ -322,11 +322,7 @@ impl<'a> Reading<'a> {
 
     /// The header that a file must have had, where its first frame follows what was read; and behind what, where that is
     /// not the end of it: a recovery writes the last records once more.
-    fn mended_header(
-        &self,
-        ordinal: u32,
-        file: &Beyond,
-    ) -> Result<Option<(SegmentHeader, Option<Boundary>)>> {
+    fn mended_header(&self, file: &Beyond) -> Result<Option<(SegmentHeader, Option<Boundary>)>> {
         let io = |error| Error::io("read", &file.path, error);
         let opened = self.walk.storage.open(&file.path, Access::Read).map_err(io)?;
         let mut window = Window::new(opened, None).map_err(io)?;
@@ -368,7 +364,8 @@ impl<'a> Reading<'a> {
             let previous =
                 last.map(|last| Previous { ordinal: last.header.ordinal, end, crc: predecessor_crc });
             let watermark = self.walk.watermark.min(first_sequence);
-            let header = SegmentHeader { ordinal, session, first_sequence, watermark, salt: *salt, previous };
+            let (ordinal, salt) = (file.named, *salt);
+            let header = SegmentHeader { ordinal, session, first_sequence, watermark, salt, previous };
             return Ok(Some((header, boundary)));
         }
         Ok(None)
@@ -484,7 +481,7 @@ impl SoundPart {
         let last = taken.last().map(|last| last.header.ordinal);
         // Those that stand below and belong to no chain were left out by recoveries, in good order.
         let sound = self.files.sound.iter().filter(|(ordinal, _)| last.is_none_or(|last| **ordinal > last));
-        let others = self.files.others.iter().map(|(_, file)| file);
+        let others = self.files.others.iter();
         for file in sound.map(|(_, file)| file).chain(others).filter(|file| !is_known(&file.path)) {
             let found = match &file.header {
                 Some(header) => {
