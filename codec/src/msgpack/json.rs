@@ -4,7 +4,7 @@
 //! |---|---|
 //! | nil, bool, integers, text, arrays | themselves |
 //! | numbers of 32 and 64 bits | the shortest decimal that reads back; `null` for infinities and NaN |
-//! | maps | objects, keys in their order; an integer key as its digits, any other key as its JSON text |
+//! | maps | objects, keys in their order; an integer key as its digits, any other key as its JSON text, in which a map is an array of pairs |
 //! | bytes | an array of integers, as serde writes a `Vec<u8>` |
 //! | extensions | `{"$ext": [type, "hex"]}` |
 
@@ -54,7 +54,23 @@ impl Serialize for Value {
 }
 
 fn key_text(key: &Value) -> String {
-    serde_json::to_string(key).unwrap_or_default()
+    serde_json::to_string(&InKey(key)).unwrap_or_default()
+}
+
+/// A value within a key. No text of a key stands within that of another: each would double the other's quotes, and a
+/// few bytes of keys within keys would come to more than any memory holds.
+struct InKey<'a>(&'a Value);
+
+impl Serialize for InKey<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.0 {
+            Value::Array(items) => serializer.collect_seq(items.iter().map(InKey)),
+            Value::Map(pairs) => {
+                serializer.collect_seq(pairs.iter().map(|(key, value)| [InKey(key), InKey(value)]))
+            }
+            value => value.serialize(serializer),
+        }
+    }
 }
 
 /// The value of a JSON text; the order of an object's keys is kept.
@@ -77,6 +93,18 @@ mod tests {
         assert_eq!(serde_json::to_string(&value).unwrap(), text);
         let again = Value::decode(&value.encode()).unwrap();
         assert_eq!(serde_json::to_string(&again).unwrap(), text);
+    }
+
+    /// A key that is a map was shown as its JSON text, and so was that map's key within it: every level doubled the
+    /// quotes of those below, and 1,257 bytes took more than 4 GiB.
+    #[test]
+    fn keys_within_keys_take_no_more_than_they_hold() {
+        let within = |key: Value| Value::Map(vec![(key, Value::Str("\"".to_owned()))]);
+        let deep = (0..100).fold(Value::Nil, |key, _| within(key));
+        let text = serde_json::to_string(&deep).unwrap();
+        assert!(text.len() < 10 * deep.encode().len(), "{} bytes", text.len());
+        let two = within(within(Value::Unsigned(1)));
+        assert_eq!(serde_json::to_string(&two).unwrap(), r#"{"[[1,\"\\\"\"]]":"\""}"#);
     }
 
     #[test]
