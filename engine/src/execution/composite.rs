@@ -8,7 +8,9 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::error::{Error, Result};
-use crate::resources::{AnySnapshot, BudgetTracker, CaptureOptions, ResourceRegistry, Snapshotable};
+use crate::resources::{
+    AnyResource, AnySnapshot, BudgetTracker, CaptureOptions, ResourceRegistry, Snapshotable,
+};
 use crate::session::Snapshot;
 
 /// When a composite snapshot was taken.
@@ -39,14 +41,15 @@ pub struct SnapshotMetadata {
     pub phase: Phase,
 }
 
-/// What one resource was.
+/// What one resource was. Cheap to clone.
+#[derive(Clone)]
 struct Captured {
     /// The resource's name.
     name: Cow<'static, str>,
     /// `None` where it came from outside this process.
     snapshot: Option<AnySnapshot>,
     /// One MessagePack value; `None` where the resource does not outlive its process.
-    recorded: Option<Vec<u8>>,
+    recorded: Option<Arc<[u8]>>,
 }
 
 /// What the resources were, in ascending order of their names. Cheap to clone.
@@ -85,18 +88,41 @@ fn check_recorded(name: &str, recorded: &[u8], limits: Limits) -> Result<()> {
 }
 
 impl Captures {
-    /// Captures every resource as it is.
-    pub(crate) fn of(resources: &ResourceRegistry, options: &CaptureOptions<'_>) -> Result<Captures> {
+    /// Captures every resource as it is. What says that it is as it was when `latest` was captured is not captured anew.
+    pub(super) fn of(
+        resources: &ResourceRegistry,
+        options: &CaptureOptions<'_>,
+        latest: &Captures,
+    ) -> Result<Captures> {
         let limits = limits_of_each(resources.captured().len());
         let captured = resources.captured().iter().map(|(name, resource)| {
+            if let Some(unchanged) = latest.unchanged(name, resource.as_ref()) {
+                return Ok(unchanged.clone());
+            }
             let snapshot = resource.snapshot(options)?;
             let recorded = resource.record(&snapshot)?;
             if let Some(recorded) = &recorded {
                 check_recorded(name, recorded, limits)?;
             }
+            let recorded = recorded.map(Arc::from);
             Ok(Captured { name: Cow::Borrowed(*name), snapshot: Some(snapshot), recorded })
         });
         captured.collect()
+    }
+
+    /// Whether every resource says that it is as it was when this was captured.
+    pub(super) fn are_all(&self, resources: &ResourceRegistry) -> bool {
+        self.of_each.len() == resources.captured().len()
+            && resources
+                .captured()
+                .iter()
+                .all(|(name, resource)| self.unchanged(name, resource.as_ref()).is_some())
+    }
+
+    /// What was captured of a resource, where that says that it is so still.
+    fn unchanged(&self, name: &str, resource: &dyn AnyResource) -> Option<&Captured> {
+        let is_unchanged = |since: &AnySnapshot| resource.is_unchanged(since);
+        self.get(name).filter(|captured| captured.snapshot.as_ref().is_some_and(is_unchanged))
     }
 
     /// What a record says of the resources.
@@ -104,7 +130,7 @@ impl Captures {
         let captured = |(name, recorded): (String, Option<Vec<u8>>)| Captured {
             name: Cow::Owned(name),
             snapshot: None,
-            recorded,
+            recorded: recorded.map(Arc::from),
         };
         snapshots.into_iter().map(captured).collect()
     }

@@ -39,6 +39,8 @@ struct Inner {
     clock: Arc<dyn Clock>,
     generator: Mutex<Generator>,
     checkpoints: Option<CheckpointStore>,
+    /// What the resources were when they were last captured: what has not changed since is not captured anew.
+    latest: Mutex<Captures>,
     shared: Mutex<Shared>,
     /// Told where leases were taken, or could not be.
     taken: Condvar,
@@ -106,11 +108,9 @@ impl ExecutionStateBuilder {
     pub fn build(self) -> ExecutionState {
         let ExecutionStateBuilder { session, resources, clock, generator, checkpoints } = self;
         let generator = Mutex::new(generator.unwrap_or_else(|| Generator::from_seed(session.own_seed())));
-        let (shared, taken) = (Mutex::default(), Condvar::new());
-        ExecutionState {
-            session,
-            inner: Arc::new(Inner { resources, clock, generator, checkpoints, shared, taken }),
-        }
+        let (latest, shared, taken) = (Mutex::default(), Mutex::default(), Condvar::new());
+        let inner = Inner { resources, clock, generator, checkpoints, latest, shared, taken };
+        ExecutionState { session, inner: Arc::new(inner) }
     }
 }
 
@@ -128,7 +128,7 @@ impl ExecutionState {
 
     /// The same run, by what does not keep its session open.
     pub(crate) fn uncounted(&self) -> ExecutionState {
-        ExecutionState { session: self.session.uncounted(), ..self.clone() }
+        ExecutionState { session: self.session.uncounted(), inner: Arc::clone(&self.inner) }
     }
 
     /// The session.
@@ -166,7 +166,7 @@ impl ExecutionState {
     pub fn snapshot(&self, tag: Option<&str>) -> Result<CompositeSnapshot> {
         let admission = self.session().admit(false, None)?;
         let _leases = self.lease(None)?;
-        let resources = self.capture(tag)?;
+        let resources = self.capture(|| tag.map(str::to_owned))?;
         let options = SnapshotOptions { tag: tag.map(str::to_owned), ..SnapshotOptions::default() };
         let session = admission.handle().snapshot(options)?;
         let metadata = SnapshotMetadata { tag: tag.map(str::to_owned), ..SnapshotMetadata::default() };
@@ -209,7 +209,7 @@ impl ExecutionState {
         let captures = snapshot.captures(self.resources())?;
         let admission = self.session().admit(false, None)?;
         let _leases = self.lease(None)?;
-        let present = self.capture(None)?;
+        let present = self.capture(|| None)?;
         let restored = captures.restore(self.resources(), all);
         let done =
             restored.and_then(|()| admission.handle().rollback_to(snapshot.session.position).map(drop));
@@ -242,9 +242,18 @@ impl ExecutionState {
         self.checkpoints().ok_or_else(missing)?.get(call_id)?.ok_or_else(missing)
     }
 
-    pub(crate) fn capture(&self, tag: Option<&str>) -> Result<Captures> {
+    /// Captures every resource as it is. `tag` is asked for where there is anything to be captured anew.
+    pub(crate) fn capture(&self, tag: impl FnOnce() -> Option<String>) -> Result<Captures> {
+        let latest = self.inner.latest.lock().clone();
+        if latest.are_all(self.resources()) {
+            return Ok(latest);
+        }
+        let tag = tag();
         let durable = self.session().level() != Level::Process;
-        Captures::of(self.resources(), &CaptureOptions { tag, durable })
+        let options = CaptureOptions { tag: tag.as_deref(), durable };
+        let captures = Captures::of(self.resources(), &options, &latest)?;
+        *self.inner.latest.lock() = captures.clone();
+        Ok(captures)
     }
 
     pub(crate) fn composite(

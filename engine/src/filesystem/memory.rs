@@ -114,6 +114,11 @@ impl InMemoryFilesystem {
         drop(before);
     }
 
+    /// Whether nothing was changed since a snapshot. Never says so of other content, and may deny it of the same.
+    pub(crate) fn is_at(&self, snapshot: &MemorySnapshot) -> bool {
+        Arc::ptr_eq(&self.root.read(), &snapshot.root)
+    }
+
     fn present(&self) -> Arc<Folder> {
         Arc::clone(&self.root.read())
     }

@@ -67,8 +67,8 @@ pub struct UnsettledOperation {
 /// The operations of a log that are not done with.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Operations {
-    /// By their begins.
-    open: BTreeMap<u64, OpenOperation>,
+    /// In the order in which they began; a few at most.
+    open: Vec<OpenOperation>,
     /// By their names.
     unsettled: BTreeMap<u64, UnsettledOperation>,
 }
@@ -76,7 +76,7 @@ pub(crate) struct Operations {
 impl Operations {
     /// The operations that are open, in the order in which they began.
     pub(crate) fn open(&self) -> impl DoubleEndedIterator<Item = &OpenOperation> {
-        self.open.values()
+        self.open.iter()
     }
 
     /// The operations that wait to be run again or settled, in the order of their names.
@@ -95,18 +95,18 @@ impl Operations {
 
     /// The names of the open operations that may change STATE.
     pub(crate) fn all_changing(&self) -> Vec<u64> {
-        self.open.values().filter(|open| !open.reads_only).map(|open| open.operation).collect()
+        self.open.iter().filter(|open| !open.reads_only).map(|open| open.operation).collect()
     }
 
     /// The first open operation that may change STATE: until it ends, STATE is not final.
     pub(crate) fn changing(&self) -> Option<&OpenOperation> {
-        self.open.values().find(|open| !open.reads_only)
+        self.open.iter().find(|open| !open.reads_only)
     }
 
     /// Says why a begin does not follow what is known, if it does not: the operation in question, and the reason.
     pub(crate) fn check_begin(&self, begin: &ToolBegin<'_>) -> Result<(), (u64, &'static str)> {
         if let Some(parent) = begin.parent
-            && !self.open.values().any(|open| open.operation == parent)
+            && !self.open.iter().any(|open| open.operation == parent)
         {
             return Err((parent, "it is not open, so nothing begins within it"));
         }
@@ -135,27 +135,28 @@ impl Operations {
             asked_by: begin.asked_by,
             had_effects_within: false,
         };
-        self.open.insert(sequence, open);
+        self.open.push(open);
         Ok(())
     }
 
     /// Says why an end does not follow what is known, if it does not; nothing has changed yet.
     pub(crate) fn check_end(&self, end: &ToolEnd<'_>) -> Result<(), (u64, &'static str)> {
-        let Some(open) = self.open.get(&end.begin) else {
+        let Some(open) = self.open.iter().find(|open| open.begin == end.begin) else {
             return Err((end.operation(), "it is not open, so it cannot end"));
         };
-        match self.open.values().find(|inner| inner.parent == Some(open.operation)) {
+        match self.open.iter().find(|inner| inner.parent == Some(open.operation)) {
             Some(inner) => Err((inner.operation, "it runs within one that is to end, and has not ended")),
             None => Ok(()),
         }
     }
 
     pub(super) fn end(&mut self, end: &ToolEnd<'_>) {
-        let Some(open) = self.open.remove(&end.begin) else { return };
+        let Some(at) = self.open.iter().position(|open| open.begin == end.begin) else { return };
+        let open = self.open.remove(at);
         let committed = end.outcome == Outcome::Committed;
         let harmless = open.reads_only || open.idempotency == Idempotency::Natural;
         let effects = open.had_effects_within || (!harmless && end.outside == OutsideEffects::Unknown);
-        if let Some(parent) = self.open.values_mut().find(|parent| open.parent == Some(parent.operation)) {
+        if let Some(parent) = self.open.iter_mut().find(|parent| open.parent == Some(parent.operation)) {
             parent.had_effects_within |= effects;
         }
         if let Some(undone) = open.undoes {

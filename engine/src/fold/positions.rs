@@ -19,8 +19,8 @@ pub(crate) struct Positions {
     snapshots: BTreeMap<u64, Arc<Frozen>>,
     /// Positions that rollbacks of the log go back to: how many are still to come, and STATE there.
     targets: BTreeMap<u64, (usize, Option<Arc<Frozen>>)>,
-    /// STATE where operations began that have not ended.
-    begun: BTreeMap<u64, Arc<Frozen>>,
+    /// STATE where operations began that have not ended; a few at most.
+    begun: Vec<(u64, Arc<Frozen>)>,
 }
 
 impl Positions {
@@ -56,18 +56,18 @@ impl Positions {
     /// STATE at a position, where it is kept.
     pub(crate) fn get(&self, sequence: u64) -> Option<Arc<Frozen>> {
         let target = || self.targets.get(&sequence).and_then(|(_, frozen)| frozen.clone());
-        let kept = self.snapshots.get(&sequence).or_else(|| self.begun.get(&sequence));
-        kept.cloned().or_else(target)
+        let begun = || self.begun.iter().find(|(begin, _)| *begin == sequence).map(|(_, frozen)| frozen);
+        self.snapshots.get(&sequence).or_else(begun).cloned().or_else(target)
     }
 
     /// Keeps the position at which an operation began, until it ends.
     pub(crate) fn begin(&mut self, sequence: u64, frozen: Arc<Frozen>) {
-        self.begun.insert(sequence, frozen);
+        self.begun.push((sequence, frozen));
     }
 
     /// Lets go of the position of an operation that has ended.
     pub(crate) fn end(&mut self, begin: u64) {
-        self.begun.remove(&begin);
+        self.begun.retain(|(sequence, _)| *sequence != begin);
     }
 
     /// Keeps a position for one rollback that is about to be written.

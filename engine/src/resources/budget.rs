@@ -87,6 +87,10 @@ impl Snapshotable for BudgetTracker {
         msgpack::from_slice(recorded).map_err(|error| refused(error.to_string()))
     }
 
+    fn is_unchanged(&self, since: &BudgetSnapshot) -> bool {
+        *self.spent.lock() == since.spent
+    }
+
     fn rolls_back(&self) -> bool {
         false
     }

@@ -19,6 +19,10 @@ impl Snapshotable for InMemoryFilesystem {
         Ok(())
     }
 
+    fn is_unchanged(&self, since: &MemorySnapshot) -> bool {
+        self.is_at(since)
+    }
+
     fn is_same(one: &MemorySnapshot, other: &MemorySnapshot) -> bool {
         one.is_same(other)
     }

@@ -104,6 +104,13 @@ pub trait Snapshotable: Send + Sync + 'static {
         true
     }
 
+    /// Whether the resource is still as it was when it was captured, so that no new capture need be made. `false`, as by
+    /// default, where that is not known without making one.
+    fn is_unchanged(&self, since: &Self::Snapshot) -> bool {
+        let _ = since;
+        false
+    }
+
     /// Whether two captures are of the same state. By default whether both have a record and it is the same.
     fn is_same(one: &Self::Snapshot, other: &Self::Snapshot) -> bool {
         matches!((Self::record(one), Self::record(other)), (Ok(Some(one)), Ok(Some(other))) if one == other)
@@ -131,6 +138,7 @@ pub(crate) trait AnyResource: Send + Sync {
     fn record(&self, snapshot: &AnySnapshot) -> Result<Option<Vec<u8>>>;
     fn recall(&self, recorded: &[u8]) -> Result<AnySnapshot>;
     fn rolls_back(&self) -> bool;
+    fn is_unchanged(&self, since: &AnySnapshot) -> bool;
     fn is_same(&self, one: &AnySnapshot, other: &AnySnapshot) -> bool;
     fn lease(&self, until: Option<Instant>) -> Result<Option<Lease>>;
 }
@@ -161,6 +169,10 @@ impl<R: Snapshotable> AnyResource for R {
 
     fn rolls_back(&self) -> bool {
         Snapshotable::rolls_back(self)
+    }
+
+    fn is_unchanged(&self, since: &AnySnapshot) -> bool {
+        typed::<R>(since).is_ok_and(|since| Snapshotable::is_unchanged(self, since))
     }
 
     fn is_same(&self, one: &AnySnapshot, other: &AnySnapshot) -> bool {

@@ -63,8 +63,11 @@ impl ResourceRegistry {
 
     /// Waits until nobody else works on any of the resources.
     pub(crate) fn lease(&self, until: Option<Instant>) -> Result<Vec<Lease>> {
-        let leases = self.inner.captured.values().map(|resource| resource.lease(until));
-        Ok(leases.collect::<Result<Vec<_>>>()?.into_iter().flatten().collect())
+        let mut leases = Vec::new();
+        for resource in self.inner.captured.values() {
+            leases.extend(resource.lease(until)?);
+        }
+        Ok(leases)
     }
 }
 

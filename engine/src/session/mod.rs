@@ -303,8 +303,14 @@ impl Session {
         Session { _handles: Some(Arc::new(Handles(Arc::clone(&inner)))), inner, within: None }
     }
 
+    /// The handle of an operation.
+    fn through(&self, within: Arc<turns::Within>) -> Session {
+        let (inner, handles) = (Arc::clone(&self.inner), self._handles.clone());
+        Session { inner, _handles: handles, within: Some(within) }
+    }
+
     /// A handle that does not keep the session open.
     pub(crate) fn uncounted(&self) -> Session {
-        Session { _handles: None, ..self.clone() }
+        Session { inner: Arc::clone(&self.inner), _handles: None, within: self.within.clone() }
     }
 }

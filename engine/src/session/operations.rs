@@ -31,7 +31,7 @@ use crate::types::{Slice, ToolInvocations, encode};
 
 impl Session {
     /// Asks for a turn for an operation within the one whose handle this is, if it is one. Nothing is recorded yet.
-    pub(crate) fn admit(&self, reads_only: bool, until: Option<Instant>) -> Result<Admission> {
+    pub(crate) fn admit(&self, reads_only: bool, until: Option<Instant>) -> Result<Admission<'_>> {
         let parent = self.within.as_deref();
         // No call outlasts the one within which it runs.
         let until = until.into_iter().chain(parent.and_then(Within::until)).min();
@@ -78,7 +78,7 @@ impl Session {
             abandon,
         });
         drop(state);
-        Ok(Admission { session: self.clone(), ticket, until, begun: false })
+        Ok(Admission { session: self, ticket, until, begun: false })
     }
 
     /// The operations that have begun and not ended.
@@ -185,14 +185,14 @@ pub enum Settlement {
 }
 
 /// A turn that was given. Let go of, it is given back, unless the operation has begun.
-pub(crate) struct Admission {
-    session: Session,
+pub(crate) struct Admission<'a> {
+    session: &'a Session,
     ticket: u64,
     until: Option<Instant>,
     begun: bool,
 }
 
-impl Drop for Admission {
+impl Drop for Admission<'_> {
     fn drop(&mut self) {
         if !self.begun {
             self.session.inner.leave(self.ticket);
@@ -216,11 +216,10 @@ pub(crate) struct Ended {
     pub(crate) elapsed_us: u64,
 }
 
-impl Admission {
+impl Admission<'_> {
     /// A handle that may write while others wait, for what is done in a turn without being an operation.
     pub(crate) fn handle(&self) -> Session {
-        let within = self.within(0);
-        Session { within: Some(within), ..self.session.clone() }
+        self.session.through(self.within(0))
     }
 
     fn within(&self, operation: u64) -> Arc<Within> {
@@ -266,7 +265,7 @@ impl Admission {
         }
         self.begun = true;
         let within = self.within(operation);
-        let session = Session { within: Some(Arc::clone(&within)), ..self.session.clone() };
+        let session = self.session.through(Arc::clone(&within));
         let begun = Begun { session, within, begin: sequence, began_us: time_us };
         // Where the sync fails, the begin may be there after reopening, which is what recovering is for.
         inner

@@ -13,10 +13,12 @@ use nix::unistd::Pid;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
+use super::operation::Core;
 use super::tool::ToolError;
 use crate::clock;
 use crate::error::{Error, Result as EngineResult};
 use crate::session::Session;
+use crate::session::operations::Begun;
 use crate::session::turns::Within;
 
 /// How long what was killed may take to be gone.
@@ -33,7 +35,7 @@ const POLL_MAX: Duration = Duration::from_millis(8);
 #[must_use]
 pub struct ToolCommand {
     command: Command,
-    programs: Arc<Programs>,
+    call: Arc<Core>,
 }
 
 impl fmt::Debug for ToolCommand {
@@ -43,10 +45,10 @@ impl fmt::Debug for ToolCommand {
 }
 
 impl ToolCommand {
-    pub(super) fn new(program: &OsStr, programs: Arc<Programs>) -> ToolCommand {
+    pub(super) fn new(program: &OsStr, call: Arc<Core>) -> ToolCommand {
         let mut command = Command::new(program);
         command.stdin(Stdio::null());
-        ToolCommand { command, programs }
+        ToolCommand { command, call }
     }
 
     /// One more argument.
@@ -81,10 +83,10 @@ impl ToolCommand {
     /// it ends, and then it was ended.
     pub fn output(mut self) -> Result<Output, ToolError> {
         self.command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = self.programs.spawn(&mut self.command)?;
+        let mut child = self.call.programs.spawn(&self.call.begun, &mut self.command)?;
         let stdout = child.stdout.take().map(Printed::read);
         let stderr = child.stderr.take().map(Printed::read);
-        let status = self.programs.wait(&mut child)?;
+        let status = self.call.programs.wait(&self.call.begun, &mut child)?;
         let printed = |printed: Option<Printed>| printed.map(Printed::take).unwrap_or_default();
         Ok(Output { status, stdout: printed(stdout), stderr: printed(stderr) })
     }
@@ -96,8 +98,8 @@ impl ToolCommand {
     /// As [`output`](ToolCommand::output).
     pub fn status(mut self) -> Result<ExitStatus, ToolError> {
         self.command.stdout(Stdio::null()).stderr(Stdio::null());
-        let mut child = self.programs.spawn(&mut self.command)?;
-        self.programs.wait(&mut child)
+        let mut child = self.call.programs.spawn(&self.call.begun, &mut self.command)?;
+        self.call.programs.wait(&self.call.begun, &mut child)
     }
 
     /// Starts it and lets it run beside the tool, until the call ends.
@@ -107,8 +109,8 @@ impl ToolCommand {
     /// Where it cannot be started.
     pub fn start(mut self) -> Result<(), ToolError> {
         self.command.stdout(Stdio::null()).stderr(Stdio::null());
-        let child = self.programs.spawn(&mut self.command)?;
-        self.programs.state.lock().beside.push(child);
+        let child = self.call.programs.spawn(&self.call.begun, &mut self.command)?;
+        self.call.programs.state.lock().beside.push(child);
         Ok(())
     }
 }
@@ -152,11 +154,9 @@ fn poll(mut done: impl FnMut() -> bool) {
 }
 
 /// The programs of one call.
-pub(crate) struct Programs {
+#[derive(Default)]
+pub(super) struct Programs {
     state: Mutex<State>,
-    within: Arc<Within>,
-    /// The call's own handle.
-    session: Session,
 }
 
 /// What is recorded of a call's programs before the first of them starts, so that a process that recovers the session
@@ -259,34 +259,20 @@ impl State {
     }
 }
 
-impl fmt::Debug for Programs {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Programs")
+/// Why a program is not run to its end.
+fn stopped(call: &Within) -> ToolError {
+    if call.is_late() {
+        return ToolError::Engine(Error::DeadlineExceeded { operation: Some(call.operation()) });
     }
+    ToolError::Cancelled
 }
 
 impl Programs {
-    /// Those of the call that `within` stands for.
-    pub(super) fn of(within: &Arc<Within>, session: &Session) -> Programs {
-        Programs { state: Mutex::default(), within: Arc::clone(within), session: session.clone() }
-    }
-
-    fn is_to_stop(&self) -> bool {
-        self.within.is_cancelled()
-    }
-
-    fn stopped(&self) -> ToolError {
-        if self.within.is_late() {
-            return ToolError::Engine(Error::DeadlineExceeded { operation: Some(self.within.operation()) });
-        }
-        ToolError::Cancelled
-    }
-
-    fn spawn(&self, command: &mut Command) -> Result<Child, ToolError> {
+    fn spawn(&self, call: &Begun, command: &mut Command) -> Result<Child, ToolError> {
         let mut state = self.state.lock();
-        if state.over || self.is_to_stop() {
+        if state.over || call.within.is_cancelled() {
             drop(state);
-            return Err(self.stopped());
+            return Err(stopped(&call.within));
         }
         // Without its leader a group would outlive this process. What is left of it ends before there is another.
         if state.leader.as_ref().is_some_and(has_ended) && !state.end() {
@@ -298,7 +284,7 @@ impl Programs {
             let leader = leader.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
             let leader = state.leader.insert(leader);
             if let Some(group) = Group::of(leader) {
-                self.session.observe(GROUP, &group)?;
+                call.session.observe(GROUP, &group)?;
             }
         }
         let group = state.leader.as_ref().map_or(0, Child::id);
@@ -306,11 +292,11 @@ impl Programs {
         Ok(command.process_group(group).spawn()?)
     }
 
-    fn wait(&self, child: &mut Child) -> Result<ExitStatus, ToolError> {
+    fn wait(&self, call: &Begun, child: &mut Child) -> Result<ExitStatus, ToolError> {
         let mut status = None;
         poll(|| {
             status = Some(child.try_wait());
-            !matches!(status, Some(Ok(None))) || self.is_to_stop()
+            !matches!(status, Some(Ok(None))) || call.within.is_cancelled()
         });
         match status {
             Some(Ok(Some(status))) => Ok(status),
@@ -320,7 +306,7 @@ impl Programs {
                 if !end_child(child, clock::after(GONE_WITHIN)) {
                     self.state.lock().remains = true;
                 }
-                Err(self.stopped())
+                Err(stopped(&call.within))
             }
         }
     }

@@ -15,7 +15,7 @@ use super::tool::{Answered, ToolError, ToolResult};
 use crate::clock;
 use crate::error::{Error, Result};
 use crate::execution::{Captures, ExecutionState, Phase, SnapshotMetadata, ToolCheckpoint};
-use crate::resources::Lease;
+use crate::resources::{Lease, ResourceRegistry};
 use crate::session::operations::{Begun, Ended};
 use crate::session::turns::Within;
 use crate::session::{Session, Snapshot, panic_message};
@@ -66,9 +66,10 @@ pub(super) struct Spec<'a> {
 
 /// How a call is to end.
 pub(super) struct Ending {
-    answered: Option<Answered>,
     cause: Option<Cause>,
     message: String,
+    /// The tool's answer, as it is recorded.
+    value: Option<Vec<u8>>,
     /// What is to be shown, and as it is recorded.
     overrides: Option<(serde_json::Value, Vec<u8>)>,
     outside: Option<OutsideEffects>,
@@ -76,18 +77,15 @@ pub(super) struct Ending {
 
 impl Ending {
     pub(super) fn failed(cause: Cause, message: impl Into<String>) -> Ending {
-        Ending { answered: None, cause: Some(cause), message: message.into(), overrides: None, outside: None }
+        Ending { cause: Some(cause), message: message.into(), value: None, overrides: None, outside: None }
     }
 
     pub(super) fn of(answer: std::result::Result<Answered, ToolError>, within: &Within) -> Ending {
         match answer {
-            Ok(answered) => Ending {
-                cause: (!answered.success).then_some(Cause::Unsuccessful),
-                message: answered.message.clone(),
-                overrides: None,
-                outside: answered.outside,
-                answered: Some(answered),
-            },
+            Ok(Answered { success, message, value, outside }) => {
+                let cause = (!success).then_some(Cause::Unsuccessful);
+                Ending { cause, message, value, overrides: None, outside }
+            }
             Err(error) => {
                 let cause = match error.cause() {
                     // Of another operation, whose error was passed on.
@@ -113,6 +111,10 @@ impl Ending {
                 }
             }
         }
+    }
+
+    fn outcome(&self) -> Outcome {
+        if self.cause.is_none() { Outcome::Committed } else { Outcome::Failed }
     }
 
     /// The same, with no effects outside.
@@ -149,7 +151,7 @@ impl fmt::Debug for Operation {
 
 impl Drop for Operation {
     fn drop(&mut self) {
-        if !*self.core.over.lock() {
+        if self.core.held.lock().is_some() {
             let core = Arc::clone(&self.core);
             let dropped =
                 move || core.finish(Ending::failed(Cause::Dropped, "dropped without an end")).map(drop);
@@ -235,8 +237,8 @@ impl Operation {
         let parent = session.within().map(|within| within.operation());
         // What an operation holds, those within it work on too.
         let leases = if parent.is_none() { Some(state.lease(until)?) } else { None };
-        let tag = call.call_id.as_ref().map(|call_id| tagged("pre", call_id));
-        let captured = || caught("what was before", || state.capture(tag.as_deref()));
+        let tag = || tagged("pre", call.call_id.as_deref());
+        let captured = || caught("what was before", || state.capture(tag));
         let before = if reads_only { Captures::default() } else { captured()? };
         let mut arguments = Writer::with_capacity(call.arguments.len() + TEXT_HEAD_BYTES);
         arguments.str(&call.arguments);
@@ -254,44 +256,36 @@ impl Operation {
             resources: before.to_record(),
         };
         let begun = admission.begin(body, state.checkpoints().is_some())?;
-        let programs = Arc::new(Programs::of(&begun.within, &begun.session.uncounted()));
-        let context = ToolContext {
-            session: begun.session.clone(),
-            within: Arc::clone(&begun.within),
-            resources: state.resources().clone(),
-            programs: Arc::clone(&programs),
-            call_id: call.call_id.clone(),
-            is_resume: again.is_some() || undoes.is_some(),
-        };
+        let session = begun.session;
         // An operation that is let go of stays with its session, to be ended by whoever comes next or when it closes.
-        let begun = Begun { session: begun.session.uncounted(), ..begun };
-        let core = Core {
+        let begun = Begun { session: session.uncounted(), ..begun };
+        let core = Arc::new(Core {
             state: state.uncounted(),
+            begun,
             tool: call.tool.clone(),
             call_id: call.call_id.clone(),
             asked_by: call.asked_by,
             parent,
             idempotency,
             reads_only,
+            is_resume: again.is_some() || undoes.is_some(),
             undoes,
-            before,
-            leases: Mutex::new(leases),
-            programs,
-            over: Mutex::new(false),
-            begun,
-        };
-        Ok(Operation { core: Arc::new(core), context })
+            programs: Programs::default(),
+            held: Mutex::new(Some(Held { before, leases })),
+        });
+        Ok(Operation { context: ToolContext { session, core: Arc::clone(&core) }, core })
     }
 }
 
-fn tagged(side: &str, call_id: &str) -> String {
-    [side, ":", call_id].concat()
+fn tagged(side: &str, call_id: Option<&str>) -> Option<String> {
+    call_id.map(|call_id| [side, ":", call_id].concat())
 }
 
 /// Lets go of what an operation holds, and of the operation itself where its end was not recorded.
 struct Unended<'a> {
     core: &'a Core,
     ended: bool,
+    _leases: Option<Arc<Vec<Lease>>>,
 }
 
 impl Drop for Unended<'_> {
@@ -299,7 +293,6 @@ impl Drop for Unended<'_> {
         if !self.ended {
             self.core.begun.give_up();
         }
-        self.core.leases.lock().take();
     }
 }
 
@@ -311,23 +304,43 @@ fn short(message: &str) -> String {
     message.get(..end.unwrap_or_default()).unwrap_or_default().to_owned()
 }
 
-struct Core {
+/// A call that runs: what its operation and its tool share.
+pub(super) struct Core {
     state: ExecutionState,
-    begun: Begun,
+    pub(super) begun: Begun,
     tool: String,
-    call_id: Option<String>,
+    pub(super) call_id: Option<String>,
     asked_by: Option<(u64, u32)>,
     parent: Option<u64>,
     idempotency: Idempotency,
     reads_only: bool,
+    pub(super) is_resume: bool,
     undoes: Option<u64>,
+    pub(super) programs: Programs,
+    /// Nothing, once the call is over.
+    held: Mutex<Option<Held>>,
+}
+
+/// What a call holds until it is over.
+struct Held {
     before: Captures,
-    leases: Mutex<Option<Arc<Vec<Lease>>>>,
-    programs: Arc<Programs>,
-    over: Mutex<bool>,
+    leases: Option<Arc<Vec<Lease>>>,
+}
+
+impl fmt::Debug for Core {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Core")
+            .field("begin", &self.begun.begin)
+            .field("tool", &self.tool)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Core {
+    pub(super) fn resources(&self) -> &ResourceRegistry {
+        self.state.resources()
+    }
+
     /// Ends the call; what its caller has to handle in another way is an error.
     fn finish_and_raise(&self, ending: Ending) -> Result<ToolReport> {
         let overrides = ending.overrides.clone();
@@ -345,9 +358,9 @@ impl Core {
     }
 
     fn finish(&self, mut ending: Ending) -> Result<ToolReport> {
-        let mut over = self.over.lock();
+        let mut held = self.held.lock();
         let operation = self.begun.within.operation();
-        if *over {
+        if held.is_none() {
             return Err(Error::NoSuchOperation { operation, reason: "it is over" });
         }
         if self.begun.within.is_late() && ending.cause.is_none() {
@@ -357,15 +370,18 @@ impl Core {
         self.begun.cancel();
         // Where something within it does not end, it can be ended later.
         self.begun.join_inner()?;
-        *over = true;
+        let Some(Held { before, leases }) = held.take() else {
+            return Err(Error::NoSuchOperation { operation, reason: "it is over" });
+        };
         // From here on the operation ends, or is left open for a recovery, whatever happens.
-        let mut unended = Unended { core: self, ended: false };
+        let mut unended = Unended { core: self, ended: false, _leases: leases };
         if !self.programs.end() && ending.cause.is_none() {
             ending = Ending::failed(Cause::Error, "a program that it started does not end");
         }
         let mut after = None;
         if ending.cause.is_none() && !self.reads_only {
-            match caught("what it left", || self.state.capture(self.tagged("post").as_deref())) {
+            let tag = || tagged("post", self.call_id.as_deref());
+            match caught("what it left", || self.state.capture(tag)) {
                 Ok(captures) => after = Some(captures),
                 Err(error) => {
                     ending =
@@ -375,29 +391,26 @@ impl Core {
         }
         let restore = || match self.reads_only {
             true => Ok(()),
-            false => caught("what was before", || self.before.restore(self.state.resources(), false)),
+            false => caught("what was before", || before.restore(self.state.resources(), false)),
         };
         let mut restored = if ending.cause.is_none() { Ok(()) } else { restore() };
-        let mut result = self.record(&ending, after.as_ref());
-        if let Err(Error::Full { .. }) = &result {
+        let mut recorded = self.record(&ending, after.as_ref());
+        if let Err(Error::Full { .. }) = &recorded {
             // Room is kept for an end that says no more than this.
             if ending.cause.is_none() {
                 restored = restore();
                 ending = Ending::failed(Cause::Error, "there is no space to record what it answered");
             }
-            (ending.message, ending.answered, ending.overrides, after) =
+            (ending.message, ending.value, ending.overrides, after) =
                 (short(&ending.message), None, None, None);
-            result = self.record(&ending, None);
+            recorded = self.record(&ending, None);
         }
-        let report = result?;
+        let ended = recorded?;
         unended.ended = true;
         drop(unended);
-        self.checkpoint(&report, after);
+        let report = self.report(ending, &ended)?;
+        self.checkpoint(&report, before, after);
         restored.map(|()| report)
-    }
-
-    fn tagged(&self, side: &str) -> Option<String> {
-        self.call_id.as_ref().map(|call_id| tagged(side, call_id))
     }
 
     /// What is known of effects outside: a tool that may have some has, unless it says that it has none.
@@ -406,17 +419,12 @@ impl Core {
         ending.outside.unwrap_or(if none { OutsideEffects::None } else { OutsideEffects::Unknown })
     }
 
-    fn record(&self, ending: &Ending, after: Option<&Captures>) -> Result<ToolReport> {
+    fn record(&self, ending: &Ending, after: Option<&Captures>) -> Result<Ended> {
         let begin = self.begun.begin;
-        let outcome = if ending.cause.is_none() { Outcome::Committed } else { Outcome::Failed };
-        let committed = outcome == Outcome::Committed;
-        let outside = self.outside(ending);
         let operation = self.begun.within.operation();
         let mut shown = Writer::with_capacity(ending.message.len() + TEXT_HEAD_BYTES);
         shown.str(&ending.message);
         let shown = shown.finish();
-        let overrides = ending.overrides.as_ref().map(|(_, encoded)| encoded);
-        let value = ending.answered.as_ref().and_then(|answered| answered.value.as_deref());
         let end = ToolEnd {
             begin,
             again: (operation != begin).then_some(operation),
@@ -425,39 +433,42 @@ impl Core {
             asked_by: self.asked_by,
             parent: self.parent,
             undoes: self.undoes,
-            outcome,
+            outcome: ending.outcome(),
             cause: ending.cause,
-            rolls_back: !committed && !self.reads_only,
-            outside,
+            rolls_back: ending.cause.is_some() && !self.reads_only,
+            outside: self.outside(ending),
             // Known to the session, as the slice is.
             elapsed_us: 0,
-            result: value.map(Payload::new),
+            result: ending.value.as_deref().map(Payload::new),
             shown: Some(Payload::new(&shown)),
-            overrides: overrides.map(|encoded| Payload::new(encoded)),
+            overrides: ending.overrides.as_ref().map(|(_, encoded)| Payload::new(encoded)),
             resources: after.map(Captures::to_record).unwrap_or_default(),
             slice: 0,
         };
-        let Ended { end, elapsed_us } = self.begun.end(end, self.state.checkpoints().is_some())?;
-        let value = value.map(Value::decode).transpose();
+        self.begun.end(end, self.state.checkpoints().is_some())
+    }
+
+    fn report(&self, ending: Ending, ended: &Ended) -> Result<ToolReport> {
+        let value = ending.value.as_deref().map(Value::decode).transpose();
+        let unread = |error| Error::Encode { name: self.tool.clone(), reason: format!("{error}") };
         Ok(ToolReport {
-            operation,
-            begin,
-            end,
+            operation: self.begun.within.operation(),
+            begin: self.begun.begin,
+            end: ended.end,
             tool: self.tool.clone(),
             call_id: self.call_id.clone(),
-            outcome,
+            outcome: ending.outcome(),
             cause: ending.cause,
-            success: committed,
-            message: ending.message.clone(),
-            value: value
-                .map_err(|error| Error::Encode { name: self.tool.clone(), reason: error.to_string() })?,
-            outside,
-            elapsed_us,
+            success: ending.cause.is_none(),
+            outside: self.outside(&ending),
+            message: ending.message,
+            value: value.map_err(unread)?,
+            elapsed_us: ended.elapsed_us,
             recorded: false,
         })
     }
 
-    fn checkpoint(&self, report: &ToolReport, after: Option<Captures>) {
+    fn checkpoint(&self, report: &ToolReport, before: Captures, after: Option<Captures>) {
         let Some(checkpoints) = self.state.checkpoints() else { return };
         let session = self.state.session();
         let at = |position: u64, resources: Captures, phase: Phase| {
@@ -466,7 +477,7 @@ impl Core {
             let snapshot = Snapshot { session: session.id(), position, time_us, tag, policies };
             let side = if phase == Phase::PreTool { "pre" } else { "post" };
             let metadata = SnapshotMetadata {
-                tag: self.tagged(side),
+                tag: tagged(side, self.call_id.as_deref()),
                 tool_call_id: self.call_id.clone(),
                 tool_name: Some(self.tool.clone()),
                 phase,
@@ -474,12 +485,12 @@ impl Core {
             self.state.composite(snapshot, resources, metadata)
         };
         // No tool begins with the first record, which opens the session.
-        let before = report.begin.saturating_sub(1);
+        let begin = report.begin.saturating_sub(1);
         checkpoints.record(ToolCheckpoint {
             operation: report.operation,
             tool_call_id: self.call_id.clone(),
             tool_name: self.tool.clone(),
-            pre: at(before, self.before.clone(), Phase::PreTool),
+            pre: at(begin, before, Phase::PreTool),
             post: report.success.then(|| at(report.end, after.unwrap_or_default(), Phase::PostTool)),
             result_summary: Some(report.message.clone()),
             success: report.success,

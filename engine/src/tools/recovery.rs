@@ -87,7 +87,7 @@ impl ToolRunner {
             }
             let before = session.read_begin(first.begin, |begin| Captures::recorded(begin.resources))?;
             let before = before.recalled(self.state.resources(), true)?;
-            found = self.state.capture(Some("recovery"))?;
+            found = self.state.capture(|| Some("recovery".to_owned()))?;
             if sabotage::is(Breakage::RestoredAfterEnd) {
                 late = Some(before);
             } else if !sabotage::is(Breakage::ResourcesNotRestored) {

@@ -173,13 +173,13 @@ impl ToolRunner {
     ) -> Result<ToolReport> {
         let operation = self.begin_as(spec, options)?;
         let context = operation.context();
-        if context.within.is_late() {
+        if context.core.begun.within.is_late() {
             return operation
                 .finish(Ending::failed(Cause::Deadline, "its time was over before it began").harmless());
         }
         let run = || inside_call(&context.session, || handler(context));
         let ending = match catch_unwind(AssertUnwindSafe(run)) {
-            Ok(answer) => Ending::of(answer, &context.within),
+            Ok(answer) => Ending::of(answer, &context.core.begun.within),
             Err(panic) => Ending::failed(Cause::Panic, format!("panicked: {}", panic_message(&*panic))),
         };
         operation.finish(ending)

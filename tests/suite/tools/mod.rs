@@ -95,6 +95,10 @@ impl Snapshotable for Desk {
     }
 }
 
+/// The parameters of a tool that takes none.
+#[derive(Deserialize, JsonSchema)]
+struct Nothing {}
+
 /// What a tool of these stories is to do after it has changed something everywhere.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq)]
 #[serde(rename_all = "snake_case")]

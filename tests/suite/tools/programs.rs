@@ -163,9 +163,6 @@ struct Killed {
     recovered: Mutex<Receiver<()>>,
 }
 
-#[derive(Deserialize, JsonSchema)]
-struct Nothing {}
-
 impl Tool for Killed {
     const NAME: &'static str = "killed";
     type Parameters = Nothing;

@@ -10,9 +10,6 @@ use foldlog::{Cause, Level, Policy, SessionOptions, Settlement, Value};
 
 use super::*;
 
-#[derive(Deserialize, JsonSchema)]
-struct Nothing {}
-
 type Do = dyn Fn(&ToolContext) -> Result<ToolResult<u64>, ToolError> + Send + Sync;
 
 /// A tool of a story's own.

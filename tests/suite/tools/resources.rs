@@ -5,12 +5,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use foldlog::Kind;
 use foldlog::resources::Lease;
+use foldlog_codec::body::{ToolBegin, ToolEnd};
 
 use super::*;
-
-#[derive(Deserialize, JsonSchema)]
-struct Nothing {}
 
 /// Where so many wait for each other, but not for ever.
 struct Together {
@@ -66,7 +65,7 @@ fn with_resource<R: Snapshotable>(disk: &MemoryStorage, resource: R) -> Executio
     ExecutionState::new(session, resources)
 }
 
-/// A place for one, which takes a moment to enter.
+/// A place for one. Whoever is at its door waits there until all who are expected have come.
 #[derive(Clone, Default)]
 struct Room {
     inner: Arc<RoomInner>,
@@ -79,6 +78,23 @@ struct RoomInner {
     /// How many more are turned away at the door.
     turned_away: AtomicU32,
     asked: AtomicU32,
+    expected: AtomicU32,
+    come: AtomicU32,
+}
+
+impl Room {
+    fn comes(&self) {
+        self.inner.come.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn wait_for_all(&self) {
+        let RoomInner { come, expected, .. } = &*self.inner;
+        while come.load(Ordering::Relaxed) < expected.load(Ordering::Relaxed) {
+            thread::yield_now();
+        }
+        // They have some way to go to the door.
+        (0..1_000).for_each(|_| thread::yield_now());
+    }
 }
 
 struct Inside(Room);
@@ -105,7 +121,7 @@ impl Snapshotable for Room {
     fn lease(&self, until: Option<Instant>) -> Result<Option<Lease>> {
         let until = until.unwrap_or_else(|| Instant::now() + Duration::from_secs(20));
         self.inner.asked.fetch_add(1, Ordering::Relaxed);
-        thread::sleep(Duration::from_millis(100));
+        self.wait_for_all();
         let away = self
             .inner
             .turned_away
@@ -132,6 +148,7 @@ fn calls_that_run_together_enter_together() {
     // Each of them found no lease that it could share while another was taking it, took one of its own, and waited for
     // the other, which waited for it.
     let (disk, room) = (MemoryStorage::new(), Room::default());
+    room.inner.expected.store(3, Ordering::Relaxed);
     let state = with_resource(&disk, room.clone());
     let together = Together::of(3);
     let runner = ToolRunner::new(state, ToolRegistry::new().with(Look { together }));
@@ -139,6 +156,7 @@ fn calls_that_run_together_enter_together() {
         for _ in 0..3 {
             scope.spawn(|| {
                 let options = ExecuteOptions { deadline: Some(Duration::from_secs(10)) };
+                room.comes();
                 assert!(runner.execute(&look(), &options).unwrap().success);
             });
         }
@@ -150,12 +168,17 @@ fn calls_that_run_together_enter_together() {
 fn where_one_is_turned_away_the_next_one_tries_for_the_others() {
     let (disk, room) = (MemoryStorage::new(), Room::default());
     room.inner.turned_away.store(1, Ordering::Relaxed);
+    room.inner.expected.store(3, Ordering::Relaxed);
     let state = with_resource(&disk, room.clone());
     let together = Together::of(2);
     let runner = ToolRunner::new(state, ToolRegistry::new().with(Look { together }));
     let options = ExecuteOptions { deadline: Some(Duration::from_secs(10)) };
     let refused = thread::scope(|scope| {
-        let calls = [(); 3].map(|()| scope.spawn(|| runner.execute(&look(), &options)));
+        let call = || {
+            room.comes();
+            runner.execute(&look(), &options)
+        };
+        let calls = [(); 3].map(|()| scope.spawn(call));
         calls.map(|call| call.join().unwrap()).into_iter().filter(|report| report.is_err()).count()
     });
     assert_eq!((refused, room.inner.asked.load(Ordering::Relaxed)), (1, 2));
@@ -176,10 +199,108 @@ fn who_waits_for_a_lease_that_another_is_taking_waits_no_longer_than_its_time() 
     };
     thread::scope(|scope| {
         scope.spawn(|| execute(2_000));
-        thread::sleep(Duration::from_millis(300));
+        // The one outside was the first to ask.
+        while room.inner.asked.load(Ordering::Relaxed) < 2 {
+            thread::yield_now();
+        }
         let waited = execute(50);
         assert!(waited < Duration::from_millis(1_500), "{waited:?}");
     });
+}
+
+/// A drawer that knows whether it was changed, and counts how often it is captured.
+#[derive(Default)]
+struct Drawer {
+    papers: Mutex<Arc<Vec<String>>>,
+    captured: AtomicU32,
+}
+
+impl Snapshotable for Drawer {
+    const NAME: &'static str = "drawer";
+    type Snapshot = Arc<Vec<String>>;
+
+    fn snapshot(&self, _: &CaptureOptions<'_>) -> Result<Self::Snapshot> {
+        self.captured.fetch_add(1, Ordering::Relaxed);
+        Ok(Arc::clone(&self.papers.lock().unwrap()))
+    }
+
+    fn restore(&self, snapshot: &Self::Snapshot) -> Result<()> {
+        *self.papers.lock().unwrap() = Arc::clone(snapshot);
+        Ok(())
+    }
+
+    fn is_unchanged(&self, since: &Self::Snapshot) -> bool {
+        Arc::ptr_eq(&self.papers.lock().unwrap(), since)
+    }
+
+    fn record(snapshot: &Self::Snapshot) -> Result<Option<Vec<u8>>> {
+        Ok(Some(rmp_serde::to_vec(snapshot.as_slice()).unwrap()))
+    }
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct Paper {
+    name: String,
+    succeeds: bool,
+}
+
+/// Puts a paper into the drawer.
+struct Put;
+
+impl Tool for Put {
+    const NAME: &'static str = "put";
+    type Parameters = Paper;
+    type Output = bool;
+
+    fn call(&self, paper: Paper, context: &ToolContext) -> Result<ToolResult<bool>, ToolError> {
+        let drawer = context.resources().get::<Drawer>().unwrap();
+        Arc::make_mut(&mut drawer.papers.lock().unwrap()).push(paper.name);
+        if paper.succeeds { Ok(ToolResult::ok("put", true)) } else { Err(ToolError::failed("torn")) }
+    }
+}
+
+/// What each begin and each end of the log says of the drawer.
+fn drawers(session: &Session) -> Vec<Vec<String>> {
+    let mut drawers = Vec::new();
+    let last = session.position().unwrap();
+    session
+        .records(0, last, |record| {
+            let resources = match record.kind {
+                Kind::TOOL_BEGIN => ToolBegin::decode(record.body).unwrap().resources,
+                Kind::TOOL_END => ToolEnd::decode(record.body).unwrap().resources,
+                _ => Vec::new(),
+            };
+            let recorded = resources.iter().filter_map(|resource| resource.snapshot);
+            drawers.extend(recorded.map(|drawer| rmp_serde::from_slice(drawer.bytes()).unwrap()));
+            Ok(())
+        })
+        .unwrap();
+    drawers
+}
+
+/// Two captures for each call were half of what a call costs that changes nothing.
+#[test]
+fn what_did_not_change_is_not_captured_again_and_every_record_says_what_it_was() {
+    let state = with_resource(&MemoryStorage::new(), Drawer::default());
+    let (session, drawer) = (state.session().clone(), state.resources().get::<Drawer>().unwrap());
+    let runner = ToolRunner::new(state, ToolRegistry::new().with(Look { together: None }).with(Put));
+    let captured = |call: &ToolCall| {
+        let before = drawer.captured.load(Ordering::Relaxed);
+        runner.execute(call, &ExecuteOptions::default()).unwrap();
+        drawer.captured.load(Ordering::Relaxed) - before
+    };
+    let put = |name: &str, succeeds| {
+        ToolCall::new("put", format!(r#"{{"name": "{name}", "succeeds": {succeeds}}}"#))
+    };
+    assert_eq!([captured(&look()), captured(&look())], [1, 0], "once, since nothing was captured yet");
+    assert_eq!(captured(&put("bill", true)), 1, "as it is after the call");
+    assert_eq!(captured(&put("note", false)), 0, "it is brought back to what was captured");
+    drawer.restore(&Arc::new(vec!["letter".to_owned()])).unwrap();
+    assert_eq!([captured(&look()), captured(&look())], [1, 0], "somebody else changed it");
+    let [none, bill, letter] = [&[] as &[&str], &["bill"], &["letter"]];
+    // The failed call's end says nothing of resources: it brings them back to its begin.
+    let expected = [none, none, none, none, none, bill, bill, letter, letter, letter, letter];
+    assert_eq!(drawers(&session), expected);
 }
 
 /// Records whatever it is told to.

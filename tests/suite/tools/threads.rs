@@ -13,9 +13,6 @@ struct Reader {
     together: Arc<Barrier>,
 }
 
-#[derive(Deserialize, JsonSchema)]
-struct Nothing {}
-
 impl Tool for Reader {
     const NAME: &'static str = "read";
     type Parameters = Nothing;
