@@ -213,6 +213,11 @@ impl<'a> ToolBegin<'a> {
 
     /// The body's bytes.
     pub fn encode(&self) -> Vec<u8> {
+        self.encode_into(Vec::new())
+    }
+
+    /// The body's bytes, in a buffer of which nothing but its allocation is used.
+    pub fn encode_into(&self, mut buffer: Vec<u8>) -> Vec<u8> {
         let stated = self.idempotency != Idempotency::Manual;
         let fields = 2
             + usize::from(stated)
@@ -225,7 +230,9 @@ impl<'a> ToolBegin<'a> {
             + usize::from(!self.resources.is_empty());
         let names = self.tool.len() + text_len(self.call_id.as_deref());
         let payloads = payload_len(Some(self.arguments)) + resources_len(&self.resources);
-        let mut writer = Writer::with_capacity(FIELDS_BYTES + names + payloads);
+        buffer.clear();
+        buffer.reserve(FIELDS_BYTES + names + payloads);
+        let mut writer = Writer::reusing(buffer);
         writer.map(fields).str("t").str(&self.tool);
         if let Some(call_id) = &self.call_id {
             writer.str("call").str(call_id);
@@ -389,6 +396,11 @@ impl<'a> ToolEnd<'a> {
 
     /// The body's bytes.
     pub fn encode(&self) -> Vec<u8> {
+        self.encode_into(Vec::new())
+    }
+
+    /// The body's bytes, in a buffer of which nothing but its allocation is used.
+    pub fn encode_into(&self, mut buffer: Vec<u8>) -> Vec<u8> {
         let numbers = [("again", self.again), ("in", self.parent), ("undo", self.undoes)];
         let payloads = [("result", self.result), ("shown", self.shown), ("over", self.overrides)];
         let stated = self.outside != OutsideEffects::Unknown;
@@ -404,7 +416,9 @@ impl<'a> ToolEnd<'a> {
         let names = self.tool.len() + text_len(self.call_id.as_deref());
         let payloads_len: usize = payloads.iter().map(|(_, payload)| payload_len(*payload)).sum();
         let resources = resources_len(&self.resources);
-        let mut writer = Writer::with_capacity(FIELDS_BYTES + names + payloads_len + resources);
+        buffer.clear();
+        buffer.reserve(FIELDS_BYTES + names + payloads_len + resources);
+        let mut writer = Writer::reusing(buffer);
         writer.map(fields).str("op").unsigned(self.begin);
         for (field, number) in numbers {
             if let Some(number) = number {

@@ -265,14 +265,14 @@ impl ExecutionState {
         CompositeSnapshot::new(session, self.clock().now_us(), resources, metadata)
     }
 
-    /// Waits until nobody else works on the resources. Calls of one run that run together share what they hold: one of
-    /// them takes it, and where it cannot, another tries.
-    pub(crate) fn lease(&self, until: Option<Instant>) -> Result<Arc<Vec<Lease>>> {
+    /// Waits until nobody else works on the resources; nothing where others work on none of them. Calls of one run that
+    /// run together share what they hold: one of them takes it, and where it cannot, another tries.
+    pub(crate) fn lease(&self, until: Option<Instant>) -> Result<Option<Arc<Vec<Lease>>>> {
         let inner = &*self.inner;
         let mut shared = inner.shared.lock();
         loop {
             if let Some(leases) = shared.leases.upgrade() {
-                return Ok(leases);
+                return Ok(Some(leases));
             }
             if !shared.is_being_taken {
                 break;
@@ -289,8 +289,12 @@ impl ExecutionState {
         drop(shared);
         // Dropped after the leases are known to all, and where the resource fails or panics.
         let _taking = Taking { inner };
-        let leases = Arc::new(inner.resources.lease(until)?);
+        let leases = inner.resources.lease(until)?;
+        if leases.is_empty() {
+            return Ok(None);
+        }
+        let leases = Arc::new(leases);
         inner.shared.lock().leases = Arc::downgrade(&leases);
-        Ok(leases)
+        Ok(Some(leases))
     }
 }

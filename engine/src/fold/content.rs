@@ -1,9 +1,29 @@
 //! What a record says, decoded.
 
+use std::ops::Deref;
+
 use foldlog_codec::body::{Declare, Dispatch, Import, Opened, Rollback, Settle, ToolBegin, ToolEnd};
 use foldlog_codec::{Kind, Record};
 
 use crate::error::{Error, Result};
+
+/// A large part of a content: its own where it was decoded, else that from which the body was built.
+#[derive(Debug)]
+pub(crate) enum Lent<'a, T> {
+    Own(Box<T>),
+    Of(&'a T),
+}
+
+impl<T> Deref for Lent<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        match self {
+            Lent::Own(own) => own,
+            Lent::Of(of) => of,
+        }
+    }
+}
 
 /// A record's body, decoded. Whoever has just built a body hands over what it was built from.
 #[derive(Debug)]
@@ -16,8 +36,8 @@ pub(crate) enum Content<'a> {
     Snapshot,
     /// A fact that changes no slice.
     Observed,
-    ToolBegin(Box<ToolBegin<'a>>),
-    ToolEnd(Box<ToolEnd<'a>>),
+    ToolBegin(Lent<'a, ToolBegin<'a>>),
+    ToolEnd(Lent<'a, ToolEnd<'a>>),
     Settle(Settle<'a>),
     /// Of a kind that this version cannot fold.
     Unsupported(Kind),
@@ -49,8 +69,10 @@ impl<'a> Content<'a> {
             // What it says is for those who export it; to the slices it is but a position.
             Kind::SNAPSHOT => Ok(Content::Snapshot),
             Kind::OBSERVED => Ok(Content::Observed),
-            Kind::TOOL_BEGIN => ToolBegin::decode(body).map(|begin| Content::ToolBegin(Box::new(begin))),
-            Kind::TOOL_END => ToolEnd::decode(body).map(|end| Content::ToolEnd(Box::new(end))),
+            Kind::TOOL_BEGIN => {
+                ToolBegin::decode(body).map(|begin| Content::ToolBegin(Lent::Own(Box::new(begin))))
+            }
+            Kind::TOOL_END => ToolEnd::decode(body).map(|end| Content::ToolEnd(Lent::Own(Box::new(end)))),
             Kind::SETTLE => Settle::decode(body).map(Content::Settle),
             kind => Ok(Content::Unsupported(kind)),
         };

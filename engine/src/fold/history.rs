@@ -124,7 +124,7 @@ impl Folded {
         }
         self.keep_target(record.sequence);
         if begins {
-            self.positions.begin(record.sequence, Arc::new(self.projection.freeze()));
+            self.positions.begin(record.sequence, Some(Arc::new(self.projection.freeze())));
         }
         if let Some(begin) = ended {
             self.positions.end(begin);

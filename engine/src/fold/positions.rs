@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::projection::Frozen;
+use super::projection::{Frozen, Projection};
 
 /// How many snapshots' positions are kept.
 const KEPT_MAX: usize = 256;
@@ -19,8 +19,9 @@ pub(crate) struct Positions {
     snapshots: BTreeMap<u64, Arc<Frozen>>,
     /// Positions that rollbacks of the log go back to: how many are still to come, and STATE there.
     targets: BTreeMap<u64, (usize, Option<Arc<Frozen>>)>,
-    /// STATE where operations began that have not ended; a few at most.
-    begun: Vec<(u64, Arc<Frozen>)>,
+    /// STATE where operations began that have not ended, a few at most; nothing at the last one, where all is still as
+    /// it was then.
+    begun: Vec<(u64, Option<Arc<Frozen>>)>,
 }
 
 impl Positions {
@@ -56,13 +57,22 @@ impl Positions {
     /// STATE at a position, where it is kept.
     pub(crate) fn get(&self, sequence: u64) -> Option<Arc<Frozen>> {
         let target = || self.targets.get(&sequence).and_then(|(_, frozen)| frozen.clone());
-        let begun = || self.begun.iter().find(|(begin, _)| *begin == sequence).map(|(_, frozen)| frozen);
+        let begun = || self.begun.iter().find(|(begin, _)| *begin == sequence)?.1.as_ref();
         self.snapshots.get(&sequence).or_else(begun).cloned().or_else(target)
     }
 
-    /// Keeps the position at which an operation began, until it ends.
-    pub(crate) fn begin(&mut self, sequence: u64, frozen: Arc<Frozen>) {
+    /// Keeps the position at which an operation began, until it ends. Without `frozen` it is kept
+    /// [before anything changes](Positions::before_change), which spares an operation that changes nothing the cost.
+    pub(crate) fn begin(&mut self, sequence: u64, frozen: Option<Arc<Frozen>>) {
         self.begun.push((sequence, frozen));
+    }
+
+    /// Keeps the position at which the last operation began, where it is not kept and all is still as it was then.
+    #[inline]
+    pub(crate) fn before_change(&mut self, present: &Projection) {
+        if let Some((_, frozen @ None)) = self.begun.last_mut() {
+            *frozen = Some(Arc::new(present.freeze()));
+        }
     }
 
     /// Lets go of the position of an operation that has ended.

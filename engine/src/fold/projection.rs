@@ -234,7 +234,7 @@ impl Projection {
             Content::Rollback(rollback) => self.rollback(sequence, &rollback, folding)?,
             Content::Snapshot | Content::Observed => {}
             Content::ToolBegin(begin) => Arc::make_mut(&mut self.operations).begin(sequence, &begin)?,
-            Content::ToolEnd(end) => self.tool_end(sequence, *end, folding)?,
+            Content::ToolEnd(end) => self.tool_end(sequence, &end, folding)?,
             Content::Settle(settle) => Arc::make_mut(&mut self.operations).settle(sequence, &settle)?,
             Content::Unsupported(kind) => {
                 self.unsupported.get_or_insert((sequence, kind));
@@ -448,17 +448,17 @@ impl Projection {
     }
 
     /// A tool's end takes back what the tool did, where it failed, and adds to LOG what is to be known of it.
-    fn tool_end(&mut self, sequence: u64, end: ToolEnd<'_>, folding: &Folding<'_>) -> Result<()> {
-        self.operations.check_end(&end).map_err(|(operation, reason)| Error::Inconsistent {
+    fn tool_end(&mut self, sequence: u64, end: &ToolEnd<'_>, folding: &Folding<'_>) -> Result<()> {
+        self.operations.check_end(end).map_err(|(operation, reason)| Error::Inconsistent {
             sequence,
             reason: format!("operation {operation}: {reason}"),
         })?;
-        let row = self.invoked(sequence, &end, folding)?;
+        let row = self.invoked(sequence, end, folding)?;
         if let Some(to) = end.rolled_back_to() {
             self.rollback(sequence, &Rollback { to, preserve_logs: true }, folding)?;
         }
-        self.push_invoked(&end, row);
-        Arc::make_mut(&mut self.operations).end(&end);
+        self.push_invoked(end, row);
+        Arc::make_mut(&mut self.operations).end(end);
         Ok(())
     }
 
@@ -490,12 +490,11 @@ impl Projection {
         let Some(slice) = slice else { return Err(bad(format!("slice {} is no LOG slice", end.slice))) };
         let (id, version) = (ItemId { sequence, ordinal: 0 }, INVOKED_VERSION);
         // A host that knows the slice knows it as this, and need not read what would be written.
-        let value: Option<AnyValue> = match self.names.slice_name(end.slice) == ToolInvocations::NAME {
-            true => slice.decode.map(|_| Arc::new(ToolInvoked::of(end)) as AnyValue),
-            false => None,
+        let is_known = slice.decode.is_some() && self.names.slice_name(end.slice) == ToolInvocations::NAME;
+        let item = match is_known {
+            true => RowItem::Typed(Arc::new(ToolInvoked::of(end))),
+            false => new_item(slice, sequence, (Payload::new(&end.invoked()), version), None, folding)?,
         };
-        let invoked = if value.is_none() { end.invoked() } else { Vec::new() };
-        let item = new_item(slice, sequence, (Payload::new(&invoked), version), value, folding)?;
         Ok(Row { id, version, item })
     }
 

@@ -138,6 +138,8 @@ struct WriterState {
     closed: bool,
     /// Operations of this process that are not over.
     table: turns::Table,
+    /// The body of an operation's record that is being written; kept for its memory.
+    body: Vec<u8>,
     /// Whether operations were left open, by another process or because their ends could not be written, and were not
     /// recovered since.
     interrupted: bool,

@@ -293,6 +293,7 @@ pub(crate) fn open_as_read(
         bound: BTreeMap::new(),
         closed: false,
         table: Table::default(),
+        body: Vec::new(),
         interrupted,
         log: Log::open(&store.ground(), dir, scan),
     };
@@ -322,6 +323,7 @@ pub(crate) fn begin(
         bound: BTreeMap::new(),
         closed: false,
         table: Table::default(),
+        body: Vec::new(),
         interrupted: false,
     };
     let report = RecoveryReport { closed: true, ..RecoveryReport::default() };

@@ -23,7 +23,7 @@ use super::writing::{Draft, promises_sync};
 use super::{Inner, Session, WriterState};
 use crate::clock;
 use crate::error::{Error, Result};
-use crate::fold::content::Content;
+use crate::fold::content::{Content, Lent};
 use crate::fold::operations::{OpenOperation, UnsettledOperation};
 use crate::log::writer::END_BYTES;
 use crate::store::Level;
@@ -239,7 +239,7 @@ impl Admission<'_> {
         let mut begin = begin;
         inner.refer(begin.payloads_mut(), &references);
         let (reads_only, again) = (begin.reads_only, begin.again);
-        let body = begin.encode();
+        let body = begin.encode_into(std::mem::take(&mut state.body));
         let declare = inner.declare_invocations(&state)?;
         let declare_body = declare.as_ref().map(Declare::encode);
         let lens = declare_body.iter().map(Vec::len).chain([body.len(), END_BYTES as usize]);
@@ -252,12 +252,13 @@ impl Admission<'_> {
             let frozen = Arc::new(state.projection.freeze());
             state.positions.keep_snapshot(before, frozen);
         }
-        let draft = Draft::new(Kind::TOOL_BEGIN, &body, Content::ToolBegin(Box::new(begin)));
+        let draft = Draft::new(Kind::TOOL_BEGIN, &body, Content::ToolBegin(Lent::Of(&begin)));
         // One that reads only needs no sync but where every record has one.
         let promised =
             promises_sync(inner.level, Kind::TOOL_BEGIN) && (!reads_only || inner.level == Level::Every);
         let promised = promised && !sabotage::is(Breakage::BeginNotDurable);
         let sequence = inner.write_draft(&mut state, time_us, draft, promised)?;
+        state.body = body;
         state.log.reserved_bytes += if sabotage::is(Breakage::NoRoomForEnd) { 0 } else { END_BYTES };
         let operation = again.unwrap_or(sequence);
         if let Some(admitted) = state.table.admitted.iter_mut().find(|one| one.ticket == self.ticket) {
@@ -377,6 +378,7 @@ impl Inner {
         let WriterState { projection, positions, interrupted, .. } = &mut *state;
         if let Some((begin, reads_only)) = left {
             *interrupted = true;
+            positions.before_change(projection);
             if let Some(frozen) = positions.get(begin).filter(|_| !reads_only) {
                 projection.set_back_to(begin, &frozen);
             }
@@ -415,12 +417,17 @@ impl Inner {
         let declared = state.projection.names.slice_named(ToolInvocations::NAME);
         end.slice = declared.ok_or_else(missing)?.id;
         let apart = end.rolled_back_to().filter(|_| sabotage::is(Breakage::EndAndRollbackApart));
+        if apart.is_some() {
+            let WriterState { positions, projection, .. } = &mut *state;
+            positions.before_change(projection);
+        }
         let begun = apart.and_then(|begin| state.positions.get(begin));
         end.rolls_back &= apart.is_none();
-        let body = end.encode();
-        let draft = Draft::new(Kind::TOOL_END, &body, Content::ToolEnd(Box::new(end)));
+        let body = end.encode_into(std::mem::take(&mut state.body));
+        let draft = Draft::new(Kind::TOOL_END, &body, Content::ToolEnd(Lent::Of(&end)));
         let promised = promises_sync(self.level, Kind::TOOL_END) && !sabotage::is(Breakage::EndNotDurable);
         let sequence = self.write_draft(&mut state, time_us, draft, promised)?;
+        state.body = body;
         // Never but for a breakage: what is to be taken back is, with the end itself.
         if let Some((to, frozen)) = apart.zip(begun) {
             state.positions.keep_snapshot(to, frozen);

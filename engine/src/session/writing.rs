@@ -354,7 +354,7 @@ impl Inner {
             positions.keep_snapshot(sequence, Arc::new(projection.freeze()));
         }
         if begins {
-            positions.begin(sequence, Arc::new(projection.freeze()));
+            positions.begin(sequence, None);
         }
         if let Some(begin) = ended {
             positions.end(begin);
@@ -390,6 +390,7 @@ impl Inner {
         fold: impl FnOnce(&mut Projection, &Folding<'_>) -> Result<()>,
     ) -> Result<()> {
         let WriterState { log, projection, positions, .. } = state;
+        positions.before_change(projection);
         let folding = Folding {
             objects: log.objects.as_ref(),
             types: self.types.as_ref(),

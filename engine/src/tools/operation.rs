@@ -236,7 +236,7 @@ impl Operation {
         let admission = session.admit(reads_only, until)?;
         let parent = session.within().map(|within| within.operation());
         // What an operation holds, those within it work on too.
-        let leases = if parent.is_none() { Some(state.lease(until)?) } else { None };
+        let leases = if parent.is_none() { state.lease(until)? } else { None };
         let tag = || tagged("pre", call.call_id.as_deref());
         let captured = || caught("what was before", || state.capture(tag));
         let before = if reads_only { Captures::default() } else { captured()? };
