@@ -9,7 +9,7 @@ use crate::body::{
     Added, Declare, Dispatch, Effect, Import, ItemId, ObjectId, Observed, Opened, Operation, Parent, Payload,
     Removed, ResourceSnapshot, Resumed, Rollback, Seal, Settle, Snapshot, ToolBegin, ToolEnd,
 };
-use crate::msgpack::Value;
+use crate::msgpack::{Limits, Value};
 use crate::{Error, Kind};
 
 /// A record: what a frame holds, without the frame.
@@ -134,7 +134,8 @@ impl Record<'_> {
 
     /// The record's JSON form: `sequence`, `time`, `kind`, `bytes` and the fields of its body under their full
     /// names. A body of a kind that this version does not know is shown as the value it holds, or as
-    /// hexadecimal digits where it holds none. Takes at most 64 times the memory of the body and a mebibyte,
+    /// hexadecimal digits where it holds none; so is what is deeper, or has more parts, than a host may hand in
+    /// ([`Limits::of_payload`]), so that the whole is never deeper than readers of JSON take. Takes at most 64 times the memory of the body and a mebibyte,
     /// however long the names are that it is shown with.
     ///
     /// # Errors
@@ -197,8 +198,8 @@ impl Record<'_> {
             }
             Kind::SYNCED => {}
             _ => {
-                let body = Value::decode(self.body).unwrap_or_else(|_| Value::from(hex(self.body)));
-                object.set("body", body);
+                let body = Value::decode_within(self.body, Limits::of_payload());
+                object.set("body", body.unwrap_or_else(|_| Value::from(hex(self.body))));
             }
         }
         Ok(object.into_value())
@@ -332,7 +333,11 @@ fn dispatch(
 
 fn payload(payload: Payload<'_>) -> Result<Value, Error> {
     match payload.object() {
-        None => Value::decode(payload.bytes()),
+        // No host can have handed in what is deeper, and many readers of JSON take 128 levels in all.
+        None => match Value::decode_within(payload.bytes(), Limits::of_payload()) {
+            Err(Error::Limit { .. }) => Ok(Value::from(hex(payload.bytes()))),
+            decoded => decoded,
+        },
         Some(object) => {
             let mut value = Object::default();
             value.set("$object", Value::from(object.file_name()));

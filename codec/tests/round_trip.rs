@@ -6,11 +6,12 @@
 mod generated;
 
 use foldlog_codec::body::{
-    Declare, Dispatch, Import, ObjectId, Observed, Opened, Payload, Resumed, Rollback, Seal, Settle,
-    Snapshot, ToolBegin, ToolEnd,
+    Declare, Dispatch, Import, ObjectId, Observed, Opened, Operation, Payload, Resumed, Rollback, Seal,
+    Settle, Snapshot, ToolBegin, ToolEnd,
 };
 use foldlog_codec::frame::{self, Header};
 use foldlog_codec::msgpack::{self, Limits, Reader, Token, Value, Writer, scan};
+use foldlog_codec::record::Names;
 use foldlog_codec::segment::SegmentHeader;
 use foldlog_codec::{Error, Kind, Record};
 use proptest::prelude::*;
@@ -288,5 +289,24 @@ fn every_kind_survives_its_byte() {
         let kind = Kind::from_byte(byte).unwrap();
         assert_eq!(kind.byte(), byte);
         assert_eq!(Kind::from_name(kind.name()), kind.is_known().then_some(kind));
+    }
+}
+
+/// A body that was as deep as a log may hold, of a kind that this version does not know, came to JSON that was deeper than
+/// readers take, the engine's own included; and so did what no host can have handed in to a record of a known kind.
+#[test]
+fn however_deep_a_body_is_its_json_form_can_be_read() {
+    let deep = |levels: usize| [vec![0x91; levels], vec![0xc0]].concat();
+    for levels in 1..=128 {
+        let data = deep(levels);
+        let operation = Operation::Event { event: 0, data: Payload::new(&data) };
+        let dispatch = Dispatch { operation, effects: None }.encode();
+        for (kind, body) in [(Kind::DISPATCH, &dispatch), (Kind::from_byte(100).unwrap(), &data)] {
+            let record = Record { sequence: 0, kind, time_us: 0, body };
+            let Ok(shown) = record.to_value(&Names::default()) else { continue };
+            let text = serde_json::to_string(&shown).unwrap();
+            assert!(msgpack::from_json(&text).is_ok(), "{kind}, {levels} levels");
+            assert_eq!(text.contains("[[["), (3..=112).contains(&levels), "{kind}, {levels} levels");
+        }
     }
 }
