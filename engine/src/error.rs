@@ -508,6 +508,11 @@ impl Error {
         Error::Io { op, path: path.into(), source: Arc::new(source) }
     }
 
+    /// Of a record whose body does not read as its kind says.
+    pub(crate) fn unread(sequence: u64) -> impl Fn(foldlog_codec::Error) -> Error + Copy {
+        move |error| Error::Inconsistent { sequence, reason: error.to_string() }
+    }
+
     /// As [`io`](Error::io), of something that was to be made and is not there now: a lack of space is told by its own
     /// error.
     pub(crate) fn unmade(

@@ -185,9 +185,7 @@ impl Handed {
             Ok(declare) => self.names.learn(&declare),
             // What a segment's head repeats is no content, and no fold reads it.
             Err(_) if record.kind == Kind::DECLARED => {}
-            Err(error) => {
-                return Err(Error::Inconsistent { sequence: record.sequence, reason: error.to_string() });
-            }
+            Err(error) => return Err(Error::unread(record.sequence)(error)),
         }
         Ok(())
     }

@@ -100,7 +100,7 @@ struct Ledger {
 impl Ledger {
     fn take(&mut self, record: &Record<'_>) -> Result<()> {
         let sequence = record.sequence;
-        let bad = |error: foldlog_codec::Error| Error::Inconsistent { sequence, reason: error.to_string() };
+        let bad = Error::unread(sequence);
         match record.kind {
             Kind::TOOL_BEGIN => self.begin(sequence, ToolBegin::decode(record.body).map_err(bad)?),
             Kind::TOOL_END => self.end(sequence, &ToolEnd::decode(record.body).map_err(bad)?),

@@ -76,6 +76,6 @@ impl<'a> Content<'a> {
             Kind::SETTLE => Settle::decode(body).map(Content::Settle),
             kind => Ok(Content::Unsupported(kind)),
         };
-        content.map_err(|error| Error::Inconsistent { sequence, reason: error.to_string() })
+        content.map_err(Error::unread(sequence))
     }
 }

@@ -41,10 +41,7 @@ impl Session {
         let mut found = Vec::new();
         source.places.read(&source.storage, from, u64::MAX, &mut |record| {
             if record.kind == Kind::OBSERVED {
-                let bad = |error: foldlog_codec::Error| Error::Inconsistent {
-                    sequence: record.sequence,
-                    reason: error.to_string(),
-                };
+                let bad = Error::unread(record.sequence);
                 let observed = Observed::decode(record.body).map_err(bad)?;
                 if observed.name == name {
                     found.push(msgpack::from_slice(&source.objects.resolve(observed.data)?).map_err(bad)?);
@@ -60,10 +57,7 @@ impl Session {
         let source = self.inner.log_source(&self.inner.state.lock());
         let mut found = None;
         source.places.read(&source.storage, begin, begin, &mut |record| {
-            let bad = |error: foldlog_codec::Error| Error::Inconsistent {
-                sequence: begin,
-                reason: error.to_string(),
-            };
+            let bad = Error::unread(begin);
             let body = ToolBegin::decode(record.body).map_err(bad)?;
             let resources = body.resources.iter().map(|resource| {
                 let snapshot =
@@ -82,8 +76,7 @@ impl Session {
     /// The result of an operation, and what the model saw of it, as its end holds them.
     pub(crate) fn read_end(&self, end: u64) -> Result<(Option<Value>, String)> {
         let source = self.inner.log_source(&self.inner.state.lock());
-        let bad =
-            |error: foldlog_codec::Error| Error::Inconsistent { sequence: end, reason: error.to_string() };
+        let bad = Error::unread(end);
         let mut found = (None, String::new());
         source.places.read(&source.storage, end, end, &mut |record| {
             let body = ToolEnd::decode(record.body).map_err(bad)?;
@@ -104,10 +97,7 @@ impl Session {
             if record.kind != Kind::SETTLE {
                 return Ok(());
             }
-            let bad = |error: foldlog_codec::Error| Error::Inconsistent {
-                sequence: record.sequence,
-                reason: error.to_string(),
-            };
+            let bad = Error::unread(record.sequence);
             let settle = Settle::decode(record.body).map_err(bad)?;
             if settle.operation == operation {
                 let value =
