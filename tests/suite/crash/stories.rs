@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use foldlog::log::SegmentSizes;
-use foldlog::log::storage::{CrashKind, Fault, Op};
+use foldlog::log::storage::{CrashKind, Fault, Op, Storage};
 use foldlog::{BackgroundSync, Error, Level, SessionOptions, Store, StoreOptions};
-use foldlog_tests::crash::{Machine, Slices, count, large_note, step, write_steps};
+use foldlog_tests::crash::{BOOT, Machine, Slices, count, large_note, step, write_steps};
 use foldlog_tests::host::{Notes, Plan, types};
 use uuid::Uuid;
 
@@ -22,6 +22,11 @@ fn closed_session(machine: &Machine, steps: u64) -> Uuid {
     let id = session.id();
     session.close().unwrap();
     id
+}
+
+/// What stands in a session's folder.
+fn files_of(machine: &Machine, id: Uuid) -> BTreeMap<PathBuf, Vec<u8>> {
+    machine.disk.dump().into_iter().filter(|(path, _)| path.starts_with(machine.dir(id))).collect()
 }
 
 /// The name of the store's own folder was never synced, so a power cut soon after its making took everything.
@@ -175,7 +180,7 @@ fn a_recovery_cut_short_at_any_call_costs_nothing() {
     let mut deaths = 0;
     for (nth, kind) in (1..60).flat_map(|nth| kinds.map(|kind| (nth, kind))) {
         // The files are durable here, as after a power cut that took nothing.
-        let machine = torn.copied(foldlog_tests::crash::BOOT);
+        let machine = torn.copied(BOOT);
         let session = machine.open(id, Level::Every).unwrap();
         machine.disk.inject(Fault::Die { nth, bytes: 100 });
         let told = session.set_tag("after", "the kill").is_ok();
@@ -351,6 +356,75 @@ fn a_fork_cut_short_at_any_call_is_not_there_or_whole_and_can_be_gone_on_with() 
         machine.process(Level::Every).fork(id, 1, &types(), SessionOptions::default()).unwrap();
     }
     assert!(absent > 20 && whole > 20, "{absent} absent, {whole} whole");
+}
+
+/// Whichever call of a fork fails, what was built of it is taken away again, and its parent is as it was. Behind the
+/// rename the session is there whole, although its maker was told of an error.
+#[test]
+fn a_fork_of_which_any_call_fails_leaves_nothing_half_built_and_can_be_made_again() {
+    let whole = Machine::default().with_images();
+    let id = closed_session(&whole, 20);
+    let session = whole.open(id, Level::Every).unwrap();
+    let at = session.dispatch(large_note(1)).unwrap();
+    let slices = Slices::of(&session).unwrap();
+    session.close().unwrap();
+    // A tail that nobody attested is copied, and all before it linked.
+    let session = whole.open(id, Level::Process).unwrap();
+    write_steps(&session, 12);
+    session.dispatch(large_note(2)).unwrap();
+    let (unattested, slices_unattested) = (session.position().unwrap(), Slices::of(&session).unwrap());
+    whole.crash(CrashKind::Process);
+
+    let (mut absent, mut there) = (BTreeMap::<Op, u64>::new(), 0);
+    for (at, slices) in [(at, slices), (unattested, slices_unattested)] {
+        let made = |machine: &Machine, fork: Uuid| {
+            let options = SessionOptions { id: Some(fork), ..SessionOptions::default() };
+            machine.process(Level::Every).fork(id, at, &types(), options)
+        };
+        let calls = {
+            let machine = whole.copied(BOOT);
+            let store = machine.process(Level::Every);
+            machine.disk.take_trace();
+            store.fork(id, at, &types(), SessionOptions::default()).unwrap();
+            machine.disk.take_trace().into_iter().fold(BTreeMap::<Op, u64>::new(), |mut calls, (op, _)| {
+                *calls.entry(op).or_default() += 1;
+                calls
+            })
+        };
+        for (op, nth) in calls.iter().flat_map(|(op, count)| (1..=*count).map(|nth| (*op, nth))) {
+            let told = format!("record {at}, {op:?} {nth}");
+            let (machine, fork) = (whole.copied(BOOT), Uuid::from_u128(99));
+            let before = files_of(&machine, id);
+            let store = machine.process(Level::Every);
+            machine.disk.inject(fails(op, nth));
+            let options = SessionOptions { id: Some(fork), ..SessionOptions::default() };
+            let refused = store.fork(id, at, &types(), options).map(drop);
+            machine.disk.clear_faults();
+            let sessions = machine.disk.list(Path::new("/home/store/sessions")).unwrap();
+            let names: Vec<String> = sessions.into_iter().map(|entry| entry.name).collect();
+            let is_there = names.contains(&fork.to_string());
+            assert_eq!(names.len(), 1 + usize::from(is_there), "{told}: {names:?}");
+            assert!(names.contains(&id.to_string()) && (is_there || refused.is_err()), "{told}: {refused:?}");
+            assert_eq!(files_of(&machine, id), before, "{told}: the parent");
+            match is_there {
+                false => *absent.entry(op).or_default() += 1,
+                true => there += u64::from(refused.is_err()),
+            }
+            let again = match is_there {
+                false => made(&machine, fork).unwrap_or_else(|error| panic!("{told}, again: {error}")),
+                true => machine.open(fork, Level::Every).unwrap_or_else(|e| panic!("{told}: {e}")),
+            };
+            assert_eq!(Slices::of(&again).unwrap(), slices, "{told}");
+            again.set_tag("mine", "1").unwrap();
+            made(&machine, Uuid::from_u128(100)).unwrap_or_else(|error| panic!("{told}, another: {error}"));
+            machine.crash(CrashKind::PowerLosingAll);
+            let count = count(&machine.open(fork, Level::Every).unwrap());
+            assert_eq!(count, at + 3, "{told}");
+        }
+    }
+    let refusing =
+        [Op::CreateDirAll, Op::Create, Op::Rename, Op::HardLink, Op::SyncDir, Op::Write, Op::SyncData];
+    assert!(refusing.iter().all(|op| absent.contains_key(op)) && there > 0, "{absent:?}, {there} whole");
 }
 
 /// A deleted session is there as it was or not at all, whichever call is the last.
