@@ -5,8 +5,10 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use foldlog::log::SegmentSizes;
-use foldlog::log::storage::{CrashKind, Fault, Op, Storage};
-use foldlog::{BackgroundSync, Error, Level, SessionOptions, Store, StoreOptions};
+use foldlog::log::storage::{Access, CrashKind, Fault, Op, Storage};
+use foldlog::{BackgroundSync, Error, Kind, Level, SessionOptions, Store, StoreOptions};
+use foldlog_codec::frame::{self, Header};
+use foldlog_codec::segment::{Previous, SegmentHeader};
 use foldlog_tests::crash::{BOOT, Machine, Slices, count, large_note, step, write_steps};
 use foldlog_tests::host::{Notes, Plan, types};
 use uuid::Uuid;
@@ -518,4 +520,77 @@ fn what_the_last_writer_attested_is_durable_before_what_the_next_one_builds_on_i
             assert_eq!(after.position(), position, "{records} records, seed {seed}");
         }
     }
+}
+
+/// Two threads synced one after the other, and the first came to attest it only when the sync of the second had been
+/// planned: then neither frame was synced, and the next writer synced the last one alone. Where the other ended with a
+/// page, a power cut took it from below records that had been acknowledged, and that was damage.
+#[test]
+fn whatever_attested_at_the_end_is_durable_before_what_the_next_writer_builds_on_it() {
+    let mut apart = 0;
+    for len in 0..100 {
+        let machine = Machine::default();
+        let segments = SegmentSizes { first_bytes: 16384, max_bytes: 16384, ahead_bytes_min: u64::MAX };
+        let options = || StoreOptions { segments, ..machine.options(Level::Every) };
+        let open = || Store::open_with("/home/store", options()).unwrap();
+        let session = open().create(&types()).unwrap();
+        let id = session.id();
+        while machine.frames(id).unwrap().last().unwrap().end < 3600 {
+            session.dispatch(step(1)).unwrap();
+        }
+        session
+            .set_tag("t", "z".repeat(3950 - machine.frames(id).unwrap().last().unwrap().end + len))
+            .unwrap();
+        session.close().unwrap();
+        // The frame of the thread that came second, as it attests the same once more.
+        let last = machine.frames(id).unwrap().pop().unwrap();
+        let bytes = machine.disk.read_file(&last.segment).unwrap();
+        let segment = SegmentHeader::decode(&bytes).unwrap();
+        let context = frame::Context::new(segment.salt, segment.first_sequence);
+        let first = frame::decode(context, &bytes[last.start..last.end]).unwrap().header;
+        assert_eq!((first.kind, first.watermark), (Kind::SYNCED, first.sequence));
+        let mut second = Vec::new();
+        let header = Header { predecessor_crc: first.crc, ..first };
+        frame::encode(context, &header, &[], &mut second).unwrap();
+        let file = machine.disk.open(&last.segment, Access::Write).unwrap();
+        file.write_at(&second, last.end as u64).unwrap();
+        apart += u32::from(last.end / 4096 > last.start / 4096);
+
+        let session = open().open_session(id, &types()).unwrap();
+        assert!(session.recovery().closed);
+        let at = session.dispatch(step(2)).unwrap();
+        machine.crash(CrashKind::PowerLosingAll);
+        let session = machine.open(id, Level::Every).unwrap_or_else(|error| panic!("{len}: {error}"));
+        assert_eq!(session.position(), Some(at), "{len}");
+    }
+    assert!(apart > 0, "both always stood in one page");
+}
+
+/// A segment that was turned to and holds no record yet: whoever went on in it would sync nothing of it, nor of what
+/// stands behind the last record in the one before. So it does not pass for closed, whatever its last frame says.
+#[test]
+fn a_segment_without_a_record_does_not_pass_for_closed() {
+    let machine = Machine::default();
+    let id = closed_session(&machine, 3);
+    let last = machine.frames(id).unwrap().pop().unwrap();
+    let bytes = machine.disk.read_file(&last.segment).unwrap();
+    let before = SegmentHeader::decode(&bytes).unwrap();
+    let context = frame::Context::new(before.salt, before.first_sequence);
+    let synced = frame::decode(context, &bytes[last.start..last.end]).unwrap().header;
+    let previous = Previous { ordinal: before.ordinal, end: last.end as u64, crc: synced.crc };
+    let (ordinal, first_sequence, salt) = (before.ordinal + 1, synced.sequence, 77);
+    let header = SegmentHeader { ordinal, first_sequence, salt, previous: Some(previous), ..before };
+    let mut forged = header.encode().to_vec();
+    let attests = Header { predecessor_crc: synced.crc, ..synced };
+    frame::encode(frame::Context::new(salt, first_sequence), &attests, &[], &mut forged).unwrap();
+    forged.resize(4096, 0);
+    let path = last.segment.with_file_name(format!("{ordinal:010}.seg"));
+    let file = machine.disk.create(&path, 4096).unwrap();
+    file.write_at(&forged, 0).unwrap();
+
+    let session = machine.open(id, Level::Every).unwrap();
+    assert!(!session.recovery().closed && count(&session) == synced.sequence);
+    let at = session.dispatch(step(9)).unwrap();
+    machine.crash(CrashKind::PowerLosingAll);
+    assert_eq!(machine.open(id, Level::Every).unwrap().position(), Some(at));
 }
