@@ -240,6 +240,7 @@ impl Log {
         let mut log = Log::at(ground, dir, (session, seed), places, Start::Behind { previous });
         log.ordinal_max = Some(ordinal);
         log.last_crc = located.crc;
+        log.last_time_us = located.time_us;
         log.epoch = Some(epoch);
         log
     }
