@@ -45,6 +45,12 @@ pub const TIME_US_MIN: i64 = -(1 << 55);
 /// The latest time that a frame can hold, in microseconds since 1970-01-01 UTC.
 pub const TIME_US_MAX: i64 = (1 << 55) - 1;
 
+/// CRC-32's polynomial, its bits in the order in which the checksum has them.
+const CRC_POLYNOMIAL: u32 = 0xedb8_8320;
+
+/// The bit of a checksum that is set where the polynomial was last added to it.
+const CRC_TOP: u32 = 1 << 31;
+
 /// What a frame's header says, in full numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
@@ -218,6 +224,33 @@ pub fn decode(context: Context, bytes: &[u8]) -> Result<Frame<'_>, Error> {
     Ok(Frame { header, body: covered.get(HEADER_LEN - 4..).unwrap_or_default() })
 }
 
+/// What a frame must have been of which one byte behind its checksum is wrong: no other byte, and that byte with no other
+/// value, gives the checksum. `None` where there is no such byte, or several; and where the frame is sound.
+///
+/// It is for those who know from elsewhere that the checksum is the right one. Where more than one byte is wrong, a
+/// frame of `n` bytes still has about `n` chances in 17 million to pass for another.
+pub fn with_one_byte_put_right(context: Context, bytes: &[u8]) -> Option<Vec<u8>> {
+    let (stated, covered) = bytes.split_first_chunk()?;
+    // What the checksum is off by is what the byte is off by, gone through all bytes behind it. So it is taken back
+    // through them, one by one; where a single byte is left of it, that one may be the wrong one.
+    let mut off = context.checksum(covered) ^ u32::from_le_bytes(*stated);
+    let mut found = None;
+    for at in (stated.len()..bytes.len()).rev() {
+        off = (0..8).fold(off, |off, _| match off & CRC_TOP {
+            0 => off << 1,
+            _ => (off ^ CRC_POLYNOMIAL) << 1 | 1,
+        });
+        let Some(off) = u8::try_from(off).ok().filter(|off| *off != 0) else { continue };
+        if found.replace((at, off)).is_some() {
+            return None;
+        }
+    }
+    let (at, off) = found?;
+    let mut frame = bytes.to_vec();
+    *frame.get_mut(at)? ^= off;
+    Some(frame)
+}
+
 /// How long the frame at the start of `bytes` says that it is, its header included: a mere claim. Where it claims more
 /// than a frame can be, or where there are too few bytes to tell, as long as a header: enough for [`decode`] to refuse
 /// it, and nothing is read for it in vain.
@@ -336,6 +369,30 @@ mod tests {
         for bit in 0..64 {
             let other = Context::new(SALT ^ (1 << bit), 100);
             assert!(decode(other, &bytes).is_err(), "salt bit {bit}");
+        }
+    }
+
+    #[test]
+    fn one_wrong_byte_is_known_again_by_the_checksum_and_two_are_not() {
+        let mut bytes = Vec::new();
+        let body: Vec<u8> = (0..=255).collect();
+        encode(context(), &header(105, 103, 1_700_000_000_000_000), &body, &mut bytes).unwrap();
+        assert_eq!(with_one_byte_put_right(context(), &bytes), None, "nothing is wrong with it");
+        for at in 4..bytes.len() {
+            for off in [0x01, 0x80, 0xff] {
+                let mut damaged = bytes.clone();
+                damaged[at] ^= off;
+                assert_eq!(with_one_byte_put_right(context(), &damaged).as_ref(), Some(&bytes), "byte {at}");
+                damaged[bytes.len() - at + 3] ^= 0x55;
+                assert_ne!(
+                    with_one_byte_put_right(context(), &damaged).as_ref(),
+                    Some(&bytes),
+                    "and another"
+                );
+            }
+        }
+        for len in 0..5 {
+            assert_eq!(with_one_byte_put_right(context(), &bytes[..len]), None);
         }
     }
 

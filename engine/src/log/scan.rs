@@ -99,9 +99,9 @@ pub(crate) struct Scan {
     pub(crate) torn: Option<TornTail>,
     /// Files behind the chain that a crash left without a header.
     pub(crate) leftovers: Vec<PathBuf>,
-    /// Whether the last writer closed the log: the last frame of the last segment attests all, and nothing
-    /// follows. One that stands in an earlier segment may itself not be durable, and a writer that went on in
-    /// the last segment would never sync it.
+    /// Whether the last writer closed the log: the last frame of the last segment attests all, a record stands
+    /// before it there, and nothing follows. What stands in an earlier segment behind the last record may itself
+    /// not be durable, and a writer that went on in the last segment would never sync it.
     pub(crate) clean: bool,
     /// Bytes of all segments that belong to the log.
     pub(crate) used_bytes: u64,
@@ -549,6 +549,7 @@ impl<'a> Walk<'a> {
         let clean = self.torn.is_none()
             && self.chain.beyond.is_empty()
             && self.last_kind == Some(Kind::SYNCED)
+            && self.chain.segments.last().is_some_and(|last| last.header.first_sequence < self.next_sequence)
             && self.watermark == self.next_sequence;
         let mut leftovers: Vec<PathBuf> = self.chain.beyond.iter().map(|file| file.path.clone()).collect();
         leftovers.append(&mut self.chain.half_built);

@@ -12,7 +12,7 @@ use crate::background::{Background, Left};
 use crate::clock::Clock;
 use crate::error::{Error, Result};
 use crate::log::publish::SyncGate;
-use crate::log::writer::{AppendContext, Body, Ground, Log};
+use crate::log::writer::{AppendContext, Body, Ground, Log, SyncPlan};
 use crate::session::{Asked, due, failed, promises_sync, sync_in_time, sync_through};
 use crate::store::{BackgroundSync, Level, StoreOptions};
 
@@ -160,33 +160,92 @@ impl Shared {
     }
 
     fn sync_through(&self, target: u64) -> Result<()> {
-        let plan = || {
-            let mut state = self.state.lock();
-            state.first_unsynced_us = None;
-            state.asked = Asked::Nothing;
-            state.log.sync_plan()
-        };
-        let attest = || match self.sound() {
+        let ground = (self.ground.storage.as_ref(), &self.ground.background);
+        sync_through(&self.gate, ground, target, || self.plan(), || self.attest())
+    }
+
+    fn plan(&self) -> SyncPlan {
+        let mut state = self.state.lock();
+        state.first_unsynced_us = None;
+        state.asked = Asked::Nothing;
+        state.log.sync_plan()
+    }
+
+    /// Writes down that a sync was done. A log that failed meanwhile is not written any more.
+    fn attest(&self) -> Result<()> {
+        match self.sound() {
             Ok(mut state) => state.log.attest(self.gate.synced()),
             Err(_) => Ok(()),
-        };
-        sync_through(
-            &self.gate,
-            (self.ground.storage.as_ref(), &self.ground.background),
-            target,
-            plan,
-            attest,
-        )
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::ErrorKind;
+
     use super::*;
     use crate::audit;
     use crate::log::SegmentSizes;
-    use crate::log::storage::{Fault, MemoryStorage};
+    use crate::log::storage::{Fault, MemoryStorage, Op};
     use crate::store::BackgroundSync;
+
+    fn log_on(disk: &MemoryStorage) -> RawLog {
+        let storage = Arc::new(disk.clone());
+        let background = BackgroundSync::Inline;
+        RawLog::create("/log", &StoreOptions { storage, background, ..StoreOptions::default() }).unwrap()
+    }
+
+    fn write_fails(nth: u64) -> Fault {
+        Fault::FailNth { op: Op::Write, nth, error: ErrorKind::Other }
+    }
+
+    fn writes(disk: &MemoryStorage) -> usize {
+        disk.take_trace().iter().filter(|(op, _)| *op == Op::Write).count()
+    }
+
+    /// What is durable is so whatever becomes of the frame that says it; but nothing may follow half a frame.
+    #[test]
+    fn a_record_is_kept_although_the_frame_that_attests_it_failed_and_nothing_follows_that() {
+        // The record is written first.
+        for fault in [write_fails(2), Fault::ShortWrite { nth: 2, bytes: 9 }] {
+            let disk = MemoryStorage::new();
+            let log = log_on(&disk);
+            log.append(&[7; 10], Level::Every).unwrap();
+            disk.inject(fault);
+            assert_eq!(log.append(&[7; 10], Level::Every).unwrap(), 1);
+            assert_eq!((log.synced(), log.shared.state.lock().log.watermark()), (2, 1));
+            disk.take_trace();
+            for level in [Level::Process, Level::Every] {
+                let refused = log.append(&[7; 10], level);
+                assert!(matches!(refused, Err(Error::Poisoned { .. })), "{refused:?}");
+            }
+            assert!(matches!(log.close(), Err(Error::Poisoned { .. })));
+            assert_eq!(writes(&disk), 0);
+        }
+    }
+
+    /// A record of another thread's failed while a sync ran: what was synced stays promised, and the frame that would
+    /// say so is not written behind the half of that record.
+    #[test]
+    fn a_log_that_failed_while_it_was_synced_is_not_written_to_say_that_it_was() {
+        let disk = MemoryStorage::new();
+        let log = log_on(&disk);
+        log.append(&[7; 10], Level::Process).unwrap();
+        let shared = &log.shared;
+        let plan = || {
+            let plan = shared.plan();
+            disk.inject(Fault::ShortWrite { nth: 1, bytes: 9 });
+            assert!(matches!(log.append(&[7; 10], Level::Process), Err(Error::Io { op: "write", .. })));
+            disk.take_trace();
+            plan
+        };
+        let ground = (shared.ground.storage.as_ref(), &shared.ground.background);
+        sync_through(&shared.gate, ground, 1, plan, || shared.attest()).unwrap();
+        assert_eq!((log.synced(), shared.state.lock().log.watermark()), (1, 0));
+        assert_eq!(writes(&disk), 0);
+        assert!(matches!(log.close(), Err(Error::Poisoned { .. })));
+    }
 
     /// A sync of the background's that ended when the last record of a full disk had been written took the room in
     /// which closing says that all is durable: the next process took the log for one that was not closed, and had no

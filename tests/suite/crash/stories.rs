@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use foldlog::log::SegmentSizes;
-use foldlog::log::storage::{CrashKind, Fault, Op};
-use foldlog::{BackgroundSync, Error, Level, SessionOptions, Store, StoreOptions};
-use foldlog_tests::crash::{Machine, Slices, count, large_note, step, write_steps};
+use foldlog::log::storage::{Access, CrashKind, Fault, Op, Storage};
+use foldlog::{BackgroundSync, Error, Kind, Level, SessionOptions, Store, StoreOptions};
+use foldlog_codec::frame::{self, Header};
+use foldlog_codec::segment::{Previous, SegmentHeader};
+use foldlog_tests::crash::{BOOT, Machine, Slices, count, large_note, step, write_steps};
 use foldlog_tests::host::{Notes, Plan, types};
 use uuid::Uuid;
 
@@ -22,6 +24,11 @@ fn closed_session(machine: &Machine, steps: u64) -> Uuid {
     let id = session.id();
     session.close().unwrap();
     id
+}
+
+/// What stands in a session's folder.
+fn files_of(machine: &Machine, id: Uuid) -> BTreeMap<PathBuf, Vec<u8>> {
+    machine.disk.dump().into_iter().filter(|(path, _)| path.starts_with(machine.dir(id))).collect()
 }
 
 /// The name of the store's own folder was never synced, so a power cut soon after its making took everything.
@@ -175,7 +182,7 @@ fn a_recovery_cut_short_at_any_call_costs_nothing() {
     let mut deaths = 0;
     for (nth, kind) in (1..60).flat_map(|nth| kinds.map(|kind| (nth, kind))) {
         // The files are durable here, as after a power cut that took nothing.
-        let machine = torn.copied(foldlog_tests::crash::BOOT);
+        let machine = torn.copied(BOOT);
         let session = machine.open(id, Level::Every).unwrap();
         machine.disk.inject(Fault::Die { nth, bytes: 100 });
         let told = session.set_tag("after", "the kill").is_ok();
@@ -353,6 +360,75 @@ fn a_fork_cut_short_at_any_call_is_not_there_or_whole_and_can_be_gone_on_with() 
     assert!(absent > 20 && whole > 20, "{absent} absent, {whole} whole");
 }
 
+/// Whichever call of a fork fails, what was built of it is taken away again, and its parent is as it was. Behind the
+/// rename the session is there whole, although its maker was told of an error.
+#[test]
+fn a_fork_of_which_any_call_fails_leaves_nothing_half_built_and_can_be_made_again() {
+    let whole = Machine::default().with_images();
+    let id = closed_session(&whole, 20);
+    let session = whole.open(id, Level::Every).unwrap();
+    let at = session.dispatch(large_note(1)).unwrap();
+    let slices = Slices::of(&session).unwrap();
+    session.close().unwrap();
+    // A tail that nobody attested is copied, and all before it linked.
+    let session = whole.open(id, Level::Process).unwrap();
+    write_steps(&session, 12);
+    session.dispatch(large_note(2)).unwrap();
+    let (unattested, slices_unattested) = (session.position().unwrap(), Slices::of(&session).unwrap());
+    whole.crash(CrashKind::Process);
+
+    let (mut absent, mut there) = (BTreeMap::<Op, u64>::new(), 0);
+    for (at, slices) in [(at, slices), (unattested, slices_unattested)] {
+        let made = |machine: &Machine, fork: Uuid| {
+            let options = SessionOptions { id: Some(fork), ..SessionOptions::default() };
+            machine.process(Level::Every).fork(id, at, &types(), options)
+        };
+        let calls = {
+            let machine = whole.copied(BOOT);
+            let store = machine.process(Level::Every);
+            machine.disk.take_trace();
+            store.fork(id, at, &types(), SessionOptions::default()).unwrap();
+            machine.disk.take_trace().into_iter().fold(BTreeMap::<Op, u64>::new(), |mut calls, (op, _)| {
+                *calls.entry(op).or_default() += 1;
+                calls
+            })
+        };
+        for (op, nth) in calls.iter().flat_map(|(op, count)| (1..=*count).map(|nth| (*op, nth))) {
+            let told = format!("record {at}, {op:?} {nth}");
+            let (machine, fork) = (whole.copied(BOOT), Uuid::from_u128(99));
+            let before = files_of(&machine, id);
+            let store = machine.process(Level::Every);
+            machine.disk.inject(fails(op, nth));
+            let options = SessionOptions { id: Some(fork), ..SessionOptions::default() };
+            let refused = store.fork(id, at, &types(), options).map(drop);
+            machine.disk.clear_faults();
+            let sessions = machine.disk.list(Path::new("/home/store/sessions")).unwrap();
+            let names: Vec<String> = sessions.into_iter().map(|entry| entry.name).collect();
+            let is_there = names.contains(&fork.to_string());
+            assert_eq!(names.len(), 1 + usize::from(is_there), "{told}: {names:?}");
+            assert!(names.contains(&id.to_string()) && (is_there || refused.is_err()), "{told}: {refused:?}");
+            assert_eq!(files_of(&machine, id), before, "{told}: the parent");
+            match is_there {
+                false => *absent.entry(op).or_default() += 1,
+                true => there += u64::from(refused.is_err()),
+            }
+            let again = match is_there {
+                false => made(&machine, fork).unwrap_or_else(|error| panic!("{told}, again: {error}")),
+                true => machine.open(fork, Level::Every).unwrap_or_else(|e| panic!("{told}: {e}")),
+            };
+            assert_eq!(Slices::of(&again).unwrap(), slices, "{told}");
+            again.set_tag("mine", "1").unwrap();
+            made(&machine, Uuid::from_u128(100)).unwrap_or_else(|error| panic!("{told}, another: {error}"));
+            machine.crash(CrashKind::PowerLosingAll);
+            let count = count(&machine.open(fork, Level::Every).unwrap());
+            assert_eq!(count, at + 3, "{told}");
+        }
+    }
+    let refusing =
+        [Op::CreateDirAll, Op::Create, Op::Rename, Op::HardLink, Op::SyncDir, Op::Write, Op::SyncData];
+    assert!(refusing.iter().all(|op| absent.contains_key(op)) && there > 0, "{absent:?}, {there} whole");
+}
+
 /// A deleted session is there as it was or not at all, whichever call is the last.
 #[test]
 fn a_deletion_cut_short_at_any_call_leaves_all_or_nothing() {
@@ -444,4 +520,77 @@ fn what_the_last_writer_attested_is_durable_before_what_the_next_one_builds_on_i
             assert_eq!(after.position(), position, "{records} records, seed {seed}");
         }
     }
+}
+
+/// Two threads synced one after the other, and the first came to attest it only when the sync of the second had been
+/// planned: then neither frame was synced, and the next writer synced the last one alone. Where the other ended with a
+/// page, a power cut took it from below records that had been acknowledged, and that was damage.
+#[test]
+fn whatever_attested_at_the_end_is_durable_before_what_the_next_writer_builds_on_it() {
+    let mut apart = 0;
+    for len in 0..100 {
+        let machine = Machine::default();
+        let segments = SegmentSizes { first_bytes: 16384, max_bytes: 16384, ahead_bytes_min: u64::MAX };
+        let options = || StoreOptions { segments, ..machine.options(Level::Every) };
+        let open = || Store::open_with("/home/store", options()).unwrap();
+        let session = open().create(&types()).unwrap();
+        let id = session.id();
+        while machine.frames(id).unwrap().last().unwrap().end < 3600 {
+            session.dispatch(step(1)).unwrap();
+        }
+        session
+            .set_tag("t", "z".repeat(3950 - machine.frames(id).unwrap().last().unwrap().end + len))
+            .unwrap();
+        session.close().unwrap();
+        // The frame of the thread that came second, as it attests the same once more.
+        let last = machine.frames(id).unwrap().pop().unwrap();
+        let bytes = machine.disk.read_file(&last.segment).unwrap();
+        let segment = SegmentHeader::decode(&bytes).unwrap();
+        let context = frame::Context::new(segment.salt, segment.first_sequence);
+        let first = frame::decode(context, &bytes[last.start..last.end]).unwrap().header;
+        assert_eq!((first.kind, first.watermark), (Kind::SYNCED, first.sequence));
+        let mut second = Vec::new();
+        let header = Header { predecessor_crc: first.crc, ..first };
+        frame::encode(context, &header, &[], &mut second).unwrap();
+        let file = machine.disk.open(&last.segment, Access::Write).unwrap();
+        file.write_at(&second, last.end as u64).unwrap();
+        apart += u32::from(last.end / 4096 > last.start / 4096);
+
+        let session = open().open_session(id, &types()).unwrap();
+        assert!(session.recovery().closed);
+        let at = session.dispatch(step(2)).unwrap();
+        machine.crash(CrashKind::PowerLosingAll);
+        let session = machine.open(id, Level::Every).unwrap_or_else(|error| panic!("{len}: {error}"));
+        assert_eq!(session.position(), Some(at), "{len}");
+    }
+    assert!(apart > 0, "both always stood in one page");
+}
+
+/// A segment that was turned to and holds no record yet: whoever went on in it would sync nothing of it, nor of what
+/// stands behind the last record in the one before. So it does not pass for closed, whatever its last frame says.
+#[test]
+fn a_segment_without_a_record_does_not_pass_for_closed() {
+    let machine = Machine::default();
+    let id = closed_session(&machine, 3);
+    let last = machine.frames(id).unwrap().pop().unwrap();
+    let bytes = machine.disk.read_file(&last.segment).unwrap();
+    let before = SegmentHeader::decode(&bytes).unwrap();
+    let context = frame::Context::new(before.salt, before.first_sequence);
+    let synced = frame::decode(context, &bytes[last.start..last.end]).unwrap().header;
+    let previous = Previous { ordinal: before.ordinal, end: last.end as u64, crc: synced.crc };
+    let (ordinal, first_sequence, salt) = (before.ordinal + 1, synced.sequence, 77);
+    let header = SegmentHeader { ordinal, first_sequence, salt, previous: Some(previous), ..before };
+    let mut forged = header.encode().to_vec();
+    let attests = Header { predecessor_crc: synced.crc, ..synced };
+    frame::encode(frame::Context::new(salt, first_sequence), &attests, &[], &mut forged).unwrap();
+    forged.resize(4096, 0);
+    let path = last.segment.with_file_name(format!("{ordinal:010}.seg"));
+    let file = machine.disk.create(&path, 4096).unwrap();
+    file.write_at(&forged, 0).unwrap();
+
+    let session = machine.open(id, Level::Every).unwrap();
+    assert!(!session.recovery().closed && count(&session) == synced.sequence);
+    let at = session.dispatch(step(9)).unwrap();
+    machine.crash(CrashKind::PowerLosingAll);
+    assert_eq!(machine.open(id, Level::Every).unwrap().position(), Some(at));
 }

@@ -5,6 +5,7 @@ mod bytes;
 pub(crate) mod everything;
 mod frames;
 mod images;
+mod known_again;
 mod salvage;
 mod seals;
 mod segments;

@@ -2,13 +2,20 @@
 //!
 //! A scan ends with an error at the first damage. Here the damage is where the log ends, and what stands behind it is
 //! counted. A record is sound where an unbroken chain of checksums leads to it from the first: nothing else says that
-//! it followed the one before. So the chain is all that is taken, and it is followed across damage in two places, where
+//! it followed the one before. So the chain is all that is taken, and it is followed across damage in three places, where
 //! what is lost can be had again and the next sound frame's word for its predecessor proves that it is the same:
 //!
 //! | damaged | known from | proved by |
 //! |---|---|---|
-//! | a `Synced` frame: it has no body | the frame before it, the watermarks that it can have had | the next frame, or the next segment's header, names its checksum |
+//! | an envelope frame, in its header | the frame before it, the watermarks that it can have had, its body, which says its own length; a `Synced` frame has none | the next frame, or the next segment's header, names its checksum, and has the sequence number that it had |
+//! | an envelope frame, in one byte of its body or watermark | its checksum, which stands in it and in what follows it: one byte alone can be another so that it fits | the same |
 //! | a segment's header | its salt, which stands twice in it; the segment before | the first frame checks with that salt, and names the last frame of the segment before |
+//!
+//! An envelope frame takes no sequence number, so the one behind it says whether a record is missing between. Where more
+//! than a byte of a `Resumed` or `Declared` body is wrong, what it was cannot be known, and the frame behind it names a
+//! checksum that nothing else has: leading the chain past it would mean to write all that follows anew, under checksums
+//! that no fork, image or copy of the session knows. Of a record no byte is put right, not even a single one: that a byte
+//! fits does not prove that it was the only one that is wrong, and here it would be content.
 //!
 //! A frame behind any other damage may be sound in itself, and still nobody can say what it followed: it is counted and
 //! not taken. Which file is which segment is said by the headers and not by the files' names, so segments that changed
@@ -20,7 +27,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use foldlog_codec::body::{Opened, Rollback};
-use foldlog_codec::frame::{self, Context, HEADER_LEN as FRAME_HEADER_LEN, Header};
+use foldlog_codec::frame::{self, Context, Header};
 use foldlog_codec::segment::{HEADER_LEN as SEGMENT_HEADER_LEN, Previous, SegmentHeader};
 use foldlog_codec::{Kind, Record};
 use uuid::Uuid;
@@ -33,6 +40,8 @@ use crate::log::layout;
 use crate::log::reader::Places;
 use crate::log::storage::{Access, Storage};
 use crate::log::window::Window;
+
+mod envelopes;
 
 /// How many ranges of sequence numbers are told of one file.
 const RANGES_MAX: usize = 64;
@@ -198,7 +207,7 @@ impl<'a> Reading<'a> {
             });
             let mended = match sound {
                 true => None,
-                false => self.lost_synced(&mut window, &segment, offset, next.as_ref())?,
+                false => self.lost_envelope(&mut window, &segment, offset, next.as_ref())?,
             };
             let frame = match &mended {
                 Some(bytes) => frame::decode(context, bytes),
@@ -249,40 +258,6 @@ impl<'a> Reading<'a> {
         let between = segment.header.ordinal + 1..next.ordinal;
         let skips = !between.is_empty() && self.files.sound.range(between).next().is_some();
         if offset >= previous.end || skips { Went::Stranger(next.ordinal) } else { Went::Ended }
-    }
-
-    /// The `Synced` frame that stood at `offset`, where what follows bears it out.
-    fn lost_synced(
-        &self,
-        window: &mut Window,
-        segment: &Segment,
-        offset: u64,
-        next: Option<&SegmentHeader>,
-    ) -> Result<Option<Vec<u8>>> {
-        let io = |error| Error::io("read", &segment.path, error);
-        let (context, sequence) = (segment.context(), self.walk.next_sequence);
-        let end = offset + FRAME_HEADER_LEN as u64;
-        let named = match next.and_then(|next| next.previous).filter(|previous| previous.end == end) {
-            Some(previous) => previous.crc,
-            None => match window.frame(context, end).map_err(io)? {
-                Ok(frame) if frame.header.sequence == sequence => frame.header.predecessor_crc,
-                _ => return Ok(None),
-            },
-        };
-        let bytes = window.bytes(offset, FRAME_HEADER_LEN as u64).map_err(io)?;
-        let lag =
-            bytes.get(16..20).and_then(<[u8]>::first_chunk).map(|lag| u64::from(u32::from_le_bytes(*lag)));
-        let stated = lag.and_then(|lag| sequence.checked_sub(lag));
-        for watermark in [Some(sequence), stated, Some(self.walk.watermark)].into_iter().flatten() {
-            let (predecessor_crc, time_us) = (self.walk.last_crc, self.walk.last_time_us);
-            let kind = Kind::SYNCED;
-            let header = Header { crc: 0, predecessor_crc, body_len: 0, sequence, watermark, kind, time_us };
-            let mut frame = Vec::new();
-            if frame::encode(context, &header, &[], &mut frame).is_ok_and(|crc| crc == named) {
-                return Ok(Some(frame));
-            }
-        }
-        Ok(None)
     }
 
     /// Goes on with a file whose header is lost, where its first frame follows what was read; then with what follows

@@ -29,6 +29,11 @@
 //!
 //! 1. Bytes of a segment are never written twice, and never after a later segment was begun, but for its seal.
 //! 2. A failed write or sync is final: the caller poisons the session. A sync is never retried.
+//! 3. Where a record is attested, every frame before it is durable, envelope frames too, and the names of their
+//!    segments: a plan takes all that was written, none is run after one that failed, and whoever goes on behind a
+//!    close has everything behind the last record synced once more, since what attests is not synced itself. So a
+//!    recovery, which cuts right behind an attested record, syncs nothing below the cut. It could not help either: what
+//!    a failed sync left is not written by another; and a log of many segments has more files than a process may open.
 
 mod ahead;
 mod recovery;
@@ -235,6 +240,7 @@ impl Log {
         let mut log = Log::at(ground, dir, (session, seed), places, Start::Behind { previous });
         log.ordinal_max = Some(ordinal);
         log.last_crc = located.crc;
+        log.last_time_us = located.time_us;
         log.epoch = Some(epoch);
         log
     }
@@ -455,9 +461,13 @@ impl Log {
         let io = |op, error| self.write_error(op, &segment.path, error);
         let file = self.storage.open_segment(&segment.path).map_err(|error| io("open", error))?;
         let capacity = file.len().map_err(|error| io("open", error))?;
-        // The frame by which closing was attested was not synced itself, and what comes next names it.
-        let trusted = sabotage::is(Breakage::ClosingFrameTrusted);
-        let planned = if trusted { end } else { end.saturating_sub(FRAME_HEADER_LEN as u64) };
+        // The frames by which closing was attested were not synced themselves, and what comes next names them. There
+        // are several where one thread's sync was planned before another had attested the one before.
+        let planned = match self.next_sequence().checked_sub(1) {
+            _ if sabotage::is(Breakage::ClosingFrameTrusted) => end,
+            Some(last) => self.places.locate(&self.storage, last)?.end,
+            None => 0,
+        };
         self.active = Some(Active { planned, ..Active::new(file, segment, end, capacity) });
         Ok(())
     }

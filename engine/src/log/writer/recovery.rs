@@ -7,7 +7,6 @@ use foldlog_codec::sabotage::{self, Breakage};
 use foldlog_codec::segment::Previous;
 use foldlog_codec::{Kind, Record};
 
-use super::sync::Written;
 use super::turning::{encoded, write_header};
 use super::{AppendContext, Body, Log};
 use crate::error::{Error, Result};
@@ -43,7 +42,6 @@ impl Log {
         self.places = cut.places;
         self.last_crc = cut.last_crc;
         self.last_time_us = cut.last_time_us;
-        self.unsynced_files = cut.files;
         let path = layout::segment_file(&self.dir, ordinal);
         active.path.clone_from(&path);
         segment.path.clone_from(&path);
@@ -91,26 +89,21 @@ impl Log {
         Ok(used)
     }
 
-    /// Where the chain is to be cut so that record `attested - 1` is its last.
+    /// Where the chain is to be cut so that record `attested - 1` is its last. All below is durable, envelope frames
+    /// too: see the module above.
     fn cut_at(&self, attested: u64) -> Result<Cut> {
         let mut places = self.places.clone();
         if attested == 0 {
             places = Places::default();
-            return Ok(Cut { places, previous: None, last_crc: 0, last_time_us: 0, files: Vec::new() });
+            return Ok(Cut { places, previous: None, last_crc: 0, last_time_us: 0 });
         }
         let last = places.locate(&self.storage, attested - 1)?;
         Arc::make_mut(&mut places.segments).truncate(last.segment + 1);
         places.index.cut_at(attested);
         places.next_sequence = attested;
-        // What an earlier process wrote below the cut is attested, but its own sync may have failed later.
-        let mut files = Vec::new();
-        for segment in places.segments.iter() {
-            let (path, file) = (segment.path.clone(), segment.open(self.storage.as_ref())?);
-            files.push(Written { path, file, range: None });
-        }
         let ordinal = places.segments.last().map_or(0, |segment| segment.header.ordinal);
         let previous = Some(Previous { ordinal, end: last.end, crc: last.crc });
-        Ok(Cut { places, previous, last_crc: last.crc, last_time_us: last.time_us, files })
+        Ok(Cut { places, previous, last_crc: last.crc, last_time_us: last.time_us })
     }
 }
 
@@ -120,5 +113,4 @@ struct Cut {
     previous: Option<Previous>,
     last_crc: u32,
     last_time_us: i64,
-    files: Vec<Written>,
 }

@@ -183,7 +183,7 @@ impl Shared {
             Ok(None) => return Left::More,
             Ok(Some(bytes)) => {
                 let (path, file) = (sealing.segment.path.clone(), Arc::clone(&sealing.file));
-                let file = Written { path, file, range: Some(sealing.end()..sealing.end() + bytes) };
+                let file = Written { path, file, range: sealing.end()..sealing.end() + bytes };
                 if let Ok(sealed) = &mut *self.sealed.lock() {
                     sealed.files.push(file);
                     sealed.bytes += bytes;

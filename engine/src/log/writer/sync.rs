@@ -26,8 +26,7 @@ pub(crate) struct SyncPlan {
 pub(super) struct Written {
     pub(super) path: PathBuf,
     pub(super) file: Arc<dyn StorageFile>,
-    /// All of it, where there is none.
-    pub(super) range: Option<Range<u64>>,
+    pub(super) range: Range<u64>,
 }
 
 impl SyncPlan {
@@ -68,7 +67,7 @@ impl SyncPlan {
 
 impl Written {
     fn sync(&self, pause: &dyn Fn()) -> io::Result<()> {
-        let Some(Range { start: mut from, end: to }) = self.range else { return self.file.sync_data() };
+        let Range { start: mut from, end: to } = self.range;
         while from < to {
             // A part of a large page is written as the whole of it.
             let end = (from / LARGE_PAGE_BYTES + 1).saturating_mul(LARGE_PAGE_BYTES).min(to);

@@ -44,8 +44,11 @@ impl Active {
     pub(super) fn take_written(&mut self) -> Option<Written> {
         let (from, to) = (self.planned, self.offset);
         self.planned = to;
-        let range = Some(from..to);
-        (from < to).then(|| Written { path: self.path.clone(), file: Arc::clone(&self.file), range })
+        (from < to).then(|| Written {
+            path: self.path.clone(),
+            file: Arc::clone(&self.file),
+            range: from..to,
+        })
     }
 }
 
