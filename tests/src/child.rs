@@ -48,6 +48,16 @@ pub fn start_under(program: &[String], name: &str, argument: &str) -> Started {
     Started { process, output: Some(output) }
 }
 
+/// Whether `strace` can trace a process here; says so where it cannot.
+pub fn is_traced_here() -> bool {
+    let works = Command::new("strace").args(["-qq", "-o", "/dev/null", "true"]).output();
+    let works = works.is_ok_and(|output| output.status.success());
+    if !works {
+        println!("skipped: nothing can be traced here by `strace`");
+    }
+    works
+}
+
 /// Says something to the parent, on a line of its own.
 pub fn tell(word: &str, value: impl std::fmt::Display) {
     println!("\n@{word} {value}");

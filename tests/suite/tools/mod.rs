@@ -7,6 +7,7 @@ mod interrupted;
 mod nesting;
 mod outcomes;
 mod programs;
+mod recovered;
 mod regressions;
 mod resources;
 mod threads;
