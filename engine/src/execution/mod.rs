@@ -6,9 +6,10 @@
 //! | `checkpoints` | [`CheckpointStore`]: positions before and after tool calls |
 
 use std::fmt;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Instant;
 
+use foldlog_codec::sabotage::{self, Breakage};
 use parking_lot::{Condvar, Mutex};
 
 use crate::clock::{self, Clock, SystemClock};
@@ -42,6 +43,8 @@ struct Inner {
     shared: Mutex<Shared>,
     /// Told where leases were taken, or could not be.
     taken: Condvar,
+    /// Set once it is known that no resource holds the session's own files.
+    apart: OnceLock<()>,
 }
 
 /// What the calls that run at this moment hold together.
@@ -106,10 +109,10 @@ impl ExecutionStateBuilder {
     pub fn build(self) -> ExecutionState {
         let ExecutionStateBuilder { session, resources, clock, generator, checkpoints } = self;
         let generator = Mutex::new(generator.unwrap_or_else(|| Generator::from_seed(session.own_seed())));
-        let (shared, taken) = (Mutex::default(), Condvar::new());
+        let (shared, taken, apart) = (Mutex::default(), Condvar::new(), OnceLock::new());
         ExecutionState {
             session,
-            inner: Arc::new(Inner { resources, clock, generator, checkpoints, shared, taken }),
+            inner: Arc::new(Inner { resources, clock, generator, checkpoints, shared, taken, apart }),
         }
     }
 }
@@ -243,8 +246,24 @@ impl ExecutionState {
     }
 
     pub(crate) fn capture(&self, tag: Option<&str>) -> Result<Captures> {
+        self.check_apart()?;
         let durable = self.session().level() != Level::Process;
         Captures::of(self.resources(), &CaptureOptions { tag, durable })
+    }
+
+    /// Checks, the first time, that no resource would take the session's own log back with it.
+    fn check_apart(&self) -> Result<()> {
+        if self.inner.apart.get().is_some() || sabotage::is(Breakage::LogInWorkspace) {
+            return Ok(());
+        }
+        let folder = self.session().dir();
+        let mut captured = self.resources().captured().iter();
+        if let Some((name, _)) = captured.find(|(_, resource)| resource.holds(folder)) {
+            let reason = format!("the session's own folder is in it, {}", folder.display());
+            return Err(Error::Resource { resource: (*name).to_owned(), reason });
+        }
+        let _ = self.inner.apart.set(());
+        Ok(())
     }
 
     pub(crate) fn composite(
