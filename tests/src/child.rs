@@ -95,6 +95,11 @@ impl Started {
         (read > 0).then(|| line.strip_suffix('\n').unwrap_or_default().to_owned())
     }
 
+    /// Ends the child's input, which it may wait for.
+    pub fn go_on(&mut self) {
+        drop(self.process.stdin.take());
+    }
+
     /// Closes the pipe that the child prints into.
     pub fn stop_reading(&mut self) {
         self.output = None;

@@ -12,6 +12,7 @@ mod recovered;
 mod regressions;
 mod resources;
 mod threads;
+mod workspaces;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
