@@ -94,6 +94,8 @@ breakages! {
     InterruptedStateKept = "interrupted-state-kept": "An interrupted call's end does not take its STATE back.",
     ChildIdDrawn = "child-id-drawn": "The id of a session that a call begins is drawn.",
     LogInWorkspace = "log-in-workspace": "A workspace may hold the session's own log.",
+    StuckUntold = "stuck-untold": "Nobody is told of a call that does not end.",
+    RecoveryWaitsOn = "recovery-waits-on": "A recovery waits for a lease for as long as it takes.",
 }
 
 /// Whether this breakage is in force.

@@ -12,10 +12,12 @@ use foldlog_codec::body::{Idempotency, Outcome, OutsideEffects, ToolEnd};
 use foldlog_codec::msgpack::Value;
 use foldlog_codec::sabotage::{self, Breakage};
 use std::borrow::Cow;
+use std::time::Instant;
 
 use super::command::Group;
 use super::operation::{Spec, ToolReport};
 use super::runner::{ExecuteOptions, ToolCall, ToolRunner, unsettled_error};
+use crate::clock;
 use crate::error::{Error, Result};
 use crate::execution::Captures;
 use crate::fold::operations::UnsettledOperation;
@@ -58,12 +60,13 @@ impl ToolRunner {
     ///
     /// # Errors
     ///
-    /// [`Error::RestoreFailed`] or [`Error::SnapshotMismatch`] where a resource could not be restored, and what writing
-    /// the ends says: calls are still open then, and the session takes no writes.
+    /// [`Error::RestoreFailed`] or [`Error::SnapshotMismatch`] where a resource could not be restored,
+    /// [`Error::DeadlineExceeded`] where somebody else worked on one for longer than the time of a call, and what
+    /// writing the ends says: calls are still open then, and the session takes no writes.
     pub fn recover(&self, options: &ExecuteOptions) -> Result<Vec<Recovered>> {
         let _recovering = self.state.session().recovering()?;
         if self.state.session().is_interrupted() {
-            self.end_open()?;
+            self.end_open(options.deadline.map(clock::after))?;
         }
         let unsettled = self.state.session().unsettled_operations();
         let recovered = unsettled.into_iter().map(|unsettled| self.run_again(unsettled, options));
@@ -72,11 +75,11 @@ impl ToolRunner {
         Ok(recovered.filter(|one| !is_settled(one)).collect())
     }
 
-    /// Restores the resources, then ends what is open.
-    fn end_open(&self) -> Result<()> {
+    /// Restores the resources, for which it waits no longer than it is told, then ends what is open.
+    fn end_open(&self, until: Option<Instant>) -> Result<()> {
         let session = self.state.session();
         let open = session.left_open();
-        let _leases = self.state.lease(None)?;
+        let _leases = self.state.lease(until.filter(|_| !sabotage::is(Breakage::RecoveryWaitsOn)))?;
         let mut found = Captures::default();
         let mut late = None;
         if let Some(first) = open.iter().find(|open| !open.reads_only) {
