@@ -62,6 +62,17 @@ pub(super) struct Spec<'a> {
     pub(super) reads_only: bool,
     pub(super) again: Option<u64>,
     pub(super) undoes: Option<u64>,
+    /// Of a restore, and of no tool.
+    pub(super) goes_back: Option<GoesBack>,
+}
+
+/// Which resources a restore brings back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum GoesBack {
+    /// All of them.
+    All,
+    /// Those that a failed tool takes back with it.
+    AsATool,
 }
 
 /// How a call is to end.
@@ -77,6 +88,11 @@ pub(super) struct Ending {
 impl Ending {
     pub(super) fn failed(cause: Cause, message: impl Into<String>) -> Ending {
         Ending { answered: None, cause: Some(cause), message: message.into(), overrides: None, outside: None }
+    }
+
+    /// Of what has nothing to answer.
+    pub(super) fn done(message: impl Into<String>) -> Ending {
+        Ending { answered: None, cause: None, message: message.into(), overrides: None, outside: None }
     }
 
     pub(super) fn of(answer: std::result::Result<Answered, ToolError>, within: &Within) -> Ending {
@@ -122,7 +138,7 @@ impl Ending {
 }
 
 /// Runs what a host wrote: a panic is an error.
-fn caught<T>(what: &str, run: impl FnOnce() -> Result<T>) -> Result<T> {
+pub(super) fn caught<T>(what: &str, run: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
         let reason = format!("panicked: {}", panic_message(&*panic));
         Err(Error::Resource { resource: what.to_owned(), reason })
@@ -229,7 +245,7 @@ impl Operation {
                 "the call runs within one of session {found}, this run is of {own}"
             )));
         }
-        let Spec { call, idempotency, reads_only, again, undoes } = *spec;
+        let Spec { call, idempotency, reads_only, again, undoes, goes_back } = *spec;
         let until = options.deadline.map(clock::after);
         let admission = session.admit(reads_only, until)?;
         let parent = session.within().map(|within| within.operation());
@@ -253,7 +269,7 @@ impl Operation {
             undoes,
             resources: before.to_record(),
         };
-        let begun = admission.begin(body, state.checkpoints().is_some())?;
+        let begun = admission.begin(body, state.checkpoints().is_some() && goes_back.is_none())?;
         let programs = Arc::new(Programs::of(&begun.within, &begun.session.uncounted()));
         let context = ToolContext {
             session: begun.session.clone(),
@@ -274,6 +290,7 @@ impl Operation {
             idempotency,
             reads_only,
             undoes,
+            goes_back,
             before,
             leases: Mutex::new(leases),
             programs,
@@ -321,6 +338,7 @@ struct Core {
     idempotency: Idempotency,
     reads_only: bool,
     undoes: Option<u64>,
+    goes_back: Option<GoesBack>,
     before: Captures,
     leases: Mutex<Option<Arc<Vec<Lease>>>>,
     programs: Arc<Programs>,
@@ -375,7 +393,10 @@ impl Core {
         }
         let restore = || match self.reads_only {
             true => Ok(()),
-            false => caught("what was before", || self.before.restore(self.state.resources(), false)),
+            false => {
+                let all = self.goes_back == Some(GoesBack::All);
+                caught("what was before", || self.before.restore(self.state.resources(), all))
+            }
         };
         let mut restored = if ending.cause.is_none() { Ok(()) } else { restore() };
         let mut result = self.record(&ending, after.as_ref());
@@ -437,7 +458,8 @@ impl Core {
             resources: after.map(Captures::to_record).unwrap_or_default(),
             slice: 0,
         };
-        let Ended { end, elapsed_us } = self.begun.end(end, self.state.checkpoints().is_some())?;
+        let keep = self.state.checkpoints().is_some() && self.goes_back.is_none();
+        let Ended { end, elapsed_us } = self.begun.end(end, keep)?;
         let value = value.map(Value::decode).transpose();
         Ok(ToolReport {
             operation,
@@ -458,7 +480,7 @@ impl Core {
     }
 
     fn checkpoint(&self, report: &ToolReport, after: Option<Captures>) {
-        let Some(checkpoints) = self.state.checkpoints() else { return };
+        let Some(checkpoints) = self.state.checkpoints().filter(|_| self.goes_back.is_none()) else { return };
         let session = self.state.session();
         let at = |position: u64, resources: Captures, phase: Phase| {
             let policies = [crate::Policy::State].into_iter().collect();
