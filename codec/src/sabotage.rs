@@ -92,6 +92,11 @@ breakages! {
     ResourcesNotRestored = "resources-not-restored": "Recovery ends a call without restoring the resources.",
     RestoredAfterEnd = "restored-after-end": "Recovery ends a call before it restores the resources.",
     InterruptedStateKept = "interrupted-state-kept": "An interrupted call's end does not take its STATE back.",
+    RestoreUnrecorded = "restore-unrecorded": "A composite snapshot is restored without an operation of its own.",
+    ChildIdDrawn = "child-id-drawn": "The id of a session that a call begins is drawn.",
+    LogInWorkspace = "log-in-workspace": "A workspace may hold the session's own log.",
+    StuckUntold = "stuck-untold": "Nobody is told of a call that does not end.",
+    RecoveryWaitsOn = "recovery-waits-on": "A recovery waits for a lease for as long as it takes.",
 }
 
 /// Whether this breakage is in force.

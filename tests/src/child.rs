@@ -48,6 +48,16 @@ pub fn start_under(program: &[String], name: &str, argument: &str) -> Started {
     Started { process, output: Some(output) }
 }
 
+/// Whether `strace` can trace a process here; says so where it cannot.
+pub fn is_traced_here() -> bool {
+    let works = Command::new("strace").args(["-qq", "-o", "/dev/null", "true"]).output();
+    let works = works.is_ok_and(|output| output.status.success());
+    if !works {
+        println!("skipped: nothing can be traced here by `strace`");
+    }
+    works
+}
+
 /// Says something to the parent, on a line of its own.
 pub fn tell(word: &str, value: impl std::fmt::Display) {
     println!("\n@{word} {value}");
@@ -83,6 +93,11 @@ impl Started {
         let mut line = String::new();
         let read = self.output.as_mut()?.read_line(&mut line).expect("the child's output is text");
         (read > 0).then(|| line.strip_suffix('\n').unwrap_or_default().to_owned())
+    }
+
+    /// Ends the child's input, which it may wait for.
+    pub fn go_on(&mut self) {
+        drop(self.process.stdin.take());
     }
 
     /// Closes the pipe that the child prints into.

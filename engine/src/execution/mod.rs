@@ -6,9 +6,10 @@
 //! | `checkpoints` | [`CheckpointStore`]: positions before and after tool calls |
 
 use std::fmt;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Instant;
 
+use foldlog_codec::sabotage::{self, Breakage};
 use parking_lot::{Condvar, Mutex};
 
 use crate::clock::{self, Clock, SystemClock};
@@ -17,6 +18,7 @@ use crate::generator::Generator;
 use crate::resources::{CaptureOptions, Lease, ResourceRegistry};
 use crate::session::{Session, Snapshot, SnapshotOptions};
 use crate::store::{Level, SessionOptions};
+use crate::tools::{self, GoesBack};
 
 mod checkpoints;
 mod composite;
@@ -44,6 +46,8 @@ struct Inner {
     shared: Mutex<Shared>,
     /// Told where leases were taken, or could not be.
     taken: Condvar,
+    /// Set once it is known that no resource holds the session's own files.
+    apart: OnceLock<()>,
 }
 
 /// What the calls that run at this moment hold together.
@@ -109,7 +113,8 @@ impl ExecutionStateBuilder {
         let ExecutionStateBuilder { session, resources, clock, generator, checkpoints } = self;
         let generator = Mutex::new(generator.unwrap_or_else(|| Generator::from_seed(session.own_seed())));
         let (latest, shared, taken) = (Mutex::default(), Mutex::default(), Condvar::new());
-        let inner = Inner { resources, clock, generator, checkpoints, latest, shared, taken };
+        let apart = OnceLock::new();
+        let inner = Inner { resources, clock, generator, checkpoints, latest, shared, taken, apart };
         ExecutionState { session, inner: Arc::new(inner) }
     }
 }
@@ -176,16 +181,19 @@ impl ExecutionState {
     /// Brings the session and every resource of a snapshot back to it, what was spent too, or leaves all as they are. LOG
     /// stays.
     ///
-    /// Durable as a [`Session::rollback`] is.
+    /// In the log it is an operation of its own, `foldlog.restore`. A process that ends within it leaves the session
+    /// interrupted, and [`ToolRunner::recover`](crate::tools::ToolRunner::recover) brings all back to what it was before,
+    /// but for resources that no tool takes back with it. Durable as a [`Session::rollback`] is.
     ///
     /// # Errors
     ///
     /// [`Error::SnapshotMismatch`] where the snapshot is of another session, or of a resource that this run does not
     /// have or cannot have back; [`Error::RestoreFailed`] where a resource could not be restored, or could not be
     /// brought back to what it was after something else failed: it names those that are as they were in neither case.
+    /// [`Error::Interrupted`] where the session is to be recovered first, [`Error::Stuck`] where a call does not end.
     /// Else as [`Session::rollback`].
     pub fn restore(&self, snapshot: &CompositeSnapshot) -> Result<()> {
-        self.go_back(snapshot, true)
+        self.go_back(snapshot, GoesBack::All)
     }
 
     /// STATE and resources go back to what they were before a tool call, but for those that no tool takes back with it:
@@ -197,33 +205,17 @@ impl ExecutionState {
     /// operations; else as [`restore`](ExecutionState::restore).
     pub fn rollback_to_tool(&self, call_id: &str) -> Result<()> {
         let checkpoint = self.checkpoint(call_id)?;
-        self.go_back(&checkpoint.pre, false)
+        self.go_back(&checkpoint.pre, GoesBack::AsATool)
     }
 
     /// Back to a snapshot with all resources, or with those alone that a failed tool takes back with it.
-    fn go_back(&self, snapshot: &CompositeSnapshot, all: bool) -> Result<()> {
+    fn go_back(&self, snapshot: &CompositeSnapshot, goes_back: GoesBack) -> Result<()> {
         if snapshot.session.session != self.session().id() {
             let (found, own) = (snapshot.session.session, self.session().id());
             return Err(Error::SnapshotMismatch(format!("it is of session {found}, this one is {own}")));
         }
         let captures = snapshot.captures(self.resources())?;
-        let admission = self.session().admit(false, None)?;
-        let _leases = self.lease(None)?;
-        let present = self.capture(|| None)?;
-        let restored = captures.restore(self.resources(), all);
-        let done =
-            restored.and_then(|()| admission.handle().rollback_to(snapshot.session.position).map(drop));
-        let Err(cause) = done else { return Ok(()) };
-        match present.restore(self.resources(), all) {
-            Err(Error::RestoreFailed { restored, failed }) => {
-                let both = |(resource, error): (String, Arc<Error>)| {
-                    let reason = format!("{error}; it was to be as it was before, since {cause}");
-                    (resource.clone(), Arc::new(Error::Resource { resource, reason }))
-                };
-                Err(Error::RestoreFailed { restored, failed: failed.into_iter().map(both).collect() })
-            }
-            _ => Err(cause),
-        }
+        tools::go_back(self, snapshot.session.position, &captures, goes_back)
     }
 
     /// A new session that shares the records before a tool call.
@@ -248,12 +240,28 @@ impl ExecutionState {
         if latest.are_all(self.resources()) {
             return Ok(latest);
         }
+        self.check_apart()?;
         let tag = tag();
         let durable = self.session().level() != Level::Process;
         let options = CaptureOptions { tag: tag.as_deref(), durable };
         let captures = Captures::of(self.resources(), &options, &latest)?;
         *self.inner.latest.lock() = captures.clone();
         Ok(captures)
+    }
+
+    /// Checks, the first time, that no resource would take the session's own log back with it.
+    fn check_apart(&self) -> Result<()> {
+        if self.inner.apart.get().is_some() || sabotage::is(Breakage::LogInWorkspace) {
+            return Ok(());
+        }
+        let folder = self.session().dir();
+        let mut captured = self.resources().captured().iter();
+        if let Some((name, _)) = captured.find(|(_, resource)| resource.holds(folder)) {
+            let reason = format!("the session's own folder is in it, {}", folder.display());
+            return Err(Error::Resource { resource: (*name).to_owned(), reason });
+        }
+        let _ = self.inner.apart.set(());
+        Ok(())
     }
 
     pub(crate) fn composite(

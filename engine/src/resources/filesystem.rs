@@ -39,6 +39,7 @@ impl ResourceRegistryBuilder {
 
 #[cfg(feature = "host-filesystem")]
 mod host {
+    use std::path::Path;
     use std::time::{Duration, Instant};
 
     use foldlog_codec::msgpack;
@@ -73,6 +74,10 @@ mod host {
 
         fn recall(recorded: &[u8]) -> Result<FilesystemSnapshot> {
             msgpack::from_slice(recorded).map_err(|error| refused(error.to_string()))
+        }
+
+        fn holds(&self, folder: &Path) -> bool {
+            HostFilesystem::holds(self, folder)
         }
 
         fn lease(&self, until: Option<Instant>) -> Result<Option<Lease>> {

@@ -13,6 +13,7 @@
 //! 2. A capture that is recorded is one MessagePack value, and enough to restore the resource in another process.
 
 use std::any::Any;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -116,6 +117,14 @@ pub trait Snapshotable: Send + Sync + 'static {
         matches!((Self::record(one), Self::record(other)), (Ok(Some(one)), Ok(Some(other))) if one == other)
     }
 
+    /// Whether the resource holds the files in this folder, so that to restore it is to change them. Where it holds the
+    /// session's own folder nothing is captured, and no tool runs that may change something: what takes back a call would
+    /// take back the log.
+    fn holds(&self, folder: &Path) -> bool {
+        let _ = folder;
+        false
+    }
+
     /// Waits until nobody else works on the resource, but not past `until`. `None`, where it is not shared with
     /// others.
     ///
@@ -140,6 +149,7 @@ pub(crate) trait AnyResource: Send + Sync {
     fn rolls_back(&self) -> bool;
     fn is_unchanged(&self, since: &AnySnapshot) -> bool;
     fn is_same(&self, one: &AnySnapshot, other: &AnySnapshot) -> bool;
+    fn holds(&self, folder: &Path) -> bool;
     fn lease(&self, until: Option<Instant>) -> Result<Option<Lease>>;
 }
 
@@ -177,6 +187,10 @@ impl<R: Snapshotable> AnyResource for R {
 
     fn is_same(&self, one: &AnySnapshot, other: &AnySnapshot) -> bool {
         matches!((typed::<R>(one), typed::<R>(other)), (Ok(one), Ok(other)) if R::is_same(one, other))
+    }
+
+    fn holds(&self, folder: &Path) -> bool {
+        Snapshotable::holds(self, folder)
     }
 
     fn lease(&self, until: Option<Instant>) -> Result<Option<Lease>> {

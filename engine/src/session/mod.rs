@@ -216,7 +216,8 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// As [`sync`](Session::sync). The session is closed all the same.
+    /// As [`sync`](Session::sync), and [`Error::Stuck`] where a tool still runs that should have ended long ago: what
+    /// it did is left for whoever opens the session next to recover. The session is closed all the same.
     pub fn close(self) -> Result<()> {
         self.inner.close()
     }
@@ -274,10 +275,11 @@ impl Inner {
     fn close(self: &Arc<Self>) -> Result<()> {
         // What somebody let go of is taken back, and not left for the next process to recover.
         operations::end_abandoned(self);
-        let writing = {
+        let (writing, stuck) = {
             let mut state = self.state.lock();
             let before = std::mem::replace(&mut state.closed, true);
-            !before && state.log.is_writing()
+            let stuck = state.table.stuck(self.store.options.grace).next().filter(|_| !before);
+            (!before && state.log.is_writing(), stuck)
         };
         let writing = writing && !sabotage::is(Breakage::CloseUnsynced);
         let result = if writing { self.finish().and_then(|()| self.sync()) } else { Ok(()) };
@@ -295,7 +297,7 @@ impl Inner {
             drop(lock);
         }
         self.subscribers.end();
-        result
+        result.and(stuck.map_or(Ok(()), |operation| Err(Error::Stuck { operation })))
     }
 }
 

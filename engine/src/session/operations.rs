@@ -18,7 +18,7 @@ use foldlog_codec::sabotage::{self, Breakage};
 use parking_lot::MutexGuard;
 
 use super::dispatching::slice_declaration;
-use super::turns::{Abandon, Admitted, GRACE, Within, runs_here};
+use super::turns::{Abandon, Admitted, Within, runs_here};
 use super::writing::{Draft, promises_sync};
 use super::{Inner, Session, WriterState};
 use crate::clock;
@@ -84,6 +84,16 @@ impl Session {
     /// The operations that have begun and not ended.
     pub fn open_operations(&self) -> Vec<OpenOperation> {
         self.inner.state.lock().projection.operations.open().cloned().collect()
+    }
+
+    /// The operations of this process that still run although their deadlines passed longer ago than the store's
+    /// [grace](crate::StoreOptions::grace). Whoever would wait for one is told so by [`Error::Stuck`], and so is
+    /// whoever closes the session. One that does end after all is taken back as any that is late, and the session goes
+    /// on; until then nothing else can change STATE, nor what the tool works on.
+    pub fn stuck_operations(&self) -> Vec<OpenOperation> {
+        let state = self.inner.state.lock();
+        let stuck: Vec<u64> = state.table.stuck(self.inner.store.options.grace).collect();
+        state.projection.operations.open().filter(|open| stuck.contains(&open.operation)).cloned().collect()
     }
 
     /// The operations that were interrupted, and neither run again nor settled since.
@@ -335,7 +345,7 @@ impl Begun {
             }
             if inner
                 .turns
-                .wait_until(&mut state, *until.get_or_insert_with(|| clock::after(GRACE)))
+                .wait_until(&mut state, *until.get_or_insert_with(|| clock::after(inner.store.options.grace)))
                 .timed_out()
             {
                 return Err(Error::Stuck { operation });

@@ -123,6 +123,17 @@ impl Session {
     }
 
     pub(crate) fn roll_back(&self, to: u64, preserve_logs: bool) -> Result<RolledBack> {
+        self.roll_back_past(to, preserve_logs, None)
+    }
+
+    /// As [`rollback_to`](Session::rollback_to), through the handle of the operation that restores a composite snapshot,
+    /// which began later than what it goes back to.
+    pub(crate) fn restore_to(&self, position: u64) -> Result<RolledBack> {
+        self.roll_back_past(position, true, self.within().map(|within| within.operation()))
+    }
+
+    /// Goes back, past the begin of one operation where that is given.
+    fn roll_back_past(&self, to: u64, preserve_logs: bool, past: Option<u64>) -> Result<RolledBack> {
         let inner = &self.inner;
         let mut state = self.writable(Change::State)?;
         let next = state.log.next_sequence();
@@ -136,7 +147,7 @@ impl Session {
         if let Some(operation) = then.iter().find(|open| !now.contains(open)) {
             return Err(Error::InsideTransaction { position: to, operation: *operation });
         }
-        if let Some(operation) = now.iter().find(|open| !then.contains(open)) {
+        if let Some(operation) = now.iter().find(|open| !then.contains(open) && past != Some(**open)) {
             return Err(Error::OutsideTransaction { position: to, operation: *operation });
         }
         let time_us = inner.now_us();

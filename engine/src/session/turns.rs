@@ -18,15 +18,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use foldlog_codec::sabotage::{self, Breakage};
 use parking_lot::MutexGuard;
 use uuid::Uuid;
 
 use super::{Inner, Session, WriterState};
 use crate::clock;
 use crate::error::{Error, Result};
-
-/// How long after its deadline an operation may still take to stop before those who wait are told that it is stuck.
-pub(super) const GRACE: Duration = Duration::from_secs(10);
 
 /// What a write changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,6 +121,15 @@ impl Table {
 
     pub(super) fn get(&self, ticket: u64) -> Option<&Admitted> {
         self.admitted.iter().find(|admitted| admitted.ticket == ticket)
+    }
+
+    /// The names of those that have begun and still run so long after their deadlines.
+    pub(super) fn stuck(&self, grace: Duration) -> impl Iterator<Item = u64> {
+        let is_stuck = move |admitted: &&Admitted| {
+            let stuck_at = admitted.until.and_then(|until| until.checked_add(grace));
+            stuck_at.is_some_and(clock::is_past) && !sabotage::is(Breakage::StuckUntold)
+        };
+        self.admitted.iter().filter(is_stuck).filter_map(|admitted| admitted.operation)
     }
 
     /// Takes one out; whether it had begun.
@@ -294,7 +301,8 @@ impl Inner {
         (operation, deadline): (u64, Option<Instant>),
         until: Option<Instant>,
     ) -> Result<()> {
-        let stuck_at = deadline.and_then(|deadline| deadline.checked_add(GRACE));
+        let stuck_at = deadline.and_then(|deadline| deadline.checked_add(self.store.options.grace));
+        let stuck_at = stuck_at.filter(|_| !sabotage::is(Breakage::StuckUntold));
         if stuck_at.is_some_and(clock::is_past) {
             return Err(Error::Stuck { operation });
         }

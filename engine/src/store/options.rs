@@ -1,5 +1,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use uuid::Uuid;
 
@@ -53,11 +54,14 @@ pub struct StoreOptions {
     pub image_bytes_min: u64,
     /// Who syncs what no call waits for.
     pub background: BackgroundSync,
+    /// How long after its deadline an operation may still take to end before it is
+    /// [stuck](crate::Session::stuck_operations), which whoever waits for it is told.
+    pub grace: Duration,
 }
 
 impl Default for StoreOptions {
     /// Mapped files, the system's clock and entropy, [`Level::Boundary`], objects over 64 KiB, images every 1 MiB,
-    /// a background thread.
+    /// a background thread, ten seconds of grace.
     fn default() -> Self {
         StoreOptions {
             storage: Arc::new(FileStorage::new()),
@@ -68,6 +72,7 @@ impl Default for StoreOptions {
             object_bytes_min: 64 << 10,
             image_bytes_min: 1 << 20,
             background: BackgroundSync::default(),
+            grace: Duration::from_secs(10),
         }
     }
 }

@@ -1,10 +1,30 @@
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
+use foldlog_codec::sabotage::{self, Breakage};
+use serde::Serialize;
+use uuid::Uuid;
+
 use super::command::ToolCommand;
 use super::operation::Core;
+use crate::error::{Error, Result};
+use crate::generator::Generator;
 use crate::resources::ResourceRegistry;
 use crate::session::Session;
+use crate::store::SessionOptions;
+use crate::types::SessionTypes;
+
+/// What a record is called that names a session begun on a call's behalf, and what the ids of such sessions are of.
+const CHILD: &str = "foldlog.child_session";
+
+/// What is recorded of such a session before it is there.
+#[derive(Serialize)]
+struct Child {
+    operation: u64,
+    ordinal: u32,
+    session: String,
+}
 
 /// What a tool is given: its own handle on the session, the resources, and what is known of the call. Cheap to clone,
 /// and no longer good once the call is over.
@@ -30,6 +50,53 @@ impl ToolContext {
     /// [`Keyed`](foldlog_codec::body::Idempotency::Keyed) finds its earlier work by, with the session's id.
     pub fn operation(&self) -> u64 {
         self.core.begun.within.operation()
+    }
+
+    /// The id of a session that the tool begins on the call's behalf, the how many-th it is: of the session, the
+    /// operation and that number, and so the same where an interrupted call is run again.
+    pub fn child_session_id(&self, ordinal: u32) -> Uuid {
+        self.child(ordinal).0
+    }
+
+    /// A session of the same store, begun on the call's behalf under [`child_session_id`](ToolContext::child_session_id),
+    /// with a seed that follows from the same and at this session's level; where an earlier run of the call began it, it
+    /// is opened as that left it. It has this session for its [parent](Session::parent), and the log names it before it
+    /// is there. It does not go back where the call fails.
+    ///
+    /// # Errors
+    ///
+    /// As [`Store::create_with`](crate::Store::create_with) and [`Store::open_session`](crate::Store::open_session), among
+    /// them [`Error::Locked`] where a handle of it is still open, and [`Error::NotASession`] where a process was killed
+    /// before the first record was there: then it can be [deleted](crate::Store::delete). Where the call is over, late or
+    /// cancelled, as [`Session::dispatch`].
+    pub fn child_session(&self, ordinal: u32, types: &SessionTypes) -> Result<Session> {
+        let (id, seed) = self.child(ordinal);
+        self.session
+            .observe(CHILD, &Child { operation: self.operation(), ordinal, session: id.to_string() })?;
+        let (store, level) = (self.session.store(), self.session.level());
+        let (parent, tags) = (Some(self.session.id()), BTreeMap::new());
+        let options = SessionOptions { id: Some(id), seed: Some(seed), tags, parent, level: Some(level) };
+        match store.create_with(types, options) {
+            Err(Error::SessionExists { .. }) => store.open_session_at(id, types, level),
+            created => created,
+        }
+    }
+
+    /// The id and the seed of a session that is begun on the call's behalf.
+    fn child(&self, ordinal: u32) -> (Uuid, u64) {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(CHILD.as_bytes()).update(self.session.id().as_bytes());
+        hasher.update(&self.operation().to_le_bytes()).update(&ordinal.to_le_bytes());
+        if sabotage::is(Breakage::ChildIdDrawn) {
+            hasher.update(&Generator::from_entropy().next_u64().to_le_bytes());
+        }
+        let hash = hasher.finalize();
+        let mut id = [0; 16];
+        let mut seed = [0; 8];
+        let (first, rest) = hash.as_bytes().split_at(id.len());
+        id.copy_from_slice(first);
+        seed.iter_mut().zip(rest).for_each(|(to, from)| *to = *from);
+        (uuid::Builder::from_custom_bytes(id).into_uuid(), u64::from_le_bytes(seed))
     }
 
     /// The provider's name for the call. It may have been used before for another.

@@ -8,6 +8,7 @@
 //! | `operation` | [`Operation`]: one call from its begin to its end |
 //! | `runner` | [`ToolRunner`]: the one path that every call takes |
 //! | `recovery` | what becomes of calls that a process left open |
+//! | `restoring` | going back to a composite snapshot, as an operation of its own |
 //!
 //! # The order of a call
 //!
@@ -22,12 +23,15 @@ mod command;
 mod context;
 mod operation;
 mod recovery;
+mod restoring;
 mod runner;
 mod tool;
 
 pub use command::ToolCommand;
 pub use context::ToolContext;
+pub(crate) use operation::GoesBack;
 pub use operation::{Operation, ToolReport};
 pub use recovery::{Recovered, Recovery};
+pub(crate) use restoring::go_back;
 pub use runner::{ExecuteOptions, ToolCall, ToolRunner};
 pub use tool::{Tool, ToolError, ToolRegistry, ToolResult};

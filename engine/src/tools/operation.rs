@@ -14,7 +14,7 @@ use super::runner::{ExecuteOptions, ToolCall};
 use super::tool::{Answered, ToolError, ToolResult};
 use crate::clock;
 use crate::error::{Error, Result};
-use crate::execution::{Captures, ExecutionState, Phase, SnapshotMetadata, ToolCheckpoint};
+use crate::execution::{Captures, CheckpointStore, ExecutionState, Phase, SnapshotMetadata, ToolCheckpoint};
 use crate::resources::{Lease, ResourceRegistry};
 use crate::session::operations::{Begun, Ended};
 use crate::session::turns::Within;
@@ -62,6 +62,17 @@ pub(super) struct Spec<'a> {
     pub(super) reads_only: bool,
     pub(super) again: Option<u64>,
     pub(super) undoes: Option<u64>,
+    /// Of a restore, and of no tool.
+    pub(super) goes_back: Option<GoesBack>,
+}
+
+/// Which resources a restore brings back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum GoesBack {
+    /// All of them.
+    All,
+    /// Those that a failed tool takes back with it.
+    AsATool,
 }
 
 /// How a call is to end.
@@ -78,6 +89,11 @@ pub(super) struct Ending {
 impl Ending {
     pub(super) fn failed(cause: Cause, message: impl Into<String>) -> Ending {
         Ending { cause: Some(cause), message: message.into(), value: None, overrides: None, outside: None }
+    }
+
+    /// Of what has nothing to answer.
+    pub(super) fn done(message: impl Into<String>) -> Ending {
+        Ending { cause: None, message: message.into(), value: None, overrides: None, outside: None }
     }
 
     pub(super) fn of(answer: std::result::Result<Answered, ToolError>, within: &Within) -> Ending {
@@ -124,7 +140,7 @@ impl Ending {
 }
 
 /// Runs what a host wrote: a panic is an error.
-fn caught<T>(what: &str, run: impl FnOnce() -> Result<T>) -> Result<T> {
+pub(super) fn caught<T>(what: &str, run: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
         let reason = format!("panicked: {}", panic_message(&*panic));
         Err(Error::Resource { resource: what.to_owned(), reason })
@@ -231,7 +247,7 @@ impl Operation {
                 "the call runs within one of session {found}, this run is of {own}"
             )));
         }
-        let Spec { call, idempotency, reads_only, again, undoes } = *spec;
+        let Spec { call, idempotency, reads_only, again, undoes, goes_back } = *spec;
         let until = options.deadline.map(clock::after);
         let admission = session.admit(reads_only, until)?;
         let parent = session.within().map(|within| within.operation());
@@ -255,7 +271,7 @@ impl Operation {
             undoes,
             resources: before.to_record(),
         };
-        let begun = admission.begin(body, state.checkpoints().is_some())?;
+        let begun = admission.begin(body, state.checkpoints().is_some() && goes_back.is_none())?;
         let session = begun.session;
         // An operation that is let go of stays with its session, to be ended by whoever comes next or when it closes.
         let begun = Begun { session: session.uncounted(), ..begun };
@@ -270,6 +286,7 @@ impl Operation {
             reads_only,
             is_resume: again.is_some() || undoes.is_some(),
             undoes,
+            goes_back,
             programs: Programs::default(),
             held: Mutex::new(Some(Held { before, leases })),
         });
@@ -316,6 +333,7 @@ pub(super) struct Core {
     reads_only: bool,
     pub(super) is_resume: bool,
     undoes: Option<u64>,
+    goes_back: Option<GoesBack>,
     pub(super) programs: Programs,
     /// Nothing, once the call is over.
     held: Mutex<Option<Held>>,
@@ -391,7 +409,10 @@ impl Core {
         }
         let restore = || match self.reads_only {
             true => Ok(()),
-            false => caught("what was before", || before.restore(self.state.resources(), false)),
+            false => {
+                let all = self.goes_back == Some(GoesBack::All);
+                caught("what was before", || before.restore(self.state.resources(), all))
+            }
         };
         let mut restored = if ending.cause.is_none() { Ok(()) } else { restore() };
         let mut recorded = self.record(&ending, after.as_ref());
@@ -445,7 +466,7 @@ impl Core {
             resources: after.map(Captures::to_record).unwrap_or_default(),
             slice: 0,
         };
-        self.begun.end(end, self.state.checkpoints().is_some())
+        self.begun.end(end, self.checkpoints().is_some())
     }
 
     fn report(&self, ending: Ending, ended: &Ended) -> Result<ToolReport> {
@@ -468,8 +489,13 @@ impl Core {
         })
     }
 
+    /// Where positions before and after calls are kept; a restore is none.
+    fn checkpoints(&self) -> Option<&CheckpointStore> {
+        self.state.checkpoints().filter(|_| self.goes_back.is_none())
+    }
+
     fn checkpoint(&self, report: &ToolReport, before: Captures, after: Option<Captures>) {
-        let Some(checkpoints) = self.state.checkpoints() else { return };
+        let Some(checkpoints) = self.checkpoints() else { return };
         let session = self.state.session();
         let at = |position: u64, resources: Captures, phase: Phase| {
             let policies = [crate::Policy::State].into_iter().collect();

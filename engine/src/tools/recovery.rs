@@ -7,15 +7,20 @@
 //! | 3. they are restored to what they were before the first open call | they are restored again |
 //! | 4. each open call is ended as interrupted, the inner ones first | the others are ended by the next recovery |
 //! | 5. what may be run again is | it is one more interrupted call |
+//!
+//! A restore that was left open is taken back too, and ended as failed: nobody has to decide about it.
 
-use foldlog_codec::body::{Idempotency, Outcome, OutsideEffects, ToolEnd};
+use foldlog_codec::body::{Cause, Idempotency, Outcome, OutsideEffects, ToolEnd};
 use foldlog_codec::msgpack::Value;
 use foldlog_codec::sabotage::{self, Breakage};
 use std::borrow::Cow;
+use std::time::Instant;
 
 use super::command::Group;
 use super::operation::{Spec, ToolReport};
+use super::restoring::RESTORE;
 use super::runner::{ExecuteOptions, ToolCall, ToolRunner, unsettled_error};
+use crate::clock;
 use crate::error::{Error, Result};
 use crate::execution::Captures;
 use crate::fold::operations::UnsettledOperation;
@@ -58,12 +63,13 @@ impl ToolRunner {
     ///
     /// # Errors
     ///
-    /// [`Error::RestoreFailed`] or [`Error::SnapshotMismatch`] where a resource could not be restored, and what writing
-    /// the ends says: calls are still open then, and the session takes no writes.
+    /// [`Error::RestoreFailed`] or [`Error::SnapshotMismatch`] where a resource could not be restored,
+    /// [`Error::DeadlineExceeded`] where somebody else worked on one for longer than the time of a call, and what
+    /// writing the ends says: calls are still open then, and the session takes no writes.
     pub fn recover(&self, options: &ExecuteOptions) -> Result<Vec<Recovered>> {
         let _recovering = self.state.session().recovering()?;
         if self.state.session().is_interrupted() {
-            self.end_open()?;
+            self.end_open(options.deadline.map(clock::after))?;
         }
         let unsettled = self.state.session().unsettled_operations();
         let recovered = unsettled.into_iter().map(|unsettled| self.run_again(unsettled, options));
@@ -72,11 +78,11 @@ impl ToolRunner {
         Ok(recovered.filter(|one| !is_settled(one)).collect())
     }
 
-    /// Restores the resources, then ends what is open.
-    fn end_open(&self) -> Result<()> {
+    /// Restores the resources, for which it waits no longer than it is told, then ends what is open.
+    fn end_open(&self, until: Option<Instant>) -> Result<()> {
         let session = self.state.session();
         let open = session.left_open();
-        let _leases = self.state.lease(None)?;
+        let _leases = self.state.lease(until.filter(|_| !sabotage::is(Breakage::RecoveryWaitsOn)))?;
         let mut found = Captures::default();
         let mut late = None;
         if let Some(first) = open.iter().find(|open| !open.reads_only) {
@@ -97,6 +103,11 @@ impl ToolRunner {
         for open in open.iter().rev() {
             let asked_by = session.read_begin(open.begin, |begin| begin.asked_by)?;
             let harmless = open.reads_only || open.idempotency == Idempotency::Natural;
+            // Of a restore nothing is left that anybody could decide about.
+            let (outcome, cause) = match open.tool == RESTORE {
+                true => (Outcome::Failed, Some(Cause::Dropped)),
+                false => (Outcome::Interrupted, None),
+            };
             let end = ToolEnd {
                 begin: open.begin,
                 again: (open.operation != open.begin).then_some(open.operation),
@@ -105,8 +116,8 @@ impl ToolRunner {
                 asked_by,
                 parent: open.parent,
                 undoes: open.undoes,
-                outcome: Outcome::Interrupted,
-                cause: None,
+                outcome,
+                cause,
                 rolls_back: !open.reads_only && !sabotage::is(Breakage::InterruptedStateKept),
                 outside: if harmless { OutsideEffects::None } else { OutsideEffects::Unknown },
                 elapsed_us: 0,
@@ -150,15 +161,28 @@ impl ToolRunner {
         let call = ToolCall { tool: tool.clone(), call_id: call_id.clone(), arguments, asked_by };
         let reads_only = handler.reads_only();
         if idempotency == Idempotency::Compensate && !undone && !run_again {
-            let spec =
-                Spec { call: &call, idempotency, reads_only: false, again: None, undoes: Some(operation) };
+            let spec = Spec {
+                call: &call,
+                idempotency,
+                reads_only: false,
+                again: None,
+                undoes: Some(operation),
+                goes_back: None,
+            };
             match self.run(&spec, options, |context| handler.undo(&call.arguments, context)) {
                 Ok(report) if report.success => {}
                 Ok(report) => return Ok(Recovery::NotUndone(report)),
                 Err(error) => return Err(error),
             }
         }
-        let spec = Spec { call: &call, idempotency, reads_only, again: Some(operation), undoes: None };
+        let spec = Spec {
+            call: &call,
+            idempotency,
+            reads_only,
+            again: Some(operation),
+            undoes: None,
+            goes_back: None,
+        };
         self.run(&spec, options, |context| handler.call(&call.arguments, context)).map(Recovery::RanAgain)
     }
 }

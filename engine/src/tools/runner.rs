@@ -145,7 +145,7 @@ impl ToolRunner {
             Ok(tool) => self.spec(call, tool.as_ref()),
             Err(_) => {
                 let (idempotency, reads_only) = (Idempotency::Manual, false);
-                Spec { call, idempotency, reads_only, again: None, undoes: None }
+                Spec { call, idempotency, reads_only, again: None, undoes: None, goes_back: None }
             }
         };
         self.begin_as(&spec, options)
@@ -161,7 +161,7 @@ impl ToolRunner {
 
     fn spec<'a>(&self, call: &'a ToolCall, tool: &dyn AnyTool) -> Spec<'a> {
         let (idempotency, reads_only) = (tool.idempotency(), tool.reads_only());
-        Spec { call, idempotency, reads_only, again: None, undoes: None }
+        Spec { call, idempotency, reads_only, again: None, undoes: None, goes_back: None }
     }
 
     /// Runs a handler as a call.

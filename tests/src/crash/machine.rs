@@ -83,6 +83,7 @@ impl Machine {
             object_bytes_min: 600,
             image_bytes_min: self.image_bytes_min,
             background: BackgroundSync::Inline,
+            ..StoreOptions::default()
         }
     }
 

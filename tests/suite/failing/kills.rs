@@ -402,19 +402,10 @@ fn traced(call: &str, error: &str) -> [String; 4] {
     ["-e".to_owned(), format!("trace={call}"), "-e".to_owned(), format!("inject={call}:error={error}")]
 }
 
-fn is_traced_here() -> bool {
-    let works = std::process::Command::new("strace").args(["-qq", "-o", "/dev/null", "true"]).output();
-    let works = works.is_ok_and(|output| output.status.success());
-    if !works {
-        println!("skipped: nothing can be traced here by `strace`");
-    }
-    works
-}
-
 /// The calls of the real file system that a signal may interrupt are made again: no call of a session fails for it.
 #[test]
 fn system_calls_that_are_interrupted_are_made_again() {
-    if !is_traced_here() {
+    if !child::is_traced_here() {
         return;
     }
     for (n, call) in
@@ -434,7 +425,7 @@ fn system_calls_that_are_interrupted_are_made_again() {
 /// the same.
 #[test]
 fn system_calls_that_fail_cost_nothing_that_was_acknowledged() {
-    if !is_traced_here() {
+    if !child::is_traced_here() {
         return;
     }
     let calls = ["fallocate", "msync", "fdatasync", "fsync", "pwrite64", "rename", "mkdir"];

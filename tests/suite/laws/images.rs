@@ -298,6 +298,7 @@ fn answers(disk: &MemoryStorage, id: Uuid, later: &[Action]) -> Answers {
         // Writing images syncs, which the log shows.
         image_bytes_min: u64::MAX,
         background: BackgroundSync::Inline,
+        ..StoreOptions::default()
     };
     let store = Store::open_with("/store", options).unwrap();
     let before = sessions(disk);

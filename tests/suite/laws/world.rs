@@ -284,6 +284,7 @@ fn options(disk: &Disk, ground: Ground, clock: &Arc<FixedClock>, level: Level) -
         object_bytes_min: OBJECT_BYTES_MIN,
         image_bytes_min: ground.image_bytes_min(),
         background: ground.background(),
+        ..StoreOptions::default()
     }
 }
 

@@ -1,6 +1,11 @@
 //! Positions before and after calls, and snapshots of everything.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use foldlog::Cause;
+use foldlog::audit::Fate;
 use foldlog::execution::{CHECKPOINTS_MAX, CompositeSnapshot, Phase};
+use foldlog::log::storage::Fault;
 
 use super::*;
 
@@ -165,4 +170,193 @@ fn a_composite_snapshot_survives_as_json_and_is_restored_whole_or_not_at_all() {
     elsewhere.session.session = Uuid::from_u128(7);
     assert!(matches!(other.runner.state().restore(&elsewhere), Err(Error::SnapshotMismatch(_))));
     assert!(matches!(CompositeSnapshot::from_json("{}"), Err(Error::Export(_))));
+}
+
+/// A desk whose process is killed when it is brought back, or at the n-th call to the disk that follows.
+struct Fragile {
+    desk: Desk,
+    disk: MemoryStorage,
+    kill_at: Mutex<Option<u64>>,
+    /// Whether this process does not live to bring it back a second time, though its code runs on.
+    is_doomed: AtomicBool,
+    was_brought_back: AtomicBool,
+}
+
+impl Snapshotable for Fragile {
+    const NAME: &'static str = "fragile desk";
+    type Snapshot = BTreeMap<String, String>;
+
+    fn snapshot(&self, options: &CaptureOptions<'_>) -> Result<Self::Snapshot> {
+        self.desk.snapshot(options)
+    }
+
+    fn restore(&self, snapshot: &Self::Snapshot) -> Result<()> {
+        if self.was_brought_back.swap(true, Ordering::Relaxed) && self.is_doomed.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let mut half = self.desk.papers().clone();
+        half.extend(snapshot.clone());
+        if self.kill_at.lock().unwrap().take_if(|nth| *nth == 0).is_some() {
+            // Half way through its own work.
+            *self.desk.papers() = half;
+            self.disk.crash(CrashKind::Process);
+            return Ok(());
+        }
+        if let Some(nth) = self.kill_at.lock().unwrap().take() {
+            self.disk.inject(Fault::Die { nth, bytes: 20 });
+        }
+        self.desk.restore(snapshot)
+    }
+
+    fn record(snapshot: &Self::Snapshot) -> Result<Option<Vec<u8>>> {
+        Desk::record(snapshot)
+    }
+
+    fn recall(recorded: &[u8]) -> Result<Self::Snapshot> {
+        Desk::recall(recorded)
+    }
+}
+
+fn fragile(session: Session, desk: &Desk, disk: &MemoryStorage, at: Option<At>) -> ToolRunner {
+    let kill_at = Mutex::new(if let Some(At::Back(nth)) = at { Some(nth) } else { None });
+    let fragile = Fragile {
+        desk: desk.clone(),
+        disk: disk.clone(),
+        kill_at,
+        is_doomed: AtomicBool::new(at.is_some()),
+        was_brought_back: AtomicBool::new(false),
+    };
+    let resources = ResourceRegistry::builder().snapshotable(Arc::new(fragile)).build().unwrap();
+    let state = ExecutionState::builder(session, resources).checkpoints(CheckpointStore::new()).build();
+    ToolRunner::new(state, ToolRegistry::new())
+}
+
+/// When and in what a restore's process is killed.
+#[derive(Clone, Copy, Debug)]
+enum At {
+    /// At the n-th call to the disk, before the desk is touched or after.
+    Call(u64),
+    /// At the n-th call to the disk once the desk is back; within the desk's own work where it is 0.
+    Back(u64),
+}
+
+/// Kills a restore, and recovers in the next process: the papers and the plan then, and whether the restore came to its
+/// end. The second process is killed too where that is asked for.
+fn killed_restore(
+    at: At,
+    power: bool,
+    again: Option<u64>,
+) -> (bool, (Vec<String>, BTreeMap<String, String>)) {
+    let told = format!("{at:?}, power cut: {power}, recovery killed: {again:?}");
+    let (disk, desk) = (MemoryStorage::new(), Desk::default());
+    let session = store_of(&disk).create(&types()).unwrap();
+    let id = session.id();
+    let runner = fragile(session.clone(), &desk, &disk, Some(at));
+    session.dispatch(step("then")).unwrap();
+    desk.put("letter", "as it was then");
+    let taken = runner.state().snapshot(Some("then")).unwrap();
+    session.dispatch(step("since")).unwrap();
+    desk.put("letter", "as it was since");
+    desk.put("note", "made since");
+    session.sync().unwrap();
+    if let At::Call(nth) = at {
+        disk.inject(Fault::Die { nth, bytes: 20 });
+    }
+    let restored = runner.state().restore(&taken);
+    disk.clear_faults();
+    let whole = restored.is_ok();
+    disk.crash(if power { CrashKind::PowerLosingAll } else { CrashKind::Process });
+    drop((runner, session));
+
+    let reopen = || {
+        let session = store_of(&disk).open_session(id, &types()).unwrap();
+        fragile(session, &desk, &disk, None)
+    };
+    let mut runner = reopen();
+    if let Some(nth) = again {
+        disk.inject(Fault::Die { nth, bytes: 20 });
+        let _ = runner.recover(&ExecuteOptions::default());
+        disk.clear_faults();
+        disk.crash(CrashKind::Process);
+        runner = reopen();
+    }
+    let session = runner.state().session().clone();
+    let open = session.is_interrupted();
+    assert!(!open || !whole, "{told}: what was answered stays");
+    assert!(runner.recover(&ExecuteOptions::default()).unwrap().is_empty(), "{told}: nobody has to decide");
+    assert!(session.unsettled_operations().is_empty() && session.open_operations().is_empty(), "{told}");
+    let ledger = LogReader::open_on(Arc::new(disk.clone()), session.dir()).unwrap().ledger().unwrap();
+    let fates: Vec<(&str, Fate, Option<Cause>)> =
+        ledger.iter().map(|entry| (entry.tool.as_str(), entry.outcome, entry.cause)).collect();
+    let came_back = plan(&session) == ["then"];
+    match fates.as_slice() {
+        // Killed before it had begun.
+        [] => assert!(!whole && !came_back, "{told}"),
+        [("foldlog.restore", Fate::Committed, None)] => assert!(came_back, "{told}"),
+        [("foldlog.restore", Fate::Failed, Some(Cause::Dropped))] => assert!(!came_back && !whole, "{told}"),
+        other => panic!("{told}: {other:?}"),
+    }
+    // The log read from its beginning says the same of STATE as the session that goes on.
+    session.dispatch(step("after")).unwrap();
+    let mut expected = if came_back { vec!["then"] } else { vec!["then", "since"] };
+    expected.push("after");
+    assert_eq!(plan(&session), expected, "{told}");
+    super::regressions::audit_of(&disk, &session);
+    session.rollback_to(session.position().unwrap() - 1).unwrap();
+    assert_eq!(plan(&session), expected[..expected.len() - 1], "{told}");
+    (came_back, (plan(&session), desk.papers().clone()))
+}
+
+fn step(title: &str) -> StepAdded {
+    StepAdded { title: title.to_owned(), part: 0 }
+}
+
+/// The papers were as at the snapshot, the plan was not, and the log knew of nothing.
+#[test]
+fn a_restore_whose_process_is_killed_at_any_step_is_done_or_taken_back_whole() {
+    let text = |text: &str| text.to_owned();
+    let then = (vec![text("then")], BTreeMap::from([(text("letter"), text("as it was then"))]));
+    let since = (
+        vec![text("then"), text("since")],
+        BTreeMap::from([(text("letter"), text("as it was since")), (text("note"), text("made since"))]),
+    );
+    let (mut done, mut taken_back) = (0, 0);
+    let ats = (1..24).map(At::Call).chain((0..24).map(At::Back));
+    for at in ats {
+        for power in [false, true] {
+            for again in [None, Some(1), Some(2), Some(3), Some(5), Some(8)] {
+                let (came_back, found) = killed_restore(at, power, again);
+                let told = format!("{at:?}, power cut: {power}, recovery killed: {again:?}");
+                assert_eq!(found, if came_back { then.clone() } else { since.clone() }, "{told}");
+                *(if came_back { &mut done } else { &mut taken_back }) += 1;
+            }
+        }
+    }
+    println!("{done} restores done, {taken_back} taken back");
+    assert!(done > 50 && taken_back > 50, "{done} done, {taken_back} taken back");
+}
+
+#[test]
+fn a_restore_stands_in_the_log_as_an_operation_of_its_own() {
+    let run = Run::new();
+    run_calls(&run, &[("call_a", "a"), ("call_b", "b")]);
+    let kept = run.runner.state().checkpoints().unwrap().list().len();
+    run.runner.state().rollback_to_tool("call_b").unwrap();
+    let ledger = run.ledger();
+    let told: Vec<(&str, Fate)> = ledger.iter().map(|entry| (entry.tool.as_str(), entry.outcome)).collect();
+    assert_eq!(
+        told,
+        [("write", Fate::Committed), ("write", Fate::Abandoned), ("foldlog.restore", Fate::Committed)]
+    );
+    assert_eq!(run.runner.state().checkpoints().unwrap().list().len(), kept, "it is no tool's call");
+    super::regressions::audit_of(&run.disk, run.session());
+    // A position within it would be half of it.
+    let restore = &ledger[2];
+    let within = run.session().rollback_to(restore.begin + 1);
+    assert!(matches!(within, Err(Error::InsideTransaction { .. })), "{within:?}");
+    run.session().rollback_to(restore.end.unwrap()).unwrap();
+    assert_eq!(run.plan(), ["a"]);
+    // And what it had abandoned can be gone back to.
+    run.session().rollback_to(restore.begin - 1).unwrap();
+    assert_eq!(run.plan(), ["a", "b"]);
 }

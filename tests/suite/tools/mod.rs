@@ -1,5 +1,6 @@
 //! Stories of tools: what a call leaves where it has success, and that it leaves nothing where it has none.
 
+mod bad_input;
 mod checkpoints;
 mod exports;
 mod folder;
@@ -7,9 +8,11 @@ mod interrupted;
 mod nesting;
 mod outcomes;
 mod programs;
+mod recovered;
 mod regressions;
 mod resources;
 mod threads;
+mod workspaces;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -202,12 +205,16 @@ struct Run {
 }
 
 fn store_of(disk: &MemoryStorage) -> Store {
+    store_with(disk, StoreOptions::default())
+}
+
+fn store_with(disk: &MemoryStorage, options: StoreOptions) -> Store {
     let options = StoreOptions {
         storage: Arc::new(disk.process()),
         clock: Arc::new(FixedClock::stepping(1_767_322_800_000_000, 1_000)) as _,
         seed: Some(1),
         background: BackgroundSync::Inline,
-        ..StoreOptions::default()
+        ..options
     };
     Store::open_with("/store", options).unwrap()
 }
@@ -218,8 +225,20 @@ impl Run {
     }
 
     fn with(idempotency: Idempotency) -> Run {
+        Run::in_store(idempotency, StoreOptions::default())
+    }
+
+    /// One whose tools are stuck as soon as their time is over.
+    fn without_grace() -> Run {
+        Run::in_store(
+            Idempotency::Manual,
+            StoreOptions { grace: std::time::Duration::ZERO, ..StoreOptions::default() },
+        )
+    }
+
+    fn in_store(idempotency: Idempotency, options: StoreOptions) -> Run {
         let disk = MemoryStorage::new();
-        let session = store_of(&disk).create(&types()).unwrap();
+        let session = store_with(&disk, options).create(&types()).unwrap();
         let id = session.id();
         let (desk, budget, counts) = (Desk::default(), Arc::default(), Arc::default());
         let runner = runner(&disk, session, &desk, &budget, &counts, idempotency);

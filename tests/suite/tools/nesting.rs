@@ -131,3 +131,96 @@ fn a_position_within_a_call_is_no_place_to_go_back_to() {
     assert!(run.plan().is_empty());
     assert_eq!(run.ledger()[0].outcome, Fate::Abandoned);
 }
+
+/// Begins sessions of its own, writes in each, and is killed within its first run.
+struct Parental {
+    disk: MemoryStorage,
+    idempotency: Idempotency,
+    begun: Arc<Mutex<Vec<Vec<Uuid>>>>,
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct Nothing {}
+
+impl Tool for Parental {
+    const NAME: &'static str = "parental";
+    type Parameters = Nothing;
+    type Output = u64;
+
+    fn idempotency(&self) -> Idempotency {
+        self.idempotency
+    }
+
+    fn call(&self, _: Nothing, context: &ToolContext) -> Result<ToolResult<u64>, ToolError> {
+        let mut ids = Vec::new();
+        for ordinal in 0..2 {
+            let child = context.child_session(ordinal, &types())?;
+            assert_eq!(child.id(), context.child_session_id(ordinal));
+            let run = child.view::<Plan>()?.len();
+            child.dispatch(StepAdded { title: format!("run {run} of child {ordinal}"), part: 0 })?;
+            ids.push(child.id());
+            child.close()?;
+        }
+        let mut begun = self.begun.lock().unwrap();
+        begun.push(ids);
+        if begun.len() == 1 {
+            self.disk.crash(CrashKind::Process);
+        }
+        Ok(ToolResult::ok("done", 2))
+    }
+}
+
+#[test]
+fn the_sessions_that_a_call_begins_are_the_same_when_it_is_run_again() {
+    for idempotency in [Idempotency::Natural, Idempotency::Keyed] {
+        let mut run = Run::with(idempotency);
+        let begun = Arc::new(Mutex::new(Vec::new()));
+        let with = |run: &Run| {
+            let parental = Parental { disk: run.disk.clone(), idempotency, begun: Arc::clone(&begun) };
+            ToolRunner::new(run.runner.state().clone(), ToolRegistry::new().with(parental))
+        };
+        let call = ToolCall::new("parental", "{}");
+        assert!(with(&run).execute(&call, &ExecuteOptions::default()).is_err(), "it was killed");
+        run.reopen(idempotency);
+        let [recovered] = with(&run).recover(&ExecuteOptions::default()).unwrap().try_into().unwrap();
+        assert!(matches!(recovered.recovery, Recovery::RanAgain(_)), "{recovered:?}");
+        // Another call has others.
+        assert!(with(&run).execute(&call, &ExecuteOptions::default()).unwrap().success);
+        let [first, again, other] = begun.lock().unwrap().clone().try_into().unwrap();
+        assert_eq!(first, again, "{idempotency:?}");
+        let all: std::collections::BTreeSet<Uuid> = first.iter().chain(&other).copied().collect();
+        assert_eq!((all.len(), run.session().children().unwrap()), (4, all.iter().copied().collect()));
+
+        let store = store_of(&run.disk);
+        for (ordinal, id) in first.iter().enumerate() {
+            let child = store.open_session(*id, &types()).unwrap();
+            assert_eq!(child.parent(), Some(foldlog::Parent::Child { session: run.id }));
+            // It does not go back with the call: the second run found what the first had left.
+            let runs = [0, 1].map(|run| format!("run {run} of child {ordinal}"));
+            assert_eq!(plan(&child), runs, "{idempotency:?}");
+        }
+        // The log names each before it is there.
+        let mut named = Vec::new();
+        let reader = LogReader::open_on(Arc::new(run.disk.clone()), run.session().dir()).unwrap();
+        reader
+            .records(0, u64::MAX, |record| {
+                if record.kind == foldlog::Kind::OBSERVED {
+                    let told = String::from_utf8_lossy(record.body).into_owned();
+                    named.extend(all.iter().filter(|id| told.contains(&id.to_string())).copied());
+                }
+                Ok(())
+            })
+            .unwrap();
+        assert_eq!(named, [first, again, other].concat());
+    }
+}
+
+#[test]
+fn a_call_that_is_over_begins_no_session() {
+    let run = Run::new();
+    let operation = run.runner.begin(&delegate(&[], Then::Succeed), &ExecuteOptions::default()).unwrap();
+    let context = operation.context().clone();
+    operation.abort("no more").unwrap();
+    assert!(matches!(context.child_session(0, &types()), Err(Error::Revoked { .. })));
+    assert!(run.session().children().unwrap().is_empty());
+}

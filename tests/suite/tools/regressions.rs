@@ -323,9 +323,13 @@ fn a_settlement_that_could_not_be_read_again_is_refused() {
     assert_eq!(run.session().unsettled_operations().len(), 1);
 }
 
-/// STATE along each position's path, read from the log alone, is STATE as it was there.
 fn audit(run: &Run) {
-    let reader = LogReader::open_on(Arc::new(run.disk.clone()), run.session().dir()).unwrap();
+    audit_of(&run.disk, run.session());
+}
+
+/// STATE along each position's path, read from the log alone, is STATE as it was there.
+pub(super) fn audit_of(disk: &MemoryStorage, session: &Session) {
+    let reader = LogReader::open_on(Arc::new(disk.clone()), session.dir()).unwrap();
     let kept = |state: foldlog::State| {
         let slices = state.slices.into_iter().filter(|(_, slice)| slice.policy == Policy::State);
         slices

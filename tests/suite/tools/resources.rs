@@ -387,3 +387,28 @@ fn recovery_does_without_what_did_not_outlive_its_process() {
     assert!(!next.state().session().is_interrupted());
     drop(operation);
 }
+
+/// It waited for as long as it took, and nobody could tell it not to.
+#[test]
+fn a_recovery_waits_for_what_another_works_on_no_longer_than_it_is_told() {
+    let disk = MemoryStorage::new();
+    let state = with_resource(&disk, Room::default());
+    let id = state.session().id();
+    let runner = ToolRunner::new(state, ToolRegistry::new());
+    let operation = runner.begin(&look(), &ExecuteOptions::default()).unwrap();
+    disk.crash(CrashKind::Process);
+    let room = Room::default();
+    let outside = Snapshotable::lease(&room, None).unwrap();
+    let session = store_of(&disk).open_session(id, &types()).unwrap();
+    let resources = ResourceRegistry::builder().snapshotable(Arc::new(room)).build().unwrap();
+    let next = ToolRunner::new(ExecutionState::new(session, resources), ToolRegistry::new());
+    let since = Instant::now();
+    let waited = next.recover(&ExecuteOptions { deadline: Some(Duration::from_millis(20)) });
+    assert!(since.elapsed() < Duration::from_secs(15), "{:?}", since.elapsed());
+    assert!(matches!(waited, Err(Error::DeadlineExceeded { operation: None })), "{waited:?}");
+    assert!(next.state().session().is_interrupted());
+    drop(outside);
+    next.recover(&ExecuteOptions::default()).unwrap();
+    assert!(!next.state().session().is_interrupted());
+    drop(operation);
+}

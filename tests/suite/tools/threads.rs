@@ -1,10 +1,12 @@
 //! Who waits for whom.
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use foldlog::Cause;
+use foldlog::{Cause, Outcome};
 
 use super::*;
 
@@ -176,4 +178,135 @@ fn a_tool_that_would_wait_for_itself_is_told_so() {
     let runner = ToolRunner::new(run.runner.state().clone(), tools);
     let report = runner.execute(&ToolCall::new("careless", "{}"), &ExecuteOptions::default()).unwrap();
     assert!(!report.success && report.message.contains("write through its context's session"), "{report:?}");
+}
+
+/// Goes on after its time is over, until it is let go.
+#[derive(Clone)]
+struct Stubborn {
+    runs: Arc<AtomicBool>,
+    late: Arc<Barrier>,
+    let_go: Arc<Barrier>,
+}
+
+impl Tool for Stubborn {
+    const NAME: &'static str = "stubborn";
+    type Parameters = Nothing;
+    type Output = u64;
+
+    fn call(&self, _: Nothing, context: &ToolContext) -> Result<ToolResult<u64>, ToolError> {
+        context.session().dispatch(StepAdded { title: "begun".to_owned(), part: 0 })?;
+        self.runs.store(true, Ordering::Relaxed);
+        context.resources().get::<Desk>().unwrap().put("paper", "half done");
+        while !context.is_cancelled() {
+            thread::yield_now();
+        }
+        self.late.wait();
+        self.let_go.wait();
+        context.resources().get::<Desk>().unwrap().put("paper", "done after all");
+        Ok(ToolResult::ok("too late", 1))
+    }
+}
+
+/// Has `while_stuck` look at a run on which a tool is stuck, then lets the tool go: what became of its call.
+fn with_a_stuck_tool(run: &Run, while_stuck: impl FnOnce(&ToolRunner)) -> Result<ToolReport> {
+    let (late, let_go) = (Arc::new(Barrier::new(2)), Arc::new(Barrier::new(2)));
+    let stubborn = Stubborn { runs: Arc::default(), late, let_go };
+    let tools = run.runner.tools().clone().with(stubborn.clone());
+    let runner = ToolRunner::new(run.runner.state().clone(), tools);
+    let call = ToolCall::new("stubborn", "{}");
+    // On a machine that is busy its time may be over before it runs; then it is given more.
+    let run_until_late = || {
+        let mut deadline = Duration::from_millis(5);
+        loop {
+            let ended = runner.execute(&call, &ExecuteOptions { deadline: Some(deadline) });
+            if stubborn.runs.load(Ordering::Relaxed) {
+                return ended;
+            }
+            deadline *= 2;
+        }
+    };
+    thread::scope(|scope| {
+        let running = scope.spawn(run_until_late);
+        stubborn.late.wait();
+        let looked = catch_unwind(AssertUnwindSafe(|| while_stuck(&runner)));
+        // Whatever was found, so that a failure is no endless wait.
+        stubborn.let_go.wait();
+        let ended = running.join().unwrap();
+        looked.map_or_else(|found| resume_unwind(found), |()| ended)
+    })
+}
+
+fn is_stuck<T>(result: Result<T>, operation: u64) -> bool {
+    matches!(result, Err(Error::Stuck { operation: stuck }) if stuck == operation)
+}
+
+/// The grace was ten seconds, which nobody could choose, and nothing but a call that waited was ever told.
+#[test]
+fn a_tool_that_does_not_end_after_its_time_and_the_grace_is_stuck_and_the_session_says_so() {
+    let run = Run::without_grace();
+    run.desk.put("paper", "as it was");
+    assert!(run.session().stuck_operations().is_empty());
+    let late = with_a_stuck_tool(&run, |runner| {
+        let session = run.session();
+        let [stuck] = session.stuck_operations().try_into().unwrap();
+        assert_eq!((stuck.tool.as_str(), session.open_operations()), ("stubborn", vec![stuck.clone()]));
+        let operation = stuck.operation;
+        // Whoever would have to wait for it is told at once, be it with a deadline of its own or not.
+        for deadline in [Some(Duration::from_secs(2)), None] {
+            let options = ExecuteOptions { deadline };
+            assert!(is_stuck(runner.begin(&call("paper", "next", Then::Succeed), &options), operation));
+            assert!(is_stuck(runner.execute(&call("paper", "next", Then::Succeed), &options), operation));
+        }
+        assert!(is_stuck(session.dispatch(StepAdded { title: "next".to_owned(), part: 0 }), operation));
+        assert!(is_stuck(runner.state().snapshot(None), operation));
+        assert!(is_stuck(session.rollback_to(0), operation));
+        // LOG waits for nobody, and neither does who reads.
+        session.dispatch(Noted { text: "noted".to_owned() }).unwrap();
+        assert_eq!((plan(session), notes(session)), (vec!["begun".to_owned()], 1));
+        assert!(!session.is_interrupted());
+    });
+    // It has ended after all: as any that is late it is taken back, and the session goes on.
+    assert!(matches!(late, Err(Error::DeadlineExceeded { operation: Some(_) })), "{late:?}");
+    assert_eq!(run.state(), (vec![], [("paper".to_owned(), "as it was".to_owned())].into()));
+    let invoked = run.invoked();
+    assert!(
+        !invoked.is_empty() && invoked.iter().all(|one| one.cause == Some(Cause::Deadline)),
+        "{invoked:?}"
+    );
+    assert!(run.session().stuck_operations().is_empty());
+    assert!(run.write("paper", "next", Then::Succeed).unwrap().success);
+}
+
+/// Closing said that all was well, and the next process was surprised.
+#[test]
+fn a_session_that_is_closed_over_a_stuck_tool_says_so_and_is_recovered_by_the_next_one() {
+    let mut run = Run::without_grace();
+    run.desk.put("paper", "as it was");
+    let late = with_a_stuck_tool(&run, |_| {
+        let operation = run.session().stuck_operations()[0].operation;
+        assert!(is_stuck(run.session().clone().close(), operation));
+        let closed = run.session().dispatch(Noted { text: "too late".to_owned() });
+        assert!(matches!(closed, Err(Error::Closed { .. })), "{closed:?}");
+        assert!(run.session().clone().close().is_ok(), "it is told once");
+    });
+    assert!(matches!(late, Err(Error::Closed { .. })), "its end could not be recorded: {late:?}");
+    run.reopen(Idempotency::Manual);
+    assert_eq!(run.session().recovery().interrupted[0].tool, "stubborn");
+    assert!(plan(run.session()).is_empty());
+    run.runner.recover(&ExecuteOptions::default()).unwrap();
+    assert_eq!(run.state(), (vec![], [("paper".to_owned(), "as it was".to_owned())].into()));
+    assert_eq!(run.invoked().last().map(|one| one.outcome), Some(Outcome::Interrupted));
+}
+
+/// One that is only late is waited for, as long as its grace lasts.
+#[test]
+fn a_tool_that_is_late_is_not_stuck_within_its_grace() {
+    let run = Run::new();
+    let late = with_a_stuck_tool(&run, |runner| {
+        assert!(run.session().stuck_operations().is_empty());
+        let options = ExecuteOptions { deadline: Some(Duration::ZERO) };
+        let next = runner.begin(&call("paper", "next", Then::Succeed), &options);
+        assert!(matches!(next, Err(Error::DeadlineExceeded { operation: None })), "{next:?}");
+    });
+    assert!(matches!(late, Err(Error::DeadlineExceeded { .. })), "{late:?}");
 }

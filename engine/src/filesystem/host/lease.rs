@@ -1,5 +1,9 @@
 //! One holder of a workspace at a time: among the threads of a process by a table, among processes by the
 //! system's lock on the workspace's folder, which ends with its process.
+//!
+//! So what a process leaves half done that is killed within a call is held by nobody until its session is recovered.
+//! Whoever takes the workspace before that finds it half done, and what they commit is taken back by that recovery,
+//! which records what it found. A host that shares a workspace recovers first.
 
 use std::collections::HashSet;
 use std::os::fd::OwnedFd;

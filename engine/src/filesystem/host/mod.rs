@@ -221,6 +221,11 @@ impl HostFilesystem {
         self.objects.store()
     }
 
+    /// Whether a folder is the workspace or inside it, whichever path leads there.
+    pub(crate) fn holds(&self, folder: &Path) -> bool {
+        fs::canonicalize(folder).is_ok_and(|folder| folder.starts_with(&self.root))
+    }
+
     fn open_root(&self) -> Result<OwnedFd> {
         open(&self.root, OPEN_FOLDER, Mode::empty()).map_err(|errno| match errno {
             Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP => {

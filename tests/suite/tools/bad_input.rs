@@ -1,0 +1,555 @@
+//! Workspaces and stores as nobody wants them, met by a real call over a real folder: the error names what is wrong, the
+//! log says what became of the call, and the session goes on or says why it does not.
+
+use std::fs::{self, Permissions};
+use std::io::Write as _;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use foldlog::Cause;
+use foldlog::audit::Fate;
+use foldlog::filesystem::{Filesystem, HostFilesystem, HostFilesystemOptions};
+use foldlog_tests::child;
+use nix::sys::signal::{Signal, kill};
+use nix::sys::stat::Mode;
+use nix::unistd::{Gid, Pid, Uid, mkfifo, setgid, setuid};
+
+use super::*;
+use crate::filesystem::digest::{self, Digest};
+
+type Done = Result<(), ToolError>;
+
+/// A tool that notes in STATE that it ran, and then does something.
+struct Act(Box<dyn Fn(&ToolContext) -> Done + Send + Sync>);
+
+#[derive(Deserialize, JsonSchema)]
+struct Nothing {}
+
+impl Tool for Act {
+    const NAME: &'static str = "act";
+    type Parameters = Nothing;
+    type Output = ();
+
+    fn call(&self, _: Nothing, context: &ToolContext) -> Result<ToolResult<()>, ToolError> {
+        context.session().dispatch(StepAdded { title: "acted".to_owned(), part: 0 })?;
+        (self.0)(context)?;
+        Ok(ToolResult::ok("done", ()))
+    }
+}
+
+fn files(context: &ToolContext) -> Arc<dyn Filesystem> {
+    context.resources().get::<dyn Filesystem>().unwrap()
+}
+
+/// A folder with a store, whose session works on the workspace beside it.
+struct Home {
+    folder: tempfile::TempDir,
+    state: ExecutionState,
+}
+
+fn store_at(folder: &Path) -> Store {
+    Store::open(folder.join("store")).unwrap()
+}
+
+fn state_of(session: Session, root: &Path) -> Result<ExecutionState> {
+    let store = session.dir().join("workspace");
+    let files = HostFilesystem::open(root, store, HostFilesystemOptions::default())?;
+    let resources = ResourceRegistry::builder().filesystem(Arc::new(files)).build().unwrap();
+    Ok(ExecutionState::builder(session, resources).checkpoints(CheckpointStore::new()).build())
+}
+
+impl Home {
+    fn new() -> Home {
+        Home::in_folder(tempfile::tempdir().unwrap())
+    }
+
+    fn in_folder(folder: tempfile::TempDir) -> Home {
+        let root = folder.path().join("workspace");
+        fs::create_dir_all(root.join("folder")).unwrap();
+        fs::write(root.join("folder/file"), "as it was").unwrap();
+        let session = store_at(folder.path()).create(&types()).unwrap();
+        let state = state_of(session, &root).unwrap();
+        Home { state, folder }
+    }
+
+    fn root(&self) -> PathBuf {
+        self.folder.path().join("workspace")
+    }
+
+    fn at(&self, path: &str) -> PathBuf {
+        self.root().join(path)
+    }
+
+    fn digest(&self) -> Digest {
+        digest::of(&self.root())
+    }
+
+    fn session(&self) -> &Session {
+        self.state.session()
+    }
+
+    fn runner(&self, act: impl Fn(&ToolContext) -> Done + Send + Sync + 'static) -> ToolRunner {
+        ToolRunner::new(self.state.clone(), ToolRegistry::new().with(Act(Box::new(act))))
+    }
+
+    fn call(&self, act: impl Fn(&ToolContext) -> Done + Send + Sync + 'static) -> Result<ToolReport> {
+        let call = ToolCall::new("act", "{}").with_id(format!("call {:?}", self.session().position()));
+        self.runner(act).execute(&call, &ExecuteOptions::default())
+    }
+
+    /// The next process, which has not recovered yet.
+    fn reopen(&mut self) {
+        let (id, root) = (self.session().id(), self.root());
+        self.session().clone().close().unwrap();
+        let session = store_at(self.folder.path()).open_session(id, &types()).unwrap();
+        self.state = state_of(session, &root).unwrap();
+    }
+
+    fn fates(&self) -> Vec<Fate> {
+        let ledger = LogReader::open(self.session().dir()).unwrap().ledger().unwrap();
+        ledger.into_iter().map(|entry| entry.outcome).collect()
+    }
+
+    /// How many calls LOG knows of.
+    fn invoked(&self) -> u64 {
+        self.session().log::<ToolInvocations>().unwrap().len()
+    }
+
+    /// A call that the workspace keeps from beginning: its error, which nothing is recorded of.
+    fn refused(&self) -> String {
+        let (position, plan) = (self.session().position(), plan(self.session()));
+        let error = self.call(|_| unreachable!("it is not run")).unwrap_err();
+        assert_eq!((self.session().position(), super::plan(self.session())), (position, plan), "{error}");
+        assert!(self.session().open_operations().is_empty());
+        error.to_string()
+    }
+
+    /// A call that fails for what it does: what the model is told. Nothing of it is left but its entries.
+    fn failed(&self, act: impl Fn(&ToolContext) -> Done + Send + Sync + 'static) -> String {
+        let (files, plan, invoked) = (self.digest(), plan(self.session()), self.invoked());
+        let report = self.call(act).unwrap();
+        assert!(!report.success && report.cause == Some(Cause::Error), "{report:?}");
+        assert_eq!(self.digest(), files, "{report:?}");
+        assert_eq!(super::plan(self.session()), plan, "{report:?}");
+        assert_eq!((self.invoked(), self.fates().pop()), (invoked + 1, Some(Fate::Failed)), "{report:?}");
+        report.message
+    }
+
+    /// Nothing stands in the way of the next call.
+    fn goes_on(&self) {
+        let (calls, steps) = (self.invoked(), plan(self.session()).len());
+        let report = self.call(|context| Ok(files(context).write("next", b"done")?)).unwrap();
+        assert!(report.success, "{report:?}");
+        assert_eq!(fs::read(self.at("next")).unwrap(), b"done");
+        assert_eq!((self.invoked(), plan(self.session()).len()), (calls + 1, steps + 1));
+        assert_eq!(self.fates().pop(), Some(Fate::Committed));
+    }
+
+    fn recover(&self) -> Result<Vec<foldlog::tools::Recovered>> {
+        self.runner(|_| Ok(())).recover(&ExecuteOptions::default())
+    }
+
+    /// A recovery that failed has named why, changed nothing, and is still to be done.
+    fn stays_interrupted(&self, said: &str, named: &Path) {
+        assert!(said.contains(named.to_str().unwrap()), "{said}");
+        assert!(self.session().is_interrupted());
+        assert_eq!(self.fates(), [Fate::Open]);
+        let refused = self.session().dispatch(StepAdded { title: "too early".to_owned(), part: 0 });
+        assert!(matches!(refused, Err(Error::Interrupted { .. })), "{refused:?}");
+        assert_eq!(fs::read(self.at("folder/file")).unwrap(), b"half done");
+    }
+
+    /// The files of all objects in the store of the workspace's snapshots.
+    fn objects(&self) -> Vec<PathBuf> {
+        let folders = fs::read_dir(self.session().dir().join("workspace/objects")).unwrap();
+        let folders = folders.map(|folder| folder.unwrap().path()).filter(|folder| folder.is_dir());
+        let mut objects: Vec<PathBuf> = folders
+            .flat_map(|folder| fs::read_dir(folder).unwrap().map(|object| object.unwrap().path()))
+            .collect();
+        objects.sort();
+        objects
+    }
+}
+
+/// Damages these files, and says what they held.
+fn damage(paths: &[PathBuf]) -> Vec<(PathBuf, Vec<u8>)> {
+    let damage = |path: &PathBuf| {
+        let sound = fs::read(path).unwrap();
+        replace(path, &sound[..sound.len() / 2]);
+        (path.clone(), sound)
+    };
+    paths.iter().map(damage).collect()
+}
+
+/// Writes a file that only its owner's permissions protect.
+fn replace(path: &Path, bytes: &[u8]) {
+    let _ = fs::remove_file(path);
+    fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn a_call_through_a_link_out_of_the_workspace_fails_by_its_name_and_is_taken_back() {
+    let home = Home::new();
+    let outside = home.folder.path().join("outside");
+    fs::create_dir(&outside).unwrap();
+    fs::write(outside.join("secret"), "kept").unwrap();
+    symlink("../outside", home.at("out")).unwrap();
+    symlink("../outside/secret", home.at("to secret")).unwrap();
+    let before = digest::of(&outside);
+    type Through = fn(&dyn Filesystem) -> Result<()>;
+    let ways: [(Through, &str); 6] = [
+        (|files| files.read("out/secret").map(drop), "out/secret"),
+        (|files| files.write("out/secret", b"gone"), "out/secret"),
+        (|files| files.append("to secret", b"gone"), "to secret"),
+        (|files| files.delete("out/secret"), "out/secret"),
+        (|files| files.rename("out/secret", "stolen"), "out/secret"),
+        (|files| files.rename("folder/file", "out/left"), "out/left"),
+    ];
+    for (through, named) in ways {
+        let said = home.failed(move |context| {
+            files(context).write("folder/file", b"half done")?;
+            Ok(through(&*files(context))?)
+        });
+        assert!(said.contains(named), "{said}");
+        assert_eq!(digest::of(&outside), before, "{said}");
+    }
+    // A link that the tool itself makes leads out no more than another; and it is gone with the call.
+    let root = home.root();
+    let said = home.failed(move |context| {
+        symlink("/etc", root.join("new link"))?;
+        Ok(files(context).read("new link/passwd").map(drop)?)
+    });
+    assert!(said.contains("new link"), "{said}");
+    home.goes_on();
+}
+
+#[test]
+fn a_call_with_a_path_that_leads_up_fails_by_its_name_and_is_taken_back() {
+    let home = Home::new();
+    fs::write(home.folder.path().join("secret"), "kept").unwrap();
+    for path in ["../secret", "folder/../../secret", "folder/../folder/file", "/etc/passwd", ".."] {
+        for write in [false, true] {
+            let said = home.failed(move |context| {
+                files(context).write("folder/file", b"half done")?;
+                if write {
+                    return Ok(files(context).write(path, b"gone")?);
+                }
+                Ok(files(context).read(path).map(drop)?)
+            });
+            assert!(said.contains(path), "{said}");
+        }
+    }
+    assert_eq!(fs::read(home.folder.path().join("secret")).unwrap(), b"kept");
+    home.goes_on();
+}
+
+#[test]
+fn a_file_that_cannot_be_read_keeps_a_call_from_beginning_or_from_being_committed() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::set_permissions(folder.path(), Permissions::from_mode(0o777)).unwrap();
+    let argument = folder.path().display().to_string();
+    let mut process = child::start("tools::bad_input::part_of_one_without_privileges", &argument);
+    let said = process.hear("said").unwrap_or_default();
+    if said == "skipped" {
+        println!("skipped: privileges cannot be dropped here");
+        return;
+    }
+    assert!(process.passed() && said == "done", "{said}");
+}
+
+/// The child's part, since whoever has all privileges reads every file.
+#[test]
+fn part_of_one_without_privileges() {
+    let Some(folder) = child::argument() else { return };
+    let nobody = 65534;
+    if Uid::effective().is_root()
+        && (setgid(Gid::from_raw(nobody)).is_err() || setuid(Uid::from_raw(nobody)).is_err())
+    {
+        child::tell("said", "skipped");
+        return;
+    }
+    let home = Home::in_folder(tempfile::tempdir_in(folder).unwrap());
+    let secret = home.at("folder/secret");
+    fs::write(&secret, "x").unwrap();
+    fs::set_permissions(&secret, Permissions::from_mode(0o000)).unwrap();
+    let said = home.refused();
+    assert!(said.contains("folder/secret") && said.contains("denied"), "{said}");
+    fs::set_permissions(&secret, Permissions::from_mode(0o600)).unwrap();
+    home.goes_on();
+    // One that the call leaves behind.
+    let said = home.failed(move |_| {
+        fs::write(&secret, "other")?;
+        Ok(fs::set_permissions(&secret, Permissions::from_mode(0o000))?)
+    });
+    assert!(said.contains("folder/secret") && said.contains("denied"), "{said}");
+    assert_eq!(fs::read(home.at("folder/secret")).unwrap(), b"x");
+    home.goes_on();
+    child::tell("said", "done");
+}
+
+#[test]
+fn a_pipe_or_a_socket_keeps_a_call_from_beginning_or_from_being_committed() {
+    let home = Home::new();
+    let pipe = |path: &Path| mkfifo(path, Mode::from_bits_truncate(0o600)).map_err(std::io::Error::from);
+    let socket = |path: &Path| UnixListener::bind(path).map(drop);
+    type Make = fn(&Path) -> std::io::Result<()>;
+    for (make, name) in [(pipe as Make, "folder/pipe"), (socket as Make, "folder/socket")] {
+        make(&home.at(name)).unwrap();
+        let said = home.refused();
+        assert!(said.contains(name), "{said}");
+        fs::remove_file(home.at(name)).unwrap();
+        home.goes_on();
+        // One that the call leaves behind, in a file's place.
+        let path = home.at(name);
+        let file = home.at("folder/file");
+        let said = home.failed(move |_| {
+            fs::remove_file(&file)?;
+            make(&file)?;
+            Ok(make(&path)?)
+        });
+        assert!(said.contains("folder/"), "{said}");
+        home.goes_on();
+    }
+}
+
+/// Writes to a large file again and again, until it is dropped.
+struct Busy {
+    stop: Arc<AtomicBool>,
+    threads: Vec<thread::JoinHandle<()>>,
+}
+
+impl Busy {
+    fn with(path: &Path) -> Busy {
+        // Long enough that no reading of it falls between two writes.
+        fs::File::create(path).unwrap().set_len(64 << 20).unwrap();
+        let (stop, begun) = (Arc::new(AtomicBool::new(false)), Arc::new(Barrier::new(3)));
+        let write = || {
+            let mut file = fs::OpenOptions::new().append(true).open(path).unwrap();
+            let (stop, begun) = (Arc::clone(&stop), Arc::clone(&begun));
+            thread::spawn(move || {
+                begun.wait();
+                while !stop.load(Ordering::Relaxed) {
+                    file.write_all(b"x").unwrap();
+                }
+            })
+        };
+        let threads = [(); 2].map(|()| write()).into();
+        begun.wait();
+        Busy { stop, threads }
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.threads.drain(..).for_each(|thread| thread.join().unwrap());
+    }
+}
+
+#[test]
+fn a_file_that_changes_while_it_is_read_keeps_a_call_from_beginning_or_from_being_committed() {
+    let home = Home::new();
+    let path = home.at("folder/busy");
+    let busy = Busy::with(&path);
+    let said = home.refused();
+    assert!(said.contains("folder/busy") && said.contains("changes while it is read"), "{said}");
+    drop(busy);
+    fs::remove_file(&path).unwrap();
+    home.goes_on();
+    // By a program that the tool left running.
+    let left = Arc::new(Mutex::new(None));
+    let leaves = Arc::clone(&left);
+    let said = home.failed(move |_| {
+        *leaves.lock().unwrap() = Some(Busy::with(&path));
+        Ok(())
+    });
+    assert!(said.contains("folder/busy") && said.contains("changes while it is read"), "{said}");
+    drop(left.lock().unwrap().take());
+    home.goes_on();
+}
+
+/// Going back took the log back with the files, and every record since the begin was gone.
+#[test]
+fn a_session_inside_its_own_workspace_runs_no_tool() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().join("workspace");
+    fs::create_dir(&root).unwrap();
+    let session = store_at(&root).create(&types()).unwrap();
+    let dir = session.dir().to_owned();
+    // The ordinary place of the snapshots is inside too.
+    let refused = state_of(session.clone(), &root).unwrap_err().to_string();
+    assert!(refused.contains("inside the workspace") && refused.contains(dir.to_str().unwrap()), "{refused}");
+    // And where they are elsewhere, the log is.
+    let snapshots = folder.path().join("snapshots");
+    let files = HostFilesystem::open(&root, snapshots, HostFilesystemOptions::default()).unwrap();
+    let resources = ResourceRegistry::builder().filesystem(Arc::new(files)).build().unwrap();
+    let home = Home { folder, state: ExecutionState::new(session, resources) };
+    let said = home.refused();
+    assert!(said.contains("workspace") && said.contains(dir.to_str().unwrap()), "{said}");
+    assert!(home.state.snapshot(None).is_err());
+    assert!(home.fates().is_empty());
+    home.session().dispatch(StepAdded { title: "without tools".to_owned(), part: 0 }).unwrap();
+    // With a workspace of its own the same session goes on.
+    let elsewhere = Home::new();
+    let state = state_of(home.session().clone(), &elsewhere.root()).unwrap();
+    let home = Home { folder: elsewhere.folder, state };
+    home.goes_on();
+}
+
+#[test]
+fn a_workspace_that_is_gone_keeps_a_call_from_beginning_until_it_is_back() {
+    let home = Home::new();
+    home.goes_on();
+    let away = home.folder.path().join("away");
+    fs::rename(home.root(), &away).unwrap();
+    let said = home.refused();
+    assert!(said.contains(home.root().to_str().unwrap()) && said.contains("gone"), "{said}");
+    assert_eq!(home.fates(), [Fate::Committed]);
+    home.session().dispatch(StepAdded { title: "meanwhile".to_owned(), part: 0 }).unwrap();
+    fs::rename(&away, home.root()).unwrap();
+    home.goes_on();
+}
+
+#[test]
+fn a_call_that_takes_its_workspace_away_fails_and_says_that_the_workspace_is_not_as_it_was() {
+    for answers in [true, false] {
+        let home = Home::new();
+        let before = home.digest();
+        let (root, away) = (home.root(), home.folder.path().join("away"));
+        let moved = away.clone();
+        let result = home.call(move |context| {
+            files(context).write("folder/file", b"half done")?;
+            fs::rename(&root, &moved)?;
+            if answers { Ok(()) } else { Err(ToolError::failed("no")) }
+        });
+        match result.unwrap_err() {
+            Error::RestoreFailed { restored, failed } => {
+                let [(name, error)] = failed.as_slice() else { panic!("{failed:?}") };
+                assert!(name == "workspace" && restored.is_empty());
+                let said = error.to_string();
+                assert!(said.contains(home.root().to_str().unwrap()) && said.contains("gone"), "{said}");
+            }
+            other => panic!("{other}"),
+        }
+        // What can be taken back is, and the log says that the call failed.
+        assert!(plan(home.session()).is_empty());
+        assert_eq!((home.fates(), home.invoked()), (vec![Fate::Failed], 1));
+        assert!(!home.session().is_interrupted());
+        assert!(home.refused().contains("gone"));
+        // Once it is there again it can be brought back.
+        fs::rename(&away, home.root()).unwrap();
+        assert_ne!(home.digest(), before);
+        let checkpoint = home.state.checkpoints().unwrap().list().remove(0);
+        home.state.restore(&checkpoint.pre).unwrap();
+        assert_eq!(home.digest(), before);
+        home.goes_on();
+    }
+}
+
+#[test]
+fn an_object_that_was_damaged_is_written_anew_by_the_call_that_needs_it() {
+    let mut home = Home::new();
+    let write = |text: &'static str| {
+        move |context: &ToolContext| -> Done { Ok(files(context).write("folder/file", text.as_bytes())?) }
+    };
+    home.call(write("one")).unwrap();
+    let before = home.objects();
+    home.call(write("two")).unwrap();
+    let of_two: Vec<PathBuf> = home.objects().into_iter().filter(|path| !before.contains(path)).collect();
+    assert!(of_two.len() >= 3, "a content, its folders and a commit: {of_two:?}");
+    home.call(write("three")).unwrap();
+    let damaged = damage(&of_two);
+    home.reopen();
+    assert!(home.call(write("two")).unwrap().success);
+    for (path, sound) in damaged {
+        assert_eq!(fs::read(&path).unwrap(), sound, "{}", path.display());
+    }
+    home.failed(move |context| {
+        files(context).write("folder/file", b"four")?;
+        Err(ToolError::failed("no"))
+    });
+    assert_eq!(fs::read(home.at("folder/file")).unwrap(), b"two");
+    home.goes_on();
+}
+
+#[test]
+fn a_call_whose_snapshot_is_damaged_fails_and_names_the_object_and_changes_nothing_more() {
+    let home = Home::new();
+    let before = home.digest();
+    let (folder, damaged) = (home.session().dir().join("workspace"), Arc::new(Mutex::new(Vec::new())));
+    let (damages, objects) = (Arc::clone(&damaged), folder.join("objects"));
+    let result = home.call(move |context| {
+        files(context).write("folder/file", b"half done")?;
+        let folders = fs::read_dir(&objects)?.map(|folder| folder.unwrap().path());
+        let objects = folders.filter(|folder| folder.is_dir()).flat_map(|folder| {
+            fs::read_dir(folder).unwrap().map(|object| object.unwrap().path()).collect::<Vec<_>>()
+        });
+        damages.lock().unwrap().extend(damage(&objects.collect::<Vec<_>>()));
+        Err(ToolError::failed("no"))
+    });
+    let error = result.unwrap_err();
+    let said = error.to_string();
+    assert!(matches!(&error, Error::RestoreFailed { failed, .. } if failed[0].0 == "workspace"), "{said}");
+    let damaged = damaged.lock().unwrap();
+    assert!(damaged.iter().any(|(path, _)| said.contains(path.to_str().unwrap())), "{said}");
+    assert_eq!(fs::read(home.at("folder/file")).unwrap(), b"half done");
+    assert!(plan(home.session()).is_empty());
+    assert_eq!((home.fates(), home.invoked()), (vec![Fate::Failed], 1));
+    // From a copy of the store all of it comes back.
+    damaged.iter().for_each(|(path, sound)| replace(path, sound));
+    let checkpoint = home.state.checkpoints().unwrap().list().remove(0);
+    home.state.restore(&checkpoint.pre).unwrap();
+    assert_eq!(home.digest(), before);
+    home.goes_on();
+}
+
+#[test]
+fn part_of_a_child_that_is_killed_half_way() {
+    let Some(argument) = child::argument() else { return };
+    let (id, folder) = argument.split_once(' ').unwrap();
+    let folder = Path::new(folder);
+    let session = store_at(folder).open_session(id.parse().unwrap(), &types()).unwrap();
+    let state = state_of(session, &folder.join("workspace")).unwrap();
+    let act = |context: &ToolContext| {
+        files(context).write("folder/file", b"half done")?;
+        kill(Pid::this(), Signal::SIGKILL).unwrap();
+        Ok(())
+    };
+    let runner = ToolRunner::new(state, ToolRegistry::new().with(Act(Box::new(act))));
+    let _ = runner.execute(&ToolCall::new("act", "{}"), &ExecuteOptions::default());
+    unreachable!("it was killed");
+}
+
+#[test]
+fn a_session_whose_workspace_or_snapshot_is_not_there_stays_interrupted_until_it_is() {
+    let mut home = Home::new();
+    let (id, before) = (home.session().id(), home.digest());
+    home.session().clone().close().unwrap();
+    let argument = format!("{id} {}", home.folder.path().display());
+    child::start("tools::bad_input::part_of_a_child_that_is_killed_half_way", &argument).ended();
+    let session = store_at(home.folder.path()).open_session(id, &types()).unwrap();
+    home.state = state_of(session, &home.root()).unwrap();
+
+    let away = home.folder.path().join("away");
+    fs::rename(home.root(), &away).unwrap();
+    let said = home.recover().unwrap_err().to_string();
+    fs::rename(&away, home.root()).unwrap();
+    home.stays_interrupted(&said, &home.root());
+
+    for object in home.objects() {
+        // Another process each time, which holds nothing in memory of what is damaged.
+        home.reopen();
+        let damaged = damage(std::slice::from_ref(&object));
+        let error = home.recover().unwrap_err();
+        assert!(matches!(error, Error::RestoreFailed { .. }), "{error}");
+        home.stays_interrupted(&error.to_string(), &object);
+        damaged.iter().for_each(|(path, sound)| replace(path, sound));
+    }
+    home.recover().unwrap();
+    assert_eq!((home.digest(), home.fates()), (before, vec![Fate::Interrupted]));
+    home.goes_on();
+}

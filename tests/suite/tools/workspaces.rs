@@ -1,0 +1,131 @@
+//! Several runs, each with a session and a store of its own, on one workspace: they take turns, and none takes back what
+//! another has committed.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use foldlog::audit::Fate;
+use foldlog::filesystem::{Filesystem, HostFilesystem, HostFilesystemOptions};
+use foldlog_tests::child;
+
+use super::*;
+
+/// How many calls each process makes. Every third fails.
+const CALLS: usize = 30;
+
+/// Counts up in a file that all processes share, and leaves one of its own.
+struct Count {
+    folder: PathBuf,
+    name: String,
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct Nth {
+    nth: usize,
+}
+
+impl Tool for Count {
+    const NAME: &'static str = "count";
+    type Parameters = Nth;
+    type Output = ();
+
+    fn call(&self, Nth { nth }: Nth, context: &ToolContext) -> Result<ToolResult<()>, ToolError> {
+        // Outside of the workspace, where nothing goes back: whoever finds it there is not alone.
+        let inside = self.folder.join("inside");
+        fs::OpenOptions::new().write(true).create_new(true).open(&inside)?;
+        let files = context.resources().get::<dyn Filesystem>().unwrap();
+        let count: usize = String::from_utf8(files.read("count")?).unwrap().parse().unwrap();
+        files.write("count", (count + 1).to_string().as_bytes())?;
+        files.write(&format!("{} {nth}", self.name), b"")?;
+        context.session().dispatch(StepAdded { title: nth.to_string(), part: 0 })?;
+        fs::remove_file(inside)?;
+        if nth % 3 == 0 { Err(ToolError::failed("not this one")) } else { Ok(ToolResult::ok("counted", ())) }
+    }
+}
+
+fn runner_at(folder: &Path, name: &str) -> ToolRunner {
+    let session = Store::open(folder.join(name)).unwrap().create(&types()).unwrap();
+    let (root, store) = (folder.join("workspace"), session.dir().join("workspace"));
+    let files = HostFilesystem::open(root, store, HostFilesystemOptions::default()).unwrap();
+    let resources = ResourceRegistry::builder().filesystem(Arc::new(files)).build().unwrap();
+    let counts = Count { folder: folder.to_owned(), name: name.to_owned() };
+    ToolRunner::new(ExecutionState::new(session, resources), ToolRegistry::new().with(counts))
+}
+
+/// Makes the calls, of which those that fail are to fail for that alone.
+fn count(folder: &Path, name: &str) {
+    let runner = runner_at(folder, name);
+    for nth in 0..CALLS {
+        let call = ToolCall::new("count", format!(r#"{{"nth": {nth}}}"#));
+        let report = runner.execute(&call, &ExecuteOptions::default()).unwrap();
+        let expected = if nth % 3 == 0 { "not this one" } else { "counted" };
+        assert_eq!(report.message, expected, "{name} {nth}");
+    }
+    let session = runner.state().session();
+    let committed: Vec<String> = (0..CALLS).filter(|nth| nth % 3 != 0).map(|nth| nth.to_string()).collect();
+    assert_eq!(plan(session), committed);
+    let ledger = LogReader::open(session.dir()).unwrap().ledger().unwrap();
+    let of = |fate| ledger.iter().filter(|entry| entry.outcome == fate).count();
+    assert_eq!((of(Fate::Committed), of(Fate::Failed)), (committed.len(), CALLS - committed.len()));
+}
+
+#[test]
+fn part_of_a_process_that_counts() {
+    let Some(argument) = child::argument() else { return };
+    let (name, folder) = argument.split_once(' ').unwrap();
+    child::tell("ready", name);
+    let _ = std::io::stdin().read_line(&mut String::new());
+    count(Path::new(folder), name);
+}
+
+fn begun() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    fs::create_dir(folder.path().join("workspace")).unwrap();
+    fs::write(folder.path().join("workspace/count"), "0").unwrap();
+    folder
+}
+
+/// Every committed call of each has left its file, no failed one has, and each was counted.
+fn is_counted(folder: &Path, names: &[&str]) {
+    let mut expected: Vec<String> = Vec::new();
+    for name in names {
+        expected.extend((0..CALLS).filter(|nth| nth % 3 != 0).map(|nth| format!("{name} {nth}")));
+    }
+    let count = expected.len().to_string();
+    expected.push("count".to_owned());
+    expected.sort();
+    let root = folder.join("workspace");
+    let found = fs::read_dir(&root).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut found: Vec<String> = found.collect();
+    found.sort();
+    assert_eq!(found, expected);
+    assert_eq!(fs::read_to_string(root.join("count")).unwrap(), count);
+}
+
+#[test]
+fn two_processes_on_one_workspace_take_turns_and_neither_takes_back_what_the_other_committed() {
+    let folder = begun();
+    let names = ["one", "other"];
+    let start = |name: &&str| {
+        let argument = format!("{name} {}", folder.path().display());
+        child::start("tools::workspaces::part_of_a_process_that_counts", &argument)
+    };
+    let mut processes: Vec<child::Started> = names.iter().map(start).collect();
+    processes.iter_mut().for_each(|process| assert!(process.hear("ready").is_some()));
+    // They begin together, once both are there.
+    processes.iter_mut().for_each(child::Started::go_on);
+    assert!(processes.iter_mut().all(child::Started::passed), "what they said stands above");
+    is_counted(folder.path(), &names);
+}
+
+#[test]
+fn two_sessions_of_one_process_on_one_workspace_take_turns_too() {
+    let folder = begun();
+    let names = ["one", "other"];
+    std::thread::scope(|scope| {
+        for name in names {
+            scope.spawn(|| count(folder.path(), name));
+        }
+    });
+    is_counted(folder.path(), &names);
+}
