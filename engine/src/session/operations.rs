@@ -18,7 +18,7 @@ use foldlog_codec::sabotage::{self, Breakage};
 use parking_lot::MutexGuard;
 
 use super::dispatching::slice_declaration;
-use super::turns::{Abandon, Admitted, Within, runs_here};
+use super::turns::{Abandon, Admitted, Turn, Within, runs_here};
 use super::writing::{Draft, promises_sync};
 use super::{Inner, Session, WriterState};
 use crate::clock;
@@ -35,35 +35,8 @@ impl Session {
         let parent = self.within.as_deref();
         // No call outlasts the one within which it runs.
         let until = until.into_iter().chain(parent.and_then(Within::until)).min();
-        let mut state = self.inner.writable()?;
-        loop {
-            if let Some(abandon) = state.table.take_abandoned(parent.map(|parent| parent.ticket)) {
-                drop(state);
-                abandon()?;
-                state = self.inner.writable()?;
-                continue;
-            }
-            if let Some(parent) = parent {
-                parent.check()?;
-                let operation = parent.operation;
-                let Some(admitted) = state.table.get(parent.ticket) else {
-                    return Err(Error::Revoked { operation, reason: "it is over" });
-                };
-                if admitted.reads_only && !reads_only {
-                    return Err(Error::ReadsOnly { operation, tried: "run a tool that changes something" });
-                }
-            }
-            let Some(other) = state.table.conflict(parent.map(|parent| parent.ticket), reads_only) else {
-                break;
-            };
-            let stuck = (other.operation.unwrap_or_default(), other.until);
-            if let Some(operation) = state.table.waits_for_itself(self.inner.id, other.ticket) {
-                return Err(Error::InsideOperation { operation });
-            }
-            self.inner.wait(&mut state, stuck, until)?;
-            drop(state);
-            state = self.inner.writable()?;
-        }
+        let state = self.inner.writable()?;
+        let mut state = self.wait_for_turn(state, Turn::Begin { reads_only }, until)?;
         let table = &mut state.table;
         let ticket = table.next;
         table.next += 1;

@@ -35,6 +35,35 @@ pub(super) enum Change {
     Log,
 }
 
+/// What a handle is to do in its turn.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Turn {
+    /// Write a record.
+    Write(Change),
+    /// Begin an operation.
+    Begin { reads_only: bool },
+}
+
+impl Turn {
+    /// What it is called where it is refused to an operation that only reads; nothing, where that may do it.
+    fn changes(self) -> Option<&'static str> {
+        match self {
+            Turn::Write(Change::State) => Some("change STATE"),
+            Turn::Begin { reads_only: false } => Some("run a tool that changes something"),
+            Turn::Write(Change::Log) | Turn::Begin { reads_only: true } => None,
+        }
+    }
+
+    /// The operation that is in the way, for one who asks within the operation with the ticket `asker`.
+    fn in_the_way(self, table: &Table, asker: Option<u64>) -> Option<&Admitted> {
+        match self {
+            Turn::Write(Change::State) => table.changing(asker),
+            Turn::Write(Change::Log) => None,
+            Turn::Begin { reads_only } => table.conflict(asker, reads_only),
+        }
+    }
+}
+
 /// What an operation's handle knows of it.
 pub(crate) struct Within {
     pub(super) ticket: u64,
@@ -152,7 +181,7 @@ impl Table {
     }
 
     /// One that is in the way of an operation within `parent`.
-    pub(super) fn conflict(&self, parent: Option<u64>, reads_only: bool) -> Option<&Admitted> {
+    fn conflict(&self, parent: Option<u64>, reads_only: bool) -> Option<&Admitted> {
         self.admitted.iter().find(|other| {
             let ancestor = parent.is_some_and(|parent| self.is_within(parent, other.ticket));
             let together = other.reads_only && reads_only;
@@ -250,43 +279,42 @@ impl Session {
         if state.table.is_empty() && self.within.is_none() {
             return Ok(state);
         }
-        self.wait_for_turn(state, change())
+        let until = self.within.as_deref().and_then(Within::until);
+        self.wait_for_turn(state, Turn::Write(change()), until)
     }
 
+    /// Waits until nothing is in the way of what this handle is to do, or until `until`.
     #[cold]
-    fn wait_for_turn<'a>(
+    pub(super) fn wait_for_turn<'a>(
         &'a self,
         mut state: MutexGuard<'a, WriterState>,
-        change: Change,
+        turn: Turn,
+        until: Option<Instant>,
     ) -> Result<MutexGuard<'a, WriterState>> {
+        let asker = self.within.as_deref().map(|within| within.ticket);
         loop {
-            let asker = self.within.as_deref().map(|within| within.ticket);
             if let Some(abandon) = state.table.take_abandoned(asker) {
                 drop(state);
                 abandon()?;
                 state = self.inner.writable()?;
                 continue;
             }
-            let below = self.within.as_deref().map(|within| within.ticket);
             if let Some(within) = &self.within {
                 within.check()?;
                 let operation = within.operation;
                 let Some(admitted) = state.table.get(within.ticket) else {
                     return Err(Error::Revoked { operation, reason: "it is over" });
                 };
-                if admitted.reads_only && change == Change::State {
-                    return Err(Error::ReadsOnly { operation, tried: "change STATE" });
+                if let Some(tried) = turn.changes().filter(|_| admitted.reads_only) {
+                    return Err(Error::ReadsOnly { operation, tried });
                 }
             }
-            let Some(other) = state.table.changing(below).filter(|_| change == Change::State) else {
-                return Ok(state);
-            };
-            let (operation, until) = (other.operation.unwrap_or_default(), other.until);
+            let Some(other) = turn.in_the_way(&state.table, asker) else { return Ok(state) };
+            let waited_for = (other.operation.unwrap_or_default(), other.until);
             if let Some(operation) = state.table.waits_for_itself(self.inner.id, other.ticket) {
                 return Err(Error::InsideOperation { operation });
             }
-            let own = self.within.as_deref().and_then(Within::until);
-            self.inner.wait(&mut state, (operation, until), own)?;
+            self.inner.wait(&mut state, waited_for, until)?;
             drop(state);
             state = self.inner.writable()?;
         }
@@ -295,7 +323,7 @@ impl Session {
 
 impl Inner {
     /// Waits until some operation is over, or until `until`.
-    pub(super) fn wait(
+    fn wait(
         &self,
         state: &mut MutexGuard<'_, WriterState>,
         (operation, deadline): (u64, Option<Instant>),
