@@ -52,6 +52,13 @@ struct Captured {
     recorded: Option<Arc<[u8]>>,
 }
 
+impl Captured {
+    /// Whether the resource says that it is so still.
+    fn is_unchanged(&self, resource: &dyn AnyResource) -> bool {
+        self.snapshot.as_ref().is_some_and(|since| resource.is_unchanged(since))
+    }
+}
+
 /// What the resources were, in ascending order of their names. Cheap to clone.
 #[derive(Clone, Default)]
 pub(crate) struct Captures {
@@ -112,17 +119,17 @@ impl Captures {
 
     /// Whether every resource says that it is as it was when this was captured.
     pub(super) fn are_all(&self, resources: &ResourceRegistry) -> bool {
+        // Both in ascending order of the names.
+        let mut pairs = self.of_each.iter().zip(resources.captured());
         self.of_each.len() == resources.captured().len()
-            && resources
-                .captured()
-                .iter()
-                .all(|(name, resource)| self.unchanged(name, resource.as_ref()).is_some())
+            && pairs.all(|(captured, (name, resource))| {
+                captured.name == *name && captured.is_unchanged(resource.as_ref())
+            })
     }
 
     /// What was captured of a resource, where that says that it is so still.
     fn unchanged(&self, name: &str, resource: &dyn AnyResource) -> Option<&Captured> {
-        let is_unchanged = |since: &AnySnapshot| resource.is_unchanged(since);
-        self.get(name).filter(|captured| captured.snapshot.as_ref().is_some_and(is_unchanged))
+        self.get(name).filter(|captured| captured.is_unchanged(resource))
     }
 
     /// What a record says of the resources.

@@ -277,6 +277,9 @@ impl ExecutionState {
     /// run together share what they hold: one of them takes it, and where it cannot, another tries.
     pub(crate) fn lease(&self, until: Option<Instant>) -> Result<Option<Arc<Vec<Lease>>>> {
         let inner = &*self.inner;
+        if !inner.resources.is_shared() {
+            return Ok(None);
+        }
         let mut shared = inner.shared.lock();
         loop {
             if let Some(leases) = shared.leases.upgrade() {

@@ -91,6 +91,10 @@ impl Snapshotable for BudgetTracker {
         *self.spent.lock() == since.spent
     }
 
+    fn is_shared(&self) -> bool {
+        false
+    }
+
     fn rolls_back(&self) -> bool {
         false
     }

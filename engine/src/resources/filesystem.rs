@@ -19,6 +19,10 @@ impl Snapshotable for InMemoryFilesystem {
         Ok(())
     }
 
+    fn is_shared(&self) -> bool {
+        false
+    }
+
     fn is_unchanged(&self, since: &MemorySnapshot) -> bool {
         self.is_at(since)
     }

@@ -125,6 +125,11 @@ pub trait Snapshotable: Send + Sync + 'static {
         false
     }
 
+    /// Whether others may work on the resource beside this run, so that its [lease](Snapshotable::lease) is asked for.
+    fn is_shared(&self) -> bool {
+        true
+    }
+
     /// Waits until nobody else works on the resource, but not past `until`. `None`, where it is not shared with
     /// others.
     ///
@@ -148,6 +153,7 @@ pub(crate) trait AnyResource: Send + Sync {
     fn recall(&self, recorded: &[u8]) -> Result<AnySnapshot>;
     fn rolls_back(&self) -> bool;
     fn is_unchanged(&self, since: &AnySnapshot) -> bool;
+    fn is_shared(&self) -> bool;
     fn is_same(&self, one: &AnySnapshot, other: &AnySnapshot) -> bool;
     fn holds(&self, folder: &Path) -> bool;
     fn lease(&self, until: Option<Instant>) -> Result<Option<Lease>>;
@@ -179,6 +185,10 @@ impl<R: Snapshotable> AnyResource for R {
 
     fn rolls_back(&self) -> bool {
         Snapshotable::rolls_back(self)
+    }
+
+    fn is_shared(&self) -> bool {
+        Snapshotable::is_shared(self)
     }
 
     fn is_unchanged(&self, since: &AnySnapshot) -> bool {

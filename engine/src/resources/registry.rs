@@ -61,10 +61,15 @@ impl ResourceRegistry {
         &self.inner.captured
     }
 
+    /// Whether others may work on any of the resources.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.inner.captured.values().any(|resource| resource.is_shared())
+    }
+
     /// Waits until nobody else works on any of the resources.
     pub(crate) fn lease(&self, until: Option<Instant>) -> Result<Vec<Lease>> {
         let mut leases = Vec::new();
-        for resource in self.inner.captured.values() {
+        for resource in self.inner.captured.values().filter(|resource| resource.is_shared()) {
             leases.extend(resource.lease(until)?);
         }
         Ok(leases)

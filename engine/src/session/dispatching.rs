@@ -240,7 +240,12 @@ impl Inner {
         state: &WriterState,
         payloads: impl Iterator<Item = &'p mut Payload<'a>>,
     ) -> Result<Vec<Vec<u8>>> {
-        payloads.filter_map(|payload| self.recorded(state, payload.bytes()).transpose()).collect()
+        let mut references = Vec::new();
+        // Nearly always there is none, and a result for each would be moved about for nothing.
+        for payload in payloads.filter(|payload| self.is_large(payload.bytes())) {
+            references.extend(self.recorded(state, payload.bytes())?);
+        }
+        Ok(references)
     }
 
     /// Puts references in the place of the payloads for which they were made.
