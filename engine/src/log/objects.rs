@@ -60,8 +60,11 @@ impl Objects {
             return Ok(object);
         }
         // One that is there already may be of a process that was killed before it synced.
-        if self.sync_again(&object).is_ok() {
-            return Ok(object);
+        match self.sync_again(&object) {
+            // It is missing, or is not what its name says: nothing is lost by what takes its place.
+            Err(Error::Object { .. }) => {}
+            // Where it is there, a durable record may name it, and what is put there anew is not durable yet.
+            done => return done.map(|()| object),
         }
         let failed = |op, error| self.write_error(op, &path, object.len, error);
         self.storage.create_dir_all(&self.dir).map_err(|error| failed("create", error))?;

@@ -235,6 +235,29 @@ fn an_object_whose_sync_failed_is_really_written_by_the_next_process() {
     assert_eq!(Slices::of(&machine.open(id, Level::Every).unwrap()).unwrap(), slices);
 }
 
+/// An object that could not be written once more was put there anew, in the place of one that was durable, and the new
+/// one was not: its record was never written, so nobody synced it. The next sync of the folder made its name durable,
+/// and a power cut left nothing behind that name, of which an acknowledged record spoke.
+#[test]
+fn an_object_that_is_there_is_not_replaced_where_it_cannot_be_written_once_more() {
+    let machine = Machine::default();
+    let id = closed_session(&machine, 1);
+    let session = machine.open(id, Level::Every).unwrap();
+    session.dispatch(large_note(1)).unwrap();
+    session.close().unwrap();
+    let session = machine.open(id, Level::Process).unwrap();
+    // The object in its place; then one beside it, which is renamed; then the record.
+    [1, 3].into_iter().for_each(|nth| machine.disk.inject(fails(Op::Write, nth)));
+    session.dispatch(large_note(1)).unwrap_err();
+    machine.disk.clear_faults();
+    drop(session);
+    machine.open(id, Level::Every).unwrap().dispatch(large_note(2)).unwrap();
+    machine.crash(CrashKind::PowerLosingAll);
+    let notes = machine.open(id, Level::Every).unwrap().log::<Notes>().unwrap();
+    let kept: Vec<_> = (0..notes.len()).map(|at| notes.get(at).unwrap().unwrap().text.clone()).collect();
+    assert_eq!(kept, [1, 2].map(|n| large_note(n).text));
+}
+
 /// The log's own pages after a failed sync look as clean; that is why recovery rewrites what is unattested.
 #[test]
 fn records_whose_sync_failed_are_really_written_by_the_next_process() {
