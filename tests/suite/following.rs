@@ -386,6 +386,11 @@ struct Racing {
 }
 
 impl Racing {
+    /// On which this comes after so many calls.
+    fn on(disk: MemoryStorage, coming: (u32, Coming)) -> Arc<Racing> {
+        Arc::new(Racing { disk, coming: Mutex::new(coming) })
+    }
+
     fn call(&self) {
         let mut coming = self.coming.lock().unwrap();
         match coming.0.checked_sub(1) {
@@ -452,21 +457,26 @@ impl Storage for Racing {
     }
 }
 
+/// A machine with a session whose process was killed behind so many steps.
+fn killed_behind(steps: u64) -> (Machine, Uuid) {
+    let machine = Machine::default();
+    let session = machine.process(Level::Every).create(&types()).unwrap();
+    write_steps(&session, steps);
+    machine.crash(CrashKind::Process);
+    (machine, session.id())
+}
+
 /// A log whose writer is in the middle of record 4, for a reader; and the machine on which it has gone on, after turns
 /// or without any.
 fn half_written(turned: bool) -> (Machine, Uuid, Arc<Racing>) {
-    let machine = Machine::default();
-    let session = machine.process(Level::Every).create(&types()).unwrap();
-    let id = session.id();
-    write_steps(&session, if turned { 20 } else { 5 });
-    machine.crash(CrashKind::Process);
+    let (machine, id) = killed_behind(if turned { 20 } else { 5 });
     let frames = machine.frames(id).unwrap();
     let torn = frames.iter().find(|frame| frame.sequence == 4 && !frame.kind.is_envelope()).unwrap();
     let disk = MemoryStorage::with_boot_id(BOOT);
     let mut half = machine.disk.read_file(&torn.segment).unwrap();
     half[torn.end - 5..].fill(0);
     disk.write_file(&torn.segment, half).unwrap();
-    (machine, id, Arc::new(Racing { disk, coming: Mutex::default() }))
+    (machine, id, Racing::on(disk, (0, Coming::new())))
 }
 
 /// Everything that a machine's disk holds.
@@ -513,11 +523,7 @@ fn a_writer_that_goes_on_between_two_looks_is_no_damage() {
 /// folder: the reader took their records for a torn tail, or for what stands behind a header that was lost.
 #[test]
 fn a_writer_that_goes_on_into_a_segment_made_ahead_is_no_damage() {
-    let machine = Machine::default();
-    let session = machine.process(Level::Every).create(&types()).unwrap();
-    let id = session.id();
-    write_steps(&session, 60);
-    machine.crash(CrashKind::Process);
+    let (machine, id) = killed_behind(60);
     let segments = machine.segments(id);
     let after = segments.iter().map(|path| (path.clone(), machine.disk.read_file(path))).collect::<Coming>();
     assert!(segments.len() > 4);
@@ -534,8 +540,7 @@ fn a_writer_that_goes_on_into_a_segment_made_ahead_is_no_damage() {
         disk.write_file(&segments[made], [0; 4096]).unwrap();
         let here = LogReader::open_on(Arc::new(disk.clone()), machine.dir(id)).unwrap().records_len();
         // And goes on, through so many segments: what it makes and fills now may be listed already, or not.
-        let racing = Arc::new(Racing { disk, coming: Mutex::default() });
-        *racing.coming.lock().unwrap() = (calls, after.clone());
+        let racing = Racing::on(disk, (calls, after.clone()));
         let read = LogReader::open_on(Arc::clone(&racing) as Arc<dyn Storage>, machine.dir(id));
         let read = read.unwrap_or_else(|error| panic!("segment {made}, call {calls}: {error}"));
         assert_eq!(read.report().torn, None, "segment {made}, call {calls}");
@@ -555,20 +560,14 @@ fn a_writer_that_goes_on_into_a_segment_made_ahead_is_no_damage() {
 /// A folder is not listed at one moment: the name of a later segment may be there and that of an earlier one not.
 #[test]
 fn a_listing_that_missed_a_segment_made_meanwhile_is_no_damage() {
-    let machine = Machine::default();
-    let session = machine.process(Level::Every).create(&types()).unwrap();
-    let id = session.id();
-    write_steps(&session, 60);
-    machine.crash(CrashKind::Process);
+    let (machine, id) = killed_behind(60);
     let segments = machine.segments(id);
     for missed in 1..segments.len() - 1 {
         let comes_at = |calls| {
             let disk = machine.copied(BOOT).disk;
             let bytes = disk.read_file(&segments[missed]).unwrap();
             disk.remove_file(&segments[missed]).unwrap();
-            let racing = Arc::new(Racing { disk, coming: Mutex::default() });
-            *racing.coming.lock().unwrap() =
-                (calls, BTreeMap::from([(segments[missed].clone(), Some(bytes))]));
+            let racing = Racing::on(disk, (calls, BTreeMap::from([(segments[missed].clone(), Some(bytes))])));
             match LogReader::open_on(racing as Arc<dyn Storage>, machine.dir(id)) {
                 Ok(read) => {
                     assert_eq!(read.report().torn, None, "segment {missed}, call {calls}");
@@ -602,8 +601,7 @@ fn a_segment_that_its_writer_takes_away_meanwhile_is_passed_over() {
         session.close().unwrap();
         let ahead = machine.dir(id).join(format!("{:010}.seg", machine.segments(id).len()));
         machine.disk.write_file(&ahead, [0; 4096]).unwrap();
-        let racing = Arc::new(Racing { disk: machine.disk.clone(), coming: Mutex::default() });
-        *racing.coming.lock().unwrap() = (calls, BTreeMap::from([(ahead.clone(), None)]));
+        let racing = Racing::on(machine.disk.clone(), (calls, BTreeMap::from([(ahead.clone(), None)])));
         let storage = Arc::clone(&racing) as Arc<dyn Storage>;
         let reader = foldlog::audit::LogReader::open_on(Arc::clone(&storage), machine.dir(id));
         let reader = reader.unwrap_or_else(|error| panic!("call {calls}: {error}"));

@@ -300,11 +300,7 @@ impl ExecutionState {
         drop(shared);
         // Dropped after the leases are known to all, and where the resource fails or panics.
         let _taking = Taking { inner };
-        let leases = inner.resources.lease(until)?;
-        if leases.is_empty() {
-            return Ok(None);
-        }
-        let leases = Arc::new(leases);
+        let leases = Arc::new(inner.resources.lease(until)?);
         inner.shared.lock().leases = Arc::downgrade(&leases);
         Ok(Some(leases))
     }
