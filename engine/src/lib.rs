@@ -31,6 +31,8 @@ pub use session::{
     LogView, Notice, RecoveryReport, RolledBack, Session, Settlement, SliceState, Snapshot, SnapshotOptions,
     State, StoredItem, Subscription, Warning,
 };
+/// The text that a call's tool and id are: short ones cost no memory of their own, long ones are shared.
+pub use smol_str::SmolStr;
 pub use store::{
     BackgroundSync, Export, ExportedSlice, ImportOptions, LeftBehind, Level, MissingObject, Salvaged,
     SessionOptions, SessionSummary, Store, StoreOptions,

@@ -2,6 +2,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use smol_str::SmolStr;
 
 use super::CompositeSnapshot;
 use crate::error::{Error, Result};
@@ -15,9 +16,9 @@ pub struct ToolCheckpoint {
     /// The operation's name.
     pub operation: u64,
     /// The provider's name for the call.
-    pub tool_call_id: Option<String>,
+    pub tool_call_id: Option<SmolStr>,
     /// The tool.
-    pub tool_name: String,
+    pub tool_name: SmolStr,
     /// Before the call.
     pub pre: CompositeSnapshot,
     /// After it, where it was committed.

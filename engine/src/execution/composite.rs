@@ -5,6 +5,7 @@ use std::sync::Arc;
 use foldlog_codec::body::{Payload, ResourceSnapshot};
 use foldlog_codec::msgpack::{self, Limits, Value};
 use serde::{Deserialize, Serialize};
+use smol_str::SmolStr;
 use uuid::Uuid;
 
 use crate::error::{Error, Result};
@@ -34,9 +35,9 @@ pub struct SnapshotMetadata {
     /// What the host calls it.
     pub tag: Option<String>,
     /// The provider's name for the call that it stands beside.
-    pub tool_call_id: Option<String>,
+    pub tool_call_id: Option<SmolStr>,
     /// The tool of that call.
-    pub tool_name: Option<String>,
+    pub tool_name: Option<SmolStr>,
     /// When.
     pub phase: Phase,
 }

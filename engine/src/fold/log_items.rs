@@ -100,8 +100,12 @@ impl LogItems {
             Arc::make_mut(&mut self.marks).push(Mark { place: self.len, sequence });
         }
         self.len += 1;
+        if self.tail_max == 1 {
+            self.tail.hold_only(row);
+            return;
+        }
         if self.tail.len() >= self.tail_max {
-            self.tail = if self.tail_max == 1 { Rows::default() } else { self.tail.tail(self.tail_max - 1) };
+            self.tail = self.tail.tail(self.tail_max - 1);
         }
         self.tail.push(row);
     }

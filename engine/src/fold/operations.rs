@@ -12,10 +12,10 @@
 //!
 //! None of this goes back with STATE.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use foldlog_codec::body::{Decision, Idempotency, Outcome, OutsideEffects, Settle, ToolBegin, ToolEnd};
+use smol_str::SmolStr;
 
 use crate::error::{Error, Result};
 
@@ -29,9 +29,9 @@ pub struct OpenOperation {
     /// The operation within which it runs.
     pub parent: Option<u64>,
     /// The tool.
-    pub tool: String,
+    pub tool: SmolStr,
     /// The provider's name for the call.
-    pub call_id: Option<String>,
+    pub call_id: Option<SmolStr>,
     /// What may be done with it should it be interrupted.
     pub idempotency: Idempotency,
     /// Whether it changes nothing.
@@ -53,9 +53,9 @@ pub struct UnsettledOperation {
     /// The sequence number of its latest begin, which holds its arguments.
     pub begin: u64,
     /// The tool.
-    pub tool: String,
+    pub tool: SmolStr,
     /// The provider's name for the call.
-    pub call_id: Option<String>,
+    pub call_id: Option<SmolStr>,
     /// What may be done with it.
     pub idempotency: Idempotency,
     /// Whether what it did is undone.
@@ -127,8 +127,8 @@ impl Operations {
             operation: begin.again.unwrap_or(sequence),
             begin: sequence,
             parent: begin.parent,
-            tool: begin.tool.clone().into_owned(),
-            call_id: begin.call_id.clone().map(Cow::into_owned),
+            tool: SmolStr::new(&begin.tool),
+            call_id: begin.call_id.as_deref().map(SmolStr::new),
             idempotency: begin.idempotency,
             reads_only: begin.reads_only,
             undoes: begin.undoes,

@@ -490,7 +490,8 @@ impl Projection {
         let Some(slice) = slice else { return Err(bad(format!("slice {} is no LOG slice", end.slice))) };
         let (id, version) = (ItemId { sequence, ordinal: 0 }, INVOKED_VERSION);
         // A host that knows the slice knows it as this, and need not read what would be written.
-        let is_known = slice.decode.is_some() && self.names.slice_name(end.slice) == ToolInvocations::NAME;
+        let name = self.names.slice(end.slice).map(|declared| declared.name.as_str());
+        let is_known = slice.decode.is_some() && name == Some(ToolInvocations::NAME);
         let item = match is_known {
             true => RowItem::Typed(Arc::new(ToolInvoked::of(end))),
             false => new_item(slice, sequence, (Payload::new(&end.invoked()), version), None, folding)?,

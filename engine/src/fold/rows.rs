@@ -173,6 +173,16 @@ impl Rows {
         }
     }
 
+    /// Holds one item and no other, in the memory of the one before where no view shares it.
+    pub(crate) fn hold_only(&mut self, row: Row) {
+        if self.index.is_some() || !self.displaced.is_empty() {
+            self.clear();
+            self.push(row);
+            return;
+        }
+        self.by_key.hold_only(natural_key(row.id), row);
+    }
+
     /// Puts items before the item `anchor`.
     pub(crate) fn insert_before(&mut self, anchor: ItemId, rows: Vec<Row>) {
         let room = |rows_len: usize, below: Key, above: Key| (above - below) / (rows_len as Key + 1);

@@ -7,6 +7,7 @@ use foldlog_codec::body::{Cause, Idempotency, Outcome, OutsideEffects, Payload, 
 use foldlog_codec::msgpack::{Value, Writer};
 use parking_lot::Mutex;
 use serde::Serialize;
+use smol_str::SmolStr;
 
 use super::command::Programs;
 use super::context::ToolContext;
@@ -31,9 +32,9 @@ pub struct ToolReport {
     /// The sequence number of the end.
     pub end: u64,
     /// The tool.
-    pub tool: String,
+    pub tool: SmolStr,
     /// The provider's name for the call.
-    pub call_id: Option<String>,
+    pub call_id: Option<SmolStr>,
     /// How it ended.
     pub outcome: Outcome,
     /// Why, where it failed.
@@ -325,8 +326,8 @@ fn short(message: &str) -> String {
 pub(super) struct Core {
     state: ExecutionState,
     pub(super) begun: Begun,
-    tool: String,
-    pub(super) call_id: Option<String>,
+    tool: SmolStr,
+    pub(super) call_id: Option<SmolStr>,
     asked_by: Option<(u64, u32)>,
     parent: Option<u64>,
     idempotency: Idempotency,
@@ -471,7 +472,7 @@ impl Core {
 
     fn report(&self, ending: Ending, ended: &Ended) -> Result<ToolReport> {
         let value = ending.value.as_deref().map(Value::decode).transpose();
-        let unread = |error| Error::Encode { name: self.tool.clone(), reason: format!("{error}") };
+        let unread = |error| Error::Encode { name: self.tool.to_string(), reason: format!("{error}") };
         Ok(ToolReport {
             operation: self.begun.within.operation(),
             begin: self.begun.begin,

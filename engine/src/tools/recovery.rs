@@ -13,6 +13,7 @@
 use foldlog_codec::body::{Cause, Idempotency, Outcome, OutsideEffects, ToolEnd};
 use foldlog_codec::msgpack::Value;
 use foldlog_codec::sabotage::{self, Breakage};
+use smol_str::SmolStr;
 use std::borrow::Cow;
 use std::time::Instant;
 
@@ -32,9 +33,9 @@ pub struct Recovered {
     /// The operation's name.
     pub operation: u64,
     /// The tool.
-    pub tool: String,
+    pub tool: SmolStr,
     /// The provider's name for the call.
-    pub call_id: Option<String>,
+    pub call_id: Option<SmolStr>,
     /// What was done.
     pub recovery: Recovery,
 }

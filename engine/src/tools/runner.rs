@@ -5,6 +5,7 @@ use std::time::Duration;
 use foldlog_codec::body::{Cause, Idempotency, Outcome};
 use foldlog_codec::msgpack::Value;
 use foldlog_codec::sabotage::{self, Breakage};
+use smol_str::SmolStr;
 
 use super::context::ToolContext;
 use super::operation::{Ending, Operation, Spec, ToolReport};
@@ -22,9 +23,9 @@ use crate::types::{ToolInvocations, ToolInvoked};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ToolCall {
     /// The tool.
-    pub tool: String,
+    pub tool: SmolStr,
     /// The provider's name for the call. It is recorded, and is no key: it may have been used before.
-    pub call_id: Option<String>,
+    pub call_id: Option<SmolStr>,
     /// The arguments as they came: JSON.
     pub arguments: String,
     /// The answer that asks for it, by its record's sequence number, and which of its calls this is. A call that an
@@ -34,13 +35,13 @@ pub struct ToolCall {
 
 impl ToolCall {
     /// A call by the host.
-    pub fn new(tool: impl Into<String>, arguments: impl Into<String>) -> ToolCall {
+    pub fn new(tool: impl Into<SmolStr>, arguments: impl Into<String>) -> ToolCall {
         ToolCall { tool: tool.into(), call_id: None, arguments: arguments.into(), asked_by: None }
     }
 
     /// The same under a provider's name.
     #[must_use]
-    pub fn with_id(self, call_id: impl Into<String>) -> ToolCall {
+    pub fn with_id(self, call_id: impl Into<SmolStr>) -> ToolCall {
         ToolCall { call_id: Some(call_id.into()), ..self }
     }
 

@@ -1,9 +1,8 @@
 //! What LOG keeps of each tool call.
 
-use std::borrow::Cow;
-
 use foldlog_codec::body::{Cause, Outcome, OutsideEffects, ToolEnd};
 use serde::{Deserialize, Serialize};
+use smol_str::SmolStr;
 
 use super::Slice;
 
@@ -26,10 +25,10 @@ pub struct ToolInvoked {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub asked_by: Option<(u64, u32)>,
     /// The tool.
-    pub tool: String,
+    pub tool: SmolStr,
     /// The provider's name for the call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub call_id: Option<String>,
+    pub call_id: Option<SmolStr>,
     /// How it ended.
     pub outcome: Outcome,
     /// Why, where it failed.
@@ -50,8 +49,8 @@ impl ToolInvoked {
             parent: end.parent,
             undoes: end.undoes,
             asked_by: end.asked_by,
-            tool: end.tool.clone().into_owned(),
-            call_id: end.call_id.clone().map(Cow::into_owned),
+            tool: SmolStr::new(&end.tool),
+            call_id: end.call_id.as_deref().map(SmolStr::new),
             outcome: end.outcome,
             cause: end.cause,
             outside: end.outside,
@@ -74,6 +73,8 @@ impl Slice for ToolInvocations {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    use std::borrow::Cow;
 
     use proptest::prelude::*;
 

@@ -5,8 +5,8 @@ use std::path::Path;
 use foldlog::log::SegmentSizes;
 use foldlog::tools::{ExecuteOptions, ToolCall, ToolRegistry, ToolResult, ToolRunner};
 use foldlog::{
-    BackgroundSync, ExecutionState, Level, ResourceRegistry, Session, SessionOptions, SessionTypes, Store,
-    StoreOptions,
+    BackgroundSync, ExecutionState, Level, ResourceRegistry, Session, SessionOptions, SessionTypes, SmolStr,
+    Store, StoreOptions,
 };
 
 use super::{Message, Run, Step, ToolCalled, ToolCounted, ToolCounts};
@@ -107,7 +107,10 @@ fn write(session: Session, run: &Run) -> foldlog::Result<Written> {
 
 /// Writes a tool call as the transaction that it was; whether it was committed.
 fn tool_call(runner: &ToolRunner, step: &Step, call: &ToolCalled) -> foldlog::Result<bool> {
-    let asked = ToolCall { call_id: call.call.clone(), ..ToolCall::new(&call.tool, call.arguments_text()) };
+    let asked = ToolCall {
+        call_id: call.call.as_deref().map(SmolStr::new),
+        ..ToolCall::new(&call.tool, call.arguments_text())
+    };
     let operation = runner.begin(&asked, &ExecuteOptions::default())?;
     let session = operation.context().session();
     let counts = session.view::<ToolCounts>()?;

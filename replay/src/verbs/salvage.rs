@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
-use foldlog::{Error, LeftBehind, MissingObject, Salvaged, SessionOptions, Store};
+use foldlog::{Error, LeftBehind, MissingObject, Salvaged, SessionOptions, SmolStr, Store};
 use serde::Serialize;
 use uuid::Uuid;
 
@@ -78,7 +78,7 @@ impl Document {
         };
         let open = salvaged.open.iter().map(|open| (open.operation, &open.tool));
         let unsettled = salvaged.unsettled.iter().map(|unsettled| (unsettled.operation, &unsettled.tool));
-        let operation = |(operation, tool): (u64, &String)| Operation { operation, tool: tool.clone() };
+        let operation = |(operation, tool): (u64, &SmolStr)| Operation { operation, tool: tool.to_string() };
         Document {
             session: salvaged.session,
             dir: salvaged.dir.clone(),

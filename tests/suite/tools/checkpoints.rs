@@ -2,10 +2,10 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use foldlog::Cause;
 use foldlog::audit::Fate;
 use foldlog::execution::{CHECKPOINTS_MAX, CompositeSnapshot, Phase};
 use foldlog::log::storage::Fault;
+use foldlog::{Cause, SmolStr};
 
 use super::*;
 
@@ -133,7 +133,7 @@ fn the_oldest_of_more_than_a_hundred_is_let_go_of() {
         run_calls(&run, &[(name, name)]);
     }
     let checkpoints = run.runner.state().checkpoints().unwrap();
-    let kept: Vec<String> = checkpoints.list().into_iter().filter_map(|kept| kept.tool_call_id).collect();
+    let kept: Vec<SmolStr> = checkpoints.list().into_iter().filter_map(|kept| kept.tool_call_id).collect();
     assert_eq!(kept, names[3..]);
     assert!(checkpoints.get("call_2").unwrap().is_none());
     run.runner.state().rollback_to_tool("call_3").unwrap();

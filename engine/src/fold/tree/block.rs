@@ -34,6 +34,11 @@ impl<K: Ord + Clone, S: Clone, const MOST: usize> Block<K, S, MOST> {
         self.slots.is_full()
     }
 
+    pub(super) fn clear(&mut self) {
+        self.keys.clear();
+        self.slots.clear();
+    }
+
     /// Takes an entry behind all others. There must be room.
     #[inline]
     pub(super) fn push(&mut self, key: K, slot: S) {

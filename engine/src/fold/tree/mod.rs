@@ -318,6 +318,20 @@ impl<K: Ord + Clone, V: Clone, const LEAF: usize, const FAN: usize> Tree<K, V, L
         Some(Room { tail: Arc::make_mut(tail), len: &mut self.len })
     }
 
+    /// Holds one entry and no other. The block of the last one is used again where no clone shares it.
+    pub(crate) fn hold_only(&mut self, key: K, value: V) {
+        let mut tail = self.tail.take();
+        let only = match tail.as_mut().and_then(Arc::get_mut) {
+            Some(own) => {
+                own.clear();
+                own.push(key, value);
+                tail
+            }
+            None => Some(Arc::new(Block::of([(key, value)]))),
+        };
+        *self = Tree { root: None, tail: only, len: 1 };
+    }
+
     fn insert_anywhere(&mut self, key: K, value: V) -> Option<V> {
         let before = if self.root.is_none() || self.tail_of(&key).is_some() {
             self.insert_in_tail(key, value)

@@ -204,3 +204,27 @@ fn what_is_put_behind_a_clone_copies_one_leaf() {
     assert_eq!(Arc::strong_count(&value), 10_004);
     assert_eq!(view.len(), 10_003);
 }
+
+#[test]
+fn one_entry_takes_the_place_of_all_and_views_stay_as_they_were() {
+    for len in 0..40 {
+        for is_shared in [false, true] {
+            let (mut tree, mut wanted) = (Tree::<u64, u64, 4, 4>::default(), BTreeMap::new());
+            for key in 0..len {
+                tree.insert(key, key);
+                wanted.insert(key, key);
+            }
+            let view = is_shared.then(|| tree.clone());
+            // Below what was there, and behind the one before.
+            for key in [0, 7] {
+                tree.hold_only(key, len);
+                tree.check(&BTreeMap::from([(key, len)]));
+            }
+            if let Some(view) = view {
+                view.check(&wanted);
+            }
+            tree.insert(9, len);
+            tree.check(&BTreeMap::from([(7, len), (9, len)]));
+        }
+    }
+}
