@@ -1,6 +1,8 @@
 //! Whole logs, read: folded, and checked.
 
+use std::any::Any;
 use std::path::Path;
+use std::sync::Arc;
 
 use foldlog::audit;
 use foldlog_codec::msgpack;
@@ -41,17 +43,29 @@ pub fn replay(dir: &Path) -> Result<Vec<Row>> {
         drop(session);
         ns
     };
-    let [subject, limit, checked] = take_turns(
+    let mut kept = || {
+        let mut kept: Vec<Arc<dyn Any>> = Vec::new();
+        let ns = timed(EVENTS, || {
+            all(limits::check_frames(&frames, |body| {
+                kept.extend(limits::decoded(body).map(|step| Arc::new(step) as Arc<dyn Any>));
+            }))
+        });
+        drop(kept);
+        ns
+    };
+    let [subject, limit, checked, kept] = take_turns(
         ROUNDS,
         [
             &mut open,
             &mut || timed(EVENTS, || all(limits::check_frames(&frames, limits::decode))),
             &mut || timed(EVENTS, || all(limits::check_frames(&frames, limits::check_and_decode))),
+            &mut kept,
         ],
     )?;
     Ok(vec![
         Row::beside("replay", "open", EVENTS, subject, limit).at_most(AtMost::Ratio(1.4)),
         Row::beside("replay", "open beside a limit that pre-scans", EVENTS, subject, checked),
+        Row::beside("replay", "the limit, and each event kept", EVENTS, kept, limit),
     ])
 }
 

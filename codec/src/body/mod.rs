@@ -137,7 +137,13 @@ impl<'a> Payload<'a> {
     }
 
     /// The object, where the record holds but a reference.
+    #[inline]
     pub fn object(&self) -> Option<ObjectId> {
+        // Asked of every payload, and nearly none begins as an extension with a length, which a reference is.
+        if matches!(self.bytes, [0xc7..=0xc9, ..]) { self.reference() } else { None }
+    }
+
+    fn reference(&self) -> Option<ObjectId> {
         let mut reader = Reader::new(self.bytes);
         let Ok(Token::Ext(OBJECT_EXT, reference)) = reader.token() else { return None };
         let (hash, len) = reference.split_first_chunk::<32>()?;
