@@ -28,8 +28,8 @@ pub use foldlog_codec::{Kind, Record};
 pub use generator::Generator;
 pub use resources::ResourceRegistry;
 pub use session::{
-    LogView, Notice, RecoveryReport, RolledBack, Session, Settlement, SliceState, Snapshot, SnapshotOptions,
-    State, StoredItem, Subscription, Warning,
+    AbandonedCall, LogView, Notice, RecoveryReport, RolledBack, Session, Settlement, SliceState, Snapshot,
+    SnapshotOptions, State, StoredItem, Subscription, Warning,
 };
 /// The text that a call's tool and id are: short ones cost no memory of their own, long ones are shared.
 pub use smol_str::SmolStr;

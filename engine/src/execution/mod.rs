@@ -16,7 +16,7 @@ use crate::clock::{self, Clock, SystemClock};
 use crate::error::{Error, Result};
 use crate::generator::Generator;
 use crate::resources::{CaptureOptions, Lease, ResourceRegistry};
-use crate::session::{Session, Snapshot, SnapshotOptions};
+use crate::session::{RolledBack, Session, Snapshot, SnapshotOptions};
 use crate::store::{Level, SessionOptions};
 use crate::tools::{self, GoesBack};
 
@@ -192,7 +192,7 @@ impl ExecutionState {
     /// brought back to what it was after something else failed: it names those that are as they were in neither case.
     /// [`Error::Interrupted`] where the session is to be recovered first, [`Error::Stuck`] where a call does not end.
     /// Else as [`Session::rollback`].
-    pub fn restore(&self, snapshot: &CompositeSnapshot) -> Result<()> {
+    pub fn restore(&self, snapshot: &CompositeSnapshot) -> Result<RolledBack> {
         self.go_back(snapshot, GoesBack::All)
     }
 
@@ -203,13 +203,13 @@ impl ExecutionState {
     ///
     /// [`Error::NoCheckpoint`] where none is kept, [`Error::AmbiguousCall`] where the name stands for several
     /// operations; else as [`restore`](ExecutionState::restore).
-    pub fn rollback_to_tool(&self, call_id: &str) -> Result<()> {
+    pub fn rollback_to_tool(&self, call_id: &str) -> Result<RolledBack> {
         let checkpoint = self.checkpoint(call_id)?;
         self.go_back(&checkpoint.pre, GoesBack::AsATool)
     }
 
     /// Back to a snapshot with all resources, or with those alone that a failed tool takes back with it.
-    fn go_back(&self, snapshot: &CompositeSnapshot, goes_back: GoesBack) -> Result<()> {
+    fn go_back(&self, snapshot: &CompositeSnapshot, goes_back: GoesBack) -> Result<RolledBack> {
         if snapshot.session.session != self.session().id() {
             let (found, own) = (snapshot.session.session, self.session().id());
             return Err(Error::SnapshotMismatch(format!("it is of session {found}, this one is {own}")));

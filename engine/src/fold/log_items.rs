@@ -118,6 +118,15 @@ impl LogItems {
         *self = LogItems { undone: Arc::new(undone), ..then.clone() };
     }
 
+    /// A place with no item before it of any record behind `sequence`; the slice's end where there are none at all.
+    pub(crate) fn place_behind(&self, sequence: u64) -> u64 {
+        if self.tail.last().is_some_and(|last| last.id.sequence <= sequence) {
+            return self.len;
+        }
+        let after = self.marks.partition_point(|mark| mark.sequence <= sequence);
+        after.checked_sub(1).and_then(|at| self.marks.get(at)).map_or(0, |mark| mark.place)
+    }
+
     /// The last mark at or before a place.
     fn mark(&self, place: u64) -> Option<Mark> {
         let after = self.marks.partition_point(|mark| mark.place <= place);

@@ -83,6 +83,14 @@ impl<T: Send + Sync + 'static> LogView<T> {
         self.items_from(0)
     }
 
+    /// The items of the records behind the one at `sequence`, as [`iter`](LogView::iter) reads them. Where there are none
+    /// nothing is read, and else no more than some hundred items before them.
+    pub fn behind(&self, sequence: u64) -> impl Iterator<Item = Result<Item<T>>> {
+        let place = self.slice.as_ref().map_or(0, |slice| slice.items.place_behind(sequence));
+        let is_before = move |item: &Item<T>| item.position().is_some_and(|(at, _)| at <= sequence);
+        self.items_from(place).skip_while(move |item| item.as_ref().is_ok_and(is_before))
+    }
+
     fn items_from(&self, place: u64) -> Items<'_, T> {
         Items { slice: self.slice.as_ref(), next: place, near: None, read: VecDeque::new(), of: PhantomData }
     }

@@ -65,7 +65,7 @@ use crate::types::SessionTypes;
 pub use log_view::LogView;
 pub use opening::RecoveryReport;
 pub use operations::Settlement;
-pub use positions::{RolledBack, Snapshot, SnapshotOptions};
+pub use positions::{AbandonedCall, RolledBack, Snapshot, SnapshotOptions};
 pub use reading::{SliceState, State, StoredItem};
 pub(crate) use subscribers::panic_message;
 pub use subscribers::{Notice, Subscription, Warning};

@@ -5,7 +5,8 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use foldlog_codec::Kind;
-use foldlog_codec::body::{self, Policy};
+use foldlog_codec::body::{self, Outcome, OutsideEffects, Policy};
+use smol_str::SmolStr;
 use uuid::Uuid;
 
 use super::turns::Change;
@@ -14,6 +15,7 @@ use super::{Inner, Session, WriterState};
 use crate::error::{Error, Result};
 use crate::fold::content::Content;
 use crate::fold::projection::{Frozen, LogSlices};
+use crate::types::{ToolInvocations, ToolInvoked};
 
 /// What a snapshot is to stand for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,6 +62,18 @@ pub struct Snapshot {
     pub policies: BTreeSet<Policy>,
 }
 
+/// A tool call that was committed and that a rollback went back behind, although it may have done what no rollback
+/// takes back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AbandonedCall {
+    /// The operation's name.
+    pub operation: u64,
+    /// The tool.
+    pub tool: SmolStr,
+    /// The provider's name for the call.
+    pub call_id: Option<SmolStr>,
+}
+
 /// What a rollback did.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RolledBack {
@@ -69,6 +83,9 @@ pub struct RolledBack {
     pub to: u64,
     /// The records that were live before and no longer are. They stay in the log.
     pub abandoned: Vec<RangeInclusive<u64>>,
+    /// The calls among them whose effects outside of the session and its resources are not known to be none, in the
+    /// order in which they ended: those stay as they are.
+    pub outside: Vec<AbandonedCall>,
 }
 
 impl Session {
@@ -111,8 +128,8 @@ impl Session {
     /// rollback had abandoned that record. LOG slices stay, CACHE slices are emptied, tags stay. The
     /// abandoned records stay in the log.
     ///
-    /// Takes microseconds for the latest 256 snapshots; for other positions the log is folded up to there.
-    /// Durable as a [`snapshot`](Session::snapshot) is.
+    /// Takes microseconds for the latest 256 snapshots; for other positions the log is folded up to there. Where tools
+    /// have run since, what the log says of their calls is read. Durable as a [`snapshot`](Session::snapshot) is.
     ///
     /// # Errors
     ///
@@ -152,17 +169,44 @@ impl Session {
         }
         let time_us = inner.now_us();
         let abandoned = state.path.abandoned_by(next, to);
+        let outside = inner.calls_with_effects(&mut state, &abandoned)?;
         let rollback = body::Rollback { to, preserve_logs };
         let body = rollback.encode();
         let draft = Draft::new(Kind::ROLLBACK, &body, Content::Rollback(rollback));
         state.positions.hold(to, frozen);
         let result = inner.write(state, time_us, [draft]);
         inner.state.lock().positions.done(to);
-        Ok(RolledBack { sequence: result?, to, abandoned })
+        Ok(RolledBack { sequence: result?, to, abandoned, outside })
     }
 }
 
 impl Inner {
+    /// The committed calls whose ends are in these ranges, and that may have had effects outside.
+    fn calls_with_effects(
+        &self,
+        state: &mut WriterState,
+        abandoned: &[RangeInclusive<u64>],
+    ) -> Result<Vec<AbandonedCall>> {
+        let Some(before) = abandoned.first().and_then(|first| first.start().checked_sub(1)) else {
+            return Ok(Vec::new());
+        };
+        let mut calls = Vec::new();
+        for invoked in self.log::<ToolInvocations>(state)?.behind(before) {
+            let invoked = invoked?;
+            let is_abandoned =
+                invoked.position().is_some_and(|(end, _)| abandoned.iter().any(|range| range.contains(&end)));
+            let ToolInvoked { operation, tool, call_id, outcome, outside, .. } = &*invoked;
+            if is_abandoned && *outcome == Outcome::Committed && *outside == OutsideEffects::Unknown {
+                calls.push(AbandonedCall {
+                    operation: *operation,
+                    tool: tool.clone(),
+                    call_id: call_id.clone(),
+                });
+            }
+        }
+        Ok(calls)
+    }
+
     /// The slices as they were at a position, kept or folded anew.
     pub(super) fn frozen_at(&self, state: &WriterState, position: u64) -> Result<Arc<Frozen>> {
         if let Some(frozen) = state.positions.get(position) {

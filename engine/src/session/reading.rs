@@ -172,26 +172,7 @@ impl Session {
     ///
     /// As [`view`](Session::view), the policies exchanged.
     pub fn log<S: Slice>(&self) -> Result<LogView<S::Item>> {
-        let mut state = self.inner.state.lock();
-        let viewed = match self.inner.read::<S>(&mut state)? {
-            (Policy::Log, Some(Items::InLog(items))) => {
-                let id = state.projection.names.slice_named(S::NAME).map_or(0, |slice| slice.id);
-                let types = self.inner.types.as_ref().and_then(|types| types.slice(S::NAME));
-                let decode: DecodeItem = match types {
-                    Some(slice) => slice.decode,
-                    None => decode_item::<S>,
-                };
-                Some(Viewed { id, items, source: self.inner.log_source(&state), decode })
-            }
-            (Policy::Log, _) => None,
-            _ => {
-                return Err(Error::NoSuchSlice {
-                    slice: S::NAME.to_owned(),
-                    reason: "it is no LOG slice: read it by `view`",
-                });
-            }
-        };
-        Ok(LogView::new(viewed))
+        self.inner.log::<S>(&mut self.inner.state.lock())
     }
 
     /// The last item of a slice of any policy.
@@ -275,6 +256,29 @@ impl Inner {
             objects: &state.log.objects,
             rollbacks: &state.rollbacks,
         }
+    }
+
+    /// As [`Session::log`].
+    pub(super) fn log<S: Slice>(&self, state: &mut WriterState) -> Result<LogView<S::Item>> {
+        let viewed = match self.read::<S>(state)? {
+            (Policy::Log, Some(Items::InLog(items))) => {
+                let id = state.projection.names.slice_named(S::NAME).map_or(0, |slice| slice.id);
+                let types = self.types.as_ref().and_then(|types| types.slice(S::NAME));
+                let decode: DecodeItem = match types {
+                    Some(slice) => slice.decode,
+                    None => decode_item::<S>,
+                };
+                Some(Viewed { id, items, source: self.log_source(state), decode })
+            }
+            (Policy::Log, _) => None,
+            _ => {
+                return Err(Error::NoSuchSlice {
+                    slice: S::NAME.to_owned(),
+                    reason: "it is no LOG slice: read it by `view`",
+                });
+            }
+        };
+        Ok(LogView::new(viewed))
     }
 
     fn read<S: Slice>(&self, state: &mut WriterState) -> Result<(Policy, Option<Items>)> {

@@ -17,6 +17,7 @@ use super::operation::{Ending, GoesBack, Operation, Spec, caught};
 use super::runner::{ExecuteOptions, ToolCall};
 use crate::error::{Error, Result};
 use crate::execution::{Captures, ExecutionState};
+use crate::session::RolledBack;
 
 /// What a restore is called in the log, where a call has its tool. Its arguments say where it goes back to.
 pub(super) const RESTORE: &str = "foldlog.restore";
@@ -27,7 +28,7 @@ pub(crate) fn go_back(
     position: u64,
     captures: &Captures,
     goes_back: GoesBack,
-) -> Result<()> {
+) -> Result<RolledBack> {
     let call = ToolCall::new(RESTORE, format!("{{\"position\":{position}}}"));
     let spec = Spec {
         call: &call,
@@ -40,7 +41,7 @@ pub(crate) fn go_back(
     };
     if sabotage::is(Breakage::RestoreUnrecorded) {
         captures.restore(state.resources(), goes_back == GoesBack::All)?;
-        return state.session().rollback_to(position).map(drop);
+        return state.session().rollback_to(position);
     }
     let operation = Operation::begin(state, state.session(), &spec, &ExecuteOptions::default())?;
     let session = operation.context().session().clone();
@@ -49,10 +50,10 @@ pub(crate) fn go_back(
         session.restore_to(position)
     });
     let cause = match restored {
-        Ok(_) => {
+        Ok(rolled_back) => {
             let report = operation.finish(Ending::done(format!("back at {position}")))?;
             match report.success {
-                true => return Ok(()),
+                true => return Ok(rolled_back),
                 // What it came to could not be captured, so it was taken back.
                 false => Error::Resource { resource: RESTORE.to_owned(), reason: report.message },
             }

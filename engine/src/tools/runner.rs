@@ -17,7 +17,7 @@ use crate::fold::operations::UnsettledOperation;
 use crate::session::panic_message;
 use crate::session::turns::inside_call;
 use crate::session::{Session, Settlement};
-use crate::types::{ToolInvocations, ToolInvoked};
+use crate::types::{Item, ToolInvocations, ToolInvoked};
 
 /// What a tool is called with.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -204,30 +204,26 @@ impl ToolRunner {
         let Some((answer, _)) = call.asked_by.filter(|_| !sabotage::is(Breakage::CommittedRunAgain)) else {
             return Ok(None);
         };
-        let invocations = self.session.log::<ToolInvocations>()?;
+        let own = |item: &Item<ToolInvoked>| item.asked_by == call.asked_by && item.undoes.is_none();
+        // None that is asked for by an answer ends before it.
+        let mut latest = None;
+        for item in self.session.log::<ToolInvocations>()?.behind(answer) {
+            latest = Some(item?).filter(own).or(latest);
+        }
+        let Some(item) = latest else { return Ok(None) };
         let path = self.session.live_path();
         let position = self.session.position().unwrap_or_default();
-        for place in (0..invocations.len()).rev() {
-            let Some(item) = invocations.get(place)? else { break };
-            let invoked: &ToolInvoked = &item;
-            if invoked.begin < answer {
-                break;
+        let invoked: &ToolInvoked = &item;
+        let (end, _) = item.position().unwrap_or_default();
+        match invoked.outcome {
+            Outcome::Committed if path.is_live(end, position) => {
+                let (value, message) = self.session.read_end(end)?;
+                Ok(Some(Known::recorded(invoked, end, (true, message, value))))
             }
-            if invoked.asked_by != call.asked_by || invoked.undoes.is_some() {
-                continue;
-            }
-            let (end, _) = item.position().unwrap_or_default();
-            match invoked.outcome {
-                Outcome::Committed if path.is_live(end, position) => {
-                    let (value, message) = self.session.read_end(end)?;
-                    return Ok(Some(Known::recorded(invoked, end, (true, message, value))));
-                }
-                Outcome::Interrupted => return self.of_interrupted(invoked, end),
-                // What failed, or was taken back since, is run as if it were new.
-                Outcome::Committed | Outcome::Failed => return Ok(None),
-            }
+            Outcome::Interrupted => self.of_interrupted(invoked, end),
+            // What failed, or was taken back since, is run as if it were new.
+            Outcome::Committed | Outcome::Failed => Ok(None),
         }
-        Ok(None)
     }
 
     fn of_interrupted(&self, invoked: &ToolInvoked, end: u64) -> Result<Option<Known>> {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use foldlog::audit::Fate;
 use foldlog::execution::{CHECKPOINTS_MAX, CompositeSnapshot, Phase};
 use foldlog::log::storage::Fault;
-use foldlog::{Cause, SmolStr};
+use foldlog::{Cause, RolledBack, SmolStr, SnapshotOptions};
 
 use super::*;
 
@@ -359,4 +359,57 @@ fn a_restore_stands_in_the_log_as_an_operation_of_its_own() {
     // And what it had abandoned can be gone back to.
     run.session().rollback_to(restore.begin - 1).unwrap();
     assert_eq!(run.plan(), ["a", "b"]);
+}
+
+/// The calls that a rollback says it cannot take back.
+fn told(done: &RolledBack) -> Vec<&str> {
+    done.outside.iter().filter_map(|call| call.call_id.as_deref()).collect()
+}
+
+#[test]
+fn a_rollback_names_the_committed_calls_whose_effects_it_cannot_take_back() {
+    let run = Run::new();
+    run_calls(&run, &[("call_a", "a")]);
+    let before = run.session().snapshot(SnapshotOptions::default()).unwrap();
+    run.session().dispatch(StepAdded { title: "by hand".to_owned(), part: 1 }).unwrap();
+    assert_eq!(told(&run.session().rollback(&before).unwrap()), [""; 0], "no tool has run since");
+    run_calls(&run, &[("call_b", "b"), ("call_c", "c")]);
+    run.write("paper", "d", Then::Fail).unwrap();
+    let latest = run.session().position().unwrap();
+    let done = run.session().rollback(&before).unwrap();
+    assert_eq!(told(&done), ["call_b", "call_c"], "the failed one left nothing to be abandoned");
+    assert_eq!(done.outside[0].tool, "write");
+    let ledger = run.ledger();
+    let abandoned = ledger.iter().filter(|entry| entry.outcome == Fate::Abandoned);
+    let operations = done.outside.iter().map(|call| call.operation);
+    assert!(abandoned.map(|entry| entry.operation).eq(operations));
+    // What is abandoned already is not abandoned once more, unless it is live again.
+    assert_eq!(told(&run.session().rollback(&before).unwrap()), [""; 0]);
+    assert_eq!(told(&run.session().rollback_to(latest).unwrap()), [""; 0]);
+    assert_eq!(told(&run.runner.state().rollback_to_tool("call_c").unwrap()), ["call_c"]);
+}
+
+#[test]
+fn a_rollback_names_no_call_that_says_it_had_no_effects() {
+    let run = Run::with(Idempotency::Natural);
+    let before = run.session().snapshot(SnapshotOptions::default()).unwrap();
+    run_calls(&run, &[("call_a", "a"), ("call_b", "b")]);
+    assert_eq!(told(&run.session().rollback(&before).unwrap()), [""; 0]);
+}
+
+#[test]
+fn a_rollback_behind_hundreds_of_calls_names_each_that_came_later() {
+    let run = Run::new();
+    let names: Vec<String> = (0..600).map(|number| format!("call_{number}")).collect();
+    let mut positions = Vec::new();
+    for name in &names {
+        positions.push(run.session().position().unwrap());
+        run_calls(&run, &[(name, name)]);
+    }
+    // At and beside the places that the index of the slice remembers, and from far to near.
+    for at in [0, 255, 256, 257, 511, 512, 513, 599] {
+        let done = run.session().rollback_to(positions[at]).unwrap();
+        assert_eq!(told(&done), names[at..], "{at}");
+        run.session().rollback_to(done.sequence - 1).unwrap();
+    }
 }

@@ -573,3 +573,23 @@ fn a_call_within_one_of_another_run_is_refused() {
     assert!(matches!(refused, Err(Error::SnapshotMismatch(_))), "{refused:?}");
     outer.end(ToolResult::ok("done", 0)).unwrap();
 }
+
+#[test]
+fn what_an_answer_asked_for_within_a_call_is_still_known_when_that_call_is_over() {
+    // The search went from the last end backwards, and stopped at a call that had begun before the answer: the outer
+    // one, whose end is the last. What had been committed within it ran a second time.
+    let run = Run::new();
+    let (inner, answers) = (run.runner.clone(), Arc::new(Mutex::new(Vec::new())));
+    let told = Arc::clone(&answers);
+    let outer = with(&run, false, move |context| {
+        let answer = context.session().dispatch(Noted { text: "an answer".to_owned() })?;
+        let asked = call("paper", "one", Then::Succeed).asked_by(answer, 0);
+        inner.within(context).execute(&asked, &at_once())?;
+        told.lock().unwrap().push(asked);
+        done()
+    });
+    assert!(outer.execute(&custom(), &at_once()).unwrap().success);
+    let asked = answers.lock().unwrap().pop().unwrap();
+    let report = run.runner.execute(&asked, &at_once()).unwrap();
+    assert_eq!((report.recorded, run.counts().ran), (true, 1));
+}
