@@ -96,6 +96,10 @@ breakages! {
     ChildIdDrawn = "child-id-drawn": "The id of a session that a call begins is drawn.",
     LogInWorkspace = "log-in-workspace": "A workspace may hold the session's own log.",
     StuckUntold = "stuck-untold": "Nobody is told of a call that does not end.",
+    HalfDoneWorkedOn = "half-done-worked-on": "A session works on what another one left half done.",
+    HalfDoneUnmarked = "half-done-unmarked": "A resource is said to be at rest although a call on it was left open.",
+    MarkOutlivesBoot = "mark-outlives-boot": "A workspace is taken for at rest by a mark from before a power cut.",
+    MarkNotDurable = "mark-not-durable": "The mark on a workspace is not synced where its begin is.",
     RecoveryWaitsOn = "recovery-waits-on": "A recovery waits for a lease for as long as it takes.",
 }
 

@@ -407,6 +407,40 @@ pub enum Error {
     /// A workspace was restored but for these paths. It can be restored again.
     #[error("not restored: {}", .0.iter().map(|left| format!("`{}` ({})", left.path, left.reason)).collect::<Vec<_>>().join(", "))]
     NotRestored(Vec<Unrestored>),
+    /// Another session's call on the workspace was cut short, and recovering that session takes back what is done there
+    /// before. Nothing was changed.
+    #[error(
+        "workspace {workspace} is left half done by operation {operation} (`{tool}`) of session {session} in \
+         {session_dir}: recover that session first, or delete it where nobody will"
+    )]
+    HalfDone {
+        /// The workspace's root.
+        workspace: PathBuf,
+        /// The session that is to be recovered.
+        session: Uuid,
+        /// Its folder.
+        session_dir: PathBuf,
+        /// Its operation that is open.
+        operation: u64,
+        /// The tool of that.
+        tool: String,
+    },
+    /// Another session has worked on the workspace, and whether a call of its was cut short there cannot be known, since
+    /// its log cannot be read. Nothing was changed.
+    #[error(
+        "workspace {workspace} may be left half done by session {session}, whose log in {session_dir} cannot be read: \
+         {cause}; have it read again and recover it, or delete it where nobody will"
+    )]
+    MaybeHalfDone {
+        /// The workspace's root.
+        workspace: PathBuf,
+        /// The session.
+        session: Uuid,
+        /// Its folder.
+        session_dir: PathBuf,
+        /// Why it cannot be read.
+        cause: Arc<Error>,
+    },
     /// A limit was passed; nothing was recorded.
     #[error("{what}: {found} is over {max}")]
     TooLarge {

@@ -6,6 +6,9 @@
 //! | `checkpoints` | [`CheckpointStore`]: positions before and after tool calls |
 
 use std::fmt;
+use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Instant;
 
@@ -15,7 +18,7 @@ use parking_lot::{Condvar, Mutex};
 use crate::clock::{self, Clock, SystemClock};
 use crate::error::{Error, Result};
 use crate::generator::Generator;
-use crate::resources::{CaptureOptions, Lease, ResourceRegistry};
+use crate::resources::{CaptureOptions, Lease, Lessee, ResourceRegistry};
 use crate::session::{RolledBack, Session, Snapshot, SnapshotOptions};
 use crate::store::{Level, SessionOptions};
 use crate::tools::{self, GoesBack};
@@ -48,12 +51,42 @@ struct Inner {
     taken: Condvar,
     /// Set once it is known that no resource holds the session's own files.
     apart: OnceLock<()>,
+    /// The session's folder, as other processes find it.
+    folder: OnceLock<PathBuf>,
+}
+
+/// The leases that calls hold together.
+pub(crate) struct Leases {
+    /// Not to be kept open by them.
+    session: Session,
+    of_each: Vec<Lease>,
+}
+
+impl Leases {
+    /// A call that may change something is about to be recorded.
+    pub(crate) fn open(&self) -> Result<()> {
+        self.of_each.iter().try_for_each(Lease::open)
+    }
+}
+
+impl Drop for Leases {
+    fn drop(&mut self) {
+        // Nothing begins without a lease, so what is open now was left so.
+        if self.of_each.is_empty() || !(self.session.is_at_rest() || sabotage::is(Breakage::HalfDoneUnmarked))
+        {
+            return;
+        }
+        for lease in &self.of_each {
+            // What fails there leaves a resource to be asked about where it need not be, and nothing else.
+            let _ = catch_unwind(AssertUnwindSafe(|| lease.rest()));
+        }
+    }
 }
 
 /// What the calls that run at this moment hold together.
 #[derive(Default)]
 struct Shared {
-    leases: Weak<Vec<Lease>>,
+    leases: Weak<Leases>,
     /// Whether one of them is taking it for all.
     is_being_taken: bool,
 }
@@ -113,8 +146,8 @@ impl ExecutionStateBuilder {
         let ExecutionStateBuilder { session, resources, clock, generator, checkpoints } = self;
         let generator = Mutex::new(generator.unwrap_or_else(|| Generator::from_seed(session.own_seed())));
         let (latest, shared, taken) = (Mutex::default(), Mutex::default(), Condvar::new());
-        let apart = OnceLock::new();
-        let inner = Inner { resources, clock, generator, checkpoints, latest, shared, taken, apart };
+        let (apart, folder) = (OnceLock::new(), OnceLock::new());
+        let inner = Inner { resources, clock, generator, checkpoints, latest, shared, taken, apart, folder };
         ExecutionState { session, inner: Arc::new(inner) }
     }
 }
@@ -167,7 +200,7 @@ impl ExecutionState {
     ///
     /// # Errors
     ///
-    /// Where a resource cannot be captured; nothing is recorded then. Else as [`Session::snapshot`].
+    /// Where a resource cannot be leased or captured; nothing is recorded then. Else as [`Session::snapshot`].
     pub fn snapshot(&self, tag: Option<&str>) -> Result<CompositeSnapshot> {
         let admission = self.session().admit(false, None)?;
         let _leases = self.lease(None)?;
@@ -275,7 +308,7 @@ impl ExecutionState {
 
     /// Waits until nobody else works on the resources; nothing where others work on none of them. Calls of one run that
     /// run together share what they hold: one of them takes it, and where it cannot, another tries.
-    pub(crate) fn lease(&self, until: Option<Instant>) -> Result<Option<Arc<Vec<Lease>>>> {
+    pub(crate) fn lease(&self, until: Option<Instant>) -> Result<Option<Arc<Leases>>> {
         let inner = &*self.inner;
         if !inner.resources.is_shared() {
             return Ok(None);
@@ -300,8 +333,18 @@ impl ExecutionState {
         drop(shared);
         // Dropped after the leases are known to all, and where the resource fails or panics.
         let _taking = Taking { inner };
-        let leases = Arc::new(inner.resources.lease(until)?);
+        let mut leases = Leases { session: self.session.uncounted(), of_each: Vec::new() };
+        let lessee =
+            Lessee::new(&self.session, inner.folder.get_or_init(|| found_by_all(self.session.dir())));
+        inner.resources.lease(&lessee, until, &mut leases.of_each)?;
+        let leases = Arc::new(leases);
         inner.shared.lock().leases = Arc::downgrade(&leases);
         Ok(Some(leases))
     }
+}
+
+/// A folder's whole path, without links. One that is in no real file system has none but that which it is given.
+fn found_by_all(folder: &Path) -> PathBuf {
+    let whole = fs::canonicalize(folder).or_else(|_| std::path::absolute(folder));
+    whole.unwrap_or_else(|_| folder.to_owned())
 }

@@ -18,6 +18,8 @@ mod pattern;
 use crate::error::Result;
 
 #[cfg(feature = "host-filesystem")]
+pub(crate) use host::MarkedLease;
+#[cfg(feature = "host-filesystem")]
 pub use host::{FilesystemSnapshot, HostFilesystem, HostFilesystemOptions, Restored, WorkspaceLease};
 pub use memory::{InMemoryFilesystem, MemorySnapshot};
 

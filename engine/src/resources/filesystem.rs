@@ -50,8 +50,8 @@ mod host {
 
     use crate::clock;
     use crate::error::{Error, Result};
-    use crate::filesystem::{FilesystemSnapshot, HostFilesystem};
-    use crate::resources::{CaptureOptions, Lease, Snapshotable};
+    use crate::filesystem::{FilesystemSnapshot, HostFilesystem, MarkedLease};
+    use crate::resources::{CaptureOptions, Lease, Lessee, Snapshotable};
 
     /// How long a lease is waited for at a time where the call has no deadline.
     const ASK_FOR: Duration = Duration::from_secs(60);
@@ -84,11 +84,16 @@ mod host {
             HostFilesystem::holds(self, folder)
         }
 
-        fn lease(&self, until: Option<Instant>) -> Result<Option<Lease>> {
+        /// Marks the root folder while a call may change what is in it, and is refused where it bears the mark of another
+        /// session that left it half done.
+        fn lease(&self, lessee: &Lessee<'_>, until: Option<Instant>) -> Result<Option<Lease>> {
             loop {
                 let moment = until.unwrap_or_else(|| clock::after(ASK_FOR));
                 match HostFilesystem::lease(self, moment)? {
-                    Some(lease) => return Ok(Some(Lease::new(lease))),
+                    Some(lease) => {
+                        let marked = MarkedLease::new(lease, self.root(), lessee)?;
+                        return Ok(Some(Lease::marked(marked)));
+                    }
                     None if until.is_some() => return Err(Error::DeadlineExceeded { operation: None }),
                     None => {}
                 }

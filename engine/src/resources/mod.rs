@@ -3,6 +3,7 @@
 //! | module | holds |
 //! |---|---|
 //! | `registry` | [`ResourceRegistry`]: resources by their types |
+//! | `lease` | [`Lease`]: a resource that others share, held; [`Lessee`]: for whom; [`Marked`]: what outlives it |
 //! | `budget` | [`BudgetTracker`]: what was spent, which no tool takes back with it |
 //! | `filesystem` | how filesystems in memory and on disk are captured, restored, leased and registered |
 //!
@@ -21,9 +22,11 @@ use crate::error::{Error, Result};
 
 mod budget;
 mod filesystem;
+mod lease;
 mod registry;
 
 pub use budget::{BudgetSnapshot, BudgetTracker, Usage};
+pub use lease::{Lease, Lessee, Marked};
 pub use registry::{ResourceRegistry, ResourceRegistryBuilder};
 
 /// How a resource is to be captured.
@@ -33,24 +36,6 @@ pub struct CaptureOptions<'a> {
     pub tag: Option<&'a str>,
     /// Whether it must be durable when the call returns: a record that is about to be durable names it.
     pub durable: bool,
-}
-
-/// Held while a tool works on a resource that others share; let go of when dropped.
-pub struct Lease {
-    _held: Box<dyn Any + Send + Sync>,
-}
-
-impl std::fmt::Debug for Lease {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Lease")
-    }
-}
-
-impl Lease {
-    /// A lease that holds `held` until it is dropped.
-    pub fn new(held: impl Any + Send + Sync) -> Lease {
-        Lease { _held: Box::new(held) }
-    }
 }
 
 /// A resource that can be captured and restored.
@@ -133,11 +118,17 @@ pub trait Snapshotable: Send + Sync + 'static {
     /// Waits until nobody else works on the resource, but not past `until`. `None`, where it is not shared with
     /// others.
     ///
+    /// A session that was killed within a call takes the resource back when it is recovered, and what others did to it
+    /// meanwhile too. So where the lease itself does not outlive its holder's process, the resource should bear a
+    /// [mark](Marked) of the `lessee` that does, and refuse whoever finds that of another one who
+    /// [left a call open](Lessee::left_open).
+    ///
     /// # Errors
     ///
-    /// [`Error::DeadlineExceeded`] where the moment passed.
-    fn lease(&self, until: Option<Instant>) -> Result<Option<Lease>> {
-        let _ = until;
+    /// [`Error::DeadlineExceeded`] where the moment passed; [`Error::HalfDone`] where another session left the resource
+    /// half done, [`Error::MaybeHalfDone`] where that cannot be known.
+    fn lease(&self, lessee: &Lessee<'_>, until: Option<Instant>) -> Result<Option<Lease>> {
+        let _ = (lessee, until);
         Ok(None)
     }
 }
@@ -156,7 +147,7 @@ pub(crate) trait AnyResource: Send + Sync {
     fn is_shared(&self) -> bool;
     fn is_same(&self, one: &AnySnapshot, other: &AnySnapshot) -> bool;
     fn holds(&self, folder: &Path) -> bool;
-    fn lease(&self, until: Option<Instant>) -> Result<Option<Lease>>;
+    fn lease(&self, lessee: &Lessee<'_>, until: Option<Instant>) -> Result<Option<Lease>>;
 }
 
 /// A capture as the type that the resource makes.
@@ -203,7 +194,7 @@ impl<R: Snapshotable> AnyResource for R {
         Snapshotable::holds(self, folder)
     }
 
-    fn lease(&self, until: Option<Instant>) -> Result<Option<Lease>> {
-        Snapshotable::lease(self, until)
+    fn lease(&self, lessee: &Lessee<'_>, until: Option<Instant>) -> Result<Option<Lease>> {
+        Snapshotable::lease(self, lessee, until)
     }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::{AnyResource, Lease, Snapshotable};
+use super::{AnyResource, Lease, Lessee, Snapshotable};
 use crate::error::{Error, Result};
 
 /// The resources of a run, by their types. Cheap to clone; what it holds never changes.
@@ -66,13 +66,18 @@ impl ResourceRegistry {
         self.inner.captured.values().any(|resource| resource.is_shared())
     }
 
-    /// Waits until nobody else works on any of the resources.
-    pub(crate) fn lease(&self, until: Option<Instant>) -> Result<Vec<Lease>> {
-        let mut leases = Vec::new();
+    /// Waits until nobody else works on any of the resources. Those that were taken are among the `leases` even where
+    /// another cannot be.
+    pub(crate) fn lease(
+        &self,
+        lessee: &Lessee<'_>,
+        until: Option<Instant>,
+        leases: &mut Vec<Lease>,
+    ) -> Result<()> {
         for resource in self.inner.captured.values().filter(|resource| resource.is_shared()) {
-            leases.extend(resource.lease(until)?);
+            leases.extend(resource.lease(lessee, until)?);
         }
-        Ok(leases)
+        Ok(())
     }
 }
 

@@ -252,6 +252,29 @@ fn leave_out_records_without_objects(
     Ok(())
 }
 
+/// What the session in `dir` has begun that may change something and not ended, from its log alone: its first such
+/// operation. `None` also where there is no such session in the folder.
+pub(crate) fn left_open(
+    storage: &Arc<dyn Storage>,
+    dir: &FilePath,
+    session: Uuid,
+) -> Result<Option<OpenOperation>> {
+    let Read { scan, folded, .. } = match open_read(storage, dir, None, LogSlices::InLog) {
+        Ok(read) => read,
+        Err(Error::NotASession { .. }) => return Ok(None),
+        // It may have been deleted while it was read.
+        Err(_) if matches!(storage.entry(dir), Ok(None)) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    if scan.session != session {
+        return Ok(None);
+    }
+    if let Some((sequence, kind)) = folded.projection.unsupported {
+        return Err(Error::UnsupportedKind { sequence, kind });
+    }
+    Ok(folded.projection.operations.changing().cloned())
+}
+
 /// Opens the session in `dir`. Writes nothing.
 pub(crate) fn open(store: &Arc<StoreInner>, dir: &FilePath, open_as: OpenAs) -> Result<Session> {
     let read = open_read(&store.options.storage, dir, open_as.types.as_ref(), LogSlices::InLog)?;

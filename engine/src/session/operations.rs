@@ -16,6 +16,7 @@ use foldlog_codec::body::{Decision, Declare, Payload, Rollback, Settle, ToolBegi
 use foldlog_codec::msgpack::Value;
 use foldlog_codec::sabotage::{self, Breakage};
 use parking_lot::MutexGuard;
+use uuid::Uuid;
 
 use super::dispatching::slice_declaration;
 use super::turns::{Abandon, Admitted, Turn, Within, runs_here};
@@ -98,6 +99,21 @@ impl Session {
     /// The operations that were left open: nobody of this process works on them.
     pub(crate) fn left_open(&self) -> Vec<OpenOperation> {
         self.inner.state.lock().left_open().cloned().collect()
+    }
+
+    /// Whether nothing is open that may change something, nor can be when the session is opened next: after a failed
+    /// write nobody knows what is in the log.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        self.inner.writable_for(true).is_ok_and(|state| state.projection.operations.changing().is_none())
+    }
+
+    /// The session that began the first operation which is open and may change something. It is another one where this
+    /// one was salvaged from that: a fork shares no open operation.
+    pub(crate) fn open_call_of(&self) -> Option<Uuid> {
+        let state = self.inner.state.lock();
+        let begin = state.projection.operations.changing()?.begin;
+        let before = state.openings.iter().rev().find(|(sequence, _)| *sequence < begin);
+        before.map(|(_, opened)| opened.session)
     }
 
     /// Ends an operation that was left open.

@@ -12,7 +12,8 @@
 //!
 //! # The order of a call
 //!
-//! 1. The call gets its turn, and the lease of each resource that others share.
+//! 1. The call gets its turn, and the lease of each resource that others share, unless another session left one of them
+//!    half done.
 //! 2. The resources are captured, durably where the level asks for it; then the begin is recorded.
 //! 3. The tool runs. No lock of the engine's is held.
 //! 4. Its handle is no longer good, and the programs that it started are ended.

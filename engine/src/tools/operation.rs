@@ -15,8 +15,10 @@ use super::runner::{ExecuteOptions, ToolCall};
 use super::tool::{Answered, ToolError, ToolResult};
 use crate::clock;
 use crate::error::{Error, Result};
-use crate::execution::{Captures, CheckpointStore, ExecutionState, Phase, SnapshotMetadata, ToolCheckpoint};
-use crate::resources::{Lease, ResourceRegistry};
+use crate::execution::{
+    Captures, CheckpointStore, ExecutionState, Leases, Phase, SnapshotMetadata, ToolCheckpoint,
+};
+use crate::resources::ResourceRegistry;
 use crate::session::operations::{Begun, Ended};
 use crate::session::turns::Within;
 use crate::session::{Session, Snapshot, panic_message};
@@ -254,6 +256,9 @@ impl Operation {
         let parent = session.within().map(|within| within.operation());
         // What an operation holds, those within it work on too.
         let leases = if parent.is_none() { state.lease(until)? } else { None };
+        if let Some(leases) = leases.as_deref().filter(|_| !reads_only) {
+            caught("the mark of who works on it", || leases.open())?;
+        }
         let tag = || tagged("pre", call.call_id.as_deref());
         let captured = || caught("what was before", || state.capture(tag));
         let before = if reads_only { Captures::default() } else { captured()? };
@@ -303,7 +308,7 @@ fn tagged(side: &str, call_id: Option<&str>) -> Option<String> {
 struct Unended<'a> {
     core: &'a Core,
     ended: bool,
-    _leases: Option<Arc<Vec<Lease>>>,
+    _leases: Option<Arc<Leases>>,
 }
 
 impl Drop for Unended<'_> {
@@ -343,7 +348,7 @@ pub(super) struct Core {
 /// What a call holds until it is over.
 struct Held {
     before: Captures,
-    leases: Option<Arc<Vec<Lease>>>,
+    leases: Option<Arc<Leases>>,
 }
 
 impl fmt::Debug for Core {

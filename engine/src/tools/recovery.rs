@@ -23,7 +23,7 @@ use super::restoring::RESTORE;
 use super::runner::{ExecuteOptions, ToolCall, ToolRunner, unsettled_error};
 use crate::clock;
 use crate::error::{Error, Result};
-use crate::execution::Captures;
+use crate::execution::{Captures, Leases};
 use crate::fold::operations::UnsettledOperation;
 use crate::session::operation_records::BeginRead;
 
@@ -65,8 +65,9 @@ impl ToolRunner {
     /// # Errors
     ///
     /// [`Error::RestoreFailed`] or [`Error::SnapshotMismatch`] where a resource could not be restored,
-    /// [`Error::DeadlineExceeded`] where somebody else worked on one for longer than the time of a call, and what
-    /// writing the ends says: calls are still open then, and the session takes no writes.
+    /// [`Error::DeadlineExceeded`] where somebody else worked on one for longer than the time of a call,
+    /// [`Error::HalfDone`] and [`Error::MaybeHalfDone`] where another session is to be recovered before, and what writing
+    /// the ends says: calls are still open then, and the session takes no writes.
     pub fn recover(&self, options: &ExecuteOptions) -> Result<Vec<Recovered>> {
         let _recovering = self.state.session().recovering()?;
         if self.state.session().is_interrupted() {
@@ -83,10 +84,11 @@ impl ToolRunner {
     fn end_open(&self, until: Option<Instant>) -> Result<()> {
         let session = self.state.session();
         let open = session.left_open();
-        let _leases = self.state.lease(until.filter(|_| !sabotage::is(Breakage::RecoveryWaitsOn)))?;
+        let leases = self.state.lease(until.filter(|_| !sabotage::is(Breakage::RecoveryWaitsOn)))?;
         let mut found = Captures::default();
         let mut late = None;
         if let Some(first) = open.iter().find(|open| !open.reads_only) {
+            leases.as_deref().map_or(Ok(()), Leases::open)?;
             for group in Group::recorded(session, first.begin)? {
                 if !sabotage::is(Breakage::ProgramsNotAwaited) && !group.is_gone() {
                     return Err(Error::Stuck { operation: first.operation });

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use foldlog::Kind;
-use foldlog::resources::Lease;
+use foldlog::resources::{Lease, Lessee};
 use foldlog_codec::body::{ToolBegin, ToolEnd};
 
 use super::*;
@@ -95,6 +95,31 @@ impl Room {
         // They have some way to go to the door.
         (0..1_000).for_each(|_| thread::yield_now());
     }
+
+    /// Waits until nobody is inside.
+    fn enter(&self, until: Option<Instant>) -> Result<Inside> {
+        let until = until.unwrap_or_else(|| Instant::now() + Duration::from_secs(20));
+        self.inner.asked.fetch_add(1, Ordering::Relaxed);
+        self.wait_for_all();
+        let away = self
+            .inner
+            .turned_away
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| count.checked_sub(1));
+        if away.is_ok() {
+            let (resource, reason) = (Room::NAME.to_owned(), "not today".to_owned());
+            return Err(Error::Resource { resource, reason });
+        }
+        let mut is_held = self.inner.is_held.lock().unwrap();
+        while *is_held {
+            let wait = until.saturating_duration_since(Instant::now());
+            if wait.is_zero() {
+                return Err(Error::DeadlineExceeded { operation: None });
+            }
+            is_held = self.inner.left.wait_timeout(is_held, wait).unwrap().0;
+        }
+        *is_held = true;
+        Ok(Inside(self.clone()))
+    }
 }
 
 struct Inside(Room);
@@ -118,28 +143,8 @@ impl Snapshotable for Room {
         Ok(())
     }
 
-    fn lease(&self, until: Option<Instant>) -> Result<Option<Lease>> {
-        let until = until.unwrap_or_else(|| Instant::now() + Duration::from_secs(20));
-        self.inner.asked.fetch_add(1, Ordering::Relaxed);
-        self.wait_for_all();
-        let away = self
-            .inner
-            .turned_away
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| count.checked_sub(1));
-        if away.is_ok() {
-            let (resource, reason) = (Room::NAME.to_owned(), "not today".to_owned());
-            return Err(Error::Resource { resource, reason });
-        }
-        let mut is_held = self.inner.is_held.lock().unwrap();
-        while *is_held {
-            let wait = until.saturating_duration_since(Instant::now());
-            if wait.is_zero() {
-                return Err(Error::DeadlineExceeded { operation: None });
-            }
-            is_held = self.inner.left.wait_timeout(is_held, wait).unwrap().0;
-        }
-        *is_held = true;
-        Ok(Some(Lease::new(Inside(self.clone()))))
+    fn lease(&self, _: &Lessee<'_>, until: Option<Instant>) -> Result<Option<Lease>> {
+        Ok(Some(Lease::new(self.enter(until)?)))
     }
 }
 
@@ -187,7 +192,7 @@ fn where_one_is_turned_away_the_next_one_tries_for_the_others() {
 #[test]
 fn who_waits_for_a_lease_that_another_is_taking_waits_no_longer_than_its_time() {
     let (disk, room) = (MemoryStorage::new(), Room::default());
-    let _outside = Snapshotable::lease(&room, None).unwrap();
+    let _outside = room.enter(None).unwrap();
     let state = with_resource(&disk, room.clone());
     let runner = ToolRunner::new(state, ToolRegistry::new().with(Look { together: Together::of(1) }));
     let execute = |millis| {
@@ -398,7 +403,7 @@ fn a_recovery_waits_for_what_another_works_on_no_longer_than_it_is_told() {
     let operation = runner.begin(&look(), &ExecuteOptions::default()).unwrap();
     disk.crash(CrashKind::Process);
     let room = Room::default();
-    let outside = Snapshotable::lease(&room, None).unwrap();
+    let outside = room.enter(None).unwrap();
     let session = store_of(&disk).open_session(id, &types()).unwrap();
     let resources = ResourceRegistry::builder().snapshotable(Arc::new(room)).build().unwrap();
     let next = ToolRunner::new(ExecutionState::new(session, resources), ToolRegistry::new());

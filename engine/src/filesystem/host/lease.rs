@@ -1,9 +1,8 @@
 //! One holder of a workspace at a time: among the threads of a process by a table, among processes by the
 //! system's lock on the workspace's folder, which ends with its process.
 //!
-//! So what a process leaves half done that is killed within a call is held by nobody until its session is recovered.
-//! Whoever takes the workspace before that finds it half done, and what they commit is taken back by that recovery,
-//! which records what it found. A host that shares a workspace recovers first.
+//! So what a process leaves half done that is killed within a call is held by nobody until its session is recovered. A
+//! [mark](super::mark) on the folder keeps others away until then.
 
 use std::collections::HashSet;
 use std::os::fd::OwnedFd;
@@ -21,8 +20,8 @@ use crate::error::{Error, Result};
 /// How often another process's lock is asked for. The system has no way to wait for one with a deadline.
 const ASK_EVERY: Duration = Duration::from_millis(5);
 
-/// A folder, whichever paths lead to it.
-type Identity = (u64, u64);
+/// A folder, whichever paths lead to it: its device and its inode.
+pub(super) type Identity = (u64, u64);
 
 /// The workspaces that this process holds.
 struct Table {
@@ -38,8 +37,19 @@ static TABLE: Table = Table { held: Mutex::new(None), changed: Condvar::new() };
 pub struct WorkspaceLease {
     // Let go in this order: the system's lock before the place in the table, so that the next thread finds both
     // free.
-    _lock: Flock<OwnedFd>,
-    _place: Place,
+    root: Flock<OwnedFd>,
+    place: Place,
+}
+
+impl WorkspaceLease {
+    /// The folder that is held.
+    pub(super) fn root(&self) -> &OwnedFd {
+        &self.root
+    }
+
+    pub(super) fn identity(&self) -> Identity {
+        self.place.0
+    }
 }
 
 #[derive(Debug)]
@@ -72,7 +82,7 @@ pub(super) fn take(root: OwnedFd, path: &Path, until: Instant) -> Result<Option<
     let mut root = root;
     loop {
         match Flock::lock(root, FlockArg::LockExclusiveNonblock) {
-            Ok(lock) => return Ok(Some(WorkspaceLease { _lock: lock, _place: place })),
+            Ok(root) => return Ok(Some(WorkspaceLease { root, place })),
             Err((unlocked, Errno::EWOULDBLOCK | Errno::EINTR)) => root = unlocked,
             Err((_, errno)) => return Err(Error::io("lock", path, errno.into())),
         }

@@ -13,6 +13,7 @@
 //! | `cache` | the stat cache's file |
 //! | `restore` | bringing a snapshot back |
 //! | `lease` | one holder at a time |
+//! | `mark` | who works on the workspace, where the process ends meanwhile |
 //!
 //! # Invariants
 //!
@@ -27,6 +28,7 @@ mod cache;
 mod lease;
 mod leave_out;
 mod manifest;
+mod mark;
 mod objects;
 mod operations;
 mod restore;
@@ -56,6 +58,7 @@ use crate::log::storage::{FileStorage, Storage};
 use cache::Circumstances;
 pub use lease::WorkspaceLease;
 use manifest::{Folder, GitMode, Node, Permissions};
+pub(crate) use mark::MarkedLease;
 use objects::{ObjectId, ObjectKind, Objects};
 use restore::{Checked, Planned, Planner, Restorer};
 use rules::{Gitignore, Rules};
@@ -141,7 +144,10 @@ pub struct Restored {
 /// a file's times only once the system writes it out; until then a snapshot may miss a second such change.
 ///
 /// It may be used from many threads; snapshots and restores of one value take turns. Whoever else changes the
-/// workspace is held off by a [`lease`](HostFilesystem::lease), as far as they ask for one.
+/// workspace is held off by a [`lease`](HostFilesystem::lease), as far as they ask for one. Calls of a run set a mark
+/// beside it, the extended attribute `user.foldlog.work` of the root folder, so that no other session works on what a
+/// killed one left half done, before that one is recovered: see [`Error::HalfDone`]. Where a file system has no such
+/// attributes, or the root may not be written, a host has to see to that.
 pub struct HostFilesystem {
     root: PathBuf,
     objects: Objects,
@@ -503,6 +509,9 @@ impl HostFilesystem {
 
     /// Waits until nobody else holds the workspace, and holds it: among threads, sessions and processes, as far
     /// as they ask for a lease. `None` where the deadline passes first.
+    ///
+    /// Whether a session that is to be recovered left the workspace half done is looked at where a run's calls lease
+    /// it, not here.
     ///
     /// # Errors
     ///
