@@ -4,6 +4,7 @@ mod bad_input;
 mod checkpoints;
 mod exports;
 mod folder;
+mod half_done;
 mod interrupted;
 mod nesting;
 mod outcomes;

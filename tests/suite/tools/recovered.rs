@@ -15,7 +15,7 @@ use crate::filesystem::digest::{self, Digest};
 
 /// The system calls that change a file system, or say that it is to be durable. Of those that open a file some make it:
 /// what is there before and after that is what the calls around it are killed at.
-const CALLS: [&str; 22] = [
+const CALLS: [&str; 23] = [
     "write",
     "pwrite64",
     "rename",
@@ -32,6 +32,7 @@ const CALLS: [&str; 22] = [
     "fchmod",
     "fchmodat",
     "fchmodat2",
+    "fsetxattr",
     "ftruncate",
     "fallocate",
     "msync",
