@@ -15,7 +15,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::limits;
-use crate::measure::{AtMost, ROUNDS, Result, Row, take_turns, timed};
+use crate::measure::{AtMost, ROUNDS, Result, Round, Row, take_turns, timed};
 
 const CALLS: u64 = 20_000;
 
@@ -106,49 +106,66 @@ pub fn tools(dir: &Path) -> Result<Vec<Row>> {
     let measured = runner(&process)?;
     let bytes = record_bytes(&measured)?;
     done(measured, &process)?;
+    let mut rows = at_process(&process, bytes / 2)?;
+    rows.push(at_boundary(&store(Level::Boundary, "boundary")?, &dir.join("limit"), bytes / 2)?);
+    Ok(rows)
+}
+
+fn called(store: &Store, calls: u64) -> Result<Round> {
+    let runner = runner(store)?;
+    let round = timed(calls, || {
+        (0..calls).try_for_each(|_| Ok(runner.execute(&call(), &ExecuteOptions::default()).map(drop)?))
+    });
+    done(runner, store)?;
+    round
+}
+
+/// Calls that an answer asks for: whether they were run before is looked up.
+fn asked_for(store: &Store, calls: u64) -> Result<Round> {
+    let runner = runner(store)?;
+    let session = runner.state().session().clone();
+    let round = timed(calls, || {
+        (0..calls).try_for_each(|_| {
+            let answer = session.dispatch(Half { text: String::new() })?;
+            runner.execute(&call().asked_by(answer, 0), &ExecuteOptions::default())?;
+            Ok(())
+        })
+    });
+    drop(session);
+    done(runner, store)?;
+    round
+}
+
+fn at_process(store: &Store, half_bytes: u64) -> Result<Vec<Row>> {
     // The field's name and the map around it are a few bytes of the record too.
-    let text = "x".repeat((bytes / 2).saturating_sub(14) as usize);
-    let mut called = || {
-        let runner = runner(&process)?;
-        let round = timed(CALLS, || {
-            (0..CALLS).try_for_each(|_| Ok(runner.execute(&call(), &ExecuteOptions::default()).map(drop)?))
-        });
-        done(runner, &process)?;
-        round
-    };
+    let text = "x".repeat(half_bytes.saturating_sub(14) as usize);
     let mut dispatched = || {
-        let session = process.create(&types()?)?;
+        let session = store.create(&types()?)?;
         let round = timed(CALLS, || {
             (0..2 * CALLS).try_for_each(|_| Ok(session.dispatch(Half { text: text.clone() }).map(drop)?))
         });
         let id = session.id();
         session.close()?;
-        process.delete(id)?;
+        store.delete(id)?;
         round
     };
-    let [subject, limit] = take_turns(ROUNDS, [&mut called, &mut dispatched])?;
-    let mut rows =
-        vec![Row::beside("tools", "empty tool", "Process", subject, limit).at_most(AtMost::Ratio(3.0))];
+    let [subject, limit, asked] =
+        take_turns(ROUNDS, [&mut || called(store, CALLS), &mut dispatched, &mut || asked_for(store, CALLS)])?;
+    Ok(vec![
+        Row::beside("tools", "empty tool", "Process", subject, limit).at_most(AtMost::Ratio(3.0)),
+        Row::beside("tools", "an event, and the empty tool it asks for", "Process", asked, limit),
+    ])
+}
 
-    let boundary = store(Level::Boundary, "boundary")?;
-    let frame = vec![1; (bytes / 2) as usize + foldlog_codec::frame::HEADER_LEN];
-    let file = limits::filled(&dir.join("limit"), 2 * CALLS_SYNCED * frame.len() as u64)?;
-    let mut called = || {
-        let runner = runner(&boundary)?;
-        let round = timed(CALLS_SYNCED, || {
-            (0..CALLS_SYNCED)
-                .try_for_each(|_| Ok(runner.execute(&call(), &ExecuteOptions::default()).map(drop)?))
-        });
-        done(runner, &boundary)?;
-        round
-    };
+fn at_boundary(store: &Store, path: &Path, half_bytes: u64) -> Result<Row> {
+    let frame = vec![1; half_bytes as usize + foldlog_codec::frame::HEADER_LEN];
+    let file = limits::filled(path, 2 * CALLS_SYNCED * frame.len() as u64)?;
     let mut written = || {
         timed(CALLS_SYNCED, || {
             let mut places = (0..2 * CALLS_SYNCED).map(|place| place * frame.len() as u64);
             Ok(places.try_for_each(|offset| limits::write_and_sync(&file, &frame, offset))?)
         })
     };
-    let [subject, limit] = take_turns(ROUNDS, [&mut called, &mut written])?;
-    rows.push(Row::beside("tools", "empty tool", "Boundary", subject, limit).at_most(AtMost::Ratio(1.2)));
-    Ok(rows)
+    let [subject, limit] = take_turns(ROUNDS, [&mut || called(store, CALLS_SYNCED), &mut written])?;
+    Ok(Row::beside("tools", "empty tool", "Boundary", subject, limit).at_most(AtMost::Ratio(1.2)))
 }

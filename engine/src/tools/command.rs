@@ -321,7 +321,7 @@ impl Programs {
 
 impl Drop for Programs {
     fn drop(&mut self) {
-        self.end();
+        self.state.get_mut().end();
     }
 }
 

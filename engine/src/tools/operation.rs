@@ -157,6 +157,8 @@ pub(super) fn caught<T>(what: &str, run: impl FnOnce() -> Result<T>) -> Result<T
 pub struct Operation {
     core: Arc<Core>,
     context: ToolContext,
+    /// Whether its end is known to be recorded.
+    ended: bool,
 }
 
 impl fmt::Debug for Operation {
@@ -170,7 +172,7 @@ impl fmt::Debug for Operation {
 
 impl Drop for Operation {
     fn drop(&mut self) {
-        if self.core.held.lock().is_some() {
+        if !self.ended && self.core.held.lock().is_some() {
             let core = Arc::clone(&self.core);
             let dropped =
                 move || core.finish(Ending::failed(Cause::Dropped, "dropped without an end")).map(drop);
@@ -211,7 +213,8 @@ impl Operation {
             Err(error) => return self.fail(ToolError::failed(error.to_string())),
         };
         let answered = Answered { success, message, value, outside };
-        self.core.finish_and_raise(Ending::of(Ok(answered), &self.core.begun.within))
+        let ending = Ending::of(Ok(answered), &self.core.begun.within);
+        self.finish(ending)
     }
 
     /// Ends the call with why the tool gave no answer; all that it did is taken back.
@@ -220,7 +223,8 @@ impl Operation {
     ///
     /// As [`end`](Operation::end).
     pub fn fail(self, error: ToolError) -> Result<ToolReport> {
-        self.core.finish_and_raise(Ending::of(Err(error), &self.core.begun.within))
+        let ending = Ending::of(Err(error), &self.core.begun.within);
+        self.finish(ending)
     }
 
     /// Ends the call, whatever it did, as cancelled; all that it did is taken back.
@@ -229,12 +233,14 @@ impl Operation {
     ///
     /// As [`end`](Operation::end).
     pub fn abort(self, reason: &str) -> Result<ToolReport> {
-        self.core.finish_and_raise(Ending::failed(Cause::Cancelled, reason))
+        self.finish(Ending::failed(Cause::Cancelled, reason))
     }
 
     /// Ends the call with what its handler came to.
-    pub(super) fn finish(self, ending: Ending) -> Result<ToolReport> {
-        self.core.finish_and_raise(ending)
+    pub(super) fn finish(mut self, ending: Ending) -> Result<ToolReport> {
+        let report = self.core.finish_and_raise(ending);
+        self.ended = report.is_ok();
+        report
     }
 
     /// Gives the call its turn, captures the resources and records the begin.
@@ -294,9 +300,9 @@ impl Operation {
             undoes,
             goes_back,
             programs: Programs::default(),
-            held: Mutex::new(Some(Held { before, leases })),
+            held: Mutex::new(Some(Held { before, leases, text: arguments })),
         });
-        Ok(Operation { context: ToolContext { session, core: Arc::clone(&core) }, core })
+        Ok(Operation { context: ToolContext { session, core: Arc::clone(&core) }, core, ended: false })
     }
 }
 
@@ -349,6 +355,8 @@ pub(super) struct Core {
 struct Held {
     before: Captures,
     leases: Option<Arc<Leases>>,
+    /// The arguments as they were recorded; kept for its memory.
+    text: Vec<u8>,
 }
 
 impl fmt::Debug for Core {
@@ -394,7 +402,7 @@ impl Core {
         self.begun.cancel();
         // Where something within it does not end, it can be ended later.
         self.begun.join_inner()?;
-        let Some(Held { before, leases }) = held.take() else {
+        let Some(Held { before, leases, mut text }) = held.take() else {
             return Err(Error::NoSuchOperation { operation, reason: "it is over" });
         };
         // From here on the operation ends, or is left open for a recovery, whatever happens.
@@ -421,7 +429,7 @@ impl Core {
             }
         };
         let mut restored = if ending.cause.is_none() { Ok(()) } else { restore() };
-        let mut recorded = self.record(&ending, after.as_ref());
+        let mut recorded = self.record(&ending, after.as_ref(), &mut text);
         if let Err(Error::Full { .. }) = &recorded {
             // Room is kept for an end that says no more than this.
             if ending.cause.is_none() {
@@ -430,7 +438,7 @@ impl Core {
             }
             (ending.message, ending.value, ending.overrides, after) =
                 (short(&ending.message), None, None, None);
-            recorded = self.record(&ending, None);
+            recorded = self.record(&ending, None, &mut text);
         }
         let ended = recorded?;
         unended.ended = true;
@@ -446,12 +454,13 @@ impl Core {
         ending.outside.unwrap_or(if none { OutsideEffects::None } else { OutsideEffects::Unknown })
     }
 
-    fn record(&self, ending: &Ending, after: Option<&Captures>) -> Result<Ended> {
+    /// Records the end. What the model sees is encoded into `text`.
+    fn record(&self, ending: &Ending, after: Option<&Captures>, text: &mut Vec<u8>) -> Result<Ended> {
         let begin = self.begun.begin;
         let operation = self.begun.within.operation();
-        let mut shown = Writer::with_capacity(ending.message.len() + TEXT_HEAD_BYTES);
+        let mut shown = Writer::reusing(std::mem::take(text));
         shown.str(&ending.message);
-        let shown = shown.finish();
+        *text = shown.finish();
         let end = ToolEnd {
             begin,
             again: (operation != begin).then_some(operation),
@@ -467,7 +476,7 @@ impl Core {
             // Known to the session, as the slice is.
             elapsed_us: 0,
             result: ending.value.as_deref().map(Payload::new),
-            shown: Some(Payload::new(&shown)),
+            shown: Some(Payload::new(text)),
             overrides: ending.overrides.as_ref().map(|(_, encoded)| Payload::new(encoded)),
             resources: after.map(Captures::to_record).unwrap_or_default(),
             slice: 0,

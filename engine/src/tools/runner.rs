@@ -1,5 +1,4 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::time::Duration;
 
 use foldlog_codec::body::{Cause, Idempotency, Outcome};
@@ -121,7 +120,7 @@ impl ToolRunner {
                 };
             }
         }
-        let tool = Arc::clone(self.tools.get(&call.tool)?);
+        let tool = self.tools.get(&call.tool)?;
         let spec = self.spec(call, tool.as_ref());
         self.run(&spec, options, |context| tool.call(&call.arguments, context))
     }
