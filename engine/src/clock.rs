@@ -3,6 +3,11 @@
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+/// The present moment, by the clock that nobody sets.
+pub(crate) fn now() -> Instant {
+    Instant::now()
+}
+
 /// The moment so long from now, by the clock that nobody sets.
 pub(crate) fn after(wait: Duration) -> Instant {
     let now = Instant::now();

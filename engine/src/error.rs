@@ -328,8 +328,8 @@ pub enum Error {
         /// The operation; `None` where it passed while the call waited for others to end.
         operation: Option<u64>,
     },
-    /// A tool was told to stop long ago and still runs, so nothing else can.
-    #[error("operation {operation} still runs although its time is over")]
+    /// A tool was to stop long ago, by its deadline or since it was cancelled, and still runs, so nothing else can.
+    #[error("operation {operation} still runs although it was to stop long ago")]
     Stuck {
         /// The operation.
         operation: u64,

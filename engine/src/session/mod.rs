@@ -216,7 +216,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// As [`sync`](Session::sync), and [`Error::Stuck`] where a tool still runs that should have ended long ago: what
+    /// As [`sync`](Session::sync), and [`Error::Stuck`] where a tool still runs that was to stop long ago: what
     /// it did is left for whoever opens the session next to recover. The session is closed all the same.
     pub fn close(self) -> Result<()> {
         self.inner.close()

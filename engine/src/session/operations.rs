@@ -42,14 +42,14 @@ impl Session {
         let ticket = table.next;
         table.next += 1;
         let parent_ticket = parent.map(|parent| parent.ticket);
-        let (operation, abandon) = (None, None);
         table.admitted.push(Admitted {
             ticket,
             parent: parent_ticket,
             reads_only,
             until,
-            operation,
-            abandon,
+            told_to_stop: None,
+            operation: None,
+            abandon: None,
         });
         drop(state);
         Ok(Admission { session: self, ticket, until, begun: false })
@@ -60,10 +60,12 @@ impl Session {
         self.inner.state.lock().projection.operations.open().cloned().collect()
     }
 
-    /// The operations of this process that still run although their deadlines passed longer ago than the store's
-    /// [grace](crate::StoreOptions::grace). Whoever would wait for one is told so by [`Error::Stuck`], and so is
-    /// whoever closes the session. One that does end after all is taken back as any that is late, and the session goes
-    /// on; until then nothing else can change STATE, nor what the tool works on.
+    /// The operations of this process that still run although they were to stop longer ago than the store's
+    /// [grace](crate::StoreOptions::grace): their deadlines passed, or they, or those within which they run, were
+    /// [cancelled](crate::tools::Operation::cancel) or ended; the first of these counts. Whoever would wait for one is
+    /// told so by [`Error::Stuck`], and so is whoever closes the session. One that does end after all is taken back as
+    /// any that is late or cancelled, and the session goes on; until then nothing else can change STATE, nor what the
+    /// tool works on.
     pub fn stuck_operations(&self) -> Vec<OpenOperation> {
         let state = self.inner.state.lock();
         let stuck: Vec<u64> = state.table.stuck(self.inner.store.options.grace).collect();
@@ -306,18 +308,29 @@ impl Begun {
         self.session.inner.leave_open(self.within.ticket);
     }
 
-    /// Tells the tool to stop, and whoever waits to look again.
+    /// Tells the tool, and those within its call, to stop, and whoever waits to look again.
     pub(crate) fn cancel(&self) {
         self.within.cancel();
-        self.session.inner.turns.notify_all();
+        let inner = &self.session.inner;
+        let mut state = inner.state.lock();
+        state.table.tell_to_stop(self.within.ticket, true, clock::now());
+        // Under the lock: whoever has looked and not yet begun to wait would never hear of it.
+        if !sabotage::is(Breakage::CancelUnheard) {
+            inner.turns.notify_all();
+        }
     }
 
-    /// Waits until no operation runs within this one; those that were let go of are brought to their end.
-    pub(crate) fn join_inner(&self) -> Result<()> {
+    /// Has the operation's handle be no longer good, tells those within it to stop and waits until none runs; those that
+    /// were let go of are brought to their end. The operation itself is not told: its tool is done, and how long its
+    /// resources take to be captured or restored is no matter of the grace.
+    pub(crate) fn end_inner(&self) -> Result<()> {
+        self.within.cancel();
         let inner = &self.session.inner;
         let ticket = self.within.ticket;
         let mut until = None;
         let mut state = inner.state.lock();
+        state.table.tell_to_stop(ticket, false, clock::now());
+        inner.turns.notify_all();
         loop {
             let own = |admitted: &Admitted| {
                 admitted.ticket != ticket && state.table.is_within(admitted.ticket, ticket)

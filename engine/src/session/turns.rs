@@ -10,7 +10,9 @@
 //! | a write of STATE from outside | an operation runs that may change STATE |
 //! | a write of LOG alone | never |
 //!
-//! Whoever would wait on a thread for what runs on that very thread is told so, and does not wait.
+//! Whoever would wait on a thread for what runs on that very thread is told so, and does not wait. Whoever waits for
+//! an operation that was told to stop, by its deadline or by a cancel, waits no longer than the store's grace from then
+//! on: it is stuck, and with it every operation that has to wait for its end.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -54,12 +56,12 @@ impl Turn {
         }
     }
 
-    /// The operation that is in the way, for one who asks within the operation with the ticket `asker`.
-    fn in_the_way(self, table: &Table, asker: Option<u64>) -> Option<&Admitted> {
+    /// Whether an operation is in the way of one who asks within the operation with the ticket `asker`.
+    fn is_blocked_by(self, other: &Admitted, table: &Table, asker: Option<u64>) -> bool {
         match self {
-            Turn::Write(Change::State) => table.changing(asker),
-            Turn::Write(Change::Log) => None,
-            Turn::Begin { reads_only } => table.conflict(asker, reads_only),
+            Turn::Write(Change::State) => table.changes(other, asker),
+            Turn::Write(Change::Log) => false,
+            Turn::Begin { reads_only } => table.conflicts(other, asker, reads_only),
         }
     }
 }
@@ -137,9 +139,24 @@ pub(super) struct Admitted {
     pub(super) parent: Option<u64>,
     pub(super) reads_only: bool,
     pub(super) until: Option<Instant>,
+    /// When it was first told to stop before its time was over: by a cancel of it or of one within which it runs, or by
+    /// the end of the latter.
+    pub(super) told_to_stop: Option<Instant>,
     /// The operation's name, from its begin on.
     pub(super) operation: Option<u64>,
     pub(super) abandon: Option<Abandon>,
+}
+
+impl Admitted {
+    /// From when on it is stuck, should it still run then. One that was let go of never is: whoever would wait for it
+    /// brings it to its end.
+    fn stuck_at(&self, grace: Duration) -> Option<Instant> {
+        if self.abandon.is_some() || sabotage::is(Breakage::StuckUntold) {
+            return None;
+        }
+        let told_to_stop = self.told_to_stop.filter(|_| !sabotage::is(Breakage::CancelledOutstays));
+        self.until.into_iter().chain(told_to_stop).min()?.checked_add(grace)
+    }
 }
 
 impl Table {
@@ -152,13 +169,33 @@ impl Table {
         self.admitted.iter().find(|admitted| admitted.ticket == ticket)
     }
 
-    /// The names of those that have begun and still run so long after their deadlines.
+    /// The names of those that have begun and still run so long after they were to stop.
     pub(super) fn stuck(&self, grace: Duration) -> impl Iterator<Item = u64> {
-        let is_stuck = move |admitted: &&Admitted| {
-            let stuck_at = admitted.until.and_then(|until| until.checked_add(grace));
-            stuck_at.is_some_and(clock::is_past) && !sabotage::is(Breakage::StuckUntold)
-        };
+        let is_stuck = move |admitted: &&Admitted| admitted.stuck_at(grace).is_some_and(clock::is_past);
         self.admitted.iter().filter(is_stuck).filter_map(|admitted| admitted.operation)
+    }
+
+    /// Of those that have to end before one within `asker` has its turn, the one that is stuck first: when, and its
+    /// name. No operation ends before those within it, so these count as well.
+    fn stuck_first(&self, turn: Turn, asker: Option<u64>, grace: Duration) -> Option<(Instant, u64)> {
+        let ends_first = |one: &&Admitted| {
+            let waits_for_it = |other: &Admitted| {
+                turn.is_blocked_by(other, self, asker) && self.is_within(one.ticket, other.ticket)
+            };
+            self.admitted.iter().any(waits_for_it)
+        };
+        let stuck = |one: &Admitted| Some((one.stuck_at(grace)?, one.operation.unwrap_or_default()));
+        self.admitted.iter().filter(ends_first).filter_map(stuck).min_by_key(|(at, _)| *at)
+    }
+
+    /// Notes since when the operations within the one with `ticket` are to stop, and that one itself where it is `too`.
+    /// The first time counts.
+    pub(super) fn tell_to_stop(&mut self, ticket: u64, too: bool, now: Instant) {
+        let told = |one: &u64| self.is_within(*one, ticket) && (too || *one != ticket);
+        let told: Vec<u64> = self.admitted.iter().map(|one| one.ticket).filter(told).collect();
+        for one in self.admitted.iter_mut().filter(|one| told.contains(&one.ticket)) {
+            one.told_to_stop.get_or_insert(now);
+        }
     }
 
     /// Takes one out; whether it had begun.
@@ -180,21 +217,17 @@ impl Table {
         false
     }
 
-    /// One that is in the way of an operation within `parent`.
-    fn conflict(&self, parent: Option<u64>, reads_only: bool) -> Option<&Admitted> {
-        self.admitted.iter().find(|other| {
-            let ancestor = parent.is_some_and(|parent| self.is_within(parent, other.ticket));
-            let together = other.reads_only && reads_only;
-            !ancestor && !together
-        })
+    /// Whether one is in the way of an operation within `parent`.
+    fn conflicts(&self, other: &Admitted, parent: Option<u64>, reads_only: bool) -> bool {
+        let ancestor = parent.is_some_and(|parent| self.is_within(parent, other.ticket));
+        let together = other.reads_only && reads_only;
+        !ancestor && !together
     }
 
-    /// One that may change STATE, and runs within `ticket` where one is given.
-    fn changing(&self, below: Option<u64>) -> Option<&Admitted> {
-        self.admitted.iter().find(|other| {
-            let counts = below.is_none_or(|of| other.ticket != of && self.is_within(other.ticket, of));
-            counts && !other.reads_only
-        })
+    /// Whether one may change STATE, and runs within `below` where one is given.
+    fn changes(&self, other: &Admitted, below: Option<u64>) -> bool {
+        let counts = below.is_none_or(|of| other.ticket != of && self.is_within(other.ticket, of));
+        counts && !other.reads_only
     }
 
     /// What brings one to its end that was let go of: none within which somebody still works, be it the asker.
@@ -245,7 +278,8 @@ pub(crate) fn inside_call<T>(begun: &Session, run: impl FnOnce() -> T) -> T {
 impl Table {
     /// One whose end a subscriber of this session must not wait for.
     pub(super) fn told_within(&self) -> Option<(u64, u64)> {
-        self.changing(None).map(|admitted| (admitted.ticket, admitted.operation.unwrap_or_default()))
+        let changing = self.admitted.iter().find(|admitted| self.changes(admitted, None));
+        changing.map(|admitted| (admitted.ticket, admitted.operation.unwrap_or_default()))
     }
 
     /// The operation of this thread, if there is one, that would have to end before the one with `ticket` can.
@@ -309,12 +343,14 @@ impl Session {
                     return Err(Error::ReadsOnly { operation, tried });
                 }
             }
-            let Some(other) = turn.in_the_way(&state.table, asker) else { return Ok(state) };
-            let waited_for = (other.operation.unwrap_or_default(), other.until);
-            if let Some(operation) = state.table.waits_for_itself(self.inner.id, other.ticket) {
+            let table = &state.table;
+            let blocks = |other: &&Admitted| turn.is_blocked_by(other, table, asker);
+            let Some(other) = table.admitted.iter().find(blocks) else { return Ok(state) };
+            if let Some(operation) = table.waits_for_itself(self.inner.id, other.ticket) {
                 return Err(Error::InsideOperation { operation });
             }
-            self.inner.wait(&mut state, waited_for, until)?;
+            let stuck = table.stuck_first(turn, asker, self.inner.store.options.grace);
+            self.inner.wait(&mut state, stuck, until)?;
             drop(state);
             state = self.inner.writable()?;
         }
@@ -322,22 +358,20 @@ impl Session {
 }
 
 impl Inner {
-    /// Waits until some operation is over, or until `until`.
+    /// Waits until some operation is over or told to stop, until `until`, or until the one that is waited for is `stuck`.
     fn wait(
         &self,
         state: &mut MutexGuard<'_, WriterState>,
-        (operation, deadline): (u64, Option<Instant>),
+        stuck: Option<(Instant, u64)>,
         until: Option<Instant>,
     ) -> Result<()> {
-        let stuck_at = deadline.and_then(|deadline| deadline.checked_add(self.store.options.grace));
-        let stuck_at = stuck_at.filter(|_| !sabotage::is(Breakage::StuckUntold));
-        if stuck_at.is_some_and(clock::is_past) {
+        if let Some((_, operation)) = stuck.filter(|(at, _)| clock::is_past(*at)) {
             return Err(Error::Stuck { operation });
         }
         if until.is_some_and(clock::is_past) {
             return Err(Error::DeadlineExceeded { operation: None });
         }
-        match until.into_iter().chain(stuck_at).min() {
+        match until.into_iter().chain(stuck.map(|(at, _)| at)).min() {
             Some(until) => drop(self.turns.wait_until(state, until)),
             None => self.turns.wait(state),
         }

@@ -54,7 +54,7 @@ pub struct StoreOptions {
     pub image_bytes_min: u64,
     /// Who syncs what no call waits for.
     pub background: BackgroundSync,
-    /// How long after its deadline an operation may still take to end before it is
+    /// How long after its deadline, or after it was cancelled, an operation may still take to end before it is
     /// [stuck](crate::Session::stuck_operations), which whoever waits for it is told.
     pub grace: Duration,
 }

@@ -192,12 +192,15 @@ impl Operation {
         &self.context
     }
 
-    /// Tells the tool to stop: its handle is no longer good, and the programs that it started are to end.
+    /// Tells the tool to stop, and with it all that runs within its call: its handle is no longer good, and the programs
+    /// that it started are to end. Where the call has not ended after the store's [grace](crate::StoreOptions::grace),
+    /// it is [stuck](Session::stuck_operations).
     pub fn cancel(&self) {
         self.core.begun.cancel();
     }
 
-    /// Ends the call with what the tool answered. Without success all that it did is taken back.
+    /// Ends the call with what the tool answered. Without success all that it did is taken back, and so it is where the
+    /// call, or one within which it runs, was [cancelled](Operation::cancel) before.
     ///
     /// Durable when this returns at [`Level::Boundary`](crate::Level::Boundary) and
     /// [`Level::Every`](crate::Level::Every).
@@ -395,13 +398,17 @@ impl Core {
         if held.is_none() {
             return Err(Error::NoSuchOperation { operation, reason: "it is over" });
         }
-        if self.begun.within.is_late() && ending.cause.is_none() {
-            ending =
-                Ending { outside: ending.outside, ..Ending::failed(Cause::Deadline, "its time was over") };
+        // What was refused to it since it was to stop may be missing from what it did, whatever it says itself.
+        let stopped = match &self.begun.within {
+            within if within.is_late() => Some((Cause::Deadline, "its time was over")),
+            within if within.was_cancelled() => Some((Cause::Cancelled, "it was cancelled")),
+            _ => None,
+        };
+        if let Some((cause, reason)) = stopped.filter(|_| ending.cause.is_none()) {
+            ending = Ending { outside: ending.outside, ..Ending::failed(cause, reason) };
         }
-        self.begun.cancel();
         // Where something within it does not end, it can be ended later.
-        self.begun.join_inner()?;
+        self.begun.end_inner()?;
         let Some(Held { before, leases, mut text }) = held.take() else {
             return Err(Error::NoSuchOperation { operation, reason: "it is over" });
         };

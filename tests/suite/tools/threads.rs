@@ -1,8 +1,8 @@
 //! Who waits for whom.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Barrier, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -309,4 +309,189 @@ fn a_tool_that_is_late_is_not_stuck_within_its_grace() {
         assert!(matches!(next, Err(Error::DeadlineExceeded { operation: None })), "{next:?}");
     });
     assert!(matches!(late, Err(Error::DeadlineExceeded { .. })), "{late:?}");
+}
+
+/// A call of a tool that runs elsewhere, which nobody gave a deadline.
+fn begun(runner: &ToolRunner, text: &str) -> foldlog::tools::Operation {
+    let operation = runner.begin(&call("paper", text, Then::Succeed), &ExecuteOptions::default()).unwrap();
+    operation.context().session().dispatch(StepAdded { title: text.to_owned(), part: 0 }).unwrap();
+    operation.context().resources().get::<Desk>().unwrap().put("paper", text);
+    operation
+}
+
+fn names_of_the_stuck(session: &Session) -> Vec<u64> {
+    session.stuck_operations().iter().map(|stuck| stuck.operation).collect()
+}
+
+/// Without a deadline a call was never stuck, however long ago it had been cancelled, and whoever waited for it waited
+/// for ever.
+#[test]
+fn a_cancelled_call_that_does_not_end_within_the_grace_is_stuck_though_it_has_no_deadline() {
+    // A deadline far away is none: what tells it to stop first counts.
+    for deadline in [None, Some(Duration::from_secs(3600))] {
+        let run = Run::without_grace();
+        run.desk.put("paper", "as it was");
+        let options = ExecuteOptions { deadline };
+        let operation = run.runner.begin(&call("paper", "half done", Then::Succeed), &options).unwrap();
+        let (id, session) = (operation.id(), run.session());
+        write(
+            operation.context(),
+            &Write { paper: "paper".to_owned(), text: "half done".to_owned(), then: Then::Succeed },
+        )
+        .unwrap();
+        assert!(session.stuck_operations().is_empty(), "it may run for as long as it likes");
+        operation.cancel();
+        operation.cancel();
+        assert_eq!(names_of_the_stuck(session), [id]);
+        for deadline in [Some(Duration::from_secs(2)), None] {
+            let options = ExecuteOptions { deadline };
+            assert!(is_stuck(run.runner.begin(&call("paper", "next", Then::Succeed), &options), id));
+        }
+        assert!(is_stuck(run.write("paper", "next", Then::Succeed), id));
+        assert!(is_stuck(session.dispatch(StepAdded { title: "next".to_owned(), part: 0 }), id));
+        assert!(is_stuck(run.runner.state().snapshot(None), id));
+        session.dispatch(Noted { text: "noted".to_owned() }).unwrap();
+        // It ends after all, and says that all is well: what it did since it was cancelled it was not allowed to.
+        let ended = operation.end(ToolResult::ok("done after all", 1)).unwrap();
+        assert_eq!((ended.success, ended.cause), (false, Some(Cause::Cancelled)));
+        assert_eq!(run.state(), (vec![], [("paper".to_owned(), "as it was".to_owned())].into()));
+        assert!(session.stuck_operations().is_empty() && !session.is_interrupted());
+        assert!(run.write("paper", "next", Then::Succeed).unwrap().success);
+    }
+}
+
+/// One that is cancelled is waited for, as long as its grace lasts; and one that somebody let go of is not stuck, since
+/// whoever comes next takes it back.
+#[test]
+fn a_cancelled_call_is_not_stuck_within_its_grace_nor_where_it_was_let_go_of() {
+    let run = Run::new();
+    let operation = begun(&run.runner, "first");
+    operation.cancel();
+    assert!(run.session().stuck_operations().is_empty());
+    let options = ExecuteOptions { deadline: Some(Duration::ZERO) };
+    let next = run.runner.begin(&call("paper", "next", Then::Succeed), &options);
+    assert!(matches!(next, Err(Error::DeadlineExceeded { operation: None })), "{next:?}");
+    operation.abort("cancelled").unwrap();
+
+    let run = Run::without_grace();
+    let operation = begun(&run.runner, "first");
+    operation.cancel();
+    drop(operation);
+    assert!(run.session().stuck_operations().is_empty());
+    assert!(run.write("paper", "next", Then::Succeed).unwrap().success);
+    assert_eq!(run.plan(), ["next"]);
+    let causes: Vec<_> = run.invoked().iter().map(|one| one.cause).collect();
+    assert_eq!(causes, [Some(Cause::Dropped), None]);
+}
+
+/// Waits until a thread of this process sleeps: it takes no lock that anybody holds, so what it sleeps for is its turn.
+fn until_it_sleeps(thread: nix::unistd::Pid) {
+    let path = format!("/proc/self/task/{thread}/stat");
+    loop {
+        let stat = std::fs::read_to_string(&path).unwrap();
+        // The state stands behind the name, which may hold anything.
+        if stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('S')) {
+            return;
+        }
+        thread::yield_now();
+    }
+}
+
+/// A cancel was no moment from which on anybody counted, and those within the call were not told at all.
+#[test]
+fn who_waits_already_when_a_call_is_cancelled_is_told_and_those_within_the_call_are_stuck_with_it() {
+    let run = Run::without_grace();
+    let outer = begun(&run.runner, "outer");
+    let (late, let_go) = (Arc::new(Barrier::new(2)), Arc::new(Barrier::new(2)));
+    let stubborn = Stubborn { runs: Arc::default(), late, let_go };
+    let tools = run.runner.tools().clone().with(stubborn.clone());
+    let within = ToolRunner::new(run.runner.state().clone(), tools).within(outer.context());
+    thread::scope(|scope| {
+        let inner =
+            scope.spawn(|| within.execute(&ToolCall::new("stubborn", "{}"), &ExecuteOptions::default()));
+        while !stubborn.runs.load(Ordering::Relaxed) {
+            thread::yield_now();
+        }
+        let ((waits, waiting), (tells, told)) = (mpsc::channel(), mpsc::channel());
+        let options = ExecuteOptions::default();
+        scope.spawn({
+            let run = &run;
+            move || {
+                waits.send(nix::unistd::gettid()).unwrap();
+                let next = run.runner.begin(&call("paper", "next", Then::Succeed), &options);
+                tells.send(next.map(|next| next.id())).unwrap();
+            }
+        });
+        until_it_sleeps(waiting.recv().unwrap());
+        outer.cancel();
+        // Who is not woken is found, and not waited for.
+        let told = told.recv_timeout(Duration::from_secs(20));
+        stubborn.late.wait();
+        let stuck = names_of_the_stuck(run.session());
+        stubborn.let_go.wait();
+        let inner = inner.join().unwrap().unwrap();
+        let outer_stuck = names_of_the_stuck(run.session());
+        let (id, ended) = (outer.id(), outer.fail(ToolError::Cancelled).unwrap());
+        assert!(told.is_ok_and(|told| is_stuck(told, id)));
+        assert_eq!((inner.cause, stuck), (Some(Cause::Cancelled), vec![id, inner.operation]));
+        assert_eq!((ended.cause, outer_stuck), (Some(Cause::Cancelled), vec![id]));
+    });
+    assert!(run.plan().is_empty());
+    assert!(run.write("paper", "next", Then::Succeed).unwrap().success);
+}
+
+/// Whoever waited for the outer call was never told of the inner one that kept it from ending.
+#[test]
+fn a_call_that_cannot_end_for_a_stuck_one_within_it_is_waited_for_no_longer_than_that_one() {
+    let run = Run::without_grace();
+    // A deadline, so that a failure is no endless wait.
+    let options = ExecuteOptions { deadline: Some(Duration::from_secs(20)) };
+    let next = || run.runner.execute(&call("paper", "next", Then::Succeed), &options);
+    let outer = begun(&run.runner, "outer");
+    let inner = begun(&run.runner.within(outer.context()), "inner");
+    // An inner call that somebody cancelled is stuck, and nothing else is.
+    inner.cancel();
+    assert_eq!(names_of_the_stuck(run.session()), [inner.id()]);
+    assert!(is_stuck(next(), inner.id()));
+    inner.abort("cancelled").unwrap();
+    assert!(run.session().stuck_operations().is_empty());
+
+    // One that reads only is in nobody's way who reads too, but for the call that it is within.
+    let tools = run.runner.tools().clone().with(Reader { together: Arc::new(Barrier::new(1)) });
+    let reading = ToolRunner::new(run.runner.state().clone(), tools);
+    let read = |runner: &ToolRunner| runner.begin(&ToolCall::new("read", "{}"), &options);
+    let inner = read(&reading.within(outer.context())).unwrap();
+    inner.cancel();
+    assert!(is_stuck(read(&reading), inner.id()));
+    inner.abort("cancelled").unwrap();
+
+    // One that outlives the call that it is within is told to stop by that one's end.
+    let inner = begun(&run.runner.within(outer.context()), "inner");
+    assert!(is_stuck(outer.end(ToolResult::ok("done", 0)), inner.id()));
+    assert_eq!(names_of_the_stuck(run.session()), [inner.id()]);
+    assert!(is_stuck(next(), inner.id()));
+    assert_eq!(inner.end(ToolResult::ok("done after all", 0)).unwrap().cause, Some(Cause::Cancelled));
+    // What could not be ended then is taken back by whoever comes next.
+    assert!(next().unwrap().success);
+    assert_eq!(run.plan(), ["next"]);
+    let (causes, stopped): (Vec<_>, _) =
+        (run.invoked().iter().map(|one| one.cause).collect(), Some(Cause::Cancelled));
+    assert_eq!(causes, [stopped, stopped, stopped, Some(Cause::Dropped), None]);
+}
+
+/// Closing said that all was well where a call had been cancelled and had not ended.
+#[test]
+fn a_session_that_is_closed_over_a_cancelled_call_that_is_stuck_says_so() {
+    let mut run = Run::without_grace();
+    run.desk.put("paper", "as it was");
+    let operation = begun(&run.runner, "half done");
+    let id = operation.id();
+    operation.cancel();
+    assert!(is_stuck(run.session().clone().close(), id));
+    let ended = operation.end(ToolResult::ok("too late", 0));
+    assert!(matches!(ended, Err(Error::Closed { .. })), "{ended:?}");
+    run.reopen(Idempotency::Manual);
+    assert_eq!(run.session().recovery().interrupted[0].operation, id);
+    run.runner.recover(&ExecuteOptions::default()).unwrap();
+    assert_eq!(run.state(), (vec![], [("paper".to_owned(), "as it was".to_owned())].into()));
 }
