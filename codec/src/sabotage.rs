@@ -65,6 +65,8 @@ breakages! {
     RecoveryNameUnsynced = "recovery-name-unsynced": "The name of recovery's segment is not made durable.",
     RecoveryFoldersUnsynced = "recovery-folders-unsynced": "Recovery leaves out the folders above the session.",
     RecoveredObjectUnsynced = "recovered-object-unsynced": "Recovery leaves out the objects of the tail.",
+    LeftoverRefused = "leftover-refused": "What a crash left before the first record is taken for a session.",
+    LeftoverUnexamined = "leftover-unexamined": "A session is begun behind segments that nobody looked into.",
     RecordWithoutObject = "record-without-object": "A record is kept although its object never reached the disk.",
     ReaderReadsOnce = "reader-reads-once": "A scan does not read a bad frame again before it calls it damage.",
     FollowerReadsOnce = "follower-reads-once": "A follower does not read a bad frame again either.",

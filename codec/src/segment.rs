@@ -130,6 +130,15 @@ impl SegmentHeader {
         Ok(SegmentHeader { ordinal, session, first_sequence, watermark, salt, previous })
     }
 
+    /// Whether these first bytes of a file may be this header, cut short while it was written or partly lost since: each
+    /// is the header's own or 0. The salt and the checksum may be any.
+    pub fn may_be_unfinished_as(&self, bytes: &[u8]) -> bool {
+        let drawn = |at: usize| (48..56).contains(&at) || (72..HEADER_LEN).contains(&at);
+        let places = bytes.iter().zip(self.encode()).enumerate();
+        let mut others = places.filter(|(at, (byte, own))| !drawn(*at) && **byte != 0 && *byte != own);
+        others.next().is_none()
+    }
+
     /// The salts that the bytes of a damaged header suggest, for telling damage from a crash's leftover.
     pub fn salvage_salts(bytes: &[u8]) -> Vec<u64> {
         let at = |offset: usize| -> Option<u64> {
@@ -198,6 +207,28 @@ mod tests {
             damaged[bit / 8] ^= 1 << (bit % 8);
             assert!(SegmentHeader::decode(&damaged).is_err(), "bit {bit}");
             assert!(SegmentHeader::salvage_salts(&damaged).contains(&header().salt), "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn what_was_cut_short_is_told_from_another_header() {
+        let whole = header().encode();
+        for len in 0..=whole.len() {
+            let mut cut = whole;
+            cut[len..].fill(0);
+            // Whoever looks does not know the salt.
+            let known = SegmentHeader { salt: 0, ..header() };
+            assert!(known.may_be_unfinished_as(&cut) && known.may_be_unfinished_as(&whole[..len]), "{len}");
+        }
+        assert!(!header().may_be_unfinished_as(b"GIF89a"));
+        for other in [
+            SegmentHeader { ordinal: 4, ..header() },
+            SegmentHeader { session: Uuid::from_u128(8), ..header() },
+            SegmentHeader { first_sequence: 501, ..header() },
+            SegmentHeader { watermark: 481, ..header() },
+            SegmentHeader { previous: None, ..header() },
+        ] {
+            assert!(!other.may_be_unfinished_as(&whole), "{other:?}");
         }
     }
 

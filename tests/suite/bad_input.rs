@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use foldlog::{Error, Level, Store, StoreOptions};
+use foldlog::{Error, Level, SessionOptions, Store, StoreOptions};
 use foldlog_tests::child;
 use foldlog_tests::host::{Plan, StepAdded, types};
 use uuid::Uuid;
@@ -161,4 +161,8 @@ fn links_in_a_session_are_never_followed() {
         matches!(&error, Error::NotASession { reason, .. } if reason.contains("no regular file")),
         "{error}"
     );
+    // Nor is a session begun beside one, whatever it leads to.
+    fs::write(&outside, b"").unwrap();
+    let options = SessionOptions { id: Some(id), ..SessionOptions::default() };
+    assert!(matches!(store.create_with(&types(), options), Err(Error::SessionExists { .. })));
 }

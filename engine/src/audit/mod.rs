@@ -28,6 +28,7 @@ use crate::log::objects::Objects;
 use crate::log::reader::Places;
 use crate::log::scan;
 use crate::log::storage::{FileStorage, Storage};
+use crate::log::{layout, leftover};
 use crate::session::{Read, RecoveryReport, State, open_read};
 
 pub use follow::{Followed, Follower, Progress};
@@ -84,6 +85,18 @@ pub struct LogReader {
     opened_sequence: u64,
     log_bytes: u64,
     report: RecoveryReport,
+}
+
+/// Whether a session's folder in a store holds nothing but what a crash left before the session's first record was there.
+/// Nobody was told of such a session; it can be [begun](crate::Store::create_with) again under its id. While somebody
+/// writes there, the answer is of no use.
+///
+/// # Errors
+///
+/// [`Error::Io`] where the folder cannot be read.
+pub fn is_leftover(dir: &Path) -> Result<bool> {
+    let Some(session) = layout::session_of(dir) else { return Ok(false) };
+    Ok(leftover::find(&FileStorage::new(), dir, session)?.is_some())
 }
 
 /// Walks the frames of the log in `dir` and hands each to `visit`, in order: every checksum is checked, no

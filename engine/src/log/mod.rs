@@ -13,6 +13,7 @@
 //! | `objects` | large payloads |
 //! | `images` | the files of images |
 //! | `lock` | one writer a session |
+//! | `leftover` | what a crash leaves of a session before its first record |
 
 #![deny(clippy::indexing_slicing)]
 
@@ -20,6 +21,7 @@ pub(crate) mod chain;
 pub(crate) mod follow;
 pub(crate) mod images;
 pub(crate) mod layout;
+pub(crate) mod leftover;
 pub(crate) mod lock;
 pub(crate) mod objects;
 pub(crate) mod publish;

@@ -21,6 +21,7 @@ use crate::error::{Error, Result};
 use crate::fold::projection::LogSlices;
 use crate::generator::Generator;
 use crate::log::layout;
+use crate::log::leftover::{self, Leftover};
 use crate::log::storage::{EntryKind, Storage};
 use crate::log::writer::{Ground, Log};
 use crate::session::{OpenAs, Session, SessionSeed, Settlement, begin, lock_or_read_only, open, open_read};
@@ -181,9 +182,13 @@ impl Store {
     /// Begins a session. Its first record is written; it is durable at [`Level::Every`] when this returns, at
     /// the other levels after the next sync.
     ///
+    /// Under a given id a session that a crash ended before its first record was there, so that nobody was told of it, is
+    /// begun again. What the crash left stays in the folder, and belongs to no log.
+    ///
     /// # Errors
     ///
-    /// [`Error::SessionExists`], [`Error::Full`], [`Error::Io`].
+    /// [`Error::SessionExists`] where the folder holds anything else; [`Error::Locked`] where another process is about to
+    /// begin the same session; [`Error::ReadOnly`], [`Error::Full`], [`Error::Io`].
     pub fn create_with(&self, types: &SessionTypes, options: SessionOptions) -> Result<Session> {
         let parent = options.parent.map(|session| Parent::Child { session });
         self.begin(types, options, parent, Vec::new(), &[])
@@ -198,29 +203,47 @@ impl Store {
         rest: Vec<(Kind, Vec<u8>)>,
         large: &[Vec<u8>],
     ) -> Result<Session> {
-        let (id, seed) = self.identity(&options)?;
+        let (id, seed) = match options.id {
+            Some(id) => {
+                // Before the lock is asked for: a session that is there is no matter of who writes it.
+                self.leftover(id)?;
+                (id, options.seed.unwrap_or_else(|| self.inner.generator.lock().next_u64()))
+            }
+            None => self.identity(&options)?,
+        };
         let dir = self.session_dir(id);
         let (lock, read_only) = lock_or_read_only(&self.inner, id)?;
         let Some(lock) = lock else {
             return Err(Error::ReadOnly { session: id, reason: read_only.unwrap_or_default() });
         };
         // Only under the lock is it sure that nobody else has begun it meanwhile.
-        if self.storage().entry(&dir).map_err(|error| Error::io("look up", &dir, error))?.is_some() {
-            return Err(Error::SessionExists { session: id });
-        }
+        let leftover = self.leftover(id)?;
         self.storage().create_dir_all(&dir).map_err(|error| Error::unmade("create", &dir, 0, error))?;
         let parents = layout::folders_above_session(&self.inner.root).into();
-        let log = Log::create(&self.inner.ground(), &dir, id, seed, parents);
+        let log = Log::create(&self.inner.ground(), &dir, (id, seed), leftover, parents);
         let kept: Result<()> = large.iter().try_for_each(|bytes| log.objects.put(bytes).map(drop));
         let opened = Opened { session: id, seed, tags: options.tags, parent };
         let level = options.level.unwrap_or(self.inner.options.level);
         let seed = SessionSeed { opened, level, types: types.clone(), lock };
         let begun = kept.and_then(|()| begin(&self.inner, &dir, seed, log, rest));
         if begun.is_err() {
-            // Nobody was told of the session, so nothing of it is to stay.
-            let _ = self.storage().remove_dir_all(&dir);
+            // Nobody was told of the session, so nothing of it is to stay; what cannot be removed is a leftover.
+            let _ = leftover::remove_all_but(self.storage().as_ref(), &dir, leftover);
         }
         begun
+    }
+
+    /// What stands in the folder of a session that is to be begun; nothing, where there is no folder.
+    fn leftover(&self, session: Uuid) -> Result<Leftover> {
+        let dir = self.session_dir(session);
+        let found = match self.storage().entry(&dir).map_err(|error| Error::io("look up", &dir, error))? {
+            None => Some(Leftover::default()),
+            Some(entry) if entry.kind == EntryKind::Folder => {
+                leftover::find(self.storage().as_ref(), &dir, session)?
+            }
+            Some(_) => None,
+        };
+        found.ok_or(Error::SessionExists { session })
     }
 
     /// The id and the seed of a new session.
@@ -367,7 +390,8 @@ impl Store {
         })
     }
 
-    /// What all sessions are. A session whose log cannot be read is named with the reason.
+    /// What all sessions are. A session whose log cannot be read is named with the reason, and so is, as
+    /// [`Error::NotASession`], what a crash left before a first record was there.
     ///
     /// # Errors
     ///

@@ -11,6 +11,7 @@ use uuid::Uuid;
 use crate::background::{Background, Left};
 use crate::clock::Clock;
 use crate::error::{Error, Result};
+use crate::log::leftover::Leftover;
 use crate::log::publish::SyncGate;
 use crate::log::writer::{AppendContext, Body, Ground, Log, SyncPlan};
 use crate::session::{Asked, due, failed, promises_sync, sync_in_time, sync_through};
@@ -74,7 +75,7 @@ impl RawLog {
     fn on(ground: Ground, clock: Arc<dyn Clock>, seed: u64, dir: &Path) -> Result<RawLog> {
         ground.storage.create_dir_all(dir).map_err(|error| Error::io("create", dir, error))?;
         let id = Uuid::new_v4();
-        let log = Log::create(&ground, dir, id, seed, Vec::new());
+        let log = Log::create(&ground, dir, (id, seed), Leftover::default(), Vec::new());
         let state = State { log, first_unsynced_us: None, asked: Asked::default(), closed: false };
         let (state, gate) = (Mutex::new(state), SyncGate::new(0));
         Ok(RawLog { shared: Arc::new(Shared { id, ground, clock, seed, state, gate }) })

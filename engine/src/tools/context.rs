@@ -66,9 +66,8 @@ impl ToolContext {
     /// # Errors
     ///
     /// As [`Store::create_with`](crate::Store::create_with) and [`Store::open_session`](crate::Store::open_session), among
-    /// them [`Error::Locked`] where a handle of it is still open, and [`Error::NotASession`] where a process was killed
-    /// before the first record was there: then it can be [deleted](crate::Store::delete). Where the call is over, late or
-    /// cancelled, as [`Session::dispatch`].
+    /// them [`Error::Locked`] where a handle of it is still open. Where the call is over, late or cancelled, as
+    /// [`Session::dispatch`].
     pub fn child_session(&self, ordinal: u32, types: &SessionTypes) -> Result<Session> {
         let (id, seed) = self.child(ordinal);
         self.session

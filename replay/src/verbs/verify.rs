@@ -141,8 +141,12 @@ fn session_dirs(paths: &[PathBuf], output: &mut Output<'_>) -> Result<Vec<Sessio
     Ok(dirs)
 }
 
-/// Whether any segment in the folder holds more than zeros behind its header. What cannot be read may.
+/// Whether any segment in the folder holds more than zeros behind its header, and more than a crash leaves there before
+/// the first record. What cannot be read may.
 fn holds_anything(dir: &Path) -> bool {
+    if audit::is_leftover(dir).unwrap_or_default() {
+        return false;
+    }
     segments(dir).is_none_or(|segments| {
         segments.iter().any(|path| {
             std::fs::read(path).map_or(true, |bytes| bytes.iter().skip(HEADER_LEN).any(|byte| *byte != 0))

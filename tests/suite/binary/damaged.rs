@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use foldlog::{Kind, Session, Store, StoreOptions};
+use foldlog::{Kind, Session, SessionOptions, Store, StoreOptions};
 use foldlog_codec::body::{
     Added, Binding, BuiltIn, Declare, Dispatch, Effect, EventDeclaration, ItemId, Opened, Operation, Payload,
     Policy, Removed, Rollback, SliceDeclaration,
@@ -177,6 +177,29 @@ fn what_a_crash_leaves_of_a_session_that_nobody_knows_is_passed_over() {
     assert!(ran.stderr.contains("passed over"), "{}", ran.stderr);
     // Asked for by name it is no session.
     assert_eq!(foldlog(["verify".as_ref(), begun.as_os_str()]).code, 2);
+
+    // One that was ended right before its first record was called damaged.
+    fs::remove_dir_all(&begun).unwrap();
+    let begin = || {
+        let id = Some(Uuid::from_u128(6));
+        let store = Store::open_with(fixture.folder.path(), options()).unwrap();
+        store.create_with(&types(), SessionOptions { id, ..SessionOptions::default() })
+    };
+    begin().unwrap().close().unwrap();
+    let (first_record, _) = place(&begun, 0);
+    let file = fs::File::options().write(true).open(segment(&begun)).unwrap();
+    file.set_len(first_record).unwrap();
+    file.set_len(16 << 10).unwrap();
+    let ran = fixture.run("verify STORE");
+    assert_eq!(ran.code, 0, "{}{}", ran.stdout, ran.stderr);
+    assert!(ran.stderr.contains("passed over"), "{}", ran.stderr);
+    assert_eq!(foldlog(["verify".as_ref(), begun.as_os_str()]).code, 2);
+    // Begun again it is a session like any other, whatever stands beside its log.
+    begin().unwrap().close().unwrap();
+    assert!(begun.join("0000000001.seg").exists());
+    let ran = fixture.run("verify STORE");
+    assert_eq!((ran.code, ran.stderr.contains("passed over")), (0, false), "{}{}", ran.stdout, ran.stderr);
+    assert_eq!(foldlog(["verify".as_ref(), begun.as_os_str()]).code, 0);
 }
 
 /// Writes a log of these records, sound frame for sound frame, whatever they say.

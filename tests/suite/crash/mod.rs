@@ -1,5 +1,6 @@
 //! Law 5: whatever a crash takes, opening gives what the levels promised, or says why not.
 
+mod beginnings;
 mod cuts;
 mod order;
 mod simulator;

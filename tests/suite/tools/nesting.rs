@@ -2,6 +2,7 @@
 
 use foldlog::Settlement;
 use foldlog::audit::Fate;
+use foldlog::log::storage::Fault;
 use foldlog::tools::Recovery;
 
 use super::*;
@@ -213,6 +214,75 @@ fn the_sessions_that_a_call_begins_are_the_same_when_it_is_run_again() {
             .unwrap();
         assert_eq!(named, [first, again, other].concat());
     }
+}
+
+/// Begins a session of its own; its process is killed at some change that its first run makes to the disk.
+struct Interrupted {
+    disk: MemoryStorage,
+    nth: u64,
+    runs: Arc<Mutex<u64>>,
+}
+
+impl Tool for Interrupted {
+    const NAME: &'static str = "interrupted";
+    type Parameters = Nothing;
+    type Output = u64;
+
+    fn idempotency(&self) -> Idempotency {
+        Idempotency::Natural
+    }
+
+    fn call(&self, _: Nothing, context: &ToolContext) -> Result<ToolResult<u64>, ToolError> {
+        let run = {
+            let mut runs = self.runs.lock().unwrap();
+            *runs += 1;
+            *runs
+        };
+        if run == 1 {
+            self.disk.inject(Fault::Die { nth: self.nth, bytes: 40 });
+        }
+        let child = context.child_session(0, &types())?;
+        child.dispatch(StepAdded { title: format!("run {run}"), part: 0 })?;
+        let steps = child.view::<Plan>()?.len();
+        child.close()?;
+        if run == 1 {
+            self.disk.crash(CrashKind::Process);
+        }
+        Ok(ToolResult::ok("done", steps))
+    }
+}
+
+/// Where the process was killed after the folder was made and before the first record was there, the call that was run
+/// again found no session and could begin none, each time that it was run.
+#[test]
+fn a_session_whose_beginning_was_cut_short_is_begun_by_the_call_when_it_is_run_again() {
+    let (mut found, mut leftovers) = (std::collections::BTreeSet::new(), 0);
+    for nth in 1..20 {
+        let mut run = Run::with(Idempotency::Natural);
+        let runs = Arc::new(Mutex::new(0));
+        let with = |run: &Run| {
+            let tool = Interrupted { disk: run.disk.clone(), nth, runs: Arc::clone(&runs) };
+            ToolRunner::new(run.runner.state().clone(), ToolRegistry::new().with(tool))
+        };
+        assert!(with(&run).execute(&ToolCall::new("interrupted", "{}"), &ExecuteOptions::default()).is_err());
+        run.disk.clear_faults();
+        run.reopen(Idempotency::Natural);
+        let sessions = store_of(&run.disk).sessions().unwrap();
+        leftovers +=
+            sessions.iter().filter(|(_, read)| matches!(read, Err(Error::NotASession { .. }))).count();
+        let [recovered] = with(&run).recover(&ExecuteOptions::default()).unwrap().try_into().unwrap();
+        let Recovery::RanAgain(report) = recovered.recovery else { panic!("{nth}: {recovered:?}") };
+        assert!(report.success, "{nth}: {report:?}");
+        let [child] = run.session().children().unwrap().try_into().unwrap();
+        let child = store_of(&run.disk).open_session(child, &types()).unwrap();
+        let steps = plan(&child);
+        assert_eq!(steps.last().map(String::as_str), Some("run 2"), "{nth}");
+        found.insert(steps.len());
+        assert!(store_of(&run.disk).sessions().unwrap().iter().all(|(_, read)| read.is_ok()));
+    }
+    // What the first run had written is found by the second where there was a session by then.
+    assert_eq!(found, [1, 2].into());
+    assert!(leftovers > 2, "{leftovers}");
 }
 
 #[test]

@@ -6,7 +6,7 @@
 //!
 //! | the log | what the first append does |
 //! |---|---|
-//! | is new | makes segment 0: header, `Resumed`, `Opened` |
+//! | is new | makes segment 0: header, `Resumed`, `Opened`; behind the leftover of an attempt that a crash ended, the segment after its last ([`leftover`](super::leftover)) |
 //! | was closed | goes on in the last segment, with a `Resumed` |
 //! | anything else | makes a fresh segment that names where the attested part ends, and rewrites into it the sound records behind that: under a temporary name, synced, renamed, its folder synced. The old bytes stay where they are |
 //! | is a fork | makes a segment of its own behind the linked ones |
@@ -57,6 +57,7 @@ use self::ahead::{Ahead, Pace};
 use self::seals::Seals;
 use crate::background::Background;
 use crate::error::{Error, Result};
+use crate::log::leftover::Leftover;
 use crate::log::objects::Objects;
 use crate::log::reader::{Located, Places};
 use crate::log::scan::{Location, Scan};
@@ -186,18 +187,19 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    /// The log of a new session whose folder is there and empty. `parents` are the folders whose names are
-    /// new and have to be synced with the first sync.
+    /// The log of a new session whose folder is there, and holds nothing but the `leftover` of an earlier attempt.
+    /// `parents` are the folders whose names are new and have to be synced with the first sync.
     pub(crate) fn create(
         ground: &Ground,
         dir: &Path,
-        session: Uuid,
-        seed: u64,
+        (session, seed): (Uuid, u64),
+        leftover: Leftover,
         parents: Vec<PathBuf>,
     ) -> Log {
         let places = Places::default();
         let mut log = Log::at(ground, dir, (session, seed), places, Start::New);
         log.unsynced_dirs = parents;
+        log.ordinal_max = leftover.ordinal_max;
         log
     }
 

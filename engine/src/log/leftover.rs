@@ -1,0 +1,143 @@
+//! What a crash leaves of a session that was about to be begun: a folder in which no record was ever written.
+//!
+//! A session is begun by a folder, a segment file, its header, a `Resumed` frame and the first record, in this order.
+//! Where it goes no further, nobody was told of a session, and one can still be begun there. Nothing of what is found is
+//! written again or taken away: the new session's first segment stands behind it, as that of a recovery does.
+//!
+//! | found | what it is |
+//! |---|---|
+//! | nothing | a leftover |
+//! | segment files of which each ends, in the words that this session's first segment has, before its first record does | a leftover |
+//! | an object folder beside these | a leftover: a power cut may have taken the records that named them, and nothing else |
+//! | an object folder alone | no leftover: the segments are lost |
+//! | a whole frame that is not `Resumed`, sound or not; bytes behind an unsound header or an unfinished frame | no leftover: there was a record, or may have been |
+//! | a header of another session, ordinal, place in a log, or format | no leftover |
+//! | anything else, links among it | no leftover |
+//!
+//! What a power cut tore so that bytes stand behind others that are gone may be a leftover all the same; nobody can say,
+//! so it counts as none. A first record that was whole, damaged, and attested by nobody passes for a cut one where its last
+//! bytes are 0; what it says is what whoever begins the session says again.
+
+use std::io::ErrorKind;
+use std::path::Path;
+
+use foldlog_codec::frame::{self, Context, HEADER_LEN as FRAME_HEADER_LEN, Header};
+use foldlog_codec::msgpack::{self, Limits};
+use foldlog_codec::sabotage::{self, Breakage};
+use foldlog_codec::segment::{HEADER_LEN as SEGMENT_HEADER_LEN, SegmentHeader};
+use foldlog_codec::{Error as CodecError, Kind};
+use uuid::Uuid;
+
+use super::layout;
+use super::storage::{Access, EntryKind, Storage};
+use super::window::Window;
+use crate::error::{Error, Result};
+
+/// What there is in a folder in which no record was ever written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Leftover {
+    /// The highest ordinal of its segment files, where it has any: a new session's are higher.
+    pub(crate) ordinal_max: Option<u32>,
+}
+
+/// Looks at the folder `dir` of `session`: what there is, where it is nothing but what a crash left of beginning it.
+/// While somebody else writes there, the answer is of no use.
+pub(crate) fn find(storage: &dyn Storage, dir: &Path, session: Uuid) -> Result<Option<Leftover>> {
+    if sabotage::is(Breakage::LeftoverRefused) {
+        return Ok(None);
+    }
+    let entries = match storage.list(dir) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Vec::new(),
+        listed => listed.map_err(|error| Error::io("list", dir, error))?,
+    };
+    let mut leftover = Leftover::default();
+    let mut objects = false;
+    for entry in entries {
+        let path = dir.join(&entry.name);
+        let ordinal = layout::segment_ordinal(&entry.name).or(layout::building_ordinal(&entry.name));
+        match ordinal {
+            Some(ordinal) if entry.kind == EntryKind::File => {
+                if !holds_no_record(storage, &path, (session, ordinal))? {
+                    return Ok(None);
+                }
+                leftover.ordinal_max = leftover.ordinal_max.max(Some(ordinal));
+            }
+            None if entry.kind == EntryKind::Folder && path == layout::objects_dir(dir) => objects = true,
+            _ => return Ok(None),
+        }
+    }
+    let segments_lost = objects && leftover.ordinal_max.is_none();
+    // No crashes take ordinals that high, and a new session is to have enough of them left.
+    let room = leftover.ordinal_max.is_none_or(|ordinal| ordinal < u32::MAX / 2);
+    Ok((room && !segments_lost).then_some(leftover))
+}
+
+/// Takes away what an attempt that failed has written into the folder beside the leftover of an earlier one.
+pub(crate) fn remove_all_but(storage: &dyn Storage, dir: &Path, leftover: Leftover) -> std::io::Result<()> {
+    let Some(ordinal_max) = leftover.ordinal_max else { return storage.remove_dir_all(dir) };
+    for entry in storage.list(dir)? {
+        let own = layout::segment_ordinal(&entry.name).is_some_and(|ordinal| ordinal > ordinal_max);
+        if own && entry.kind == EntryKind::File {
+            storage.remove_file(&dir.join(&entry.name))?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether a segment file ends, as the first segment of this session, before its first record does.
+fn holds_no_record(storage: &dyn Storage, path: &Path, (session, ordinal): (Uuid, u32)) -> Result<bool> {
+    if sabotage::is(Breakage::LeftoverUnexamined) {
+        return Ok(true);
+    }
+    let io = |error| Error::io("read", path, error);
+    let file = match storage.open(path, Access::Read) {
+        // What somebody takes away meanwhile is no reason to say that there is a session.
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(true),
+        opened => opened.map_err(|error| Error::io("open", path, error))?,
+    };
+    let mut window = Window::new(file, None).map_err(io)?;
+    let first =
+        |salt| SegmentHeader { ordinal, session, first_sequence: 0, watermark: 0, salt, previous: None };
+    let head = window.bytes(0, SEGMENT_HEADER_LEN as u64).map_err(io)?;
+    let head = head.get(..SEGMENT_HEADER_LEN).unwrap_or(head);
+    let mut offset = SEGMENT_HEADER_LEN as u64;
+    let context = match SegmentHeader::decode(head) {
+        Ok(header) if header == first(header.salt) => Context::new(header.salt, 0),
+        Err(_) if first(0).may_be_unfinished_as(head) => {
+            return Ok(window.used_end(offset).map_err(io)? == offset);
+        }
+        _ => return Ok(false),
+    };
+    let mut next = Kind::RESUMED;
+    loop {
+        match window.frame(context, offset).map_err(io)? {
+            Ok(frame) if next == Kind::RESUMED && is_first(&frame.header, next) => {
+                offset += frame.len() as u64;
+                next = Kind::OPENED;
+            }
+            Ok(_) => return Ok(false),
+            Err(_) => break,
+        }
+    }
+    // What is left is nothing, or a frame that was cut short.
+    let used = window.used_end(offset).map_err(io)?;
+    let bytes = window.bytes(offset, FRAME_HEADER_LEN as u64).map_err(io)?;
+    let header_end = offset + FRAME_HEADER_LEN as u64;
+    if used < header_end {
+        return Ok(true);
+    }
+    match frame::peek(context, bytes) {
+        Ok(header) if is_first(&header, next) && used < header_end + u64::from(header.body_len) => {}
+        _ => return Ok(false),
+    }
+    // Its length alone would not do: that may be what is damaged, in a frame that is there as a whole.
+    let len = used - header_end;
+    let bytes = window.bytes(header_end, len).map_err(io)?;
+    let body = usize::try_from(len).ok().and_then(|len| bytes.get(..len)).unwrap_or_default();
+    Ok(matches!(msgpack::scan(body, Limits::default()), Err(CodecError::Truncated { .. })))
+}
+
+/// Whether a frame says that it is of this kind, and of the beginning of a log.
+fn is_first(header: &Header, kind: Kind) -> bool {
+    header.kind == kind && header.sequence == 0
+}

@@ -1,0 +1,375 @@
+//! Sessions whose beginning was cut short, and which are begun again under the same id.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+
+use foldlog::log::storage::{CrashKind, Fault, Storage};
+use foldlog::{Clock, Error, FixedClock, Kind, Level, Result, Session, SessionOptions, Store, StoreOptions};
+use foldlog_codec::segment::SegmentHeader;
+use foldlog_tests::crash::{BOOT, FrameAt, Machine, OTHER_BOOT, count, large_note, step};
+use foldlog_tests::host::{Plan, types};
+use uuid::Uuid;
+
+const LEVELS: [Level; 3] = [Level::Process, Level::Boundary, Level::Every];
+const ID: Uuid = Uuid::from_u128(77);
+
+/// The seed is the last of what a first record holds.
+const SEED_THAT_ENDS_WITH_0: u64 = 1 << 32;
+
+fn begin(store: &Store) -> Result<Session> {
+    begin_with(store, SEED_THAT_ENDS_WITH_0)
+}
+
+fn begin_with(store: &Store, seed: u64) -> Result<Session> {
+    let options = SessionOptions { id: Some(ID), seed: Some(seed), ..SessionOptions::default() };
+    store.create_with(&types(), options)
+}
+
+/// What stands in the session's folder.
+fn files_of(machine: &Machine) -> BTreeMap<PathBuf, Vec<u8>> {
+    machine.disk.dump().into_iter().filter(|(path, _)| path.starts_with(machine.dir(ID))).collect()
+}
+
+/// What became of a session that was begun again.
+#[derive(Debug, PartialEq)]
+enum Again {
+    Begun,
+    /// There is one with so many records.
+    There(u64),
+    /// There is none, and none can be begun.
+    Refused,
+}
+
+/// Begins the session again in a new process, whose level this is. Whatever comes of it is a session that works, and
+/// what was found stays as it was, byte for byte.
+fn begin_again(machine: &Machine, level: Level) -> Again {
+    let found = files_of(machine);
+    let there = machine.audit(ID).map(|audit| audit.records_len());
+    let (session, again) = match begin(&machine.process(level)) {
+        Ok(session) => {
+            assert!(there.is_err(), "a session of {there:?} records was begun over");
+            assert_eq!((session.id(), count(&session)), (ID, 1));
+            (session, Again::Begun)
+        }
+        Err(Error::SessionExists { session }) => {
+            assert_eq!((session, &files_of(machine)), (ID, &found));
+            match there {
+                Ok(records) => (machine.open(ID, level).unwrap(), Again::There(records)),
+                Err(_) => return Again::Refused,
+            }
+        }
+        Err(error) => panic!("{error}"),
+    };
+    let steps = session.view::<Plan>().unwrap().len();
+    session.dispatch(step(1)).unwrap();
+    // An object, and more than one segment.
+    session.dispatch(large_note(1)).unwrap();
+    (2..20).try_for_each(|n| session.dispatch(step(n)).map(|_| ())).unwrap();
+    let records = count(&session);
+    session.close().unwrap();
+    let now = files_of(machine);
+    if again == Again::Begun {
+        // An object of which a part was lost makes way for the same one whole.
+        let mut segments = found.iter().filter(|(path, _)| path.parent() == Some(&machine.dir(ID)));
+        assert!(segments.all(|(path, bytes)| now.get(path) == Some(bytes)), "nothing is written over");
+    }
+    machine.crash(CrashKind::PowerLosingAll);
+    let session = machine.open(ID, level).unwrap();
+    assert_eq!((count(&session), session.view::<Plan>().unwrap().len()), (records, steps + 19));
+    assert!(session.recovery().torn.is_none(), "{:?}", session.recovery());
+    assert_eq!(machine.audit(ID).unwrap().state(), session.state().unwrap());
+    let summary = machine.process(level).summary(ID).unwrap();
+    assert_eq!((summary.records, summary.log_bytes), (records, session.log_bytes()));
+    if again == Again::Begun {
+        let fork = machine.process(level).fork(ID, records - 1, &types(), SessionOptions::default()).unwrap();
+        assert_eq!(fork.view::<Plan>().unwrap().len(), steps + 19);
+    }
+    again
+}
+
+/// A session whose process was killed after its folder was made and before its first record was written could be
+/// neither opened nor begun until somebody deleted it.
+#[test]
+fn a_session_whose_beginning_was_cut_short_at_any_step_can_be_begun_again() {
+    let mut seen = (0, 0);
+    for (level, bytes) in LEVELS.into_iter().flat_map(|level| [0, 1, 20, 27, 50, 83].map(|n| (level, n))) {
+        for nth in 1.. {
+            let machine = Machine::default();
+            let store = machine.process(level);
+            machine.disk.inject(Fault::Die { nth, bytes });
+            let survived = begin(&store).and_then(|session| session.dispatch(step(0)).map(|_| session));
+            let done = survived.is_ok();
+            machine.crash(CrashKind::Process);
+            machine.disk.clear_faults();
+            drop((survived, store));
+            match begin_again(&machine, level) {
+                Again::Begun => seen.0 += 1,
+                Again::There(_) => seen.1 += 1,
+                Again::Refused => panic!("{level:?}, call {nth}, {bytes} bytes of it"),
+            }
+            if done {
+                break;
+            }
+        }
+    }
+    assert!(seen.0 > 30 && seen.1 > 10, "{seen:?}");
+}
+
+/// Each attempt stands behind the one before, and the last one counts.
+#[test]
+fn a_session_can_be_begun_again_after_any_number_of_attempts() {
+    for (first, second) in (1..9).flat_map(|first| (1..9).map(move |second| (first, second))) {
+        let machine = Machine::default();
+        for (nth, bytes) in [(first, 50), (second, 0), (second, 83), (first, 20)] {
+            let store = machine.process(Level::Every);
+            machine.disk.inject(Fault::Die { nth, bytes });
+            drop(begin(&store));
+            machine.crash(CrashKind::Process);
+            machine.disk.clear_faults();
+        }
+        assert_ne!(begin_again(&machine, Level::Every), Again::Refused, "{first}, {second}");
+    }
+}
+
+/// Where the power is cut, bytes may be left behind others that are gone. Nobody can say what they were, so they are
+/// left alone; where none are, and no record, the session is begun again.
+#[test]
+fn after_a_power_cut_what_is_no_session_is_begun_again_or_left_alone() {
+    let mut seen = (0, 0, 0);
+    for (nth, seed) in (1..16).flat_map(|nth| (0..24).map(move |seed| (nth, seed))) {
+        let machine = Machine::default();
+        let store = machine.process(Level::Boundary);
+        machine.disk.inject(Fault::Die { nth, bytes: 60 });
+        let _ = begin(&store).and_then(|session| {
+            session.dispatch(large_note(1))?;
+            session.sync()
+        });
+        machine.disk.write_back(seed);
+        machine.crash(CrashKind::Power { seed });
+        machine.disk.clear_faults();
+        match begin_again(&machine, Level::Boundary) {
+            Again::Begun => seen.0 += 1,
+            Again::There(_) => seen.1 += 1,
+            Again::Refused => seen.2 += 1,
+        }
+    }
+    assert!(seen.0 > 100 && seen.1 > 20 && seen.2 < 60, "{seen:?}");
+}
+
+/// A session with its first record alone, and its frames.
+fn of_one_record(seed: u64) -> (Machine, PathBuf, Vec<u8>, Vec<FrameAt>) {
+    let machine = Machine::default();
+    let session = begin_with(&machine.process(Level::Process), seed).unwrap();
+    machine.crash(CrashKind::Process);
+    drop(session);
+    let frames = machine.frames(ID).unwrap();
+    // What was made ahead is a file more.
+    let [segment, ahead] = machine.segments(ID).try_into().unwrap();
+    machine.disk.remove_file(&ahead).unwrap();
+    let bytes = machine.disk.read_file(&segment).unwrap();
+    (machine, segment, bytes, frames)
+}
+
+#[test]
+fn a_first_segment_that_ends_anywhere_before_its_first_record_does_is_a_leftover_and_one_behind_it_is_none() {
+    let (whole, segment, bytes, frames) = of_one_record(SEED_THAT_ENDS_WITH_0);
+    let opened = frames.iter().find(|frame| frame.kind == Kind::OPENED).unwrap().end;
+    assert_eq!(bytes[opened - 1], 0, "its last byte cannot be told from one that was not written");
+    for len in 0..opened + 8 {
+        for allocated in [len, bytes.len()] {
+            let machine = whole.copied(BOOT);
+            let mut cut = bytes[..len.min(allocated)].to_vec();
+            cut.resize(allocated, 0);
+            let is_there = cut.get(..opened) == Some(&bytes[..opened]);
+            machine.disk.write_file(&segment, cut).unwrap();
+            let again = begin_again(&machine, Level::Every);
+            let expected = if is_there { Again::There(1) } else { Again::Begun };
+            assert_eq!(again, expected, "{len} of {allocated} bytes");
+        }
+    }
+}
+
+/// As [`begin_again`], of what is to be refused, also after the machine was restarted.
+fn is_left_alone(what: &str, machine: &Machine) {
+    for boot in [BOOT, OTHER_BOOT] {
+        let copy = machine.copied(boot);
+        // Folders without files are not copied.
+        let dir = machine.dir(ID);
+        let names = machine.disk.list(&dir).map(|entries| entries.into_iter().map(|entry| entry.name));
+        let folders = names.into_iter().flatten().map(|name| dir.join(name));
+        for folder in folders.filter(|path| machine.disk.list(path).is_ok()) {
+            copy.disk.create_dir_all(&folder).unwrap();
+        }
+        let before = copy.disk.dump();
+        match begin(&copy.process(Level::Every)) {
+            Err(Error::SessionExists { session }) => assert_eq!(session, ID, "{what}"),
+            other => panic!("{what}: {other:?}"),
+        }
+        assert_eq!(copy.disk.dump(), before, "{what}: nothing is touched");
+    }
+}
+
+#[test]
+fn a_folder_that_holds_anything_else_is_left_alone() {
+    let (whole, segment, bytes, frames) = of_one_record(77);
+    let dir = whole.dir(ID);
+    let [resumed, opened] = [Kind::RESUMED, Kind::OPENED]
+        .map(|kind| frames.iter().find(|frame| frame.kind == kind).unwrap().clone());
+    let unbegun = |name: &str, bytes: &[u8]| {
+        let machine = whole.copied(BOOT);
+        machine.disk.write_file(&segment, bytes_until(&segment, &whole, resumed.end)).unwrap();
+        machine.disk.write_file(dir.join(name), bytes).unwrap();
+        machine
+    };
+    is_left_alone("a record", &whole);
+    is_left_alone("a foreign file", &unbegun("notes.txt", b"mine"));
+    is_left_alone("an empty foreign file", &unbegun("notes.txt", b""));
+    is_left_alone("a picture", &unbegun("0000000000.seg", b"GIF89a, and then some more bytes"));
+    is_left_alone("an image", &unbegun("snapshots/00000000000000000001.image", b""));
+    is_left_alone("the last ordinal but one", &unbegun("4294967294.seg.new", b""));
+    is_left_alone("a record in a later segment", &{
+        let session = Machine::default();
+        let _held = begin(&session.process(Level::Every)).unwrap();
+        let machine = unbegun("0000000001.seg", b"");
+        machine.disk.write_file(dir.join("0000000002.seg.new"), &bytes).unwrap();
+        machine
+    });
+    // The header of another segment.
+    let own = SegmentHeader::decode(&bytes).unwrap();
+    let previous = Some(foldlog_codec::segment::Previous { ordinal: 0, end: 84, crc: 1 });
+    for header in [
+        SegmentHeader { ordinal: 1, ..own },
+        SegmentHeader { session: Uuid::from_u128(78), ..own },
+        SegmentHeader { first_sequence: 1, ..own },
+        SegmentHeader { watermark: 1, ..own },
+        SegmentHeader { previous, ..own },
+    ] {
+        is_left_alone(&format!("{header:?}"), &unbegun("0000000000.seg", &header.encode()));
+        // Unfinished, it is still another's.
+        is_left_alone(&format!("{header:?}"), &unbegun("0000000000.seg", &header.encode()[..80]));
+    }
+    let mut later = own.encode();
+    later[8] = 9;
+    is_left_alone("a later format", &unbegun("0000000000.seg", &later));
+    // Damage: each byte of the first record and of what is before it.
+    for at in 0..opened.end {
+        let machine = whole.copied(BOOT);
+        machine.disk.mutate_file(&segment, |bytes| bytes[at] ^= 0x41).unwrap();
+        is_left_alone(&format!("a wrong byte at {at}"), &machine);
+    }
+    // Objects whose segments are gone.
+    let machine = Machine::default();
+    let session = begin(&machine.process(Level::Every)).unwrap();
+    session.dispatch(large_note(1)).unwrap();
+    session.close().unwrap();
+    is_left_alone("a closed session", &machine);
+    machine.segments(ID).iter().for_each(|segment| machine.disk.remove_file(segment).unwrap());
+    is_left_alone("objects without segments", &machine);
+    // What is no folder.
+    let machine = Machine::default();
+    drop(machine.process(Level::Every));
+    machine.disk.write_file(&dir, b"").unwrap();
+    is_left_alone("a file", &machine);
+}
+
+/// The segment's bytes up to there.
+fn bytes_until(segment: &PathBuf, machine: &Machine, end: usize) -> Vec<u8> {
+    machine.disk.read_file(segment).unwrap()[..end].to_vec()
+}
+
+/// A beginning that fails leaves a leftover as it was, to be begun in once what failed is mended.
+#[test]
+fn a_beginning_that_fails_behind_a_leftover_takes_back_its_own_files_alone() {
+    let (whole, segment, _, frames) = of_one_record(77);
+    let resumed = frames.iter().find(|frame| frame.kind == Kind::RESUMED).unwrap().end;
+    let mut failed = 0;
+    for (level, nth) in LEVELS.into_iter().flat_map(|level| (1..6).map(move |nth| (level, nth))) {
+        for fault in [
+            Fault::ShortWrite { nth, bytes: 30 },
+            Fault::FailNth { op: foldlog::log::storage::Op::SyncData, nth, error: std::io::ErrorKind::Other },
+            Fault::FailNth { op: foldlog::log::storage::Op::Create, nth, error: std::io::ErrorKind::Other },
+        ] {
+            let machine = whole.copied(BOOT);
+            machine.disk.write_file(&segment, bytes_until(&segment, &whole, resumed)).unwrap();
+            let before = files_of(&machine);
+            machine.disk.inject(fault.clone());
+            let begun = begin(&machine.process(level));
+            machine.disk.clear_faults();
+            if begun.is_err() {
+                failed += 1;
+                drop(begun);
+                assert_eq!(files_of(&machine), before, "{level:?}, {fault:?}");
+                assert_eq!(begin_again(&machine, level), Again::Begun);
+            }
+        }
+    }
+    assert!(failed > 5, "{failed}");
+}
+
+/// A clock by which something happens at one of its readings.
+struct Happening {
+    clock: FixedClock,
+    readings: AtomicU32,
+    what: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+}
+
+impl std::fmt::Debug for Happening {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Happening").finish_non_exhaustive()
+    }
+}
+
+impl Clock for Happening {
+    fn now_us(&self) -> i64 {
+        if self.readings.fetch_sub(1, Ordering::Relaxed) == 1
+            && let Some(what) = self.what.lock().unwrap().take()
+        {
+            what();
+        }
+        self.clock.now_us()
+    }
+}
+
+/// Two processes that take the same folder for a leftover do not both begin there: a look without the lock is no more
+/// than a look.
+#[test]
+fn of_two_processes_that_begin_the_same_session_at_once_one_does() {
+    let mut seen = (0, 0, 0);
+    for (nth, closes, leftover) in (1..4)
+        .flat_map(|nth| [(nth, true, true), (nth, false, true), (nth, true, false), (nth, false, false)])
+    {
+        let machine = Machine::default();
+        if leftover {
+            machine.process(Level::Every);
+            machine.disk.create_dir_all(&machine.dir(ID)).unwrap();
+        }
+        let others = Arc::new(Mutex::new(None));
+        let (slot, other) = (Arc::clone(&others), machine.clone());
+        let what = Box::new(move || {
+            let begun = begin(&other.process(Level::Every));
+            let kept = begun.and_then(|session| match closes {
+                true => session.close().map(|()| None),
+                false => Ok(Some(session)),
+            });
+            *slot.lock().unwrap() = Some(kept);
+        });
+        let clock = FixedClock::stepping(1_700_000_000_000_000, 10);
+        let clock =
+            Arc::new(Happening { clock, readings: AtomicU32::new(nth), what: Mutex::new(Some(what)) });
+        let options = StoreOptions { clock, ..machine.options(Level::Every) };
+        let own = begin(&Store::open_with("/home/store", options).unwrap());
+        let other = others.lock().unwrap().take();
+        match (&own, other) {
+            (Err(Error::Locked { .. }), Some(Ok(Some(_)))) => seen.0 += 1,
+            (Err(Error::SessionExists { .. }), Some(Ok(None))) => seen.1 += 1,
+            (Ok(_), Some(Err(Error::Locked { .. } | Error::SessionExists { .. }))) => seen.2 += 1,
+            (Ok(_), None) => {}
+            (own, other) => panic!("reading {nth}: {own:?}, {other:?}"),
+        }
+        drop(own);
+        assert_eq!(machine.audit(ID).unwrap().records_len(), 1);
+    }
+    assert!(seen.0 > 0 && seen.1 > 0 && seen.2 > 0, "{seen:?}");
+}
