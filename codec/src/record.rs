@@ -259,7 +259,12 @@ fn opened(object: &mut Object, opened: Opened) {
                 object.set("position", Value::from(position));
                 object.set("chain", Value::from(u64::from(chain)));
             }
-            Parent::Child { .. } => object.set("how", Value::from("child")),
+            Parent::Child { operation, .. } => {
+                object.set("how", Value::from("child"));
+                if let Some(operation) = operation {
+                    object.set("operation", Value::from(operation));
+                }
+            }
         }
         object.into_value()
     });

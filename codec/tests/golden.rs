@@ -230,7 +230,16 @@ fn goldens() -> Vec<Golden> {
             tags([]),
             Some(Parent::Fork { session: OTHER, position: 77_777, chain: 0xdead_beef }),
         ),
-        opened("opened-child", tags([("role", "helper")]), Some(Parent::Child { session: OTHER })),
+        opened(
+            "opened-child",
+            tags([("role", "helper")]),
+            Some(Parent::Child { session: OTHER, operation: None }),
+        ),
+        opened(
+            "opened-child-of-a-call",
+            tags([]),
+            Some(Parent::Child { session: OTHER, operation: Some(88_888) }),
+        ),
         golden("declare", Kind::DECLARE, Body::Declare(declaration())),
         golden(
             "declare-one-slice",

@@ -201,7 +201,11 @@ fn begin_name(begin: &ToolBegin<'_>) -> String {
 fn opened_name(opened: &Opened) -> String {
     match opened.parent {
         Some(Parent::Fork { session, position, .. }) => format!("fork of {session} at {position}"),
-        Some(Parent::Child { session }) => format!("child of {session}"),
+        Some(Parent::Child { session, operation: Some(operation) }) => {
+            // The operation first: a column is too narrow for a session's id.
+            format!("child of operation {operation} of {session}")
+        }
+        Some(Parent::Child { session, operation: None }) => format!("child of {session}"),
         None => String::new(),
     }
 }

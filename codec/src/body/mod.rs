@@ -6,7 +6,7 @@
 //!
 //! | kind | fields |
 //! |---|---|
-//! | opened | `session` bytes of the id, `seed`, `tags` map, `parent` map (`session`, `how` fork or child, `position`, `chain`) |
+//! | opened | `session` bytes of the id, `seed`, `tags` map, `parent` map (`session`, `how` fork or child; of a fork `position` and `chain`, of a child `operation` where one began it) |
 //! | declare, declared | `events` array of maps (`id`, `name`, `ver`, `to` array of bindings, `implicit`), `slices` array of maps (`id`, `name`, `policy`, `item`) |
 //! | dispatch | `e` event id, `d` data, `o` the engine's own operation, `x` effects |
 //! | snapshot | `tag`, `policies` array |

@@ -37,6 +37,8 @@ pub enum Parent {
     Child {
         /// The parent's id.
         session: Uuid,
+        /// The parent's operation on whose behalf it was begun, where it was one; older logs do not say.
+        operation: Option<u64>,
     },
 }
 
@@ -44,7 +46,7 @@ impl Parent {
     /// The parent's id.
     pub fn session(&self) -> Uuid {
         match self {
-            Parent::Fork { session, .. } | Parent::Child { session } => *session,
+            Parent::Fork { session, .. } | Parent::Child { session, .. } => *session,
         }
     }
 }
@@ -68,9 +70,12 @@ impl Opened {
                 writer.str("session").bin(session.as_bytes()).str("how").str("fork");
                 writer.str("position").unsigned(*position).str("chain").unsigned(u64::from(*chain));
             }
-            Some(Parent::Child { session }) => {
-                writer.str("parent").map(2);
+            Some(Parent::Child { session, operation }) => {
+                writer.str("parent").map(2 + usize::from(operation.is_some()));
                 writer.str("session").bin(session.as_bytes()).str("how").str("child");
+                if let Some(operation) = operation {
+                    writer.str("operation").unsigned(*operation);
+                }
             }
         }
         writer.finish()
@@ -103,13 +108,14 @@ impl Opened {
 }
 
 fn read_parent(reader: &mut Reader<'_>) -> Result<Parent, Error> {
-    let (mut session, mut how, mut position, mut chain) = (None, None, None, None);
+    let (mut session, mut how, mut position, mut chain, mut operation) = (None, None, None, None, None);
     walk_map(reader, |name, value| {
         match name {
             "session" => session = Some(Uuid::from_bytes(fixed(value)?)),
             "how" => how = Some(value.str()?.to_owned()),
             "position" => position = Some(value.unsigned()?),
             "chain" => chain = Some(value.unsigned32()?),
+            "operation" => operation = Some(value.unsigned()?),
             _ => {}
         }
         Ok(())
@@ -121,7 +127,7 @@ fn read_parent(reader: &mut Reader<'_>) -> Result<Parent, Error> {
             position: required(KIND, "parent.position", position)?,
             chain: required(KIND, "parent.chain", chain)?,
         }),
-        Some("child") => Ok(Parent::Child { session }),
+        Some("child") => Ok(Parent::Child { session, operation }),
         other => Err(bad(KIND, format!("a parent is `fork` or `child`, not {other:?}"))),
     }
 }

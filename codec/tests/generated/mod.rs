@@ -157,7 +157,8 @@ pub(crate) fn opened() -> impl Strategy<Value = Opened> {
             position,
             chain
         })),
-        uuid().prop_map(|session| Some(Parent::Child { session })),
+        (uuid(), proptest::option::of(unsigned()))
+            .prop_map(|(session, operation)| Some(Parent::Child { session, operation })),
     ];
     (uuid(), unsigned(), tags(), parent).prop_map(|(session, seed, tags, parent)| Opened {
         session,

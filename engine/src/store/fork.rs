@@ -44,7 +44,7 @@ impl Store {
     /// as it is when it is opened. Later writes of either never reach the other. What it shares is durable when
     /// this returns.
     ///
-    /// `options.parent` is not looked at.
+    /// `options.parent` and `options.operation` are not looked at.
     ///
     /// # Errors
     ///

@@ -190,7 +190,8 @@ impl Store {
     /// [`Error::SessionExists`] where the folder holds anything else; [`Error::Locked`] where another process is about to
     /// begin the same session; [`Error::ReadOnly`], [`Error::Full`], [`Error::Io`].
     pub fn create_with(&self, types: &SessionTypes, options: SessionOptions) -> Result<Session> {
-        let parent = options.parent.map(|session| Parent::Child { session });
+        let operation = options.operation;
+        let parent = options.parent.map(|session| Parent::Child { session, operation });
         self.begin(types, options, parent, Vec::new(), &[])
     }
 

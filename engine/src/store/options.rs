@@ -88,6 +88,8 @@ pub struct SessionOptions {
     pub tags: BTreeMap<String, String>,
     /// The session on whose behalf it is begun.
     pub parent: Option<Uuid>,
+    /// The operation of the parent's on whose behalf it is begun; not looked at where there is no parent.
+    pub operation: Option<u64>,
     /// Its level; the store's where nothing is said.
     pub level: Option<Level>,
 }

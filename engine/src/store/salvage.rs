@@ -123,7 +123,7 @@ impl Store {
     /// Makes a new session of all that is sound in the session in the folder `dir`, which stands in this store, in
     /// another or in none, and is damaged or not. It is only read. What was taken is durable when this returns.
     ///
-    /// `options.parent` and `options.level` are not looked at.
+    /// `options.parent`, `options.operation` and `options.level` are not looked at.
     ///
     /// # Errors
     ///

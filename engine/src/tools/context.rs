@@ -60,8 +60,8 @@ impl ToolContext {
 
     /// A session of the same store, begun on the call's behalf under [`child_session_id`](ToolContext::child_session_id),
     /// with a seed that follows from the same and at this session's level; where an earlier run of the call began it, it
-    /// is opened as that left it. It has this session for its [parent](Session::parent), and the log names it before it
-    /// is there. It does not go back where the call fails.
+    /// is opened as that left it. It has this session and the operation for its [parent](Session::parent), and the log
+    /// names it before it is there. It does not go back where the call fails.
     ///
     /// # Errors
     ///
@@ -74,7 +74,9 @@ impl ToolContext {
             .observe(CHILD, &Child { operation: self.operation(), ordinal, session: id.to_string() })?;
         let (store, level) = (self.session.store(), self.session.level());
         let (parent, tags) = (Some(self.session.id()), BTreeMap::new());
-        let options = SessionOptions { id: Some(id), seed: Some(seed), tags, parent, level: Some(level) };
+        let operation = Some(self.operation());
+        let options =
+            SessionOptions { id: Some(id), seed: Some(seed), tags, parent, operation, level: Some(level) };
         match store.create_with(types, options) {
             Err(Error::SessionExists { .. }) => store.open_session_at(id, types, level),
             created => created,

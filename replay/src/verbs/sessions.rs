@@ -29,6 +29,8 @@ struct ParentRow {
     how: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     position: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    operation: Option<u64>,
 }
 
 impl Row {
@@ -41,9 +43,11 @@ impl Row {
             tags: summary.tags,
             parent: summary.parent.map(|parent| match parent {
                 Parent::Fork { session, position, .. } => {
-                    ParentRow { session, how: "fork", position: Some(position) }
+                    ParentRow { session, how: "fork", position: Some(position), operation: None }
                 }
-                Parent::Child { session } => ParentRow { session, how: "child", position: None },
+                Parent::Child { session, operation } => {
+                    ParentRow { session, how: "child", position: None, operation }
+                }
             }),
         }
     }

@@ -3,8 +3,9 @@
 use foldlog::tools::{
     ExecuteOptions, ToolCall, ToolContext, ToolError, ToolRegistry, ToolResult, ToolRunner,
 };
-use foldlog::{ExecutionState, ResourceRegistry, Store};
+use foldlog::{ExecutionState, ResourceRegistry, SessionOptions, Store};
 use foldlog_tests::host::types;
+use foldlog_tests::verbs::foldlog;
 
 use super::{Fixture, options, step};
 
@@ -72,4 +73,34 @@ fn an_interrupted_call_is_settled_once_the_host_has_recovered_it() {
         "show SESSION --from 11 --kind tool_end",
         "verify SESSION",
     ]));
+}
+
+/// Whoever came upon such a session could tell which session it was begun for, and not by which call.
+#[test]
+fn a_session_that_was_begun_by_a_call_names_the_call() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open_with(folder.path(), options()).unwrap();
+    let parent = store.create(&types()).unwrap().id();
+    for (operation, line, json) in [
+        (None, format!("child of {parent}"), r#""how":"child"}"#),
+        (Some(12), format!("child of operation 12 of {parent}"), r#""how":"child","operation":12}"#),
+    ] {
+        let begun = SessionOptions { parent: Some(parent), operation, ..SessionOptions::default() };
+        let child = store.create_with(&types(), begun).unwrap();
+        let (id, dir) = (child.id(), child.dir().to_owned());
+        child.close().unwrap();
+        let run = |words: &[&str]| {
+            let ran = foldlog(words.iter().map(AsRef::as_ref).chain([dir.as_os_str()]));
+            assert_eq!(ran.code, 0, "{words:?}: {}", ran.stderr);
+            ran.stdout
+        };
+        let first = |printed: String| printed.lines().next().unwrap_or_default().to_owned();
+        assert!(run(&["show"]).lines().any(|shown| shown.contains(&line[..32])), "{}", run(&["show"]));
+        for words in [&["show", "--json"][..], &["export", "--format", "jsonl"]] {
+            assert!(run(words).contains(json), "{words:?}: {}", first(run(words)));
+        }
+        run(&["verify"]);
+        let listed = foldlog(["sessions".as_ref(), folder.path().as_os_str(), "--json".as_ref()]).stdout;
+        assert!(listed.lines().any(|one| one.contains(&id.to_string()) && one.contains(json)), "{listed}");
+    }
 }

@@ -184,7 +184,7 @@ fn the_sessions_that_a_call_begins_are_the_same_when_it_is_run_again() {
         assert!(with(&run).execute(&call, &ExecuteOptions::default()).is_err(), "it was killed");
         run.reopen(idempotency);
         let [recovered] = with(&run).recover(&ExecuteOptions::default()).unwrap().try_into().unwrap();
-        assert!(matches!(recovered.recovery, Recovery::RanAgain(_)), "{recovered:?}");
+        let Recovery::RanAgain(ran_again) = recovered.recovery else { panic!("{recovered:?}") };
         // Another call has others.
         assert!(with(&run).execute(&call, &ExecuteOptions::default()).unwrap().success);
         let [first, again, other] = begun.lock().unwrap().clone().try_into().unwrap();
@@ -195,7 +195,9 @@ fn the_sessions_that_a_call_begins_are_the_same_when_it_is_run_again() {
         let store = store_of(&run.disk);
         for (ordinal, id) in first.iter().enumerate() {
             let child = store.open_session(*id, &types()).unwrap();
-            assert_eq!(child.parent(), Some(foldlog::Parent::Child { session: run.id }));
+            // The call is the same one, whichever of its runs began the session.
+            let (session, operation) = (run.id, Some(ran_again.operation));
+            assert_eq!(child.parent(), Some(foldlog::Parent::Child { session, operation }));
             // It does not go back with the call: the second run found what the first had left.
             let runs = [0, 1].map(|run| format!("run {run} of child {ordinal}"));
             assert_eq!(plan(&child), runs, "{idempotency:?}");
