@@ -166,3 +166,31 @@ fn links_in_a_session_are_never_followed() {
     let options = SessionOptions { id: Some(id), ..SessionOptions::default() };
     assert!(matches!(store.create_with(&types(), options), Err(Error::SessionExists { .. })));
 }
+
+#[test]
+fn a_file_that_bears_the_last_name_of_all_segments_is_told_of_where_the_next_one_is_needed() {
+    // The name of the segment behind it overflowed.
+    let folder = tempfile::tempdir().unwrap();
+    let store = store_at(folder.path(), Level::Process);
+    let session = store.create(&types()).unwrap();
+    session.dispatch(step("first")).unwrap();
+    let (id, dir) = (session.id(), session.dir().to_owned());
+    session.close().unwrap();
+    let last = dir.join(format!("{:010}.seg", u32::MAX));
+    fs::write(&last, []).unwrap();
+
+    let session = store.open_session(id, &types()).unwrap();
+    let refused = (0..10_000).find_map(|_| session.dispatch(step("more")).err());
+    assert!(
+        matches!(refused, Some(Error::TooLarge { what: "segment ordinal", .. })),
+        "{:?}",
+        refused.map(|error| error.to_string())
+    );
+    let kept = session.view::<Plan>().unwrap().len();
+    session.close().unwrap();
+    // Without it all goes on, and nothing is missing.
+    fs::remove_file(&last).unwrap();
+    let session = store.open_session(id, &types()).unwrap();
+    assert_eq!(session.view::<Plan>().unwrap().len(), kept);
+    session.dispatch(step("last")).unwrap();
+}

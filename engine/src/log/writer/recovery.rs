@@ -28,7 +28,7 @@ impl Log {
             Ok(())
         })?;
         let cut = self.cut_at(attested)?;
-        let ordinal = self.next_ordinal();
+        let ordinal = self.next_ordinal()?;
         let building = match sabotage::is(Breakage::RecoveryInPlace) {
             true => layout::segment_file(&self.dir, ordinal),
             false => layout::building_segment_file(&self.dir, ordinal),

@@ -70,7 +70,7 @@ impl Log {
         len: u64,
         context: &AppendContext<'_>,
     ) -> Result<()> {
-        let ordinal = self.next_ordinal();
+        let ordinal = self.next_ordinal()?;
         let path = layout::segment_file(&self.dir, ordinal);
         let declared = encoded(context);
         let (active, segment) =
@@ -91,8 +91,15 @@ impl Log {
         self.declare_head(&declared, context.synced)
     }
 
-    pub(super) fn next_ordinal(&self) -> u32 {
-        self.ordinal_max.map_or(0, |ordinal| ordinal + 1)
+    /// The ordinal of the segment to be made next. There is none behind the last that a name can have, which some file of
+    /// the folder may bear without being a segment.
+    pub(super) fn next_ordinal(&self) -> Result<u32> {
+        let Some(ordinal) = self.ordinal_max else { return Ok(0) };
+        ordinal.checked_add(1).ok_or(Error::TooLarge {
+            what: "segment ordinal",
+            found: u64::from(ordinal) + 1,
+            max: u64::from(u32::MAX),
+        })
     }
 
     /// Goes over to a segment whose header is written.
@@ -125,7 +132,7 @@ impl Log {
         declared_len: usize,
         context: &AppendContext<'_>,
     ) -> Result<(Active, Segment)> {
-        let ordinal = self.next_ordinal();
+        let ordinal = self.next_ordinal()?;
         let wanted = HEAD_BYTES + declared_len as u64 + len;
         let (file, capacity, pages_through) = match self.made_ahead(ordinal, &path, wanted)? {
             // Its first pages were brought in when it was made.
@@ -189,7 +196,7 @@ impl Log {
     /// segment, the next one.
     pub(super) fn look_ahead(&mut self, time_us: i64) {
         let window = self.pace.window_bytes(time_us, self.written_bytes);
-        let (ordinal, capacity) = (self.next_ordinal(), self.capacity_next());
+        let (ordinal, capacity) = (self.next_ordinal().ok(), self.capacity_next());
         let Some(active) = &mut self.active else { return };
         let mapped = active.file.is_worth_preparing();
         if mapped && active.pages_through < active.capacity.min(active.offset + window) {
@@ -202,7 +209,8 @@ impl Log {
         // A writer in a hurry needs the next segment before long.
         let turn_near = active.capacity.saturating_sub(self.pace.hurry_bytes()).min(active.capacity / 4 * 3);
         let worth_it = capacity >= self.sizes.ahead_bytes_min;
-        if worth_it && !active.asked_for_next && active.offset >= turn_near {
+        let ordinal = ordinal.filter(|_| worth_it && !active.asked_for_next && active.offset >= turn_near);
+        if let Some(ordinal) = ordinal {
             let capacity = capacity.checked_next_multiple_of(4096).unwrap_or(u64::MAX);
             let path = layout::segment_file(&self.dir, ordinal);
             self.ahead.ask_for_segment(ordinal, &path, capacity, window);
