@@ -48,7 +48,7 @@ impl Session {
             reads_only,
             until,
             told_to_stop: None,
-            operation: None,
+            begun: None,
             abandon: None,
         });
         drop(state);
@@ -58,6 +58,20 @@ impl Session {
     /// The operations that have begun and not ended.
     pub fn open_operations(&self) -> Vec<OpenOperation> {
         self.inner.state.lock().projection.operations.open().cloned().collect()
+    }
+
+    /// Tells the tool of an operation of this process to stop, and those within its call, whoever runs it: its handle is
+    /// no longer good, and the programs that it started are ended. What it did is taken back once it has ended, be it
+    /// with success. False where no such operation is open, or it was left open by another process.
+    ///
+    /// A host finds a call that another thread [runs](crate::tools::ToolRunner::execute) among the
+    /// [open ones](Session::open_operations). The log says that it was cancelled; that it is to stop is not recorded.
+    pub fn cancel(&self, operation: u64) -> bool {
+        let mut state = self.inner.state.lock();
+        let open = state.table.admitted.iter().find(|admitted| admitted.operation() == Some(operation));
+        let Some(within) = open.and_then(|admitted| admitted.begun.clone()) else { return false };
+        self.inner.cancel(&mut state, &within);
+        true
     }
 
     /// The operations of this process that still run although they were to stop longer ago than the store's
@@ -261,12 +275,11 @@ impl Admission<'_> {
         let sequence = inner.write_draft(&mut state, time_us, draft, promised)?;
         state.body = body;
         state.log.reserved_bytes += if sabotage::is(Breakage::NoRoomForEnd) { 0 } else { END_BYTES };
-        let operation = again.unwrap_or(sequence);
+        let within = self.within(again.unwrap_or(sequence));
         if let Some(admitted) = state.table.admitted.iter_mut().find(|one| one.ticket == self.ticket) {
-            admitted.operation = Some(operation);
+            admitted.begun = Some(Arc::clone(&within));
         }
         self.begun = true;
-        let within = self.within(operation);
         let session = self.session.through(Arc::clone(&within));
         let begun = Begun { session, within, begin: sequence, began_us: time_us };
         // Where the sync fails, the begin may be there after reopening, which is what recovering is for.
@@ -310,14 +323,8 @@ impl Begun {
 
     /// Tells the tool, and those within its call, to stop, and whoever waits to look again.
     pub(crate) fn cancel(&self) {
-        self.within.cancel();
         let inner = &self.session.inner;
-        let mut state = inner.state.lock();
-        state.table.tell_to_stop(self.within.ticket, true, clock::now());
-        // Under the lock: whoever has looked and not yet begun to wait would never hear of it.
-        if !sabotage::is(Breakage::CancelUnheard) {
-            inner.turns.notify_all();
-        }
+        inner.cancel(&mut inner.state.lock(), &self.within);
     }
 
     /// Has the operation's handle be no longer good, tells those within it to stop and waits until none runs; those that
@@ -329,7 +336,7 @@ impl Begun {
         let ticket = self.within.ticket;
         let mut until = None;
         let mut state = inner.state.lock();
-        state.table.tell_to_stop(ticket, false, clock::now());
+        state.table.tell_to_stop(ticket, false);
         inner.turns.notify_all();
         loop {
             let own = |admitted: &Admitted| {
@@ -337,7 +344,7 @@ impl Begun {
             };
             let Some(at) = state.table.admitted.iter().rposition(own) else { return Ok(()) };
             let Some(admitted) = state.table.admitted.get_mut(at) else { return Ok(()) };
-            let operation = admitted.operation.unwrap_or_default();
+            let operation = admitted.operation().unwrap_or_default();
             if let Some(abandon) = admitted.abandon.take() {
                 drop(state);
                 // Whatever could not be restored of it is told where somebody asks for it; it is over now, or left open.
@@ -375,6 +382,16 @@ fn leave(state: &mut WriterState, ticket: u64) {
 }
 
 impl Inner {
+    /// Tells an operation, and those within it, to stop, and whoever waits to look again.
+    fn cancel(&self, state: &mut WriterState, within: &Within) {
+        within.cancel();
+        state.table.tell_to_stop(within.ticket, true);
+        // Under the lock: whoever has looked and not yet begun to wait would never hear of it.
+        if !sabotage::is(Breakage::CancelUnheard) {
+            self.turns.notify_all();
+        }
+    }
+
     /// Takes an operation out of the table.
     fn leave(&self, ticket: u64) {
         leave(&mut self.state.lock(), ticket);

@@ -142,12 +142,17 @@ pub(super) struct Admitted {
     /// When it was first told to stop before its time was over: by a cancel of it or of one within which it runs, or by
     /// the end of the latter.
     pub(super) told_to_stop: Option<Instant>,
-    /// The operation's name, from its begin on.
-    pub(super) operation: Option<u64>,
+    /// The operation, from its begin on.
+    pub(super) begun: Option<Arc<Within>>,
     pub(super) abandon: Option<Abandon>,
 }
 
 impl Admitted {
+    /// The operation's name, once it has begun.
+    pub(super) fn operation(&self) -> Option<u64> {
+        self.begun.as_ref().map(|begun| begun.operation)
+    }
+
     /// From when on it is stuck, should it still run then. One that was let go of never is: whoever would wait for it
     /// brings it to its end.
     fn stuck_at(&self, grace: Duration) -> Option<Instant> {
@@ -172,7 +177,7 @@ impl Table {
     /// The names of those that have begun and still run so long after they were to stop.
     pub(super) fn stuck(&self, grace: Duration) -> impl Iterator<Item = u64> {
         let is_stuck = move |admitted: &&Admitted| admitted.stuck_at(grace).is_some_and(clock::is_past);
-        self.admitted.iter().filter(is_stuck).filter_map(|admitted| admitted.operation)
+        self.admitted.iter().filter(is_stuck).filter_map(Admitted::operation)
     }
 
     /// Of those that have to end before one within `asker` has its turn, the one that is stuck first: when, and its
@@ -184,23 +189,24 @@ impl Table {
             };
             self.admitted.iter().any(waits_for_it)
         };
-        let stuck = |one: &Admitted| Some((one.stuck_at(grace)?, one.operation.unwrap_or_default()));
+        let stuck = |one: &Admitted| Some((one.stuck_at(grace)?, one.operation().unwrap_or_default()));
         self.admitted.iter().filter(ends_first).filter_map(stuck).min_by_key(|(at, _)| *at)
     }
 
     /// Notes since when the operations within the one with `ticket` are to stop, and that one itself where it is `too`.
     /// The first time counts.
-    pub(super) fn tell_to_stop(&mut self, ticket: u64, too: bool, now: Instant) {
+    pub(super) fn tell_to_stop(&mut self, ticket: u64, too: bool) {
         let told = |one: &u64| self.is_within(*one, ticket) && (too || *one != ticket);
         let told: Vec<u64> = self.admitted.iter().map(|one| one.ticket).filter(told).collect();
+        // Nearly always nothing runs within a call, and no clock is read.
         for one in self.admitted.iter_mut().filter(|one| told.contains(&one.ticket)) {
-            one.told_to_stop.get_or_insert(now);
+            one.told_to_stop.get_or_insert_with(clock::now);
         }
     }
 
     /// Takes one out; whether it had begun.
     pub(super) fn remove(&mut self, ticket: u64) -> bool {
-        let begun = self.get(ticket).is_some_and(|admitted| admitted.operation.is_some());
+        let begun = self.get(ticket).is_some_and(|admitted| admitted.begun.is_some());
         self.admitted.retain(|admitted| admitted.ticket != ticket);
         begun
     }
@@ -245,7 +251,7 @@ impl Table {
 
     /// Whether somebody of this process still works on an operation.
     pub(super) fn holds(&self, operation: u64) -> bool {
-        self.admitted.iter().any(|admitted| admitted.operation == Some(operation))
+        self.admitted.iter().any(|admitted| admitted.operation() == Some(operation))
     }
 }
 
@@ -279,7 +285,7 @@ impl Table {
     /// One whose end a subscriber of this session must not wait for.
     pub(super) fn told_within(&self) -> Option<(u64, u64)> {
         let changing = self.admitted.iter().find(|admitted| self.changes(admitted, None));
-        changing.map(|admitted| (admitted.ticket, admitted.operation.unwrap_or_default()))
+        changing.map(|admitted| (admitted.ticket, admitted.operation().unwrap_or_default()))
     }
 
     /// The operation of this thread, if there is one, that would have to end before the one with `ticket` can.

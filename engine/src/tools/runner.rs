@@ -97,7 +97,8 @@ impl ToolRunner {
     /// Calls a tool. A call that fails, by an error, a panic, its result or its arguments, leaves no trace in STATE and
     /// in the resources, and is a report all the same.
     ///
-    /// Durable as [`Operation::end`] is. No lock of the engine's is held while the tool runs.
+    /// Durable as [`Operation::end`] is. No lock of the engine's is held while the tool runs. Another thread has it stop
+    /// by [`Session::cancel`]: the call is taken back, and its report says [`Cause::Cancelled`].
     ///
     /// # Errors
     ///

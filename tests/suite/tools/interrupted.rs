@@ -280,3 +280,13 @@ fn whenever_a_process_ends_the_ledger_says_what_may_have_run() {
         }
     }
 }
+
+#[test]
+fn a_call_that_another_process_left_open_is_recovered_and_cannot_be_cancelled() {
+    let mut run = Run::new();
+    run.write("paper", "text", Then::Die).unwrap_err();
+    run.reopen(Idempotency::Manual);
+    let open = run.session().open_operations()[0].operation;
+    assert!(!run.session().cancel(open), "nobody of this process runs it");
+    assert_eq!(run.session().open_operations().len(), 1);
+}

@@ -2,7 +2,10 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread;
 use std::time::{Duration, Instant};
+
+use foldlog::Cause;
 
 use super::*;
 
@@ -124,6 +127,34 @@ fn a_program_that_left_its_group_ends_with_the_call() {
     assert!(!PathBuf::from(format!("/proc/{}", pid.trim())).exists(), "it is gone");
 }
 
+#[test]
+fn a_call_that_another_thread_cancels_ends_with_its_program_and_is_taken_back() {
+    // Only whoever had begun a call by hand could stop it: what `execute` ran went on to its end.
+    let (run, folder) = (Run::new(), tempfile::tempdir().unwrap());
+    let (runner, session, pid) = (shell(&run, folder.path()), run.session(), folder.path().join("pid"));
+    let since = Instant::now();
+    let (operation, report) = thread::scope(|scope| {
+        let running = scope.spawn(|| {
+            runner.execute(
+                &script("echo $$ > new; mv new pid; exec sleep 60", false),
+                &ExecuteOptions::default(),
+            )
+        });
+        while !pid.exists() && !running.is_finished() {
+            thread::yield_now();
+        }
+        let operation = session.open_operations()[0].operation;
+        assert!(session.cancel(operation) && !session.cancel(operation + 1), "one runs, and no other");
+        (operation, running.join().unwrap().unwrap())
+    });
+    assert_eq!((report.operation, report.success, report.cause), (operation, false, Some(Cause::Cancelled)));
+    assert!(since.elapsed() < Duration::from_secs(30), "{:?}", since.elapsed());
+    let pid = std::fs::read_to_string(pid).unwrap();
+    assert!(!PathBuf::from(format!("/proc/{}", pid.trim())).exists(), "it is gone");
+    assert!(!session.cancel(operation), "it is over");
+    assert!(run.write("paper", "next", Then::Succeed).unwrap().success);
+}
+
 /// The state of the process that the script's group is named by, as the system puts it: `Z` where it has ended.
 const LEADER: &str = "group=$(cut -d' ' -f5 /proc/$$/stat); cut -d' ' -f3 /proc/$group/stat";
 
@@ -151,7 +182,7 @@ fn a_program_that_takes_too_long_is_ended_with_the_calls_time() {
     let late = shell(&run, folder.path()).execute(&script("while :; do :; done", false), &options);
     assert!(matches!(late, Err(Error::DeadlineExceeded { operation: Some(_) })), "{late:?}");
     assert!(since.elapsed() < Duration::from_secs(30), "it was ended");
-    assert_eq!(run.invoked()[0].cause, Some(foldlog::Cause::Deadline));
+    assert_eq!(run.invoked()[0].cause, Some(Cause::Deadline));
 }
 
 /// A tool whose process is killed while a program runs that it started; the handler is kept until the next process has
