@@ -212,7 +212,7 @@ impl ExecutionState {
     }
 
     /// Brings the session and every resource of a snapshot back to it, what was spent too, or leaves all as they are. LOG
-    /// stays.
+    /// stays, and so does what calls did elsewhere: those that may have are [named](RolledBack::outside).
     ///
     /// In the log it is an operation of its own, `foldlog.restore`. A process that ends within it leaves the session
     /// interrupted, and [`ToolRunner::recover`](crate::tools::ToolRunner::recover) brings all back to what it was before,
@@ -223,14 +223,14 @@ impl ExecutionState {
     /// [`Error::SnapshotMismatch`] where the snapshot is of another session, or of a resource that this run does not
     /// have or cannot have back; [`Error::RestoreFailed`] where a resource could not be restored, or could not be
     /// brought back to what it was after something else failed: it names those that are as they were in neither case.
-    /// [`Error::Interrupted`] where the session is to be recovered first, [`Error::Stuck`] where a call does not end.
-    /// Else as [`Session::rollback`].
+    /// [`Error::Interrupted`] where the session is to be recovered first, [`Error::HalfDone`] where another one is,
+    /// [`Error::Stuck`] where a call does not end. Else as [`Session::rollback`].
     pub fn restore(&self, snapshot: &CompositeSnapshot) -> Result<RolledBack> {
         self.go_back(snapshot, GoesBack::All)
     }
 
     /// STATE and resources go back to what they were before a tool call, but for those that no tool takes back with it:
-    /// what was spent stays spent.
+    /// what was spent stays spent. Else as [`restore`](ExecutionState::restore).
     ///
     /// # Errors
     ///

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use foldlog::{Parent, SessionSummary};
+use foldlog::{Error, Parent, SessionSummary, audit};
 use foldlog_codec::record::time_text;
 use serde::Serialize;
 use uuid::Uuid;
@@ -68,7 +68,7 @@ impl Row {
 }
 
 /// Lists the sessions of the store at `dir`. A session that cannot be read is named on standard error; the
-/// exit code then is that of the worst.
+/// exit code then is that of the worst. So is a folder in which a crash left no session yet, which is no failure.
 ///
 /// # Errors
 ///
@@ -89,6 +89,13 @@ pub fn run(dir: &Path, output: &mut Output<'_>) -> Result<u8> {
         match store.summary(id) {
             Ok(summary) if output.json() => output.value(&Row::of(summary))?,
             Ok(summary) => output.line(Row::of(summary).text())?,
+            // As in `verify`: nobody was told of a session there.
+            Err(Error::NotASession { .. })
+                if audit::is_leftover(&store.session_dir(id)).unwrap_or_default() =>
+            {
+                let dir = store.session_dir(id);
+                output.note(format_args!("note: {} holds no records: passed over", dir.display()));
+            }
             Err(error) => {
                 output.note(format_args!("error: {error}"));
                 let failure = Failure::from(error);

@@ -175,6 +175,10 @@ fn what_a_crash_leaves_of_a_session_that_nobody_knows_is_passed_over() {
     let ran = fixture.run("verify STORE");
     assert_eq!(ran.code, 0, "{}{}", ran.stdout, ran.stderr);
     assert!(ran.stderr.contains("passed over"), "{}", ran.stderr);
+    // The listing called it an error, and then `verify` said that all holds.
+    let listed = fixture.run("sessions STORE");
+    assert_eq!(listed.code, 0, "{}{}", listed.stdout, listed.stderr);
+    assert!(listed.stderr.contains("passed over"), "{}", listed.stderr);
     // Asked for by name it is no session.
     assert_eq!(foldlog(["verify".as_ref(), begun.as_os_str()]).code, 2);
 
