@@ -413,3 +413,31 @@ fn a_rollback_behind_hundreds_of_calls_names_each_that_came_later() {
         run.session().rollback_to(done.sequence - 1).unwrap();
     }
 }
+
+/// A host makes the run; whoever works in it is handed that one, and makes none.
+#[test]
+fn adapters_and_tools_take_the_run_that_the_host_owns() {
+    let run = Run::new();
+    let at_once = ExecuteOptions::default();
+    // Two adapters, each with a runner of its own over the run that it was given.
+    let adapters = [(); 2].map(|()| ToolRunner::new(run.runner.state().clone(), run.runner.tools().clone()));
+    for (adapter, text) in adapters.iter().zip(["one", "two"]) {
+        adapter.execute(&call("paper", text, Then::Succeed).with_id(text), &at_once).unwrap();
+    }
+    let paper = |text: &str| BTreeMap::from([("paper".to_owned(), text.to_owned())]);
+    assert_eq!(run.state(), (vec!["one".to_owned(), "two".to_owned()], paper("two")));
+    let kept = run.runner.state().checkpoints().unwrap().list();
+    assert!(kept.iter().filter_map(|kept| kept.tool_call_id.as_deref()).eq(["one", "two"]));
+    // A tool is given the same, and another host's run is none of its call's.
+    let operation = adapters[0].begin(&call("paper", "three", Then::Succeed), &at_once).unwrap();
+    let context = operation.context();
+    assert_eq!(context.session().id(), run.session().id());
+    assert!(Arc::ptr_eq(&context.resources().get::<BudgetTracker>().unwrap(), &run.budget));
+    let other = Run::new();
+    let within = other.runner.within(context).execute(&call("paper", "four", Then::Succeed), &at_once);
+    assert!(matches!(within, Err(Error::SnapshotMismatch(_))), "{within:?}");
+    operation.abort("seen").unwrap();
+    // One takes back what the other did.
+    adapters[1].state().rollback_to_tool("one").unwrap();
+    assert_eq!(run.state(), (vec![], BTreeMap::new()));
+}
