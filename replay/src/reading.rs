@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use foldlog::audit::LogReader;
+use foldlog::audit::{self, LogReader};
 use foldlog::log::TornTail;
 use foldlog::{Error, Kind, OpenOperation, Record, Store, UnsettledOperation};
 use foldlog_codec::body::{
@@ -13,6 +13,7 @@ use foldlog_codec::body::{
     ToolEnd,
 };
 use foldlog_codec::record::Names;
+use foldlog_codec::segment::HEADER_LEN;
 use uuid::Uuid;
 
 use crate::failure::{Failure, Result};
@@ -21,6 +22,34 @@ use crate::output::Output;
 /// Whether a folder is a store: it holds a folder `sessions`.
 pub fn is_store(path: &Path) -> bool {
     path.join("sessions").is_dir()
+}
+
+/// Whether any segment in the folder holds more than zeros behind its header, and more than a crash leaves there before
+/// the first record. What cannot be read may.
+pub(crate) fn holds_anything(dir: &Path) -> bool {
+    if audit::is_leftover(dir).unwrap_or_default() {
+        return false;
+    }
+    segments(dir).is_none_or(|segments| {
+        segments.iter().any(|path| {
+            std::fs::read(path).map_or(true, |bytes| bytes.iter().skip(HEADER_LEN).any(|byte| *byte != 0))
+        })
+    })
+}
+
+/// The segment files of a folder, in order; nothing where it cannot be read.
+pub(crate) fn segments(dir: &Path) -> Option<Vec<PathBuf>> {
+    let entries = std::fs::read_dir(dir).ok()?.filter_map(|entry| Some(entry.ok()?.path()));
+    let mut segments: Vec<PathBuf> =
+        entries.filter(|path| path.extension().is_some_and(|extension| extension == "seg")).collect();
+    segments.sort();
+    Some(segments)
+}
+
+/// Says that a session's folder is passed over: a crash while a session was begun leaves one that
+/// [holds nothing](holds_anything), and nobody was told of the session.
+pub(crate) fn pass_over(dir: &Path, output: &mut Output<'_>) {
+    output.note(format_args!("note: {} holds no records: passed over", dir.display()));
 }
 
 /// Opens the store at a path, which must be there: a reader makes no folders.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use foldlog::{Error, Parent, SessionSummary, audit};
+use foldlog::{Error, Parent, SessionSummary};
 use foldlog_codec::record::time_text;
 use serde::Serialize;
 use uuid::Uuid;
@@ -89,12 +89,8 @@ pub fn run(dir: &Path, output: &mut Output<'_>) -> Result<u8> {
         match store.summary(id) {
             Ok(summary) if output.json() => output.value(&Row::of(summary))?,
             Ok(summary) => output.line(Row::of(summary).text())?,
-            // As in `verify`: nobody was told of a session there.
-            Err(Error::NotASession { .. })
-                if audit::is_leftover(&store.session_dir(id)).unwrap_or_default() =>
-            {
-                let dir = store.session_dir(id);
-                output.note(format_args!("note: {} holds no records: passed over", dir.display()));
+            Err(Error::NotASession { .. }) if !reading::holds_anything(&store.session_dir(id)) => {
+                reading::pass_over(&store.session_dir(id), output);
             }
             Err(error) => {
                 output.note(format_args!("error: {error}"));

@@ -4,13 +4,12 @@ use std::path::{Path, PathBuf};
 
 use foldlog::audit::{self, LogReader};
 use foldlog::{Corruption, Error, Record, RecoveryReport};
-use foldlog_codec::segment::HEADER_LEN;
 use serde::Serialize;
 use uuid::Uuid;
 
 use crate::failure::{Failure, HOLDS, Result, UNUSABLE};
 use crate::output::Output;
-use crate::reading::{counted, is_store, open_store};
+use crate::reading::{counted, holds_anything, is_store, open_store, pass_over, segments};
 
 /// What a verification found.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -133,33 +132,11 @@ fn session_dirs(paths: &[PathBuf], output: &mut Output<'_>) -> Result<Vec<Sessio
             if holds_anything(&path) {
                 dirs.push(SessionDir { path, of_store: true });
             } else {
-                // A crash while a session was begun leaves this; nobody was told of the session.
-                output.note(format_args!("note: {} holds no records: passed over", path.display()));
+                pass_over(&path, output);
             }
         }
     }
     Ok(dirs)
-}
-
-/// Whether any segment in the folder holds more than zeros behind its header, and more than a crash leaves there before
-/// the first record. What cannot be read may.
-fn holds_anything(dir: &Path) -> bool {
-    if audit::is_leftover(dir).unwrap_or_default() {
-        return false;
-    }
-    segments(dir).is_none_or(|segments| {
-        segments.iter().any(|path| {
-            std::fs::read(path).map_or(true, |bytes| bytes.iter().skip(HEADER_LEN).any(|byte| *byte != 0))
-        })
-    })
-}
-
-fn segments(dir: &Path) -> Option<Vec<PathBuf>> {
-    let entries = std::fs::read_dir(dir).ok()?.filter_map(|entry| Some(entry.ok()?.path()));
-    let mut segments: Vec<PathBuf> =
-        entries.filter(|path| path.extension().is_some_and(|extension| extension == "seg")).collect();
-    segments.sort();
-    Some(segments)
 }
 
 /// Checks one session and adds what was found.
