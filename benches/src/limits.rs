@@ -6,9 +6,9 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::{Arc, LazyLock};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use foldlog::log::storage::{FileStorage, Storage, StorageFile};
-use foldlog::{Clock, SystemClock};
 use foldlog_codec::frame::{self, Context, Header};
 use foldlog_codec::{Kind, msgpack};
 
@@ -17,9 +17,14 @@ use crate::subject::Step;
 
 static CONTEXT: LazyLock<Context> = LazyLock::new(|| Context::new(7, 0));
 
+/// The clock, read from the system.
+fn now_us() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as i64)
+}
+
 /// Clock read, framing, CRC.
 pub fn write_frame(sequence: u64, body: &[u8], out: &mut Vec<u8>) -> Result<()> {
-    let (kind, time_us, watermark) = (Kind::DISPATCH, SystemClock.now_us(), sequence);
+    let (kind, time_us, watermark) = (Kind::DISPATCH, now_us(), sequence);
     let header = Header { crc: 0, predecessor_crc: 1, body_len: 0, sequence, watermark, kind, time_us };
     frame::encode(*CONTEXT, &header, body, out)?;
     Ok(())

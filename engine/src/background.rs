@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use uuid::Uuid;
 
 use crate::clock;
@@ -137,7 +137,7 @@ impl Worker {
         self.shared.state.lock().later.remove(&session);
     }
 
-    fn see_to_it(&self, mut state: parking_lot::MutexGuard<'_, State>) {
+    fn see_to_it(&self, mut state: MutexGuard<'_, State>) {
         if !state.running {
             let shared = Arc::clone(&self.shared);
             let spawned =
@@ -206,6 +206,11 @@ impl Shared {
             if state.later.is_empty() && now >= idle_until {
                 state.running = false;
                 return None;
+            }
+            if !clock::counter_is_learnt() {
+                // What is offered meanwhile waits for a millisecond, once in a process.
+                MutexGuard::unlocked(&mut state, clock::learn_counter);
+                continue;
             }
             let until = state.later_until.unwrap_or(idle_until);
             state.waiting = true;

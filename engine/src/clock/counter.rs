@@ -1,0 +1,188 @@
+//! The system's time, carried on by the processor's counter.
+//!
+//! A reading of the system's clock takes a quarter of the time that an append takes, one of the counter a third of
+//! that. So each thread keeps its last reading of both, its anchor, and for a millisecond adds to it what the counter
+//! has counted since; then it asks the system once more.
+//!
+//! # Invariants
+//!
+//! 1. What is carried on is never further than [`CARRIED_NS_MAX`] from an anchor, and so no further than that from what
+//!    the system would say, whatever becomes of the counter: it may be set back or stopped while a machine sleeps, and
+//!    two processors may count apart. Where counters go on as they should the difference is below a microsecond.
+//! 2. An anchor's two readings are at most [`ANCHOR_NS_MAX`] apart; a thread that was interrupted between them has none.
+//! 3. A thread's readings go back only where the system's clock is set back, which shows within a millisecond: the
+//!    counter is read behind the system's clock, so that what is carried on is late rather than early.
+
+use std::cell::Cell;
+use std::hint::black_box;
+use std::sync::OnceLock;
+use std::time::Instant;
+
+/// For how long an anchor holds, in nanoseconds.
+const CARRIED_NS_MAX: u64 = 1_000_000;
+
+/// How far apart the two readings of an anchor may be, in nanoseconds.
+const ANCHOR_NS_MAX: u64 = 1_000;
+
+/// How often both are read to see which of them takes longer.
+const TRIALS: u32 = 1_000;
+
+/// The counter, once it is known; nothing where it is of no use.
+static COUNTER: OnceLock<Option<Counter>> = OnceLock::new();
+
+thread_local! {
+    static ANCHOR: Cell<Anchor> = const { Cell::new(Anchor { ticks: 0, system_ns: 0, ticks_max: 0 }) };
+}
+
+/// Finds out how fast the counter counts, which takes a millisecond and at worst a fifth of a second, once in a process.
+/// Until then nothing is carried on.
+pub(crate) fn learn() {
+    COUNTER.get_or_init(Counter::learn);
+}
+
+/// Whether [`learn`] was called.
+pub(crate) fn is_learnt() -> bool {
+    COUNTER.get().is_some()
+}
+
+/// Nanoseconds since 1970: those of an anchor carried on, or else what `system_ns` says.
+pub(super) fn now_ns(system_ns: impl FnOnce() -> Option<u64>) -> Option<u64> {
+    let Some(Some(counter)) = COUNTER.get() else { return system_ns() };
+    let (anchor, ticks) = (ANCHOR.get(), counter.ticks.raw());
+    if let Some(ns) = anchor.carried_on(ticks, counter.rate) {
+        return Some(ns);
+    }
+    let system_ns = system_ns()?;
+    ANCHOR.set(Anchor::new(ticks, system_ns, counter.ticks.raw(), counter.rate));
+    Some(system_ns)
+}
+
+#[derive(Debug)]
+struct Counter {
+    ticks: quanta::Clock,
+    rate: Rate,
+}
+
+impl Counter {
+    /// `None` where the counter is not at least twice as quick to read as the system's clock.
+    fn learn() -> Option<Counter> {
+        let ticks = quanta::Clock::new();
+        let rate = Rate { ns_per_4g_ticks: ticks.delta_as_nanos(0, 1 << 32) };
+        let took = |read: &dyn Fn() -> u64| {
+            let start = Instant::now();
+            for _ in 0..TRIALS {
+                black_box(read());
+            }
+            start.elapsed()
+        };
+        let (counting, asking) = (took(&|| ticks.raw()), took(&|| super::system_ns().unwrap_or_default()));
+        (rate.ns_per_4g_ticks > 0 && counting * 2 <= asking).then_some(Counter { ticks, rate })
+    }
+}
+
+/// How fast a counter counts: the nanoseconds of 2^32 of its ticks.
+#[derive(Clone, Copy, Debug)]
+struct Rate {
+    ns_per_4g_ticks: u64,
+}
+
+impl Rate {
+    /// The ticks of so many nanoseconds, rounded down.
+    fn ticks(self, ns: u64) -> u64 {
+        (ns << 32).checked_div(self.ns_per_4g_ticks).unwrap_or(0)
+    }
+
+    /// The nanoseconds of ticks that take no longer than [`CARRIED_NS_MAX`], rounded down.
+    fn ns(self, ticks: u64) -> u64 {
+        ticks.saturating_mul(self.ns_per_4g_ticks) >> 32
+    }
+}
+
+/// What the system said when the counter stood where it did.
+#[derive(Clone, Copy, Debug)]
+struct Anchor {
+    ticks: u64,
+    system_ns: u64,
+    /// How many ticks it holds.
+    ticks_max: u64,
+}
+
+impl Anchor {
+    /// The anchor of a system's reading between two of the counter.
+    fn new(before: u64, system_ns: u64, after: u64, rate: Rate) -> Anchor {
+        let apart = after.wrapping_sub(before);
+        let ticks_max = if apart <= rate.ticks(ANCHOR_NS_MAX) { rate.ticks(CARRIED_NS_MAX) } else { 0 };
+        Anchor { ticks: after, system_ns, ticks_max }
+    }
+
+    /// The time at a later reading of the counter, while the anchor holds.
+    fn carried_on(self, ticks: u64, rate: Rate) -> Option<u64> {
+        // A counter that went back has gone almost all the way round, and so further than any anchor holds.
+        let since = ticks.wrapping_sub(self.ticks);
+        (since < self.ticks_max).then(|| self.system_ns + rate.ns(since))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::clock::{Clock, SystemClock};
+
+    /// Counters from that of an old ARM processor, 1 MHz, to one of 5 GHz.
+    fn rates() -> impl Strategy<Value = Rate> {
+        (1_000_000u64..5_000_000_000)
+            .prop_map(|hz| Rate { ns_per_4g_ticks: ((1_000_000_000u128 << 32) / u128::from(hz)) as u64 })
+    }
+
+    proptest! {
+        /// However an anchor came about and wherever the counter stands later, the time is the anchor's and what was
+        /// counted since, or none, and never a millisecond beyond.
+        #[test]
+        fn an_anchor_is_carried_on_for_a_millisecond_and_no_further(
+            rate in rates(),
+            before: u64,
+            apart in prop_oneof![0u64..5_000, any::<u64>()],
+            since in prop_oneof![0u64..10_000_000, any::<u64>()],
+            system_ns in 0u64..4_000_000_000_000_000_000,
+        ) {
+            let after = before.wrapping_add(apart);
+            let anchor = Anchor::new(before, system_ns, after, rate);
+            let true_ns = |ticks: u64| (u128::from(ticks) * u128::from(rate.ns_per_4g_ticks)) >> 32;
+            match anchor.carried_on(after.wrapping_add(since), rate) {
+                Some(ns) => {
+                    prop_assert!(true_ns(apart) <= u128::from(ANCHOR_NS_MAX));
+                    prop_assert!(true_ns(since) < u128::from(CARRIED_NS_MAX));
+                    prop_assert_eq!(u128::from(ns - system_ns), true_ns(since));
+                }
+                None => prop_assert!(
+                    true_ns(apart) + 1 + true_ns(1) >= u128::from(ANCHOR_NS_MAX)
+                        || true_ns(since) + 1 + true_ns(1) >= u128::from(CARRIED_NS_MAX)
+                ),
+            }
+        }
+    }
+
+    /// Whether or not this machine's counter is of use.
+    #[test]
+    fn what_a_clock_says_is_what_the_system_says() {
+        learn();
+        let system_us = || crate::clock::system_ns().unwrap() / 1_000;
+        for _ in 0..50_000 {
+            let before_us = system_us();
+            let said_us = SystemClock.now_us().unsigned_abs();
+            let after_us = system_us();
+            assert!(before_us <= said_us + 2 && said_us <= after_us + 2, "{before_us} {said_us} {after_us}");
+        }
+    }
+
+    #[test]
+    fn a_counter_that_was_set_back_is_not_believed() {
+        let rate = Rate { ns_per_4g_ticks: 1 << 32 };
+        let anchor = Anchor::new(1_000_000, 5_000, 1_000_100, rate);
+        assert_eq!(anchor.carried_on(1_000_200, rate), Some(5_100));
+        assert_eq!(anchor.carried_on(1_000_099, rate), None);
+        assert_eq!(anchor.carried_on(0, rate), None);
+    }
+}
