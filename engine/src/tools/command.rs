@@ -244,8 +244,9 @@ struct State {
 impl State {
     /// Ends the group and the programs beside the tool, and waits until they are gone. False, where some are not.
     fn end(&mut self) -> bool {
-        let until = clock::after(GONE_WITHIN);
+        // Nearly every tool starts no program, and no clock is read.
         let Some(mut leader) = self.leader.take() else { return !self.remains };
+        let until = clock::after(GONE_WITHIN);
         let Ok(group) = i32::try_from(leader.id()) else { return false };
         // The leader is not waited for before: until then nobody else can have its number.
         let _ = killpg(Pid::from_raw(group), Signal::SIGKILL);
