@@ -119,7 +119,7 @@ impl Anchor {
     fn carried_on(self, ticks: u64, rate: Rate) -> Option<u64> {
         // A counter that went back has gone almost all the way round, and so further than any anchor holds.
         let since = ticks.wrapping_sub(self.ticks);
-        (since < self.ticks_max).then(|| self.system_ns + rate.ns(since))
+        (since < self.ticks_max).then(|| self.system_ns.saturating_add(rate.ns(since)))
     }
 }
 
