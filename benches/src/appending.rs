@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use foldlog::testkit::RawLog;
-use foldlog::{Level, StoreOptions};
+use foldlog::{Clock, Level, StoreOptions, SystemClock};
 use foldlog_codec::msgpack;
 
 use crate::limits::{self, Mapped};
@@ -54,18 +54,31 @@ fn appended(store: &RawLog, dir: &Path, ops: u64, level: Level) -> Result<Round>
 pub fn append(dir: &Path) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     let store = store_of_logs(dir)?;
-    let mut mapped = Mapped::new(&dir.join("limit"), LIMIT_BYTES)?;
+    let mapped = RefCell::new(Mapped::new(&dir.join("limit"), LIMIT_BYTES)?);
+    let written = |ops, now_us: fn() -> i64| {
+        let mut mapped = mapped.borrow_mut();
+        mapped.fault_in()?;
+        timed(ops, || (0..ops).try_for_each(|sequence| mapped.append(sequence, now_us(), &BODY)))
+    };
     for (ops, rounds, param, at_most) in
         [(OPS, ROUNDS, "Process 64 MiB", 1.5), (OPS_LONG, ROUNDS_LONG, "Process 1 GiB", 2.5)]
     {
-        let [subject, limit] = take_turns(
+        let [subject, limit, carried] = take_turns(
             rounds,
-            [&mut || appended(&store, dir, ops, Level::Process), &mut || {
-                mapped.fault_in()?;
-                timed(ops, || (0..ops).try_for_each(|sequence| mapped.append(sequence, &BODY)))
-            }],
+            [
+                &mut || appended(&store, dir, ops, Level::Process),
+                &mut || written(ops, limits::now_us),
+                &mut || written(ops, || SystemClock.now_us()),
+            ],
         )?;
         rows.push(Row::beside("append", "256 B", param, subject, limit).at_most(AtMost::Ratio(at_most)));
+        rows.push(Row::beside(
+            "append",
+            "256 B beside a limit with the log's clock",
+            param,
+            subject,
+            carried,
+        ));
     }
     drop(mapped);
     std::fs::remove_file(dir.join("limit"))?;
@@ -96,7 +109,7 @@ fn slowest(store: &RawLog, dir: &Path) -> Result<[Row; 2]> {
 fn append_every(store: &RawLog, dir: &Path) -> Result<Row> {
     let path = dir.join("limit");
     let mut frame = Vec::new();
-    limits::write_frame(0, &BODY, &mut frame)?;
+    limits::write_frame(0, limits::now_us(), &BODY, &mut frame)?;
     let len = frame.len() as u64;
     let file = limits::filled(&path, OPS_EVERY * len)?;
     let [subject, limit] = take_turns(
@@ -132,9 +145,9 @@ pub fn dispatch(dir: &Path) -> Result<Vec<Row>> {
     let mut written = || {
         mapped.borrow_mut().fault_in()?;
         timed(EVENTS, || {
-            (0..)
-                .zip(&steps)
-                .try_for_each(|(sequence, step)| mapped.borrow_mut().append_event(sequence, step))
+            (0..).zip(&steps).try_for_each(|(sequence, step)| {
+                mapped.borrow_mut().append_event(sequence, limits::now_us(), step)
+            })
         })
     };
     let logs = store_of_logs(&dir.join("logs"))?;
@@ -157,7 +170,7 @@ pub fn dispatch(dir: &Path) -> Result<Vec<Row>> {
         mapped.borrow_mut().fault_in()?;
         timed(EVENTS, || {
             (0..).zip(steps).try_for_each(|(sequence, step)| {
-                mapped.borrow_mut().append_event(sequence, &step)?;
+                mapped.borrow_mut().append_event(sequence, limits::now_us(), &step)?;
                 kept.push(Arc::new(step));
                 Ok(())
             })

@@ -17,14 +17,14 @@ use crate::subject::Step;
 
 static CONTEXT: LazyLock<Context> = LazyLock::new(|| Context::new(7, 0));
 
-/// The clock, read from the system.
-fn now_us() -> i64 {
+/// A clock read: the system's.
+pub fn now_us() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as i64)
 }
 
-/// Clock read, framing, CRC.
-pub fn write_frame(sequence: u64, body: &[u8], out: &mut Vec<u8>) -> Result<()> {
-    let (kind, time_us, watermark) = (Kind::DISPATCH, now_us(), sequence);
+/// Framing, CRC.
+pub fn write_frame(sequence: u64, time_us: i64, body: &[u8], out: &mut Vec<u8>) -> Result<()> {
+    let (kind, watermark) = (Kind::DISPATCH, sequence);
     let header = Header { crc: 0, predecessor_crc: 1, body_len: 0, sequence, watermark, kind, time_us };
     frame::encode(*CONTEXT, &header, body, out)?;
     Ok(())
@@ -52,10 +52,10 @@ impl Mapped {
         self.file.prepare(0, self.bytes)
     }
 
-    /// Clock read, framing, CRC, copy.
-    pub fn append(&mut self, sequence: u64, body: &[u8]) -> Result<()> {
+    /// Framing, CRC, copy; the clock was read.
+    pub fn append(&mut self, sequence: u64, time_us: i64, body: &[u8]) -> Result<()> {
         self.frame.clear();
-        write_frame(sequence, body, &mut self.frame)?;
+        write_frame(sequence, time_us, body, &mut self.frame)?;
         if self.offset + self.frame.len() as u64 > self.bytes {
             self.offset = 0;
         }
@@ -65,11 +65,11 @@ impl Mapped {
     }
 
     /// Encoding, with the check that what was encoded can be read again; then as `append`.
-    pub fn append_event(&mut self, sequence: u64, step: &Step) -> Result<()> {
+    pub fn append_event(&mut self, sequence: u64, time_us: i64, step: &Step) -> Result<()> {
         let mut body = std::mem::take(&mut self.body);
         body.clear();
         msgpack::append(step, &mut body)?;
-        self.append(sequence, &body)?;
+        self.append(sequence, time_us, &body)?;
         self.body = body;
         Ok(())
     }

@@ -19,7 +19,7 @@ fn frames() -> Result<Vec<u8>> {
     for number in 0..EVENTS {
         body.clear();
         msgpack::append(&step(number), &mut body)?;
-        limits::write_frame(number, &body, &mut frames)?;
+        limits::write_frame(number, limits::now_us(), &body, &mut frames)?;
     }
     Ok(frames)
 }
