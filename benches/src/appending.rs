@@ -125,8 +125,11 @@ fn append_every(store: &RawLog, dir: &Path) -> Result<Row> {
     Ok(Row::beside("append", "256 B", "Every", subject, limit).at_most(AtMost::Ratio(1.1)))
 }
 
-/// Beside the row itself two more, which say where its time goes: the log without a session, and the limit with each
-/// event kept in the plainest way.
+/// An event kept in the plainest way.
+type Kept = Vec<Arc<dyn Any>>;
+
+/// Beside the row itself others, which say where its time goes: the log without a session, the limit with each event kept
+/// in the plainest way, and both.
 pub fn dispatch(dir: &Path) -> Result<Vec<Row>> {
     let types = append_types()?;
     let store = store(dir)?;
@@ -151,22 +154,32 @@ pub fn dispatch(dir: &Path) -> Result<Vec<Row>> {
         })
     };
     let logs = store_of_logs(&dir.join("logs"))?;
+    let log_event = |log: &RawLog, body: &mut Vec<u8>, step: &Step| -> Result<()> {
+        body.clear();
+        msgpack::append(step, body)?;
+        log.append(body, Level::Process)?;
+        Ok(())
+    };
     let mut logged = || {
         with_log(&logs, dir, |log| {
             let mut body = Vec::new();
+            timed(EVENTS, || steps.iter().try_for_each(|step| log_event(log, &mut body, step)))
+        })
+    };
+    let mut logged_and_kept = || {
+        with_log(&logs, dir, |log| {
+            let (steps, mut body, mut kept) = (steps.clone(), Vec::new(), Kept::new());
             timed(EVENTS, || {
-                steps.iter().try_for_each(|step| {
-                    body.clear();
-                    msgpack::append(step, &mut body)?;
-                    log.append(&body, Level::Process)?;
+                steps.into_iter().try_for_each(|step| {
+                    log_event(log, &mut body, &step)?;
+                    kept.push(Arc::new(step));
                     Ok(())
                 })
             })
         })
     };
     let mut kept = || {
-        let steps = steps.clone();
-        let mut kept: Vec<Arc<dyn Any>> = Vec::new();
+        let (steps, mut kept) = (steps.clone(), Kept::new());
         mapped.borrow_mut().fault_in()?;
         timed(EVENTS, || {
             (0..).zip(steps).try_for_each(|(sequence, step)| {
@@ -176,12 +189,13 @@ pub fn dispatch(dir: &Path) -> Result<Vec<Row>> {
             })
         })
     };
-    let [subject, limit, logged, kept] =
-        take_turns(ROUNDS, [&mut dispatched, &mut written, &mut logged, &mut kept])?;
+    let [subject, limit, logged, kept, both] =
+        take_turns(ROUNDS, [&mut dispatched, &mut written, &mut logged, &mut kept, &mut logged_and_kept])?;
     let row = |subject, measured| Row::beside("dispatch", subject, "Process", measured, limit);
     Ok(vec![
         row("append_all", subject).at_most(AtMost::Ratio(1.6)),
         row("encoding and the log, no session", logged),
         row("the limit, and each event kept", kept),
+        row("encoding and the log, no session, and each event kept", both),
     ])
 }
