@@ -6,12 +6,13 @@
 //!
 //! # Invariants
 //!
-//! 1. What is carried on is never further than [`CARRIED_NS_MAX`] from an anchor, and so no further than that from what
-//!    the system would say, whatever becomes of the counter: it may be set back or stopped while a machine sleeps, and
-//!    two processors may count apart. Where counters go on as they should the difference is below a microsecond.
+//! 1. An anchor is carried on for no more than [`CARRIED_NS_MAX`] by the counter. So where a system's clock was set, or
+//!    a machine slept while its counter stood, readings show that a millisecond later; where two processors count apart
+//!    or a counter was set back, they are wrong by no more than that. Where counters go on as they should, the
+//!    difference from what the system would say is below a microsecond.
 //! 2. An anchor's two readings are at most [`ANCHOR_NS_MAX`] apart; a thread that was interrupted between them has none.
-//! 3. A thread's readings go back only where the system's clock is set back, which shows within a millisecond: the
-//!    counter is read behind the system's clock, so that what is carried on is late rather than early.
+//! 3. A thread's readings go back only where the system's clock is set back, or its processors count apart: the counter
+//!    is read behind the system's clock, so that what is carried on is late rather than early.
 
 use std::cell::Cell;
 use std::hint::black_box;
