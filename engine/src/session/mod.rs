@@ -308,7 +308,7 @@ impl Session {
     }
 
     /// The handle of an operation.
-    fn through(&self, within: Arc<turns::Within>) -> Session {
+    pub(crate) fn through(&self, within: Arc<turns::Within>) -> Session {
         let (inner, handles) = (Arc::clone(&self.inner), self._handles.clone());
         Session { inner, _handles: handles, within: Some(within) }
     }

@@ -215,10 +215,9 @@ impl Drop for Admission<'_> {
     }
 }
 
-/// An operation that has begun and not ended.
+/// An operation that has begun and not ended. Its session is not kept open by it.
 pub(crate) struct Begun {
-    /// The operation's own handle.
-    pub(crate) session: Session,
+    inner: Arc<Inner>,
     pub(crate) within: Arc<Within>,
     pub(crate) begin: u64,
     /// The begin's time, in microseconds since 1970-01-01 UTC.
@@ -280,8 +279,7 @@ impl Admission<'_> {
             admitted.begun = Some(Arc::clone(&within));
         }
         self.begun = true;
-        let session = self.session.through(Arc::clone(&within));
-        let begun = Begun { session, within, begin: sequence, began_us: time_us };
+        let begun = Begun { inner: Arc::clone(inner), within, begin: sequence, began_us: time_us };
         // Where the sync fails, the begin may be there after reopening, which is what recovering is for.
         inner
             .finish_write(state, time_us, sequence, promised)
@@ -291,9 +289,15 @@ impl Admission<'_> {
 }
 
 impl Begun {
+    /// The operation's own handle, which does not keep the session open.
+    pub(crate) fn handle(&self) -> Session {
+        let (inner, within) = (Arc::clone(&self.inner), Some(Arc::clone(&self.within)));
+        Session { inner, _handles: None, within }
+    }
+
     /// Has `abandon` bring the operation to its end when somebody waits for it.
     pub(crate) fn abandon(&self, abandon: Abandon) {
-        let inner = &self.session.inner;
+        let inner = &self.inner;
         let mut state = inner.state.lock();
         if let Some(admitted) = state.table.admitted.iter_mut().find(|one| one.ticket == self.within.ticket) {
             admitted.abandon = Some(abandon);
@@ -306,7 +310,7 @@ impl Begun {
     /// How long it took is filled in here. Where this fails the operation is still open, and is to be tried again or
     /// given up.
     pub(crate) fn end(&self, end: ToolEnd<'_>, keep: bool) -> Result<Ended> {
-        let inner = &self.session.inner;
+        let inner = &self.inner;
         let state = inner.writable_for(true)?;
         let time_us = inner.now_us();
         let elapsed_us = u64::try_from(time_us.saturating_sub(self.began_us)).unwrap_or_default();
@@ -318,12 +322,12 @@ impl Begun {
     /// Lets go of an operation whose end is not in the log: until the session is recovered nothing may be written that
     /// would seem to be within it.
     pub(crate) fn give_up(&self) {
-        self.session.inner.leave_open(self.within.ticket);
+        self.inner.leave_open(self.within.ticket);
     }
 
     /// Tells the tool, and those within its call, to stop, and whoever waits to look again.
     pub(crate) fn cancel(&self) {
-        let inner = &self.session.inner;
+        let inner = &self.inner;
         inner.cancel(&mut inner.state.lock(), &self.within);
     }
 
@@ -332,7 +336,7 @@ impl Begun {
     /// resources take to be captured or restored is no matter of the grace.
     pub(crate) fn end_inner(&self) -> Result<()> {
         self.within.cancel();
-        let inner = &self.session.inner;
+        let inner = &self.inner;
         let ticket = self.within.ticket;
         let mut until = None;
         let mut state = inner.state.lock();

@@ -285,7 +285,7 @@ impl Programs {
             let leader = leader.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
             let leader = state.leader.insert(leader);
             if let Some(group) = Group::of(leader) {
-                call.session.observe(GROUP, &group)?;
+                call.handle().observe(GROUP, &group)?;
             }
         }
         let group = state.leader.as_ref().map_or(0, Child::id);

@@ -155,7 +155,6 @@ pub(super) fn caught<T>(what: &str, run: impl FnOnce() -> Result<T>) -> Result<T
 /// it takes back what it did.
 #[must_use]
 pub struct Operation {
-    core: Arc<Core>,
     context: ToolContext,
     /// Whether its end is known to be recorded.
     ended: bool,
@@ -164,27 +163,31 @@ pub struct Operation {
 impl fmt::Debug for Operation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Operation")
-            .field("begin", &self.core.begun.begin)
-            .field("tool", &self.core.tool)
+            .field("begin", &self.core().begun.begin)
+            .field("tool", &self.core().tool)
             .finish()
     }
 }
 
 impl Drop for Operation {
     fn drop(&mut self) {
-        if !self.ended && self.core.held.lock().is_some() {
-            let core = Arc::clone(&self.core);
+        if !self.ended && self.core().held.lock().is_some() {
+            let core = Arc::clone(self.core());
             let dropped =
                 move || core.finish(Ending::failed(Cause::Dropped, "dropped without an end")).map(drop);
-            self.core.begun.abandon(Arc::new(dropped));
+            self.core().begun.abandon(Arc::new(dropped));
         }
     }
 }
 
 impl Operation {
+    fn core(&self) -> &Arc<Core> {
+        &self.context.core
+    }
+
     /// The operation's name.
     pub fn id(&self) -> u64 {
-        self.core.begun.within.operation()
+        self.core().begun.within.operation()
     }
 
     /// What the tool is to be given.
@@ -196,7 +199,7 @@ impl Operation {
     /// that it started are to end. Where the call has not ended after the store's [grace](crate::StoreOptions::grace),
     /// it is [stuck](Session::stuck_operations).
     pub fn cancel(&self) {
-        self.core.begun.cancel();
+        self.core().begun.cancel();
     }
 
     /// Ends the call with what the tool answered. Without success all that it did is taken back, and so it is where the
@@ -210,13 +213,13 @@ impl Operation {
     /// As [`ToolRunner::execute`](super::ToolRunner::execute).
     pub fn end<T: Serialize>(self, result: ToolResult<T>) -> Result<ToolReport> {
         let ToolResult { success, message, value, outside } = result;
-        let value = match value.map(|value| encode(&self.core.tool, &value)).transpose() {
+        let value = match value.map(|value| encode(&self.core().tool, &value)).transpose() {
             Ok(value) => value,
             // As of a tool that runs here: what cannot be recorded is a failure.
             Err(error) => return self.fail(ToolError::failed(error.to_string())),
         };
         let answered = Answered { success, message, value, outside };
-        let ending = Ending::of(Ok(answered), &self.core.begun.within);
+        let ending = Ending::of(Ok(answered), &self.core().begun.within);
         self.finish(ending)
     }
 
@@ -226,7 +229,7 @@ impl Operation {
     ///
     /// As [`end`](Operation::end).
     pub fn fail(self, error: ToolError) -> Result<ToolReport> {
-        let ending = Ending::of(Err(error), &self.core.begun.within);
+        let ending = Ending::of(Err(error), &self.core().begun.within);
         self.finish(ending)
     }
 
@@ -241,7 +244,7 @@ impl Operation {
 
     /// Ends the call with what its handler came to.
     pub(super) fn finish(mut self, ending: Ending) -> Result<ToolReport> {
-        let report = self.core.finish_and_raise(ending);
+        let report = self.core().finish_and_raise(ending);
         self.ended = report.is_ok();
         report
     }
@@ -287,10 +290,9 @@ impl Operation {
             resources: before.to_record(),
         };
         let begun = admission.begin(body, state.checkpoints().is_some() && goes_back.is_none())?;
-        let session = begun.session;
-        // An operation that is let go of stays with its session, to be ended by whoever comes next or when it closes.
-        let begun = Begun { session: session.uncounted(), ..begun };
+        let session = session.through(Arc::clone(&begun.within));
         let core = Arc::new(Core {
+            // An operation that is let go of stays with its session, to be ended by whoever comes next or when it closes.
             state: state.uncounted(),
             begun,
             tool: call.tool.clone(),
@@ -305,7 +307,7 @@ impl Operation {
             programs: Programs::default(),
             held: Mutex::new(Some(Held { before, leases, text: arguments })),
         });
-        Ok(Operation { context: ToolContext { session, core: Arc::clone(&core) }, core, ended: false })
+        Ok(Operation { context: ToolContext { session, core }, ended: false })
     }
 }
 
