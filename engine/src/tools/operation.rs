@@ -549,3 +549,46 @@ impl Core {
         });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::log::storage::MemoryStorage;
+    use crate::tools::{ToolRegistry, ToolRunner};
+    use crate::{SessionTypes, Store, StoreOptions};
+
+    /// What another thread began within a call that was let go of, after somebody had taken it upon itself to end that
+    /// one and before its handle was no longer good, kept it from ending. Nobody tried again, so that it stayed open, and
+    /// in the way of all others, until the session was recovered.
+    #[test]
+    fn nothing_begins_within_a_call_that_was_let_go_of_once_somebody_ends_it() {
+        let (storage, grace) = (Arc::new(MemoryStorage::new()), Duration::ZERO);
+        let options = StoreOptions { storage, grace, ..StoreOptions::default() };
+        let store = Store::open_with("/store", options).unwrap();
+        let session = store.create(&SessionTypes::builder().build().unwrap()).unwrap();
+        let state = ExecutionState::new(session.clone(), ResourceRegistry::default());
+        let runner = ToolRunner::new(state, ToolRegistry::new());
+        // A deadline, so that a failure is no endless wait.
+        let options = ExecuteOptions { deadline: Some(Duration::from_secs(20)) };
+        let call = ToolCall::new("elsewhere", "{}");
+        let outer = runner.begin(&call, &ExecuteOptions::default()).unwrap();
+        let (within, core) = (runner.within(outer.context()), Arc::clone(outer.core()));
+        drop(outer);
+        // What dropping it left to be run, and before that what another thread may do at that very moment.
+        let (tells, told) = mpsc::channel();
+        let (inner, again) = (call.clone(), Arc::clone(&core));
+        let dropped = move || {
+            tells.send(within.begin(&inner, &options)).unwrap();
+            again.finish(Ending::failed(Cause::Dropped, "dropped without an end")).map(drop)
+        };
+        core.begun.abandon(Arc::new(dropped));
+        let next = runner.begin(&call, &options);
+        let inner = told.recv().unwrap();
+        assert!(matches!(inner, Err(Error::Revoked { .. })), "{inner:?}; and the next one: {next:?}");
+        next.unwrap().abort("it is over").unwrap();
+        assert!(session.open_operations().is_empty() && !session.is_interrupted());
+    }
+}

@@ -495,3 +495,47 @@ fn a_session_that_is_closed_over_a_cancelled_call_that_is_stuck_says_so() {
     run.runner.recover(&ExecuteOptions::default()).unwrap();
     assert_eq!(run.state(), (vec![], [("paper".to_owned(), "as it was".to_owned())].into()));
 }
+
+/// Whoever ends a call that was let go of had taken that upon itself while the call's handle was still good. What another
+/// thread began within the call at that moment kept it from ending, and nobody tried again: who came later was told that
+/// it was stuck, and waited for ever once what had been begun within it was over. The moment is short, so it takes some
+/// rounds to be met; the engine's own test of an operation stands still in it.
+#[test]
+fn a_call_that_was_let_go_of_ends_although_another_thread_begins_calls_within_it() {
+    let begin = |runner: &ToolRunner| runner.begin(&ToolCall::new("read", "{}"), &ExecuteOptions::default());
+    let one = |runner: &ToolRunner| begin(runner).and_then(|begun| begun.abort("it is over"));
+    for round in 0..300 {
+        let run = Run::without_grace();
+        // Calls that only read wait for none of the others, and without resources the threads do little else than begin.
+        let tools = ToolRegistry::new().with(Reader { together: Arc::new(Barrier::new(1)) });
+        let state = ExecutionState::new(run.session().clone(), ResourceRegistry::default());
+        let runner = ToolRunner::new(state, tools);
+        let outer = begin(&runner).unwrap();
+        let (within, id, start) = (runner.within(outer.context()), outer.id(), Barrier::new(2));
+        drop(outer);
+        let (ended, refused) = thread::scope(|scope| {
+            let begins = scope.spawn(|| {
+                start.wait();
+                loop {
+                    match one(&within) {
+                        Ok(_) => {}
+                        Err(refused) => return refused,
+                    }
+                }
+            });
+            start.wait();
+            // The first one that finds nobody at work within it ends it.
+            let ended = loop {
+                let next = one(&runner);
+                if next.is_err() || run.session().open_operations().is_empty() {
+                    break next;
+                }
+            };
+            (ended, begins.join().unwrap())
+        });
+        assert!(ended.is_ok(), "round {round}: {ended:?}");
+        assert!(matches!(refused, Error::Revoked { operation, .. } if operation == id), "{refused:?}");
+        assert!(run.session().open_operations().is_empty() && !run.session().is_interrupted());
+        assert_eq!(run.invoked().iter().filter(|one| one.cause == Some(Cause::Dropped)).count(), 1);
+    }
+}
