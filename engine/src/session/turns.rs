@@ -153,8 +153,8 @@ impl Admitted {
         self.begun.as_ref().map(|begun| begun.operation)
     }
 
-    /// From when on it is stuck, should it still run then. One that was let go of never is: whoever would wait for it
-    /// brings it to its end.
+    /// From when on it is stuck, should it still run then. One that was let go of is not: whoever would wait for it brings
+    /// it to its end, and from then on it counts as one that somebody works on.
     fn stuck_at(&self, grace: Duration) -> Option<Instant> {
         if self.abandon.is_some() || sabotage::is(Breakage::StuckUntold) {
             return None;
