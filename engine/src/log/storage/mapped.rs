@@ -19,16 +19,14 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use memmap2::{Advice, MmapOptions, MmapRaw, UncheckedAdvice};
 
+use super::StorageFile;
 use super::file::PlainFile;
-use super::{LARGE_PAGE_BYTES, StorageFile};
 
 const PAGE_BYTES: usize = 4096;
 
-/// How many bytes are brought in with one call, where they are small pages: long enough that the call's own cost
-/// does not show, short enough for a writer to make it itself.
+/// How many bytes are brought in with one call: long enough that the call's own cost does not show, short enough for a
+/// writer to make it itself.
 const PIECE_BYTES: usize = 256 << 10;
-
-const LARGE_PAGE: usize = LARGE_PAGE_BYTES as usize;
 
 /// Fewer bytes than these are not worth a call of their own before a sync.
 const LEAVE_BYTES_MIN: usize = 64 << 10;
@@ -72,19 +70,13 @@ impl MappedFile {
             if start >= to {
                 return Ok(());
             }
-            let large = start.is_multiple_of(LARGE_PAGE) && to - start >= LARGE_PAGE;
-            let piece = if large { LARGE_PAGE } else { PIECE_BYTES };
-            let end = (start / piece + 1).saturating_mul(piece).min(to);
+            let end = (start / PIECE_BYTES + 1).saturating_mul(PIECE_BYTES).min(to);
             match self.prepared.compare_exchange_weak(prepared, end, Ordering::Relaxed, Ordering::Relaxed) {
                 Ok(_) => prepared = end,
                 Err(found) => {
                     prepared = found;
                     continue;
                 }
-            }
-            if large {
-                // Where the system has no such pages, many small ones do.
-                let _ = self.map.advise_range(Advice::HugePage, start, end - start);
             }
             self.map.advise_range(Advice::PopulateWrite, start, end - start)?;
         }
@@ -149,8 +141,15 @@ impl StorageFile for MappedFile {
     }
 
     fn prepare(&self, from: u64, to: u64) -> io::Result<()> {
-        let from = usize::try_from(from).unwrap_or(usize::MAX);
-        self.bring_in(from, usize::try_from(to).unwrap_or(usize::MAX))
+        let (from, to) =
+            (usize::try_from(from).unwrap_or(usize::MAX), usize::try_from(to).unwrap_or(usize::MAX));
+        if from == 0 && to > PIECE_BYTES {
+            // A file that is read from its beginning on is read ahead of in growing units, a quarter of the work of
+            // single pages; around a fault the system reads single ones, and as far as it ever reads ahead. Where the
+            // read fails, single pages it is.
+            let _ = self.file.read_at(&mut [0], 0);
+        }
+        self.bring_in(from, to)
     }
 
     fn sync_data(&self) -> io::Result<()> {
@@ -187,13 +186,13 @@ mod tests {
     #[test]
     fn what_is_written_while_pages_are_brought_in_and_synced_is_all_there() {
         let dir = tempdir().unwrap();
-        // Large pages, small ones behind them, and half a page.
-        let bytes = 2 * LARGE_PAGE_BYTES + (300 << 10) + 2048;
+        // Many pieces, a part of one, and half a page.
+        let bytes = (4 << 20) + (300 << 10) + 2048;
         let file = FileStorage::new().create_segment(&dir.path().join("segment"), bytes).unwrap();
         let other = Arc::clone(&file);
         let background = std::thread::spawn(move || {
             other.prepare(0, bytes)?;
-            other.prepare(LARGE_PAGE_BYTES, u64::MAX)?;
+            other.prepare(2 << 20, u64::MAX)?;
             (0..4).try_for_each(|nth| other.sync_range(nth << 20, (nth + 1) << 20))
         });
         let record = |nth: u64| [nth.to_le_bytes(); 32].concat();

@@ -34,11 +34,6 @@ pub use file::FileStorage;
 #[cfg(feature = "testkit")]
 pub use memory::{CrashKind, Fault, MemoryStorage, Op};
 
-/// Pages of so many bytes are had for half of what as many bytes of small ones cost, and are written whole by each sync of
-/// a part of them. They are for a writer who fills one in less time than a sync takes: a whole number of them, asked
-/// for at a multiple of this with [`StorageFile::prepare`].
-pub(crate) const LARGE_PAGE_BYTES: u64 = 2 << 20;
-
 /// What a file is opened for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {

@@ -9,7 +9,11 @@ use foldlog_codec::sabotage::{self, Breakage};
 
 use crate::error::{Error, Result};
 use crate::log::objects::Unsynced;
-use crate::log::storage::{LARGE_PAGE_BYTES, Storage, StorageFile};
+use crate::log::storage::{Storage, StorageFile};
+
+/// The longest piece of a segment that is synced at once. Pieces end at multiples of it: the system keeps what is brought
+/// in for a writer in a hurry in units that grow to this, and writes one whole for each part of it.
+const PIECE_BYTES: u64 = 2 << 20;
 
 /// What one sync has to do; it runs without any lock of the session.
 #[derive(Debug)]
@@ -69,8 +73,7 @@ impl Written {
     fn sync(&self, pause: &dyn Fn()) -> io::Result<()> {
         let Range { start: mut from, end: to } = self.range;
         while from < to {
-            // A part of a large page is written as the whole of it.
-            let end = (from / LARGE_PAGE_BYTES + 1).saturating_mul(LARGE_PAGE_BYTES).min(to);
+            let end = (from / PIECE_BYTES + 1).saturating_mul(PIECE_BYTES).min(to);
             self.file.sync_range(from, end)?;
             from = end;
             pause();

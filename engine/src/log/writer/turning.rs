@@ -19,7 +19,7 @@ use crate::generator::Generator;
 use crate::log::chain::Segment;
 use crate::log::layout;
 use crate::log::lock::is_read_only;
-use crate::log::storage::{LARGE_PAGE_BYTES, StorageFile};
+use crate::log::storage::StorageFile;
 
 /// Room that a new segment keeps for its `Resumed` frame and the like, beside its declarations.
 const HEAD_BYTES: u64 = SEGMENT_HEADER_LEN as u64 + RESERVED_BYTES + 2 * FRAME_HEADER_LEN as u64 + 128;
@@ -201,8 +201,7 @@ impl Log {
         let mapped = active.file.is_worth_preparing();
         if mapped && active.pages_through < active.capacity.min(active.offset + window) {
             let from = active.pages_through.max(active.offset);
-            let unit = if window < LARGE_PAGE_BYTES { 1 } else { LARGE_PAGE_BYTES };
-            let to = (from + window).next_multiple_of(unit).min(active.capacity);
+            let to = (from + window).min(active.capacity);
             self.ahead.ask_for_pages(&active.file, from, to);
             active.pages_through = to;
         }
