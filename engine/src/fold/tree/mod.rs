@@ -5,6 +5,9 @@
 //! and what is put behind everything else, which is most of what a log does, goes into a block of its own, the
 //! tail, without a way down the tree.
 //!
+//! Blocks are counted by `triomphe`'s `Arc`, which has no weak handles: to ask whether a block is one's own is a plain
+//! read then, and not the locked instruction that the standard library's takes, once for each entry put in.
+//!
 //! ```text
 //!            root                        tail
 //!      ┌──────┴──────┐                    │
@@ -25,10 +28,9 @@
 //! 7. Keys are compared before anything is changed, so that an `Ord` of the host's that panics leaves a tree that
 //!    holds the rest of these.
 
-use std::sync::Arc;
-
 use block::{Block, least};
 use iter::Iter;
+use triomphe::Arc;
 
 mod block;
 mod iter;
