@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use foldlog_codec::body::ItemId;
 
-use super::rows::Row;
+use super::row::RowRef;
+use super::runs::Value;
 use super::tree::Tree;
-use crate::types::AnyValue;
 
 /// The items of one slice by a key that the host computes. Shared between views as the items are.
 ///
@@ -16,11 +16,11 @@ use crate::types::AnyValue;
 /// `false`, and the slice does without.
 pub(crate) trait KeyIndex: Send + Sync {
     /// The names of the items whose key is that of `value`, in ascending order.
-    fn find(&self, value: &AnyValue) -> Option<Vec<ItemId>>;
+    fn find(&self, value: &Value) -> Option<Vec<ItemId>>;
     /// Takes an item in; false where it has no key.
-    fn insert(&mut self, row: &Row) -> bool;
+    fn insert(&mut self, row: RowRef<'_>) -> bool;
     /// Takes an item out; false where it has no key.
-    fn remove(&mut self, row: &Row) -> bool;
+    fn remove(&mut self, row: RowRef<'_>) -> bool;
     /// The index of no items.
     fn emptied(&self) -> Box<dyn KeyIndex>;
     /// The same index once more.
@@ -127,24 +127,24 @@ impl<T: 'static, K: Ord + Clone + Send + Sync + 'static> Keys<T, K> {
         Keys { key_of, ids: Tree::default() }
     }
 
-    fn key(&self, value: &AnyValue) -> Option<K> {
+    fn key(&self, value: &Value) -> Option<K> {
         let value = value.downcast_ref()?;
         catch_unwind(AssertUnwindSafe(|| (self.key_of)(value))).ok()
     }
 
-    fn key_of_row(&self, row: &Row) -> Option<K> {
+    fn key_of_row(&self, row: RowRef<'_>) -> Option<K> {
         self.key(row.typed()?)
     }
 }
 
 impl<T: 'static, K: Ord + Clone + Send + Sync + 'static> KeyIndex for Keys<T, K> {
-    fn find(&self, value: &AnyValue) -> Option<Vec<ItemId>> {
+    fn find(&self, value: &Value) -> Option<Vec<ItemId>> {
         // A key that is only looked up needs no counting.
         let key = Held::Plain(self.key(value)?);
         Some(self.ids.get(&key).map(|ids| ids.as_slice().to_vec()).unwrap_or_default())
     }
 
-    fn insert(&mut self, row: &Row) -> bool {
+    fn insert(&mut self, row: RowRef<'_>) -> bool {
         let Some(key) = self.key_of_row(row).map(Held::new) else { return false };
         if let Some(ids) = self.ids.insert(key.clone(), Ids::One(row.id)).and_then(|ids| ids.with(row.id)) {
             self.ids.insert(key, ids);
@@ -152,7 +152,7 @@ impl<T: 'static, K: Ord + Clone + Send + Sync + 'static> KeyIndex for Keys<T, K>
         true
     }
 
-    fn remove(&mut self, row: &Row) -> bool {
+    fn remove(&mut self, row: RowRef<'_>) -> bool {
         let Some(key) = self.key_of_row(row) else { return false };
         let held = Held::Plain(key);
         if let Some(ids) = self.ids.remove(&held).and_then(|ids| ids.without(row.id)) {
@@ -174,9 +174,11 @@ impl<T: 'static, K: Ord + Clone + Send + Sync + 'static> KeyIndex for Keys<T, K>
 mod tests {
     use std::collections::BTreeMap;
 
-    use super::super::rows::{RowItem, Rows};
+    use super::super::row::{Row, RowItem};
+    use super::super::rows::Rows;
     use super::*;
     use crate::generator::Generator;
+    use crate::types::AnyValue;
 
     fn row(sequence: u64, value: u64) -> Row {
         let id = ItemId { sequence, ordinal: 0 };

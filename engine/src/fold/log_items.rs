@@ -14,7 +14,8 @@ use foldlog_codec::{Kind, Record};
 
 use super::names::Names;
 use super::projection::{INVOKED_VERSION, Items, Projection};
-use super::rows::{Row, Rows};
+use super::row::{Row, RowRef};
+use super::rows::Rows;
 use crate::error::{Error, Result};
 use crate::log::objects::Objects;
 use crate::log::reader::Places;
@@ -202,7 +203,7 @@ impl RecordedItems {
     }
 
     /// The bytes of a slice's item.
-    pub(crate) fn bytes<'a>(&'a self, slice: u32, row: &'a Row) -> Result<&'a Arc<[u8]>> {
+    pub(crate) fn bytes<'a>(&'a self, slice: u32, row: RowRef<'a>) -> Result<&'a Arc<[u8]>> {
         let found = row.bytes().or_else(|| self.found.get(&(slice, row.id)));
         found.ok_or_else(|| Error::Inconsistent {
             sequence: row.id.sequence,

@@ -2,7 +2,9 @@
 //!
 //! | module | holds |
 //! |---|---|
+//! | `row` | one item, as it is held and as it is looked at |
 //! | `rows` | the items of one slice, shared between views |
+//! | `runs` | values that were put in at a stretch, in one piece of memory |
 //! | `index` | which items have which key, for `upsert_by` |
 //! | `log_items` | the items of a LOG slice, which stay in the log |
 //! | `tree` | the persistent map behind `rows` and `index` |
@@ -33,5 +35,7 @@ pub(crate) mod pipeline;
 pub(crate) mod positions;
 pub(crate) mod projection;
 pub(crate) mod restore;
+pub(crate) mod row;
 pub(crate) mod rows;
+pub(crate) mod runs;
 pub(crate) mod tree;

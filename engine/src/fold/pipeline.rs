@@ -324,6 +324,7 @@ mod tests {
     use crate::error::Error;
     use crate::fold::positions::Positions;
     use crate::fold::projection::{Items, LogSlices};
+    use crate::fold::runs::Value;
     use crate::log::storage::MemoryStorage;
     use crate::types::{Event, Slice};
 
@@ -397,7 +398,7 @@ mod tests {
             Some((_, Items::Held(rows))) => rows.clone(),
             other => panic!("{other:?}"),
         };
-        let text = |value: &AnyValue| value.downcast_ref::<Word>().unwrap().text.clone();
+        let text = |value: &Value| value.downcast_ref::<Word>().unwrap().text.clone();
         let words = rows("words").iter().map(|row| (row.id.sequence, text(row.typed().unwrap()))).collect();
         let others = rows("others").iter().map(|row| row.typed().is_some()).collect();
         (words, others, folded.projection.next_sequence())

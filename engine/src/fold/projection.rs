@@ -15,7 +15,8 @@ use super::content::Content;
 use super::log_items::LogItems;
 use super::names::Names;
 use super::operations::Operations;
-use super::rows::{Row, RowItem, Rows};
+use super::row::{ItemRef, Row, RowItem, RowRef};
+use super::rows::{NewValue, Rows};
 use crate::error::{Error, Result};
 use crate::log::objects::Objects;
 use crate::types::{
@@ -191,7 +192,7 @@ impl Projection {
     pub(crate) fn decode_rows(
         &mut self,
         slice: u32,
-        decode: &dyn Fn(&Row) -> Result<AnyValue>,
+        decode: &dyn Fn(RowRef<'_>) -> Result<AnyValue>,
     ) -> Result<()> {
         let Some(SliceState { items: Items::Held(rows), .. }) = self.slices.get_mut(slice as usize) else {
             return Ok(());
@@ -200,11 +201,11 @@ impl Projection {
             return Ok(());
         }
         *rows = rows.map(|row| {
-            let typed = match row.typed() {
-                Some(typed) => Arc::clone(typed),
-                None => decode(row)?,
+            let item = match row.item {
+                ItemRef::Bytes(_) => RowItem::Typed(decode(row)?),
+                ItemRef::Typed(_) | ItemRef::InRun(..) => return Ok(row.to_row()),
             };
-            Ok::<Row, Error>(Row { item: RowItem::Typed(typed), ..*row })
+            Ok::<Row, Error>(Row { id: row.id, version: row.version, item })
         })?;
         Ok(())
     }
@@ -248,10 +249,10 @@ impl Projection {
     /// every record, so nothing is made here that is moved afterwards. `data` is not looked at where the value is at
     /// hand.
     #[inline]
-    pub(crate) fn apply_event(
+    pub(crate) fn apply_event<V: NewValue>(
         &mut self,
         sequence: u64,
-        (event, data, value): (u32, Payload<'_>, Option<AnyValue>),
+        (event, data, value): (u32, Payload<'_>, Option<V>),
         folding: &Folding<'_>,
     ) -> Result<()> {
         self.check_next(sequence)?;
@@ -262,31 +263,31 @@ impl Projection {
 
     /// An event does to each slice what its declaration says.
     #[inline]
-    fn as_declared(
+    fn as_declared<V: NewValue>(
         &mut self,
         sequence: u64,
-        (event, data, value): (u32, Payload<'_>, Option<AnyValue>),
+        (event, data, value): (u32, Payload<'_>, Option<V>),
         folding: &Folding<'_>,
     ) -> Result<()> {
         let declared = declared(&self.names, sequence, event)?;
         let (id, version) = (ItemId { sequence, ordinal: 0 }, declared.version);
         let [binding] = declared.bindings.as_slice() else {
+            let value = value.and_then(NewValue::shared);
             return as_declared_many(&mut self.slices, (sequence, declared), (data, value), folding);
         };
         // Nearly every event has one binding, and needs no list of rows.
         let Some(slice) = bound_slice(&mut self.slices, sequence, binding)? else { return Ok(()) };
-        let value = match (value, slice.decode) {
-            (Some(value), _) => value,
+        match (value, slice.decode) {
+            (Some(value), _) => put_value(slice, binding, id, version, value),
             (None, Some(decode)) if data.object().is_none() => {
-                decode(version, sequence, Recorded::InBody(data.bytes()))?
+                let value = decode(version, sequence, Recorded::InBody(data.bytes()))?;
+                put_value(slice, binding, id, version, value);
             }
             (None, _) => {
                 let item = new_item(slice, sequence, (data, version), None, folding)?;
                 put(slice, binding, Row { id, version, item });
-                return Ok(());
             }
-        };
-        put_value(slice, binding, id, version, value);
+        }
         Ok(())
     }
 
@@ -541,6 +542,7 @@ impl Projection {
     }
 }
 
+#[inline]
 fn declared(names: &Names, sequence: u64, event: u32) -> Result<&EventDeclaration> {
     let reason = || format!("event {event} was never declared");
     names.event(event).ok_or_else(|| Error::Inconsistent { sequence, reason: reason() })
@@ -571,6 +573,7 @@ fn as_declared_many(
 }
 
 /// The slice of a binding that happens as declared; `None` for one of which the record would say what it did.
+#[inline]
 fn bound_slice<'a>(
     slices: &'a mut [SliceState],
     sequence: u64,
@@ -600,10 +603,14 @@ fn put(slice: &mut SliceState, binding: &Binding, row: Row) {
 
 /// As [`put`], of a value.
 #[inline]
-fn put_value(slice: &mut SliceState, binding: &Binding, id: ItemId, version: u32, value: AnyValue) {
+fn put_value<V: NewValue>(slice: &mut SliceState, binding: &Binding, id: ItemId, version: u32, value: V) {
     match &mut slice.items {
-        Items::Held(rows) if binding.built_in != BuiltIn::Replace => rows.push_value(id, version, value),
-        _ => put(slice, binding, Row { id, version, item: RowItem::Typed(value) }),
+        Items::Held(rows) if binding.built_in != BuiltIn::Replace => value.push(rows, id, version),
+        _ => {
+            if let Some(value) = value.shared() {
+                put(slice, binding, Row { id, version, item: RowItem::Typed(value) });
+            }
+        }
     }
 }
 

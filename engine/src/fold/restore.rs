@@ -9,7 +9,8 @@ use foldlog_codec::image::{Image, ItemImage, SliceImage};
 use super::log_items::{LogItems, LogSource, Mark, RecordedItems};
 use super::names::Names;
 use super::projection::{Items, Projection, SliceState};
-use super::rows::{Row, RowItem, Rows};
+use super::row::{Row, RowItem, RowRef};
+use super::rows::Rows;
 use crate::error::{Error, Result};
 use crate::log::objects::Objects;
 use crate::log::reader::Places;
@@ -31,7 +32,7 @@ pub(crate) fn slices<'a>(
 fn slice_image<'a>(slice: u32, items: &'a Items, recorded: &'a RecordedItems) -> Result<SliceImage<'a>> {
     Ok(match items {
         Items::Held(rows) => {
-            let item = |row: &'a Row| -> Result<ItemImage<'a>> {
+            let item = |row: RowRef<'a>| -> Result<ItemImage<'a>> {
                 Ok(ItemImage { id: row.id, version: row.version, bytes: recorded.bytes(slice, row)? })
             };
             SliceImage::Held(rows.iter().map(item).collect::<Result<_>>()?)

@@ -19,7 +19,8 @@ use crate::error::{Error, Result};
 use crate::fold::content::Content;
 use crate::fold::names::Names;
 use crate::fold::projection::{AtHand, Items};
-use crate::fold::rows::Rows;
+use crate::fold::rows::{NewValue, Own, Rows};
+use crate::fold::runs;
 use crate::types::{
     AnyValue, Clear, Event, NewItem, NewItems, ReduceCall, ReduceError, ReducerContext, Resolved,
     SessionTypes, Slice, SliceOp, new_items, resolve_op,
@@ -73,15 +74,25 @@ impl Session {
     #[inline]
     fn dispatch_with<E: Event>(&self, scratch: &mut Scratch, event: E) -> Result<u64> {
         scratch.encode(&event)?;
-        let value: AnyValue = Arc::new(event);
         let inner = &self.inner;
         let state = inner.writable()?;
         let mut state = self.turn(state, || types_change::<E>(inner.types.as_ref()))?;
         let time_us = inner.now_us();
         let large = inner.is_large(scratch.payload());
-        match state.bound.get(&TypeId::of::<E>()).and_then(|bound| bound.plain) {
-            Some(plain) if !large => inner.write_plain(state, time_us, plain, value, scratch),
-            _ => {
+        let alone = scratch.payload().len() > runs::VALUE_BYTES_MAX || inner.subscribers.listen();
+        let plain = state.bound.get(&TypeId::of::<E>()).and_then(|bound| bound.plain);
+        match plain.filter(|_| !large) {
+            Some(plain) if !alone => {
+                let mut event = Some(event);
+                inner.write_plain(state, time_us, plain, (Own(&mut event), None), scratch)
+            }
+            Some(plain) => {
+                let value: AnyValue = Arc::new(event);
+                let told = inner.subscribers.listen().then(|| Arc::clone(&value));
+                inner.write_plain(state, time_us, plain, (value, told), scratch)
+            }
+            None => {
+                let value: AnyValue = Arc::new(event);
                 let (bound, declare) = inner.bound::<E>(&mut state)?;
                 inner.write_reduced(state, time_us, (declare, &bound), &value, scratch.payload())
             }
@@ -409,19 +420,19 @@ impl Inner {
         }
     }
 
-    /// Writes an event that does to its slices what its declaration says; its payload, encoded, is in `scratch`.
+    /// Writes an event that does to its slices what its declaration says; its payload, encoded, is in `scratch`. `told` is
+    /// the value once more, where anyone listens.
     fn write_plain(
         self: &Arc<Self>,
         mut state: MutexGuard<'_, WriterState>,
         time_us: i64,
         plain: Plain,
-        value: AnyValue,
+        (value, told): (impl NewValue, Option<AnyValue>),
         scratch: &mut Scratch,
     ) -> Result<u64> {
         let kind = Kind::DISPATCH;
         let sequence = self.append(&mut state, time_us, kind, scratch.body(&plain))?;
         let Plain { event, version, name, .. } = plain;
-        let told = self.subscribers.listen().then(|| Arc::clone(&value));
         self.fold(&mut state, |projection, folding| {
             projection.apply_event(sequence, (event, Payload::new(&[]), Some(value)), folding)
         })?;

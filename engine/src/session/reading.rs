@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::fold::history::History;
 use crate::fold::log_items::{LogSource, Stored};
 use crate::fold::projection::{Items, LogSlices, Projection};
-use crate::fold::rows::Row;
+use crate::fold::row::RowRef;
 use crate::types::{DecodeItem, Item, Recorded, Slice, View, decode_item};
 
 /// One slice without its type: items as they were recorded.
@@ -50,7 +50,7 @@ impl std::fmt::Debug for StoredItem {
 }
 
 impl StoredItem {
-    fn of(row: &Row, bytes: &Arc<[u8]>) -> StoredItem {
+    fn of(row: RowRef<'_>, bytes: &Arc<[u8]>) -> StoredItem {
         let ItemId { sequence, ordinal } = row.id;
         StoredItem { sequence, ordinal, version: row.version, bytes: Arc::clone(bytes) }
     }

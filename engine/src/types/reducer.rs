@@ -9,7 +9,9 @@ use serde::Serialize;
 use super::{AnyValue, Event, Slice, encode};
 use crate::error::{Error, Result};
 use crate::fold::index::KeyOf;
-use crate::fold::rows::{Row, Rows};
+use crate::fold::row::{ItemRef, RowRef};
+use crate::fold::rows::Rows;
+use crate::fold::runs::{self, Run};
 use crate::generator::Generator;
 
 /// The items of a slice as they were at one moment. The writer goes on; a view does not change.
@@ -76,25 +78,46 @@ impl<T: Send + Sync + 'static> View<T> {
     }
 }
 
-fn typed<T: 'static>(row: &Row) -> Option<&T> {
+fn typed<T: 'static>(row: RowRef<'_>) -> Option<&T> {
     row.typed()?.downcast_ref()
 }
 
-fn handle<T: Send + Sync + 'static>(row: &Row) -> Option<Item<T>> {
-    let value = Arc::clone(row.typed()?).downcast().ok()?;
-    Some(Item::of(row.id, value))
+fn handle<T: Send + Sync + 'static>(row: RowRef<'_>) -> Option<Item<T>> {
+    let value = match row.item {
+        ItemRef::Bytes(_) => return None,
+        ItemRef::Typed(value) => Handle::Alone(Arc::clone(value).downcast().ok()?),
+        ItemRef::InRun(run, at) => Handle::InRun(runs::of_type(run)?, at),
+    };
+    Some(Item { id: Some(row.id), value })
 }
 
 /// An item of a slice: one that is there, or a new one made with [`From`].
+///
+/// One of several small items that were dispatched one after the other keeps up to 64 of them in memory.
 pub struct Item<T> {
     id: Option<ItemId>,
-    value: Arc<T>,
+    value: Handle<T>,
+}
+
+/// A value, wherever it stands.
+enum Handle<T> {
+    Alone(Arc<T>),
+    InRun(triomphe::Arc<Run<T>>, usize),
+}
+
+impl<T> Clone for Handle<T> {
+    fn clone(&self) -> Self {
+        match self {
+            Handle::Alone(value) => Handle::Alone(Arc::clone(value)),
+            Handle::InRun(run, at) => Handle::InRun(triomphe::Arc::clone(run), *at),
+        }
+    }
 }
 
 impl<T> Item<T> {
     /// An item that is there.
     pub(crate) fn of(id: ItemId, value: Arc<T>) -> Item<T> {
-        Item { id: Some(id), value }
+        Item { id: Some(id), value: Handle::Alone(value) }
     }
 
     /// Where the item was inserted: the record's sequence number, and the item's place among those that the
@@ -106,13 +129,13 @@ impl<T> Item<T> {
 
 impl<T> Clone for Item<T> {
     fn clone(&self) -> Self {
-        Item { id: self.id, value: Arc::clone(&self.value) }
+        Item { id: self.id, value: self.value.clone() }
     }
 }
 
 impl<T: fmt::Debug> fmt::Debug for Item<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.value.fmt(f)
+        self.deref().fmt(f)
     }
 }
 
@@ -120,13 +143,16 @@ impl<T> Deref for Item<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        &self.value
+        match &self.value {
+            Handle::Alone(value) => value,
+            Handle::InRun(run, at) => run.value(*at),
+        }
     }
 }
 
 impl<T> From<T> for Item<T> {
     fn from(value: T) -> Item<T> {
-        Item { id: None, value: Arc::new(value) }
+        Item { id: None, value: Handle::Alone(Arc::new(value)) }
     }
 }
 
@@ -247,10 +273,10 @@ pub(crate) fn resolve_op<S: Slice>(rows: &Rows, op: SliceOp<S::Item>, version: u
         before: None,
     };
     Ok(match op {
-        SliceOp::Append(item) => Resolved::items(vec![new_item::<S>(Arc::new(item))?], version),
+        SliceOp::Append(item) => Resolved::items(vec![new_item::<S>(&Item::from(item))?], version),
         SliceOp::Extend(items) => {
             let items: Result<Vec<NewItem>> =
-                items.into_iter().map(|item| new_item::<S>(Arc::new(item))).collect();
+                items.into_iter().map(|item| new_item::<S>(&Item::from(item))).collect();
             Resolved::items(items?, version)
         }
         SliceOp::Clear(Clear::All) if rows.is_empty() => none(Removed::None),
@@ -258,7 +284,7 @@ pub(crate) fn resolve_op<S: Slice>(rows: &Rows, op: SliceOp<S::Item>, version: u
         SliceOp::Clear(Clear::Where(predicate)) => {
             let ids: Vec<ItemId> = rows
                 .iter()
-                .filter(|row| typed::<S::Item>(row).is_some_and(&predicate))
+                .filter(|row| typed::<S::Item>(*row).is_some_and(&predicate))
                 .map(|row| row.id)
                 .collect();
             none(if ids.is_empty() { Removed::None } else { Removed::Items(ids) })
@@ -267,21 +293,26 @@ pub(crate) fn resolve_op<S: Slice>(rows: &Rows, op: SliceOp<S::Item>, version: u
     })
 }
 
-fn new_item<S: Slice>(value: Arc<S::Item>) -> Result<NewItem> {
-    let bytes = encode(S::NAME, value.as_ref())?;
-    Ok(NewItem { bytes: Arc::from(bytes), typed: Some(value) })
+fn new_item<S: Slice>(item: &Item<S::Item>) -> Result<NewItem> {
+    let bytes = encode(S::NAME, item.deref())?;
+    let typed = match &item.value {
+        Handle::Alone(value) => Some(Arc::clone(value) as AnyValue),
+        // It cannot stand in two slots, so it is decoded.
+        Handle::InRun(..) => None,
+    };
+    Ok(NewItem { bytes: Arc::from(bytes), typed })
 }
 
 /// Keeps the common head and tail, so that a change of one item in a long slice is a short record.
 fn replace<S: Slice>(rows: &Rows, wanted: Vec<Item<S::Item>>, version: u32) -> Result<Resolved> {
     let mut encoded: Vec<Option<NewItem>> = vec![None; wanted.len()];
-    let mut same = |place: usize, row: &Row| -> Result<bool> {
+    let mut same = |place: usize, row: RowRef<'_>| -> Result<bool> {
         let (Some(item), Some(slot)) = (wanted.get(place), encoded.get_mut(place)) else { return Ok(false) };
         if item.id == Some(row.id) {
             return Ok(true);
         }
         if slot.is_none() {
-            *slot = Some(new_item::<S>(Arc::clone(&item.value))?);
+            *slot = Some(new_item::<S>(item)?);
         }
         let Some(slot) = slot.as_ref().filter(|_| row.version == version) else { return Ok(false) };
         match (row.bytes(), typed::<S::Item>(row)) {
@@ -313,7 +344,7 @@ fn replace<S: Slice>(rows: &Rows, wanted: Vec<Item<S::Item>>, version: u32) -> R
     for (item, encoded) in between {
         items.push(match encoded {
             Some(encoded) => encoded,
-            None => new_item::<S>(item.value)?,
+            None => new_item::<S>(&item)?,
         });
     }
     let removed = match removed.len() {
@@ -335,7 +366,7 @@ pub(crate) fn resolve_upsert<E: Event, K: PartialEq>(
         Some(ids) => ids,
         None => {
             let wanted = key_of(downcast::<E>(event)?);
-            let alike = |row: &&Row| typed::<E>(row).is_some_and(|item| key_of(item) == wanted);
+            let alike = |row: &RowRef<'_>| typed::<E>(*row).is_some_and(|item| key_of(item) == wanted);
             rows.iter().filter(alike).map(|row| row.id).collect()
         }
     };

@@ -10,6 +10,7 @@ mod actions;
 mod ground;
 mod hosts;
 mod images;
+mod stretches;
 mod world;
 
 use std::collections::BTreeMap;

@@ -320,6 +320,11 @@ impl<K: Ord + Clone, V: Clone, const LEAF: usize, const FAN: usize> Tree<K, V, L
         Some(Room { tail: Arc::make_mut(tail), len: &mut self.len })
     }
 
+    /// Whether an entry that is put behind all others begins a block.
+    pub(crate) fn is_tail_full(&self) -> bool {
+        self.tail.as_ref().is_some_and(|tail| tail.is_full())
+    }
+
     /// Holds one entry and no other. The block of the last one is used again where no clone shares it.
     pub(crate) fn hold_only(&mut self, key: K, value: V) {
         let mut tail = self.tail.take();
