@@ -202,7 +202,7 @@ impl Decoding<'_> {
         let declared = self.names.event(event)?;
         let [binding] = declared.bindings.as_slice() else { return Some((declared.version, None)) };
         let slice = self.names.slice(binding.slice).filter(|_| binding.built_in != BuiltIn::Explicit);
-        let decode = slice.and_then(|slice| self.types.slice(&slice.name)).map(|types| types.decode);
+        let decode = slice.and_then(|slice| self.types.slice(&slice.name)).map(|types| types.decoder.alone);
         Some((declared.version, decode))
     }
 

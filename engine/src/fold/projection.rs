@@ -20,7 +20,7 @@ use super::rows::{NewValue, Rows};
 use crate::error::{Error, Result};
 use crate::log::objects::Objects;
 use crate::types::{
-    AnyValue, DecodeItem, Recorded, SessionTypes, Slice, SliceTypes, TAIL_ITEMS, ToolInvocations, ToolInvoked,
+    AnyValue, Decoder, Recorded, SessionTypes, Slice, SliceTypes, TAIL_ITEMS, ToolInvocations, ToolInvoked,
 };
 
 /// The version of the items that tools' ends make.
@@ -119,7 +119,7 @@ pub(super) struct SliceState {
     pub(super) policy: Policy,
     pub(super) items: Items,
     /// How the host reads an item, where it knows the slice.
-    pub(super) decode: Option<DecodeItem>,
+    pub(super) decoder: Option<Decoder>,
 }
 
 /// What all records so far amount to.
@@ -277,11 +277,19 @@ impl Projection {
         };
         // Nearly every event has one binding, and needs no list of rows.
         let Some(slice) = bound_slice(&mut self.slices, sequence, binding)? else { return Ok(()) };
-        match (value, slice.decode) {
+        match (value, slice.decoder) {
             (Some(value), _) => put_value(slice, binding, id, version, value),
-            (None, Some(decode)) if data.object().is_none() => {
-                let value = decode(version, sequence, Recorded::InBody(data.bytes()))?;
-                put_value(slice, binding, id, version, value);
+            (None, Some(decoder)) if data.object().is_none() => {
+                let recorded = Recorded::InBody(data.bytes());
+                match &mut slice.items {
+                    Items::Held(rows) if binding.built_in != BuiltIn::Replace => {
+                        (decoder.behind)(rows, version, sequence, recorded)?;
+                    }
+                    _ => {
+                        let item = RowItem::Typed((decoder.alone)(version, sequence, recorded)?);
+                        put(slice, binding, Row { id, version, item });
+                    }
+                }
             }
             (None, _) => {
                 let item = new_item(slice, sequence, (data, version), None, folding)?;
@@ -325,8 +333,8 @@ impl Projection {
                 }
                 _ => Items::Held(Rows::indexed(types.and_then(SliceTypes::index))),
             };
-            let decode = types.map(|types| types.decode);
-            self.slices.push(SliceState { policy: slice.policy, items, decode });
+            let decoder = types.map(|types| types.decoder);
+            self.slices.push(SliceState { policy: slice.policy, items, decoder });
         }
         Arc::make_mut(&mut self.names).learn(declare);
         Ok(())
@@ -492,7 +500,7 @@ impl Projection {
         let (id, version) = (ItemId { sequence, ordinal: 0 }, INVOKED_VERSION);
         // A host that knows the slice knows it as this, and need not read what would be written.
         let name = self.names.slice(end.slice).map(|declared| declared.name.as_str());
-        let is_known = slice.decode.is_some() && name == Some(ToolInvocations::NAME);
+        let is_known = slice.decoder.is_some() && name == Some(ToolInvocations::NAME);
         let item = match is_known {
             true => RowItem::Typed(Arc::new(ToolInvoked::of(end))),
             false => new_item(slice, sequence, (Payload::new(&end.invoked()), version), None, folding)?,
@@ -642,10 +650,10 @@ fn new_item(
         return Ok(RowItem::Typed(value));
     }
     let bytes = folding.objects.resolve(payload)?;
-    let Some(decode) = slice.decode else { return Ok(RowItem::Bytes(Arc::from(bytes))) };
+    let Some(decoder) = slice.decoder else { return Ok(RowItem::Bytes(Arc::from(bytes))) };
     let recorded = match &bytes {
         Cow::Borrowed(bytes) => Recorded::InBody(bytes),
         Cow::Owned(bytes) => Recorded::Elsewhere(bytes),
     };
-    Ok(RowItem::Typed(decode(version, sequence, recorded)?))
+    Ok(RowItem::Typed((decoder.alone)(version, sequence, recorded)?))
 }

@@ -90,7 +90,7 @@ pub(crate) fn projection(
             }
             _ => return Err(bad("a slice is held otherwise than its policy asks for")),
         };
-        slices.push(SliceState { policy: declared.policy, items, decode: types.map(|types| types.decode) });
+        slices.push(SliceState { policy: declared.policy, items, decoder: types.map(|types| types.decoder) });
     }
     Ok(Projection::restored(names, slices, image))
 }
@@ -112,7 +112,13 @@ fn rows(items: &[ItemImage<'_>], types: Option<&SliceTypes>) -> Result<Rows> {
         .collect();
     in_order.reverse();
     for (item, _) in items.iter().zip(&in_order).filter(|(_, in_order)| **in_order) {
-        rows.push(row(item, types)?);
+        match types {
+            Some(types) if item.id.ordinal == 0 => {
+                let (version, sequence) = (item.version, item.id.sequence);
+                (types.decoder.behind)(&mut rows, version, sequence, Recorded::Elsewhere(item.bytes))?;
+            }
+            _ => rows.push(row(item, types)?),
+        }
     }
     let mut before = Vec::new();
     for (item, in_order) in items.iter().zip(in_order) {
@@ -131,7 +137,7 @@ fn row(item: &ItemImage<'_>, types: Option<&SliceTypes>) -> Result<Row> {
     let ItemImage { id, version, bytes } = *item;
     let recorded = Recorded::Elsewhere(bytes);
     let item = match types {
-        Some(types) => RowItem::Typed((types.decode)(version, id.sequence, recorded)?),
+        Some(types) => RowItem::Typed((types.decoder.alone)(version, id.sequence, recorded)?),
         None => RowItem::Bytes(Arc::from(bytes)),
     };
     Ok(Row { id, version, item })

@@ -265,7 +265,7 @@ impl Inner {
                 let id = state.projection.names.slice_named(S::NAME).map_or(0, |slice| slice.id);
                 let types = self.types.as_ref().and_then(|types| types.slice(S::NAME));
                 let decode: DecodeItem = match types {
-                    Some(slice) => slice.decode,
+                    Some(slice) => slice.decoder.alone,
                     None => decode_item::<S>,
                 };
                 Some(Viewed { id, items, source: self.log_source(state), decode })

@@ -365,7 +365,7 @@ fn import_items(types: &SessionTypes, slice: &ExportedSlice) -> Result<RecordedI
             let Some(known) = known else { return Ok((bytes, version)) };
             // An item of an older version stays as it was recorded; reading it brings it up to date.
             if version != known.item_version {
-                (known.decode)(version, 0, Recorded::Elsewhere(&bytes))?;
+                (known.decoder.alone)(version, 0, Recorded::Elsewhere(&bytes))?;
                 return Ok((bytes, version));
             }
             Ok(((known.recode)(item)?, version))

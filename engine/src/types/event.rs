@@ -1,13 +1,15 @@
 use std::any::Any;
 use std::sync::Arc;
 
-use foldlog_codec::body::Payload;
+use foldlog_codec::body::{ItemId, Payload};
 use foldlog_codec::msgpack::{self, Value};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::Slice;
 use crate::error::{Error, Result};
+use crate::fold::rows::Rows;
+use crate::fold::runs::VALUE_BYTES_MAX;
 
 /// Something that happened, as the host records it.
 ///
@@ -76,12 +78,12 @@ pub(crate) type Decoded = std::result::Result<AnyValue, Box<Error>>;
 
 /// The one path from recorded bytes to a host's value: session, replay and audit all take it.
 #[inline]
-fn decode<T: DeserializeOwned + Send + Sync + 'static>(
+fn decode<T: DeserializeOwned>(
     kind: &Versioned,
     version: u32,
     sequence: u64,
     recorded: Recorded<'_>,
-) -> Decoded {
+) -> std::result::Result<T, Box<Error>> {
     let (Recorded::InBody(bytes) | Recorded::Elsewhere(bytes)) = recorded;
     if version != kind.version {
         return decode_other::<T>(kind, version, sequence, bytes);
@@ -90,19 +92,17 @@ fn decode<T: DeserializeOwned + Send + Sync + 'static>(
         Recorded::InBody(bytes) => msgpack::from_scanned::<T>(bytes),
         Recorded::Elsewhere(bytes) => msgpack::from_slice::<T>(bytes),
     };
-    match value {
-        Ok(value) => Ok(Arc::new(value)),
-        Err(error) => Err(kind.bad(sequence, error.to_string())),
-    }
+    value.map_err(|error| kind.bad(sequence, error.to_string()))
 }
 
 /// A value that was recorded at another version than the present one.
-fn decode_other<T: DeserializeOwned + Send + Sync + 'static>(
+#[cold]
+fn decode_other<T: DeserializeOwned>(
     kind: &Versioned,
     version: u32,
     sequence: u64,
     bytes: &[u8],
-) -> Decoded {
+) -> std::result::Result<T, Box<Error>> {
     let bad = |reason: String| kind.bad(sequence, reason);
     if version > kind.version {
         let (name, stored, supported) = (kind.name.to_owned(), version, kind.version);
@@ -111,22 +111,66 @@ fn decode_other<T: DeserializeOwned + Send + Sync + 'static>(
     let value = Value::decode(bytes).map_err(|error| bad(error.to_string()))?;
     let value = (kind.upcast)(version, value)
         .map_err(|error| bad(format!("upcasting from version {version}: {error}")))?;
-    match msgpack::from_slice::<T>(&value.encode()) {
-        Ok(value) => Ok(Arc::new(value)),
-        Err(error) => Err(bad(format!("after upcasting: {error}"))),
+    msgpack::from_slice::<T>(&value.encode()).map_err(|error| bad(format!("after upcasting: {error}")))
+}
+
+/// Puts a value that was decoded behind the items of a slice.
+#[inline]
+fn append<T: DeserializeOwned + Send + Sync + 'static>(
+    rows: &mut Rows,
+    kind: &Versioned,
+    version: u32,
+    sequence: u64,
+    recorded: Recorded<'_>,
+) -> std::result::Result<(), Box<Error>> {
+    let (Recorded::InBody(bytes) | Recorded::Elsewhere(bytes)) = recorded;
+    let value = decode::<T>(kind, version, sequence, recorded)?;
+    if bytes.len() > VALUE_BYTES_MAX {
+        rows.push_shared(ItemId { sequence, ordinal: 0 }, version, Arc::new(value));
+    } else {
+        rows.push_value(sequence, version, &mut Some(value));
+    }
+    Ok(())
+}
+
+impl Versioned {
+    fn event<E: Event>() -> Versioned {
+        Versioned { name: E::NAME, version: E::VERSION, upcast: E::upcast }
+    }
+
+    fn item<S: Slice>() -> Versioned {
+        Versioned { name: S::NAME, version: S::ITEM_VERSION, upcast: S::upcast_item }
     }
 }
 
 /// An event from its recording.
 pub(crate) fn decode_event<E: Event>(version: u32, sequence: u64, recorded: Recorded<'_>) -> Decoded {
-    let kind = Versioned { name: E::NAME, version: E::VERSION, upcast: E::upcast };
-    decode::<E>(&kind, version, sequence, recorded)
+    Ok(Arc::new(decode::<E>(&Versioned::event::<E>(), version, sequence, recorded)?))
+}
+
+/// As [`decode_event`], put behind the items of a slice as the first of its record.
+pub(crate) fn append_event<E: Event>(
+    rows: &mut Rows,
+    version: u32,
+    sequence: u64,
+    recorded: Recorded<'_>,
+) -> std::result::Result<(), Box<Error>> {
+    append::<E>(rows, &Versioned::event::<E>(), version, sequence, recorded)
 }
 
 /// An item of a slice whose items are no events.
 pub(crate) fn decode_item<S: Slice>(version: u32, sequence: u64, recorded: Recorded<'_>) -> Decoded {
-    let kind = Versioned { name: S::NAME, version: S::ITEM_VERSION, upcast: S::upcast_item };
-    decode::<S::Item>(&kind, version, sequence, recorded)
+    Ok(Arc::new(decode::<S::Item>(&Versioned::item::<S>(), version, sequence, recorded)?))
+}
+
+/// As [`decode_item`], put behind the items of a slice as the first of its record.
+pub(crate) fn append_item<S: Slice>(
+    rows: &mut Rows,
+    version: u32,
+    sequence: u64,
+    recorded: Recorded<'_>,
+) -> std::result::Result<(), Box<Error>> {
+    append::<S::Item>(rows, &Versioned::item::<S>(), version, sequence, recorded)
 }
 
 /// A host's value as it is recorded.

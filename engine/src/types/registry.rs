@@ -9,17 +9,29 @@ use foldlog_codec::msgpack::Value;
 use super::reducer::{downcast, resolve_op, resolve_upsert};
 use super::{
     AnyValue, Decoded, Event, Recorded, ReducerContext, Resolved, Slice, SliceOp, ToolInvocations, View,
-    decode_event, decode_item, default_policy, encode,
+    append_event, append_item, decode_event, decode_item, default_policy, encode,
 };
 use crate::error::{Error, Result};
 use crate::fold::index::{KeyIndex, KeyOf, Keys};
 use crate::fold::projection::Items;
+use crate::fold::rows::Rows;
 
 /// How many of a LOG slice's last items its reducers see, where the host does not say.
 pub(crate) const TAIL_ITEMS: usize = 1;
 
 /// Reads an item of a slice: its version, the record that inserted it, its bytes.
 pub(crate) type DecodeItem = fn(u32, u64, Recorded<'_>) -> Decoded;
+
+/// How a slice's items are read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Decoder {
+    /// As a value of its own.
+    pub(crate) alone: DecodeItem,
+    /// As the last item of a slice, and the first of its record.
+    pub(crate) behind: AppendItem,
+}
+
+type AppendItem = fn(&mut Rows, u32, u64, Recorded<'_>) -> std::result::Result<(), Box<Error>>;
 
 /// Everything that a host declares, once: its slices, and which events change them how.
 ///
@@ -46,7 +58,7 @@ pub(crate) struct SliceTypes {
     pub(crate) item_version: u32,
     pub(crate) item_type: TypeId,
     pub(crate) tail_items: usize,
-    pub(crate) decode: DecodeItem,
+    pub(crate) decoder: Decoder,
     /// Makes the index of an `upsert_by`.
     pub(crate) make_index: Option<Arc<MakeIndex>>,
     /// Records an item of an export, of the present version, as the host itself would.
@@ -170,7 +182,7 @@ impl SessionTypesBuilder {
             item_version: S::ITEM_VERSION,
             item_type: TypeId::of::<S::Item>(),
             tail_items: TAIL_ITEMS,
-            decode: decode_item::<S>,
+            decoder: Decoder { alone: decode_item::<S>, behind: append_item::<S> },
             make_index: None,
             recode: recode::<S>,
         };
@@ -320,7 +332,7 @@ impl SessionTypesBuilder {
         if let Some(slice) = self.registered.slices.get_mut(S::NAME) {
             slice.item_name = <S::Item as Event>::NAME;
             slice.item_version = <S::Item as Event>::VERSION;
-            slice.decode = decode_event::<S::Item>;
+            slice.decoder = Decoder { alone: decode_event::<S::Item>, behind: append_event::<S::Item> };
         }
         self.bind::<S, S::Item>(reduce)
     }
