@@ -218,14 +218,16 @@ impl Rows {
         version: u32,
         value: &mut Option<T>,
     ) {
-        let room = self.open.as_deref_mut().and_then(|open| runs::room(open, version));
-        match (room, value.take()) {
-            (_, None) => {}
-            (Some(room), Some(value)) => {
+        match self.open.as_deref_mut().and_then(|open| runs::room(open, version)) {
+            Some(room) => {
+                let Some(value) = value.take() else { return };
                 room.push(sequence, value);
                 self.len += 1;
             }
-            (None, Some(value)) => self.push_value_elsewhere(sequence, version, value),
+            None => {
+                let Some(value) = value.take() else { return };
+                self.push_value_elsewhere(sequence, version, value);
+            }
         }
     }
 

@@ -131,8 +131,20 @@ impl<T> Room<'_, T> {
     /// Takes a value of a later record than all before.
     #[inline]
     pub(crate) fn push(self, sequence: u64, value: T) {
-        self.0.others.push(Entry { sequence, value });
+        let others = &mut self.0.others;
+        // Said once more, so that nothing stands between the value's old place and its new one: it is else put down on
+        // the way, and read again before it is written out.
+        if others.len() < others.capacity() {
+            others.push(Entry { sequence, value });
+        } else {
+            push_into_more(others, Entry { sequence, value });
+        }
     }
+}
+
+#[cold]
+fn push_into_more<T>(others: &mut Vec<Entry<T>>, entry: Entry<T>) {
+    others.push(entry);
 }
 
 /// Room for a value of this type and version, where there is any and nobody shares the run.

@@ -113,6 +113,7 @@ thread_local! {
 
 impl Scratch {
     /// Takes this thread's memory; a dispatch within a dispatch finds none, and gets new.
+    #[inline]
     pub(super) fn take() -> Box<Scratch> {
         let mut scratch = SCRATCH.take().unwrap_or_default();
         scratch.bytes.clear();
@@ -120,6 +121,7 @@ impl Scratch {
         scratch
     }
 
+    #[inline]
     pub(super) fn put_back(self: Box<Self>) {
         if self.bytes.capacity() <= SCRATCH_BYTES_MAX {
             SCRATCH.set(Some(self));

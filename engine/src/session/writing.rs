@@ -78,42 +78,65 @@ pub(crate) fn promises_sync(level: Level, kind: Kind) -> bool {
     }
 }
 
-/// How urgent a sync is that nobody waits for.
-#[derive(Clone, Copy)]
+/// Why a session takes no record. Small, since each write asks; [`Inner::refused`] says it in full.
+enum Refusal {
+    Untyped,
+    Poisoned(Arc<Error>),
+    ReadOnly,
+    Closed,
+    /// The record's sequence number and its kind.
+    UnsupportedKind(u64, Kind),
+    Interrupted,
+}
+
+/// What a writer does about a sync that no call waits for.
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Due {
-    /// It may wait; `first` where nobody was asked for one yet.
-    InTime { first: bool },
-    /// What is unsynced is older than it should be.
-    Aged,
-    /// More is unsynced than should be; `first` where nobody was asked to sync at once yet.
-    Overdue { first: bool },
+    /// Nothing: it may wait, or the background was asked already.
+    Nothing,
+    /// It syncs by itself, since there is no background.
+    Sync,
+    /// It asks the background for one within a second.
+    AskLater,
+    /// It asks the background for one at once.
+    AskAtOnce,
 }
 
 impl WriterState {
-    /// How urgent a sync is now that a record was written.
-    fn due(&mut self, time_us: i64) -> Due {
-        due(&mut self.first_unsynced_us, &mut self.asked, self.log.unsynced_bytes, time_us)
+    /// What is to be done about a sync now that a record was written.
+    #[inline]
+    fn due(&mut self, background: &Background, time_us: i64) -> Due {
+        let unsynced = (&mut self.first_unsynced_us, self.log.unsynced_bytes);
+        due(background, unsynced, &mut self.asked, time_us)
     }
 }
 
-/// How urgent a sync is now that a record was written into a log with so many unsynced bytes.
+/// What is to be done about a sync now that a record was written into a log: since when and how many bytes of it are
+/// unsynced.
+#[inline]
 pub(crate) fn due(
-    first_unsynced_us: &mut Option<i64>,
+    background: &Background,
+    (first_unsynced_us, unsynced_bytes): (&mut Option<i64>, u64),
     asked: &mut Asked,
-    unsynced_bytes: u64,
     time_us: i64,
 ) -> Due {
     let first_unsynced_us = *first_unsynced_us.get_or_insert(time_us);
+    let is_overdue = unsynced_bytes >= UNSYNCED_BYTES_MAX;
     let before = *asked;
-    if unsynced_bytes >= UNSYNCED_BYTES_MAX {
-        *asked = Asked::AtOnce;
-        return Due::Overdue { first: before < Asked::AtOnce };
+    *asked = if is_overdue { Asked::AtOnce } else { before.max(Asked::Later) };
+    match background {
+        Background::Inline if is_overdue || time_us.saturating_sub(first_unsynced_us) >= UNSYNCED_US_MAX => {
+            Due::Sync
+        }
+        Background::Thread(_) if before < *asked => {
+            if is_overdue {
+                Due::AskAtOnce
+            } else {
+                Due::AskLater
+            }
+        }
+        _ => Due::Nothing,
     }
-    *asked = before.max(Asked::Later);
-    if time_us.saturating_sub(first_unsynced_us) >= UNSYNCED_US_MAX {
-        return Due::Aged;
-    }
-    Due::InTime { first: before < Asked::Later }
 }
 
 /// Sees to it that what no call waits for is synced in time: by `sync_now` where nobody else does it, else by
@@ -125,11 +148,11 @@ pub(crate) fn sync_in_time<T: FnMut() -> Left + Send + 'static>(
     sync_now: impl FnOnce() -> Result<()>,
     sync: impl FnOnce() -> T,
 ) -> Result<()> {
-    match (background, due) {
-        (Background::Inline, Due::Overdue { .. } | Due::Aged) => sync_now()?,
-        (Background::Thread(_), Due::Overdue { first: true }) => background.offer(Rank::Sync, sync()),
-        (Background::Thread(worker), Due::InTime { first: true }) => worker.offer_later(session, sync()),
-        _ => {}
+    match (due, background) {
+        (Due::Nothing, _) => {}
+        (Due::AskAtOnce, background) => background.offer(Rank::Sync, sync()),
+        (Due::AskLater, Background::Thread(worker)) => worker.offer_later(session, sync()),
+        (Due::Sync, _) | (Due::AskLater, Background::Inline) => sync_now()?,
     }
     Ok(())
 }
@@ -179,47 +202,82 @@ impl Inner {
     }
 
     /// Locks the writer's state for a write.
+    #[inline(always)]
     pub(super) fn writable(&self) -> Result<MutexGuard<'_, WriterState>> {
         self.writable_for(false)
     }
 
     /// As [`writable`](Inner::writable); while the session is to be recovered only for that.
+    #[inline(always)]
     pub(super) fn writable_for(&self, recovering: bool) -> Result<MutexGuard<'_, WriterState>> {
-        if self.types.is_none() {
-            return Err(Error::Untyped { session: self.id });
-        }
-        let state = self.settleable()?;
+        let state = self.state.lock();
         let recovering = recovering || sabotage::is(Breakage::InterruptedWrittenOn);
-        if state.interrupted && !recovering {
-            let operations = state.projection.operations.open().cloned().collect();
-            return Err(Error::Interrupted { session: self.id, operations });
-        }
-        Ok(state)
+        let untyped = self.types.is_none().then_some(Refusal::Untyped);
+        let interrupted = || (state.interrupted && !recovering).then_some(Refusal::Interrupted);
+        let refusal = untyped.or_else(|| self.refusal(&state)).or_else(interrupted);
+        self.unless(refusal, state)
     }
 
     /// Locks the writer's state for a record that asks for no types.
     pub(super) fn settleable(&self) -> Result<MutexGuard<'_, WriterState>> {
-        let session = self.id;
-        let state = self.sound()?;
-        if let Some(reason) = &self.read_only {
-            return Err(Error::ReadOnly { session, reason: reason.clone() });
-        }
-        if state.closed {
-            return Err(Error::Closed { session });
-        }
-        if let Some((sequence, kind)) = state.projection.unsupported {
-            return Err(Error::UnsupportedKind { sequence, kind });
-        }
-        Ok(state)
+        let state = self.state.lock();
+        self.unless(self.refusal(&state), state)
     }
 
     /// Locks the writer's state, unless a write or sync has failed. Writes fail under that lock, so it is asked
     /// only there: whoever waited for the lock meanwhile must not write over what a failed write left.
     fn sound(&self) -> Result<MutexGuard<'_, WriterState>> {
         let state = self.state.lock();
-        match self.gate.failure().filter(|_| !sabotage::is(Breakage::PoisonIgnored)) {
-            Some(cause) => Err(Error::Poisoned { cause }),
+        self.unless(self.poisoned(), state)
+    }
+
+    #[inline(always)]
+    fn poisoned(&self) -> Option<Refusal> {
+        self.gate.failure().filter(|_| !sabotage::is(Breakage::PoisonIgnored)).map(Refusal::Poisoned)
+    }
+
+    /// Why no record can be written, whatever it holds.
+    #[inline(always)]
+    fn refusal(&self, state: &WriterState) -> Option<Refusal> {
+        if let poisoned @ Some(_) = self.poisoned() {
+            return poisoned;
+        }
+        if self.read_only.is_some() {
+            return Some(Refusal::ReadOnly);
+        }
+        if state.closed {
+            return Some(Refusal::Closed);
+        }
+        state.projection.unsupported.map(|(sequence, kind)| Refusal::UnsupportedKind(sequence, kind))
+    }
+
+    #[inline(always)]
+    fn unless<'a>(
+        &self,
+        refusal: Option<Refusal>,
+        state: MutexGuard<'a, WriterState>,
+    ) -> Result<MutexGuard<'a, WriterState>> {
+        match refusal {
             None => Ok(state),
+            Some(refusal) => Err(self.refused(refusal, &state)),
+        }
+    }
+
+    #[cold]
+    fn refused(&self, refusal: Refusal, state: &WriterState) -> Error {
+        let session = self.id;
+        match refusal {
+            Refusal::Untyped => Error::Untyped { session },
+            Refusal::Poisoned(cause) => Error::Poisoned { cause },
+            Refusal::ReadOnly => {
+                Error::ReadOnly { session, reason: self.read_only.clone().unwrap_or_default() }
+            }
+            Refusal::Closed => Error::Closed { session },
+            Refusal::UnsupportedKind(sequence, kind) => Error::UnsupportedKind { sequence, kind },
+            Refusal::Interrupted => Error::Interrupted {
+                session,
+                operations: state.projection.operations.open().cloned().collect(),
+            },
         }
     }
 
@@ -272,6 +330,7 @@ impl Inner {
     }
 
     /// Keeps the level's promise of the last record that was written, where it has one to keep, and tells the subscribers.
+    #[inline(always)]
     pub(super) fn finish_write(
         self: &Arc<Self>,
         mut state: MutexGuard<'_, WriterState>,
@@ -279,8 +338,20 @@ impl Inner {
         sequence: u64,
         promised: bool,
     ) -> Result<u64> {
+        let due = state.due(&self.store.background, time_us);
+        let asks = promised || due != Due::Nothing || state.imaged.turned || self.subscribers.listen();
+        if asks { self.see_to_write(state, sequence, promised, due) } else { Ok(sequence) }
+    }
+
+    /// As [`finish_write`](Inner::finish_write), where something is to be done beside letting go of the lock.
+    fn see_to_write(
+        self: &Arc<Self>,
+        mut state: MutexGuard<'_, WriterState>,
+        sequence: u64,
+        promised: bool,
+        due: Due,
+    ) -> Result<u64> {
         let promised = promised && !sabotage::is(Breakage::AcknowledgedBeforeSync);
-        let due = state.due(time_us);
         let image = self.image_at_turn(&mut state);
         let within = state.table.told_within();
         drop(state);

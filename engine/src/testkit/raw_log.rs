@@ -99,7 +99,8 @@ impl RawLog {
         let sequence = log
             .append(kind, time_us, Body::Alone(body), &context)
             .map_err(|error| failed(&shared.gate, error))?;
-        let due = due(first_unsynced_us, asked, log.unsynced_bytes, time_us);
+        let background = &shared.ground.background;
+        let due = due(background, (first_unsynced_us, log.unsynced_bytes), asked, time_us);
         drop(state);
         if promises_sync(level, kind) {
             shared.sync_through(sequence + 1)?;
@@ -116,7 +117,7 @@ impl RawLog {
             }
         };
         let sync_now = || shared.sync_through(sequence + 1);
-        sync_in_time(&shared.ground.background, shared.id, due, sync_now, task)?;
+        sync_in_time(background, shared.id, due, sync_now, task)?;
         Ok(sequence)
     }
 

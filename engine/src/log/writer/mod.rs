@@ -485,6 +485,7 @@ impl Log {
     }
 
     /// Writes a frame behind the last one; returns where it stands.
+    #[inline(always)]
     fn write(
         &mut self,
         kind: Kind,
