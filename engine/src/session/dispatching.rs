@@ -66,13 +66,6 @@ impl Session {
     /// and after every failed sync, [`Error::Poisoned`] until the session is opened again.
     pub fn dispatch<E: Event>(&self, event: E) -> Result<u64> {
         let mut scratch = Scratch::take();
-        let result = self.dispatch_with(&mut scratch, event);
-        scratch.put_back();
-        result
-    }
-
-    #[inline]
-    fn dispatch_with<E: Event>(&self, scratch: &mut Scratch, event: E) -> Result<u64> {
         scratch.encode(&event)?;
         let inner = &self.inner;
         let state = inner.writable()?;
@@ -94,7 +87,10 @@ impl Session {
             None => {
                 let value: AnyValue = Arc::new(event);
                 let (bound, declare) = inner.bound::<E>(&mut state)?;
-                inner.write_reduced(state, time_us, (declare, &bound), &value, scratch.payload())
+                let written =
+                    inner.write_reduced(state, time_us, (declare, &bound), &value, scratch.payload());
+                scratch.put_back();
+                written
             }
         }
     }
@@ -420,18 +416,19 @@ impl Inner {
         }
     }
 
-    /// Writes an event that does to its slices what its declaration says; its payload, encoded, is in `scratch`. `told` is
-    /// the value once more, where anyone listens.
+    /// Writes an event that does to its slices what its declaration says; its payload, encoded, is in `scratch`, which is
+    /// put back. `told` is the value once more, where anyone listens.
     fn write_plain(
         self: &Arc<Self>,
         mut state: MutexGuard<'_, WriterState>,
         time_us: i64,
         plain: Plain,
         (value, told): (impl NewValue, Option<AnyValue>),
-        scratch: &mut Scratch,
+        mut scratch: Box<Scratch>,
     ) -> Result<u64> {
         let kind = Kind::DISPATCH;
         let sequence = self.append(&mut state, time_us, kind, scratch.body(&plain))?;
+        scratch.put_back();
         let Plain { event, version, name, .. } = plain;
         self.fold(&mut state, |projection, folding| {
             projection.apply_event(sequence, (event, Payload::new(&[]), Some(value)), folding)
