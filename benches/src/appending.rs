@@ -10,8 +10,8 @@ use foldlog::testkit::RawLog;
 use foldlog::{Clock, Level, StoreOptions, SystemClock};
 use foldlog_codec::msgpack;
 
-use crate::limits::{self, Mapped};
-use crate::measure::{AtMost, ROUNDS, Result, Round, Row, take_turns, timed};
+use crate::limits::{self, LIMIT_TWICE, Mapped};
+use crate::measure::{AtMost, ROUNDS, Result, Round, Row, at_once, take_turns, timed};
 use crate::subject::{Step, append_types, step, store};
 
 const BODY: [u8; 256] = [0x5a; 256];
@@ -145,13 +145,23 @@ pub fn dispatch(dir: &Path) -> Result<Vec<Row>> {
         store.delete(id)?;
         ns
     };
+    let write = |mapped: &mut Mapped| {
+        (0..)
+            .zip(&steps)
+            .try_for_each(|(sequence, step)| mapped.append_event(sequence, limits::now_us(), step))
+    };
     let mut written = || {
-        mapped.borrow_mut().fault_in()?;
-        timed(EVENTS, || {
-            (0..).zip(&steps).try_for_each(|(sequence, step)| {
-                mapped.borrow_mut().append_event(sequence, limits::now_us(), step)
-            })
-        })
+        let mut mapped = mapped.borrow_mut();
+        mapped.fault_in()?;
+        timed(EVENTS, || write(&mut mapped))
+    };
+    let mut other = Mapped::new(&dir.join("other limit"), LIMIT_BYTES)?;
+    let mut twice = || {
+        let mut mapped = mapped.borrow_mut();
+        mapped.fault_in()?;
+        other.fault_in()?;
+        let (one, other) = (&mut *mapped, &mut other);
+        timed(EVENTS, || at_once([&mut || write(one), &mut || write(other)]))
     };
     let logs = store_of_logs(&dir.join("logs"))?;
     let log_event = |log: &RawLog, body: &mut Vec<u8>, step: &Step| -> Result<()> {
@@ -189,11 +199,14 @@ pub fn dispatch(dir: &Path) -> Result<Vec<Row>> {
             })
         })
     };
-    let [subject, limit, logged, kept, both] =
-        take_turns(ROUNDS, [&mut dispatched, &mut written, &mut logged, &mut kept, &mut logged_and_kept])?;
+    let [subject, limit, twice, logged, kept, both] = take_turns(
+        ROUNDS,
+        [&mut dispatched, &mut written, &mut twice, &mut logged, &mut kept, &mut logged_and_kept],
+    )?;
     let row = |subject, measured| Row::beside("dispatch", subject, "Process", measured, limit);
     Ok(vec![
         row("append_all", subject).at_most(AtMost::Ratio(1.6)),
+        row(LIMIT_TWICE, twice),
         row("encoding and the log, no session", logged),
         row("the limit, and each event kept", kept),
         row("encoding and the log, no session, and each event kept", both),

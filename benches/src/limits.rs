@@ -17,6 +17,10 @@ use crate::subject::Step;
 
 static CONTEXT: LazyLock<Context> = LazyLock::new(|| Context::new(7, 0));
 
+/// The row that says whether a subject that has a second thread found a second processor for it. Where two of them are
+/// halves of one, this takes up to twice the limit.
+pub const LIMIT_TWICE: &str = "the limit, by each of two threads at once";
+
 /// A clock read: the system's.
 pub fn now_us() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as i64)

@@ -1,5 +1,6 @@
 //! Rounds, medians and rows.
 
+use std::thread;
 use std::time::Instant;
 
 use serde::Serialize;
@@ -86,6 +87,17 @@ pub fn take_turns<const N: usize>(
         }
     }
     Ok(results.map(Measured::of))
+}
+
+/// Does two things at once, each in a thread of its own.
+pub fn at_once(things: [&mut (dyn FnMut() -> Result<()> + Send); 2]) -> Result<()> {
+    thread::scope(|scope| {
+        let threads = things.map(|thing| scope.spawn(|| thing().map_err(|error| error.to_string())));
+        threads.into_iter().try_for_each(|thread| match thread.join() {
+            Ok(done) => Ok(done?),
+            Err(_) => Err("one of two threads panicked".into()),
+        })
+    })
 }
 
 /// What a row is meant to be at most.

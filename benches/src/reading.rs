@@ -3,13 +3,12 @@
 use std::any::Any;
 use std::path::Path;
 use std::sync::Arc;
-use std::thread;
 
 use foldlog::audit;
 use foldlog_codec::msgpack;
 
-use crate::limits;
-use crate::measure::{AtMost, ROUNDS, Result, Row, take_turns, timed};
+use crate::limits::{self, LIMIT_TWICE};
+use crate::measure::{AtMost, ROUNDS, Result, Row, at_once, take_turns, timed};
 use crate::subject::{append_types, closed, step, store, store_without_images};
 
 const EVENTS: u64 = 1_000_000;
@@ -55,16 +54,7 @@ pub fn replay(dir: &Path) -> Result<Vec<Row>> {
         ns
     };
     let check = || all(limits::check_frames(&frames, limits::decode));
-    // Where two processors are one that is shared, this takes twice the limit.
-    let mut twice = || {
-        timed(EVENTS, || {
-            thread::scope(|scope| {
-                let other = scope.spawn(|| check().is_ok());
-                check()?;
-                if other.join().unwrap_or_default() { Ok(()) } else { Err("the other thread failed".into()) }
-            })
-        })
-    };
+    let mut twice = || timed(EVENTS, || at_once([&mut || check(), &mut || check()]));
     let [subject, limit, twice, checked, kept] = take_turns(
         ROUNDS,
         [
@@ -77,7 +67,7 @@ pub fn replay(dir: &Path) -> Result<Vec<Row>> {
     )?;
     Ok(vec![
         Row::beside("replay", "open", EVENTS, subject, limit).at_most(AtMost::Ratio(1.4)),
-        Row::beside("replay", "the limit, by each of two threads at once", EVENTS, twice, limit),
+        Row::beside("replay", LIMIT_TWICE, EVENTS, twice, limit),
         Row::beside("replay", "open beside a limit that pre-scans", EVENTS, subject, checked),
         Row::beside("replay", "the limit, and each event kept", EVENTS, kept, limit),
     ])
