@@ -11,7 +11,7 @@ use super::{Fixture, options, step};
 
 /// A session of four calls: one that holds, one that failed, one that held and was rolled back, and one that its
 /// process never ended. The store is dropped as a killed process would leave it.
-fn fixture() -> Fixture {
+pub(super) fn fixture() -> Fixture {
     let folder = tempfile::tempdir().unwrap();
     let store = Store::open_with(folder.path(), options()).unwrap();
     let session = store.create(&types()).unwrap();

@@ -13,7 +13,7 @@ use foldlog_tests::runs::Json;
 use foldlog_tests::verbs::foldlog;
 
 use super::damaged::{flip, forged, place, segment, torn_copy};
-use super::{fixture, noted, options, step, write};
+use super::{fixture, noted, operations, options, step, write};
 
 fn number(json: &Json, field: &str) -> u64 {
     match json.get(field) {
@@ -187,6 +187,15 @@ fn the_numbers_of_a_long_session_with_rollbacks_objects_kills_and_a_fork_add_up(
     fs::write(fork_dir.join("snapshots/0000000030.img"), [7; 500]).unwrap();
     let images = stats(&fork_dir).get("images").unwrap().clone();
     assert_eq!(images, Json::parse(r#"[{"name": "0000000030.img", "bytes": 500}]"#));
+}
+
+/// The items that tools' ends make stand in no effect, and were not counted as put in: a slice held more than ever came.
+#[test]
+fn what_the_ends_of_tools_put_into_a_slice_is_counted() {
+    let fixture = operations::fixture();
+    let counted = stats(&fixture.session);
+    assert_eq!(by_name(&counted, "slices", "slice", "ever_items")["tool_invoked"], 3);
+    assert_eq!(by_name(&counted, "kinds", "kind", "frames")["tool_end"], 3);
 }
 
 #[test]
