@@ -248,12 +248,12 @@ impl Counts {
             Kind::DISPATCH => self.dispatch(Dispatch::decode(record.body)?),
             Kind::IMPORT => {
                 for slice in Import::decode(record.body)?.slices {
-                    slice.items.iter().for_each(|(item, _)| self.item(slice.slice, payload_bytes(*item)));
+                    slice.items.iter().for_each(|(item, _)| self.item(slice.slice, *item));
                 }
             }
             Kind::TOOL_END => {
                 let end = ToolEnd::decode(record.body)?;
-                self.item(end.slice, end.invoked().len() as u64);
+                self.item(end.slice, Payload::new(&end.invoked()));
             }
             _ => {}
         }
@@ -274,18 +274,16 @@ impl Counts {
         // Whether the items before went makes no difference to those that came.
         for effect in dispatch.effects.unwrap_or(bound) {
             match effect.added {
-                Added::Event => {
-                    event_data.into_iter().for_each(|data| self.item(effect.slice, payload_bytes(data)));
-                }
+                Added::Event => event_data.into_iter().for_each(|data| self.item(effect.slice, data)),
                 Added::Items { items, .. } => {
-                    items.into_iter().for_each(|item| self.item(effect.slice, payload_bytes(item)));
+                    items.into_iter().for_each(|item| self.item(effect.slice, item));
                 }
             }
         }
     }
 
-    fn item(&mut self, slice: u32, bytes: u64) {
-        count(self.slices.entry(slice).or_default(), bytes);
+    fn item(&mut self, slice: u32, payload: Payload<'_>) {
+        count(self.slices.entry(slice).or_default(), payload_bytes(payload));
     }
 
     fn kinds(&self) -> Vec<KindStats> {
