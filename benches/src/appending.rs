@@ -128,6 +128,19 @@ fn append_every(store: &RawLog, dir: &Path) -> Result<Row> {
 /// An event kept in the plainest way.
 type Kept = Vec<Arc<dyn Any>>;
 
+/// Writes events as the limit does.
+fn write_all(mapped: &mut Mapped, steps: &[Step]) -> Result<()> {
+    (0..).zip(steps).try_for_each(|(sequence, step)| mapped.append_event(sequence, limits::now_us(), step))
+}
+
+/// Writes an event into a log without a session.
+fn log_event(log: &RawLog, body: &mut Vec<u8>, step: &Step) -> Result<()> {
+    body.clear();
+    msgpack::append(step, body)?;
+    log.append(body, Level::Process)?;
+    Ok(())
+}
+
 /// Beside the row itself others, which say where its time goes: the log without a session, the limit with each event kept
 /// in the plainest way, and both.
 pub fn dispatch(dir: &Path) -> Result<Vec<Row>> {
@@ -145,15 +158,10 @@ pub fn dispatch(dir: &Path) -> Result<Vec<Row>> {
         store.delete(id)?;
         ns
     };
-    let write = |mapped: &mut Mapped| {
-        (0..)
-            .zip(&steps)
-            .try_for_each(|(sequence, step)| mapped.append_event(sequence, limits::now_us(), step))
-    };
     let mut written = || {
         let mut mapped = mapped.borrow_mut();
         mapped.fault_in()?;
-        timed(EVENTS, || write(&mut mapped))
+        timed(EVENTS, || write_all(&mut mapped, &steps))
     };
     let mut other = Mapped::new(&dir.join("other limit"), LIMIT_BYTES)?;
     let mut twice = || {
@@ -161,15 +169,9 @@ pub fn dispatch(dir: &Path) -> Result<Vec<Row>> {
         mapped.fault_in()?;
         other.fault_in()?;
         let (one, other) = (&mut *mapped, &mut other);
-        timed(EVENTS, || at_once([&mut || write(one), &mut || write(other)]))
+        timed(EVENTS, || at_once([&mut || write_all(one, &steps), &mut || write_all(other, &steps)]))
     };
     let logs = store_of_logs(&dir.join("logs"))?;
-    let log_event = |log: &RawLog, body: &mut Vec<u8>, step: &Step| -> Result<()> {
-        body.clear();
-        msgpack::append(step, body)?;
-        log.append(body, Level::Process)?;
-        Ok(())
-    };
     let mut logged = || {
         with_log(&logs, dir, |log| {
             let mut body = Vec::new();
