@@ -102,6 +102,7 @@ breakages! {
     HalfDoneUnmarked = "half-done-unmarked": "A resource is said to be at rest although a call on it was left open.",
     MarkOutlivesBoot = "mark-outlives-boot": "A workspace is taken for at rest by a mark from before a power cut.",
     MarkNotDurable = "mark-not-durable": "The mark on a workspace is not synced where its begin is.",
+    MountEntered = "mount-entered": "A restore enters what is mounted in the workspace.",
     CancelledOutstays = "cancelled-outstays": "A cancelled call may take to its end as long as it likes.",
     CancelUnheard = "cancel-unheard": "Whoever waits for a call that is cancelled then waits on as if it were not.",
     RecoveryWaitsOn = "recovery-waits-on": "A recovery waits for a lease for as long as it takes.",

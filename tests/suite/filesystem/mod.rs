@@ -2,6 +2,7 @@
 
 pub(crate) mod digest;
 mod leases;
+mod mounts;
 mod operations;
 pub(crate) mod random;
 mod restoring;

@@ -39,8 +39,11 @@ pub(super) fn encode(circumstances: Circumstances, root: &Arc<Folder>, objects: 
         bytes.extend_from_slice(&folder.permissions.to_le_bytes());
         bytes.extend_from_slice(&folder.tree.0);
         bytes.push(u8::from(objects.is_durable(folder.tree)));
-        let entries: Vec<&Entry> =
-            folder.entries.iter().filter(|entry| !matches!(entry.node, Node::Special)).collect();
+        let entries: Vec<&Entry> = folder
+            .entries
+            .iter()
+            .filter(|entry| !matches!(entry.node, Node::Special | Node::Mount))
+            .collect();
         bytes.extend_from_slice(&u32::try_from(entries.len()).unwrap_or(u32::MAX).to_le_bytes());
         let first = left.len();
         for entry in entries {
@@ -63,7 +66,7 @@ pub(super) fn encode(circumstances: Circumstances, root: &Arc<Folder>, objects: 
                     bytes.extend_from_slice(&blob.0);
                     bytes.push(u8::from(*racy) | u8::from(objects.is_durable(*blob)) << 1);
                 }
-                Node::Special => {}
+                Node::Special | Node::Mount => {}
             }
         }
         // The first folder that was named comes next.

@@ -83,6 +83,8 @@ pub(super) enum Node {
     Folder(Arc<Folder>),
     /// A pipe, a socket or a device.
     Special,
+    /// A folder on which something is mounted, where a restore looks at it: what is in it is none of the workspace's.
+    Mount,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -106,7 +108,7 @@ impl Node {
         match self {
             Node::Folder(folder) => folder.files,
             Node::Leaf(_) => 1,
-            Node::Special => 0,
+            Node::Special | Node::Mount => 0,
         }
     }
 
@@ -116,7 +118,7 @@ impl Node {
             Node::Folder(_) => GitMode::Folder,
             Node::Leaf(leaf) if leaf.stat.kind() == Kind::Link => GitMode::Link,
             Node::Leaf(leaf) => GitMode::of_file(leaf.stat.permissions()),
-            Node::Special => GitMode::File,
+            Node::Special | Node::Mount => GitMode::File,
         }
     }
 }
@@ -160,7 +162,7 @@ pub(super) fn encode_tree(entries: &[Entry]) -> (Vec<u8>, Vec<TreeEntry>) {
             let id = match &entry.node {
                 Node::Folder(folder) => folder.tree,
                 Node::Leaf(leaf) => leaf.blob,
-                Node::Special => ObjectId::UNKNOWN,
+                Node::Special | Node::Mount => ObjectId::UNKNOWN,
             };
             TreeEntry { mode: entry.node.git_mode(), name: Arc::clone(&entry.name), id }
         })
@@ -332,7 +334,7 @@ fn visit(root: &Folder, show: &mut Show<'_>) {
                 Node::Leaf(leaf) if leaf.stat.kind() == Kind::File => {
                     show(entry.node.git_mode(), &path, &entry.name, leaf.stat.permissions());
                 }
-                Node::Leaf(_) | Node::Special => {}
+                Node::Leaf(_) | Node::Special | Node::Mount => {}
             }
         }
     }
@@ -371,7 +373,7 @@ pub(super) fn shown(path: &[u8]) -> String {
     text
 }
 
-fn unshown(text: &str) -> Option<Vec<u8>> {
+pub(super) fn unshown(text: &str) -> Option<Vec<u8>> {
     let mut path = Vec::new();
     let mut rest = text;
     while let Some((plain, escaped)) = rest.split_once('\\') {

@@ -3,6 +3,7 @@
 //! | module | holds |
 //! |---|---|
 //! | `beneath` | paths that never leave the workspace |
+//! | `step` | from an open folder to what it holds, through no link and into no mount |
 //! | `operations` | what a tool does with files |
 //! | `walk` | what is there, and what of it changed |
 //! | `rules` | what is left out, and where that is said |
@@ -22,6 +23,9 @@
 //! 3. An object's file is named only when it is whole; a commit is written after everything that it names.
 //! 4. A restore has read every object that it needs before it changes anything.
 //! 5. Nothing depends on the stat cache: without it every answer is the same.
+//! 6. A mount inside the workspace is named by snapshots and restores, and never captured, entered or removed. Where one
+//!    stands over what the snapshot has, that path is [not restored](Error::NotRestored); elsewhere it stays, with the
+//!    folders around it. Tools' own operations go through mounts, but delete none.
 
 mod beneath;
 mod cache;
@@ -33,6 +37,7 @@ mod objects;
 mod operations;
 mod restore;
 mod rules;
+mod step;
 mod trees;
 mod walk;
 
@@ -41,7 +46,6 @@ use std::fmt;
 use std::fs;
 use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -49,7 +53,7 @@ use std::time::Instant;
 
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, open};
-use nix::sys::stat::{Mode, fchmod};
+use nix::sys::stat::{FchmodatFlags, Mode, fchmod, fchmodat};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
@@ -118,6 +122,9 @@ pub struct FilesystemSnapshot {
     pub gitignore: bool,
     /// How many files and links it holds.
     pub files: u64,
+    /// Where something was mounted, which it leaves out whole. Bytes that are no UTF-8 are shown as `\xNN`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub mounts: Vec<String>,
 }
 
 /// What a restore did.
@@ -128,8 +135,19 @@ pub struct Restored {
     pub written: u64,
     /// How many were removed.
     pub removed: u64,
-    /// Folders that the snapshot does not have, and that remain since what snapshots leave out is in them.
+    /// Folders that the snapshot does not have, and that remain since what snapshots leave out is in them, or a mount.
     pub kept: Vec<String>,
+    /// Where something is mounted that was left alone, with all that is in it.
+    pub mounts: Vec<String>,
+}
+
+impl Restored {
+    fn add(&mut self, other: Restored) {
+        self.written += other.written;
+        self.removed += other.removed;
+        self.kept.extend(other.kept);
+        self.mounts.extend(other.mounts);
+    }
 }
 
 /// A real folder, whose snapshots are git objects in a store of its own.
@@ -140,7 +158,8 @@ pub struct Restored {
 /// another 256 deep. Names of `.foldlog-restoring-` and sixteen characters more are a restore's own: no snapshot
 /// holds them, and a restore removes them.
 ///
-/// Links are never followed out of the workspace. What a program writes through a memory mapping may show in
+/// Links are never followed out of the workspace, and what is mounted inside it is left out, named
+/// ([`FilesystemSnapshot::mounts`], [`Restored::mounts`]) and left alone. What a program writes through a memory mapping may show in
 /// a file's times only once the system writes it out; until then a snapshot may miss a second such change.
 ///
 /// It may be used from many threads; snapshots and restores of one value take turns. Whoever else changes the
@@ -302,6 +321,7 @@ impl HostFilesystem {
             leave_out: self.options.leave_out.clone(),
             gitignore: self.options.gitignore,
             files,
+            mounts: walked.mounts.iter().map(|path| manifest::shown(path)).collect(),
         })
     }
 
@@ -318,7 +338,7 @@ impl HostFilesystem {
                 match &entry.node {
                     Node::Leaf(leaf) => ids.push(leaf.blob),
                     Node::Folder(folder) => left.push(folder),
-                    Node::Special => {}
+                    Node::Special | Node::Mount => {}
                 }
             }
         }
@@ -347,7 +367,7 @@ impl HostFilesystem {
         let root = match self.open_root() {
             // Its owner may take the right to open it from everyone, and give it back.
             Err(Error::Io { source, .. }) if source.kind() == ErrorKind::PermissionDenied => {
-                restore::set_permissions(AT_FDCWD, self.root.as_os_str().as_bytes(), 0o700)
+                fchmodat(AT_FDCWD, &self.root, Mode::S_IRWXU, FchmodatFlags::NoFollowSymlink)
                     .map_err(|errno| Error::io("change the permissions of", &self.root, errno.into()))?;
                 self.open_root()?
             }
@@ -358,7 +378,8 @@ impl HostFilesystem {
             true => Gitignore::Recorded(state.trees.gitignores(&self.objects, commit.tree)?),
             false => Gitignore::Unread,
         };
-        let rules = Rules::new(&snapshot.leave_out, gitignore);
+        let mounts = snapshot.mounts.iter().filter_map(|path| manifest::unshown(path)).collect();
+        let rules = Rules::new(&snapshot.leave_out, gitignore).without_mounts(mounts);
         let last = state.last.as_ref().map(|last| Arc::clone(&last.root));
         let walked = self.walk_all(state, &root, last, &rules, &commit)?;
         let present = match &state.last {
@@ -449,7 +470,7 @@ impl HostFilesystem {
         }
         let mut folder = Arc::clone(root);
         for part in folders {
-            folder = Arc::new(nix::fcntl::openat(&*folder, &*part, OPEN_FOLDER, Mode::empty())?);
+            folder = Arc::new(step::open_at(&*folder, &part, OPEN_FOLDER, Mode::empty())?);
         }
         let present = walk::stat_at(&folder, &name)?.permissions();
         restore::set_permissions(&folder, &name, present | 0o700)
@@ -619,7 +640,7 @@ fn without(folder: &Arc<Folder>, kept: &HashSet<ObjectId>) -> Arc<Folder> {
         match &mut entry.node {
             Node::Leaf(leaf) => leaf.blob = judge(leaf.blob),
             Node::Folder(child) => *child = without(child, kept),
-            Node::Special => {}
+            Node::Special | Node::Mount => {}
         }
     }
     Arc::new(Folder::new(folder.permissions, judge(folder.tree), entries))

@@ -14,7 +14,8 @@ use super::HostFilesystem;
 use super::beneath::{Place, Purpose, resolve};
 use super::manifest::{Kind, Stat, join};
 use super::restore::list;
-use super::walk::{OPEN_FOLDER, open_file, stat_at};
+use super::step::{A_MOUNT, MOUNT, open_at};
+use super::walk::{OPEN_FILE, OPEN_FOLDER, stat_at};
 use crate::error::{Error, Result};
 use crate::filesystem::path::{self, DEPTH_MAX};
 use crate::filesystem::pattern::Pattern;
@@ -54,7 +55,8 @@ impl HostFilesystem {
 impl Filesystem for HostFilesystem {
     fn read(&self, path: &str) -> Result<Vec<u8>> {
         let place = self.place(path, Purpose::Look, true)?;
-        let file = open_file(&place.folder, &place.name).map_err(|errno| failed("read", path, errno))?;
+        let file = openat(&*place.folder, &*place.name, OPEN_FILE, Mode::empty());
+        let file = file.map_err(|errno| failed("read", path, errno))?;
         let stat = fstat(&file).map_err(|errno| failed("look at", path, errno))?;
         match Stat::from(&stat).kind() {
             Kind::File => {}
@@ -84,9 +86,10 @@ impl Filesystem for HostFilesystem {
         }
         let stat = stat_at(&place.folder, &place.name).map_err(|errno| failed("delete", path, errno))?;
         if stat.kind() == Kind::Folder {
-            if holds_git(&place.folder, &place.name, 0)
-                .map_err(|errno| failed("look through", path, errno))?
-            {
+            if holds_git(&place.folder, &place.name, 0).map_err(|errno| match errno {
+                MOUNT => Error::workspace(path, A_MOUNT),
+                errno => failed("look through", path, errno),
+            })? {
                 return Err(Error::workspace(path, "it holds a `.git` folder, which is never deleted"));
             }
             return delete_folder(&place.folder, &place.name, 0)
@@ -201,7 +204,7 @@ fn holds_git(around: &OwnedFd, name: &[u8], depth: usize) -> Result<bool, Errno>
     if depth > DEPTH_MAX {
         return Err(Errno::ENAMETOOLONG);
     }
-    let folder = openat(around, name, OPEN_FOLDER, Mode::empty())?;
+    let folder = open_at(around, name, OPEN_FOLDER, Mode::empty())?;
     for (name, stat) in list(&folder)? {
         if name == b".git" || (stat.kind() == Kind::Folder && holds_git(&folder, &name, depth + 1)?) {
             return Ok(true);
@@ -214,7 +217,7 @@ fn delete_folder(around: &OwnedFd, name: &[u8], depth: usize) -> Result<(), Errn
     if depth > DEPTH_MAX {
         return Err(Errno::ENAMETOOLONG);
     }
-    let folder = openat(around, name, OPEN_FOLDER, Mode::empty())?;
+    let folder = open_at(around, name, OPEN_FOLDER, Mode::empty())?;
     for (name, stat) in list(&folder)? {
         match stat.kind() {
             Kind::Folder => delete_folder(&folder, &name, depth + 1)?,

@@ -17,6 +17,7 @@ use super::Restored;
 use super::manifest::{Entry, Folder, GitMode, Kind, Leaf, Node, Permissions, Stat, join, told};
 use super::objects::{Hasher, ObjectId, ObjectKind, Objects, len, pump};
 use super::rules::{Rules, Scope, TEMPORARY};
+use super::step::{A_MOUNT, MOUNT, open_at};
 use super::trees::Trees;
 use super::walk::{OPEN_FOLDER, in_parallel, open_file, read_link, stat_at};
 use crate::error::{Error, Result, Unrestored};
@@ -51,6 +52,10 @@ pub(super) struct Plan {
 
 enum Step {
     Remove(Kind),
+    /// Something is mounted where the snapshot has something else, or nothing. It stays.
+    Mounted {
+        wanted: bool,
+    },
     /// A file or a link is written, in the place of something else or of nothing.
     Write {
         link: bool,
@@ -110,6 +115,9 @@ impl Planner<'_> {
             let found = rest.remove(&*line.name).zip(present.map(|(_, opened)| opened));
             let path = join(path, &line.name);
             match line.mode {
+                _ if matches!(found, Some((Entry { node: Node::Mount, .. }, _))) => {
+                    plan.steps.push((Arc::clone(&line.name), Step::Mounted { wanted: true }));
+                }
                 GitMode::Folder => self.subfolder(&mut plan, &line.name, line.id, &path, found)?,
                 mode => {
                     let permissions = self.permissions.get(&path, mode);
@@ -119,7 +127,11 @@ impl Planner<'_> {
             }
         }
         for (name, entry) in rest {
-            plan.steps.push((Arc::from(name), Step::Remove(kind_of(&entry.node))));
+            let step = match &entry.node {
+                Node::Mount => Step::Mounted { wanted: false },
+                node => Step::Remove(kind_of(node)),
+            };
+            plan.steps.push((Arc::from(name), step));
         }
         if plan.steps.is_empty() && before == Some(permissions) {
             return Ok(Planned::Same(Arc::new(Folder::new(permissions, tree, plan.entries))));
@@ -142,7 +154,7 @@ impl Planner<'_> {
                 if self.same_permissions && folder.tree == tree {
                     Planned::Same(Arc::clone(folder))
                 } else {
-                    let opened = openat(around, &**name, OPEN_FOLDER, Mode::empty());
+                    let opened = open_at(around, name, OPEN_FOLDER, Mode::empty());
                     let opened = opened.map_err(|errno| failed("open", path, errno))?;
                     self.folder(tree, path, Some((folder, &opened)))?
                 }
@@ -221,7 +233,7 @@ fn kind_of(node: &Node) -> Kind {
     match node {
         Node::Folder(_) => Kind::Folder,
         Node::Leaf(leaf) => leaf.stat.kind(),
-        Node::Special => Kind::Special,
+        Node::Special | Node::Mount => Kind::Special,
     }
 }
 
@@ -232,7 +244,7 @@ impl Plan {
             match step {
                 Step::Write { blob, .. } => blobs.push(*blob),
                 Step::Folder { plan, .. } => plan.blobs(blobs),
-                Step::Remove(_) | Step::Permissions(..) => {}
+                Step::Remove(_) | Step::Mounted { .. } | Step::Permissions(..) => {}
             }
         }
     }
@@ -278,16 +290,14 @@ impl<'a> Checked<'a> {
 pub(super) struct Restorer<'a> {
     rules: &'a Rules,
     checked: &'a Checked<'a>,
-    written: u64,
-    removed: u64,
-    kept: Vec<String>,
+    restored: Restored,
     failures: Vec<Unrestored>,
     temporaries: u64,
 }
 
 impl<'a> Restorer<'a> {
     pub(super) fn new(rules: &'a Rules, checked: &'a Checked<'a>) -> Restorer<'a> {
-        Restorer { rules, checked, written: 0, removed: 0, kept: vec![], failures: vec![], temporaries: 0 }
+        Restorer { rules, checked, restored: Restored::default(), failures: vec![], temporaries: 0 }
     }
 
     fn fail(&mut self, path: &[u8], reason: impl ToString) {
@@ -337,9 +347,7 @@ impl<'a> Restorer<'a> {
                 }
             });
             let ((restored, failures), others) = other;
-            self.written += restored.written;
-            self.removed += restored.removed;
-            self.kept.extend(restored.kept);
+            self.restored.add(restored);
             self.failures.extend(failures);
             entries.extend(others);
         } else {
@@ -348,7 +356,7 @@ impl<'a> Restorer<'a> {
         // A new one takes its group's bit from the folder that it is made in, whatever it was asked to have.
         if is_new || present != permissions {
             match fchmod(folder, bits(permissions)) {
-                Ok(()) => self.written += u64::from(!is_new),
+                Ok(()) => self.restored.written += u64::from(!is_new),
                 Err(errno) => self.fail(path, errno.desc()),
             }
         }
@@ -357,8 +365,11 @@ impl<'a> Restorer<'a> {
 
     /// What was done, and what could not be.
     pub(super) fn done(self) -> (Restored, Vec<Unrestored>) {
-        let Restorer { written, removed, kept, failures, .. } = self;
-        (Restored { written, removed, kept }, failures)
+        (self.restored, self.failures)
+    }
+
+    fn mounted(&mut self, path: &[u8]) {
+        self.restored.mounts.push(told(path));
     }
 
     fn steps(
@@ -389,9 +400,14 @@ impl<'a> Restorer<'a> {
     ) -> Result<Option<Node>, String> {
         let described = |errno: Errno| errno.desc().to_owned();
         match step {
+            Step::Mounted { wanted: true } => Err(A_MOUNT.to_owned()),
+            Step::Mounted { wanted: false } => {
+                self.mounted(path);
+                Ok(None)
+            }
             Step::Remove(kind) => {
                 if !self.remove(folder, name, kind, path, scope, 0)? {
-                    self.kept.push(told(path));
+                    self.restored.kept.push(told(path));
                 }
                 Ok(None)
             }
@@ -413,13 +429,13 @@ impl<'a> Restorer<'a> {
                     let _ = unlinkat(folder, temporary.as_str(), UnlinkatFlags::NoRemoveDir);
                     return Err(reason);
                 }
-                self.written += 1;
+                self.restored.written += 1;
                 let stat = stat_at(folder, name).map_err(described)?;
                 Ok(Some(Node::Leaf(Leaf { stat, blob, racy: true })))
             }
             Step::Permissions(leaf, permissions) => {
                 set_permissions(folder, name, permissions).map_err(described)?;
-                self.written += 1;
+                self.restored.written += 1;
                 let stat = stat_at(folder, name).map_err(described)?;
                 Ok(Some(Node::Leaf(Leaf { stat, racy: true, ..leaf })))
             }
@@ -427,9 +443,9 @@ impl<'a> Restorer<'a> {
                 self.make_way(folder, name, replaces, path, scope)?;
                 if plan.present.is_none() {
                     mkdirat(folder, name, Mode::S_IRWXU).map_err(described)?;
-                    self.written += 1;
+                    self.restored.written += 1;
                 }
-                let opened = openat(folder, name, OPEN_FOLDER, Mode::empty()).map_err(described)?;
+                let opened = open_at(folder, name, OPEN_FOLDER, Mode::empty()).map_err(described)?;
                 Ok(Some(Node::Folder(self.folder(plan, &opened, path, scope.cloned()))))
             }
         }
@@ -465,20 +481,29 @@ impl<'a> Restorer<'a> {
         if kind != Kind::Folder {
             return match unlinkat(folder, name, UnlinkatFlags::NoRemoveDir) {
                 Ok(()) => {
-                    self.removed += 1;
+                    self.restored.removed += 1;
                     Ok(true)
                 }
                 Err(Errno::ENOENT) => Ok(true),
+                // A file on which another one is mounted.
+                Err(Errno::EBUSY) => {
+                    self.mounted(path);
+                    Ok(false)
+                }
                 Err(errno) => Err(described(errno)),
             };
         }
         if depth > REMOVE_DEPTH_MAX {
             return Err("too many folders in one another".to_owned());
         }
-        let opened = match openat(folder, name, OPEN_FOLDER, Mode::empty()) {
+        let opened = match open_at(folder, name, OPEN_FOLDER, Mode::empty()) {
             Err(Errno::EACCES) => {
                 set_permissions(folder, name, OWNER_ALL).map_err(described)?;
-                openat(folder, name, OPEN_FOLDER, Mode::empty())
+                open_at(folder, name, OPEN_FOLDER, Mode::empty())
+            }
+            Err(MOUNT) => {
+                self.mounted(path);
+                return Ok(false);
             }
             opened => opened,
         };
@@ -513,7 +538,7 @@ impl<'a> Restorer<'a> {
         }
         if all {
             unlinkat(folder, name, UnlinkatFlags::RemoveDir).map_err(described)?;
-            self.removed += 1;
+            self.restored.removed += 1;
         }
         Ok(all)
     }
@@ -532,7 +557,7 @@ impl<'a> Restorer<'a> {
         permissions: u32,
     ) -> Result<(), String> {
         let flags = OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_WRONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-        let created = openat(folder, temporary, flags, Mode::S_IRUSR | Mode::S_IWUSR);
+        let created = open_at(folder, temporary.as_bytes(), flags, Mode::S_IRUSR | Mode::S_IWUSR);
         let mut file = std::fs::File::from(created.map_err(|errno| errno.desc().to_owned())?);
         self.checked.copy(blob, &mut file).map_err(|error| error.to_string())?;
         fchmod(&file, bits(permissions)).map_err(|errno| errno.desc().to_owned())
@@ -549,7 +574,9 @@ fn bits(permissions: u32) -> Mode {
     Mode::from_bits_truncate(permissions)
 }
 
+/// Sets the permissions of what stands under a name, unless that is a link or a mount.
 pub(super) fn set_permissions(folder: impl AsFd, name: &[u8], permissions: u32) -> Result<(), Errno> {
+    open_at(&folder, name, OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC, Mode::empty())?;
     fchmodat(folder, name, bits(permissions), FchmodatFlags::NoFollowSymlink)
 }
 

@@ -1,6 +1,6 @@
 //! What is left out of snapshots, and left alone by a restore.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -10,6 +10,7 @@ use nix::sys::stat::fstat;
 
 use super::leave_out::LeaveOut;
 use super::manifest::{Kind, Stat, join, told};
+use super::step::MOUNT;
 use super::walk::open_file;
 use crate::error::{Error, Result};
 
@@ -40,6 +41,8 @@ pub(super) enum Gitignore {
 pub(super) struct Rules {
     pub(super) host: LeaveOut,
     pub(super) gitignore: Gitignore,
+    /// Paths that a snapshot left out since something was mounted there, whatever is there now.
+    mounts: HashSet<Vec<u8>>,
 }
 
 /// The list of one folder, and of those around it.
@@ -52,7 +55,13 @@ pub(super) struct Scope {
 
 impl Rules {
     pub(super) fn new(leave_out: &[String], gitignore: Gitignore) -> Rules {
-        Rules { host: LeaveOut::new(leave_out.iter().map(String::as_bytes)), gitignore }
+        let host = LeaveOut::new(leave_out.iter().map(String::as_bytes));
+        Rules { host, gitignore, mounts: HashSet::new() }
+    }
+
+    /// The same, and these paths are left out too.
+    pub(super) fn without_mounts(self, mounts: HashSet<Vec<u8>>) -> Rules {
+        Rules { mounts, ..self }
     }
 
     /// The lists that count within a folder.
@@ -83,10 +92,13 @@ impl Rules {
         if name == b".git" {
             return true;
         }
-        if is_temporary(name) || (self.host.is_empty() && scope.is_none()) {
+        if is_temporary(name) || (self.host.is_empty() && scope.is_none() && self.mounts.is_empty()) {
             return false;
         }
         let path = join(folder, name);
+        if self.mounts.contains(&path) {
+            return true;
+        }
         if self.host.says(&path, is_folder) == Some(true) {
             return true;
         }
@@ -107,7 +119,7 @@ fn read_present(folder: &OwnedFd, path: &[u8]) -> Result<Option<LeaveOut>> {
     let file = match open_file(folder, GITIGNORE) {
         Ok(file) => file,
         // As with git, a link is no list.
-        Err(Errno::ENOENT | Errno::ELOOP) => return Ok(None),
+        Err(Errno::ENOENT | Errno::ELOOP | MOUNT) => return Ok(None),
         Err(errno) => return Err(Error::io("read", path(), errno.into())),
     };
     let stat = fstat(&file).map_err(|errno| Error::io("look at", path(), errno.into()))?;

@@ -2,9 +2,10 @@
 //!
 //! Folders wait in one stack, from which several threads take. A folder is open for as long as a folder in it
 //! waits, which a stack keeps to one folder for each level. Links are never followed: each folder is opened
-//! through the one that holds it.
+//! through the one that holds it. Mounts are never entered: a snapshot leaves them out and names them, and a restore
+//! finds a [`Node::Mount`] there.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::{CStr, OsStr, OsString};
 use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
@@ -22,6 +23,7 @@ use super::manifest::{
 };
 use super::objects::{Hasher, ObjectId, ObjectKind, Objects, len};
 use super::rules::{Rules, Scope, is_temporary};
+use super::step::{MOUNT, open_at};
 use crate::error::{Error, Result};
 
 /// Two writes within the grain of a file system's clock leave the same time behind.
@@ -47,6 +49,12 @@ const IN_PARALLEL_MIN: usize = 32;
 pub(super) const OPEN_FOLDER: OFlag =
     OFlag::O_RDONLY.union(OFlag::O_DIRECTORY).union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
 
+pub(super) const OPEN_FILE: OFlag = OFlag::O_RDONLY
+    .union(OFlag::O_NOFOLLOW)
+    .union(OFlag::O_NONBLOCK)
+    .union(OFlag::O_NOCTTY)
+    .union(OFlag::O_CLOEXEC);
+
 /// What a walk is to do.
 pub(super) struct Walk<'a> {
     pub(super) root: Arc<OwnedFd>,
@@ -71,6 +79,8 @@ pub(super) struct Walked {
     pub(super) read: u64,
     /// The folders that could not be opened, where contents are not kept; else that is an error.
     pub(super) unreadable: Vec<Vec<u8>>,
+    /// Where something is mounted that was not entered, sorted.
+    pub(super) mounts: Vec<Vec<u8>>,
 }
 
 enum Task {
@@ -121,6 +131,8 @@ struct Results {
     scanned: Vec<Scanned>,
     read: Vec<(usize, usize, Option<Leaf>)>,
     unreadable: Vec<Vec<u8>>,
+    /// The scans that came to a mount, and the paths of these and of files that are mounts.
+    mounts: Vec<(Option<usize>, Vec<u8>)>,
 }
 
 struct Queue {
@@ -186,8 +198,10 @@ impl<'a> Walk<'a> {
         }
         let unreadable = std::mem::take(&mut results.unreadable);
         let read = u64::try_from(results.read.len()).unwrap_or(u64::MAX);
+        let mut mounts: Vec<Vec<u8>> = results.mounts.iter().map(|(_, path)| path.clone()).collect();
+        mounts.sort();
         let (root, trees) = self.assemble(results)?;
-        Ok(Walked { root, trees, read, unreadable })
+        Ok(Walked { root, trees, read, unreadable, mounts })
     }
 
     fn work(&self, shared: &Shared) -> Results {
@@ -227,9 +241,13 @@ impl<'a> Walk<'a> {
         }
         let folder = match parent {
             None => Arc::clone(&self.root),
-            Some((parent, name)) => match openat(&*parent, &*name, OPEN_FOLDER, Mode::empty()) {
+            Some((parent, name)) => match open_at(&*parent, &name, OPEN_FOLDER, Mode::empty()) {
                 Ok(folder) => Arc::new(folder),
                 Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP) => return Ok(()),
+                Err(MOUNT) => {
+                    results.mounts.push((Some(id), path));
+                    return Ok(());
+                }
                 Err(Errno::EACCES) if self.keep.is_none() => {
                     results.unreadable.push(path);
                     return Ok(());
@@ -350,7 +368,16 @@ impl<'a> Walk<'a> {
         let Some(objects) = self.keep else { return Ok(()) };
         for (at, name, stat) in &batch.files {
             let path = || join(&batch.path, name);
-            let read = keep_content(objects, &batch.folder, name, *stat, &path, &|stat| self.is_racy(stat));
+            let mut mounted = false;
+            let read = keep_content(
+                objects,
+                &batch.folder,
+                name,
+                *stat,
+                &path,
+                &|stat| self.is_racy(stat),
+                &mut mounted,
+            );
             let read = read.map_err(|error| match error {
                 // Objects know contents and no paths.
                 Error::Io { source, .. } if source.kind() == std::io::ErrorKind::InvalidData => {
@@ -358,6 +385,9 @@ impl<'a> Walk<'a> {
                 }
                 error => error,
             })?;
+            if mounted {
+                results.mounts.push((None, path()));
+            }
             results.read.push((batch.id, *at, read));
         }
         Ok(())
@@ -376,7 +406,8 @@ impl<'a> Walk<'a> {
 
     /// From what the scans found to folders, those within before those around them.
     fn assemble(&self, results: Results) -> Result<(Arc<Folder>, Vec<Tree>)> {
-        let Results { mut scanned, read, .. } = results;
+        let Results { mut scanned, read, mounts, .. } = results;
+        let mounts: HashSet<usize> = mounts.into_iter().filter_map(|(scan, _)| scan).collect();
         scanned.sort_by_key(|scanned| scanned.id);
         for (id, at, leaf) in read {
             let Ok(place) = scanned.binary_search_by_key(&id, |scanned| scanned.id) else { continue };
@@ -393,7 +424,7 @@ impl<'a> Walk<'a> {
         let mut done: HashMap<usize, Arc<Folder>> = HashMap::new();
         // Those of one depth do not need each other, and may be many.
         for level in scanned.chunk_by(|left, right| left.depth == right.depth) {
-            let folders = in_parallel(level, &|scanned| self.folder(scanned, &done))?;
+            let folders = in_parallel(level, &|scanned| self.folder(scanned, &done, &mounts))?;
             for (scanned, (folder, tree)) in level.iter().zip(folders) {
                 done.insert(scanned.id, folder);
                 trees.extend(tree);
@@ -407,6 +438,7 @@ impl<'a> Walk<'a> {
         &self,
         scanned: &Scanned,
         done: &HashMap<usize, Arc<Folder>>,
+        mounts: &HashSet<usize>,
     ) -> Result<(Arc<Folder>, Option<Tree>)> {
         let Scanned { permissions, last, found, .. } = scanned;
         if let Some(last) = last
@@ -420,6 +452,11 @@ impl<'a> Walk<'a> {
             entries.extend(match found {
                 Found::Same(place) => last.as_ref().and_then(|last| last.entries.get(*place)).cloned(),
                 Found::Leaf(name, leaf) => node(name, Node::Leaf(*leaf)),
+                // A snapshot leaves it out; a restore has to know of it.
+                Found::Folder { name, id, .. } if mounts.contains(id) => match self.keep {
+                    Some(_) => None,
+                    None => node(name, Node::Mount),
+                },
                 Found::Folder { name, id, .. } => {
                     done.get(id).and_then(|folder| node(name, Node::Folder(Arc::clone(folder))))
                 }
@@ -430,7 +467,7 @@ impl<'a> Walk<'a> {
         let is_known = |entry: &Entry| match &entry.node {
             Node::Leaf(leaf) => leaf.blob != ObjectId::UNKNOWN,
             Node::Folder(folder) => folder.tree != ObjectId::UNKNOWN,
-            Node::Special => false,
+            Node::Special | Node::Mount => false,
         };
         let (mut tree, mut made) = (ObjectId::UNKNOWN, None);
         if entries.iter().all(is_known) {
@@ -514,6 +551,7 @@ impl Results {
         self.scanned.extend(other.scanned);
         self.read.extend(other.read);
         self.unreadable.extend(other.unreadable);
+        self.mounts.extend(other.mounts);
     }
 }
 
@@ -554,17 +592,16 @@ fn now_of(root: &OwnedFd) -> Option<(u64, i64)> {
     Some((stat.device, stat.changed_ns))
 }
 
-/// Opens a file to be read; what became a pipe meanwhile does not block.
+/// Opens a file to be read, unless it is a mount; what became a pipe meanwhile does not block.
 pub(super) fn open_file(folder: &OwnedFd, name: &[u8]) -> Result<OwnedFd, Errno> {
-    let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
-    openat(folder, name, flags, Mode::empty())
+    open_at(folder, name, OPEN_FILE, Mode::empty())
 }
 
 pub(super) fn read_link(folder: &OwnedFd, name: &[u8]) -> Result<Vec<u8>, Errno> {
     readlinkat(folder, name).map(OsString::into_vec)
 }
 
-/// Reads a file or a link into an object; `None` where it is gone.
+/// Reads a file or a link into an object; `None` where it is gone, or is a mount, which `mounted` then says.
 fn keep_content(
     objects: &Objects,
     folder: &OwnedFd,
@@ -572,6 +609,7 @@ fn keep_content(
     mut stat: Stat,
     path: &dyn Fn() -> Vec<u8>,
     is_racy: &dyn Fn(&Stat) -> bool,
+    mounted: &mut bool,
 ) -> Result<Option<Leaf>> {
     for _ in 0..READ_TRIES {
         let racy = is_racy(&stat);
@@ -587,6 +625,10 @@ fn keep_content(
                 Ok(file) => read_file(objects, file, &stat, path)?,
                 Err(Errno::ENOENT) => return Ok(None),
                 Err(Errno::ELOOP) => None,
+                Err(MOUNT) => {
+                    *mounted = true;
+                    return Ok(None);
+                }
                 Err(errno) => return Err(io("read", &path(), errno)),
             },
             Kind::Folder | Kind::Special => break,

@@ -1,0 +1,104 @@
+//! Opens what stands under one name in an open folder: never through a link, never out of that folder, and never
+//! into a mount.
+//!
+//! One step is one `openat2` with `RESOLVE_BENEATH`, `RESOLVE_NO_SYMLINKS` and `RESOLVE_NO_XDEV`. A system before
+//! Linux 5.6 answers `ENOSYS` to it, and one whose sandbox does not know it `ENOSYS` or `EPERM`; there the step is an
+//! `openat` with `O_NOFOLLOW`, and the mount of what it opened is compared with the folder's. Mounts are told apart by
+//! their ids and not by their devices: a folder that is bound to another place of one file system keeps its device.
+//! Before Linux 5.8 there are no ids, and such a mount is not noticed.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use foldlog_codec::sabotage::{self, Breakage};
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, openat};
+use nix::sys::stat::Mode;
+use rustix::fs::{AtFlags, OFlags, ResolveFlags, StatxFlags, openat2, statx};
+
+/// The system answers `EAGAIN` where something was renamed at the wrong moment.
+const TRIES: usize = 64;
+
+const BENEATH: ResolveFlags =
+    ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_XDEV);
+
+/// What a step onto a mount is answered with.
+pub(super) const MOUNT: Errno = Errno::EXDEV;
+
+/// What is said of a path where a mount is in the way.
+pub(super) const A_MOUNT: &str = "a file system is mounted there, which is never entered";
+
+/// Opens what stands under a name, [`MOUNT`] where that is a mount.
+pub(super) fn open_at<F: AsFd>(folder: F, name: &[u8], flags: OFlag, mode: Mode) -> Result<OwnedFd, Errno> {
+    if name.contains(&b'/') {
+        return Err(Errno::EINVAL);
+    }
+    let folder = folder.as_fd();
+    if sabotage::is(Breakage::MountEntered) {
+        return openat(folder, name, flags | OFlag::O_NOFOLLOW, mode);
+    }
+    let own_flags = OFlags::from_bits_retain(flags.bits().cast_unsigned());
+    let own_mode = rustix::fs::Mode::from_raw_mode(mode.bits());
+    for _ in 0..TRIES {
+        match openat2(folder, name, own_flags, own_mode, BENEATH) {
+            Ok(opened) => return Ok(opened),
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
+            Err(rustix::io::Errno::NOSYS | rustix::io::Errno::PERM) => {
+                return open_and_compare(folder, name, flags, mode);
+            }
+            Err(errno) => return Err(Errno::from_raw(errno.raw_os_error())),
+        }
+    }
+    Err(Errno::EAGAIN)
+}
+
+/// The same without `openat2`.
+fn open_and_compare<F: AsFd>(folder: F, name: &[u8], flags: OFlag, mode: Mode) -> Result<OwnedFd, Errno> {
+    if name == b".." {
+        return Err(MOUNT);
+    }
+    let around = mount(&folder)?;
+    let opened = openat(folder, name, flags | OFlag::O_NOFOLLOW, mode)?;
+    if mount(&opened)? == around { Ok(opened) } else { Err(MOUNT) }
+}
+
+/// Which mount something open is in: its id, or, where the system tells none, its device.
+pub(super) fn mount(opened: impl AsFd) -> Result<(u64, u32, u32), Errno> {
+    let found = statx(opened, c"", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID);
+    let found = found.map_err(|errno| Errno::from_raw(errno.raw_os_error()))?;
+    let told = StatxFlags::from_bits_retain(found.stx_mask).contains(StatxFlags::MNT_ID);
+    Ok((if told { found.stx_mnt_id } else { 0 }, found.stx_dev_major, found.stx_dev_minor))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use nix::fcntl::open;
+
+    use super::*;
+    use crate::filesystem::host::walk::OPEN_FOLDER;
+
+    /// Both ways answer alike.
+    #[test]
+    fn a_step_leads_beneath_its_folder_with_openat2_and_without() {
+        let place = tempfile::tempdir().unwrap();
+        fs::create_dir_all(place.path().join("root/inner")).unwrap();
+        fs::create_dir(place.path().join("outside")).unwrap();
+        symlink("../outside", place.path().join("root/link")).unwrap();
+        let root = open(&place.path().join("root"), OPEN_FOLDER, Mode::empty()).unwrap();
+        for step in [open_at::<&OwnedFd>, open_and_compare::<&OwnedFd>] {
+            let step = |name: &[u8]| step(&root, name, OPEN_FOLDER, Mode::empty()).map(drop);
+            assert_eq!(step(b"inner"), Ok(()));
+            assert_eq!(step(b".."), Err(MOUNT));
+            assert!(matches!(step(b"link"), Err(Errno::ELOOP | Errno::ENOTDIR)));
+            assert_eq!(step(b"missing"), Err(Errno::ENOENT));
+        }
+        assert_eq!(open_at(&root, b"inner/.", OPEN_FOLDER, Mode::empty()).map(drop), Err(Errno::EINVAL));
+        // The system's own files are another mount wherever there are any.
+        let top = open(c"/", OPEN_FOLDER, Mode::empty()).unwrap();
+        for step in [open_at::<&OwnedFd>, open_and_compare::<&OwnedFd>] {
+            assert_eq!(step(&top, b"proc", OPEN_FOLDER, Mode::empty()).map(drop), Err(MOUNT));
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! File systems that are mounted inside a workspace.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use foldlog::Error;
+use foldlog::filesystem::Filesystem;
+
+use super::{Bench, digest};
+
+/// A folder or a file bound to another place, until this is dropped.
+struct Bound(PathBuf);
+
+impl Bound {
+    /// `None`, with a printed reason, where this machine or user mounts nothing.
+    fn new(from: &Path, to: &Path) -> Option<Bound> {
+        let mount = Command::new("mount").arg("--bind").arg(from).arg(to).output();
+        match mount {
+            Ok(output) if output.status.success() => Some(Bound(to.to_owned())),
+            output => {
+                println!("skipped: nothing can be mounted here: {output:?}");
+                None
+            }
+        }
+    }
+}
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+/// A bench, and a folder beside the workspace that nothing may change.
+fn bench() -> (Bench, PathBuf) {
+    let bench = Bench::new();
+    bench.shell("mkdir src; echo one > src/file; echo keep > page");
+    let victim = bench.folder.path().join("victim");
+    fs::create_dir_all(victim.join("deep/deeper")).unwrap();
+    fs::write(victim.join("deep/deeper/file"), "precious").unwrap();
+    fs::write(victim.join("file"), "precious too").unwrap();
+    (bench, victim)
+}
+
+/// A failed tool had run `mount --bind`: the restore went into the mount as into any folder that the snapshot does not
+/// have, and emptied the other side. By its device it was the same file system.
+#[test]
+fn what_a_tool_mounted_is_reported_and_neither_entered_nor_emptied() {
+    let (bench, victim) = bench();
+    let files = bench.open();
+    let snapshot = files.snapshot(None, false).unwrap();
+    let before = digest::of(&victim);
+    bench.shell("mkdir -p new/inner; echo two > src/file; echo x > new/beside");
+    let Some(bound) = Bound::new(&victim, &bench.at("new/inner")) else { return };
+    let restored = files.restore(&snapshot).unwrap();
+    assert_eq!(restored.mounts, ["new/inner"]);
+    assert_eq!(restored.kept, ["new"]);
+    assert_eq!(digest::of(&victim), before);
+    assert_eq!(fs::read_to_string(bench.at("src/file")).unwrap(), "one\n");
+    assert!(!bench.at("new/beside").exists() && bench.at("new/inner/file").exists());
+    drop(bound);
+    files.restore(&snapshot).unwrap();
+    assert!(!bench.at("new").exists());
+    assert_eq!(digest::of(&victim), before);
+}
+
+/// Over what the snapshot has a mount is no part of a restore that could be called done.
+#[test]
+fn a_mount_over_what_the_snapshot_has_is_a_path_that_is_not_restored() {
+    let (bench, victim) = bench();
+    let (files, before, whole) = (bench.open(), digest::of(&victim), bench.digest());
+    let snapshot = files.snapshot(None, false).unwrap();
+    bench.shell("echo changed > page; echo changed > src/file");
+    let Some(folder) = Bound::new(&victim, &bench.at("src")) else { return };
+    let Error::NotRestored(left) = files.restore(&snapshot).unwrap_err() else { panic!() };
+    assert_eq!((left.len(), left[0].path.as_str()), (1, "src"));
+    assert!(left[0].reason.contains("mounted"), "{left:?}");
+    assert_eq!(fs::read_to_string(bench.at("page")).unwrap(), "keep\n", "all else is restored");
+    drop(folder);
+    // A single file can be mounted as well.
+    let file = Bound::new(&victim.join("file"), &bench.at("page")).unwrap();
+    let Error::NotRestored(left) = bench.open().restore(&snapshot).unwrap_err() else { panic!() };
+    assert_eq!((left.len(), left[0].path.as_str()), (1, "page"), "{left:?}");
+    drop(file);
+    files.restore(&snapshot).unwrap();
+    assert_eq!(bench.digest(), whole);
+    assert_eq!(digest::of(&victim), before);
+}
+
+/// What was mounted when the snapshot was taken is none of its, then as later: not what is in the mount, and not what
+/// the mount hid should it be gone.
+#[test]
+fn a_snapshot_leaves_mounts_out_and_names_them() {
+    let (bench, victim) = bench();
+    bench.shell("mkdir data; echo hidden > data/hidden; echo hidden > hidden");
+    let (files, before) = (bench.open(), digest::of(&victim));
+    let Some(folder) = Bound::new(&victim, &bench.at("data")) else { return };
+    let file = Bound::new(&victim.join("file"), &bench.at("hidden")).unwrap();
+    let snapshot = files.snapshot(None, false).unwrap();
+    assert_eq!(snapshot.mounts, ["data", "hidden"]);
+    assert_eq!(snapshot.files, 2);
+    bench.shell("echo two > src/file; echo from within > data/file");
+    files.restore(&snapshot).unwrap();
+    assert_eq!(fs::read_to_string(victim.join("file")).unwrap(), "from within\n", "nobody's to take back");
+    drop((folder, file));
+    fs::write(victim.join("file"), "precious too").unwrap();
+    bench.shell("echo two > src/file; echo seen > data/seen");
+    bench.open().restore(&snapshot).unwrap();
+    assert_eq!(fs::read_to_string(bench.at("src/file")).unwrap(), "one\n");
+    let kept = |name| fs::read_to_string(bench.at(name)).unwrap();
+    assert_eq!(
+        (kept("data/hidden"), kept("data/seen"), kept("hidden")),
+        ("hidden\n".to_owned(), "seen\n".to_owned(), "hidden\n".to_owned())
+    );
+    assert_eq!(digest::of(&victim), before);
+    // A snapshot of a workspace without mounts says nothing of any.
+    let snapshot = files.snapshot(None, false).unwrap();
+    assert!(!serde_json::to_string(&snapshot).unwrap().contains("mounts"));
+}
+
+#[test]
+fn a_tool_that_deletes_a_folder_deletes_no_mount_in_it() {
+    let (bench, victim) = bench();
+    let (files, before) = (bench.open(), digest::of(&victim));
+    bench.shell("mkdir src/inner; echo x > src/a");
+    let Some(bound) = Bound::new(&victim, &bench.at("src/inner")) else { return };
+    let refused = files.delete("src");
+    assert!(
+        matches!(&refused, Err(Error::Workspace { reason, .. }) if reason.contains("mounted")),
+        "{refused:?}"
+    );
+    assert!(bench.at("src/a").exists());
+    assert_eq!(digest::of(&victim), before);
+    drop(bound);
+    files.delete("src").unwrap();
+}
