@@ -1,0 +1,202 @@
+//! Copies that are taken while a session is written. One that takes the newest segment first always holds; one that
+//! takes them in any other order holds too, or is told to be a copy taken during writes, and never to be damaged.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io::Write as _;
+use std::path::Path;
+
+use foldlog::log::SegmentSizes;
+use foldlog::{Level, Store, StoreOptions};
+use uuid::Uuid;
+
+use crate::chance::Chance;
+use crate::child::{self, Heard};
+use crate::host::{self, Talk};
+use crate::report::{Report, Result};
+use crate::verbs::Foldlog;
+use crate::{Plan, place};
+
+/// Small segments, so that a copy meets many of them being begun and sealed.
+const SEGMENT_BYTES: u64 = 64 << 10;
+
+/// So many copies are taken of one session, and so many records at most are written around each.
+const COPIES: u64 = 8;
+const WRITTEN: u64 = 1_200;
+
+const ORDERS: [&str; 4] = ["newest first", "oldest first", "as listed", "at random"];
+
+pub(crate) fn run(plan: &Plan) -> Result<Report> {
+    let mut report = Report::new("copies");
+    let folder = place::folder(&plan.dir)?;
+    let foldlog = Foldlog::new(plan.foldlog.as_deref(), folder.path());
+    let mut chance = Chance::new(plan.seed);
+    let copies = plan.rounds(40, 400);
+    let mut writer = None;
+    for number in 0..copies {
+        // A session of its own for some copies each, so that none grows without end.
+        if number % COPIES == 0 {
+            writer = Some(Writer::start(folder.path(), number)?);
+        }
+        let Some(writer) = writer.as_mut() else { continue };
+        let more = 1 + chance.below(WRITTEN);
+        writer.heard.tell(more)?;
+        // Some of the records are there before the copy begins, the others come while it is taken.
+        let before = 1 + chance.below(more);
+        writer.hears(before)?;
+        let order = ORDERS[usize::try_from(number).unwrap_or_default() % ORDERS.len()];
+        let to = folder.path().join("taken").join(writer.id.to_string());
+        let known = writer.known;
+        copy(&writer.dir, &to, order, &mut chance)?;
+        writer.hears(more - before)?;
+        judge(&mut report, &foldlog, &to, order, known)?;
+        fs::remove_dir_all(&to)?;
+    }
+    report.count("copies", copies);
+    Ok(report)
+}
+
+struct Writer {
+    heard: Heard,
+    dir: std::path::PathBuf,
+    id: Uuid,
+    /// So many records were acknowledged.
+    known: u64,
+}
+
+impl Writer {
+    fn start(folder: &Path, number: u64) -> Result<Writer> {
+        let store = folder.join(format!("store-{number}"));
+        let session = store_of(&store)?.create(&host::types()?)?;
+        let (id, dir) = (session.id(), session.dir().to_owned());
+        session.close()?;
+        let heard = Heard::start(child::part("copies", &[&store, &id.to_string()])?)?;
+        Ok(Writer { heard, dir, id, known: 0 })
+    }
+
+    /// Waits until so many records more are acknowledged.
+    fn hears(&mut self, more: u64) -> Result<()> {
+        for _ in 0..more {
+            let said = self.heard.word("ack")?.ok_or("the writer ended")?;
+            self.known = said.parse::<u64>()? + 1;
+        }
+        Ok(())
+    }
+}
+
+/// Copies a session's folder file by file, in some order.
+fn copy(from: &Path, to: &Path, order: &str, chance: &mut Chance) -> Result<()> {
+    fs::create_dir_all(to)?;
+    let listed = || -> Result<Vec<OsString>> {
+        Ok(fs::read_dir(from)?
+            .map(|entry| entry.map(|entry| entry.file_name()))
+            .collect::<std::io::Result<_>>()?)
+    };
+    let mut names = listed()?;
+    match order {
+        // As the documentation has it: segments from the newest to the oldest, then what they name.
+        "newest first" => {
+            names.sort_by(|one, other| is_segment(other).cmp(&is_segment(one)).then(other.cmp(one)))
+        }
+        "oldest first" => names.sort(),
+        "at random" => {
+            names.sort();
+            let count = names.len() as u64;
+            (0..names.len())
+                .for_each(|at| names.swap(at, usize::try_from(chance.below(count)).unwrap_or_default()));
+        }
+        _ => {}
+    }
+    loop {
+        for name in &names {
+            let (source, target) = (from.join(name), to.join(name));
+            match fs::symlink_metadata(&source) {
+                Ok(found) if found.is_dir() => place::copy_all(&source, &target)?,
+                // What is gone by now was an image, or was being built.
+                Ok(_) if fs::copy(&source, &target).is_err() && source.exists() => {
+                    return Err(format!("{} cannot be copied", source.display()).into());
+                }
+                _ => {}
+            }
+        }
+        if order == ORDERS[0] {
+            return Ok(());
+        }
+        // A program that reads the folder as it copies meets what came meanwhile.
+        names = listed()?;
+        names.retain(|name| !to.join(name).exists() && is_segment(name));
+        names.sort();
+        if names.is_empty() {
+            return Ok(());
+        }
+    }
+}
+
+fn is_segment(name: &OsString) -> bool {
+    Path::new(name).extension().is_some_and(|extension| extension == "seg")
+}
+
+fn judge(report: &mut Report, foldlog: &Foldlog, copy: &Path, order: &str, known: u64) -> Result<()> {
+    let ended = foldlog.plain(&[&"verify", &copy])?;
+    if let Some(wrong) = ended.wrong() {
+        report.broken(format!("{order}: verify: {wrong}"));
+        return Ok(());
+    }
+    let said = format!("{}{}", ended.stdout.text, ended.stderr.text);
+    if ended.code == Some(0) {
+        report.count(format!("held, {order}"), 1);
+        match host::heard(copy) {
+            Ok(heard) => {
+                let whole = heard.iter().zip(0..).all(|(said, n)| *said == host::said(0, n));
+                report.check(whole, || format!("{order}: the copy holds other records"));
+                // What was acknowledged before the copy began is in it, where it takes the newest first.
+                let enough = order != ORDERS[0] || heard.len() as u64 >= known;
+                report.check(enough, || format!("{order}: {} records of {known}", heard.len()));
+            }
+            Err(error) => report.broken(format!("{order}: verify holds, but it does not open: {error}")),
+        }
+        return Ok(());
+    }
+    if order == ORDERS[0] {
+        report.broken(format!("{order}: the copy does not hold: {}", said.trim()));
+        return Ok(());
+    }
+    let lowered = said.to_lowercase();
+    if lowered.contains("object") && lowered.contains("missing") {
+        // That it was copied before the record that names it, nobody can know of the copy.
+        report.count(format!("objects missing, {order}"), 1);
+        return Ok(());
+    }
+    let told = ["copy", "copied"].iter().any(|word| lowered.contains(word)) && lowered.contains("writ");
+    if told && report.counted(&format!("told, {order}")) == 0 {
+        report.fact(format!("{order}: {}", said.trim()));
+    }
+    report.count(format!("told, {order}"), u64::from(told));
+    report.check(told, || {
+        format!("{order}: told as damage, not as a copy taken during writes: {}", said.trim())
+    });
+    Ok(())
+}
+
+fn store_of(folder: &Path) -> Result<Store> {
+    let segments = SegmentSizes { max_bytes: SEGMENT_BYTES, ..SegmentSizes::default() };
+    let options = StoreOptions { level: Level::Process, segments, ..StoreOptions::default() };
+    Ok(Store::open_with(folder, options)?)
+}
+
+/// Writes as many records as each line of its input says.
+pub(crate) fn part(arguments: &[String]) -> Result<()> {
+    let [store, id] = arguments else { return Err("store, session".into()) };
+    let session = store_of(Path::new(store))?.open_session(id.parse()?, &host::types()?)?;
+    let mut out = std::io::stdout().lock();
+    let mut next = session.view::<Talk>()?.len();
+    for line in std::io::stdin().lines() {
+        let more: u64 = line?.parse()?;
+        for n in next..next + more {
+            session.dispatch(host::said(0, n))?;
+            writeln!(out, "ack {n}")?;
+        }
+        next += more;
+    }
+    Ok(())
+}

@@ -1,0 +1,171 @@
+//! A host: what it records, and the one tool that it has.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use foldlog::audit::LogReader;
+use foldlog::filesystem::{HostFilesystem, HostFilesystemOptions};
+use foldlog::tools::{
+    ExecuteOptions, Tool, ToolCall, ToolContext, ToolError, ToolRegistry, ToolReport, ToolResult, ToolRunner,
+};
+use foldlog::{
+    Event, ExecutionState, Level, ResourceRegistry, Session, SessionTypes, Slice, Store, StoreOptions,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use crate::chance::Chance;
+use crate::report::{Result, Trouble};
+
+/// All levels, with the words by which a child is told.
+pub(crate) const LEVELS: [(&str, Level); 3] =
+    [("process", Level::Process), ("boundary", Level::Boundary), ("every", Level::Every)];
+
+pub(crate) fn level(word: &str) -> Result<Level> {
+    let found = LEVELS.iter().find(|(name, _)| *name == word);
+    found.map(|(_, level)| *level).ok_or_else(|| Trouble::from(format!("there is no level `{word}`")))
+}
+
+/// A record with a number, so that a gap shows, and a text that follows from it, so that a change shows.
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
+pub(crate) struct Said {
+    pub(crate) n: u64,
+    pub(crate) text: String,
+}
+
+impl Event for Said {
+    const NAME: &'static str = "independent.said";
+}
+
+/// All of them, in order.
+pub(crate) struct Talk;
+
+impl Slice for Talk {
+    const NAME: &'static str = "talk";
+    type Item = Said;
+}
+
+pub(crate) fn types() -> Result<SessionTypes> {
+    Ok(SessionTypes::builder().slice::<Talk>().append_all::<Talk>().build()?)
+}
+
+/// The record of a number: mostly short, now and then long enough for a file of its own.
+pub(crate) fn said(seed: u64, n: u64) -> Said {
+    let mut chance = Chance::of(seed, n);
+    let len = match chance.below(200) {
+        0 => 70_000 + chance.below(50_000),
+        1..=5 => 2_000 + chance.below(6_000),
+        _ => 10 + chance.below(150),
+    };
+    let text = (0..len).map(|_| char::from(b'a' + u8::try_from(chance.below(26)).unwrap_or_default()));
+    Said { n, text: text.collect() }
+}
+
+/// The record of a number, short.
+pub(crate) fn said_briefly(n: u64) -> Said {
+    Said { n, text: format!("what was said as number {n}, in about as many bytes as an agent's step takes") }
+}
+
+pub(crate) fn store(folder: &Path, level: Level) -> Result<Store> {
+    Ok(Store::open_with(folder, StoreOptions { level, ..StoreOptions::default() })?)
+}
+
+/// What a session's log says, read as an audit reads it.
+pub(crate) fn heard(dir: &Path) -> std::result::Result<Vec<Said>, String> {
+    let reader = LogReader::open(dir).map_err(|error| error.to_string())?;
+    let state = reader.state();
+    let Some(slice) = state.slices.get(Talk::NAME) else { return Ok(Vec::new()) };
+    let items = slice.items.iter().map(|item| {
+        let value = item.value().map_err(|error| error.to_string())?;
+        let n = value.get("n").and_then(|n| n.as_u64()).ok_or("an item has no number")?;
+        let text = value.get("text").and_then(|text| text.as_str()).ok_or("an item has no text")?;
+        Ok(Said { n, text: text.to_owned() })
+    });
+    items.collect()
+}
+
+type Deed = dyn Fn(&ToolContext) -> std::result::Result<(), ToolError> + Send + Sync;
+
+/// The tool: it does what a harness wants done, and fails where that fails.
+struct Act(Box<Deed>);
+
+#[derive(Deserialize, JsonSchema)]
+struct Nothing {}
+
+impl Tool for Act {
+    const NAME: &'static str = "act";
+    type Parameters = Nothing;
+    type Output = ();
+
+    fn call(&self, _: Nothing, context: &ToolContext) -> std::result::Result<ToolResult<()>, ToolError> {
+        (self.0)(context).map(|()| ToolResult::ok("done", ()))
+    }
+}
+
+/// A session with a real folder as its workspace.
+pub(crate) struct Desk {
+    pub(crate) session: Session,
+    state: ExecutionState,
+}
+
+impl Desk {
+    /// Opens a session, or begins one, on the workspace at `root`.
+    pub(crate) fn at(base: &Path, root: &Path, level: Level, session: Option<Uuid>) -> Result<Desk> {
+        Desk::with(base, root, level, session, HostFilesystemOptions::default())
+    }
+
+    pub(crate) fn with(
+        base: &Path,
+        root: &Path,
+        level: Level,
+        session: Option<Uuid>,
+        options: HostFilesystemOptions,
+    ) -> Result<Desk> {
+        let store = store(&base.join("store"), level)?;
+        let session = match session {
+            Some(id) => store.open_session(id, &types()?)?,
+            None => store.create(&types()?)?,
+        };
+        let files = HostFilesystem::open(root, base.join("captures"), options)?;
+        let resources = ResourceRegistry::builder().filesystem(Arc::new(files)).build()?;
+        Ok(Desk { state: ExecutionState::new(session.clone(), resources), session })
+    }
+
+    pub(crate) fn state(&self) -> &ExecutionState {
+        &self.state
+    }
+
+    fn runner(&self, deed: Box<Deed>) -> ToolRunner {
+        ToolRunner::new(self.state.clone(), ToolRegistry::new().with(Act(deed)))
+    }
+
+    /// Calls the tool, which does this.
+    pub(crate) fn call(
+        &self,
+        deed: impl Fn(&ToolContext) -> std::result::Result<(), ToolError> + Send + Sync + 'static,
+    ) -> foldlog::Result<ToolReport> {
+        self.call_within(None, deed)
+    }
+
+    /// As [`call`](Desk::call), with a deadline.
+    pub(crate) fn call_within(
+        &self,
+        deadline: Option<Duration>,
+        deed: impl Fn(&ToolContext) -> std::result::Result<(), ToolError> + Send + Sync + 'static,
+    ) -> foldlog::Result<ToolReport> {
+        self.runner(Box::new(deed)).execute(&ToolCall::new(Act::NAME, "{}"), &ExecuteOptions { deadline })
+    }
+
+    /// Recovers what was left open. The tool is [`Manual`](foldlog::Idempotency::Manual), so nothing is run again.
+    pub(crate) fn recover(&self) -> foldlog::Result<()> {
+        let options = ExecuteOptions { deadline: Some(Duration::from_secs(60)) };
+        self.runner(Box::new(|_| Ok(()))).recover(&options).map(drop)
+    }
+}
+
+/// The failure with which a deed ends that is to be rolled back.
+pub(crate) fn fails() -> ToolError {
+    ToolError::failed("on purpose")
+}

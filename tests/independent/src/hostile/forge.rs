@@ -1,0 +1,204 @@
+//! Logs frame by frame, with sound checksums, whatever is in them.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use foldlog_codec::Kind;
+use foldlog_codec::body::ObjectId;
+use foldlog_codec::frame::{self, Context, Header};
+use foldlog_codec::msgpack::Writer;
+use foldlog_codec::segment::{Previous, SegmentHeader};
+use uuid::Uuid;
+
+use super::Made;
+use crate::chance::Chance;
+use crate::report::Result;
+
+/// 2024-01-01, in microseconds.
+const TIME_US: i64 = 1_704_067_200_000_000;
+
+/// A session of one segment, being forged.
+#[derive(Clone, Debug)]
+pub(super) struct Forge {
+    pub(super) id: Uuid,
+    context: Context,
+    /// The segment's bytes so far.
+    pub(super) bytes: Vec<u8>,
+    crc: u32,
+    /// The next record's sequence number.
+    pub(super) next: u64,
+    pub(super) time_us: i64,
+    watermark: u64,
+    objects: Vec<(String, Vec<u8>, u64)>,
+}
+
+impl Forge {
+    /// With a segment's header alone.
+    pub(super) fn empty(seed: u64, first_sequence: u64) -> Forge {
+        let mut chance = Chance::new(seed);
+        let mut id = [0; 16];
+        id.copy_from_slice(&chance.bytes(16));
+        let id = uuid::Builder::from_random_bytes(id).into_uuid();
+        Forge::segment(id, 0, first_sequence, chance.number(), None)
+    }
+
+    /// One segment of a session.
+    pub(super) fn segment(
+        session: Uuid,
+        ordinal: u32,
+        first_sequence: u64,
+        salt: u64,
+        previous: Option<Previous>,
+    ) -> Forge {
+        let header =
+            SegmentHeader { ordinal, session, first_sequence, watermark: first_sequence, salt, previous };
+        Forge {
+            id: session,
+            context: Context::new(salt, first_sequence),
+            bytes: header.encode().to_vec(),
+            crc: previous.map_or(0, |previous| previous.crc),
+            next: first_sequence,
+            time_us: TIME_US,
+            watermark: first_sequence,
+            objects: Vec::new(),
+        }
+    }
+
+    /// With the first record, and one event `e` that goes into the slice `s`.
+    pub(super) fn new(seed: u64) -> Result<Forge> {
+        let mut forge = Forge::empty(seed, 0);
+        let id = forge.id;
+        forge.record(Kind::OPENED, &opened(id, |_| {}, 0))?;
+        forge.declare("e", "s")?;
+        Ok(forge)
+    }
+
+    /// The event 1 and the slice 1, under these names.
+    pub(super) fn declare(&mut self, event: &str, slice: &str) -> Result<()> {
+        let mut body = Writer::new();
+        body.map(2).str("events").array(1);
+        body.map(3).str("id").unsigned(1).str("name").str(event).str("to").array(2).unsigned(1).unsigned(0);
+        body.str("slices").array(1);
+        body.map(2).str("id").unsigned(1).str("name").str(slice);
+        self.record(Kind::DECLARE, &body.finish())
+    }
+
+    /// Where the next segment follows.
+    pub(super) fn end(&self, ordinal: u32) -> Previous {
+        Previous { ordinal, end: self.bytes.len() as u64, crc: self.crc }
+    }
+
+    /// A record.
+    pub(super) fn record(&mut self, kind: Kind, body: &[u8]) -> Result<()> {
+        self.frame(kind, body)?;
+        self.next += 1;
+        Ok(())
+    }
+
+    /// A frame that is no record.
+    pub(super) fn frame(&mut self, kind: Kind, body: &[u8]) -> Result<()> {
+        let header = Header {
+            crc: 0,
+            predecessor_crc: self.crc,
+            body_len: u32::try_from(body.len())?,
+            sequence: self.next,
+            watermark: self.watermark,
+            kind,
+            time_us: self.time_us,
+        };
+        self.crc = frame::encode(self.context, &header, body, &mut self.bytes)?;
+        Ok(())
+    }
+
+    /// Says that all so far is durable.
+    pub(super) fn synced(&mut self) -> Result<()> {
+        self.watermark = self.next;
+        self.frame(Kind::SYNCED, &[])
+    }
+
+    /// The event, with this payload.
+    pub(super) fn event(&mut self, payload: &[u8]) -> Result<()> {
+        let mut body = Writer::new();
+        body.map(2).str("e").unsigned(1).str("d").raw(payload);
+        self.record(Kind::DISPATCH, &body.finish())
+    }
+
+    /// The event, with a text.
+    pub(super) fn text(&mut self, text: &str) -> Result<()> {
+        let mut payload = Writer::new();
+        payload.map(1).str("text").str(text);
+        self.event(&payload.finish())
+    }
+
+    /// An object that begins so and goes on with zeros, which take no room on the disk. Returns what names it.
+    pub(super) fn object(&mut self, head: &[u8], len: u64) -> Vec<u8> {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(head);
+        let zeros = vec![0; 1 << 16];
+        let mut left = usize::try_from(len).unwrap_or_default() - head.len();
+        while left > 0 {
+            let piece = left.min(zeros.len());
+            hasher.update(zeros.get(..piece).unwrap_or_default());
+            left -= piece;
+        }
+        let object = ObjectId { hash: *hasher.finalize().as_bytes(), len };
+        self.objects.push((object.file_name(), head.to_vec(), len));
+        object.reference()
+    }
+
+    /// A tool's begin, within another operation or not.
+    pub(super) fn begin(&mut self, tool: &str, within: Option<u64>, reads_only: bool) -> Result<u64> {
+        let mut body = Writer::new();
+        body.map(2 + usize::from(within.is_some()) + usize::from(reads_only));
+        body.str("t").str(tool).str("args").str("{}");
+        if let Some(within) = within {
+            body.str("in").unsigned(within);
+        }
+        if reads_only {
+            body.str("ro").bool(true);
+        }
+        self.record(Kind::TOOL_BEGIN, &body.finish())?;
+        Ok(self.next - 1)
+    }
+
+    /// A tool's end.
+    pub(super) fn tool_end(&mut self, begin: u64, tool: &str, outcome: &str, shown: &str) -> Result<()> {
+        let mut body = Writer::new();
+        let back = outcome != "committed";
+        body.map(6 + usize::from(back)).str("op").unsigned(begin).str("t").str(tool).str("out").str(outcome);
+        if back {
+            body.str("back").bool(true);
+        }
+        body.str("us").unsigned(5).str("shown").str(shown).str("s").unsigned(1);
+        self.record(Kind::TOOL_END, &body.finish())
+    }
+
+    /// Writes the session into a store of its own.
+    pub(super) fn write(&self, base: &Path) -> Result<Made> {
+        self.write_as(base, 0)
+    }
+
+    /// The same, as the segment of an ordinal; others may be there.
+    pub(super) fn write_as(&self, base: &Path, ordinal: u32) -> Result<Made> {
+        let store = base.join("store");
+        let session = store.join("sessions").join(self.id.to_string());
+        fs::create_dir_all(&session)?;
+        fs::write(session.join(format!("{ordinal:010}.seg")), &self.bytes)?;
+        for (name, head, len) in &self.objects {
+            fs::create_dir_all(session.join("objects"))?;
+            let file = File::create(session.join("objects").join(name))?;
+            file.write_all_at(head, 0)?;
+            file.set_len(*len)?;
+        }
+        Ok(Made { store, session, last: self.next.saturating_sub(1) })
+    }
+}
+
+/// The body of a first record, with more fields.
+pub(super) fn opened(session: Uuid, more: impl FnOnce(&mut Writer), fields: usize) -> Vec<u8> {
+    let mut body = Writer::new();
+    body.map(2 + fields).str("session").bin(session.as_bytes()).str("seed").unsigned(7);
+    more(&mut body);
+    body.finish()
+}

@@ -1,0 +1,98 @@
+//! Control characters in every name and text that a log holds.
+
+use foldlog_codec::Kind;
+use foldlog_codec::msgpack::Writer;
+
+use super::Make;
+use super::forge::{Forge, opened};
+use crate::report::Result;
+
+/// Kinds of characters that act on a terminal.
+const CHARACTERS: [(&str, &str); 7] = [
+    ("C0", "\u{1b}[31m\u{7}\r\u{8}\u{0}\u{1}"),
+    ("OSC", "\u{1b}]0;owned\u{7}\u{1b}\\"),
+    ("DEL and C1", "\u{7f}\u{80}\u{85}\u{9b}2J\u{9d}0;owned\u{9c}"),
+    ("bidirectional", "\u{202e}\u{2066}\u{2069}\u{200f}\u{61c}"),
+    ("line ends", "one\ntwo\r\nthree\u{2028}four\u{2029}five\u{b}\u{c}"),
+    ("format", "\u{ad}\u{200b}\u{2060}\u{feff}\u{fff9}\u{e0001}\u{e0041}"),
+    ("quotes", "\"'\\ \u{1b}%s{}\t$(touch owned)"),
+];
+
+pub(super) fn shapes() -> Vec<(String, Make)> {
+    let mut shapes: Vec<(String, Make)> = Vec::new();
+    for (name, text) in CHARACTERS {
+        shapes.push((format!("{name} in every name"), Box::new(move |base| everywhere(text)?.write(base))));
+    }
+    shapes.push((
+        "bytes that are no UTF-8 in texts".to_owned(),
+        Box::new(|base| {
+            let mut forge = Forge::new(1)?;
+            forge.event(b"\x81\xa4text\xa4\xff\xfe\x1b[")?;
+            forge.record(Kind::OBSERVED, b"\x82\xa1n\xa3\xc3\x28\x1b\xa1d\xc0")?;
+            forge.record(Kind::SNAPSHOT, b"\x81\xa3tag\xa2\xed\xa0")?;
+            forge.write(base)
+        }),
+    ));
+    shapes
+}
+
+/// A log in which each name and text there is holds these characters.
+fn everywhere(text: &str) -> Result<Forge> {
+    let mut forge = Forge::empty(text.len() as u64, 0);
+    let tags = |body: &mut Writer| {
+        body.str("tags").map(2).str(text).str(text).str("goal").str(text);
+    };
+    let id = forge.id;
+    forge.record(Kind::OPENED, &opened(id, tags, 1))?;
+    forge.declare(&format!("event{text}"), &format!("slice{text}"))?;
+    let mut payload = Writer::new();
+    payload.map(2).str(text).str(text).str("list").array(2).str(text).bin(text.as_bytes());
+    let payload = payload.finish();
+    forge.event(&payload)?;
+    for (key, value) in [(text, Some(text)), ("plain", Some(text)), (text, None)] {
+        let mut body = Writer::new();
+        body.map(2 + usize::from(value.is_some())).str("o").str("tag").str("key").str(key);
+        if let Some(value) = value {
+            body.str("value").str(value);
+        }
+        forge.record(Kind::DISPATCH, &body.finish())?;
+    }
+    let mut observed = Writer::new();
+    observed.map(2).str("n").str(text).str("d").raw(&payload);
+    forge.record(Kind::OBSERVED, &observed.finish())?;
+    let mut snapshot = Writer::new();
+    snapshot.map(1).str("tag").str(text);
+    forge.record(Kind::SNAPSHOT, &snapshot.finish())?;
+    let tool = format!("tool{text}");
+    for outcome in ["committed", "failed", "interrupted"] {
+        let mut begin = Writer::new();
+        begin.map(5).str("t").str(&tool).str("call").str(text).str("args").str(text);
+        begin.str("idem").str("keyed");
+        begin.str("res").array(1).map(2).str("r").str(text).str("s").raw(&payload);
+        forge.record(Kind::TOOL_BEGIN, &begin.finish())?;
+        let operation = forge.next - 1;
+        let back = outcome != "committed";
+        let mut end = Writer::new();
+        end.map(9 + 2 * usize::from(back)).str("op").unsigned(operation).str("t").str(&tool);
+        end.str("call").str(text).str("out").str(outcome);
+        if back {
+            end.str("why").str("error").str("back").bool(true);
+        }
+        end.str("us").unsigned(1).str("result").raw(&payload).str("shown").str(text);
+        end.str("over").raw(&payload).str("s").unsigned(1);
+        forge.record(Kind::TOOL_END, &end.finish())?;
+        if outcome == "interrupted" {
+            let mut settle = Writer::new();
+            settle.map(5).str("op").unsigned(operation).str("is").str("committed");
+            settle.str("by").str(text).str("why").str(text).str("result").raw(&payload);
+            forge.record(Kind::SETTLE, &settle.finish())?;
+        }
+    }
+    let mut import = Writer::new();
+    import.map(2).str("tags").map(1).str(text).str(text);
+    import.str("slices").array(1).map(2).str("s").unsigned(1).str("items").array(1).raw(&payload);
+    forge.record(Kind::IMPORT, &import.finish())?;
+    // One that is left open is in the way of nothing but `settle`.
+    forge.begin(&tool, None, false)?;
+    Ok(forge)
+}

@@ -1,0 +1,222 @@
+//! Tries foldlog's promises from outside: through its public API alone, without any code of its test suite.
+//!
+//! `cargo run --release -p foldlog-independent -- all --long` runs every harness at full length; without `--long` each
+//! takes seconds. Exit codes: 0 every promise that was tried held, 1 one was broken, 2 a harness could not run.
+//!
+//! | module | tries |
+//! |---|---|
+//! | `kills` | writers that are killed at any moment, with each record acknowledged over a pipe |
+//! | `cycles` | lives that never close: what they leave on the disk, and what opening costs |
+//! | `swaps` | workspaces, parents and folders that are exchanged while calls fail and are recovered |
+//! | `hostile` | logs of any shape against every verb of the binary, under a limit of memory and time |
+//! | `exhausted` | full disks, and limits of descriptors, file lengths and memory |
+//! | `powercuts` | an ext4 that is shut down without a flush |
+//! | `copies` | copies that are taken while a session is written |
+//! | `owners` | ownership and modes under several users |
+//! | `fs_suite` | a file-system test suite that runs inside of a tool that fails |
+//!
+//! | module | holds |
+//! |---|---|
+//! | `report` | what a harness counted, skipped and found broken |
+//! | `host` | a host's types, its session and its workspace |
+//! | `child` | parts of a harness in processes of their own |
+//! | `place` | folders and small disks |
+//! | `tree` | what a folder holds, to be compared |
+//! | `verbs` | the binary `foldlog` |
+//! | `chance` | chance from a seed |
+
+mod chance;
+mod child;
+mod copies;
+mod cycles;
+mod exhausted;
+mod fs_suite;
+mod host;
+mod hostile;
+mod kills;
+mod owners;
+mod place;
+mod powercuts;
+mod report;
+mod swaps;
+mod tree;
+mod verbs;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, ValueEnum};
+
+use crate::report::{Report, Result};
+
+#[derive(Parser)]
+#[command(about = "Tries foldlog's promises through its public API alone")]
+struct Arguments {
+    /// What to try; `all`, or `gate` for what a gate runs.
+    #[arg(required = true)]
+    harnesses: Vec<Harness>,
+    /// The short form, which is the default.
+    #[arg(long, conflicts_with = "long")]
+    short: bool,
+    /// The long form.
+    #[arg(long)]
+    long: bool,
+    /// Where chance begins.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// How many rounds, in place of the form's: kills, lives, swaps, cuts, copies, suites, each of what the harness counts.
+    #[arg(long)]
+    count: Option<u64>,
+    /// How long `swaps` goes on; its long form takes an hour where nothing is said.
+    #[arg(long)]
+    seconds: Option<u64>,
+    /// Where files go; the system's temporary folder where nothing is said.
+    #[arg(long)]
+    dir: Option<PathBuf>,
+    /// The binary whose verbs are run; this one, which holds the same verbs, where nothing is said.
+    #[arg(long)]
+    foldlog: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum, PartialEq)]
+enum Harness {
+    All,
+    Gate,
+    Kills,
+    Cycles,
+    Swaps,
+    Hostile,
+    Exhausted,
+    Powercuts,
+    Copies,
+    Owners,
+    FsSuite,
+}
+
+/// All of them, in the order in which they run.
+const ALL: [Harness; 9] = [
+    Harness::Kills,
+    Harness::Cycles,
+    Harness::Copies,
+    Harness::Hostile,
+    Harness::Exhausted,
+    Harness::Owners,
+    Harness::FsSuite,
+    Harness::Powercuts,
+    Harness::Swaps,
+];
+
+/// Those whose short forms a gate runs: they hold, and are quick.
+const GATE: [Harness; 2] = [Harness::Kills, Harness::Powercuts];
+
+/// How a harness is to run.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    pub(crate) long: bool,
+    pub(crate) seed: u64,
+    count: Option<u64>,
+    pub(crate) seconds: Option<u64>,
+    pub(crate) dir: PathBuf,
+    pub(crate) foldlog: Option<PathBuf>,
+}
+
+impl Plan {
+    /// How many rounds: what was asked for, or what the form says.
+    pub(crate) fn rounds(&self, short: u64, long: u64) -> u64 {
+        self.count.unwrap_or(if self.long { long } else { short })
+    }
+}
+
+impl Harness {
+    fn run(self, plan: &Plan) -> Result<Report> {
+        match self {
+            Harness::Kills => kills::run(plan),
+            Harness::Cycles => cycles::run(plan),
+            Harness::Swaps => swaps::run(plan),
+            Harness::Hostile => hostile::run(plan),
+            Harness::Exhausted => exhausted::run(plan),
+            Harness::Powercuts => powercuts::run(plan),
+            Harness::Copies => copies::run(plan),
+            Harness::Owners => owners::run(plan),
+            Harness::FsSuite => fs_suite::run(plan),
+            Harness::All | Harness::Gate => Err("this stands for several".into()),
+        }
+    }
+}
+
+/// A part of a harness, which its parent process asked for.
+fn part(name: &str, arguments: &[String]) -> Result<()> {
+    match name {
+        "kills" => kills::part(arguments),
+        "cycles" => cycles::part(arguments),
+        "swaps" => swaps::part(arguments),
+        "exhausted" => exhausted::part(arguments),
+        "powercuts" => powercuts::part(arguments),
+        "copies" => copies::part(arguments),
+        "owners" => owners::part(arguments),
+        _ => Err(format!("there is no part `{name}`").into()),
+    }
+}
+
+fn main() -> ExitCode {
+    let mut arguments = std::env::args_os().skip(1);
+    if arguments.next().is_some_and(|first| first == child::PART) {
+        return part_of_process();
+    }
+    let arguments = Arguments::parse();
+    let plan = Plan {
+        long: arguments.long,
+        seed: arguments.seed,
+        count: arguments.count,
+        seconds: arguments.seconds,
+        dir: arguments.dir.unwrap_or_else(std::env::temp_dir),
+        foldlog: arguments.foldlog,
+    };
+    let chosen = arguments.harnesses.iter().flat_map(|harness| match harness {
+        Harness::All => ALL.to_vec(),
+        Harness::Gate => GATE.to_vec(),
+        one => vec![*one],
+    });
+    let (mut broken, mut failed) = (false, false);
+    for harness in chosen {
+        match harness.run(&plan) {
+            Ok(report) => {
+                println!("{report}");
+                broken |= !report.holds();
+            }
+            Err(trouble) => {
+                println!("{harness:?}: could not run: {}", trouble.to_string().escape_debug());
+                failed = true;
+            }
+        }
+    }
+    match (failed, broken) {
+        (true, _) => ExitCode::from(2),
+        (false, true) => ExitCode::from(1),
+        (false, false) => ExitCode::SUCCESS,
+    }
+}
+
+fn part_of_process() -> ExitCode {
+    let mut arguments = std::env::args_os().skip(2);
+    let Some(name) = arguments.next().and_then(|name| name.into_string().ok()) else {
+        return ExitCode::from(2);
+    };
+    if name == verbs::PART {
+        return verbs::part(arguments);
+    }
+    let Ok(arguments) =
+        arguments.map(|argument| argument.into_string()).collect::<std::result::Result<Vec<_>, _>>()
+    else {
+        return ExitCode::from(2);
+    };
+    let done = part(&name, &arguments);
+    child::write_peak();
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(trouble) => {
+            eprintln!("{trouble}");
+            ExitCode::from(1)
+        }
+    }
+}

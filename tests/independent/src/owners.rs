@@ -1,0 +1,273 @@
+//! Ownership and modes under several users: what a restore by root leaves, what one by somebody else may not make, and
+//! what another user can read of a store.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use foldlog::Level;
+
+use crate::child;
+use crate::host::{self, Desk};
+use crate::report::{Report, Result};
+use crate::tree::{Compared, Tree};
+use crate::{Plan, place};
+
+/// Two users that need not be known to the system.
+const ONE: u32 = 1_000;
+const OTHER: u32 = 1_001;
+
+/// Files with their owner, group and mode.
+const FILES: [(&str, u32, u32, u32); 9] = [
+    ("private of one", ONE, ONE, 0o600),
+    ("private of the other", OTHER, OTHER, 0o600),
+    ("setuid of one", ONE, ONE, 0o4755),
+    ("setgid of the other", ONE, OTHER, 0o2755),
+    ("both of the other", OTHER, ONE, 0o6711),
+    ("unreadable of one", ONE, ONE, 0o000),
+    ("sticky of root", 0, 0, 0o1644),
+    ("setuid of root", 0, 0, 0o4755),
+    ("group's", 0, ONE, 0o640),
+];
+
+/// What root's tool does with each of them.
+type Deed = fn(&Path) -> std::io::Result<()>;
+
+const SECRET: &str = "what nobody but its owner may read";
+
+pub(crate) fn run(plan: &Plan) -> Result<Report> {
+    let mut report = Report::new("owners");
+    if !place::is_root() {
+        report.skip("only root can work as several users");
+        return Ok(report);
+    }
+    let works = as_user(ONE, "022", &Command::new("true")).status();
+    if !works.is_ok_and(|status| status.success()) {
+        report.skip("`setpriv` cannot become another user here");
+        return Ok(report);
+    }
+    let folder = place::folder(&plan.dir)?;
+    by_root(&mut report, &folder.path().join("root"))?;
+    by_a_user(&mut report, &folder.path().join("user"))?;
+    for umask in ["022", "000", "077"] {
+        read_by_another(&mut report, &folder.path().join(umask), umask)?;
+    }
+    Ok(report)
+}
+
+/// The same command as another user.
+fn as_user(user: u32, umask: &str, command: &Command) -> Command {
+    let mut run = Command::new("setpriv");
+    run.arg(format!("--reuid={user}")).arg(format!("--regid={user}")).arg("--clear-groups");
+    run.args(["sh", "-c", &format!("umask {umask}; exec \"$@\""), "sh"]);
+    run.arg(command.get_program()).args(command.get_args());
+    run
+}
+
+fn furnish(root: &Path) -> Result<()> {
+    fs::create_dir_all(root)?;
+    for (name, uid, gid, mode) in FILES {
+        make(&root.join(name), uid, gid, mode)?;
+    }
+    let folder = root.join("folder of the other");
+    fs::create_dir(&folder)?;
+    make(&folder.join("within"), ONE, OTHER, 0o4711)?;
+    chown(&folder, Some(OTHER), Some(ONE))?;
+    fs::set_permissions(&folder, Permissions::from_mode(0o2770))?;
+    Ok(())
+}
+
+fn make(path: &Path, uid: u32, gid: u32, mode: u32) -> Result<()> {
+    fs::write(path, SECRET)?;
+    chown(path, Some(uid), Some(gid))?;
+    fs::set_permissions(path, Permissions::from_mode(mode))?;
+    Ok(())
+}
+
+/// Root's tool changes, removes and takes over files of others, and fails.
+fn by_root(report: &mut Report, base: &Path) -> Result<()> {
+    let deeds: [(&str, Deed); 5] = [
+        ("removed", |path| if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) }),
+        ("written", |path| if path.is_dir() { Ok(()) } else { fs::write(path, "by the tool") }),
+        ("made anew", |path| {
+            if path.is_dir() {
+                fs::remove_dir_all(path)?
+            } else {
+                fs::remove_file(path)?
+            }
+            fs::write(path, "by the tool")
+        }),
+        ("given away", |path| chown(path, Some(0), Some(0))),
+        ("opened up", |path| fs::set_permissions(path, Permissions::from_mode(0o777))),
+    ];
+    for (what, deed) in deeds {
+        let base = base.join(what);
+        let root = base.join("workspace");
+        furnish(&root)?;
+        let before = Tree::of(&root)?;
+        let desk = Desk::at(&base, &root, Level::Boundary, None)?;
+        let within = root.clone();
+        let called = desk.call(move |_| {
+            for entry in fs::read_dir(&within)? {
+                deed(&entry?.path())?;
+            }
+            Err(host::fails())
+        });
+        report.count("calls by root", 1);
+        report.check(called.is_ok(), || format!("{what} by root: not rolled back: {called:?}"));
+        let compared = Compared { owners: true, ..Compared::CONTENT };
+        let found = before.compare(&Tree::of(&root)?, compared);
+        report.check(found.is_none(), || format!("{what} by root: {}", found.unwrap_or_default()));
+    }
+    Ok(())
+}
+
+/// A user's tool removes another one's files, which that user cannot give back: none may become setuid or setgid of whom
+/// it was not.
+fn by_a_user(report: &mut Report, base: &Path) -> Result<()> {
+    let root = base.join("workspace");
+    furnish(&root)?;
+    // What the user may not read is no part of what it captures.
+    for (name, ..) in
+        FILES.iter().filter(|(name, ..)| name.contains("private") || name.contains("unreadable"))
+    {
+        fs::remove_file(root.join(name))?;
+    }
+    fs::remove_dir_all(root.join("folder of the other"))?;
+    for path in [base, root.as_path()] {
+        chown(path, Some(ONE), Some(ONE))?;
+    }
+    for name in ["group's", "both of the other"] {
+        let mode = fs::metadata(root.join(name))?.mode();
+        fs::set_permissions(root.join(name), Permissions::from_mode(mode | 0o044))?;
+    }
+    let before = Tree::of(&root)?;
+    let ended = child::run(as_user(ONE, "022", &child::part("owners", &[&"remove", &base])?))?;
+    report.count("calls by a user", 1);
+    let reported = match &ended {
+        Ok(lines) => lines.join("\n"),
+        Err(error) => error.clone(),
+    };
+    let mut lost = Vec::new();
+    for (name, uid, gid, mode) in FILES {
+        let Ok(found) = fs::symlink_metadata(root.join(name)) else { continue };
+        let same = (found.uid(), found.gid()) == (uid, gid);
+        let setid = found.mode() & 0o6000;
+        report.check(same || setid == 0, || {
+            format!(
+                "`{name}` was {mode:o} of {uid}:{gid} and is {:o} of {}:{}",
+                found.mode(),
+                found.uid(),
+                found.gid()
+            )
+        });
+        if !same && mode & 0o6000 != 0 {
+            lost.push(name);
+        }
+    }
+    report.fact(format!("by a user: {} lost their owner and setuid or setgid: {reported}", lost.len()));
+    let none = Compared { modes: false, ..Compared::CONTENT };
+    let found = before.compare(&Tree::of(&root)?, none);
+    report.check(found.is_none(), || format!("removed by a user: {}", found.unwrap_or_default()));
+    Ok(())
+}
+
+/// One user writes a session over a workspace with a private file; another one tries to read all that this left.
+fn read_by_another(report: &mut Report, base: &Path, umask: &str) -> Result<()> {
+    let root = base.join("workspace");
+    fs::create_dir_all(&root)?;
+    make(&root.join("private"), ONE, ONE, 0o600)?;
+    for path in [base, root.as_path()] {
+        chown(path, Some(ONE), Some(ONE))?;
+    }
+    if let Err(error) = child::run(as_user(ONE, umask, &child::part("owners", &[&"write", &base])?))? {
+        report.broken(format!("umask {umask}: the writer: {error}"));
+        return Ok(());
+    }
+    let mut paths = Vec::new();
+    for folder in ["store", "captures"] {
+        all_below(&base.join(folder), &mut paths)?;
+    }
+    let list = base.join("paths");
+    let lines: Vec<_> = paths.iter().map(|path| path.display().to_string()).collect();
+    fs::write(&list, lines.join("\n"))?;
+    report.count("files and folders of a store", paths.len() as u64);
+    match child::run(as_user(OTHER, "022", &child::part("owners", &[&"read", &list])?))? {
+        Ok(read) => report.check(read.is_empty(), || {
+            format!(
+                "umask {umask}: another user read {} of {}: {}",
+                read.len(),
+                paths.len(),
+                read.iter().take(3).cloned().collect::<Vec<_>>().join("; ")
+            )
+        }),
+        Err(error) => report.broken(format!("umask {umask}: the reader: {error}")),
+    }
+    let open: Vec<_> = paths
+        .iter()
+        .filter_map(|path| fs::symlink_metadata(path).ok().map(|found| (path, found)))
+        .filter(|(_, found)| found.mode() & 0o077 != 0)
+        .map(|(path, found)| format!("{} is {:o}", path.display(), found.mode() & 0o7777))
+        .collect();
+    report.check(open.is_empty(), || {
+        format!(
+            "umask {umask}: {} of {} give others something: {}",
+            open.len(),
+            paths.len(),
+            open.iter().take(3).cloned().collect::<Vec<_>>().join("; ")
+        )
+    });
+    Ok(())
+}
+
+fn all_below(folder: &Path, paths: &mut Vec<PathBuf>) -> Result<()> {
+    paths.push(folder.to_owned());
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            all_below(&entry.path(), paths)?;
+        } else {
+            paths.push(entry.path());
+        }
+    }
+    Ok(())
+}
+
+/// A writer, a reader or a tool's host, as another user.
+pub(crate) fn part(arguments: &[String]) -> Result<()> {
+    let [mode, argument] = arguments else { return Err("mode, path".into()) };
+    let path = Path::new(argument);
+    let root = path.join("workspace");
+    match mode.as_str() {
+        "write" => {
+            let desk = Desk::at(path, &root, Level::Boundary, None)?;
+            for n in 0..300 {
+                desk.session.dispatch(host::said(n, n))?;
+            }
+            desk.call(|_| Ok(()))?;
+            desk.call(|_| Err(host::fails()))?;
+            let session = desk.session.clone();
+            drop(desk);
+            session.close()?;
+        }
+        "read" => {
+            for path in fs::read_to_string(path)?.lines().map(Path::new) {
+                if fs::read_dir(path).is_ok() || fs::read(path).is_ok() {
+                    println!("{}", path.display());
+                }
+            }
+        }
+        "remove" => {
+            let desk = Desk::at(path, &root, Level::Boundary, None)?;
+            let report = desk.call(move |_| {
+                let removed = fs::read_dir(&root)?.map(|entry| fs::remove_file(entry?.path()));
+                removed.collect::<std::io::Result<Vec<()>>>()?;
+                Err(host::fails())
+            })?;
+            println!("{report:?}");
+        }
+        _ => return Err("there is no such mode".into()),
+    }
+    Ok(())
+}

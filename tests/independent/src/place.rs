@@ -1,0 +1,149 @@
+//! Places where a harness works: folders, and small disks of its own. All are gone when it is done.
+
+use std::fs::{self, File};
+use std::io::ErrorKind;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use tempfile::TempDir;
+
+use crate::report::Result;
+
+/// A new folder, which anybody may pass through, as other users do.
+pub(crate) fn folder(under: &Path) -> Result<TempDir> {
+    let folder = tempfile::Builder::new().prefix("foldlog-independent-").tempdir_in(under)?;
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755))?;
+    Ok(folder)
+}
+
+/// What a disk is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Kind {
+    Ext4,
+    Tmpfs,
+}
+
+/// A small disk, mounted; it is unmounted when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Disk {
+    folder: TempDir,
+    kind: Kind,
+    mounted: bool,
+}
+
+impl Disk {
+    /// A disk of so many bytes. The text says why this machine, or this user, may have none.
+    pub(crate) fn new(under: &Path, kind: Kind, bytes: u64) -> Result<std::result::Result<Disk, String>> {
+        let mut disk = Disk { folder: folder(under)?, kind, mounted: false };
+        fs::create_dir(disk.root())?;
+        if kind == Kind::Ext4 {
+            File::create(disk.image())?.set_len(bytes)?;
+            // Nothing is kept for root.
+            let mut make = Command::new("mkfs.ext4");
+            make.args(["-q", "-F", "-b", "4096", "-m", "0"]).arg(disk.image());
+            if let Err(reason) = run(&mut make) {
+                return Ok(Err(reason));
+            }
+        }
+        Ok(disk.mount_as(bytes).map(|()| disk))
+    }
+
+    fn mount_as(&mut self, bytes: u64) -> std::result::Result<(), String> {
+        let mut mount = Command::new("mount");
+        match self.kind {
+            Kind::Ext4 => mount.args(["-o", "loop"]).arg(self.image()),
+            Kind::Tmpfs => mount.args(["-t", "tmpfs", "-o"]).arg(format!("size={bytes}")).arg("tmpfs"),
+        };
+        run(mount.arg(self.root()))?;
+        self.mounted = true;
+        Ok(())
+    }
+
+    fn image(&self) -> PathBuf {
+        self.folder.path().join("image")
+    }
+
+    /// Where it is mounted.
+    pub(crate) fn root(&self) -> PathBuf {
+        self.folder.path().join("root")
+    }
+
+    /// Mounts an ext4 again, after [`unmount`](Disk::unmount).
+    pub(crate) fn mount(&mut self) -> std::result::Result<(), String> {
+        self.mount_as(0)
+    }
+
+    /// Unmounts it, at once where nobody uses it.
+    pub(crate) fn unmount(&mut self) -> std::result::Result<(), String> {
+        if std::mem::take(&mut self.mounted) && run(Command::new("umount").arg(self.root())).is_err() {
+            // Somebody has a file open: the folder must be empty before it is removed.
+            return run(Command::new("umount").arg("-l").arg(self.root()));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = self.unmount();
+    }
+}
+
+/// Runs a program; what it says where it fails.
+pub(crate) fn run(command: &mut Command) -> std::result::Result<(), String> {
+    let program = Path::new(command.get_program()).display().to_string();
+    let output = command.output().map_err(|error| format!("{program}: {error}"))?;
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(format!("{program}: {}", String::from_utf8_lossy(&output.stderr).trim())),
+    }
+}
+
+/// What a folder takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Taken {
+    pub(crate) files: u64,
+    pub(crate) bytes: u64,
+}
+
+/// How many files a folder holds, at any depth, and how many bytes are allocated for them.
+pub(crate) fn taken(folder: &Path) -> Result<Taken> {
+    let mut taken = Taken::default();
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let found = entry.metadata()?;
+        if found.is_dir() {
+            let within = self::taken(&entry.path())?;
+            taken.files += within.files;
+            taken.bytes += within.bytes;
+        } else {
+            taken.files += 1;
+            taken.bytes += found.blocks() * 512;
+        }
+    }
+    Ok(taken)
+}
+
+/// Copies a folder with all that is in it. What is gone by the time it would be copied is left out.
+pub(crate) fn copy_all(from: &Path, to: &Path) -> Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let target = to.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            copy_all(&entry.path(), &target)?;
+        } else {
+            match fs::copy(entry.path(), target) {
+                Err(error) if error.kind() != ErrorKind::NotFound => return Err(error.into()),
+                _ => {}
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether this process may do what root may.
+pub(crate) fn is_root() -> bool {
+    nix::unistd::geteuid().is_root()
+}

@@ -1,0 +1,435 @@
+//! Workspaces that are exchanged while calls fail and are recovered: the root, its parents and folders within, by
+//! renames and links. A victim beside it stays as it is byte for byte, and the workspace is restored exactly, or the
+//! call is refused by name and can be recovered once everything is back in its place.
+
+use std::fs;
+use std::io::Write as _;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use foldlog::Level;
+use foldlog::filesystem::Filesystem;
+use foldlog::tools::{ToolContext, ToolError};
+use nix::sys::signal::{Signal, raise};
+
+use crate::chance::Chance;
+use crate::child;
+use crate::host::{self, Desk};
+use crate::report::{Report, Result};
+use crate::tree::{Compared, Tree};
+use crate::{Plan, place};
+
+/// What is exchanged, and for what.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Swap {
+    ParentForLink,
+    ParentForFolder,
+    RootForLink,
+    RootForFolder,
+    RootForEmpty,
+    RootForNothing,
+    InnerForLink,
+}
+
+const SWAPS: [Swap; 7] = [
+    Swap::ParentForLink,
+    Swap::ParentForFolder,
+    Swap::RootForLink,
+    Swap::RootForFolder,
+    Swap::RootForEmpty,
+    Swap::RootForNothing,
+    Swap::InnerForLink,
+];
+
+/// An hour, in its long form.
+const LONG: Duration = Duration::from_secs(3_600);
+
+pub(crate) fn run(plan: &Plan) -> Result<Report> {
+    let mut report = Report::new("swaps");
+    let folder = place::folder(&plan.dir)?;
+    let mut chance = Chance::new(plan.seed);
+    let until = match (plan.seconds, plan.long) {
+        (Some(seconds), _) => Some(Instant::now() + Duration::from_secs(seconds)),
+        (None, true) => Some(Instant::now() + LONG),
+        (None, false) => None,
+    };
+    let rounds = plan.rounds(3 * SWAPS.len() as u64, u64::MAX);
+    let mut round = 0;
+    while until.is_none_or(|until| Instant::now() < until) && (until.is_some() || round < rounds) {
+        let swap = SWAPS[usize::try_from(round).unwrap_or_default() % SWAPS.len()];
+        let scene = Scene::new(folder.path().join(round.to_string()))?;
+        match (round / SWAPS.len() as u64) % 3 {
+            0 => fails_while_swapped(&mut report, &scene, swap)?,
+            1 => killed_while_swapped(&mut report, &scene, swap, &mut chance)?,
+            _ => races(&mut report, &scene, swap, &mut chance)?,
+        }
+        fs::remove_dir_all(&scene.base)?;
+        round += 1;
+    }
+    report.count("rounds", round);
+    Ok(report)
+}
+
+/// A workspace, and the victim beside it.
+#[derive(Clone, Debug)]
+struct Scene {
+    base: PathBuf,
+}
+
+/// Both as they were.
+struct Before {
+    workspace: Tree,
+    victim: Tree,
+}
+
+impl Scene {
+    fn new(base: PathBuf) -> Result<Scene> {
+        let scene = Scene { base };
+        for (root, word) in
+            [(scene.root(), "the workspace's"), (scene.victim().join("workspace"), "the victim's")]
+        {
+            for file in
+                ["kept", "changed", "removed", "inner/one", "inner/deep/two", "folder/three", "renamed"]
+            {
+                let path = root.join(file);
+                fs::create_dir_all(path.parent().ok_or("a file is in a folder")?)?;
+                fs::write(&path, format!("{word} {file}"))?;
+            }
+        }
+        fs::write(scene.victim().join("beside"), "the victim's own")?;
+        Ok(scene)
+    }
+
+    fn parent(&self) -> PathBuf {
+        self.base.join("outer/parent")
+    }
+
+    fn root(&self) -> PathBuf {
+        self.parent().join("workspace")
+    }
+
+    fn victim(&self) -> PathBuf {
+        self.base.join("victim")
+    }
+
+    fn before(&self) -> Result<Before> {
+        Ok(Before { workspace: Tree::of(&self.root())?, victim: Tree::of(&self.victim())? })
+    }
+
+    /// Exchanges.
+    fn swap(&self, swap: Swap) -> std::io::Result<()> {
+        let (parent, root, victim) = (self.parent(), self.root(), self.victim());
+        let inner = root.join("inner");
+        match swap {
+            Swap::ParentForLink => {
+                fs::rename(&parent, away(&parent)).and_then(|()| symlink(&victim, &parent))
+            }
+            Swap::ParentForFolder => {
+                fs::rename(&parent, away(&parent)).and_then(|()| fs::rename(&victim, &parent))
+            }
+            Swap::RootForLink => {
+                fs::rename(&root, away(&root)).and_then(|()| symlink(victim.join("workspace"), &root))
+            }
+            Swap::RootForFolder => {
+                fs::rename(&root, away(&root)).and_then(|()| fs::rename(victim.join("workspace"), &root))
+            }
+            Swap::RootForEmpty => fs::rename(&root, away(&root)).and_then(|()| fs::create_dir(&root)),
+            Swap::RootForNothing => fs::rename(&root, away(&root)),
+            Swap::InnerForLink => fs::rename(&inner, away(&inner))
+                .and_then(|()| symlink(victim.join("workspace/inner"), &inner)),
+        }
+    }
+
+    /// Puts back what was exchanged. Says what stands where nothing should.
+    fn put_back(&self, swap: Swap) -> std::io::Result<Option<String>> {
+        let (parent, root, victim) = (self.parent(), self.root(), self.victim());
+        let back = |path: &Path| fs::rename(away(path), path).map(|()| None);
+        match swap {
+            Swap::ParentForLink => fs::remove_file(&parent).and_then(|()| back(&parent)),
+            Swap::ParentForFolder => fs::rename(&parent, &victim).and_then(|()| back(&parent)),
+            Swap::RootForLink => fs::remove_file(&root).and_then(|()| back(&root)),
+            Swap::RootForFolder => fs::rename(&root, victim.join("workspace")).and_then(|()| back(&root)),
+            Swap::RootForEmpty => {
+                let filled = fs::remove_dir(&root).err().map(|error| format!("the empty folder: {error}"));
+                if filled.is_some() {
+                    fs::remove_dir_all(&root)?;
+                }
+                back(&root).map(|_| filled)
+            }
+            Swap::RootForNothing => {
+                let made = root.symlink_metadata().is_ok().then(|| "a workspace was made anew".to_owned());
+                if made.is_some() {
+                    fs::remove_dir_all(&root)?;
+                }
+                back(&root).map(|_| made)
+            }
+            Swap::InnerForLink => {
+                // A restore may have put the folder back, and removed what stood beside it.
+                let inner = root.join("inner");
+                if inner.is_symlink() {
+                    fs::remove_file(&inner)?;
+                }
+                if away(&inner).exists() && !inner.exists() {
+                    back(&inner)?;
+                }
+                Ok(None)
+            }
+        }
+    }
+}
+
+/// Where something stands while something else has its place.
+fn away(path: &Path) -> PathBuf {
+    path.with_extension("away")
+}
+
+/// What the tool does before anything is exchanged.
+fn deed(context: &ToolContext) -> std::result::Result<(), ToolError> {
+    let files = context.resources().get::<dyn Filesystem>().ok_or_else(host::fails)?;
+    files.write("changed", b"by the tool")?;
+    files.write("new/deep/er", b"by the tool")?;
+    files.delete("removed")?;
+    files.delete("folder")?;
+    files.append("inner/one", b" and the tool's")?;
+    files.rename("renamed", "elsewhere")?;
+    Ok(())
+}
+
+/// A call exchanges something and fails.
+fn fails_while_swapped(report: &mut Report, scene: &Scene, swap: Swap) -> Result<()> {
+    let before = scene.before()?;
+    let desk = Desk::at(&scene.base, &scene.root(), Level::Boundary, None)?;
+    let within = scene.clone();
+    let called = desk.call(move |context| {
+        deed(context)?;
+        within.swap(swap)?;
+        Err(host::fails())
+    });
+    let what = format!("{swap:?} in a call that fails");
+    report.count("calls that failed", 1);
+    is_untouched(report, scene, swap, &before, &what)?;
+    put_back(report, scene, swap, &what)?;
+    let refused = called.map(drop).map_err(|error| error.to_string());
+    restored(report, scene, &desk, &before, refused, &what)
+}
+
+/// A call exchanges something and its process is killed. What recovers it finds the exchange, and later finds it undone.
+fn killed_while_swapped(report: &mut Report, scene: &Scene, swap: Swap, chance: &mut Chance) -> Result<()> {
+    let before = scene.before()?;
+    let which = SWAPS.iter().position(|one| *one == swap).unwrap_or_default().to_string();
+    let mut host = child::Heard::start(child::part("swaps", &[&"call", &scene.base, &which])?)?;
+    let session = host.word("session")?.ok_or("the host ended early")?;
+    host.ended()?;
+    let what = format!("{swap:?} in a call that is killed");
+    report.count("calls that were killed", 1);
+    is_untouched(report, scene, swap, &before, &what)?;
+    let recover = || child::run(child::part("swaps", &[&"recover", &scene.base, &session])?);
+    if chance.once_in(2) {
+        // Once more it is exchanged while it is being recovered.
+        put_back(report, scene, swap, &what)?;
+        let racing = Racing::start(scene, &[swap], chance);
+        let recovered = recover()?;
+        racing.stop(report, &what)?;
+        is_untouched(report, scene, swap, &before, &format!("{what}, raced"))?;
+        report.count("recoveries that were raced", 1);
+        if recovered.is_ok() && swap != Swap::InnerForLink {
+            is_restored(report, scene, &before, &format!("{what}, raced"))?;
+        }
+    } else {
+        let recovered = recover()?;
+        let what = format!("{what}, recovered while exchanged");
+        is_untouched(report, scene, swap, &before, &what)?;
+        put_back(report, scene, swap, &what)?;
+        match recovered {
+            Err(error) => {
+                report.check(is_named(&error), || format!("{what}: refused without a name: {error}"))
+            }
+            Ok(_) => is_restored(report, scene, &before, &what)?,
+        }
+    }
+    if let Err(error) = recover()? {
+        report.broken(format!("{what}: once it is back it is not recovered: {error}"));
+        return Ok(());
+    }
+    if swap == Swap::InnerForLink {
+        // What a race left within is a change like any other; the session's own state is what counts.
+        return Ok(());
+    }
+    is_restored(report, scene, &before, &what)
+}
+
+/// A call fails while something is exchanged all the time.
+fn races(report: &mut Report, scene: &Scene, swap: Swap, chance: &mut Chance) -> Result<()> {
+    let before = scene.before()?;
+    let desk = Desk::at(&scene.base, &scene.root(), Level::Boundary, None)?;
+    let whole = desk.state().snapshot(None)?;
+    let racing = Arc::new(parking::Slot::default());
+    let (slot, within, seed) = (Arc::clone(&racing), scene.clone(), chance.number());
+    let called = desk.call(move |context| {
+        deed(context)?;
+        slot.put(Racing::start(&within, &[swap], &mut Chance::new(seed)));
+        Err(host::fails())
+    });
+    let what = format!("{swap:?}, raced");
+    let exchanged = match racing.take() {
+        Some(racing) => racing.stop(report, &what)?,
+        None => 0,
+    };
+    report.count("calls that were raced", 1);
+    report.count("exchanges", exchanged);
+    is_untouched(report, scene, swap, &before, &what)?;
+    let refused = called.map(drop).map_err(|error| error.to_string());
+    if swap == Swap::InnerForLink {
+        if desk.session.is_interrupted() {
+            let recovered = desk.recover();
+            report.check(recovered.is_ok(), || format!("{what}: not recovered: {recovered:?}"));
+        }
+        let restored = desk.state().restore(&whole);
+        report.check(restored.is_ok(), || format!("{what}: the snapshot is not restored: {restored:?}"));
+        return is_restored(report, scene, &before, &what);
+    }
+    restored(report, scene, &desk, &before, refused, &what)
+}
+
+/// A place for what one thread makes and another ends.
+mod parking {
+    use std::sync::Mutex;
+
+    #[derive(Default)]
+    pub(super) struct Slot(Mutex<Option<super::Racing>>);
+
+    impl Slot {
+        pub(super) fn put(&self, racing: super::Racing) {
+            if let Ok(mut slot) = self.0.lock() {
+                *slot = Some(racing);
+            }
+        }
+
+        pub(super) fn take(&self) -> Option<super::Racing> {
+            self.0.lock().ok().and_then(|mut slot| slot.take())
+        }
+    }
+}
+
+/// A thread that exchanges and puts back, until it is stopped; then everything is in its place.
+struct Racing {
+    stop: Arc<AtomicBool>,
+    thread: thread::JoinHandle<(u64, Vec<String>)>,
+}
+
+impl Racing {
+    fn start(scene: &Scene, swaps: &[Swap], chance: &mut Chance) -> Racing {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (stopped, scene, swaps) = (Arc::clone(&stop), scene.clone(), swaps.to_vec());
+        let mut chance = Chance::new(chance.number());
+        let thread = thread::spawn(move || {
+            let (mut exchanged, mut found) = (0, Vec::new());
+            while !stopped.load(Ordering::Relaxed) {
+                let Some(swap) = chance.one_of(&swaps).copied() else { break };
+                if scene.swap(swap).is_ok() {
+                    exchanged += 1;
+                    thread::sleep(chance.moment(Duration::from_micros(400)));
+                }
+                match scene.put_back(swap) {
+                    Ok(wrong) => found.extend(wrong),
+                    Err(error) if swap != Swap::InnerForLink => found.push(format!("not put back: {error}")),
+                    Err(_) => {}
+                }
+                thread::sleep(chance.moment(Duration::from_micros(200)));
+            }
+            (exchanged, found)
+        });
+        Racing { stop, thread }
+    }
+
+    fn stop(self, report: &mut Report, what: &str) -> Result<u64> {
+        self.stop.store(true, Ordering::Relaxed);
+        let (exchanged, found) = self.thread.join().map_err(|_| "the racing thread panicked")?;
+        report.check(found.is_empty(), || format!("{what}: {}", found.join("; ")));
+        Ok(exchanged)
+    }
+}
+
+fn put_back(report: &mut Report, scene: &Scene, swap: Swap, what: &str) -> Result<()> {
+    if let Some(wrong) = scene.put_back(swap)? {
+        report.broken(format!("{what}: {wrong}"));
+    }
+    Ok(())
+}
+
+/// The victim is as it was, wherever it stands.
+fn is_untouched(report: &mut Report, scene: &Scene, swap: Swap, before: &Before, what: &str) -> Result<()> {
+    let moved = scene.parent().join("beside").exists() && !scene.victim().exists();
+    let (victim, folder) = (scene.victim(), scene.victim().join("workspace"));
+    let mut now = if moved { Tree::of(&scene.parent()) } else { Tree::of(&victim) };
+    if swap == Swap::RootForFolder && !folder.exists() {
+        // Its folder stands at the workspace's place.
+        let place = scene.root();
+        let lent = fs::rename(&place, &folder).and_then(|()| {
+            now = Tree::of(&victim);
+            fs::rename(&folder, &place)
+        });
+        lent?;
+    }
+    let found = before.victim.compare(&now?, Compared::ALL);
+    report.check(found.is_none(), || format!("{what}: THE VICTIM: {}", found.unwrap_or_default()));
+    Ok(())
+}
+
+/// The call was rolled back, or was refused by name and is recovered now.
+fn restored(
+    report: &mut Report,
+    scene: &Scene,
+    desk: &Desk,
+    before: &Before,
+    called: std::result::Result<(), String>,
+    what: &str,
+) -> Result<()> {
+    if let Err(error) = called {
+        report.count("refused by name", 1);
+        report.check(is_named(&error), || format!("{what}: refused without a name: {error}"));
+        report.check(desk.session.is_interrupted(), || {
+            format!("{what}: refused, and not open for recovery: {error}")
+        });
+        if let Err(error) = desk.recover() {
+            report.broken(format!("{what}: once it is back it is not recovered: {error}"));
+            return Ok(());
+        }
+    }
+    is_restored(report, scene, before, what)
+}
+
+fn is_restored(report: &mut Report, scene: &Scene, before: &Before, what: &str) -> Result<()> {
+    let found = before.workspace.compare(&Tree::of(&scene.root())?, Compared::CONTENT);
+    report.check(found.is_none(), || format!("{what}: the workspace: {}", found.unwrap_or_default()));
+    Ok(())
+}
+
+fn is_named(error: &str) -> bool {
+    error.contains("workspace")
+}
+
+/// A call that is killed while something is exchanged, or a recovery.
+pub(crate) fn part(arguments: &[String]) -> Result<()> {
+    let [mode, base, argument] = arguments else { return Err("mode, folder, session or swap".into()) };
+    let scene = Scene { base: PathBuf::from(base) };
+    if mode == "recover" {
+        let desk = Desk::at(&scene.base, &scene.root(), Level::Boundary, Some(argument.parse()?))?;
+        desk.recover()?;
+        return Ok(());
+    }
+    let swap = *SWAPS.get(argument.parse::<usize>()?).ok_or("there is no such swap")?;
+    let desk = Desk::at(&scene.base, &scene.root(), Level::Boundary, None)?;
+    writeln!(std::io::stdout().lock(), "session {}", desk.session.id())?;
+    desk.call(move |context| {
+        deed(context)?;
+        scene.swap(swap)?;
+        raise(Signal::SIGKILL).map_err(std::io::Error::from)?;
+        Ok(())
+    })?;
+    Err("it was not killed".into())
+}

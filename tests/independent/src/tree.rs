@@ -1,0 +1,204 @@
+//! What a folder holds, found by a walk of its own: to be compared before and after.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fmt::Write as _;
+use std::fs;
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use crate::report::Result;
+
+/// The engine's own word on a workspace's root, which is no part of what a tool sees.
+const ENGINES: &str = "user.foldlog.";
+
+/// One entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Node {
+    mode: u32,
+    owner: (u32, u32),
+    mtime: (i64, i64),
+    /// Of a file its length and hash, of a link where it leads.
+    content: String,
+    /// The first path, in order, that names the same file.
+    first_name: Option<PathBuf>,
+    attributes: BTreeMap<Vec<u8>, Vec<u8>>,
+}
+
+/// What is compared beside names, kinds and contents.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Compared {
+    pub(crate) modes: bool,
+    pub(crate) owners: bool,
+    /// Of files and links; a folder's changes with what is put into it.
+    pub(crate) times: bool,
+    pub(crate) links: bool,
+    pub(crate) attributes: bool,
+}
+
+impl Compared {
+    pub(crate) const ALL: Compared =
+        Compared { modes: true, owners: true, times: true, links: true, attributes: true };
+    /// What a restore has always promised.
+    pub(crate) const CONTENT: Compared =
+        Compared { modes: true, owners: false, times: false, links: false, attributes: false };
+}
+
+/// A folder as it was at one moment.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Tree {
+    nodes: BTreeMap<PathBuf, Node>,
+}
+
+impl Tree {
+    /// Reads all of it.
+    pub(crate) fn of(root: &Path) -> Result<Tree> {
+        let mut tree = Tree::default();
+        let mut names = BTreeMap::new();
+        tree.nodes.insert(PathBuf::new(), Node::of(root)?);
+        tree.walk(root, Path::new(""), &mut names)?;
+        Ok(tree)
+    }
+
+    fn walk(&mut self, folder: &Path, below: &Path, names: &mut BTreeMap<(u64, u64), PathBuf>) -> Result<()> {
+        let mut entries = fs::read_dir(folder)?.collect::<std::io::Result<Vec<_>>>()?;
+        entries.sort_by_key(fs::DirEntry::file_name);
+        for entry in entries {
+            let (path, below) = (entry.path(), below.join(entry.file_name()));
+            let mut node = Node::of(&path)?;
+            let found = fs::symlink_metadata(&path)?;
+            if found.is_file() && found.nlink() > 1 {
+                let first = names.entry((found.dev(), found.ino())).or_insert_with(|| below.clone());
+                node.first_name = Some(first.clone());
+            }
+            self.nodes.insert(below.clone(), node);
+            if found.is_dir() {
+                self.walk(&path, &below, names)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// How many entries there are, the root included.
+    pub(crate) fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// What differs in another one, by path; empty where nothing does.
+    pub(crate) fn differences(&self, other: &Tree, compared: Compared) -> Vec<String> {
+        let mut found = Vec::new();
+        for (path, node) in &self.nodes {
+            match other.nodes.get(path) {
+                None => found.push(format!("{} is gone", path.display())),
+                Some(now) => node.differences(now, compared, path, &mut found),
+            }
+        }
+        let new = other.nodes.keys().filter(|path| !self.nodes.contains_key(*path));
+        found.extend(new.map(|path| format!("{} is new", path.display())));
+        found
+    }
+
+    /// As text: how many differ, and the first few.
+    pub(crate) fn compare(&self, other: &Tree, compared: Compared) -> Option<String> {
+        let found = self.differences(other, compared);
+        if found.is_empty() {
+            return None;
+        }
+        let first: Vec<_> = found.iter().take(4).map(String::as_str).collect();
+        Some(format!("{} differences: {}", found.len(), first.join("; ")))
+    }
+}
+
+impl Node {
+    fn of(path: &Path) -> Result<Node> {
+        let found = fs::symlink_metadata(path)?;
+        let content = if found.is_symlink() {
+            format!("-> {}", fs::read_link(path)?.display())
+        } else if found.is_file() {
+            let mut hasher = blake3::Hasher::new();
+            let mut file = fs::File::open(path)?;
+            let mut piece = vec![0; 256 << 10];
+            while let len @ 1.. = file.read(&mut piece)? {
+                hasher.update(piece.get(..len).unwrap_or_default());
+            }
+            format!("{} bytes {}", found.len(), &hasher.finalize().to_hex()[..12])
+        } else {
+            String::new()
+        };
+        Ok(Node {
+            mode: found.mode(),
+            owner: (found.uid(), found.gid()),
+            mtime: if found.is_dir() { (0, 0) } else { (found.mtime(), found.mtime_nsec()) },
+            content,
+            first_name: None,
+            attributes: attributes(path),
+        })
+    }
+
+    fn differences(&self, now: &Node, compared: Compared, path: &Path, found: &mut Vec<String>) {
+        let kind = |mode: u32| mode & 0o170_000;
+        let mut differ = |what: &str, was: String, is: String| {
+            let mut line = String::new();
+            let _ = write!(line, "{}: {what} was {was} and is {is}", path.display());
+            found.push(line);
+        };
+        if kind(self.mode) != kind(now.mode) || self.content != now.content {
+            differ(
+                "content",
+                format!("{:o} {}", self.mode, self.content),
+                format!("{:o} {}", now.mode, now.content),
+            );
+        } else if compared.modes && self.mode != now.mode {
+            differ("mode", format!("{:o}", self.mode), format!("{:o}", now.mode));
+        }
+        if compared.owners && self.owner != now.owner {
+            differ("owner", format!("{:?}", self.owner), format!("{:?}", now.owner));
+        }
+        if compared.times && self.mtime != now.mtime {
+            differ("mtime", format!("{:?}", self.mtime), format!("{:?}", now.mtime));
+        }
+        if compared.links && self.first_name != now.first_name {
+            differ("hard link", format!("{:?}", self.first_name), format!("{:?}", now.first_name));
+        }
+        if compared.attributes && self.attributes != now.attributes {
+            differ("attributes", shown(&self.attributes), shown(&now.attributes));
+        }
+    }
+}
+
+fn shown(attributes: &BTreeMap<Vec<u8>, Vec<u8>>) -> String {
+    let one = |(name, value): (&Vec<u8>, &Vec<u8>)| {
+        format!(
+            "{} ({} bytes, {})",
+            String::from_utf8_lossy(name),
+            value.len(),
+            &blake3::hash(value).to_hex()[..8]
+        )
+    };
+    format!("[{}]", attributes.iter().map(one).collect::<Vec<_>>().join(", "))
+}
+
+/// A file's extended attributes, but for the engine's.
+fn attributes(path: &Path) -> BTreeMap<Vec<u8>, Vec<u8>> {
+    let mut names = vec![0; 64 << 10];
+    let Ok(len) = rustix::fs::llistxattr(path, &mut names[..]) else { return BTreeMap::new() };
+    let names = names.get(..len).unwrap_or_default();
+    let named = names.split(|byte| *byte == 0).filter(|name| !name.is_empty());
+    let foreign = named.filter(|name| !name.starts_with(ENGINES.as_bytes()));
+    foreign
+        .map(|name| {
+            let mut value = vec![0; 64 << 10];
+            let len =
+                rustix::fs::lgetxattr(path, OsStr::from_bytes(name), &mut value[..]).unwrap_or_default();
+            value.truncate(len);
+            (name.to_vec(), value)
+        })
+        .collect()
+}
+
+/// Sets an extended attribute.
+pub(crate) fn set_attribute(path: &Path, name: &str, value: &[u8]) -> std::io::Result<()> {
+    Ok(rustix::fs::lsetxattr(path, name, value, rustix::fs::XattrFlags::empty())?)
+}

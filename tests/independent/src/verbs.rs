@@ -1,0 +1,190 @@
+//! The verbs of the binary `foldlog`, each in a process of its own, and what is judged of every one of them.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io::Read;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::child::{self, Limits};
+use crate::report::Result;
+
+/// The part that is the binary.
+pub(crate) const PART: &str = "foldlog";
+
+/// So much of what a verb prints is kept.
+const KEPT: usize = 256 << 10;
+
+/// How a verb ended.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) code: Option<i32>,
+    pub(crate) signal: Option<i32>,
+    /// Whether it was killed because its time was over.
+    pub(crate) late: bool,
+    pub(crate) elapsed: Duration,
+    pub(crate) stdout: Printed,
+    pub(crate) stderr: Printed,
+    /// The most memory that it held, in KiB; `None` where it did not live to say so.
+    pub(crate) peak_kib: Option<u64>,
+}
+
+/// What a verb printed.
+#[derive(Debug, Default)]
+pub(crate) struct Printed {
+    pub(crate) text: String,
+    pub(crate) bytes: u64,
+    /// The first character that may do something to a terminal, and what stood before it.
+    pub(crate) raw: Option<String>,
+}
+
+/// The binary, which runs in a process of this one's own file or is one of somebody's.
+#[derive(Clone, Debug)]
+pub(crate) struct Foldlog {
+    path: Option<PathBuf>,
+    /// Where it writes down how much memory it held.
+    peak: PathBuf,
+}
+
+impl Foldlog {
+    pub(crate) fn new(path: Option<&Path>, folder: &Path) -> Foldlog {
+        Foldlog { path: path.map(Path::to_owned), peak: folder.join("peak") }
+    }
+
+    pub(crate) fn command(&self, arguments: &[OsString]) -> Result<Command> {
+        let mut command = match &self.path {
+            Some(path) => Command::new(path),
+            None => child::part(PART, &[])?,
+        };
+        command.args(arguments);
+        Ok(command)
+    }
+
+    /// Runs a verb under limits, for no longer than `within`.
+    pub(crate) fn run(&self, arguments: &[OsString], limits: Limits, within: Duration) -> Result<Ended> {
+        let mut command = self.command(arguments)?;
+        child::tell_peak(&mut command, &self.peak);
+        let mut command = child::limited(limits, &command);
+        let _ = fs::remove_file(&self.peak);
+        let began = Instant::now();
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+        let stdout = child.stdout.take().map(|stdout| thread::spawn(move || Printed::read(stdout)));
+        let stderr = child.stderr.take().map(|stderr| thread::spawn(move || Printed::read(stderr)));
+        let mut late = false;
+        let status = loop {
+            if let Some(status) = child.try_wait()? {
+                break status;
+            }
+            if began.elapsed() > within {
+                late = true;
+                child.kill()?;
+            }
+            thread::sleep(Duration::from_millis(1));
+        };
+        let elapsed = began.elapsed();
+        let printed = |reader: Option<thread::JoinHandle<Printed>>| {
+            reader.and_then(|reader| reader.join().ok()).unwrap_or_default()
+        };
+        let peak = fs::read_to_string(&self.peak).ok();
+        Ok(Ended {
+            code: status.code(),
+            signal: status.signal(),
+            late,
+            elapsed,
+            stdout: printed(stdout),
+            stderr: printed(stderr),
+            peak_kib: peak.and_then(|kib| kib.trim().parse().ok()),
+        })
+    }
+
+    /// Runs a verb without limits.
+    pub(crate) fn plain(&self, arguments: &[&dyn AsRef<std::ffi::OsStr>]) -> Result<Ended> {
+        let arguments: Vec<OsString> = arguments.iter().map(|one| one.as_ref().to_owned()).collect();
+        self.run(&arguments, Limits::default(), Duration::from_secs(300))
+    }
+}
+
+impl Ended {
+    /// What is wrong whatever the verb was asked: a signal, a panic, an exit code of no meaning, too long a time, or
+    /// what may do something to a terminal.
+    pub(crate) fn wrong(&self) -> Option<String> {
+        let said = || self.stderr.text.chars().take(300).collect::<String>();
+        if self.late {
+            return Some(format!("it did not end within {:.1} s", self.elapsed.as_secs_f64()));
+        }
+        if let Some(signal) = self.signal {
+            return Some(format!("signal {signal}: {}", said()));
+        }
+        if !matches!(self.code, Some(0..=2)) {
+            return Some(format!("exit code {:?}: {}", self.code, said()));
+        }
+        if self.stderr.text.contains("panicked at") || self.stderr.text.contains("RUST_BACKTRACE") {
+            return Some(format!("it panicked: {}", said()));
+        }
+        let raw = |name: &str, printed: &Printed| {
+            printed.raw.as_ref().map(|raw| format!("raw on {name}: {}", raw.escape_unicode()))
+        };
+        raw("standard output", &self.stdout).or_else(|| raw("standard error", &self.stderr))
+    }
+}
+
+impl Printed {
+    fn read(mut from: impl Read) -> Printed {
+        let mut printed = Printed::default();
+        let mut kept = Vec::new();
+        let mut piece = vec![0; 64 << 10];
+        let mut rest = Vec::new();
+        while let Ok(len @ 1..) = from.read(&mut piece) {
+            let read = piece.get(..len).unwrap_or_default();
+            printed.bytes += len as u64;
+            kept.extend_from_slice(read.get(..KEPT.saturating_sub(kept.len()).min(len)).unwrap_or_default());
+            rest.extend_from_slice(read);
+            // Characters are not cut in two: what may be the beginning of one waits for the next piece.
+            let whole = rest.iter().rposition(|byte| byte.is_ascii()).map_or(0, |at| at + 1);
+            printed.look_at(&rest.drain(..whole).collect::<Vec<_>>());
+        }
+        printed.look_at(&rest);
+        printed.text = String::from_utf8_lossy(&kept).into_owned();
+        printed
+    }
+
+    fn look_at(&mut self, bytes: &[u8]) {
+        if self.raw.is_some() {
+            return;
+        }
+        let Ok(text) = std::str::from_utf8(bytes) else {
+            self.raw = Some(String::from_utf8_lossy(bytes).chars().take(80).collect());
+            return;
+        };
+        if let Some((at, found)) = text.char_indices().find(|(_, found)| acts_on_terminal(*found)) {
+            let before = text.get(..at).unwrap_or_default().chars().rev().take(20).collect::<Vec<_>>();
+            self.raw = Some(before.into_iter().rev().chain([found]).collect());
+        }
+    }
+}
+
+/// Whether a character is one that a terminal acts on in place of showing it: Unicode's Cc but for a line's end and a
+/// tab, Cf, Zl and Zp.
+fn acts_on_terminal(found: char) -> bool {
+    match found {
+        '\n' | '\t' => false,
+        found if found.is_control() => true,
+        '\u{ad}' | '\u{61c}' | '\u{6dd}' | '\u{70f}' | '\u{890}'..='\u{891}' | '\u{8e2}' | '\u{180e}' => true,
+        '\u{600}'..='\u{605}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' => true,
+        '\u{2060}'..='\u{2064}' | '\u{2066}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' => true,
+        '\u{110bd}' | '\u{110cd}' | '\u{13430}'..='\u{1343f}' | '\u{1bca0}'..='\u{1bca3}' => true,
+        '\u{1d173}'..='\u{1d17a}' | '\u{e0001}' | '\u{e0020}'..='\u{e007f}' => true,
+        _ => false,
+    }
+}
+
+/// The binary, in this process.
+pub(crate) fn part(arguments: impl Iterator<Item = OsString>) -> ExitCode {
+    let arguments = std::iter::once(OsString::from("foldlog")).chain(arguments);
+    let code = foldlog_replay::output::with_process(|output| foldlog_replay::run(arguments, output));
+    child::write_peak();
+    ExitCode::from(code)
+}
