@@ -92,6 +92,7 @@ breakages! {
     ManualRunAgain = "manual-run-again": "Recovery runs a manual tool again without being told to.",
     CommittedRunAgain = "committed-run-again": "A call of an answer is run again although it was committed.",
     ResourcesNotRestored = "resources-not-restored": "Recovery ends a call without restoring the resources.",
+    EndedUnrestored = "ended-unrestored": "A call whose resources could not be restored is ended all the same.",
     RestoredAfterEnd = "restored-after-end": "Recovery ends a call before it restores the resources.",
     InterruptedStateKept = "interrupted-state-kept": "An interrupted call's end does not take its STATE back.",
     RestoreUnrecorded = "restore-unrecorded": "A composite snapshot is restored without an operation of its own.",

@@ -379,7 +379,8 @@ pub enum Error {
     /// A snapshot is of another session or of other resources.
     #[error("the snapshot does not fit: {0}")]
     SnapshotMismatch(String),
-    /// Some resources could not be restored. Those that could are as the error says, and so is the session.
+    /// Some resources could not be restored. Those that could are as the error says. Where a call was to be rolled back it is
+    /// left open, and the session takes no writes until it is recovered, which restores them again.
     #[error("not restored: {}; restored: {}", failures(failed), list(restored))]
     RestoreFailed {
         /// The resources that are as they were in the snapshot.

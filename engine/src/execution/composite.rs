@@ -1,5 +1,6 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use foldlog_codec::body::{Payload, ResourceSnapshot};
@@ -12,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::resources::{
     AnyResource, AnySnapshot, BudgetTracker, CaptureOptions, ResourceRegistry, Snapshotable,
 };
-use crate::session::Snapshot;
+use crate::session::{Snapshot, panic_message};
 
 /// When a composite snapshot was taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -200,7 +201,13 @@ impl Captures {
             let Some(snapshot) = captured.snapshot.as_ref().filter(|_| all || resource.rolls_back()) else {
                 continue;
             };
-            match resource.restore(snapshot) {
+            // A host's resource may panic; the others are restored all the same.
+            let restored_one = catch_unwind(AssertUnwindSafe(|| resource.restore(snapshot)));
+            let restored_one = restored_one.unwrap_or_else(|panic| {
+                let reason = format!("panicked: {}", panic_message(&*panic));
+                Err(Error::Resource { resource: name.clone().into_owned(), reason })
+            });
+            match restored_one {
                 Ok(()) => restored.push(name.clone().into_owned()),
                 Err(error) => failed.push((name.clone().into_owned(), Arc::new(error))),
             }

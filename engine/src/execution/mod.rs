@@ -5,6 +5,7 @@
 //! | `composite` | [`CompositeSnapshot`]: a position of the session, and what each resource was then |
 //! | `checkpoints` | [`CheckpointStore`]: positions before and after tool calls |
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -46,6 +47,9 @@ struct Inner {
     checkpoints: Option<CheckpointStore>,
     /// What the resources were when they were last captured: what has not changed since is not captured anew.
     latest: Mutex<Captures>,
+    /// What the resources were before calls that could not be brought to their ends, by their begins: of one that does
+    /// not outlive its process the log does not say it.
+    unended: Mutex<BTreeMap<u64, Captures>>,
     shared: Mutex<Shared>,
     /// Told where leases were taken, or could not be.
     taken: Condvar,
@@ -145,9 +149,11 @@ impl ExecutionStateBuilder {
     pub fn build(self) -> ExecutionState {
         let ExecutionStateBuilder { session, resources, clock, generator, checkpoints } = self;
         let generator = Mutex::new(generator.unwrap_or_else(|| Generator::from_seed(session.own_seed())));
-        let (latest, shared, taken) = (Mutex::default(), Mutex::default(), Condvar::new());
+        let (latest, unended) = (Mutex::default(), Mutex::default());
+        let (shared, taken) = (Mutex::default(), Condvar::new());
         let (apart, folder) = (OnceLock::new(), OnceLock::new());
-        let inner = Inner { resources, clock, generator, checkpoints, latest, shared, taken, apart, folder };
+        let inner =
+            Inner { resources, clock, generator, checkpoints, latest, unended, shared, taken, apart, folder };
         ExecutionState { session, inner: Arc::new(inner) }
     }
 }
@@ -280,6 +286,21 @@ impl ExecutionState {
         let captures = Captures::of(self.resources(), &options, &latest)?;
         *self.inner.latest.lock() = captures.clone();
         Ok(captures)
+    }
+
+    /// Keeps what the resources were before a call of this run that is left open, for this run's recovery.
+    pub(crate) fn leave_unended(&self, begin: u64, before: Captures) {
+        self.inner.unended.lock().insert(begin, before);
+    }
+
+    /// What the resources were before a call of this run that was left open.
+    pub(crate) fn unended(&self, begin: u64) -> Option<Captures> {
+        self.inner.unended.lock().get(&begin).cloned()
+    }
+
+    /// Nothing is left open any more.
+    pub(crate) fn all_ended(&self) {
+        self.inner.unended.lock().clear();
     }
 
     /// Checks, the first time, that no resource would take the session's own log back with it.

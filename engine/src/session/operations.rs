@@ -108,7 +108,7 @@ impl Session {
             return Err(Error::InsideOperation { operation });
         }
         let recovering = self.inner.recovering.lock();
-        drop(self.inner.writable_for(true)?);
+        drop(self.inner.settleable()?);
         Ok(recovering)
     }
 
@@ -120,7 +120,7 @@ impl Session {
     /// Whether nothing is open that may change something, nor can be when the session is opened next: after a failed
     /// write nobody knows what is in the log.
     pub(crate) fn is_at_rest(&self) -> bool {
-        self.inner.writable_for(true).is_ok_and(|state| state.projection.operations.changing().is_none())
+        self.inner.settleable().is_ok_and(|state| state.projection.operations.changing().is_none())
     }
 
     /// The session that began the first operation which is open and may change something. It is another one where this
@@ -135,7 +135,7 @@ impl Session {
     /// Ends an operation that was left open.
     pub(crate) fn end_interrupted(&self, end: ToolEnd<'_>) -> Result<u64> {
         let inner = &self.inner;
-        let state = inner.writable_for(true)?;
+        let state = inner.settleable()?;
         let sequence = inner.write_end(state, (inner.now_us(), end), None, false)?;
         let mut state = inner.state.lock();
         let left = state.left_open().next().is_some();
@@ -311,7 +311,11 @@ impl Begun {
     /// given up.
     pub(crate) fn end(&self, end: ToolEnd<'_>, keep: bool) -> Result<Ended> {
         let inner = &self.inner;
-        let state = inner.writable_for(true)?;
+        let state = inner.settleable()?;
+        // What was left open within it is nobody's to end but a recovery's, and so is this one then.
+        if state.left_open().any(|open| open.parent == Some(self.within.operation)) {
+            return Err(inner.interrupted(&state));
+        }
         let time_us = inner.now_us();
         let elapsed_us = u64::try_from(time_us.saturating_sub(self.began_us)).unwrap_or_default();
         let end = ToolEnd { elapsed_us, ..end };

@@ -204,21 +204,16 @@ impl Inner {
     /// Locks the writer's state for a write.
     #[inline(always)]
     pub(super) fn writable(&self) -> Result<MutexGuard<'_, WriterState>> {
-        self.writable_for(false)
-    }
-
-    /// As [`writable`](Inner::writable); while the session is to be recovered only for that.
-    #[inline(always)]
-    pub(super) fn writable_for(&self, recovering: bool) -> Result<MutexGuard<'_, WriterState>> {
         let state = self.state.lock();
-        let recovering = recovering || sabotage::is(Breakage::InterruptedWrittenOn);
+        let recovered = !state.interrupted || sabotage::is(Breakage::InterruptedWrittenOn);
         let untyped = self.types.is_none().then_some(Refusal::Untyped);
-        let interrupted = || (state.interrupted && !recovering).then_some(Refusal::Interrupted);
+        let interrupted = || (!recovered).then_some(Refusal::Interrupted);
         let refusal = untyped.or_else(|| self.refusal(&state)).or_else(interrupted);
         self.unless(refusal, state)
     }
 
-    /// Locks the writer's state for a record that asks for no types.
+    /// Locks the writer's state for a record that asks for no types, and that an interrupted session takes: a call's end,
+    /// or a settlement.
     pub(super) fn settleable(&self) -> Result<MutexGuard<'_, WriterState>> {
         let state = self.state.lock();
         self.unless(self.refusal(&state), state)
@@ -261,6 +256,11 @@ impl Inner {
             None => Ok(state),
             Some(refusal) => Err(self.refused(refusal, &state)),
         }
+    }
+
+    /// Says that operations were left open.
+    pub(super) fn interrupted(&self, state: &WriterState) -> Error {
+        self.refused(Refusal::Interrupted, state)
     }
 
     #[cold]

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use foldlog_codec::body::{Cause, Idempotency, Outcome, OutsideEffects, Payload, ToolBegin, ToolEnd};
 use foldlog_codec::msgpack::{Value, Writer};
+use foldlog_codec::sabotage::{self, Breakage};
 use parking_lot::Mutex;
 use serde::Serialize;
 use smol_str::SmolStr;
@@ -315,16 +316,20 @@ fn tagged(side: &str, call_id: Option<&str>) -> Option<String> {
     call_id.map(|call_id| [side, ":", call_id].concat())
 }
 
-/// Lets go of what an operation holds, and of the operation itself where its end was not recorded.
+/// Lets go of what an operation holds, and of the operation itself where its end was not recorded: that is left open,
+/// for a recovery.
 struct Unended<'a> {
     core: &'a Core,
     ended: bool,
+    /// What the resources were, which a recovery by the same run restores them to.
+    before: Captures,
     _leases: Option<Arc<Leases>>,
 }
 
 impl Drop for Unended<'_> {
     fn drop(&mut self) {
         if !self.ended {
+            self.core.state.leave_unended(self.core.begun.begin, self.before.clone());
             self.core.begun.give_up();
         }
     }
@@ -415,7 +420,7 @@ impl Core {
             return Err(Error::NoSuchOperation { operation, reason: "it is over" });
         };
         // From here on the operation ends, or is left open for a recovery, whatever happens.
-        let mut unended = Unended { core: self, ended: false, _leases: leases };
+        let mut unended = Unended { core: self, ended: false, before: before.clone(), _leases: leases };
         if !self.programs.end() && ending.cause.is_none() {
             ending = Ending::failed(Cause::Error, "a program that it started does not end");
         }
@@ -430,19 +435,15 @@ impl Core {
                 }
             }
         }
-        let restore = || match self.reads_only {
-            true => Ok(()),
-            false => {
-                let all = self.goes_back == Some(GoesBack::All);
-                caught("what was before", || before.restore(self.state.resources(), all))
-            }
-        };
-        let mut restored = if ending.cause.is_none() { Ok(()) } else { restore() };
+        // Without its end the call is open still: whatever is not as it was, a recovery restores again.
+        if ending.cause.is_some() {
+            self.restore(&before)?;
+        }
         let mut recorded = self.record(&ending, after.as_ref(), &mut text);
         if let Err(Error::Full { .. }) = &recorded {
             // Room is kept for an end that says no more than this.
             if ending.cause.is_none() {
-                restored = restore();
+                self.restore(&before)?;
                 ending = Ending::failed(Cause::Error, "there is no space to record what it answered");
             }
             (ending.message, ending.value, ending.overrides, after) =
@@ -454,7 +455,17 @@ impl Core {
         drop(unended);
         let report = self.report(ending, &ended)?;
         self.checkpoint(&report, before, after);
-        restored.map(|()| report)
+        Ok(report)
+    }
+
+    /// Brings the resources back to what they were before the call.
+    fn restore(&self, before: &Captures) -> Result<()> {
+        if self.reads_only {
+            return Ok(());
+        }
+        let all = self.goes_back == Some(GoesBack::All);
+        let restored = before.restore(self.state.resources(), all);
+        if sabotage::is(Breakage::EndedUnrestored) { Ok(()) } else { restored }
     }
 
     /// What is known of effects outside: a tool that may have some has, unless it says that it has none.

@@ -8,6 +8,9 @@
 //! | 4. each open call is ended as interrupted, the inner ones first | the others are ended by the next recovery |
 //! | 5. what may be run again is | it is one more interrupted call |
 //!
+//! A call whose resources could not be restored in its own process was left open too, and is recovered the same way, by
+//! that process or by another.
+//!
 //! A restore that was left open is taken back too, and ended as failed: nobody has to decide about it.
 
 use foldlog_codec::body::{Cause, Idempotency, Outcome, OutsideEffects, ToolEnd};
@@ -94,7 +97,10 @@ impl ToolRunner {
                     return Err(Error::Stuck { operation: first.operation });
                 }
             }
-            let before = session.read_begin(first.begin, |begin| Captures::recorded(begin.resources))?;
+            let before = match self.state.unended(first.begin) {
+                Some(before) => before,
+                None => session.read_begin(first.begin, |begin| Captures::recorded(begin.resources))?,
+            };
             let before = before.recalled(self.state.resources(), true)?;
             found = self.state.capture(|| Some("recovery".to_owned()))?;
             if sabotage::is(Breakage::RestoredAfterEnd) {
@@ -133,6 +139,7 @@ impl ToolRunner {
             };
             session.end_interrupted(end)?;
         }
+        self.state.all_ended();
         late.map_or(Ok(()), |before: Captures| before.restore(self.state.resources(), false))
     }
 

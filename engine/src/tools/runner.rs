@@ -104,7 +104,9 @@ impl ToolRunner {
     ///
     /// [`Error::NoSuchTool`]; [`Error::VisibilityExpansion`] where the tool asks for more of the prompt to be shown, and
     /// [`Error::DeadlineExceeded`] where its time was over: in both cases what it did was taken back.
-    /// [`Error::RestoreFailed`] where a resource could not be restored: the end is recorded, and STATE was taken back.
+    /// [`Error::RestoreFailed`] where a resource could not be restored, which it names beside those that were. The call then
+    /// has no end: STATE is shown as it was before, the session is [interrupted](Session::is_interrupted) and takes no
+    /// writes until [`recover`](ToolRunner::recover), here or in another process, has restored the rest.
     /// [`Error::Interrupted`] where the session is to be recovered first, [`Error::HalfDone`] where another one is, which
     /// has left a resource half done; [`Error::MaybeHalfDone`] where that one cannot be read. [`Error::Stuck`] where
     /// another call does not end. Where a resource cannot be captured the tool does not run, and nothing is recorded. Else

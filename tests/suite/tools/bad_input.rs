@@ -435,17 +435,18 @@ fn a_call_that_takes_its_workspace_away_fails_and_says_that_the_workspace_is_not
             }
             other => panic!("{other}"),
         }
-        // What can be taken back is, and the log says that the call failed.
+        // What can be taken back is, and the call is left open until the rest is too.
         assert!(plan(home.session()).is_empty());
-        assert_eq!((home.fates(), home.invoked()), (vec![Fate::Failed], 1));
-        assert!(!home.session().is_interrupted());
-        assert!(home.refused().contains("gone"));
-        // Once it is there again it can be brought back.
+        assert_eq!((home.fates(), home.invoked()), (vec![Fate::Open], 0));
+        assert!(home.session().is_interrupted());
+        let refused = home.call(|_| unreachable!("it is not run"));
+        assert!(matches!(refused, Err(Error::Interrupted { .. })), "{refused:?}");
+        assert!(home.recover().unwrap_err().to_string().contains("gone"));
+        // Once it is there again it is.
         fs::rename(&away, home.root()).unwrap();
         assert_ne!(home.digest(), before);
-        let checkpoint = home.state.checkpoints().unwrap().list().remove(0);
-        home.state.restore(&checkpoint.pre).unwrap();
-        assert_eq!(home.digest(), before);
+        home.recover().unwrap();
+        assert_eq!((home.digest(), home.fates()), (before, vec![Fate::Interrupted]));
         home.goes_on();
     }
 }
@@ -498,12 +499,11 @@ fn a_call_whose_snapshot_is_damaged_fails_and_names_the_object_and_changes_nothi
     assert!(damaged.iter().any(|(path, _)| said.contains(path.to_str().unwrap())), "{said}");
     assert_eq!(fs::read(home.at("folder/file")).unwrap(), b"half done");
     assert!(plan(home.session()).is_empty());
-    assert_eq!((home.fates(), home.invoked()), (vec![Fate::Failed], 1));
+    assert_eq!((home.fates(), home.invoked()), (vec![Fate::Open], 0));
     // From a copy of the store all of it comes back.
     damaged.iter().for_each(|(path, sound)| replace(path, sound));
-    let checkpoint = home.state.checkpoints().unwrap().list().remove(0);
-    home.state.restore(&checkpoint.pre).unwrap();
-    assert_eq!(home.digest(), before);
+    home.recover().unwrap();
+    assert_eq!((home.digest(), home.fates()), (before, vec![Fate::Interrupted]));
     home.goes_on();
 }
 

@@ -83,6 +83,11 @@ fn what_could_not_be_put_back_after_a_restore_that_failed_is_named() {
         other => panic!("{other:?}"),
     }
     assert_eq!(run.desk.text("paper").as_deref(), Some("a"), "as the snapshot has it");
+    // The restore is left open, so that a recovery puts back what it could not.
+    assert!(run.session().is_interrupted());
+    *run.desk.broken.lock().unwrap() = None;
+    run.runner.recover(&ExecuteOptions::default()).unwrap();
+    assert_eq!(run.state(), before);
 }
 
 #[test]
@@ -160,6 +165,8 @@ fn a_composite_snapshot_survives_as_json_and_is_restored_whole_or_not_at_all() {
     let before = run.state();
     assert!(matches!(run.runner.state().restore(&read), Err(Error::RestoreFailed { .. })));
     *run.desk.broken.lock().unwrap() = None;
+    assert_eq!(run.state(), before);
+    run.runner.recover(&ExecuteOptions::default()).unwrap();
     assert_eq!(run.state(), before);
     run.runner.state().restore(&read).unwrap();
     assert_eq!(run.state(), (vec!["a".to_owned()], [("paper".into(), "a".into())].into()));

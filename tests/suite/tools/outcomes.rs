@@ -1,5 +1,7 @@
 //! How a call may end, and what it leaves.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use foldlog::audit::Fate;
 use foldlog::testkit::snapshots_equivalent;
 use foldlog::{Cause, Outcome, OutsideEffects, Session};
@@ -127,9 +129,10 @@ fn a_resource_that_cannot_be_captured_keeps_the_tool_from_running() {
     assert!(run.write("letter", "dear all", Then::Succeed).unwrap().success, "the turn was given back");
 }
 
+/// Its end was recorded all the same, and with it the only thing that would have restored the desk was gone.
 #[test]
-fn a_resource_that_cannot_be_restored_is_named_and_the_rest_is_taken_back() {
-    let run = Run::new();
+fn a_call_whose_resource_cannot_be_restored_is_left_open_until_a_recovery_restores_it() {
+    let mut run = Run::new();
     run.session().dispatch(StepAdded { title: "before".to_owned(), part: 0 }).unwrap();
     *run.desk.broken.lock().unwrap() = Some(Broken::Restore);
     match run.write("letter", "dear all", Then::Fail) {
@@ -138,10 +141,104 @@ fn a_resource_that_cannot_be_restored_is_named_and_the_rest_is_taken_back() {
         }
         other => panic!("{other:?}"),
     }
-    // The session is as before, the log says that the call failed, and the desk is as the error says.
-    assert_eq!(run.plan(), ["before"]);
-    assert_eq!(run.invoked().len(), 1);
+    // STATE is shown as before and the desk is as the error says; the log has no end, and nothing is written behind it.
+    assert_eq!((run.plan(), run.invoked().len()), (vec!["before".to_owned()], 0));
     assert_eq!(run.desk.text("letter").as_deref(), Some("dear all"));
+    assert!(run.session().is_interrupted());
+    assert_eq!(run.ledger()[0].outcome, Fate::Open);
+    let early = run.session().dispatch(StepAdded { title: "too early".to_owned(), part: 0 });
+    assert!(matches!(early, Err(Error::Interrupted { .. })), "{early:?}");
+    // It is tried again for as long as it fails, by this process or by the next.
+    for reopened in [false, true] {
+        if reopened {
+            run.disk.crash(CrashKind::Process);
+            run.reopen(Idempotency::Manual);
+        }
+        let again = run.runner.recover(&ExecuteOptions::default());
+        assert!(matches!(again, Err(Error::RestoreFailed { .. })), "{again:?}");
+        assert!(run.session().is_interrupted());
+    }
+    *run.desk.broken.lock().unwrap() = None;
+    run.runner.recover(&ExecuteOptions::default()).unwrap();
+    assert_eq!(run.state(), (vec!["before".to_owned()], BTreeMap::new()));
+    assert_eq!((run.ledger()[0].outcome, run.invoked().len()), (Fate::Interrupted, 1));
+    assert!(run.write("letter", "after", Then::Succeed).unwrap().success);
+}
+
+/// A shelf that no other process knows of, and that is stuck where it is told so.
+#[derive(Default)]
+struct Shelf {
+    books: Mutex<u32>,
+    is_stuck: AtomicBool,
+}
+
+impl Snapshotable for Shelf {
+    const NAME: &'static str = "shelf";
+    type Snapshot = u32;
+
+    fn snapshot(&self, _: &CaptureOptions<'_>) -> Result<u32> {
+        Ok(*self.books.lock().unwrap())
+    }
+
+    fn restore(&self, books: &u32) -> Result<()> {
+        if self.is_stuck.load(Ordering::Relaxed) {
+            return Err(Error::Resource {
+                resource: Self::NAME.to_owned(),
+                reason: "it is stuck".to_owned(),
+            });
+        }
+        *self.books.lock().unwrap() = *books;
+        Ok(())
+    }
+}
+
+/// Puts a book on the shelf, and then fails.
+struct Shelve;
+
+impl Tool for Shelve {
+    const NAME: &'static str = "shelve";
+    type Parameters = Nothing;
+    type Output = ();
+
+    fn call(&self, _: Nothing, context: &ToolContext) -> Result<ToolResult<()>, ToolError> {
+        *context.resources().get::<Shelf>().unwrap().books.lock().unwrap() += 1;
+        Err(ToolError::failed("no room"))
+    }
+}
+
+/// What does not outlive the process is in no log, so its own run alone can restore it.
+#[test]
+fn a_recovery_by_the_same_run_restores_what_no_log_says_too() {
+    let (run, shelf) = (Run::new(), Arc::new(Shelf::default()));
+    let resources = ResourceRegistry::builder().snapshotable(Arc::clone(&shelf)).build().unwrap();
+    let state = ExecutionState::new(run.session().clone(), resources);
+    let runner = ToolRunner::new(state, ToolRegistry::new().with(Shelve));
+    shelf.is_stuck.store(true, Ordering::Relaxed);
+    let failed = runner.execute(&ToolCall::new("shelve", "{}"), &ExecuteOptions::default());
+    assert!(matches!(failed, Err(Error::RestoreFailed { .. })), "{failed:?}");
+    assert_eq!(*shelf.books.lock().unwrap(), 1);
+    shelf.is_stuck.store(false, Ordering::Relaxed);
+    runner.recover(&ExecuteOptions::default()).unwrap();
+    assert_eq!((*shelf.books.lock().unwrap(), run.session().is_interrupted()), (0, false));
+}
+
+/// One that goes on around it cannot end before it, nor does it commit what is left half done.
+#[test]
+fn a_call_around_one_that_is_left_open_is_left_open_too_and_recovered_with_it() {
+    let run = Run::new();
+    let outer =
+        run.runner.begin(&call("letter", "outer", Then::Succeed), &ExecuteOptions::default()).unwrap();
+    run.desk.put("letter", "outer");
+    *run.desk.broken.lock().unwrap() = Some(Broken::Restore);
+    let within = run.runner.within(outer.context());
+    let inner = within.execute(&call("letter", "inner", Then::Fail), &ExecuteOptions::default());
+    assert!(matches!(inner, Err(Error::RestoreFailed { .. })), "{inner:?}");
+    *run.desk.broken.lock().unwrap() = None;
+    let ended = outer.end(ToolResult::ok("all is well", ()));
+    assert!(matches!(ended, Err(Error::Interrupted { .. })), "{ended:?}");
+    run.runner.recover(&ExecuteOptions::default()).unwrap();
+    assert_eq!(run.state(), (vec![], BTreeMap::new()));
+    assert!(run.session().open_operations().is_empty() && !run.session().is_interrupted());
 }
 
 /// The acceptance tests of specification E, in its own words where they have some.

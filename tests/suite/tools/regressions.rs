@@ -163,14 +163,19 @@ fn a_call_within_which_something_manual_ran_waits_for_a_person() {
 /// A call that ended early, because something within it could not be restored, was neither over nor open for anybody:
 /// every later write waited for it.
 #[test]
-fn whatever_fails_at_an_end_the_session_goes_on() {
+fn whatever_fails_at_an_end_the_session_goes_on_once_it_is_recovered() {
     let run = Run::new();
     let outer = run.runner.begin(&call("p", "x", Then::Succeed), &at_once()).unwrap();
     let inner = run.runner.within(outer.context()).begin(&call("p", "y", Then::Succeed), &at_once()).unwrap();
     *run.desk.broken.lock().unwrap() = Some(Broken::Restore);
     drop(inner);
-    outer.end(ToolResult::ok("done", 0)).unwrap();
+    let ended = outer.end(ToolResult::ok("done", 0));
+    assert!(
+        matches!(&ended, Err(Error::Interrupted { operations, .. }) if operations.len() == 2),
+        "{ended:?}"
+    );
     *run.desk.broken.lock().unwrap() = None;
+    run.runner.recover(&at_once()).unwrap();
     run.session().dispatch(step("next")).unwrap();
 
     // Overrides that nobody could read back are a failure, and no way out in the middle of the end.
@@ -183,8 +188,8 @@ fn whatever_fails_at_an_end_the_session_goes_on() {
     assert_eq!(run.plan(), ["next", "and next"]);
 }
 
-/// A resource that panics when it is restored.
-struct Panics;
+/// A resource that panics when it is restored, as often as it is told to.
+struct Panics(Arc<Mutex<u32>>);
 
 impl Snapshotable for Panics {
     const NAME: &'static str = "panics";
@@ -195,22 +200,34 @@ impl Snapshotable for Panics {
     }
 
     fn restore(&self, _: &()) -> Result<()> {
+        let mut left = self.0.lock().unwrap();
+        if *left == 0 {
+            return Ok(());
+        }
+        *left -= 1;
+        drop(left);
         panic!("a resource panics")
     }
 }
 
 /// A resource's panic went through the end and left the call in the way of all others.
 #[test]
-fn a_resource_that_panics_is_named_and_in_nobodys_way() {
-    let run = Run::new();
-    let resources = ResourceRegistry::builder().snapshotable(Arc::new(Panics)).build().unwrap();
+fn a_resource_that_panics_is_named_and_in_nobodys_way_once_it_is_recovered() {
+    let (run, panics) = (Run::new(), Arc::new(Mutex::new(2)));
+    let resources = ResourceRegistry::builder().snapshotable(Arc::new(Panics(panics))).build().unwrap();
     let tools = ToolRegistry::new()
         .with(Custom { run: Box::new(|_| Err(ToolError::failed("no"))), reads_only: false });
     let runner = ToolRunner::new(ExecutionState::new(run.session().clone(), resources), tools);
     let failed = runner.execute(&custom(), &at_once());
-    assert!(matches!(&failed, Err(error) if error.to_string().contains("a resource panics")), "{failed:?}");
+    let names_it = |error: &Error| {
+        matches!(error, Error::RestoreFailed { .. }) && error.to_string().contains("a resource panics")
+    };
+    assert!(failed.as_ref().is_err_and(names_it), "{failed:?}");
+    let again = runner.recover(&at_once());
+    assert!(again.as_ref().is_err_and(names_it), "{again:?}");
+    runner.recover(&at_once()).unwrap();
     run.session().dispatch(step("next")).unwrap();
-    assert_eq!(run.invoked().len(), 1);
+    assert_eq!(run.invoked().len(), 2, "it was interrupted, and ran again");
 }
 
 /// Whoever waited within a call that was let go of took it upon itself to end that call, and waited for itself.
