@@ -89,6 +89,7 @@ breakages! {
     NoRoomForEnd = "no-room-for-end": "A begin keeps no room for its end.",
     InterruptedWrittenOn = "interrupted-written-on": "An interrupted session takes writes before it is recovered.",
     ProgramsNotAwaited = "programs-not-awaited": "Recovery does not wait for the programs of the call.",
+    ProgramsLeftBehind = "programs-left-behind": "What has left the process group of its call is not ended with it.",
     ManualRunAgain = "manual-run-again": "Recovery runs a manual tool again without being told to.",
     CommittedRunAgain = "committed-run-again": "A call of an answer is run again although it was committed.",
     ResourcesNotRestored = "resources-not-restored": "Recovery ends a call without restoring the resources.",

@@ -10,8 +10,8 @@ use parking_lot::Mutex;
 use serde::Serialize;
 use smol_str::SmolStr;
 
-use super::command::Programs;
 use super::context::ToolContext;
+use super::programs::Programs;
 use super::runner::{ExecuteOptions, ToolCall};
 use super::tool::{Answered, ToolError, ToolResult};
 use crate::clock;

@@ -2,7 +2,7 @@
 //!
 //! | step | where the process ends in it |
 //! |---|---|
-//! | 1. programs that it had started are waited for, until they are gone | nothing was changed |
+//! | 1. programs that it had started are ended, wherever they went, and waited for until they are gone | nothing was changed |
 //! | 2. the resources are captured as they are | nothing was changed |
 //! | 3. they are restored to what they were before the first open call | they are restored again |
 //! | 4. each open call is ended as interrupted, the inner ones first | the others are ended by the next recovery |
@@ -20,8 +20,8 @@ use smol_str::SmolStr;
 use std::borrow::Cow;
 use std::time::Instant;
 
-use super::command::Group;
 use super::operation::{Spec, ToolReport};
+use super::programs::Group;
 use super::restoring::RESTORE;
 use super::runner::{ExecuteOptions, ToolCall, ToolRunner, unsettled_error};
 use crate::clock;

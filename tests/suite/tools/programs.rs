@@ -6,6 +6,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use foldlog::Cause;
+use foldlog::filesystem::{HostFilesystem, HostFilesystemOptions};
+use foldlog_tests::child;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 use super::*;
 
@@ -241,4 +245,179 @@ fn what_a_killed_process_left_running_is_ended_before_its_call_is_taken_back() {
         assert!(state.is_empty() || state.starts_with(['Z', 'X']), "it still runs: {stat}");
         recovered.send(()).unwrap();
     });
+}
+
+/// Starts programs that leave their process group, has each write into the workspace once, and then fails; or is killed
+/// with its process, where it is told so.
+struct Leaves {
+    is_killed: bool,
+}
+
+/// Scripts that leave the group of the shell that runs them. Each goes on writing into the workspace until it is killed.
+const LEAVING: [(&str, &str); 3] = [
+    ("session", "setsid sh -c \"$WRITES\" session &"),
+    ("daemon", "( ( setsid sh -c \"$WRITES\" daemon & ) & )"),
+    // What a shell without job control starts in the background ignores signals of the terminal, and has another parent.
+    ("orphan", "( sh -c 'setsid sh -c \"$WRITES\" orphan & exit' & )"),
+];
+
+/// Says its number under its name, beside the workspace, once it has written for the first time.
+const WRITES: &str = "echo x >> \"tracks of $0\"; echo $$ > \"../new $0\"; mv \"../new $0\" \"../pid of $0\"; \
+                      while :; do echo x >> \"tracks of $0\"; done";
+
+impl Tool for Leaves {
+    const NAME: &'static str = "leaves";
+    type Parameters = Nothing;
+    type Output = ();
+
+    fn call(&self, _: Nothing, context: &ToolContext) -> Result<ToolResult<()>, ToolError> {
+        let files = context.resources().get::<HostFilesystem>().unwrap();
+        for (name, script) in LEAVING {
+            let shell = context.command("/bin/sh").args(["-c", script]).env("WRITES", WRITES);
+            assert!(shell.current_dir(files.root()).status()?.success());
+            let pid = pid_of(files.root(), name);
+            while !pid.exists() {
+                thread::yield_now();
+            }
+        }
+        if self.is_killed {
+            kill(Pid::this(), Signal::SIGKILL).unwrap();
+        }
+        Err(ToolError::failed("no"))
+    }
+}
+
+fn pid_of(root: &Path, name: &str) -> PathBuf {
+    root.with_file_name(format!("pid of {name}"))
+}
+
+/// The runner of a session in a folder, whose workspace is beside its store.
+fn leaving(session: Session, folder: &Path, is_killed: bool) -> ToolRunner {
+    let (root, store) = (folder.join("workspace"), folder.join("snapshots"));
+    let files = HostFilesystem::open(root, store, HostFilesystemOptions::default()).unwrap();
+    let resources = ResourceRegistry::builder().filesystem(Arc::new(files)).build().unwrap();
+    ToolRunner::new(ExecutionState::new(session, resources), ToolRegistry::new().with(Leaves { is_killed }))
+}
+
+fn place() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir(folder.path().join("workspace")).unwrap();
+    std::fs::write(folder.path().join("workspace/page"), "as it was").unwrap();
+    folder
+}
+
+/// Checks that the programs are gone, and that the workspace is as it was and stays so.
+#[track_caller]
+fn nothing_is_left(folder: &Path) {
+    let root = folder.join("workspace");
+    let names = || {
+        let found = std::fs::read_dir(&root).unwrap().map(|entry| entry.unwrap().file_name());
+        found.collect::<Vec<_>>()
+    };
+    assert_eq!(names(), ["page"]);
+    for (name, _) in LEAVING {
+        let pid = std::fs::read_to_string(pid_of(&root, name)).unwrap();
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
+        let state = stat.rsplit(") ").next().unwrap_or_default();
+        assert!(state.is_empty() || state.starts_with(['Z', 'X']), "{name} still runs: {stat}");
+    }
+    assert_eq!(names(), ["page"]);
+}
+
+/// What had left its group, by `setsid` or as a daemon does, was ended by nobody, and wrote on into the workspace that had
+/// just been rolled back.
+#[test]
+fn what_left_its_group_does_not_outlive_a_call_that_failed() {
+    let place = place();
+    let store = Store::open(place.path().join("store")).unwrap();
+    let runner = leaving(store.create(&types()).unwrap(), place.path(), false);
+    let report = runner.execute(&ToolCall::new("leaves", "{}"), &ExecuteOptions::default()).unwrap();
+    assert_eq!((report.success, report.message.as_str()), (false, "no"));
+    nothing_is_left(place.path());
+}
+
+#[test]
+fn part_of_a_child_whose_programs_left_their_group() {
+    let Some(argument) = child::argument() else { return };
+    let (id, folder) = argument.split_once(' ').unwrap();
+    let store = Store::open(Path::new(folder).join("store")).unwrap();
+    let session = store.open_session(id.parse().unwrap(), &types()).unwrap();
+    let _ = leaving(session, Path::new(folder), true)
+        .execute(&ToolCall::new("leaves", "{}"), &ExecuteOptions::default());
+    unreachable!("it was killed");
+}
+
+/// The same where the process was killed: the leader ended its group and no more, and the recovery did not look further.
+#[test]
+fn what_left_its_group_is_ended_by_the_recovery_of_a_killed_process() {
+    let place = place();
+    let store = Store::open(place.path().join("store")).unwrap();
+    let session = store.create(&types()).unwrap();
+    let id = session.id();
+    session.close().unwrap();
+    let argument = format!("{id} {}", place.path().display());
+    child::start("tools::programs::part_of_a_child_whose_programs_left_their_group", &argument).ended();
+    let runner = leaving(store.open_session(id, &types()).unwrap(), place.path(), false);
+    runner.recover(&ExecuteOptions::default()).unwrap();
+    nothing_is_left(place.path());
+}
+
+/// Whether this process may make a control group below its own; says so where it may not.
+fn groups_are_made_here() -> bool {
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let mounted = mounts.lines().find(|line| line.contains(" - cgroup2 "));
+    let own = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let own = own.lines().find_map(|line| line.strip_prefix("0::/").map(str::to_owned));
+    let made = mounted.zip(own).is_some_and(|(mounted, own)| {
+        let root = Path::new(mounted.split(' ').nth(4).unwrap_or_default()).join(own);
+        let probe = root.join(format!("foldlog-probe-{}", std::process::id()));
+        let made = std::fs::create_dir(&probe).is_ok();
+        let kills = probe.join("cgroup.kill").exists();
+        let _ = std::fs::remove_dir(&probe);
+        made && kills
+    });
+    if !made {
+        println!("skipped: no control group can be made here");
+    }
+    made
+}
+
+/// The call's variable was all that they were known by.
+#[test]
+fn what_cleared_its_environment_ends_with_the_calls_control_group() {
+    if !groups_are_made_here() {
+        return;
+    }
+    let (run, folder) = (Run::new(), tempfile::tempdir().unwrap());
+    // The shell has joined the group once it reads its own.
+    let left = "until grep -q foldlog- /proc/self/cgroup; do :; done; \
+                env -i setsid sh -c 'echo $$ > pid.new; mv pid.new pid; exec sleep 600' & \
+                until [ -e pid ]; do :; done; grep '^0::' /proc/self/cgroup";
+    let report =
+        shell(&run, folder.path()).execute(&script(left, false), &ExecuteOptions::default()).unwrap();
+    assert!(report.success && report.message.contains("/foldlog-"), "{report:?}");
+    let pid = std::fs::read_to_string(folder.path().join("pid")).unwrap();
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
+    let state = stat.rsplit(") ").next().unwrap_or_default();
+    assert!(state.is_empty() || state.starts_with(['Z', 'X']), "it still runs: {stat}");
+    // And of the group nothing is left.
+    let name = report.message.trim().rsplit('/').next().unwrap().to_owned();
+    assert!(!std::fs::read_to_string("/proc/self/cgroup").unwrap().contains(&name));
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let mounted = mounts.lines().find(|line| line.contains(" - cgroup2 ")).unwrap();
+    let path = report.message.trim().trim_start_matches("0::/");
+    assert!(!Path::new(mounted.split(' ').nth(4).unwrap()).join(path).exists());
+}
+
+/// A program can tell by which calls it was started: those of processes around its own host's too.
+#[test]
+fn programs_bear_the_variable_of_their_call() {
+    let printed = shells(&["echo $FOLDLOG_CALL", "echo $FOLDLOG_CALL"]);
+    let marks: Vec<&str> = printed.trim().split(',').collect();
+    let parts: Vec<&str> = marks.last().unwrap().split(':').collect();
+    let [session, begin, drawn] = parts[..] else { panic!("{printed}") };
+    assert!(
+        Uuid::try_parse(session).is_ok() && begin.parse::<u64>().is_ok() && drawn.len() == 16,
+        "{printed}"
+    );
 }
