@@ -20,10 +20,13 @@ use crate::report::{Report, Result};
 use crate::tree::{Compared, Tree};
 use crate::verbs::Foldlog;
 
-const DISK_BYTES: u64 = 96 << 20;
+const DISK_BYTES: u64 = 160 << 20;
 
 /// A session is written by so many lives.
 const LIVES: u64 = 12;
+
+/// A life writes no more than so many records, so that the disk holds them.
+const RECORDS_MAX: u64 = 1_500;
 
 /// Snapshots come after so many records.
 const SNAPSHOT_EACH: u64 = 7;
@@ -251,7 +254,12 @@ fn of_a_workspace(
     let seed = chance.number().to_string();
     let mut host = Heard::start(boot.command(&child::part("powercuts", &[&"workspace", &base, &seed])?))?;
     let told = host.word("rolled back")?;
-    thread::sleep(chance.moment(Duration::from_millis(2)));
+    if chance.once_in(2) {
+        // Somebody else's sync writes out the names of files, though not what is in them.
+        fs::File::create(disk.root().join("somebody's"))?.sync_all()?;
+    } else {
+        thread::sleep(chance.moment(Duration::from_millis(2)));
+    }
     if let Err(reason) = shut_down(&disk.root()) {
         return Ok(Err(reason));
     }
@@ -284,7 +292,8 @@ pub(crate) fn part(arguments: &[String]) -> Result<()> {
             let seed: u64 = seed.parse()?;
             let session =
                 host::store(Path::new(store), level)?.open_session_at(id.parse()?, &host::types()?, level)?;
-            for n in session.view::<Talk>()?.len().. {
+            let first = session.view::<Talk>()?.len();
+            for n in first..first + RECORDS_MAX {
                 session.dispatch(host::said(seed, n))?;
                 writeln!(out, "ack {n}")?;
                 if n % SNAPSHOT_EACH == 0 {
@@ -292,6 +301,8 @@ pub(crate) fn part(arguments: &[String]) -> Result<()> {
                     writeln!(out, "snapshot {}", n + 1)?;
                 }
             }
+            // Until it is killed.
+            let _ = std::io::stdin().read_line(&mut String::new());
             Ok(())
         }
         [mode, dir, seed] if mode == "read" => {
@@ -323,7 +334,7 @@ pub(crate) fn part(arguments: &[String]) -> Result<()> {
             let base = Path::new(base);
             let root = base.join("workspace");
             let desk = Desk::at(base, &root, Level::Boundary, None)?;
-            let bytes = chance.bytes(5_000);
+            let (bytes, synced) = (chance.bytes(5_000), !chance.once_in(4));
             let ended = desk.call(move |_| {
                 fs::write(root.join("0"), &bytes)?;
                 fs::remove_file(root.join("1"))?;
@@ -331,6 +342,10 @@ pub(crate) fn part(arguments: &[String]) -> Result<()> {
                 fs::rename(root.join("3"), root.join("inner/three"))?;
                 fs::create_dir(root.join("new"))?;
                 fs::write(root.join("new/file"), &bytes)?;
+                // As a program does that makes its own work durable: all of it outlasts the power.
+                if synced {
+                    nix::unistd::syncfs(fs::File::open(&root)?).map_err(std::io::Error::from)?;
+                }
                 Err(host::fails())
             })?;
             if ended.success {

@@ -74,13 +74,14 @@ impl Forge {
         Ok(forge)
     }
 
-    /// The event 1 and the slice 1, under these names.
+    /// The event 0 and the slice 0 under these names, and the slice 1 for the ends of tools.
     pub(super) fn declare(&mut self, event: &str, slice: &str) -> Result<()> {
         let mut body = Writer::new();
         body.map(2).str("events").array(1);
-        body.map(3).str("id").unsigned(1).str("name").str(event).str("to").array(2).unsigned(1).unsigned(0);
-        body.str("slices").array(1);
-        body.map(2).str("id").unsigned(1).str("name").str(slice);
+        body.map(3).str("id").unsigned(0).str("name").str(event).str("to").array(2).unsigned(0).unsigned(0);
+        body.str("slices").array(2);
+        body.map(2).str("id").unsigned(0).str("name").str(slice);
+        body.map(3).str("id").unsigned(1).str("name").str("tool_invoked").str("policy").str("log");
         self.record(Kind::DECLARE, &body.finish())
     }
 
@@ -120,7 +121,7 @@ impl Forge {
     /// The event, with this payload.
     pub(super) fn event(&mut self, payload: &[u8]) -> Result<()> {
         let mut body = Writer::new();
-        body.map(2).str("e").unsigned(1).str("d").raw(payload);
+        body.map(2).str("e").unsigned(0).str("d").raw(payload);
         self.record(Kind::DISPATCH, &body.finish())
     }
 

@@ -111,7 +111,7 @@ const SHAPES: [(&str, Shape); 37] = [
         log.record(Kind::DISPATCH, b"\x82\xa1o\xa4seed\xa1x\x91\xce\xff\xff\xff\xfe")
     }),
     ("items removed that never were", |log| {
-        log.record(Kind::DISPATCH, b"\x82\xa1o\xa5clear\xa1x\x91\x82\xa1s\x01\xa1r\x92\xcd\x03\xe8\x05")
+        log.record(Kind::DISPATCH, b"\x82\xa1o\xa5clear\xa1x\x91\x82\xa1s\x00\xa1r\x92\xcd\x03\xe8\x05")
     }),
     ("declarations that contradict one another", |log| {
         log.declare("e", "s")?;
@@ -142,7 +142,7 @@ const SHAPES: [(&str, Shape); 37] = [
             let mut body = Writer::new();
             let anchored = at > 0;
             body.map(2).str("o").str("seed").str("x").array(1).map(2 + usize::from(anchored));
-            body.str("s").unsigned(1).str("a").array(1).unsigned(at);
+            body.str("s").unsigned(0).str("a").array(1).unsigned(at);
             if anchored {
                 body.str("b").array(2).unsigned(log.next - 1).unsigned(0);
             }
@@ -259,7 +259,7 @@ fn nested(log: &mut Forge, count: u64, ended: bool) -> Result<()> {
 
 fn seed(log: &mut Forge, items: &[Vec<u8>]) -> Result<()> {
     let mut body = Writer::new();
-    body.map(2).str("o").str("seed").str("x").array(1).map(2).str("s").unsigned(1);
+    body.map(2).str("o").str("seed").str("x").array(1).map(2).str("s").unsigned(0);
     body.str("a").array(items.len());
     items.iter().for_each(|item| {
         body.raw(item);

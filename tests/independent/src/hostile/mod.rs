@@ -49,6 +49,7 @@ pub(crate) fn run(plan: &Plan) -> Result<Report> {
     let mut shapes = forged::shapes(plan.seed, plan.long);
     shapes.extend(named::shapes());
     shapes.extend(shapes::shapes(plan.seed, plan.long));
+    shapes.retain(|(name, _)| plan.only.as_ref().is_none_or(|only| name.contains(only)));
     let mut largest: Vec<(u64, String)> = Vec::new();
     for (number, (name, make)) in shapes.iter().enumerate() {
         let base = folder.path().join("shape");
@@ -68,13 +69,35 @@ pub(crate) fn run(plan: &Plan) -> Result<Report> {
                 format!("{name}: `{}`", words.join(" "))
             };
             let wrong = ended.wrong();
+            if wrong.is_some() {
+                report.count(format!("broken by `{name}`"), 1);
+            }
             report.check(wrong.is_none(), || format!("{}: {}", said(), wrong.unwrap_or_default()));
             let peak = ended.peak_kib.unwrap_or_default() << 10;
+            if peak > bound {
+                report.count(format!("over its memory by `{name}`"), 1);
+            }
             report.check(peak <= bound, || {
                 format!("{}: {} MiB for {} KiB stored", said(), peak >> 20, stored >> 10)
             });
             report.largest("largest memory in MiB", peak >> 20);
             report.largest("longest in ms", u64::try_from(ended.elapsed.as_millis()).unwrap_or_default());
+            if plan.verbose {
+                let note = ended
+                    .stderr
+                    .text
+                    .lines()
+                    .find(|line| line.contains("error") || line.contains("because"))
+                    .unwrap_or_default();
+                println!(
+                    "{} = {:?}, {} MiB, {} ms: {}",
+                    said(),
+                    ended.code,
+                    peak >> 20,
+                    ended.elapsed.as_millis(),
+                    note.escape_debug()
+                );
+            }
             largest.push((peak, said()));
         }
         fs::remove_dir_all(&base)?;

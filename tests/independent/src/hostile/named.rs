@@ -90,7 +90,7 @@ fn everywhere(text: &str) -> Result<Forge> {
     }
     let mut import = Writer::new();
     import.map(2).str("tags").map(1).str(text).str(text);
-    import.str("slices").array(1).map(2).str("s").unsigned(1).str("items").array(1).raw(&payload);
+    import.str("slices").array(1).map(2).str("s").unsigned(0).str("items").array(1).raw(&payload);
     forge.record(Kind::IMPORT, &import.finish())?;
     // One that is left open is in the way of nothing but `settle`.
     forge.begin(&tool, None, false)?;
