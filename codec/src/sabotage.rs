@@ -55,6 +55,11 @@ breakages! {
     ToldBeforeSync = "told-before-sync": "Subscribers are told of a record before it is as durable as promised.",
     ClosingFrameTrusted = "closing-frame-trusted": "What the last writer attested at closing is taken for durable.",
 
+    // Limits.
+    PayloadOverLimit = "payload-over-limit": "A payload is recorded although no reader takes one so large.",
+    BodyOverLimit = "body-over-limit": "A record is written although no reader takes one of so many values.",
+    DeclaredOverLimit = "declared-over-limit": "More is declared than the head of a segment can repeat.",
+
     // Opening and recovery.
     WrittenBehindTear = "written-behind-tear": "After a crash the old segment is written on, behind its tear.",
     TailNotRewritten = "tail-not-rewritten": "Recovery leaves the unattested tail where it stands.",

@@ -447,7 +447,7 @@ pub enum Error {
     TooLarge {
         /// What is too large.
         what: &'static str,
-        /// How large.
+        /// How large; of what is counted one by one, how far it was counted.
         found: u64,
         /// How large it may be.
         max: u64,

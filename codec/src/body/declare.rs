@@ -106,6 +106,14 @@ impl Declare {
         writer.finish()
     }
 
+    /// At least as many bytes as [`encode`](Declare::encode) gives.
+    pub fn len_max(&self) -> usize {
+        let events = self.events.iter().map(EventDeclaration::len_max);
+        events
+            .chain(self.slices.iter().map(SliceDeclaration::len_max))
+            .fold(FIELDS_BYTES, usize::saturating_add)
+    }
+
     /// Reads a body.
     ///
     /// # Errors
@@ -125,7 +133,19 @@ impl Declare {
     }
 }
 
+/// At least as many bytes as a declaration's fields take beside names and bindings, and six for each value in it, so
+/// that what is bounded in bytes is bounded in values too.
+const FIELDS_BYTES: usize = 72;
+
+/// The same for each binding.
+const BINDING_BYTES: usize = 12;
+
 impl EventDeclaration {
+    /// At least as many bytes as the declaration takes in a body.
+    pub fn len_max(&self) -> usize {
+        FIELDS_BYTES + self.name.len() + BINDING_BYTES * self.bindings.len()
+    }
+
     fn write(&self, writer: &mut Writer) {
         let versioned = self.version != 1;
         writer.map(3 + usize::from(versioned) + usize::from(self.implicit));
@@ -183,6 +203,12 @@ fn read_bindings(reader: &mut Reader<'_>) -> Result<Vec<Binding>, Error> {
 }
 
 impl SliceDeclaration {
+    /// At least as many bytes as the declaration takes in a body.
+    pub fn len_max(&self) -> usize {
+        let item = if self.item == self.name { 0 } else { self.item.len() };
+        FIELDS_BYTES + self.name.len() + item
+    }
+
     fn write(&self, writer: &mut Writer) {
         let (stated, typed) = (self.policy != Policy::State, self.item != self.name);
         writer.map(2 + usize::from(stated) + usize::from(typed));

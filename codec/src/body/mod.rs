@@ -43,6 +43,7 @@ pub use position::{Import, ImportedSlice, Rollback, Snapshot};
 
 use crate::Error;
 use crate::msgpack::{Reader, Token, Writer};
+use crate::sabotage::{self, Breakage};
 
 /// What becomes of a slice when STATE goes back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -81,6 +82,18 @@ const REFERENCE_LEN: usize = 40;
 
 /// How many slices a session may have, and so how many effects a record.
 pub const SLICES_MAX: usize = 4096;
+
+/// The largest payload, in bytes, wherever it stands: an object over this is neither written nor read.
+pub const OBJECT_BYTES_MAX: u64 = 1 << 30;
+
+/// Whether a payload of so many bytes is within [`OBJECT_BYTES_MAX`]: what is asked before one is written.
+#[inline]
+pub fn payload_fits(bytes: usize) -> bool {
+    bytes as u64 <= OBJECT_BYTES_MAX || sabotage::is(Breakage::PayloadOverLimit)
+}
+
+/// How many operations may be open at once, within one another or beside one another.
+pub const OPEN_OPERATIONS_MAX: usize = 1024;
 
 /// A host's value in a record: the value itself, or a reference to the session's object folder. Either way the
 /// bytes are one MessagePack value.

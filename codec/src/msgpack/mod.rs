@@ -16,17 +16,20 @@ pub use read::{Limits, Reader, Token, scan};
 pub use value::Value;
 pub use write::Writer;
 
+use std::io;
+
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::Error;
+use crate::body::{OBJECT_BYTES_MAX, payload_fits};
 
 /// The MessagePack of a host's value, with field names.
 ///
 /// # Errors
 ///
 /// [`Error::Value`] where the type's `Serialize` fails, [`Error::Limit`] where the value is over
-/// [`Limits::of_payload`], and as [`scan`] where the type's `Serialize` wrote more or fewer values than it
+/// [`Limits::of_payload`] or over [`OBJECT_BYTES_MAX`], and as [`scan`] where the type's `Serialize` wrote more or fewer values than it
 /// announced: it is better told now than when the log is opened again.
 pub fn to_vec<T: Serialize + ?Sized>(value: &T) -> Result<Vec<u8>, Error> {
     // Room for most events, which would otherwise grow from nothing in five steps.
@@ -43,15 +46,53 @@ pub fn to_vec<T: Serialize + ?Sized>(value: &T) -> Result<Vec<u8>, Error> {
 /// As [`to_vec`]; nothing is appended then.
 pub fn append<T: Serialize + ?Sized>(value: &T, out: &mut Vec<u8>) -> Result<(), Error> {
     let start = out.len();
-    let appended = rmp_serde::encode::write_named(out, value)
-        .map_err(|error| Error::Value(error.to_string()))
+    let mut bounded = Bounded { out: std::mem::take(out), start, over: false };
+    let written = rmp_serde::encode::write_named(&mut bounded, value);
+    *out = bounded.out;
+    let written = match bounded.over {
+        true => Err(Error::Limit { offset: 0, limit: "payload length", max: OBJECT_BYTES_MAX }),
+        false => written.map_err(|error| Error::Value(error.to_string())),
+    };
+    let appended = written
         // No cheaper test stands in for the walk: rmp-serde writes down whatever length a type announces, and a
         // record whose payload has no end would be no record when the log is read.
-        .and_then(|()| check_within(out.get(start..).unwrap_or_default(), Limits::of_payload()));
+        .and_then(|()| check_payload(out.get(start..).unwrap_or_default()));
     if appended.is_err() {
         out.truncate(start);
     }
     appended
+}
+
+/// Refuses what would make a payload too large before it is copied. Looks only where the buffer has to grow, so that
+/// small values pay nothing; what had room all the same is found once the payload is whole.
+struct Bounded {
+    out: Vec<u8>,
+    /// Where the payload begins.
+    start: usize,
+    over: bool,
+}
+
+impl io::Write for Bounded {
+    #[inline]
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.write_all(bytes).map(|()| bytes.len())
+    }
+
+    #[inline]
+    fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let len = self.out.len().saturating_add(bytes.len());
+        if len > self.out.capacity() && !payload_fits(len.saturating_sub(self.start)) {
+            self.over = true;
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        self.out.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    #[inline]
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// A host's value from MessagePack, after the pre-scan.
@@ -87,6 +128,19 @@ pub fn from_scanned<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Error> {
 /// As [`scan`]; [`Error::Malformed`] where bytes follow the value.
 pub fn check(bytes: &[u8]) -> Result<(), Error> {
     check_within(bytes, Limits::default())
+}
+
+/// Checks that the bytes are a value as [`to_vec`] makes them: one, within [`Limits::of_payload`] and not over
+/// [`OBJECT_BYTES_MAX`].
+///
+/// # Errors
+///
+/// As [`to_vec`].
+pub fn check_payload(bytes: &[u8]) -> Result<(), Error> {
+    if !payload_fits(bytes.len()) {
+        return Err(Error::Limit { offset: 0, limit: "payload length", max: OBJECT_BYTES_MAX });
+    }
+    check_within(bytes, Limits::of_payload())
 }
 
 fn check_within(bytes: &[u8], limits: Limits) -> Result<(), Error> {

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 
 use foldlog_codec::body::{Declare, EventDeclaration, SLICES_MAX, SliceDeclaration};
+use foldlog_codec::frame::BODY_LEN_MAX;
+use foldlog_codec::sabotage::{self, Breakage};
 
 use crate::error::{Error, Result};
 
@@ -13,18 +15,21 @@ pub(crate) struct Names {
     slices: Vec<SliceDeclaration>,
     event_ids: BTreeMap<String, u32>,
     slice_ids: BTreeMap<String, u32>,
+    /// At least as many bytes as a segment's head takes to repeat all of it.
+    bytes: usize,
 }
 
 impl Names {
     /// Checks a declaration against those before it.
     pub(crate) fn check(&self, sequence: u64, declare: &Declare) -> Result<()> {
         let bad = |reason: String| Error::Inconsistent { sequence, reason };
+        self.check_len(declare).map_err(|error| bad(error.to_string()))?;
         let mut known = self.slices.len();
         for slice in &declare.slices {
             match self.slices.get(slice.id as usize) {
                 Some(before) if before == slice => {}
                 Some(before) => return Err(bad(format!("slice {} was `{}`", slice.id, before.name))),
-                None if slice.id as usize == known && known < SLICES_MAX => known += 1,
+                None if slice.id as usize == known => known += 1,
                 None => return Err(bad(format!("slice id {} is out of turn", slice.id))),
             }
         }
@@ -39,8 +44,33 @@ impl Names {
         Ok(())
     }
 
+    /// Checks that the head of a segment, one frame, can repeat this too, and that there are not more slices than can be.
+    /// Called before a declaration is written, and again when it is read.
+    pub(crate) fn check_len(&self, declare: &Declare) -> Result<()> {
+        let slices = declare.slices.last().map_or(0, |last| last.id as usize + 1);
+        if slices > SLICES_MAX {
+            let (found, max) = (slices as u64, SLICES_MAX as u64);
+            return Err(Error::TooLarge { what: "number of slices", found, max });
+        }
+        let bytes = self.bytes.saturating_add(self.new_bytes(declare));
+        if bytes > BODY_LEN_MAX && !sabotage::is(Breakage::DeclaredOverLimit) {
+            let (found, max) = (bytes as u64, BODY_LEN_MAX as u64);
+            return Err(Error::TooLarge { what: "bytes of all declarations", found, max });
+        }
+        Ok(())
+    }
+
+    /// How many bytes a declaration adds to what is known.
+    fn new_bytes(&self, declare: &Declare) -> usize {
+        let events = declare.events.iter().filter(|event| !self.events.contains_key(&event.id));
+        let slices = declare.slices.iter().filter(|slice| slice.id as usize >= self.slices.len());
+        let lens = events.map(EventDeclaration::len_max).chain(slices.map(SliceDeclaration::len_max));
+        lens.fold(0, usize::saturating_add)
+    }
+
     /// Takes in a declaration that was checked.
     pub(crate) fn learn(&mut self, declare: Declare) {
+        self.bytes = self.bytes.saturating_add(self.new_bytes(&declare));
         for slice in declare.slices {
             if slice.id as usize == self.slices.len() {
                 self.slice_ids.insert(slice.name.clone(), slice.id);
@@ -79,8 +109,10 @@ impl Names {
         &self.slices
     }
 
-    pub(crate) fn next_event_id(&self) -> u32 {
-        self.events.keys().next_back().map_or(0, |id| id + 1)
+    pub(crate) fn next_event_id(&self) -> Result<u32> {
+        let Some(last) = self.events.keys().next_back() else { return Ok(0) };
+        let (found, max) = (u64::from(*last) + 1, u64::from(u32::MAX));
+        last.checked_add(1).ok_or(Error::TooLarge { what: "event id", found, max })
     }
 
     /// Everything, for a segment's head.

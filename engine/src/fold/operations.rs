@@ -14,7 +14,9 @@
 
 use std::collections::BTreeMap;
 
-use foldlog_codec::body::{Decision, Idempotency, Outcome, OutsideEffects, Settle, ToolBegin, ToolEnd};
+use foldlog_codec::body::{
+    Decision, Idempotency, OPEN_OPERATIONS_MAX, Outcome, OutsideEffects, Settle, ToolBegin, ToolEnd,
+};
 use smol_str::SmolStr;
 
 use crate::error::{Error, Result};
@@ -105,6 +107,9 @@ impl Operations {
 
     /// Says why a begin does not follow what is known, if it does not: the operation in question, and the reason.
     pub(crate) fn check_begin(&self, begin: &ToolBegin<'_>) -> Result<(), (u64, &'static str)> {
+        if let Some(last) = self.open.last().filter(|_| self.open.len() >= OPEN_OPERATIONS_MAX) {
+            return Err((last.operation, "it is open beside as many as can be, so no other begins"));
+        }
         if let Some(parent) = begin.parent
             && !self.open.iter().any(|open| open.operation == parent)
         {

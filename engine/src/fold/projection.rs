@@ -86,7 +86,7 @@ pub(crate) enum AtHand<'a> {
     Nothing,
     /// The event's own value.
     Event(AnyValue),
-    /// By slice and ordinal.
+    /// By slice and ordinal, in ascending order of them.
     Items(&'a [((u32, u32), AnyValue)]),
 }
 
@@ -96,8 +96,8 @@ impl AtHand<'_> {
             AtHand::Nothing => None,
             AtHand::Event(value) => Some(Arc::clone(value)),
             AtHand::Items(items) => {
-                let found = items.iter().find(|(place, _)| *place == (slice, ordinal));
-                found.map(|(_, value)| Arc::clone(value))
+                let at = items.binary_search_by_key(&(slice, ordinal), |(place, _)| *place).ok()?;
+                items.get(at).map(|(_, value)| Arc::clone(value))
             }
         }
     }

@@ -5,6 +5,7 @@
 //! 2. An object and its name are made durable before the first record that names it is acknowledged as
 //!    durable: [`Objects::take_unsynced`] is part of every sync, ahead of the segments.
 //! 3. Bytes are checked against length and hash each time they are read.
+//! 4. An object over [`OBJECT_BYTES_MAX`] is refused when it is to be kept, as it would be when it is read.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -12,15 +13,12 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use foldlog_codec::body::{ObjectId, Payload};
+use foldlog_codec::body::{OBJECT_BYTES_MAX, ObjectId, Payload, payload_fits};
 use parking_lot::Mutex;
 
 use super::layout;
 use super::storage::{Access, Storage, StorageFile};
 use crate::error::{Error, Result};
-
-/// Objects over this are refused, in bytes.
-pub(crate) const OBJECT_BYTES_MAX: u64 = 1 << 30;
 
 /// The objects of one session.
 #[derive(Debug)]
@@ -52,8 +50,12 @@ impl Objects {
         self.dir.join(object.file_name())
     }
 
-    /// Keeps the bytes and returns their name. They are durable once the next sync is.
+    /// Keeps the bytes and returns their name. They are durable once the next sync is. Over [`OBJECT_BYTES_MAX`] they
+    /// are [`Error::TooLarge`], before anything is hashed or written.
     pub(crate) fn put(&self, bytes: &[u8]) -> Result<ObjectId> {
+        if !payload_fits(bytes.len()) {
+            return Err(Error::TooLarge { what: "object", found: bytes.len() as u64, max: OBJECT_BYTES_MAX });
+        }
         let object = ObjectId::of(bytes);
         let path = self.path(&object);
         if self.unsynced.lock().contains_key(&object) {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use foldlog_codec::Kind;
 use foldlog_codec::body::{
     Added, Binding, BuiltIn, Declare, Dispatch, Effect, EventDeclaration, Operation, Payload, Policy,
-    Removed, SLICES_MAX, SliceDeclaration,
+    Removed, SliceDeclaration,
 };
 
 use super::bound::{Bound, BoundReducer, Plain, Scratch};
@@ -204,9 +204,11 @@ impl Session {
         let (declare, declared) = match declared {
             Some(declared) => (None, declared),
             None => {
-                let declared = slice_declaration(types, S::NAME, state.projection.names.slices().len())?
+                let declared = slice_declaration(types, S::NAME, state.projection.names.slices().len())
                     .ok_or(Error::NoSuchSlice { slice, reason: "it was never declared" })?;
-                (Some(Declare { events: Vec::new(), slices: vec![declared.clone()] }), declared)
+                let declare = Declare { events: Vec::new(), slices: vec![declared.clone()] };
+                state.projection.names.check_len(&declare)?;
+                (Some(declare), declared)
             }
         };
         let empty = Rows::default();
@@ -296,10 +298,9 @@ fn declaration<E: Event>(types: &SessionTypes, names: &Names) -> Result<Option<D
             return Ok(slice.id);
         }
         let id = names.slices().len() + declare.slices.len();
-        let slice = match slice_declaration(types, name, id)? {
+        let slice = match slice_declaration(types, name, id) {
             Some(slice) => slice,
             None if implicit => {
-                check_slices_len(id)?;
                 let name = name.to_owned();
                 SliceDeclaration { id: id as u32, item: name.clone(), name, policy: Policy::State }
             }
@@ -333,7 +334,7 @@ fn declaration<E: Event>(types: &SessionTypes, names: &Names) -> Result<Option<D
         }
     };
     let event = EventDeclaration {
-        id: names.next_event_id(),
+        id: names.next_event_id()?,
         name: E::NAME.to_owned(),
         version: E::VERSION,
         bindings,
@@ -370,28 +371,14 @@ fn same_but_id(before: &EventDeclaration, now: &EventDeclaration) -> bool {
     EventDeclaration { id: now.id, ..before.clone() } == *now
 }
 
-/// A declaration beyond the limit would be written but never read again.
-fn check_slices_len(id: usize) -> Result<()> {
-    if id < SLICES_MAX {
-        return Ok(());
-    }
-    let (found, max) = (id as u64 + 1, SLICES_MAX as u64);
-    Err(Error::TooLarge { what: "number of slices", found, max })
-}
-
-pub(super) fn slice_declaration(
-    types: &SessionTypes,
-    name: &str,
-    id: usize,
-) -> Result<Option<SliceDeclaration>> {
-    let Some(slice) = types.slice(name) else { return Ok(None) };
-    check_slices_len(id)?;
-    Ok(Some(SliceDeclaration {
+pub(super) fn slice_declaration(types: &SessionTypes, name: &str, id: usize) -> Option<SliceDeclaration> {
+    let slice = types.slice(name)?;
+    Some(SliceDeclaration {
         id: id as u32,
         name: slice.name.to_owned(),
         policy: slice.policy,
         item: slice.item_name.to_owned(),
-    }))
+    })
 }
 
 impl Inner {
@@ -409,6 +396,7 @@ impl Inner {
                 Ok((bound, None))
             }
             Some(declare) => {
+                names.check_len(&declare)?;
                 let mut names = Names::clone(names);
                 names.learn(declare.clone());
                 Ok((Arc::new(Bound::of::<E>(types, &names)?), Some(declare)))
@@ -463,6 +451,7 @@ impl Inner {
             }
             effects.push(own(self, &state, reducer.slice, resolved, &mut at_hand)?);
         }
+        at_hand.sort_by_key(|(place, _)| *place);
         let data = self.recorded(&state, payload)?;
         let data: &[u8] = data.as_deref().unwrap_or(payload);
         let effects = (!as_declared).then(|| effects.iter().map(OwnedEffect::borrow).collect());

@@ -26,7 +26,7 @@ use crate::clock;
 use crate::error::{Error, Result};
 use crate::fold::content::{Content, Lent};
 use crate::fold::operations::{OpenOperation, UnsettledOperation};
-use crate::log::writer::END_BYTES;
+use crate::log::writer::{END_BYTES, check_body_len};
 use crate::store::Level;
 use crate::types::{Slice, ToolInvocations, encode};
 
@@ -256,8 +256,11 @@ impl Admission<'_> {
         let body = begin.encode_into(std::mem::take(&mut state.body));
         let declare = inner.declare_invocations(&state)?;
         let declare_body = declare.as_ref().map(Declare::encode);
-        let lens = declare_body.iter().map(Vec::len).chain([body.len(), END_BYTES as usize]);
-        inner.reserve(&mut state, time_us, lens)?;
+        // An end names its call as the begin does, and has to fit whatever becomes of the call.
+        let names = begin.tool.len() + begin.call_id.as_deref().map_or(0, str::len);
+        check_body_len(names.saturating_add(END_BYTES as usize))?;
+        let bodies = declare_body.iter().chain([&body]).map(Vec::as_slice);
+        inner.reserve(&mut state, time_us, bodies, END_BYTES)?;
         if let Some((declare, body)) = declare.zip(declare_body.as_ref()) {
             let draft = Draft::declare(declare, body);
             inner.write_draft(&mut state, time_us, draft, inner.level == Level::Every)?;
@@ -430,8 +433,10 @@ impl Inner {
         if names.slice_named(ToolInvocations::NAME).is_some() {
             return Ok(None);
         }
-        let slice = slice_declaration(self.types()?, ToolInvocations::NAME, names.slices().len())?;
-        Ok(slice.map(|slice| Declare { events: Vec::new(), slices: vec![slice] }))
+        let slice = slice_declaration(self.types()?, ToolInvocations::NAME, names.slices().len());
+        let declare = slice.map(|slice| Declare { events: Vec::new(), slices: vec![slice] });
+        declare.iter().try_for_each(|declare| names.check_len(declare))?;
+        Ok(declare)
     }
 
     /// Records an operation's end, with its one `tool_invoked`.

@@ -290,7 +290,7 @@ impl Inner {
         drafts: impl AsRef<[Draft<'a>]> + IntoIterator<Item = Draft<'a>>,
     ) -> Result<u64> {
         if let several @ [_, _, ..] = drafts.as_ref() {
-            self.reserve(&mut state, time_us, several.iter().map(|draft| draft.body.len()))?;
+            self.reserve(&mut state, time_us, several.iter().map(|draft| draft.body), 0)?;
         }
         let mut last = None;
         for draft in drafts {
@@ -390,17 +390,19 @@ impl Inner {
         sync_in_time(&self.store.background, self.id, due, || self.sync_through(target), task)
     }
 
-    /// Sees to it that there is room for all drafts: what does not fit is refused with its declaration.
-    pub(super) fn reserve(
+    /// Sees to it that there is room for all drafts, and for what is to follow them: what does not fit is refused with
+    /// its declaration.
+    pub(super) fn reserve<'b>(
         &self,
         state: &mut WriterState,
         time_us: i64,
-        body_lens: impl Iterator<Item = usize>,
+        bodies: impl Iterator<Item = &'b [u8]>,
+        further_bytes: u64,
     ) -> Result<()> {
         let WriterState { log, projection, .. } = state;
         let names = &projection.names;
         let context = AppendContext { synced: self.gate.synced(), declared: &|| names.all() };
-        log.reserve(time_us, body_lens, &context).map_err(|error| self.failed(error))
+        log.reserve(time_us, bodies, further_bytes, &context).map_err(|error| self.failed(error))
     }
 
     fn write_one(

@@ -29,8 +29,9 @@ use uuid::Uuid;
 use super::{SessionOptions, Store};
 use crate::audit::LogReader;
 use crate::error::{Error, Result};
+use crate::fold::names::Names;
 use crate::session::{Session, Snapshot, State};
-use crate::types::{Recorded, SessionTypes, Slice, ToolInvocations, default_policy};
+use crate::types::{Recorded, SessionTypes, Slice, ToolInvocations, check_payload, default_policy};
 
 /// Items as they are recorded, each with its version.
 type RecordedItems = Vec<(Vec<u8>, u32)>;
@@ -289,6 +290,7 @@ impl Store {
             recorded.push((id, import_items(types, slice)?));
             declare.slices.push(SliceDeclaration { id, name, policy, item });
         }
+        Names::default().check_len(&declare)?;
         let references = self.import_large(&mut recorded);
         // The session's first record sets the tags of the options, and this one comes after it.
         let own = &options.session.tags;
@@ -362,9 +364,13 @@ fn import_items(types: &SessionTypes, slice: &ExportedSlice) -> Result<RecordedI
         .enumerate()
         .map(|(place, item)| {
             let (bytes, version) = (item.encode(), version_at(place));
-            let Some(known) = known else { return Ok((bytes, version)) };
+            let Some(known) = known else {
+                check_payload(&slice.slice_type, &bytes)?;
+                return Ok((bytes, version));
+            };
             // An item of an older version stays as it was recorded; reading it brings it up to date.
             if version != known.item_version {
+                check_payload(&slice.slice_type, &bytes)?;
                 (known.decoder.alone)(version, 0, Recorded::Elsewhere(&bytes))?;
                 return Ok((bytes, version));
             }

@@ -440,11 +440,18 @@ impl Core {
             self.restore(&before)?;
         }
         let mut recorded = self.record(&ending, after.as_ref(), &mut text);
-        if let Err(Error::Full { .. }) = &recorded {
+        let unrecorded = match &recorded {
+            Err(Error::Full { .. }) => Some("there is no space to record what it answered".to_owned()),
+            Err(error @ Error::TooLarge { .. }) => {
+                Some(format!("what it answered cannot be recorded: {error}"))
+            }
+            _ => None,
+        };
+        if let Some(reason) = unrecorded {
             // Room is kept for an end that says no more than this.
             if ending.cause.is_none() {
                 self.restore(&before)?;
-                ending = Ending::failed(Cause::Error, "there is no space to record what it answered");
+                ending = Ending::failed(Cause::Error, &reason);
             }
             (ending.message, ending.value, ending.overrides, after) =
                 (short(&ending.message), None, None, None);

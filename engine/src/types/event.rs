@@ -185,10 +185,21 @@ pub(crate) fn encode_into<T: Serialize>(name: &str, value: &T, bytes: &mut Vec<u
     let bad = |reason: String| Error::Encode { name: name.to_owned(), reason };
     let start = bytes.len();
     msgpack::append(value, bytes).map_err(|error| bad(error.to_string()))?;
-    if Payload::new(bytes.get(start..).unwrap_or_default()).object().is_some() {
-        return Err(bad("extension type 1 is kept for references to objects".to_owned()));
+    check_no_reference(bytes.get(start..).unwrap_or_default()).map_err(bad)
+}
+
+fn check_no_reference(bytes: &[u8]) -> std::result::Result<(), String> {
+    match Payload::new(bytes).object() {
+        Some(_) => Err("extension type 1 is kept for references to objects".to_owned()),
+        None => Ok(()),
     }
-    Ok(())
+}
+
+/// Checks that bytes which no type has encoded can stand in a record as a value of a host's.
+pub(crate) fn check_payload(name: &str, bytes: &[u8]) -> Result<()> {
+    let bad = |reason: String| Error::Encode { name: name.to_owned(), reason };
+    msgpack::check_payload(bytes).map_err(|error| bad(error.to_string()))?;
+    check_no_reference(bytes).map_err(bad)
 }
 
 /// A host's value of any type.

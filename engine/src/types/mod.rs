@@ -21,7 +21,8 @@ pub use slice::{Of, Slice, default_policy};
 pub use tool_invoked::{ToolInvocations, ToolInvoked};
 
 pub(crate) use event::{
-    AnyValue, Decoded, Recorded, append_event, append_item, decode_event, decode_item, encode, encode_into,
+    AnyValue, Decoded, Recorded, append_event, append_item, check_payload, decode_event, decode_item, encode,
+    encode_into,
 };
 pub(crate) use reducer::{NewItem, NewItems, Resolved, new_items, resolve_op};
 pub(crate) use registry::{DecodeItem, Decoder, Reduce, ReduceCall, ReduceError, SliceTypes, TAIL_ITEMS};

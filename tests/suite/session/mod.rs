@@ -2,6 +2,7 @@
 
 mod declarations;
 mod forks;
+mod limits;
 mod logs;
 mod long;
 mod policies;

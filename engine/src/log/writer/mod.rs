@@ -45,12 +45,13 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use foldlog_codec::Kind;
 use foldlog_codec::body::{Declare, Resumed};
 use foldlog_codec::frame::{self, BODY_LEN_MAX, Context, HEADER_LEN as FRAME_HEADER_LEN, Header};
 use foldlog_codec::image::LastFrame;
+use foldlog_codec::msgpack::{self, Limits};
 use foldlog_codec::sabotage::{self, Breakage};
 use foldlog_codec::segment::Previous;
+use foldlog_codec::{Error as CodecError, Kind};
 use uuid::Uuid;
 
 use self::ahead::{Ahead, Pace};
@@ -113,6 +114,13 @@ impl Body<'_> {
         match self {
             Body::Alone(body) => FRAME_HEADER_LEN + body.len(),
             Body::Roomy(frame) => frame.len(),
+        }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Body::Alone(body) => body,
+            Body::Roomy(frame) => frame.get(FRAME_HEADER_LEN..).unwrap_or_default(),
         }
     }
 }
@@ -332,7 +340,7 @@ impl Log {
         context: &AppendContext<'_>,
     ) -> Result<u64> {
         let frame_len = body.frame_len();
-        check_body_len(frame_len.saturating_sub(FRAME_HEADER_LEN))?;
+        check_body(frame_len.saturating_sub(FRAME_HEADER_LEN), || body.bytes())?;
         let time_us = time_us.clamp(frame::TIME_US_MIN, frame::TIME_US_MAX);
         if !self.is_writing() {
             self.begin(time_us, context)?;
@@ -350,18 +358,19 @@ impl Log {
         Ok(sequence)
     }
 
-    /// Makes room for records with bodies of these lengths, so that either all of them are appended or none is:
-    /// the errors are those of [`append`](Log::append), before the first of them.
-    pub(crate) fn reserve(
+    /// Makes room for records with these bodies, and for `further_bytes`, so that either all of them are appended or none
+    /// is: the errors are those of [`append`](Log::append), before the first of them.
+    pub(crate) fn reserve<'b>(
         &mut self,
         time_us: i64,
-        body_lens: impl Iterator<Item = usize>,
+        bodies: impl Iterator<Item = &'b [u8]>,
+        further_bytes: u64,
         context: &AppendContext<'_>,
     ) -> Result<()> {
-        let mut bytes = 0;
-        for len in body_lens {
-            check_body_len(len)?;
-            bytes += (FRAME_HEADER_LEN + len) as u64;
+        let mut bytes = further_bytes;
+        for body in bodies {
+            check_body(body.len(), || body)?;
+            bytes += (FRAME_HEADER_LEN + body.len()) as u64;
         }
         self.begin(time_us.clamp(frame::TIME_US_MIN, frame::TIME_US_MAX), context)?;
         self.make_room(bytes + self.reserved_bytes, context)
@@ -527,7 +536,25 @@ impl Log {
     }
 }
 
-fn check_body_len(len: usize) -> Result<()> {
+/// Checks that a record with this body can be read again: how long it is, and how many values it holds. Each value
+/// takes a byte at least, so only the longest bodies are walked. How deep it nests is known: payloads are bounded so
+/// that what is around them fits.
+#[inline]
+pub(crate) fn check_body<'b>(len: usize, body: impl FnOnce() -> &'b [u8]) -> Result<()> {
+    if len as u64 <= Limits::default().items_max || sabotage::is(Breakage::BodyOverLimit) {
+        return Ok(());
+    }
+    check_body_len(len)?;
+    match msgpack::scan(body(), Limits::default()) {
+        Err(CodecError::Limit { limit, max, .. }) => {
+            Err(Error::TooLarge { what: limit, found: max + 1, max })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Checks that a body is no longer than a frame takes.
+pub(crate) fn check_body_len(len: usize) -> Result<()> {
     if len <= BODY_LEN_MAX {
         return Ok(());
     }

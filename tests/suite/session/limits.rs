@@ -1,0 +1,293 @@
+//! What no reader takes no writer writes.
+//!
+//! A dispatch of a payload of 1 GiB was acknowledged, and so was the close; every opening after that failed, and a salvage
+//! cut the session off before that record, since the limit was checked where an object is read and not where it is kept.
+//! The same held of a record of more values than a reader walks through (many items of one seed, the removal of many) and
+//! of names that the head of the next segment could not repeat. Each limit is one constant that both ends check.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use foldlog::audit::LogReader;
+use foldlog::{
+    Error, Event, ExportedSlice, ImportOptions, Level, Of, Result, Session, SessionOptions, SessionTypes,
+    Slice, Store, StoreOptions, Value,
+};
+use foldlog_codec::body::{OBJECT_BYTES_MAX, SLICES_MAX};
+use foldlog_codec::frame::BODY_LEN_MAX;
+use foldlog_codec::msgpack::Limits;
+use serde::de::{Deserializer, Visitor};
+use serde::ser::{SerializeSeq, Serializer};
+use serde::{Deserialize, Serialize};
+
+/// The variable that asks for the payloads that really are that large.
+const LONG: &str = "FOLDLOG_LIMITS";
+
+/// Bytes. A buffer of zeros that nobody reads takes no memory, however long it is.
+struct Blob(Vec<u8>);
+
+impl Serialize for Blob {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_bytes(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for Blob {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Blob, D::Error> {
+        struct Bytes;
+        impl Visitor<'_> for Bytes {
+            type Value = Blob;
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("bytes")
+            }
+            fn visit_bytes<E>(self, bytes: &[u8]) -> Result<Blob, E> {
+                Ok(Blob(bytes.to_vec()))
+            }
+        }
+        deserializer.deserialize_bytes(Bytes)
+    }
+}
+
+impl Event for Blob {
+    const NAME: &'static str = "limits.blob";
+}
+
+/// Many pieces, none of them large.
+struct Pieces(usize);
+
+const PIECE: &str = match str::from_utf8(&[b'x'; 4096]) {
+    Ok(piece) => piece,
+    Err(_) => "",
+};
+
+impl Serialize for Pieces {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut pieces = serializer.serialize_seq(Some(self.0))?;
+        (0..self.0).try_for_each(|_| pieces.serialize_element(PIECE))?;
+        pieces.end()
+    }
+}
+
+impl<'de> Deserialize<'de> for Pieces {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Pieces, D::Error> {
+        Ok(Pieces(Vec::<String>::deserialize(deserializer)?.len()))
+    }
+}
+
+impl Event for Pieces {
+    const NAME: &'static str = "limits.pieces";
+}
+
+/// Any value.
+#[derive(Serialize, Deserialize)]
+#[serde(transparent)]
+struct Any(Value);
+
+impl Event for Any {
+    const NAME: &'static str = "limits.any";
+}
+
+fn nested(levels: usize) -> Any {
+    Any((0..levels).fold(Value::Nil, |inner, _| Value::Array(vec![inner])))
+}
+
+fn values(count: u64) -> Any {
+    Any(Value::Array(vec![Value::Nil; count as usize - 1]))
+}
+
+/// Numbers, each of a byte.
+struct Numbers;
+
+impl Slice for Numbers {
+    const NAME: &'static str = "limits.numbers";
+    type Item = u8;
+}
+
+/// Arrays of numbers.
+struct Arrays;
+
+impl Slice for Arrays {
+    const NAME: &'static str = "limits.arrays";
+    type Item = Vec<u8>;
+}
+
+macro_rules! times_16 {
+    ($text:expr) => {
+        concat!(
+            $text, $text, $text, $text, $text, $text, $text, $text, $text, $text, $text, $text, $text, $text,
+            $text, $text
+        )
+    };
+}
+
+/// A mebibyte.
+const LONG_NAME: &str = times_16!(times_16!(times_16!(times_16!("sixteen letters."))));
+
+/// An event with a name of nearly a mebibyte, and so a slice with the same.
+#[derive(Serialize, Deserialize)]
+struct Named<const LESS: usize>;
+
+impl<const LESS: usize> Event for Named<LESS> {
+    const NAME: &'static str = LONG_NAME.split_at(LONG_NAME.len() - LESS).0;
+}
+
+fn named(session: &Session, events: usize) -> Result<()> {
+    session.dispatch(Named::<1>)?;
+    session.dispatch(Named::<2>)?;
+    session.dispatch(Named::<3>)?;
+    session.dispatch(Named::<4>)?;
+    session.dispatch(Named::<5>)?;
+    session.dispatch(Named::<6>)?;
+    session.dispatch(Named::<7>)?;
+    if events > 7 {
+        session.dispatch(Named::<8>)?;
+        session.dispatch(Named::<9>)?;
+    }
+    Ok(())
+}
+
+type Act = Box<dyn Fn(&Session) -> Result<()>>;
+
+/// A limit, what comes up to it, and what goes beyond.
+struct Row {
+    limit: &'static str,
+    object_bytes_min: u64,
+    within: Act,
+    beyond: Act,
+}
+
+fn act(act: impl Fn(&Session) -> Result<u64> + 'static) -> Act {
+    Box::new(move |session| act(session).map(drop))
+}
+
+fn row(limit: &'static str, within: Act, beyond: Act) -> Row {
+    Row { limit, object_bytes_min: StoreOptions::default().object_bytes_min, within, beyond }
+}
+
+fn rows() -> Vec<Row> {
+    let long = std::env::var_os(LONG).is_some();
+    // The head of so long a value takes five bytes.
+    let blob = |bytes: u64| act(move |session| session.dispatch(Blob(vec![0; bytes as usize - 5])));
+    let items_max = Limits::of_payload().items_max;
+    let in_body = |row: Row| Row { object_bytes_min: u64::MAX, ..row };
+    let fixed =
+        |count: usize, len: usize| act(move |session| session.seed::<Arrays>(vec![vec![1; len]; count]));
+    let mut rows = vec![
+        row("payload", blob(if long { OBJECT_BYTES_MAX } else { 1 << 20 }), blob(OBJECT_BYTES_MAX + 1)),
+        row(
+            "depth",
+            act(|session| session.dispatch(nested(112))),
+            act(|session| session.dispatch(nested(113))),
+        ),
+        row(
+            "values of a payload",
+            act(move |session| session.dispatch(values(items_max))),
+            act(move |session| session.dispatch(values(items_max + 1))),
+        ),
+        in_body(row("body", blob(BODY_LEN_MAX as u64 - 64), blob(BODY_LEN_MAX as u64))),
+        // 63 and 65 arrays of 65,536 bytes with an array's head: 4,128,833 and 4,259,905 values.
+        in_body(row("values of a record", fixed(63, 65_536), fixed(65, 65_536))),
+        row("names", Box::new(|session| named(session, 7)), Box::new(|session| named(session, 9))),
+        row(
+            "tag",
+            act(|session| session.set_tag("key", "x".repeat(BODY_LEN_MAX - 64))),
+            act(|session| session.set_tag("key", "x".repeat(BODY_LEN_MAX))),
+        ),
+        row(
+            "removed items",
+            act(|session| session.clear_where::<Numbers>(|number| *number == 1)),
+            act(|session| {
+                session.seed::<Numbers>((0..2_200_000).map(|nth| u8::from(nth == 0)).collect())?;
+                session.clear_where::<Numbers>(|number| *number == 0)
+            }),
+        ),
+    ];
+    if long {
+        let pieces = |bytes: u64| act(move |session| session.dispatch(Pieces((bytes / 4099) as usize)));
+        rows.push(row(
+            "payload of many pieces",
+            pieces(OBJECT_BYTES_MAX - 8),
+            pieces(OBJECT_BYTES_MAX + 8192),
+        ));
+    }
+    rows
+}
+
+fn types() -> SessionTypes {
+    SessionTypes::builder().slice::<Numbers>().slice::<Arrays>().build().unwrap()
+}
+
+fn store(folder: &Path, object_bytes_min: u64) -> Store {
+    let options = StoreOptions { level: Level::Process, object_bytes_min, ..StoreOptions::default() };
+    Store::open_with(folder, options).unwrap()
+}
+
+#[test]
+fn what_no_reader_takes_is_refused_before_it_is_acknowledged() {
+    for Row { limit, object_bytes_min, within, beyond } in rows() {
+        let folder = tempfile::tempdir().unwrap();
+        let home = store(folder.path(), object_bytes_min);
+        let session = home.create(&types()).unwrap();
+        let id = session.id();
+        // At the limit everything goes well.
+        within(&session).unwrap_or_else(|error| panic!("{limit}: within it: {error}"));
+        let reopen = |session: Session| {
+            let position = session.position();
+            session.close().unwrap_or_else(|error| panic!("{limit}: closing: {error}"));
+            let session = home.open_session(id, &types()).unwrap_or_else(|error| panic!("{limit}: {error}"));
+            assert_eq!(session.position(), position, "{limit}");
+            session
+        };
+        let session = reopen(session);
+        // Beyond it the caller is told, and the session goes on as if nobody had asked.
+        match beyond(&session) {
+            Err(Error::TooLarge { .. } | Error::Encode { .. }) => {}
+            other => panic!("{limit}: beyond it: {other:?}"),
+        }
+        session.set_tag("still", "there").unwrap_or_else(|error| panic!("{limit}: afterwards: {error}"));
+        let session = reopen(session);
+        assert!(session.recovery().closed, "{limit}");
+        let records =
+            LogReader::open(session.dir()).unwrap_or_else(|error| panic!("{limit}: {error}")).records_len();
+        assert_eq!(Some(records), session.position().map(|last| last + 1), "{limit}");
+        session.close().unwrap();
+    }
+}
+
+/// An export of more slices than a session may have failed once its declaration was in the log already.
+#[test]
+fn an_import_that_no_reader_takes_begins_no_session() {
+    let folder = tempfile::tempdir().unwrap();
+    let home = store(folder.path(), 64 << 10);
+    let options = || ImportOptions { keep_unknown: true, session: SessionOptions::default() };
+    let session = home.create(&types()).unwrap();
+    session.seed::<Numbers>(vec![1]).unwrap();
+    let whole = session.export().unwrap();
+    let with = |slices: usize, item: Value| {
+        let slice = |nth: usize| ExportedSlice {
+            slice_type: format!("slice {nth}"),
+            items: vec![item.clone()],
+            ..whole.slices[0].clone()
+        };
+        let mut export = whole.clone();
+        (export.slices, export.policies) = ((0..slices).map(slice).collect(), BTreeMap::new());
+        export
+    };
+    let reference = foldlog_codec::body::ObjectId::of(b"what is nowhere").reference();
+    for (what, export) in [
+        ("slices", with(SLICES_MAX + 1, Value::Nil)),
+        ("depth", with(1, nested(113).0)),
+        ("a reference", with(1, Value::decode(&reference).unwrap())),
+    ] {
+        match home.import(&export, &types(), options()) {
+            Err(Error::TooLarge { .. } | Error::Encode { .. }) => {}
+            other => panic!("{what}: {other:?}"),
+        }
+    }
+    assert_eq!(home.sessions().unwrap().len(), 1);
+    let imported = home.import(&with(SLICES_MAX, nested(112).0), &types(), options()).unwrap();
+    let id = imported.id();
+    imported.close().unwrap();
+    home.open_untyped(id).unwrap();
+    assert_eq!(home.open_read_only(session.id(), &types()).unwrap().view::<Of<Any>>().unwrap().len(), 0);
+}
