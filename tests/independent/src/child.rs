@@ -156,20 +156,25 @@ impl Heard {
 
     /// Closes its input and waits for its end: its status and what it wrote to standard error.
     pub(crate) fn ended(&mut self) -> Result<(ExitStatus, String)> {
+        self.ended_within(HANGS)?.ok_or_else(|| format!("a child did not end within {HANGS:?}").into())
+    }
+
+    /// The same; `None` where it did not end in time, and was killed.
+    pub(crate) fn ended_within(&mut self, within: Duration) -> Result<Option<(ExitStatus, String)>> {
         drop(self.child.stdin.take());
-        let until = Instant::now() + HANGS;
+        let until = Instant::now() + within;
         let status = loop {
             if let Some(status) = self.child.try_wait()? {
                 break status;
             }
             if Instant::now() > until {
                 self.kill()?;
-                return Err(format!("a child did not end within {HANGS:?}").into());
+                return Ok(None);
             }
             thread::sleep(Duration::from_millis(1));
         };
         let errors = self.errors.take().and_then(|errors| errors.join().ok()).unwrap_or_default();
-        Ok((status, errors))
+        Ok(Some((status, errors)))
     }
 }
 

@@ -1,11 +1,15 @@
 //! A file-system test suite that runs inside of a tool: files, folders, links, holes, permissions, owners and attributes
-//! are made and changed by the hundred, at random. Then the tool fails, and the tree is as it was.
+//! are made and changed by the hundred, at random. Then the tool fails, and the tree is as it was. Beside it: programs that
+//! leave their process group and go on writing, and a file that somebody else appends to all the time.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::Write as _;
 use std::os::unix::fs::{FileExt, PermissionsExt, chown, lchown, symlink};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
 
 use foldlog::Level;
 
@@ -60,7 +64,98 @@ pub(crate) fn run(plan: &Plan) -> Result<Report> {
         fs::remove_dir_all(&base)?;
     }
     report.count("suites", suites);
+    for (number, (name, script)) in PROGRAMS.into_iter().enumerate() {
+        programs(&mut report, &folder.path().join(format!("programs-{number}")), name, script)?;
+    }
+    appended(&mut report, &folder.path().join("appended"))?;
     Ok(report)
+}
+
+/// Programs of a tool that try to outlive it. Each writes into the workspace all the time, and ends by itself after a while.
+const WRITES: &str = "i=0; while [ $i -lt 2000 ]; do i=$((i+1)); echo $i >> written; sleep 0.005; done";
+const PROGRAMS: [(&str, &str); 4] = [
+    ("a program beside the tool", "WRITES"),
+    ("a program in a session of its own", "setsid sh -c 'WRITES' & wait"),
+    ("a program whose parent is gone", "(setsid sh -c '(WRITES) & exit 0' &); sleep 10"),
+    (
+        "a program that ignores signals",
+        "trap '' TERM INT HUP; setsid sh -c 'trap \"\" TERM INT HUP; WRITES' & wait",
+    ),
+];
+
+/// How long a file is before somebody appends to it.
+const LOG_BYTES: usize = 6 << 20;
+
+/// A tool starts a program and fails: nothing of it goes on in the workspace.
+fn programs(report: &mut Report, base: &Path, name: &str, script: &str) -> Result<()> {
+    let root = base.join("workspace");
+    fs::create_dir_all(&root)?;
+    fs::write(root.join("kept"), "kept")?;
+    let before = Tree::of(&root)?;
+    let desk = Desk::at(base, &root, Level::Boundary, None)?;
+    let (within, script) = (root.clone(), script.replace("WRITES", WRITES));
+    let called = desk.call(move |context| {
+        context.command("sh").arg("-c").arg(&script).current_dir(&within).start()?;
+        let until = Instant::now() + Duration::from_secs(10);
+        while !within.join("written").exists() && Instant::now() < until {
+            thread::sleep(Duration::from_millis(1));
+        }
+        Err(host::fails())
+    });
+    report.count("programs", 1);
+    report.check(called.is_ok(), || format!("{name}: not rolled back: {called:?}"));
+    let soon = before.compare(&Tree::of(&root)?, Compared::CONTENT);
+    report.check(soon.is_none(), || format!("{name}: {}", soon.unwrap_or_default()));
+    // Ten times as long as it takes to write once more.
+    thread::sleep(Duration::from_millis(60));
+    let later = before.compare(&Tree::of(&root)?, Compared::CONTENT);
+    report.check(later.is_none(), || format!("{name}: it goes on: {}", later.unwrap_or_default()));
+    Ok(())
+}
+
+/// Somebody appends to a log all the time: tools work, those that fail are rolled back, and no line is lost.
+fn appended(report: &mut Report, base: &Path) -> Result<()> {
+    let root = base.join("workspace");
+    fs::create_dir_all(&root)?;
+    fs::write(root.join("changed"), "as it was")?;
+    let log = root.join("log");
+    // So long that it never stays as it is for as long as it takes to be read.
+    fs::write(&log, "an old line\n".repeat(LOG_BYTES / 12))?;
+    let before = fs::metadata(&log)?.len();
+    let stop = Arc::new(AtomicBool::new(false));
+    let (stopped, path) = (Arc::clone(&stop), log.clone());
+    let appending = thread::spawn(move || -> std::io::Result<u64> {
+        let mut file = OpenOptions::new().append(true).open(path)?;
+        let mut lines = 0;
+        while !stopped.load(Ordering::Relaxed) {
+            file.write_all(format!("line {lines}\n").as_bytes())?;
+            lines += 1;
+            thread::sleep(Duration::from_micros(300));
+        }
+        Ok(lines)
+    });
+    let desk = Desk::at(base, &root, Level::Boundary, None)?;
+    for call in 0..6 {
+        let within = root.clone();
+        let fails = call % 2 == 0;
+        let called = desk.call(move |_| {
+            fs::write(within.join("changed"), if fails { "by the tool" } else { "as it was" })?;
+            if fails { Err(host::fails()) } else { Ok(()) }
+        });
+        report.count("calls beside an appended file", 1);
+        report.check(called.is_ok(), || format!("call {call} beside an appended file: {called:?}"));
+        let now = fs::read_to_string(root.join("changed"))?;
+        report.check(now == "as it was", || format!("call {call} beside an appended file: `{now}`"));
+    }
+    stop.store(true, Ordering::Relaxed);
+    let lines = appending.join().map_err(|_| "the appending thread panicked")??;
+    let text = fs::read_to_string(&log)?;
+    let new: Vec<_> = text.lines().filter(|line| *line != "an old line").collect();
+    let whole = new.iter().zip(0..).all(|(line, n)| **line == format!("line {n}"));
+    report.check(whole && new.len() as u64 == lines && text.len() as u64 > before, || {
+        format!("{lines} lines were appended beside calls, and {} are there", new.len())
+    });
+    Ok(())
 }
 
 /// Each kind of difference by itself, so that one does not hide another.

@@ -1,7 +1,11 @@
 //! Writers that are killed at any moment. Each record is acknowledged over a pipe once its call has returned; after the
 //! kill every acknowledged record is there, in order, with its bytes, and at most the one that was being written beside
 //! them. The next life goes on in the same session.
+//!
+//! Hosts that call tools are killed too: after a recovery STATE and the workspace are what the last committed call left,
+//! and both are of the same call.
 
+use std::fs;
 use std::io::Write as _;
 use std::path::Path;
 use std::thread;
@@ -12,8 +16,9 @@ use uuid::Uuid;
 
 use crate::chance::Chance;
 use crate::child::{self, Heard};
-use crate::host::{self, LEVELS, Talk};
+use crate::host::{self, Desk, LEVELS, Talk};
 use crate::report::{Report, Result};
+use crate::tree::{Compared, Tree};
 use crate::verbs::Foldlog;
 use crate::{Plan, place};
 
@@ -40,7 +45,121 @@ pub(crate) fn run(plan: &Plan) -> Result<Report> {
         }
         report.count(format!("kills at {word}"), killed);
     }
+    let mut chance = Chance::new(plan.seed);
+    let called = plan.rounds(30, 600);
+    for (which, (word, level)) in LEVELS.into_iter().enumerate() {
+        let base = folder.path().join(format!("desk-{which}"));
+        of_one_desk(&mut report, &base, (word, level), called.div_ceil(3), &mut chance)?;
+    }
     Ok(report)
+}
+
+/// A host that calls tools one after the other, from life to life.
+fn of_one_desk(
+    report: &mut Report,
+    base: &Path,
+    (word, level): (&str, Level),
+    lives: u64,
+    chance: &mut Chance,
+) -> Result<()> {
+    let root = base.join("workspace");
+    fs::create_dir_all(&root)?;
+    let desk = Desk::at(base, &root, level, None)?;
+    let (id, session) = (desk.session.id().to_string(), desk.session.clone());
+    drop(desk);
+    session.close()?;
+    let mut committed = 0;
+    for life in 0..lives {
+        let mut host = Heard::start(child::part("kills", &[&"desk", &base, &id, &word])?)?;
+        let (calls, mut said) = (chance.below(8), Vec::new());
+        while (said.len() as u64) < calls {
+            let Some(line) = host.line()? else { break };
+            said.push(line);
+        }
+        thread::sleep(chance.moment(Duration::from_millis(12)));
+        host.kill()?;
+        said.extend(host.rest());
+        let (_, errors) = host.ended()?;
+        report.check(errors.is_empty(), || format!("{word}, host {life}: it said {errors}"));
+        let told = said.iter().filter_map(|line| line.strip_prefix("committed ")?.parse::<u64>().ok()).max();
+        let known = told.unwrap_or_default().max(committed);
+        // What recovers it is another process.
+        let desk = Desk::at(base, &root, level, Some(id.parse()?))?;
+        if desk.session.is_interrupted() {
+            report.count("hosts killed within a call", 1);
+        }
+        if let Err(error) = desk.recover() {
+            report.broken(format!("{word}, host {life}: not recovered: {error}"));
+            return Ok(());
+        }
+        let talk = desk.session.view::<Talk>()?;
+        let found = talk.latest().map_or(0, |said| said.n);
+        report.check(found >= known && found <= known + 1, || {
+            format!("{word}, host {life}: STATE is of call {found}, and {known} was committed last")
+        });
+        let whole = talk.iter().zip(1..).all(|(said, n)| *said == host::said_briefly(n));
+        report.check(whole, || format!("{word}, host {life}: STATE holds other records"));
+        let now = Tree::of(&root)?;
+        let wanted = base.join("wanted");
+        fs::create_dir_all(&wanted)?;
+        for n in 1..=found {
+            write_call(&wanted, n)?;
+        }
+        let differs = Tree::of(&wanted)?.compare(&now, Compared::CONTENT);
+        report.check(differs.is_none(), || {
+            format!(
+                "{word}, host {life}: the workspace is not of call {found}: {}",
+                differs.unwrap_or_default()
+            )
+        });
+        fs::remove_dir_all(&wanted)?;
+        committed = found;
+        let session = desk.session.clone();
+        drop((talk, desk));
+        session.close()?;
+    }
+    report.count(format!("hosts killed at {word}"), lives);
+    report.count("calls committed", committed);
+    Ok(())
+}
+
+/// What the call of a number does to the files of a workspace.
+fn write_call(root: &Path, n: u64) -> std::io::Result<()> {
+    let mut chance = Chance::of(n, 99);
+    fs::create_dir_all(root.join("inner"))?;
+    for _ in 0..4 {
+        let path = root.join(["", "inner"][usize::from(chance.once_in(2))]).join(chance.below(9).to_string());
+        if chance.once_in(4) && path.exists() {
+            fs::remove_file(path)?;
+        } else {
+            let len = usize::try_from(chance.below(3_000)).unwrap_or_default();
+            fs::write(path, chance.bytes(len))?;
+        }
+    }
+    fs::write(root.join("number"), n.to_string())
+}
+
+/// Calls tools until it is killed. Every third call fails.
+fn call_tools(base: &Path, id: &str, word: &str) -> Result<()> {
+    let root = base.join("workspace");
+    let desk = Desk::at(base, &root, host::level(word)?, Some(id.parse()?))?;
+    let mut out = std::io::stdout().lock();
+    let mut next = desk.session.view::<Talk>()?.latest().map_or(1, |said| said.n + 1);
+    for call in 0_u64.. {
+        let (root, fails) = (root.clone(), call % 3 == 1);
+        let report = desk.call(move |context| {
+            context.session().dispatch(host::said_briefly(next))?;
+            write_call(&root, next)?;
+            if fails { Err(host::fails()) } else { Ok(()) }
+        })?;
+        if report.success {
+            writeln!(out, "committed {next}")?;
+            next += 1;
+        } else {
+            writeln!(out, "failed {next}")?;
+        }
+    }
+    Ok(())
 }
 
 fn of_one_session(
@@ -132,8 +251,13 @@ fn read_back(
     found.max(acknowledged)
 }
 
-/// Opens the session and writes, until it is killed.
+/// Opens the session and writes, or calls tools, until it is killed.
 pub(crate) fn part(arguments: &[String]) -> Result<()> {
+    if let [mode, base, id, word] = arguments
+        && mode == "desk"
+    {
+        return call_tools(Path::new(base), id, word);
+    }
     let [store, id, word, seed] = arguments else { return Err("store, session, level, seed".into()) };
     let level = host::level(word)?;
     let seed: u64 = seed.parse()?;

@@ -10,6 +10,7 @@
 //! | `swaps` | workspaces, parents and folders that are exchanged while calls fail and are recovered |
 //! | `hostile` | logs of any shape against every verb of the binary, under a limit of memory and time |
 //! | `exhausted` | full disks, and limits of descriptors, file lengths and memory |
+//! | `obstacles` | what a tool leaves in its own rollback's way: sparse files, deep trees, a forged mark |
 //! | `powercuts` | an ext4 that is shut down without a flush |
 //! | `copies` | copies that are taken while a session is written |
 //! | `owners` | ownership and modes under several users |
@@ -34,6 +35,7 @@ mod fs_suite;
 mod host;
 mod hostile;
 mod kills;
+mod obstacles;
 mod owners;
 mod place;
 mod powercuts;
@@ -93,6 +95,7 @@ enum Harness {
     Swaps,
     Hostile,
     Exhausted,
+    Obstacles,
     Powercuts,
     Copies,
     Owners,
@@ -100,12 +103,13 @@ enum Harness {
 }
 
 /// All of them, in the order in which they run.
-const ALL: [Harness; 9] = [
+const ALL: [Harness; 10] = [
     Harness::Kills,
     Harness::Cycles,
     Harness::Copies,
     Harness::Hostile,
     Harness::Exhausted,
+    Harness::Obstacles,
     Harness::Owners,
     Harness::FsSuite,
     Harness::Powercuts,
@@ -143,6 +147,7 @@ impl Harness {
             Harness::Swaps => swaps::run(plan),
             Harness::Hostile => hostile::run(plan),
             Harness::Exhausted => exhausted::run(plan),
+            Harness::Obstacles => obstacles::run(plan),
             Harness::Powercuts => powercuts::run(plan),
             Harness::Copies => copies::run(plan),
             Harness::Owners => owners::run(plan),
@@ -159,6 +164,7 @@ fn part(name: &str, arguments: &[String]) -> Result<()> {
         "cycles" => cycles::part(arguments),
         "swaps" => swaps::part(arguments),
         "exhausted" => exhausted::part(arguments),
+        "obstacles" => obstacles::part(arguments),
         "powercuts" => powercuts::part(arguments),
         "copies" => copies::part(arguments),
         "owners" => owners::part(arguments),

@@ -14,6 +14,9 @@ use crate::report::Result;
 /// The engine's own word on a workspace's root, which is no part of what a tool sees.
 const ENGINES: &str = "user.foldlog.";
 
+/// A longer file is not read: it is one that a tool made of holes.
+const READ_MAX: u64 = 1 << 30;
+
 /// One entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Node {
@@ -116,6 +119,8 @@ impl Node {
         let found = fs::symlink_metadata(path)?;
         let content = if found.is_symlink() {
             format!("-> {}", fs::read_link(path)?.display())
+        } else if found.len() > READ_MAX {
+            format!("{} bytes, not read", found.len())
         } else if found.is_file() {
             let mut hasher = blake3::Hasher::new();
             let mut file = fs::File::open(path)?;
