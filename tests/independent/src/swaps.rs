@@ -62,10 +62,14 @@ pub(crate) fn run(plan: &Plan) -> Result<Report> {
     while until.is_none_or(|until| Instant::now() < until) && (until.is_some() || round < rounds) {
         let swap = SWAPS[usize::try_from(round).unwrap_or_default() % SWAPS.len()];
         let scene = Scene::new(folder.path().join(round.to_string()))?;
-        match (round / SWAPS.len() as u64) % 3 {
-            0 => fails_while_swapped(&mut report, &scene, swap)?,
-            1 => killed_while_swapped(&mut report, &scene, swap, &mut chance)?,
-            _ => races(&mut report, &scene, swap, &mut chance)?,
+        let done = match (round / SWAPS.len() as u64) % 3 {
+            0 => fails_while_swapped(&mut report, &scene, swap),
+            1 => killed_while_swapped(&mut report, &scene, swap, &mut chance),
+            _ => races(&mut report, &scene, swap, &mut chance),
+        };
+        // Where something stands that should not, nothing can be put back.
+        if let Err(trouble) = done {
+            report.broken(format!("{swap:?}, round {round}: {trouble}"));
         }
         fs::remove_dir_all(&scene.base)?;
         round += 1;
