@@ -45,6 +45,9 @@ const SWAPS: [Swap; 7] = [
     Swap::InnerForLink,
 ];
 
+/// Files more, so that a restore takes as long as several exchanges.
+const MANY: usize = 160;
+
 /// An hour, in its long form.
 const LONG: Duration = Duration::from_secs(3_600);
 
@@ -102,6 +105,9 @@ impl Scene {
                 let path = root.join(file);
                 fs::create_dir_all(path.parent().ok_or("a file is in a folder")?)?;
                 fs::write(&path, format!("{word} {file}"))?;
+            }
+            for n in 0..MANY {
+                fs::write(root.join(["folder", "inner/deep"][n % 2]).join(n.to_string()), format!("{word} {n}"))?;
             }
         }
         fs::write(scene.victim().join("beside"), "the victim's own")?;
@@ -198,6 +204,7 @@ fn deed(context: &ToolContext) -> std::result::Result<(), ToolError> {
     files.write("new/deep/er", b"by the tool")?;
     files.delete("removed")?;
     files.delete("folder")?;
+    files.delete("inner/deep")?;
     files.append("inner/one", b" and the tool's")?;
     files.rename("renamed", "elsewhere")?;
     Ok(())
