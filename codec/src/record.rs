@@ -6,8 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use chrono::{DateTime, SecondsFormat};
 
 use crate::body::{
-    Added, Declare, Dispatch, Effect, Import, ItemId, ObjectId, Observed, Opened, Operation, Parent, Payload,
-    Removed, ResourceSnapshot, Resumed, Rollback, Seal, Settle, Snapshot, ToolBegin, ToolEnd,
+    Added, Declare, Dispatch, Effect, Import, ItemId, NotUndone, ObjectId, Observed, Opened, Operation,
+    Parent, Payload, Removed, ResourceSnapshot, Resumed, Rollback, Seal, Settle, Snapshot, ToolBegin,
+    ToolEnd,
 };
 use crate::msgpack::{Limits, Value};
 use crate::{Error, Kind};
@@ -372,6 +373,16 @@ fn resources(resources: Vec<ResourceSnapshot<'_>>) -> Result<Value, Error> {
     })
 }
 
+fn not_undone(not_undone: Vec<NotUndone<'_>>) -> Result<Value, Error> {
+    array(not_undone.into_iter(), |one| {
+        let mut object = Object::of(3);
+        object.set("resource", Value::from(one.resource.into_owned()));
+        object.set("path", Value::from(one.path.into_owned()));
+        object.set("reason", Value::from(one.reason.into_owned()));
+        Ok(object.into_value())
+    })
+}
+
 fn tool_begin(object: &mut Object, begin: ToolBegin<'_>) -> Result<(), Error> {
     call(object, (begin.tool, begin.call_id), begin.asked_by, (begin.parent, begin.undoes));
     object.set("arguments", payload(begin.arguments)?);
@@ -395,6 +406,9 @@ fn tool_end(object: &mut Object, end: ToolEnd<'_>, names: &Names, budget: &mut B
     object.set("shown", optional(end.shown)?);
     object.set("overrides", optional(end.overrides)?);
     object.set("resources", resources(end.resources)?);
+    if !end.not_undone.is_empty() {
+        object.set("not_undone", not_undone(end.not_undone)?);
+    }
     object.set("slice", budget.name(&names.slice(end.slice), 0)?);
     Ok(())
 }

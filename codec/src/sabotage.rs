@@ -113,6 +113,18 @@ breakages! {
     CancelledOutstays = "cancelled-outstays": "A cancelled call may take to its end as long as it likes.",
     CancelUnheard = "cancel-unheard": "Whoever waits for a call that is cancelled then waits on as if it were not.",
     RecoveryWaitsOn = "recovery-waits-on": "A recovery waits for a lease for as long as it takes.",
+
+    // Workspaces.
+    CapturesReadable = "captures-readable": "The objects of a workspace's captures can be read by others.",
+    OwnerNotRestored = "owner-not-restored": "A restored file belongs to whoever restores it.",
+    SetuidKept = "setuid-kept": "A restored file keeps its set-user-ID bit under another owner.",
+    GrowingFileRefused = "growing-file-refused": "A file that others append to keeps a workspace from being captured.",
+    PrefixRestored = "prefix-restored": "A file that others appended to is restored to what it began with.",
+    CaptureUnbounded = "capture-unbounded": "A capture goes on past its deadline and its budget.",
+    RecoveryNeedsCapture = "recovery-needs-capture": "A recovery restores nothing that it cannot capture before.",
+    RepositoryUntold = "repository-untold": "Nobody is told what a tool changed in a repository.",
+    LinksApart = "links-apart": "Names of one file come back as files of their own.",
+    TimesBesideLeftOut = "times-beside-left-out": "Times come back beside what is left out of snapshots.",
 }
 
 /// Whether this breakage is in force.

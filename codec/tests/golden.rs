@@ -14,9 +14,9 @@ use std::sync::OnceLock;
 
 use foldlog_codec::body::{
     Added, Binding, BuiltIn, Cause, Decision, Declare, Dispatch, Effect, EventDeclaration, Idempotency,
-    Import, ImportedSlice, ItemId, ObjectId, Observed, Opened, Operation, Outcome, OutsideEffects, Parent,
-    Payload, Policy, Removed, ResourceSnapshot, Resumed, Rollback, Seal, Settle, SliceDeclaration, Snapshot,
-    ToolBegin, ToolEnd,
+    Import, ImportedSlice, ItemId, NotUndone, ObjectId, Observed, Opened, Operation, Outcome, OutsideEffects,
+    Parent, Payload, Policy, Removed, ResourceSnapshot, Resumed, Rollback, Seal, Settle, SliceDeclaration,
+    Snapshot, ToolBegin, ToolEnd,
 };
 use foldlog_codec::frame::{self, Context, Header};
 use foldlog_codec::record::Names;
@@ -151,6 +151,7 @@ fn end() -> ToolEnd<'static> {
         shown: Some(Payload::new(b"\xa4done")),
         overrides: None,
         resources: resources(),
+        not_undone: vec![],
         slice: 2,
     }
 }
@@ -366,6 +367,23 @@ fn goldens() -> Vec<Golden> {
                 result: None,
                 overrides: Some(Payload::new(ITEM)),
                 resources: vec![],
+                ..end()
+            }),
+        ),
+        golden(
+            "tool-end-not-undone",
+            Kind::TOOL_END,
+            Body::ToolEnd(ToolEnd {
+                outcome: Outcome::Failed,
+                cause: Some(Cause::Error),
+                rolls_back: true,
+                result: None,
+                resources: vec![],
+                not_undone: vec![NotUndone {
+                    resource: "workspace".into(),
+                    path: ".git/hooks/pre-commit".into(),
+                    reason: "it was made, and nothing named .git is restored".into(),
+                }],
                 ..end()
             }),
         ),

@@ -405,6 +405,17 @@ pub enum Error {
         /// Why not.
         reason: String,
     },
+    /// A capture of a workspace came to more bytes than the host lets it read
+    /// ([`capture_bytes_max`](crate::filesystem::HostFilesystemOptions::capture_bytes_max)). Nothing was changed.
+    #[error(
+        "the workspace holds more new content than a capture may read, {bytes_max} bytes: reached at `{path}`"
+    )]
+    CaptureTooLarge {
+        /// Where it came to that.
+        path: String,
+        /// What the host allows.
+        bytes_max: u64,
+    },
     /// A workspace was restored but for these paths. It can be restored again.
     #[error("not restored: {}", .0.iter().map(|left| format!("`{}` ({})", left.path, left.reason)).collect::<Vec<_>>().join(", "))]
     NotRestored(Vec<Unrestored>),

@@ -48,6 +48,7 @@ With --json one object a line, for each operation:
   outcome     open, committed, failed, interrupted, settled, abandoned (committed, then rolled back)
   cause       why it failed
   effects     outside of what is taken back: none, unknown
+  not_undone  what it did to its resources and was not undone with it: resource, path, reason
   begin, end  of its latest run; elapsed_us; runs
   settled     decision, by, reason, sequence";
 

@@ -36,8 +36,8 @@ pub use dispatch::{Added, Dispatch, Effect, ItemId, Operation, Removed};
 pub use envelope::{Resumed, Seal};
 pub use opened::{Opened, Parent};
 pub use operation::{
-    Cause, Decision, Idempotency, Observed, Outcome, OutsideEffects, ResourceSnapshot, Settle, ToolBegin,
-    ToolEnd,
+    Cause, Decision, Idempotency, NotUndone, Observed, Outcome, OutsideEffects, ResourceSnapshot, Settle,
+    ToolBegin, ToolEnd,
 };
 pub use position::{Import, ImportedSlice, Rollback, Snapshot};
 

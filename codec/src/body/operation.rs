@@ -146,6 +146,45 @@ impl<'a> ResourceSnapshot<'a> {
     }
 }
 
+/// Something that a call did to a resource and that was not undone with it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NotUndone<'a> {
+    /// The resource's name.
+    pub resource: Cow<'a, str>,
+    /// What of the resource: a path of a workspace, say.
+    pub path: Cow<'a, str>,
+    /// What about it, and why.
+    pub reason: Cow<'a, str>,
+}
+
+impl<'a> NotUndone<'a> {
+    fn write(&self, writer: &mut Writer) {
+        writer.map(3).str("r").str(&self.resource).str("p").str(&self.path).str("w").str(&self.reason);
+    }
+
+    fn read(reader: &mut Reader<'a>) -> Result<NotUndone<'a>, Error> {
+        let (mut resource, mut path, mut reason) = (None, None, None);
+        walk_map(reader, |name, value| {
+            match name {
+                "r" => resource = Some(Cow::Borrowed(value.str()?)),
+                "p" => path = Some(Cow::Borrowed(value.str()?)),
+                "w" => reason = Some(Cow::Borrowed(value.str()?)),
+                _ => {}
+            }
+            Ok(())
+        })?;
+        Ok(NotUndone {
+            resource: required(END, "left.r", resource)?,
+            path: required(END, "left.p", path)?,
+            reason: required(END, "left.w", reason)?,
+        })
+    }
+
+    fn len(&self) -> usize {
+        self.resource.len() + self.path.len() + self.reason.len() + 20
+    }
+}
+
 /// At least as many bytes as a body's fields take beside its payloads and names, so that it is encoded without growing.
 const FIELDS_BYTES: usize = 160;
 
@@ -340,6 +379,8 @@ pub struct ToolEnd<'a> {
     pub overrides: Option<Payload<'a>>,
     /// The resources afterwards, where it committed; as they were found, where it was interrupted.
     pub resources: Vec<ResourceSnapshot<'a>>,
+    /// What it did to its resources and was not undone, where it was rolled back.
+    pub not_undone: Vec<NotUndone<'a>>,
     /// The LOG slice that takes in what is to be known of the call: [`invoked`](ToolEnd::invoked).
     pub slice: u32,
 }
@@ -412,12 +453,14 @@ impl<'a> ToolEnd<'a> {
             + usize::from(self.asked_by.is_some())
             + usize::from(self.cause.is_some())
             + usize::from(self.rolls_back)
-            + usize::from(!self.resources.is_empty());
+            + usize::from(!self.resources.is_empty())
+            + usize::from(!self.not_undone.is_empty());
         let names = self.tool.len() + text_len(self.call_id.as_deref());
         let payloads_len: usize = payloads.iter().map(|(_, payload)| payload_len(*payload)).sum();
         let resources = resources_len(&self.resources);
+        let not_undone: usize = self.not_undone.iter().map(NotUndone::len).sum();
         buffer.clear();
-        buffer.reserve(FIELDS_BYTES + names + payloads_len + resources);
+        buffer.reserve(FIELDS_BYTES + names + payloads_len + resources + not_undone);
         let mut writer = Writer::reusing(buffer);
         writer.map(fields).str("op").unsigned(self.begin);
         for (field, number) in numbers {
@@ -450,6 +493,10 @@ impl<'a> ToolEnd<'a> {
             }
         }
         write_resources(&mut writer, &self.resources);
+        if !self.not_undone.is_empty() {
+            writer.str("left").array(self.not_undone.len());
+            self.not_undone.iter().for_each(|one| one.write(&mut writer));
+        }
         writer.str("s").unsigned(u64::from(self.slice));
         writer.finish()
     }
@@ -479,6 +526,7 @@ impl<'a> ToolEnd<'a> {
             shown: None,
             overrides: None,
             resources: Vec::new(),
+            not_undone: Vec::new(),
             slice: 0,
         };
         walk(END, bytes, |name, value| {
@@ -499,6 +547,7 @@ impl<'a> ToolEnd<'a> {
                 "shown" => end.shown = Some(Payload::new(value.rest())),
                 "over" => end.overrides = Some(Payload::new(value.rest())),
                 "res" => end.resources = list(value, |value| ResourceSnapshot::read(END, value))?,
+                "left" => end.not_undone = list(value, NotUndone::read)?,
                 "s" => slice = Some(value.unsigned32()?),
                 _ => {}
             }

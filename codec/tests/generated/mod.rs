@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use foldlog_codec::Kind;
 use foldlog_codec::body::{
     Added, Binding, BuiltIn, Cause, Decision, Declare, Dispatch, Effect, EventDeclaration, Idempotency,
-    Import, ImportedSlice, ItemId, ObjectId, Observed, Opened, Operation, Outcome, OutsideEffects, Parent,
-    Payload, Policy, Removed, ResourceSnapshot, Resumed, Rollback, Seal, Settle, SliceDeclaration, Snapshot,
-    ToolBegin, ToolEnd,
+    Import, ImportedSlice, ItemId, NotUndone, ObjectId, Observed, Opened, Operation, Outcome, OutsideEffects,
+    Parent, Payload, Policy, Removed, ResourceSnapshot, Resumed, Rollback, Seal, Settle, SliceDeclaration,
+    Snapshot, ToolBegin, ToolEnd,
 };
 use foldlog_codec::frame::{Context, Header, TIME_US_MAX, TIME_US_MIN};
 use foldlog_codec::msgpack::Value;
@@ -288,14 +288,23 @@ pub(crate) fn tool_end() -> impl Strategy<Value = ToolEnd<'static>> {
     let named = (text(), prop::option::of(text()), prop::option::of((unsigned(), unsigned32())));
     let others = [(); 3].map(|()| prop::option::of(unsigned()));
     let payloads = [(); 3].map(|()| prop::option::of(payload()));
-    (named, others, outcome, why, (unsigned(), unsigned()), (payloads, resources()), unsigned32()).prop_map(
+    let not_undone = prop::collection::vec((text(), text(), text()), 0..3).prop_map(|all| {
+        let one = |(resource, path, reason): (String, String, String)| NotUndone {
+            resource: resource.into(),
+            path: path.into(),
+            reason: reason.into(),
+        };
+        all.into_iter().map(one).collect::<Vec<_>>()
+    });
+    let values = (payloads, resources(), not_undone);
+    (named, others, outcome, why, (unsigned(), unsigned()), values, unsigned32()).prop_map(
         |(
             named,
             others,
             (outcome, back),
             (cause, outside),
             (begin, elapsed_us),
-            (payloads, resources),
+            (payloads, resources, not_undone),
             slice,
         )| {
             let (tool, call_id, asked_by) = named;
@@ -319,6 +328,7 @@ pub(crate) fn tool_end() -> impl Strategy<Value = ToolEnd<'static>> {
                 shown,
                 overrides,
                 resources,
+                not_undone,
                 slice,
             }
         },

@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use super::LogReader;
 use crate::error::{Error, Result};
+use crate::resources::NotUndone;
 
 /// What became of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -78,6 +79,9 @@ pub struct LedgerEntry {
     pub cause: Option<Cause>,
     /// What is known of its effects outside; nothing while it is open.
     pub effects: Option<OutsideEffects>,
+    /// What it did to its resources and was not undone with it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub not_undone: Vec<NotUndone>,
     /// The sequence number of its latest begin.
     pub begin: u64,
     /// The sequence number of the end of that.
@@ -132,6 +136,7 @@ impl Ledger {
             outcome: Fate::Open,
             cause: None,
             effects: None,
+            not_undone: Vec::new(),
             begin: sequence,
             end: None,
             elapsed_us: None,
@@ -142,6 +147,7 @@ impl Ledger {
         entry.begin = sequence;
         (entry.outcome, entry.cause, entry.effects) = (Fate::Open, None, None);
         (entry.end, entry.elapsed_us) = (None, None);
+        entry.not_undone.clear();
     }
 
     fn end(&mut self, sequence: u64, end: &ToolEnd<'_>) {
@@ -154,6 +160,7 @@ impl Ledger {
         };
         entry.cause = end.cause;
         entry.effects = Some(end.outside);
+        entry.not_undone = end.not_undone.iter().map(NotUndone::of_record).collect();
         entry.end = Some(sequence);
         entry.elapsed_us = Some(end.elapsed_us);
     }

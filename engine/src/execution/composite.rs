@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use crate::error::{Error, Result};
 use crate::resources::{
-    AnyResource, AnySnapshot, BudgetTracker, CaptureOptions, ResourceRegistry, Snapshotable,
+    AnyResource, AnySnapshot, BudgetTracker, CaptureOptions, NotUndone, ResourceRegistry, Snapshotable,
 };
 use crate::session::{Snapshot, panic_message};
 
@@ -192,9 +192,9 @@ impl Captures {
     }
 
     /// Brings the resources back to this: all of them, or those alone that a failed tool takes back with it. Where one
-    /// cannot be brought back the others are.
-    pub(crate) fn restore(&self, resources: &ResourceRegistry, all: bool) -> Result<()> {
-        let (mut restored, mut failed) = (Vec::new(), Vec::new());
+    /// cannot be brought back the others are. Tells what of them is not as it was all the same.
+    pub(crate) fn restore(&self, resources: &ResourceRegistry, all: bool) -> Result<Vec<NotUndone>> {
+        let (mut restored, mut failed, mut not_undone) = (Vec::new(), Vec::new(), Vec::new());
         for captured in self.of_each.iter() {
             let name = &captured.name;
             let Some(resource) = resources.captured().get(name.as_ref()) else { continue };
@@ -208,11 +208,14 @@ impl Captures {
                 Err(Error::Resource { resource: name.clone().into_owned(), reason })
             });
             match restored_one {
-                Ok(()) => restored.push(name.clone().into_owned()),
+                Ok(told) => {
+                    restored.push(name.clone().into_owned());
+                    not_undone.extend(NotUndone::of_resource(name, told));
+                }
                 Err(error) => failed.push((name.clone().into_owned(), Arc::new(error))),
             }
         }
-        if failed.is_empty() { Ok(()) } else { Err(Error::RestoreFailed { restored, failed }) }
+        if failed.is_empty() { Ok(not_undone) } else { Err(Error::RestoreFailed { restored, failed }) }
     }
 
     /// Whether the resources that roll back were the same both times.

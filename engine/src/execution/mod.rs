@@ -210,7 +210,7 @@ impl ExecutionState {
     pub fn snapshot(&self, tag: Option<&str>) -> Result<CompositeSnapshot> {
         let admission = self.session().admit(false, None)?;
         let _leases = self.lease(None)?;
-        let resources = self.capture(|| tag.map(str::to_owned))?;
+        let resources = self.capture(None, || tag.map(str::to_owned))?;
         let options = SnapshotOptions { tag: tag.map(str::to_owned), ..SnapshotOptions::default() };
         let session = admission.handle().snapshot(options)?;
         let metadata = SnapshotMetadata { tag: tag.map(str::to_owned), ..SnapshotMetadata::default() };
@@ -273,8 +273,13 @@ impl ExecutionState {
         self.checkpoints().ok_or_else(missing)?.get(call_id)?.ok_or_else(missing)
     }
 
-    /// Captures every resource as it is. `tag` is asked for where there is anything to be captured anew.
-    pub(crate) fn capture(&self, tag: impl FnOnce() -> Option<String>) -> Result<Captures> {
+    /// Captures every resource as it is, no longer than until a moment. `tag` is asked for where there is anything to be
+    /// captured anew.
+    pub(crate) fn capture(
+        &self,
+        until: Option<Instant>,
+        tag: impl FnOnce() -> Option<String>,
+    ) -> Result<Captures> {
         let latest = self.inner.latest.lock().clone();
         if latest.are_all(self.resources()) {
             return Ok(latest);
@@ -282,7 +287,7 @@ impl ExecutionState {
         self.check_apart()?;
         let tag = tag();
         let durable = self.session().level() != Level::Process;
-        let options = CaptureOptions { tag: tag.as_deref(), durable };
+        let options = CaptureOptions { tag: tag.as_deref(), durable, until };
         let captures = Captures::of(self.resources(), &options, &latest)?;
         *self.inner.latest.lock() = captures.clone();
         Ok(captures)

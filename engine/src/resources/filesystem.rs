@@ -49,8 +49,8 @@ mod host {
     use foldlog_codec::msgpack;
 
     use crate::clock;
-    use crate::error::{Error, Result};
-    use crate::filesystem::{FilesystemSnapshot, HostFilesystem, MarkedLease};
+    use crate::error::{Error, Result, Unrestored};
+    use crate::filesystem::{FilesystemSnapshot, HostFilesystem, MarkedLease, Restored};
     use crate::resources::{CaptureOptions, Lease, Lessee, Snapshotable};
 
     /// How long a lease is waited for at a time where the call has no deadline.
@@ -63,11 +63,25 @@ mod host {
         /// Untagged, whatever the tag: so equal content has equal snapshots, and one of a workspace in which nothing
         /// changed writes nothing.
         fn snapshot(&self, options: &CaptureOptions<'_>) -> Result<FilesystemSnapshot> {
-            HostFilesystem::snapshot(self, None, options.durable)
+            HostFilesystem::snapshot_until(self, None, options.durable, options.until)
         }
 
         fn restore(&self, snapshot: &FilesystemSnapshot) -> Result<()> {
             HostFilesystem::restore(self, snapshot).map(drop)
+        }
+
+        fn restore_and_tell(&self, snapshot: &FilesystemSnapshot) -> Result<Vec<Unrestored>> {
+            let Restored { inexact, mounts, .. } = HostFilesystem::restore(self, snapshot)?;
+            let reason = "something is mounted there, and was left alone with all that is in it";
+            let mounts = mounts.into_iter().map(|path| Unrestored { path, reason: reason.to_owned() });
+            Ok(inexact.into_iter().chain(mounts).collect())
+        }
+
+        /// Whatever became of its repositories, which no restore touches.
+        fn is_same(one: &FilesystemSnapshot, other: &FilesystemSnapshot) -> bool {
+            let own =
+                |snapshot: &FilesystemSnapshot| FilesystemSnapshot { repositories: None, ..snapshot.clone() };
+            own(one) == own(other)
         }
 
         fn record(snapshot: &FilesystemSnapshot) -> Result<Option<Vec<u8>>> {

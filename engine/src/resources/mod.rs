@@ -14,11 +14,15 @@
 //! 2. A capture that is recorded is one MessagePack value, and enough to restore the resource in another process.
 
 use std::any::Any;
+use std::borrow::Cow;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::error::{Error, Result};
+use foldlog_codec::body;
+use serde::Serialize;
+
+use crate::error::{Error, Result, Unrestored};
 
 mod budget;
 mod filesystem;
@@ -29,6 +33,49 @@ pub use budget::{BudgetSnapshot, BudgetTracker, Usage};
 pub use lease::{Lease, Lessee, Marked};
 pub use registry::{ResourceRegistry, ResourceRegistryBuilder};
 
+/// Something that a call did to a resource and that was not undone with it: the resource is as it was but for this.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct NotUndone {
+    /// The resource's name.
+    pub resource: String,
+    /// What of the resource: a path of a workspace, say.
+    pub path: String,
+    /// What about it, and why.
+    pub reason: String,
+}
+
+/// So many of them are told of one call; of further ones, how many there are.
+const NOT_UNDONE_MAX: usize = 100;
+
+impl NotUndone {
+    pub(crate) fn new(resource: &str, path: impl Into<String>, reason: impl Into<String>) -> NotUndone {
+        NotUndone { resource: resource.to_owned(), path: path.into(), reason: reason.into() }
+    }
+
+    /// As a record tells it.
+    pub(crate) fn of_record(recorded: &body::NotUndone<'_>) -> NotUndone {
+        NotUndone::new(&recorded.resource, &*recorded.path, &*recorded.reason)
+    }
+
+    pub(crate) fn to_record(&self) -> body::NotUndone<'_> {
+        let NotUndone { resource, path, reason } = self;
+        body::NotUndone {
+            resource: Cow::Borrowed(resource),
+            path: Cow::Borrowed(path),
+            reason: Cow::Borrowed(reason),
+        }
+    }
+
+    /// Those of one resource, not more than are told.
+    pub(crate) fn of_resource(resource: &str, mut told: Vec<Unrestored>) -> Vec<NotUndone> {
+        let more = told.len().saturating_sub(NOT_UNDONE_MAX);
+        told.truncate(NOT_UNDONE_MAX);
+        let told = told.into_iter().map(|one| NotUndone::new(resource, one.path, one.reason));
+        let rest = (more > 0).then(|| NotUndone::new(resource, "", format!("and {more} paths more")));
+        told.chain(rest).collect()
+    }
+}
+
 /// How a resource is to be captured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CaptureOptions<'a> {
@@ -36,6 +83,8 @@ pub struct CaptureOptions<'a> {
     pub tag: Option<&'a str>,
     /// Whether it must be durable when the call returns: a record that is about to be durable names it.
     pub durable: bool,
+    /// Until when the capture may take; [`Error::DeadlineExceeded`] where it takes longer.
+    pub until: Option<Instant>,
 }
 
 /// A resource that can be captured and restored.
@@ -59,6 +108,16 @@ pub trait Snapshotable: Send + Sync + 'static {
     ///
     /// Where it is not as it was then.
     fn restore(&self, snapshot: &Self::Snapshot) -> Result<()>;
+
+    /// Brings the resource back to a capture, as [`restore`](Snapshotable::restore) does, and tells what of it is back but
+    /// not as it was, and what a tool did to it that a restore does not undo. By default it has nothing to tell.
+    ///
+    /// # Errors
+    ///
+    /// As `restore`.
+    fn restore_and_tell(&self, snapshot: &Self::Snapshot) -> Result<Vec<Unrestored>> {
+        self.restore(snapshot).map(|()| Vec::new())
+    }
 
     /// One MessagePack value by which another process can restore the resource; `None`, as by default, where it
     /// lives in this process alone. Anything else, and a value that is deeper or has more parts than a log takes, is
@@ -139,7 +198,7 @@ pub(crate) type AnySnapshot = Arc<dyn Any + Send + Sync>;
 /// A resource, its type erased.
 pub(crate) trait AnyResource: Send + Sync {
     fn snapshot(&self, options: &CaptureOptions<'_>) -> Result<AnySnapshot>;
-    fn restore(&self, snapshot: &AnySnapshot) -> Result<()>;
+    fn restore(&self, snapshot: &AnySnapshot) -> Result<Vec<Unrestored>>;
     fn record(&self, snapshot: &AnySnapshot) -> Result<Option<Vec<u8>>>;
     fn recall(&self, recorded: &[u8]) -> Result<AnySnapshot>;
     fn rolls_back(&self) -> bool;
@@ -162,8 +221,8 @@ impl<R: Snapshotable> AnyResource for R {
         Ok(Arc::new(Snapshotable::snapshot(self, options)?))
     }
 
-    fn restore(&self, snapshot: &AnySnapshot) -> Result<()> {
-        Snapshotable::restore(self, typed::<R>(snapshot)?)
+    fn restore(&self, snapshot: &AnySnapshot) -> Result<Vec<Unrestored>> {
+        self.restore_and_tell(typed::<R>(snapshot)?)
     }
 
     fn record(&self, snapshot: &AnySnapshot) -> Result<Option<Vec<u8>>> {

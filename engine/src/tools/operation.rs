@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 use crate::execution::{
     Captures, CheckpointStore, ExecutionState, Leases, Phase, SnapshotMetadata, ToolCheckpoint,
 };
-use crate::resources::ResourceRegistry;
+use crate::resources::{NotUndone, ResourceRegistry};
 use crate::session::operations::{Begun, Ended};
 use crate::session::turns::Within;
 use crate::session::{Session, Snapshot, panic_message};
@@ -50,6 +50,9 @@ pub struct ToolReport {
     pub value: Option<Value>,
     /// What is known of its effects outside of what is taken back.
     pub outside: OutsideEffects,
+    /// What it did to its resources that was not undone with it, where it failed: a file that could not be given back to
+    /// its owner, say. Recorded with the end, and shown by the ledger.
+    pub not_undone: Vec<NotUndone>,
     /// How long it ran, in microseconds.
     pub elapsed_us: u64,
     /// Whether this is what an earlier run recorded, and the tool was not called.
@@ -88,23 +91,32 @@ pub(super) struct Ending {
     /// What is to be shown, and as it is recorded.
     overrides: Option<(serde_json::Value, Vec<u8>)>,
     outside: Option<OutsideEffects>,
+    /// What was not undone, where it was rolled back, or where a restore brought it back.
+    not_undone: Vec<NotUndone>,
 }
 
 impl Ending {
     pub(super) fn failed(cause: Cause, message: impl Into<String>) -> Ending {
-        Ending { cause: Some(cause), message: message.into(), value: None, overrides: None, outside: None }
+        Ending { cause: Some(cause), ..Ending::done(message) }
     }
 
     /// Of what has nothing to answer.
     pub(super) fn done(message: impl Into<String>) -> Ending {
-        Ending { cause: None, message: message.into(), value: None, overrides: None, outside: None }
+        Ending {
+            cause: None,
+            message: message.into(),
+            value: None,
+            overrides: None,
+            outside: None,
+            not_undone: Vec::new(),
+        }
     }
 
     pub(super) fn of(answer: std::result::Result<Answered, ToolError>, within: &Within) -> Ending {
         match answer {
             Ok(Answered { success, message, value, outside }) => {
                 let cause = (!success).then_some(Cause::Unsuccessful);
-                Ending { cause, message, value, overrides: None, outside }
+                Ending { cause, value, outside, ..Ending::done(message) }
             }
             Err(error) => {
                 let cause = match error.cause() {
@@ -135,6 +147,11 @@ impl Ending {
 
     fn outcome(&self) -> Outcome {
         if self.cause.is_none() { Outcome::Committed } else { Outcome::Failed }
+    }
+
+    /// The same, telling what is not as it was.
+    pub(super) fn telling(self, not_undone: Vec<NotUndone>) -> Ending {
+        Ending { not_undone, ..self }
     }
 
     /// The same, with no effects outside.
@@ -273,7 +290,7 @@ impl Operation {
             caught("the mark of who works on it", || leases.open())?;
         }
         let tag = || tagged("pre", call.call_id.as_deref());
-        let captured = || caught("what was before", || state.capture(tag));
+        let captured = || caught("what was before", || state.capture(until, tag));
         let before = if reads_only { Captures::default() } else { captured()? };
         let mut arguments = Writer::with_capacity(call.arguments.len() + TEXT_HEAD_BYTES);
         arguments.str(&call.arguments);
@@ -427,7 +444,12 @@ impl Core {
         let mut after = None;
         if ending.cause.is_none() && !self.reads_only {
             let tag = || tagged("post", self.call_id.as_deref());
-            match caught("what it left", || self.state.capture(tag)) {
+            let until = self.begun.within.until();
+            match caught("what it left", || self.state.capture(until, tag)) {
+                // What cannot be stopped in time, such as a sync, may have taken longer.
+                _ if self.begun.within.is_late() => {
+                    ending = Ending::failed(Cause::Deadline, "its time was over");
+                }
                 Ok(captures) => after = Some(captures),
                 Err(error) => {
                     ending =
@@ -437,7 +459,7 @@ impl Core {
         }
         // Without its end the call is open still: whatever is not as it was, a recovery restores again.
         if ending.cause.is_some() {
-            self.restore(&before)?;
+            ending.not_undone.append(&mut self.restore(&before)?);
         }
         let mut recorded = self.record(&ending, after.as_ref(), &mut text);
         let unrecorded = match &recorded {
@@ -450,12 +472,13 @@ impl Core {
         if let Some(reason) = unrecorded {
             // Room is kept for an end that says no more than this.
             if ending.cause.is_none() {
-                self.restore(&before)?;
-                ending = Ending::failed(Cause::Error, &reason);
+                ending = Ending::failed(Cause::Error, &reason).telling(self.restore(&before)?);
             }
             (ending.message, ending.value, ending.overrides, after) =
                 (short(&ending.message), None, None, None);
+            let not_undone = std::mem::take(&mut ending.not_undone);
             recorded = self.record(&ending, None, &mut text);
+            ending.not_undone = not_undone;
         }
         let ended = recorded?;
         unended.ended = true;
@@ -465,14 +488,14 @@ impl Core {
         Ok(report)
     }
 
-    /// Brings the resources back to what they were before the call.
-    fn restore(&self, before: &Captures) -> Result<()> {
+    /// Brings the resources back to what they were before the call, and tells what is not as it was all the same.
+    fn restore(&self, before: &Captures) -> Result<Vec<NotUndone>> {
         if self.reads_only {
-            return Ok(());
+            return Ok(Vec::new());
         }
         let all = self.goes_back == Some(GoesBack::All);
         let restored = before.restore(self.state.resources(), all);
-        if sabotage::is(Breakage::EndedUnrestored) { Ok(()) } else { restored }
+        if sabotage::is(Breakage::EndedUnrestored) { Ok(restored.unwrap_or_default()) } else { restored }
     }
 
     /// What is known of effects outside: a tool that may have some has, unless it says that it has none.
@@ -506,6 +529,7 @@ impl Core {
             shown: Some(Payload::new(text)),
             overrides: ending.overrides.as_ref().map(|(_, encoded)| Payload::new(encoded)),
             resources: after.map(Captures::to_record).unwrap_or_default(),
+            not_undone: ending.not_undone.iter().map(NotUndone::to_record).collect(),
             slice: 0,
         };
         self.begun.end(end, self.checkpoints().is_some())
@@ -524,6 +548,7 @@ impl Core {
             cause: ending.cause,
             success: ending.cause.is_none(),
             outside: self.outside(&ending),
+            not_undone: ending.not_undone,
             message: ending.message,
             value: value.map_err(unread)?,
             elapsed_us: ended.elapsed_us,

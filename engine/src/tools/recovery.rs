@@ -3,7 +3,7 @@
 //! | step | where the process ends in it |
 //! |---|---|
 //! | 1. programs that it had started are ended, wherever they went, and waited for until they are gone | nothing was changed |
-//! | 2. the resources are captured as they are | nothing was changed |
+//! | 2. the resources are captured as they are, where they can be | nothing was changed |
 //! | 3. they are restored to what they were before the first open call | they are restored again |
 //! | 4. each open call is ended as interrupted, the inner ones first | the others are ended by the next recovery |
 //! | 5. what may be run again is | it is one more interrupted call |
@@ -28,6 +28,7 @@ use crate::clock;
 use crate::error::{Error, Result};
 use crate::execution::{Captures, Leases};
 use crate::fold::operations::UnsettledOperation;
+use crate::resources::NotUndone;
 use crate::session::operation_records::BeginRead;
 
 /// What was done about an interrupted operation.
@@ -41,6 +42,8 @@ pub struct Recovered {
     pub call_id: Option<SmolStr>,
     /// What was done.
     pub recovery: Recovery,
+    /// What the call did to its resources that was not undone when this recovery restored them.
+    pub not_undone: Vec<NotUndone>,
 }
 
 /// What was done about an interrupted operation.
@@ -73,23 +76,30 @@ impl ToolRunner {
     /// the ends says: calls are still open then, and the session takes no writes.
     pub fn recover(&self, options: &ExecuteOptions) -> Result<Vec<Recovered>> {
         let _recovering = self.state.session().recovering()?;
+        let mut not_undone = None;
         if self.state.session().is_interrupted() {
-            self.end_open(options.deadline.map(clock::after))?;
+            not_undone = self.end_open(options.deadline.map(clock::after))?;
         }
         let unsettled = self.state.session().unsettled_operations();
-        let recovered = unsettled.into_iter().map(|unsettled| self.run_again(unsettled, options));
+        let recovered = unsettled.into_iter().map(|unsettled| {
+            let told = not_undone.take_if(|(operation, _)| *operation == unsettled.operation);
+            let recovered = self.run_again(unsettled, options);
+            Recovered { not_undone: told.map(|(_, told)| told).unwrap_or_default(), ..recovered }
+        });
         // Where somebody settled one while this waited for its turn there is nothing left to recover.
         let is_settled = |Recovered { operation, recovery, .. }: &Recovered| matches!(recovery, Recovery::Failed(Error::NoSuchOperation { operation: settled, .. }) if settled == operation);
         Ok(recovered.filter(|one| !is_settled(one)).collect())
     }
 
-    /// Restores the resources, for which it waits no longer than it is told, then ends what is open.
-    fn end_open(&self, until: Option<Instant>) -> Result<()> {
+    /// Restores the resources, for which it waits no longer than it is told, then ends what is open. Tells what the first
+    /// open operation, with those within it, did that was not undone.
+    fn end_open(&self, until: Option<Instant>) -> Result<Option<(u64, Vec<NotUndone>)>> {
         let session = self.state.session();
         let open = session.left_open();
         let leases = self.state.lease(until.filter(|_| !sabotage::is(Breakage::RecoveryWaitsOn)))?;
         let mut found = Captures::default();
         let mut late = None;
+        let mut not_undone = Vec::new();
         if let Some(first) = open.iter().find(|open| !open.reads_only) {
             leases.as_deref().map_or(Ok(()), Leases::open)?;
             for group in Group::recorded(session, first.begin)? {
@@ -102,13 +112,22 @@ impl ToolRunner {
                 None => session.read_begin(first.begin, |begin| Captures::recorded(begin.resources))?,
             };
             let before = before.recalled(self.state.resources(), true)?;
-            found = self.state.capture(|| Some("recovery".to_owned()))?;
+            // What a call left half done may be what cannot be captured: a pipe, too much, too deep. It is not needed.
+            match self.state.capture(until, || Some("recovery".to_owned())) {
+                Err(error) if sabotage::is(Breakage::RecoveryNeedsCapture) => return Err(error),
+                Err(error) => {
+                    let reason = format!("what the call had left was not captured: {error}");
+                    not_undone.push(NotUndone::new("", "", reason));
+                }
+                Ok(captures) => found = captures,
+            }
             if sabotage::is(Breakage::RestoredAfterEnd) {
                 late = Some(before);
             } else if !sabotage::is(Breakage::ResourcesNotRestored) {
-                before.restore(self.state.resources(), false)?;
+                not_undone.extend(before.restore(self.state.resources(), false)?);
             }
         }
+        let first = open.iter().find(|open| !open.reads_only);
         for open in open.iter().rev() {
             let asked_by = session.read_begin(open.begin, |begin| begin.asked_by)?;
             let harmless = open.reads_only || open.idempotency == Idempotency::Natural;
@@ -134,19 +153,28 @@ impl ToolRunner {
                 shown: None,
                 overrides: None,
                 resources: found.to_record(),
+                not_undone: match first {
+                    Some(first) if first.begin == open.begin => {
+                        not_undone.iter().map(NotUndone::to_record).collect()
+                    }
+                    _ => Vec::new(),
+                },
                 // Known to the session.
                 slice: 0,
             };
             session.end_interrupted(end)?;
         }
         self.state.all_ended();
-        late.map_or(Ok(()), |before: Captures| before.restore(self.state.resources(), false))
+        if let Some(before) = late {
+            before.restore(self.state.resources(), false)?;
+        }
+        Ok(first.map(|first| (first.operation, not_undone)))
     }
 
     pub(super) fn run_again(&self, unsettled: UnsettledOperation, options: &ExecuteOptions) -> Recovered {
         let recovery = self.again(&unsettled, options).unwrap_or_else(Recovery::Failed);
         let UnsettledOperation { operation, tool, call_id, .. } = unsettled;
-        Recovered { operation, tool, call_id, recovery }
+        Recovered { operation, tool, call_id, recovery, not_undone: Vec::new() }
     }
 
     fn again(&self, unsettled: &UnsettledOperation, options: &ExecuteOptions) -> Result<Recovery> {

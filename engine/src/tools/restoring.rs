@@ -46,12 +46,13 @@ pub(crate) fn go_back(
     let operation = Operation::begin(state, state.session(), &spec, &ExecuteOptions::default())?;
     let session = operation.context().session().clone();
     let restored = caught("the snapshot", || {
-        captures.restore(state.resources(), goes_back == GoesBack::All)?;
-        session.restore_to(position)
+        let not_undone = captures.restore(state.resources(), goes_back == GoesBack::All)?;
+        Ok((session.restore_to(position)?, not_undone))
     });
     let cause = match restored {
-        Ok(rolled_back) => {
-            let report = operation.finish(Ending::done(format!("back at {position}")))?;
+        Ok((rolled_back, not_undone)) => {
+            let ending = Ending::done(format!("back at {position}")).telling(not_undone);
+            let report = operation.finish(ending)?;
             match report.success {
                 true => return Ok(rolled_back),
                 // What it came to could not be captured, so it was taken back.

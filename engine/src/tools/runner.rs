@@ -270,6 +270,7 @@ impl Known {
             message,
             value,
             outside: invoked.outside,
+            not_undone: Vec::new(),
             elapsed_us: invoked.elapsed_us,
             recorded: true,
         }))

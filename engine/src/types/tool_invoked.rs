@@ -107,6 +107,7 @@ mod tests {
                 shown: None,
                 overrides: None,
                 resources: Vec::new(),
+                not_undone: Vec::new(),
                 slice: 0,
             };
             let read: ToolInvoked = foldlog_codec::msgpack::from_slice(&end.invoked()).unwrap();

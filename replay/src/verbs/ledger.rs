@@ -27,6 +27,11 @@ pub fn run(session: &Path, output: &mut Output<'_>) -> Result<u8> {
     }
     for entry in &ledger {
         output.line(row(entry))?;
+        for left in &entry.not_undone {
+            let (resource, path) = (left.resource.escape_debug(), left.path.escape_debug());
+            let reason = left.reason.escape_debug();
+            output.line(format_args!("{:>9}  not undone: {resource} `{path}`: {reason}", ""))?;
+        }
     }
     let of = |fate: Fate| ledger.iter().filter(|entry| entry.outcome == fate).count() as u64;
     let fates =

@@ -1,12 +1,15 @@
 //! Workspaces: what a tool does with files, and how a workspace comes back.
 
 pub(crate) mod digest;
+mod exact;
 mod leases;
+mod limits;
 mod mounts;
 mod operations;
 pub(crate) mod random;
 mod restoring;
 mod storing;
+mod table;
 
 use std::path::PathBuf;
 use std::process::Command;

@@ -46,7 +46,7 @@ fn bench() -> (Bench, PathBuf) {
 /// A failed tool had run `mount --bind`: the restore went into the mount as into any folder that the snapshot does not
 /// have, and emptied the other side. By its device it was the same file system.
 #[test]
-fn what_a_tool_mounted_is_reported_and_neither_entered_nor_emptied() {
+pub(super) fn what_a_tool_mounted_is_reported_and_neither_entered_nor_emptied() {
     let (bench, victim) = bench();
     let files = bench.open();
     let snapshot = files.snapshot(None, false).unwrap();

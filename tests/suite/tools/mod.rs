@@ -1,6 +1,7 @@
 //! Stories of tools: what a call leaves where it has success, and that it leaves nothing where it has none.
 
 mod bad_input;
+mod captures;
 mod checkpoints;
 mod exports;
 mod folder;

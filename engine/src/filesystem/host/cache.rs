@@ -3,22 +3,34 @@
 //! It is a cache: written without a sync, checked as a whole, and ignored where anything about it is odd.
 //!
 //! ```text
-//! head      "foldlog stat cache 1\n", boot id (16), mark (16)
-//! folders   each before those in it: permissions (4), tree (20), durable (1), count of entries (4), entries
+//! head      "foldlog stat cache 2\n", boot id (16), mark (16)
+//! folders   each before those in it: stat (56), time at which the attributes were read (8), attributes, tree (20),
+//!           durable (1), times (20), count of entries (4), entries
 //! entry     length of the name (2), name, then one of
 //!             0  a folder; the next of the folders not yet named, in order
-//!             1  a file or a link: stat (44), blob (20), bits: racy 1, durable 2
+//!             1  a file or a link: stat (56), blob (20), bits: racy 1, durable 2, attributes follow 4, sparse 8, prefix 16
+//! stat      device, inode, length (8 each), times of the last changes of content and of all (8 each), mode, user, group,
+//!           names (4 each)
+//! attributes  count (4); of each the lengths of name and value (4 each), name, value
 //! tail      BLAKE3 of all before it (32)
 //! ```
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-use super::manifest::{Entry, Folder, Leaf, Node, Stat};
+use super::manifest::{Attributes, Entry, Folder, Form, Leaf, Node, Stat};
 use super::objects::{ObjectId, Objects};
 use crate::filesystem::path::DEPTH_MAX;
 
-const HEAD: &[u8] = b"foldlog stat cache 1\n";
+const HEAD: &[u8] = b"foldlog stat cache 2\n";
 const HASH_BYTES: usize = 32;
+
+/// The bits of a file or a link.
+const RACY: u8 = 1;
+const DURABLE: u8 = 2;
+const ATTRIBUTES: u8 = 4;
+const SPARSE: u8 = 8;
+const PREFIX: u8 = 16;
 
 /// What must be as it was when the file was written.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -36,9 +48,15 @@ pub(super) fn encode(circumstances: Circumstances, root: &Arc<Folder>, objects: 
     bytes.extend_from_slice(&circumstances.mark);
     let mut left = vec![root];
     while let Some(folder) = left.pop() {
-        bytes.extend_from_slice(&folder.permissions.to_le_bytes());
+        put_stat(&mut bytes, &folder.stat);
+        bytes.extend_from_slice(&folder.checked_ns.load(Ordering::Relaxed).to_le_bytes());
+        put_attributes(&mut bytes, &folder.attributes);
         bytes.extend_from_slice(&folder.tree.0);
         bytes.push(u8::from(objects.is_durable(folder.tree)));
+        // Of its times nothing is said where they may be lost before the tree is.
+        let times =
+            Some(folder.times).filter(|times| objects.is_durable(*times) || !objects.is_durable(folder.tree));
+        bytes.extend_from_slice(&times.unwrap_or(ObjectId::UNKNOWN).0);
         let entries: Vec<&Entry> = folder
             .entries
             .iter()
@@ -54,17 +72,21 @@ pub(super) fn encode(circumstances: Circumstances, root: &Arc<Folder>, objects: 
                     bytes.push(0);
                     left.push(folder);
                 }
-                Node::Leaf(Leaf { stat, blob, racy }) => {
+                Node::Leaf(Leaf { stat, attributes, form, blob, racy }) => {
                     bytes.push(1);
-                    for word in [stat.device, stat.inode, stat.len] {
-                        bytes.extend_from_slice(&word.to_le_bytes());
-                    }
-                    for ns in [stat.modified_ns, stat.changed_ns] {
-                        bytes.extend_from_slice(&ns.to_le_bytes());
-                    }
-                    bytes.extend_from_slice(&stat.mode.to_le_bytes());
+                    put_stat(&mut bytes, stat);
                     bytes.extend_from_slice(&blob.0);
-                    bytes.push(u8::from(*racy) | u8::from(objects.is_durable(*blob)) << 1);
+                    let form = match form {
+                        Form::Whole => 0,
+                        Form::Sparse => SPARSE,
+                        Form::Prefix => PREFIX,
+                    };
+                    let attributed = if attributes.is_some() { ATTRIBUTES } else { 0 };
+                    let durable = if objects.is_durable(*blob) { DURABLE } else { 0 };
+                    bytes.push(if *racy { RACY } else { 0 } | durable | attributed | form);
+                    if attributes.is_some() {
+                        put_attributes(&mut bytes, attributes);
+                    }
                 }
                 Node::Special | Node::Mount => {}
             }
@@ -77,6 +99,30 @@ pub(super) fn encode(circumstances: Circumstances, root: &Arc<Folder>, objects: 
     let hash = blake3::hash(&bytes);
     bytes.extend_from_slice(hash.as_bytes());
     bytes
+}
+
+fn put_stat(bytes: &mut Vec<u8>, stat: &Stat) {
+    for word in [stat.device, stat.inode, stat.len] {
+        bytes.extend_from_slice(&word.to_le_bytes());
+    }
+    for ns in [stat.modified_ns, stat.changed_ns] {
+        bytes.extend_from_slice(&ns.to_le_bytes());
+    }
+    for word in [stat.mode, stat.owner.0, stat.owner.1, stat.names] {
+        bytes.extend_from_slice(&word.to_le_bytes());
+    }
+}
+
+fn put_attributes(bytes: &mut Vec<u8>, attributes: &Attributes) {
+    let attributes = attributes.as_deref().map_or(&[][..], Vec::as_slice);
+    let number = |number: usize| u32::try_from(number).unwrap_or(u32::MAX).to_le_bytes();
+    bytes.extend_from_slice(&number(attributes.len()));
+    for (name, value) in attributes {
+        bytes.extend_from_slice(&number(name.len()));
+        bytes.extend_from_slice(&number(value.len()));
+        bytes.extend_from_slice(name);
+        bytes.extend_from_slice(value);
+    }
 }
 
 /// Reads a file's content, and tells the objects that it knows of.
@@ -128,9 +174,12 @@ impl Rest<'_> {
         if depth > DEPTH_MAX {
             return None;
         }
-        let permissions = u32::from_le_bytes(self.take()?);
+        let stat = self.stat()?;
+        let checked_ns = i64::from_le_bytes(self.take()?);
+        let attributes = self.attributes()?;
         let (tree, [durable]) = (self.take()?, self.take()?);
         let tree = judge(tree, durable == 1);
+        let times = judge(self.take()?, durable == 1);
         let count = u32::from_le_bytes(self.take()?);
         let mut entries = Vec::new();
         let mut folders = Vec::new();
@@ -152,16 +201,46 @@ impl Rest<'_> {
             let folder = self.folder(judge, depth + 1)?;
             entries.get_mut(usize::try_from(at).ok()?)?.node = Node::Folder(folder);
         }
-        Some(Arc::new(Folder::new(permissions, tree, entries)))
+        let mut folder = Folder::new(stat, attributes, tree, entries);
+        folder.times = times;
+        folder.checked_ns = checked_ns.into();
+        Some(Arc::new(folder))
     }
 
     fn leaf(&mut self, judge: &mut dyn FnMut([u8; 20], bool) -> ObjectId) -> Option<Leaf> {
+        let stat = self.stat()?;
+        let (blob, [bits]) = (self.take()?, self.take()?);
+        let form = match bits & (SPARSE | PREFIX) {
+            0 => Form::Whole,
+            SPARSE => Form::Sparse,
+            PREFIX => Form::Prefix,
+            _ => return None,
+        };
+        let attributes = if bits & ATTRIBUTES == 0 { None } else { self.attributes()? };
+        let blob = judge(blob, bits & DURABLE != 0);
+        Some(Leaf { stat, attributes, form, blob, racy: bits & RACY != 0 })
+    }
+
+    fn stat(&mut self) -> Option<Stat> {
         let (device, inode) = (u64::from_le_bytes(self.take()?), u64::from_le_bytes(self.take()?));
         let len = u64::from_le_bytes(self.take()?);
         let (modified_ns, changed_ns) = (i64::from_le_bytes(self.take()?), i64::from_le_bytes(self.take()?));
-        let mode = u32::from_le_bytes(self.take()?);
-        let (blob, [bits]) = (self.take()?, self.take()?);
-        let stat = Stat { device, inode, mode, len, modified_ns, changed_ns };
-        Some(Leaf { stat, blob: judge(blob, bits & 2 != 0), racy: bits & 1 != 0 })
+        let mut word = || self.take().map(u32::from_le_bytes);
+        let (mode, owner, names) = (word()?, (word()?, word()?), word()?);
+        Some(Stat { device, inode, mode, owner, names, len, modified_ns, changed_ns })
+    }
+
+    fn attributes(&mut self) -> Option<Attributes> {
+        let count = u32::from_le_bytes(self.take()?);
+        let mut attributes = Vec::new();
+        for _ in 0..count {
+            let (name, value) = (u32::from_le_bytes(self.take()?), u32::from_le_bytes(self.take()?));
+            let (name, value) = (usize::try_from(name).ok()?, usize::try_from(value).ok()?);
+            let (name, rest) = self.0.split_at_checked(name)?;
+            let (value, rest) = rest.split_at_checked(value)?;
+            self.0 = rest;
+            attributes.push((name.to_vec(), value.to_vec()));
+        }
+        Some((!attributes.is_empty()).then(|| Arc::new(attributes)))
     }
 }

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 use std::sync::Arc;
+use std::sync::atomic::AtomicI64;
 
 use nix::libc;
 use nix::sys::stat::FileStat as SystemStat;
@@ -15,10 +16,16 @@ pub(super) struct Stat {
     pub(super) device: u64,
     pub(super) inode: u64,
     pub(super) mode: u32,
+    pub(super) owner: Owner,
+    /// How many names the file has, in the workspace or outside.
+    pub(super) names: u32,
     pub(super) len: u64,
     pub(super) modified_ns: i64,
     pub(super) changed_ns: i64,
 }
+
+/// A user's and a group's number.
+pub(super) type Owner = (u32, u32);
 
 impl From<&SystemStat> for Stat {
     fn from(stat: &SystemStat) -> Stat {
@@ -27,6 +34,8 @@ impl From<&SystemStat> for Stat {
             device: stat.st_dev,
             inode: stat.st_ino,
             mode: stat.st_mode,
+            owner: (stat.st_uid, stat.st_gid),
+            names: u32::try_from(stat.st_nlink).unwrap_or(u32::MAX),
             len: u64::try_from(stat.st_size).unwrap_or(0),
             modified_ns: ns(stat.st_mtime, stat.st_mtime_nsec),
             changed_ns: ns(stat.st_ctime, stat.st_ctime_nsec),
@@ -44,6 +53,10 @@ pub(super) enum Kind {
 }
 
 impl Stat {
+    /// Of what could not be looked at: nothing is ever found to be so.
+    pub(super) const UNKNOWN: Stat =
+        Stat { device: 0, inode: 0, mode: 0, owner: (0, 0), names: 0, len: 0, modified_ns: 0, changed_ns: 0 };
+
     pub(super) fn kind(&self) -> Kind {
         match self.mode & libc::S_IFMT {
             libc::S_IFREG => Kind::File,
@@ -61,14 +74,24 @@ impl Stat {
 /// A folder, as a walk found it.
 #[derive(Debug)]
 pub(super) struct Folder {
-    pub(super) permissions: u32,
+    pub(super) stat: Stat,
+    /// Its extended attributes.
+    pub(super) attributes: Attributes,
+    /// The time of the last change at which the attributes were as they are here; nothing where they are to be read
+    /// again. Beside the rest, since the attributes can be found to be the same after a change of something else.
+    pub(super) checked_ns: AtomicI64,
     /// The tree object that says the same, unless it is unknown or no longer kept.
     pub(super) tree: ObjectId,
+    /// The object of the times of all that is in the tree, unless it is unknown or was not asked for.
+    pub(super) times: ObjectId,
     /// In the order in which the system lists them, in which the next walk will most likely find them again.
     pub(super) entries: Vec<Entry>,
     /// How many files and links are in here and below.
     pub(super) files: u64,
 }
+
+/// Extended attributes, sorted by their names; nothing where there are none.
+pub(super) type Attributes = Option<Arc<Vec<(Vec<u8>, Vec<u8>)>>>;
 
 #[derive(Clone, Debug)]
 pub(super) struct Entry {
@@ -87,19 +110,42 @@ pub(super) enum Node {
     Mount,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Leaf {
     pub(super) stat: Stat,
+    /// Its extended attributes, where its content is known.
+    pub(super) attributes: Attributes,
+    pub(super) form: Form,
     /// Its content, unless that is unknown or no longer kept.
     pub(super) blob: ObjectId,
     /// Whether it may change once more without its times showing it.
     pub(super) racy: bool,
 }
 
+/// What a blob says of a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) enum Form {
+    /// It is the file's content.
+    #[default]
+    Whole,
+    /// It says where the file has data, and which blob that is.
+    Sparse,
+    /// It is what the file began with while others appended to it: enough to look at, and never restored.
+    Prefix,
+}
+
 impl Folder {
-    pub(super) fn new(permissions: u32, tree: ObjectId, entries: Vec<Entry>) -> Folder {
+    pub(super) fn new(stat: Stat, attributes: Attributes, tree: ObjectId, entries: Vec<Entry>) -> Folder {
         let files = entries.iter().map(|entry| entry.node.files()).sum();
-        Folder { permissions, tree, entries, files }
+        let checked_ns = AtomicI64::new(0);
+        Folder { stat, attributes, checked_ns, tree, times: ObjectId::UNKNOWN, entries, files }
+    }
+}
+
+impl Leaf {
+    /// One of which nothing but its state is known.
+    pub(super) fn unread(stat: Stat) -> Leaf {
+        Leaf { stat, attributes: None, form: Form::Whole, blob: ObjectId::UNKNOWN, racy: true }
     }
 }
 
@@ -113,7 +159,7 @@ impl Node {
     }
 
     /// The mode that git's trees have for it.
-    fn git_mode(&self) -> GitMode {
+    pub(super) fn git_mode(&self) -> GitMode {
         match self {
             Node::Folder(_) => GitMode::Folder,
             Node::Leaf(leaf) if leaf.stat.kind() == Kind::Link => GitMode::Link,
@@ -154,26 +200,29 @@ pub(super) struct TreeEntry {
     pub(super) id: ObjectId,
 }
 
-/// The tree object of a folder.
-pub(super) fn encode_tree(entries: &[Entry]) -> (Vec<u8>, Vec<TreeEntry>) {
-    let mut lines: Vec<TreeEntry> = entries
-        .iter()
-        .map(|entry| {
-            let id = match &entry.node {
-                Node::Folder(folder) => folder.tree,
-                Node::Leaf(leaf) => leaf.blob,
-                Node::Special | Node::Mount => ObjectId::UNKNOWN,
-            };
-            TreeEntry { mode: entry.node.git_mode(), name: Arc::clone(&entry.name), id }
-        })
-        .collect();
+/// A folder's entries in the order of its tree object, with their modes there.
+pub(super) fn in_order(entries: &[Entry]) -> Vec<(GitMode, &Entry)> {
+    let mut ordered: Vec<_> = entries.iter().map(|entry| (entry.node.git_mode(), entry)).collect();
     // Git sorts a folder as if its name ended in a slash.
-    let key = |line: &TreeEntry| {
-        let slash = (line.mode == GitMode::Folder).then_some(b'/');
-        let name = Arc::clone(&line.name);
-        (0..name.len()).filter_map(move |at| name.get(at).copied()).chain(slash)
+    fn key<'a>((mode, entry): &(GitMode, &'a Entry)) -> impl Iterator<Item = u8> + 'a {
+        let slash = (*mode == GitMode::Folder).then_some(b'/');
+        entry.name.iter().copied().chain(slash)
+    }
+    ordered.sort_by(|left, right| key(left).cmp(key(right)));
+    ordered
+}
+
+/// The tree object of a folder, of its entries in order.
+pub(super) fn encode_tree(ordered: &[(GitMode, &Entry)]) -> (Vec<u8>, Vec<TreeEntry>) {
+    let line = |(mode, entry): &(GitMode, &Entry)| {
+        let id = match &entry.node {
+            Node::Folder(folder) => folder.tree,
+            Node::Leaf(leaf) => leaf.blob,
+            Node::Special | Node::Mount => ObjectId::UNKNOWN,
+        };
+        TreeEntry { mode: *mode, name: Arc::clone(&entry.name), id }
     };
-    lines.sort_by(|left, right| key(left).cmp(key(right)));
+    let lines: Vec<TreeEntry> = ordered.iter().map(line).collect();
     let mut bytes = Vec::new();
     for line in &lines {
         bytes.extend_from_slice(line.mode.text().as_bytes());
@@ -223,22 +272,25 @@ const PERMISSIONS_HEAD: &str = "foldlog-permissions 1";
 impl Permissions {
     pub(super) fn of(root: &Folder) -> Permissions {
         let mut counts = [Counts::default(), Counts::default(), Counts::default()];
-        visit(root, &mut |mode, _, _, permissions| {
-            if let Some(counts) = counts.get_mut(class(mode)) {
+        visit(root, &mut |found| {
+            let Some(permissions) = found.permissions() else { return };
+            if let Some(counts) = counts.get_mut(class(found.mode)) {
                 counts.add(permissions);
             }
         });
         let [folder, file, executable] = counts.map(|counts| counts.most());
-        let mut found = Permissions { folder, file, executable, others: Vec::new() };
+        let mut all = Permissions { folder, file, executable, others: Vec::new() };
         let mut others = Vec::new();
-        visit(root, &mut |mode, folder, name, permissions| {
-            if permissions != found.usual(mode) {
-                others.push((join(folder, name), permissions));
+        visit(root, &mut |found| {
+            if let Some(permissions) = found.permissions()
+                && permissions != all.usual(found.mode)
+            {
+                others.push((found.path(), permissions));
             }
         });
         others.sort();
-        found.others = others;
-        found
+        all.others = others;
+        all
     }
 
     fn usual(&self, mode: GitMode) -> u32 {
@@ -297,11 +349,16 @@ fn class(mode: GitMode) -> usize {
 }
 
 /// How often each of a few values came.
-#[derive(Default)]
-struct Counts(Vec<(u32, u64)>);
+pub(super) struct Counts<T>(Vec<(T, u64)>);
 
-impl Counts {
-    fn add(&mut self, value: u32) {
+impl<T> Default for Counts<T> {
+    fn default() -> Counts<T> {
+        Counts(Vec::new())
+    }
+}
+
+impl<T: Ord + Copy + Default> Counts<T> {
+    pub(super) fn add(&mut self, value: T) {
         match self.0.iter_mut().find(|(known, _)| *known == value) {
             Some((_, count)) => *count += 1,
             None => self.0.push((value, 1)),
@@ -309,32 +366,56 @@ impl Counts {
     }
 
     /// Of those that came most often, the smallest, so that the order in which they came does not show.
-    fn most(self) -> u32 {
+    pub(super) fn most(self) -> T {
         self.0
             .into_iter()
-            .max_by_key(|(value, count)| (*count, u32::MAX - value))
-            .map_or(0, |(value, _)| value)
+            .max_by_key(|(value, count)| (*count, std::cmp::Reverse(*value)))
+            .map_or(T::default(), |(value, _)| value)
     }
 }
 
-/// Takes a mode, a folder's path, a name in it, and permissions.
-type Show<'a> = dyn FnMut(GitMode, &[u8], &[u8], u32) + 'a;
+/// Something in a workspace, or its root, whose folder and name are both empty.
+pub(super) struct Seen<'a> {
+    pub(super) mode: GitMode,
+    folder: &'a [u8],
+    name: &'a [u8],
+    pub(super) stat: &'a Stat,
+    pub(super) attributes: &'a Attributes,
+    pub(super) form: Form,
+}
 
-/// Shows every folder and file with its permissions. Links have none.
-fn visit(root: &Folder, show: &mut Show<'_>) {
-    show(GitMode::Folder, b"", b"", root.permissions);
+impl Seen<'_> {
+    pub(super) fn path(&self) -> Vec<u8> {
+        join(self.folder, self.name)
+    }
+
+    /// Links have none.
+    fn permissions(&self) -> Option<u32> {
+        (self.mode != GitMode::Link).then(|| self.stat.permissions())
+    }
+}
+
+/// Shows every folder, file and link.
+pub(super) fn visit(root: &Folder, show: &mut dyn FnMut(&Seen<'_>)) {
+    let of_folder = |found: &Folder, folder: &[u8], name: &[u8], show: &mut dyn FnMut(&Seen<'_>)| {
+        let (mode, form) = (GitMode::Folder, Form::Whole);
+        show(&Seen { mode, folder, name, stat: &found.stat, attributes: &found.attributes, form });
+    };
+    of_folder(root, b"", b"", show);
     let mut left: Vec<(Vec<u8>, &Folder)> = vec![(Vec::new(), root)];
     while let Some((path, folder)) = left.pop() {
         for entry in &folder.entries {
             match &entry.node {
                 Node::Folder(child) => {
-                    show(GitMode::Folder, &path, &entry.name, child.permissions);
+                    of_folder(child, &path, &entry.name, show);
                     left.push((join(&path, &entry.name), child));
                 }
-                Node::Leaf(leaf) if leaf.stat.kind() == Kind::File => {
-                    show(entry.node.git_mode(), &path, &entry.name, leaf.stat.permissions());
+                Node::Leaf(leaf) => {
+                    let Leaf { stat, attributes, form, .. } = leaf;
+                    let mode = entry.node.git_mode();
+                    show(&Seen { mode, folder: &path, name: &entry.name, stat, attributes, form: *form });
                 }
-                Node::Leaf(_) | Node::Special | Node::Mount => {}
+                Node::Special | Node::Mount => {}
             }
         }
     }

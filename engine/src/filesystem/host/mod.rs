@@ -12,7 +12,16 @@
 //! | `objects` | git objects in files |
 //! | `trees` | trees and commits read back |
 //! | `cache` | the stat cache's file |
+//! | `content` | from a file to its object, as far as a capture may go |
+//! | `sparse` | files with holes |
+//! | `attributes` | owner, permissions, extended attributes and time of one file |
+//! | `metadata` | what a snapshot says of all files beside contents and permissions |
+//! | `times` | when files were last changed |
+//! | `plan` | what differs between a snapshot and a workspace |
 //! | `restore` | bringing a snapshot back |
+//! | `reach` | deep folders, without holding all around them open |
+//! | `repositories` | what a tool changed in a `.git`, which stays |
+//! | `removal` | removing a folder, however deep |
 //! | `lease` | one holder at a time |
 //! | `mark` | who works on the workspace, where the process ends meanwhile |
 //!
@@ -27,17 +36,26 @@
 //!    stands over what the snapshot has, that path is [not restored](Error::NotRestored); elsewhere it stays, with the
 //!    folders around it. Tools' own operations go through mounts, but delete none.
 
+mod attributes;
 mod beneath;
 mod cache;
+mod content;
 mod lease;
 mod leave_out;
 mod manifest;
 mod mark;
+mod metadata;
 mod objects;
 mod operations;
+mod plan;
+mod reach;
+mod removal;
+mod repositories;
 mod restore;
 mod rules;
+mod sparse;
 mod step;
+mod times;
 mod trees;
 mod walk;
 
@@ -49,6 +67,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use nix::errno::Errno;
@@ -57,17 +76,25 @@ use nix::sys::stat::{FchmodatFlags, Mode, fchmod, fchmodat};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
+use foldlog_codec::sabotage::{self, Breakage};
+
 use crate::error::{Error, Result, Unrestored};
 use crate::log::storage::{FileStorage, Storage};
 use cache::Circumstances;
+use content::Limits;
 pub use lease::WorkspaceLease;
-use manifest::{Folder, GitMode, Node, Permissions};
+use manifest::{Folder, Form, GitMode, Node, Permissions};
 pub(crate) use mark::MarkedLease;
+use metadata::Metadata;
 use objects::{ObjectId, ObjectKind, Objects};
-use restore::{Checked, Planned, Planner, Restorer};
+use plan::{Planned, Planner, Sides, Then};
+use reach::Reach;
+use repositories::{Repositories, Seen};
+use restore::{Checked, Restorer, Shared};
 use rules::{Gitignore, Rules};
+use sparse::Sparse;
 use trees::{Commit, Trees, encode_commit};
-use walk::{OPEN_FOLDER, Walk};
+use walk::{OPEN_FOLDER, Walk, Walked};
 
 /// The stat cache's file in the store.
 const CACHE: &str = "stat-cache";
@@ -84,7 +111,7 @@ const UNSAVED_PART: u64 = 8;
 const UNSAVED_FILES: u64 = 64;
 
 /// How a [`HostFilesystem`] takes its snapshots.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct HostFilesystemOptions {
     /// What snapshots leave out and restores leave alone, as lines of a `.gitignore`: a pattern without `/` is
@@ -93,9 +120,41 @@ pub struct HostFilesystemOptions {
     pub leave_out: Vec<String>,
     /// Whether the workspace's `.gitignore` files count as well.
     pub gitignore: bool,
+    /// Whether snapshots say when files were last changed, so that restores give that back; so by default. They do so
+    /// only where nothing but `.git` is left out: with old times beside a left-out `target/`, a build would take stale
+    /// files for fresh ones. Without times two runs that do the same have equal snapshots.
+    pub times: bool,
+    /// How many bytes of contents one snapshot may read, holes left out; any number by default. Where it comes to more
+    /// the snapshot is [`Error::CaptureTooLarge`]: a call does not begin, or fails and is rolled back.
+    pub capture_bytes_max: Option<u64>,
+}
+
+impl Default for HostFilesystemOptions {
+    fn default() -> HostFilesystemOptions {
+        HostFilesystemOptions {
+            leave_out: Vec::new(),
+            gitignore: false,
+            times: true,
+            capture_bytes_max: None,
+        }
+    }
 }
 
 impl HostFilesystemOptions {
+    /// Keeps times, or does not.
+    #[must_use]
+    pub fn times(mut self, kept: bool) -> Self {
+        self.times = kept;
+        self
+    }
+
+    /// Bounds how many bytes of contents one snapshot may read.
+    #[must_use]
+    pub fn capture_bytes_max(mut self, bytes: u64) -> Self {
+        self.capture_bytes_max = Some(bytes);
+        self
+    }
+
     /// Leaves a pattern out.
     #[must_use]
     pub fn leave_out(mut self, pattern: impl Into<String>) -> Self {
@@ -125,6 +184,14 @@ pub struct FilesystemSnapshot {
     /// Where something was mounted, which it leaves out whole. Bytes that are no UTF-8 are shown as `\xNN`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mounts: Vec<String>,
+    /// The object in the store that says what the commit does not: owners, extended attributes, times, holes, and which
+    /// names are one file. In hexadecimal; `None` in snapshots from before there was any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metadata: Option<String>,
+    /// The object in the store that says what the git repositories in the workspace were like, so that what a tool
+    /// changed in one is [told](Restored::inexact). In hexadecimal; `None` where there was none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repositories: Option<String>,
 }
 
 /// What a restore did.
@@ -139,6 +206,8 @@ pub struct Restored {
     pub kept: Vec<String>,
     /// Where something is mounted that was left alone, with all that is in it.
     pub mounts: Vec<String>,
+    /// What was restored, but not as it was, and why: each path once.
+    pub inexact: Vec<Unrestored>,
 }
 
 impl Restored {
@@ -147,20 +216,38 @@ impl Restored {
         self.removed += other.removed;
         self.kept.extend(other.kept);
         self.mounts.extend(other.mounts);
+        self.inexact.extend(other.inexact);
     }
 }
 
 /// A real folder, whose snapshots are git objects in a store of its own.
 ///
-/// A snapshot holds contents, all permission bits, symbolic links as links, empty folders and any name; not
-/// owners, times, extended attributes, or which names are one file. Everything named `.git` is left out, and is
-/// never written or removed, whatever is asked; so is what the options leave out. Folders may stand in one
-/// another 256 deep. Names of `.foldlog-restoring-` and sixteen characters more are a restore's own: no snapshot
-/// holds them, and a restore removes them.
+/// | of a workspace | after a tool that failed |
+/// |---|---|
+/// | names, contents, folders, symbolic links | as before |
+/// | permission bits | as before; the set-user-ID and set-group-ID bits are left off, and told, where the owner or the group is another one |
+/// | owner and group | as before where the process may give files away; else told |
+/// | extended attributes, access lists and capabilities, of files and folders | as before where the process may set them; else told; not captured: labels of security modules, and `user.foldlog.*` |
+/// | which names are one file, inside | as before |
+/// | a file that has other names outside | a file of its own with the old content; what was written to it stays under its names outside, and is told |
+/// | holes | as before in files of more than 1 MiB, where the file system tells of them |
+/// | times of the last change of content | as before where nothing but `.git` is left out of snapshots and `times` is not turned off; else of the restore |
+/// | other times, attributes of symbolic links | of the restore |
+/// | a file that others append to while it is captured | as the tool left it, and told; captured as far as it was at the beginning |
+/// | what the host leaves out | as the tool left it |
+/// | `.git` | as the tool left it; what it changed of hooks, config, `HEAD`, refs and `info` is told |
+/// | mounts | as the tool left them, and told |
+/// | pipes, sockets, devices | removed where the tool made them; no tool begins where there are some |
+/// | folders in one another | as before down to 256, removed however many there are |
+///
+/// What is told stands in [`Restored::inexact`], and of a tool's call in [`ToolReport`](crate::tools::ToolReport). Names of
+/// `.foldlog-restoring-` and sixteen characters more are a restore's own: no snapshot holds them, and a restore removes
+/// them. A store holds what the workspace once held, secrets as well, until it is [collected](HostFilesystem::collect);
+/// nobody but its owner may read it.
 ///
 /// Links are never followed out of the workspace, and what is mounted inside it is left out, named
-/// ([`FilesystemSnapshot::mounts`], [`Restored::mounts`]) and left alone. What a program writes through a memory mapping may show in
-/// a file's times only once the system writes it out; until then a snapshot may miss a second such change.
+/// ([`FilesystemSnapshot::mounts`], [`Restored::mounts`]) and left alone. What a program writes through a memory mapping
+/// may show in a file's times only once the system writes it out; until then a snapshot may miss a second such change.
 ///
 /// It may be used from many threads; snapshots and restores of one value take turns. Whoever else changes the
 /// workspace is held off by a [`lease`](HostFilesystem::lease), as far as they ask for one. Calls of a run set a mark
@@ -181,11 +268,14 @@ struct State {
     trees: Trees,
     mark: Option<[u8; 16]>,
     unsaved: u64,
+    /// What of the workspace's repositories was looked at last.
+    seen: Seen,
 }
 
 struct Last {
     root: Arc<Folder>,
     permissions: Option<Arc<Permissions>>,
+    metadata: Option<(Arc<Metadata>, Option<ObjectId>)>,
     /// The commit of the last snapshot, where nothing changed since, and its tag.
     commit: Option<(ObjectId, Option<String>)>,
 }
@@ -272,6 +362,20 @@ impl HostFilesystem {
     /// cannot be read, or changes whenever it is read. There is no snapshot then, and all earlier ones are as
     /// they were.
     pub fn snapshot(&self, tag: Option<&str>, durable: bool) -> Result<FilesystemSnapshot> {
+        self.snapshot_until(tag, durable, None)
+    }
+
+    /// As [`snapshot`](HostFilesystem::snapshot), but goes on no longer than until a moment.
+    ///
+    /// # Errors
+    ///
+    /// As `snapshot`; [`Error::DeadlineExceeded`] where the moment passed.
+    pub fn snapshot_until(
+        &self,
+        tag: Option<&str>,
+        durable: bool,
+        until: Option<Instant>,
+    ) -> Result<FilesystemSnapshot> {
         let mut state = self.state.lock();
         let root = Arc::new(self.open_root()?);
         self.begin(&mut state);
@@ -279,8 +383,11 @@ impl HostFilesystem {
         let gitignore = if self.options.gitignore { Gitignore::Present } else { Gitignore::Unread };
         let rules = Rules::new(&self.options.leave_out, gitignore);
         let last = state.last.as_ref().map(|last| Arc::clone(&last.root));
-        let walked = Walk::new(root, last, &rules, Some(&self.objects)).run()?;
-        for (id, lines) in walked.trees {
+        let mut walk = Walk::new(root, last, &rules, Some(&self.objects));
+        walk.times = self.options.times;
+        walk.limits = Limits::new(until, self.options.capture_bytes_max);
+        let mut walked = walk.run()?;
+        for (id, lines) in std::mem::take(&mut walked.trees) {
             state.trees.hold(id, lines);
         }
         let mut last = match state.last.take() {
@@ -294,9 +401,14 @@ impl HostFilesystem {
                 let commit = same
                     .filter(|before| before.permissions.as_ref() == Some(&permissions))
                     .and_then(|before| before.commit);
-                Last { root: walked.root, permissions: Some(permissions), commit }
+                let root = Arc::clone(&walked.root);
+                Last { root, permissions: Some(permissions), metadata: None, commit }
             }
         };
+        let metadata = self.keep_metadata(&mut last, &walked)?;
+        let found =
+            Repositories::of(walk.root(), &walked.repositories, &mut state.seen, &|stat| walk.is_racy(stat));
+        let repositories = (!found.is_empty()).then(|| found.write(&self.objects)).transpose()?;
         let commit = match &last.commit {
             Some((commit, before)) if before.as_deref() == tag && self.objects.is_known(*commit) => *commit,
             _ => {
@@ -312,7 +424,8 @@ impl HostFilesystem {
         last.commit = Some((commit, tag.map(str::to_owned)));
         let files = last.root.files;
         if durable {
-            self.sync(commit, &last.root)?;
+            let beside: Vec<ObjectId> = [metadata].into_iter().chain(repositories).collect();
+            self.sync(commit, &beside, &last.root)?;
         }
         state.last = Some(last);
         self.save(&mut state, (files / UNSAVED_PART).max(UNSAVED_FILES));
@@ -322,21 +435,44 @@ impl HostFilesystem {
             gitignore: self.options.gitignore,
             files,
             mounts: walked.mounts.iter().map(|path| manifest::shown(path)).collect(),
+            metadata: Some(metadata.to_string()),
+            repositories: repositories.map(|id| id.to_string()),
         })
     }
 
+    /// Keeps what a snapshot says beside contents and permissions; where nothing changed that is kept already.
+    fn keep_metadata(&self, last: &mut Last, walked: &Walked) -> Result<ObjectId> {
+        if let Some((_, Some(id))) = &last.metadata
+            && self.objects.is_known(*id)
+        {
+            return Ok(*id);
+        }
+        let times = last.root.times;
+        let times = Some(times).filter(|times| *times != ObjectId::UNKNOWN && !walked.leaves_out);
+        let metadata = Metadata::of(&last.root, &walked.links, times);
+        let id = metadata.write(&self.objects)?;
+        last.metadata = Some((Arc::new(metadata), Some(id)));
+        Ok(id)
+    }
+
     /// Syncs what a snapshot needs and is not known to be durable.
-    fn sync(&self, commit: ObjectId, root: &Folder) -> Result<()> {
-        if self.objects.is_durable(commit) {
+    fn sync(&self, commit: ObjectId, beside: &[ObjectId], root: &Folder) -> Result<()> {
+        if beside.iter().chain([&commit]).all(|id| self.objects.is_durable(*id)) {
             return Ok(());
         }
         let mut ids = Vec::new();
         let mut left = vec![root];
         while let Some(folder) = left.pop() {
             ids.push(folder.tree);
+            ids.extend(Some(folder.times).filter(|times| *times != ObjectId::UNKNOWN));
             for entry in &folder.entries {
                 match &entry.node {
-                    Node::Leaf(leaf) => ids.push(leaf.blob),
+                    Node::Leaf(leaf) => {
+                        if leaf.form == Form::Sparse && !self.objects.is_durable(leaf.blob) {
+                            ids.push(Sparse::read(&self.objects, leaf.blob)?.1);
+                        }
+                        ids.push(leaf.blob);
+                    }
                     Node::Folder(folder) => left.push(folder),
                     Node::Special | Node::Mount => {}
                 }
@@ -345,8 +481,8 @@ impl HostFilesystem {
         ids.sort();
         ids.dedup();
         ids.retain(|id| !self.objects.is_durable(*id));
-        // The commit comes last, so that one that is durable vouches for the rest.
-        ids.push(commit);
+        // These come last, so that where they are durable they vouch for the rest.
+        ids.extend(beside.iter().copied().chain([commit]));
         self.objects.sync(&ids)
     }
 
@@ -380,38 +516,64 @@ impl HostFilesystem {
         };
         let mounts = snapshot.mounts.iter().filter_map(|path| manifest::unshown(path)).collect();
         let rules = Rules::new(&snapshot.leave_out, gitignore).without_mounts(mounts);
-        let last = state.last.as_ref().map(|last| Arc::clone(&last.root));
-        let walked = self.walk_all(state, &root, last, &rules, &commit)?;
-        let present = match &state.last {
-            Some(last) if Arc::ptr_eq(&last.root, &walked) => last.permissions.clone(),
-            _ => None,
+        let metadata = match &snapshot.metadata {
+            Some(id) => Some(Metadata::read(&self.objects, self.object_of(id)?)?),
+            None => None,
         };
-        let same_permissions = match present {
-            Some(present) => *present == commit.permissions,
-            None => Permissions::of(&walked) == commit.permissions,
+        let then = match &snapshot.repositories {
+            Some(id) => Repositories::read(&self.objects, self.object_of(id)?)?,
+            None => Repositories::default(),
         };
-        let mut planner = Planner {
-            objects: &self.objects,
-            trees: &mut state.trees,
+        let walked = self.walk_all(state, &root, &rules, &commit, metadata.as_ref())?;
+        // Whatever bears a new time was not looked at since.
+        let found = Repositories::of(&root, &walked.repositories, &mut state.seen, &|_| true);
+        let is_told = metadata.is_some() && !sabotage::is(Breakage::RepositoryUntold);
+        let in_repositories = if is_told { found.changed(&then) } else { Vec::new() };
+        let same_permissions = match &state.last {
+            Some(Last { root, permissions: Some(permissions), .. }) if Arc::ptr_eq(root, &walked.root) => {
+                **permissions == commit.permissions
+            }
+            _ => Permissions::of(&walked.root) == commit.permissions,
+        };
+        let now = match &state.last {
+            Some(Last { root, metadata: Some((metadata, _)), .. }) if Arc::ptr_eq(root, &walked.root) => {
+                Arc::clone(metadata)
+            }
+            _ => Arc::new(Metadata::of(&walked.root, &walked.links, None)),
+        };
+        let sides = Sides {
             permissions: &commit.permissions,
+            metadata: metadata.as_ref(),
+            now: &now,
+            links: &walked.links,
             same_permissions,
+            leaves_out: walked.leaves_out,
         };
-        let (restored, now) = match planner.folder(commit.tree, b"", Some((&walked, &root)))? {
+        let mut planner = Planner::new(&self.objects, &mut state.trees, &sides);
+        let then = Then { tree: commit.tree, times: metadata.as_ref().and_then(|metadata| metadata.times) };
+        let planned = planner.folder(then, b"", Some((&walked.root, Reach::of(Arc::clone(&root)))))?;
+        let mut inexact = planner.inexact;
+        inexact.extend(in_repositories);
+        let (mut restored, now) = match planned {
             Planned::Same(now) => (Restored::default(), now),
             Planned::Differs(plan) => {
                 let checked = Checked::new(&self.objects, &plan)?;
-                let mut restorer = Restorer::new(&rules, &checked);
-                let now = restorer.folder(plan, &root, b"", None);
-                let (restored, failures) = restorer.done();
+                let shared = Shared::new(&root);
+                let mut restorer = Restorer::new(&rules, &checked, &shared);
+                let now = restorer.folder(plan, Arc::clone(&root), Reach::of(Arc::clone(&root)), b"", None);
+                let (restored, mut failures) = restorer.done();
                 if !failures.is_empty() {
+                    failures.extend(inexact.into_iter().chain(restored.inexact));
                     return Err(Error::NotRestored(failures));
                 }
                 state.unsaved += restored.written + restored.removed;
                 (restored, now)
             }
         };
+        inexact.append(&mut restored.inexact);
+        restored.inexact = inexact;
         let files = now.files;
-        state.last = Some(Last { root: now, permissions: None, commit: None });
+        state.last = Some(Last { root: now, permissions: None, metadata: None, commit: None });
         self.save(state, (files / UNSAVED_PART).max(UNSAVED_FILES));
         Ok(restored)
     }
@@ -421,15 +583,18 @@ impl HostFilesystem {
         &self,
         state: &mut State,
         root: &Arc<OwnedFd>,
-        last: Option<Arc<Folder>>,
         rules: &Rules,
         commit: &Commit,
-    ) -> Result<Arc<Folder>> {
+        metadata: Option<&Metadata>,
+    ) -> Result<Walked> {
+        let last = state.last.as_ref().map(|last| Arc::clone(&last.root));
         let mut checked = false;
         loop {
-            let walked = Walk::new(Arc::clone(root), last.clone(), rules, None).run()?;
+            let mut walk = Walk::new(Arc::clone(root), last.clone(), rules, None);
+            walk.times = metadata.is_some_and(|metadata| metadata.times.is_some());
+            let walked = walk.run()?;
             if walked.unreadable.is_empty() {
-                return Ok(walked.root);
+                return Ok(walked);
             }
             if !checked {
                 // What differs cannot be known without changing permissions, so everything is checked first.
@@ -440,6 +605,9 @@ impl HostFilesystem {
                     }
                     Ok(())
                 })?;
+                if let Some(metadata) = metadata {
+                    blobs.extend(state.trees.sparse_data(&self.objects, commit.tree, metadata)?);
+                }
                 Checked::of(&self.objects, blobs)?;
                 checked = true;
             }
@@ -491,7 +659,7 @@ impl HostFilesystem {
             return Ok(0);
         }
         let mut needed = HashSet::new();
-        let mut seen = HashSet::new();
+        let (mut seen, mut seen_times) = (HashSet::new(), HashSet::new());
         for snapshot in keep {
             let id = self.commit_of(snapshot)?;
             let commit = Commit::read(&self.objects, id)?;
@@ -500,7 +668,19 @@ impl HostFilesystem {
                 needed.insert(line.id);
                 Ok(())
             })?;
+            if let Some(name) = &snapshot.metadata {
+                let id = self.object_of(name)?;
+                let metadata = Metadata::read(&self.objects, id)?;
+                let then = Then { tree: commit.tree, times: metadata.times };
+                state.trees.times(&self.objects, then, &mut seen_times)?;
+                needed.insert(id);
+                if let Some(repositories) = &snapshot.repositories {
+                    needed.insert(self.object_of(repositories)?);
+                }
+                needed.extend(state.trees.sparse_data(&self.objects, commit.tree, &metadata)?);
+            }
         }
+        needed.extend(seen_times);
         // Whoever knows of objects must forget them before the first one goes.
         let cache = self.objects.store().join(CACHE);
         match fs::remove_file(&cache) {
@@ -522,7 +702,7 @@ impl HostFilesystem {
         self.objects.remove_temporaries()?;
         if let Some(last) = &mut state.last {
             last.root = without(&last.root, &needed);
-            last.commit = None;
+            (last.commit, last.metadata) = (None, None);
             state.unsaved += 1;
         }
         Ok(removed)
@@ -542,9 +722,13 @@ impl HostFilesystem {
     }
 
     fn commit_of(&self, snapshot: &FilesystemSnapshot) -> Result<ObjectId> {
-        ObjectId::parse(&snapshot.commit).ok_or_else(|| Error::Object {
+        self.object_of(&snapshot.commit)
+    }
+
+    fn object_of(&self, name: &str) -> Result<ObjectId> {
+        ObjectId::parse(name).ok_or_else(|| Error::Object {
             path: self.objects.store().to_owned(),
-            reason: format!("`{}` is no name of a commit", snapshot.commit.escape_debug()),
+            reason: format!("`{}` is no name of an object", name.escape_debug()),
         })
     }
 
@@ -567,7 +751,7 @@ impl HostFilesystem {
                 }
                 let bytes = fs::read(&path).unwrap_or_default();
                 let root = cache::decode(&bytes, self.circumstances(mark), &self.objects);
-                state.last = root.map(|root| Last { root, permissions: None, commit: None });
+                state.last = root.map(|root| Last { root, permissions: None, metadata: None, commit: None });
             }
         }
     }
@@ -643,5 +827,8 @@ fn without(folder: &Arc<Folder>, kept: &HashSet<ObjectId>) -> Arc<Folder> {
             Node::Special | Node::Mount => {}
         }
     }
-    Arc::new(Folder::new(folder.permissions, judge(folder.tree), entries))
+    let mut kept_folder = Folder::new(folder.stat, folder.attributes.clone(), judge(folder.tree), entries);
+    kept_folder.times = judge(folder.times);
+    kept_folder.checked_ns = folder.checked_ns.load(Ordering::Relaxed).into();
+    Arc::new(kept_folder)
 }

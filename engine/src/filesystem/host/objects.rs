@@ -2,18 +2,21 @@
 //!
 //! An object is `<kind> <length>\0<content>`; its name is the SHA-1 of that, and its file holds that, compressed.
 //! Written under a temporary name and renamed, so that a name never stands for half an object.
+//!
+//! A store holds what the workspace held, so its files are 0600 and its folders 0700, whatever the umask says.
 
 use std::collections::HashMap;
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use flate2::bufread::ZlibDecoder;
 use flate2::write::ZlibEncoder;
 use flate2::{Compress, Compression, FlushCompress, Status};
+use foldlog_codec::sabotage::{self, Breakage};
 use nix::fcntl::OFlag;
 use parking_lot::Mutex;
 use sha1_checked::{Digest, Sha1};
@@ -203,8 +206,8 @@ impl Objects {
         if self.store.join("HEAD").is_file() {
             return Ok(());
         }
-        for folder in [self.folder(), self.store.join("refs")] {
-            fs::create_dir_all(&folder).map_err(|error| Error::io("create", folder, error))?;
+        for folder in [self.store.clone(), self.folder(), self.store.join("refs")] {
+            create_folder(&folder).map_err(|error| Error::io("create", folder, error))?;
         }
         // `HEAD` comes last, since what has one is taken for whole.
         for (name, text) in [("config", CONFIG), ("HEAD", "ref: refs/heads/none\n")] {
@@ -327,7 +330,7 @@ impl Objects {
         match fs::rename(temporary, &path) {
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 if let Some(folder) = path.parent() {
-                    fs::create_dir_all(folder)?;
+                    create_folder(folder)?;
                 }
                 fs::rename(temporary, &path)
             }
@@ -508,7 +511,7 @@ fn create_with_folder(path: &Path) -> io::Result<File> {
     match create(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
             if let Some(folder) = path.parent() {
-                fs::create_dir_all(folder)?;
+                create_folder(folder)?;
             }
             create(path)
         }
@@ -516,17 +519,31 @@ fn create_with_folder(path: &Path) -> io::Result<File> {
     }
 }
 
+/// Makes a folder for nobody but its owner, whatever the umask says. One that is there stays as it is.
+fn create_folder(path: &Path) -> io::Result<()> {
+    if path.is_dir() {
+        return Ok(());
+    }
+    let mode = if sabotage::is(Breakage::CapturesReadable) { 0o755 } else { 0o700 };
+    fs::DirBuilder::new().recursive(true).mode(mode).create(path)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(mode))
+}
+
+/// Makes a file for nobody but its owner, whatever the umask says.
 fn create(path: &Path) -> io::Result<File> {
+    let mode = if sabotage::is(Breakage::CapturesReadable) { 0o444 } else { 0o600 };
     let mut options = OpenOptions::new();
-    options.write(true).create_new(true).mode(0o444);
-    match options.open(path) {
+    options.write(true).create_new(true).mode(mode);
+    let created = match options.open(path) {
         // A process of the same id was killed at it.
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {
             fs::remove_file(path)?;
             options.open(path)
         }
         opened => opened,
-    }
+    }?;
+    created.set_permissions(fs::Permissions::from_mode(mode))?;
+    Ok(created)
 }
 
 /// Reads all there is, piece by piece, and says how much that was.

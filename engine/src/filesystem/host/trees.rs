@@ -5,8 +5,12 @@ use std::sync::Arc;
 
 use super::leave_out::LeaveOut;
 use super::manifest::{GitMode, Permissions, TreeEntry, decode_tree, is_too_deep, join, told};
+use super::metadata::Metadata;
 use super::objects::{ObjectId, ObjectKind, Objects, STRUCTURE_BYTES_MAX};
+use super::plan::Then;
 use super::rules::{GITIGNORE, GITIGNORE_BYTES_MAX};
+use super::sparse::Sparse;
+use super::times::{Line, Times};
 use crate::error::{Error, Result};
 
 /// So many lines are held, of whatever trees.
@@ -53,6 +57,60 @@ impl Trees {
         let lines = decode_tree(&bytes)
             .ok_or_else(|| damaged(format!("the folder `{}` is no tree that a snapshot has", told(path))))?;
         Ok(self.hold(id, lines))
+    }
+
+    /// What stands at a path below a tree.
+    pub(super) fn find(
+        &mut self,
+        objects: &Objects,
+        root: ObjectId,
+        path: &[u8],
+    ) -> Result<Option<TreeEntry>> {
+        let (mut tree, mut found) = (root, None);
+        for name in path.split(|byte| *byte == b'/') {
+            let lines = self.get(objects, tree, path)?;
+            let Some(line) = lines.iter().find(|line| *line.name == *name) else { return Ok(None) };
+            tree = line.id;
+            found = Some(line.clone());
+        }
+        Ok(found)
+    }
+
+    /// The blobs that hold the data of the files with holes below a tree.
+    pub(super) fn sparse_data(
+        &mut self,
+        objects: &Objects,
+        root: ObjectId,
+        metadata: &Metadata,
+    ) -> Result<Vec<ObjectId>> {
+        let mut data = Vec::new();
+        for path in metadata.sparse() {
+            if let Some(line) = self.find(objects, root, path)? {
+                data.push(Sparse::read(objects, line.id)?.1);
+            }
+        }
+        Ok(data)
+    }
+
+    /// The objects of all times below a folder, of those that were not seen yet.
+    pub(super) fn times(
+        &mut self,
+        objects: &Objects,
+        root: Then,
+        seen: &mut HashSet<ObjectId>,
+    ) -> Result<()> {
+        let mut left = vec![(Vec::new(), root)];
+        while let Some((path, Then { tree, times })) = left.pop() {
+            let Some(times) = times.filter(|times| seen.insert(*times)) else { continue };
+            let lines = self.get(objects, tree, &path)?;
+            let times = Times::read(objects, times, &lines)?;
+            for (line, time) in lines.iter().zip(times.lines) {
+                if let Line::Folder(times) = time {
+                    left.push((join(&path, &line.name), Then { tree: line.id, times: Some(times) }));
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Shows every object below a tree, and each one's path, folders before what is in them. A tree that was

@@ -1,15 +1,16 @@
 //! One walk over a workspace: what is there, and what of it is not as the last walk found it.
 //!
 //! Folders wait in one stack, from which several threads take. A folder is open for as long as a folder in it
-//! waits, which a stack keeps to one folder for each level. Links are never followed: each folder is opened
+//! waits, which a stack keeps to one folder for each level, and [`reach`](super::reach) to few of the deep ones. Links are never followed: each folder is opened
 //! through the one that holds it. Mounts are never entered: a snapshot leaves them out and names them, and a restore
 //! finds a [`Node::Mount`] there.
 
+use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
 use std::ffi::{CStr, OsStr, OsString};
-use std::io::Read;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use nix::dir::Dir;
@@ -18,22 +19,22 @@ use nix::fcntl::{AtFlags, OFlag, openat, readlinkat};
 use nix::sys::stat::{Mode, fstat, fstatat};
 use parking_lot::{Condvar, Mutex};
 
+use super::attributes;
+use super::content::{Limits, Reading};
 use super::manifest::{
-    Entry, Folder, Kind, Leaf, Node, Stat, TreeEntry, encode_tree, is_too_deep, join, told,
+    Attributes, Entry, Folder, Kind, Leaf, Node, Stat, TreeEntry, encode_tree, in_order, is_too_deep, join,
+    told,
 };
-use super::objects::{Hasher, ObjectId, ObjectKind, Objects, len};
+use super::metadata::Links;
+use super::objects::{Hasher, ObjectId, ObjectKind, Objects};
+use super::reach::{Reach, depth, is_let_go};
 use super::rules::{Rules, Scope, is_temporary};
 use super::step::{MOUNT, open_at};
+use super::times;
 use crate::error::{Error, Result};
 
 /// Two writes within the grain of a file system's clock leave the same time behind.
 const CLOCK_GRAIN_NS: i64 = 20_000_000;
-
-/// How often a file is read that changes meanwhile.
-const READ_TRIES: usize = 5;
-
-/// Up to this length a file is read into memory.
-const READ_WHOLE_BYTES_MAX: u64 = 1 << 20;
 
 /// So many files of a folder are read by the thread that found them; another may take the next ones.
 const BATCH: usize = 16;
@@ -64,6 +65,11 @@ pub(super) struct Walk<'a> {
     /// Where contents and trees are kept that the last walk did not find. Without it they are not read, and
     /// stay unknown.
     pub(super) keep: Option<&'a Objects>,
+    /// Whether times are kept as well, where nothing is left out.
+    pub(super) times: bool,
+    pub(super) limits: Limits,
+    /// Whether something is left out, other than what is named `.git`.
+    leaves_out: AtomicBool,
     now: OnceLock<Option<(u64, i64)>>,
 }
 
@@ -81,6 +87,12 @@ pub(super) struct Walked {
     pub(super) unreadable: Vec<Vec<u8>>,
     /// Where something is mounted that was not entered, sorted.
     pub(super) mounts: Vec<Vec<u8>>,
+    /// The paths of all that is named `.git`, sorted.
+    pub(super) repositories: Vec<Vec<u8>>,
+    /// Which names are one file.
+    pub(super) links: Links,
+    /// Whether something is left out, other than what is named `.git`.
+    pub(super) leaves_out: bool,
 }
 
 enum Task {
@@ -90,9 +102,8 @@ enum Task {
 
 struct Scan {
     id: usize,
-    parent: Option<(Arc<OwnedFd>, Arc<[u8]>)>,
+    at: Reach,
     path: Vec<u8>,
-    permissions: u32,
     last: Option<Arc<Folder>>,
     scope: Option<Arc<Scope>>,
 }
@@ -107,7 +118,10 @@ struct Batch {
 struct Scanned {
     id: usize,
     depth: usize,
-    permissions: u32,
+    stat: Stat,
+    attributes: Attributes,
+    /// Whether the attributes may change once more without a new time.
+    racy: bool,
     last: Option<Arc<Folder>>,
     found: Vec<Found>,
 }
@@ -133,6 +147,10 @@ struct Results {
     unreadable: Vec<Vec<u8>>,
     /// The scans that came to a mount, and the paths of these and of files that are mounts.
     mounts: Vec<(Option<usize>, Vec<u8>)>,
+    /// The paths of all that is named `.git`.
+    repositories: Vec<Vec<u8>>,
+    /// Device, inode and path of each file that has several names.
+    links: Vec<(u64, u64, Vec<u8>)>,
 }
 
 struct Queue {
@@ -163,19 +181,13 @@ impl<'a> Walk<'a> {
         rules: &'a Rules,
         keep: Option<&'a Objects>,
     ) -> Walk<'a> {
-        Walk { root, last, rules, keep, now: OnceLock::new() }
+        let (leaves_out, now) = (AtomicBool::new(false), OnceLock::new());
+        Walk { root, last, rules, keep, times: false, limits: Limits::default(), leaves_out, now }
     }
 
     pub(super) fn run(&self) -> Result<Walked> {
-        let root = fstat(&*self.root).map_err(|errno| io("look at", b"", errno))?;
-        let first = Scan {
-            id: 0,
-            parent: None,
-            path: Vec::new(),
-            permissions: Stat::from(&root).permissions(),
-            last: self.last.clone(),
-            scope: None,
-        };
+        let at = Reach::of(Arc::clone(&self.root));
+        let first = Scan { id: 0, at, path: Vec::new(), last: self.last.clone(), scope: None };
         let queue = Queue { tasks: vec![Task::Scan(first)], working: 0, next_id: 1, failed: None };
         let shared = Shared { queue: Mutex::new(queue), changed: Condvar::new() };
         let threads = match &self.last {
@@ -200,8 +212,16 @@ impl<'a> Walk<'a> {
         let read = u64::try_from(results.read.len()).unwrap_or(u64::MAX);
         let mut mounts: Vec<Vec<u8>> = results.mounts.iter().map(|(_, path)| path.clone()).collect();
         mounts.sort();
+        let mut repositories = std::mem::take(&mut results.repositories);
+        repositories.sort();
+        let links = Links::new(std::mem::take(&mut results.links));
         let (root, trees) = self.assemble(results)?;
-        Ok(Walked { root, trees, read, unreadable, mounts })
+        let leaves_out = self.leaves_out.load(Ordering::Relaxed);
+        Ok(Walked { root, trees, read, unreadable, mounts, repositories, links, leaves_out })
+    }
+
+    pub(super) fn root(&self) -> &OwnedFd {
+        &self.root
     }
 
     fn work(&self, shared: &Shared) -> Results {
@@ -231,30 +251,41 @@ impl<'a> Walk<'a> {
     }
 
     fn scan(&self, scan: Scan, shared: &Shared, results: &mut Results) -> Result<()> {
-        let Scan { id, parent, path, permissions, last, scope } = scan;
+        let Scan { id, at, path, last, scope } = scan;
+        self.limits.check(&path)?;
         if is_too_deep(&path) {
             if self.keep.is_none() {
                 // No snapshot goes so deep: what a restore removes, it removes with what is in it.
+                let (stat, depth) = (Stat::UNKNOWN, depth(&path));
+                let found = Vec::new();
+                results.scanned.push(Scanned {
+                    id,
+                    depth,
+                    stat,
+                    attributes: None,
+                    racy: true,
+                    last: None,
+                    found,
+                });
                 return Ok(());
             }
             return Err(Error::workspace(told(&path), "too many folders in one another"));
         }
-        let folder = match parent {
-            None => Arc::clone(&self.root),
-            Some((parent, name)) => match open_at(&*parent, &name, OPEN_FOLDER, Mode::empty()) {
-                Ok(folder) => Arc::new(folder),
-                Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP) => return Ok(()),
-                Err(MOUNT) => {
-                    results.mounts.push((Some(id), path));
-                    return Ok(());
-                }
-                Err(Errno::EACCES) if self.keep.is_none() => {
-                    results.unreadable.push(path);
-                    return Ok(());
-                }
-                Err(errno) => return Err(io("open", &path, errno)),
-            },
+        let folder = match at.open() {
+            Ok(folder) => folder,
+            Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP) => return Ok(()),
+            Err(MOUNT) => {
+                results.mounts.push((Some(id), path));
+                return Ok(());
+            }
+            Err(Errno::EACCES) if self.keep.is_none() => {
+                results.unreadable.push(path);
+                return Ok(());
+            }
+            Err(errno) => return Err(io("open", &path, errno)),
         };
+        let at = at.opened(&folder, &path);
+        let (stat, attributes, racy) = self.look_at_folder(&folder, &path, last.as_deref())?;
         let scope = self.rules.enter(&folder, &path, scope)?;
         // Read through a descriptor of its own: the one that entries are opened through is shared.
         let listed = openat(&*folder, c".", OPEN_FOLDER, Mode::empty()).and_then(Dir::from_fd);
@@ -272,8 +303,14 @@ impl<'a> Walk<'a> {
         for entry in listed.iter() {
             let entry = entry.map_err(|errno| io("list", &path, errno))?;
             let name = entry.file_name();
+            if name.to_bytes() == b".git" {
+                results.repositories.push(join(&path, b".git"));
+            }
             let Some(stat) = self.look_at(&folder, &path, name, scope.as_deref())? else { continue };
             let name = name.to_bytes();
+            if stat.names > 1 && stat.kind() == Kind::File {
+                results.links.push((stat.device, stat.inode, join(&path, name)));
+            }
             let place = names.find(name);
             let before = place.and_then(|place| Some((place, last.as_ref()?.entries.get(place)?)));
             let shared_name = || match &before {
@@ -282,7 +319,7 @@ impl<'a> Walk<'a> {
             };
             found.push(match (stat.kind(), before) {
                 (Kind::Folder, before) => {
-                    folders.push((found.len(), stat.permissions()));
+                    folders.push(found.len());
                     Found::Folder { name: shared_name(), id: 0, last: before.map(|(place, _)| place) }
                 }
                 (Kind::Special, _) if self.keep.is_some() => {
@@ -298,7 +335,7 @@ impl<'a> Walk<'a> {
                 _ => {
                     let name = shared_name();
                     to_read.push((found.len(), Arc::clone(&name), stat));
-                    Found::Leaf(name, Leaf { stat, blob: ObjectId::UNKNOWN, racy: true })
+                    Found::Leaf(name, Leaf::unread(stat))
                 }
             });
         }
@@ -313,15 +350,15 @@ impl<'a> Walk<'a> {
                 files: files.to_vec(),
             };
             let mut batches = to_read.chunks(BATCH).map(batch);
-            let own = batches.next();
+            // What waits to be read holds its folder open.
+            let own = if is_let_go(&path) { usize::MAX } else { 1 };
+            let own: Vec<Batch> = batches.by_ref().take(own).collect();
             shared.push(batches.map(Task::Read).collect());
-            if let Some(own) = own {
-                self.read_batch(&own, results)?;
-            }
+            own.iter().try_for_each(|own| self.read_batch(own, results))?;
         }
         let first_id = shared.ids(folders.len());
-        for ((at, permissions), child_id) in folders.into_iter().zip(first_id..) {
-            let Some(Found::Folder { name, id, last: place }) = found.get_mut(at) else { continue };
+        for (place_in, child_id) in folders.into_iter().zip(first_id..) {
+            let Some(Found::Folder { name, id, last: place }) = found.get_mut(place_in) else { continue };
             *id = child_id;
             let before = place.and_then(|place| last.as_ref()?.entries.get(place));
             let last = before.and_then(|entry| match &entry.node {
@@ -330,17 +367,38 @@ impl<'a> Walk<'a> {
             });
             tasks.push(Task::Scan(Scan {
                 id: child_id,
-                parent: Some((Arc::clone(&folder), Arc::clone(name))),
+                at: at.to(name),
                 path: join(&path, name),
-                permissions,
                 last,
                 scope: scope.clone(),
             }));
         }
         shared.push(tasks);
-        let depth = if path.is_empty() { 0 } else { path.split(|byte| *byte == b'/').count() };
-        results.scanned.push(Scanned { id, depth, permissions, last, found });
+        let depth = depth(&path);
+        results.scanned.push(Scanned { id, depth, stat, attributes, racy, last, found });
         Ok(())
+    }
+
+    /// A folder's own state, its attributes read where they may have changed, and whether they may do so once more
+    /// without a new time.
+    fn look_at_folder(
+        &self,
+        folder: &OwnedFd,
+        path: &[u8],
+        last: Option<&Folder>,
+    ) -> Result<(Stat, Attributes, bool)> {
+        let stat = Stat::from(&fstat(folder).map_err(|errno| io("look at", path, errno))?);
+        if let Some(last) = last
+            && last.checked_ns.load(Ordering::Relaxed) == stat.changed_ns
+            && last.stat.inode == stat.inode
+        {
+            return Ok((stat, last.attributes.clone(), false));
+        }
+        let racy = self.is_racy(&stat);
+        let attributes = attributes::read(folder);
+        let attributes =
+            attributes.map_err(|errno| Error::io("read the attributes of", told(path), errno.into()))?;
+        Ok((stat, attributes, racy))
     }
 
     /// What stands under a name, unless it is gone by now or left out.
@@ -361,6 +419,9 @@ impl<'a> Walk<'a> {
         };
         let stat = Stat::from(&stat);
         let left_out = self.rules.leave_out(path, bytes, stat.kind() == Kind::Folder, scope);
+        if left_out {
+            self.leaves_out.store(true, Ordering::Relaxed);
+        }
         Ok((!left_out).then_some(stat))
     }
 
@@ -368,24 +429,24 @@ impl<'a> Walk<'a> {
         let Some(objects) = self.keep else { return Ok(()) };
         for (at, name, stat) in &batch.files {
             let path = || join(&batch.path, name);
-            let mut mounted = false;
-            let read = keep_content(
+            let mounted = Cell::new(false);
+            let reading = Reading {
                 objects,
-                &batch.folder,
+                limits: &self.limits,
+                folder: &batch.folder,
                 name,
-                *stat,
-                &path,
-                &|stat| self.is_racy(stat),
-                &mut mounted,
-            );
-            let read = read.map_err(|error| match error {
+                path: &path,
+                mounted: &mounted,
+                is_racy: &|stat| self.is_racy(stat),
+            };
+            let read = reading.keep(*stat).map_err(|error| match error {
                 // Objects know contents and no paths.
                 Error::Io { source, .. } if source.kind() == std::io::ErrorKind::InvalidData => {
                     Error::workspace(told(&path()), source.to_string())
                 }
                 error => error,
             })?;
-            if mounted {
+            if mounted.get() {
                 results.mounts.push((None, path()));
             }
             results.read.push((batch.id, *at, read));
@@ -395,7 +456,7 @@ impl<'a> Walk<'a> {
 
     /// Whether a file may be written once more without a new time. Asked before the file is read: what is
     /// written later has the file system's time of now or a later one.
-    fn is_racy(&self, stat: &Stat) -> bool {
+    pub(super) fn is_racy(&self, stat: &Stat) -> bool {
         match self.now.get_or_init(|| now_of(&self.root)) {
             Some((device, now_ns)) if *device == stat.device => {
                 stat.changed_ns.saturating_add(CLOCK_GRAIN_NS) >= *now_ns
@@ -440,10 +501,14 @@ impl<'a> Walk<'a> {
         done: &HashMap<usize, Arc<Folder>>,
         mounts: &HashSet<usize>,
     ) -> Result<(Arc<Folder>, Option<Tree>)> {
-        let Scanned { permissions, last, found, .. } = scanned;
+        let Scanned { stat, attributes, racy, last, found, .. } = scanned;
+        let checked_ns = if *racy { 0 } else { stat.changed_ns };
+        let with_times = self.times && !self.leaves_out.load(Ordering::Relaxed);
         if let Some(last) = last
-            && is_same(last, *permissions, found, done)
+            && (!with_times || last.times != ObjectId::UNKNOWN)
+            && is_same(last, scanned, done)
         {
+            last.checked_ns.store(checked_ns, Ordering::Relaxed);
             return Ok((Arc::clone(last), None));
         }
         let mut entries = Vec::with_capacity(found.len());
@@ -451,7 +516,7 @@ impl<'a> Walk<'a> {
             let node = |name: &Arc<[u8]>, node| Some(Entry { name: Arc::clone(name), node });
             entries.extend(match found {
                 Found::Same(place) => last.as_ref().and_then(|last| last.entries.get(*place)).cloned(),
-                Found::Leaf(name, leaf) => node(name, Node::Leaf(*leaf)),
+                Found::Leaf(name, leaf) => node(name, Node::Leaf(leaf.clone())),
                 // A snapshot leaves it out; a restore has to know of it.
                 Found::Folder { name, id, .. } if mounts.contains(id) => match self.keep {
                     Some(_) => None,
@@ -469,17 +534,28 @@ impl<'a> Walk<'a> {
             Node::Folder(folder) => folder.tree != ObjectId::UNKNOWN,
             Node::Special | Node::Mount => false,
         };
-        let (mut tree, mut made) = (ObjectId::UNKNOWN, None);
+        let (mut tree, mut of_times, mut made) = (ObjectId::UNKNOWN, ObjectId::UNKNOWN, None);
         if entries.iter().all(is_known) {
-            let (bytes, lines) = encode_tree(&entries);
-            tree = match self.keep {
-                Some(objects) => objects.write(ObjectKind::Tree, &bytes)?,
-                None => Hasher::of(ObjectKind::Tree, &bytes)
-                    .map_err(|error| Error::io("hash", "a tree", error))?,
-            };
+            let ordered = in_order(&entries);
+            let (bytes, lines) = encode_tree(&ordered);
+            tree = self.object(ObjectKind::Tree, &bytes)?;
             made = self.keep.map(|_| (tree, lines));
+            if let Some(bytes) = times::encode(stat, &ordered).filter(|_| with_times) {
+                of_times = self.object(ObjectKind::Blob, &bytes)?;
+            }
         }
-        Ok((Arc::new(Folder::new(*permissions, tree, entries)), made))
+        let mut folder = Folder::new(*stat, attributes.clone(), tree, entries);
+        folder.times = of_times;
+        folder.checked_ns = checked_ns.into();
+        Ok((Arc::new(folder), made))
+    }
+
+    /// Keeps an object, or says what it is called.
+    fn object(&self, kind: ObjectKind, bytes: &[u8]) -> Result<ObjectId> {
+        match self.keep {
+            Some(objects) => objects.write(kind, bytes),
+            None => Hasher::of(kind, bytes).map_err(|error| Error::io("hash", "a folder", error)),
+        }
     }
 }
 
@@ -513,8 +589,11 @@ fn threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from).clamp(2, THREADS_MAX)
 }
 
-fn is_same(last: &Folder, permissions: u32, found: &[Found], done: &HashMap<usize, Arc<Folder>>) -> bool {
-    last.permissions == permissions
+fn is_same(last: &Folder, scanned: &Scanned, done: &HashMap<usize, Arc<Folder>>) -> bool {
+    let Scanned { stat, attributes, found, .. } = scanned;
+    let own = |stat: &Stat| (stat.device, stat.inode, stat.mode, stat.owner, stat.modified_ns);
+    own(&last.stat) == own(stat)
+        && last.attributes == *attributes
         && last.tree != ObjectId::UNKNOWN
         && last.entries.len() == found.len()
         && found.iter().enumerate().all(|(at, found)| match found {
@@ -552,6 +631,8 @@ impl Results {
         self.read.extend(other.read);
         self.unreadable.extend(other.unreadable);
         self.mounts.extend(other.mounts);
+        self.links.extend(other.links);
+        self.repositories.extend(other.repositories);
     }
 }
 
@@ -601,74 +682,6 @@ pub(super) fn read_link(folder: &OwnedFd, name: &[u8]) -> Result<Vec<u8>, Errno>
     readlinkat(folder, name).map(OsString::into_vec)
 }
 
-/// Reads a file or a link into an object; `None` where it is gone, or is a mount, which `mounted` then says.
-fn keep_content(
-    objects: &Objects,
-    folder: &OwnedFd,
-    name: &[u8],
-    mut stat: Stat,
-    path: &dyn Fn() -> Vec<u8>,
-    is_racy: &dyn Fn(&Stat) -> bool,
-    mounted: &mut bool,
-) -> Result<Option<Leaf>> {
-    for _ in 0..READ_TRIES {
-        let racy = is_racy(&stat);
-        let blob = match stat.kind() {
-            Kind::Link => match read_link(folder, name) {
-                Ok(target) => Some(objects.write(ObjectKind::Blob, &target)?),
-                Err(Errno::ENOENT) => return Ok(None),
-                // It is no link any more.
-                Err(Errno::EINVAL) => None,
-                Err(errno) => return Err(io("read", &path(), errno)),
-            },
-            Kind::File => match open_file(folder, name) {
-                Ok(file) => read_file(objects, file, &stat, path)?,
-                Err(Errno::ENOENT) => return Ok(None),
-                Err(Errno::ELOOP) => None,
-                Err(MOUNT) => {
-                    *mounted = true;
-                    return Ok(None);
-                }
-                Err(errno) => return Err(io("read", &path(), errno)),
-            },
-            Kind::Folder | Kind::Special => break,
-        };
-        let after = match stat_at(folder, name) {
-            Err(Errno::ENOENT) => return Ok(None),
-            after => after.map_err(|errno| io("look at", &path(), errno))?,
-        };
-        if let Some(blob) = blob.filter(|_| after == stat) {
-            return Ok(Some(Leaf { stat, blob, racy }));
-        }
-        stat = after;
-    }
-    Err(Error::workspace(told(&path()), "it changes while it is read"))
-}
-
-/// Reads a file into an object; `None` where it is not what it was said to be.
-fn read_file(
-    objects: &Objects,
-    file: OwnedFd,
-    stat: &Stat,
-    path: &dyn Fn() -> Vec<u8>,
-) -> Result<Option<ObjectId>> {
-    let opened = fstat(file.as_fd()).map_err(|errno| io("look at", &path(), errno))?;
-    if Stat::from(&opened) != *stat {
-        return Ok(None);
-    }
-    let mut file = std::fs::File::from(file);
-    if stat.len > READ_WHOLE_BYTES_MAX {
-        return objects.write_from(&mut file, stat.len);
-    }
-    let mut bytes = Vec::with_capacity(usize::try_from(stat.len).unwrap_or(0).saturating_add(1));
-    let read = (&mut file).take(stat.len.saturating_add(1)).read_to_end(&mut bytes);
-    read.map_err(|error| Error::io("read", OsStr::from_bytes(&path()), error))?;
-    match len(&bytes) == stat.len {
-        true => objects.write(ObjectKind::Blob, &bytes).map(Some),
-        false => Ok(None),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use nix::fcntl::open;
@@ -694,9 +707,10 @@ mod tests {
         );
         let blob = ObjectId([1; 20]);
         let found = |racy| {
-            let node = Node::Leaf(Leaf { stat: new, blob, racy });
+            let node = Node::Leaf(Leaf { blob, racy, ..Leaf::unread(new) });
             let entry = Entry { name: Arc::from(&b"file"[..]), node };
-            let last = Arc::new(Folder::new(0o700, ObjectId([2; 20]), vec![entry]));
+            let stat = Stat::from(&fstat(&*root).unwrap());
+            let last = Arc::new(Folder::new(stat, None, ObjectId([2; 20]), vec![entry]));
             let walked = Walk::new(Arc::clone(&root), Some(last), &rules, None).run().unwrap();
             match walked.root.entries.first().map(|entry| entry.node.clone()) {
                 Some(Node::Leaf(leaf)) => leaf.blob,

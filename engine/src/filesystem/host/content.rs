@@ -1,0 +1,243 @@
+//! From a file or a link to the object of its content.
+//!
+//! A file that changes while it is read is read again, a few times. One that did nothing but grow by then is one that
+//! others append to: what it began with is kept, as its [`Form::Prefix`] says, so that a log that somebody writes does
+//! not keep every tool from running. Such a file is in the snapshot for whoever looks at it; a restore leaves it alone.
+
+use std::cell::Cell;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use foldlog_codec::sabotage::{self, Breakage};
+use nix::errno::Errno;
+use nix::sys::stat::fstat;
+use parking_lot::Mutex;
+
+use super::attributes;
+use super::manifest::{Attributes, Form, Kind, Leaf, Stat, told};
+use super::objects::{Hasher, ObjectId, ObjectKind, Objects, len, pump};
+use super::sparse::Sparse;
+use super::step::MOUNT;
+use super::walk::{open_file, read_link, stat_at};
+use crate::clock;
+use crate::error::{Error, Result};
+
+/// How often a file is read that changes meanwhile.
+const READ_TRIES: usize = 5;
+
+/// Up to this length a file is read into memory.
+const READ_WHOLE_BYTES_MAX: u64 = 1 << 20;
+
+/// What a capture may take.
+#[derive(Debug, Default)]
+pub(super) struct Limits {
+    /// Until when.
+    pub(super) until: Option<Instant>,
+    /// How many bytes of contents may be read, holes left out.
+    pub(super) bytes_max: Option<u64>,
+    bytes: AtomicU64,
+    passed: Mutex<Option<Passed>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Passed {
+    Deadline,
+    Budget(u64),
+}
+
+impl Limits {
+    pub(super) fn new(until: Option<Instant>, bytes_max: Option<u64>) -> Limits {
+        Limits { until, bytes_max, ..Limits::default() }
+    }
+
+    /// Notes that so many bytes more were read.
+    fn take(&self, bytes: u64) -> io::Result<()> {
+        if self.until.is_some_and(clock::is_past) && !sabotage::is(Breakage::CaptureUnbounded) {
+            self.passed.lock().get_or_insert(Passed::Deadline);
+            return Err(io::Error::other("the deadline has passed"));
+        }
+        let Some(bytes_max) = self.bytes_max.filter(|_| !sabotage::is(Breakage::CaptureUnbounded)) else {
+            return Ok(());
+        };
+        let total = self.bytes.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
+        if total > bytes_max {
+            self.passed.lock().get_or_insert(Passed::Budget(bytes_max));
+            return Err(io::Error::other("the budget is spent"));
+        }
+        Ok(())
+    }
+
+    /// Checks the deadline, between files.
+    pub(super) fn check(&self, path: &[u8]) -> Result<()> {
+        self.take(0)
+            .map_err(|error| self.passed(path).unwrap_or_else(|| Error::io("read", told(path), error)))
+    }
+
+    /// Why the capture does not go on, where that is because of a limit.
+    fn passed(&self, path: &[u8]) -> Option<Error> {
+        (*self.passed.lock()).map(|passed| match passed {
+            Passed::Deadline => Error::DeadlineExceeded { operation: None },
+            Passed::Budget(bytes_max) => Error::CaptureTooLarge { path: told(path), bytes_max },
+        })
+    }
+}
+
+/// What is read, counted.
+struct Counted<'a, R> {
+    source: R,
+    limits: &'a Limits,
+}
+
+impl<R: Read> Read for Counted<'_, R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.source.read(buffer)?;
+        self.limits.take(len(buffer.get(..read).unwrap_or_default()))?;
+        Ok(read)
+    }
+}
+
+/// What a file was found to hold.
+struct Content {
+    blob: ObjectId,
+    attributes: Attributes,
+    form: Form,
+}
+
+/// One file or link that is to be read.
+pub(super) struct Reading<'a> {
+    pub(super) objects: &'a Objects,
+    pub(super) limits: &'a Limits,
+    pub(super) folder: &'a OwnedFd,
+    pub(super) name: &'a [u8],
+    pub(super) path: &'a dyn Fn() -> Vec<u8>,
+    /// Set where it is a mount, which is not read.
+    pub(super) mounted: &'a Cell<bool>,
+    /// Whether a file may be written once more without a new time.
+    pub(super) is_racy: &'a dyn Fn(&Stat) -> bool,
+}
+
+impl Reading<'_> {
+    /// Reads a file or a link into an object; `None` where it is gone, or is a mount.
+    pub(super) fn keep(&self, first: Stat) -> Result<Option<Leaf>> {
+        let mut stat = first;
+        let mut only_grew = true;
+        for _ in 0..READ_TRIES {
+            let racy = (self.is_racy)(&stat);
+            let content = match stat.kind() {
+                Kind::Link => match read_link(self.folder, self.name) {
+                    Ok(target) => {
+                        let blob = self.objects.write(ObjectKind::Blob, &target)?;
+                        Some(Content { blob, attributes: None, form: Form::Whole })
+                    }
+                    Err(Errno::ENOENT) => return Ok(None),
+                    // It is no link any more.
+                    Err(Errno::EINVAL) => None,
+                    Err(errno) => return Err(self.io("read", errno.into())),
+                },
+                Kind::File => match open_file(self.folder, self.name) {
+                    Ok(file) => self.file(file, &stat)?,
+                    Err(Errno::ENOENT) => return Ok(None),
+                    Err(Errno::ELOOP) => None,
+                    Err(MOUNT) => {
+                        self.mounted.set(true);
+                        return Ok(None);
+                    }
+                    Err(errno) => return Err(self.io("read", errno.into())),
+                },
+                Kind::Folder | Kind::Special => break,
+            };
+            let after = match stat_at(self.folder, self.name) {
+                Err(Errno::ENOENT) => return Ok(None),
+                after => after.map_err(|errno| self.io("look at", errno.into()))?,
+            };
+            if let Some(Content { blob, attributes, form }) = content.filter(|_| after == stat) {
+                return Ok(Some(Leaf { stat, attributes, form, blob, racy }));
+            }
+            let is_one = (after.device, after.inode, after.kind()) == (stat.device, stat.inode, Kind::File);
+            only_grew &= is_one && after.len > stat.len;
+            stat = after;
+        }
+        if only_grew
+            && !sabotage::is(Breakage::GrowingFileRefused)
+            && let Some(leaf) = self.prefix(first)?
+        {
+            return Ok(Some(leaf));
+        }
+        Err(Error::workspace(told(&(self.path)()), "it changes while it is read"))
+    }
+
+    fn io(&self, op: &'static str, error: io::Error) -> Error {
+        Error::io(op, OsStr::from_bytes(&(self.path)()), error)
+    }
+
+    /// A limit that was passed says more than what reading failed with.
+    fn limited<T>(&self, result: Result<T>) -> Result<T> {
+        result.map_err(|error| self.limits.passed(&(self.path)()).unwrap_or(error))
+    }
+
+    /// Reads a file into an object; `None` where it is not what it was said to be.
+    fn file(&self, file: OwnedFd, stat: &Stat) -> Result<Option<Content>> {
+        let opened = fstat(file.as_fd()).map_err(|errno| self.io("look at", errno.into()))?;
+        if Stat::from(&opened) != *stat {
+            return Ok(None);
+        }
+        let attributes =
+            attributes::read(&file).map_err(|errno| self.io("read the attributes of", errno.into()))?;
+        let file = File::from(file);
+        let sparse = Sparse::of(&file, stat.len, opened.st_blocks).map_err(|error| self.io("read", error))?;
+        if let Some(sparse) = sparse {
+            let blob = self.stream(sparse.data(&file), sparse.data_len())?;
+            let listed = |data| self.objects.write(ObjectKind::Blob, sparse.encode(data).as_bytes());
+            let blob = blob.map(listed).transpose()?;
+            return Ok(blob.map(|blob| Content { blob, attributes, form: Form::Sparse }));
+        }
+        if stat.len > READ_WHOLE_BYTES_MAX {
+            let blob = self.stream(&file, stat.len)?;
+            return Ok(blob.map(|blob| Content { blob, attributes, form: Form::Whole }));
+        }
+        let mut bytes = Vec::with_capacity(usize::try_from(stat.len).unwrap_or(0).saturating_add(1));
+        let mut counted = Counted { source: &file, limits: self.limits };
+        let read = (&mut counted).take(stat.len.saturating_add(1)).read_to_end(&mut bytes);
+        self.limited(read.map_err(|error| self.io("read", error)))?;
+        if len(&bytes) != stat.len {
+            return Ok(None);
+        }
+        let blob = self.objects.write(ObjectKind::Blob, &bytes)?;
+        Ok(Some(Content { blob, attributes, form: Form::Whole }))
+    }
+
+    fn stream(&self, source: impl Read, len: u64) -> Result<Option<ObjectId>> {
+        let mut counted = Counted { source, limits: self.limits };
+        self.limited(self.objects.write_from(&mut counted, len))
+    }
+
+    /// Keeps what a file began with that others append to; `None` where that changes too.
+    fn prefix(&self, first: Stat) -> Result<Option<Leaf>> {
+        let Ok(file) = open_file(self.folder, self.name) else { return Ok(None) };
+        let attributes =
+            attributes::read(&file).map_err(|errno| self.io("read the attributes of", errno.into()))?;
+        let file = File::from(file);
+        let Some(blob) = self.stream((&file).take(first.len), first.len)? else { return Ok(None) };
+        let mut again = Hasher::new(ObjectKind::Blob, first.len);
+        let again = io::Seek::rewind(&mut &file)
+            .and_then(|()| {
+                let mut counted = Counted { source: (&file).take(first.len), limits: self.limits };
+                pump(&mut counted, &mut |bytes| {
+                    again.update(bytes);
+                    Ok(())
+                })
+            })
+            .and_then(|_| again.finish());
+        let again = self.limited(again.map_err(|error| self.io("read", error)))?;
+        let after = fstat(&file).map_err(|errno| self.io("look at", errno.into()))?;
+        let after = Stat::from(&after);
+        let is_one = (after.device, after.inode) == (first.device, first.inode);
+        let stays = again == blob && is_one && after.len >= first.len;
+        Ok(stays.then_some(Leaf { stat: after, attributes, form: Form::Prefix, blob, racy: true }))
+    }
+}

@@ -1,0 +1,306 @@
+//! What a snapshot says of a workspace beside contents and permissions: owners, extended attributes, which names are one
+//! file, which files have holes, which were still being written. It is an object in the store, which the capture names.
+//!
+//! ```text
+//! foldlog-metadata 1
+//! owner UID:GID               whom most belongs to
+//! times ID                    the object of the root folder's times, where times are kept (`times.rs`)
+//! WORDS ./PATH                each path of which more is to be said, sorted; any byte of it that is not plain as \xNN
+//! ```
+//!
+//! | word | says |
+//! |---|---|
+//! | `owner=UID:GID` | whom the path belongs to |
+//! | `link=N` | names of one number are one file; they count from 0, in the order of their first paths |
+//! | `sparse` | the blob says where the file has data (`sparse.rs`) |
+//! | `prefix` | the blob is what the file began with while others appended to it |
+//! | `x:NAME=VALUE` | an extended attribute, both in hexadecimal |
+//!
+//! The words stand in this order, each once but for the last. What is written in another way than [`Metadata::encode`]
+//! writes it is no metadata, so that equal metadata has equal bytes.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use super::manifest::{Attributes, Counts, Folder, Form, Owner, Seen, shown, unshown, visit};
+use super::objects::{ObjectId, ObjectKind, Objects};
+use crate::error::{Error, Result};
+
+const HEAD: &str = "foldlog-metadata 1";
+
+/// So many bytes of metadata are written and read; more are refused when the capture is taken.
+const BYTES_MAX: u64 = 256 << 20;
+
+/// What is said of all paths of a workspace.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Metadata {
+    owner: Owner,
+    pub(super) times: Option<ObjectId>,
+    /// By path, sorted; the root's is empty.
+    others: Vec<(Vec<u8>, Other)>,
+}
+
+/// What is said of one path.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Other {
+    owner: Option<Owner>,
+    pub(super) link: Option<u32>,
+    pub(super) form: Form,
+    pub(super) attributes: Attributes,
+}
+
+/// Which names are one file: for each path of such a file, which of those files it is, and how many names each has within.
+#[derive(Debug, Default)]
+pub(super) struct Links {
+    of_path: HashMap<Vec<u8>, u32>,
+    within: HashMap<(u64, u64), u32>,
+}
+
+impl Links {
+    /// Of all paths of files with several names, inside or outside.
+    pub(super) fn new(found: Vec<(u64, u64, Vec<u8>)>) -> Links {
+        let mut files: HashMap<(u64, u64), Vec<Vec<u8>>> = HashMap::new();
+        for (device, inode, path) in found {
+            files.entry((device, inode)).or_default().push(path);
+        }
+        let within = files
+            .iter()
+            .map(|(file, names)| (*file, u32::try_from(names.len()).unwrap_or(u32::MAX)))
+            .collect();
+        let mut files: Vec<Vec<Vec<u8>>> = files.into_values().filter(|names| names.len() > 1).collect();
+        files.iter_mut().for_each(|names| names.sort());
+        files.sort();
+        let mut of_path = HashMap::new();
+        for (names, number) in files.into_iter().zip(0..) {
+            of_path.extend(names.into_iter().map(|name| (name, number)));
+        }
+        Links { of_path, within }
+    }
+
+    /// How many names a file has within the workspace.
+    pub(super) fn names_within(&self, (device, inode): (u64, u64)) -> u32 {
+        self.within.get(&(device, inode)).copied().unwrap_or(1)
+    }
+}
+
+impl Metadata {
+    /// Of what a walk found.
+    pub(super) fn of(root: &Folder, links: &Links, times: Option<ObjectId>) -> Metadata {
+        let mut counts = Counts::default();
+        visit(root, &mut |found| counts.add(found.stat.owner));
+        let owner = counts.most();
+        let mut others = Vec::new();
+        visit(root, &mut |found: &Seen<'_>| {
+            let owner = Some(found.stat.owner).filter(|own| *own != owner);
+            let attributes = found.attributes.clone();
+            let link = match found.stat.names {
+                0 | 1 => None,
+                _ if links.of_path.is_empty() => None,
+                _ => links.of_path.get(&found.path()).copied(),
+            };
+            let other = Other { owner, link, form: found.form, attributes };
+            if other != Other::default() {
+                others.push((found.path(), other));
+            }
+        });
+        others.sort_by(|(left, _), (right, _)| left.cmp(right));
+        Metadata { owner, times, others }
+    }
+
+    /// What is said of a path beside its owner.
+    pub(super) fn get(&self, path: &[u8]) -> Option<&Other> {
+        let at = self.others.binary_search_by(|(other, _)| other.as_slice().cmp(path)).ok()?;
+        self.others.get(at).map(|(_, other)| other)
+    }
+
+    /// Whom a path belonged to.
+    pub(super) fn owner(&self, path: &[u8]) -> Owner {
+        self.get(path).and_then(|other| other.owner).unwrap_or(self.owner)
+    }
+
+    /// The paths of files with holes.
+    pub(super) fn sparse(&self) -> impl Iterator<Item = &[u8]> {
+        let sparse = self.others.iter().filter(|(_, other)| other.form == Form::Sparse);
+        sparse.map(|(path, _)| path.as_slice())
+    }
+
+    /// Whether all but times is the same.
+    pub(super) fn is_same_but_for_times(&self, other: &Metadata) -> bool {
+        self.owner == other.owner && self.others == other.others
+    }
+
+    /// Which of the files of several names each such path is, as long as both sides number them alike: by all their paths.
+    pub(super) fn links(&self) -> HashMap<&[u8], Arc<Vec<&[u8]>>> {
+        let mut files: HashMap<u32, Vec<&[u8]>> = HashMap::new();
+        for (path, other) in &self.others {
+            if let Some(link) = other.link {
+                files.entry(link).or_default().push(path);
+            }
+        }
+        let mut of_path = HashMap::new();
+        for names in files.into_values() {
+            let names = Arc::new(names);
+            of_path.extend(names.iter().map(|name| (*name, Arc::clone(&names))));
+        }
+        of_path
+    }
+
+    /// Keeps the metadata in the store.
+    pub(super) fn write(&self, objects: &Objects) -> Result<ObjectId> {
+        let text = self.encode();
+        if u64::try_from(text.len()).is_ok_and(|len| len > BYTES_MAX) {
+            let reason = format!(
+                "its owners, attributes and links take {} bytes: {BYTES_MAX} are the most",
+                text.len()
+            );
+            return Err(Error::workspace(".", reason));
+        }
+        objects.write(ObjectKind::Blob, text.as_bytes())
+    }
+
+    pub(super) fn read(objects: &Objects, id: ObjectId) -> Result<Metadata> {
+        let bytes = objects.read(id, ObjectKind::Blob, BYTES_MAX)?;
+        let metadata = std::str::from_utf8(&bytes).ok().and_then(Metadata::decode);
+        metadata.ok_or_else(|| Error::Object {
+            path: objects.path(id),
+            reason: "it is no metadata of a workspace snapshot".to_owned(),
+        })
+    }
+
+    fn encode(&self) -> String {
+        let Metadata { owner: (uid, gid), times, others } = self;
+        let mut text = format!("{HEAD}\nowner {uid}:{gid}\n");
+        if let Some(times) = times {
+            let _ = writeln!(text, "times {times}");
+        }
+        for (path, other) in others {
+            other.encode(&mut text);
+            let _ = writeln!(text, "./{}", shown(path));
+        }
+        text
+    }
+
+    fn decode(text: &str) -> Option<Metadata> {
+        let mut lines = text.lines().peekable();
+        if lines.next()? != HEAD {
+            return None;
+        }
+        let owner = parse_owner(lines.next()?.strip_prefix("owner ")?)?;
+        let times = lines.next_if(|line| line.starts_with("times "));
+        let times = match times {
+            Some(line) => Some(ObjectId::parse(line.strip_prefix("times ")?)?),
+            None => None,
+        };
+        let mut others = Vec::new();
+        for line in lines {
+            let (words, path) = line.split_once(" ./")?;
+            others.push((unshown(path)?, Other::decode(words)?));
+        }
+        let sorted = others.is_sorted_by(|(left, _), (right, _)| left < right);
+        let metadata = Metadata { owner, times, others };
+        (sorted && metadata.encode() == text).then_some(metadata)
+    }
+}
+
+fn parse_owner(text: &str) -> Option<Owner> {
+    let (uid, gid) = text.split_once(':')?;
+    Some((uid.parse().ok()?, gid.parse().ok()?))
+}
+
+impl Other {
+    fn encode(&self, text: &mut String) {
+        let Other { owner, link, form, attributes } = self;
+        if let Some((uid, gid)) = owner {
+            let _ = write!(text, "owner={uid}:{gid} ");
+        }
+        if let Some(link) = link {
+            let _ = write!(text, "link={link} ");
+        }
+        text.push_str(match form {
+            Form::Whole => "",
+            Form::Sparse => "sparse ",
+            Form::Prefix => "prefix ",
+        });
+        for (name, value) in attributes.iter().flat_map(|attributes| attributes.iter()) {
+            text.push_str("x:");
+            hex(name, text);
+            text.push('=');
+            hex(value, text);
+            text.push(' ');
+        }
+    }
+
+    fn decode(words: &str) -> Option<Other> {
+        let mut other = Other::default();
+        let mut attributes = Vec::new();
+        for word in words.split(' ') {
+            if let Some(owner) = word.strip_prefix("owner=") {
+                other.owner = Some(parse_owner(owner)?);
+            } else if let Some(link) = word.strip_prefix("link=") {
+                other.link = Some(link.parse().ok()?);
+            } else if let Some(attribute) = word.strip_prefix("x:") {
+                let (name, value) = attribute.split_once('=')?;
+                attributes.push((unhex(name)?, unhex(value)?));
+            } else {
+                other.form = match word {
+                    "sparse" => Form::Sparse,
+                    "prefix" => Form::Prefix,
+                    _ => return None,
+                };
+            }
+        }
+        if !attributes.is_empty() {
+            other.attributes = Some(Arc::new(attributes));
+        }
+        Some(other)
+    }
+}
+
+fn hex(bytes: &[u8], text: &mut String) {
+    for byte in bytes {
+        let _ = write!(text, "{byte:02x}");
+    }
+}
+
+fn unhex(text: &str) -> Option<Vec<u8>> {
+    let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+    let pairs = text.as_bytes().chunks(2);
+    pairs.map(|pair| Some(digit(*pair.first()?)? << 4 | digit(*pair.get(1)?)?)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Whatever stands in the object is metadata or is not, and metadata is read as it was written.
+        #[test]
+        fn metadata_is_read_as_it_was_written(
+            owner in any::<(u32, u32)>(),
+            times in any::<Option<[u8; 20]>>(),
+            others in prop::collection::btree_map(
+                prop::collection::vec(1u8.., 0..20),
+                (any::<Option<(u32, u32)>>(), any::<Option<u32>>(), 0..3, prop::collection::btree_map(
+                    prop::collection::vec(1u8.., 1..20), prop::collection::vec(any::<u8>(), 0..20), 0..3)),
+                0..5),
+            anything in ".{0,200}",
+        ) {
+            let form = |number| [Form::Whole, Form::Sparse, Form::Prefix][number as usize];
+            let other = |(owner, link, number, attributes): (_, _, i32, std::collections::BTreeMap<_, _>)| Other {
+                owner, link, form: form(number),
+                attributes: (!attributes.is_empty()).then(|| Arc::new(attributes.into_iter().collect())),
+            };
+            let others = others.into_iter().map(|(path, found)| (path, other(found)));
+            let others: Vec<_> = others.filter(|(_, other)| *other != Other::default()).collect();
+            let metadata = Metadata { owner, times: times.map(ObjectId), others };
+            let text = metadata.encode();
+            prop_assert_eq!(Metadata::decode(&text), Some(metadata));
+            let _ = Metadata::decode(&anything);
+            let _ = Metadata::decode(&format!("{text}{anything}"));
+            prop_assert_eq!(Metadata::decode(&format!("{text} ")), None);
+        }
+    }
+}

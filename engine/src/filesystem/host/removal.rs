@@ -1,0 +1,201 @@
+//! Removing a folder with all that is in it, however deep that goes.
+//!
+//! One folder is open at a time, and one more while another is entered: the way up leads by `..`, and is believed where the
+//! folder that it leads to is the one that was come from. So neither the stack nor the process's descriptors bound how deep
+//! a tree may be that a tool left.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use nix::errno::Errno;
+use nix::fcntl::openat;
+use nix::sys::stat::{Mode, fchmod};
+use nix::unistd::{UnlinkatFlags, dup, unlinkat};
+
+use super::manifest::{Kind, Stat, join, told};
+use super::plan::stat_of;
+use super::restore::{bits, list, set_permissions};
+use super::rules::{Rules, Scope};
+use super::step::{MOUNT, open_at};
+use super::walk::OPEN_FOLDER;
+use crate::error::Unrestored;
+
+const OWNER_ALL: u32 = 0o700;
+
+/// A removal, and what came of it.
+pub(super) struct Removal<'a> {
+    rules: &'a Rules,
+    scope: Option<&'a Arc<Scope>>,
+    pub(super) removed: u64,
+    /// Where something is mounted, which stays.
+    pub(super) mounts: Vec<String>,
+    pub(super) failures: Vec<Unrestored>,
+}
+
+/// A folder that is being emptied.
+struct Level {
+    identity: (u64, u64),
+    /// Its permissions, where it was given others to be emptied.
+    permissions: Option<u32>,
+    /// How long the path of the folder around it is.
+    around: usize,
+    /// What is still to be removed from it.
+    left: Vec<(Vec<u8>, Stat)>,
+    /// Whether nothing in it stays.
+    empty: bool,
+}
+
+fn described(errno: Errno) -> String {
+    errno.desc().to_owned()
+}
+
+impl<'a> Removal<'a> {
+    pub(super) fn new(rules: &'a Rules, scope: Option<&'a Arc<Scope>>) -> Removal<'a> {
+        Removal { rules, scope, removed: 0, mounts: Vec::new(), failures: Vec::new() }
+    }
+
+    /// Removes what stands under a name; whether nothing remained that is left out of snapshots.
+    pub(super) fn remove(
+        &mut self,
+        folder: &OwnedFd,
+        name: &[u8],
+        kind: Kind,
+        path: &[u8],
+    ) -> Result<bool, String> {
+        if kind != Kind::Folder {
+            return self.unlink(folder, name, path).map_err(described);
+        }
+        let top = stat_of(folder).map_err(described)?;
+        let mut current = dup(folder).map_err(described)?;
+        let mut path = path.to_vec();
+        let around = path.len().saturating_sub(name.len() + 1);
+        let mut levels = match self.enter(&mut current, name, &path, around)? {
+            Some(level) => vec![level],
+            None => return Ok(false),
+        };
+        let mut gone = true;
+        while let Some(level) = levels.last_mut() {
+            let Some((child, stat)) = level.left.pop() else {
+                let level = match levels.pop() {
+                    Some(level) => level,
+                    None => break,
+                };
+                let parent = levels.last().map_or((top.device, top.inode), |level| level.identity);
+                let removed = self.leave(&mut current, level, &mut path, parent)?;
+                match levels.last_mut() {
+                    Some(level) => level.empty &= removed,
+                    None => gone = removed,
+                }
+                continue;
+            };
+            let is_folder = stat.kind() == Kind::Folder;
+            if self.rules.leave_out(&path, &child, is_folder, self.scope.map(|scope| &**scope)) {
+                level.empty = false;
+                continue;
+            }
+            let around = path.len();
+            path.push(b'/');
+            path.extend_from_slice(&child);
+            let done = match is_folder {
+                true => self.enter(&mut current, &child, &path, around).map(|entered| (false, entered)),
+                false => self.unlink(&current, &child, &path).map(|gone| (gone, None)).map_err(described),
+            };
+            match done {
+                Ok((_, Some(entered))) => levels.push(entered),
+                Ok((gone, None)) => {
+                    path.truncate(around);
+                    level.empty &= gone;
+                }
+                // The innermost path that stayed is the one that is named.
+                Err(reason) => {
+                    self.failures.push(Unrestored { path: told(&path), reason });
+                    path.truncate(around);
+                    level.empty = false;
+                }
+            }
+        }
+        Ok(gone)
+    }
+
+    fn unlink(&mut self, folder: &OwnedFd, name: &[u8], path: &[u8]) -> Result<bool, Errno> {
+        match unlinkat(folder, name, UnlinkatFlags::NoRemoveDir) {
+            Ok(()) => self.removed += 1,
+            Err(Errno::ENOENT) => {}
+            // A file on which another one is mounted.
+            Err(Errno::EBUSY) => {
+                self.mounts.push(told(path));
+                return Ok(false);
+            }
+            Err(errno) => return Err(errno),
+        }
+        Ok(true)
+    }
+
+    /// Makes a folder in the current one the current one, unless it is a mount.
+    fn enter(
+        &mut self,
+        current: &mut OwnedFd,
+        name: &[u8],
+        path: &[u8],
+        around: usize,
+    ) -> Result<Option<Level>, String> {
+        let open = |current: &OwnedFd| open_at(current, name, OPEN_FOLDER, Mode::empty());
+        let opened = match open(current) {
+            Err(Errno::EACCES) => {
+                set_permissions(&*current, name, OWNER_ALL).map_err(described)?;
+                open(current)
+            }
+            Err(MOUNT) => {
+                self.mounts.push(told(path));
+                return Ok(None);
+            }
+            opened => opened,
+        };
+        let opened = opened.map_err(described)?;
+        let stat = stat_of(&opened).map_err(described)?;
+        let permissions = Some(stat.permissions()).filter(|present| present & OWNER_ALL != OWNER_ALL);
+        if let Some(present) = permissions {
+            // Where this fails, so does what comes next, with the better reason.
+            let _ = fchmod(&opened, bits(present | OWNER_ALL));
+        }
+        let left = list(&opened).map_err(described)?;
+        *current = opened;
+        let identity = (stat.device, stat.inode);
+        Ok(Some(Level { identity, permissions, around, left, empty: true }))
+    }
+
+    /// Goes back to the folder around, and removes the one that was left where it is empty.
+    fn leave(
+        &mut self,
+        current: &mut OwnedFd,
+        level: Level,
+        path: &mut Vec<u8>,
+        parent: (u64, u64),
+    ) -> Result<bool, String> {
+        if let Some(present) = level.permissions.filter(|_| !level.empty) {
+            let _ = fchmod(current.as_fd(), bits(present));
+        }
+        let up = openat(&*current, c"..", OPEN_FOLDER, Mode::empty()).map_err(described)?;
+        let stat = stat_of(&up).map_err(described)?;
+        if (stat.device, stat.inode) != parent {
+            return Err(format!("`{}` was moved elsewhere meanwhile", told(path)));
+        }
+        *current = up;
+        let name = path.split_off(level.around);
+        let name = name.strip_prefix(b"/").unwrap_or(&name);
+        if !level.empty {
+            return Ok(false);
+        }
+        match unlinkat(&*current, name, UnlinkatFlags::RemoveDir) {
+            Ok(()) => {
+                self.removed += 1;
+                Ok(true)
+            }
+            Err(Errno::ENOENT) => Ok(true),
+            Err(errno) => {
+                self.failures.push(Unrestored { path: told(&join(path, name)), reason: described(errno) });
+                Ok(false)
+            }
+        }
+    }
+}

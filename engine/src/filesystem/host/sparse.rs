@@ -1,0 +1,195 @@
+//! Files with holes: a blob that says where a file has data, and another that holds the data without the holes, one piece
+//! behind the other. A file of 200 GiB without data costs two small objects, and no reading.
+//!
+//! ```text
+//! foldlog-sparse 1
+//! length BYTES
+//! data ID                     the blob of all data
+//! OFFSET BYTES                each piece of data, in ascending order; none touches the one before it
+//! ```
+//!
+//! Files of up to 1 MiB are kept whole, and so is all of a file behind its 65,536th piece. Where a file system does not
+//! tell where holes are, files are read.
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::unix::fs::FileExt;
+
+use rustix::fs::{SeekFrom, seek};
+use rustix::io::Errno;
+
+use super::objects::{ObjectId, ObjectKind, Objects, len};
+use crate::error::{Error, Result};
+
+const HEAD: &str = "foldlog-sparse 1";
+
+/// Smaller files are kept whole.
+pub(super) const LENGTH_MIN: u64 = (1 << 20) + 1;
+
+const PIECES_MAX: usize = 1 << 16;
+
+const BYTES_MAX: u64 = 4 << 20;
+
+/// Where a file has data.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Sparse {
+    pub(super) length: u64,
+    /// Offset and length of each piece.
+    pieces: Vec<(u64, u64)>,
+}
+
+impl Sparse {
+    /// Finds where a file has data; `None` where it has no holes that the file system tells of.
+    pub(super) fn of(file: &File, length: u64, blocks: i64) -> io::Result<Option<Sparse>> {
+        let occupied = u64::try_from(blocks).unwrap_or(0).saturating_mul(512);
+        if length < LENGTH_MIN || occupied >= length {
+            return Ok(None);
+        }
+        let mut pieces = Vec::new();
+        let mut at = 0;
+        while at < length {
+            let begin = match seek(file, SeekFrom::Data(at)) {
+                Ok(begin) => begin.min(length),
+                Err(Errno::NXIO) => break,
+                Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS) => return Ok(None),
+                Err(errno) => return Err(errno.into()),
+            };
+            if begin == length {
+                break;
+            }
+            let end = match pieces.len() + 1 < PIECES_MAX {
+                true => seek(file, SeekFrom::Hole(begin)).map_err(io::Error::from)?.clamp(begin + 1, length),
+                false => length,
+            };
+            pieces.push((begin, end - begin));
+            at = end;
+        }
+        Ok((pieces != [(0, length)]).then_some(Sparse { length, pieces }))
+    }
+
+    /// How many bytes of data there are.
+    pub(super) fn data_len(&self) -> u64 {
+        self.pieces.iter().map(|(_, len)| len).sum()
+    }
+
+    /// The data, one piece behind the other.
+    pub(super) fn data<'a>(&'a self, file: &'a File) -> impl Read + 'a {
+        Data { file, pieces: &self.pieces, done: 0 }
+    }
+
+    /// Takes the data, one piece behind the other, and writes each where it belongs. The file is made as long as it is to
+    /// be first.
+    pub(super) fn writer<'a>(&'a self, file: &'a File) -> io::Result<impl Write + 'a> {
+        file.set_len(self.length)?;
+        Ok(Data { file, pieces: &self.pieces, done: 0 })
+    }
+
+    pub(super) fn encode(&self, data: ObjectId) -> String {
+        let mut text = format!("{HEAD}\nlength {}\ndata {data}\n", self.length);
+        for (offset, len) in &self.pieces {
+            let _ = writeln!(text, "{offset} {len}");
+        }
+        text
+    }
+
+    /// Reads what a blob says of a file, and which blob holds its data.
+    pub(super) fn read(objects: &Objects, id: ObjectId) -> Result<(Sparse, ObjectId)> {
+        let bytes = objects.read(id, ObjectKind::Blob, BYTES_MAX)?;
+        std::str::from_utf8(&bytes).ok().and_then(Sparse::decode).ok_or_else(|| Error::Object {
+            path: objects.path(id),
+            reason: "it does not say where a file has data".to_owned(),
+        })
+    }
+
+    fn decode(text: &str) -> Option<(Sparse, ObjectId)> {
+        let mut lines = text.lines();
+        if lines.next()? != HEAD {
+            return None;
+        }
+        let length = lines.next()?.strip_prefix("length ")?.parse().ok()?;
+        let data = ObjectId::parse(lines.next()?.strip_prefix("data ")?)?;
+        let (mut pieces, mut at) = (Vec::new(), 0_u64);
+        for line in lines {
+            let (offset, len) = line.split_once(' ')?;
+            let (offset, len): (u64, u64) = (offset.parse().ok()?, len.parse().ok()?);
+            let follows = pieces.is_empty() || offset > at;
+            at = offset.checked_add(len).filter(|end| follows && len > 0 && *end <= length)?;
+            pieces.push((offset, len));
+        }
+        let sparse = Sparse { length, pieces };
+        (sparse.encode(data) == text).then_some((sparse, data))
+    }
+}
+
+/// The pieces of a file as one stream.
+struct Data<'a> {
+    file: &'a File,
+    pieces: &'a [(u64, u64)],
+    /// How much of the first piece is done.
+    done: u64,
+}
+
+impl Data<'_> {
+    /// Where to go on, and how much of so many bytes fits there; `None` at the end.
+    fn next(&mut self, bytes: usize) -> Option<(u64, usize)> {
+        while let Some((offset, length)) = self.pieces.first() {
+            let left = length.saturating_sub(self.done);
+            if left > 0 {
+                let bytes = usize::try_from(left).unwrap_or(usize::MAX).min(bytes);
+                return Some((offset + self.done, bytes));
+            }
+            self.pieces = self.pieces.get(1..).unwrap_or_default();
+            self.done = 0;
+        }
+        None
+    }
+}
+
+impl Read for Data<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let Some((offset, bytes)) = self.next(buffer.len()) else { return Ok(0) };
+        let read = self.file.read_at(buffer.get_mut(..bytes).unwrap_or_default(), offset)?;
+        self.done += len(buffer.get(..read).unwrap_or_default());
+        Ok(read)
+    }
+}
+
+impl Write for Data<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let Some((offset, count)) = self.next(bytes.len()) else { return Ok(0) };
+        let written = self.file.write_at(bytes.get(..count).unwrap_or_default(), offset)?;
+        self.done += len(bytes.get(..written).unwrap_or_default());
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_blob_says_of_a_file_is_read_as_it_was_written_and_nothing_else_is() {
+        let data = ObjectId([7; 20]);
+        let sparse = Sparse { length: 1 << 40, pieces: vec![(0, 4096), (8192, 1), (1 << 39, 1 << 39)] };
+        let text = sparse.encode(data);
+        assert_eq!(Sparse::decode(&text), Some((sparse, data)));
+        let damaged = [
+            text.replace("8192 1", "4096 1"),
+            text.replace("8192 1", "8192 0"),
+            text.replace("8192 1", "8192 01"),
+            text.replace("8192 1", "18446744073709551615 1"),
+            text.replace("length 1099511627776", "length 1099511627775"),
+            text.replace("sparse 1", "sparse 2"),
+            format!("{text}\n"),
+            String::new(),
+        ];
+        for damaged in damaged {
+            assert_eq!(Sparse::decode(&damaged), None, "{damaged}");
+        }
+    }
+}

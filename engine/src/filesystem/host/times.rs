@@ -1,0 +1,74 @@
+//! When the files of a workspace were last changed: one object for each folder, beside its tree object, so that a change
+//! of one file makes new objects for the folders around it alone.
+//!
+//! ```text
+//! head      "foldlog times 1\n"
+//! folder    nanoseconds since 1970 (8, little-endian), of the folder itself
+//! lines     for each line of the folder's tree object, in its order: of a file or a link nanoseconds (8); of a folder
+//!           the name of its own object (20)
+//! ```
+//!
+//! Such an object means something beside its tree alone: how many lines there are, and of which kind, the tree says.
+
+use super::manifest::{Entry, GitMode, Node, Stat, TreeEntry};
+use super::objects::{ObjectId, ObjectKind, Objects, STRUCTURE_BYTES_MAX};
+use crate::error::{Error, Result};
+
+const HEAD: &[u8] = b"foldlog times 1\n";
+
+/// The times of one folder and of what is in it.
+pub(super) struct Times {
+    pub(super) own_ns: i64,
+    /// In the order of the tree.
+    pub(super) lines: Vec<Line>,
+}
+
+#[derive(Clone, Copy)]
+pub(super) enum Line {
+    Leaf(i64),
+    Folder(ObjectId),
+}
+
+/// The object of a folder, of its entries in the order of its tree. `None` where a folder in it has none.
+pub(super) fn encode(own: &Stat, ordered: &[(GitMode, &Entry)]) -> Option<Vec<u8>> {
+    let mut bytes = HEAD.to_vec();
+    bytes.extend_from_slice(&own.modified_ns.to_le_bytes());
+    for (_, entry) in ordered {
+        match &entry.node {
+            Node::Leaf(leaf) => bytes.extend_from_slice(&leaf.stat.modified_ns.to_le_bytes()),
+            Node::Folder(folder) if folder.times != ObjectId::UNKNOWN => {
+                bytes.extend_from_slice(&folder.times.0);
+            }
+            Node::Folder(_) | Node::Special | Node::Mount => return None,
+        }
+    }
+    Some(bytes)
+}
+
+impl Times {
+    /// Reads the object of a folder with this tree.
+    pub(super) fn read(objects: &Objects, id: ObjectId, tree: &[TreeEntry]) -> Result<Times> {
+        let bytes = objects.read(id, ObjectKind::Blob, STRUCTURE_BYTES_MAX)?;
+        Times::decode(&bytes, tree).ok_or_else(|| Error::Object {
+            path: objects.path(id),
+            reason: "it does not hold the times of its tree".to_owned(),
+        })
+    }
+
+    fn decode(bytes: &[u8], tree: &[TreeEntry]) -> Option<Times> {
+        let (own, mut rest) = bytes.strip_prefix(HEAD)?.split_first_chunk()?;
+        let mut lines = Vec::with_capacity(tree.len());
+        for line in tree {
+            if line.mode == GitMode::Folder {
+                let (id, after) = rest.split_first_chunk()?;
+                lines.push(Line::Folder(ObjectId(*id)));
+                rest = after;
+            } else {
+                let (ns, after) = rest.split_first_chunk()?;
+                lines.push(Line::Leaf(i64::from_le_bytes(*ns)));
+                rest = after;
+            }
+        }
+        rest.is_empty().then(|| Times { own_ns: i64::from_le_bytes(*own), lines })
+    }
+}

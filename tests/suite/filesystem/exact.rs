@@ -1,0 +1,382 @@
+//! What a restore brings back beside contents, and what it says where it cannot.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::path::Path;
+
+use foldlog::filesystem::{HostFilesystem, HostFilesystemOptions};
+use foldlog_tests::child;
+use nix::sys::stat::{Mode, umask};
+use nix::unistd::Uid;
+
+use super::Bench;
+
+/// Whether this process may give files away; where it may not, says so.
+fn may_give_away() -> bool {
+    let is_root = Uid::effective().is_root();
+    if !is_root {
+        println!("skipped: only root gives files away");
+    }
+    is_root
+}
+
+fn owner(path: &Path) -> (u32, u32, u32) {
+    let found = fs::symlink_metadata(path).unwrap();
+    (found.uid(), found.gid(), found.mode() & 0o7777)
+}
+
+/// A file of mode 4755 that belonged to user 1000 came back with that mode and belonged to root, so that whoever ran it was
+/// root; a private file of user 1000 was root's from then on, and nobody was told.
+#[test]
+fn a_file_comes_back_to_its_owner_and_never_bears_the_setuid_bit_of_another() {
+    if !may_give_away() {
+        return;
+    }
+    let bench = Bench::new();
+    bench.shell("echo run >tool && echo mine >secret && mkdir folder && ln -s tool link");
+    for (path, mode) in [("tool", 0o4755), ("secret", 0o600), ("folder", 0o2750)] {
+        chown(bench.at(path), Some(1000), Some(1001)).unwrap();
+        fs::set_permissions(bench.at(path), fs::Permissions::from_mode(mode)).unwrap();
+    }
+    std::os::unix::fs::lchown(bench.at("link"), Some(1002), Some(1002)).unwrap();
+    let files = bench.open();
+    let snapshot = files.snapshot(None, false).unwrap();
+    for script in [
+        "rm -r tool secret folder link",
+        "chown 0:0 tool secret folder && chown -h 0:0 link",
+        "echo other >tool && echo other >secret && chmod 777 tool secret folder",
+    ] {
+        bench.shell(script);
+        let restored = files.restore(&snapshot).unwrap();
+        assert_eq!(restored.inexact, [], "{script}");
+        assert_eq!(owner(&bench.at("tool")), (1000, 1001, 0o4755), "{script}");
+        assert_eq!(owner(&bench.at("secret")), (1000, 1001, 0o600), "{script}");
+        assert_eq!(owner(&bench.at("folder")), (1000, 1001, 0o2750), "{script}");
+        assert_eq!((owner(&bench.at("link")).0, owner(&bench.at("link")).1), (1002, 1002), "{script}");
+        assert_eq!(files.restore(&snapshot).unwrap(), Default::default(), "{script}");
+    }
+    // A snapshot from before owners were kept does not say whose the bits are.
+    let mut old = snapshot.clone();
+    old.metadata = None;
+    bench.shell("rm tool");
+    let restored = files.restore(&old).unwrap();
+    assert_eq!(owner(&bench.at("tool")), (0, 0, 0o755));
+    assert!(restored.inexact.iter().any(|one| one.path == "tool"), "{:?}", restored.inexact);
+}
+
+/// Who may not give files away says of each whose it is now, and leaves the bits off that would mean something else.
+#[test]
+pub(super) fn what_cannot_be_given_back_to_its_owner_is_told_and_loses_its_bits() {
+    if !may_give_away() {
+        return;
+    }
+    let bench = Bench::new();
+    let folder = bench.folder.path();
+    bench.shell("echo run >tool && echo plain >plain && chmod 644 plain && chmod 777 .");
+    chown(bench.at("tool"), Some(1000), Some(1000)).unwrap();
+    chown(bench.at("plain"), Some(1000), Some(1000)).unwrap();
+    fs::set_permissions(bench.at("tool"), fs::Permissions::from_mode(0o6755)).unwrap();
+    fs::set_permissions(folder, fs::Permissions::from_mode(0o777)).unwrap();
+    let mut process =
+        child::start("filesystem::exact::part_of_who_may_not_give_files_away", &folder.display().to_string());
+    let told = process.hear("told").unwrap_or_default();
+    assert!(process.passed(), "{told}");
+    if told == "skipped" {
+        println!("skipped: privileges cannot be dropped here");
+        return;
+    }
+    assert_eq!(owner(&bench.at("tool")), (65534, 65534, 0o755));
+    assert_eq!(owner(&bench.at("plain")), (65534, 65534, 0o644));
+    assert!(told.contains("tool: it belongs to 65534:65534 and belonged to 1000:1000"), "{told}");
+    assert!(told.contains("set-user-ID"), "{told}");
+    assert!(told.contains("plain: it belongs to 65534:65534 and belonged to 1000:1000"), "{told}");
+}
+
+#[test]
+fn part_of_who_may_not_give_files_away() {
+    let Some(folder) = child::argument() else { return };
+    let nobody = (nix::unistd::Gid::from_raw(65534), Uid::from_raw(65534));
+    if nix::unistd::setgroups(&[]).is_err()
+        || nix::unistd::setgid(nobody.0).is_err()
+        || nix::unistd::setuid(nobody.1).is_err()
+    {
+        child::tell("told", "skipped");
+        return;
+    }
+    let folder = Path::new(&folder);
+    let (root, store) = (folder.join("workspace"), folder.join("store"));
+    let files = HostFilesystem::open(&root, store, HostFilesystemOptions::default()).unwrap();
+    let snapshot = files.snapshot(None, false).unwrap();
+    fs::remove_file(root.join("tool")).unwrap();
+    fs::remove_file(root.join("plain")).unwrap();
+    let restored = files.restore(&snapshot).unwrap();
+    // A second one finds them so, tries again, and tells again.
+    let again = files.restore(&snapshot).unwrap();
+    let again = again.inexact.iter().filter(|one| one.path != ".");
+    assert_eq!(again.count(), 2, "beside the root's time, whose owner this process is not");
+    let told = restored.inexact.iter().map(|one| format!("{}: {}", one.path, one.reason));
+    child::tell("told", told.collect::<Vec<_>>().join(" | "));
+}
+
+/// Another user read a private file of the workspace from the store, whose folders were 0755 and whose objects 0444.
+#[test]
+fn nobody_else_reads_what_is_in_the_store_whatever_the_umask() {
+    for mask in [0o022, 0o000, 0o777] {
+        let bench = Bench::new();
+        let folder = bench.folder.path().display().to_string();
+        let mut process =
+            child::start("filesystem::exact::part_of_who_has_a_umask", &format!("{mask} {folder}"));
+        process.ended();
+        let mut left = vec![bench.store()];
+        let mut files = 0;
+        while let Some(folder) = left.pop() {
+            let mode = fs::metadata(&folder).unwrap().mode() & 0o7777;
+            assert_eq!(mode, 0o700, "{mask:o}: {}", folder.display());
+            for entry in fs::read_dir(folder).unwrap() {
+                let path = entry.unwrap().path();
+                if path.is_dir() {
+                    left.push(path);
+                } else {
+                    files += 1;
+                    let mode = fs::metadata(&path).unwrap().mode() & 0o7777;
+                    assert_eq!(mode, 0o600, "{mask:o}: {}", path.display());
+                }
+            }
+        }
+        assert!(files > 6, "there are objects, a config, a HEAD and a stat cache: {files}");
+    }
+}
+
+#[test]
+fn part_of_who_has_a_umask() {
+    let Some(argument) = child::argument() else { return };
+    let (mask, folder) = argument.split_once(' ').unwrap();
+    let folder = Path::new(folder);
+    let root = folder.join("workspace");
+    fs::write(root.join("secret"), "x").unwrap();
+    fs::write(root.join("large"), vec![7; 2 << 20]).unwrap();
+    fs::create_dir(root.join("folder")).unwrap();
+    fs::write(root.join("folder/file"), "y").unwrap();
+    umask(Mode::from_bits_truncate(mask.parse().unwrap()));
+    let files =
+        HostFilesystem::open(&root, folder.join("workspace.git"), HostFilesystemOptions::default()).unwrap();
+    files.snapshot(None, true).unwrap();
+}
+
+/// Names that were one file came back as two, so that a tool that wrote to one of them later left the other as it was.
+#[test]
+fn names_of_one_file_are_one_file_again() {
+    let bench = Bench::new();
+    bench.shell("mkdir a b && echo x >a/1 && ln a/1 b/2 && ln a/1 3 && echo y >other && ln other b/other && echo z >z");
+    let files = bench.open();
+    let (snapshot, before) = (files.snapshot(None, false).unwrap(), bench.digest());
+    let inode = |path: &str| fs::metadata(bench.at(path)).unwrap().ino();
+    for script in [
+        "rm -r a b 3 other",
+        "rm b/2 && echo x >b/2",
+        "echo changed >3",
+        "ln -f z 3",
+        "ln -f other b/2",
+        "chmod 600 a/1",
+        "mv a c",
+        "ln a/1 more",
+    ] {
+        bench.shell(script);
+        let restored = files.restore(&snapshot).unwrap();
+        assert_eq!(restored.inexact, [], "{script}");
+        assert_eq!(bench.digest(), before, "{script}");
+        assert!(inode("a/1") == inode("b/2") && inode("a/1") == inode("3"), "{script}");
+        assert_eq!(inode("other"), inode("b/other"), "{script}");
+        let names = |path: &str| fs::metadata(bench.at(path)).unwrap().nlink();
+        assert_eq!((names("a/1"), names("other"), names("z")), (3, 2, 1), "{script}");
+        assert_eq!(files.restore(&snapshot).unwrap(), Default::default(), "{script}");
+        assert_eq!(files.snapshot(None, false).unwrap(), snapshot, "{script}");
+    }
+}
+
+/// A tool that writes to a name of a file that has another one outside of the workspace changes that, too.
+#[test]
+fn what_a_tool_wrote_through_a_link_to_a_file_outside_is_told() {
+    let bench = Bench::new();
+    bench.shell(
+        "echo x >../outside && ln ../outside inside && echo y >../untouched && ln ../untouched second",
+    );
+    let files = bench.open();
+    let snapshot = files.snapshot(None, false).unwrap();
+    assert_eq!(files.restore(&snapshot).unwrap(), Default::default());
+    bench.shell("echo changed >>inside");
+    let restored = files.restore(&snapshot).unwrap();
+    let told: Vec<&str> = restored.inexact.iter().map(|one| one.path.as_str()).collect();
+    assert_eq!(told, ["inside"]);
+    assert!(restored.inexact[0].reason.contains("outside"), "{:?}", restored.inexact);
+    assert_eq!(fs::read(bench.at("inside")).unwrap(), b"x\n");
+    assert_eq!(fs::read(bench.folder.path().join("outside")).unwrap(), b"x\nchanged\n");
+}
+
+fn attribute(path: &Path, name: &str) -> Option<Vec<u8>> {
+    let mut value = vec![0; 4096];
+    let len = rustix::fs::lgetxattr(path, name, &mut value[..]).ok()?;
+    value.truncate(len);
+    Some(value)
+}
+
+fn set(path: &Path, name: &str, value: &[u8]) -> bool {
+    rustix::fs::lsetxattr(path, name, value, rustix::fs::XattrFlags::empty()).is_ok()
+}
+
+/// `user::rwx,user:1000:rw-,group::r-x,mask::rwx,other::---`, as Linux keeps it.
+const ACL: &[u8] = &[
+    2, 0, 0, 0, 1, 0, 7, 0, 255, 255, 255, 255, 2, 0, 6, 0, 232, 3, 0, 0, 4, 0, 5, 0, 255, 255, 255, 255, 16,
+    0, 7, 0, 255, 255, 255, 255, 32, 0, 0, 0, 255, 255, 255, 255,
+];
+
+/// `cap_net_raw=ep`, as Linux keeps it.
+const CAPABILITY: &[u8] = &[1, 0, 0, 2, 0, 32, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+
+#[test]
+pub(super) fn extended_attributes_come_back_with_capabilities_and_access_lists() {
+    let bench = Bench::new();
+    bench.shell("echo x >file && mkdir folder && echo y >folder/program && echo z >plain");
+    if !set(&bench.at("file"), "user.colour", b"red") {
+        println!("skipped: the file system has no extended attributes");
+        return;
+    }
+    set(&bench.at("file"), "user.foldlog.work", b"not the file's own");
+    set(&bench.at("folder"), "user.folder", b"\0\xff");
+    let acl = set(&bench.at("folder"), "system.posix_acl_default", ACL)
+        && set(&bench.at("file"), "system.posix_acl_access", ACL);
+    let capable = set(&bench.at("folder/program"), "security.capability", CAPABILITY);
+    let files = bench.open();
+    let (snapshot, before) = (files.snapshot(None, false).unwrap(), bench.digest());
+    for script in
+        ["rm -r file folder plain", "echo 2 >file && echo 2 >folder/program && echo z >plain", "true"]
+    {
+        bench.shell(script);
+        if script == "true" {
+            assert!(set(&bench.at("file"), "user.colour", b"blue"));
+            assert!(set(&bench.at("plain"), "user.new", b"1"));
+            rustix::fs::lremovexattr(bench.at("folder"), "user.folder").unwrap();
+        }
+        let restored = files.restore(&snapshot).unwrap();
+        assert_eq!(restored.inexact, [], "{script}");
+        assert_eq!(bench.digest(), before, "{script}");
+        assert_eq!(attribute(&bench.at("file"), "user.colour").as_deref(), Some(&b"red"[..]), "{script}");
+        assert_eq!(
+            attribute(&bench.at("folder"), "user.folder").as_deref(),
+            Some(&b"\0\xff"[..]),
+            "{script}"
+        );
+        assert_eq!(attribute(&bench.at("plain"), "user.new"), None, "{script}");
+        if acl {
+            let list = |path: &str, name: &str| attribute(&bench.at(path), name);
+            assert_eq!(list("file", "system.posix_acl_access").as_deref(), Some(ACL), "{script}");
+            assert_eq!(list("folder", "system.posix_acl_default").as_deref(), Some(ACL), "{script}");
+            // It would have one from the folder around it.
+            assert_eq!(list("folder/program", "system.posix_acl_access"), None, "{script}");
+        }
+        if capable {
+            let found = attribute(&bench.at("folder/program"), "security.capability");
+            assert_eq!(found.as_deref(), Some(CAPABILITY), "{script}");
+        }
+        assert_eq!(files.restore(&snapshot).unwrap(), Default::default(), "{script}");
+        assert_eq!(files.snapshot(None, false).unwrap(), snapshot, "{script}");
+    }
+}
+
+/// Times come back, so that a build does not run again for a tool that failed.
+#[test]
+pub(super) fn times_come_back_where_nothing_is_left_out() {
+    let bench = Bench::new();
+    bench.shell("mkdir -p a/b .git && echo 1 >a/1 && echo 2 >a/b/2 && ln -s 1 a/link");
+    bench.shell("touch -h -d '2020-01-01 00:00:00.123456789' a/1 a/link && touch -d '1969-12-31 12:00:00.5' a/b/2 a/b a .");
+    let times = |path: &str| {
+        let found = fs::symlink_metadata(bench.at(path)).unwrap();
+        (found.mtime(), found.mtime_nsec())
+    };
+    let all = || ["a/1", "a/link", "a/b/2", "a/b", "a", "."].map(times);
+    let files = bench.open();
+    let (snapshot, before) = (files.snapshot(None, true).unwrap(), all());
+    for script in [
+        "rm -r a && mkdir .git/more",
+        "echo 3 >a/1 && touch a/b/2",
+        "touch a/b/new && rm a/b/new",
+        "touch a/link && touch -h a/link a .",
+    ] {
+        bench.shell(script);
+        bench.open().restore(&snapshot).unwrap();
+        assert_eq!(all(), before, "{script}");
+        assert_eq!(files.restore(&snapshot).unwrap(), Default::default(), "{script}");
+        assert_eq!(all(), before, "{script}");
+        assert_eq!(files.snapshot(None, false).unwrap(), snapshot, "{script}");
+    }
+}
+
+/// With old times beside a left-out `target/`, a build would take what the tool built for what the sources say.
+#[test]
+pub(super) fn times_do_not_come_back_beside_what_is_left_out() {
+    let bench = Bench::new();
+    bench.shell("echo 1 >source && touch -d '2020-01-01 00:00:00' source");
+    let old = fs::metadata(bench.at("source")).unwrap().mtime();
+    let files = bench.open_with(HostFilesystemOptions::default().leave_out("target/"));
+    let snapshot = files.snapshot(None, false).unwrap();
+    // Nothing was left out then; it is now.
+    bench.shell("echo 2 >source && mkdir target && cp source target/built");
+    files.restore(&snapshot).unwrap();
+    assert_eq!(fs::read(bench.at("source")).unwrap(), b"1\n");
+    assert_ne!(fs::metadata(bench.at("source")).unwrap().mtime(), old);
+    // Nor where it was left out from the beginning.
+    bench.shell("touch -d '2020-01-01 00:00:00' source");
+    let snapshot = files.snapshot(None, false).unwrap();
+    bench.shell("echo 2 >source && rm -r target");
+    files.restore(&snapshot).unwrap();
+    assert_ne!(fs::metadata(bench.at("source")).unwrap().mtime(), old);
+    // Two runs that do the same have equal snapshots where times are not asked for.
+    let without = bench.open_with(HostFilesystemOptions::default().times(false));
+    let one = without.snapshot(None, false).unwrap();
+    bench.shell("touch source");
+    assert_eq!(without.snapshot(None, false).unwrap(), one);
+}
+
+/// A tool that failed had planted a hook, and the next commit ran it: nobody had been told.
+#[test]
+fn what_a_tool_changes_in_a_repository_is_told_and_stays() {
+    let bench = Bench::new();
+    bench.shell(
+        "mkdir -p .git/hooks .git/refs/heads .git/objects && echo ref >.git/HEAD && echo name >.git/config",
+    );
+    bench.shell("echo 1 >.git/refs/heads/main && echo 2 >.git/refs/heads/old && echo x >file");
+    let files = bench.open();
+    let snapshot = files.snapshot(None, false).unwrap();
+    assert_eq!(files.snapshot(None, false).unwrap(), snapshot);
+    bench.shell("echo x >.git/objects/new && touch .git/index && echo y >file");
+    assert_eq!(files.restore(&snapshot).unwrap().inexact, [], "of objects and the index nothing comes");
+    bench.shell(
+        "echo run >.git/hooks/pre-commit && chmod 755 .git/hooks/pre-commit && echo mane >.git/config",
+    );
+    bench.shell("rm .git/refs/heads/old && mkdir -p clone/.git/hooks && echo run >clone/.git/hooks/x");
+    for files in [&files, &bench.open()] {
+        let restored = files.restore(&snapshot).unwrap();
+        let told: Vec<&str> = restored.inexact.iter().map(|one| one.path.as_str()).collect();
+        assert_eq!(told, [".git/config", ".git/hooks/pre-commit", "clone/.git", ".git/refs/heads/old"]);
+    }
+    assert_eq!(fs::read(bench.at(".git/hooks/pre-commit")).unwrap(), b"run\n", "it stays");
+    // What a restore of the next snapshot finds as it was is told no more.
+    let next = files.snapshot(None, false).unwrap();
+    assert_eq!(files.restore(&next).unwrap(), Default::default());
+    // No content of a repository is kept: a `config` may hold a password.
+    bench.shell("echo password >.git/config");
+    files.snapshot(None, false).unwrap();
+    for object in super::storing::objects(&bench) {
+        let id: String = object
+            .components()
+            .rev()
+            .take(2)
+            .map(|part| part.as_os_str().to_str().unwrap())
+            .collect::<Vec<_>>()
+            .into_iter()
+            .rev()
+            .collect();
+        let Some(content) = bench.git(&["cat-file", "-p", &id]) else { return };
+        assert!(!content.contains("password"), "{content}");
+    }
+}
