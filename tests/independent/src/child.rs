@@ -149,6 +149,11 @@ impl Heard {
         Ok(())
     }
 
+    /// What it has said by now and was not heard yet.
+    pub(crate) fn so_far(&mut self) -> Vec<String> {
+        self.lines.try_iter().collect()
+    }
+
     /// What it had said before it ended and was not heard yet. Only of one that has ended.
     pub(crate) fn rest(&mut self) -> Vec<String> {
         self.lines.iter().collect()

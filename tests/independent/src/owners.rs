@@ -153,8 +153,10 @@ fn by_a_user(report: &mut Report, base: &Path) -> Result<()> {
     for (name, uid, gid, mode) in FILES {
         let Ok(found) = fs::symlink_metadata(root.join(name)) else { continue };
         let same = (found.uid(), found.gid()) == (uid, gid);
-        let setid = found.mode() & 0o6000;
-        report.check(same || setid == 0, || {
+        // Whoever runs it becomes whom it always made of them, or nobody else.
+        let setuid_of_another = found.mode() & 0o4000 != 0 && found.uid() != uid;
+        let setgid_of_another = found.mode() & 0o2000 != 0 && found.gid() != gid;
+        report.check(!setuid_of_another && !setgid_of_another, || {
             format!(
                 "`{name}` was {mode:o} of {uid}:{gid} and is {:o} of {}:{}",
                 found.mode(),

@@ -107,7 +107,10 @@ impl Scene {
                 fs::write(&path, format!("{word} {file}"))?;
             }
             for n in 0..MANY {
-                fs::write(root.join(["folder", "inner/deep"][n % 2]).join(n.to_string()), format!("{word} {n}"))?;
+                fs::write(
+                    root.join(["folder", "inner/deep"][n % 2]).join(n.to_string()),
+                    format!("{word} {n}"),
+                )?;
             }
         }
         fs::write(scene.victim().join("beside"), "the victim's own")?;
