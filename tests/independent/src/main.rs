@@ -117,7 +117,7 @@ const ALL: [Harness; 10] = [
 ];
 
 /// Those whose short forms a gate runs: they hold, and are quick.
-const GATE: [Harness; 2] = [Harness::Kills, Harness::FsSuite];
+const GATE: [Harness; 3] = [Harness::Kills, Harness::FsSuite, Harness::Obstacles];
 
 /// How a harness is to run.
 #[derive(Clone, Debug)]
