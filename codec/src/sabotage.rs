@@ -100,6 +100,7 @@ breakages! {
     ResourcesNotRestored = "resources-not-restored": "Recovery ends a call without restoring the resources.",
     EndedUnrestored = "ended-unrestored": "A call whose resources could not be restored is ended all the same.",
     RestoredAfterEnd = "restored-after-end": "Recovery ends a call before it restores the resources.",
+    RestoreWritesFirst = "restore-writes-first": "A restore writes before it has removed what is to go elsewhere.",
     InterruptedStateKept = "interrupted-state-kept": "An interrupted call's end does not take its STATE back.",
     RestoreUnrecorded = "restore-unrecorded": "A composite snapshot is restored without an operation of its own.",
     ChildIdDrawn = "child-id-drawn": "The id of a session that a call begins is drawn.",

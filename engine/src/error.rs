@@ -575,6 +575,18 @@ impl Error {
         }
     }
 
+    /// Whether a lack of space is the reason.
+    pub(crate) fn is_full(&self) -> bool {
+        match self {
+            Error::Full { .. } => true,
+            Error::Io { source, .. } => {
+                matches!(source.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
+            }
+            Error::RestoreFailed { failed, .. } => failed.iter().any(|(_, error)| error.is_full()),
+            _ => false,
+        }
+    }
+
     pub(crate) fn workspace(path: impl Into<String>, reason: impl Into<String>) -> Error {
         Error::Workspace { path: path.into(), reason: reason.into() }
     }

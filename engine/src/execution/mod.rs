@@ -293,6 +293,14 @@ impl ExecutionState {
         Ok(captures)
     }
 
+    /// Has the resources remove what they can make again.
+    pub(crate) fn free_caches(&self) {
+        for resource in self.resources().captured().values() {
+            // A host's resource may panic; the recovery goes on all the same.
+            let _ = catch_unwind(AssertUnwindSafe(|| resource.free_caches()));
+        }
+    }
+
     /// Keeps what the resources were before a call of this run that is left open, for this run's recovery.
     pub(crate) fn leave_unended(&self, begin: u64, before: Captures) {
         self.inner.unended.lock().insert(begin, before);

@@ -94,6 +94,10 @@ mod host {
             msgpack::from_slice(recorded).map_err(|error| refused(error.to_string()))
         }
 
+        fn free_caches(&self) {
+            HostFilesystem::free_caches(self);
+        }
+
         fn holds(&self, folder: &Path) -> bool {
             HostFilesystem::holds(self, folder)
         }

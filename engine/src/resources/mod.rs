@@ -156,6 +156,9 @@ pub trait Snapshotable: Send + Sync + 'static {
         false
     }
 
+    /// Removes what the resource can make again, since the disk is full and a recovery needs room. Nothing by default.
+    fn free_caches(&self) {}
+
     /// Whether two captures are of the same state. By default whether both have a record and it is the same.
     fn is_same(one: &Self::Snapshot, other: &Self::Snapshot) -> bool {
         matches!((Self::record(one), Self::record(other)), (Ok(Some(one)), Ok(Some(other))) if one == other)
@@ -204,6 +207,7 @@ pub(crate) trait AnyResource: Send + Sync {
     fn rolls_back(&self) -> bool;
     fn is_unchanged(&self, since: &AnySnapshot) -> bool;
     fn is_shared(&self) -> bool;
+    fn free_caches(&self);
     fn is_same(&self, one: &AnySnapshot, other: &AnySnapshot) -> bool;
     fn holds(&self, folder: &Path) -> bool;
     fn lease(&self, lessee: &Lessee<'_>, until: Option<Instant>) -> Result<Option<Lease>>;
@@ -239,6 +243,10 @@ impl<R: Snapshotable> AnyResource for R {
 
     fn is_shared(&self) -> bool {
         Snapshotable::is_shared(self)
+    }
+
+    fn free_caches(&self) {
+        Snapshotable::free_caches(self);
     }
 
     fn is_unchanged(&self, since: &AnySnapshot) -> bool {

@@ -11,6 +11,13 @@
 //! A call whose resources could not be restored in its own process was left open too, and is recovered the same way, by
 //! that process or by another.
 //!
+//! # A full disk
+//!
+//! Where there is no room for a capture of what was left half done, the resources remove what they can make again, and the
+//! restore, which removes before it writes, makes the room that it needs. The end says in the log that nothing was
+//! captured, and [`Recovered::not_undone`] to the caller. Where there is no room even then, the recovery answers with
+//! [`Error::Full`], has recorded nothing, and is to be called again once there is.
+//!
 //! A restore that was left open is taken back too, and ended as failed: nobody has to decide about it.
 
 use foldlog_codec::body::{Cause, Idempotency, Outcome, OutsideEffects, ToolEnd};
@@ -61,6 +68,16 @@ pub enum Recovery {
     Failed(Error),
 }
 
+/// Of a restore that failed for a lack of room alone, that.
+fn full_if_so(error: Error) -> Error {
+    match &error {
+        Error::RestoreFailed { failed, .. } if failed.iter().all(|(_, error)| error.is_full()) => {
+            failed.first().map_or_else(|| error.clone(), |(_, full)| Error::clone(full))
+        }
+        _ => error,
+    }
+}
+
 impl ToolRunner {
     /// Ends what an earlier process left open, and runs again what may be: a [`Natural`](Idempotency::Natural) or
     /// [`Keyed`](Idempotency::Keyed) tool, a [`Compensate`](Idempotency::Compensate) one once its work is undone, and
@@ -72,8 +89,9 @@ impl ToolRunner {
     ///
     /// [`Error::RestoreFailed`] or [`Error::SnapshotMismatch`] where a resource could not be restored,
     /// [`Error::DeadlineExceeded`] where somebody else worked on one for longer than the time of a call,
-    /// [`Error::HalfDone`] and [`Error::MaybeHalfDone`] where another session is to be recovered before, and what writing
-    /// the ends says: calls are still open then, and the session takes no writes.
+    /// [`Error::HalfDone`] and [`Error::MaybeHalfDone`] where another session is to be recovered before,
+    /// [`Error::Stuck`] where a program of a call does not end, [`Error::Full`] where the disk has no room for what is to
+    /// be restored, and what writing the ends says: calls are still open then, and the session takes no writes.
     pub fn recover(&self, options: &ExecuteOptions) -> Result<Vec<Recovered>> {
         let _recovering = self.state.session().recovering()?;
         let mut not_undone = None;
@@ -116,6 +134,9 @@ impl ToolRunner {
             match self.state.capture(until, || Some("recovery".to_owned())) {
                 Err(error) if sabotage::is(Breakage::RecoveryNeedsCapture) => return Err(error),
                 Err(error) => {
+                    if error.is_full() {
+                        self.state.free_caches();
+                    }
                     let reason = format!("what the call had left was not captured: {error}");
                     not_undone.push(NotUndone::new("", "", reason));
                 }
@@ -124,7 +145,8 @@ impl ToolRunner {
             if sabotage::is(Breakage::RestoredAfterEnd) {
                 late = Some(before);
             } else if !sabotage::is(Breakage::ResourcesNotRestored) {
-                not_undone.extend(before.restore(self.state.resources(), false)?);
+                let restored = before.restore(self.state.resources(), false);
+                not_undone.extend(restored.map_err(full_if_so)?);
             }
         }
         let first = open.iter().find(|open| !open.reads_only);

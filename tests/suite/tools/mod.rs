@@ -5,6 +5,7 @@ mod captures;
 mod checkpoints;
 mod exports;
 mod folder;
+mod full_disk;
 mod half_done;
 mod interrupted;
 mod nesting;

@@ -19,6 +19,7 @@
 //! | `times` | when files were last changed |
 //! | `plan` | what differs between a snapshot and a workspace |
 //! | `restore` | bringing a snapshot back |
+//! | `clearing` | what a restore removes before it writes |
 //! | `reach` | deep folders, without holding all around them open |
 //! | `repositories` | what a tool changed in a `.git`, which stays |
 //! | `removal` | removing a folder, however deep |
@@ -39,6 +40,7 @@
 mod attributes;
 mod beneath;
 mod cache;
+mod clearing;
 mod content;
 mod lease;
 mod leave_out;
@@ -492,7 +494,8 @@ impl HostFilesystem {
     /// # Errors
     ///
     /// [`Error::Object`] where the store lacks something that is needed or holds it damaged: then nothing in the
-    /// workspace was changed. [`Error::NotRestored`] where some paths could not be restored: it names each, and
+    /// workspace was changed. [`Error::Full`] where the disk has no room although all was removed first that is to go: make
+    /// room, and restore again. [`Error::NotRestored`] where some paths could not be restored: it names each, and
     /// all others are as they were.
     pub fn restore(&self, snapshot: &FilesystemSnapshot) -> Result<Restored> {
         let mut state = self.state.lock();
@@ -556,12 +559,17 @@ impl HostFilesystem {
         inexact.extend(in_repositories);
         let (mut restored, now) = match planned {
             Planned::Same(now) => (Restored::default(), now),
-            Planned::Differs(plan) => {
+            Planned::Differs(mut plan) => {
                 let checked = Checked::new(&self.objects, &plan)?;
                 let shared = Shared::new(&root);
                 let mut restorer = Restorer::new(&rules, &checked, &shared);
+                restorer.clear(&mut plan, &root);
                 let now = restorer.folder(plan, Arc::clone(&root), Reach::of(Arc::clone(&root)), b"", None);
                 let (restored, mut failures) = restorer.done();
+                if let Some(bytes) = shared.unwritten_bytes() {
+                    let source = Arc::new(std::io::Error::from(Errno::ENOSPC));
+                    return Err(Error::Full { path: self.root.clone(), bytes, source });
+                }
                 if !failures.is_empty() {
                     failures.extend(inexact.into_iter().chain(restored.inexact));
                     return Err(Error::NotRestored(failures));
@@ -642,6 +650,14 @@ impl HostFilesystem {
         }
         let present = walk::stat_at(&folder, &name)?.permissions();
         restore::set_permissions(&folder, &name, present | 0o700)
+    }
+
+    /// Removes what can be made again: the stat cache. What fails here leaves it.
+    pub(crate) fn free_caches(&self) {
+        let mut state = self.state.lock();
+        let _ = fs::remove_file(self.objects.store().join(CACHE));
+        // Not to be written again before there is more to say.
+        state.unsaved = 0;
     }
 
     /// Removes from the store what none of these snapshots needs, and says how many objects that were. No other

@@ -76,6 +76,14 @@ impl Content {
         }
     }
 
+    /// The blob that is written: of a file with holes what is between them.
+    pub(super) fn data(&self) -> ObjectId {
+        match self {
+            Content::Sparse(_, _, data) => *data,
+            content => content.blob(),
+        }
+    }
+
     pub(super) fn form(&self) -> Form {
         if matches!(self, Content::Sparse(..)) { Form::Sparse } else { Form::Whole }
     }

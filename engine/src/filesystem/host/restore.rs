@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use nix::dir::Dir;
 use nix::errno::Errno;
@@ -81,11 +81,21 @@ pub(super) struct Shared<'a> {
     root: &'a OwnedFd,
     /// The files of several names that are written by now.
     links: Mutex<BTreeSet<u32>>,
+    /// Whether something had no room, and how many bytes of contents were not written since.
+    is_full: AtomicBool,
+    unwritten_bytes: AtomicU64,
 }
 
 impl<'a> Shared<'a> {
     pub(super) fn new(root: &'a OwnedFd) -> Shared<'a> {
-        Shared { root, links: Mutex::default() }
+        let (is_full, unwritten_bytes) = (AtomicBool::new(false), AtomicU64::new(0));
+        Shared { root, links: Mutex::default(), is_full, unwritten_bytes }
+    }
+
+    /// How many bytes had no room, where anything had none.
+    pub(super) fn unwritten_bytes(&self) -> Option<u64> {
+        let is_full = self.is_full.load(Ordering::Relaxed);
+        is_full.then(|| self.unwritten_bytes.load(Ordering::Relaxed))
     }
 }
 
@@ -110,7 +120,28 @@ impl<'a> Restorer<'a> {
         }
     }
 
-    fn fail(&mut self, path: &[u8], reason: impl ToString) {
+    pub(super) fn len_of(&self, blob: ObjectId) -> u64 {
+        let Checked { objects, held } = self.checked;
+        held.get(&blob).map_or_else(|| objects.said_len(blob, ObjectKind::Blob).unwrap_or(0), |held| len(held))
+    }
+
+    /// Says why something failed, and takes note where that is a lack of room.
+    fn described(&self, errno: Errno) -> String {
+        if matches!(errno, Errno::ENOSPC | Errno::EDQUOT) {
+            self.shared.is_full.store(true, Ordering::Relaxed);
+        }
+        described(errno)
+    }
+
+    /// The same of a content that was not written.
+    fn unwritten(&self, error: &Error) -> String {
+        if error.is_full() {
+            self.shared.is_full.store(true, Ordering::Relaxed);
+        }
+        error.to_string()
+    }
+
+    pub(super) fn fail(&mut self, path: &[u8], reason: impl ToString) {
         self.failures.push(Unrestored { path: told(path), reason: reason.to_string() });
     }
 
@@ -123,16 +154,9 @@ impl<'a> Restorer<'a> {
         path: &[u8],
         around: Option<Arc<Scope>>,
     ) -> Arc<Folder> {
-        let before = plan.present_permissions();
+        self.open_up(&plan, &folder, path);
         let Plan { wanted, present, tree, mut entries, steps } = plan;
-        let open = before.unwrap_or(OWNER_ALL);
-        if !steps.is_empty()
-            && open & OWNER_ALL != OWNER_ALL
-            && let Err(errno) = fchmod(&*folder, bits(open | OWNER_ALL))
-        {
-            self.fail(path, errno.desc());
-        }
-        let scope = self.rules.enter(&folder, path, around).unwrap_or_default();
+        let scope = self.scope(&folder, path, around);
         // What is to go makes room first.
         let (remove, others): (Vec<_>, Vec<_>) =
             steps.into_iter().partition(|(_, step)| matches!(step, Step::Remove(_)));
@@ -232,7 +256,7 @@ impl<'a> Restorer<'a> {
     ) -> Result<(), String> {
         self.make_way(folder, name, replaces, path, scope)?;
         if plan.present.is_none() {
-            mkdirat(folder, name, Mode::S_IRWXU).map_err(described)?;
+            mkdirat(folder, name, Mode::S_IRWXU).map_err(|errno| self.described(errno))?;
             self.restored.written += 1;
         }
         Ok(())
@@ -273,6 +297,21 @@ impl<'a> Restorer<'a> {
                 None
             }
         }
+    }
+
+    /// Gives the owner all rights in a folder that is to be changed.
+    pub(super) fn open_up(&mut self, plan: &Plan, folder: &OwnedFd, path: &[u8]) {
+        let open = plan.present_permissions().unwrap_or(OWNER_ALL);
+        if !plan.steps.is_empty()
+            && open & OWNER_ALL != OWNER_ALL
+            && let Err(errno) = fchmod(folder, bits(open | OWNER_ALL))
+        {
+            self.fail(path, errno.desc());
+        }
+    }
+
+    pub(super) fn scope(&self, folder: &OwnedFd, path: &[u8], around: Option<Arc<Scope>>) -> Option<Arc<Scope>> {
+        self.rules.enter(folder, path, around).unwrap_or_default()
     }
 
     /// What was done, and what could not be.
@@ -317,9 +356,7 @@ impl<'a> Restorer<'a> {
                 Ok(None)
             }
             Step::Remove(kind) => {
-                if !self.remove(folder, name, kind, path, scope)? {
-                    self.restored.kept.push(told(path));
-                }
+                self.take_away(folder, name, kind, path, scope)?;
                 Ok(None)
             }
             Step::Write { content, wanted, replaces, link } => {
@@ -335,18 +372,22 @@ impl<'a> Restorer<'a> {
                     let _ = unlinkat(&**folder, &**name, UnlinkatFlags::NoRemoveDir);
                 }
                 let renamed = written.and_then(|told| {
-                    renameat(&**folder, temporary.as_str(), &**folder, &**name).map_err(described)?;
+                    renameat(&**folder, temporary.as_str(), &**folder, &**name).map_err(|errno| self.described(errno))?;
                     Ok(told)
                 });
                 match renamed {
                     Ok(told) => self.tell(path, told),
                     Err(reason) => {
                         let _ = unlinkat(&**folder, temporary.as_str(), UnlinkatFlags::NoRemoveDir);
+                        if self.shared.is_full.load(Ordering::Relaxed) {
+                            let bytes = self.len_of(content.data());
+                            self.shared.unwritten_bytes.fetch_add(bytes, Ordering::Relaxed);
+                        }
                         return Err(reason);
                     }
                 }
                 self.restored.written += 1;
-                let stat = stat_at(folder, name).map_err(described)?;
+                let stat = stat_at(folder, name).map_err(|errno| self.described(errno))?;
                 let (blob, form) = (content.blob(), content.form());
                 Ok(Some(Node::Leaf(Leaf { blob, form, ..Leaf::unread(stat) })))
             }
@@ -356,19 +397,34 @@ impl<'a> Restorer<'a> {
                 let is_link = leaf.stat.kind() == Kind::Link;
                 self.restored.written +=
                     u64::from(!timeless.is_borne_by(&leaf.stat, &leaf.attributes, is_link));
-                let stat = stat_at(folder, name).map_err(described)?;
+                let stat = stat_at(folder, name).map_err(|errno| self.described(errno))?;
                 Ok(Some(Node::Leaf(Leaf { stat, racy: true, ..leaf })))
             }
             Step::Folder { plan, replaces } => {
                 self.make_folder(folder, name, &plan, replaces, path, scope)?;
                 let at = Reach::of(Arc::clone(folder)).to(name);
-                let opened = at.open().map_err(described)?;
+                let opened = at.open().map_err(|errno| self.described(errno))?;
                 Ok(Some(Node::Folder(self.folder(plan, opened, at, path, scope.cloned()))))
             }
         }
     }
 
-    fn make_way(
+    /// Removes what stands under a name. What is left out of snapshots keeps the folders that it is in, which are noted.
+    pub(super) fn take_away(
+        &mut self,
+        folder: &OwnedFd,
+        name: &[u8],
+        kind: Kind,
+        path: &[u8],
+        scope: Option<&Arc<Scope>>,
+    ) -> Result<(), String> {
+        if !self.remove(folder, name, kind, path, scope)? {
+            self.restored.kept.push(told(path));
+        }
+        Ok(())
+    }
+
+    pub(super) fn make_way(
         &mut self,
         folder: &OwnedFd,
         name: &[u8],
@@ -417,15 +473,15 @@ impl<'a> Restorer<'a> {
     ) -> Result<Vec<String>, String> {
         if let Content::Link(blob) = content {
             let mut target = Vec::new();
-            self.checked.copy(*blob, &mut target).map_err(|error| error.to_string())?;
-            symlinkat(&*target, folder, temporary).map_err(described)?;
-            let stat = stat_at(folder, temporary.as_bytes()).map_err(described)?;
+            self.checked.copy(*blob, &mut target).map_err(|error| self.unwritten(&error))?;
+            symlinkat(&*target, folder, temporary).map_err(|errno| self.described(errno))?;
+            let stat = stat_at(folder, temporary.as_bytes()).map_err(|errno| self.described(errno))?;
             let target = Target::Link(folder.as_fd(), temporary.as_bytes());
             return wanted.give(&target, &stat, &None).map_err(|errno| errno.to_string());
         }
         let flags = OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_WRONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         let created = open_at(folder, temporary.as_bytes(), flags, Mode::S_IRUSR | Mode::S_IWUSR);
-        let mut file = File::from(created.map_err(described)?);
+        let mut file = File::from(created.map_err(|errno| self.described(errno))?);
         match content {
             Content::Sparse(_, sparse, data) => {
                 let mut pieces = sparse.writer(&file).map_err(|error| error.to_string())?;
@@ -433,9 +489,9 @@ impl<'a> Restorer<'a> {
             }
             content => self.checked.copy(content.blob(), &mut file),
         }
-        .map_err(|error| error.to_string())?;
+        .map_err(|error| self.unwritten(&error))?;
         let file = OwnedFd::from(file);
-        let stat = stat_of(&file).map_err(described)?;
+        let stat = stat_of(&file).map_err(|errno| self.described(errno))?;
         // A folder may hand some on to what is made in it.
         let attributes = attributes::read(&file).unwrap_or_default();
         wanted.give(&Target::Opened(file.as_fd()), &stat, &attributes).map_err(|errno| errno.to_string())
