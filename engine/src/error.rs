@@ -423,7 +423,8 @@ pub enum Error {
     /// before. Nothing was changed.
     #[error(
         "workspace {workspace} is left half done by operation {operation} (`{tool}`) of session {session} in \
-         {session_dir}: recover that session first, or delete it where nobody will"
+         {session_dir}: recover that session first, or delete it where nobody will; the folder's attribute \
+         `user.foldlog.work` says so, and is to be removed where that is not true"
     )]
     HalfDone {
         /// The workspace's root.
@@ -441,7 +442,8 @@ pub enum Error {
     /// its log cannot be read. Nothing was changed.
     #[error(
         "workspace {workspace} may be left half done by session {session}, whose log in {session_dir} cannot be read: \
-         {cause}; have it read again and recover it, or delete it where nobody will"
+         {cause}; have it read again and recover it, or delete it where nobody will; the folder's attribute \
+         `user.foldlog.work` says so, and is to be removed where that is not true"
     )]
     MaybeHalfDone {
         /// The workspace's root.

@@ -52,6 +52,18 @@ With --json one object a line, for each operation:
   begin, end  of its latest run; elapsed_us; runs
   settled     decision, by, reason, sequence";
 
+/// The fields of `recover --json`.
+const RECOVER_JSON: &str = "\
+What was left half done is captured first, so that nothing is lost, where it can be. No tool is run: calls that
+may be run again are by their host, the others wait for `settle`.
+
+With --json one object:
+  session
+  ended         operation, tool, call_id: the calls that were open
+  workspaces    name, root, snapshots; removed_mark: what the mark said that --force removed
+  not_undone    resource, path, reason: what the call did that was not undone, and where what it left was not captured
+  unsettled     operation, tool, call_id: to be run again by the host, or settled";
+
 /// The fields of `salvage --json`.
 const SALVAGE_JSON: &str = "\
 With --json one object:
@@ -156,6 +168,21 @@ enum Verb {
     Ledger {
         /// The session's folder.
         session: PathBuf,
+    },
+    /// Restore the workspaces of an interrupted session and end its open calls, without its host. Writes into the session.
+    #[command(after_help = RECOVER_JSON)]
+    Recover {
+        /// The session's folder.
+        session: PathBuf,
+        /// The folder of a workspace that the call worked on; NAME may be left out where there is one alone.
+        #[arg(long = "workspace", value_name = "NAME=DIR")]
+        workspaces: Vec<String>,
+        /// The folder that holds a workspace's snapshots, where that is not in the session's own.
+        #[arg(long, value_name = "NAME=DIR")]
+        snapshots: Vec<String>,
+        /// Remove the mark of another session that keeps this one away: for one that is not true.
+        #[arg(long)]
+        force: bool,
     },
     /// Decide about a tool call that was interrupted and cannot safely run again. Writes into the session.
     Settle {
@@ -311,6 +338,10 @@ fn verb(verb: Verb, output: &mut Output<'_>) -> Result<u8> {
         Verb::Verify { paths } => verbs::verify::run(&paths, output),
         Verb::Replay { session, thorough } => verbs::replay::run(&session, thorough, output),
         Verb::Ledger { session } => verbs::ledger::run(&session, output),
+        Verb::Recover { session, workspaces, snapshots, force } => {
+            let asked = verbs::recover::Asked { workspaces: &workspaces, snapshots: &snapshots, force };
+            verbs::recover::run(&session, &asked, output)
+        }
         Verb::Settle { session, operation, decision, by, reason, result } => {
             let decided = verbs::settle::Decided { operation, decision, by: &by, reason: &reason };
             verbs::settle::run(&session, &decided, result.as_deref(), output)

@@ -138,6 +138,18 @@ fn next_after(error: &Error) -> Option<String> {
         }
         Error::FutureFormat { .. } => "read it with a newer version of foldlog",
         Error::NoSuchPosition { .. } => "`foldlog show` lists the positions",
+        Error::NoSuchOperation { reason, .. } if reason.contains("recover the session") => {
+            "its host recovers it, or `foldlog recover SESSION --workspace NAME=DIR` does"
+        }
+        Error::HalfDone { session_dir, .. } | Error::MaybeHalfDone { session_dir, .. } => {
+            return Some(format!(
+                "recover {} before; where its mark on the workspace is not true, `foldlog recover --force` removes it",
+                session_dir.display()
+            ));
+        }
+        Error::RestoreFailed { .. } | Error::SnapshotMismatch(_) => {
+            "nothing is ended; see to what it names and recover again, by the host where it is no workspace"
+        }
         Error::NoSuchOperation { .. } => {
             "`foldlog ledger SESSION` lists the operations and what became of them"
         }

@@ -100,7 +100,7 @@ pub(crate) fn note_interrupted(
     for open in open {
         output.note(format_args!(
             "note: operation {} (`{}`) has begun and not ended: it runs, or its process is gone and the session is \
-             to be recovered; STATE is shown as it is within it",
+             to be recovered, by its host or `foldlog recover`; STATE is shown as it is within it",
             open.operation, open.tool
         ));
     }

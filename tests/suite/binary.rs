@@ -2,6 +2,7 @@
 
 mod damaged;
 mod operations;
+mod recover;
 mod salvage;
 mod stats;
 mod tail;

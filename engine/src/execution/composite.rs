@@ -114,7 +114,7 @@ impl Captures {
                 check_recorded(name, recorded, limits)?;
             }
             let recorded = recorded.map(Arc::from);
-            Ok(Captured { name: Cow::Borrowed(*name), snapshot: Some(snapshot), recorded })
+            Ok(Captured { name: name.clone(), snapshot: Some(snapshot), recorded })
         });
         captured.collect()
     }
@@ -168,7 +168,7 @@ impl Captures {
             let name = &captured.name;
             let mismatch =
                 |reason: &str| Err(Error::SnapshotMismatch(format!("resource `{name}`: {reason}")));
-            let Some(resource) = resources.captured().get(name.as_ref()) else {
+            let Some(resource) = resources.captured().get(name) else {
                 // A record does not say which resources go back. Of those whose captures outlive their process the
                 // engine's own budget alone is known not to.
                 if lenient && (captured.recorded.is_none() || name == BudgetTracker::NAME) {
@@ -197,7 +197,7 @@ impl Captures {
         let (mut restored, mut failed, mut not_undone) = (Vec::new(), Vec::new(), Vec::new());
         for captured in self.of_each.iter() {
             let name = &captured.name;
-            let Some(resource) = resources.captured().get(name.as_ref()) else { continue };
+            let Some(resource) = resources.captured().get(name) else { continue };
             let Some(snapshot) = captured.snapshot.as_ref().filter(|_| all || resource.rolls_back()) else {
                 continue;
             };

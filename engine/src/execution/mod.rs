@@ -325,7 +325,7 @@ impl ExecutionState {
         let mut captured = self.resources().captured().iter();
         if let Some((name, _)) = captured.find(|(_, resource)| resource.holds(folder)) {
             let reason = format!("the session's own folder is in it, {}", folder.display());
-            return Err(Error::Resource { resource: (*name).to_owned(), reason });
+            return Err(Error::Resource { resource: name.clone().into_owned(), reason });
         }
         let _ = self.inner.apart.set(());
         Ok(())

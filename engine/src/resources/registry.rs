@@ -1,4 +1,5 @@
 use std::any::{Any, TypeId};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ struct Registered {
     /// An `Arc<T>` for each type `T`, which may be a trait object.
     by_type: BTreeMap<TypeId, Box<dyn Any + Send + Sync>>,
     /// Those that can be captured, by name.
-    captured: BTreeMap<&'static str, Arc<dyn AnyResource>>,
+    captured: BTreeMap<Cow<'static, str>, Arc<dyn AnyResource>>,
 }
 
 impl fmt::Debug for ResourceRegistry {
@@ -53,11 +54,11 @@ impl ResourceRegistry {
     }
 
     /// The names of the resources that can be captured, in ascending order.
-    pub fn names(&self) -> Vec<&'static str> {
-        self.inner.captured.keys().copied().collect()
+    pub fn names(&self) -> Vec<&str> {
+        self.inner.captured.keys().map(AsRef::as_ref).collect()
     }
 
-    pub(crate) fn captured(&self) -> &BTreeMap<&'static str, Arc<dyn AnyResource>> {
+    pub(crate) fn captured(&self) -> &BTreeMap<Cow<'static, str>, Arc<dyn AnyResource>> {
         &self.inner.captured
     }
 
@@ -104,11 +105,18 @@ impl ResourceRegistryBuilder {
     }
 
     /// Registers a resource under its own type, to be captured before each tool and restored after one that fails.
-    pub fn snapshotable<R: Snapshotable>(mut self, resource: Arc<R>) -> Self {
-        if self.registered.captured.insert(R::NAME, Arc::clone(&resource) as Arc<dyn AnyResource>).is_some() {
-            self.fail(R::NAME, "another of that name is registered");
+    pub fn snapshotable<R: Snapshotable>(self, resource: Arc<R>) -> Self {
+        self.named(R::NAME, Arc::clone(&resource)).resource::<R>(resource)
+    }
+
+    /// Registers a resource under the name that records have for it, to be captured and restored as any other. It is found
+    /// by no type: this is for who recovers a session of another host's, and for several resources of one type.
+    pub fn named<R: Snapshotable>(mut self, name: impl Into<Cow<'static, str>>, resource: Arc<R>) -> Self {
+        let name = name.into();
+        if self.registered.captured.insert(name.clone(), resource).is_some() {
+            self.fail(&name, "another of that name is registered");
         }
-        self.resource::<R>(resource)
+        self
     }
 
     fn fail(&mut self, resource: &str, reason: &str) {

@@ -52,6 +52,18 @@ impl Session {
         Ok(found)
     }
 
+    /// What the first operation that was left open, and may have changed something, had captured of each resource, by the
+    /// resources' names, as the resources recorded it: what a recovery restores. `None` for one that did not outlive its
+    /// process; empty where nothing was left open.
+    ///
+    /// # Errors
+    ///
+    /// What reading the log says.
+    pub fn open_captures(&self) -> Result<BTreeMap<String, Option<Vec<u8>>>> {
+        let first = self.left_open().into_iter().find(|open| !open.reads_only);
+        first.map_or_else(|| Ok(BTreeMap::new()), |open| self.read_begin(open.begin, |begin| begin.resources))
+    }
+
     /// Hands the begin of an operation on to `read`, its payloads resolved.
     pub(crate) fn read_begin<T>(&self, begin: u64, read: impl FnOnce(BeginRead) -> T) -> Result<T> {
         let source = self.inner.log_source(&self.inner.state.lock());

@@ -319,6 +319,18 @@ impl Store {
         open(&self.inner, &dir, OpenAs { types: None, level, lock: None, read_only })
     }
 
+    /// Opens a session without any types, to [recover](crate::tools::ToolRunner::recover) it and to settle its operations,
+    /// and for nothing else: nobody can dispatch to it. It is closed when those are done.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Locked`] where the session is open for writing; else as [`open_untyped`](Store::open_untyped).
+    pub fn open_to_recover(&self, session: Uuid) -> Result<Session> {
+        let dir = self.existing(session)?;
+        let (lock, read_only) = lock_or_read_only(&self.inner, session)?;
+        open(&self.inner, &dir, OpenAs { types: None, level: Level::Boundary, lock, read_only })
+    }
+
     /// Decides about an interrupted operation of a session that nobody has open for writing: see
     /// [`Session::settle`]. Needs no types. Durable when this returns. Returns the decision's record.
     ///
@@ -333,10 +345,7 @@ impl Store {
         by: &str,
         reason: &str,
     ) -> Result<u64> {
-        let dir = self.existing(session)?;
-        let (lock, read_only) = lock_or_read_only(&self.inner, session)?;
-        let open_as = OpenAs { types: None, level: Level::Boundary, lock, read_only };
-        let session = open(&self.inner, &dir, open_as)?;
+        let session = self.open_to_recover(session)?;
         let settled = session.settle(operation, settlement, by, reason);
         let closed = session.close();
         settled.and_then(|sequence| closed.map(|()| sequence))

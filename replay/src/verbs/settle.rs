@@ -1,4 +1,5 @@
-//! `foldlog settle`: a person's decision about an interrupted tool call. The one verb that writes into a session.
+//! `foldlog settle`: a person's decision about an interrupted tool call. With `recover` the one verb that writes into a
+//! session.
 
 use std::path::Path;
 

@@ -181,7 +181,9 @@ fn a_call_that_filled_the_disk_is_recovered_and_what_it_left_is_not_captured() {
         crowded.killed(filled);
         let [recovered] = crowded.recover().unwrap().try_into().unwrap();
         let [not_captured] = recovered.not_undone.as_slice() else { panic!("{recovered:?}") };
-        assert!(not_captured.reason.contains("not captured") && not_captured.reason.contains("No space left"));
+        assert!(
+            not_captured.reason.contains("not captured") && not_captured.reason.contains("No space left")
+        );
         crowded.is_as_it_was();
         assert!(crowded.says_not_captured());
         let log = LogReader::open(crowded.session().dir()).unwrap();

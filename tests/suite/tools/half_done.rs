@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use foldlog::audit::{Fate, walk};
 use foldlog::filesystem::{Filesystem, HostFilesystem, HostFilesystemOptions};
@@ -520,6 +521,42 @@ fn a_mark_that_cannot_be_read_is_named_with_what_to_do() {
     }
     removexattr(place.root(), MARK).unwrap();
     goes_on(&other, &place);
+}
+
+/// A tool may write into the mark as into any file, and be killed then. Its own session was refused its recovery for the
+/// sake of one that had nothing to do with the workspace, and nothing said which attribute was to be removed.
+#[test]
+fn a_forged_mark_is_named_and_a_person_removes_it() {
+    let elsewhere = Place::new();
+    elsewhere.killed("one");
+    let damaged = Place::new();
+    let id = damaged.killed("one");
+    damage(&store(damaged.path(), "one").session_dir(id));
+    for forged in ["open", "damaged", "nonsense"] {
+        let place = Place::new();
+        let id = place.killed("one");
+        let own = place.mark();
+        let mut words = if forged == "damaged" { damaged.mark() } else { elsewhere.mark() };
+        words[5..7].clone_from_slice(&own[5..7]);
+        let mark = if forged == "nonsense" { "nonsense".to_owned() } else { words.join(" ") };
+        place.set_mark(&mark);
+        let one = place.open("one", id);
+        let refused = one.recover(&ExecuteOptions::default()).unwrap_err();
+        let told = refused.to_string();
+        match forged {
+            "open" => assert!(matches!(refused, Error::HalfDone { .. }), "{told}"),
+            "damaged" => assert!(matches!(refused, Error::MaybeHalfDone { .. }), "{told}"),
+            _ => assert!(matches!(refused, Error::Workspace { .. }), "{told}"),
+        }
+        assert!(told.contains(MARK) && told.contains("remove"), "{told}");
+        assert_eq!((place.page().as_str(), one.state().session().is_interrupted()), ("half", true));
+        let soon = Instant::now() + Duration::from_secs(10);
+        assert_eq!(workspace(place.path()).remove_mark(soon).unwrap(), Some(mark));
+        assert_eq!(workspace(place.path()).remove_mark(soon).unwrap(), None);
+        recover(&one);
+        assert_eq!(place.page(), "before");
+        goes_on(&one, &place);
+    }
 }
 
 #[test]

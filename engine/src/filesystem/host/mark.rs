@@ -25,6 +25,13 @@
 //! 4. A mark on another folder than the one it was set on counts for nothing: it was copied. Among other boots the inode
 //!    alone is compared, since a device may have got another number.
 //!
+//! # A mark that is not true
+//!
+//! Whoever may write to the root folder may set its mark, a tool too. One that was forged keeps sessions away, also the one
+//! whose call it was that forged it, if that ends with its process; it gives nobody leave that the log does not. No program
+//! can tell such a mark from one that is true, so a person has to: [`HostFilesystem::remove_mark`], and the binary's
+//! `recover --force`, remove it and tell what it said.
+//!
 //! # Where there is no mark
 //!
 //! A file system without extended attributes, or a root folder that may not be written, has none, and the lease alone
@@ -44,14 +51,16 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 
 use foldlog_codec::sabotage::{self, Breakage};
 use parking_lot::Mutex;
 use rustix::buffer::spare_capacity;
-use rustix::fs::{XattrFlags, fgetxattr, fsetxattr, fsync};
+use rustix::fs::{XattrFlags, fgetxattr, fremovexattr, fsetxattr, fsync};
 use rustix::io::Errno;
 use uuid::Uuid;
 
+use super::HostFilesystem;
 use super::lease::{Identity, WorkspaceLease};
 use crate::error::{Error, Result};
 use crate::log::storage::{FileStorage, Storage};
@@ -64,6 +73,9 @@ const VERSION: &str = "1";
 
 /// A path is no longer than 4,096 bytes, and what stands before it no longer than 200.
 const BYTES_MAX: usize = 4352;
+
+/// No attribute is longer.
+const XATTR_BYTES_MAX: usize = 64 << 10;
 
 /// Who works on a workspace.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -163,10 +175,38 @@ fn takes_none(errno: Errno) -> bool {
     matches!(errno, Errno::OPNOTSUPP | Errno::NOSYS | Errno::ROFS | Errno::ACCESS | Errno::PERM)
 }
 
+impl HostFilesystem {
+    /// Removes the mark of whoever worked on the workspace last, and returns what it said, `None` where there was none. For
+    /// a mark that is not true: a recovery is refused for the sake of a session that left nothing half done, or that
+    /// nobody can recover. Where the mark is true, what that session is to take back is then worked on by others.
+    ///
+    /// Waits until nobody holds the workspace, but not past `until`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::DeadlineExceeded`] where somebody holds the workspace for longer; else as
+    /// [`lease`](HostFilesystem::lease), and where the attribute cannot be removed.
+    pub fn remove_mark(&self, until: Instant) -> Result<Option<String>> {
+        let Some(lease) = self.lease(until)? else { return Err(Error::DeadlineExceeded { operation: None }) };
+        let failed = |errno: Errno| Error::io("remove the mark of", self.root(), errno.into());
+        // A longer one than any that is written is shown in part.
+        let mut bytes = vec![0; XATTR_BYTES_MAX];
+        let said = match fgetxattr(lease.root(), NAME, &mut bytes[..]) {
+            Ok(len) => {
+                String::from_utf8_lossy(bytes.get(..len.min(BYTES_MAX)).unwrap_or_default()).into_owned()
+            }
+            Err(Errno::NODATA | Errno::OPNOTSUPP) => return Ok(None),
+            Err(errno) => return Err(failed(errno)),
+        };
+        fremovexattr(lease.root(), NAME).map_err(failed)?;
+        Ok(Some(said))
+    }
+}
+
 fn unreadable(path: &Path) -> Error {
     let reason = format!(
         "who worked on it last cannot be told: its attribute `{NAME}` is of no form that this version reads. Where no \
-         session is left that has to be recovered on it, remove the attribute"
+         session is left that has to be recovered on it, remove the attribute, as `foldlog recover --force` does"
     );
     Error::workspace(path.display().to_string(), reason)
 }

@@ -122,7 +122,8 @@ impl<'a> Restorer<'a> {
 
     pub(super) fn len_of(&self, blob: ObjectId) -> u64 {
         let Checked { objects, held } = self.checked;
-        held.get(&blob).map_or_else(|| objects.said_len(blob, ObjectKind::Blob).unwrap_or(0), |held| len(held))
+        held.get(&blob)
+            .map_or_else(|| objects.said_len(blob, ObjectKind::Blob).unwrap_or(0), |held| len(held))
     }
 
     /// Says why something failed, and takes note where that is a lack of room.
@@ -310,7 +311,12 @@ impl<'a> Restorer<'a> {
         }
     }
 
-    pub(super) fn scope(&self, folder: &OwnedFd, path: &[u8], around: Option<Arc<Scope>>) -> Option<Arc<Scope>> {
+    pub(super) fn scope(
+        &self,
+        folder: &OwnedFd,
+        path: &[u8],
+        around: Option<Arc<Scope>>,
+    ) -> Option<Arc<Scope>> {
         self.rules.enter(folder, path, around).unwrap_or_default()
     }
 
@@ -372,7 +378,8 @@ impl<'a> Restorer<'a> {
                     let _ = unlinkat(&**folder, &**name, UnlinkatFlags::NoRemoveDir);
                 }
                 let renamed = written.and_then(|told| {
-                    renameat(&**folder, temporary.as_str(), &**folder, &**name).map_err(|errno| self.described(errno))?;
+                    renameat(&**folder, temporary.as_str(), &**folder, &**name)
+                        .map_err(|errno| self.described(errno))?;
                     Ok(told)
                 });
                 match renamed {

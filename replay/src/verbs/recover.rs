@@ -1,0 +1,243 @@
+//! `foldlog recover`: what a process left half done, restored and ended without its host. With `settle` the one verb that
+//! writes into a session.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use foldlog::filesystem::{FilesystemSnapshot, HostFilesystem, HostFilesystemOptions};
+use foldlog::resources::{NotUndone, Snapshotable};
+use foldlog::tools::{ExecuteOptions, Recovered, ToolRegistry, ToolRunner};
+use foldlog::{ExecutionState, OpenOperation, ResourceRegistry, Session, Store, UnsettledOperation};
+use serde::Serialize;
+use uuid::Uuid;
+
+use crate::failure::{Failure, HOLDS, Result};
+use crate::output::Output;
+use crate::reading::store_of;
+
+/// How long somebody else may hold a workspace before the recovery gives up.
+const WAIT_MAX: Duration = Duration::from_secs(30);
+
+/// What a person says of the workspaces.
+#[derive(Debug)]
+pub struct Asked<'a> {
+    /// `NAME=DIR`, or `DIR` of the only one.
+    pub workspaces: &'a [String],
+    /// The same of the folders that hold their snapshots, where these are not in the session's own.
+    pub snapshots: &'a [String],
+    /// Whether a mark that keeps this session away is removed.
+    pub force: bool,
+}
+
+#[derive(Serialize)]
+struct Document {
+    session: Uuid,
+    ended: Vec<Operation>,
+    workspaces: Vec<Workspace>,
+    not_undone: Vec<NotUndone>,
+    unsettled: Vec<Operation>,
+}
+
+#[derive(Serialize)]
+struct Operation {
+    operation: u64,
+    tool: String,
+    call_id: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Workspace {
+    name: String,
+    root: PathBuf,
+    snapshots: PathBuf,
+    /// What the mark said that was removed.
+    removed_mark: Option<String>,
+}
+
+impl From<&OpenOperation> for Operation {
+    fn from(open: &OpenOperation) -> Operation {
+        let call_id = open.call_id.as_ref().map(ToString::to_string);
+        Operation { operation: open.operation, tool: open.tool.to_string(), call_id }
+    }
+}
+
+impl From<&UnsettledOperation> for Operation {
+    fn from(unsettled: &UnsettledOperation) -> Operation {
+        let call_id = unsettled.call_id.as_ref().map(ToString::to_string);
+        Operation { operation: unsettled.operation, tool: unsettled.tool.to_string(), call_id }
+    }
+}
+
+/// Restores the workspaces of an interrupted session from what it has captured of them, and ends its open calls as
+/// interrupted. No tool is run.
+///
+/// # Errors
+///
+/// Where the session stands in no store, is open for writing, or has changed what no workspace is; where a workspace is not
+/// named, cannot be restored, or was worked on since by another session.
+pub fn run(dir: &Path, asked: &Asked<'_>, output: &mut Output<'_>) -> Result<u8> {
+    let Some((root, id)) = store_of(dir) else {
+        let what = format!("{} is no session in a store", dir.display());
+        return Err(Failure::usage(what, "give the folder of a session: STORE/sessions/ID"));
+    };
+    let session = Store::open(&root)?.open_to_recover(id)?;
+    let recovered = recover(&session, dir, asked);
+    let closed = session.close();
+    let document = recovered?;
+    closed?;
+    if output.json() {
+        output.value(&document)?;
+    } else {
+        print(&document, output)?;
+    }
+    Ok(HOLDS)
+}
+
+fn recover(session: &Session, dir: &Path, asked: &Asked<'_>) -> Result<Document> {
+    let open = session.open_operations();
+    let mut workspaces = Vec::new();
+    let mut resources = ResourceRegistry::builder();
+    for place in places(session.open_captures()?, dir, asked)? {
+        let Place { name, root, snapshots, taken } = place;
+        let mut options = HostFilesystemOptions::default().gitignore(taken.gitignore);
+        options.leave_out = taken.leave_out;
+        let files = Arc::new(HostFilesystem::open(root, &snapshots, options)?);
+        let removed_mark = match asked.force {
+            true => files.remove_mark(Instant::now() + WAIT_MAX)?,
+            false => None,
+        };
+        resources = resources.named(name.clone(), Arc::clone(&files));
+        workspaces.push(Workspace { name, root: files.root().to_owned(), snapshots, removed_mark });
+    }
+    let state = ExecutionState::new(session.clone(), resources.build()?);
+    let runner = ToolRunner::new(state, ToolRegistry::new());
+    let recovered = runner.recover(&ExecuteOptions { deadline: Some(WAIT_MAX) })?;
+    let not_undone = recovered.into_iter().flat_map(|Recovered { not_undone, .. }| not_undone).collect();
+    Ok(Document {
+        session: session.id(),
+        ended: open.iter().map(Operation::from).collect(),
+        workspaces,
+        not_undone,
+        unsettled: session.unsettled_operations().iter().map(Operation::from).collect(),
+    })
+}
+
+/// Where a workspace that is to be restored is, and what was taken of it.
+struct Place {
+    name: String,
+    root: PathBuf,
+    snapshots: PathBuf,
+    taken: FilesystemSnapshot,
+}
+
+/// The workspaces among what a call had captured, each at the place that a person named. What else was captured nothing but
+/// the host can restore, and the engine says so.
+fn places(captured: BTreeMap<String, Option<Vec<u8>>>, dir: &Path, asked: &Asked<'_>) -> Result<Vec<Place>> {
+    let taken: BTreeMap<String, FilesystemSnapshot> = captured
+        .into_iter()
+        .filter_map(|(name, recorded)| Some((name, HostFilesystem::recall(&recorded?).ok()?)))
+        .collect();
+    let mut roots = named(asked.workspaces, &taken, "--workspace")?;
+    let mut snapshots = named(asked.snapshots, &taken, "--snapshots")?;
+    taken
+        .into_iter()
+        .map(|(name, taken)| {
+            let Some(root) = roots.remove(&name) else {
+                let what =
+                    format!("the call worked on the workspace `{name}`, and nothing says where that is");
+                return Err(Failure::usage(what, format!("give its folder: --workspace {name}=DIR")));
+            };
+            let snapshots = match snapshots.remove(&name) {
+                Some(given) => given,
+                None => kept_in(dir, &name, &taken.commit)?,
+            };
+            Ok(Place { name, root, snapshots, taken })
+        })
+        .collect()
+}
+
+/// The folders that a person gave, by the workspaces' names.
+fn named(
+    given: &[String],
+    taken: &BTreeMap<String, FilesystemSnapshot>,
+    option: &str,
+) -> Result<BTreeMap<String, PathBuf>> {
+    let mut named = BTreeMap::new();
+    for one in given {
+        let only = taken.keys().next().filter(|_| taken.len() == 1);
+        let (name, folder) = match one.split_once('=') {
+            Some((name, folder)) if taken.contains_key(name) => (name, folder),
+            _ if taken.is_empty() => continue,
+            _ => match only {
+                Some(only) => (only.as_str(), one.as_str()),
+                None => {
+                    let names = taken.keys().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+                    let what = format!("{one} names none of the session's workspaces, which are {names}");
+                    return Err(Failure::usage(what, format!("give each as {option} NAME=DIR")));
+                }
+            },
+        };
+        if named.insert(name.to_owned(), PathBuf::from(folder)).is_some() {
+            return Err(Failure::usage(
+                format!("the workspace `{name}` is named twice"),
+                format!("give {option} once for each"),
+            ));
+        }
+    }
+    Ok(named)
+}
+
+/// The folder within the session's own that holds a snapshot: the one of the workspace's name, or whichever does.
+fn kept_in(dir: &Path, name: &str, commit: &str) -> Result<PathBuf> {
+    let holds = |folder: &Path| {
+        let object =
+            commit.split_at_checked(2).filter(|_| commit.bytes().all(|byte| byte.is_ascii_hexdigit()));
+        object.is_some_and(|(first, rest)| folder.join("objects").join(first).join(rest).is_file())
+    };
+    let own = Some(name).filter(|name| !name.contains(['/', '\0']) && !matches!(*name, "." | ".."));
+    let listed = std::fs::read_dir(dir).map_err(|source| Failure::File { path: dir.to_owned(), source })?;
+    let mut others: Vec<PathBuf> = listed.flatten().map(|entry| entry.path()).collect();
+    others.sort();
+    let found = own.map(|name| dir.join(name)).into_iter().chain(others).find(|folder| holds(folder));
+    found.ok_or_else(|| {
+        let what = format!("the session's folder does not hold the snapshot of the workspace `{name}`");
+        Failure::usage(what, format!("give the folder in which the host keeps it: --snapshots {name}=DIR"))
+    })
+}
+
+fn print(document: &Document, output: &mut Output<'_>) -> Result<()> {
+    let Document { session, ended, workspaces, not_undone, unsettled } = document;
+    for Workspace { root, removed_mark, .. } in workspaces {
+        if let Some(said) = removed_mark {
+            output.note(format_args!(
+                "note: removed the mark `user.foldlog.work` of {}, which said: {said}",
+                root.display()
+            ));
+        }
+    }
+    for NotUndone { resource, path, reason } in not_undone {
+        let what = [resource.as_str(), path].into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>();
+        let what = if what.is_empty() { String::new() } else { format!("{}: ", what.join(" ")) };
+        output.note(format_args!("note: not undone: {what}{reason}"));
+    }
+    if ended.is_empty() {
+        output.line(format_args!("session {session} has no open calls"))?;
+    } else {
+        for Workspace { name, root, .. } in workspaces {
+            output
+                .line(format_args!("workspace `{name}` is as it was before the call: {}", root.display()))?;
+        }
+    }
+    for Operation { operation, tool, .. } in ended {
+        output.line(format_args!("operation {operation} (`{tool}`) is ended"))?;
+    }
+    for Operation { operation, tool, .. } in unsettled {
+        output.line(format_args!(
+            "operation {operation} (`{tool}`) waits: its host runs it again if it may, or `foldlog settle SESSION \
+             {operation} committed|failed|run-again` decides"
+        ))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,189 @@
+//! `foldlog recover`: what a killed process left half done, restored without its host.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use foldlog::audit::{Fate, LogReader};
+use foldlog::filesystem::{Filesystem, HostFilesystem, HostFilesystemOptions};
+use foldlog::tools::{
+    ExecuteOptions, Tool, ToolCall, ToolContext, ToolError, ToolRegistry, ToolResult, ToolRunner,
+};
+use foldlog::{ExecutionState, ResourceRegistry, Store};
+use foldlog_tests::child;
+use foldlog_tests::host::types;
+use foldlog_tests::verbs::{Ran, foldlog};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use rustix::fs::{XattrFlags, setxattr};
+
+use super::step;
+
+/// Writes half of what it has to, and is killed with its process.
+struct Dies;
+
+#[derive(serde::Deserialize, schemars::JsonSchema)]
+struct Nothing {}
+
+impl Tool for Dies {
+    const NAME: &'static str = "dies";
+    type Parameters = Nothing;
+    type Output = ();
+
+    fn call(&self, _: Nothing, context: &ToolContext) -> Result<ToolResult<()>, ToolError> {
+        let files = context.resources().get::<dyn Filesystem>().unwrap();
+        files.write("page", b"half done")?;
+        files.write("left out/of it", b"stays")?;
+        context.session().dispatch(step("half done", 1))?;
+        kill(Pid::this(), Signal::SIGKILL).unwrap();
+        Ok(ToolResult::ok("nobody hears this", ()))
+    }
+}
+
+#[test]
+fn part_of_a_child_that_is_killed_within_its_call() {
+    let Some(argument) = child::argument() else { return };
+    let (snapshots, folder) = argument.split_once(' ').unwrap();
+    let folder = Path::new(folder);
+    let session = Store::open(folder.join("store")).unwrap().create(&types()).unwrap();
+    session.dispatch(step("before", 1)).unwrap();
+    let snapshots = match snapshots {
+        "within" => session.dir().join("files"),
+        _ => folder.join("snapshots"),
+    };
+    let options = HostFilesystemOptions::default().leave_out("left out");
+    let files = HostFilesystem::open(folder.join("workspace"), snapshots, options).unwrap();
+    let resources = ResourceRegistry::builder().filesystem(Arc::new(files)).build().unwrap();
+    let runner = ToolRunner::new(ExecutionState::new(session, resources), ToolRegistry::new().with(Dies));
+    let _ = runner.execute(&ToolCall::new("dies", "{}").with_id("call_1"), &ExecuteOptions::default());
+    unreachable!("it was killed");
+}
+
+struct Killed {
+    folder: tempfile::TempDir,
+    session: PathBuf,
+}
+
+impl Killed {
+    /// A session that was killed within its call; its snapshots are within its own folder, or beside it.
+    fn with_snapshots(place: &str) -> Killed {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir(folder.path().join("workspace")).unwrap();
+        fs::write(folder.path().join("workspace/page"), "as it was").unwrap();
+        let part = "binary::recover::part_of_a_child_that_is_killed_within_its_call";
+        child::start(part, &format!("{place} {}", folder.path().display())).ended();
+        let id = Store::open(folder.path().join("store")).unwrap().session_ids().unwrap()[0];
+        let session = folder.path().join("store/sessions").join(id.to_string());
+        let killed = Killed { folder, session };
+        assert_eq!((killed.page().as_str(), killed.fate()), ("half done", Fate::Open));
+        killed
+    }
+
+    fn root(&self) -> PathBuf {
+        self.folder.path().join("workspace")
+    }
+
+    fn page(&self) -> String {
+        fs::read_to_string(self.root().join("page")).unwrap()
+    }
+
+    fn fate(&self) -> Fate {
+        LogReader::open(&self.session).unwrap().ledger().unwrap()[0].outcome
+    }
+
+    /// `foldlog recover` of the session.
+    fn recover(&self, options: &[&str]) -> Ran {
+        let words = ["recover", self.session.to_str().unwrap()];
+        foldlog(words.iter().chain(options).map(|word| (*word).to_owned()))
+    }
+
+    fn workspace(&self) -> String {
+        format!("workspace={}", self.root().display())
+    }
+
+    #[track_caller]
+    fn is_recovered(&self) {
+        assert_eq!((self.page().as_str(), self.fate()), ("as it was", Fate::Interrupted));
+        assert!(self.root().join("left out/of it").exists(), "what snapshots leave out is left alone");
+    }
+}
+
+/// Nothing but the host could bring the files back, and a host that is gone, or fails while it opens, could not either.
+#[test]
+fn what_a_killed_host_left_half_done_is_restored_without_it() {
+    let killed = Killed::with_snapshots("within");
+    let ran = killed.recover(&["--workspace", &killed.workspace()]);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    assert!(ran.stdout.contains("workspace `workspace` is as it was before the call"), "{}", ran.stdout);
+    assert!(
+        ran.stdout.contains("(`dies`) is ended") && ran.stdout.contains("foldlog settle"),
+        "{}",
+        ran.stdout
+    );
+    killed.is_recovered();
+    // Nothing is left to be done, and a person decides about the call.
+    let again = killed.recover(&[]);
+    assert_eq!(again.code, 0, "{again:?}");
+    assert!(again.stdout.contains("has no open calls"), "{}", again.stdout);
+    let session = killed.session.to_str().unwrap();
+    let operation = LogReader::open(&killed.session).unwrap().ledger().unwrap()[0].operation.to_string();
+    let settled = foldlog(["settle", session, &operation, "failed", "--by", "me", "--reason", "unsent"]);
+    assert_eq!(settled.code, 0, "{settled:?}");
+    assert_eq!(foldlog(["verify", session]).code, 0);
+    assert_eq!(foldlog(["replay", session, "--thorough"]).code, 0);
+}
+
+#[test]
+fn a_workspace_that_nobody_names_is_asked_for_and_nothing_is_changed() {
+    let killed = Killed::with_snapshots("beside");
+    for (options, said) in [
+        (vec![], "--workspace workspace=DIR".to_owned()),
+        (
+            vec!["--workspace".to_owned(), killed.root().display().to_string()],
+            "--snapshots workspace=DIR".to_owned(),
+        ),
+    ] {
+        let options: Vec<&str> = options.iter().map(String::as_str).collect();
+        let ran = killed.recover(&options);
+        assert!(ran.code == 2 && ran.stderr.contains(&said), "{ran:?}");
+        assert_eq!((killed.page().as_str(), killed.fate()), ("half done", Fate::Open));
+    }
+    // Of the only one the name may be left out.
+    let (root, snapshots) = (killed.root(), killed.folder.path().join("snapshots"));
+    let options =
+        ["--workspace", root.to_str().unwrap(), "--snapshots", snapshots.to_str().unwrap(), "--json"];
+    let ran = killed.recover(&options);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    let document: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
+    assert_eq!(document["ended"][0]["tool"], "dies");
+    assert_eq!(document["ended"][0]["call_id"], "call_1");
+    assert_eq!(document["unsettled"][0]["operation"], document["ended"][0]["operation"]);
+    assert_eq!(document["workspaces"][0]["name"], "workspace");
+    assert!(
+        document["not_undone"] == serde_json::json!([])
+            && document["workspaces"][0]["removed_mark"].is_null()
+    );
+    killed.is_recovered();
+}
+
+/// A tool that wrote into its workspace's mark, and whose process was killed then, kept its own session from being
+/// recovered, and nothing said by what.
+#[test]
+fn a_mark_that_a_tool_forged_is_named_and_removed_by_force_alone() {
+    let killed = Killed::with_snapshots("within");
+    if setxattr(killed.root(), "user.foldlog.work", b"forged", XattrFlags::empty()).is_err() {
+        println!("skipped: the folder for temporary files takes no extended attributes");
+        return;
+    }
+    let workspace = killed.workspace();
+    let refused = killed.recover(&["--workspace", &workspace]);
+    assert_eq!((refused.code, killed.fate()), (2, Fate::Open));
+    for fact in ["user.foldlog.work", "--force", killed.root().to_str().unwrap()] {
+        assert!(refused.stderr.contains(fact), "{}", refused.stderr);
+    }
+    let forced = killed.recover(&["--workspace", &workspace, "--force"]);
+    assert_eq!(forced.code, 0, "{forced:?}");
+    assert!(forced.stderr.contains("removed the mark `user.foldlog.work`"), "{}", forced.stderr);
+    assert!(forced.stderr.contains("which said: forged"), "{}", forced.stderr);
+    killed.is_recovered();
+}
