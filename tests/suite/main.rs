@@ -10,6 +10,7 @@ mod following;
 mod fuzz;
 mod laws;
 mod processes;
+mod proportion;
 mod real_data;
 #[cfg(feature = "sabotage")]
 mod sabotage;

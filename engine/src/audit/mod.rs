@@ -4,12 +4,13 @@
 //! files for reading only, takes no lock, and judges damage as opening does. A [`Follower`] hands over the
 //! records of such a log as they come.
 
+mod along;
 mod follow;
 mod ledger;
 mod segments;
+mod shared;
 
 use std::collections::BTreeMap;
-use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -31,9 +32,11 @@ use crate::log::storage::{FileStorage, Storage};
 use crate::log::{layout, leftover};
 use crate::session::{Read, RecoveryReport, State, open_read};
 
+pub use along::AlongPath;
 pub use follow::{Followed, Follower, Progress};
 pub use ledger::{Fate, LedgerEntry, Settled};
 pub use segments::SegmentInfo;
+pub use shared::{Comparison, SharedState};
 
 /// One frame of a log, envelope frames included.
 #[derive(Clone, Copy, Debug)]
@@ -255,7 +258,7 @@ impl LogReader {
 
     /// As [`state_along`](LogReader::state_along), for many positions one after the other.
     pub fn along(&self) -> AlongPath<'_> {
-        AlongPath { reader: self, projection: Projection::default(), live: Vec::new() }
+        AlongPath::of(self)
     }
 
     /// Folds the log from its first record on. `visit` gets each record and, if it asks, the slices after it.
@@ -267,11 +270,24 @@ impl LogReader {
         &self,
         mut visit: impl FnMut(&Record<'_>, &dyn Fn() -> State) -> Result<()>,
     ) -> Result<State> {
+        self.fold_shared(|record, state| visit(record, &|| state().to_state()))
+    }
+
+    /// As [`fold`](LogReader::fold), with slices that share their items with the fold: to ask for them costs little,
+    /// however much they hold.
+    ///
+    /// # Errors
+    ///
+    /// As [`fold`](LogReader::fold).
+    pub fn fold_shared(
+        &self,
+        mut visit: impl FnMut(&Record<'_>, &dyn Fn() -> SharedState) -> Result<()>,
+    ) -> Result<State> {
         let folded = self.history().fold(
             self.places.next_sequence,
             None,
             LogSlices::Held,
-            &mut |record, projection| visit(record, &|| State::of(projection)),
+            &mut |record, projection| visit(record, &|| SharedState::of(projection)),
         )?;
         Ok(State::of(&folded.projection))
     }
@@ -365,41 +381,6 @@ impl LogReader {
             objects: &self.objects,
             rollbacks: &self.rollbacks,
         }
-    }
-}
-
-/// A fold along live paths that goes on where it stands, as long as the next path goes on where the last one
-/// ended; else it starts anew. The rollbacks of an agent mostly go back to ever later positions of one path.
-#[derive(Debug)]
-pub struct AlongPath<'a> {
-    reader: &'a LogReader,
-    projection: Projection,
-    /// What was live at the position that the projection stands at.
-    live: Vec<RangeInclusive<u64>>,
-}
-
-impl AlongPath<'_> {
-    /// STATE along the path that was live at `position`.
-    ///
-    /// # Errors
-    ///
-    /// As [`LogReader::state_along`].
-    pub fn state(&mut self, position: u64) -> Result<State> {
-        self.reader.check_position(position)?;
-        let live = self.reader.path.live_at(position);
-        let through = self.projection.next_sequence();
-        let shared = live.iter().filter(|range| *range.start() < through);
-        let shared = shared.map(|range| *range.start()..=(*range.end()).min(through.saturating_sub(1)));
-        if through > position + 1 || !shared.eq(self.live.iter().cloned()) {
-            self.projection = Projection::default();
-        }
-        // Of a fold that fails midway nothing is to be used again.
-        let mut projection = std::mem::take(&mut self.projection);
-        self.live.clear();
-        self.reader.history().fold_on(&mut projection, &live, position)?;
-        let state = State::of(&projection);
-        (self.projection, self.live) = (projection, live);
-        Ok(state)
     }
 }
 

@@ -14,6 +14,7 @@ use super::projection::{AtHand, Folding, LogSlices, Projection};
 use crate::error::Result;
 use crate::log::objects::Objects;
 use crate::log::reader::Places;
+use crate::log::scan::Location;
 use crate::log::storage::Storage;
 use crate::types::{AnyValue, SessionTypes};
 
@@ -41,10 +42,27 @@ impl History<'_> {
         log_slices: LogSlices,
         visit: &mut dyn FnMut(&Record<'_>, &Projection) -> Result<()>,
     ) -> Result<Folded> {
-        let targets = self.rollbacks.range(..end).map(|(_, rollback)| rollback.to);
-        let mut folded = Folded::new(log_slices, Positions::for_targets(targets));
-        let Some(last) = end.checked_sub(1) else { return Ok(folded) };
-        self.places.read(self.storage, 0, last, &mut |record| {
+        self.fold_behind(Folded::new(log_slices, Positions::default()), end, types, visit)
+    }
+
+    /// Goes on with a fold, through the records below `end`. Where one of them goes back to a position before those, and
+    /// no operation began there that is still open, the fold fails.
+    pub(crate) fn fold_behind(
+        &self,
+        mut folded: Folded,
+        end: u64,
+        types: Option<&SessionTypes>,
+        visit: &mut dyn FnMut(&Record<'_>, &Projection) -> Result<()>,
+    ) -> Result<Folded> {
+        let next = folded.projection.next_sequence();
+        if next >= end {
+            return Ok(folded);
+        }
+        self.rollbacks.range(next..end).for_each(|(_, rollback)| folded.positions.expect_target(rollback.to));
+        if let Some(last) = next.checked_sub(1) {
+            folded.keep_target(last);
+        }
+        self.places.read(self.storage, next, end - 1, &mut |record| {
             folded.apply(&record, self.objects, types)?;
             visit(&record, &folded.projection)
         })?;
@@ -57,22 +75,24 @@ impl History<'_> {
     /// have been taken into account by the path, so STATE passes them unchanged.
     pub(crate) fn fold_along(&self, path: &Path, position: u64) -> Result<Projection> {
         let mut projection = Projection::default();
-        self.fold_on(&mut projection, &path.live_at(position), position)?;
+        self.fold_on(&mut projection, &path.live_at(position), position, &mut None)?;
         Ok(projection)
     }
 
-    /// Goes on with such a fold, through `position`, whose live ranges are given in ascending order.
+    /// Goes on with such a fold, through `position`, whose live ranges are given in ascending order. `at` is where the
+    /// next record stands, where that is known.
     pub(crate) fn fold_on(
         &self,
         projection: &mut Projection,
         live: &[RangeInclusive<u64>],
         position: u64,
+        at: &mut Option<(u64, Location)>,
     ) -> Result<()> {
         let next = projection.next_sequence();
         if next > position {
             return Ok(());
         }
-        self.places.read(self.storage, next, position, &mut |record| {
+        self.places.read_on(self.storage, (next, position), at, &mut |record| {
             let at = live.partition_point(|range| *range.end() < record.sequence);
             let on_path = live.get(at).is_some_and(|range| range.contains(&record.sequence));
             if !on_path || record.kind == Kind::ROLLBACK {

@@ -12,13 +12,14 @@
 //!
 //! None of this goes back with STATE.
 
-use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use foldlog_codec::body::{
     Decision, Idempotency, OPEN_OPERATIONS_MAX, Outcome, OutsideEffects, Settle, ToolBegin, ToolEnd,
 };
 use smol_str::SmolStr;
 
+use super::tree::Tree;
 use crate::error::{Error, Result};
 
 /// An operation that has begun and not ended.
@@ -66,13 +67,20 @@ pub struct UnsettledOperation {
     pub run_again: bool,
 }
 
-/// The operations of a log that are not done with.
-#[derive(Clone, Debug, Default)]
+/// The operations of a log that are not done with. Each position that is kept shares them, and a begin or an end follows
+/// on nearly every one: what waits to be settled may be a great deal, so a clone shares that too.
+#[derive(Clone, Default)]
 pub(crate) struct Operations {
     /// In the order in which they began; a few at most.
     open: Vec<OpenOperation>,
     /// By their names.
-    unsettled: BTreeMap<u64, UnsettledOperation>,
+    unsettled: Tree<u64, Arc<UnsettledOperation>, 16, 16>,
+}
+
+impl std::fmt::Debug for Operations {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Operations").field("open", &self.open).finish_non_exhaustive()
+    }
 }
 
 impl Operations {
@@ -83,11 +91,19 @@ impl Operations {
 
     /// The operations that wait to be run again or settled, in the order of their names.
     pub(crate) fn unsettled(&self) -> impl Iterator<Item = &UnsettledOperation> {
-        self.unsettled.values()
+        self.unsettled.iter().map(|(_, unsettled)| unsettled.as_ref())
     }
 
     pub(crate) fn unsettled_one(&self, operation: u64) -> Option<&UnsettledOperation> {
-        self.unsettled.get(&operation)
+        self.unsettled.get(&operation).map(Arc::as_ref)
+    }
+
+    /// Changes one that waits to be run again or settled, if it does.
+    fn change_unsettled(&mut self, operation: u64, change: impl FnOnce(&mut UnsettledOperation)) -> bool {
+        let Some(mut changed) = self.unsettled_one(operation).cloned() else { return false };
+        change(&mut changed);
+        self.unsettled.insert(operation, Arc::new(changed));
+        true
     }
 
     /// Whether all are done with.
@@ -116,7 +132,7 @@ impl Operations {
             return Err((parent, "it is not open, so nothing begins within it"));
         }
         if let Some(operation) = begin.again.or(begin.undoes)
-            && !self.unsettled.contains_key(&operation)
+            && self.unsettled_one(operation).is_none()
         {
             return Err((operation, "it is not one to be run again or undone"));
         }
@@ -165,8 +181,8 @@ impl Operations {
             parent.had_effects_within |= effects;
         }
         if let Some(undone) = open.undoes {
-            if let Some(unsettled) = self.unsettled.get_mut(&undone).filter(|_| committed) {
-                unsettled.undone = true;
+            if committed {
+                self.change_unsettled(undone, |unsettled| unsettled.undone = true);
             }
             return;
         }
@@ -182,23 +198,24 @@ impl Operations {
             let (undone, run_again) = (false, false);
             let unsettled =
                 UnsettledOperation { operation, begin, tool, call_id, idempotency, undone, run_again };
-            self.unsettled.insert(operation, unsettled);
+            self.unsettled.insert(operation, Arc::new(unsettled));
         }
     }
 
     pub(super) fn settle(&mut self, sequence: u64, settle: &Settle<'_>) -> Result<()> {
         let operation = settle.operation;
-        let Some(unsettled) = self.unsettled.get_mut(&operation) else {
-            let reason = format!("operation {operation} is not one to be settled");
-            return Err(Error::Inconsistent { sequence, reason });
-        };
-        match settle.decision {
-            Decision::RunAgain => unsettled.run_again = true,
+        let waits = match settle.decision {
+            Decision::RunAgain => self.change_unsettled(operation, |unsettled| unsettled.run_again = true),
             Decision::Committed | Decision::Failed => {
-                self.unsettled.remove(&operation);
+                // Asked before anything is copied that need not be.
+                self.unsettled_one(operation).is_some() && self.unsettled.remove(&operation).is_some()
             }
+        };
+        if waits {
+            return Ok(());
         }
-        Ok(())
+        let reason = format!("operation {operation} is not one to be settled");
+        Err(Error::Inconsistent { sequence, reason })
     }
 }
 

@@ -34,7 +34,7 @@ impl Path {
     }
 
     /// The same ranges in descending order, found as they are asked for.
-    fn down_from(&self, position: u64) -> impl Iterator<Item = RangeInclusive<u64>> {
+    pub(crate) fn down_from(&self, position: u64) -> impl Iterator<Item = RangeInclusive<u64>> {
         let mut end = Some(position);
         std::iter::from_fn(move || {
             let last = end?;

@@ -382,7 +382,9 @@ mod tests {
 
     fn targets(records: &[(Kind, Vec<u8>)]) -> Positions {
         let rollbacks = records.iter().filter(|(kind, _)| *kind == Kind::ROLLBACK);
-        Positions::for_targets(rollbacks.map(|(_, body)| Rollback::decode(body).unwrap().to))
+        let mut positions = Positions::default();
+        rollbacks.for_each(|(_, body)| positions.expect_target(Rollback::decode(body).unwrap().to));
+        positions
     }
 
     fn bytes(records: &[(Kind, Vec<u8>)]) -> u64 {

@@ -25,13 +25,9 @@ pub(crate) struct Positions {
 }
 
 impl Positions {
-    /// Positions for folding a log whose rollbacks go back to `targets`.
-    pub(crate) fn for_targets(targets: impl IntoIterator<Item = u64>) -> Positions {
-        let mut positions = Positions::default();
-        for target in targets {
-            positions.targets.entry(target).or_insert((0, None)).0 += 1;
-        }
-        positions
+    /// Says that one more rollback of the log goes back to a position, which is to be kept once it is passed.
+    pub(crate) fn expect_target(&mut self, sequence: u64) {
+        self.targets.entry(sequence).or_insert((0, None)).0 += 1;
     }
 
     /// Whether the position of a record that was just applied is worth keeping.
@@ -82,7 +78,7 @@ impl Positions {
 
     /// Keeps a position for one rollback that is about to be written.
     pub(crate) fn hold(&mut self, sequence: u64, frozen: Arc<Frozen>) {
-        self.targets.entry(sequence).or_insert((0, None)).0 += 1;
+        self.expect_target(sequence);
         self.keep_target(sequence, frozen);
     }
 

@@ -2,7 +2,7 @@
 //!
 //! A persistent ordered map, so that a clone costs the same at ten items and at ten million and shares what
 //! did not change. Items appended take a key from their own name, which only grows, and so stand in order of
-//! insertion. Items that a reducer put before others take keys in the gap between their neighbours; these few
+//! insertion. Items that a reducer put before others take keys in the [gap](gaps) between their neighbours; these few
 //! are remembered by name in a second map.
 //!
 //! What is appended by dispatching stands in [runs](super::runs), where nothing is shared and nobody looks items up by
@@ -24,6 +24,9 @@ use super::row::{ItemRef, Row, RowItem, RowRef};
 use super::runs::{self, AnyRun};
 use super::tree::Tree;
 use crate::types::AnyValue;
+
+mod changes;
+mod gaps;
 
 type Key = u128;
 
@@ -274,48 +277,6 @@ impl Rows {
         self.open = None;
         self.by_key.hold_only(natural_key(row.id), Slot::Row(row));
         self.len = 1;
-    }
-
-    /// Puts items before the item `anchor`.
-    pub(crate) fn insert_before(&mut self, anchor: ItemId, rows: Vec<Row>) {
-        let room = |rows_len: usize, below: Key, above: Key| (above - below) / (rows_len as Key + 1);
-        let Some(mut above) = self.loosen(anchor) else { return };
-        let mut below = self.below(above);
-        if room(rows.len(), below, above) == 0 {
-            self.spread();
-            above = self.loosen(anchor).unwrap_or(above);
-            below = self.below(above);
-        }
-        let step = room(rows.len(), below, above);
-        let mut key = below;
-        for row in rows {
-            key += step;
-            self.displaced.insert(row.id, key);
-            self.place(key, row);
-        }
-    }
-
-    /// The key of the item before a slot.
-    fn below(&self, key: Key) -> Key {
-        self.by_key.before(&key).map_or(0, |(below, slot)| last_key(*below, slot))
-    }
-
-    /// Gives all items keys that stand evenly apart, where insertions have used up a gap. The last key stays,
-    /// so that what is appended later still stands behind.
-    fn spread(&mut self) {
-        self.seal();
-        let last = self.by_key.last().map_or(0, |(key, slot)| last_key(*key, slot));
-        let step = last / (self.len as Key).max(1);
-        let mut spread = Rows::default();
-        let mut key = last - step * (self.len as Key).saturating_sub(1);
-        for row in self.iter() {
-            spread.displaced.insert(row.id, key);
-            spread.place(key, row.to_row());
-            key += step;
-        }
-        // The same items by the same names, so the index stays as it is.
-        spread.index = self.index.take();
-        *self = spread;
     }
 
     /// The same items in the same order, those that stand in no run made anew.

@@ -94,6 +94,25 @@ impl Places {
         })
     }
 
+    /// As [`read`](Places::read), for whoever reads stretches one after the other: `at` is where the record behind the
+    /// last stretch stands, so that nothing is walked over to find it again.
+    pub(crate) fn read_on(
+        &self,
+        storage: &Arc<dyn Storage>,
+        (from, through): (u64, u64),
+        at: &mut Option<(u64, Location)>,
+        visit: &mut dyn FnMut(Record<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let start = at.take().filter(|(sequence, _)| *sequence <= from).map(|(_, location)| location);
+        self.walk_from(storage, (from, through), start, &mut |segment, offset, frame| {
+            let header = frame.header;
+            let (sequence, kind, time_us) = (header.sequence, header.kind, header.time_us);
+            visit(Record { sequence, kind, time_us, body: frame.body })?;
+            *at = Some((sequence + 1, Location { segment, offset: offset + frame.len() as u64 }));
+            Ok(ControlFlow::Continue(()))
+        })
+    }
+
     /// Where the frame of record `sequence` ends, and its checksum.
     pub(crate) fn locate(&self, storage: &Arc<dyn Storage>, sequence: u64) -> Result<Located> {
         let mut located = None;
@@ -137,12 +156,25 @@ impl Places {
     }
 
     fn walk(&self, storage: &Arc<dyn Storage>, from: u64, through: u64, visit: &mut Visit<'_>) -> Result<()> {
+        self.walk_from(storage, (from, through), None, visit)
+    }
+
+    /// Hands the records from `from` through `through` to `visit`. They are looked for from `start` on, which is not behind
+    /// the first of them; where it is not given, from the last place that the index remembers.
+    fn walk_from(
+        &self,
+        storage: &Arc<dyn Storage>,
+        (from, through): (u64, u64),
+        start: Option<Location>,
+        visit: &mut Visit<'_>,
+    ) -> Result<()> {
         let through = through.min(self.next_sequence.saturating_sub(1));
         if from > through || self.next_sequence == 0 {
             return Ok(());
         }
+        let start = start.or_else(|| self.index.before(from));
         let Location { segment: first, mut offset } =
-            self.index.before(from).unwrap_or(Location { segment: 0, offset: HEADER_LEN as u64 });
+            start.unwrap_or(Location { segment: 0, offset: HEADER_LEN as u64 });
         for (index, segment) in self.segments.iter().enumerate().skip(first) {
             let io = |error| Error::io("read", &segment.path, error);
             let mut window = Window::new(segment.open(storage.as_ref())?, segment.end).map_err(io)?;

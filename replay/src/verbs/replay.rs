@@ -11,8 +11,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use foldlog::audit::{AlongPath, LogReader};
-use foldlog::{Parent, Policy, SliceState, State, Store, Value};
+use foldlog::audit::{AlongPath, Comparison, LogReader, SharedState};
+use foldlog::{Parent, Policy, SliceState, Store, Value};
 use serde::Serialize;
 use uuid::Uuid;
 
@@ -127,9 +127,14 @@ pub fn replay(reader: &LogReader, thorough: bool, mut progress: Progress) -> Res
     let rollbacks: BTreeMap<u64, u64> = reader.rollbacks().collect();
     let chosen = if thorough { rollbacks.keys().copied().collect() } else { sample(&rollbacks) };
     // The state is asked for behind each chosen rollback and behind the record before it.
-    let mut checks = Checks { rollbacks: &rollbacks, log: None, along: reader.along() };
+    let mut checks = Checks {
+        rollbacks: &rollbacks,
+        last: None,
+        along: reader.along(),
+        comparison: Comparison::default(),
+    };
     let (mut next, mut difference, mut failure) = (0, None, None);
-    let end = reader.fold(|record, state| {
+    let end = reader.fold_shared(|record, state| {
         let sequence = record.sequence;
         if sequence != next {
             let reason = format!("{next} was next");
@@ -175,49 +180,60 @@ fn sample(rollbacks: &BTreeMap<u64, u64>) -> BTreeSet<u64> {
     rollbacks.keys().enumerate().filter(|(place, _)| places.contains(place)).map(|(_, at)| *at).collect()
 }
 
+/// The checks of a replay. Each looks at what changed since the one before, and at whole slices only to say what differs.
 struct Checks<'a> {
     rollbacks: &'a BTreeMap<u64, u64>,
-    /// The LOG slices where they were last looked at.
-    log: Option<BTreeMap<String, SliceState>>,
+    /// The slices where they were last looked at.
+    last: Option<SharedState>,
     /// STATE along the path to each target, which most often goes on where the last one ended.
     along: AlongPath<'a>,
+    comparison: Comparison,
 }
 
 impl Checks<'_> {
-    fn at(&mut self, sequence: u64, state: State) -> Result<Option<Diverged>> {
+    fn at(&mut self, sequence: u64, state: SharedState) -> Result<Option<Diverged>> {
         if let Some(to) = self.rollbacks.get(&sequence).copied() {
-            let along = self.along.state(to)?;
-            let found = diff::slices(&along, &state, |policy| policy == Policy::State)?;
-            if let Some(difference) = first(sequence, found) {
-                return Ok(Some(difference));
-            }
-        }
-        self.log_grows(sequence, state)
-    }
-
-    fn log_grows(&mut self, sequence: u64, state: State) -> Result<Option<Diverged>> {
-        let log: BTreeMap<String, SliceState> =
-            state.slices.into_iter().filter(|(_, slice)| slice.policy == Policy::Log).collect();
-        for (name, before) in self.log.iter().flatten() {
-            let after = log.get(name).map(|slice| slice.items.as_slice()).unwrap_or_default();
-            let places = before.items.iter().enumerate();
-            for (place, item) in places {
-                let found = after.get(place);
-                if found == Some(item) {
-                    continue;
+            let along = self.along.shared_state(to)?;
+            if !self.comparison.is_same(&along, &state) {
+                let (along, state) = (along.to_state(), state.to_state());
+                let found = diff::slices(&along, &state, |policy| policy == Policy::State)?;
+                if let Some(difference) = first(sequence, found) {
+                    return Ok(Some(difference));
                 }
-                return Ok(Some(Diverged {
-                    sequence,
-                    slice: name.clone(),
-                    path: format!("items[{place}]"),
-                    expected: item.value()?,
-                    found: found.map(|item| item.value()).transpose()?.unwrap_or_default(),
-                }));
             }
         }
-        self.log = Some(log);
-        Ok(None)
+        let found = match &self.last {
+            Some(last) if !state.logs_grew_since(last) => log_grows(sequence, last, &state)?,
+            _ => None,
+        };
+        self.last = Some(state);
+        Ok(found)
     }
+}
+
+/// The first item of a LOG slice that is no longer what it was.
+fn log_grows(sequence: u64, before: &SharedState, after: &SharedState) -> Result<Option<Diverged>> {
+    let logs = |state: &SharedState| -> BTreeMap<String, SliceState> {
+        state.to_state().slices.into_iter().filter(|(_, slice)| slice.policy == Policy::Log).collect()
+    };
+    let (before, after) = (logs(before), logs(after));
+    for (name, before) in &before {
+        let after = after.get(name).map(|slice| slice.items.as_slice()).unwrap_or_default();
+        for (place, item) in before.items.iter().enumerate() {
+            let found = after.get(place);
+            if found == Some(item) {
+                continue;
+            }
+            return Ok(Some(Diverged {
+                sequence,
+                slice: name.clone(),
+                path: format!("items[{place}]"),
+                expected: item.value()?,
+                found: found.map(|item| item.value()).transpose()?.unwrap_or_default(),
+            }));
+        }
+    }
+    Ok(None)
 }
 
 fn first(sequence: u64, differences: Vec<diff::Difference>) -> Option<Diverged> {

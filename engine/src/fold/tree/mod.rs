@@ -33,6 +33,7 @@ use iter::Iter;
 use triomphe::Arc;
 
 mod block;
+mod differences;
 mod iter;
 #[cfg(test)]
 mod tests;

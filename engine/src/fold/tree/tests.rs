@@ -1,5 +1,6 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
+use std::ops::ControlFlow;
 
 use super::*;
 use crate::generator::Generator;
@@ -102,6 +103,7 @@ fn run<const LEAF: usize, const FAN: usize>(seed: u64, steps: u64, bound: u64, l
                 let at = numbers.below(kept.len() as u64) as usize;
                 let (earlier, was): (Tree<_, _, LEAF, FAN>, _) = kept.swap_remove(at);
                 earlier.check(&was);
+                check_differences((&tree, &wanted), (&earlier, &was));
                 // Sometimes the earlier version is the one that goes on.
                 if numbers.below(2) == 0 {
                     (tree, wanted) = (earlier, was);
@@ -112,6 +114,54 @@ fn run<const LEAF: usize, const FAN: usize>(seed: u64, steps: u64, bound: u64, l
         tree.check(&wanted);
     }
     kept.iter().for_each(|(earlier, was)| earlier.check(was));
+}
+
+/// The differences of two trees, once those are left out of which both hold the same, are those of the two maps.
+fn check_differences<const LEAF: usize, const FAN: usize>(
+    (left, left_map): (&Tree<u64, u64, LEAF, FAN>, &BTreeMap<u64, u64>),
+    (right, right_map): (&Tree<u64, u64, LEAF, FAN>, &BTreeMap<u64, u64>),
+) {
+    let keys: BTreeSet<u64> = left_map.keys().chain(right_map.keys()).copied().collect();
+    let entry = |key: u64| (key, left_map.get(&key).copied(), right_map.get(&key).copied());
+    let wanted: Vec<_> = keys.into_iter().map(entry).filter(|(_, left, right)| left != right).collect();
+    let mut found = Vec::new();
+    let _ = left.differences(right, &mut |key, left, right| {
+        found.push((*key, left.copied(), right.copied()));
+        ControlFlow::Continue(())
+    });
+    assert!(found.is_sorted_by(|one, next| one.0 < next.0), "each key once, in order");
+    found.retain(|(_, left, right)| left != right);
+    assert_eq!(found, wanted);
+}
+
+#[test]
+fn what_two_trees_share_is_not_looked_at() {
+    let mut tree: Tree<u64, u64, 8, 8> = Tree::default();
+    (0..100_000).for_each(|key| assert_eq!(tree.insert(2 * key, key), None));
+    let before = tree.clone();
+    let changes: [fn(&mut Tree<u64, u64, 8, 8>); 4] = [
+        |tree| {
+            let _ = tree.insert(200_001, 0);
+        },
+        |tree| {
+            let _ = tree.insert(77_777, 0);
+        },
+        |tree| {
+            let _ = tree.remove(&55_554);
+        },
+        |tree| {
+            let _ = tree.insert(0, 1);
+        },
+    ];
+    for change in changes {
+        change(&mut tree);
+        let mut looked_at = 0;
+        let _ = tree.differences(&before, &mut |_, _, _| {
+            looked_at += 1;
+            ControlFlow::Continue(())
+        });
+        assert!((1..200).contains(&looked_at), "{looked_at} entries");
+    }
 }
 
 #[test]

@@ -1,0 +1,233 @@
+//! Items that stand before others, and the gaps that their keys are taken from.
+//!
+//! A new key is taken from one end of the gap between its neighbours: from the end of the newer one, since what is put
+//! in next most often stands beside what was put in last. A list that is kept with the newest item first, or one that
+//! grows in front of a last item, so uses up a gap after millions of items only. Where a gap is used up, the keys around
+//! it are spread anew: those of the smallest range of keys, twice as large each time it is too full, of which only so
+//! much is in use that each half of it takes many more items before it is too full again. So an item is moved a few
+//! times at most for each that is put in, however they come.
+
+use foldlog_codec::body::ItemId;
+
+use super::{Key, Row, Rows, Slot, last_key};
+
+/// The share of a gap that new items take of it, as a shift.
+const SHARE: u32 = 16;
+
+/// By how much a range may be fuller that is twice as large: 4/3 of the items, where 2 would be as full.
+const DENSITY: (u128, u128) = (4, 3);
+
+/// A range of keys, and the items in it.
+struct Range {
+    low: Key,
+    /// How many keys there are.
+    keys: Key,
+    rows: Vec<(Key, Row)>,
+}
+
+impl Rows {
+    /// Puts items before the item `anchor`.
+    pub(crate) fn insert_before(&mut self, anchor: ItemId, rows: Vec<Row>) {
+        let Some(above) = self.loosen(anchor) else { return };
+        let below = self.by_key.before(&above);
+        let newest = below.and_then(|(_, slot)| slot.rows().next_back()).map(|row| row.id);
+        let below = below.map_or(0, |(key, slot)| last_key(*key, slot));
+        let (gap, count) = (above - below, rows.len() as Key);
+        if gap <= count {
+            return self.spread_with(above, rows);
+        }
+        let step = ((gap >> SHARE) / count.max(1)).max(1);
+        let mut key = match newest {
+            Some(id) if id > anchor => below + step,
+            _ => above - step * count,
+        };
+        for row in rows {
+            self.displaced.insert(row.id, key);
+            self.place(key, row);
+            key += step;
+        }
+    }
+
+    /// Puts items before the one at `at`, where there are not enough keys for them, and spreads what stands around.
+    fn spread_with(&mut self, at: Key, mut new: Vec<Row>) {
+        let Range { low, keys, rows } = self.range_around(at, new.len());
+        let behind = rows.partition_point(|(key, _)| *key < at);
+        for (key, _) in &rows {
+            self.by_key.remove(key);
+        }
+        let new_ids: Vec<ItemId> = new.iter().map(|row| row.id).collect();
+        for row in &new {
+            self.tell_index(|index| index.insert(row.borrow()));
+        }
+        self.len += new_ids.len();
+        let mut all: Vec<Row> = rows.into_iter().map(|(_, row)| row).collect();
+        all.splice(behind..behind, new.drain(..));
+        let step = (keys / (all.len() as Key + 1)).max(1);
+        let mut key = low;
+        for row in all {
+            key += step;
+            self.displaced.insert(row.id, key);
+            self.by_key.insert(key, Slot::Row(row));
+        }
+    }
+
+    /// The smallest range of keys around `at` that is not too full once `more` items are put in.
+    fn range_around(&mut self, at: Key, more: usize) -> Range {
+        self.seal();
+        // What is appended later is to stand behind all keys that are given now.
+        let last = self.by_key.last().map_or(0, |(key, slot)| last_key(*key, slot));
+        // Of a range of one key, in 2^32nds of an item.
+        let mut most: u128 = 1 << 32;
+        for level in 1..Key::BITS {
+            most = most / DENSITY.1 * DENSITY.0;
+            let low = at >> level << level;
+            let high = low.saturating_add((1 << level) - 1).min(last);
+            let keys = high - low + 1;
+            // One that ends at the last key is as large as it is, and not as it would be.
+            let allowed = if keys >> level == 0 { most_of(keys) } else { most >> 32 };
+            if allowed > more as Key
+                && let Some(rows) = self.rows_within(low, high, (allowed - more as Key) as usize)
+            {
+                return Range { low, keys, rows };
+            }
+        }
+        let rows = self.rows_within(0, last, usize::MAX).unwrap_or_default();
+        Range { low: 0, keys: last, rows }
+    }
+
+    /// The items whose keys are in a range, each in no run any more; `None` where there are more than `most`.
+    fn rows_within(&mut self, low: Key, high: Key, most: usize) -> Option<Vec<(Key, Row)>> {
+        let mut rows = Vec::new();
+        let mut end = high.saturating_add(1);
+        while let Some((key, slot)) = self.by_key.before(&end) {
+            match slot {
+                Slot::Row(_) if *key < low => break,
+                Slot::Row(row) => {
+                    rows.push((*key, row.clone()));
+                    end = *key;
+                    if rows.len() > most {
+                        return None;
+                    }
+                }
+                Slot::Run(_) if last_key(*key, slot) < low => break,
+                Slot::Run(run) => {
+                    let first = run.id(0);
+                    self.loosen(first);
+                }
+            }
+        }
+        rows.reverse();
+        Some(rows)
+    }
+}
+
+/// How many items may stand in a range of so many keys.
+fn most_of(keys: Key) -> Key {
+    let mut most: u128 = 1 << 32;
+    for _ in 0..keys.ilog2() {
+        most = most / DENSITY.1 * DENSITY.0;
+    }
+    most >> 32
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::super::{RowItem, RowRef, natural_key};
+    use super::*;
+    use crate::generator::Generator;
+
+    fn row(sequence: u64) -> Row {
+        Row { id: id(sequence), version: 1, item: RowItem::Bytes(Arc::from([])) }
+    }
+
+    fn id(sequence: u64) -> ItemId {
+        ItemId { sequence, ordinal: 0 }
+    }
+
+    /// How many items got other keys than they had.
+    fn moved(before: &Rows, after: &Rows) -> u64 {
+        let mut moved = 0;
+        let _ = after.by_key.differences(&before.by_key, &mut |_, now, then| {
+            moved += u64::from(now.is_some() && then.is_none());
+            std::ops::ControlFlow::Continue(())
+        });
+        moved
+    }
+
+    /// Puts items in, each where `place` says, and returns how many keys were given for each.
+    fn keys_given(count: u64, place: impl Fn(u64, &Rows) -> u64) -> f64 {
+        let mut rows = Rows::default();
+        (1..=4).for_each(|sequence| rows.push(row(sequence)));
+        let mut given = 0;
+        for sequence in 5..5 + count {
+            let before = rows.clone();
+            let anchor = place(sequence, &rows);
+            rows.insert_before(id(anchor), vec![row(sequence)]);
+            given += moved(&before, &rows);
+        }
+        assert_eq!(rows.len() as u64, 4 + count);
+        given as f64 / count as f64
+    }
+
+    /// Newest-first lists took time with the square of their length: all keys were spread anew each time that 80 items
+    /// had been put in front.
+    #[test]
+    fn an_item_that_is_put_before_others_moves_few_of_them() {
+        let first = |rows: &Rows| rows.iter().next().map_or(0, |row| row.id.sequence);
+        assert_eq!(keys_given(20_000, |_, rows| first(rows)), 1.0, "the newest first");
+        assert_eq!(keys_given(20_000, |_, _| 4), 1.0, "before the last");
+        assert_eq!(keys_given(20_000, |_, _| 3), 1.0, "before one in the middle");
+        // By turns at both sides of a gap, which is the worst there is.
+        let both = keys_given(20_000, |sequence, _| match sequence {
+            5 => 3,
+            sequence if sequence % 2 == 0 => 3,
+            sequence => sequence - 2,
+        });
+        assert!(both < 20.0, "{both}");
+    }
+
+    #[test]
+    fn any_order_of_insertions_is_the_list_that_it_stands_for_and_moves_few_items() {
+        for seed in 0..4 {
+            let mut numbers = Generator::from_seed(seed);
+            let mut rows = Rows::default();
+            rows.push(row(1));
+            let (mut wanted, mut given) = (vec![1_u64], 0);
+            for sequence in 2..3_000 {
+                // Mostly around a few places.
+                let at = match numbers.below(4) {
+                    0 => numbers.below(wanted.len() as u64) as usize,
+                    _ => (wanted.len() / 2).saturating_sub(numbers.below(3) as usize),
+                };
+                let before = rows.clone();
+                rows.insert_before(id(wanted[at]), vec![row(sequence)]);
+                given += moved(&before, &rows);
+                wanted.insert(at, sequence);
+            }
+            rows.push(row(3_000));
+            wanted.push(3_000);
+            assert!(rows.iter().map(|row: RowRef<'_>| row.id.sequence).eq(wanted.iter().copied()));
+            assert!(given < 3_000 * 20, "{given} keys for 3,000 items");
+        }
+    }
+
+    #[test]
+    fn more_items_than_a_gap_has_keys_are_put_in_at_once() {
+        let mut rows = Rows::default();
+        (1..=200).for_each(|sequence| rows.push_value(sequence, 1, &mut Some(sequence)));
+        rows.insert_before(ItemId { sequence: 100, ordinal: 0 }, vec![row(300)]);
+        // Two neighbours whose keys have nothing between them.
+        let key = natural_key(id(100));
+        let at = rows.displaced.get(&id(300)).copied().unwrap();
+        rows.by_key.remove(&at);
+        rows.by_key.insert(key - 1, Slot::Row(row(300)));
+        rows.displaced.insert(id(300), key - 1);
+        rows.insert_before(id(100), (400..500).map(row).collect());
+        let wanted = (1..100).chain([300]).chain(400..500).chain(100..=200);
+        assert!(rows.iter().map(|row| row.id.sequence).eq(wanted));
+        assert_eq!(rows.len(), 301);
+        assert!((1..=200).chain([300]).chain(400..500).all(|sequence| rows.contains(id(sequence))));
+    }
+}

@@ -1,0 +1,152 @@
+//! What differs between two trees, found without looking at what they share.
+//!
+//! Both are walked in the order of their keys. Where both walks stand before the same block, it is passed over: a tree
+//! and the one that it was made from by a few changes share all others.
+
+use std::ops::ControlFlow;
+
+use triomphe::Arc;
+
+use super::{Inner, Leaf, Node, Tree};
+
+/// What one walk has before it.
+enum Ahead<'a, K, V, const LEAF: usize, const FAN: usize> {
+    /// With the depth of the blocks below it: 1 where they are leaves.
+    Inner(&'a Arc<Inner<K, V, LEAF, FAN>>, usize),
+    Leaf(&'a Arc<Leaf<K, V, LEAF>>),
+    Entries(&'a [K], &'a [V]),
+}
+
+/// One walk: what it has before it, the next on top.
+struct Walk<'a, K, V, const LEAF: usize, const FAN: usize>(Vec<Ahead<'a, K, V, LEAF, FAN>>);
+
+impl<'a, K: Ord + Clone, V: Clone, const LEAF: usize, const FAN: usize> Walk<'a, K, V, LEAF, FAN> {
+    fn of(tree: &'a Tree<K, V, LEAF, FAN>) -> Self {
+        let mut depth = 0;
+        let mut node = tree.root.as_ref();
+        while let Some(Node::Inner(inner)) = node {
+            depth += 1;
+            node = inner.slots.first();
+        }
+        let tail = tree.tail.as_ref().map(Ahead::Leaf);
+        Walk(tail.into_iter().chain(tree.root.as_ref().map(|root| ahead(root, depth))).collect())
+    }
+
+    /// The depth of what is next; 0 for leaves and their entries.
+    fn depth(&self) -> usize {
+        match self.0.last() {
+            Some(Ahead::Inner(_, depth)) => *depth,
+            _ => 0,
+        }
+    }
+
+    /// A key that is not above any of what is next.
+    fn low(&self) -> Option<&'a K> {
+        match self.0.last()? {
+            Ahead::Inner(inner, _) => inner.keys.first(),
+            Ahead::Leaf(leaf) => leaf.keys.first(),
+            Ahead::Entries(keys, _) => keys.first(),
+        }
+    }
+
+    /// Goes one block down.
+    fn descend(&mut self) {
+        match self.0.pop() {
+            Some(Ahead::Inner(inner, depth)) => {
+                self.0.extend(inner.slots.iter().rev().map(|node| ahead(node, depth - 1)));
+            }
+            Some(Ahead::Leaf(leaf)) => self.0.push(Ahead::Entries(&leaf.keys, &leaf.slots)),
+            entries => self.0.extend(entries),
+        }
+    }
+
+    fn take_entry(&mut self) -> Option<(&'a K, &'a V)> {
+        let Some(Ahead::Entries(keys, slots)) = self.0.last_mut() else { return None };
+        let (Some((key, keys_left)), Some((slot, slots_left))) = (keys.split_first(), slots.split_first())
+        else {
+            return None;
+        };
+        (*keys, *slots) = (keys_left, slots_left);
+        if keys.is_empty() {
+            self.0.pop();
+        }
+        Some((key, slot))
+    }
+}
+
+fn ahead<K, V, const LEAF: usize, const FAN: usize>(
+    node: &Node<K, V, LEAF, FAN>,
+    depth: usize,
+) -> Ahead<'_, K, V, LEAF, FAN> {
+    match node {
+        Node::Inner(inner) => Ahead::Inner(inner, depth),
+        Node::Leaf(leaf) => Ahead::Leaf(leaf),
+    }
+}
+
+/// Whether both walks have the same block before them.
+fn is_shared<K, V, const LEAF: usize, const FAN: usize>(
+    left: &Walk<'_, K, V, LEAF, FAN>,
+    right: &Walk<'_, K, V, LEAF, FAN>,
+) -> bool {
+    match (left.0.last(), right.0.last()) {
+        (Some(Ahead::Inner(left, _)), Some(Ahead::Inner(right, _))) => Arc::ptr_eq(left, right),
+        (Some(Ahead::Leaf(left)), Some(Ahead::Leaf(right))) => Arc::ptr_eq(left, right),
+        _ => false,
+    }
+}
+
+impl<K: Ord + Clone, V: Clone, const LEAF: usize, const FAN: usize> Tree<K, V, LEAF, FAN> {
+    /// Hands every key at which this tree and another may differ on to `visit`, in order, with what stands there in this
+    /// one and in the other, for as long as it wants more. What stands in blocks that both share is passed over; what
+    /// stands in both without being shared is for `visit` to compare. Takes time in proportion to what is not shared.
+    pub(crate) fn differences<'a>(
+        &'a self,
+        other: &'a Self,
+        visit: &mut dyn FnMut(&'a K, Option<&'a V>, Option<&'a V>) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        let (mut left, mut right) = (Walk::of(self), Walk::of(other));
+        loop {
+            if is_shared(&left, &right) {
+                left.0.pop();
+                right.0.pop();
+                continue;
+            }
+            let order = match (left.low(), right.low()) {
+                (None, None) => return ControlFlow::Continue(()),
+                (Some(_), None) => std::cmp::Ordering::Less,
+                (None, Some(_)) => std::cmp::Ordering::Greater,
+                (Some(left), Some(right)) => left.cmp(right),
+            };
+            let whole = |walk: &Walk<'_, K, V, LEAF, FAN>| !matches!(walk.0.last(), Some(Ahead::Entries(..)));
+            let (left_whole, right_whole) = (whole(&left), whole(&right));
+            // Blocks are opened from the higher one down, so that both come to stand before one that they share.
+            match order {
+                _ if left_whole && right_whole && left.depth() != right.depth() => {
+                    if left.depth() > right.depth() { left.descend() } else { right.descend() }
+                }
+                std::cmp::Ordering::Less if left_whole => left.descend(),
+                std::cmp::Ordering::Greater if right_whole => right.descend(),
+                std::cmp::Ordering::Equal if left_whole || right_whole => {
+                    left.descend();
+                    right.descend();
+                }
+                std::cmp::Ordering::Less => {
+                    if let Some((key, value)) = left.take_entry() {
+                        visit(key, Some(value), None)?;
+                    }
+                }
+                std::cmp::Ordering::Greater => {
+                    if let Some((key, value)) = right.take_entry() {
+                        visit(key, None, Some(value))?;
+                    }
+                }
+                std::cmp::Ordering::Equal => {
+                    if let (Some((key, left)), Some((_, right))) = (left.take_entry(), right.take_entry()) {
+                        visit(key, Some(left), Some(right))?;
+                    }
+                }
+            }
+        }
+    }
+}
