@@ -4,11 +4,14 @@
 //! before it is trusted, and left aside where anything differs.
 //!
 //! ```text
-//!  0          8                            40
-//!  +----------+----------------------------+------------------------------------------+
-//!  | foldimg1 | BLAKE3 of all that follows | one MessagePack map                      |
-//!  +----------+----------------------------+------------------------------------------+
+//!  0          8                            40                  48
+//!  +----------+----------------------------+-------------------+---------------------+---------------+
+//!  | foldimg1 | BLAKE3 of all that follows | length of the map | one MessagePack map | packed items  |
+//!  +----------+----------------------------+-------------------+---------------------+---------------+
 //! ```
+//!
+//! The items stand behind the map, which says how many there are: so an image is written as its items are found, and not
+//! held in memory. They are those of each slice whose items are held, by id, and then those of `begun`, in its order.
 //!
 //! | field | meaning |
 //! |---|---|
@@ -21,9 +24,12 @@
 //! | `declared` | a `Declare` body: all names, with the versions and reducers that they were recorded under |
 //! | `tags` | map |
 //! | `unsupported` | array of sequence number and kind, where there is a record that could not be folded |
-//! | `slices` | array with one element a slice, by id: packed items where they are held; an array of length, packed marks and packed ranges where they stand in the log |
+//! | `slices` | array with one element a slice, by id: how many items it has where they are held; an array of length, packed marks and packed ranges where they stand in the log |
+//! | `open` | array of [operations](OpenImage) that had begun and not ended, in the order of their begins; left out where there are none, as the next two |
+//! | `unsettled` | array of [operations](UnsettledImage) that were interrupted and neither run again nor settled, by their names |
+//! | `begun` | STATE where open operations began that may change something: array of begin and array of slice id, how many of the slice's items come first, and how many others follow them |
 //!
-//! Packed fields are bytes, little-endian: an item is sequence number `u64`, ordinal `u32`, version `u32`, length
+//! The length of the map is a `u64`. Packed fields are bytes, little-endian: an item is sequence number `u64`, ordinal `u32`, version `u32`, length
 //! `u32` and its bytes, in the slice's order; a mark is place `u64` and sequence number `u64`; a range is first
 //! `u64` and last `u64`. Fields that a reader does not know are passed over.
 
@@ -38,8 +44,14 @@ use crate::body::{Declare, ItemId, Opened, Rollback};
 use crate::msgpack::{Reader, Token, Writer};
 use crate::{Error, Kind};
 
+mod operations;
+
+pub use operations::{BegunImage, BegunSlice, OpenImage, UnsettledImage};
+
 const MAGIC: &[u8; 8] = b"foldimg1";
 const DIGEST_LEN: usize = 32;
+/// What stands before the map, its length included.
+const FRONT_LEN: usize = MAGIC.len() + DIGEST_LEN + 8;
 const KIND: &str = "image";
 
 /// The largest image that is written or read, in bytes.
@@ -72,6 +84,12 @@ pub struct Image<'a> {
     pub tags: BTreeMap<String, String>,
     /// The first record of a kind that could not be folded.
     pub unsupported: Option<(u64, Kind)>,
+    /// The operations that had begun and not ended, in the order of their begins.
+    pub open: Vec<OpenImage<'a>>,
+    /// The operations that were interrupted and neither run again nor settled, by their names.
+    pub unsettled: Vec<UnsettledImage<'a>>,
+    /// STATE where open operations began that may change something.
+    pub begun: Vec<BegunImage<'a>>,
     /// The slices by id.
     pub slices: Vec<SliceImage<'a>>,
 }
@@ -106,7 +124,12 @@ pub struct Indexed {
 #[derive(Clone, Debug, PartialEq)]
 pub enum SliceImage<'a> {
     /// Its items in order.
-    Held(Vec<ItemImage<'a>>),
+    Held {
+        /// How many there are.
+        len: u64,
+        /// The items.
+        items: Vec<ItemImage<'a>>,
+    },
     /// Of a LOG slice, what is needed to find its items in the log.
     InLog {
         /// How many items it has.
@@ -129,13 +152,63 @@ pub struct ItemImage<'a> {
     pub bytes: &'a [u8],
 }
 
+impl ItemImage<'_> {
+    /// How many bytes an item takes beside its own.
+    pub const HEAD_LEN: u64 = 20;
+
+    /// Writes the item as it stands in a file.
+    pub fn write(&self, into: &mut Vec<u8>) {
+        let ItemImage { id, version, bytes } = self;
+        into.extend(id.sequence.to_le_bytes());
+        into.extend(id.ordinal.to_le_bytes());
+        into.extend(version.to_le_bytes());
+        into.extend((bytes.len() as u32).to_le_bytes());
+        into.extend_from_slice(bytes);
+    }
+}
+
+/// What stands first in a file, over all that follows: the magic bytes and the digest.
+#[derive(Clone, Debug, Default)]
+pub struct Front(blake3::Hasher);
+
+impl Front {
+    /// How long it is, in bytes.
+    pub const LEN: u64 = (MAGIC.len() + DIGEST_LEN) as u64;
+
+    /// Takes in what stands behind what was taken in before.
+    pub fn take(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    /// Its bytes.
+    pub fn finish(&self) -> Vec<u8> {
+        MAGIC.iter().chain(self.0.finalize().as_bytes()).copied().collect()
+    }
+}
+
 impl<'a> Image<'a> {
     /// The file's bytes.
     pub fn encode(&self) -> Vec<u8> {
+        let mut rest = self.head();
+        let held = self.slices.iter().flat_map(|slice| match slice {
+            SliceImage::Held { items, .. } => items.as_slice(),
+            SliceImage::InLog { .. } => &[],
+        });
+        let begun = self.begun.iter().flat_map(|begun| &begun.slices).flat_map(|slice| &slice.items);
+        held.chain(begun).for_each(|item| item.write(&mut rest));
+        let mut front = Front::default();
+        front.take(&rest);
+        [front.finish(), rest].concat()
+    }
+
+    /// What stands between the front and the items: the map, behind its length.
+    pub fn head(&self) -> Vec<u8> {
         let mut writer = Writer::new();
-        writer.raw(MAGIC).raw(&[0; DIGEST_LEN]);
-        let optional = usize::from(self.boot_id.is_some()) + usize::from(self.unsupported.is_some());
-        writer.map(15 + optional);
+        let lists = [self.open.len(), self.unsettled.len(), self.begun.len()];
+        let optional = usize::from(self.boot_id.is_some())
+            + usize::from(self.unsupported.is_some())
+            + lists.iter().filter(|len| **len > 0).count();
+        writer.raw(&[0; 8]).map(15 + optional);
         writer.str("next").unsigned(self.next_sequence);
         writer.str("segment").unsigned(u64::from(self.last.ordinal));
         writer.str("salt").unsigned(self.last.salt);
@@ -172,15 +245,29 @@ impl<'a> Image<'a> {
         if let Some((sequence, kind)) = self.unsupported {
             writer.str("unsupported").array(2).unsigned(sequence).unsigned(u64::from(kind.byte()));
         }
+        self.write_operations(&mut writer);
         writer.str("slices").array(self.slices.len());
         self.slices.iter().for_each(|slice| slice.write(&mut writer));
         let mut bytes = writer.finish();
-        if let Some((head, body)) = bytes.split_at_mut_checked(MAGIC.len() + DIGEST_LEN)
-            && let Some(digest) = head.get_mut(MAGIC.len()..)
-        {
-            digest.copy_from_slice(blake3::hash(body).as_bytes());
+        if let Some((len, map)) = bytes.split_first_chunk_mut::<8>() {
+            *len = (map.len() as u64).to_le_bytes();
         }
         bytes
+    }
+
+    fn write_operations(&self, writer: &mut Writer) {
+        if !self.open.is_empty() {
+            writer.str("open").array(self.open.len());
+            self.open.iter().for_each(|open| open.write(writer));
+        }
+        if !self.unsettled.is_empty() {
+            writer.str("unsettled").array(self.unsettled.len());
+            self.unsettled.iter().for_each(|unsettled| unsettled.write(writer));
+        }
+        if !self.begun.is_empty() {
+            writer.str("begun").array(self.begun.len());
+            self.begun.iter().for_each(|begun| begun.write(writer));
+        }
     }
 
     /// Reads a file's bytes and checks their digest.
@@ -190,11 +277,8 @@ impl<'a> Image<'a> {
     /// [`Error::Truncated`], [`Error::Magic`], or [`Error::Body`] where the digest does not match or the fields
     /// are not what they should be.
     pub fn decode(bytes: &'a [u8]) -> Result<Image<'a>, Error> {
-        let truncated = || Error::Truncated {
-            offset: 0,
-            needed: (MAGIC.len() + DIGEST_LEN) as u64,
-            available: bytes.len() as u64,
-        };
+        let truncated =
+            || Error::Truncated { offset: 0, needed: FRONT_LEN as u64, available: bytes.len() as u64 };
         let (magic, rest) = bytes.split_first_chunk::<8>().ok_or_else(truncated)?;
         if magic != MAGIC {
             return Err(Error::Magic { found: *magic });
@@ -203,9 +287,23 @@ impl<'a> Image<'a> {
         if blake3::hash(body).as_bytes() != digest {
             return Err(bad(KIND, "the digest does not match"));
         }
+        let (map_len, rest) = body.split_first_chunk::<8>().ok_or_else(truncated)?;
+        let map_len = usize::try_from(u64::from_le_bytes(*map_len)).unwrap_or(usize::MAX);
+        let (map, items) =
+            rest.split_at_checked(map_len).ok_or_else(|| bad(KIND, "the map is longer than the file"))?;
         let mut read = Fields::default();
-        walk(KIND, body, |name, value| read.take(name, value))?;
-        read.finish()
+        walk(KIND, map, |name, value| read.take(name, value))?;
+        let mut image = read.finish()?;
+        let mut packed = Packed(items);
+        for slice in &mut image.slices {
+            if let SliceImage::Held { len, items } = slice {
+                *items = packed.items(*len)?;
+            }
+        }
+        for slice in image.begun.iter_mut().flat_map(|begun| &mut begun.slices) {
+            slice.items = packed.items(slice.len)?;
+        }
+        if packed.0.is_empty() { Ok(image) } else { Err(bad(KIND, "bytes follow the items")) }
     }
 }
 
@@ -213,15 +311,8 @@ impl<'a> SliceImage<'a> {
     fn write(&self, writer: &mut Writer) {
         let mut packed = Vec::new();
         match self {
-            SliceImage::Held(items) => {
-                for ItemImage { id, version, bytes } in items {
-                    packed.extend(id.sequence.to_le_bytes());
-                    packed.extend(id.ordinal.to_le_bytes());
-                    packed.extend(version.to_le_bytes());
-                    packed.extend((bytes.len() as u32).to_le_bytes());
-                    packed.extend_from_slice(bytes);
-                }
-                writer.bin(&packed);
+            SliceImage::Held { len, .. } => {
+                writer.unsigned(*len);
             }
             SliceImage::InLog { len, marks, undone } => {
                 writer.array(3).unsigned(*len);
@@ -241,17 +332,6 @@ impl<'a> SliceImage<'a> {
     fn read(reader: &mut Reader<'a>) -> Result<SliceImage<'a>, Error> {
         let mut ahead = *reader;
         match ahead.token()? {
-            Token::Bin(bytes) => {
-                *reader = ahead;
-                let mut packed = Packed(bytes);
-                let mut items = Vec::new();
-                while !packed.0.is_empty() {
-                    let id = ItemId { sequence: packed.u64()?, ordinal: packed.u32()? };
-                    let (version, len) = (packed.u32()?, packed.u32()?);
-                    items.push(ItemImage { id, version, bytes: packed.bytes(len as usize)? });
-                }
-                Ok(SliceImage::Held(items))
-            }
             Token::Array(3) => {
                 let len = ahead.unsigned()?;
                 let marks = Packed(ahead.bin()?).all(|packed| Ok((packed.u64()?, packed.u64()?)))?;
@@ -259,7 +339,7 @@ impl<'a> SliceImage<'a> {
                 *reader = ahead;
                 Ok(SliceImage::InLog { len, marks, undone })
             }
-            _ => Err(bad(KIND, "a slice is bytes, or an array of length, marks and ranges")),
+            _ => Ok(SliceImage::Held { len: reader.unsigned()?, items: Vec::new() }),
         }
     }
 }
@@ -276,6 +356,9 @@ struct Fields<'a> {
     declared: Option<Declare>,
     tags: BTreeMap<String, String>,
     unsupported: Option<(u64, Kind)>,
+    open: Vec<OpenImage<'a>>,
+    unsettled: Vec<UnsettledImage<'a>>,
+    begun: Vec<BegunImage<'a>>,
     slices: Option<Vec<SliceImage<'a>>>,
 }
 
@@ -316,6 +399,9 @@ impl<'a> Fields<'a> {
                 let kind = u8::try_from(kind).ok().and_then(Kind::from_byte);
                 self.unsupported = Some((sequence, required(KIND, "unsupported", kind)?));
             }
+            "open" => self.open = list(value, OpenImage::read)?,
+            "unsettled" => self.unsettled = list(value, UnsettledImage::read)?,
+            "begun" => self.begun = list(value, BegunImage::read)?,
             "slices" => self.slices = Some(list(value, SliceImage::read)?),
             _ => {}
         }
@@ -347,6 +433,9 @@ impl<'a> Fields<'a> {
             declared: required(KIND, "declared", self.declared)?,
             tags: self.tags,
             unsupported: self.unsupported,
+            open: self.open,
+            unsettled: self.unsettled,
+            begun: self.begun,
             slices: required(KIND, "slices", self.slices)?,
         })
     }
@@ -381,6 +470,17 @@ impl<'a> Packed<'a> {
         Ok(u64::from_le_bytes(self.array()?))
     }
 
+    /// So many items. How many are claimed decides about no memory: each takes bytes that are there.
+    fn items(&mut self, len: u64) -> Result<Vec<ItemImage<'a>>, Error> {
+        let mut items = Vec::new();
+        for _ in 0..len {
+            let id = ItemId { sequence: self.u64()?, ordinal: self.u32()? };
+            let (version, len) = (self.u32()?, self.u32()?);
+            items.push(ItemImage { id, version, bytes: self.bytes(len as usize)? });
+        }
+        Ok(items)
+    }
+
     /// Reads until nothing is left.
     fn all<T>(mut self, mut read: impl FnMut(&mut Self) -> Result<T, Error>) -> Result<Vec<T>, Error> {
         let mut all = Vec::new();
@@ -394,7 +494,7 @@ impl<'a> Packed<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::body::{Policy, SliceDeclaration};
+    use crate::body::{Idempotency, Policy, SliceDeclaration};
 
     fn image() -> Image<'static> {
         let opened = Opened { session: Uuid::from_u128(7), seed: 3, tags: BTreeMap::new(), parent: None };
@@ -418,8 +518,33 @@ mod tests {
             declared: Declare { events: Vec::new(), slices: vec![slice] },
             tags: BTreeMap::from([("key".to_owned(), "value".to_owned())]),
             unsupported: Some((39, Kind::OBSERVED)),
+            open: vec![OpenImage {
+                operation: 30,
+                begin: 33,
+                parent: Some(20),
+                tool: "write",
+                call_id: Some("call-1"),
+                idempotency: Idempotency::Keyed,
+                reads_only: false,
+                undoes: Some(7),
+                asked_by: Some((4, 1)),
+                had_effects_within: true,
+            }],
+            unsettled: vec![UnsettledImage {
+                operation: 11,
+                begin: 12,
+                tool: "send",
+                call_id: None,
+                idempotency: Idempotency::Manual,
+                undone: true,
+                run_again: true,
+            }],
+            begun: vec![BegunImage {
+                begin: 33,
+                slices: vec![BegunSlice { slice: 0, kept: 1, len: 1, items: vec![item(2, b"\xc3")] }],
+            }],
             slices: vec![
-                SliceImage::Held(vec![item(5, b"\xc0"), item(4, b"")]),
+                SliceImage::Held { len: 2, items: vec![item(5, b"\xc0"), item(4, b"")] },
                 SliceImage::InLog { len: 3, marks: vec![(0, 8)], undone: vec![4..=9] },
             ],
         }
@@ -429,6 +554,19 @@ mod tests {
     fn an_image_comes_back_as_it_went_in() {
         let bytes = image().encode();
         assert_eq!(Image::decode(&bytes).unwrap(), image());
+        let calm = Image { open: Vec::new(), unsettled: Vec::new(), begun: Vec::new(), ..image() };
+        let bytes = calm.encode();
+        assert_eq!(Image::decode(&bytes).unwrap(), calm);
+    }
+
+    #[test]
+    fn what_is_written_as_it_is_found_is_what_is_encoded_at_once() {
+        let whole = image().encode();
+        let mut front = Front::default();
+        let rest = &whole[Front::LEN as usize..];
+        rest.chunks(7).for_each(|bytes| front.take(bytes));
+        assert_eq!(front.finish(), whole[..Front::LEN as usize]);
+        assert!(rest.starts_with(&image().head()));
     }
 
     #[test]

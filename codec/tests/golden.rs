@@ -1,7 +1,7 @@
 //! The bytes of format version 1, pinned.
 //!
 //! `golden/` holds a segment header and one whole frame for each shape of each kind that is built, and beside
-//! each frame its JSON form. They are what files in the world look like: a change to one of them is a change
+//! each frame its JSON form, and two images. They are what files in the world look like: a change to one of them is a change
 //! of the format, and is made on purpose or not at all. `FOLDLOG_BLESS=1` writes them anew.
 
 // The functions below are all tests, or called by nothing else.
@@ -19,6 +19,9 @@ use foldlog_codec::body::{
     Snapshot, ToolBegin, ToolEnd,
 };
 use foldlog_codec::frame::{self, Context, Header};
+use foldlog_codec::image::{
+    BegunImage, BegunSlice, Image, Indexed, ItemImage, LastFrame, OpenImage, SliceImage, UnsettledImage,
+};
 use foldlog_codec::record::Names;
 use foldlog_codec::segment::{Previous, SegmentHeader};
 use foldlog_codec::{FORMAT_VERSION, Kind, Record};
@@ -517,6 +520,71 @@ fn segment_headers() -> [(&'static str, SegmentHeader); 2] {
     [("segment-first", first), ("segment-later", later)]
 }
 
+/// Images: one of a session at rest, and one within a call, behind another that waits to be settled.
+fn images() -> [(&'static str, Image<'static>); 2] {
+    let item = |sequence, ordinal, bytes| ItemImage { id: ItemId { sequence, ordinal }, version: 2, bytes };
+    let opened = Opened { session: SESSION, seed: 3, tags: BTreeMap::new(), parent: None };
+    let slice = |id, name: &str, policy| SliceDeclaration {
+        id,
+        name: name.to_owned(),
+        policy,
+        item: format!("{name}.item"),
+    };
+    let at_rest = Image {
+        next_sequence: 40,
+        last: LastFrame { ordinal: 2, salt: context().salt(), offset: 300, end: 340, crc: PREDECESSOR_CRC },
+        time_us: 1_767_322_800_000_000,
+        epoch: 1,
+        boot_id: Some(Uuid::from_u128(9)),
+        watermark: 40,
+        openings: vec![(0, opened)],
+        rollbacks: vec![(9, Rollback { to: 3, preserve_logs: true })],
+        index: vec![Indexed { sequence: 0, ordinal: 0, offset: 84 }],
+        declared: Declare {
+            events: Vec::new(),
+            slices: vec![slice(0, "plan", Policy::State), slice(1, "notes", Policy::Log)],
+        },
+        tags: tags([("user", "ada")]),
+        unsupported: None,
+        open: Vec::new(),
+        unsettled: Vec::new(),
+        begun: Vec::new(),
+        slices: vec![
+            SliceImage::Held { len: 2, items: vec![item(5, 0, b"\xa4done"), item(4, 1, b"\xc0")] },
+            SliceImage::InLog { len: 3, marks: vec![(0, 8)], undone: Vec::new() },
+        ],
+    };
+    let open = OpenImage {
+        operation: 20,
+        begin: 33,
+        parent: Some(18),
+        tool: "write",
+        call_id: Some("call_7"),
+        idempotency: Idempotency::Keyed,
+        reads_only: false,
+        undoes: None,
+        asked_by: Some((17, 1)),
+        had_effects_within: true,
+    };
+    let unsettled = UnsettledImage {
+        operation: 11,
+        begin: 12,
+        tool: "send",
+        call_id: None,
+        idempotency: Idempotency::Manual,
+        undone: false,
+        run_again: true,
+    };
+    let begun = BegunSlice { slice: 0, kept: 1, len: 1, items: vec![item(2, 0, b"\xa4todo")] };
+    let within_a_call = Image {
+        open: vec![open],
+        unsettled: vec![unsettled],
+        begun: vec![BegunImage { begin: 33, slices: vec![begun] }],
+        ..at_rest.clone()
+    };
+    [("image-at-rest", at_rest), ("image-within-a-call", within_a_call)]
+}
+
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden")
 }
@@ -565,6 +633,7 @@ fn the_bytes_written_are_those_of_version_1() {
         .map(|(name, header)| (format!("{name}.bin"), header.encode().to_vec()))
         .collect();
     written.extend(goldens().iter().map(|golden| (format!("{}.bin", golden.name), frame_of(golden))));
+    written.extend(images().iter().map(|(name, image)| (format!("{name}.bin"), image.encode())));
     let changed: Vec<String> = written
         .iter()
         .filter_map(|(file, bytes)| {
@@ -597,6 +666,14 @@ fn what_version_1_wrote_is_read_as_it_was_meant() {
 }
 
 #[test]
+fn images_are_read_as_they_were_meant() {
+    for (name, image) in images() {
+        let bytes = committed(&format!("{name}.bin"), &image.encode());
+        assert_eq!(Image::decode(&bytes).unwrap(), image, "{name}");
+    }
+}
+
+#[test]
 fn records_keep_their_json_form() {
     for golden in goldens() {
         let bytes = committed(&format!("{}.bin", golden.name), &frame_of(&golden));
@@ -608,8 +685,9 @@ fn records_keep_their_json_form() {
 
 #[test]
 fn every_golden_file_is_looked_at_and_every_built_kind_has_one() {
-    let mut expected: BTreeSet<String> =
-        segment_headers().iter().map(|(name, _)| format!("{name}.bin")).collect();
+    let headers = segment_headers().map(|(name, _)| format!("{name}.bin"));
+    let images = images().map(|(name, _)| format!("{name}.bin"));
+    let mut expected: BTreeSet<String> = headers.into_iter().chain(images).collect();
     for golden in goldens() {
         for extension in ["bin", "json"] {
             assert!(

@@ -147,61 +147,13 @@ pub(crate) struct Stored {
 /// Records that are wanted are read in one walk where fewer than so many stand between them.
 const NEAR_RECORDS: u64 = 512;
 
-/// How many records are looked for in one step.
-const STEP_RECORDS: usize = 4096;
-
-/// The bytes of a projection's items, found in the log.
+/// The bytes of items that are not held, found in the log.
 #[derive(Debug, Default)]
 pub(crate) struct RecordedItems {
-    /// Records with items that are not held, and their slices, in order.
-    wanted: Vec<(u64, u32)>,
-    /// How many of them were looked for.
-    done: usize,
     found: BTreeMap<(u32, ItemId), Arc<[u8]>>,
 }
 
 impl RecordedItems {
-    /// Of a projection, of which nothing was looked for yet.
-    pub(crate) fn of(projection: &Projection) -> RecordedItems {
-        let mut wanted: Vec<(u64, u32)> = Vec::new();
-        for (slice, items) in (0..).zip(projection.slices()) {
-            if let Items::Held(rows) = items {
-                let unknown = rows.iter().filter(|row| row.bytes().is_none());
-                wanted.extend(unknown.map(|row| (row.id.sequence, slice)));
-            }
-        }
-        wanted.sort_unstable();
-        wanted.dedup();
-        RecordedItems { wanted, ..RecordedItems::default() }
-    }
-
-    /// Looks for some more of them; breaks once nothing is left.
-    pub(crate) fn find_more(&mut self, source: &LogSource) -> Result<ControlFlow<()>> {
-        let RecordedItems { wanted, done, found } = self;
-        let left = wanted.get(*done..).unwrap_or_default();
-        let step = left.get(..STEP_RECORDS).unwrap_or(left);
-        let near = |one: &(u64, u32), next: &(u64, u32)| next.0 - one.0 < NEAR_RECORDS;
-        for run in step.chunk_by(near) {
-            let (Some((first, _)), Some((last, _))) = (run.first(), run.last()) else { continue };
-            let mut rest = run;
-            source.places.read(&source.storage, *first, *last, &mut |record| {
-                while let Some(((sequence, slice), others)) = rest.split_first()
-                    && *sequence <= record.sequence
-                {
-                    rest = others;
-                    for (ordinal, payload, _) in source.items_in(&record, *slice)? {
-                        let id = ItemId { sequence: *sequence, ordinal };
-                        found
-                            .insert((*slice, id), Arc::from(source.objects.resolve(Payload::new(&payload))?));
-                    }
-                }
-                Ok(())
-            })?;
-        }
-        *done += step.len();
-        Ok(if *done < wanted.len() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })
-    }
-
     /// The bytes of a slice's item.
     pub(crate) fn bytes<'a>(&'a self, slice: u32, row: RowRef<'a>) -> Result<&'a Arc<[u8]>> {
         let found = row.bytes().or_else(|| self.found.get(&(slice, row.id)));
@@ -265,9 +217,74 @@ impl LogSource {
 
     /// The bytes of the items that a projection does not hold, since it knows their types.
     pub(crate) fn recorded(&self, projection: &Projection) -> Result<RecordedItems> {
-        let mut recorded = RecordedItems::of(projection);
-        while recorded.find_more(self)?.is_continue() {}
+        let mut wanted = Vec::new();
+        for (slice, items) in (0..).zip(projection.slices()) {
+            if let Items::Held(rows) = items {
+                let unknown = rows.iter().filter(|row| row.bytes().is_none());
+                wanted.extend(unknown.map(|row| (row.id, slice)));
+            }
+        }
+        let mut recorded = RecordedItems::default();
+        self.find(wanted, &mut |slice, id, payload| {
+            recorded.found.insert((slice, id), Arc::from(self.objects.resolve(payload)?));
+            Ok(())
+        })?;
         Ok(recorded)
+    }
+
+    /// The bytes of some items of one slice, those that are not held.
+    pub(crate) fn recorded_of(&self, slice: u32, rows: &[RowRef<'_>]) -> Result<RecordedItems> {
+        let unknown = rows.iter().filter(|row| row.bytes().is_none());
+        let mut recorded = RecordedItems::default();
+        self.find(unknown.map(|row| (row.id, slice)).collect(), &mut |slice, id, payload| {
+            recorded.found.insert((slice, id), Arc::from(self.objects.resolve(payload)?));
+            Ok(())
+        })?;
+        Ok(recorded)
+    }
+
+    /// How many bytes some items take as they were recorded, without reading those that are objects.
+    pub(crate) fn len_of(&self, wanted: Vec<(ItemId, u32)>) -> Result<u64> {
+        let mut bytes = 0;
+        self.find(wanted, &mut |_, _, payload| {
+            bytes += payload.object().map_or(payload.bytes().len() as u64, |object| object.len);
+            Ok(())
+        })?;
+        Ok(bytes)
+    }
+
+    /// Hands the payloads of items on to `visit`, as their records come.
+    fn find(
+        &self,
+        mut wanted: Vec<(ItemId, u32)>,
+        visit: &mut dyn FnMut(u32, ItemId, Payload<'_>) -> Result<()>,
+    ) -> Result<()> {
+        wanted.sort_unstable_by_key(|(id, slice)| (id.sequence, *slice, id.ordinal));
+        let near =
+            |one: &(ItemId, u32), next: &(ItemId, u32)| next.0.sequence - one.0.sequence < NEAR_RECORDS;
+        for run in wanted.chunk_by(near) {
+            let (Some((first, _)), Some((last, _))) = (run.first(), run.last()) else { continue };
+            let mut rest = run;
+            self.places.read(&self.storage, first.sequence, last.sequence, &mut |record| {
+                if rest.first().is_none_or(|(id, _)| id.sequence > record.sequence) {
+                    return Ok(());
+                }
+                let of_record = rest.partition_point(|(id, _)| id.sequence <= record.sequence);
+                let (now, later) = rest.split_at(of_record.min(rest.len()));
+                rest = later;
+                for items in now.chunk_by(|one, next| one.1 == next.1) {
+                    let Some((_, slice)) = items.first() else { continue };
+                    for (ordinal, payload, _) in self.items_in(&record, *slice)? {
+                        let id = ItemId { sequence: record.sequence, ordinal };
+                        if items.binary_search_by_key(&ordinal, |(id, _)| id.ordinal).is_ok() {
+                            visit(*slice, id, Payload::new(&payload))?;
+                        }
+                    }
+                }
+                Ok(())
+            })?;
+        }
+        Ok(())
     }
 
     /// The items that a record added to a slice: their ordinals, payloads and versions.

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use foldlog_codec::body::{
     Decision, Idempotency, OPEN_OPERATIONS_MAX, Outcome, OutsideEffects, Settle, ToolBegin, ToolEnd,
 };
+use foldlog_codec::image::{Image, OpenImage, UnsettledImage};
 use smol_str::SmolStr;
 
 use super::tree::Tree;
@@ -67,6 +68,57 @@ pub struct UnsettledOperation {
     pub run_again: bool,
 }
 
+impl OpenOperation {
+    fn of_image(image: &OpenImage<'_>) -> OpenOperation {
+        let OpenImage { operation, begin, parent, tool, call_id, idempotency, reads_only, undoes, .. } =
+            *image;
+        OpenOperation {
+            operation,
+            begin,
+            parent,
+            tool: SmolStr::new(tool),
+            call_id: call_id.map(SmolStr::new),
+            idempotency,
+            reads_only,
+            undoes,
+            asked_by: image.asked_by,
+            had_effects_within: image.had_effects_within,
+        }
+    }
+
+    /// As an image holds it.
+    pub(crate) fn image(&self) -> OpenImage<'_> {
+        let OpenOperation { operation, begin, parent, idempotency, reads_only, undoes, .. } = *self;
+        OpenImage {
+            operation,
+            begin,
+            parent,
+            tool: &self.tool,
+            call_id: self.call_id.as_deref(),
+            idempotency,
+            reads_only,
+            undoes,
+            asked_by: self.asked_by,
+            had_effects_within: self.had_effects_within,
+        }
+    }
+}
+
+impl UnsettledOperation {
+    fn of_image(image: &UnsettledImage<'_>) -> UnsettledOperation {
+        let UnsettledImage { operation, begin, tool, call_id, idempotency, undone, run_again } = *image;
+        let (tool, call_id) = (SmolStr::new(tool), call_id.map(SmolStr::new));
+        UnsettledOperation { operation, begin, tool, call_id, idempotency, undone, run_again }
+    }
+
+    /// As an image holds it.
+    pub(crate) fn image(&self) -> UnsettledImage<'_> {
+        let UnsettledOperation { operation, begin, idempotency, undone, run_again, .. } = *self;
+        let (tool, call_id) = (self.tool.as_str(), self.call_id.as_deref());
+        UnsettledImage { operation, begin, tool, call_id, idempotency, undone, run_again }
+    }
+}
+
 /// The operations of a log that are not done with. Each position that is kept shares them, and a begin or an end follows
 /// on nearly every one: what waits to be settled may be a great deal, so a clone shares that too.
 #[derive(Clone, Default)]
@@ -84,6 +136,16 @@ impl std::fmt::Debug for Operations {
 }
 
 impl Operations {
+    /// Those that an image holds.
+    pub(super) fn restored(image: &Image<'_>) -> Operations {
+        let open = image.open.iter().map(OpenOperation::of_image).collect();
+        let mut unsettled = Tree::default();
+        for one in &image.unsettled {
+            unsettled.insert(one.operation, Arc::new(UnsettledOperation::of_image(one)));
+        }
+        Operations { open, unsettled }
+    }
+
     /// The operations that are open, in the order in which they began.
     pub(crate) fn open(&self) -> impl DoubleEndedIterator<Item = &OpenOperation> {
         self.open.iter()
@@ -104,11 +166,6 @@ impl Operations {
         change(&mut changed);
         self.unsettled.insert(operation, Arc::new(changed));
         true
-    }
-
-    /// Whether all are done with.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.open.is_empty() && self.unsettled.is_empty()
     }
 
     /// The names of the open operations that may change STATE.

@@ -71,6 +71,15 @@ impl Positions {
         }
     }
 
+    /// The positions at which open operations began, where `present` is how all is now.
+    pub(crate) fn begun(&self, present: &Projection) -> Vec<(u64, Arc<Frozen>)> {
+        let state = |frozen: &Option<Arc<Frozen>>| match frozen {
+            Some(frozen) => Arc::clone(frozen),
+            None => Arc::new(present.freeze()),
+        };
+        self.begun.iter().map(|(sequence, frozen)| (*sequence, state(frozen))).collect()
+    }
+
     /// Lets go of the position of an operation that has ended.
     pub(crate) fn end(&mut self, begin: u64) {
         self.begun.retain(|(sequence, _)| *sequence != begin);

@@ -73,11 +73,18 @@ pub(crate) enum LogSlices {
 #[derive(Clone, Debug)]
 pub(crate) struct Frozen {
     projection: Projection,
+    /// Whether STATE alone is what it was, as an image tells it.
+    state_alone: bool,
 }
 
 impl Frozen {
     pub(crate) fn projection(&self) -> &Projection {
         &self.projection
+    }
+
+    /// Whether everything is what it was.
+    pub(crate) fn is_whole(&self) -> bool {
+        !self.state_alone
     }
 }
 
@@ -156,8 +163,7 @@ impl Projection {
             slices,
             tags: Arc::new(image.tags.clone()),
             unsupported: image.unsupported,
-            // No image is written while any is not done with.
-            operations: Arc::default(),
+            operations: Arc::new(Operations::restored(image)),
             next_sequence: image.next_sequence,
             log_slices: LogSlices::InLog,
         }
@@ -185,7 +191,18 @@ impl Projection {
 
     /// Everything as it is, for coming back to. Shared, so it costs little.
     pub(crate) fn freeze(&self) -> Frozen {
-        Frozen { projection: self.clone() }
+        Frozen { projection: self.clone(), state_alone: false }
+    }
+
+    /// An earlier position of which STATE is known, by slice; a slice that is not named was empty.
+    pub(super) fn state_alone(&self, mut slices: BTreeMap<u32, Rows>) -> Frozen {
+        let mut projection = self.clone();
+        for (id, slice) in (0..).zip(&mut projection.slices) {
+            if let (Policy::State, Items::Held(rows)) = (slice.policy, &mut slice.items) {
+                *rows = slices.remove(&id).unwrap_or_else(|| rows.emptied());
+            }
+        }
+        Frozen { projection, state_alone: true }
     }
 
     /// Decodes the items of a slice that are not decoded yet.
@@ -521,7 +538,8 @@ impl Projection {
             let reason = format!("it goes back to {to}, which is not before it");
             return Err(Error::Inconsistent { sequence, reason });
         }
-        let frozen = (folding.frozen)(to).ok_or_else(|| Error::Inconsistent {
+        let known = (folding.frozen)(to).filter(|frozen| rollback.preserve_logs || frozen.is_whole());
+        let frozen = known.ok_or_else(|| Error::Inconsistent {
             sequence,
             reason: format!("nothing is known of position {to}"),
         })?;

@@ -1,14 +1,15 @@
 //! From a projection to an image and back.
 
+use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use foldlog_codec::body::{ItemId, Policy};
-use foldlog_codec::image::{Image, ItemImage, SliceImage};
+use foldlog_codec::body::{ItemId, OPEN_OPERATIONS_MAX, Policy};
+use foldlog_codec::image::{BegunImage, BegunSlice, Image, ItemImage, SliceImage};
 
-use super::log_items::{LogItems, LogSource, Mark, RecordedItems};
+use super::log_items::{LogItems, LogSource, Mark};
 use super::names::Names;
-use super::projection::{Items, Projection, SliceState};
+use super::projection::{Frozen, Items, Projection, SliceState};
 use super::row::{Row, RowItem, RowRef};
 use super::rows::Rows;
 use crate::error::{Error, Result};
@@ -17,32 +18,69 @@ use crate::log::reader::Places;
 use crate::log::storage::Storage;
 use crate::types::{Recorded, SessionTypes, SliceTypes, TAIL_ITEMS};
 
-/// The slices of a projection, for an image.
-///
-/// # Errors
-///
-/// [`Error::Inconsistent`] where the log did not hold an item.
-pub(crate) fn slices<'a>(
-    projection: &'a Projection,
-    recorded: &'a RecordedItems,
-) -> Result<Vec<SliceImage<'a>>> {
-    (0..).zip(projection.slices()).map(|(slice, items)| slice_image(slice, items, recorded)).collect()
-}
-
-fn slice_image<'a>(slice: u32, items: &'a Items, recorded: &'a RecordedItems) -> Result<SliceImage<'a>> {
-    Ok(match items {
-        Items::Held(rows) => {
-            let item = |row: RowRef<'a>| -> Result<ItemImage<'a>> {
-                Ok(ItemImage { id: row.id, version: row.version, bytes: recorded.bytes(slice, row)? })
-            };
-            SliceImage::Held(rows.iter().map(item).collect::<Result<_>>()?)
-        }
+/// The slices of a projection, for an image; how many items they have, and not yet the items.
+pub(crate) fn slices(projection: &Projection) -> Vec<SliceImage<'static>> {
+    let slice = |items: &Items| match items {
+        Items::Held(rows) => SliceImage::Held { len: rows.len() as u64, items: Vec::new() },
         Items::InLog(items) => SliceImage::InLog {
             len: items.len(),
             marks: items.marks().iter().map(|mark| (mark.place, mark.sequence)).collect(),
             undone: items.undone().to_vec(),
         },
-    })
+    };
+    projection.slices().map(slice).collect()
+}
+
+/// STATE where open operations began, for an image of `projection`; its items are those that stand
+/// [apart](items_apart).
+pub(crate) fn begun(projection: &Projection, begun: &[(u64, Arc<Frozen>)]) -> Vec<BegunImage<'static>> {
+    let slice = |id: u32, then: &Frozen| {
+        let (now, then) = (state_rows(projection, id)?, state_rows(then.projection(), id)?);
+        let kept = now.iter().zip(then.iter()).take_while(|(now, then)| now.id == then.id).count();
+        let len = then.len() - kept;
+        (!then.is_empty()).then(|| BegunSlice {
+            slice: id,
+            kept: kept as u64,
+            len: len as u64,
+            items: Vec::new(),
+        })
+    };
+    let ids = |then: &Frozen| 0..then.projection().names.slices().len() as u32;
+    begun
+        .iter()
+        .map(|(begin, then)| BegunImage {
+            begin: *begin,
+            slices: ids(then).filter_map(|id| slice(id, then)).collect(),
+        })
+        .collect()
+}
+
+fn state_rows(projection: &Projection, slice: u32) -> Option<&Rows> {
+    match projection.items(slice) {
+        Some((Policy::State, Items::Held(rows))) => Some(rows),
+        _ => None,
+    }
+}
+
+/// All items that an image holds, slice by slice, as they stand behind its map: those of the projection's slices, and
+/// those that `heads` says stand behind them.
+pub(crate) fn items_apart<'a>(
+    projection: &'a Projection,
+    begun: &'a [(u64, Arc<Frozen>)],
+    heads: &'a [BegunImage<'_>],
+) -> impl Iterator<Item = (u32, Box<dyn Iterator<Item = RowRef<'a>> + 'a>)> {
+    type Stream<'a> = (u32, Box<dyn Iterator<Item = RowRef<'a>> + 'a>);
+    let held = (0..).zip(projection.slices()).filter_map(|(slice, items)| match items {
+        Items::Held(rows) => Some((slice, Box::new(rows.iter()) as Box<dyn Iterator<Item = RowRef<'a>>>)),
+        Items::InLog(_) => None,
+    });
+    let begun = begun.iter().zip(heads).flat_map(|((_, then), head)| {
+        head.slices.iter().filter_map(|slice| -> Option<Stream<'a>> {
+            let rows = state_rows(then.projection(), slice.slice)?;
+            Some((slice.slice, Box::new(rows.iter().skip(slice.kept as usize))))
+        })
+    });
+    held.chain(begun)
 }
 
 /// Where the projection's LOG slices are to be read.
@@ -52,7 +90,14 @@ pub(crate) struct Ground<'a> {
     pub(crate) objects: &'a Arc<Objects>,
 }
 
-/// The projection of a session that an image holds.
+/// What an image was made of.
+pub(crate) struct Restored {
+    pub(crate) projection: Projection,
+    /// STATE where open operations began that may change something.
+    pub(crate) begun: Vec<(u64, Arc<Frozen>)>,
+}
+
+/// The projection of a session that an image holds, and STATE where open operations began.
 ///
 /// # Errors
 ///
@@ -62,13 +107,16 @@ pub(crate) fn projection(
     image: &Image<'_>,
     types: Option<&SessionTypes>,
     ground: Ground<'_>,
-) -> Result<Projection> {
+) -> Result<Restored> {
     let bad = |reason: &str| Error::Inconsistent { sequence: image.next_sequence, reason: reason.to_owned() };
     let mut names = Names::default();
     names.check(image.next_sequence, &image.declared)?;
     names.learn(image.declared.clone());
     if names.slices().len() != image.slices.len() {
         return Err(bad("the image holds other slices than were declared"));
+    }
+    if image.open.len() > OPEN_OPERATIONS_MAX {
+        return Err(bad("the image holds more open operations than a log can"));
     }
     let names = Arc::new(names);
     let source = LogSource {
@@ -81,7 +129,9 @@ pub(crate) fn projection(
     for (declared, slice) in names.slices().iter().zip(&image.slices) {
         let types = types.and_then(|types| types.slice(&declared.name));
         let items = match slice {
-            SliceImage::Held(items) if declared.policy != Policy::Log => Items::Held(rows(items, types)?),
+            SliceImage::Held { items, .. } if declared.policy != Policy::Log => {
+                Items::Held(rows(items, types)?)
+            }
             SliceImage::InLog { len, marks, undone } if declared.policy == Policy::Log => {
                 let marks = marks.iter().map(|(place, sequence)| Mark { place: *place, sequence: *sequence });
                 let tail_max = types.map_or(TAIL_ITEMS, |types| types.tail_items);
@@ -92,7 +142,43 @@ pub(crate) fn projection(
         };
         slices.push(SliceState { policy: declared.policy, items, decoder: types.map(|types| types.decoder) });
     }
-    Ok(Projection::restored(names, slices, image))
+    let projection = Projection::restored(names, slices, image);
+    let begun = begun_states(image, &projection, types)?;
+    let begins = projection.operations.open().filter(|open| !open.reads_only).map(|open| open.begin);
+    if !begins.eq(begun.iter().map(|(begin, _)| *begin)) {
+        return Err(bad("the image does not hold STATE where its open operations began"));
+    }
+    Ok(Restored { projection, begun })
+}
+
+/// STATE where open operations began.
+fn begun_states(
+    image: &Image<'_>,
+    projection: &Projection,
+    types: Option<&SessionTypes>,
+) -> Result<Vec<(u64, Arc<Frozen>)>> {
+    let bad = || Error::Inconsistent {
+        sequence: image.next_sequence,
+        reason: "a begin in the image holds what its slice does not".to_owned(),
+    };
+    let mut states = Vec::new();
+    for begun in &image.begun {
+        let mut slices = BTreeMap::new();
+        for BegunSlice { slice, kept, items, .. } in &begun.slices {
+            let declared = projection.names.slice(*slice).filter(|slice| slice.policy == Policy::State);
+            let present = match image.slices.get(*slice as usize) {
+                Some(SliceImage::Held { items, .. }) => items,
+                _ => return Err(bad()),
+            };
+            let name = &declared.ok_or_else(bad)?.name;
+            let types = types.and_then(|types| types.slice(name));
+            let kept = usize::try_from(*kept).ok().and_then(|kept| present.get(..kept)).ok_or_else(bad)?;
+            let all: Vec<ItemImage<'_>> = kept.iter().chain(items).copied().collect();
+            slices.insert(*slice, rows(&all, types)?);
+        }
+        states.push((begun.begin, Arc::new(projection.state_alone(slices))));
+    }
+    Ok(states)
 }
 
 /// The items of a slice, in their order. Those that a reducer once put before older ones get their places from
@@ -185,9 +271,11 @@ mod tests {
         before.remove(anchor(2));
         before.push(row(10));
         before.insert_before(anchor(10), vec![row(11)]);
-        let items = Items::Held(before.clone());
-        let found = RecordedItems::default();
-        let SliceImage::Held(images) = slice_image(0, &items, &found).unwrap() else { panic!("it is held") };
+        let bytes: Vec<(ItemId, u32, Arc<[u8]>)> =
+            before.iter().map(|row| (row.id, row.version, Arc::clone(row.bytes().unwrap()))).collect();
+        let image = |(id, version, bytes)| ItemImage { id, version, bytes };
+        let images: Vec<ItemImage<'_>> =
+            bytes.iter().map(|(id, version, bytes)| image((*id, *version, bytes))).collect();
         let mut after = rows(&images, None).unwrap();
         let ids = |rows: &Rows| rows.iter().map(|row| row.id.sequence).collect::<Vec<_>>();
         assert_eq!(ids(&before), [6, 7, 3, 4, 9, 8, 5, 11, 10]);

@@ -1,16 +1,16 @@
 //! The files of images, in the session's `snapshots` folder.
 //!
 //! An image is a cache: what cannot be read is passed over, and what cannot be written is done without. It is
-//! written under a temporary name, synced and renamed, so a name in the folder mostly means a whole image; its
-//! digest tells where it does not.
+//! written under a temporary name, part by part as these are found, synced and renamed, so a name in the folder mostly
+//! means a whole image; its digest, which is written last, tells where it does not.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use foldlog_codec::image::IMAGE_BYTES_MAX;
+use foldlog_codec::image::{Front, IMAGE_BYTES_MAX};
 
 use super::layout;
-use super::storage::{Access, EntryKind, Storage};
+use super::storage::{Access, EntryKind, Storage, StorageFile};
 
 /// How many images are kept: should the newest not do, the one before may.
 const KEPT_MAX: usize = 2;
@@ -45,32 +45,83 @@ pub(crate) fn read(storage: &dyn Storage, path: &Path) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Writes the image of all records below `next_sequence` and lets go of the oldest, and of those of positions that
-/// the log had not reached: they are of another log, as a restored backup leaves them.
-pub(crate) fn write(
-    storage: &Arc<dyn Storage>,
-    dir: &Path,
-    next_sequence: u64,
-    bytes: &[u8],
-) -> std::io::Result<()> {
-    let (folder, path) = (layout::snapshots_dir(dir), layout::image_file(dir, next_sequence));
-    let building = path.with_extension("image.new");
-    storage.create_dir_all(&folder)?;
-    // A leftover of the same name is of an attempt that never ended.
-    let _ = storage.remove_file(&building);
-    let written = storage.create(&building, bytes.len() as u64).and_then(|file| {
-        file.write_at(bytes, 0)?;
-        file.sync_data()?;
-        storage.rename(&building, &path)
-    });
-    if written.is_err() {
+/// How many bytes are gathered before they are written.
+const GATHERED_BYTES: usize = 256 << 10;
+
+/// An image that is being written, as its parts are found.
+#[derive(Debug)]
+pub(crate) struct Building {
+    storage: Arc<dyn Storage>,
+    path: PathBuf,
+    building: PathBuf,
+    file: Arc<dyn StorageFile>,
+    front: Front,
+    /// Where the gathered bytes belong.
+    offset: u64,
+    gathered: Vec<u8>,
+    renamed: bool,
+}
+
+impl Building {
+    /// Begins the image of all records below `next_sequence`.
+    pub(crate) fn begin(
+        storage: &Arc<dyn Storage>,
+        dir: &Path,
+        next_sequence: u64,
+    ) -> std::io::Result<Building> {
+        let path = layout::image_file(dir, next_sequence);
+        let building = path.with_extension("image.new");
+        storage.create_dir_all(&layout::snapshots_dir(dir))?;
+        // A leftover of the same name is of an attempt that never ended.
         let _ = storage.remove_file(&building);
+        let file = storage.create(&building, 0)?;
+        let storage = Arc::clone(storage);
+        let (front, gathered) = (Front::default(), Vec::new());
+        Ok(Building { storage, path, building, file, front, offset: Front::LEN, gathered, renamed: false })
     }
-    written?;
-    let images = list(storage.as_ref(), dir);
-    let (ahead, own): (Vec<_>, Vec<_>) = images.into_iter().partition(|(at, _)| *at > next_sequence);
-    for (_, path) in ahead.into_iter().chain(own.into_iter().skip(KEPT_MAX)) {
-        let _ = storage.remove_file(&path);
+
+    /// How long the file is so far.
+    pub(crate) fn len(&self) -> u64 {
+        self.offset + self.gathered.len() as u64
     }
-    Ok(())
+
+    /// Has `write` put more bytes behind those before.
+    pub(crate) fn write(&mut self, write: impl FnOnce(&mut Vec<u8>)) -> std::io::Result<()> {
+        write(&mut self.gathered);
+        if self.gathered.len() >= GATHERED_BYTES { self.flush() } else { Ok(()) }
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.front.take(&self.gathered);
+        self.file.write_at(&self.gathered, self.offset)?;
+        self.offset += self.gathered.len() as u64;
+        self.gathered.clear();
+        // One large item is not to leave its room behind.
+        self.gathered.shrink_to(2 * GATHERED_BYTES);
+        Ok(())
+    }
+
+    /// Gives the image its name, once it is durable, and lets go of the oldest, and of those of positions that the log
+    /// had not reached: they are of another log, as a restored backup leaves them. Returns how long it is.
+    pub(crate) fn finish(mut self, dir: &Path, next_sequence: u64) -> std::io::Result<u64> {
+        self.flush()?;
+        self.file.write_at(&self.front.finish(), 0)?;
+        self.file.sync_data()?;
+        self.storage.rename(&self.building, &self.path)?;
+        self.renamed = true;
+        let images = list(self.storage.as_ref(), dir);
+        let (ahead, own): (Vec<_>, Vec<_>) = images.into_iter().partition(|(at, _)| *at > next_sequence);
+        for (_, path) in ahead.into_iter().chain(own.into_iter().skip(KEPT_MAX)) {
+            let _ = self.storage.remove_file(&path);
+        }
+        Ok(self.offset)
+    }
+}
+
+impl Drop for Building {
+    fn drop(&mut self) {
+        if !self.renamed {
+            let _ = self.storage.remove_file(&self.building);
+        }
+    }
 }

@@ -2,50 +2,77 @@
 //!
 //! An image is due at a segment's end and at closing, once the log has grown by
 //! [`image_bytes_min`](crate::StoreOptions::image_bytes_min) since the last one, and by twice of what that one
-//! took: so images never cost more than half of what the log itself costs. What is to be written is taken under
-//! the writer's lock, which costs little, since items are shared; it is written in the background.
+//! took: so images never cost more than half of what the log itself costs. The log grows over all lives of a session: one
+//! that is opened and closed again and again gets its images too. What is to be written is taken under the writer's lock,
+//! which costs little, since items are shared; it is written in the background.
+//!
+//! Items whose types are known are not held as they were recorded, and are read from the log, a few megabytes of them at a
+//! time, and written behind those before. How large an image would be is estimated before that, from some of its items:
+//! of one that no opening would read nothing is written.
 //!
 //! # Invariants
 //!
 //! 1. An image is written only after the log is durable through its position.
 //! 2. None is written once the session is closed, but by closing itself.
-//! 3. None is taken while an operation is open or unsettled: an image says nothing of operations.
-//! 4. Whatever becomes of an image, the session goes on as if there were none.
+//! 3. An image holds the operations that are open or unsettled, and STATE where those began that are open and may change
+//!    something. None is taken while the session is to be recovered: STATE is shown otherwise then than the log has it.
+//! 4. At most one image of a session waits to be written: what it holds of the past is held once.
+//! 5. Whatever becomes of an image, the session goes on as if there were none.
 
-use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use foldlog_codec::body::{Opened, Rollback};
-use foldlog_codec::image::{IMAGE_BYTES_MAX, Image, LastFrame};
+use foldlog_codec::body::{ItemId, Opened, Rollback};
+use foldlog_codec::image::{BegunImage, IMAGE_BYTES_MAX, Image, ItemImage, LastFrame};
 use foldlog_codec::sabotage::{self, Breakage};
 use uuid::Uuid;
 
 use super::{Inner, WriterState};
 use crate::background::{Left, Rank};
-use crate::error::Result;
-use crate::fold::log_items::{LogSource, RecordedItems};
-use crate::fold::projection::Projection;
+use crate::error::{Error, Result};
+use crate::fold::log_items::LogSource;
+use crate::fold::projection::{Frozen, Projection};
 use crate::fold::restore;
-use crate::log::images;
+use crate::fold::row::RowRef;
+use crate::log::images::Building;
+
+/// How many items are looked at to estimate how large an image will be.
+const SAMPLE: usize = 64;
+
+/// How many bytes of items are read from the log at a time, about.
+const STEP_BYTES: u64 = 4 << 20;
+
+/// How many items are read at a time at most.
+const STEP_ITEMS: u64 = 4096;
 
 /// What is known of the last image.
 #[derive(Debug, Default)]
 pub(super) struct Imaged {
     /// How large it is, in bytes; 0 where there is none.
-    pub(super) bytes: u64,
-    /// Bytes that this writer had written when it was taken.
-    pub(super) log_bytes: u64,
+    bytes: u64,
+    /// How many bytes of the log it covers.
+    log_bytes: u64,
     /// The same for the last one that was begun, which may not be there yet.
-    pub(super) taken_log_bytes: u64,
+    taken_log_bytes: u64,
     /// Whether a segment ended since.
     pub(super) turned: bool,
+    /// Whether one waits to be written.
+    waits: bool,
+}
+
+impl Imaged {
+    /// Behind an image of so many bytes, which covers so many of the log's.
+    pub(super) fn behind(bytes: u64, log_bytes: u64) -> Imaged {
+        Imaged { bytes, log_bytes, taken_log_bytes: log_bytes, ..Imaged::default() }
+    }
 }
 
 /// What an image is made of, taken at one moment.
 struct Taken {
-    /// Bytes that this writer had written by then.
+    /// Bytes of the log by then.
     log_bytes: u64,
     projection: Projection,
+    /// STATE where open operations began.
+    begun: Vec<(u64, Arc<Frozen>)>,
     source: LogSource,
     last: LastFrame,
     time_us: i64,
@@ -56,9 +83,22 @@ struct Taken {
     rollbacks: Vec<(u64, Rollback)>,
 }
 
+/// What became of an image.
+enum Made {
+    /// It is there, and so large.
+    Written(u64),
+    /// It would be so large, and was not begun, or not ended.
+    TooLarge(u64),
+    /// It could not be made, or was given up.
+    Not,
+}
+
 impl Taken {
-    fn image<'a>(&'a self, recorded: &'a RecordedItems) -> Result<Image<'a>> {
-        Ok(Image {
+    /// The image without its items, which are written behind it.
+    fn head<'a>(&'a self, begun: Vec<BegunImage<'a>>) -> Image<'a> {
+        let operations = &self.projection.operations;
+        let told = !sabotage::is(Breakage::ImageWithoutCalls);
+        Image {
             next_sequence: self.projection.next_sequence(),
             last: self.last,
             time_us: self.time_us,
@@ -71,73 +111,127 @@ impl Taken {
             declared: self.projection.names.all(),
             tags: (*self.projection.tags).clone(),
             unsupported: self.projection.unsupported,
-            slices: restore::slices(&self.projection, recorded)?,
-        })
-    }
-}
-
-/// An image that is being made, a step at a time: what is more urgent is not to wait for all of it.
-struct Making {
-    taken: Taken,
-    /// Nothing before the first step, which is the background's too.
-    recorded: Option<RecordedItems>,
-    bytes: Option<Vec<u8>>,
-}
-
-impl Making {
-    fn new(taken: Taken) -> Making {
-        Making { taken, recorded: None, bytes: None }
-    }
-
-    /// One step: some items' bytes are read from the log, or all are encoded, or the file is written. An image
-    /// that cannot be made costs the next opening time, and nothing else.
-    fn step(&mut self, session: &Inner) -> Left {
-        let next_sequence = self.taken.projection.next_sequence();
-        let Some(bytes) = &self.bytes else {
-            let recorded = self.recorded.get_or_insert_with(|| RecordedItems::of(&self.taken.projection));
-            match recorded.find_more(&self.taken.source) {
-                Ok(ControlFlow::Continue(())) => return Left::More,
-                Ok(ControlFlow::Break(())) => {}
-                Err(_) => return Left::Nothing,
-            }
-            let encoded = self.taken.image(recorded).map(|image| image.encode());
-            self.bytes = encoded.ok().filter(|bytes| bytes.len() as u64 <= IMAGE_BYTES_MAX);
-            return if self.bytes.is_some() { Left::More } else { Left::Nothing };
-        };
-        let written = (sabotage::is(Breakage::ImageBeforeLog) || session.sync_through(next_sequence).is_ok())
-            && images::write(&session.store.options.storage, &session.dir, next_sequence, bytes).is_ok();
-        if written {
-            let imaged = &mut session.state.lock().imaged;
-            (imaged.bytes, imaged.log_bytes) = (bytes.len() as u64, self.taken.log_bytes);
+            open: operations.open().filter(|_| told).map(|open| open.image()).collect(),
+            unsettled: operations.unsettled().filter(|_| told).map(|one| one.image()).collect(),
+            begun,
+            slices: restore::slices(&self.projection),
         }
-        Left::Nothing
+    }
+
+    /// How many bytes the items will take, about: some of them are measured.
+    fn items_estimated(&self, heads: &[BegunImage<'_>]) -> Result<u64> {
+        let (mut bytes, mut unknown) = (0, 0_usize);
+        for (_, rows) in restore::items_apart(&self.projection, &self.begun, heads) {
+            for row in rows {
+                bytes += ItemImage::HEAD_LEN + row.bytes().map_or(0, |bytes| bytes.len() as u64);
+                unknown += usize::from(row.bytes().is_none());
+            }
+        }
+        // However small they are.
+        if unknown == 0 || bytes > IMAGE_BYTES_MAX {
+            return Ok(bytes);
+        }
+        let apart = unknown.div_ceil(SAMPLE);
+        let mut some: Vec<(ItemId, u32)> = Vec::with_capacity(SAMPLE);
+        let mut left = 0;
+        for (slice, rows) in restore::items_apart(&self.projection, &self.begun, heads) {
+            for row in rows.filter(|row| row.bytes().is_none()) {
+                if left == 0 {
+                    some.push((row.id, slice));
+                    left = apart;
+                }
+                left -= 1;
+            }
+        }
+        // An item may stand in two places, once as it is now and once where an operation began.
+        some.sort_unstable();
+        some.dedup();
+        let mean = self.source.len_of(some.clone())? / some.len().max(1) as u64;
+        Ok(bytes + mean.saturating_mul(unknown as u64))
+    }
+
+    /// Writes the image. `goes_on` is asked between its parts, and lets pass what is more urgent.
+    fn make(&self, session: &Inner, goes_on: &dyn Fn() -> bool) -> Result<Made> {
+        let next_sequence = self.projection.next_sequence();
+        let heads = restore::begun(&self.projection, &self.begun);
+        let head = self.head(heads.clone()).head();
+        let estimated = head.len() as u64 + self.items_estimated(&heads)?;
+        if estimated > IMAGE_BYTES_MAX {
+            return Ok(Made::TooLarge(estimated));
+        }
+        if !sabotage::is(Breakage::ImageBeforeLog) {
+            session.sync_through(next_sequence)?;
+        }
+        let failed = |error| Error::io("write", &session.dir, error);
+        let storage = &session.store.options.storage;
+        let mut building = Building::begin(storage, &session.dir, next_sequence).map_err(failed)?;
+        building.write(|into| into.extend(head)).map_err(failed)?;
+        for (slice, rows) in restore::items_apart(&self.projection, &self.begun, &heads) {
+            let mut rows = rows.peekable();
+            let mut step = STEP_ITEMS / 64;
+            while rows.peek().is_some() {
+                let some: Vec<RowRef<'_>> = rows.by_ref().take(step as usize).collect();
+                let before = building.len();
+                let recorded = self.source.recorded_of(slice, &some)?;
+                for row in &some {
+                    let bytes = recorded.bytes(slice, *row)?;
+                    let item = ItemImage { id: row.id, version: row.version, bytes };
+                    building.write(|into| item.write(into)).map_err(failed)?;
+                }
+                let mean = (building.len() - before) / some.len().max(1) as u64;
+                step = (STEP_BYTES / mean.max(1)).clamp(1, STEP_ITEMS);
+                if building.len() > IMAGE_BYTES_MAX {
+                    return Ok(Made::TooLarge(building.len().max(estimated)));
+                }
+                if !goes_on() {
+                    return Ok(Made::Not);
+                }
+            }
+        }
+        building.finish(&session.dir, next_sequence).map(Made::Written).map_err(failed)
     }
 }
 
 impl Inner {
-    /// Takes what an image is made of, where one is due after an image that was taken when `since` bytes had been
-    /// written.
+    /// Takes what an image is made of, where one is due after an image that was taken when the log had `since` bytes.
     fn take_image(&self, state: &mut WriterState, since: u64) -> Option<Taken> {
-        let grown = state.log.written_bytes().saturating_sub(since);
+        let log_bytes = state.log.used_bytes();
+        let grown = log_bytes.saturating_sub(since);
         let due = self.store.options.image_bytes_min.max(2 * state.imaged.bytes);
-        let open = !state.projection.operations.is_empty() && !sabotage::is(Breakage::ImageWithinCall);
-        if grown < due || state.projection.unsupported.is_some() || open {
+        if grown < due || state.projection.unsupported.is_some() || state.interrupted {
             return None;
         }
         let last = state.log.last_frame()?;
-        state.imaged.taken_log_bytes = state.log.written_bytes();
+        state.imaged.taken_log_bytes = log_bytes;
+        let begun = match sabotage::is(Breakage::ImageWithoutCalls) {
+            true => Vec::new(),
+            false => state.positions.begun(&state.projection),
+        };
         Some(Taken {
             projection: state.projection.clone(),
+            begun,
             source: self.log_source(state),
             last,
             time_us: state.log.last_time_us(),
             epoch: state.log.epoch(),
             boot_id: self.store.options.storage.boot_id(),
             watermark: state.log.watermark(),
-            log_bytes: state.log.written_bytes(),
+            log_bytes,
             openings: state.openings.clone(),
             rollbacks: state.rollbacks.iter().map(|(at, rollback)| (*at, *rollback)).collect(),
         })
+    }
+
+    /// Writes an image. One that cannot be made costs the next opening time, and nothing else.
+    fn make_image(&self, taken: &Taken, goes_on: &dyn Fn() -> bool) {
+        let made = taken.make(self, goes_on).unwrap_or(Made::Not);
+        let imaged = &mut self.state.lock().imaged;
+        match made {
+            Made::Written(bytes) => (imaged.bytes, imaged.log_bytes) = (bytes, taken.log_bytes),
+            // As if it were there: it is not tried again before the log has grown by as much as it would ask for.
+            Made::TooLarge(bytes) => (imaged.bytes, imaged.log_bytes) = (bytes, taken.log_bytes),
+            Made::Not => {}
+        }
     }
 
     /// Has an image written where a segment has ended and one is due.
@@ -145,21 +239,33 @@ impl Inner {
         if !state.imaged.turned {
             return None;
         }
-        let taken = self.take_image(state, state.imaged.taken_log_bytes);
         // Asked again at the next turn only.
         state.imaged.turned = false;
-        let taken = taken?;
+        if state.imaged.waits && !sabotage::is(Breakage::ManyImagesWait) {
+            return None;
+        }
+        let taken = self.take_image(state, state.imaged.taken_log_bytes)?;
+        state.imaged.waits = true;
         let (background, session) = (self.store.background.clone(), Arc::downgrade(self));
         Some(move || {
-            let mut making = Making::new(taken);
+            let urgent = background.clone();
+            let mut taken = Some(taken);
             background.offer(Rank::Image, move || {
-                let Some(session) = session.upgrade() else { return Left::Nothing };
+                let (Some(session), Some(taken)) = (session.upgrade(), taken.take()) else {
+                    return Left::Nothing;
+                };
                 let _imaging = session.imaging.lock();
                 // Behind a closed session's back its folder may be another writer's, or gone.
-                if session.state.lock().closed {
-                    return Left::Nothing;
+                let is_open = || !session.state.lock().closed;
+                if is_open() {
+                    session.make_image(&taken, &|| {
+                        urgent.let_pass(Rank::Image);
+                        is_open()
+                    });
                 }
-                making.step(&session)
+                drop(taken);
+                session.state.lock().imaged.waits = false;
+                Left::Nothing
             });
         })
     }
@@ -173,8 +279,8 @@ impl Inner {
             let since = state.imaged.log_bytes;
             self.take_image(&mut state, since)
         };
-        if let Some(mut making) = taken.map(Making::new) {
-            while making.step(self) == Left::More {}
+        if let Some(taken) = taken {
+            self.make_image(&taken, &|| true);
         }
     }
 }

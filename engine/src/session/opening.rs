@@ -22,8 +22,8 @@ use crate::fold::operations::{OpenOperation, UnsettledOperation};
 use crate::fold::path::Path;
 use crate::fold::pipeline::{Fold, fold_while_reading};
 use crate::fold::positions::Positions;
-use crate::fold::projection::{LogSlices, Projection};
-use crate::fold::restore;
+use crate::fold::projection::{Frozen, LogSlices, Projection};
+use crate::fold::restore::{self, Restored};
 use crate::log::TornTail;
 use crate::log::images;
 use crate::log::lock::{self, WriterLock};
@@ -137,8 +137,9 @@ pub(crate) fn open_read(
         LogSlices::InLog => images.go_on(storage, dir, types, &objects)?,
         LogSlices::Held => Scanner::new(storage.as_ref(), dir)?,
     };
+    // Kept, since the fold may have to begin once more.
     let projection = images.projection.take().unwrap_or_else(|| Projection::new(log_slices));
-    let folded = Folded { projection, positions: Positions::default() };
+    let folded = images.folded(&projection);
     let folding = Fold { folded, objects: &objects, types, failed: false };
     let (mut scan, folding) = fold_while_reading(folding, scanner.finished_bytes(), |take| {
         // A walk uses itself up, and who is to walk is not known yet.
@@ -154,12 +155,24 @@ pub(crate) fn open_read(
     let mut folded = if folding.failed { Folded::default() } else { folding.folded };
     leave_out_records_without_objects(storage, &mut scan, &objects)?;
     // One reading does, but for a log with a rollback to a position that nobody could know to be worth keeping,
-    // and for one whose last records are left out.
+    // and for one whose last records are left out. The second begins behind the image too, if the rollbacks since do not
+    // go back before it.
     if folded.projection.next_sequence() != scan.next_sequence {
-        images.next_sequence = None;
         let places = places(&scan);
         let history = History { storage, places: &places, objects: &objects, rollbacks: &scan.rollbacks };
-        folded = history.fold(scan.next_sequence, types, log_slices, &mut |_, _| Ok(()))?;
+        let end = scan.next_sequence;
+        let behind = images.next_sequence.filter(|next| *next <= end);
+        // Where they go back before the image, or what they say contradicts it, all records are folded.
+        let goes_on = behind.and_then(|_| {
+            history.fold_behind(images.folded(&projection), end, types, &mut |_, _| Ok(())).ok()
+        });
+        folded = match goes_on {
+            Some(folded) => folded,
+            None => {
+                images.next_sequence = None;
+                history.fold(end, types, log_slices, &mut |_, _| Ok(()))?
+            }
+        };
     }
     Ok(Read { scan, folded, images })
 }
@@ -170,12 +183,25 @@ pub(crate) struct Images {
     /// How many records the image in use spared.
     next_sequence: Option<u64>,
     projection: Option<Projection>,
+    /// STATE where operations began that were open there.
+    begun: Vec<(u64, Arc<Frozen>)>,
     /// How large it is, in bytes.
     pub(crate) bytes: u64,
+    /// How many bytes of the log it covers.
+    pub(crate) log_bytes: u64,
     dropped: Vec<PathBuf>,
 }
 
 impl Images {
+    /// The fold as it is behind an image, whose projection is `projection`.
+    fn folded(&self, projection: &Projection) -> Folded {
+        let mut positions = Positions::default();
+        for (begin, frozen) in &self.begun {
+            positions.begin(*begin, Some(Arc::clone(frozen)));
+        }
+        Folded { projection: projection.clone(), positions }
+    }
+
     /// Finds the newest image that the log bears out, and has the walk begin behind it.
     fn go_on<'a>(
         &mut self,
@@ -192,10 +218,10 @@ impl Images {
                 && let Some(places) = scanner.go_on_from(image)?
             {
                 let ground = restore::Ground { storage, places, objects };
-                if let Ok(projection) = restore::projection(image, types, ground) {
+                if let Ok(Restored { projection, begun }) = restore::projection(image, types, ground) {
                     self.next_sequence = Some(image.next_sequence);
-                    self.projection = Some(projection);
-                    self.bytes = bytes.len() as u64;
+                    (self.projection, self.begun) = (Some(projection), begun);
+                    (self.bytes, self.log_bytes) = (bytes.len() as u64, scanner.passed_bytes());
                     return Ok(scanner);
                 }
                 // The log is read from its beginning, which also says what is wrong with it, if anything is.
@@ -310,7 +336,7 @@ pub(crate) fn open_as_read(
         path: Path::new(scan.rollbacks.iter().map(|(at, rollback)| (*at, rollback.to))),
         rollbacks: scan.rollbacks.clone(),
         openings: scan.openings.clone(),
-        imaged: Imaged { bytes: images.bytes, ..Imaged::default() },
+        imaged: Imaged::behind(images.bytes, images.log_bytes),
         first_unsynced_us: None,
         asked: Asked::default(),
         bound: BTreeMap::new(),

@@ -209,7 +209,7 @@ impl Inner {
 
     /// The slices as they were at a position, kept or folded anew.
     pub(super) fn frozen_at(&self, state: &WriterState, position: u64) -> Result<Arc<Frozen>> {
-        if let Some(frozen) = state.positions.get(position) {
+        if let Some(frozen) = state.positions.get(position).filter(|frozen| frozen.is_whole()) {
             return Ok(frozen);
         }
         if position + 1 == state.log.next_sequence() {

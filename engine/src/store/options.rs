@@ -50,7 +50,8 @@ pub struct StoreOptions {
     /// Payloads over this many bytes go into the object folder.
     pub object_bytes_min: u64,
     /// How many bytes the log has to grow by before an image is written, so that opening need not fold all
-    /// records; or by twice of what the last image took, if that is more.
+    /// records; or by twice of what the last image took, if that is more. It grows over all lives of the session, however
+    /// short each is.
     pub image_bytes_min: u64,
     /// Who syncs what no call waits for.
     pub background: BackgroundSync,

@@ -10,6 +10,7 @@ mod actions;
 mod ground;
 mod hosts;
 mod images;
+mod images_within_calls;
 mod stretches;
 mod world;
 

@@ -2,6 +2,7 @@
 
 mod declarations;
 mod forks;
+mod imaging;
 mod limits;
 mod logs;
 mod long;

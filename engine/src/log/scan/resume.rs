@@ -76,6 +76,13 @@ impl Scanner<'_> {
     }
 }
 
+impl Scanner<'_> {
+    /// Bytes of the log that the walk need not pass, once it goes on from an image.
+    pub(crate) fn passed_bytes(&self) -> u64 {
+        self.walk.used_bytes
+    }
+}
+
 impl Walk<'_> {
     /// The kind of the frame that the image names, where that frame stands in the segment.
     fn names_a_frame(&self, index: usize, image: &Image<'_>) -> Result<Option<Kind>> {

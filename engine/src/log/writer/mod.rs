@@ -184,6 +184,8 @@ pub(crate) struct Log {
     watermark: u64,
     epoch: Option<u64>,
     written_bytes: u64,
+    /// How large the segment is that its last writer closed and this one went on in; 0 where there is none.
+    reopened_bytes: u64,
     used_bytes: u64,
     unsynced_files: Vec<Written>,
     unsynced_dirs: Vec<PathBuf>,
@@ -277,6 +279,7 @@ impl Log {
             watermark: 0,
             epoch: None,
             written_bytes: 0,
+            reopened_bytes: 0,
             used_bytes: 0,
             unsynced_files: Vec::new(),
             unsynced_dirs: Vec::new(),
@@ -293,11 +296,6 @@ impl Log {
     /// Bytes of all segments that belong to the log, headers and envelope frames included.
     pub(crate) fn used_bytes(&self) -> u64 {
         self.used_bytes
-    }
-
-    /// Bytes that were written since opening.
-    pub(crate) fn written_bytes(&self) -> u64 {
-        self.written_bytes
     }
 
     /// The time of the last record.
@@ -480,6 +478,7 @@ impl Log {
             None => 0,
         };
         self.active = Some(Active { planned, ..Active::new(file, segment, end, capacity) });
+        self.reopened_bytes = capacity;
         Ok(())
     }
 

@@ -160,11 +160,13 @@ impl Log {
     }
 
     /// How large the next segment is to be: as large as all that will have been written since opening when this one
-    /// is full, and for a writer in a hurry up to three times that.
+    /// is full, and for a writer in a hurry up to three times that. Behind a segment that was closed and gone on in it is
+    /// twice as large as that one: so there are not more segments the more often a session is opened and closed.
     fn capacity_next(&self) -> u64 {
         let left = self.active.as_ref().map_or(0, |active| active.capacity.saturating_sub(active.offset));
         let written = self.written_bytes + left;
         written
+            .max(self.reopened_bytes.saturating_mul(2))
             .max(self.pace.hurry_bytes().min(written.saturating_mul(3)))
             .min(self.sizes.max_bytes)
             .max(self.sizes.first_bytes)

@@ -1,0 +1,237 @@
+//! Operations in an image: those that were open or unsettled at its position, and STATE where open ones began.
+
+use super::{ItemImage, KIND};
+use crate::Error;
+use crate::body::Idempotency;
+use crate::body::fields::{bad, list, required, walk_map};
+use crate::msgpack::{Reader, Writer};
+
+/// An operation that had begun and not ended. A map: `op` its name, `begin` its latest begin, `in` the operation within
+/// which it runs, `t` the tool, `call` the provider's name for the call, `idem` as in a `tool_begin`, `ro`, `undo` and
+/// `by` as there, `fx` whether something ran within it that may have had effects outside. Those that say nothing are left
+/// out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OpenImage<'a> {
+    /// The operation's name.
+    pub operation: u64,
+    /// The sequence number of its latest begin.
+    pub begin: u64,
+    /// The operation within which it runs.
+    pub parent: Option<u64>,
+    /// The tool.
+    pub tool: &'a str,
+    /// The provider's name for the call.
+    pub call_id: Option<&'a str>,
+    /// What may be done with it should it be interrupted.
+    pub idempotency: Idempotency,
+    /// Whether it changes nothing.
+    pub reads_only: bool,
+    /// The operation that it undoes.
+    pub undoes: Option<u64>,
+    /// The answer that asked for it, and which of its calls this is.
+    pub asked_by: Option<(u64, u32)>,
+    /// Whether something ran within it that may have had effects outside.
+    pub had_effects_within: bool,
+}
+
+/// An operation that was interrupted and waits. A map: `op`, `begin`, `t`, `call` and `idem` as of an open one, `undone`
+/// and `again` where they are so.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnsettledImage<'a> {
+    /// The operation's name.
+    pub operation: u64,
+    /// The sequence number of its latest begin.
+    pub begin: u64,
+    /// The tool.
+    pub tool: &'a str,
+    /// The provider's name for the call.
+    pub call_id: Option<&'a str>,
+    /// What may be done with it.
+    pub idempotency: Idempotency,
+    /// Whether what it did is undone.
+    pub undone: bool,
+    /// Whether somebody decided that it is to be run again.
+    pub run_again: bool,
+}
+
+/// STATE where an operation began that is open and may change something: what a rollback to its begin goes back to.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BegunImage<'a> {
+    /// The begin's sequence number.
+    pub begin: u64,
+    /// Its STATE slices; those that are not named were empty.
+    pub slices: Vec<BegunSlice<'a>>,
+}
+
+/// A STATE slice where an operation began: the first items of the slice as the image holds it, and others behind them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BegunSlice<'a> {
+    /// The slice's id.
+    pub slice: u32,
+    /// How many of the image's items of that slice come first.
+    pub kept: u64,
+    /// How many others follow.
+    pub len: u64,
+    /// The others.
+    pub items: Vec<ItemImage<'a>>,
+}
+
+impl<'a> OpenImage<'a> {
+    pub(super) fn write(&self, writer: &mut Writer) {
+        let numbers = [("in", self.parent), ("undo", self.undoes)];
+        let flags = [("ro", self.reads_only), ("fx", self.had_effects_within)];
+        let stated = self.idempotency != Idempotency::Manual;
+        let optional = numbers.iter().filter(|(_, number)| number.is_some()).count()
+            + flags.iter().filter(|(_, flag)| *flag).count()
+            + usize::from(self.call_id.is_some())
+            + usize::from(self.asked_by.is_some())
+            + usize::from(stated);
+        writer.map(3 + optional);
+        writer.str("op").unsigned(self.operation);
+        writer.str("begin").unsigned(self.begin);
+        writer.str("t").str(self.tool);
+        if let Some(call_id) = self.call_id {
+            writer.str("call").str(call_id);
+        }
+        if let Some((answer, ordinal)) = self.asked_by {
+            writer.str("by").array(2).unsigned(answer).unsigned(u64::from(ordinal));
+        }
+        if stated {
+            writer.str("idem").str(self.idempotency.name());
+        }
+        for (name, number) in numbers {
+            if let Some(number) = number {
+                writer.str(name).unsigned(number);
+            }
+        }
+        for (name, _) in flags.iter().filter(|(_, flag)| *flag) {
+            writer.str(name).bool(true);
+        }
+    }
+
+    pub(super) fn read(reader: &mut Reader<'a>) -> Result<OpenImage<'a>, Error> {
+        let (mut read, mut asked_by) = (Fields::default(), None);
+        walk_map(reader, |name, value| match name {
+            "by" => {
+                value.array()?;
+                asked_by = Some((value.unsigned()?, value.unsigned32()?));
+                Ok(())
+            }
+            _ => read.take(name, value),
+        })?;
+        Ok(OpenImage {
+            operation: required(KIND, "open.op", read.operation)?,
+            begin: required(KIND, "open.begin", read.begin)?,
+            parent: read.parent,
+            tool: required(KIND, "open.t", read.tool)?,
+            call_id: read.call_id,
+            idempotency: read.idempotency()?,
+            reads_only: read.reads_only,
+            undoes: read.undoes,
+            asked_by,
+            had_effects_within: read.had_effects_within,
+        })
+    }
+}
+
+impl<'a> UnsettledImage<'a> {
+    pub(super) fn write(&self, writer: &mut Writer) {
+        let flags = [("undone", self.undone), ("again", self.run_again)];
+        let stated = self.idempotency != Idempotency::Manual;
+        let optional = flags.iter().filter(|(_, flag)| *flag).count();
+        writer.map(3 + optional + usize::from(self.call_id.is_some()) + usize::from(stated));
+        writer.str("op").unsigned(self.operation);
+        writer.str("begin").unsigned(self.begin);
+        writer.str("t").str(self.tool);
+        if let Some(call_id) = self.call_id {
+            writer.str("call").str(call_id);
+        }
+        if stated {
+            writer.str("idem").str(self.idempotency.name());
+        }
+        for (name, _) in flags.iter().filter(|(_, flag)| *flag) {
+            writer.str(name).bool(true);
+        }
+    }
+
+    pub(super) fn read(reader: &mut Reader<'a>) -> Result<UnsettledImage<'a>, Error> {
+        let mut read = Fields::default();
+        walk_map(reader, |name, value| read.take(name, value))?;
+        Ok(UnsettledImage {
+            operation: required(KIND, "unsettled.op", read.operation)?,
+            begin: required(KIND, "unsettled.begin", read.begin)?,
+            tool: required(KIND, "unsettled.t", read.tool)?,
+            call_id: read.call_id,
+            idempotency: read.idempotency()?,
+            undone: read.undone,
+            run_again: read.run_again,
+        })
+    }
+}
+
+/// The fields of an operation as they are found.
+#[derive(Default)]
+struct Fields<'a> {
+    operation: Option<u64>,
+    begin: Option<u64>,
+    parent: Option<u64>,
+    undoes: Option<u64>,
+    tool: Option<&'a str>,
+    call_id: Option<&'a str>,
+    idempotency: Option<&'a str>,
+    reads_only: bool,
+    had_effects_within: bool,
+    undone: bool,
+    run_again: bool,
+}
+
+impl<'a> Fields<'a> {
+    fn take(&mut self, name: &str, value: &mut Reader<'a>) -> Result<(), Error> {
+        match name {
+            "op" => self.operation = Some(value.unsigned()?),
+            "begin" => self.begin = Some(value.unsigned()?),
+            "in" => self.parent = Some(value.unsigned()?),
+            "undo" => self.undoes = Some(value.unsigned()?),
+            "t" => self.tool = Some(value.str()?),
+            "call" => self.call_id = Some(value.str()?),
+            "idem" => self.idempotency = Some(value.str()?),
+            "ro" => self.reads_only = value.bool()?,
+            "fx" => self.had_effects_within = value.bool()?,
+            "undone" => self.undone = value.bool()?,
+            "again" => self.run_again = value.bool()?,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn idempotency(&self) -> Result<Idempotency, Error> {
+        let Some(name) = self.idempotency else { return Ok(Idempotency::Manual) };
+        Idempotency::from_name(name).ok_or_else(|| bad(KIND, format!("`idem` is not known: {name}")))
+    }
+}
+
+impl<'a> BegunImage<'a> {
+    pub(super) fn write(&self, writer: &mut Writer) {
+        writer.array(2).unsigned(self.begin).array(self.slices.len());
+        for BegunSlice { slice, kept, len, .. } in &self.slices {
+            writer.array(3).unsigned(u64::from(*slice)).unsigned(*kept).unsigned(*len);
+        }
+    }
+
+    /// The items are still to be read.
+    pub(super) fn read(reader: &mut Reader<'a>) -> Result<BegunImage<'a>, Error> {
+        let slice = |reader: &mut Reader<'a>| match reader.array()? {
+            3 => Ok(BegunSlice {
+                slice: reader.unsigned32()?,
+                kept: reader.unsigned()?,
+                len: reader.unsigned()?,
+                items: Vec::new(),
+            }),
+            _ => Err(bad(KIND, "a slice of a begin is its id and two numbers")),
+        };
+        match reader.array()? {
+            2 => Ok(BegunImage { begin: reader.unsigned()?, slices: list(reader, slice)? }),
+            _ => Err(bad(KIND, "a begin is its number and its slices")),
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! When images are written, and what they are spared: over many short lives, behind a disk that is slow, and of STATE that is
+//! too large for one.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+use foldlog::log::SegmentSizes;
+use foldlog::log::storage::{Access, Entry, HeldLock, MemoryStorage, Op, Storage, StorageFile};
+use foldlog::{BackgroundSync, Event, Level, SessionTypes, Slice, Store, StoreOptions};
+use foldlog_tests::host::types;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use uuid::Uuid;
+
+use super::step;
+
+/// No image was ever written for a session whose lives are short: what counted was how many bytes one life had written.
+/// 400 clean openings of 600 records each took time with the number of openings, and left 458 segments.
+#[test]
+fn a_session_of_many_short_lives_gets_its_images_and_few_segments() {
+    const LIVES: u64 = 60;
+    let folder = tempfile::tempdir().unwrap();
+    let options =
+        StoreOptions { level: Level::Process, image_bytes_min: 64 << 10, ..StoreOptions::default() };
+    let store = Store::open_with(folder.path(), options).unwrap();
+    let session = store.create(&types()).unwrap();
+    let (id, dir) = (session.id(), session.dir().to_owned());
+    session.close().unwrap();
+    let mut longest = 0;
+    for life in 0..LIVES {
+        let session = store.open_session(id, &types()).unwrap();
+        let report = session.recovery();
+        assert!(report.closed);
+        longest = longest.max(report.records - report.from_image.unwrap_or(0));
+        for _ in 0..40 {
+            session.dispatch(step(&format!("{life} {}", "x".repeat(200)))).unwrap();
+        }
+        let kept = session.position().unwrap() - 39;
+        session.rollback_to(kept).unwrap();
+        session.close().unwrap();
+    }
+    let session = store.open_session(id, &types()).unwrap();
+    let (records, log_bytes) = (session.recovery().records, session.log_bytes());
+    // As much as makes an image due, twice: it is looked at when the log is closed or a segment ends.
+    assert!(longest < records / 4, "up to {longest} of {records} records were folded");
+    assert!(log_bytes > 600_000, "{log_bytes} bytes");
+    let named = |end: &str| {
+        let names = fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().path());
+        names.filter(|path| path.to_str().unwrap().ends_with(end)).count()
+    };
+    assert!(named(".seg") < 10, "{} segments for {LIVES} lives", named(".seg"));
+    assert!(fs::read_dir(dir.join("snapshots")).unwrap().count() <= 2);
+}
+
+/// A disk in memory on which images are made once they are let through.
+#[derive(Debug)]
+struct Slow {
+    disk: MemoryStorage,
+    /// How many were asked for, and whether they are let through.
+    images: Mutex<(usize, bool)>,
+    changed: Condvar,
+}
+
+impl Slow {
+    fn wait_until(&self, done: impl Fn(&(usize, bool)) -> bool) -> usize {
+        let images = self.images.lock().unwrap();
+        let (images, timeout) =
+            self.changed.wait_timeout_while(images, Duration::from_secs(60), |images| !done(images)).unwrap();
+        assert!(!timeout.timed_out(), "{images:?}");
+        images.0
+    }
+
+    fn let_through(&self) {
+        self.images.lock().unwrap().1 = true;
+        self.changed.notify_all();
+    }
+}
+
+impl Storage for Slow {
+    fn create(&self, path: &Path, allocate_bytes: u64) -> io::Result<Arc<dyn StorageFile>> {
+        if path.to_str().unwrap().ends_with(".image.new") {
+            self.images.lock().unwrap().0 += 1;
+            self.changed.notify_all();
+            self.wait_until(|(_, through)| *through);
+        }
+        self.disk.create(path, allocate_bytes)
+    }
+
+    fn create_dir_all(&self, path: &Path) -> io::Result<()> {
+        self.disk.create_dir_all(path)
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<Entry>> {
+        self.disk.list(dir)
+    }
+
+    fn entry(&self, path: &Path) -> io::Result<Option<Entry>> {
+        self.disk.entry(path)
+    }
+
+    fn open(&self, path: &Path, access: Access) -> io::Result<Arc<dyn StorageFile>> {
+        self.disk.open(path, access)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.disk.rename(from, to)
+    }
+
+    fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.disk.hard_link(from, to)
+    }
+
+    fn remove_file(&self, path: &Path) -> io::Result<()> {
+        self.disk.remove_file(path)
+    }
+
+    fn remove_dir_all(&self, path: &Path) -> io::Result<()> {
+        self.disk.remove_dir_all(path)
+    }
+
+    fn sync_dir(&self, path: &Path) -> io::Result<()> {
+        self.disk.sync_dir(path)
+    }
+
+    fn boot_id(&self) -> Option<Uuid> {
+        self.disk.boot_id()
+    }
+
+    fn try_lock(&self, path: &Path, offset: u64) -> io::Result<Option<Box<dyn HeldLock>>> {
+        self.disk.try_lock(path, offset)
+    }
+}
+
+/// Every segment's end put one more image into the queue, each with STATE as it was then: under dispatch and rollback at
+/// full speed 21 GB of memory were held within 110 s.
+#[test]
+fn at_most_one_image_of_a_session_waits_to_be_written() {
+    let disk = MemoryStorage::new();
+    let slow = Arc::new(Slow { disk: disk.clone(), images: Mutex::default(), changed: Condvar::new() });
+    let options = StoreOptions {
+        storage: Arc::clone(&slow) as _,
+        level: Level::Process,
+        segments: SegmentSizes { first_bytes: 1, max_bytes: 4096, ahead_bytes_min: u64::MAX },
+        image_bytes_min: 1,
+        ..StoreOptions::default()
+    };
+    let store = Store::open_with("/store", options).unwrap();
+    let session = store.create(&types()).unwrap();
+    let write = |segments: u64| {
+        for _ in 0..segments {
+            let before = session.position().unwrap();
+            for _ in 0..6 {
+                session.dispatch(step(&"x".repeat(1_000))).unwrap();
+            }
+            session.rollback_to(before).unwrap();
+        }
+    };
+    write(3);
+    slow.wait_until(|(asked, _)| *asked == 1);
+    // The background is held up now, for as long as it takes to write a hundred segments.
+    write(100);
+    slow.let_through();
+    session.sync().unwrap();
+    session.close().unwrap();
+    // The one that waited, and the one that closing writes.
+    assert!(slow.images.lock().unwrap().0 <= 2, "{:?}", slow.images);
+    let images = disk.files().into_iter().filter(|path| path.to_str().unwrap().ends_with(".image"));
+    assert!((1..=2).contains(&images.count()));
+}
+
+/// An event that is 60 MiB in the log and nothing in memory.
+#[derive(Debug, Clone)]
+struct Vast;
+
+impl Serialize for Vast {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_bytes(&vec![7; 60 << 20])
+    }
+}
+
+impl<'de> Deserialize<'de> for Vast {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        serde::de::IgnoredAny::deserialize(deserializer).map(|_| Vast)
+    }
+}
+
+impl Event for Vast {
+    const NAME: &'static str = "vast";
+}
+
+struct Vasts;
+
+impl Slice for Vasts {
+    const NAME: &'static str = "vasts";
+    type Item = Vast;
+}
+
+/// An image over a gibibyte is read by no opening. It was encoded whole and then thrown away: to close a session with
+/// 3.2 GiB of STATE took 14.5 s and 13.8 GB of memory.
+#[test]
+fn of_an_image_that_would_be_too_large_nothing_is_written_or_read() {
+    let disk = MemoryStorage::new();
+    let options = StoreOptions {
+        storage: Arc::new(disk.clone()),
+        level: Level::Process,
+        image_bytes_min: 1,
+        background: BackgroundSync::Inline,
+        ..StoreOptions::default()
+    };
+    let store = Store::open_with("/store", options).unwrap();
+    let types = SessionTypes::builder().slice::<Vasts>().append_all::<Vasts>().build().unwrap();
+    let session = store.create(&types).unwrap();
+    // All of them are one object.
+    for _ in 0..20 {
+        session.dispatch(Vast).unwrap();
+    }
+    disk.take_trace();
+    session.close().unwrap();
+    let trace = disk.take_trace();
+    let called = |op: Option<Op>, part: &str| {
+        let of_op = trace.iter().filter(|(other, _)| op.is_none_or(|op| op == *other));
+        of_op.filter(|(_, path)| path.to_str().unwrap().contains(part)).count()
+    };
+    assert_eq!(called(Some(Op::Read), "/objects/"), 0, "{trace:?}");
+    assert_eq!(called(None, ".image"), 0, "{trace:?}");
+}
