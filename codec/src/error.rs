@@ -1,3 +1,5 @@
+use crate::escape;
+
 /// Why bytes could not be read as what they should be.
 ///
 /// Offsets count from the start of the bytes that were handed in; the caller knows the file.
@@ -41,7 +43,7 @@ pub enum Error {
         max: u64,
     },
     /// The body of a record is well-formed but not what its kind says.
-    #[error("{kind} body: {reason}")]
+    #[error("{kind} body: {}", escape::shown(reason))]
     Body {
         /// The kind of the record.
         kind: &'static str,
@@ -63,6 +65,6 @@ pub enum Error {
         supported: u16,
     },
     /// The host's type could not be written or read.
-    #[error("{0}")]
+    #[error("{}", escape::shown(.0))]
     Value(String),
 }

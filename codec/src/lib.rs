@@ -10,19 +10,22 @@
 //! | [`image`] | what a log amounted to at one position, kept beside it |
 //! | [`record`] | one record in memory, and its JSON form |
 //! | [`digest`] | hashes over content, never over frame bytes |
+//! | [`escape`] | text from outside, made fit for a terminal |
 //!
 //! # Invariants
 //!
 //! 1. This crate does no I/O, reads no clock, draws no randomness and knows no Rust type of a host.
 //! 2. No function panics on input, and none allocates what a length field merely claims.
 //! 3. The same value is always written as the same bytes: no hash map's order reaches an output.
-//! 4. Integers outside MessagePack are little-endian and of fixed width.
+//! 4. No message of an error holds a control character, whatever it quotes.
+//! 5. Integers outside MessagePack are little-endian and of fixed width.
 
 #![deny(clippy::indexing_slicing)]
 
 pub mod body;
 pub mod digest;
 mod error;
+pub mod escape;
 pub mod frame;
 pub mod image;
 pub mod kind;

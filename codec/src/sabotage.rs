@@ -127,6 +127,9 @@ breakages! {
     RepositoryUntold = "repository-untold": "Nobody is told what a tool changed in a repository.",
     LinksApart = "links-apart": "Names of one file come back as files of their own.",
     TimesBesideLeftOut = "times-beside-left-out": "Times come back beside what is left out of snapshots.",
+
+    // Readers.
+    ControlsRaw = "controls-raw": "What came from outside is printed with its control characters.",
 }
 
 /// Whether this breakage is in force.

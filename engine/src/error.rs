@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use foldlog_codec::Kind;
 use foldlog_codec::body::Policy;
+use foldlog_codec::escape;
 use uuid::Uuid;
 
 use crate::fold::operations::OpenOperation;
@@ -13,11 +14,14 @@ use crate::fold::operations::OpenOperation;
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// What went wrong, with the facts.
+///
+/// No message holds a control character: whatever an error quotes of a log, a path or the system is
+/// [escaped](foldlog_codec::escape). The fields are as they were found.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A call to the file system failed.
-    #[error("{op} {path}: {source}")]
+    #[error("{op} {}: {}", escape::path(path), escape::shown(source))]
     Io {
         /// What was tried.
         op: &'static str,
@@ -28,7 +32,7 @@ pub enum Error {
     },
     /// There is no space for what was to be made: a segment, an object, a session. Nothing was written, and all goes on
     /// once there is.
-    #[error("no space for {bytes} bytes at {path}: {source}")]
+    #[error("no space for {bytes} bytes at {}: {}", escape::path(path), escape::shown(source))]
     Full {
         /// The file that could not be made.
         path: PathBuf,
@@ -41,7 +45,7 @@ pub enum Error {
     #[error("{0}")]
     Corrupt(Box<Corruption>),
     /// A segment between, or behind, the others is not there.
-    #[error("session {session}: segment {ordinal} is missing ({path})")]
+    #[error("session {session}: segment {ordinal} is missing ({})", escape::path(path))]
     MissingSegment {
         /// The session.
         session: Uuid,
@@ -51,7 +55,7 @@ pub enum Error {
         path: PathBuf,
     },
     /// A segment belongs to another session.
-    #[error("{path} belongs to session {found}, not to {expected}")]
+    #[error("{} belongs to session {found}, not to {expected}", escape::path(path))]
     WrongSession {
         /// The segment, or the folder.
         path: PathBuf,
@@ -61,7 +65,7 @@ pub enum Error {
         found: Uuid,
     },
     /// The folder holds no session.
-    #[error("{path} is no session: {reason}")]
+    #[error("{} is no session: {}", escape::path(path), escape::text(reason))]
     NotASession {
         /// The folder.
         path: PathBuf,
@@ -69,7 +73,10 @@ pub enum Error {
         reason: String,
     },
     /// The log was written by a later version of the format.
-    #[error("{path} is of format version {found}; the newest that can be read is {supported}")]
+    #[error(
+        "{} is of format version {found}; the newest that can be read is {supported}",
+        escape::path(path)
+    )]
     FutureFormat {
         /// The segment.
         path: PathBuf,
@@ -109,7 +116,7 @@ pub enum Error {
         cause: Arc<Error>,
     },
     /// The session was opened for reading, or on a disk that takes no writes.
-    #[error("session {session} is open for reading only: {reason}")]
+    #[error("session {session} is open for reading only: {}", escape::text(reason))]
     ReadOnly {
         /// The session.
         session: Uuid,
@@ -129,7 +136,7 @@ pub enum Error {
         session: Uuid,
     },
     /// There is no such session in the store.
-    #[error("there is no session {session} in {path}")]
+    #[error("there is no session {session} in {}", escape::path(path))]
     NoSuchSession {
         /// The session.
         session: Uuid,
@@ -137,7 +144,11 @@ pub enum Error {
         path: PathBuf,
     },
     /// A store that stands in a session's own folder takes in nothing of that session, which is not to be changed.
-    #[error("{path} stands within the session that is to be read: {session_dir}")]
+    #[error(
+        "{} stands within the session that is to be read: {}",
+        escape::path(path),
+        escape::path(session_dir)
+    )]
     WithinSession {
         /// The store.
         path: PathBuf,
@@ -152,7 +163,8 @@ pub enum Error {
     },
     /// The log binds an event to reducers that the host did not declare.
     #[error(
-        "event `{event}` reduces into {} in this log, but the host declares no such reducer",
+        "event `{}` reduces into {} in this log, but the host declares no such reducer",
+        escape::text(event),
         list(slices)
     )]
     NotRegistered {
@@ -162,10 +174,10 @@ pub enum Error {
         slices: Vec<String>,
     },
     /// An import holds slices that the host did not declare.
-    #[error("Slice types not registered: {}", .0.join(", "))]
+    #[error("Slice types not registered: {}", escape::text(&.0.join(", ")))]
     SlicesNotRegistered(Vec<String>),
     /// A slice's policy is not what was declared before.
-    #[error("slice `{slice}` is declared {declared}, but was {recorded}", declared = .declared.name(), recorded = .recorded.name())]
+    #[error("slice `{}` is declared {declared}, but was {recorded}", escape::text(slice), declared = .declared.name(), recorded = .recorded.name())]
     PolicyMismatch {
         /// The slice.
         slice: String,
@@ -175,7 +187,7 @@ pub enum Error {
         recorded: Policy,
     },
     /// One name was declared twice in ways that do not agree.
-    #[error("`{name}` is declared twice: {reason}")]
+    #[error("`{}` is declared twice: {reason}", escape::text(name))]
     DeclaredTwice {
         /// The slice or event.
         name: String,
@@ -183,7 +195,7 @@ pub enum Error {
         reason: &'static str,
     },
     /// A slice or event that the host asked for was never declared, or is of another type.
-    #[error("slice `{slice}`: {reason}")]
+    #[error("slice `{}`: {reason}", escape::text(slice))]
     NoSuchSlice {
         /// The slice.
         slice: String,
@@ -191,7 +203,10 @@ pub enum Error {
         reason: &'static str,
     },
     /// A value was recorded at a later version than the host's code knows.
-    #[error("`{name}` was recorded at version {stored}, which is newer than the host's version {supported}")]
+    #[error(
+        "`{}` was recorded at version {stored}, which is newer than the host's version {supported}",
+        escape::text(name)
+    )]
     NewerVersion {
         /// The event or item type.
         name: String,
@@ -201,7 +216,7 @@ pub enum Error {
         supported: u32,
     },
     /// A recorded value could not be read as the host's type.
-    #[error("`{name}` at record {sequence}: {reason}")]
+    #[error("`{}` at record {sequence}: {}", escape::text(name), escape::text(reason))]
     Decode {
         /// The event or slice.
         name: String,
@@ -211,7 +226,7 @@ pub enum Error {
         reason: String,
     },
     /// A host's value could not be written.
-    #[error("`{name}` cannot be recorded: {reason}")]
+    #[error("`{}` cannot be recorded: {}", escape::text(name), escape::text(reason))]
     Encode {
         /// The event or slice.
         name: String,
@@ -219,7 +234,12 @@ pub enum Error {
         reason: String,
     },
     /// A reducer refused the event. Nothing was recorded and nothing changed.
-    #[error("the reducer of `{slice}` refused `{event}`: {reason}")]
+    #[error(
+        "the reducer of `{}` refused `{}`: {}",
+        escape::text(slice),
+        escape::text(event),
+        escape::text(reason)
+    )]
     Refused {
         /// The slice.
         slice: String,
@@ -229,7 +249,12 @@ pub enum Error {
         reason: String,
     },
     /// A reducer panicked. Nothing was recorded and nothing changed.
-    #[error("the reducer of `{slice}` panicked at `{event}`: {message}")]
+    #[error(
+        "the reducer of `{}` panicked at `{}`: {}",
+        escape::text(slice),
+        escape::text(event),
+        escape::text(message)
+    )]
     ReducerPanicked {
         /// The slice.
         slice: String,
@@ -239,7 +264,7 @@ pub enum Error {
         message: String,
     },
     /// A LOG slice only grows.
-    #[error("`{slice}` is a LOG slice and only grows: {operation} is refused")]
+    #[error("`{}` is a LOG slice and only grows: {operation} is refused", escape::text(slice))]
     LogOnlyGrows {
         /// The slice.
         slice: String,
@@ -255,7 +280,7 @@ pub enum Error {
         last: Option<u64>,
     },
     /// A large payload is missing from the object folder, or is not what its name says.
-    #[error("object {path}: {reason}")]
+    #[error("object {}: {}", escape::path(path), escape::text(reason))]
     Object {
         /// The object's file.
         path: PathBuf,
@@ -263,7 +288,7 @@ pub enum Error {
         reason: String,
     },
     /// A record contradicts the records before it.
-    #[error("record {sequence} contradicts the log: {reason}")]
+    #[error("record {sequence} contradicts the log: {}", escape::text(reason))]
     Inconsistent {
         /// The record.
         sequence: u64,
@@ -271,7 +296,7 @@ pub enum Error {
         reason: String,
     },
     /// An export could not be read.
-    #[error("not a snapshot export: {0}")]
+    #[error("not a snapshot export: {}", escape::text(.0))]
     Export(String),
     /// The process that wrote the session ended within operations. It takes no writes until they are recovered.
     #[error(
@@ -335,7 +360,7 @@ pub enum Error {
         operation: u64,
     },
     /// A tool asks for more of the prompt to be shown. What it did was taken back; call it again with these.
-    #[error("operation {operation} asks for sections of the prompt to be shown: {reason}")]
+    #[error("operation {operation} asks for sections of the prompt to be shown: {}", escape::text(reason))]
     VisibilityExpansion {
         /// The operation.
         operation: u64,
@@ -346,7 +371,8 @@ pub enum Error {
     },
     /// An interrupted tool cannot safely run again. Somebody has to settle the operation.
     #[error(
-        "`{tool}` of operation {operation} was interrupted and may have done its work: settle it by hand"
+        "`{}` of operation {operation} was interrupted and may have done its work: settle it by hand",
+        escape::text(tool)
     )]
     ToolIdempotency {
         /// The operation.
@@ -363,13 +389,13 @@ pub enum Error {
         reason: &'static str,
     },
     /// There is no tool of that name.
-    #[error("there is no tool `{0}`")]
+    #[error("there is no tool `{}`", escape::text(.0))]
     NoSuchTool(String),
     /// No checkpoint is kept for a call.
-    #[error("No checkpoint for tool call: {0}")]
+    #[error("No checkpoint for tool call: {}", escape::text(.0))]
     NoCheckpoint(String),
     /// A provider's name for a call stands for several operations.
-    #[error("tool call `{call_id}` names several operations: {}", numbers(operations))]
+    #[error("tool call `{}` names several operations: {}", escape::text(call_id), numbers(operations))]
     AmbiguousCall {
         /// The provider's name.
         call_id: String,
@@ -377,7 +403,7 @@ pub enum Error {
         operations: Vec<u64>,
     },
     /// A snapshot is of another session or of other resources.
-    #[error("the snapshot does not fit: {0}")]
+    #[error("the snapshot does not fit: {}", escape::text(.0))]
     SnapshotMismatch(String),
     /// Some resources could not be restored. Those that could are as the error says. Where a call was to be rolled back it is
     /// left open, and the session takes no writes until it is recovered, which restores them again.
@@ -389,7 +415,7 @@ pub enum Error {
         failed: Vec<(String, Arc<Error>)>,
     },
     /// A resource says that something went wrong.
-    #[error("resource `{resource}`: {reason}")]
+    #[error("resource `{}`: {}", escape::text(resource), escape::text(reason))]
     Resource {
         /// The resource's name.
         resource: String,
@@ -397,7 +423,7 @@ pub enum Error {
         reason: String,
     },
     /// A path of a workspace, or a workspace itself, cannot be used in this way. Nothing was changed.
-    #[error("workspace path `{path}`: {reason}")]
+    #[error("workspace path `{}`: {}", escape::text(path), escape::text(reason))]
     Workspace {
         /// The path as it was given, or below the workspace's root; `.` is the root. Bytes that are no UTF-8 are
         /// shown as `\xNN`.
@@ -417,14 +443,17 @@ pub enum Error {
         bytes_max: u64,
     },
     /// A workspace was restored but for these paths. It can be restored again.
-    #[error("not restored: {}", .0.iter().map(|left| format!("`{}` ({})", left.path, left.reason)).collect::<Vec<_>>().join(", "))]
+    #[error("not restored: {}", escape::text(&.0.iter().map(|left| format!("`{}` ({})", left.path, left.reason)).collect::<Vec<_>>().join(", ")))]
     NotRestored(Vec<Unrestored>),
     /// Another session's call on the workspace was cut short, and recovering that session takes back what is done there
     /// before. Nothing was changed.
     #[error(
-        "workspace {workspace} is left half done by operation {operation} (`{tool}`) of session {session} in \
-         {session_dir}: recover that session first, or delete it where nobody will; the folder's attribute \
-         `user.foldlog.work` says so, and is to be removed where that is not true"
+        "workspace {} is left half done by operation {operation} (`{}`) of session {session} in {}: recover that session \
+         first, or delete it where nobody will; the folder's attribute `user.foldlog.work` says so, and is to be removed \
+         where that is not true",
+        escape::path(workspace),
+        escape::text(tool),
+        escape::path(session_dir)
     )]
     HalfDone {
         /// The workspace's root.
@@ -441,9 +470,11 @@ pub enum Error {
     /// Another session has worked on the workspace, and whether a call of its was cut short there cannot be known, since
     /// its log cannot be read. Nothing was changed.
     #[error(
-        "workspace {workspace} may be left half done by session {session}, whose log in {session_dir} cannot be read: \
-         {cause}; have it read again and recover it, or delete it where nobody will; the folder's attribute \
-         `user.foldlog.work` says so, and is to be removed where that is not true"
+        "workspace {} may be left half done by session {session}, whose log in {} cannot be read: {cause}; have it read \
+         again and recover it, or delete it where nobody will; the folder's attribute `user.foldlog.work` says so, and is \
+         to be removed where that is not true",
+        escape::path(workspace),
+        escape::path(session_dir)
     )]
     MaybeHalfDone {
         /// The workspace's root.
@@ -454,6 +485,22 @@ pub enum Error {
         session_dir: PathBuf,
         /// Why it cannot be read.
         cause: Arc<Error>,
+    },
+    /// Reading a log takes more memory than it may: a reader that asks for no STATE takes 64 MiB, others three times the
+    /// bytes of the log on top, if nothing else was said.
+    #[error(
+        "{}: reading it takes {needed} bytes of memory by record {sequence}, and {budget} are allowed",
+        escape::path(session_dir)
+    )]
+    OverBudget {
+        /// The session's folder.
+        session_dir: PathBuf,
+        /// The record up to which it was read.
+        sequence: u64,
+        /// About how many bytes were held there.
+        needed: u64,
+        /// How many may be.
+        budget: u64,
     },
     /// A limit was passed; nothing was recorded.
     #[error("{what}: {found} is over {max}")]
@@ -499,11 +546,12 @@ pub struct Corruption {
 
 impl fmt::Display for Corruption {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} is damaged at byte {}, record {}", self.segment.display(), self.offset, self.sequence)?;
+        let segment = escape::path(&self.segment);
+        write!(f, "{segment} is damaged at byte {}, record {}", self.offset, self.sequence)?;
         if let (Some(expected), Some(found)) = (self.expected_crc, self.found_crc) {
             write!(f, " (checksum {found:#010x}, expected {expected:#010x})")?;
         }
-        write!(f, ": {}", self.reason)
+        write!(f, ": {}", escape::text(&self.reason))
     }
 }
 
@@ -521,7 +569,10 @@ pub struct Holder {
 impl fmt::Display for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (&self.pid, &self.host, &self.since) {
-            (Some(pid), Some(host), Some(since)) => write!(f, "process {pid} on {host} since {since}"),
+            (Some(pid), Some(host), Some(since)) => {
+                let (host, since) = (escape::text(host), escape::text(since));
+                write!(f, "process {pid} on {host} since {since}")
+            }
             _ => f.write_str("the holder left no word"),
         }
     }
@@ -538,17 +589,21 @@ fn operation_text(operation: Option<u64>) -> String {
 fn operations_text(operations: &[OpenOperation]) -> String {
     operations
         .iter()
-        .map(|open| format!("{} (`{}`)", open.operation, open.tool))
+        .map(|open| format!("{} (`{}`)", open.operation, escape::text(&open.tool)))
         .collect::<Vec<_>>()
         .join(", ")
 }
 
 fn failures(failed: &[(String, Arc<Error>)]) -> String {
-    failed.iter().map(|(resource, error)| format!("`{resource}` ({error})")).collect::<Vec<_>>().join(", ")
+    failed
+        .iter()
+        .map(|(resource, error)| format!("`{}` ({error})", escape::text(resource)))
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 fn list(names: &[String]) -> String {
-    names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
+    names.iter().map(|name| format!("`{}`", escape::text(name))).collect::<Vec<_>>().join(", ")
 }
 
 impl Error {
@@ -612,3 +667,6 @@ impl From<Box<Error>> for Error {
         *error
     }
 }
+
+#[cfg(test)]
+mod tests;

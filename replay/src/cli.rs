@@ -1,13 +1,15 @@
 //! The verbs and their options, and [`run`].
 
+use std::borrow::Cow;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{ColorChoice, CommandFactory, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
+use foldlog_codec::escape;
 use uuid::Uuid;
 
-use crate::failure::{HOLDS, Result, UNUSABLE};
+use crate::failure::{Failure, HOLDS, Result, UNUSABLE};
 use crate::output::Output;
 use crate::verbs;
 use crate::verbs::tail::Start;
@@ -304,15 +306,22 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>, output: &mut Output<'_
     }
 }
 
-/// Help and versions are results; anything else is wrong usage.
+/// Help and versions are results; anything else is wrong usage, whose message quotes what was typed.
 fn not_parsed(error: &clap::Error, output: &mut Output<'_>) -> u8 {
     let rendered = error.render();
-    let text = if output.color { rendered.ansi().to_string() } else { rendered.to_string() };
+    let plain = rendered.to_string();
+    let is_plain = plain.lines().all(|line| matches!(escape::text(line), Cow::Borrowed(_)));
+    let text = match (is_plain, output.color) {
+        (true, true) => rendered.ansi().to_string(),
+        (true, false) => plain,
+        (false, _) => plain.lines().map(escape::text).collect::<Vec<_>>().join("\n"),
+    };
     if error.use_stderr() {
-        output.note(text.trim_end());
+        // Where standard error is gone there is nobody left to be told.
+        let _ = writeln!(output.stderr, "{}", text.trim_end());
         return UNUSABLE;
     }
-    match output.line(text.trim_end()) {
+    match writeln!(output.stdout, "{}", text.trim_end()).map_err(Failure::from) {
         Err(failure) if !failure.is_closed_pipe() => UNUSABLE,
         _ => HOLDS,
     }

@@ -12,6 +12,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use foldlog::{Policy, State, StoredItem, Value};
+use foldlog_codec::escape;
 use serde::Serialize;
 
 /// One difference.
@@ -179,7 +180,7 @@ fn field(path: &str, key: &Value) -> String {
     };
     match key.as_str().filter(plain) {
         Some(name) => format!("{path}.{name}"),
-        None => format!("{path}[{}]", serde_json::to_string(key).unwrap_or_default()),
+        None => format!("{path}[{}]", escape::to_json(key).unwrap_or_default()),
     }
 }
 

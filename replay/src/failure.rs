@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use foldlog::Error;
+use foldlog_codec::escape;
 
 /// A result of a verb.
 pub type Result<T, E = Failure> = std::result::Result<T, E>;
@@ -37,7 +38,7 @@ pub enum Failure {
         next: String,
     },
     /// The session was deleted while it was read.
-    #[error("{path}: the session was deleted meanwhile")]
+    #[error("{}: the session was deleted meanwhile", escape::path(path))]
     Deleted {
         /// Its folder.
         path: PathBuf,
@@ -46,7 +47,7 @@ pub enum Failure {
     #[error("waiting for records: {0}")]
     Wait(io::Error),
     /// A file could not be read.
-    #[error("{path}: {source}")]
+    #[error("{}: {source}", escape::path(path))]
     File {
         /// The file.
         path: PathBuf,
@@ -54,7 +55,7 @@ pub enum Failure {
         source: io::Error,
     },
     /// A file to import is not what it should be.
-    #[error("{path}{}: {reason}", run.map(|run| format!(", run {run}")).unwrap_or_default())]
+    #[error("{}{}: {reason}", escape::path(path), run.map(|run| format!(", run {run}")).unwrap_or_default())]
     Malformed {
         /// The file.
         path: PathBuf,
@@ -130,7 +131,7 @@ fn next_after(error: &Error) -> Option<String> {
         Error::NotASession { path, .. } if path.join("sessions").is_dir() => {
             return Some(format!(
                 "this is a store: `foldlog sessions {}` lists its sessions",
-                path.display()
+                escape::path(path)
             ));
         }
         Error::NotASession { .. } | Error::NoSuchSession { .. } => {

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use foldlog_codec::escape;
 use serde::Serialize;
 use uuid::Uuid;
 
@@ -61,21 +62,22 @@ impl<'a> Output<'a> {
         self.json
     }
 
-    /// Writes one line of the result.
+    /// Writes one line of the result. Whatever in it did not come from the program is [escaped](foldlog_codec::escape);
+    /// a newline in it goes on with a marked line.
     pub(crate) fn line(&mut self, line: impl fmt::Display) -> Result<()> {
-        Ok(writeln!(self.stdout, "{line}")?)
+        Ok(writeln!(self.stdout, "{}", escape::lines(line))?)
     }
 
     /// Writes one JSON value on a line of its own.
-    pub(crate) fn value(&mut self, value: &impl Serialize) -> Result<()> {
-        serde_json::to_writer(&mut *self.stdout, value).map_err(io::Error::from)?;
+    pub(crate) fn value(&mut self, value: &(impl Serialize + ?Sized)) -> Result<()> {
+        escape::write_json(&mut *self.stdout, value).map_err(io::Error::from)?;
         Ok(writeln!(self.stdout)?)
     }
 
-    /// Tells a person something that is not part of the result.
+    /// Tells a person something that is not part of the result, escaped as by [`line`](Output::line).
     pub(crate) fn note(&mut self, note: impl fmt::Display) {
         // Where standard error is gone there is nobody left to be told.
-        let _ = writeln!(self.stderr, "{note}");
+        let _ = writeln!(self.stderr, "{}", escape::lines(note));
     }
 
     /// Shows how far a long piece of work is.
@@ -110,7 +112,8 @@ pub fn with_process(verb: impl FnOnce(&mut Output<'_>) -> u8) -> u8 {
     let code = verb(&mut output);
     match stdout.flush() {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe && code == HOLDS => {
-            let _ = writeln!(io::stderr(), "error: the output could not be written: {error}");
+            let _ =
+                writeln!(io::stderr(), "error: the output could not be written: {}", escape::shown(error));
             UNUSABLE
         }
         _ => code,

@@ -16,6 +16,8 @@ use foldlog_codec::record::Names;
 use foldlog_codec::segment::HEADER_LEN;
 use uuid::Uuid;
 
+use foldlog_codec::escape;
+
 use crate::failure::{Failure, Result};
 use crate::output::Output;
 
@@ -49,7 +51,7 @@ pub(crate) fn segments(dir: &Path) -> Option<Vec<PathBuf>> {
 /// Says that a session's folder is passed over: a crash while a session was begun leaves one that
 /// [holds nothing](holds_anything), and nobody was told of the session.
 pub(crate) fn pass_over(dir: &Path, output: &mut Output<'_>) {
-    output.note(format_args!("note: {} holds no records: passed over", dir.display()));
+    output.note(format_args!("note: {} holds no records: passed over", escape::path(dir)));
 }
 
 /// Opens the store at a path, which must be there: a reader makes no folders.
@@ -59,7 +61,7 @@ pub(crate) fn pass_over(dir: &Path, output: &mut Output<'_>) {
 /// [`Failure::Usage`] where there is no store, or what the engine says.
 pub fn open_store(path: &Path) -> Result<Store> {
     if !is_store(path) {
-        let what = format!("{} is no store: it has no folder `sessions`", path.display());
+        let what = format!("{} is no store: it has no folder `sessions`", escape::path(path));
         return Err(Failure::usage(what, "give the folder that `sessions` stands in"));
     }
     Ok(Store::open(path)?)
@@ -101,13 +103,15 @@ pub(crate) fn note_interrupted(
         output.note(format_args!(
             "note: operation {} (`{}`) has begun and not ended: it runs, or its process is gone and the session is \
              to be recovered, by its host or `foldlog recover`; STATE is shown as it is within it",
-            open.operation, open.tool
+            open.operation,
+            escape::text(&open.tool)
         ));
     }
     for unsettled in unsettled {
         output.note(format_args!(
             "note: operation {} (`{}`) was interrupted and waits to be run again or settled",
-            unsettled.operation, unsettled.tool
+            unsettled.operation,
+            escape::text(&unsettled.tool)
         ));
     }
 }

@@ -22,6 +22,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use chrono::{DateTime, SecondsFormat};
 use foldlog_codec::Kind;
 use foldlog_codec::body::{Declare, Import, ImportedSlice, Payload, Policy, SliceDeclaration};
+use foldlog_codec::escape;
 use foldlog_codec::msgpack::Value;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -129,13 +130,15 @@ impl Export {
             .map_err(|error| Error::Export(format!("created_at {:?}: {error}", self.created_at)))
     }
 
-    /// The JSON text, on many lines.
+    /// The JSON text, on many lines, control characters and bidirectional marks [escaped](foldlog_codec::escape).
     ///
     /// # Errors
     ///
     /// [`Error::Export`] where a value has no JSON form.
     pub fn to_json(&self) -> Result<String> {
-        serde_json::to_string_pretty(self).map_err(|error| Error::Export(error.to_string()))
+        let mut json = Vec::new();
+        escape::write_json_pretty(&mut json, self).map_err(|error| Error::Export(error.to_string()))?;
+        String::from_utf8(json).map_err(|error| Error::Export(error.to_string()))
     }
 
     /// An export from its JSON text.

@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use foldlog_codec::escape;
+
 use crate::diff::{Change, Difference, states};
 use crate::failure::{HOLDS, Result};
 use crate::output::Output;
@@ -30,7 +32,7 @@ pub fn run(session: &Path, before: u64, after: u64, output: &mut Output<'_>) -> 
     let mut slice = None;
     for difference in &differences {
         if slice != Some(&difference.slice) {
-            output.line(difference.slice.as_deref().unwrap_or("(tags)"))?;
+            output.line(escape::text(difference.slice.as_deref().unwrap_or("(tags)")))?;
             slice = Some(&difference.slice);
         }
         output.line(text(difference)?)?;
@@ -40,10 +42,11 @@ pub fn run(session: &Path, before: u64, after: u64, output: &mut Output<'_>) -> 
 
 fn text(difference: &Difference) -> Result<String> {
     let json = |value| -> Result<String> {
-        let text = serde_json::to_string(value).map_err(std::io::Error::from)?;
+        let text = escape::to_json(value).map_err(std::io::Error::from)?;
         Ok(shortened(&text, VALUE_CHARS_MAX))
     };
-    let (path, before, after) = (&difference.path, json(&difference.before)?, json(&difference.after)?);
+    let (path, before, after) =
+        (escape::text(&difference.path), json(&difference.before)?, json(&difference.after)?);
     Ok(match difference.change {
         Change::Added => format!("  + {path}  {after}"),
         Change::Removed => format!("  - {path}  {before}"),

@@ -31,7 +31,7 @@ pub fn run(session: &Path, at: Option<u64>, format: Format, output: &mut Output<
             if let Some((store, id)) = store_of(session) {
                 export.children_ids = Store::open(store)?.children(id)?;
             }
-            output.line(export.to_json()?)?;
+            writeln!(output.stdout, "{}", export.to_json()?)?;
         }
     }
     Ok(HOLDS)

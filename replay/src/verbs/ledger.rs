@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use foldlog::audit::{Fate, LedgerEntry};
+use foldlog_codec::escape;
 
 use crate::failure::{HOLDS, Result};
 use crate::output::Output;
@@ -54,8 +55,8 @@ fn row(entry: &LedgerEntry) -> String {
     let mut row = format!(
         "{:>9}  {:<24}  {:<28}  {outcome:<24}  {:<7}  {:>8}  {:>8}  {:>12}",
         entry.operation,
-        entry.tool,
-        dash(entry.call_id.clone()),
+        escape::text(&entry.tool),
+        dash(entry.call_id.as_deref().map(|call_id| escape::text(call_id).into_owned())),
         dash(entry.effects.map(|effects| effects.name().to_owned())),
         entry.begin,
         dash(entry.end.map(|end| end.to_string())),
@@ -67,7 +68,7 @@ fn row(entry: &LedgerEntry) -> String {
         }
     }
     if let Some(settled) = &entry.settled {
-        row.push_str(&format!("  by {}: {}", settled.by, settled.reason));
+        row.push_str(&format!("  by {}: {}", escape::text(&settled.by), settled.reason));
     }
     row
 }

@@ -13,6 +13,7 @@ use std::path::Path;
 
 use foldlog::audit::{AlongPath, Comparison, LogReader, SharedState};
 use foldlog::{Parent, Policy, SliceState, Store, Value};
+use foldlog_codec::escape;
 use serde::Serialize;
 use uuid::Uuid;
 
@@ -94,9 +95,10 @@ pub fn run(session: &Path, thorough: bool, output: &mut Output<'_>) -> Result<u8
 }
 
 fn text(difference: &Diverged) -> Result<String> {
-    let json = |value| serde_json::to_string(value).map_err(std::io::Error::from);
+    let json = |value| escape::to_json(value).map_err(std::io::Error::from);
     let (expected, found) = (json(&difference.expected)?, json(&difference.found)?);
-    let Diverged { sequence, slice, path, .. } = difference;
+    let (sequence, slice, path) =
+        (difference.sequence, escape::text(&difference.slice), escape::text(&difference.path));
     Ok(format!("diverged at record {sequence}, `{slice}` {path}: expected {expected}, found {found}"))
 }
 

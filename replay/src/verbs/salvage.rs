@@ -7,6 +7,8 @@ use foldlog::{Error, LeftBehind, MissingObject, Salvaged, SessionOptions, SmolSt
 use serde::Serialize;
 use uuid::Uuid;
 
+use foldlog_codec::escape;
+
 use crate::failure::{Failure, HOLDS, Result};
 use crate::output::Output;
 use crate::reading::{counted, note_interrupted};
@@ -15,11 +17,13 @@ use crate::reading::{counted, note_interrupted};
 #[derive(Debug, Serialize)]
 struct Document {
     session: Uuid,
+    #[serde(serialize_with = "escape::serialize_path")]
     dir: PathBuf,
     from: Uuid,
     records: u64,
     objects: u64,
     damage: Option<String>,
+    #[serde(serialize_with = "escape::serialize_path")]
     segment: PathBuf,
     offset: u64,
     mended: Vec<Place>,
@@ -32,12 +36,14 @@ struct Document {
 
 #[derive(Debug, Serialize)]
 struct Place {
+    #[serde(serialize_with = "escape::serialize_path")]
     segment: PathBuf,
     offset: u64,
 }
 
 #[derive(Debug, Serialize)]
 struct Left {
+    #[serde(serialize_with = "escape::serialize_path")]
     segment: PathBuf,
     offset: u64,
     bytes: u64,
@@ -50,6 +56,7 @@ struct Left {
 #[derive(Debug, Serialize)]
 struct Missing {
     sequence: u64,
+    #[serde(serialize_with = "escape::serialize_path")]
     path: PathBuf,
     reason: String,
 }
@@ -142,7 +149,7 @@ pub fn run(session: &Path, to: &Path, output: &mut Output<'_>) -> Result<u8> {
 /// Checks that a store may be made or written at `to`; whether there is nothing yet.
 fn check_target(session: &Path, to: &Path) -> Result<bool> {
     let next = "give the folder of a store, or one that is new or empty";
-    let wrong = |what: &str| Err(Failure::usage(format!("{} {what}", to.display()), next));
+    let wrong = |what: &str| Err(Failure::usage(format!("{} {what}", escape::path(to)), next));
     let failed = |source| Failure::File { path: to.to_owned(), source };
     let resolved = resolve(to).map_err(failed)?;
     let Some(resolved) = resolved else { return wrong("leads back over folders that are not there") };
@@ -180,17 +187,17 @@ fn resolve(path: &Path) -> std::io::Result<Option<PathBuf>> {
 }
 
 fn print(salvaged: &Salvaged, output: &mut Output<'_>) -> Result<()> {
-    output.line(format_args!("salvaged {} as {}", salvaged.from, salvaged.dir.display()))?;
+    output.line(format_args!("salvaged {} as {}", salvaged.from, escape::path(&salvaged.dir)))?;
     let (records, objects) = (counted(salvaged.records, "record"), counted(salvaged.objects, "object"));
     let (segment, offset) = &salvaged.end;
     output.line(format_args!(
         "taken    {records} and {objects}, up to byte {offset} of {}",
-        segment.display()
+        escape::path(segment)
     ))?;
     for (segment, offset) in &salvaged.mended {
         output.line(format_args!(
             "mended   {} at byte {offset}: what follows says what it was",
-            segment.display()
+            escape::path(segment)
         ))?;
     }
     if let Some(damage) = &salvaged.damage {
@@ -205,7 +212,7 @@ fn print(salvaged: &Salvaged, output: &mut Output<'_>) -> Result<()> {
         let more = if left.more { ", or more" } else { "" };
         output.line(format_args!(
             "left     {} from byte {}: {}, {sound}{more}",
-            left.segment.display(),
+            escape::path(&left.segment),
             left.offset,
             counted(left.bytes, "byte"),
         ))?;
@@ -213,9 +220,10 @@ fn print(salvaged: &Salvaged, output: &mut Output<'_>) -> Result<()> {
     }
     for missing in &salvaged.missing_objects {
         let MissingObject { sequence, path, reason, .. } = missing;
-        output.line(format_args!("missing  {} of record {sequence}: {reason}", path.display()))?;
+        output.line(format_args!("missing  {} of record {sequence}: {reason}", escape::path(path)))?;
     }
     for name in &salvaged.beside {
+        let name = escape::text(name);
         output.line(format_args!("beside   {name}: not of the log, and not carried over"))?;
     }
     if salvaged.left.is_empty() && salvaged.missing_objects.is_empty() {

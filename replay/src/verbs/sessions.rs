@@ -1,9 +1,11 @@
 //! `foldlog sessions`: what is in a store.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use foldlog::{Error, Parent, SessionSummary};
+use foldlog_codec::escape;
 use foldlog_codec::record::time_text;
 use serde::Serialize;
 use uuid::Uuid;
@@ -54,6 +56,7 @@ impl Row {
 
     fn text(&self) -> String {
         let tags: Vec<String> = self.tags.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        let tags: Vec<Cow<'_, str>> = tags.iter().map(|tag| escape::text(tag)).collect();
         let tags = if tags.is_empty() { "-".to_owned() } else { tags.join(",") };
         let parent = self.parent.as_ref().map_or_else(
             || "-".to_owned(),

@@ -7,6 +7,8 @@ use foldlog::{Settlement, Store, Value};
 use serde::Serialize;
 
 use crate::cli::Settled;
+use foldlog_codec::escape;
+
 use crate::failure::{Failure, HOLDS, Result};
 use crate::output::Output;
 use crate::reading::store_of;
@@ -42,7 +44,7 @@ pub fn run(
     output: &mut Output<'_>,
 ) -> Result<u8> {
     let Some((root, id)) = store_of(session) else {
-        let what = format!("{} is no session in a store", session.display());
+        let what = format!("{} is no session in a store", escape::path(session));
         return Err(Failure::usage(what, "give the folder of a session: STORE/sessions/ID"));
     };
     let result: Option<Value> = result.map(serde_json::from_str).transpose().map_err(|error| {

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use foldlog::audit::LogReader;
 use foldlog::{Kind, Record, Value};
+use foldlog_codec::escape;
 use foldlog_codec::record::{Names, time_text};
 
 use crate::failure::{Failure, HOLDS, Result};
@@ -92,7 +93,7 @@ pub(super) fn line(record: &Record<'_>, names: &Names, live: bool) -> String {
     let (time, name) = (time_text(record.time_us), record_name(record, names));
     let path = if live { "live" } else { "abandoned" };
     let (sequence, kind, bytes) = (record.sequence, record.kind.to_string(), record.body.len());
-    let name = shortened(&name, NAME_CHARS_MAX);
+    let name = shortened(&escape::text(&name), NAME_CHARS_MAX);
     format!("{sequence:>8}  {time:<32}  {kind:<10}  {name:<NAME_CHARS_MAX$} {bytes:>7}  {path}")
 }
 

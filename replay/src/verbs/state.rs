@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use foldlog::{SliceState, State, Value};
+use foldlog_codec::escape;
 use serde::Serialize;
 
 use crate::failure::{Failure, HOLDS, Result};
@@ -55,9 +56,12 @@ fn keep_only(state: &mut State, name: &str, at: u64) -> Result<()> {
         let names: Vec<&str> = state.slices.keys().map(String::as_str).collect();
         let next = match names.as_slice() {
             [] => "no slice was declared up to there".to_owned(),
-            names => format!("the slices are {}", names.join(", ")),
+            names => format!("the slices are {}", escape::text(&names.join(", "))),
         };
-        return Err(Failure::usage(format!("there is no slice `{name}` at position {at}"), next));
+        return Err(Failure::usage(
+            format!("there is no slice `{}` at position {at}", escape::text(name)),
+            next,
+        ));
     };
     state.slices = BTreeMap::from([(name.to_owned(), slice)]);
     Ok(())
@@ -71,9 +75,9 @@ fn document(slice: &SliceState) -> Result<SliceDocument> {
 fn text(name: &str, slice: &SliceState, output: &mut Output<'_>) -> Result<()> {
     let items = counted(slice.items.len() as u64, "item");
     output.line("")?;
-    output.line(format_args!("{name} ({}, {items})", slice.policy.name()))?;
+    output.line(format_args!("{} ({}, {items})", escape::text(name), slice.policy.name()))?;
     for (place, item) in slice.items.iter().enumerate() {
-        let json = serde_json::to_string(&item.value()?).map_err(std::io::Error::from)?;
+        let json = escape::to_json(&item.value()?).map_err(std::io::Error::from)?;
         // Where the item came from is what a person looks up next in the timeline.
         output.line(format_args!("  [{place}] @{} {}", item.sequence, shortened(&json, ITEM_CHARS_MAX)))?;
     }

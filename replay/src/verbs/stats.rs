@@ -19,6 +19,7 @@ use foldlog_codec::body::{
     Added, BuiltIn, Declare, Dispatch, Effect, EventDeclaration, Import, ObjectId, Operation, Payload,
     ToolEnd,
 };
+use foldlog_codec::escape;
 use foldlog_codec::segment::HEADER_LEN;
 use serde::Serialize;
 use uuid::Uuid;
@@ -435,5 +436,5 @@ fn heading(output: &mut Output<'_>, name: &str, columns: &[&str]) -> Result<()> 
 /// A line of a table: what it is about, and its numbers.
 fn row(output: &mut Output<'_>, name: impl Display, cells: &[&dyn Display]) -> Result<()> {
     let cells: String = cells.iter().map(|cell| format!("  {:>10}", cell.to_string())).collect();
-    output.line(format_args!("{:<28}{cells}", name.to_string()))
+    output.line(format_args!("{:<28}{cells}", escape::shown(name).to_string()))
 }

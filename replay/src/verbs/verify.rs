@@ -7,6 +7,8 @@ use foldlog::{Corruption, Error, Record, RecoveryReport};
 use serde::Serialize;
 use uuid::Uuid;
 
+use foldlog_codec::escape;
+
 use crate::failure::{Failure, HOLDS, Result, UNUSABLE};
 use crate::output::Output;
 use crate::reading::{counted, holds_anything, is_store, open_store, pass_over, segments};
@@ -40,6 +42,7 @@ pub struct Damage {
     /// The session.
     pub session: Option<Uuid>,
     /// The file.
+    #[serde(serialize_with = "escape::serialize_path")]
     pub segment: PathBuf,
     /// Where in it.
     pub offset: Option<u64>,
@@ -55,6 +58,7 @@ pub struct Torn {
     /// The session.
     pub session: Uuid,
     /// The segment in which the sound part ends.
+    #[serde(serialize_with = "escape::serialize_path")]
     pub segment: PathBuf,
     /// Where in it.
     pub offset: u64,
@@ -79,6 +83,7 @@ pub struct Unsupported {
 #[derive(Clone, Debug, Serialize)]
 pub struct Unreadable {
     /// Its folder.
+    #[serde(serialize_with = "escape::serialize_path")]
     pub path: PathBuf,
     /// Why.
     pub reason: String,
@@ -284,7 +289,7 @@ fn print(verified: &Verified, output: &mut Output<'_>) -> Result<()> {
     for torn in &verified.torn {
         output.line(format_args!(
             "torn     {} at byte {}, record {}: {} bytes that nobody was told are durable",
-            torn.segment.display(),
+            escape::path(&torn.segment),
             torn.offset,
             torn.sequence,
             torn.bytes
@@ -293,7 +298,7 @@ fn print(verified: &Verified, output: &mut Output<'_>) -> Result<()> {
     for damage in &verified.corrupt {
         let offset = damage.offset.map(|offset| format!(" at byte {offset}")).unwrap_or_default();
         let record = damage.sequence.map(|sequence| format!(", record {sequence}")).unwrap_or_default();
-        output.line(format_args!("corrupt  {}{offset}{record}", damage.segment.display()))?;
+        output.line(format_args!("corrupt  {}{offset}{record}", escape::path(&damage.segment)))?;
         output.line(format_args!("         {}", damage.reason))?;
     }
     for unsupported in &verified.unsupported {
@@ -303,7 +308,7 @@ fn print(verified: &Verified, output: &mut Output<'_>) -> Result<()> {
         ))?;
     }
     for unreadable in &verified.unreadable {
-        output.line(format_args!("unread   {}: {}", unreadable.path.display(), unreadable.reason))?;
+        output.line(format_args!("unread   {}: {}", escape::path(&unreadable.path), unreadable.reason))?;
     }
     if verified.corrupt.is_empty() && verified.unreadable.is_empty() {
         output.line("every frame, body, seal and object holds")?;

@@ -207,7 +207,7 @@ fn what_a_crash_leaves_of_a_session_that_nobody_knows_is_passed_over() {
 }
 
 /// Writes a log of these records, sound frame for sound frame, whatever they say.
-fn forge(dir: &Path, records: &[(Kind, Vec<u8>)]) {
+pub(super) fn forge(dir: &Path, records: &[(Kind, Vec<u8>)]) {
     let session = Uuid::from_u128(9);
     let header =
         SegmentHeader { ordinal: 0, session, first_sequence: 0, watermark: 0, salt: 11, previous: None };

@@ -24,6 +24,8 @@ pub use child::write_until_killed;
 use self::agent::{Noted, Notes, PlanStep, StepState, Steps};
 use self::tools::{Edit, Then};
 use super::{replay, verify};
+use foldlog_codec::escape;
+
 use crate::failure::{Failure, HOLDS, Result};
 use crate::output::Output;
 
@@ -103,7 +105,8 @@ pub fn run(dir: Option<&Path>, output: &mut Output<'_>) -> Result<u8> {
     if output.json() {
         output.value(&summary)?;
     } else if let Some(store) = &summary.store {
-        output.line(format_args!("\nThe store stays in {}.", store.display()))?;
+        output.line("")?;
+        output.line(format_args!("The store stays in {}.", escape::path(store)))?;
     }
     Ok(HOLDS)
 }
@@ -120,7 +123,7 @@ fn must_be_empty(dir: &Path) -> Result<()> {
             if entries.next().is_none() {
                 return Ok(());
             }
-            let what = format!("{} is not empty", dir.display());
+            let what = format!("{} is not empty", escape::path(dir));
             Err(Failure::usage(what, "give a folder that is empty, or does not exist yet"))
         }
     }
@@ -144,7 +147,10 @@ fn plan(
     output: &mut Output<'_>,
 ) -> Result<(Uuid, Vec<String>)> {
     let session = store.create_with(types, SessionOptions::default().tag("agent", "demo"))?;
-    say(output, format_args!("1. An agent plans and edits files. Its session: {}", session.dir().display()))?;
+    say(
+        output,
+        format_args!("1. An agent plans and edits files. Its session: {}", escape::path(&session.dir())),
+    )?;
     for title in ["read the issue", "write the fix", "run the tests"] {
         session.dispatch(PlanStep { title: title.to_owned() })?;
     }

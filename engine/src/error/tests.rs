@@ -1,0 +1,104 @@
+//! What an error says holds no control character, whatever it quotes.
+
+use std::path::PathBuf;
+
+use foldlog_codec::escape;
+
+use super::*;
+
+const HOSTILE: &str = "a\u{1b}[2J\u{7}\r\n\u{9b}\u{202e}\u{2028}\u{feff}z";
+
+fn text() -> String {
+    HOSTILE.to_owned()
+}
+
+fn path() -> PathBuf {
+    use std::os::unix::ffi::OsStringExt;
+    std::ffi::OsString::from_vec([HOSTILE.as_bytes(), b"\xff"].concat()).into()
+}
+
+fn io() -> Arc<std::io::Error> {
+    Arc::new(std::io::Error::other(HOSTILE))
+}
+
+fn inner() -> Arc<Error> {
+    Arc::new(Error::Export(text()))
+}
+
+/// An error of each kind, every text in it hostile.
+fn all() -> Vec<Error> {
+    let (session, operation, sequence) = (Uuid::nil(), 1, 1);
+    let open = OpenOperation {
+        operation,
+        begin: 1,
+        parent: None,
+        tool: HOSTILE.into(),
+        call_id: Some(HOSTILE.into()),
+        idempotency: foldlog_codec::body::Idempotency::Manual,
+        reads_only: false,
+        undoes: None,
+        asked_by: None,
+        had_effects_within: false,
+    };
+    let holder = Holder { pid: Some(1), host: Some(text()), since: Some(text()) };
+    let corruption = Corruption {
+        session: None,
+        segment: path(),
+        offset: 1,
+        sequence,
+        expected_crc: Some(1),
+        found_crc: Some(2),
+        reason: text(),
+    };
+    vec![
+        Error::Io { op: "open", path: path(), source: io() },
+        Error::Full { path: path(), bytes: 1, source: io() },
+        Error::Corrupt(Box::new(corruption)),
+        Error::MissingSegment { session, ordinal: 1, path: path() },
+        Error::WrongSession { path: path(), expected: session, found: session },
+        Error::NotASession { path: path(), reason: text() },
+        Error::FutureFormat { path: path(), found: 2, supported: 1 },
+        Error::Locked { session, holder },
+        Error::Poisoned { cause: inner() },
+        Error::Unknown { sequence, cause: inner() },
+        Error::ReadOnly { session, reason: text() },
+        Error::NoSuchSession { session, path: path() },
+        Error::WithinSession { path: path(), session_dir: path() },
+        Error::NotRegistered { event: text(), slices: vec![text()] },
+        Error::SlicesNotRegistered(vec![text()]),
+        Error::PolicyMismatch { slice: text(), declared: Policy::Log, recorded: Policy::State },
+        Error::DeclaredTwice { name: text(), reason: "" },
+        Error::NoSuchSlice { slice: text(), reason: "" },
+        Error::NewerVersion { name: text(), stored: 2, supported: 1 },
+        Error::Decode { name: text(), sequence, reason: text() },
+        Error::Encode { name: text(), reason: text() },
+        Error::Refused { slice: text(), event: text(), reason: text() },
+        Error::ReducerPanicked { slice: text(), event: text(), message: text() },
+        Error::LogOnlyGrows { slice: text(), operation: "" },
+        Error::Object { path: path(), reason: text() },
+        Error::Inconsistent { sequence, reason: text() },
+        Error::Export(text()),
+        Error::Interrupted { session, operations: vec![open] },
+        Error::VisibilityExpansion { operation, overrides: text().into(), reason: text() },
+        Error::ToolIdempotency { operation, tool: text() },
+        Error::NoSuchTool(text()),
+        Error::NoCheckpoint(text()),
+        Error::AmbiguousCall { call_id: text(), operations: vec![1] },
+        Error::SnapshotMismatch(text()),
+        Error::RestoreFailed { restored: vec![text()], failed: vec![(text(), inner())] },
+        Error::Resource { resource: text(), reason: text() },
+        Error::Workspace { path: text(), reason: text() },
+        Error::NotRestored(vec![Unrestored { path: text(), reason: text() }]),
+        Error::HalfDone { workspace: path(), session, session_dir: path(), operation, tool: text() },
+        Error::OverBudget { session_dir: path(), sequence, needed: 2, budget: 1 },
+        Error::MaybeHalfDone { workspace: path(), session, session_dir: path(), cause: inner() },
+    ]
+}
+
+#[test]
+fn no_message_holds_a_control_character_from_outside() {
+    for error in all() {
+        let message = error.to_string();
+        assert!(!message.contains(escape::is_escaped), "{error:?}");
+    }
+}

@@ -1,0 +1,337 @@
+//! Control characters, format characters and bytes that are no text, in every place that a host or a file system fills,
+//! through every verb.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+use foldlog::{Kind, Value};
+use foldlog_codec::body::{
+    Binding, BuiltIn, Declare, Dispatch, EventDeclaration, Idempotency, Import, ImportedSlice, Observed,
+    Opened, Operation, Outcome, OutsideEffects, Payload, Policy, Rollback, Settle, SliceDeclaration,
+    Snapshot, ToolBegin, ToolEnd,
+};
+use foldlog_tests::verbs::{Ran, foldlog};
+use unicode_properties::{GeneralCategory, UnicodeGeneralCategory};
+use uuid::Uuid;
+
+use super::damaged::{flip, forge, place, segment};
+
+fn is_raw(character: char) -> bool {
+    matches!(
+        character.general_category(),
+        GeneralCategory::Control
+            | GeneralCategory::Format
+            | GeneralCategory::LineSeparator
+            | GeneralCategory::ParagraphSeparator
+    )
+}
+
+/// Text that holds every such character, and says which place it stands in.
+fn hostile(place: &str) -> String {
+    let all: String = ('\0'..=char::MAX).filter(|character| is_raw(*character)).collect();
+    format!("{place}{all}end")
+}
+
+fn payload(place: &str) -> Vec<u8> {
+    let pair = |value| (Value::from(hostile(&format!("{place} key"))), value);
+    let text = Value::from(hostile(&format!("{place} value")));
+    Value::Map(vec![pair(Value::Array(vec![text.clone(), Value::Map(vec![pair(text)])]))]).encode()
+}
+
+fn tags(place: &str) -> BTreeMap<String, String> {
+    BTreeMap::from([(hostile(&format!("{place} key")), hostile(&format!("{place} value")))])
+}
+
+fn begin(place: &str, arguments: &[u8]) -> Vec<u8> {
+    let begin = ToolBegin {
+        tool: Cow::from(hostile(&format!("{place} tool"))),
+        call_id: Some(Cow::from(hostile(&format!("{place} call")))),
+        arguments: Payload::new(arguments),
+        asked_by: None,
+        parent: None,
+        idempotency: Idempotency::Manual,
+        reads_only: false,
+        again: None,
+        undoes: None,
+        resources: Vec::new(),
+    };
+    begin.encode()
+}
+
+fn end(begin: u64, result: &[u8]) -> Vec<u8> {
+    let end = ToolEnd {
+        begin,
+        again: None,
+        tool: Cow::from(hostile("end tool")),
+        call_id: Some(Cow::from(hostile("end call"))),
+        asked_by: None,
+        parent: None,
+        undoes: None,
+        outcome: Outcome::Interrupted,
+        cause: None,
+        rolls_back: true,
+        outside: OutsideEffects::Unknown,
+        elapsed_us: 1,
+        result: Some(Payload::new(result)),
+        shown: None,
+        overrides: None,
+        not_undone: Vec::new(),
+        resources: Vec::new(),
+        slice: 0,
+    };
+    end.encode()
+}
+
+/// A session whose every name, tag, reason and payload holds every such character. The last record takes LOG back, which
+/// only a replay finds wrong.
+fn records() -> Vec<(Kind, Vec<u8>)> {
+    let session = Uuid::from_u128(9);
+    let slice = |id, policy| SliceDeclaration {
+        id,
+        name: hostile(&format!("slice {id}")),
+        policy,
+        item: hostile(&format!("item {id}")),
+    };
+    let bindings = (0..2).map(|slice| Binding { slice, built_in: BuiltIn::Append }).collect();
+    let event = EventDeclaration { id: 0, name: hostile("event"), version: 1, bindings, implicit: false };
+    let declare =
+        Declare { events: vec![event], slices: vec![slice(0, Policy::Log), slice(1, Policy::State)] };
+    let data = payload("event");
+    let event = Operation::Event { event: 0, data: Payload::new(&data) };
+    let tag = Operation::Tag { key: hostile("tag key"), value: Some(hostile("tag value")) };
+    let dispatch = |operation| (Kind::DISPATCH, Dispatch { operation, effects: None }.encode());
+    let imported = payload("imported");
+    let import = Import {
+        from: None,
+        exported_at_us: None,
+        tags: tags("imported tag"),
+        slices: vec![ImportedSlice { slice: 1, items: vec![(Payload::new(&imported), 1)] }],
+    };
+    let (arguments, observed) = (payload("arguments"), payload("observed"));
+    let settle = Settle {
+        operation: 6,
+        decision: foldlog::Decision::Failed,
+        result: None,
+        by: hostile("by"),
+        reason: hostile("reason"),
+    };
+    let observed = Observed { name: hostile("observed"), data: Payload::new(&observed) };
+    vec![
+        (Kind::OPENED, Opened { session, seed: 1, tags: tags("opened"), parent: None }.encode()),
+        (Kind::DECLARE, declare.encode()),
+        dispatch(event.clone()),
+        dispatch(tag),
+        (Kind::SNAPSHOT, Snapshot { tag: Some(hostile("snapshot")), policies: vec![Policy::State] }.encode()),
+        (Kind::IMPORT, import.encode()),
+        (Kind::TOOL_BEGIN, begin("settled", &arguments)),
+        (Kind::TOOL_END, end(6, &payload("result"))),
+        (Kind::SETTLE, settle.encode()),
+        (Kind::OBSERVED, observed.encode()),
+        (Kind::TOOL_BEGIN, begin("waiting", &arguments)),
+        (Kind::TOOL_END, end(10, &payload("result"))),
+        dispatch(event),
+        (Kind::TOOL_BEGIN, begin("open", &arguments)),
+        (Kind::ROLLBACK, Rollback { to: 4, preserve_logs: false }.encode()),
+    ]
+}
+
+struct World {
+    _folder: tempfile::TempDir,
+    store: PathBuf,
+    session: PathBuf,
+}
+
+/// A store whose own folder bears such a name, with bytes that are no text in it; and such files beside the log.
+fn world(records: &[(Kind, Vec<u8>)]) -> World {
+    let folder = tempfile::tempdir().unwrap();
+    let name = |place: &str| {
+        let text: String = hostile(place).chars().filter(|character| *character != '\0').collect();
+        // A name has 255 bytes at most.
+        let mut name: Vec<u8> =
+            text.char_indices().take_while(|(at, _)| *at < 200).map(|(_, c)| c).collect::<String>().into();
+        name.extend_from_slice("\u{202e}\u{9b}".as_bytes());
+        name.push(0xff);
+        OsString::from_vec(name)
+    };
+    let store = folder.path().join(name("store"));
+    let session = store.join("sessions").join(Uuid::from_u128(9).to_string());
+    forge(&session, records);
+    for dir in ["snapshots", "objects"] {
+        fs::create_dir(session.join(dir)).unwrap();
+        fs::write(session.join(dir).join(name(dir)), "file").unwrap();
+    }
+    fs::write(session.join(name("beside")), "file").unwrap();
+    World { _folder: folder, store, session }
+}
+
+impl World {
+    fn run(&self, words: &[&str]) -> Ran {
+        foldlog(words.iter().map(|word| match *word {
+            "STORE" => self.store.clone().into_os_string(),
+            "SESSION" => self.session.clone().into_os_string(),
+            "NOTHING" => self.store.join("nothing").into_os_string(),
+            "SALVAGED" => self.store.join("salvaged").into_os_string(),
+            "SLICE" => hostile("slice 1").into(),
+            "HOSTILE" => hostile("word").replace('\0', "").into(),
+            word => word.into(),
+        }))
+    }
+}
+
+/// Nothing raw on either stream, but newlines; and no line that begins in the middle of a text from outside passes for one
+/// of the program's.
+fn check(words: &[&str], ran: &Ran) {
+    for text in [&ran.stdout, &ran.stderr] {
+        let raw = text.chars().find(|character| *character != '\n' && is_raw(*character));
+        assert_eq!(raw.map(u32::from), None, "{words:?}");
+        for line in text.lines() {
+            // What follows a newline in the hostile texts is U+000B.
+            assert!(!line.starts_with(r"\u{b}"), "{words:?}");
+        }
+    }
+}
+
+/// All texts of a JSON value, keys included.
+fn texts(value: &serde_json::Value, into: &mut BTreeSet<String>) {
+    match value {
+        serde_json::Value::String(text) => drop(into.insert(text.clone())),
+        serde_json::Value::Array(items) => items.iter().for_each(|item| texts(item, into)),
+        serde_json::Value::Object(fields) => fields.iter().for_each(|(key, value)| {
+            into.insert(key.clone());
+            texts(value, into);
+        }),
+        _ => {}
+    }
+}
+
+fn parsed(stdout: &str) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    for value in serde_json::Deserializer::from_str(stdout).into_iter::<serde_json::Value>() {
+        texts(&value.unwrap(), &mut found);
+    }
+    found
+}
+
+/// An agent had read a page that held an escape sequence, and named a step after it: `show`, `tail`, `state`, `diff`,
+/// `stats`, `ledger`, `sessions` and the notes sent it to the terminal, and JSON held DEL, C1 and bidirectional marks raw.
+#[test]
+fn no_control_character_from_outside_reaches_the_terminal_by_any_verb() {
+    let world = world(&records());
+    let verbs: &[(&[&str], &[&str])] = &[
+        (&["sessions", "STORE"], &["opened key", "opened value", "tag key", "tag value", "imported tag key"]),
+        (&["sessions", "NOTHING"], &[]),
+        (
+            &["show", "SESSION"],
+            &[
+                "event",
+                "slice 0",
+                "slice 1",
+                "item 1",
+                "event key",
+                "event value",
+                "opened key",
+                "tag key",
+                "tag value",
+                "snapshot",
+                "imported tag value",
+                "imported key",
+                "settled tool",
+                "settled call",
+                "arguments key",
+                "end tool",
+                "end call",
+                "result value",
+                "by",
+                "reason",
+                "observed",
+                "observed value",
+                "open tool",
+            ],
+        ),
+        (&["show", "SESSION", "--kind", "HOSTILE"], &[]),
+        (&["show", "STORE"], &[]),
+        (&["tail", "SESSION", "-n", "99"], &["event", "snapshot", "reason", "open call"]),
+        (&["state", "SESSION"], &["slice 0", "slice 1", "event key"]),
+        (&["state", "SESSION", "--at", "12", "--slice", "SLICE"], &["slice 1", "event key", "event value"]),
+        (&["state", "SESSION", "--slice", "HOSTILE"], &[]),
+        (
+            &["diff", "SESSION", "1", "12"],
+            &["slice 0", "slice 1", "event key", "imported value", "tag value"],
+        ),
+        (&["stats", "SESSION"], &["event", "slice 0", "slice 1"]),
+        (&["ledger", "SESSION"], &["settled tool", "settled call", "by", "reason", "open tool"]),
+        (&["verify", "STORE"], &[]),
+        (&["verify", "NOTHING"], &[]),
+        (&["replay", "SESSION", "--thorough"], &["slice 0"]),
+        (&["export", "SESSION", "--format", "jsonl"], &["event", "event value", "reason", "snapshot"]),
+        (
+            &["export", "SESSION", "--at", "12", "--format", "snapshot-json"],
+            &["slice 0", "item 1", "event key", "imported value", "tag key", "opened value"],
+        ),
+        (&["settle", "SESSION", "10", "failed", "--by", "me", "--reason", "HOSTILE"], &[]),
+        (
+            &["settle", "SESSION", "10", "committed", "--by", "me", "--reason", "x", "--result", "HOSTILE"],
+            &[],
+        ),
+        (&["salvage", "SESSION", "--to", "SALVAGED"], &[]),
+        (&["import", "sweagent", "HOSTILE"], &[]),
+        (&["import", "swe-agent", "NOTHING", "--store", "SALVAGED"], &[]),
+        (&["HOSTILE"], &[]),
+        (&["completions", "HOSTILE"], &[]),
+    ];
+    for (words, places) in verbs {
+        let ran = world.run(words);
+        check(words, &ran);
+        assert!(!ran.stdout.is_empty() || !ran.stderr.is_empty(), "{words:?}");
+        let as_json: Vec<&str> = words.iter().copied().chain(["--json"]).collect();
+        let ran = world.run(&as_json);
+        check(&as_json, &ran);
+        let found = parsed(&ran.stdout);
+        for place in *places {
+            assert!(found.contains(&hostile(place)), "{as_json:?} holds no {place}");
+        }
+    }
+}
+
+/// The same, of what is said of damage: files with such names, and records that contradict the log in such slices.
+#[test]
+fn nor_by_what_is_said_of_damage() {
+    let mut contradicting = records();
+    contradicting.truncate(3);
+    let removed =
+        foldlog_codec::body::Removed::Items(vec![foldlog_codec::body::ItemId { sequence: 77, ordinal: 0 }]);
+    let added = foldlog_codec::body::Added::Items { items: Vec::new(), version: 1 };
+    let effects = Some(vec![foldlog_codec::body::Effect { slice: 1, removed, added, before: None }]);
+    contradicting.push((Kind::DISPATCH, Dispatch { operation: Operation::Clear, effects }.encode()));
+    let flipped = world(&records());
+    let (offset, bytes) = place(&flipped.session, 3);
+    flip(&segment(&flipped.session), offset + bytes - 1);
+    let headless = world(&records());
+    flip(&segment(&headless.session), 10);
+    let missing = world(&records());
+    fs::remove_file(segment(&missing.session)).unwrap();
+    let dir = Path::new("SESSION");
+    for world in [flipped, headless, missing, self::world(&contradicting)] {
+        for verb in [
+            "verify", "show", "state", "diff", "stats", "ledger", "replay", "tail", "salvage", "export",
+            "sessions",
+        ] {
+            let mut words = vec![verb, if verb == "sessions" { "STORE" } else { dir.to_str().unwrap() }];
+            words.extend_from_slice(match verb {
+                "diff" => &["0", "1"],
+                "salvage" => &["--to", "SALVAGED"],
+                "export" => &["--format", "snapshot-json"],
+                _ => &[],
+            });
+            check(&words, &world.run(&words));
+            words.push("--json");
+            let ran = world.run(&words);
+            check(&words, &ran);
+            parsed(&ran.stdout);
+        }
+    }
+}
