@@ -90,7 +90,6 @@ fn all() -> Vec<Error> {
         Error::Workspace { path: text(), reason: text() },
         Error::NotRestored(vec![Unrestored { path: text(), reason: text() }]),
         Error::HalfDone { workspace: path(), session, session_dir: path(), operation, tool: text() },
-        Error::OverBudget { session_dir: path(), sequence, needed: 2, budget: 1 },
         Error::MaybeHalfDone { workspace: path(), session, session_dir: path(), cause: inner() },
     ]
 }
