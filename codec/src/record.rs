@@ -190,6 +190,9 @@ impl Record<'_> {
                 object.set("epoch", Value::from(resumed.epoch));
                 object.set("boot_id", resumed.boot_id.map_or(Value::Nil, |id| Value::from(id.to_string())));
                 object.set("clock", Value::from(time_text(resumed.clock_us)));
+                if let Some(recovered) = resumed.recovered {
+                    object.set("recovered", Value::from(recovered));
+                }
             }
             Kind::SEAL => {
                 let seal = Seal::decode(self.body)?;

@@ -465,12 +465,22 @@ fn goldens() -> Vec<Golden> {
         golden(
             "resumed",
             Kind::RESUMED,
-            Body::Resumed(Resumed { epoch: 5, boot_id: Some(OTHER), clock_us: TIME_US }),
+            Body::Resumed(Resumed { epoch: 5, boot_id: Some(OTHER), clock_us: TIME_US, recovered: None }),
+        ),
+        golden(
+            "resumed-by-a-recovery",
+            Kind::RESUMED,
+            Body::Resumed(Resumed {
+                epoch: 6,
+                boot_id: Some(OTHER),
+                clock_us: TIME_US,
+                recovered: Some(4_321),
+            }),
         ),
         golden(
             "resumed-on-an-unknown-machine",
             Kind::RESUMED,
-            Body::Resumed(Resumed { epoch: 0, boot_id: None, clock_us: -1 }),
+            Body::Resumed(Resumed { epoch: 0, boot_id: None, clock_us: -1, recovered: None }),
         ),
         golden("declared", Kind::DECLARED, Body::Declare(declaration())),
         // Kinds of a later version: a value, and bytes that are none.

@@ -19,14 +19,23 @@ impl LoopDisk {
     ///
     /// What was tried and what came of it.
     pub fn mounted(bytes: u64) -> Result<LoopDisk, String> {
+        // Nothing is kept for root, who may run the tests.
+        LoopDisk::mounted_as("mkfs.ext4", &["-q", "-F", "-b", "4096", "-m", "0"], bytes)
+    }
+
+    /// A disk of so many bytes on which this program makes the file system. `Err` as of [`mounted`](LoopDisk::mounted).
+    ///
+    /// # Errors
+    ///
+    /// What was tried and what came of it.
+    pub fn mounted_as(make: &str, options: &[&str], bytes: u64) -> Result<LoopDisk, String> {
         let folder = TempDir::new().map_err(|error| error.to_string())?;
         let (image, root) = (folder.path().join("image"), folder.path().join("root"));
         let made = std::fs::create_dir(&root)
             .and_then(|()| std::fs::File::create(&image))
             .and_then(|file| file.set_len(bytes));
         made.map_err(|error| error.to_string())?;
-        // Nothing is kept for root, who may run the tests.
-        run(Command::new("mkfs.ext4").args(["-q", "-F", "-b", "4096", "-m", "0"]).arg(&image))?;
+        run(Command::new(make).args(options).arg(&image))?;
         run(Command::new("mount").args(["-o", "loop"]).arg(&image).arg(&root))?;
         Ok(LoopDisk { folder })
     }

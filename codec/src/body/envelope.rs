@@ -13,17 +13,24 @@ pub struct Resumed {
     pub boot_id: Option<Uuid>,
     /// The session's clock at that append, in microseconds since 1970-01-01 UTC.
     pub clock_us: i64,
+    /// Where a recovery began the segment: the sequence number behind the last record that it wrote into it. Its
+    /// `Synced` frame at that number became durable with the segment, and before the segment's name did.
+    pub recovered: Option<u64>,
 }
 
 impl Resumed {
     /// The body's bytes.
     pub fn encode(&self) -> Vec<u8> {
         let mut writer = Writer::new();
-        writer.map(2 + usize::from(self.boot_id.is_some())).str("epoch").unsigned(self.epoch);
+        let optional = usize::from(self.boot_id.is_some()) + usize::from(self.recovered.is_some());
+        writer.map(2 + optional).str("epoch").unsigned(self.epoch);
         if let Some(boot_id) = self.boot_id {
             writer.str("boot").bin(boot_id.as_bytes());
         }
         writer.str("clock").signed(self.clock_us);
+        if let Some(recovered) = self.recovered {
+            writer.str("recovered").unsigned(recovered);
+        }
         writer.finish()
     }
 
@@ -33,17 +40,18 @@ impl Resumed {
     ///
     /// [`Error::Body`], or what the pre-scan says.
     pub fn decode(bytes: &[u8]) -> Result<Resumed, Error> {
-        let (mut epoch, mut boot_id, mut clock_us) = (None, None, 0);
+        let (mut epoch, mut boot_id, mut clock_us, mut recovered) = (None, None, 0, None);
         walk("resumed", bytes, |name, value| {
             match name {
                 "epoch" => epoch = Some(value.unsigned()?),
                 "boot" => boot_id = Some(Uuid::from_bytes(fixed(value)?)),
                 "clock" => clock_us = value.signed()?,
+                "recovered" => recovered = Some(value.unsigned()?),
                 _ => {}
             }
             Ok(())
         })?;
-        Ok(Resumed { epoch: required("resumed", "epoch", epoch)?, boot_id, clock_us })
+        Ok(Resumed { epoch: required("resumed", "epoch", epoch)?, boot_id, clock_us, recovered })
     }
 }
 

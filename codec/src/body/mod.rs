@@ -16,7 +16,7 @@
 //! | settle | `op`, `is` decision, `by`, `why`, `result` |
 //! | rollback | `to`, `logs` (false where LOG went back too) |
 //! | import | `from` session, `at` time of the export, `tags`, `slices` array of maps (`s` slice id, `items`, `vers`) |
-//! | resumed | `epoch`, `boot` bytes of the boot id, `clock` |
+//! | resumed | `epoch`, `boot` bytes of the boot id, `clock`, `recovered` where a recovery wrote records anew: the number behind the last of them |
 //! | seal | `next` ordinal, `records`, `hash` |
 //! | synced | empty: the header's watermark says it all |
 //!

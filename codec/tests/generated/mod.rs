@@ -347,11 +347,8 @@ pub(crate) fn observed() -> impl Strategy<Value = Observed<'static>> {
 }
 
 pub(crate) fn resumed() -> impl Strategy<Value = Resumed> {
-    (unsigned(), prop::option::of(uuid()), signed()).prop_map(|(epoch, boot_id, clock_us)| Resumed {
-        epoch,
-        boot_id,
-        clock_us,
-    })
+    let fields = (unsigned(), prop::option::of(uuid()), signed(), prop::option::of(unsigned()));
+    fields.prop_map(|(epoch, boot_id, clock_us, recovered)| Resumed { epoch, boot_id, clock_us, recovered })
 }
 
 pub(crate) fn seal() -> impl Strategy<Value = Seal> {

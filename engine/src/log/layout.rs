@@ -7,6 +7,7 @@
 //!   sessions/<session>/
 //!     0000000000.seg ...          segments, named by ordinal
 //!     0000000007.seg.new          a segment that a crash left while it was built
+//!     recovery.spare              space for the next recovery, while calls are open
 //!     objects/<blake3>            large payloads
 //!   sessions/.new-<session>/      a fork that is being built
 //! ```
@@ -69,6 +70,11 @@ pub(crate) fn segment_file(dir: &Path, ordinal: u32) -> PathBuf {
 
 pub(crate) fn building_segment_file(dir: &Path, ordinal: u32) -> PathBuf {
     dir.join(format!("{ordinal:010}{BUILDING_SUFFIX}"))
+}
+
+/// The space that is kept for the next recovery.
+pub(crate) fn spare_file(dir: &Path) -> PathBuf {
+    dir.join("recovery.spare")
 }
 
 /// The ordinal of a segment's file name, where it is exactly as [`segment_file`] writes it.

@@ -84,13 +84,12 @@ fn byte_of(session: Uuid) -> u64 {
 
 /// Whether an error means that the disk, or the folder, takes no writes at present.
 pub(crate) fn is_read_only(error: &std::io::Error) -> bool {
-    matches!(
-        error.kind(),
-        ErrorKind::ReadOnlyFilesystem
-            | ErrorKind::PermissionDenied
-            | ErrorKind::StorageFull
-            | ErrorKind::QuotaExceeded
-    )
+    matches!(error.kind(), ErrorKind::ReadOnlyFilesystem | ErrorKind::PermissionDenied) || is_full(error)
+}
+
+/// Whether an error means that there is no space left for what was to be made.
+pub(crate) fn is_full(error: &std::io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
 }
 
 fn leave_word(storage: &Arc<dyn Storage>, store: &Path, path: &Path, now_us: i64) {

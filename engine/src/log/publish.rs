@@ -121,6 +121,19 @@ impl<E: Send + Sync, P: Primitives> SyncGate<E, P> {
         P::get(&self.synced)
     }
 
+    /// Takes in that everything below `synced` is durable by another sync than one of [`wait`](SyncGate::wait).
+    pub(crate) fn raise(&self, synced: u64) {
+        if synced <= P::get(&self.synced) {
+            return;
+        }
+        let mut state = P::lock(&self.state);
+        if synced > state.synced {
+            state.synced = synced;
+            P::set(&self.synced, synced);
+            P::notify_all(&self.changed);
+        }
+    }
+
     /// Remembers that a write failed, so that no later sync can promise anything. The first failure counts.
     pub(crate) fn fail(&self, cause: Arc<E>) -> Arc<E> {
         let mut state = P::lock(&self.state);

@@ -89,6 +89,9 @@ pub(crate) struct Scan {
     pub(crate) openings: Vec<(u64, Opened)>,
     pub(crate) next_sequence: u64,
     pub(crate) watermark: u64,
+    /// Everything below is durable, and the names of its segments are. Less than the watermark where the log ends with
+    /// what a recovery attests of its own segment: it may have gone no further, and that name may not be durable.
+    pub(crate) durable: u64,
     pub(crate) last_crc: u32,
     pub(crate) last_time_us: i64,
     /// Where the sound part of the last segment ends.
@@ -185,6 +188,8 @@ struct Walk<'a> {
     openings: Vec<(u64, Opened)>,
     next_sequence: u64,
     watermark: u64,
+    /// The recovery that began the last segment, as long as nothing stands behind what it wrote.
+    recovery: Option<Recovery>,
     last_crc: u32,
     last_time_us: i64,
     end: u64,
@@ -195,6 +200,17 @@ struct Walk<'a> {
     last_kind: Option<Kind>,
     last_seal: Option<(u32, Seal)>,
     used_bytes: u64,
+}
+
+/// What a recovery wrote at the head of its segment.
+#[derive(Clone, Copy, Debug)]
+struct Recovery {
+    /// What it attests.
+    through: u64,
+    /// What was attested before it.
+    below: u64,
+    /// Whether its attestation was read, behind which it wrote nothing before the segment had its name for good.
+    attested: bool,
 }
 
 /// What is known of a bad spot before it is judged.
@@ -241,6 +257,7 @@ impl<'a> Walk<'a> {
             openings: Vec::new(),
             next_sequence: 0,
             watermark: 0,
+            recovery: None,
             last_crc: 0,
             last_time_us: 0,
             end: 0,
@@ -350,6 +367,10 @@ impl<'a> Walk<'a> {
         self.watermark = self.watermark.max(header.watermark.min(header.sequence));
         self.last_crc = header.crc;
         self.last_kind = Some(header.kind);
+        self.recovery = self.recovery.filter(|recovery| !recovery.attested).map(|recovery| Recovery {
+            attested: header.kind == Kind::SYNCED && header.sequence == recovery.through,
+            ..recovery
+        });
         let body = |error: CodecError| {
             self.corrupt(&at.segment.path, at.offset, None, None, format!("its body does not read: {error}"))
         };
@@ -358,6 +379,8 @@ impl<'a> Walk<'a> {
                 let resumed = Resumed::decode(at.frame.body).map_err(body)?;
                 self.epoch = self.epoch.max(Some(resumed.epoch));
                 self.boot_id = resumed.boot_id;
+                let below = at.segment.header.watermark;
+                self.recovery = resumed.recovered.map(|through| Recovery { through, below, attested: false });
             }
             Kind::SEAL => {
                 let seal = Seal::decode(at.frame.body).map_err(body)?;
@@ -546,6 +569,8 @@ impl<'a> Walk<'a> {
             return Err(Error::WrongSession { path, expected, found: opened.session });
         }
         let same_boot = self.same_boot();
+        let unnamed = self.recovery.filter(|recovery| recovery.attested);
+        let unnamed = unnamed.filter(|_| !sabotage::is(Breakage::RecoveryNameTrusted));
         let clean = self.torn.is_none()
             && self.chain.beyond.is_empty()
             && self.last_kind == Some(Kind::SYNCED)
@@ -562,6 +587,7 @@ impl<'a> Walk<'a> {
             opened_sequence,
             next_sequence: self.next_sequence,
             watermark: self.watermark,
+            durable: unnamed.map_or(self.watermark, |recovery| recovery.below).min(self.next_sequence),
             last_crc: self.last_crc,
             last_time_us: self.last_time_us,
             end: self.end,

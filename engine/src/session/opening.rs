@@ -328,9 +328,9 @@ pub(crate) fn open_as_read(
     }
     // A fork attests what it shares before its folder has its name; until it attests a record of its own, a
     // power cut may still take the whole folder.
-    let own = scan.watermark > scan.opened_sequence;
-    let gate = SyncGate::new(if own { scan.watermark.min(scan.next_sequence) } else { 0 });
-    let state = WriterState {
+    let own = scan.durable > scan.opened_sequence;
+    let gate = SyncGate::new(if own { scan.durable.min(scan.next_sequence) } else { 0 });
+    let mut state = WriterState {
         projection: folded.projection,
         positions: folded.positions,
         path: Path::new(scan.rollbacks.iter().map(|(at, rollback)| (*at, rollback.to))),
@@ -346,6 +346,7 @@ pub(crate) fn open_as_read(
         interrupted,
         log: Log::open(&store.ground(), dir, scan),
     };
+    state.log.interrupted_calls = report.interrupted.len() as u64;
     Ok(assemble(store, dir, open_as, report, gate, state))
 }
 

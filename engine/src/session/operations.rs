@@ -260,7 +260,7 @@ impl Admission<'_> {
         let names = begin.tool.len() + begin.call_id.as_deref().map_or(0, str::len);
         check_body_len(names.saturating_add(END_BYTES as usize))?;
         let bodies = declare_body.iter().chain([&body]).map(Vec::as_slice);
-        inner.reserve(&mut state, time_us, bodies, END_BYTES)?;
+        inner.reserve_call(&mut state, time_us, bodies)?;
         if let Some((declare, body)) = declare.zip(declare_body.as_ref()) {
             let draft = Draft::declare(declare, body);
             inner.write_draft(&mut state, time_us, draft, inner.level == Level::Every)?;
@@ -276,7 +276,9 @@ impl Admission<'_> {
         let promised = promised && !sabotage::is(Breakage::BeginNotDurable);
         let sequence = inner.write_draft(&mut state, time_us, draft, promised)?;
         state.body = body;
-        state.log.reserved_bytes += if sabotage::is(Breakage::NoRoomForEnd) { 0 } else { END_BYTES };
+        if !sabotage::is(Breakage::NoRoomForEnd) {
+            state.log.keep_room_for_end();
+        }
         let within = self.within(again.unwrap_or(sequence));
         if let Some(admitted) = state.table.admitted.iter_mut().find(|one| one.ticket == self.ticket) {
             admitted.begun = Some(Arc::clone(&within));
@@ -388,7 +390,7 @@ pub(super) fn end_abandoned(inner: &Inner) {
 /// Takes an operation out of the table, and gives back the room that was kept for its end.
 fn leave(state: &mut WriterState, ticket: u64) {
     if state.table.remove(ticket) {
-        state.log.reserved_bytes = state.log.reserved_bytes.saturating_sub(END_BYTES);
+        state.log.release_end();
     }
 }
 

@@ -290,7 +290,7 @@ impl Inner {
         drafts: impl AsRef<[Draft<'a>]> + IntoIterator<Item = Draft<'a>>,
     ) -> Result<u64> {
         if let several @ [_, _, ..] = drafts.as_ref() {
-            self.reserve(&mut state, time_us, several.iter().map(|draft| draft.body), 0)?;
+            self.reserve(&mut state, time_us, several.iter().map(|draft| draft.body))?;
         }
         let mut last = None;
         for draft in drafts {
@@ -390,19 +390,35 @@ impl Inner {
         sync_in_time(&self.store.background, self.id, due, || self.sync_through(target), task)
     }
 
-    /// Sees to it that there is room for all drafts, and for what is to follow them: what does not fit is refused with
-    /// its declaration.
+    /// Sees to it that there is room for all drafts: what does not fit is refused with its declaration.
     pub(super) fn reserve<'b>(
         &self,
         state: &mut WriterState,
         time_us: i64,
         bodies: impl Iterator<Item = &'b [u8]>,
-        further_bytes: u64,
     ) -> Result<()> {
         let WriterState { log, projection, .. } = state;
         let names = &projection.names;
         let context = AppendContext { synced: self.gate.synced(), declared: &|| names.all() };
-        log.reserve(time_us, bodies, further_bytes, &context).map_err(|error| self.failed(error))
+        log.reserve(time_us, bodies, &context).map_err(|error| self.failed(error))?;
+        self.gate.raise(log.recovered());
+        Ok(())
+    }
+
+    /// As [`reserve`](Inner::reserve), for the begin of a call: what is kept besides is room for its end, and for the
+    /// recovery that it needs should the process be killed within it.
+    pub(super) fn reserve_call<'b>(
+        &self,
+        state: &mut WriterState,
+        time_us: i64,
+        bodies: impl Iterator<Item = &'b [u8]>,
+    ) -> Result<()> {
+        let WriterState { log, projection, .. } = state;
+        let names = &projection.names;
+        let context = AppendContext { synced: self.gate.synced(), declared: &|| names.all() };
+        log.reserve_call(time_us, bodies, &context).map_err(|error| self.failed(error))?;
+        self.gate.raise(log.recovered());
+        Ok(())
     }
 
     fn write_one(
@@ -451,7 +467,11 @@ impl Inner {
         let segments = log.places.segments.len();
         let names = &projection.names;
         let context = AppendContext { synced: self.gate.synced(), declared: &|| names.all() };
+        let begins = !log.is_writing();
         let sequence = log.append(kind, time_us, body, &context).map_err(|error| self.failed(error))?;
+        if begins {
+            self.gate.raise(log.recovered());
+        }
         imaged.turned |= segments != log.places.segments.len();
         Ok(sequence)
     }
@@ -495,6 +515,7 @@ impl Inner {
         let names = &projection.names;
         let context = AppendContext { synced: self.gate.synced(), declared: &|| names.all() };
         log.begin(self.now_us(), &context).map_err(|error| self.failed(error))?;
+        self.gate.raise(log.recovered());
         Ok(next)
     }
 

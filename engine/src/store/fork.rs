@@ -148,6 +148,7 @@ impl Store {
             openings,
             next_sequence: log.next_sequence(),
             watermark: log.next_sequence(),
+            durable: log.next_sequence(),
             last_crc: last.crc,
             last_time_us: log.last_time_us(),
             end: last.end,

@@ -4,12 +4,14 @@
 mod calls;
 mod machine;
 mod memory;
+mod mortal;
 mod slices;
 mod twin;
 
 pub use calls::{Act, After, Call, End, Errand, OpenCall, UnsettledCall};
 pub use machine::{BOOT, FrameAt, Machine, OTHER_BOOT, count, large_note, step, write_steps};
 pub use memory::{Lost, Promise, Remembered, SessionMemory};
+pub use mortal::Mortal;
 pub use slices::{Change, Slices};
 pub use twin::Twin;
 

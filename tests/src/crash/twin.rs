@@ -191,6 +191,16 @@ impl StorageFile for TwinFile {
         self.real.prepare(from, to)
     }
 
+    fn allocate(&self, bytes: u64) -> io::Result<()> {
+        self.shadow.allocate(bytes)?;
+        self.real.allocate(bytes)
+    }
+
+    fn give_back(&self, from: u64, to: u64) -> io::Result<()> {
+        self.shadow.give_back(from, to)?;
+        self.real.give_back(from, to)
+    }
+
     fn sync_data(&self) -> io::Result<()> {
         self.shadow.sync_data()?;
         self.real.sync_data()

@@ -2,6 +2,7 @@
 
 mod beginnings;
 mod cuts;
+mod lives;
 mod order;
 mod simulator;
 mod stories;

@@ -6,6 +6,7 @@ mod full;
 mod in_turn;
 mod kills;
 mod real_disk;
+mod space;
 mod stories;
 
 use std::sync::Mutex;

@@ -13,6 +13,7 @@ use nix::libc;
 use nix::unistd::{Whence, lseek};
 use uuid::Uuid;
 
+use super::kept::keeps_allocations;
 use super::mapped::MappedFile;
 use super::{Access, Entry, EntryKind, HeldLock, Storage, StorageFile};
 
@@ -39,7 +40,8 @@ impl Default for FileStorage {
 
 impl FileStorage {
     /// The file system of this machine, segments written through a mapping: the fast way, a record costs a
-    /// copy in memory and no system call.
+    /// copy in memory and no system call. On a file system that copies on write or lies across a network each record is
+    /// one positioned write.
     pub fn new() -> Self {
         FileStorage { mapped: true }
     }
@@ -49,10 +51,10 @@ impl FileStorage {
         FileStorage { mapped: false }
     }
 
-    /// The mapping of a segment file. Where the file system does not map files, or the process may not map any
-    /// more, the plain way does as well.
+    /// The mapping of a segment file. Where its file system does not keep what it allocates ([`kept`]) or does not map
+    /// files, or the process may not map any more, the plain way does as well.
     fn segment(self, file: PlainFile) -> Arc<dyn StorageFile> {
-        match self.mapped {
+        match self.mapped && keeps_allocations(&file.file) {
             true => match MappedFile::new(file) {
                 Ok(mapped) => Arc::new(mapped),
                 Err(plain) => Arc::new(plain),
@@ -70,7 +72,7 @@ fn create(path: &Path, allocate_bytes: u64) -> io::Result<PlainFile> {
         .create_new(true)
         .custom_flags(OFlag::O_NOFOLLOW.bits())
         .open(path)?;
-    if let Err(error) = allocate(&file, length) {
+    if let Err(error) = allocate(&file, 0, length) {
         // The reason why allocation failed is worth more to the caller than why removing failed.
         let _ = fs::remove_file(path);
         return Err(error);
@@ -247,6 +249,20 @@ impl StorageFile for PlainFile {
         self.file.write_all_at(bytes, offset)
     }
 
+    fn allocate(&self, bytes: u64) -> io::Result<()> {
+        let len = self.len()?;
+        if bytes <= len { Ok(()) } else { allocate(&self.file, to_offset(len)?, to_offset(bytes)?) }
+    }
+
+    fn give_back(&self, from: u64, to: u64) -> io::Result<()> {
+        let (from, len) = (to_offset(from)?, to_offset(to.saturating_sub(from))?);
+        let flags = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+        match retry_interrupted(|| fallocate(&self.file, flags, from, len)) {
+            Err(Errno::EOPNOTSUPP | Errno::ENOSYS) => Ok(()),
+            answer => Ok(answer?),
+        }
+    }
+
     fn sync_data(&self) -> io::Result<()> {
         self.file.sync_data()
     }
@@ -295,25 +311,28 @@ fn open_regular(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
     if file.metadata()?.is_file() { Ok(file) } else { Err(not_regular(path)) }
 }
 
-/// Gives a new, empty file its length and its space.
-fn allocate(file: &File, length: libc::off_t) -> io::Result<()> {
-    if length == 0 {
-        return Ok(());
-    }
+/// Gives a file of the length `from` the length `to`, and the space for it.
+fn allocate(file: &File, from: libc::off_t, to: libc::off_t) -> io::Result<()> {
+    let Some(len) = to.checked_sub(from).filter(|len| *len > 0) else { return Ok(()) };
     // The C library's `posix_fallocate` is not used: where the file system cannot allocate, it writes a byte
     // into each block in its own way.
-    match retry_interrupted(|| fallocate(file, FallocateFlags::empty(), 0, length)) {
-        Err(Errno::EOPNOTSUPP | Errno::ENOSYS) => fill_with_zeros(file, length.unsigned_abs()),
+    match retry_interrupted(|| fallocate(file, FallocateFlags::empty(), from, len)) {
+        Err(Errno::EOPNOTSUPP | Errno::ENOSYS) if !keeps_allocations(file) => {
+            Ok(file.set_len(to.unsigned_abs())?)
+        }
+        Err(Errno::EOPNOTSUPP | Errno::ENOSYS) => {
+            fill_with_zeros(file, from.unsigned_abs(), to.unsigned_abs())
+        }
         answer => Ok(answer?),
     }
 }
 
-/// Writes zeros from the beginning up to `length`, which is how space is had where a file system cannot be
-/// asked for it.
-fn fill_with_zeros(file: &File, length: u64) -> io::Result<()> {
-    let mut position = 0;
-    while position < length {
-        let wanted = usize::try_from(length - position).unwrap_or(usize::MAX);
+/// Writes zeros behind a file's end up to a length, which is how space is had where a file system cannot be asked for
+/// it.
+fn fill_with_zeros(file: &File, from: u64, to: u64) -> io::Result<()> {
+    let mut position = from;
+    while position < to {
+        let wanted = usize::try_from(to - position).unwrap_or(usize::MAX);
         let piece = FILL_PIECE.get(..wanted).unwrap_or(&FILL_PIECE);
         file.write_all_at(piece, position)?;
         position += piece.len() as u64;
@@ -417,7 +436,7 @@ mod tests {
     fn filling_gives_the_length_that_is_no_multiple_of_a_page() {
         let dir = tempdir().unwrap();
         let path = dir.path().join("filled");
-        fill_with_zeros(&File::create_new(&path).unwrap(), 9_001).unwrap();
+        fill_with_zeros(&File::create_new(&path).unwrap(), 0, 9_001).unwrap();
         assert_eq!(fs::read(&path).unwrap(), vec![0; 9_001]);
     }
 

@@ -8,8 +8,7 @@
 //!
 //! 1. A file is mapped over its present length, all of which was really allocated when it was made, and is never
 //!    made shorter while it is mapped: a store beyond the end of the file, or into a hole on a full disk, would
-//!    kill the process. (On a file system that copies on write an allocation is no such promise; its full disk
-//!    is the one case that the engine cannot answer with an error.)
+//!    kill the process. Where an allocation is no such promise no file is mapped ([`kept`](super::kept)).
 //! 2. Nothing is read through the mapping, so no Rust reference into it ever exists; whoever else writes the
 //!    file can at worst spoil its bytes, which their checksums tell.
 //! 3. Two stores through one mapping never run at once.
@@ -134,6 +133,11 @@ impl StorageFile for MappedFile {
         }
         self.storing.store(false, Ordering::Release);
         Ok(())
+    }
+
+    fn allocate(&self, bytes: u64) -> io::Result<()> {
+        // What is behind the mapping is written plainly.
+        self.file.allocate(bytes)
     }
 
     fn is_worth_preparing(&self) -> bool {

@@ -14,7 +14,8 @@
 //! 4. A rename within one folder is atomic: after a crash the old names or the new one stand, never neither.
 //! 5. No call follows a symbolic link in the last component of the path that it is given.
 //! 6. A file created with `allocate_bytes` has that length, reads as zeros, and writing below that length
-//!    never fails for want of space.
+//!    never fails for want of space. On the file systems of [`kept`]'s table nobody can promise the latter; there a
+//!    write may fail as any other may.
 //! 7. A call that a signal interrupts is made again where that does no harm: creating, opening, locking, reading,
 //!    writing and syncing never answer [`io::ErrorKind::Interrupted`].
 
@@ -26,6 +27,7 @@ use std::sync::Arc;
 use uuid::Uuid;
 
 mod file;
+mod kept;
 mod mapped;
 #[cfg(feature = "testkit")]
 mod memory;
@@ -152,6 +154,17 @@ pub trait StorageFile: Send + Sync + Debug {
     /// Sees to it that writing the bytes `from..to` will not have to wait for memory. Changes nothing that can
     /// be read, and may be called while other threads write; where it fails, writing is slower and no more.
     fn prepare(&self, from: u64, to: u64) -> io::Result<()> {
+        let _ = (from, to);
+        Ok(())
+    }
+
+    /// Makes the file at least so many bytes long, all of which are really allocated as [`Storage::create`] does it. After an
+    /// error the file may be longer than it was.
+    fn allocate(&self, bytes: u64) -> io::Result<()>;
+
+    /// Gives the space of the bytes `from..to` back to the disk: they read as 0 from then on, and the length stays. The
+    /// bytes must be 0 already, and nobody may write them any more. What a file system cannot do is left undone.
+    fn give_back(&self, from: u64, to: u64) -> io::Result<()> {
         let _ = (from, to);
         Ok(())
     }

@@ -8,13 +8,14 @@
 //! |---|---|
 //! | is new | makes segment 0: header, `Resumed`, `Opened`; behind the leftover of an attempt that a crash ended, the segment after its last ([`leftover`](super::leftover)) |
 //! | was closed | goes on in the last segment, with a `Resumed` |
-//! | anything else | makes a fresh segment that names where the attested part ends, and rewrites into it the sound records behind that: under a temporary name, synced, renamed, its folder synced. The old bytes stay where they are |
+//! | anything else | makes a fresh segment that names where the attested part ends, and rewrites into it the sound records behind that: under a temporary name, synced, renamed, its folder synced ([`recovery`]). The old bytes stay where they are |
 //! | is a fork | makes a segment of its own behind the linked ones |
 //!
 //! # Turning to the next segment
 //!
-//! 1. The next file is made, its space allocated, unless it was made ahead ([`ahead`]). Where there is no space,
-//!    the turn is [`Error::Full`] and nothing has happened.
+//! 1. The next file is made, its space allocated, unless it was made ahead ([`ahead`]). Where there is no space for one
+//!    as large as it should be, it is half as large, and so on; where there is none for the record either, the turn is
+//!    [`Error::Full`] and nothing has happened.
 //! 2. Its header and the declarations are written into it. Its name becomes durable with the next sync, and with
 //!    it those of the segments before; a power cut before that may leave any of them out, and what stood in them
 //!    was promised to nobody.
@@ -37,7 +38,9 @@
 
 mod ahead;
 mod recovery;
+mod room;
 mod seals;
+mod spare;
 mod sync;
 mod turning;
 
@@ -56,8 +59,10 @@ use uuid::Uuid;
 
 use self::ahead::{Ahead, Pace};
 use self::seals::Seals;
+use self::spare::Spare;
 use crate::background::Background;
 use crate::error::{Error, Result};
+use crate::log::layout;
 use crate::log::leftover::Leftover;
 use crate::log::objects::Objects;
 use crate::log::reader::{Located, Places};
@@ -136,7 +141,7 @@ pub(crate) struct AppendContext<'a> {
 #[derive(Debug)]
 enum Start {
     New,
-    Continue { end: u64 },
+    Continue { end: u64, named: bool },
     Recover { attested: u64 },
     Behind { previous: Previous },
     Running,
@@ -150,6 +155,9 @@ struct Active {
     ordinal: u32,
     offset: u64,
     capacity: u64,
+    /// Up to where records may be written before something is to be seen to: the capacity, or where the spare would no
+    /// longer be enough.
+    limit: u64,
     /// Up to where a sync was planned.
     planned: u64,
     /// Where something is to be asked for that the writer will need soon.
@@ -182,6 +190,8 @@ pub(crate) struct Log {
     last_time_us: i64,
     /// The highest watermark that a frame of the log holds.
     watermark: u64,
+    /// What this writer made durable before its first append.
+    recovered: u64,
     epoch: Option<u64>,
     written_bytes: u64,
     /// How large the segment is that its last writer closed and this one went on in; 0 where there is none.
@@ -191,7 +201,10 @@ pub(crate) struct Log {
     unsynced_dirs: Vec<PathBuf>,
     pub(crate) unsynced_bytes: u64,
     /// Room in the active segment that is kept for the ends of operations.
-    pub(crate) reserved_bytes: u64,
+    reserved_bytes: u64,
+    /// Calls whose ends a recovery has to leave room for.
+    pub(crate) interrupted_calls: u64,
+    spare: Spare,
     /// The frame being written; kept for its memory.
     frame: Vec<u8>,
 }
@@ -216,7 +229,7 @@ impl Log {
     /// The log of a session that was scanned.
     pub(crate) fn open(ground: &Ground, dir: &Path, scan: Scan) -> Log {
         let start = if scan.clean || sabotage::is(Breakage::WrittenBehindTear) {
-            Start::Continue { end: scan.end }
+            Start::Continue { end: scan.end, named: scan.durable >= scan.watermark }
         } else {
             Start::Recover { attested: scan.watermark.min(scan.next_sequence) }
         };
@@ -277,6 +290,7 @@ impl Log {
             last_offset: None,
             last_time_us: 0,
             watermark: 0,
+            recovered: 0,
             epoch: None,
             written_bytes: 0,
             reopened_bytes: 0,
@@ -285,6 +299,8 @@ impl Log {
             unsynced_dirs: Vec::new(),
             unsynced_bytes: 0,
             reserved_bytes: 0,
+            interrupted_calls: 0,
+            spare: Spare::default(),
             frame: Vec::new(),
         }
     }
@@ -306,6 +322,12 @@ impl Log {
     /// How far the log itself says that it is durable.
     pub(crate) fn watermark(&self) -> u64 {
         self.watermark
+    }
+
+    /// Everything below this was made durable before the first append: by a recovery, or by a sync of the name of the
+    /// segment that one had made.
+    pub(crate) fn recovered(&self) -> u64 {
+        self.recovered
     }
 
     /// How often the log was opened for writing before.
@@ -345,8 +367,14 @@ impl Log {
         }
         // An end may use the room that was kept for it, and not that of other operations.
         let own = if kind == Kind::TOOL_END { END_BYTES } else { 0 };
+        if let Some(active) = self.active.as_mut().filter(|_| own > 0) {
+            // What the spare is enough for was seen to at the begin.
+            active.limit = active.capacity;
+        }
         let reserved = self.reserved_bytes.saturating_sub(own);
-        self.make_room(frame_len as u64 + reserved, context)?;
+        // Declarations stand at the head of a recovery's segment once more.
+        let again = if kind == Kind::DECLARE { frame_len as u64 } else { 0 };
+        self.make_room(frame_len as u64 + again + reserved, context)?;
         let sequence = self.places.next_sequence;
         let offset = self.write(kind, sequence, time_us, body, context.synced)?;
         let segment = self.places.segments.len().saturating_sub(1);
@@ -354,24 +382,6 @@ impl Log {
         self.places.next_sequence += 1;
         self.last_time_us = time_us;
         Ok(sequence)
-    }
-
-    /// Makes room for records with these bodies, and for `further_bytes`, so that either all of them are appended or none
-    /// is: the errors are those of [`append`](Log::append), before the first of them.
-    pub(crate) fn reserve<'b>(
-        &mut self,
-        time_us: i64,
-        bodies: impl Iterator<Item = &'b [u8]>,
-        further_bytes: u64,
-        context: &AppendContext<'_>,
-    ) -> Result<()> {
-        let mut bytes = further_bytes;
-        for body in bodies {
-            check_body(body.len(), || body)?;
-            bytes += (FRAME_HEADER_LEN + body.len()) as u64;
-        }
-        self.begin(time_us.clamp(frame::TIME_US_MIN, frame::TIME_US_MAX), context)?;
-        self.make_room(bytes + self.reserved_bytes, context)
     }
 
     /// Appends a `Synced` frame where there is room; a segment begun later says the same in its header. One that does
@@ -385,6 +395,7 @@ impl Log {
         if room && !sabotage::is(Breakage::NoSyncedFrame) {
             let (sequence, time_us) = (self.places.next_sequence, self.last_time_us);
             self.write(Kind::SYNCED, sequence, time_us, Body::Alone(&[]), synced)?;
+            self.spare.attested(synced, self.written_bytes);
         }
         self.seals.synced(synced);
         Ok(())
@@ -395,6 +406,7 @@ impl Log {
         let mut files = std::mem::take(&mut self.unsynced_files);
         files.extend(self.active.as_mut().and_then(Active::take_written));
         self.unsynced_bytes = 0;
+        self.spare.planned(self.places.next_sequence, self.written_bytes);
         SyncPlan {
             objects: self.objects.take_unsynced(),
             dirs: std::mem::take(&mut self.unsynced_dirs),
@@ -412,6 +424,7 @@ impl Log {
         if let Some(made) = self.ahead.take_segment() {
             self.ahead.discard(&made).map_err(|error| Error::io("remove", &made.path, error))?;
         }
+        self.drop_spare()?;
         if self.seals.wait_for_names() {
             for dir in std::mem::take(&mut self.unsynced_dirs) {
                 self.storage.sync_dir(&dir).map_err(|error| Error::io("sync", &dir, error))?;
@@ -433,7 +446,7 @@ impl Log {
                 self.new_segment(Some(previous), 0, context)?;
                 self.unsynced_dirs.push(self.dir.clone());
             }
-            Start::Continue { end } => self.reopen(end)?,
+            Start::Continue { end, named } => self.reopen(end, named)?,
             Start::Recover { attested } => {
                 let read = self.places.clone();
                 if let Err(error) = self.recover(attested, time_us, context) {
@@ -445,7 +458,7 @@ impl Log {
                 return Ok(());
             }
         }
-        let body = self.resumed(time_us);
+        let body = self.resumed(time_us, None);
         self.make_room(FRAME_HEADER_LEN as u64 + body.len() as u64, context)?;
         // Only now: where there was no room, the next attempt has to write the same frame first.
         self.start = Start::Running;
@@ -459,14 +472,20 @@ impl Log {
         self.epoch.map_or(0, |epoch| epoch.saturating_add(1))
     }
 
-    fn resumed(&self, time_us: i64) -> Vec<u8> {
+    fn resumed(&self, time_us: i64, recovered: Option<u64>) -> Vec<u8> {
         let epoch = self.next_epoch();
-        Resumed { epoch, boot_id: self.storage.boot_id(), clock_us: time_us }.encode()
+        Resumed { epoch, boot_id: self.storage.boot_id(), clock_us: time_us, recovered }.encode()
     }
 
     /// Goes on in the last segment, which its last writer closed.
-    fn reopen(&mut self, end: u64) -> Result<()> {
+    fn reopen(&mut self, end: u64, named: bool) -> Result<()> {
         let Some(segment) = self.places.segments.last() else { return Ok(()) };
+        if !named {
+            // Whoever made the segment in a recovery may have been killed before its name was durable.
+            self.storage.sync_dir(&self.dir).map_err(|error| Error::io("sync", &self.dir, error))?;
+            self.recovered = self.watermark.min(self.places.next_sequence);
+        }
+        self.spare.found(layout::spare_file(&self.dir), self.storage.as_ref());
         let io = |op, error| self.write_error(op, &segment.path, error);
         let file = self.storage.open_segment(&segment.path).map_err(|error| io("open", error))?;
         let capacity = file.len().map_err(|error| io("open", error))?;
@@ -506,6 +525,8 @@ impl Log {
             let reason = "no segment is open for writing".to_owned();
             return Err(Error::Inconsistent { sequence, reason });
         };
+        // What a recovery attested it tells its caller only afterwards.
+        let watermark = watermark.max(self.recovered);
         let watermark = if sabotage::is(Breakage::WatermarkFrozen) { 0 } else { watermark };
         let predecessor_crc = self.last_crc;
         let header = Header { crc: 0, predecessor_crc, body_len: 0, sequence, watermark, kind, time_us };

@@ -1,5 +1,27 @@
 //! What the first append does to a log that was not closed.
+//!
+//! # The fresh segment
+//!
+//! It holds, behind its header, a `Resumed` that says that a recovery wrote it and up to where, the declarations, the
+//! records that nobody had attested, and last a `Synced` frame that attests them. All of this is synced under a
+//! temporary name, which a scan passes over, and only then gets the name that counts: under that name the records and
+//! what attests them are durable together, so that no later recovery writes them once more. A thousand crashes cost a
+//! thousand tails.
+//!
+//! # Invariants
+//!
+//! 1. What the segment attests is durable wherever its name is. Whether that name is, who reads the log cannot tell as
+//!    long as nothing stands behind the attestation: then nothing is promised of it before the folder is synced once
+//!    more, by the next recovery or by whoever goes on in the segment.
+//! 2. Nothing of the log has changed where a recovery fails; its temporary file may stay.
+//! 3. A recovery builds in the space of the [spare](super::spare) or of the temporary file of an earlier recovery that
+//!    came to no end, where there is one that is large enough, and takes the others away once it is done. What such
+//!    files hold are copies of records that still stand where they were first written.
+//! 4. Of the segments behind which the log is continued no byte changes. Space behind their last byte that was only
+//!    allocated is given back to the disk: their writer is dead, it reads as the zeros that it held, and it would add
+//!    up over many crashes. No file gets shorter.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use foldlog_codec::frame::HEADER_LEN as FRAME_HEADER_LEN;
@@ -7,26 +29,20 @@ use foldlog_codec::sabotage::{self, Breakage};
 use foldlog_codec::segment::Previous;
 use foldlog_codec::{Kind, Record};
 
-use super::turning::{encoded, write_header};
+use super::turning::{HEAD_BYTES, PAGE_BYTES, encoded, write_header};
 use super::{AppendContext, Body, Log};
 use crate::error::{Error, Result};
+use crate::log::chain::Segment;
 use crate::log::layout;
 use crate::log::reader::Places;
 use crate::log::scan::Location;
+use crate::log::storage::{Access, EntryKind};
+use crate::log::window::Window;
 
 impl Log {
-    /// Makes the fresh segment of a recovery, as the module above says.
+    /// Makes the fresh segment of a recovery, as the module says.
     pub(super) fn recover(&mut self, attested: u64, time_us: i64, context: &AppendContext<'_>) -> Result<()> {
-        let mut rewritten: Vec<(Kind, i64, Vec<u8>)> = Vec::new();
-        let mut bytes = 0;
-        self.places.read(&self.storage, attested, u64::MAX, &mut |record: Record<'_>| {
-            bytes += FRAME_HEADER_LEN as u64 + record.body.len() as u64;
-            if !sabotage::is(Breakage::RecoveredObjectUnsynced) {
-                record.objects().iter().try_for_each(|object| self.objects.sync_again(object))?;
-            }
-            rewritten.push((record.kind, record.time_us, record.body.to_vec()));
-            Ok(())
-        })?;
+        let Tail { records, bytes } = self.unattested(attested)?;
         let cut = self.cut_at(attested)?;
         let ordinal = self.next_ordinal()?;
         let building = match sabotage::is(Breakage::RecoveryInPlace) {
@@ -35,10 +51,13 @@ impl Log {
         };
         let below = AppendContext { synced: attested, declared: context.declared };
         let declared = encoded(&below);
+        let wanted = HEAD_BYTES + declared.len() as u64 + bytes + FRAME_HEADER_LEN as u64;
+        let made = self.space_for_recovery(&building, wanted)?;
         let (mut active, mut segment) =
-            self.create_segment(building.clone(), cut.previous, (attested, bytes), declared.len(), &below)?;
+            self.begun(ordinal, building.clone(), (cut.previous, attested), made, &below);
         write_header(&active, &segment)?;
         // Only now does anything change, so that a disk without space leaves the log as it was read.
+        let left = self.places.segments.last().cloned();
         self.places = cut.places;
         self.last_crc = cut.last_crc;
         self.last_time_us = cut.last_time_us;
@@ -47,12 +66,44 @@ impl Log {
         segment.path.clone_from(&path);
         self.ordinal_max = Some(ordinal);
         self.follow_with(active, segment);
-        let body = self.resumed(time_us);
+        let through = attested + records.len() as u64;
+        let body = self.resumed(time_us, Some(through));
         self.epoch = Some(self.next_epoch());
         let (sequence, last_time_us) = (self.places.next_sequence, self.last_time_us);
         self.write(Kind::RESUMED, sequence, last_time_us, Body::Alone(&body), attested)?;
         self.declare_head(&declared, attested)?;
-        for (kind, time_us, body) in rewritten {
+        self.rewrite(records, attested)?;
+        if !sabotage::is(Breakage::RecoveryUnattested) {
+            let last_time_us = self.last_time_us;
+            self.write(Kind::SYNCED, through, last_time_us, Body::Alone(&[]), through)?;
+        }
+        self.name_for_good(&building, &path)?;
+        if !sabotage::is(Breakage::RecoveryUnattested) {
+            self.recovered = through;
+            self.spare.recovered(self.written_bytes);
+        }
+        self.used_bytes = self.count_used()?;
+        self.clear_away(left.as_ref(), ordinal);
+        Ok(())
+    }
+
+    /// The records that nobody has attested, their objects synced once more.
+    fn unattested(&self, attested: u64) -> Result<Tail> {
+        let mut tail = Tail::default();
+        self.places.read(&self.storage, attested, u64::MAX, &mut |record: Record<'_>| {
+            tail.bytes += FRAME_HEADER_LEN as u64 + record.body.len() as u64;
+            if !sabotage::is(Breakage::RecoveredObjectUnsynced) {
+                record.objects().iter().try_for_each(|object| self.objects.sync_again(object))?;
+            }
+            tail.records.push((record.kind, record.time_us, record.body.to_vec()));
+            Ok(())
+        })?;
+        Ok(tail)
+    }
+
+    /// Writes records as the next ones.
+    fn rewrite(&mut self, records: Vec<(Kind, i64, Vec<u8>)>, attested: u64) -> Result<()> {
+        for (kind, time_us, body) in records {
             let sequence = self.places.next_sequence;
             let offset = self.write(kind, sequence, time_us, Body::Alone(&body), attested)?;
             let segment = self.places.segments.len().saturating_sub(1);
@@ -60,6 +111,11 @@ impl Log {
             self.places.next_sequence += 1;
             self.last_time_us = time_us;
         }
+        Ok(())
+    }
+
+    /// Makes durable what was built, and then the name that counts.
+    fn name_for_good(&mut self, building: &Path, path: &Path) -> Result<()> {
         // The names that an earlier process made may not be durable either: those of segments, and that of
         // the session itself.
         self.unsynced_dirs.push(self.dir.clone());
@@ -71,12 +127,43 @@ impl Log {
         if !sabotage::is(Breakage::RecoveryNamedUnsynced) {
             plan.run(self.storage.as_ref(), &|| ())?;
         }
-        self.storage.rename(&building, &path).map_err(|error| Error::io("rename", &path, error))?;
+        self.storage.rename(building, path).map_err(|error| Error::io("rename", path, error))?;
         if !sabotage::is(Breakage::RecoveryNameUnsynced) {
             self.storage.sync_dir(&self.dir).map_err(|error| Error::io("sync", &self.dir, error))?;
         }
-        self.used_bytes = self.count_used()?;
         Ok(())
+    }
+
+    /// Takes away what earlier recoveries left half-built, and gives back the space that the last writer had only
+    /// allocated: in the segment where the log was `left`, and in those that it had made ahead. Whatever fails here
+    /// costs space and nothing else.
+    fn clear_away(&self, left: Option<&Segment>, ordinal: u32) {
+        let ended = left.map(|segment| segment.header.ordinal);
+        for entry in self.storage.list(&self.dir).unwrap_or_default() {
+            let path = self.dir.join(&entry.name);
+            if entry.kind != EntryKind::File {
+                continue;
+            }
+            let half_built = layout::building_ordinal(&entry.name);
+            if half_built.is_some_and(|half_built| half_built < ordinal)
+                || path == layout::spare_file(&self.dir)
+            {
+                let _ = self.storage.remove_file(&path);
+            }
+            let found = layout::segment_ordinal(&entry.name);
+            // What a fork shares with its parent may be the very segment that the parent's writer is in.
+            let own = left.is_some_and(|segment| segment.header.session == self.session);
+            if own && found.is_some_and(|found| Some(found) >= ended && found < ordinal) {
+                let _ = self.give_back(&path, entry.len);
+            }
+        }
+    }
+
+    /// Gives back the whole pages of a file behind its last byte that is not 0.
+    fn give_back(&self, path: &Path, len: u64) -> std::io::Result<()> {
+        let file = self.storage.open(path, Access::Write)?;
+        let used = Window::new(Arc::clone(&file), None)?.used_end(0)?.next_multiple_of(PAGE_BYTES);
+        if used < len { file.give_back(used, len) } else { Ok(()) }
     }
 
     /// The bytes of the chain, counted anew: what was rewritten counts once.
@@ -105,6 +192,14 @@ impl Log {
         let previous = Some(Previous { ordinal, end: last.end, crc: last.crc });
         Ok(Cut { places, previous, last_crc: last.crc, last_time_us: last.time_us })
     }
+}
+
+/// The records of a log that nobody has attested.
+#[derive(Default)]
+struct Tail {
+    records: Vec<(Kind, i64, Vec<u8>)>,
+    /// Of their frames.
+    bytes: u64,
 }
 
 /// A chain without its unattested end.

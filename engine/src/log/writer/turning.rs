@@ -1,6 +1,5 @@
 //! From one segment to the next.
 
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -18,11 +17,15 @@ use crate::error::{Error, Result};
 use crate::generator::Generator;
 use crate::log::chain::Segment;
 use crate::log::layout;
-use crate::log::lock::is_read_only;
+use crate::log::lock::is_full;
 use crate::log::storage::StorageFile;
 
 /// Room that a new segment keeps for its `Resumed` frame and the like, beside its declarations.
-const HEAD_BYTES: u64 = SEGMENT_HEADER_LEN as u64 + RESERVED_BYTES + 2 * FRAME_HEADER_LEN as u64 + 128;
+pub(super) const HEAD_BYTES: u64 =
+    SEGMENT_HEADER_LEN as u64 + RESERVED_BYTES + 2 * FRAME_HEADER_LEN as u64 + 128;
+
+/// Segments are whole pages long.
+pub(super) const PAGE_BYTES: u64 = 4096;
 
 impl Active {
     pub(super) fn new(file: Arc<dyn StorageFile>, segment: &Segment, offset: u64, capacity: u64) -> Active {
@@ -33,6 +36,7 @@ impl Active {
             ordinal: segment.header.ordinal,
             offset,
             capacity,
+            limit: capacity,
             planned: 0,
             ask_at: offset,
             pages_through: offset,
@@ -53,16 +57,6 @@ impl Active {
 }
 
 impl Log {
-    /// Makes room for a frame of `len` bytes, in the next segment if need be.
-    pub(super) fn make_room(&mut self, len: u64, context: &AppendContext<'_>) -> Result<()> {
-        let Some(active) = &self.active else { return Ok(()) };
-        if active.offset + len + RESERVED_BYTES <= active.capacity {
-            return Ok(());
-        }
-        let previous = Previous { ordinal: active.ordinal, end: active.offset, crc: self.last_crc };
-        self.new_segment(Some(previous), len, context)
-    }
-
     /// Makes the next segment and, where one is open, has that sealed.
     pub(super) fn new_segment(
         &mut self,
@@ -73,8 +67,7 @@ impl Log {
         let ordinal = self.next_ordinal()?;
         let path = layout::segment_file(&self.dir, ordinal);
         let declared = encoded(context);
-        let (active, segment) =
-            self.create_segment(path, previous, (self.places.next_sequence, len), declared.len(), context)?;
+        let (active, segment) = self.create_segment(path, previous, len, declared.len(), context)?;
         self.ordinal_max = Some(ordinal);
         write_header(&active, &segment)?;
         if !self.unsynced_dirs.contains(&self.dir) {
@@ -124,11 +117,11 @@ impl Log {
     }
 
     /// Makes a segment file, or takes the one that was made ahead; its header is still to be written.
-    pub(super) fn create_segment(
+    fn create_segment(
         &self,
         path: PathBuf,
         previous: Option<Previous>,
-        (first_sequence, len): (u64, u64),
+        len: u64,
         declared_len: usize,
         context: &AppendContext<'_>,
     ) -> Result<(Active, Segment)> {
@@ -138,13 +131,51 @@ impl Log {
             // Its first pages were brought in when it was made.
             Some(made) => (made.file, made.capacity, made.prepared),
             None => {
-                // A size that no file can have is refused when the file is made.
-                let capacity = self.capacity_next().max(wanted);
-                let capacity = capacity.checked_next_multiple_of(4096).unwrap_or(u64::MAX);
-                let file = self.storage.create_segment(&path, capacity);
-                (file.map_err(|error| self.no_segment(&path, capacity, error))?, capacity, 0)
+                let (file, capacity) = self.allocate_segment(&path, wanted, self.capacity_next())?;
+                (file, capacity, 0)
             }
         };
+        let first_sequence = self.places.next_sequence;
+        let (active, segment) =
+            self.begun(ordinal, path, (previous, first_sequence), (file, capacity), context);
+        let pages_through = pages_through.max(active.pages_through);
+        Ok((Active { pages_through, ..active }, segment))
+    }
+
+    /// Makes a segment file of `preferred` bytes, or where the disk has no room for it of half as many, and so on: of
+    /// `wanted` bytes at least.
+    pub(super) fn allocate_segment(
+        &self,
+        path: &Path,
+        wanted: u64,
+        preferred: u64,
+    ) -> Result<(Arc<dyn StorageFile>, u64)> {
+        // A size that no file can have is refused when the file is made.
+        let whole_pages = |bytes: u64| bytes.checked_next_multiple_of(PAGE_BYTES).unwrap_or(u64::MAX);
+        let wanted = whole_pages(wanted);
+        let mut capacity = whole_pages(preferred).max(wanted);
+        loop {
+            match self.storage.create_segment(path, capacity) {
+                Ok(file) => return Ok((file, capacity)),
+                Err(error)
+                    if is_full(&error) && capacity > wanted && !sabotage::is(Breakage::OneSizeOfSegment) =>
+                {
+                    capacity = whole_pages(capacity / 2).max(wanted);
+                }
+                Err(error) => return Err(self.no_segment(path, capacity, error)),
+            }
+        }
+    }
+
+    /// A segment in a file, and how it begins; its header is still to be written.
+    pub(super) fn begun(
+        &self,
+        ordinal: u32,
+        path: PathBuf,
+        (previous, first_sequence): (Option<Previous>, u64),
+        (file, capacity): (Arc<dyn StorageFile>, u64),
+        context: &AppendContext<'_>,
+    ) -> (Active, Segment) {
         let header = SegmentHeader {
             ordinal,
             session: self.session,
@@ -155,8 +186,7 @@ impl Log {
         };
         let segment = Segment { path, header, end: None };
         let active = Active::new(file, &segment, SEGMENT_HEADER_LEN as u64, capacity);
-        let pages_through = pages_through.max(active.pages_through);
-        Ok((Active { pages_through, ..active }, segment))
+        (active, segment)
     }
 
     /// How large the next segment is to be: as large as all that will have been written since opening when this one
@@ -172,12 +202,9 @@ impl Log {
             .max(self.sizes.first_bytes)
     }
 
-    fn no_segment(&self, path: &Path, capacity: u64, error: std::io::Error) -> Error {
-        match error.kind() {
-            kind if kind != ErrorKind::PermissionDenied
-                && kind != ErrorKind::ReadOnlyFilesystem
-                && is_read_only(&error) =>
-            {
+    pub(super) fn no_segment(&self, path: &Path, capacity: u64, error: std::io::Error) -> Error {
+        match error {
+            _ if is_full(&error) => {
                 Error::Full { path: path.to_owned(), bytes: capacity, source: Arc::new(error) }
             }
             _ => self.write_error("create", path, error),
@@ -212,7 +239,7 @@ impl Log {
         let worth_it = capacity >= self.sizes.ahead_bytes_min;
         let ordinal = ordinal.filter(|_| worth_it && !active.asked_for_next && active.offset >= turn_near);
         if let Some(ordinal) = ordinal {
-            let capacity = capacity.checked_next_multiple_of(4096).unwrap_or(u64::MAX);
+            let capacity = capacity.checked_next_multiple_of(PAGE_BYTES).unwrap_or(u64::MAX);
             let path = layout::segment_file(&self.dir, ordinal);
             self.ahead.ask_for_segment(ordinal, &path, capacity, window);
             active.asked_for_next = true;

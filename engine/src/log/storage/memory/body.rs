@@ -107,6 +107,11 @@ impl Body {
         Self { current: Image { pages: BTreeMap::new(), len }, ..Self::default() }
     }
 
+    /// Makes the file longer, by zeros.
+    pub(super) fn lengthen(&mut self, len: u64) {
+        self.current.len = self.current.len.max(len);
+    }
+
     /// A file of which everything is durable.
     pub(super) fn settled(bytes: &[u8]) -> Self {
         let mut image = Image::default();

@@ -261,6 +261,18 @@ impl Disk {
         }
     }
 
+    pub(super) fn allocate(&mut self, id: NodeId, bytes: u64) -> io::Result<()> {
+        let len = self.body(id)?.len();
+        if bytes <= len {
+            return Ok(());
+        }
+        is_position(bytes)?;
+        self.may_change()?;
+        self.may_grow(bytes - len)?;
+        self.body_mut(id)?.lengthen(bytes);
+        Ok(())
+    }
+
     pub(super) fn rename(&mut self, from: &Path, to: &Path) -> io::Result<()> {
         let (from, to) = (self.place(from)?, self.place(to)?);
         if from.folder != to.folder {

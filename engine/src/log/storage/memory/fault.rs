@@ -11,7 +11,7 @@ pub enum Op {
     List,
     /// `Storage::entry`.
     Entry,
-    /// `Storage::create`.
+    /// `Storage::create`, and `StorageFile::allocate`.
     Create,
     /// `Storage::open`.
     Open,

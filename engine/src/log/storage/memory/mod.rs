@@ -344,6 +344,12 @@ impl StorageFile for MemoryFile {
         written
     }
 
+    fn allocate(&self, bytes: u64) -> io::Result<()> {
+        let mut disk = self.alive()?;
+        disk.begin(Op::Create, Arc::clone(&self.path))?;
+        disk.allocate(self.node, bytes)
+    }
+
     fn sync_data(&self) -> io::Result<()> {
         self.sync(Body::sync)
     }

@@ -1,0 +1,101 @@
+//! Room for what is to be written: in the segment, or else in the next one, and for the ends of open calls beside it.
+
+use foldlog_codec::frame::{self, HEADER_LEN as FRAME_HEADER_LEN};
+use foldlog_codec::segment::Previous;
+
+use super::{AppendContext, END_BYTES, Log, RESERVED_BYTES, check_body};
+use crate::error::Result;
+
+impl Log {
+    /// Makes room for records with these bodies, so that either all of them are appended or none is: the errors are those
+    /// of [`append`](Log::append), before the first of them.
+    pub(crate) fn reserve<'b>(
+        &mut self,
+        time_us: i64,
+        bodies: impl Iterator<Item = &'b [u8]>,
+        context: &AppendContext<'_>,
+    ) -> Result<()> {
+        self.reserve_with(time_us, bodies, 0, context).map(drop)
+    }
+
+    /// As [`reserve`](Log::reserve), for the begin of a call and its end: a recovery has space for them too, should the
+    /// process be killed in between. What is kept for the end stays kept until it is [let go of](Log::release_end).
+    pub(crate) fn reserve_call<'b>(
+        &mut self,
+        time_us: i64,
+        bodies: impl Iterator<Item = &'b [u8]>,
+        context: &AppendContext<'_>,
+    ) -> Result<()> {
+        let bytes = self.reserve_with(time_us, bodies, END_BYTES, context)?;
+        // Twice, since there may be declarations among them.
+        self.keep_spare(2 * bytes + self.reserved_bytes, context)
+    }
+
+    /// Makes room for records with these bodies, and for `further_bytes`; returns how much that is.
+    fn reserve_with<'b>(
+        &mut self,
+        time_us: i64,
+        bodies: impl Iterator<Item = &'b [u8]>,
+        further_bytes: u64,
+        context: &AppendContext<'_>,
+    ) -> Result<u64> {
+        let mut bytes = further_bytes;
+        for body in bodies {
+            check_body(body.len(), || body)?;
+            bytes += (FRAME_HEADER_LEN + body.len()) as u64;
+        }
+        self.begin(time_us.clamp(frame::TIME_US_MIN, frame::TIME_US_MAX), context)?;
+        self.make_room(bytes + self.reserved_bytes, context)?;
+        Ok(bytes)
+    }
+
+    /// Keeps room for the end of a call from now on.
+    pub(crate) fn keep_room_for_end(&mut self) {
+        self.reserved_bytes += END_BYTES;
+        self.set_limit();
+    }
+
+    /// Lets go of the room that was kept for the end of a call.
+    pub(crate) fn release_end(&mut self) {
+        self.reserved_bytes = self.reserved_bytes.saturating_sub(END_BYTES);
+        self.set_limit();
+    }
+
+    /// Makes room for a frame of `len` bytes, in the next segment if need be.
+    pub(super) fn make_room(&mut self, len: u64, context: &AppendContext<'_>) -> Result<()> {
+        let Some(active) = &self.active else { return Ok(()) };
+        if active.offset + len + RESERVED_BYTES <= active.limit {
+            Ok(())
+        } else {
+            self.make_more_room(len, context)
+        }
+    }
+
+    /// As [`make_room`](Log::make_room), where the frame does not fit into the segment, or may not fit into the spare.
+    #[cold]
+    fn make_more_room(&mut self, len: u64, context: &AppendContext<'_>) -> Result<()> {
+        if self.reserved_bytes > 0 {
+            self.keep_spare(len, context)?;
+        }
+        let Some(active) = &self.active else { return Ok(()) };
+        if active.offset + len + RESERVED_BYTES <= active.capacity {
+            self.set_limit();
+            return Ok(());
+        }
+        let previous = Previous { ordinal: active.ordinal, end: active.offset, crc: self.last_crc };
+        self.new_segment(Some(previous), len, context)?;
+        self.set_limit();
+        Ok(())
+    }
+
+    /// Sets up to where records may be written without a look at the spare.
+    pub(super) fn set_limit(&mut self) {
+        let left = match self.reserved_bytes {
+            0 => u64::MAX,
+            _ => self.spare.left(self.written_bytes),
+        };
+        if let Some(active) = &mut self.active {
+            active.limit = active.capacity.min(active.offset.saturating_add(left));
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! The spare: space that is kept for the next recovery while calls are open.
+//!
+//! The room that a begin reserves for its end is in the segment that is being written, and after a crash nothing is
+//! written there any more: the recovery needs a fresh segment, for the tail that nobody has attested and for the ends
+//! of the calls that were cut short. On a full disk there would be none, and the session could not be recovered until
+//! somebody made space. So with the first begin a file is allocated that is large enough for it, and it grows while
+//! the tail does.
+//!
+//! # Invariants
+//!
+//! 1. While a call is open, a recovery after a kill of the process finds all the space that it needs in the spare, or
+//!    in the temporary file that an earlier recovery had made of it. After a power cut it does so where the begin was
+//!    synced: from [`Level::Boundary`](crate::Level::Boundary) on. That is one recovery's space: one that is killed
+//!    while it writes the end of a call, behind its own segment's name, leaves it used, and the next needs 8 KiB anew.
+//! 2. Where the spare cannot grow as far as a record needs, that record is [`Error::Full`] and nothing has happened.
+//! 3. The spare holds nothing. A file of its name that does is left out of use.
+//! 4. It is there at most from a first begin until the session closes with no call open; a plain dispatch makes no
+//!    system call for it.
+
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use foldlog_codec::frame::HEADER_LEN as FRAME_HEADER_LEN;
+use foldlog_codec::sabotage::{self, Breakage};
+use foldlog_codec::segment::{HEADER_LEN as SEGMENT_HEADER_LEN, SegmentHeader};
+
+use super::sync::Written;
+use super::turning::{HEAD_BYTES, PAGE_BYTES, encoded};
+use super::{AppendContext, END_BYTES, Log};
+use crate::error::{Error, Result};
+use crate::log::layout;
+use crate::log::storage::{Access, Entry, EntryKind, Storage, StorageFile};
+use crate::log::window::Window;
+
+/// What the spare leaves for the tail to grow by before it has to grow itself, at least.
+const GROWTH_BYTES_MIN: u64 = 8 << 10;
+
+/// How much of a file is filled with zeros at a time.
+const ZEROS: [u8; 4096] = [0; 4096];
+
+/// What earlier processes left in which a recovery can build.
+#[derive(Default)]
+struct Left {
+    /// Files that hold nothing, or nothing but what an earlier recovery copied, each with its length, the smallest first.
+    files: Vec<(PathBuf, u64)>,
+    /// Temporary files of which a power cut left nobody knows what.
+    unclear: Vec<PathBuf>,
+}
+
+/// The space that is kept, and how much of the log it is enough for.
+#[derive(Debug, Default)]
+pub(super) struct Spare {
+    file: Option<(Arc<dyn StorageFile>, u64)>,
+    /// How long the tail and the ends may get before it is too small.
+    room: u64,
+    /// Counted in bytes written since opening: where the tail begins that a recovery would have to write anew, as far
+    /// as is known to be durable.
+    tail_from: u64,
+    /// Where it begins for one after which no power was cut.
+    attested_from: u64,
+    /// Where the last frame ends that attests.
+    attested_at: u64,
+    /// The syncs that were planned and not attested yet: through which record, and what was written then.
+    planned: Vec<(u64, u64)>,
+}
+
+impl Spare {
+    /// Whether it is enough for so many bytes more than were written.
+    fn is_enough(&self, written: u64, more: u64) -> bool {
+        self.file.is_some() && written.saturating_sub(self.tail_from) + more <= self.room
+    }
+
+    /// Takes in the one that an earlier process left, where there is one, so that closing takes it away.
+    pub(super) fn found(&mut self, path: PathBuf, storage: &dyn Storage) {
+        let is_there = matches!(storage.entry(&path), Ok(Some(Entry { kind: EntryKind::File, .. })));
+        let file = is_there.then(|| storage.open(&path, Access::Write).ok()).flatten();
+        self.file = file.and_then(|file| file.len().ok().map(|bytes| (file, bytes)));
+    }
+
+    /// How much more may be written before it is too small.
+    pub(super) fn left(&self, written: u64) -> u64 {
+        match self.file {
+            Some(_) => self.room.saturating_sub(written.saturating_sub(self.tail_from)),
+            None => 0,
+        }
+    }
+
+    /// A sync was planned.
+    pub(super) fn planned(&mut self, through: u64, written: u64) {
+        self.planned.push((through, written));
+    }
+
+    /// A frame attests all below `synced`, and ends where so much was written.
+    pub(super) fn attested(&mut self, synced: u64, written: u64) {
+        let done = self.planned.iter().take_while(|(through, _)| *through <= synced).count();
+        let Some((_, reached)) = self.planned.drain(..done).next_back() else { return };
+        // What attests is made durable by the next sync that was planned behind it.
+        if self.attested_at <= reached {
+            self.tail_from = self.attested_from;
+        }
+        (self.attested_from, self.attested_at) = (reached, written);
+    }
+
+    /// All that was written is durable and attested, by what is durable too.
+    pub(super) fn recovered(&mut self, written: u64) {
+        self.planned.clear();
+        (self.tail_from, self.attested_from, self.attested_at) = (written, written, written);
+    }
+}
+
+impl Log {
+    /// Sees to it that a recovery has the space that it needs once `more` bytes are written, the ends of open calls among
+    /// them.
+    pub(super) fn keep_spare(&mut self, more: u64, context: &AppendContext<'_>) -> Result<()> {
+        if self.spare.is_enough(self.written_bytes, more) || sabotage::is(Breakage::NoSpareForRecovery) {
+            return Ok(());
+        }
+        let tail = self.written_bytes.saturating_sub(self.spare.tail_from) + more;
+        let fixed = HEAD_BYTES + encoded(context).len() as u64 + FRAME_HEADER_LEN as u64;
+        let whole_pages = |bytes: u64| bytes.checked_next_multiple_of(PAGE_BYTES).unwrap_or(u64::MAX);
+        let least = whole_pages(fixed + tail);
+        let roomy = whole_pages(fixed + tail + tail.min(self.sizes.max_bytes).max(GROWTH_BYTES_MIN));
+        let grown = self.grow_spare(roomy).or_else(|error| match error {
+            Error::Full { .. } if least < roomy => self.grow_spare(least),
+            error => Err(error),
+        });
+        let bytes = grown?;
+        self.spare.room = bytes.saturating_sub(fixed);
+        Ok(())
+    }
+
+    /// Gives the spare so many bytes; returns how many it has.
+    fn grow_spare(&mut self, bytes: u64) -> Result<u64> {
+        let path = layout::spare_file(&self.dir);
+        let full = |error| self.no_segment(&path, bytes, error);
+        let (file, bytes) = match &self.spare.file {
+            Some((_, has)) if *has >= bytes => return Ok(*has),
+            Some((file, _)) => {
+                file.allocate(bytes).map_err(full)?;
+                (Arc::clone(file), bytes)
+            }
+            None => match self.storage.create(&path, bytes) {
+                Ok(file) => (file, bytes),
+                // An earlier process left it.
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                    let io = |error| Error::io("open", &path, error);
+                    let file = self.storage.open(&path, Access::Write).map_err(io)?;
+                    let has = file.len().map_err(io)?;
+                    file.allocate(bytes.max(has)).map_err(full)?;
+                    (file, bytes.max(has))
+                }
+                Err(error) => return Err(full(error)),
+            },
+        };
+        if !self.unsynced_dirs.contains(&self.dir) {
+            self.unsynced_dirs.push(self.dir.clone());
+        }
+        // Nothing is in it, but that it is so long is to be as durable as the begin.
+        self.unsynced_files.push(Written { path, file: Arc::clone(&file), range: 0..1 });
+        self.spare.file = Some((file, bytes));
+        Ok(bytes)
+    }
+
+    /// Takes the spare away, where no call is open that may need it.
+    pub(super) fn drop_spare(&mut self) -> Result<()> {
+        if self.reserved_bytes > 0 || self.spare.file.take().is_none() {
+            return Ok(());
+        }
+        self.spare.room = 0;
+        let path = layout::spare_file(&self.dir);
+        match self.storage.remove_file(&path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(Error::io("remove", &path, error)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Makes the file in which a recovery builds its segment: of `wanted` bytes at least, in the space that the spare or
+    /// an earlier recovery's temporary file has, or else in new space.
+    pub(super) fn space_for_recovery(
+        &self,
+        building: &Path,
+        wanted: u64,
+    ) -> Result<(Arc<dyn StorageFile>, u64)> {
+        let wanted = wanted + self.interrupted_calls.saturating_mul(END_BYTES);
+        let Left { files: left, unclear } = self.left_to_build_in()?;
+        if let Some((path, bytes)) = left.iter().find(|(_, bytes)| *bytes >= wanted) {
+            return self.build_in(path, *bytes, building);
+        }
+        // So much goes into it besides that a life as long as the last one mostly leaves one segment and not two.
+        let made = self.allocate_segment(building, wanted, wanted + self.sizes.first_bytes);
+        if !matches!(made, Err(Error::Full { .. })) || left.is_empty() && unclear.is_empty() {
+            return made;
+        }
+        // They would be taken away once the recovery is done.
+        for path in unclear {
+            self.storage.remove_file(&path).map_err(|error| Error::io("remove", &path, error))?;
+        }
+        match left.last() {
+            Some((path, bytes)) => self.build_in(path, wanted.max(*bytes), building),
+            None => self.allocate_segment(building, wanted, wanted),
+        }
+    }
+
+    /// What there is to build in.
+    fn left_to_build_in(&self) -> Result<Left> {
+        let mut left = Left::default();
+        if sabotage::is(Breakage::NoSpareForRecovery) {
+            return Ok(left);
+        }
+        let entries = self.storage.list(&self.dir).map_err(|error| Error::io("list", &self.dir, error))?;
+        for entry in entries.iter().filter(|entry| entry.kind == EntryKind::File) {
+            let path = self.dir.join(&entry.name);
+            let half_built = layout::building_ordinal(&entry.name);
+            if half_built.is_none() && path != layout::spare_file(&self.dir) {
+                continue;
+            }
+            let is_ours = self.may_be_built_in(&path, half_built);
+            match is_ours.map_err(|error| Error::io("read", &path, error))? {
+                true => left.files.push((path, entry.len)),
+                false => left.unclear.push(path),
+            }
+        }
+        left.files.sort_by_key(|(_, bytes)| *bytes);
+        Ok(left)
+    }
+
+    /// Whether a file holds nothing but 0, or what a recovery of this session wrote under its temporary name.
+    fn may_be_built_in(&self, path: &Path, half_built: Option<u32>) -> std::io::Result<bool> {
+        let mut window = Window::new(self.storage.open(path, Access::Read)?, None)?;
+        let head = window.bytes(0, SEGMENT_HEADER_LEN as u64)?;
+        let header = SegmentHeader::decode(head.get(..SEGMENT_HEADER_LEN).unwrap_or(head)).ok();
+        let ours =
+            header.is_some_and(|header| header.session == self.session && Some(header.ordinal) == half_built);
+        Ok(ours || window.used_end(0)? == 0)
+    }
+
+    /// Makes a file that is no longer needed the one in which a recovery builds, of so many bytes.
+    fn build_in(&self, left: &Path, bytes: u64, building: &Path) -> Result<(Arc<dyn StorageFile>, u64)> {
+        let io = |op: &'static str| move |error| Error::io(op, left, error);
+        let file = self.storage.open(left, Access::Write).map_err(io("open"))?;
+        let used = Window::new(Arc::clone(&file), None).and_then(|mut window| window.used_end(0));
+        let used = used.map_err(io("read"))?;
+        // Written over and not made anew: the space that is there might be gone before it could be had again.
+        let mut at = 0;
+        while at < used {
+            file.write_at(&ZEROS, at).map_err(io("write"))?;
+            at += ZEROS.len() as u64;
+        }
+        if used > 0 {
+            file.sync_data().map_err(io("sync"))?;
+        }
+        file.allocate(bytes).map_err(|error| self.no_segment(left, bytes, error))?;
+        drop(file);
+        self.storage.rename(left, building).map_err(io("rename"))?;
+        let file = self.storage.open_segment(building).map_err(|error| Error::io("open", building, error))?;
+        Ok((file, bytes))
+    }
+}
