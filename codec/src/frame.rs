@@ -31,7 +31,7 @@
 //! 4. Watermarks never go down along the chain.
 
 use crate::sabotage::{self, Breakage};
-use crate::{Error, Kind};
+use crate::{Error, Kind, crc};
 
 /// Length in bytes of the header in front of every body.
 pub const HEADER_LEN: usize = 28;
@@ -44,12 +44,6 @@ pub const TIME_US_MIN: i64 = -(1 << 55);
 
 /// The latest time that a frame can hold, in microseconds since 1970-01-01 UTC.
 pub const TIME_US_MAX: i64 = (1 << 55) - 1;
-
-/// CRC-32's polynomial, its bits in the order in which the checksum has them.
-const CRC_POLYNOMIAL: u32 = 0xedb8_8320;
-
-/// The bit of a checksum that is set where the polynomial was last added to it.
-const CRC_TOP: u32 = 1 << 31;
 
 /// What a frame's header says, in full numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -224,6 +218,19 @@ pub fn decode(context: Context, bytes: &[u8]) -> Result<Frame<'_>, Error> {
     Ok(Frame { header, body: covered.get(HEADER_LEN - 4..).unwrap_or_default() })
 }
 
+/// How many bytes of a frame stand before those that its checksum covers.
+pub const UNCOVERED_LEN: u64 = 4;
+
+/// The checksum of a stretch of bytes up to the end of a frame in it, where that frame is sound. `before` is that of the
+/// stretch up to behind the frame's own checksum, which is [`UNCOVERED_LEN`] bytes behind the frame's beginning.
+///
+/// So a search finds out which of many places hold a frame by going through the bytes twice, whatever lengths they claim.
+#[must_use]
+pub fn checksum_at_end(context: Context, header: &Header, before: u32) -> u32 {
+    let covered_len = HEADER_LEN as u64 - UNCOVERED_LEN + u64::from(header.body_len);
+    header.crc ^ crc::shifted(context.salt_crc ^ before, covered_len)
+}
+
 /// What a frame must have been of which one byte behind its checksum is wrong: no other byte, and that byte with no other
 /// value, gives the checksum. `None` where there is no such byte, or several; and where the frame is sound.
 ///
@@ -236,9 +243,9 @@ pub fn with_one_byte_put_right(context: Context, bytes: &[u8]) -> Option<Vec<u8>
     let mut off = context.checksum(covered) ^ u32::from_le_bytes(*stated);
     let mut found = None;
     for at in (stated.len()..bytes.len()).rev() {
-        off = (0..8).fold(off, |off, _| match off & CRC_TOP {
+        off = (0..8).fold(off, |off, _| match off & crc::TOP {
             0 => off << 1,
-            _ => (off ^ CRC_POLYNOMIAL) << 1 | 1,
+            _ => (off ^ crc::POLYNOMIAL) << 1 | 1,
         });
         let Some(off) = u8::try_from(off).ok().filter(|off| *off != 0) else { continue };
         if found.replace((at, off)).is_some() {
@@ -369,6 +376,22 @@ mod tests {
         for bit in 0..64 {
             let other = Context::new(SALT ^ (1 << bit), 100);
             assert!(decode(other, &bytes).is_err(), "salt bit {bit}");
+        }
+    }
+
+    #[test]
+    fn a_sound_frame_is_known_by_the_checksums_before_it_and_behind_it() {
+        let header = header(105, 103, 1_700_000_000_000_000);
+        let mut bytes = b"something before".to_vec();
+        let start = bytes.len();
+        for body in [&b""[..], b"some body", &[7; 5_000]] {
+            bytes.truncate(start);
+            encode(context(), &header, body, &mut bytes).unwrap();
+            let before = crc32fast::hash(&bytes[..start + UNCOVERED_LEN as usize]);
+            let peeked = peek(context(), &bytes[start..]).unwrap();
+            assert_eq!(checksum_at_end(context(), &peeked, before), crc32fast::hash(&bytes));
+            bytes[start + 8] ^= 1;
+            assert_ne!(checksum_at_end(context(), &peeked, before), crc32fast::hash(&bytes));
         }
     }
 

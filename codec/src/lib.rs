@@ -23,6 +23,7 @@
 #![deny(clippy::indexing_slicing)]
 
 pub mod body;
+pub mod crc;
 pub mod digest;
 mod error;
 pub mod escape;

@@ -25,8 +25,8 @@
 //!
 //! 1. Scanning writes nothing.
 //! 2. Sequence numbers are given out in order and without gaps, and each sound frame exactly once.
-//! 3. A file that is made to look as if many frames stood behind a tear costs bounded time: the search gives
-//!    up after 16 checksums of the whole segment, and giving up counts as corrupt.
+//! 3. The search for evidence never gives up, and takes time that grows with the bytes that there are, whatever they
+//!    look like ([`search`]): what no frame attests is a torn tail, however much of it there is.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -35,7 +35,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use foldlog_codec::body::{Opened, Parent, Resumed, Rollback, Seal, ToolEnd};
-use foldlog_codec::frame::{self, Context, Frame, HEADER_LEN as FRAME_HEADER_LEN, Header};
+use foldlog_codec::frame::{Context, Frame, Header};
 use foldlog_codec::sabotage::{self, Breakage};
 use foldlog_codec::segment::HEADER_LEN as SEGMENT_HEADER_LEN;
 use foldlog_codec::{Error as CodecError, Kind, Record};
@@ -44,12 +44,15 @@ use uuid::Uuid;
 use super::chain::{self, Chain, Segment};
 use super::layout;
 use super::reader::Index;
-use super::storage::{Access, Storage};
+use super::storage::Storage;
 use super::window::Window;
 use crate::error::{Corruption, Error, Result};
 
 mod resume;
 pub(crate) mod salvage;
+mod search;
+
+use search::search;
 
 /// How often what is bad is read again before it counts; never where the engine is broken like this on purpose.
 pub(super) fn read_again_max(once: Breakage) -> u32 {
@@ -244,7 +247,6 @@ pub(super) fn judge(
 struct Evidence {
     watermark: u64,
     any: bool,
-    gave_up: bool,
 }
 
 impl<'a> Walk<'a> {
@@ -498,9 +500,6 @@ impl<'a> Walk<'a> {
                 evidence.watermark
             ));
         }
-        if evidence.gave_up {
-            return Some("too much behind it looks like frames to say that nothing was lost".to_owned());
-        }
         (self.same_boot() && evidence.any)
             .then(|| "sound frames follow, and the machine has not been restarted since".to_owned())
     }
@@ -519,13 +518,10 @@ impl<'a> Walk<'a> {
         contexts: &[Context],
         evidence: &mut Evidence,
     ) -> Result<u64> {
-        let searched =
-            search(self.storage, (path, from, end), contexts, self.next_sequence, &mut |_, frame| {
-                evidence.any = true;
-                evidence.watermark = evidence.watermark.max(frame.header.watermark);
-            })?;
-        evidence.gave_up |= searched.gave_up;
-        Ok(searched.used)
+        search(self.storage, (path, from, end), contexts, self.next_sequence, &mut |_, frame| {
+            evidence.any = true;
+            evidence.watermark = evidence.watermark.max(frame.header.watermark);
+        })
     }
 
     fn corrupt(
@@ -665,64 +661,6 @@ pub(super) fn out_of_chain(
     }
     (header.sequence != next_sequence)
         .then(|| (None, None, format!("the frame is record {}", header.sequence)))
-}
-
-/// What a search of a file came to.
-struct Searched {
-    /// Where the last byte ends that is not 0.
-    used: u64,
-    /// Whether too much looked like frames, so that some may not have been found.
-    gave_up: bool,
-}
-
-/// Searches a file from `from` on, up to `end`, for sound frames that may stand behind the record `q`, and hands them to
-/// `found` with their places.
-fn search(
-    storage: &dyn Storage,
-    (path, from, end): (&Path, u64, Option<u64>),
-    contexts: &[Context],
-    q: u64,
-    found: &mut dyn FnMut(u64, Frame<'_>),
-) -> Result<Searched> {
-    let io = |error| Error::io("read", path, error);
-    let file = storage.open(path, Access::Read).map_err(io)?;
-    let mut window = Window::new(file, end).map_err(io)?;
-    let used = window.used_end(from).map_err(io)?;
-    let mut budget = 16 * window.end() + (1 << 20);
-    let mut offset = from;
-    while offset < used {
-        let bytes = window.bytes(offset, FRAME_HEADER_LEN as u64).map_err(io)?;
-        let Some(header) = contexts.iter().find_map(|context| plausible(*context, bytes, q)) else {
-            offset += 1;
-            continue;
-        };
-        let len = FRAME_HEADER_LEN as u64 + u64::from(header.body_len);
-        if offset + len > window.end() {
-            offset += 1;
-            continue;
-        }
-        let Some(left) = budget.checked_sub(len) else {
-            return Ok(Searched { used, gave_up: true });
-        };
-        budget = left;
-        let bytes = window.bytes(offset, len).map_err(io)?;
-        match contexts.iter().find_map(|context| frame::decode(*context, bytes).ok()) {
-            Some(frame) => {
-                let len = frame.len() as u64;
-                found(offset, frame);
-                offset += len;
-            }
-            None => offset += 1,
-        }
-    }
-    Ok(Searched { used, gave_up: false })
-}
-
-/// A header that may stand behind the record `q`: a cheap test before a checksum is worth its time.
-fn plausible(context: Context, bytes: &[u8], q: u64) -> Option<Header> {
-    let header = frame::peek(context, bytes).ok()?;
-    let near = header.sequence >= q && header.sequence - q <= u64::from(u32::MAX);
-    (near && header.watermark <= header.sequence).then_some(header)
 }
 
 pub(super) fn describe(error: &CodecError) -> (Option<u32>, Option<u32>, String) {

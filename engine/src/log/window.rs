@@ -14,6 +14,15 @@ const WINDOW_BYTES: u64 = 64 << 10;
 /// How many bytes are compared with zeros at a time.
 const PIECE_BYTES: usize = 4096;
 
+/// What stands at a place of a file.
+#[derive(Debug)]
+pub(crate) enum Span<'a> {
+    /// All is 0 up to here, and was not read.
+    Hole { end: u64 },
+    /// These bytes; none where the file ends.
+    Bytes(&'a [u8]),
+}
+
 #[derive(Debug)]
 pub(crate) struct Window {
     file: Arc<dyn StorageFile>,
@@ -56,6 +65,20 @@ impl Window {
         }
         let skip = usize::try_from(offset.saturating_sub(self.base)).unwrap_or(usize::MAX);
         Ok(self.buffer.get(skip..self.filled).unwrap_or_default())
+    }
+
+    /// What stands from `offset` on, of which `len` bytes are wanted, as far as it is known at little cost: what holds
+    /// nothing is not read.
+    pub(crate) fn span(&mut self, offset: u64, len: u64) -> io::Result<Span<'_>> {
+        let read = self.base..=self.base + self.filled as u64;
+        let is_read = read.contains(&offset) && read.contains(&offset.saturating_add(len));
+        if !is_read && offset < self.end {
+            let data = self.file.next_data(offset)?.min(self.end);
+            if data > offset {
+                return Ok(Span::Hole { end: data });
+            }
+        }
+        Ok(Span::Bytes(self.bytes(offset, len)?))
     }
 
     /// The frame at `offset`; the outer error is the file's, the inner one says why there is no sound frame.

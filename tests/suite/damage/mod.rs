@@ -6,6 +6,7 @@ pub(crate) mod everything;
 mod frames;
 mod images;
 mod known_again;
+mod noise;
 mod salvage;
 mod seals;
 mod segments;

@@ -512,7 +512,7 @@ fn behind(
 ) -> Result<Behind> {
     let session = header.map(|header| header.session);
     let mut found = Behind { path: path.to_owned(), offset: from, session, ..Behind::default() };
-    let searched = search(storage, (path, from, end), contexts, q, &mut |_, frame| {
+    let used = search(storage, (path, from, end), contexts, q, &mut |_, frame| {
         let Header { sequence, kind, time_us, .. } = frame.header;
         if kind.is_envelope() {
             return;
@@ -535,7 +535,6 @@ fn behind(
             _ => found.ranges.push((sequence, sequence)),
         }
     })?;
-    found.bytes = searched.used.saturating_sub(from);
-    found.more |= searched.gave_up;
+    found.bytes = used.saturating_sub(from);
     Ok(found)
 }

@@ -1,0 +1,188 @@
+//! Looking for sound frames where nobody knows where one begins.
+//!
+//! Any byte may begin a frame, and a frame may claim any length, so that to check each place by itself would take as
+//! long as the bytes times the largest frame. A file is therefore gone through twice: once to find the places whose
+//! headers could be one's, each with what the checksum of all bytes must have come to at its end, and once to see
+//! where it has. The search never gives up: it takes time that grows with the bytes that there are, whatever they are,
+//! and holes are passed over.
+//!
+//! What it holds in memory is bounded: where too many places could begin a frame, they are gone through in parts.
+
+use std::path::Path;
+
+use foldlog_codec::crc;
+use foldlog_codec::frame::{self, Context, Frame, HEADER_LEN as FRAME_HEADER_LEN, Header, UNCOVERED_LEN};
+
+use crate::error::{Error, Result};
+use crate::log::storage::{Access, Storage};
+use crate::log::window::{Span, Window};
+
+/// How many places are checked at a time.
+const PLACES_MAX: usize = 1 << 20;
+
+const HEADER_BYTES: u64 = FRAME_HEADER_LEN as u64;
+
+/// A place at which a frame may begin.
+#[derive(Clone, Copy)]
+struct Place {
+    offset: u64,
+    len: u32,
+    /// The checksum at its end, where it is a frame.
+    at_end: u32,
+}
+
+impl Place {
+    fn end(&self) -> u64 {
+        self.offset + u64::from(self.len)
+    }
+}
+
+/// The checksum of all bytes from where a search began up to one place.
+#[derive(Clone, Copy)]
+struct Prefix {
+    offset: u64,
+    crc: u32,
+}
+
+impl Prefix {
+    fn take(&mut self, bytes: &[u8]) {
+        (self.crc, self.offset) = (crc::with_bytes(self.crc, bytes), self.offset + bytes.len() as u64);
+    }
+
+    fn take_zeros(&mut self, to: u64) {
+        if let Some(zeros) = to.checked_sub(self.offset).filter(|zeros| *zeros > 0) {
+            (self.crc, self.offset) = (crc::with_zeros(self.crc, zeros), to);
+        }
+    }
+
+    /// Goes on to a place.
+    fn go_to(&mut self, window: &mut Window, to: u64) -> std::io::Result<()> {
+        while self.offset < to {
+            match window.span(self.offset, 1)? {
+                Span::Hole { end } => self.take_zeros(end.min(to)),
+                Span::Bytes(bytes) => {
+                    let wanted = usize::try_from(to - self.offset).unwrap_or(usize::MAX);
+                    let bytes = bytes.get(..wanted).unwrap_or(bytes);
+                    if bytes.is_empty() {
+                        return Ok(());
+                    }
+                    self.take(bytes);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Searches a file from `from` on, up to `end`, for sound frames that may stand behind the record `q`, and hands them to
+/// `found` with their places, in order; one that stands within another does not count. Returns where the last byte ends
+/// that is not 0.
+pub(super) fn search(
+    storage: &dyn Storage,
+    (path, from, end): (&Path, u64, Option<u64>),
+    contexts: &[Context],
+    q: u64,
+    found: &mut dyn FnMut(u64, Frame<'_>),
+) -> Result<u64> {
+    let io = |error| Error::io("read", path, error);
+    let file = storage.open(path, Access::Read).map_err(io)?;
+    let mut window = Window::new(file, end).map_err(io)?;
+    let used = window.used_end(from).map_err(io)?;
+    let mut at = Prefix { offset: from, crc: 0 };
+    let mut next = from;
+    let mut behind = from;
+    while next < used {
+        let begun = at;
+        let mut places = Vec::new();
+        next = gather(&mut window, (next, used), &mut at, (contexts, q), &mut places).map_err(io)?;
+        for place in sound(&mut window, begun, places).map_err(io)? {
+            if place.offset < behind {
+                continue;
+            }
+            let bytes = window.bytes(place.offset, u64::from(place.len)).map_err(io)?;
+            if let Some(frame) = contexts.iter().find_map(|context| frame::decode(*context, bytes).ok()) {
+                behind = place.offset + frame.len() as u64;
+                found(place.offset, frame);
+            }
+        }
+    }
+    Ok(used)
+}
+
+/// Gathers the places from `from` on, up to `used`, at which a frame may begin; returns where to go on.
+fn gather(
+    window: &mut Window,
+    (from, used): (u64, u64),
+    at: &mut Prefix,
+    (contexts, q): (&[Context], u64),
+    places: &mut Vec<Place>,
+) -> std::io::Result<u64> {
+    let end = window.end();
+    let mut offset = from;
+    while offset < used && places.len() < PLACES_MAX {
+        if let Span::Hole { end: hole_end } = window.span(offset, HEADER_BYTES)? {
+            // A header in which all is 0 is none, so the first that may be one has its last byte behind the hole.
+            let next = hole_end.saturating_sub(HEADER_BYTES - 1);
+            if next > offset {
+                at.take_zeros(next);
+                offset = next;
+                continue;
+            }
+        }
+        let base = offset;
+        let bytes = window.bytes(base, HEADER_BYTES)?;
+        // Those at the very end of what is at hand are looked at when more of it is.
+        let heads = bytes.windows(FRAME_HEADER_LEN).take(usize::try_from(used - base).unwrap_or(usize::MAX));
+        let mut looked_at = 0;
+        for head in heads {
+            let here = base + looked_at as u64;
+            looked_at += 1;
+            let contexts =
+                contexts.iter().filter_map(|context| Some((context, plausible(*context, head, q)?)));
+            for (context, header) in contexts {
+                let len = HEADER_BYTES + u64::from(header.body_len);
+                if here + len > end {
+                    continue;
+                }
+                let covered = usize::try_from(here + UNCOVERED_LEN - base).unwrap_or(usize::MAX);
+                let taken = usize::try_from(at.offset.saturating_sub(base)).unwrap_or(usize::MAX);
+                at.take(bytes.get(taken..covered).unwrap_or_default());
+                let at_end = frame::checksum_at_end(*context, &header, at.crc);
+                places.push(Place { offset: here, len: len as u32, at_end });
+            }
+            if places.len() >= PLACES_MAX {
+                break;
+            }
+        }
+        if looked_at == 0 {
+            // Fewer bytes are left than a header has.
+            return Ok(used);
+        }
+        offset = base + looked_at as u64;
+        let taken = usize::try_from(at.offset.saturating_sub(base)).unwrap_or(usize::MAX);
+        at.take(bytes.get(taken..looked_at).unwrap_or_default());
+    }
+    Ok(offset)
+}
+
+/// Those of the places at which a sound frame stands, in order. `begun` is the checksum up to before the first of them.
+fn sound(window: &mut Window, begun: Prefix, mut places: Vec<Place>) -> std::io::Result<Vec<Place>> {
+    let mut at = begun;
+    places.sort_unstable_by_key(Place::end);
+    let mut sound = Vec::new();
+    for place in places {
+        at.go_to(window, place.end())?;
+        if at.offset == place.end() && at.crc == place.at_end {
+            sound.push(place);
+        }
+    }
+    sound.sort_unstable_by_key(|place| place.offset);
+    Ok(sound)
+}
+
+/// A header that may stand behind the record `q`: a cheap test before anything else is done with it.
+fn plausible(context: Context, bytes: &[u8], q: u64) -> Option<Header> {
+    let header = frame::peek(context, bytes).ok()?;
+    let near = header.sequence >= q && header.sequence - q <= u64::from(u32::MAX);
+    (near && header.watermark <= header.sequence).then_some(header)
+}

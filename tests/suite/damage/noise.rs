@@ -1,0 +1,136 @@
+//! Bytes behind the end of a log that are nobody's frames, however many they are.
+
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use foldlog::audit::{LogReader, walk_on};
+use foldlog::log::storage::{FileStorage, Storage};
+use foldlog::{BackgroundSync, Level, Store, StoreOptions};
+use foldlog_codec::Kind;
+use foldlog_codec::frame::{self, Context, Header};
+use foldlog_codec::segment::SegmentHeader;
+use foldlog_tests::crash::{BOOT, Chance, Mortal, OTHER_BOOT, count, write_steps};
+use foldlog_tests::host::types;
+
+use super::{corruption, unattested, used};
+
+const NOISE_BYTES: usize = 1 << 20;
+
+/// What may stand behind the end: chance, and what looks like the header of a long frame at every other byte.
+fn noises() -> Vec<(&'static str, Vec<u8>)> {
+    let mut chance = Chance::new(11);
+    let chance: Vec<u8> =
+        (0..NOISE_BYTES / 8).flat_map(|_| (chance.number() | 1 << 63).to_le_bytes()).collect();
+    // As a length each of these says between 1 and 9 MiB.
+    let mut headers: Vec<u8> = [0x81, 0x10, 0x91, 0x00].into_iter().cycle().take(NOISE_BYTES).collect();
+    headers[NOISE_BYTES - 1] = 1;
+    vec![("chance", chance), ("headers", headers)]
+}
+
+/// The search for evidence gave up after so many checksums, and giving up counted as damage: a mebibyte of chance behind
+/// an end that nobody had attested made the session unreadable.
+#[test]
+fn noise_behind_an_unattested_end_is_a_torn_tail_however_much_it_is() {
+    for (name, noise) in noises() {
+        for boot in [BOOT, OTHER_BOOT] {
+            let (machine, id) = unattested();
+            let records = count(&machine.open(id, Level::Process).unwrap());
+            let path = machine.segments(id).pop().unwrap();
+            let end = used(&machine, &path);
+            machine
+                .disk
+                .mutate_file(&path, |bytes| {
+                    bytes.truncate(end);
+                    bytes.extend_from_slice(&noise);
+                })
+                .unwrap();
+            let machine = machine.copied(boot);
+            let session = machine.open(id, Level::Process).unwrap_or_else(|error| panic!("{name}: {error}"));
+            let torn = session.recovery().torn.clone().unwrap();
+            assert_eq!(count(&session), records, "{name}");
+            assert_eq!((torn.offset, torn.bytes), (end as u64, noise.len() as u64), "{name}");
+            write_steps(&session, 1);
+            session.close().unwrap();
+        }
+    }
+}
+
+/// And where a frame stands in the middle of it that attests what should be before it, that is found.
+#[test]
+fn a_frame_in_the_middle_of_noise_is_evidence_all_the_same() {
+    for (name, noise) in noises() {
+        for place in [0, 4_095, NOISE_BYTES / 2 + 1, NOISE_BYTES - 200] {
+            let (machine, id) = unattested();
+            let records = count(&machine.open(id, Level::Process).unwrap());
+            let path = machine.segments(id).pop().unwrap();
+            let end = used(&machine, &path);
+            let segment = SegmentHeader::decode(&machine.disk.read_file(&path).unwrap()).unwrap();
+            let mut attests = Vec::new();
+            let header = Header {
+                crc: 0,
+                predecessor_crc: 7,
+                body_len: 0,
+                sequence: records + 9,
+                watermark: records + 9,
+                kind: Kind::SYNCED,
+                time_us: 0,
+            };
+            let context = Context::new(segment.salt, segment.first_sequence);
+            frame::encode(context, &header, b"", &mut attests).unwrap();
+            machine
+                .disk
+                .mutate_file(&path, |bytes| {
+                    bytes.truncate(end);
+                    bytes.extend_from_slice(&noise);
+                    bytes[end + place..end + place + attests.len()].copy_from_slice(&attests);
+                })
+                .unwrap();
+            let machine = machine.copied(OTHER_BOOT);
+            let corrupt = corruption(machine.open(id, Level::Process).unwrap_err());
+            assert_eq!((corrupt.offset, corrupt.sequence), (end as u64, records), "{name}, at {place}");
+        }
+    }
+}
+
+/// A file of 8 KiB that said it was long kept an audit busy for 39 s: each byte of what was not there was looked at.
+#[test]
+fn a_byte_far_into_a_sparse_segment_is_found_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let process = Mortal::born(None);
+    let options = StoreOptions {
+        storage: Arc::new(process.clone()),
+        level: Level::Process,
+        background: BackgroundSync::Inline,
+        ..StoreOptions::default()
+    };
+    let store = Store::open_with(folder.path().join("store"), options).unwrap();
+    let session = store.create(&types()).unwrap();
+    write_steps(&session, 5);
+    let (id, dir, records) = (session.id(), session.dir().to_owned(), count(&session));
+    process.kill();
+    drop(session);
+    let file = std::fs::OpenOptions::new().write(true).open(dir.join("0000000000.seg")).unwrap();
+    let far = 64 << 30;
+    if let Err(error) = file.write_all_at(b"\x01", far).and_then(|()| file.sync_all()) {
+        return println!("skipped: no file so long: {error}");
+    }
+    let blocks = file.metadata().unwrap().blocks();
+    if blocks > 1024 {
+        return println!("skipped: the file system has no holes: {blocks} blocks");
+    }
+    let began = Instant::now();
+    let storage: Arc<dyn Storage> = Arc::new(FileStorage::new());
+    assert_eq!(walk_on(&storage, &dir, &mut |_| Ok(())).unwrap().records, records);
+    let audit = LogReader::open_on(storage, &dir).unwrap();
+    assert_eq!(audit.records_len(), records);
+    audit.check_seals().unwrap();
+    let store = Store::open(folder.path().join("store")).unwrap();
+    let session = store.open_session(id, &types()).unwrap();
+    let torn = session.recovery().torn.clone().unwrap();
+    assert!(torn.offset + torn.bytes == far + 1, "{torn:?}");
+    write_steps(&session, 1);
+    session.close().unwrap();
+    let took = began.elapsed();
+    assert!(took < Duration::from_secs(10), "{took:?}");
+}
