@@ -86,7 +86,6 @@ breakages! {
     ImageTrusted = "image-trusted": "An image is believed although the log does not hold the frame that it names.",
     ImageBeforeLog = "image-before-log": "An image is written before the log is durable up to it.",
     ImageWithoutCalls = "image-without-calls": "An image says nothing of the calls that are open or unsettled.",
-    ManyImagesWait = "many-images-wait": "An image is taken although another still waits to be written.",
     ForkOfUnsyncedParent = "fork-of-unsynced-parent": "A fork links what its parent has not synced.",
     ForkLinksUnattested = "fork-links-unattested": "A fork links what nobody knows to be durable.",
     ForkAttestedUnnamed = "fork-attested-unnamed": "A fork says that it is durable before it has its name.",

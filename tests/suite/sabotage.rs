@@ -14,10 +14,10 @@ use foldlog_codec::sabotage::Breakage;
 const HEADING: &str = "## Sabotage";
 
 /// How long one process may take. A breakage that makes a test wait for ever is not caught by it.
-const PROCESS_MAX: Duration = Duration::from_secs(120);
+const PROCESS_MAX: Duration = Duration::from_secs(300);
 
 /// Enough for the crash simulator to meet what only it can show.
-const CRASH_SEEDS: &str = "40";
+const CRASH_SEEDS: &str = "150";
 
 /// A row of the table.
 #[derive(Debug)]
