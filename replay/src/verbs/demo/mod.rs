@@ -149,7 +149,7 @@ fn plan(
     let session = store.create_with(types, SessionOptions::default().tag("agent", "demo"))?;
     say(
         output,
-        format_args!("1. An agent plans and edits files. Its session: {}", escape::path(&session.dir())),
+        format_args!("1. An agent plans and edits files. Its session: {}", escape::path(session.dir())),
     )?;
     for title in ["read the issue", "write the fix", "run the tests"] {
         session.dispatch(PlanStep { title: title.to_owned() })?;
