@@ -263,7 +263,7 @@ const LEAVING: [(&str, &str); 3] = [
 
 /// Says its number under its name, beside the workspace, once it has written for the first time.
 const WRITES: &str = "echo x >> \"tracks of $0\"; echo $$ > \"../new $0\"; mv \"../new $0\" \"../pid of $0\"; \
-                      while :; do echo x >> \"tracks of $0\"; done";
+                      while [ -e \"../pid of $0\" ]; do echo x >> \"tracks of $0\"; done";
 
 impl Tool for Leaves {
     const NAME: &'static str = "leaves";

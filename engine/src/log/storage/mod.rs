@@ -14,7 +14,7 @@
 //! 4. A rename within one folder is atomic: after a crash the old names or the new one stand, never neither.
 //! 5. No call follows a symbolic link in the last component of the path that it is given.
 //! 6. A file created with `allocate_bytes` has that length, reads as zeros, and writing below that length
-//!    never fails for want of space. On the file systems of [`kept`]'s table nobody can promise the latter; there a
+//!    never fails for want of space. On the file systems of `kept.rs`'s table nobody can promise the latter; there a
 //!    write may fail as any other may.
 //! 7. A call that a signal interrupts is made again where that does no harm: creating, opening, locking, reading,
 //!    writing and syncing never answer [`io::ErrorKind::Interrupted`].
