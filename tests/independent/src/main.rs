@@ -117,7 +117,8 @@ const ALL: [Harness; 10] = [
 ];
 
 /// Those whose short forms a gate runs: they hold, and are quick.
-const GATE: [Harness; 3] = [Harness::Kills, Harness::FsSuite, Harness::Obstacles];
+const GATE: [Harness; 5] =
+    [Harness::Kills, Harness::Cycles, Harness::FsSuite, Harness::Obstacles, Harness::Exhausted];
 
 /// How a harness is to run.
 #[derive(Clone, Debug)]
