@@ -8,6 +8,7 @@ use foldlog_codec::body::Policy;
 use foldlog_codec::escape;
 use uuid::Uuid;
 
+use crate::filesystem::FolderIdentity;
 use crate::fold::operations::OpenOperation;
 
 /// A result of the engine.
@@ -442,6 +443,23 @@ pub enum Error {
         /// What the host allows.
         bytes_max: u64,
     },
+    /// The folder at the workspace's path is not the one that the call, or the capture that is to be restored, is of.
+    /// Nothing was changed. Have the path lead to that folder again, or, where another one is to take its place, ask for
+    /// it by `HostFilesystem::rebind`.
+    #[error(
+        "workspace {workspace} is not the folder that it was at the begin: {} was expected, and {} found; put that folder \
+         back, or rebind the workspace to another one",
+        folder_text(expected.as_deref(), "no known folder"),
+        folder_text(found.as_deref(), "nothing, since it is gone,")
+    )]
+    WorkspaceReplaced {
+        /// The workspace's path.
+        workspace: PathBuf,
+        /// The folder that it was; `None` where the capture does not tell.
+        expected: Option<Box<FolderIdentity>>,
+        /// The folder that the path leads to; `None` where it leads to none.
+        found: Option<Box<FolderIdentity>>,
+    },
     /// A workspace was restored but for these paths. It can be restored again.
     #[error("not restored: {}", escape::text(&.0.iter().map(|left| format!("`{}` ({})", left.path, left.reason)).collect::<Vec<_>>().join(", ")))]
     NotRestored(Vec<Unrestored>),
@@ -576,6 +594,10 @@ impl fmt::Display for Holder {
             _ => f.write_str("the holder left no word"),
         }
     }
+}
+
+fn folder_text(folder: Option<&FolderIdentity>, none: &str) -> String {
+    folder.map_or_else(|| none.to_owned(), FolderIdentity::to_string)
 }
 
 fn numbers(numbers: &[u64]) -> String {

@@ -36,6 +36,15 @@ impl Generator {
         Generator { rng }
     }
 
+    /// The generator of the token by which a workspace's folder is known, where a session first binds it behind the record
+    /// at `position`.
+    pub(crate) fn for_folder(seed: u64, position: u64) -> Generator {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        // Records take their streams from the other end.
+        rng.set_stream(!position);
+        Generator { rng }
+    }
+
     /// The salt of a segment.
     pub(crate) fn salt(seed: u64, ordinal: u32) -> u64 {
         let ordinal = if sabotage::is(Breakage::SaltRepeated) { 0 } else { ordinal };

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 use uuid::Uuid;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, Unrestored};
 use crate::resources::{
     AnyResource, AnySnapshot, BudgetTracker, CaptureOptions, NotUndone, ResourceRegistry, Snapshotable,
 };
@@ -193,7 +193,35 @@ impl Captures {
 
     /// Brings the resources back to this: all of them, or those alone that a failed tool takes back with it. Where one
     /// cannot be brought back the others are. Tells what of them is not as it was all the same.
-    pub(crate) fn restore(&self, resources: &ResourceRegistry, all: bool) -> Result<Vec<NotUndone>> {
+    /// With `durable` what that changed is synced.
+    pub(crate) fn restore(
+        &self,
+        resources: &ResourceRegistry,
+        all: bool,
+        durable: bool,
+    ) -> Result<Vec<NotUndone>> {
+        self.each(resources, all, |resource, snapshot| {
+            let told = resource.restore(snapshot)?;
+            if durable {
+                resource.sync()?;
+            }
+            Ok(told)
+        })
+    }
+
+    /// Whether the resources that a failed tool takes back with it would all be restored, as far as that is known without
+    /// changing any.
+    pub(crate) fn check(&self, resources: &ResourceRegistry) -> Result<()> {
+        let check = |resource: &dyn AnyResource, snapshot: &_| resource.check(snapshot).map(|()| Vec::new());
+        self.each(resources, false, check).map(drop)
+    }
+
+    fn each(
+        &self,
+        resources: &ResourceRegistry,
+        all: bool,
+        act: impl Fn(&dyn AnyResource, &AnySnapshot) -> Result<Vec<Unrestored>>,
+    ) -> Result<Vec<NotUndone>> {
         let (mut restored, mut failed, mut not_undone) = (Vec::new(), Vec::new(), Vec::new());
         for captured in self.of_each.iter() {
             let name = &captured.name;
@@ -202,7 +230,7 @@ impl Captures {
                 continue;
             };
             // A host's resource may panic; the others are restored all the same.
-            let restored_one = catch_unwind(AssertUnwindSafe(|| resource.restore(snapshot)));
+            let restored_one = catch_unwind(AssertUnwindSafe(|| act(resource.as_ref(), snapshot)));
             let restored_one = restored_one.unwrap_or_else(|panic| {
                 let reason = format!("panicked: {}", panic_message(&*panic));
                 Err(Error::Resource { resource: name.clone().into_owned(), reason })

@@ -19,7 +19,7 @@ use parking_lot::{Condvar, Mutex};
 use crate::clock::{self, Clock, SystemClock};
 use crate::error::{Error, Result};
 use crate::generator::Generator;
-use crate::resources::{CaptureOptions, Lease, Lessee, ResourceRegistry};
+use crate::resources::{CaptureOptions, Lease, Lessee, NotUndone, ResourceRegistry};
 use crate::session::{RolledBack, Session, Snapshot, SnapshotOptions};
 use crate::store::{Level, SessionOptions};
 use crate::tools::{self, GoesBack};
@@ -314,6 +314,12 @@ impl ExecutionState {
     /// Nothing is left open any more.
     pub(crate) fn all_ended(&self) {
         self.inner.unended.lock().clear();
+    }
+
+    /// Brings resources back to what they were; what that changed is durable where the session promises so much.
+    pub(crate) fn put_back(&self, captures: &Captures, all: bool) -> Result<Vec<NotUndone>> {
+        let durable = self.session().level() != Level::Process && !sabotage::is(Breakage::RestoreUnsynced);
+        captures.restore(self.resources(), all, durable)
     }
 
     /// Checks, the first time, that no resource would take the session's own log back with it.

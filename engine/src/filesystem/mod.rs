@@ -11,6 +11,7 @@
 
 #[cfg(feature = "host-filesystem")]
 mod host;
+mod identity;
 mod memory;
 mod path;
 mod pattern;
@@ -20,7 +21,11 @@ use crate::error::Result;
 #[cfg(feature = "host-filesystem")]
 pub(crate) use host::MarkedLease;
 #[cfg(feature = "host-filesystem")]
-pub use host::{FilesystemSnapshot, HostFilesystem, HostFilesystemOptions, Restored, WorkspaceLease};
+pub use host::{
+    FilesystemSnapshot, HostFilesystem, HostFilesystemOptions, Rebind, Restored, WorkspaceLease,
+    WorkspaceNotice,
+};
+pub use identity::FolderIdentity;
 pub use memory::{InMemoryFilesystem, MemorySnapshot};
 
 /// What a tool does with the files of its workspace.

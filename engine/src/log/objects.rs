@@ -6,6 +6,7 @@
 //!    durable: [`Objects::take_unsynced`] is part of every sync, ahead of the segments.
 //! 3. Bytes are checked against length and hash each time they are read.
 //! 4. An object over [`OBJECT_BYTES_MAX`] is refused when it is to be kept, as it would be when it is read.
+//! 5. An object folder that is a link is not followed: whoever needs an object is refused, an auditor too.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -14,10 +15,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use foldlog_codec::body::{OBJECT_BYTES_MAX, ObjectId, Payload, payload_fits};
+use foldlog_codec::sabotage::{self, Breakage};
 use parking_lot::Mutex;
 
 use super::layout;
-use super::storage::{Access, Storage, StorageFile};
+use super::storage::{Access, EntryKind, Storage, StorageFile};
 use crate::error::{Error, Result};
 
 /// The objects of one session.
@@ -50,6 +52,21 @@ impl Objects {
         self.dir.join(object.file_name())
     }
 
+    /// Checks that the folder is one, and no link: what stands behind a link is none of the session's, however right its
+    /// names are.
+    fn check_folder(&self) -> Result<()> {
+        match self.storage.entry(&self.dir) {
+            Ok(Some(entry))
+                if entry.kind != EntryKind::Folder && !sabotage::is(Breakage::ObjectsBehindLink) =>
+            {
+                let reason = "it is no folder, or a link to one, which is not followed".to_owned();
+                Err(Error::Object { path: self.dir.clone(), reason })
+            }
+            Ok(_) => Ok(()),
+            Err(error) => Err(Error::io("look at", &self.dir, error)),
+        }
+    }
+
     /// Keeps the bytes and returns their name. They are durable once the next sync is. Over [`OBJECT_BYTES_MAX`] they
     /// are [`Error::TooLarge`], before anything is hashed or written.
     pub(crate) fn put(&self, bytes: &[u8]) -> Result<ObjectId> {
@@ -61,6 +78,7 @@ impl Objects {
         if self.unsynced.lock().contains_key(&object) {
             return Ok(object);
         }
+        self.check_folder()?;
         // One that is there already may be of a process that was killed before it synced.
         match self.sync_again(&object) {
             // It is missing, or is not what its name says: nothing is lost by what takes its place.
@@ -102,6 +120,7 @@ impl Objects {
     pub(crate) fn get(&self, object: &ObjectId) -> Result<Vec<u8>> {
         let path = self.path(object);
         let bad = |reason: String| Error::Object { path: path.clone(), reason };
+        self.check_folder()?;
         let file = match self.storage.open(&path, Access::Read) {
             Ok(file) => file,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {

@@ -77,10 +77,21 @@ mod host {
             Ok(inexact.into_iter().chain(mounts).collect())
         }
 
-        /// Whatever became of its repositories, which no restore touches.
+        fn check(&self, snapshot: &FilesystemSnapshot) -> Result<()> {
+            self.check_folder(snapshot)
+        }
+
+        fn sync(&self) -> Result<()> {
+            self.sync_restored()
+        }
+
+        /// Whichever folders they are of, and whatever became of its repositories, which no restore touches.
         fn is_same(one: &FilesystemSnapshot, other: &FilesystemSnapshot) -> bool {
-            let own =
-                |snapshot: &FilesystemSnapshot| FilesystemSnapshot { repositories: None, ..snapshot.clone() };
+            let own = |snapshot: &FilesystemSnapshot| FilesystemSnapshot {
+                repositories: None,
+                folder: None,
+                ..snapshot.clone()
+            };
             own(one) == own(other)
         }
 
@@ -107,9 +118,16 @@ mod host {
         fn lease(&self, lessee: &Lessee<'_>, until: Option<Instant>) -> Result<Option<Lease>> {
             loop {
                 let moment = until.unwrap_or_else(|| clock::after(ASK_FOR));
-                match HostFilesystem::lease(self, moment)? {
+                match self.lease_for(moment, || lessee.draw_token())? {
                     Some(lease) => {
                         let marked = MarkedLease::new(lease, self.root(), lessee)?;
+                        // What is interrupted is about to be restored anyway.
+                        if marked.was_before_boot() && !lessee.is_interrupted() {
+                            self.tell_of_boot(|| {
+                                let recorded = lessee.last_captured(Self::NAME)?;
+                                recorded.map(|recorded| Self::recall(&recorded)).transpose()
+                            });
+                        }
                         return Ok(Some(Lease::marked(marked)));
                     }
                     None if until.is_some() => return Err(Error::DeadlineExceeded { operation: None }),

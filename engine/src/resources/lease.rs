@@ -6,6 +6,7 @@ use uuid::Uuid;
 
 use crate::error::Result;
 use crate::fold::operations::OpenOperation;
+use crate::generator::Generator;
 use crate::session::{Session, left_open};
 use crate::store::Level;
 
@@ -92,6 +93,23 @@ impl<'a> Lessee<'a> {
     /// Whether what is recorded next is to outlast a power cut, so that word of it is to do so too.
     pub fn is_durable(&self) -> bool {
         self.session.level() != Level::Process
+    }
+
+    /// Whether the session has a call to recover.
+    pub(crate) fn is_interrupted(&self) -> bool {
+        self.session.is_interrupted()
+    }
+
+    /// A token for a resource that bears none yet: drawn from the session's seed, so that equal sessions give equal records.
+    pub(crate) fn draw_token(&self) -> Uuid {
+        let position = self.session.position().unwrap_or_default();
+        Generator::for_folder(self.session.own_seed(), position).uuid()
+    }
+
+    /// What the session's log says of a resource where it was last known: after the last call that was committed, or before
+    /// one that came later and was not.
+    pub(crate) fn last_captured(&self, resource: &str) -> Result<Option<Vec<u8>>> {
+        self.session.last_captured(resource)
     }
 
     /// What another session has begun that may change something and has not ended, where it left anything so: its first

@@ -119,6 +119,28 @@ pub trait Snapshotable: Send + Sync + 'static {
         self.restore(snapshot).map(|()| Vec::new())
     }
 
+    /// Says whether a [`restore`](Snapshotable::restore) of a capture would be refused, and changes nothing: asked before
+    /// a recovery touches the resource. By default it is not.
+    ///
+    /// # Errors
+    ///
+    /// As the restore would be.
+    fn check(&self, snapshot: &Self::Snapshot) -> Result<()> {
+        let _ = snapshot;
+        Ok(())
+    }
+
+    /// Makes what restores changed durable, so that an end which says that the resource is back can be. Called behind
+    /// [`restore`](Snapshotable::restore), from [`Level::Boundary`](crate::Level::Boundary) on. By default there is nothing
+    /// to do.
+    ///
+    /// # Errors
+    ///
+    /// Where that cannot be; the resource counts as not restored.
+    fn sync(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// One MessagePack value by which another process can restore the resource; `None`, as by default, where it
     /// lives in this process alone. Anything else, and a value that is deeper or has more parts than a log takes, is
     /// [`Error::Resource`], and the tool does not run.
@@ -202,6 +224,8 @@ pub(crate) type AnySnapshot = Arc<dyn Any + Send + Sync>;
 pub(crate) trait AnyResource: Send + Sync {
     fn snapshot(&self, options: &CaptureOptions<'_>) -> Result<AnySnapshot>;
     fn restore(&self, snapshot: &AnySnapshot) -> Result<Vec<Unrestored>>;
+    fn check(&self, snapshot: &AnySnapshot) -> Result<()>;
+    fn sync(&self) -> Result<()>;
     fn record(&self, snapshot: &AnySnapshot) -> Result<Option<Vec<u8>>>;
     fn recall(&self, recorded: &[u8]) -> Result<AnySnapshot>;
     fn rolls_back(&self) -> bool;
@@ -227,6 +251,14 @@ impl<R: Snapshotable> AnyResource for R {
 
     fn restore(&self, snapshot: &AnySnapshot) -> Result<Vec<Unrestored>> {
         self.restore_and_tell(typed::<R>(snapshot)?)
+    }
+
+    fn check(&self, snapshot: &AnySnapshot) -> Result<()> {
+        Snapshotable::check(self, typed::<R>(snapshot)?)
+    }
+
+    fn sync(&self) -> Result<()> {
+        Snapshotable::sync(self)
     }
 
     fn record(&self, snapshot: &AnySnapshot) -> Result<Option<Vec<u8>>> {

@@ -1,10 +1,11 @@
 //! What the log says of operations: facts that are recorded for whoever recovers, and begins, ends and settlements
 //! read back.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use foldlog_codec::Kind;
-use foldlog_codec::body::{Decision, Observed, Payload, Settle, ToolBegin, ToolEnd};
+use foldlog_codec::body::{Decision, Observed, Outcome, Payload, Settle, ToolBegin, ToolEnd};
 use foldlog_codec::msgpack::{self, Value};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -15,7 +16,10 @@ use super::turns::Change;
 use super::writing::Draft;
 use crate::error::{Error, Result};
 use crate::fold::content::Content;
-use crate::types::encode;
+use crate::types::{ToolInvocations, encode};
+
+/// Calls that only read say nothing of resources; behind more than these it is no longer looked for what one says.
+const LATEST_CALLS: usize = 64;
 
 /// What a begin says that is needed to run the tool again.
 pub(crate) struct BeginRead {
@@ -83,6 +87,35 @@ impl Session {
         })?;
         let missing = Error::NoSuchOperation { operation: begin, reason: "the log does not hold its begin" };
         found.map(read).ok_or(missing)
+    }
+
+    /// What the latest calls recorded of a resource where it was last known: after one that was committed, before one that
+    /// was not.
+    pub(crate) fn last_captured(&self, resource: &str) -> Result<Option<Vec<u8>>> {
+        let latest = self.log::<ToolInvocations>()?.tail(LATEST_CALLS)?;
+        for item in latest.iter().rev() {
+            let mut resources = match item.position() {
+                Some((end, _)) if item.outcome == Outcome::Committed => self.read_end_resources(end)?,
+                _ => self.read_begin(item.begin, |begin| begin.resources)?,
+            };
+            if let Some(Some(recorded)) = resources.remove(resource) {
+                return Ok(Some(recorded));
+            }
+        }
+        Ok(None)
+    }
+
+    fn read_end_resources(&self, end: u64) -> Result<BTreeMap<String, Option<Vec<u8>>>> {
+        let source = self.inner.log_source(&self.inner.state.lock());
+        let mut found = BTreeMap::new();
+        source.places.read(&source.storage, end, end, &mut |record| {
+            for resource in ToolEnd::decode(record.body).map_err(Error::unread(end))?.resources {
+                let snapshot = resource.snapshot.map(|it| source.objects.resolve(it).map(Cow::into_owned));
+                found.insert(resource.resource.into_owned(), snapshot.transpose()?);
+            }
+            Ok(())
+        })?;
+        Ok(found)
     }
 
     /// The result of an operation, and what the model saw of it, as its end holds them.

@@ -494,7 +494,7 @@ impl Core {
             return Ok(Vec::new());
         }
         let all = self.goes_back == Some(GoesBack::All);
-        let restored = before.restore(self.state.resources(), all);
+        let restored = self.state.put_back(before, all);
         if sabotage::is(Breakage::EndedUnrestored) { Ok(restored.unwrap_or_default()) } else { restored }
     }
 

@@ -119,17 +119,19 @@ impl ToolRunner {
         let mut late = None;
         let mut not_undone = Vec::new();
         if let Some(first) = open.iter().find(|open| !open.reads_only) {
+            let before = match self.state.unended(first.begin) {
+                Some(before) => before,
+                None => session.read_begin(first.begin, |begin| Captures::recorded(begin.resources))?,
+            };
+            let before = before.recalled(self.state.resources(), true)?;
+            // Ahead of the marks: what is not to be restored is not to be touched at all.
+            before.check(self.state.resources())?;
             leases.as_deref().map_or(Ok(()), Leases::open)?;
             for group in Group::recorded(session, first.begin)? {
                 if !sabotage::is(Breakage::ProgramsNotAwaited) && !group.is_gone() {
                     return Err(Error::Stuck { operation: first.operation });
                 }
             }
-            let before = match self.state.unended(first.begin) {
-                Some(before) => before,
-                None => session.read_begin(first.begin, |begin| Captures::recorded(begin.resources))?,
-            };
-            let before = before.recalled(self.state.resources(), true)?;
             // What a call left half done may be what cannot be captured: a pipe, too much, too deep. It is not needed.
             match self.state.capture(until, || Some("recovery".to_owned())) {
                 Err(error) if sabotage::is(Breakage::RecoveryNeedsCapture) => return Err(error),
@@ -145,7 +147,7 @@ impl ToolRunner {
             if sabotage::is(Breakage::RestoredAfterEnd) {
                 late = Some(before);
             } else if !sabotage::is(Breakage::ResourcesNotRestored) {
-                let restored = before.restore(self.state.resources(), false);
+                let restored = self.state.put_back(&before, false);
                 not_undone.extend(restored.map_err(full_if_so)?);
             }
         }
@@ -188,7 +190,7 @@ impl ToolRunner {
         }
         self.state.all_ended();
         if let Some(before) = late {
-            before.restore(self.state.resources(), false)?;
+            self.state.put_back(&before, false)?;
         }
         Ok(first.map(|first| (first.operation, not_undone)))
     }

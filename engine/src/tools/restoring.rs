@@ -40,13 +40,13 @@ pub(crate) fn go_back(
         goes_back: Some(goes_back),
     };
     if sabotage::is(Breakage::RestoreUnrecorded) {
-        captures.restore(state.resources(), goes_back == GoesBack::All)?;
+        state.put_back(captures, goes_back == GoesBack::All)?;
         return state.session().rollback_to(position);
     }
     let operation = Operation::begin(state, state.session(), &spec, &ExecuteOptions::default())?;
     let session = operation.context().session().clone();
     let restored = caught("the snapshot", || {
-        let not_undone = captures.restore(state.resources(), goes_back == GoesBack::All)?;
+        let not_undone = state.put_back(captures, goes_back == GoesBack::All)?;
         Ok((session.restore_to(position)?, not_undone))
     });
     let cause = match restored {

@@ -7,6 +7,7 @@ mod frames;
 mod images;
 mod known_again;
 mod noise;
+mod objects;
 mod salvage;
 mod seals;
 mod segments;

@@ -14,6 +14,8 @@ mod programs;
 mod recovered;
 mod regressions;
 mod resources;
+mod swapped;
+mod synced;
 mod threads;
 mod workspaces;
 

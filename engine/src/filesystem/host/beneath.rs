@@ -44,7 +44,7 @@ pub(super) struct Place {
 /// Walks a path. Whether a link at its end is followed is for the caller to say; what is missing at the end is
 /// no error.
 pub(super) fn resolve(
-    root: OwnedFd,
+    root: Arc<OwnedFd>,
     root_path: &Path,
     path: &str,
     parts: &[&str],
@@ -53,7 +53,7 @@ pub(super) fn resolve(
 ) -> Result<Place> {
     let failed = |errno: Errno| Error::io("open", path, errno.into());
     let leaves = || Error::workspace(path, "a link leads out of the workspace");
-    let mut opened = vec![Arc::new(root)];
+    let mut opened = vec![root];
     let mut todo: Vec<Vec<u8>> = parts.iter().rev().map(|part| part.as_bytes().to_vec()).collect();
     let mut links = 0;
     while let Some(name) = todo.pop() {

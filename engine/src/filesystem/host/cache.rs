@@ -3,7 +3,7 @@
 //! It is a cache: written without a sync, checked as a whole, and ignored where anything about it is odd.
 //!
 //! ```text
-//! head      "foldlog stat cache 2\n", boot id (16), mark (16)
+//! head      "foldlog stat cache 3\n", boot id (16), mark (16), the folder's inode (8) and when it was made (8)
 //! folders   each before those in it: stat (56), time at which the attributes were read (8), attributes, tree (20),
 //!           durable (1), times (20), count of entries (4), entries
 //! entry     length of the name (2), name, then one of
@@ -20,9 +20,10 @@ use std::sync::atomic::Ordering;
 
 use super::manifest::{Attributes, Entry, Folder, Form, Leaf, Node, Stat};
 use super::objects::{ObjectId, Objects};
+use crate::filesystem::FolderIdentity;
 use crate::filesystem::path::DEPTH_MAX;
 
-const HEAD: &[u8] = b"foldlog stat cache 2\n";
+const HEAD: &[u8] = b"foldlog stat cache 3\n";
 const HASH_BYTES: usize = 32;
 
 /// The bits of a file or a link.
@@ -39,13 +40,28 @@ pub(super) struct Circumstances {
     pub(super) boot: [u8; 16],
     /// Which collection of the store was the last.
     pub(super) mark: [u8; 16],
+    /// The folder that was walked; where it is not known, whatever the file says of it is taken.
+    pub(super) folder: Option<FolderIdentity>,
 }
+
+/// What a file holds.
+pub(super) enum Cached {
+    Here(Arc<Folder>),
+    /// It is of another folder.
+    Elsewhere(FolderIdentity),
+}
+
+/// Stands where it is not known when a folder was made.
+const BORN_UNKNOWN: i64 = i64::MIN;
 
 /// A file's content.
 pub(super) fn encode(circumstances: Circumstances, root: &Arc<Folder>, objects: &Objects) -> Vec<u8> {
     let mut bytes = HEAD.to_vec();
     bytes.extend_from_slice(&circumstances.boot);
     bytes.extend_from_slice(&circumstances.mark);
+    let (inode, born_ns) = circumstances.folder.map_or((0, None), |folder| (folder.inode, folder.born_ns));
+    bytes.extend_from_slice(&inode.to_le_bytes());
+    bytes.extend_from_slice(&born_ns.unwrap_or(BORN_UNKNOWN).to_le_bytes());
     let mut left = vec![root];
     while let Some(folder) = left.pop() {
         put_stat(&mut bytes, &folder.stat);
@@ -126,7 +142,7 @@ fn put_attributes(bytes: &mut Vec<u8>, attributes: &Attributes) {
 }
 
 /// Reads a file's content, and tells the objects that it knows of.
-pub(super) fn decode(bytes: &[u8], now: Circumstances, objects: &Objects) -> Option<Arc<Folder>> {
+pub(super) fn decode(bytes: &[u8], now: Circumstances, objects: &Objects) -> Option<Cached> {
     let (bytes, hash) = bytes.split_at_checked(bytes.len().checked_sub(HASH_BYTES)?)?;
     if blake3::hash(bytes).as_bytes() != hash {
         return None;
@@ -135,6 +151,11 @@ pub(super) fn decode(bytes: &[u8], now: Circumstances, objects: &Objects) -> Opt
     let (boot, mark) = (rest.take()?, rest.take()?);
     if mark != now.mark {
         return None;
+    }
+    let (inode, born_ns) = (u64::from_le_bytes(rest.take()?), i64::from_le_bytes(rest.take()?));
+    let walked = FolderIdentity::new(None, inode, (born_ns != BORN_UNKNOWN).then_some(born_ns));
+    if now.folder.is_some_and(|folder| (folder.inode, folder.born_ns) != (inode, walked.born_ns)) {
+        return Some(Cached::Elsewhere(walked));
     }
     let same_boot = boot == now.boot;
     let mut known = Vec::new();
@@ -154,7 +175,7 @@ pub(super) fn decode(bytes: &[u8], now: Circumstances, objects: &Objects) -> Opt
     }
     known.retain(|(id, _)| *id != ObjectId::UNKNOWN);
     objects.learn(known);
-    Some(root)
+    Some(Cached::Here(root))
 }
 
 struct Rest<'a>(&'a [u8]);

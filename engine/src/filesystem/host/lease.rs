@@ -7,25 +7,45 @@
 use std::collections::HashSet;
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
-use nix::sys::stat::fstat;
+use nix::sys::stat::{FileStat, fstat};
 use parking_lot::{Condvar, Mutex};
 
+use super::root::Root;
 use crate::clock;
 use crate::error::{Error, Result};
 
 /// How often another process's lock is asked for. The system has no way to wait for one with a deadline.
 const ASK_EVERY: Duration = Duration::from_millis(5);
 
-/// A folder, whichever paths lead to it: its device and its inode.
-pub(super) type Identity = (u64, u64);
+/// A folder, whichever paths lead to it, within one process: its device and its inode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Place {
+    pub(super) device: u64,
+    pub(super) inode: u64,
+}
+
+impl From<&FileStat> for Place {
+    fn from(stat: &FileStat) -> Place {
+        Place { device: stat.st_dev, inode: stat.st_ino }
+    }
+}
+
+impl Place {
+    /// The place of an open folder.
+    pub(super) fn of(folder: &OwnedFd, path: &Path) -> Result<Place> {
+        let stat = fstat(folder).map_err(|errno| Error::io("look at", path, errno.into()))?;
+        Ok(Place::from(&stat))
+    }
+}
 
 /// The workspaces that this process holds.
 struct Table {
-    held: Mutex<Option<HashSet<Identity>>>,
+    held: Mutex<Option<HashSet<Place>>>,
     changed: Condvar,
 }
 
@@ -38,7 +58,9 @@ pub struct WorkspaceLease {
     // Let go in this order: the system's lock before the place in the table, so that the next thread finds both
     // free.
     root: Flock<OwnedFd>,
-    place: Place,
+    seat: Seat,
+    /// While this is held the workspace is this folder, wherever its path leads.
+    _bound: Option<Arc<Root>>,
 }
 
 impl WorkspaceLease {
@@ -47,15 +69,25 @@ impl WorkspaceLease {
         &self.root
     }
 
-    pub(super) fn identity(&self) -> Identity {
-        self.place.0
+    pub(super) fn place(&self) -> Place {
+        self.seat.0
+    }
+
+    /// A second handle of the folder.
+    pub(super) fn handle(&self, path: &Path) -> Result<OwnedFd> {
+        self.root.try_clone().map_err(|error| Error::io("open", path, error))
+    }
+
+    pub(super) fn bind(&mut self, root: Arc<Root>) {
+        self._bound = Some(root);
     }
 }
 
+/// A row of the table.
 #[derive(Debug)]
-struct Place(Identity);
+struct Seat(Place);
 
-impl Drop for Place {
+impl Drop for Seat {
     fn drop(&mut self) {
         if let Some(held) = TABLE.held.lock().as_mut() {
             held.remove(&self.0);
@@ -65,24 +97,23 @@ impl Drop for Place {
 }
 
 pub(super) fn take(root: OwnedFd, path: &Path, until: Instant) -> Result<Option<WorkspaceLease>> {
-    let stat = fstat(&root).map_err(|errno| Error::io("look at", path, errno.into()))?;
-    let identity = (stat.st_dev, stat.st_ino);
+    let place = Place::of(&root, path)?;
     let mut held = TABLE.held.lock();
-    while !held.get_or_insert_default().insert(identity) {
+    while !held.get_or_insert_default().insert(place) {
         if TABLE.changed.wait_until(&mut held, until).timed_out() {
             // It may have been let go at the last moment.
-            if held.get_or_insert_default().insert(identity) {
+            if held.get_or_insert_default().insert(place) {
                 break;
             }
             return Ok(None);
         }
     }
     drop(held);
-    let place = Place(identity);
+    let seat = Seat(place);
     let mut root = root;
     loop {
         match Flock::lock(root, FlockArg::LockExclusiveNonblock) {
-            Ok(root) => return Ok(Some(WorkspaceLease { root, place })),
+            Ok(root) => return Ok(Some(WorkspaceLease { root, seat, _bound: None })),
             Err((unlocked, Errno::EWOULDBLOCK | Errno::EINTR)) => root = unlocked,
             Err((_, errno)) => return Err(Error::io("lock", path, errno.into())),
         }

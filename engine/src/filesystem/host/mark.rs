@@ -61,7 +61,7 @@ use rustix::io::Errno;
 use uuid::Uuid;
 
 use super::HostFilesystem;
-use super::lease::{Identity, WorkspaceLease};
+use super::lease::{Place, WorkspaceLease};
 use crate::error::{Error, Result};
 use crate::log::storage::{FileStorage, Storage};
 use crate::resources::{Lessee, Marked};
@@ -84,7 +84,7 @@ struct Mark {
     folder: PathBuf,
     /// Nil where the machine does not tell.
     boot: Uuid,
-    identity: Identity,
+    place: Place,
     /// Whether a call may be open.
     open: bool,
     /// Whether a power cut leaves it, though perhaps with another word on whether a call is open.
@@ -93,7 +93,7 @@ struct Mark {
 
 impl fmt::Display for Mark {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Mark { session, boot, identity: (device, inode), open, durable, folder: _ } = self;
+        let Mark { session, boot, place: Place { device, inode }, open, durable, folder: _ } = self;
         let open = if *open { "open" } else { "idle" };
         let durable = if *durable { "durable" } else { "fresh" };
         write!(f, "{VERSION} {open} {durable} {session} {boot} {device} {inode} ")
@@ -124,14 +124,14 @@ impl Mark {
         let open = one_of(word()?, "open", "idle")?;
         let durable = one_of(word()?, "durable", "fresh")?;
         let (session, boot) = (word()?.parse().ok()?, word()?.parse().ok()?);
-        let identity = (word()?.parse().ok()?, word()?.parse().ok()?);
+        let place = Place { device: word()?.parse().ok()?, inode: word()?.parse().ok()? };
         let folder = PathBuf::from(OsStr::from_bytes(parts.next()?));
-        folder.is_absolute().then_some(Mark { session, folder, boot, identity, open, durable })
+        folder.is_absolute().then_some(Mark { session, folder, boot, place, open, durable })
     }
 
     /// Whether it was set on this folder.
-    fn is_of(&self, (device, inode): Identity, boot: Uuid) -> bool {
-        self.identity.1 == inode && (self.identity.0 == device || self.boot != boot)
+    fn is_of(&self, Place { device, inode }: Place, boot: Uuid) -> bool {
+        self.place.inode == inode && (self.place.device == device || self.boot != boot)
     }
 
     fn is_by(&self, lessee: &Lessee<'_>) -> bool {
@@ -213,6 +213,8 @@ fn unreadable(path: &Path) -> Error {
 
 /// A workspace, held, and the mark of whoever holds it.
 pub(crate) struct MarkedLease {
+    /// Whether the lessee was the last one that worked there, and the machine was started again since.
+    was_before_boot: bool,
     own: Mutex<Option<Own>>,
     path: PathBuf,
     lease: WorkspaceLease,
@@ -232,8 +234,13 @@ struct Own {
 impl MarkedLease {
     /// The lease, unless another session left the workspace half done.
     pub(crate) fn new(lease: WorkspaceLease, path: &Path, lessee: &Lessee<'_>) -> Result<MarkedLease> {
-        let unmarked = |lease| MarkedLease { own: Mutex::new(None), path: path.to_owned(), lease };
-        let (boot, identity) = (FileStorage::new().boot_id().unwrap_or_default(), lease.identity());
+        let unmarked = |lease| MarkedLease {
+            was_before_boot: false,
+            own: Mutex::new(None),
+            path: path.to_owned(),
+            lease,
+        };
+        let (boot, place) = (FileStorage::new().boot_id().unwrap_or_default(), lease.place());
         let mut bytes = Vec::with_capacity(BYTES_MAX);
         let found = match fgetxattr(lease.root(), NAME, spare_capacity(&mut bytes)) {
             Ok(_) => Some(Mark::decode(&bytes).ok_or_else(|| unreadable(path))?),
@@ -242,7 +249,7 @@ impl MarkedLease {
             Err(errno) if takes_none(errno) => return Ok(unmarked(lease)),
             Err(errno) => return Err(Error::io("read the mark of", path, errno.into())),
         };
-        let found = found.filter(|mark| mark.is_of(identity, boot));
+        let found = found.filter(|mark| mark.is_of(place, boot));
         let (own, others) = match found {
             Some(mark) if mark.is_by(lessee) => (Some(mark), None),
             others => (None, others),
@@ -252,19 +259,26 @@ impl MarkedLease {
             mark.check(path, lessee)?;
         }
         let (session, folder) = (lessee.session(), lessee.folder().to_owned());
-        let mut mark = Mark { session, folder, boot, identity, open: false, durable: false };
+        let mut mark = Mark { session, folder, boot, place, open: false, durable: false };
         if let Some(own) = &own {
             (mark.open, mark.durable) = (own.open, own.durable);
         }
+        let was_before_boot = own.as_ref().is_some_and(|own| own.boot != boot);
         let is_borne = own.is_some_and(|own| own == mark);
         let outlasts = lessee.is_durable() && !sabotage::is(Breakage::MarkNotDurable);
         let own = Own { mark, is_borne, is_open: false, outlasts };
-        let marked = MarkedLease { own: Mutex::new(Some(own)), ..unmarked(lease) };
-        if asked.is_some() {
-            // The log said what it says once and for all, and is not to be read for each call that follows.
+        let marked = MarkedLease { was_before_boot, own: Mutex::new(Some(own)), ..unmarked(lease) };
+        if asked.is_some() && !lessee.is_interrupted() {
+            // The log said what it says once and for all, and is not to be read for each call that follows. A session
+            // that is to be recovered marks nothing before it knows that this is the folder that it left half done.
             marked.open()?;
         }
         Ok(marked)
+    }
+
+    /// Whether the lessee was the last one that worked there, and the machine was started again since.
+    pub(crate) fn was_before_boot(&self) -> bool {
+        self.was_before_boot
     }
 
     fn write(&self, mark: &Mark) -> Result<(), Errno> {
@@ -320,14 +334,14 @@ mod tests {
         /// Whatever stands in the attribute is a mark or is not, and a mark is read as it was written.
         #[test]
         fn a_mark_is_read_as_it_was_written(
-            (session, boot, identity) in (any::<u128>(), any::<u128>(), any::<(u64, u64)>()),
+            (session, boot, (device, inode)) in (any::<u128>(), any::<u128>(), any::<(u64, u64)>()),
             (open, durable) in any::<(bool, bool)>(),
             folder in proptest::collection::vec(1u8.., 0..64),
             anything in proptest::collection::vec(any::<u8>(), 0..300),
         ) {
             let (session, boot) = (Uuid::from_u128(session), Uuid::from_u128(boot));
             let folder = Path::new("/").join(OsStr::from_bytes(&folder));
-            let mark = Mark { session, folder, boot, identity, open, durable };
+            let mark = Mark { session, folder, boot, place: Place { device, inode }, open, durable };
             let bytes = mark.encode();
             prop_assert_eq!(Mark::decode(&bytes), Some(mark));
             prop_assert_eq!(Mark::decode(&anything), None);

@@ -2,6 +2,8 @@
 //!
 //! | module | holds |
 //! |---|---|
+//! | `root` | the folder that a workspace is: open, and known again |
+//! | `binding` | which folder it is at the moment, and what a host is told of that |
 //! | `beneath` | paths that never leave the workspace |
 //! | `step` | from an open folder to what it holds, through no link and into no mount |
 //! | `operations` | what a tool does with files |
@@ -39,6 +41,7 @@
 
 mod attributes;
 mod beneath;
+mod binding;
 mod cache;
 mod clearing;
 mod content;
@@ -54,6 +57,7 @@ mod reach;
 mod removal;
 mod repositories;
 mod restore;
+mod root;
 mod rules;
 mod sparse;
 mod step;
@@ -68,22 +72,25 @@ use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use nix::errno::Errno;
-use nix::fcntl::{AT_FDCWD, open};
-use nix::sys::stat::{FchmodatFlags, Mode, fchmod, fchmodat};
+use nix::sys::stat::{Mode, fchmod};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
+use uuid::Uuid;
 
 use foldlog_codec::sabotage::{self, Breakage};
 
 use crate::error::{Error, Result, Unrestored};
+use crate::filesystem::FolderIdentity;
 use crate::log::storage::{FileStorage, Storage};
-use cache::Circumstances;
+pub use binding::{Rebind, WorkspaceNotice};
+use cache::{Cached, Circumstances};
 use content::Limits;
+use lease::Place;
 pub use lease::WorkspaceLease;
 use manifest::{Folder, Form, GitMode, Node, Permissions};
 pub(crate) use mark::MarkedLease;
@@ -93,6 +100,7 @@ use plan::{Planned, Planner, Sides, Then};
 use reach::Reach;
 use repositories::{Repositories, Seen};
 use restore::{Checked, Restorer, Shared};
+use root::Root;
 use rules::{Gitignore, Rules};
 use sparse::Sparse;
 use trees::{Commit, Trees, encode_commit};
@@ -194,6 +202,10 @@ pub struct FilesystemSnapshot {
     /// changed in one is [told](Restored::inexact). In hexadecimal; `None` where there was none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repositories: Option<String>,
+    /// The folder that it is of, which alone it is restored into. `None` in snapshots that earlier versions took: these are
+    /// restored where the workspace was [rebound](HostFilesystem::rebind) only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub folder: Option<FolderIdentity>,
 }
 
 /// What a restore did.
@@ -260,6 +272,8 @@ pub struct HostFilesystem {
     root: PathBuf,
     objects: Objects,
     options: HostFilesystemOptions,
+    /// The folder that a lease holds.
+    bound: Mutex<Weak<Root>>,
     state: Mutex<State>,
 }
 
@@ -272,6 +286,17 @@ struct State {
     unsaved: u64,
     /// What of the workspace's repositories was looked at last.
     seen: Seen,
+    /// The folder that all this is of.
+    folder: Option<(Place, FolderIdentity)>,
+    /// The folder that captures of others may be restored into.
+    rebound: Option<(Place, Rebind)>,
+    /// What the holder of the lease gives to a folder that has no token.
+    token: Option<Uuid>,
+    /// Where a restore changed something that is not synced yet.
+    unsynced: Option<Arc<Root>>,
+    /// Whether it was looked at what another boot left of it.
+    is_boot_told: bool,
+    notices: Vec<WorkspaceNotice>,
 }
 
 struct Last {
@@ -325,7 +350,13 @@ impl HostFilesystem {
         if root.starts_with(&store) {
             return refused(&store, "the workspace is inside the store");
         }
-        Ok(HostFilesystem { root, objects: Objects::new(store), options, state: Mutex::default() })
+        Ok(HostFilesystem {
+            root,
+            objects: Objects::new(store),
+            options,
+            bound: Mutex::new(binding::unbound()),
+            state: Mutex::default(),
+        })
     }
 
     /// The workspace's folder.
@@ -341,15 +372,6 @@ impl HostFilesystem {
     /// Whether a folder is the workspace or inside it, whichever path leads there.
     pub(crate) fn holds(&self, folder: &Path) -> bool {
         fs::canonicalize(folder).is_ok_and(|folder| folder.starts_with(&self.root))
-    }
-
-    fn open_root(&self) -> Result<OwnedFd> {
-        open(&self.root, OPEN_FOLDER, Mode::empty()).map_err(|errno| match errno {
-            Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP => {
-                Error::workspace(self.root.display().to_string(), "the workspace is gone")
-            }
-            errno => Error::io("open", &self.root, errno.into()),
-        })
     }
 
     /// Takes a snapshot of the workspace. Where nothing changed since the last one this is a walk, and nothing
@@ -379,13 +401,13 @@ impl HostFilesystem {
         until: Option<Instant>,
     ) -> Result<FilesystemSnapshot> {
         let mut state = self.state.lock();
-        let root = Arc::new(self.open_root()?);
-        self.begin(&mut state);
+        let root = self.bound_root()?;
+        self.begin(&mut state, Some(&root));
         self.objects.prepare()?;
         let gitignore = if self.options.gitignore { Gitignore::Present } else { Gitignore::Unread };
         let rules = Rules::new(&self.options.leave_out, gitignore);
         let last = state.last.as_ref().map(|last| Arc::clone(&last.root));
-        let mut walk = Walk::new(root, last, &rules, Some(&self.objects));
+        let mut walk = Walk::new(Arc::clone(root.folder()), last, &rules, Some(&self.objects));
         walk.times = self.options.times;
         walk.limits = Limits::new(until, self.options.capture_bytes_max);
         let mut walked = walk.run()?;
@@ -430,13 +452,25 @@ impl HostFilesystem {
             self.sync(commit, &beside, &last.root)?;
         }
         state.last = Some(last);
+        let mounts: Vec<String> = walked.mounts.iter().map(|path| manifest::shown(path)).collect();
+        if !mounts.is_empty() {
+            state.notice(WorkspaceNotice::Mounted { paths: mounts.clone() });
+        }
         self.save(&mut state, (files / UNSAVED_PART).max(UNSAVED_FILES));
+        let is_new = root.identity().token.is_none();
+        let folder = root.named(|| state.token.take().unwrap_or_else(binding::entropic));
+        if durable && is_new {
+            // Where it cannot be, or is lost, the folder is known by inode and birth.
+            let _ = nix::unistd::fsync(&**root.folder());
+        }
+        root.set_captured();
         Ok(FilesystemSnapshot {
             commit: commit.to_string(),
             leave_out: self.options.leave_out.clone(),
             gitignore: self.options.gitignore,
             files,
-            mounts: walked.mounts.iter().map(|path| manifest::shown(path)).collect(),
+            mounts,
+            folder: Some(folder),
             metadata: Some(metadata.to_string()),
             repositories: repositories.map(|id| id.to_string()),
         })
@@ -489,10 +523,12 @@ impl HostFilesystem {
     }
 
     /// Brings the workspace back to a snapshot, whoever changed it and how: only what differs is touched. It may
-    /// be killed at any moment and called again, with the same end. Nothing is synced.
+    /// be killed at any moment and called again, with the same end. What it changes is durable once it is
+    /// [synced](HostFilesystem::sync_restored).
     ///
     /// # Errors
     ///
+    /// [`Error::WorkspaceReplaced`] where the snapshot is of another folder than the one that is there: nothing was changed.
     /// [`Error::Object`] where the store lacks something that is needed or holds it damaged: then nothing in the
     /// workspace was changed. [`Error::Full`] where the disk has no room although all was removed first that is to go: make
     /// room, and restore again. [`Error::NotRestored`] where some paths could not be restored: it names each, and
@@ -500,19 +536,18 @@ impl HostFilesystem {
     pub fn restore(&self, snapshot: &FilesystemSnapshot) -> Result<Restored> {
         let mut state = self.state.lock();
         let state = &mut *state;
-        self.begin(state);
-        let id = self.commit_of(snapshot)?;
-        let commit = Commit::read(&self.objects, id)?;
-        let root = match self.open_root() {
+        let bound = match self.bound_root() {
             // Its owner may take the right to open it from everyone, and give it back.
             Err(Error::Io { source, .. }) if source.kind() == ErrorKind::PermissionDenied => {
-                fchmodat(AT_FDCWD, &self.root, Mode::S_IRWXU, FchmodatFlags::NoFollowSymlink)
-                    .map_err(|errno| Error::io("change the permissions of", &self.root, errno.into()))?;
-                self.open_root()?
+                Arc::new(Root::open_again(&self.root, snapshot.folder.as_ref())?)
             }
             root => root?,
         };
-        let root = Arc::new(root);
+        self.check_capture_of(state, &bound, snapshot)?;
+        let root = Arc::clone(bound.folder());
+        self.begin(state, Some(&bound));
+        let id = self.commit_of(snapshot)?;
+        let commit = Commit::read(&self.objects, id)?;
         let gitignore = match snapshot.gitignore {
             true => Gitignore::Recorded(state.trees.gitignores(&self.objects, commit.tree)?),
             false => Gitignore::Unread,
@@ -561,11 +596,17 @@ impl HostFilesystem {
             Planned::Same(now) => (Restored::default(), now),
             Planned::Differs(mut plan) => {
                 let checked = Checked::new(&self.objects, &plan)?;
+                // From here on it is not empty, and no other restore into it is to be refused for that.
+                state.rebound = state.rebound.map(|(place, _)| (place, Rebind::Overwrite));
+                state.unsynced = Some(Arc::clone(&bound));
                 let shared = Shared::new(&root);
                 let mut restorer = Restorer::new(&rules, &checked, &shared);
                 restorer.clear(&mut plan, &root);
                 let now = restorer.folder(plan, Arc::clone(&root), Reach::of(Arc::clone(&root)), b"", None);
                 let (restored, mut failures) = restorer.done();
+                if !restored.mounts.is_empty() {
+                    state.notice(WorkspaceNotice::Mounted { paths: restored.mounts.clone() });
+                }
                 if let Some(bytes) = shared.unwritten_bytes() {
                     let source = Arc::new(std::io::Error::from(Errno::ENOSPC));
                     return Err(Error::Full { path: self.root.clone(), bytes, source });
@@ -670,7 +711,7 @@ impl HostFilesystem {
     pub fn collect(&self, keep: &[FilesystemSnapshot]) -> Result<u64> {
         let mut state = self.state.lock();
         let state = &mut *state;
-        self.begin(state);
+        self.begin(state, None);
         if !self.objects.store().join("HEAD").is_file() {
             return Ok(0);
         }
@@ -724,17 +765,16 @@ impl HostFilesystem {
         Ok(removed)
     }
 
-    /// Waits until nobody else holds the workspace, and holds it: among threads, sessions and processes, as far
-    /// as they ask for a lease. `None` where the deadline passes first.
-    ///
-    /// Whether a session that is to be recovered left the workspace half done is looked at where a run's calls lease
-    /// it, not here.
+    /// Makes durable what restores changed since this was last called, wherever the workspace's path leads by now: by one
+    /// sync of the file system, since a restore changes names, owners, permissions and times in any number of folders.
     ///
     /// # Errors
     ///
-    /// Where the workspace is gone or its file system has no locks.
-    pub fn lease(&self, until: Instant) -> Result<Option<WorkspaceLease>> {
-        lease::take(self.open_root()?, &self.root, until)
+    /// Where the file system cannot be synced. Calling it again then promises nothing, since the system may take for written
+    /// what never reached the disk; restoring again does not write it once more.
+    pub fn sync_restored(&self) -> Result<()> {
+        let Some(root) = self.state.lock().unsynced.take() else { return Ok(()) };
+        nix::unistd::syncfs(&**root.folder()).map_err(|errno| Error::io("sync", &self.root, errno.into()))
     }
 
     fn commit_of(&self, snapshot: &FilesystemSnapshot) -> Result<ObjectId> {
@@ -749,12 +789,17 @@ impl HostFilesystem {
     }
 
     /// Reads the stat cache, the first time; forgets everything where another process collected the store.
-    fn begin(&self, state: &mut State) {
+    fn begin(&self, state: &mut State, root: Option<&Root>) {
+        if let Some(root) = root {
+            state.look_at(root.place(), root.identity());
+        }
         let mark = self.mark();
         match state.mark {
             Some(known) if known == mark => {}
             Some(_) => {
-                *state = State { mark: Some(mark), ..State::default() };
+                (state.last, state.trees, state.unsaved, state.mark) =
+                    (None, Trees::default(), 0, Some(mark));
+                state.seen = Seen::default();
                 self.objects.forget();
             }
             None => {
@@ -766,15 +811,23 @@ impl HostFilesystem {
                     return;
                 }
                 let bytes = fs::read(&path).unwrap_or_default();
-                let root = cache::decode(&bytes, self.circumstances(mark), &self.objects);
-                state.last = root.map(|root| Last { root, permissions: None, metadata: None, commit: None });
+                let now = state.folder.map(|(_, now)| now);
+                match cache::decode(&bytes, self.circumstances(mark, now), &self.objects) {
+                    Some(Cached::Here(root)) => {
+                        state.last = Some(Last { root, permissions: None, metadata: None, commit: None });
+                    }
+                    Some(Cached::Elsewhere(before)) => {
+                        state.notices.extend(now.map(|now| WorkspaceNotice::Replaced { before, now }));
+                    }
+                    None => {}
+                }
             }
         }
     }
 
-    fn circumstances(&self, mark: [u8; 16]) -> Circumstances {
+    fn circumstances(&self, mark: [u8; 16], folder: Option<FolderIdentity>) -> Circumstances {
         let boot = FileStorage::new().boot_id().unwrap_or_default();
-        Circumstances { boot: boot.into_bytes(), mark }
+        Circumstances { boot: boot.into_bytes(), mark, folder }
     }
 
     /// Which collection was the last.
@@ -798,8 +851,9 @@ impl HostFilesystem {
         if state.unsaved <= new_max {
             return;
         }
-        let bytes =
-            cache::encode(self.circumstances(state.mark.unwrap_or_default()), &last.root, &self.objects);
+        let folder = state.folder.map(|(_, folder)| folder);
+        let now = self.circumstances(state.mark.unwrap_or_default(), folder);
+        let bytes = cache::encode(now, &last.root, &self.objects);
         let _ = self.objects.replace(CACHE, &bytes);
         state.unsaved = 0;
     }

@@ -28,7 +28,7 @@ fn failed(op: &'static str, path: &str, errno: Errno) -> Error {
 impl HostFilesystem {
     fn place(&self, path: &str, purpose: Purpose, follow_last: bool) -> Result<Place> {
         let parts = path::parts(path)?;
-        resolve(self.open_root()?, &self.root, path, &parts, purpose, follow_last)
+        resolve(self.folder()?, &self.root, path, &parts, purpose, follow_last)
     }
 
     /// Opens a file to be written; one that is no file is left as it is.
@@ -138,7 +138,7 @@ impl Filesystem for HostFilesystem {
 
     fn glob(&self, pattern: &str) -> Result<Vec<String>> {
         let matcher = Pattern::new(pattern)?;
-        let root = Arc::new(self.open_root()?);
+        let root = self.folder()?;
         let mut found = Vec::new();
         let mut left = vec![(Vec::new(), root, b".".to_vec())];
         while let Some((path, around, name)) = left.pop() {

@@ -1,0 +1,200 @@
+//! The folder that a workspace is: held open, and known again.
+//!
+//! | term | meaning |
+//! |---|---|
+//! | place | a folder's device and inode: tells open folders of one process apart |
+//! | identity | what tells a folder from all others in other processes too: [`FolderIdentity`] |
+//! | bound | for as long as a lease is held, a workspace is the folder that its path led to when the lease was taken |
+//!
+//! # Invariants
+//!
+//! 1. Within a lease everything happens beneath the handle that was opened with it, and nothing by the path. Before a
+//!    capture and before a restore the path is looked at, and has to lead to that folder still: else both are refused
+//!    with [`Error::WorkspaceReplaced`], and nothing is read, written or removed.
+//! 2. A restore is refused in the same way unless its capture was taken of that very folder: through the same handle, or by
+//!    the identity that the capture recorded. A capture that recorded none is of no folder that could be known.
+//! 3. Between leases the path may come to lead to another folder, as a new clone does. The next lease is of that one, it is
+//!    captured as if nothing were known of it, and this is [told](super::WorkspaceNotice::Replaced).
+//!
+//! # What this does not do
+//!
+//! A folder inside the workspace that is moved out of it *while* a restore works on it is still written where it is by
+//! then: the restore has it open. It was the workspace's when the restore came to it, and no other one is entered.
+
+use std::io::Write as _;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use nix::errno::Errno;
+use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, open, openat};
+use nix::sys::stat::{FchmodatFlags, Mode, fchmodat, fstat, fstatat};
+use parking_lot::Mutex;
+use rustix::buffer::spare_capacity;
+use rustix::fs::{StatxFlags, XattrFlags, fgetxattr, fsetxattr, statx};
+use uuid::Uuid;
+
+use super::lease::Place;
+use super::restore::list;
+use super::walk::OPEN_FOLDER;
+use crate::error::{Error, Result};
+use crate::filesystem::FolderIdentity;
+
+/// The attribute of a folder that holds its token, as text.
+const TOKEN: &str = "user.foldlog.token";
+
+/// A token is no longer than this, in bytes.
+const TOKEN_BYTES_MAX: usize = 36;
+
+/// A workspace's folder, open.
+#[derive(Debug)]
+pub(super) struct Root {
+    folder: Arc<OwnedFd>,
+    place: Place,
+    identity: Mutex<FolderIdentity>,
+    /// Whether a snapshot was taken through this handle, which is then known to be of this folder.
+    is_captured: AtomicBool,
+}
+
+impl Root {
+    /// Opens the folder at a path.
+    pub(super) fn open(path: &Path) -> Result<Root> {
+        let folder = open(path, OPEN_FOLDER, Mode::empty()).map_err(|errno| unopened(path, errno))?;
+        Root::of(folder, path)
+    }
+
+    /// As [`open`](Root::open), where its owner took all rights to it from everyone: gives these back first, if it is
+    /// the folder that a snapshot is of.
+    pub(super) fn open_again(path: &Path, expected: Option<&FolderIdentity>) -> Result<Root> {
+        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let shut = open(path, flags, Mode::empty()).map_err(|errno| unopened(path, errno))?;
+        let found = look(&shut, path)?;
+        // Its attributes cannot be read before it is open.
+        if !expected.is_some_and(|expected| FolderIdentity { token: None, ..*expected }.is_borne_by(&found)) {
+            return Err(replaced(path, expected, Some(found)));
+        }
+        let handle = format!("/proc/self/fd/{}", shut.as_raw_fd());
+        fchmodat(AT_FDCWD, &*handle, Mode::S_IRWXU, FchmodatFlags::FollowSymlink)
+            .map_err(|errno| Error::io("change the permissions of", path, errno.into()))?;
+        let folder = openat(&shut, c".", OPEN_FOLDER, Mode::empty());
+        Root::of(folder.map_err(|errno| unopened(path, errno))?, path)
+    }
+
+    /// The folder that is open.
+    pub(super) fn of(folder: OwnedFd, path: &Path) -> Result<Root> {
+        let place = Place::of(&folder, path)?;
+        let identity = Mutex::new(look(&folder, path)?);
+        Ok(Root { folder: Arc::new(folder), place, identity, is_captured: AtomicBool::new(false) })
+    }
+
+    pub(super) fn folder(&self) -> &Arc<OwnedFd> {
+        &self.folder
+    }
+
+    pub(super) fn place(&self) -> Place {
+        self.place
+    }
+
+    /// Who it is. A folder without a token gets this one, where it takes any.
+    pub(super) fn named(&self, token: impl FnOnce() -> Uuid) -> FolderIdentity {
+        let mut identity = self.identity.lock();
+        if identity.token.is_none() {
+            let token = token();
+            identity.token = set_token(&self.folder, token).then_some(token);
+        }
+        *identity
+    }
+
+    pub(super) fn identity(&self) -> FolderIdentity {
+        *self.identity.lock()
+    }
+
+    pub(super) fn set_captured(&self) {
+        self.is_captured.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether a capture that recorded this identity was taken of this folder.
+    /// A token that was lost is given back, so that the folder is known by it from then on.
+    pub(super) fn bears(&self, recorded: &FolderIdentity) -> bool {
+        let found = self.identity();
+        if !recorded.is_borne_by(&found) {
+            return self.is_captured.load(Ordering::Relaxed) && *recorded == found;
+        }
+        if let (Some(token), None) = (recorded.token, found.token) {
+            self.named(|| token);
+        }
+        true
+    }
+
+    /// Checks that the path leads to this folder still.
+    pub(super) fn check_path(&self, path: &Path) -> Result<()> {
+        let found = fstatat(AT_FDCWD, path, AtFlags::AT_SYMLINK_NOFOLLOW);
+        if found.is_ok_and(|found| self.place == Place::from(&found)) {
+            return Ok(());
+        }
+        let found = Root::open(path).ok().map(|root| root.identity());
+        Err(replaced(path, Some(&self.identity()), found))
+    }
+
+    /// Whether nothing at all is in it.
+    pub(super) fn is_empty(&self, path: &Path) -> Result<bool> {
+        let listed = list(&self.folder).map_err(|errno| Error::io("list", path, errno.into()))?;
+        Ok(listed.is_empty())
+    }
+}
+
+fn unopened(path: &Path, errno: Errno) -> Error {
+    match errno {
+        Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP => {
+            Error::workspace(path.display().to_string(), "the workspace is gone")
+        }
+        errno => Error::io("open", path, errno.into()),
+    }
+}
+
+pub(super) fn replaced(
+    path: &Path,
+    expected: Option<&FolderIdentity>,
+    found: Option<FolderIdentity>,
+) -> Error {
+    Error::WorkspaceReplaced {
+        workspace: path.to_owned(),
+        expected: expected.copied().map(Box::new),
+        found: found.map(Box::new),
+    }
+}
+
+/// Who an open folder is.
+fn look(folder: &OwnedFd, path: &Path) -> Result<FolderIdentity> {
+    let flags = StatxFlags::INO | StatxFlags::BTIME;
+    let found = statx(folder, c"", rustix::fs::AtFlags::EMPTY_PATH, flags);
+    let (inode, born_ns) = match found {
+        Ok(found) => {
+            let told = StatxFlags::from_bits_retain(found.stx_mask).contains(StatxFlags::BTIME);
+            let born = found.stx_btime;
+            let ns = born.tv_sec.saturating_mul(1_000_000_000).saturating_add(born.tv_nsec.into());
+            (found.stx_ino, told.then_some(ns))
+        }
+        // A system without this call tells no times.
+        Err(_) => {
+            let found = fstat(folder).map_err(|errno| Error::io("look at", path, errno.into()))?;
+            (found.st_ino, None)
+        }
+    };
+    Ok(FolderIdentity::new(token(folder), inode, born_ns))
+}
+
+fn set_token(folder: impl AsFd, token: Uuid) -> bool {
+    let mut text = Vec::with_capacity(TOKEN_BYTES_MAX);
+    // Writing into memory does not fail.
+    let _ = write!(text, "{token}");
+    fsetxattr(folder, TOKEN, &text, XattrFlags::empty()).is_ok()
+}
+
+/// The token that a folder bears. What is no token counts for nothing, and is replaced.
+fn token(folder: impl AsFd) -> Option<Uuid> {
+    let mut bytes = Vec::with_capacity(TOKEN_BYTES_MAX);
+    fgetxattr(folder, TOKEN, spare_capacity(&mut bytes)).ok()?;
+    std::str::from_utf8(&bytes).ok()?.parse().ok()
+}

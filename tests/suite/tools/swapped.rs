@@ -1,0 +1,497 @@
+//! A workspace is the folder that it was when the call began, not whatever its path leads to later: in the same process and
+//! in the next one, which recovers the call.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use foldlog::Level;
+use foldlog::filesystem::{Filesystem, HostFilesystem, HostFilesystemOptions, Rebind, WorkspaceNotice};
+use foldlog_tests::child;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use rustix::fs::{CWD, RenameFlags, listxattr, removexattr, renameat_with};
+
+use super::*;
+use crate::filesystem::digest::{self, Digest};
+
+/// The attribute that holds the token of a workspace's folder.
+const TOKEN: &str = "user.foldlog.token";
+
+/// How many calls fail while folders are swapped; `FOLDLOG_SWAPPING_SECONDS` has them fail for so long in place of that.
+const RACES: u32 = 40;
+
+/// What a tool does to the workspace's place while it runs.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Swap {
+    /// Nothing.
+    No,
+    /// The victim takes the root's place.
+    RootByFolder,
+    /// A link to the victim does.
+    RootByLink,
+    /// A link to the victim's parent takes that of the root's parent.
+    ParentByLink,
+    /// A copy of the workspace, with all attributes, takes its place.
+    RootByCopy,
+    /// The root goes, and nothing comes.
+    RootGone,
+}
+
+#[derive(Serialize, Deserialize, JsonSchema)]
+struct Told {
+    text: String,
+    swap: Swap,
+    then: Then,
+}
+
+/// Writes the page, swaps folders, and writes the page once more.
+struct Vandal(Site);
+
+impl Tool for Vandal {
+    const NAME: &'static str = "vandal";
+    type Parameters = Told;
+    type Output = ();
+
+    fn call(&self, told: Told, context: &ToolContext) -> Result<ToolResult<()>, ToolError> {
+        let files = context.resources().get::<dyn Filesystem>().unwrap();
+        files.write("page", told.text.as_bytes())?;
+        files.write("src/new", told.text.as_bytes())?;
+        self.0.swap(told.swap);
+        files.write("page", told.text.as_bytes())?;
+        match told.then {
+            Then::Die => kill(Pid::this(), Signal::SIGKILL).unwrap(),
+            Then::Fail => return Err(ToolError::failed("not like that")),
+            _ => {}
+        }
+        Ok(ToolResult::ok("done", ()))
+    }
+}
+
+/// Where all stands: `base/workspace`, beside the folder `away`, and `victims/workspace`, which nothing may touch.
+#[derive(Clone)]
+pub(super) struct Site(pub(super) PathBuf);
+
+impl Site {
+    pub(super) fn root(&self) -> PathBuf {
+        self.0.join("base/workspace")
+    }
+
+    fn victim(&self) -> PathBuf {
+        self.0.join("victims/workspace")
+    }
+
+    fn away(&self) -> PathBuf {
+        self.0.join("away")
+    }
+
+    fn swap(&self, swap: Swap) {
+        match swap {
+            Swap::No => return,
+            Swap::ParentByLink => {
+                fs::rename(self.0.join("base"), self.away()).unwrap();
+                return symlink("victims", self.0.join("base")).unwrap();
+            }
+            _ => fs::rename(self.root(), self.away()).unwrap(),
+        }
+        match swap {
+            Swap::RootByFolder => fs::rename(self.victim(), self.root()).unwrap(),
+            Swap::RootByLink => symlink(self.victim(), self.root()).unwrap(),
+            Swap::RootByCopy => {
+                let copied =
+                    std::process::Command::new("cp").arg("-a").args([self.away(), self.root()]).status();
+                assert!(copied.unwrap().success());
+            }
+            _ => {}
+        }
+    }
+
+    fn swap_back(&self, swap: Swap) {
+        match swap {
+            Swap::No => return,
+            Swap::ParentByLink => {
+                fs::remove_file(self.0.join("base")).unwrap();
+                return fs::rename(self.away(), self.0.join("base")).unwrap();
+            }
+            Swap::RootByFolder => fs::rename(self.root(), self.victim()).unwrap(),
+            Swap::RootByLink => fs::remove_file(self.root()).unwrap(),
+            Swap::RootByCopy => fs::remove_dir_all(self.root()).unwrap(),
+            Swap::RootGone => {}
+        }
+        fs::rename(self.away(), self.root()).unwrap();
+    }
+
+    /// Where the victim is while folders are swapped that way.
+    fn victim_at(&self, swap: Swap) -> PathBuf {
+        match swap {
+            Swap::RootByFolder | Swap::RootByCopy => self.root(),
+            _ => self.victim(),
+        }
+    }
+
+    pub(super) fn files(&self) -> Arc<HostFilesystem> {
+        let options = HostFilesystemOptions::default();
+        Arc::new(HostFilesystem::open(self.root(), self.0.join("snapshots"), options).unwrap())
+    }
+
+    pub(super) fn store(&self) -> Store {
+        let options = StoreOptions { level: Level::Process, ..StoreOptions::default() };
+        Store::open_with(self.0.join("store"), options).unwrap()
+    }
+
+    pub(super) fn run(&self, session: Session) -> ToolRunner {
+        self.run_on(session, self.files())
+    }
+
+    pub(super) fn run_on(&self, session: Session, files: Arc<HostFilesystem>) -> ToolRunner {
+        let resources = ResourceRegistry::builder().filesystem(files).build().unwrap();
+        let tools = ToolRegistry::new().with(Vandal(self.clone()));
+        ToolRunner::new(ExecutionState::new(session, resources), tools)
+    }
+
+    fn open(&self, id: Uuid) -> ToolRunner {
+        self.run(self.store().open_session(id, &types()).unwrap())
+    }
+
+    pub(super) fn page(&self) -> String {
+        fs::read_to_string(self.root().join("page")).unwrap()
+    }
+}
+
+pub(super) struct Place {
+    _folder: tempfile::TempDir,
+    site: Site,
+}
+
+impl std::ops::Deref for Place {
+    type Target = Site;
+
+    fn deref(&self) -> &Site {
+        &self.site
+    }
+}
+
+impl Place {
+    pub(super) fn new() -> Place {
+        let folder = tempfile::tempdir().unwrap();
+        let site = Site(fs::canonicalize(folder.path()).unwrap());
+        for root in [site.root(), site.victim()] {
+            fs::create_dir_all(root.join("src/deep")).unwrap();
+            fs::write(root.join("src/deep/file"), root.as_os_str().as_encoded_bytes()).unwrap();
+        }
+        fs::write(site.root().join("page"), "empty").unwrap();
+        fs::write(site.victim().join("precious"), "nobody else has this").unwrap();
+        Place { _folder: folder, site }
+    }
+
+    /// A session whose process is killed within a call that swapped folders, after one that wrote "before".
+    fn killed(&self, swap: Swap) -> Uuid {
+        let runner = self.run(self.store().create(&types()).unwrap());
+        let id = runner.state().session().id();
+        vandal(&runner, "before", Swap::No, Then::Succeed).unwrap();
+        drop(runner);
+        let part = "tools::swapped::part_of_a_child_that_swaps_folders_and_is_killed";
+        let swap = serde_json::to_string(&swap).unwrap();
+        child::start(part, &format!("{id} {swap} {}", self.0.display())).ended();
+        id
+    }
+}
+
+pub(super) fn vandal(runner: &ToolRunner, text: &str, swap: Swap, then: Then) -> Result<ToolReport> {
+    let arguments = serde_json::to_string(&Told { text: text.to_owned(), swap, then }).unwrap();
+    runner.execute(&ToolCall::new("vandal", arguments), &ExecuteOptions::default())
+}
+
+/// All that a folder holds, and its own attributes.
+fn all_of(folder: &Path) -> (Digest, Vec<u8>) {
+    let mut names = vec![0; 1_000];
+    let len = listxattr(folder, &mut names[..]).unwrap();
+    names.truncate(len);
+    (digest::of(folder), names)
+}
+
+#[track_caller]
+fn is_refused_as_replaced(refused: &Result<impl std::fmt::Debug>, workspace: &Path) {
+    let Err(Error::RestoreFailed { failed, .. }) = refused else { panic!("{refused:?}") };
+    let [(name, error)] = &failed[..] else { panic!("{failed:?}") };
+    assert_eq!(name, "workspace");
+    assert!(
+        matches!(&**error, Error::WorkspaceReplaced { workspace: named, .. } if named == workspace),
+        "{error:?}"
+    );
+    let told = refused.as_ref().unwrap_err().to_string();
+    for fact in [workspace.to_str().unwrap(), "is not the folder that it was at the begin", "inode"] {
+        assert!(told.contains(fact), "{told}");
+    }
+}
+
+/// The root was opened anew by its path for each restore: what had taken its place during the call was emptied, the
+/// snapshot written there, and the call reported as one that had failed.
+#[test]
+fn a_call_whose_workspace_is_swapped_for_another_touches_neither_and_says_so() {
+    for swap in [Swap::RootByFolder, Swap::RootByLink, Swap::ParentByLink, Swap::RootByCopy, Swap::RootGone] {
+        for then in [Then::Fail, Then::Succeed] {
+            let place = Place::new();
+            let runner = place.run(place.store().create(&types()).unwrap());
+            vandal(&runner, "before", Swap::No, Then::Succeed).unwrap();
+            let victim = all_of(&place.victim());
+            let refused = vandal(&runner, "half", swap, then);
+            is_refused_as_replaced(&refused, &place.root());
+            if swap != Swap::RootByCopy {
+                assert_eq!(all_of(&place.victim_at(swap)), victim, "{swap:?}, {then:?}");
+            }
+            // What the tool wrote went into the folder that the call began with, wherever that was by then.
+            place.swap_back(swap);
+            assert_eq!(place.page(), "half", "{swap:?}, {then:?}");
+            assert_eq!(all_of(&place.victim()), victim);
+        }
+    }
+}
+
+#[test]
+fn part_of_a_child_that_swaps_folders_and_is_killed() {
+    let Some(argument) = child::argument() else { return };
+    let [id, swap, folder] = argument.splitn(3, ' ').collect::<Vec<_>>()[..] else { panic!("{argument}") };
+    let site = Site(PathBuf::from(folder));
+    let _ = vandal(&site.open(id.parse().unwrap()), "half", serde_json::from_str(swap).unwrap(), Then::Die);
+    unreachable!("it was killed");
+}
+
+/// The next process found the workspace by its path, links and all, and brought the snapshot back to whatever was there.
+#[test]
+fn a_recovery_that_finds_another_folder_at_the_path_is_refused_and_leaves_it_as_it_is() {
+    for swap in [Swap::RootByFolder, Swap::RootByLink, Swap::ParentByLink, Swap::RootByCopy] {
+        let place = Place::new();
+        let victim = all_of(&place.victim());
+        let id = place.killed(swap);
+        let there = all_of(&place.victim_at(swap));
+        let runner = place.open(id);
+        for _ in 0..2 {
+            let refused = runner.recover(&ExecuteOptions::default());
+            // Opening goes through links once, so that it may be the victim's own path.
+            is_refused_as_replaced(&refused, &fs::canonicalize(place.root()).unwrap());
+            assert!(runner.state().session().is_interrupted());
+            assert_eq!(all_of(&place.victim_at(swap)), there, "{swap:?}: not even a mark");
+        }
+        drop(runner);
+        place.swap_back(swap);
+        assert_eq!(all_of(&place.victim()), victim);
+        let runner = place.open(id);
+        runner.recover(&ExecuteOptions::default()).unwrap();
+        assert_eq!(place.page(), "before", "{swap:?}");
+        assert_eq!(fs::read_to_string(place.root().join("src/new")).unwrap(), "before");
+        assert_eq!(all_of(&place.victim()), victim);
+    }
+}
+
+/// Without attributes a folder is known by its inode and by the time at which it was made.
+#[test]
+fn a_workspace_that_lost_its_token_is_known_by_inode_and_birth() {
+    let place = Place::new();
+    let id = place.killed(Swap::No);
+    removexattr(place.root(), TOKEN).expect("the folder for temporary files takes extended attributes");
+    place.open(id).recover(&ExecuteOptions::default()).unwrap();
+    assert_eq!(place.page(), "before");
+}
+
+#[test]
+fn a_recovery_goes_into_another_folder_once_somebody_asks_for_it() {
+    let place = Place::new();
+    let id = place.killed(Swap::RootGone);
+    fs::create_dir(place.root()).unwrap();
+    fs::write(place.root().join("other"), "in the way").unwrap();
+    let (before, session) = (all_of(&place.root()), place.store().open_session(id, &types()).unwrap());
+    let files = place.files();
+    let runner = place.run_on(session.clone(), Arc::clone(&files));
+    is_refused_as_replaced(&runner.recover(&ExecuteOptions::default()), &place.root());
+    let refused = files.rebind(Rebind::IfEmpty);
+    assert!(
+        matches!(&refused, Err(Error::Workspace { reason, .. }) if reason.contains("not empty")),
+        "{refused:?}"
+    );
+    is_refused_as_replaced(&runner.recover(&ExecuteOptions::default()), &place.root());
+    assert_eq!(all_of(&place.root()), before);
+    // A folder that is empty when this is asked for and not when it is restored into is left alone as well.
+    fs::remove_file(place.root().join("other")).unwrap();
+    files.rebind(Rebind::IfEmpty).unwrap();
+    fs::write(place.root().join("other"), "in the way").unwrap();
+    assert!(runner.recover(&ExecuteOptions::default()).unwrap_err().to_string().contains("not empty"));
+    assert_eq!(all_of(&place.root()), before);
+    fs::remove_file(place.root().join("other")).unwrap();
+    runner.recover(&ExecuteOptions::default()).unwrap();
+    assert_eq!(place.page(), "before");
+    assert!(place.root().join("src/deep/file").exists() && !session.is_interrupted());
+    // From here on that folder is the workspace.
+    vandal(&runner, "later", Swap::No, Then::Fail).unwrap();
+    assert_eq!(place.page(), "before");
+
+    let place = Place::new();
+    let id = place.killed(Swap::RootGone);
+    fs::create_dir(place.root()).unwrap();
+    fs::write(place.root().join("other"), "of no worth").unwrap();
+    let files = place.files();
+    files.rebind(Rebind::Overwrite).unwrap();
+    let runner = place.run_on(place.store().open_session(id, &types()).unwrap(), files);
+    runner.recover(&ExecuteOptions::default()).unwrap();
+    assert_eq!((place.page().as_str(), place.root().join("other").exists()), ("before", false));
+}
+
+/// A folder that is made anew between calls, as a clone is, is the workspace from then on. Nothing of what was known of the
+/// other one is believed of it, and the host is told.
+#[test]
+fn a_folder_that_is_replaced_between_calls_is_bound_anew_and_told() {
+    let place = Place::new();
+    let files = place.files();
+    let runner = place.run_on(place.store().create(&types()).unwrap(), Arc::clone(&files));
+    vandal(&runner, "before", Swap::No, Then::Succeed).unwrap();
+    let old = files.snapshot(None, false).unwrap();
+    assert_eq!(files.take_notices(), []);
+    place.swap(Swap::RootByFolder);
+    let cloned = digest::of(&place.root());
+    vandal(&runner, "half", Swap::No, Then::Fail).unwrap();
+    assert_eq!(digest::of(&place.root()), cloned);
+    let notices = files.take_notices();
+    assert!(
+        matches!(notices[..], [WorkspaceNotice::Replaced { before, now }] if before.inode != now.inode),
+        "{notices:?}"
+    );
+    // What was captured of the other folder is not restored into this one.
+    assert!(matches!(files.restore(&old), Err(Error::WorkspaceReplaced { .. })));
+    assert_eq!(digest::of(&place.root()), cloned);
+    // Another process is told too, by what the last one knew.
+    drop((runner, files));
+    fs::rename(place.root(), place.victim()).unwrap();
+    fs::rename(place.away(), place.root()).unwrap();
+    let files = place.files();
+    files.snapshot(None, false).unwrap();
+    assert!(matches!(files.take_notices()[..], [WorkspaceNotice::Replaced { .. }]));
+}
+
+/// A capture that does not say of which folder it is fits none.
+#[test]
+fn a_capture_of_no_known_folder_is_restored_where_somebody_asks_for_it_only() {
+    let place = Place::new();
+    let files = place.files();
+    let mut snapshot = files.snapshot(None, false).unwrap();
+    snapshot.folder = None;
+    fs::write(place.root().join("page"), "changed").unwrap();
+    let refused = files.restore(&snapshot);
+    assert!(
+        matches!(&refused, Err(Error::WorkspaceReplaced { expected: None, found: Some(_), .. })),
+        "{refused:?}"
+    );
+    assert_eq!(place.page(), "changed");
+    files.rebind(Rebind::Overwrite).unwrap();
+    files.restore(&snapshot).unwrap();
+    assert_eq!(place.page(), "empty");
+}
+
+/// Tells swapping to stop, also where the test fails.
+struct Stops<'a>(&'a AtomicBool);
+
+impl Drop for Stops<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Swaps two names again and again, until told to stop.
+fn swap_until(stop: &AtomicBool, pairs: &[(PathBuf, PathBuf)]) {
+    let exchange = |(one, other): &(PathBuf, PathBuf)| {
+        // Through a parent that is swapped too a name may be missing for a moment.
+        renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE).is_ok()
+    };
+    while !stop.load(Ordering::Relaxed) {
+        for pair in pairs {
+            if exchange(pair) {
+                std::thread::yield_now();
+                while !exchange(pair) && !stop.load(Ordering::Relaxed) {}
+            }
+        }
+    }
+}
+
+/// Puts names right that were swapped, of which one is a link to `to`.
+fn put_right((one, other): &(PathBuf, PathBuf), to: &Path) {
+    if other.is_symlink() {
+        return;
+    }
+    if one.is_symlink() && other.exists() {
+        return renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE).unwrap();
+    }
+    // A restore made a new folder where the link was.
+    if other.exists() {
+        fs::remove_dir_all(other).unwrap();
+    }
+    symlink(to, other).unwrap();
+}
+
+/// Root, parent and a folder within are swapped for links to others as fast as that goes, while calls fail and are
+/// recovered. Whatever comes of these, what the links lead to is as it was.
+#[test]
+fn whatever_is_swapped_while_calls_fail_and_recover_nothing_else_is_touched() {
+    let place = Place::new();
+    let (inner, link) = (place.root().join("src"), place.0.join("link"));
+    let links = BTreeMap::from([
+        (link.clone(), place.victim()),
+        (place.0.join("base-link"), place.0.join("victims")),
+        (place.0.join("inner-link"), place.victim().join("src")),
+    ]);
+    links.iter().for_each(|(link, to)| symlink(to, link).unwrap());
+    let pairs = [
+        vec![(place.root(), link.clone())],
+        vec![(place.0.join("base"), place.0.join("base-link"))],
+        vec![(inner.clone(), place.0.join("inner-link"))],
+        vec![(inner, place.0.join("inner-link")), (place.root(), link)],
+    ];
+    let victim = all_of(&place.0.join("victims"));
+    let (victim_root, until) = (all_of(&place.victim()), Instant::now() + seconds());
+    let (mut rounds, mut refused, mut failed) = (0, 0, 0);
+    while rounds < RACES || Instant::now() < until {
+        let disk = MemoryStorage::new();
+        let runner = place.run(store_of(&disk).create(&types()).unwrap());
+        let id = runner.state().session().id();
+        let operation = runner.begin(&ToolCall::new("elsewhere", "{}"), &ExecuteOptions::default()).unwrap();
+        for name in ["page", "src/new", "src/deep/file"] {
+            fs::write(place.root().join(name), format!("{rounds}")).unwrap();
+        }
+        fs::remove_dir_all(place.root().join("src/deep")).unwrap();
+        let (stop, pairs) = (AtomicBool::new(false), &pairs[rounds as usize % pairs.len()]);
+        std::thread::scope(|scope| {
+            let _stops = Stops(&stop);
+            scope.spawn(|| swap_until(&stop, pairs));
+            if rounds % 2 == 0 {
+                failed += u32::from(operation.abort("no").is_err());
+            } else {
+                disk.crash(CrashKind::Process);
+                drop(operation);
+                let (root, options) = (place.root(), HostFilesystemOptions::default());
+                // There may be no folder at all at that moment.
+                let recovered =
+                    HostFilesystem::open(root, place.0.join("snapshots"), options).and_then(|files| {
+                        let session = store_of(&disk).open_session(id, &types()).unwrap();
+                        place.run_on(session, Arc::new(files)).recover(&ExecuteOptions::default())
+                    });
+                refused += u32::from(recovered.is_err());
+            }
+        });
+        drop(runner);
+        for pair in pairs.iter().rev() {
+            put_right(pair, &links[&pair.1]);
+        }
+        assert_eq!(all_of(&place.0.join("victims")), victim, "in round {rounds}");
+        assert_eq!(all_of(&place.victim()), victim_root, "in round {rounds}");
+        // What is left half done is nobody's next capture to be judged by.
+        fs::create_dir_all(place.root().join("src/deep")).unwrap();
+        rounds += 1;
+    }
+    println!("{rounds} rounds: {failed} calls were not restored, {refused} recoveries refused");
+}
+
+fn seconds() -> Duration {
+    let asked = std::env::var("FOLDLOG_SWAPPING_SECONDS").ok();
+    Duration::from_secs(asked.map_or(0, |seconds| seconds.parse().expect("a number of seconds")))
+}

@@ -1,0 +1,97 @@
+//! What a power cut may take of a call that failed.
+
+use std::fs;
+
+use foldlog::Level;
+use foldlog::filesystem::WorkspaceNotice;
+use foldlog_tests::child;
+use rustix::fs::{XattrFlags, getxattr, setxattr};
+
+use super::swapped::{Place, Site, Swap, vandal};
+use super::*;
+
+#[test]
+fn part_of_a_child_whose_call_fails() {
+    let Some(argument) = child::argument() else { return };
+    let [level, id, folder] = argument.splitn(3, ' ').collect::<Vec<_>>()[..] else { panic!("{argument}") };
+    let level = if level == "boundary" { Level::Boundary } else { Level::Process };
+    let site = Site(folder.into());
+    let session = site.store().open_session_at(id.parse().unwrap(), &types(), level).unwrap();
+    assert!(!vandal(&site.run(session), "half", Swap::No, Then::Fail).unwrap().success);
+}
+
+/// A restore synced nothing, and the end that followed it was durable: a power cut then left files that were empty or still
+/// the tool's, and a log that called them restored.
+#[test]
+fn what_a_failed_call_put_back_is_synced_before_its_end_where_the_session_promises_so_much() {
+    if !child::is_traced_here() {
+        return;
+    }
+    let place = Place::new();
+    let runner = place.run(place.store().create(&types()).unwrap());
+    let id = runner.state().session().id();
+    vandal(&runner, "before", Swap::No, Then::Succeed).unwrap();
+    drop(runner);
+    let traced = place.0.join("traced");
+    let syncs = |level: &str| {
+        let tracer = ["strace", "-f", "-qq", "-y", "-o", traced.to_str().unwrap(), "-e"].map(str::to_owned);
+        let tracer =
+            [&tracer[..], &["trace=fsync,fdatasync,syncfs,sync_file_range,msync".to_owned()]].concat();
+        let argument = format!("{level} {id} {}", place.0.display());
+        let part = "tools::synced::part_of_a_child_whose_call_fails";
+        assert!(child::start_under(&tracer, part, &argument).passed());
+        assert_eq!(place.page(), "before");
+        fs::read_to_string(&traced).unwrap()
+    };
+    let within = format!("<{}", place.root().display());
+    let (process, boundary) = (syncs("process"), syncs("boundary"));
+    assert!(!process.contains("syncfs("), "{process}");
+    assert!(boundary.lines().any(|line| line.contains("syncfs(") && line.contains(&within)), "{boundary}");
+    let (_, behind) = boundary.rsplit_once(&within).unwrap();
+    // The log is mapped.
+    assert!(behind.contains("msync("), "{boundary}");
+}
+
+/// The mark's word for the boot under which it was set, of one that is over.
+fn set_mark_of_another_boot(place: &Place) {
+    const MARK: &str = "user.foldlog.work";
+    let mut bytes = vec![0; 5_000];
+    let len = getxattr(place.root(), MARK, &mut bytes[..]).expect("the folder takes extended attributes");
+    let text = String::from_utf8(bytes[..len].to_vec()).unwrap();
+    let mut words: Vec<String> = text.splitn(8, ' ').map(str::to_owned).collect();
+    words[4] = Uuid::from_u128(7).to_string();
+    setxattr(place.root(), MARK, words.join(" ").as_bytes(), XattrFlags::empty()).unwrap();
+}
+
+/// At the level of processes nothing of a workspace is synced, and a power cut takes of it what it likes. Nobody was told.
+#[test]
+fn after_another_boot_the_first_call_tells_what_is_not_as_it_was_captured() {
+    for (committed, last) in [(true, "last"), (false, "before")] {
+        let place = Place::new();
+        let runner = place.run(place.store().create(&types()).unwrap());
+        let id = runner.state().session().id();
+        vandal(&runner, "before", Swap::No, Then::Succeed).unwrap();
+        vandal(&runner, "last", Swap::No, if committed { Then::Succeed } else { Then::Fail }).unwrap();
+        drop(runner);
+        assert_eq!(place.page(), last);
+        let first_call = || {
+            let files = place.files();
+            let runner = place.run_on(place.store().open_session(id, &types()).unwrap(), Arc::clone(&files));
+            vandal(&runner, last, Swap::No, Then::Fail).unwrap();
+            files.take_notices()
+        };
+        set_mark_of_another_boot(&place);
+        assert_eq!(first_call(), [], "nothing was lost");
+        set_mark_of_another_boot(&place);
+        fs::write(place.root().join("page"), "").unwrap();
+        fs::remove_dir_all(place.root().join("src/deep")).unwrap();
+        let paths = ["page", "src/deep", "src/deep/file"].map(str::to_owned).to_vec();
+        assert_eq!(first_call(), [WorkspaceNotice::ChangedSinceBoot { paths, more: 0 }]);
+        // The next one begins with what is there, and so does another process.
+        assert_eq!(first_call(), []);
+        // What was captured may be lost as well.
+        set_mark_of_another_boot(&place);
+        fs::remove_dir_all(place.0.join("snapshots")).unwrap();
+        assert!(matches!(first_call()[..], [WorkspaceNotice::UnknownSinceBoot { .. }]));
+    }
+}
