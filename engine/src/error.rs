@@ -408,7 +408,7 @@ pub enum Error {
     SnapshotMismatch(String),
     /// Some resources could not be restored. Those that could are as the error says. Where a call was to be rolled back it is
     /// left open, and the session takes no writes until it is recovered, which restores them again.
-    #[error("not restored: {}; restored: {}", failures(failed), list(restored))]
+    #[error("not restored: {}{}", failures(failed), also_restored(restored))]
     RestoreFailed {
         /// The resources that are as they were in the snapshot.
         restored: Vec<String>,
@@ -447,8 +447,9 @@ pub enum Error {
     /// Nothing was changed. Have the path lead to that folder again, or, where another one is to take its place, ask for
     /// it by `HostFilesystem::rebind`.
     #[error(
-        "workspace {workspace} is not the folder that it was at the begin: {} was expected, and {} found; put that folder \
-         back, or rebind the workspace to another one",
+        "workspace {} is not the folder that it was at the begin: {} was expected, and {} found; put that folder back, or \
+         rebind the workspace to another one",
+        escape::path(workspace),
         folder_text(expected.as_deref(), "no known folder"),
         folder_text(found.as_deref(), "nothing, since it is gone,")
     )]
@@ -626,6 +627,10 @@ fn failures(failed: &[(String, Arc<Error>)]) -> String {
 
 fn list(names: &[String]) -> String {
     names.iter().map(|name| format!("`{}`", escape::text(name))).collect::<Vec<_>>().join(", ")
+}
+
+fn also_restored(names: &[String]) -> String {
+    if names.is_empty() { String::new() } else { format!("; restored: {}", list(names)) }
 }
 
 impl Error {

@@ -62,7 +62,7 @@ may be run again are by their host, the others wait for `settle`.
 With --json one object:
   session
   ended         operation, tool, call_id: the calls that were open
-  workspaces    name, root, snapshots; removed_mark: what the mark said that --force removed
+  workspaces    name, root, snapshots; rebound: whether another folder took its place; removed_mark: what the mark said that --force removed
   not_undone    resource, path, reason: what the call did that was not undone, and where what it left was not captured
   unsettled     operation, tool, call_id: to be run again by the host, or settled";
 
@@ -182,6 +182,12 @@ enum Verb {
         /// The folder that holds a workspace's snapshots, where that is not in the session's own.
         #[arg(long, value_name = "NAME=DIR")]
         snapshots: Vec<String>,
+        /// A folder to take the place of a workspace that is gone or was replaced: an empty one, or see --overwrite.
+        #[arg(long, value_name = "NAME=DIR")]
+        rebind: Vec<String>,
+        /// Let a folder given by --rebind have files, which are removed.
+        #[arg(long, requires = "rebind")]
+        overwrite: bool,
         /// Remove the mark of another session that keeps this one away: for one that is not true.
         #[arg(long)]
         force: bool,
@@ -347,8 +353,14 @@ fn verb(verb: Verb, output: &mut Output<'_>) -> Result<u8> {
         Verb::Verify { paths } => verbs::verify::run(&paths, output),
         Verb::Replay { session, thorough } => verbs::replay::run(&session, thorough, output),
         Verb::Ledger { session } => verbs::ledger::run(&session, output),
-        Verb::Recover { session, workspaces, snapshots, force } => {
-            let asked = verbs::recover::Asked { workspaces: &workspaces, snapshots: &snapshots, force };
+        Verb::Recover { session, workspaces, snapshots, rebind, overwrite, force } => {
+            let asked = verbs::recover::Asked {
+                workspaces: &workspaces,
+                rebound: &rebind,
+                overwrite,
+                snapshots: &snapshots,
+                force,
+            };
             verbs::recover::run(&session, &asked, output)
         }
         Verb::Settle { session, operation, decision, by, reason, result } => {

@@ -142,11 +142,20 @@ fn next_after(error: &Error) -> Option<String> {
         Error::NoSuchOperation { reason, .. } if reason.contains("recover the session") => {
             "its host recovers it, or `foldlog recover SESSION --workspace NAME=DIR` does"
         }
+        Error::WorkspaceReplaced { .. } => {
+            "nothing was changed; give the folder that the call worked on, or have another one take its place: `foldlog \
+             recover SESSION --rebind NAME=DIR`, where DIR is empty, or may be emptied by --overwrite"
+        }
         Error::HalfDone { session_dir, .. } | Error::MaybeHalfDone { session_dir, .. } => {
             return Some(format!(
                 "recover {} before; where its mark on the workspace is not true, `foldlog recover --force` removes it",
                 session_dir.display()
             ));
+        }
+        Error::RestoreFailed { failed, .. }
+            if failed.iter().any(|(_, error)| matches!(**error, Error::WorkspaceReplaced { .. })) =>
+        {
+            return failed.iter().find_map(|(_, error)| next_after(error));
         }
         Error::RestoreFailed { .. } | Error::SnapshotMismatch(_) => {
             "nothing is ended; see to what it names and recover again, by the host where it is no workspace"

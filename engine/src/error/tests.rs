@@ -88,6 +88,8 @@ fn all() -> Vec<Error> {
         Error::RestoreFailed { restored: vec![text()], failed: vec![(text(), inner())] },
         Error::Resource { resource: text(), reason: text() },
         Error::Workspace { path: text(), reason: text() },
+        Error::CaptureTooLarge { path: text(), bytes_max: 1 },
+        Error::WorkspaceReplaced { workspace: path(), expected: None, found: None },
         Error::NotRestored(vec![Unrestored { path: text(), reason: text() }]),
         Error::HalfDone { workspace: path(), session, session_dir: path(), operation, tool: text() },
         Error::MaybeHalfDone { workspace: path(), session, session_dir: path(), cause: inner() },

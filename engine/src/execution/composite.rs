@@ -203,7 +203,7 @@ impl Captures {
         self.each(resources, all, |resource, snapshot| {
             let told = resource.restore(snapshot)?;
             if durable {
-                resource.sync()?;
+                resource.sync_restored()?;
             }
             Ok(told)
         })

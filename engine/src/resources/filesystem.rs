@@ -81,8 +81,8 @@ mod host {
             self.check_folder(snapshot)
         }
 
-        fn sync(&self) -> Result<()> {
-            self.sync_restored()
+        fn sync_restored(&self) -> Result<()> {
+            HostFilesystem::sync_restored(self)
         }
 
         /// Whichever folders they are of, and whatever became of its repositories, which no restore touches.

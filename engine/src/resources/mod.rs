@@ -137,7 +137,7 @@ pub trait Snapshotable: Send + Sync + 'static {
     /// # Errors
     ///
     /// Where that cannot be; the resource counts as not restored.
-    fn sync(&self) -> Result<()> {
+    fn sync_restored(&self) -> Result<()> {
         Ok(())
     }
 
@@ -225,7 +225,7 @@ pub(crate) trait AnyResource: Send + Sync {
     fn snapshot(&self, options: &CaptureOptions<'_>) -> Result<AnySnapshot>;
     fn restore(&self, snapshot: &AnySnapshot) -> Result<Vec<Unrestored>>;
     fn check(&self, snapshot: &AnySnapshot) -> Result<()>;
-    fn sync(&self) -> Result<()>;
+    fn sync_restored(&self) -> Result<()>;
     fn record(&self, snapshot: &AnySnapshot) -> Result<Option<Vec<u8>>>;
     fn recall(&self, recorded: &[u8]) -> Result<AnySnapshot>;
     fn rolls_back(&self) -> bool;
@@ -257,8 +257,8 @@ impl<R: Snapshotable> AnyResource for R {
         Snapshotable::check(self, typed::<R>(snapshot)?)
     }
 
-    fn sync(&self) -> Result<()> {
-        Snapshotable::sync(self)
+    fn sync_restored(&self) -> Result<()> {
+        Snapshotable::sync_restored(self)
     }
 
     fn record(&self, snapshot: &AnySnapshot) -> Result<Option<Vec<u8>>> {

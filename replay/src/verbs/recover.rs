@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use foldlog::filesystem::{FilesystemSnapshot, HostFilesystem, HostFilesystemOptions};
+use foldlog::filesystem::{FilesystemSnapshot, HostFilesystem, HostFilesystemOptions, Rebind};
 use foldlog::resources::{NotUndone, Snapshotable};
 use foldlog::tools::{ExecuteOptions, Recovered, ToolRegistry, ToolRunner};
 use foldlog::{ExecutionState, OpenOperation, ResourceRegistry, Session, Store, UnsettledOperation};
@@ -25,6 +25,10 @@ const WAIT_MAX: Duration = Duration::from_secs(30);
 pub struct Asked<'a> {
     /// `NAME=DIR`, or `DIR` of the only one.
     pub workspaces: &'a [String],
+    /// The same of folders that take the place of workspaces which are gone or were replaced.
+    pub rebound: &'a [String],
+    /// Whether what is in those is removed; else each has to be empty.
+    pub overwrite: bool,
     /// The same of the folders that hold their snapshots, where these are not in the session's own.
     pub snapshots: &'a [String],
     /// Whether a mark that keeps this session away is removed.
@@ -52,6 +56,8 @@ struct Workspace {
     name: String,
     root: PathBuf,
     snapshots: PathBuf,
+    /// Whether this folder took the place of the one that the call worked on.
+    rebound: bool,
     /// What the mark said that was removed.
     removed_mark: Option<String>,
 }
@@ -100,7 +106,7 @@ fn recover(session: &Session, dir: &Path, asked: &Asked<'_>) -> Result<Document>
     let mut workspaces = Vec::new();
     let mut resources = ResourceRegistry::builder();
     for place in places(session.open_captures()?, dir, asked)? {
-        let Place { name, root, snapshots, taken } = place;
+        let Place { name, root, rebound, snapshots, taken } = place;
         let mut options = HostFilesystemOptions::default().gitignore(taken.gitignore);
         options.leave_out = taken.leave_out;
         let files = Arc::new(HostFilesystem::open(root, &snapshots, options)?);
@@ -108,8 +114,11 @@ fn recover(session: &Session, dir: &Path, asked: &Asked<'_>) -> Result<Document>
             true => files.remove_mark(Instant::now() + WAIT_MAX)?,
             false => None,
         };
+        if rebound {
+            files.rebind(if asked.overwrite { Rebind::Overwrite } else { Rebind::IfEmpty })?;
+        }
         resources = resources.named(name.clone(), Arc::clone(&files));
-        workspaces.push(Workspace { name, root: files.root().to_owned(), snapshots, removed_mark });
+        workspaces.push(Workspace { name, root: files.root().to_owned(), snapshots, rebound, removed_mark });
     }
     let state = ExecutionState::new(session.clone(), resources.build()?);
     let runner = ToolRunner::new(state, ToolRegistry::new());
@@ -128,6 +137,7 @@ fn recover(session: &Session, dir: &Path, asked: &Asked<'_>) -> Result<Document>
 struct Place {
     name: String,
     root: PathBuf,
+    rebound: bool,
     snapshots: PathBuf,
     taken: FilesystemSnapshot,
 }
@@ -140,20 +150,29 @@ fn places(captured: BTreeMap<String, Option<Vec<u8>>>, dir: &Path, asked: &Asked
         .filter_map(|(name, recorded)| Some((name, HostFilesystem::recall(&recorded?).ok()?)))
         .collect();
     let mut roots = named(asked.workspaces, &taken, "--workspace")?;
+    let mut rebound = named(asked.rebound, &taken, "--rebind")?;
     let mut snapshots = named(asked.snapshots, &taken, "--snapshots")?;
     taken
         .into_iter()
         .map(|(name, taken)| {
-            let Some(root) = roots.remove(&name) else {
-                let what =
-                    format!("the call worked on the workspace `{name}`, and nothing says where that is");
-                return Err(Failure::usage(what, format!("give its folder: --workspace {name}=DIR")));
+            let (root, rebound) = match (roots.remove(&name), rebound.remove(&name)) {
+                (Some(root), None) => (root, false),
+                (None, Some(root)) => (root, true),
+                (Some(_), Some(_)) => {
+                    let what = format!("the workspace `{name}` is given as it was and as another folder");
+                    return Err(Failure::usage(what, "give it by --workspace or by --rebind"));
+                }
+                (None, None) => {
+                    let what =
+                        format!("the call worked on the workspace `{name}`, and nothing says where that is");
+                    return Err(Failure::usage(what, format!("give its folder: --workspace {name}=DIR")));
+                }
             };
             let snapshots = match snapshots.remove(&name) {
                 Some(given) => given,
                 None => kept_in(dir, &name, &taken.commit)?,
             };
-            Ok(Place { name, root, snapshots, taken })
+            Ok(Place { name, root, rebound, snapshots, taken })
         })
         .collect()
 }

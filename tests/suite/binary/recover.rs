@@ -187,3 +187,40 @@ fn a_mark_that_a_tool_forged_is_named_and_removed_by_force_alone() {
     assert!(forced.stderr.contains("which said: forged"), "{}", forced.stderr);
     killed.is_recovered();
 }
+
+/// Whatever folder stood at the path by then was emptied, and the snapshot written into it.
+#[test]
+fn a_workspace_that_was_replaced_is_restored_into_the_folder_that_a_person_names() {
+    let killed = Killed::with_snapshots("within");
+    let other = killed.folder.path().join("other");
+    fs::rename(killed.root(), killed.folder.path().join("elsewhere")).unwrap();
+    fs::create_dir(killed.root()).unwrap();
+    fs::write(killed.root().join("page"), "of somebody else").unwrap();
+    fs::create_dir(&other).unwrap();
+    let is_refused = |options: &[&str], said: &str| {
+        let ran = killed.recover(options);
+        assert!(ran.code == 2 && ran.stderr.contains(said), "{ran:?}");
+        assert_eq!((killed.page().as_str(), killed.fate()), ("of somebody else", Fate::Open));
+    };
+    is_refused(&["--workspace", &killed.workspace()], "--rebind NAME=DIR");
+    is_refused(&["--rebind", &killed.workspace()], "not empty");
+    let both = ["--workspace", &killed.workspace(), "--rebind", &other.display().to_string()];
+    is_refused(&both, "by --workspace or by --rebind");
+    is_refused(&["--workspace", &killed.workspace(), "--overwrite"], "--rebind");
+
+    let rebound = killed.recover(&["--rebind", &other.display().to_string(), "--json"]);
+    assert_eq!(rebound.code, 0, "{rebound:?}");
+    let told: serde_json::Value = serde_json::from_str(&rebound.stdout).unwrap();
+    assert_eq!(told["workspaces"][0]["rebound"], true);
+    assert_eq!(fs::read_to_string(other.join("page")).unwrap(), "as it was");
+    assert_eq!((killed.page().as_str(), killed.fate()), ("of somebody else", Fate::Interrupted));
+
+    let killed = Killed::with_snapshots("within");
+    fs::rename(killed.root(), killed.folder.path().join("elsewhere")).unwrap();
+    fs::create_dir(killed.root()).unwrap();
+    fs::write(killed.root().join("more"), "of no worth").unwrap();
+    let ran = killed.recover(&["--rebind", &killed.workspace(), "--overwrite"]);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    assert_eq!((killed.page().as_str(), killed.fate()), ("as it was", Fate::Interrupted));
+    assert!(!killed.root().join("more").exists());
+}
