@@ -60,6 +60,11 @@ breakages! {
     BodyOverLimit = "body-over-limit": "A record is written although no reader takes one of so many values.",
     DeclaredOverLimit = "declared-over-limit": "More is declared than the head of a segment can repeat.",
 
+    CapturesUnsynced = "captures-unsynced": "A record is made durable before the capture that it names.",
+
+    // Permissions.
+    UmaskObeyed = "umask-obeyed": "What a store makes is as open as the process's umask leaves it.",
+
     // Opening and recovery.
     WrittenBehindTear = "written-behind-tear": "After a crash the old segment is written on, behind its tear.",
     TailNotRewritten = "tail-not-rewritten": "Recovery leaves the unattested tail where it stands.",

@@ -102,6 +102,15 @@ pub enum Error {
         /// Who has it, as far as that is known.
         holder: Holder,
     },
+    /// The session was opened by the process that forked this one, and is that one's to write.
+    #[error(
+        "session {session} was opened by the process that forked this one, which alone writes it: open it here once it \
+         is closed there"
+    )]
+    Forked {
+        /// The session.
+        session: Uuid,
+    },
     /// An earlier write or sync failed, so nothing more is written until the session is opened again.
     #[error("the log takes no more writes since an earlier failure: {cause}")]
     Poisoned {
@@ -583,6 +592,9 @@ pub struct Holder {
     pub host: Option<String>,
     /// When it opened the session, ISO 8601.
     pub since: Option<String>,
+    /// Whether that process has ended: one that it forked, and that runs no program of its own, holds the lock still.
+    #[serde(skip)]
+    pub ended: bool,
 }
 
 impl fmt::Display for Holder {
@@ -590,7 +602,11 @@ impl fmt::Display for Holder {
         match (&self.pid, &self.host, &self.since) {
             (Some(pid), Some(host), Some(since)) => {
                 let (host, since) = (escape::text(host), escape::text(since));
-                write!(f, "process {pid} on {host} since {since}")
+                let ended = match self.ended {
+                    true => ", which has ended: a process that it forked holds the lock still",
+                    false => "",
+                };
+                write!(f, "process {pid} on {host} since {since}{ended}")
             }
             _ => f.write_str("the holder left no word"),
         }

@@ -26,6 +26,7 @@ pub use foldlog_codec::body::{Cause, Decision, Idempotency, Outcome, OutsideEffe
 pub use foldlog_codec::msgpack::Value;
 pub use foldlog_codec::{Kind, Record};
 pub use generator::Generator;
+pub use log::{Exposed, StoreAccess};
 pub use resources::{NotUndone, ResourceRegistry};
 pub use session::{
     AbandonedCall, LogView, Notice, RecoveryReport, RolledBack, Session, Settlement, SliceState, Snapshot,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use foldlog::audit::{self, LogReader};
 use foldlog::log::TornTail;
-use foldlog::{Error, Kind, OpenOperation, Record, Store, UnsettledOperation};
+use foldlog::{Error, Exposed, Kind, OpenOperation, Record, Store, UnsettledOperation};
 use foldlog_codec::body::{
     Declare, Dispatch, Import, Observed, Opened, Operation, Parent, Rollback, Settle, Snapshot, ToolBegin,
     ToolEnd,
@@ -83,6 +83,7 @@ pub fn store_of(session: &Path) -> Option<(PathBuf, Uuid)> {
 pub fn open_session(path: &Path, output: &mut Output<'_>) -> Result<LogReader> {
     let reader = LogReader::open(path)?;
     let report = reader.report();
+    note_exposed(report.exposed.as_ref(), output);
     note_torn(report.torn.as_ref(), output);
     note_interrupted(&report.interrupted, &report.unsettled, output);
     if let Some((sequence, kind)) = report.unsupported {
@@ -91,6 +92,13 @@ pub fn open_session(path: &Path, output: &mut Output<'_>) -> Result<LogReader> {
         ));
     }
     Ok(reader)
+}
+
+/// Says that others may read a session's files, if they may.
+pub(crate) fn note_exposed(exposed: Option<&Exposed>, output: &mut Output<'_>) {
+    if let Some(exposed) = exposed {
+        output.note(format_args!("note: {exposed}; `chmod -R go= STORE` keeps them out"));
+    }
 }
 
 /// Says which calls a process left open, and which wait to be settled.

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use foldlog::{Error, Level, SessionOptions, Store, StoreOptions};
+use foldlog::{Error, Level, SessionOptions, Store, StoreAccess, StoreOptions};
 use foldlog_tests::child;
 use foldlog_tests::host::{Plan, StepAdded, types};
 use uuid::Uuid;
@@ -91,7 +91,9 @@ fn part_of_a_child_without_rights() {
 #[test]
 fn a_folder_that_takes_no_writes_can_be_read_and_says_so_at_the_first_append() {
     let folder = tempfile::tempdir().unwrap();
-    let store = store_at(folder.path(), Level::Process);
+    let (level, access) = (Level::Process, StoreAccess::EverybodyReads);
+    let store =
+        Store::open_with(folder.path(), StoreOptions { level, access, ..StoreOptions::default() }).unwrap();
     let session = store.create(&types()).unwrap();
     session.dispatch(step("one")).unwrap();
     let id = session.id();

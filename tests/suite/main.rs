@@ -9,6 +9,7 @@ mod filesystem;
 mod following;
 mod fuzz;
 mod laws;
+mod private;
 mod processes;
 mod proportion;
 mod real_data;

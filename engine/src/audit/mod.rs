@@ -29,7 +29,7 @@ use crate::log::objects::Objects;
 use crate::log::reader::Places;
 use crate::log::scan;
 use crate::log::storage::{FileStorage, Storage};
-use crate::log::{layout, leftover};
+use crate::log::{self, Exposed, StoreAccess, layout, leftover};
 use crate::session::{Read, RecoveryReport, State, open_read};
 
 pub use along::AlongPath;
@@ -126,9 +126,19 @@ pub fn walk_on(
     let scan = scan::scan(storage.as_ref(), dir, &mut |at| {
         visit(&FrameInfo::of(&at.segment.path, at.offset, at.frame))
     })?;
-    let report = RecoveryReport::of(&scan, None);
+    let report =
+        RecoveryReport { exposed: exposed_on(storage.as_ref(), dir), ..RecoveryReport::of(&scan, None) };
     let (session, records) = (scan.session, scan.next_sequence);
     Ok(Walked { session, records, log_bytes: scan.used_bytes, report })
+}
+
+/// Finds a file of the session in the folder `dir` that others than its owner may read, and can.
+pub fn exposed(dir: &Path) -> Option<Exposed> {
+    exposed_on(&FileStorage::new(), dir)
+}
+
+fn exposed_on(storage: &dyn Storage, dir: &Path) -> Option<Exposed> {
+    log::exposed::find(storage, dir, StoreAccess::Private)
 }
 
 impl LogReader {
@@ -152,7 +162,8 @@ impl LogReader {
         let read = open_read(&storage, &dir, None, LogSlices::Held)?;
         let places = read.places();
         let Read { scan, folded, .. } = read;
-        let report = RecoveryReport::of_folded(&scan, &folded.projection);
+        let exposed = exposed_on(storage.as_ref(), &dir);
+        let report = RecoveryReport { exposed, ..RecoveryReport::of_folded(&scan, &folded.projection) };
         Ok(LogReader {
             objects: Objects::new(Arc::clone(&storage), &dir),
             storage,

@@ -2,6 +2,7 @@
 
 mod counter;
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -33,6 +34,14 @@ pub(crate) fn left(until: Instant) -> Duration {
 pub trait Clock: Send + Sync + std::fmt::Debug {
     /// Microseconds since 1970-01-01 UTC.
     fn now_us(&self) -> i64;
+
+    /// Microseconds since some moment, by a clock that nobody sets: what waits for a while waits by this one. By default
+    /// the system's.
+    fn steady_us(&self) -> i64 {
+        static BEGIN: OnceLock<Instant> = OnceLock::new();
+        let since = Instant::now().saturating_duration_since(*BEGIN.get_or_init(Instant::now));
+        i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
+    }
 }
 
 /// The system's clock.
@@ -98,5 +107,10 @@ impl FixedClock {
 impl Clock for FixedClock {
     fn now_us(&self) -> i64 {
         self.now_us.fetch_add(self.step_us, Ordering::Relaxed)
+    }
+
+    /// The same clock, since nobody but a test sets it; a reading of it is no step.
+    fn steady_us(&self) -> i64 {
+        self.now_us.load(Ordering::Relaxed)
     }
 }

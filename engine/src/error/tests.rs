@@ -40,7 +40,7 @@ fn all() -> Vec<Error> {
         asked_by: None,
         had_effects_within: false,
     };
-    let holder = Holder { pid: Some(1), host: Some(text()), since: Some(text()) };
+    let holder = Holder { pid: Some(1), host: Some(text()), since: Some(text()), ended: false };
     let corruption = Corruption {
         session: None,
         segment: path(),

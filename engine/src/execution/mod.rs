@@ -288,6 +288,10 @@ impl ExecutionState {
         let tag = tag();
         let durable = self.session().level() != Level::Process;
         let options = CaptureOptions { tag: tag.as_deref(), durable, until };
+        if !durable {
+            // Ahead of the capture: a record that names it comes after both.
+            self.session().sync_first(self.resources().captured().values());
+        }
         let captures = Captures::of(self.resources(), &options, &latest)?;
         *self.inner.latest.lock() = captures.clone();
         Ok(captures)

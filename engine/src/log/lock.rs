@@ -4,6 +4,10 @@
 //! thousand sessions need no ten thousand lock files. The system lets go when the holder's process dies. Who
 //! holds a lock stands beside it in a small file, which is best effort: it may be missing or out of date, and
 //! nothing but the error message depends on it.
+//!
+//! A process that forks shares its lock with the copy, as it shares the open file. The copy writes nothing, and never lets
+//! go of what is the other's; but should the other end first, the lock is held until the copy ends too, or runs another
+//! program.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -12,7 +16,7 @@ use std::sync::Arc;
 use uuid::Uuid;
 
 use super::layout;
-use super::storage::{Access, EntryKind, HeldLock, Storage};
+use super::storage::{Access, EntryKind, HeldLock, Storage, process_mark};
 use crate::error::{Error, Holder, Result};
 
 const HOLDER_BYTES_MAX: u64 = 4096;
@@ -23,6 +27,8 @@ pub(crate) struct WriterLock {
     storage: Arc<dyn Storage>,
     holder_path: PathBuf,
     held: Option<Box<dyn HeldLock>>,
+    /// The process that took it.
+    process: u32,
 }
 
 /// What came of asking for the lock.
@@ -49,7 +55,12 @@ pub(crate) fn take(storage: &Arc<dyn Storage>, store: &Path, session: Uuid, now_
         return Err(Error::Locked { session, holder });
     };
     leave_word(storage, store, &holder_path, now_us);
-    Ok(Attempt::Held(WriterLock { storage: Arc::clone(storage), holder_path, held: Some(held) }))
+    Ok(Attempt::Held(WriterLock {
+        storage: Arc::clone(storage),
+        holder_path,
+        held: Some(held),
+        process: process_mark(),
+    }))
 }
 
 /// Keeps writers away from the session in the folder `dir` while it is read, where it stands in a store that was ever
@@ -97,6 +108,7 @@ fn leave_word(storage: &Arc<dyn Storage>, store: &Path, path: &Path, now_us: i64
         pid: Some(std::process::id()),
         host: nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()),
         since: Some(foldlog_codec::record::time_text(now_us)),
+        ended: false,
     };
     let Ok(text) = serde_json::to_vec(&holder) else { return };
     // Whatever fails here costs the next one who comes an error message, and nothing else.
@@ -112,11 +124,26 @@ fn read_holder(storage: &Arc<dyn Storage>, path: &Path) -> Option<Holder> {
     let len = file.len().ok()?.min(HOLDER_BYTES_MAX);
     let mut bytes = vec![0; usize::try_from(len).ok()?];
     let read = file.read_at(&mut bytes, 0).ok()?;
-    serde_json::from_slice(bytes.get(..read)?).ok()
+    let holder: Holder = serde_json::from_slice(bytes.get(..read)?).ok()?;
+    let ended = has_ended(&holder);
+    Some(Holder { ended, ..holder })
+}
+
+/// Whether the holder was a process of this machine that is no more: then one that it forked holds the lock still.
+fn has_ended(holder: &Holder) -> bool {
+    let here = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
+    let pid =
+        holder.pid.and_then(|pid| i32::try_from(pid).ok()).filter(|_| here.is_some() && holder.host == here);
+    pid.is_some_and(|pid| {
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), None) == Err(nix::Error::ESRCH)
+    })
 }
 
 impl Drop for WriterLock {
     fn drop(&mut self) {
+        if self.process != process_mark() {
+            return;
+        }
         // The word goes first: behind the lock's back it might be the next holder's.
         let _ = self.storage.remove_file(&self.holder_path);
         self.held.take();

@@ -13,11 +13,13 @@
 //! | `objects` | large payloads |
 //! | `images` | the files of images |
 //! | `lock` | one writer a session |
+//! | `exposed` | who else can read a log |
 //! | `leftover` | what a crash leaves of a session before its first record |
 
 #![deny(clippy::indexing_slicing)]
 
 pub(crate) mod chain;
+pub(crate) mod exposed;
 pub(crate) mod follow;
 pub(crate) mod images;
 pub(crate) mod layout;
@@ -31,5 +33,7 @@ pub mod storage;
 mod window;
 pub(crate) mod writer;
 
+pub use exposed::Exposed;
 pub use scan::TornTail;
+pub use storage::StoreAccess;
 pub use writer::SegmentSizes;

@@ -63,7 +63,12 @@ mod host {
         /// Untagged, whatever the tag: so equal content has equal snapshots, and one of a workspace in which nothing
         /// changed writes nothing.
         fn snapshot(&self, options: &CaptureOptions<'_>) -> Result<FilesystemSnapshot> {
+            self.keep_unsynced();
             HostFilesystem::snapshot_until(self, None, options.durable, options.until)
+        }
+
+        fn sync_captures(&self) -> Result<()> {
+            HostFilesystem::sync_captures(self)
         }
 
         fn restore(&self, snapshot: &FilesystemSnapshot) -> Result<()> {

@@ -12,6 +12,7 @@
 //! 1. A resource is captured before a tool runs that may change something, and restored by that capture where the tool
 //!    fails, unless it says that it [does not roll back](Snapshotable::rolls_back).
 //! 2. A capture that is recorded is one MessagePack value, and enough to restore the resource in another process.
+//! 3. A capture is durable before a record that names it is: at the level of `Process` both become so in the background.
 
 use std::any::Any;
 use std::borrow::Cow;
@@ -164,6 +165,17 @@ pub trait Snapshotable: Send + Sync + 'static {
         Err(Error::Resource { resource: Self::NAME.to_owned(), reason })
     }
 
+    /// Makes every capture durable that was taken without [`CaptureOptions::durable`]. Called ahead of each sync of a log
+    /// whose records may name one, in the background or in the thread that asks for the sync, and beside a tool that
+    /// works on the resource. Nothing, as by default, where captures need nothing that could be lost.
+    ///
+    /// # Errors
+    ///
+    /// Where one may be lost: the log is not synced then, and takes no more writes.
+    fn sync_captures(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// Whether a failed tool takes the resource back with it. What cannot be given back, such as money spent, says
     /// no: it is captured for the record, and restored only where a host asks for all of a moment
     /// ([`ExecutionState::restore`](crate::ExecutionState::restore)).
@@ -228,6 +240,7 @@ pub(crate) trait AnyResource: Send + Sync {
     fn sync_restored(&self) -> Result<()>;
     fn record(&self, snapshot: &AnySnapshot) -> Result<Option<Vec<u8>>>;
     fn recall(&self, recorded: &[u8]) -> Result<AnySnapshot>;
+    fn sync_captures(&self) -> Result<()>;
     fn rolls_back(&self) -> bool;
     fn is_unchanged(&self, since: &AnySnapshot) -> bool;
     fn is_shared(&self) -> bool;
@@ -267,6 +280,10 @@ impl<R: Snapshotable> AnyResource for R {
 
     fn recall(&self, recorded: &[u8]) -> Result<AnySnapshot> {
         Ok(Arc::new(R::recall(recorded)?))
+    }
+
+    fn sync_captures(&self) -> Result<()> {
+        Snapshotable::sync_captures(self)
     }
 
     fn rolls_back(&self) -> bool {

@@ -423,7 +423,7 @@ impl Inner {
         })?;
         let promised = promises_sync(self.level, kind);
         self.notify((sequence, time_us, kind), promised, || Some(DraftEvent { name, version, value: told }));
-        self.finish_write(state, time_us, sequence, promised)
+        self.finish_write(state, sequence, promised)
     }
 
     /// Runs the reducers of an event and writes what they resolve, behind its declaration where one is due.

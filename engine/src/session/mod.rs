@@ -57,8 +57,9 @@ use crate::fold::positions::Positions;
 use crate::fold::projection::Projection;
 use crate::log::lock::WriterLock;
 use crate::log::publish::SyncGate;
-use crate::log::storage::Storage;
+use crate::log::storage::{Storage, process_mark};
 use crate::log::writer::Log;
+use crate::resources::AnyResource;
 use crate::store::{Level, StoreInner};
 use crate::types::SessionTypes;
 
@@ -119,6 +120,10 @@ pub(crate) struct Inner {
     lock: Mutex<Option<WriterLock>>,
     /// Held while an image is written, and taken before the state's lock.
     imaging: Mutex<()>,
+    /// Those resources of which captures were taken that are durable with the next sync only.
+    captured: Mutex<Vec<Arc<dyn AnyResource>>>,
+    /// The process that opened the session; see [`process_mark`].
+    process: u32,
 }
 
 /// What the writer changes, under one lock.
@@ -242,6 +247,16 @@ impl Session {
         self.inner.state.lock().path.clone()
     }
 
+    /// Has these resources make their captures durable before the log is synced next.
+    pub(crate) fn sync_first<'a>(&self, resources: impl Iterator<Item = &'a Arc<dyn AnyResource>>) {
+        let mut captured = self.inner.captured.lock();
+        for resource in resources {
+            if !captured.iter().any(|known| Arc::ptr_eq(known, resource)) {
+                captured.push(Arc::clone(resource));
+            }
+        }
+    }
+
     /// The host's types.
     pub(crate) fn types(&self) -> Result<&SessionTypes> {
         self.inner.types()
@@ -272,7 +287,16 @@ impl Inner {
         self.sync_through(next)
     }
 
+    /// Says whether this process is not the one that opened the session, but a copy that it made of itself: whatever
+    /// threads and locks the session has are the other's.
+    #[inline]
+    fn check_process(&self) -> Result<()> {
+        if process_mark() == self.process { Ok(()) } else { Err(Error::Forked { session: self.id }) }
+    }
+
     fn close(self: &Arc<Self>) -> Result<()> {
+        // Nothing of it is this process's to close.
+        self.check_process()?;
         // What somebody let go of is taken back, and not left for the next process to recover.
         operations::end_abandoned(self);
         let (writing, stuck) = {

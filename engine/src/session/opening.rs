@@ -25,13 +25,14 @@ use crate::fold::positions::Positions;
 use crate::fold::projection::{Frozen, LogSlices, Projection};
 use crate::fold::restore::{self, Restored};
 use crate::log::TornTail;
+use crate::log::exposed::{self, Exposed};
 use crate::log::images;
 use crate::log::lock::{self, WriterLock};
 use crate::log::objects::Objects;
 use crate::log::publish::SyncGate;
 use crate::log::reader::Places;
 use crate::log::scan::{Scan, Scanner};
-use crate::log::storage::Storage;
+use crate::log::storage::{Storage, process_mark};
 use crate::log::writer::Log;
 use crate::store::{Level, StoreInner};
 use crate::types::SessionTypes;
@@ -63,6 +64,10 @@ pub struct RecoveryReport {
     pub interrupted: Vec<OpenOperation>,
     /// Operations that were interrupted before, and neither run again nor settled since.
     pub unsettled: Vec<UnsettledOperation>,
+    /// A file of the session that others may read than the store is [for](crate::StoreOptions::access), where there is
+    /// one and no folder keeps them out: of one that an earlier version made, or that was copied. An auditor, who knows of
+    /// no such option, is told of any file that others than its owner may read.
+    pub exposed: Option<Exposed>,
 }
 
 impl RecoveryReport {
@@ -90,6 +95,7 @@ impl RecoveryReport {
             dropped_images: Vec::new(),
             interrupted: Vec::new(),
             unsettled: Vec::new(),
+            exposed: None,
             records: scan.next_sequence,
             torn: scan.torn.clone(),
             leftovers: scan.leftovers.clone(),
@@ -317,7 +323,9 @@ pub(crate) fn open_as_read(
     if let Some(types) = &open_as.types {
         check_declared(types, &read.folded)?;
     }
-    let report = RecoveryReport::of_read(&read);
+    let options = &store.options;
+    let exposed = exposed::find(options.storage.as_ref(), dir, options.access);
+    let report = RecoveryReport { exposed, ..RecoveryReport::of_read(&read) };
     let Read { scan, mut folded, images } = read;
     // A handle that only reads has nothing to recover: the operations may be another process's, and run.
     let interrupted = !report.interrupted.is_empty() && open_as.lock.is_some();
@@ -420,6 +428,8 @@ fn assemble(
         subscribers: super::subscribers::Subscribers::default(),
         lock: Mutex::new(open_as.lock),
         imaging: Mutex::default(),
+        captured: Mutex::default(),
+        process: process_mark(),
     });
     // A handle that only reads must not stand in the writer's place, or nobody would sync what it writes.
     if inner.lock.lock().is_some() {

@@ -286,9 +286,7 @@ impl Admission<'_> {
         self.begun = true;
         let begun = Begun { inner: Arc::clone(inner), within, begin: sequence, began_us: time_us };
         // Where the sync fails, the begin may be there after reopening, which is what recovering is for.
-        inner
-            .finish_write(state, time_us, sequence, promised)
-            .inspect_err(|_| inner.leave_open(self.ticket))?;
+        inner.finish_write(state, sequence, promised).inspect_err(|_| inner.leave_open(self.ticket))?;
         Ok(begun)
     }
 }
@@ -489,6 +487,6 @@ impl Inner {
             leave(&mut state, ticket);
             self.turns.notify_all();
         }
-        self.finish_write(state, time_us, sequence, promised)
+        self.finish_write(state, sequence, promised)
     }
 }

@@ -12,6 +12,7 @@ use super::subscribers::Notice;
 use super::turns::inside;
 use super::{Inner, WriterState};
 use crate::background::{Background, Left, Rank};
+use crate::clock::Clock;
 use crate::error::{Error, Result};
 use crate::fold::content::Content;
 use crate::fold::projection::{AtHand, Folding, Projection};
@@ -24,8 +25,15 @@ use crate::types::AnyValue;
 /// Unsynced bytes at which a background sync is started.
 const UNSYNCED_BYTES_MAX: u64 = 4 << 20;
 
-/// Unsynced time at which a background sync is started, in microseconds.
+/// Unsynced time at which a background sync is started, in microseconds on the clock that nobody sets.
 const UNSYNCED_US_MAX: i64 = 1_000_000;
+
+/// Unsynced segments, each of which keeps its file open, at which a background sync is started.
+const UNSYNCED_FILES_MAX: usize = 64;
+
+/// Unsynced segments at which the writer syncs by itself, whoever else was asked to: a process has only so many
+/// descriptors.
+const OPEN_FILES_MAX: usize = 256;
 
 /// What the background thread was asked for since the last sync.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -105,29 +113,29 @@ pub(crate) enum Due {
 impl WriterState {
     /// What is to be done about a sync now that a record was written.
     #[inline]
-    fn due(&mut self, background: &Background, time_us: i64) -> Due {
-        let unsynced = (&mut self.first_unsynced_us, self.log.unsynced_bytes);
-        due(background, unsynced, &mut self.asked, time_us)
+    fn due(&mut self, background: &Background, clock: &dyn Clock) -> Due {
+        let unsynced = (&mut self.first_unsynced_us, self.log.unsynced_bytes, self.log.unsynced_files());
+        due(background, unsynced, &mut self.asked, clock)
     }
 }
 
-/// What is to be done about a sync now that a record was written into a log: since when and how many bytes of it are
-/// unsynced.
+/// What is to be done about a sync now that a record was written into a log: since when, how many bytes and how many
+/// files of it are unsynced. Since when is asked only where the writer itself syncs what is due.
 #[inline]
 pub(crate) fn due(
     background: &Background,
-    (first_unsynced_us, unsynced_bytes): (&mut Option<i64>, u64),
+    (first_unsynced_us, unsynced_bytes, unsynced_files): (&mut Option<i64>, u64, usize),
     asked: &mut Asked,
-    time_us: i64,
+    clock: &dyn Clock,
 ) -> Due {
-    let first_unsynced_us = *first_unsynced_us.get_or_insert(time_us);
-    let is_overdue = unsynced_bytes >= UNSYNCED_BYTES_MAX;
+    if unsynced_files >= OPEN_FILES_MAX {
+        return Due::Sync;
+    }
+    let is_overdue = unsynced_bytes >= UNSYNCED_BYTES_MAX || unsynced_files >= UNSYNCED_FILES_MAX;
     let before = *asked;
     *asked = if is_overdue { Asked::AtOnce } else { before.max(Asked::Later) };
     match background {
-        Background::Inline if is_overdue || time_us.saturating_sub(first_unsynced_us) >= UNSYNCED_US_MAX => {
-            Due::Sync
-        }
+        Background::Inline if is_overdue || is_late(first_unsynced_us, clock.steady_us()) => Due::Sync,
         Background::Thread(_) if before < *asked => {
             if is_overdue {
                 Due::AskAtOnce
@@ -137,6 +145,14 @@ pub(crate) fn due(
         }
         _ => Due::Nothing,
     }
+}
+
+/// Whether what was first unsynced then has been so for too long now.
+fn is_late(first_unsynced_us: &mut Option<i64>, now_us: i64) -> bool {
+    // A clock that a test moves may be moved back.
+    let first_us = now_us.min(first_unsynced_us.unwrap_or(now_us));
+    *first_unsynced_us = Some(first_us);
+    now_us.saturating_sub(first_us) >= UNSYNCED_US_MAX
 }
 
 /// Sees to it that what no call waits for is synced in time: by `sync_now` where nobody else does it, else by
@@ -165,17 +181,20 @@ pub(crate) fn failed(gate: &SyncGate<Error>, error: Error) -> Error {
     error
 }
 
-/// Returns once everything below `target` is durable. `plan` takes what a sync has to do, and `attest` writes
-/// down that it was done. Where the background does it, what is more urgent there is not held up.
+/// Returns once everything below `target` is durable. `plan` takes what a sync has to do, `first` makes durable what the
+/// records refer to outside of the log, and `attest` writes down that all was done. Where the background does it, what is more urgent there is not held up.
 pub(crate) fn sync_through(
     gate: &SyncGate<Error>,
     (storage, background): (&dyn Storage, &Background),
     target: u64,
-    plan: impl Fn() -> SyncPlan,
+    (plan, first): (impl Fn() -> SyncPlan, impl Fn() -> Result<()>),
     attest: impl FnOnce() -> Result<()>,
 ) -> Result<()> {
     let led = gate.wait(target, || {
         let plan = plan();
+        if !sabotage::is(Breakage::CapturesUnsynced) {
+            first().map_err(Arc::new)?;
+        }
         let run = || plan.run(storage, &|| background.let_pass(Rank::Sync));
         let done = if sabotage::is(Breakage::SyncRetried) { run().or_else(|_| run()) } else { run() };
         done.map_err(Arc::new)?;
@@ -204,6 +223,7 @@ impl Inner {
     /// Locks the writer's state for a write.
     #[inline(always)]
     pub(super) fn writable(&self) -> Result<MutexGuard<'_, WriterState>> {
+        self.check_process()?;
         let state = self.state.lock();
         let recovered = !state.interrupted || sabotage::is(Breakage::InterruptedWrittenOn);
         let untyped = self.types.is_none().then_some(Refusal::Untyped);
@@ -215,6 +235,7 @@ impl Inner {
     /// Locks the writer's state for a record that asks for no types, and that an interrupted session takes: a call's end,
     /// or a settlement.
     pub(super) fn settleable(&self) -> Result<MutexGuard<'_, WriterState>> {
+        self.check_process()?;
         let state = self.state.lock();
         self.unless(self.refusal(&state), state)
     }
@@ -222,6 +243,7 @@ impl Inner {
     /// Locks the writer's state, unless a write or sync has failed. Writes fail under that lock, so it is asked
     /// only there: whoever waited for the lock meanwhile must not write over what a failed write left.
     fn sound(&self) -> Result<MutexGuard<'_, WriterState>> {
+        self.check_process()?;
         let state = self.state.lock();
         self.unless(self.poisoned(), state)
     }
@@ -301,7 +323,7 @@ impl Inner {
         let Some((sequence, kind)) = last else {
             return Err(Error::NoSuchPosition { position: 0, last: None });
         };
-        self.finish_write(state, time_us, sequence, promises_sync(self.level, kind))
+        self.finish_write(state, sequence, promises_sync(self.level, kind))
     }
 
     /// Writes one draft; its promise is still to be kept.
@@ -334,11 +356,10 @@ impl Inner {
     pub(super) fn finish_write(
         self: &Arc<Self>,
         mut state: MutexGuard<'_, WriterState>,
-        time_us: i64,
         sequence: u64,
         promised: bool,
     ) -> Result<u64> {
-        let due = state.due(&self.store.background, time_us);
+        let due = state.due(&self.store.background, self.store.options.clock.as_ref());
         let asks = promised || due != Due::Nothing || state.imaged.turned || self.subscribers.listen();
         if asks { self.see_to_write(state, sequence, promised, due) } else { Ok(sequence) }
     }
@@ -533,6 +554,11 @@ impl Inner {
             Err(_) => Ok(()),
         };
         let ground = (self.store.options.storage.as_ref(), &self.store.background);
-        sync_through(&self.gate, ground, target, plan, attest)
+        // Whatever a record of the plan names was captured before the plan was made, and is taken after it.
+        let captures = || {
+            let captured = std::mem::take(&mut *self.captured.lock());
+            captured.iter().try_for_each(|resource| resource.sync_captures())
+        };
+        sync_through(&self.gate, ground, target, (plan, captures), attest)
     }
 }

@@ -132,7 +132,10 @@ impl Store {
     /// # Errors
     ///
     /// [`Error::Io`] where the folder cannot be made or read.
-    pub fn open_with(path: impl AsRef<Path>, options: StoreOptions) -> Result<Store> {
+    pub fn open_with(path: impl AsRef<Path>, mut options: StoreOptions) -> Result<Store> {
+        if let Some(storage) = options.storage.for_users(options.access) {
+            options.storage = storage;
+        }
         let root = path.as_ref().to_owned();
         let sessions = layout::sessions_dir(&root);
         let there = |error| Error::io("open", &sessions, error);

@@ -6,7 +6,7 @@ use uuid::Uuid;
 
 use crate::clock::{Clock, SystemClock};
 use crate::log::SegmentSizes;
-use crate::log::storage::{FileStorage, Storage};
+use crate::log::storage::{FileStorage, Storage, StoreAccess};
 
 /// When a record is durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -29,8 +29,9 @@ pub enum BackgroundSync {
     /// One thread of the store's, started when it is first needed.
     #[default]
     Thread,
-    /// The call that finds 4 MiB, or a second by the session's clock, unsynced. With it, one thread's calls
-    /// give the same bytes each time.
+    /// The call that finds 4 MiB, or a second by the session's clock that nobody sets
+    /// ([`steady_us`](crate::Clock::steady_us)), unsynced. With it and a [`FixedClock`](crate::FixedClock), one thread's
+    /// calls give the same bytes each time.
     Inline,
 }
 
@@ -39,6 +40,8 @@ pub enum BackgroundSync {
 pub struct StoreOptions {
     /// The file system.
     pub storage: Arc<dyn Storage>,
+    /// Who may read what the store makes from now on; the process's user alone where nothing is said.
+    pub access: StoreAccess,
     /// Where sessions take the time from.
     pub clock: Arc<dyn Clock>,
     /// What session ids and seeds are drawn from; the system's entropy where nothing is said.
@@ -61,11 +64,12 @@ pub struct StoreOptions {
 }
 
 impl Default for StoreOptions {
-    /// Mapped files, the system's clock and entropy, [`Level::Boundary`], objects over 64 KiB, images every 1 MiB,
+    /// Mapped files for the process's user alone, the system's clock and entropy, [`Level::Boundary`], objects over 64 KiB, images every 1 MiB,
     /// a background thread, ten seconds of grace.
     fn default() -> Self {
         StoreOptions {
             storage: Arc::new(FileStorage::new()),
+            access: StoreAccess::default(),
             clock: Arc::new(SystemClock),
             seed: None,
             level: Level::default(),

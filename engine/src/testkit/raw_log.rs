@@ -100,7 +100,8 @@ impl RawLog {
             .append(kind, time_us, Body::Alone(body), &context)
             .map_err(|error| failed(&shared.gate, error))?;
         let background = &shared.ground.background;
-        let due = due(background, (first_unsynced_us, log.unsynced_bytes), asked, time_us);
+        let unsynced = (first_unsynced_us, log.unsynced_bytes, log.unsynced_files());
+        let due = due(background, unsynced, asked, shared.clock.as_ref());
         drop(state);
         if promises_sync(level, kind) {
             shared.sync_through(sequence + 1)?;
@@ -163,7 +164,7 @@ impl Shared {
 
     fn sync_through(&self, target: u64) -> Result<()> {
         let ground = (self.ground.storage.as_ref(), &self.ground.background);
-        sync_through(&self.gate, ground, target, || self.plan(), || self.attest())
+        sync_through(&self.gate, ground, target, (|| self.plan(), || Ok(())), || self.attest())
     }
 
     fn plan(&self) -> SyncPlan {
@@ -243,7 +244,7 @@ mod tests {
             plan
         };
         let ground = (shared.ground.storage.as_ref(), &shared.ground.background);
-        sync_through(&shared.gate, ground, 1, plan, || shared.attest()).unwrap();
+        sync_through(&shared.gate, ground, 1, (plan, || Ok(())), || shared.attest()).unwrap();
         assert_eq!((log.synced(), shared.state.lock().log.watermark()), (1, 0));
         assert_eq!(writes(&disk), 0);
         assert!(matches!(log.close(), Err(Error::Poisoned { .. })));

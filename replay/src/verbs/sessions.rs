@@ -88,6 +88,9 @@ pub fn run(dir: &Path, output: &mut Output<'_>) -> Result<u8> {
     }
     let mut progress = output.progress("reading sessions", ids.len() as u64);
     let mut code = HOLDS;
+    // Said once: what keeps others out of one keeps them out of all.
+    let exposed = ids.iter().find_map(|id| foldlog::audit::exposed(&store.session_dir(*id)));
+    reading::note_exposed(exposed.as_ref(), output);
     for (done, id) in (1..).zip(ids) {
         match store.summary(id) {
             Ok(summary) if output.json() => output.value(&Row::of(summary))?,

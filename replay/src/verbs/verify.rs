@@ -31,6 +31,9 @@ pub struct Verified {
     /// Records of kinds that this version keeps and shows but cannot fold: the first of each session.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unsupported: Vec<Unsupported>,
+    /// Files that others than their owner may read, the first of each session.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub exposed: Vec<Open>,
     /// What could not be read at all.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unreadable: Vec<Unreadable>,
@@ -77,6 +80,18 @@ pub struct Unsupported {
     pub sequence: u64,
     /// Its kind.
     pub kind: String,
+}
+
+/// A file that others than its owner may read.
+#[derive(Clone, Debug, Serialize)]
+pub struct Open {
+    /// The session.
+    pub session: Uuid,
+    /// The file.
+    #[serde(serialize_with = "escape::serialize_path")]
+    pub path: PathBuf,
+    /// Its permission bits, in octal digits.
+    pub mode: String,
 }
 
 /// A session that could not be read.
@@ -204,6 +219,10 @@ pub fn session(dir: &Path, verified: &mut Verified) -> Result<()> {
             kind: kind.to_string(),
         });
     }
+    if let Some(exposed) = report.exposed {
+        let (session, mode) = (id.unwrap_or_default(), format!("{:04o}", exposed.mode));
+        verified.exposed.push(Open { session, path: exposed.path, mode });
+    }
     if let Some(torn) = report.torn {
         let session = id.unwrap_or_default();
         let (segment, offset, sequence, bytes) = (torn.segment, torn.offset, torn.sequence, torn.bytes);
@@ -305,6 +324,13 @@ fn print(verified: &Verified, output: &mut Output<'_>) -> Result<()> {
         let Unsupported { session, sequence, kind } = unsupported;
         output.line(format_args!(
             "unknown  {session}, record {sequence}: kind {kind} is kept but not folded"
+        ))?;
+    }
+    for open in &verified.exposed {
+        output.line(format_args!(
+            "exposed  {} is {}: others may read it",
+            escape::path(&open.path),
+            open.mode
         ))?;
     }
     for unreadable in &verified.unreadable {

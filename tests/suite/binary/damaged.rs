@@ -228,6 +228,8 @@ pub(super) fn forge(dir: &Path, records: &[(Kind, Vec<u8>)]) {
     }
     bytes.resize(bytes.len() + 256, 0);
     fs::create_dir_all(dir).unwrap();
+    // As a session's folder is: what is in it is nobody else's to read.
+    fs::set_permissions(dir, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
     fs::write(segment(dir), bytes).unwrap();
 }
 

@@ -3,6 +3,7 @@
 mod declarations;
 mod forks;
 mod imaging;
+mod in_time;
 mod limits;
 mod logs;
 mod long;

@@ -3,11 +3,13 @@
 mod bad_input;
 mod captures;
 mod checkpoints;
+mod durable;
 mod exports;
 mod folder;
 mod full_disk;
 mod half_done;
 mod interrupted;
+mod limits;
 mod nesting;
 mod outcomes;
 mod programs;

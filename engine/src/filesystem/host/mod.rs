@@ -63,6 +63,7 @@ mod sparse;
 mod step;
 mod times;
 mod trees;
+mod unsynced;
 mod walk;
 
 use std::collections::HashSet;
@@ -104,6 +105,7 @@ use root::Root;
 use rules::{Gitignore, Rules};
 use sparse::Sparse;
 use trees::{Commit, Trees, encode_commit};
+use unsynced::{Pending, Unsynced};
 use walk::{OPEN_FOLDER, Walk, Walked};
 
 /// The stat cache's file in the store.
@@ -274,6 +276,7 @@ pub struct HostFilesystem {
     options: HostFilesystemOptions,
     /// The folder that a lease holds.
     bound: Mutex<Weak<Root>>,
+    unsynced: Unsynced,
     state: Mutex<State>,
 }
 
@@ -355,6 +358,7 @@ impl HostFilesystem {
             objects: Objects::new(store),
             options,
             bound: Mutex::new(binding::unbound()),
+            unsynced: Unsynced::default(),
             state: Mutex::default(),
         })
     }
@@ -447,9 +451,11 @@ impl HostFilesystem {
         };
         last.commit = Some((commit, tag.map(str::to_owned)));
         let files = last.root.files;
+        let beside: Vec<ObjectId> = [metadata].into_iter().chain(repositories).collect();
         if durable {
-            let beside: Vec<ObjectId> = [metadata].into_iter().chain(repositories).collect();
             self.sync(commit, &beside, &last.root)?;
+        } else if !beside.iter().chain([&commit]).all(|id| self.objects.is_durable(*id)) {
+            self.unsynced.add(Pending { commit, beside, root: Arc::clone(&last.root) });
         }
         state.last = Some(last);
         let mounts: Vec<String> = walked.mounts.iter().map(|path| manifest::shown(path)).collect();
@@ -489,6 +495,18 @@ impl HostFilesystem {
         let id = metadata.write(&self.objects)?;
         last.metadata = Some((Arc::new(metadata), Some(id)));
         Ok(id)
+    }
+
+    /// From now on remembers the snapshots that are not durable yet, for [`sync_captures`](Self::sync_captures).
+    pub(crate) fn keep_unsynced(&self) {
+        self.unsynced.keep();
+    }
+
+    /// Syncs what all snapshots need that were remembered, while others go on.
+    pub(crate) fn sync_captures(&self) -> Result<()> {
+        // One that was collected meanwhile is nobody's any more.
+        let pending = self.unsynced.take().into_iter().filter(|one| self.objects.path(one.commit).exists());
+        pending.map(|one| self.sync(one.commit, &one.beside, &one.root)).collect()
     }
 
     /// Syncs what a snapshot needs and is not known to be durable.

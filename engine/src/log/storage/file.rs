@@ -3,10 +3,11 @@
 use std::fmt::Debug;
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
+use foldlog_codec::sabotage::{self, Breakage};
 use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, FcntlArg, OFlag, fallocate, fcntl};
 use nix::libc;
@@ -14,8 +15,8 @@ use nix::unistd::{Whence, lseek};
 use uuid::Uuid;
 
 use super::kept::keeps_allocations;
-use super::mapped::MappedFile;
-use super::{Access, Entry, EntryKind, HeldLock, Storage, StorageFile};
+use super::mapped::{MappedFile, process_mark};
+use super::{Access, Entry, EntryKind, HeldLock, Storage, StorageFile, StoreAccess};
 
 /// Where Linux tells the identity of its present boot.
 const BOOT_ID_PATH: &str = "/proc/sys/kernel/random/boot_id";
@@ -30,6 +31,7 @@ const FILL_PIECE: [u8; 4096] = [0; 4096];
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileStorage {
     mapped: bool,
+    access: StoreAccess,
 }
 
 impl Default for FileStorage {
@@ -43,12 +45,12 @@ impl FileStorage {
     /// copy in memory and no system call. On a file system that copies on write or lies across a network each record is
     /// one positioned write.
     pub fn new() -> Self {
-        FileStorage { mapped: true }
+        FileStorage { mapped: true, access: StoreAccess::Private }
     }
 
     /// The file system of this machine, segments written with one positioned write a record.
     pub fn positioned() -> Self {
-        FileStorage { mapped: false }
+        FileStorage { mapped: false, access: StoreAccess::Private }
     }
 
     /// The mapping of a segment file. Where its file system does not keep what it allocates ([`kept`]) or does not map
@@ -64,20 +66,50 @@ impl FileStorage {
     }
 }
 
-fn create(path: &Path, allocate_bytes: u64) -> io::Result<PlainFile> {
+fn create(path: &Path, allocate_bytes: u64, access: StoreAccess) -> io::Result<PlainFile> {
     let length = to_offset(allocate_bytes)?;
     let file = OpenOptions::new()
         .read(true)
         .write(true)
         .create_new(true)
+        .mode(made_with(access.file_mode()))
         .custom_flags(OFlag::O_NOFOLLOW.bits())
         .open(path)?;
-    if let Err(error) = allocate(&file, 0, length) {
+    if let Err(error) = set_mode(&file, access.file_mode()).and_then(|()| allocate(&file, 0, length)) {
         // The reason why allocation failed is worth more to the caller than why removing failed.
         let _ = fs::remove_file(path);
         return Err(error);
     }
     Ok(PlainFile { file })
+}
+
+/// The permission bits that a file or folder is made with: its own, but for those of others until
+/// [`set_mode`] gives it exactly these.
+fn made_with(mode: u32) -> u32 {
+    if sabotage::is(Breakage::UmaskObeyed) { mode | 0o055 } else { mode & 0o700 }
+}
+
+/// Gives a file or folder that was just made its permission bits, of which the umask may have taken some.
+fn set_mode(made: &File, mode: u32) -> io::Result<()> {
+    if sabotage::is(Breakage::UmaskObeyed) {
+        return Ok(());
+    }
+    match made.set_permissions(fs::Permissions::from_mode(mode)) {
+        // Some file systems keep no permissions of their own, and say so where they are asked for others.
+        Err(error)
+            if matches!(error.kind(), io::ErrorKind::Unsupported | io::ErrorKind::PermissionDenied) =>
+        {
+            Ok(())
+        }
+        answer => answer,
+    }
+}
+
+/// Makes a folder; one that is there is [`io::ErrorKind::AlreadyExists`].
+fn create_dir(path: &Path, mode: u32) -> io::Result<()> {
+    fs::DirBuilder::new().mode(made_with(mode)).create(path)?;
+    let flags = OFlag::O_NOFOLLOW | OFlag::O_DIRECTORY;
+    set_mode(&OpenOptions::new().read(true).custom_flags(flags.bits()).open(path)?, mode)
 }
 
 fn open(path: &Path, access: Access) -> io::Result<PlainFile> {
@@ -88,16 +120,22 @@ fn open(path: &Path, access: Access) -> io::Result<PlainFile> {
 }
 
 impl Storage for FileStorage {
+    fn for_users(&self, access: StoreAccess) -> Option<Arc<dyn Storage>> {
+        Some(Arc::new(FileStorage { access, ..*self }))
+    }
+
     fn create_dir_all(&self, path: &Path) -> io::Result<()> {
         match fs::symlink_metadata(path) {
             Ok(found) => return require_folder(&found, path),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
-        if let Some(parent) = path.parent() {
-            fs::create_dir_all(parent)?;
+        if let Some(parent) =
+            path.parent().filter(|parent| !parent.as_os_str().is_empty() && !parent.is_dir())
+        {
+            self.create_dir_all(parent)?;
         }
-        match fs::create_dir(path) {
+        match create_dir(path, self.access.folder_mode()) {
             // Somebody else was faster, and what they made need not be a folder.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 require_folder(&fs::symlink_metadata(path)?, path)
@@ -134,7 +172,7 @@ impl Storage for FileStorage {
     }
 
     fn create(&self, path: &Path, allocate_bytes: u64) -> io::Result<Arc<dyn StorageFile>> {
-        Ok(Arc::new(create(path, allocate_bytes)?))
+        Ok(Arc::new(create(path, allocate_bytes, self.access)?))
     }
 
     fn open(&self, path: &Path, access: Access) -> io::Result<Arc<dyn StorageFile>> {
@@ -142,7 +180,7 @@ impl Storage for FileStorage {
     }
 
     fn create_segment(&self, path: &Path, allocate_bytes: u64) -> io::Result<Arc<dyn StorageFile>> {
-        Ok(self.segment(create(path, allocate_bytes)?))
+        Ok(self.segment(create(path, allocate_bytes, self.access)?))
     }
 
     fn open_segment(&self, path: &Path) -> io::Result<Arc<dyn StorageFile>> {
@@ -191,13 +229,19 @@ impl Storage for FileStorage {
 
     fn try_lock(&self, path: &Path, offset: u64) -> io::Result<Option<Box<dyn HeldLock>>> {
         let start = to_offset(offset)?;
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(false).mode(0o644);
         // Each lock has a descriptor of its own: the system tells the holders of such locks apart by the open
         // file, so two locks through one descriptor would never exclude each other.
-        let file = open_regular(&mut options, path)?;
+        let file = match open(path, Access::Write) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => match create(path, 0, self.access) {
+                // Somebody else was faster.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => open(path, Access::Write)?,
+                made => made?,
+            },
+            opened => opened?,
+        };
+        let file = file.file;
         match set_lock(&file, libc::F_WRLCK, start) {
-            Ok(()) => Ok(Some(Box::new(ByteLock { file, start }))),
+            Ok(()) => Ok(Some(Box::new(ByteLock { file, start, process: process_mark() }))),
             Err(Errno::EAGAIN | Errno::EACCES) => Ok(None),
             Err(error) => Err(error.into()),
         }
@@ -273,6 +317,8 @@ impl StorageFile for PlainFile {
 struct ByteLock {
     file: File,
     start: libc::off_t,
+    /// The process that took it: one that it forked shares the open file, and must not let go for it.
+    process: u32,
 }
 
 impl HeldLock for ByteLock {}
@@ -281,7 +327,9 @@ impl Drop for ByteLock {
     fn drop(&mut self) {
         // Closing alone would not let go at once where another thread has just forked: until its child runs
         // its own program, the child shares this open file.
-        let _ = set_lock(&self.file, libc::F_UNLCK, self.start);
+        if self.process == process_mark() {
+            let _ = set_lock(&self.file, libc::F_UNLCK, self.start);
+        }
     }
 }
 
@@ -351,13 +399,13 @@ fn retry_interrupted(mut call: impl FnMut() -> nix::Result<()>) -> nix::Result<(
 }
 
 fn describe(name: String, metadata: &Metadata) -> Entry {
-    let kind = metadata.file_type();
+    let (kind, mode) = (metadata.file_type(), Some(metadata.permissions().mode() & 0o7777));
     if kind.is_file() {
-        Entry { name, kind: EntryKind::File, len: metadata.len() }
+        Entry { name, kind: EntryKind::File, len: metadata.len(), mode }
     } else if kind.is_dir() {
-        Entry { name, kind: EntryKind::Folder, len: 0 }
+        Entry { name, kind: EntryKind::Folder, len: 0, mode }
     } else {
-        Entry { name, kind: EntryKind::Other, len: 0 }
+        Entry { name, kind: EntryKind::Other, len: 0, mode }
     }
 }
 

@@ -14,14 +14,58 @@
 //! 3. Two stores through one mapping never run at once.
 
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
 use memmap2::{Advice, MmapOptions, MmapRaw, UncheckedAdvice};
+use nix::libc;
 
 use super::StorageFile;
 use super::file::PlainFile;
 
 const PAGE_BYTES: usize = 4096;
+
+/// A page of this process's that the system empties in each copy that the process makes of itself. `None` where the
+/// system does not.
+static PROCESS_MARK: OnceLock<Option<ProcessMark>> = OnceLock::new();
+
+struct ProcessMark(MmapRaw);
+
+impl ProcessMark {
+    fn new() -> Option<ProcessMark> {
+        let map = MmapOptions::new().len(PAGE_BYTES).map_anon().ok().map(MmapRaw::from)?;
+        // SAFETY: the range is a whole mapping of this process's own, which nobody else refers to, and which lives as
+        // long as the process. The advice changes what children find in it, and nothing here.
+        #[allow(unsafe_code)]
+        let advised = unsafe { libc::madvise(map.as_mut_ptr().cast(), PAGE_BYTES, libc::MADV_WIPEONFORK) };
+        (advised == 0).then_some(ProcessMark(map))
+    }
+
+    fn word(&self) -> &AtomicU32 {
+        // SAFETY: the page is aligned for it, is as long as the process lives, and is only ever used through this.
+        #[allow(unsafe_code)]
+        unsafe {
+            AtomicU32::from_ptr(self.0.as_mut_ptr().cast())
+        }
+    }
+}
+
+/// A number that is this process's own, and that a copy of the process made by `fork` does not share: the copy gets
+/// another one when it asks. A process that runs another program has nothing of this one's anyway. Costs a load.
+#[inline]
+pub(crate) fn process_mark() -> u32 {
+    let Some(mark) = PROCESS_MARK.get_or_init(ProcessMark::new) else { return 0 };
+    match mark.word().load(Ordering::Relaxed) {
+        0 => new_process_mark(mark),
+        mark => mark,
+    }
+}
+
+#[cold]
+fn new_process_mark(mark: &ProcessMark) -> u32 {
+    mark.word().store(std::process::id(), Ordering::Relaxed);
+    std::process::id()
+}
 
 /// How many bytes are brought in with one call: long enough that the call's own cost does not show, short enough for a
 /// writer to make it itself.
@@ -233,5 +277,54 @@ mod tests {
         let mut found = [0; 7];
         mapped.read_at(&mut found, 1 << 20).unwrap();
         assert_eq!(&found, b"between");
+    }
+
+    /// A process that forks shares its sessions' locks with the copy, which wrote into the same log at the same places.
+    #[test]
+    fn a_process_that_was_forked_writes_nothing_and_lets_go_of_nothing() {
+        use nix::sys::wait::{WaitStatus, waitpid};
+        use nix::unistd::{ForkResult, fork};
+
+        use crate::{BackgroundSync, Error, Level, SessionTypes, Store, StoreOptions};
+
+        let dir = tempdir().unwrap();
+        let options = || StoreOptions {
+            level: Level::Process,
+            background: BackgroundSync::Inline,
+            ..StoreOptions::default()
+        };
+        let types = SessionTypes::builder().build().unwrap();
+        let store = Store::open_with(dir.path(), options()).unwrap();
+        let session = store.create(&types).unwrap();
+        session.set_tag("by", "the one").unwrap();
+        // SAFETY: the child asks the session, which refuses it before any lock, and ends without running what this
+        // process would run at its end. Memory is allocated there, which the C library allows after a fork.
+        #[allow(unsafe_code)]
+        match unsafe { fork() }.unwrap() {
+            ForkResult::Child => {
+                let refused = |answer| matches!(answer, Err(Error::Forked { .. }));
+                let is_refused = refused(session.set_tag("by", "the copy").map(drop))
+                    && refused(session.sync())
+                    && refused(session.clone().close());
+                drop(session);
+                // It has sessions of its own, as any process.
+                let own = store.create(&types).and_then(|own| own.set_tag("by", "the copy").map(|_| own));
+                let own = own.and_then(|own| own.close()).is_ok();
+                // SAFETY: nothing is left to be done here.
+                unsafe { nix::libc::_exit(if is_refused && own { 0 } else { 1 }) }
+            }
+            ForkResult::Parent { child } => {
+                assert_eq!(waitpid(child, None).unwrap(), WaitStatus::Exited(child, 0));
+            }
+        }
+        session.set_tag("still", "here").unwrap();
+        match Store::open_with(dir.path(), options()).unwrap().open_session(session.id(), &types) {
+            Err(Error::Locked { holder, .. }) => assert_eq!(holder.pid, Some(std::process::id())),
+            other => panic!("{other:?}"),
+        }
+        let id = session.id();
+        session.close().unwrap();
+        assert_eq!(store.summary(id).unwrap().tags.len(), 2);
+        assert_eq!(store.session_ids().unwrap().len(), 2);
     }
 }

@@ -16,7 +16,8 @@
 //! 6. A file created with `allocate_bytes` has that length, reads as zeros, and writing below that length
 //!    never fails for want of space. On the file systems of `kept.rs`'s table nobody can promise the latter; there a
 //!    write may fail as any other may.
-//! 7. A call that a signal interrupts is made again where that does no harm: creating, opening, locking, reading,
+//! 7. Whatever it makes has the permissions of its [`StoreAccess`], whatever the process's umask is.
+//! 8. A call that a signal interrupts is made again where that does no harm: creating, opening, locking, reading,
 //!    writing and syncing never answer [`io::ErrorKind::Interrupted`].
 
 use std::fmt::Debug;
@@ -31,10 +32,13 @@ mod kept;
 mod mapped;
 #[cfg(feature = "testkit")]
 mod memory;
+mod permissions;
 
 pub use file::FileStorage;
+pub(crate) use mapped::process_mark;
 #[cfg(feature = "testkit")]
 pub use memory::{CrashKind, Fault, MemoryStorage, Op};
+pub use permissions::StoreAccess;
 
 /// What a file is opened for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +70,8 @@ pub struct Entry {
     pub kind: EntryKind,
     /// Length in bytes of a regular file, 0 otherwise.
     pub len: u64,
+    /// Who may do what with it: the system's permission bits. `None` where the backend keeps none.
+    pub mode: Option<u32>,
 }
 
 /// A held lock; dropping it lets go.
@@ -73,6 +79,13 @@ pub trait HeldLock: Send + Sync + Debug {}
 
 /// The calls that the engine makes on a file system.
 pub trait Storage: Send + Sync + Debug {
+    /// The same files, where all that is made through it from now on is for these users alone. `None` where the backend
+    /// keeps no permissions.
+    fn for_users(&self, access: StoreAccess) -> Option<Arc<dyn Storage>> {
+        let _ = access;
+        None
+    }
+
     /// Makes a folder and the folders above it; one that exists is no error.
     fn create_dir_all(&self, path: &Path) -> io::Result<()>;
 

@@ -23,7 +23,7 @@
 //!
 //! # Syncing
 //!
-//! Objects first, then the folders whose names are new, then segments from the oldest to the newest. Only
+//! What the records name outside of the log first (the session sees to it), then objects, then the folders whose names are new, then segments from the oldest to the newest. Only
 //! then does the watermark rise, and a `Synced` frame says so.
 //!
 //! # Invariants
@@ -312,6 +312,11 @@ impl Log {
     /// Bytes of all segments that belong to the log, headers and envelope frames included.
     pub(crate) fn used_bytes(&self) -> u64 {
         self.used_bytes
+    }
+
+    /// How many finished segments, each with a file that is open, wait for a sync.
+    pub(crate) fn unsynced_files(&self) -> usize {
+        self.unsynced_files.len()
     }
 
     /// The time of the last record.

@@ -24,7 +24,7 @@ use super::sync::Written;
 use crate::background::{Background, Left, Rank};
 use crate::error::{Error, Result};
 use crate::log::chain::Segment;
-use crate::log::storage::{Storage, StorageFile};
+use crate::log::storage::{Access, Storage, StorageFile};
 use crate::log::window::Window;
 
 /// How much of a segment is digested in one step, in bytes.
@@ -34,7 +34,6 @@ const STEP_BYTES: u64 = 256 << 10;
 #[derive(Debug)]
 pub(super) struct Sealing {
     segment: Segment,
-    file: Arc<dyn StorageFile>,
     next: u32,
     /// What the seal's own frame says of the records before it.
     header: Header,
@@ -44,9 +43,9 @@ pub(super) struct Sealing {
 
 impl Sealing {
     /// Of a segment whose end is known; `next` is its successor's ordinal, `header` that of the seal's frame.
-    pub(super) fn new(segment: Segment, file: Arc<dyn StorageFile>, next: u32, header: Header) -> Sealing {
+    pub(super) fn new(segment: Segment, next: u32, header: Header) -> Sealing {
         let (digest, offset) = (SegmentDigest::new(), SEGMENT_HEADER_LEN as u64);
-        Sealing { segment, file, next, header, digest, offset }
+        Sealing { segment, next, header, digest, offset }
     }
 
     fn end(&self) -> u64 {
@@ -73,16 +72,16 @@ impl Sealing {
         Ok(())
     }
 
-    /// Writes the seal; returns its length in bytes.
-    fn write(&self) -> Result<u64> {
+    /// Writes the seal; returns its length in bytes and the file, which was not kept open: many segments may wait.
+    fn write(&self, storage: &dyn Storage) -> Result<(u64, Arc<dyn StorageFile>)> {
         let seal = Seal { next: self.next, records: self.digest.records(), hash: self.digest.finish() };
         let mut bytes = Vec::new();
         frame::encode(self.segment.context(), &self.header, &seal.encode(), &mut bytes)
             .map_err(|error| Error::Encode { name: "seal".to_owned(), reason: error.to_string() })?;
-        self.file
-            .write_at(&bytes, self.end())
-            .map_err(|error| Error::io("write", &self.segment.path, error))?;
-        Ok(bytes.len() as u64)
+        let io = |error| Error::io("write", &self.segment.path, error);
+        let file = storage.open(&self.segment.path, Access::Write).map_err(io)?;
+        file.write_at(&bytes, self.end()).map_err(io)?;
+        Ok((bytes.len() as u64, file))
     }
 }
 
@@ -177,12 +176,12 @@ impl Shared {
         let stepped = sealing.step(self.storage.as_ref());
         let ended = stepped.and_then(|()| match sealing.offset < sealing.end() {
             true => Ok(None),
-            false => sealing.write().map(Some),
+            false => sealing.write(self.storage.as_ref()).map(Some),
         });
         match ended {
             Ok(None) => return Left::More,
-            Ok(Some(bytes)) => {
-                let (path, file) = (sealing.segment.path.clone(), Arc::clone(&sealing.file));
+            Ok(Some((bytes, file))) => {
+                let path = sealing.segment.path.clone();
                 let file = Written { path, file, range: sealing.end()..sealing.end() + bytes };
                 if let Ok(sealed) = &mut *self.sealed.lock() {
                     sealed.files.push(file);

@@ -266,7 +266,7 @@ impl Log {
             kind: Kind::SEAL,
             time_us: self.last_time_us,
         };
-        self.seals.add(Sealing::new(segment.clone(), Arc::clone(&finished.file), next, header));
+        self.seals.add(Sealing::new(segment.clone(), next, header));
     }
 
     /// Takes in what was sealed meanwhile.

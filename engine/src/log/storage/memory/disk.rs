@@ -203,7 +203,7 @@ impl Disk {
             Some(Node::Folder(_)) => (EntryKind::Folder, 0),
             Some(Node::Other) | None => (EntryKind::Other, 0),
         };
-        Entry { name: name.to_string_lossy().into(), kind, len }
+        Entry { name: name.to_string_lossy().into(), kind, len, mode: None }
     }
 
     pub(super) fn list(&self, path: &Path) -> io::Result<Vec<Entry>> {

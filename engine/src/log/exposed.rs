@@ -1,0 +1,47 @@
+//! Whether others than its owner can read a session's log.
+
+use std::path::{Path, PathBuf};
+
+use foldlog_codec::escape;
+
+use super::layout;
+use super::storage::{EntryKind, Storage, StoreAccess};
+
+/// A file of a session that others may read or write than the store is for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Exposed {
+    /// The first such file.
+    pub path: PathBuf,
+    /// Its permission bits.
+    pub mode: u32,
+    /// What they are to be.
+    pub expected: u32,
+}
+
+impl std::fmt::Display for Exposed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Exposed { path, mode, expected } = self;
+        write!(f, "{} is {mode:04o} and not {expected:04o}: others may read it", escape::path(path))
+    }
+}
+
+/// Finds a file in the session's folder that others may read or write than `access` is for, and can: a folder on the way
+/// that they may not pass keeps them out. What cannot be looked at is passed over.
+pub(crate) fn find(storage: &dyn Storage, dir: &Path, access: StoreAccess) -> Option<Exposed> {
+    let expected = access.file_mode();
+    let mut passable = 0o077;
+    for folder in std::path::absolute(dir).ok()?.ancestors() {
+        let mode = storage.entry(&layout::followed(folder)).ok()??.mode?;
+        // Who may pass a folder may read what is in it, where its name is known; and these names are.
+        passable &= (mode & 0o011) * 0o7;
+    }
+    let others = passable & !expected;
+    if others == 0 {
+        return None;
+    }
+    let listed = storage.list(dir).ok()?.into_iter().filter(|entry| entry.kind == EntryKind::File);
+    let mut found = listed.filter_map(|entry| Some((dir.join(&entry.name), entry.mode?)));
+    let (path, mode) = found.find(|(_, mode)| mode & others != 0)?;
+    Some(Exposed { path, mode, expected })
+}

@@ -1,0 +1,100 @@
+//! What no call waits for is synced in time, and holds no more than it may meanwhile.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use foldlog::log::SegmentSizes;
+use foldlog::log::storage::CrashKind;
+use foldlog::{Clock, Level};
+
+use super::*;
+
+/// A clock that somebody sets, and the one that nobody does.
+#[derive(Debug, Default)]
+struct Clocks {
+    now_us: AtomicI64,
+    steady_us: AtomicI64,
+}
+
+impl Clock for Clocks {
+    fn now_us(&self) -> i64 {
+        BEGIN_US + self.now_us.load(Ordering::Relaxed)
+    }
+
+    fn steady_us(&self) -> i64 {
+        self.steady_us.load(Ordering::Relaxed)
+    }
+}
+
+/// How many records a power cut leaves that loses all that it may.
+fn kept(home: &Home, session: Session) -> Vec<String> {
+    let id = session.id();
+    home.disk.crash(CrashKind::PowerLosingAll);
+    drop(session);
+    titles::<foldlog_tests::host::Plan>(&home.store.open_session(id, &types()).unwrap())
+}
+
+/// The second after which a writer without a background syncs was one of the clock that can be set: set back an hour,
+/// it had nothing synced for an hour and a second.
+#[test]
+fn what_is_due_is_synced_although_the_clock_was_set_back() {
+    let clocks = Arc::new(Clocks::default());
+    let home = home_with(|options| {
+        (options.clock, options.level) = (Arc::clone(&clocks) as _, Level::Process);
+    });
+    let session = home.session();
+    session.dispatch(step("before")).unwrap();
+    clocks.now_us.store(-3_600_000_000, Ordering::Relaxed);
+    clocks.steady_us.store(1_100_000, Ordering::Relaxed);
+    session.dispatch(step("a second later")).unwrap();
+    session.dispatch(step("at once")).unwrap();
+    assert_eq!(kept(&home, session), ["before", "a second later"]);
+    // A clock that a test sets is both; it may go back too.
+    let home = home_with(|options| options.level = Level::Process);
+    let session = home.session();
+    session.dispatch(step("before")).unwrap();
+    home.clock.advance_us(-3_600_000_000);
+    session.dispatch(step("set back")).unwrap();
+    home.clock.advance_us(1_100_000);
+    session.dispatch(step("a second later")).unwrap();
+    assert_eq!(kept(&home, session), ["before", "set back", "a second later"]);
+}
+
+/// How many files below a folder this process has open, and how many of them mapped.
+fn open_below(folder: &Path) -> usize {
+    let fds = std::fs::read_dir("/proc/self/fd").unwrap();
+    fds.filter(|fd| {
+        fd.as_ref().is_ok_and(|fd| std::fs::read_link(fd.path()).is_ok_and(|to| to.starts_with(folder)))
+    })
+    .count()
+}
+
+/// Each unsynced segment kept its file open, and each that waited to be sealed: a session of small segments, or a disk
+/// that was slow, ended the process.
+#[test]
+fn unsynced_segments_keep_only_so_many_files_open() {
+    let folder = tempfile::tempdir().unwrap();
+    for background in [BackgroundSync::Inline, BackgroundSync::Thread] {
+        let options = StoreOptions {
+            level: Level::Process,
+            segments: SegmentSizes { first_bytes: 4096, max_bytes: 4096, ..SegmentSizes::default() },
+            background,
+            // Whatever is synced is so for the number of files.
+            clock: Arc::new(FixedClock::new(BEGIN_US)),
+            ..StoreOptions::default()
+        };
+        let store = Store::open_with(folder.path(), options).unwrap();
+        let session = store.create(&types()).unwrap();
+        let mut most = 0;
+        for nth in 0..1500 {
+            session.dispatch(step(&"x".repeat(2048))).unwrap();
+            if nth % 50 == 49 {
+                most = most.max(open_below(folder.path()));
+            }
+        }
+        assert!(most < 700, "{most} files are open");
+        let (id, live) = (session.id(), session.state().unwrap());
+        session.close().unwrap();
+        assert_eq!(store.open_session(id, &types()).unwrap().state().unwrap(), live);
+    }
+}

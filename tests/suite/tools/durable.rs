@@ -1,0 +1,145 @@
+//! What a record names is durable before the record is.
+
+use foldlog::Level;
+use foldlog::log::storage::Op;
+
+use super::*;
+
+/// Something of which captures are synced when they are told to be.
+#[derive(Clone)]
+struct Kept {
+    disk: MemoryStorage,
+    taken: Arc<Mutex<Vec<bool>>>,
+    /// How many captures were not yet synced at each sync, and whether the log was synced before them.
+    synced: Arc<Mutex<Vec<(usize, bool)>>>,
+    broken: Arc<Mutex<bool>>,
+}
+
+impl Snapshotable for Kept {
+    const NAME: &'static str = "kept";
+    type Snapshot = u64;
+
+    fn snapshot(&self, options: &CaptureOptions<'_>) -> Result<u64> {
+        let mut taken = self.taken.lock().unwrap();
+        taken.push(options.durable);
+        Ok(taken.len() as u64)
+    }
+
+    fn restore(&self, _: &u64) -> Result<()> {
+        Ok(())
+    }
+
+    fn record(snapshot: &u64) -> Result<Option<Vec<u8>>> {
+        Ok(Some(rmp_serde::to_vec(snapshot).unwrap()))
+    }
+
+    fn sync_captures(&self) -> Result<()> {
+        if *self.broken.lock().unwrap() {
+            return Err(Error::Resource {
+                resource: Self::NAME.to_owned(),
+                reason: "a shelf broke".to_owned(),
+            });
+        }
+        let taken = std::mem::take(&mut *self.taken.lock().unwrap());
+        self.synced.lock().unwrap().push((taken.len(), log_synced(&self.disk)));
+        Ok(())
+    }
+}
+
+/// Whether a segment was synced since this was asked last.
+fn log_synced(disk: &MemoryStorage) -> bool {
+    let trace = disk.take_trace();
+    trace.iter().any(|(op, path)| *op == Op::SyncData && path.extension().is_some_and(|name| name == "seg"))
+}
+
+struct Rest;
+
+#[derive(Deserialize, JsonSchema)]
+struct Nothing {}
+
+impl Tool for Rest {
+    const NAME: &'static str = "rest";
+    type Parameters = Nothing;
+    type Output = ();
+
+    fn call(&self, _: Nothing, _: &ToolContext) -> Result<ToolResult<()>, ToolError> {
+        Ok(ToolResult::ok("rested", ()))
+    }
+}
+
+fn kept(level: Level) -> (Kept, ToolRunner) {
+    let disk = MemoryStorage::new();
+    let storage = Arc::new(disk.clone());
+    let options =
+        StoreOptions { storage, level, background: BackgroundSync::Inline, ..StoreOptions::default() };
+    let session = Store::open_with("/store", options).unwrap().create(&types()).unwrap();
+    let kept = Kept { disk, taken: Arc::default(), synced: Arc::default(), broken: Arc::default() };
+    let resources = ResourceRegistry::builder().snapshotable(Arc::new(kept.clone())).build().unwrap();
+    (kept, ToolRunner::new(ExecutionState::new(session, resources), ToolRegistry::new().with(Rest)))
+}
+
+fn call(runner: &ToolRunner) {
+    assert!(runner.execute(&ToolCall::new("rest", "{}"), &ExecuteOptions::default()).unwrap().success);
+}
+
+/// At the level of `Process` a call's captures were never synced, while the records that name them were, a second or
+/// 4 MiB later: after a power cut a session was to be recovered from captures that were not there.
+#[test]
+fn captures_are_durable_before_the_records_that_name_them() {
+    let (kept, runner) = kept(Level::Process);
+    let session = runner.state().session().clone();
+    call(&runner);
+    call(&runner);
+    assert!(kept.synced.lock().unwrap().is_empty(), "a call at this level waits for no disk");
+    let captures = kept.taken.lock().unwrap().len();
+    assert!(captures >= 2 && kept.taken.lock().unwrap().iter().all(|durable| !durable));
+    log_synced(&kept.disk);
+    session.sync().unwrap();
+    assert_eq!(*kept.synced.lock().unwrap(), [(captures, false)], "ahead of the log, and all of them");
+    assert!(log_synced(&kept.disk));
+    // Nothing was captured since, so nothing is asked for.
+    session.dispatch(StepAdded { title: "on".to_owned(), part: 0 }).unwrap();
+    session.sync().unwrap();
+    assert_eq!(kept.synced.lock().unwrap().len(), 1);
+    // What no call waits for is synced in the same order.
+    call(&runner);
+    log_synced(&kept.disk);
+    for _ in 0..5 {
+        session.dispatch(StepAdded { title: "x".repeat(1 << 20), part: 0 }).unwrap();
+        session.dispatch(Noted { text: "y".repeat(60 << 10) }).unwrap();
+    }
+    let many = |session: &Session| {
+        while kept.synced.lock().unwrap().len() < 2 && session.log_bytes() < 16 << 20 {
+            session.dispatch(Noted { text: "z".repeat(60 << 10) }).unwrap();
+        }
+    };
+    many(&session);
+    assert!(matches!(kept.synced.lock().unwrap()[..], [_, (1.., false)]), "{:?}", kept.synced);
+    // And so is what is left at closing.
+    call(&runner);
+    log_synced(&kept.disk);
+    session.close().unwrap();
+    assert!(matches!(kept.synced.lock().unwrap()[..], [_, _, (1.., false)]), "{:?}", kept.synced);
+}
+
+#[test]
+fn where_a_capture_may_be_lost_no_record_that_names_it_is_promised() {
+    let (kept, runner) = kept(Level::Process);
+    let session = runner.state().session().clone();
+    call(&runner);
+    *kept.broken.lock().unwrap() = true;
+    log_synced(&kept.disk);
+    assert!(matches!(session.sync(), Err(Error::Unknown { .. })));
+    assert!(!log_synced(&kept.disk));
+    let refused = session.dispatch(StepAdded { title: "on".to_owned(), part: 0 });
+    assert!(matches!(refused, Err(Error::Poisoned { .. })), "{refused:?}");
+}
+
+/// At the other levels a capture is durable before its record is there at all.
+#[test]
+fn a_capture_of_a_call_whose_begin_is_durable_is_durable_when_it_is_taken() {
+    let (kept, runner) = kept(Level::Boundary);
+    call(&runner);
+    assert!(kept.taken.lock().unwrap().iter().all(|durable| *durable));
+    assert!(kept.synced.lock().unwrap().is_empty());
+}
