@@ -60,7 +60,9 @@ breakages! {
     BodyOverLimit = "body-over-limit": "A record is written although no reader takes one of so many values.",
     DeclaredOverLimit = "declared-over-limit": "More is declared than the head of a segment can repeat.",
 
+    // Captures.
     CapturesUnsynced = "captures-unsynced": "A record is made durable before the capture that it names.",
+    EarlierCapturesUnsynced = "earlier-captures-unsynced": "What a killed process recorded is made durable before the captures that it names.",
 
     // Permissions.
     UmaskObeyed = "umask-obeyed": "What a store makes is as open as the process's umask leaves it.",

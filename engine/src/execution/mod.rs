@@ -154,12 +154,15 @@ impl ExecutionStateBuilder {
         let (apart, folder) = (OnceLock::new(), OnceLock::new());
         let inner =
             Inner { resources, clock, generator, checkpoints, latest, unended, shared, taken, apart, folder };
-        ExecutionState { session, inner: Arc::new(inner) }
+        let state = ExecutionState { session, inner: Arc::new(inner) };
+        state.sync_earlier();
+        state
     }
 }
 
 impl ExecutionState {
-    /// A run of a session with these resources.
+    /// Begins a run of a session with these resources. Where the session's last writer was killed, captures that it recorded
+    /// without making them durable are synced now: they are before the session's first append makes the records so.
     pub fn new(session: Session, resources: ResourceRegistry) -> ExecutionState {
         ExecutionState::builder(session, resources).build()
     }
@@ -168,6 +171,25 @@ impl ExecutionState {
     pub fn builder(session: Session, resources: ResourceRegistry) -> ExecutionStateBuilder {
         let clock = Arc::new(SystemClock);
         ExecutionStateBuilder { session, resources, clock, generator: None, checkpoints: None }
+    }
+
+    /// Makes the captures durable that a killed process recorded and that the session's first append attests. Where that
+    /// fails the session takes no writes.
+    fn sync_earlier(&self) {
+        if self.resources().captured().is_empty() || sabotage::is(Breakage::EarlierCapturesUnsynced) {
+            return;
+        }
+        let synced = self.session().unattested_captures().and_then(|captured| {
+            captured.iter().try_for_each(|(name, recorded)| {
+                match self.resources().captured().get(name.as_str()) {
+                    Some(resource) => resource.sync_captures(recorded),
+                    None => Ok(()),
+                }
+            })
+        });
+        if let Err(error) = synced {
+            self.session().poison(error);
+        }
     }
 
     /// The same run, by what does not keep its session open.
@@ -288,11 +310,12 @@ impl ExecutionState {
         let tag = tag();
         let durable = self.session().level() != Level::Process;
         let options = CaptureOptions { tag: tag.as_deref(), durable, until };
+        let captures = Captures::of(self.resources(), &options, &latest);
         if !durable {
-            // Ahead of the capture: a record that names it comes after both.
+            // Behind the captures, so that no sync takes this in before they are there, and before any record of theirs.
             self.session().sync_first(self.resources().captured().values());
         }
-        let captures = Captures::of(self.resources(), &options, &latest)?;
+        let captures = captures?;
         *self.inner.latest.lock() = captures.clone();
         Ok(captures)
     }

@@ -67,8 +67,8 @@ mod host {
             HostFilesystem::snapshot_until(self, None, options.durable, options.until)
         }
 
-        fn sync_captures(&self) -> Result<()> {
-            HostFilesystem::sync_captures(self)
+        fn sync_captures(&self, earlier: &[FilesystemSnapshot]) -> Result<()> {
+            HostFilesystem::sync_captures(self, earlier)
         }
 
         fn restore(&self, snapshot: &FilesystemSnapshot) -> Result<()> {

@@ -16,6 +16,7 @@
 
 use std::any::Any;
 use std::borrow::Cow;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
@@ -24,6 +25,7 @@ use foldlog_codec::body;
 use serde::Serialize;
 
 use crate::error::{Error, Result, Unrestored};
+use crate::session::panic_message;
 
 mod budget;
 mod filesystem;
@@ -165,14 +167,17 @@ pub trait Snapshotable: Send + Sync + 'static {
         Err(Error::Resource { resource: Self::NAME.to_owned(), reason })
     }
 
-    /// Makes every capture durable that was taken without [`CaptureOptions::durable`]. Called ahead of each sync of a log
-    /// whose records may name one, in the background or in the thread that asks for the sync, and beside a tool that
-    /// works on the resource. Nothing, as by default, where captures need nothing that could be lost.
+    /// Makes every capture durable that this process took without [`CaptureOptions::durable`], and those of `earlier`, which
+    /// records of a process that was killed name. Called ahead of each sync of a log whose records may name one: in the
+    /// background or in the thread that asks for the sync, beside a tool that works on the resource, and with `earlier`
+    /// where a run of a session begins that was not closed. It may not use the session. Does nothing by default, which is
+    /// right where captures need nothing that could be lost.
     ///
     /// # Errors
     ///
-    /// Where one may be lost: the log is not synced then, and takes no more writes.
-    fn sync_captures(&self) -> Result<()> {
+    /// Where a capture may be lost: the log is not synced then, and takes no more writes.
+    fn sync_captures(&self, earlier: &[Self::Snapshot]) -> Result<()> {
+        let _ = earlier;
         Ok(())
     }
 
@@ -240,7 +245,8 @@ pub(crate) trait AnyResource: Send + Sync {
     fn sync_restored(&self) -> Result<()>;
     fn record(&self, snapshot: &AnySnapshot) -> Result<Option<Vec<u8>>>;
     fn recall(&self, recorded: &[u8]) -> Result<AnySnapshot>;
-    fn sync_captures(&self) -> Result<()>;
+    /// Takes `earlier` as it was recorded. A panic of the host's code is an error.
+    fn sync_captures(&self, earlier: &[Vec<u8>]) -> Result<()>;
     fn rolls_back(&self) -> bool;
     fn is_unchanged(&self, since: &AnySnapshot) -> bool;
     fn is_shared(&self) -> bool;
@@ -282,8 +288,16 @@ impl<R: Snapshotable> AnyResource for R {
         Ok(Arc::new(R::recall(recorded)?))
     }
 
-    fn sync_captures(&self) -> Result<()> {
-        Snapshotable::sync_captures(self)
+    fn sync_captures(&self, earlier: &[Vec<u8>]) -> Result<()> {
+        let sync = || {
+            // What cannot be read back cannot be restored either, durable or not.
+            let earlier: Vec<_> = earlier.iter().filter_map(|recorded| R::recall(recorded).ok()).collect();
+            Snapshotable::sync_captures(self, &earlier)
+        };
+        catch_unwind(AssertUnwindSafe(sync)).unwrap_or_else(|panic| {
+            let reason = format!("panicked: {}", panic_message(&*panic));
+            Err(Error::Resource { resource: R::NAME.to_owned(), reason })
+        })
     }
 
     fn rolls_back(&self) -> bool {

@@ -257,6 +257,11 @@ impl Session {
         }
     }
 
+    /// Poisons the session: it takes no more writes.
+    pub(crate) fn poison(&self, cause: crate::Error) {
+        self.inner.gate.fail(Arc::new(cause));
+    }
+
     /// The host's types.
     pub(crate) fn types(&self) -> Result<&SessionTypes> {
         self.inner.types()

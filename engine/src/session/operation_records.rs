@@ -68,6 +68,31 @@ impl Session {
         first.map_or_else(|| Ok(BTreeMap::new()), |open| self.read_begin(open.begin, |begin| begin.resources))
     }
 
+    /// The captures in records of an earlier process that this one's first append makes durable, by the resources' names.
+    pub(crate) fn unattested_captures(&self) -> Result<BTreeMap<String, Vec<Vec<u8>>>> {
+        let (source, from) = {
+            let state = self.inner.state.lock();
+            (self.inner.log_source(&state), state.log.unattested_from())
+        };
+        let mut found = BTreeMap::<String, Vec<Vec<u8>>>::new();
+        let Some(from) = from else { return Ok(found) };
+        source.places.read(&source.storage, from, u64::MAX, &mut |record| {
+            let bad = Error::unread(record.sequence);
+            let resources = match record.kind {
+                Kind::TOOL_BEGIN => ToolBegin::decode(record.body).map_err(bad)?.resources,
+                Kind::TOOL_END => ToolEnd::decode(record.body).map_err(bad)?.resources,
+                _ => return Ok(()),
+            };
+            for resource in resources {
+                let Some(snapshot) = resource.snapshot else { continue };
+                let recorded = source.objects.resolve(snapshot)?.into_owned();
+                found.entry(resource.resource.into_owned()).or_default().push(recorded);
+            }
+            Ok(())
+        })?;
+        Ok(found)
+    }
+
     /// Hands the begin of an operation on to `read`, its payloads resolved.
     pub(crate) fn read_begin<T>(&self, begin: u64, read: impl FnOnce(BeginRead) -> T) -> Result<T> {
         let source = self.inner.log_source(&self.inner.state.lock());

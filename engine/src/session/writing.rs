@@ -182,7 +182,8 @@ pub(crate) fn failed(gate: &SyncGate<Error>, error: Error) -> Error {
 }
 
 /// Returns once everything below `target` is durable. `plan` takes what a sync has to do, `first` makes durable what the
-/// records refer to outside of the log, and `attest` writes down that all was done. Where the background does it, what is more urgent there is not held up.
+/// records refer to outside of the log, and `attest` writes down that all was done. Where the background does it, what is
+/// more urgent there is not held up.
 pub(crate) fn sync_through(
     gate: &SyncGate<Error>,
     (storage, background): (&dyn Storage, &Background),
@@ -554,10 +555,10 @@ impl Inner {
             Err(_) => Ok(()),
         };
         let ground = (self.store.options.storage.as_ref(), &self.store.background);
-        // Whatever a record of the plan names was captured before the plan was made, and is taken after it.
+        // Whoever captures something asks for this between that and the record, and one sync runs at a time.
         let captures = || {
             let captured = std::mem::take(&mut *self.captured.lock());
-            captured.iter().try_for_each(|resource| resource.sync_captures())
+            captured.iter().try_for_each(|resource| resource.sync_captures(&[]))
         };
         sync_through(&self.gate, ground, target, (plan, captures), attest)
     }

@@ -64,8 +64,8 @@ pub struct StoreOptions {
 }
 
 impl Default for StoreOptions {
-    /// Mapped files for the process's user alone, the system's clock and entropy, [`Level::Boundary`], objects over 64 KiB, images every 1 MiB,
-    /// a background thread, ten seconds of grace.
+    /// Mapped files for the process's user alone, the system's clock and entropy, [`Level::Boundary`], objects over 64 KiB,
+    /// images every 1 MiB, a background thread, ten seconds of grace.
     fn default() -> Self {
         StoreOptions {
             storage: Arc::new(FileStorage::new()),

@@ -1,5 +1,7 @@
 //! What a record names is durable before the record is.
 
+use std::path::Path;
+
 use foldlog::Level;
 use foldlog::log::storage::Op;
 
@@ -12,6 +14,8 @@ struct Kept {
     taken: Arc<Mutex<Vec<bool>>>,
     /// How many captures were not yet synced at each sync, and whether the log was synced before them.
     synced: Arc<Mutex<Vec<(usize, bool)>>>,
+    /// Those of earlier processes that were to be synced, and whether the log was synced before them.
+    earlier: Arc<Mutex<(Vec<u64>, bool)>>,
     broken: Arc<Mutex<bool>>,
 }
 
@@ -33,12 +37,20 @@ impl Snapshotable for Kept {
         Ok(Some(rmp_serde::to_vec(snapshot).unwrap()))
     }
 
-    fn sync_captures(&self) -> Result<()> {
+    fn recall(recorded: &[u8]) -> Result<u64> {
+        Ok(rmp_serde::from_slice(recorded).unwrap())
+    }
+
+    fn sync_captures(&self, earlier: &[u64]) -> Result<()> {
         if *self.broken.lock().unwrap() {
             return Err(Error::Resource {
                 resource: Self::NAME.to_owned(),
                 reason: "a shelf broke".to_owned(),
             });
+        }
+        if !earlier.is_empty() {
+            *self.earlier.lock().unwrap() = (earlier.to_vec(), log_synced(&self.disk));
+            return Ok(());
         }
         let taken = std::mem::take(&mut *self.taken.lock().unwrap());
         self.synced.lock().unwrap().push((taken.len(), log_synced(&self.disk)));
@@ -49,7 +61,9 @@ impl Snapshotable for Kept {
 /// Whether a segment was synced since this was asked last.
 fn log_synced(disk: &MemoryStorage) -> bool {
     let trace = disk.take_trace();
-    trace.iter().any(|(op, path)| *op == Op::SyncData && path.extension().is_some_and(|name| name == "seg"))
+    // That of a recovery has another name until it is synced.
+    let is_segment = |path: &Path| path.extension().is_some_and(|name| name == "seg" || name == "new");
+    trace.iter().any(|(op, path)| *op == Op::SyncData && is_segment(path))
 }
 
 struct Rest;
@@ -67,15 +81,33 @@ impl Tool for Rest {
     }
 }
 
-fn kept(level: Level) -> (Kept, ToolRunner) {
-    let disk = MemoryStorage::new();
+fn store(disk: &MemoryStorage, level: Level) -> Store {
     let storage = Arc::new(disk.clone());
     let options =
         StoreOptions { storage, level, background: BackgroundSync::Inline, ..StoreOptions::default() };
-    let session = Store::open_with("/store", options).unwrap().create(&types()).unwrap();
-    let kept = Kept { disk, taken: Arc::default(), synced: Arc::default(), broken: Arc::default() };
+    Store::open_with("/store", options).unwrap()
+}
+
+fn kept_on(disk: MemoryStorage, session: Session) -> (Kept, ToolRunner) {
+    let kept = Kept {
+        disk,
+        taken: Arc::default(),
+        synced: Arc::default(),
+        earlier: Arc::default(),
+        broken: Arc::default(),
+    };
+    (kept.clone(), runner(&kept, session))
+}
+
+fn runner(kept: &Kept, session: Session) -> ToolRunner {
     let resources = ResourceRegistry::builder().snapshotable(Arc::new(kept.clone())).build().unwrap();
-    (kept, ToolRunner::new(ExecutionState::new(session, resources), ToolRegistry::new().with(Rest)))
+    ToolRunner::new(ExecutionState::new(session, resources), ToolRegistry::new().with(Rest))
+}
+
+fn kept(level: Level) -> (Kept, ToolRunner) {
+    let disk = MemoryStorage::new();
+    let session = store(&disk, level).create(&types()).unwrap();
+    kept_on(disk, session)
 }
 
 fn call(runner: &ToolRunner) {
@@ -142,4 +174,49 @@ fn a_capture_of_a_call_whose_begin_is_durable_is_durable_when_it_is_taken() {
     call(&runner);
     assert!(kept.taken.lock().unwrap().iter().all(|durable| *durable));
     assert!(kept.synced.lock().unwrap().is_empty());
+}
+
+/// A killed process had told nobody to sync its captures. The next one made its records durable all the same, as the first
+/// thing that it did: a power cut later the session named captures that were not there.
+#[test]
+fn captures_of_a_killed_process_are_durable_before_its_records_are() {
+    let disk = MemoryStorage::new();
+    let store = store(&disk, Level::Process);
+    let (_, first) = kept_on(disk.clone(), store.create(&types()).unwrap());
+    let id = first.state().session().id();
+    call(&first);
+    let position = first.state().session().position();
+    disk.crash(CrashKind::Process);
+    drop(first);
+
+    // Whoever has the run's resources syncs what records of before name.
+    let session = store.open_session(id, &types()).unwrap();
+    log_synced(&disk);
+    let (kept, second) = kept_on(disk.clone(), session.clone());
+    assert_eq!(*kept.earlier.lock().unwrap(), (vec![1, 2], false), "ahead of the log");
+    session.dispatch(StepAdded { title: "on".to_owned(), part: 0 }).unwrap();
+    assert!(log_synced(&disk), "what was there is durable now");
+    // Nothing is left to be synced of it.
+    *kept.earlier.lock().unwrap() = Default::default();
+    drop(runner(&kept, session.clone()));
+    assert!(kept.earlier.lock().unwrap().0.is_empty());
+    disk.crash(CrashKind::PowerLosingAll);
+    drop((second, session));
+    let session = store.open_session(id, &types()).unwrap();
+    assert!(session.position() >= position);
+    drop(session);
+
+    // Where they may be lost the records of before are not made durable.
+    disk.crash(CrashKind::Process);
+    let session = store.open_session(id, &types()).unwrap();
+    call(&runner(&kept, session.clone()));
+    disk.crash(CrashKind::Process);
+    drop(session);
+    let session = store.open_session(id, &types()).unwrap();
+    *kept.broken.lock().unwrap() = true;
+    log_synced(&disk);
+    drop(runner(&kept, session.clone()));
+    let refused = session.dispatch(StepAdded { title: "on".to_owned(), part: 0 });
+    assert!(matches!(refused, Err(Error::Poisoned { .. })), "{refused:?}");
+    assert!(!log_synced(&disk));
 }

@@ -502,11 +502,17 @@ impl HostFilesystem {
         self.unsynced.keep();
     }
 
-    /// Syncs what all snapshots need that were remembered, while others go on.
-    pub(crate) fn sync_captures(&self) -> Result<()> {
-        // One that was collected meanwhile is nobody's any more.
-        let pending = self.unsynced.take().into_iter().filter(|one| self.objects.path(one.commit).exists());
-        pending.map(|one| self.sync(one.commit, &one.beside, &one.root)).collect()
+    /// Syncs what all snapshots need that were remembered, and those that earlier processes took, while others go on.
+    pub(crate) fn sync_captures(&self, earlier: &[FilesystemSnapshot]) -> Result<()> {
+        self.unsynced.sync(|pending| {
+            let mut earlier = earlier.iter().filter_map(|snapshot| self.commit_of(snapshot).ok());
+            if earlier.any(|commit| !self.objects.is_durable(commit) && self.objects.path(commit).exists()) {
+                self.objects.sync_all()?;
+            }
+            // One that was collected meanwhile is nobody's any more.
+            let mut pending = pending.into_iter().filter(|one| self.objects.path(one.commit).exists());
+            pending.try_for_each(|one| self.sync(one.commit, &one.beside, &one.root))
+        })
     }
 
     /// Syncs what a snapshot needs and is not known to be durable.

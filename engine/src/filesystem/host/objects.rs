@@ -425,31 +425,36 @@ impl Objects {
 
     /// Syncs these objects, and all names that lead to them.
     pub(super) fn sync(&self, ids: &[ObjectId]) -> Result<()> {
-        let sync = |path: &Path| {
-            File::open(path).and_then(|file| file.sync_all()).map_err(|error| Error::io("sync", path, error))
-        };
         if ids.len() > SYNC_SINGLY_MAX {
-            let store = File::open(&self.store).map_err(|error| Error::io("open", &self.store, error))?;
-            nix::unistd::syncfs(&store).map_err(|error| Error::io("sync", &self.store, error.into()))?;
+            self.sync_all()?;
         } else {
             let paths: Vec<PathBuf> = ids.iter().map(|id| self.path(*id)).collect();
             let mut folders: Vec<&Path> = paths.iter().filter_map(|path| path.parent()).collect();
             folders.sort();
             folders.dedup();
             for path in paths.iter().map(PathBuf::as_path).chain(folders) {
-                sync(path)?;
+                sync_file(path)?;
             }
             for name in ["config", "HEAD", "objects", "refs"] {
-                sync(&self.store.join(name))?;
+                sync_file(&self.store.join(name))?;
             }
-            sync(&self.store)?;
-        }
-        // The store's own name is in a folder that may be on another file system.
-        if let Some(parent) = self.store.parent() {
-            sync(parent)?;
+            sync_file(&self.store)?;
+            self.sync_name()?;
         }
         self.learn(ids.iter().map(|id| (*id, true)));
         Ok(())
+    }
+
+    /// Syncs whatever the store holds, by one sync of its whole file system.
+    pub(super) fn sync_all(&self) -> Result<()> {
+        let store = File::open(&self.store).map_err(|error| Error::io("open", &self.store, error))?;
+        nix::unistd::syncfs(&store).map_err(|error| Error::io("sync", &self.store, error.into()))?;
+        self.sync_name()
+    }
+
+    /// Syncs the store's own name, which is in a folder that may be on another file system.
+    fn sync_name(&self) -> Result<()> {
+        self.store.parent().map_or(Ok(()), sync_file)
     }
 
     /// All objects' names.
@@ -491,6 +496,10 @@ impl Objects {
 }
 
 /// What is in a folder of the store, nothing where there is no such folder.
+fn sync_file(path: &Path) -> Result<()> {
+    File::open(path).and_then(|file| file.sync_all()).map_err(|error| Error::io("sync", path, error))
+}
+
 fn names(folder: &Path) -> Result<Vec<(String, PathBuf)>> {
     let failed = |error| Error::io("list", folder, error);
     let entries = match fs::read_dir(folder) {

@@ -50,8 +50,9 @@ impl ProcessMark {
     }
 }
 
-/// A number that is this process's own, and that a copy of the process made by `fork` does not share: the copy gets
-/// another one when it asks. A process that runs another program has nothing of this one's anyway. Costs a load.
+/// Returns a number that a copy of this process made by `fork` does not share: the copy is given another one when it
+/// asks. A process that runs another program has nothing of this one's anyway. Costs two loads. Always 0 where the system
+/// does not empty pages in copies.
 #[inline]
 pub(crate) fn process_mark() -> u32 {
     let Some(mark) = PROCESS_MARK.get_or_init(ProcessMark::new) else { return 0 };
@@ -61,10 +62,16 @@ pub(crate) fn process_mark() -> u32 {
     }
 }
 
+/// Draws a number that no process above this one has: a copy knows the last one that was drawn. Its process id would not
+/// do, since two namespaces have the same ones.
 #[cold]
 fn new_process_mark(mark: &ProcessMark) -> u32 {
-    mark.word().store(std::process::id(), Ordering::Relaxed);
-    std::process::id()
+    static LAST: AtomicU32 = AtomicU32::new(0);
+    let next = LAST.fetch_add(1, Ordering::Relaxed).wrapping_add(1).max(1);
+    match mark.word().compare_exchange(0, next, Ordering::Relaxed, Ordering::Relaxed) {
+        Ok(_) => next,
+        Err(drawn) => drawn,
+    }
 }
 
 /// How many bytes are brought in with one call: long enough that the call's own cost does not show, short enough for a

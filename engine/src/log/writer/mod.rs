@@ -23,8 +23,8 @@
 //!
 //! # Syncing
 //!
-//! What the records name outside of the log first (the session sees to it), then objects, then the folders whose names are new, then segments from the oldest to the newest. Only
-//! then does the watermark rise, and a `Synced` frame says so.
+//! What the records name outside of the log first (the session sees to it), then objects, then the folders whose names are
+//! new, then segments from the oldest to the newest. Only then does the watermark rise, and a `Synced` frame says so.
 //!
 //! # Invariants
 //!
@@ -317,6 +317,14 @@ impl Log {
     /// How many finished segments, each with a file that is open, wait for a sync.
     pub(crate) fn unsynced_files(&self) -> usize {
         self.unsynced_files.len()
+    }
+
+    /// From which record on an earlier process left some that the first append makes durable; `None` where it makes none.
+    pub(crate) fn unattested_from(&self) -> Option<u64> {
+        match self.start {
+            Start::Recover { attested } => Some(attested),
+            _ => None,
+        }
     }
 
     /// The time of the last record.
