@@ -117,8 +117,16 @@ const ALL: [Harness; 10] = [
 ];
 
 /// Those whose short forms a gate runs: they hold, and are quick.
-const GATE: [Harness; 5] =
-    [Harness::Kills, Harness::Cycles, Harness::FsSuite, Harness::Obstacles, Harness::Exhausted];
+const GATE: [Harness; 8] = [
+    Harness::Kills,
+    Harness::Cycles,
+    Harness::FsSuite,
+    Harness::Obstacles,
+    Harness::Exhausted,
+    Harness::Owners,
+    Harness::Powercuts,
+    Harness::Swaps,
+];
 
 /// How a harness is to run.
 #[derive(Clone, Debug)]
