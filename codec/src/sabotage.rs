@@ -54,6 +54,8 @@ breakages! {
     PoisonIgnored = "poison-ignored": "A session goes on after a write or sync that failed.",
     ToldBeforeSync = "told-before-sync": "Subscribers are told of a record before it is as durable as promised.",
     ClosingFrameTrusted = "closing-frame-trusted": "What the last writer attested at closing is taken for durable.",
+    WaitedBySetClock = "waited-by-set-clock": "What is to be synced within a second waits by the clock that can be set.",
+    UnsyncedFilesKept = "unsynced-files-kept": "Unsynced segments keep their files open, however many.",
 
     // Limits.
     PayloadOverLimit = "payload-over-limit": "A payload is recorded although no reader takes one so large.",
@@ -66,16 +68,19 @@ breakages! {
 
     // Permissions.
     UmaskObeyed = "umask-obeyed": "What a store makes is as open as the process's umask leaves it.",
+    ExposureUntold = "exposure-untold": "Nobody is told that others may read a store.",
 
     // Opening and recovery.
     WrittenBehindTear = "written-behind-tear": "After a crash the old segment is written on, behind its tear.",
     TailNotRewritten = "tail-not-rewritten": "Recovery leaves the unattested tail where it stands.",
     TailLeftOutUnexamined = "tail-left-out-unexamined": "A bad frame is a tear, whatever stands behind it.",
+    NoiseEndsSearch = "noise-ends-search": "Frames are not looked for behind 64 KiB of noise.",
     BootIgnored = "boot-ignored": "A bad frame is a tear although no power was cut since it was written.",
     RecoveryUnattested = "recovery-unattested": "Recovery's segment does not attest what it makes durable.",
     RecoveryNameTrusted = "recovery-name-trusted": "The name of a recovery's segment is taken for durable whoever made it.",
     NoSpareForRecovery = "no-spare-for-recovery": "A begin keeps no space for the recovery that its call may need.",
     OneSizeOfSegment = "one-size-of-segment": "On a full disk no smaller segment is tried.",
+    MappedWhereNotKept = "mapped-where-not-kept": "Segments are mapped where an allocation promises nothing.",
     RecoveryInPlace = "recovery-in-place": "Recovery builds its segment under the name that counts.",
     RecoveryNamedUnsynced = "recovery-named-unsynced": "Recovery's segment takes its name before it is durable.",
     RecoveryNameUnsynced = "recovery-name-unsynced": "The name of recovery's segment is not made durable.",
@@ -93,6 +98,7 @@ breakages! {
     ImageTrusted = "image-trusted": "An image is believed although the log does not hold the frame that it names.",
     ImageBeforeLog = "image-before-log": "An image is written before the log is durable up to it.",
     ImageWithoutCalls = "image-without-calls": "An image says nothing of the calls that are open or unsettled.",
+    ManyImagesWait = "many-images-wait": "An image is taken although another still waits to be written.",
     ForkOfUnsyncedParent = "fork-of-unsynced-parent": "A fork links what its parent has not synced.",
     ForkLinksUnattested = "fork-links-unattested": "A fork links what nobody knows to be durable.",
     ForkAttestedUnnamed = "fork-attested-unnamed": "A fork says that it is durable before it has its name.",
@@ -121,6 +127,7 @@ breakages! {
     HalfDoneUnmarked = "half-done-unmarked": "A resource is said to be at rest although a call on it was left open.",
     MarkOutlivesBoot = "mark-outlives-boot": "A workspace is taken for at rest by a mark from before a power cut.",
     MarkNotDurable = "mark-not-durable": "The mark on a workspace is not synced where its begin is.",
+    ForgedMarkKept = "forged-mark-kept": "A person cannot remove a mark that is not true.",
     MountEntered = "mount-entered": "A restore enters what is mounted in the workspace.",
     WorkspaceByPath = "workspace-by-path": "A call works on whatever folder its workspace's path leads to.",
     AnyFolderRestored = "any-folder-restored": "A capture is restored into any folder.",
@@ -135,9 +142,12 @@ breakages! {
     CapturesReadable = "captures-readable": "The objects of a workspace's captures can be read by others.",
     OwnerNotRestored = "owner-not-restored": "A restored file belongs to whoever restores it.",
     SetuidKept = "setuid-kept": "A restored file keeps its set-user-ID bit under another owner.",
+    AttributesNotRestored = "attributes-not-restored": "A restored file has no extended attributes.",
     GrowingFileRefused = "growing-file-refused": "A file that others append to keeps a workspace from being captured.",
     PrefixRestored = "prefix-restored": "A file that others appended to is restored to what it began with.",
     CaptureUnbounded = "capture-unbounded": "A capture goes on past its deadline and its budget.",
+    DeepTreeHeldOpen = "deep-tree-held-open": "Each folder on the way to a deep one is held open.",
+    HolesRead = "holes-read": "A file with holes is captured as if it had none.",
     RecoveryNeedsCapture = "recovery-needs-capture": "A recovery restores nothing that it cannot capture before.",
     RepositoryUntold = "repository-untold": "Nobody is told what a tool changed in a repository.",
     LinksApart = "links-apart": "Names of one file come back as files of their own.",

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use foldlog_codec::escape;
+use foldlog_codec::sabotage::{self, Breakage};
 
 use super::layout;
 use super::storage::{EntryKind, Storage, StoreAccess};
@@ -37,7 +38,7 @@ pub(crate) fn find(storage: &dyn Storage, dir: &Path, access: StoreAccess) -> Op
         passable &= (mode & 0o011) * 0o7;
     }
     let others = passable & !expected;
-    if others == 0 {
+    if others == 0 || sabotage::is(Breakage::ExposureUntold) {
         return None;
     }
     let listed = storage.list(dir).ok()?.into_iter().filter(|entry| entry.kind == EntryKind::File);

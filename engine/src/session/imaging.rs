@@ -241,7 +241,7 @@ impl Inner {
         }
         // Asked again at the next turn only.
         state.imaged.turned = false;
-        if state.imaged.waits {
+        if state.imaged.waits && !sabotage::is(Breakage::ManyImagesWait) {
             return None;
         }
         let taken = self.take_image(state, state.imaged.taken_log_bytes)?;

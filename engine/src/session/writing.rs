@@ -128,14 +128,15 @@ pub(crate) fn due(
     asked: &mut Asked,
     clock: &dyn Clock,
 ) -> Due {
-    if unsynced_files >= OPEN_FILES_MAX {
+    if unsynced_files >= OPEN_FILES_MAX && !sabotage::is(Breakage::UnsyncedFilesKept) {
         return Due::Sync;
     }
-    let is_overdue = unsynced_bytes >= UNSYNCED_BYTES_MAX || unsynced_files >= UNSYNCED_FILES_MAX;
+    let many_files = unsynced_files >= UNSYNCED_FILES_MAX && !sabotage::is(Breakage::UnsyncedFilesKept);
+    let is_overdue = unsynced_bytes >= UNSYNCED_BYTES_MAX || many_files;
     let before = *asked;
     *asked = if is_overdue { Asked::AtOnce } else { before.max(Asked::Later) };
     match background {
-        Background::Inline if is_overdue || is_late(first_unsynced_us, clock.steady_us()) => Due::Sync,
+        Background::Inline if is_overdue || is_late(first_unsynced_us, now_us(clock)) => Due::Sync,
         Background::Thread(_) if before < *asked => {
             if is_overdue {
                 Due::AskAtOnce
@@ -145,6 +146,11 @@ pub(crate) fn due(
         }
         _ => Due::Nothing,
     }
+}
+
+/// What waits for a while waits by a clock that nobody sets.
+fn now_us(clock: &dyn Clock) -> i64 {
+    if sabotage::is(Breakage::WaitedBySetClock) { clock.now_us() } else { clock.steady_us() }
 }
 
 /// Whether what was first unsynced then has been so for too long now.

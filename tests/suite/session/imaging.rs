@@ -58,32 +58,39 @@ fn a_session_of_many_short_lives_gets_its_images_and_few_segments() {
 #[derive(Debug)]
 struct Slow {
     disk: MemoryStorage,
-    /// How many were asked for, and whether they are let through.
-    images: Mutex<(usize, bool)>,
+    images: Mutex<Images>,
     changed: Condvar,
 }
 
+#[derive(Debug, Default)]
+struct Images {
+    /// The positions of those that were asked for, in this order.
+    asked: Vec<u64>,
+    /// Whether they are let through.
+    through: bool,
+}
+
 impl Slow {
-    fn wait_until(&self, done: impl Fn(&(usize, bool)) -> bool) -> usize {
+    fn wait_until(&self, done: impl Fn(&Images) -> bool) {
         let images = self.images.lock().unwrap();
         let (images, timeout) =
             self.changed.wait_timeout_while(images, Duration::from_secs(60), |images| !done(images)).unwrap();
         assert!(!timeout.timed_out(), "{images:?}");
-        images.0
     }
 
     fn let_through(&self) {
-        self.images.lock().unwrap().1 = true;
+        self.images.lock().unwrap().through = true;
         self.changed.notify_all();
     }
 }
 
 impl Storage for Slow {
     fn create(&self, path: &Path, allocate_bytes: u64) -> io::Result<Arc<dyn StorageFile>> {
-        if path.to_str().unwrap().ends_with(".image.new") {
-            self.images.lock().unwrap().0 += 1;
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        if let Some(position) = name.strip_suffix(".image.new") {
+            self.images.lock().unwrap().asked.push(position.parse().unwrap());
             self.changed.notify_all();
-            self.wait_until(|(_, through)| *through);
+            self.wait_until(|images| images.through);
         }
         self.disk.create(path, allocate_bytes)
     }
@@ -158,14 +165,19 @@ fn at_most_one_image_of_a_session_waits_to_be_written() {
         }
     };
     write(3);
-    slow.wait_until(|(asked, _)| *asked == 1);
+    slow.wait_until(|images| images.asked.len() == 1);
     // The background is held up now, for as long as it takes to write a hundred segments.
     write(100);
+    let behind = session.position().unwrap();
     slow.let_through();
+    // The next one is taken once that one is there, and holds what came by then.
+    let asked = |nth: usize| slow.images.lock().unwrap().asked.get(nth).copied();
+    while asked(1).is_none() && session.log_bytes() < 64 << 20 {
+        write(1);
+    }
+    assert!(asked(1).is_some_and(|position| position > behind), "{:?}, {behind}", slow.images);
     session.sync().unwrap();
     session.close().unwrap();
-    // The one that waited, and the one that closing writes.
-    assert!(slow.images.lock().unwrap().0 <= 2, "{:?}", slow.images);
     let images = disk.files().into_iter().filter(|path| path.to_str().unwrap().ends_with(".image"));
     assert!((1..=2).contains(&images.count()));
 }

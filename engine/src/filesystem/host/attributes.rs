@@ -141,7 +141,9 @@ impl Wanted {
             if stat.permissions() != permissions || owner != stat.owner {
                 fchmod(file, Mode::from_raw_mode(permissions))?;
             }
-            if let Some(wanted) = &self.attributes {
+            if let Some(wanted) = &self.attributes
+                && !sabotage::is(Breakage::AttributesNotRestored)
+            {
                 let may_have_more = self.owner == Some(owner);
                 give_attributes(*file, wanted, attributes, may_have_more, &mut told);
             }

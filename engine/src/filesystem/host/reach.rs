@@ -7,6 +7,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use foldlog_codec::sabotage::{self, Breakage};
 use nix::errno::Errno;
 use nix::sys::stat::Mode;
 
@@ -31,7 +32,7 @@ pub(super) fn depth(path: &[u8]) -> usize {
 /// Whether a folder is not held open while something in it is to be done.
 pub(super) fn is_let_go(path: &[u8]) -> bool {
     let depth = depth(path);
-    depth > HELD_MAX && !depth.is_multiple_of(HELD_EVERY)
+    depth > HELD_MAX && !depth.is_multiple_of(HELD_EVERY) && !sabotage::is(Breakage::DeepTreeHeldOpen)
 }
 
 impl Reach {

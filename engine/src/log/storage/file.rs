@@ -56,7 +56,8 @@ impl FileStorage {
     /// The mapping of a segment file. Where its file system does not keep what it allocates ([`kept`]) or does not map
     /// files, or the process may not map any more, the plain way does as well.
     fn segment(self, file: PlainFile) -> Arc<dyn StorageFile> {
-        match self.mapped && keeps_allocations(&file.file) {
+        let is_kept = sabotage::is(Breakage::MappedWhereNotKept) || keeps_allocations(&file.file);
+        match self.mapped && is_kept {
             true => match MappedFile::new(file) {
                 Ok(mapped) => Arc::new(mapped),
                 Err(plain) => Arc::new(plain),
