@@ -306,10 +306,22 @@ fn place() -> tempfile::TempDir {
     folder
 }
 
+/// Ends the programs of a test that found some, which would go on for ever.
+struct Ended<'a>(&'a Path);
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        for (name, _) in LEAVING {
+            let _ = std::fs::remove_file(pid_of(self.0, name));
+        }
+    }
+}
+
 /// Checks that the programs are gone, and that the workspace is as it was and stays so.
 #[track_caller]
 fn nothing_is_left(folder: &Path) {
     let root = folder.join("workspace");
+    let _ended = Ended(&root);
     let names = || {
         let found = std::fs::read_dir(&root).unwrap().map(|entry| entry.unwrap().file_name());
         found.collect::<Vec<_>>()
