@@ -25,8 +25,8 @@
 //! | `tags` | map |
 //! | `unsupported` | array of sequence number and kind, where there is a record that could not be folded |
 //! | `slices` | array with one element a slice, by id: how many items it has where they are held; an array of length, packed marks and packed ranges where they stand in the log |
-//! | `open` | array of [operations](OpenImage) that had begun and not ended, in the order of their begins; left out where there are none, as the next two |
-//! | `unsettled` | array of [operations](UnsettledImage) that were interrupted and neither run again nor settled, by their names |
+//! | `open` | array of [operations](OpenOperation) that had begun and not ended, in the order of their begins; left out where there are none, as the next two |
+//! | `unsettled` | array of [operations](UnsettledOperation) that were interrupted and neither run again nor settled, by their names |
 //! | `begun` | STATE where open operations began that may change something: array of begin and array of slice id, how many of the slice's items come first, and how many others follow them |
 //!
 //! The length of the map is a `u64`. Packed fields are bytes, little-endian: an item is sequence number `u64`, ordinal `u32`, version `u32`, length
@@ -46,7 +46,7 @@ use crate::{Error, Kind};
 
 mod operations;
 
-pub use operations::{BegunImage, BegunSlice, OpenImage, UnsettledImage};
+pub use operations::{BegunImage, BegunSlice, OpenOperation, UnsettledOperation};
 
 const MAGIC: &[u8; 8] = b"foldimg1";
 const DIGEST_LEN: usize = 32;
@@ -85,9 +85,9 @@ pub struct Image<'a> {
     /// The first record of a kind that could not be folded.
     pub unsupported: Option<(u64, Kind)>,
     /// The operations that had begun and not ended, in the order of their begins.
-    pub open: Vec<OpenImage<'a>>,
+    pub open: Vec<OpenOperation<&'a str>>,
     /// The operations that were interrupted and neither run again nor settled, by their names.
-    pub unsettled: Vec<UnsettledImage<'a>>,
+    pub unsettled: Vec<UnsettledOperation<&'a str>>,
     /// STATE where open operations began that may change something.
     pub begun: Vec<BegunImage<'a>>,
     /// The slices by id.
@@ -356,8 +356,8 @@ struct Fields<'a> {
     declared: Option<Declare>,
     tags: BTreeMap<String, String>,
     unsupported: Option<(u64, Kind)>,
-    open: Vec<OpenImage<'a>>,
-    unsettled: Vec<UnsettledImage<'a>>,
+    open: Vec<OpenOperation<&'a str>>,
+    unsettled: Vec<UnsettledOperation<&'a str>>,
     begun: Vec<BegunImage<'a>>,
     slices: Option<Vec<SliceImage<'a>>>,
 }
@@ -399,8 +399,8 @@ impl<'a> Fields<'a> {
                 let kind = u8::try_from(kind).ok().and_then(Kind::from_byte);
                 self.unsupported = Some((sequence, required(KIND, "unsupported", kind)?));
             }
-            "open" => self.open = list(value, OpenImage::read)?,
-            "unsettled" => self.unsettled = list(value, UnsettledImage::read)?,
+            "open" => self.open = list(value, OpenOperation::read)?,
+            "unsettled" => self.unsettled = list(value, UnsettledOperation::read)?,
             "begun" => self.begun = list(value, BegunImage::read)?,
             "slices" => self.slices = Some(list(value, SliceImage::read)?),
             _ => {}
@@ -518,7 +518,7 @@ mod tests {
             declared: Declare { events: Vec::new(), slices: vec![slice] },
             tags: BTreeMap::from([("key".to_owned(), "value".to_owned())]),
             unsupported: Some((39, Kind::OBSERVED)),
-            open: vec![OpenImage {
+            open: vec![OpenOperation {
                 operation: 30,
                 begin: 33,
                 parent: Some(20),
@@ -530,7 +530,7 @@ mod tests {
                 asked_by: Some((4, 1)),
                 had_effects_within: true,
             }],
-            unsettled: vec![UnsettledImage {
+            unsettled: vec![UnsettledOperation {
                 operation: 11,
                 begin: 12,
                 tool: "send",

@@ -20,7 +20,8 @@ use foldlog_codec::body::{
 };
 use foldlog_codec::frame::{self, Context, Header};
 use foldlog_codec::image::{
-    BegunImage, BegunSlice, Image, Indexed, ItemImage, LastFrame, OpenImage, SliceImage, UnsettledImage,
+    BegunImage, BegunSlice, Image, Indexed, ItemImage, LastFrame, OpenOperation, SliceImage,
+    UnsettledOperation,
 };
 use foldlog_codec::record::Names;
 use foldlog_codec::segment::{Previous, SegmentHeader};
@@ -564,7 +565,7 @@ fn images() -> [(&'static str, Image<'static>); 2] {
             SliceImage::InLog { len: 3, marks: vec![(0, 8)], undone: Vec::new() },
         ],
     };
-    let open = OpenImage {
+    let open = OpenOperation {
         operation: 20,
         begin: 33,
         parent: Some(18),
@@ -576,7 +577,7 @@ fn images() -> [(&'static str, Image<'static>); 2] {
         asked_by: Some((17, 1)),
         had_effects_within: true,
     };
-    let unsettled = UnsettledImage {
+    let unsettled = UnsettledOperation {
         operation: 11,
         begin: 12,
         tool: "send",

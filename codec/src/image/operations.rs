@@ -6,22 +6,22 @@ use crate::body::Idempotency;
 use crate::body::fields::{bad, list, required, walk_map};
 use crate::msgpack::{Reader, Writer};
 
-/// An operation that had begun and not ended. A map: `op` its name, `begin` its latest begin, `in` the operation within
-/// which it runs, `t` the tool, `call` the provider's name for the call, `idem` as in a `tool_begin`, `ro`, `undo` and
-/// `by` as there, `fx` whether something ran within it that may have had effects outside. Those that say nothing are left
-/// out.
+/// An operation that has begun and not ended, its texts held as `T`. In an image it is a map: `op` its name, `begin` its
+/// latest begin, `in` the operation within which it runs, `t` the tool, `call` the provider's name for the call, `idem` as
+/// in a `tool_begin`, `ro`, `undo` and `by` as there, `fx` whether something ran within it that may have had effects
+/// outside. Those that say nothing are left out.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OpenImage<'a> {
-    /// The operation's name.
+pub struct OpenOperation<T> {
+    /// The operation's name: the sequence number of its first begin.
     pub operation: u64,
     /// The sequence number of its latest begin.
     pub begin: u64,
     /// The operation within which it runs.
     pub parent: Option<u64>,
     /// The tool.
-    pub tool: &'a str,
+    pub tool: T,
     /// The provider's name for the call.
-    pub call_id: Option<&'a str>,
+    pub call_id: Option<T>,
     /// What may be done with it should it be interrupted.
     pub idempotency: Idempotency,
     /// Whether it changes nothing.
@@ -30,28 +30,62 @@ pub struct OpenImage<'a> {
     pub undoes: Option<u64>,
     /// The answer that asked for it, and which of its calls this is.
     pub asked_by: Option<(u64, u32)>,
-    /// Whether something ran within it that may have had effects outside.
+    /// Whether something ran within it that may have had effects outside: running this again would run that again,
+    /// as another operation.
     pub had_effects_within: bool,
 }
 
-/// An operation that was interrupted and waits. A map: `op`, `begin`, `t`, `call` and `idem` as of an open one, `undone`
-/// and `again` where they are so.
+/// An operation that was interrupted and neither run again nor settled since, its texts held as `T`. In an image it is a
+/// map: `op`, `begin`, `t`, `call` and `idem` as of an open one, `undone` and `again` where they are so.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UnsettledImage<'a> {
-    /// The operation's name.
+pub struct UnsettledOperation<T> {
+    /// The operation's name: the sequence number of its first begin.
     pub operation: u64,
-    /// The sequence number of its latest begin.
+    /// The sequence number of its latest begin, which holds its arguments.
     pub begin: u64,
     /// The tool.
-    pub tool: &'a str,
+    pub tool: T,
     /// The provider's name for the call.
-    pub call_id: Option<&'a str>,
+    pub call_id: Option<T>,
     /// What may be done with it.
     pub idempotency: Idempotency,
     /// Whether what it did is undone.
     pub undone: bool,
     /// Whether somebody decided that it is to be run again.
     pub run_again: bool,
+}
+
+impl<T> OpenOperation<T> {
+    /// Returns the operation with its texts held otherwise, as `text` makes them.
+    pub fn with_texts<'s, U>(&'s self, text: impl Fn(&'s T) -> U) -> OpenOperation<U> {
+        OpenOperation {
+            operation: self.operation,
+            begin: self.begin,
+            parent: self.parent,
+            tool: text(&self.tool),
+            call_id: self.call_id.as_ref().map(text),
+            idempotency: self.idempotency,
+            reads_only: self.reads_only,
+            undoes: self.undoes,
+            asked_by: self.asked_by,
+            had_effects_within: self.had_effects_within,
+        }
+    }
+}
+
+impl<T> UnsettledOperation<T> {
+    /// Returns the operation with its texts held otherwise, as `text` makes them.
+    pub fn with_texts<'s, U>(&'s self, text: impl Fn(&'s T) -> U) -> UnsettledOperation<U> {
+        UnsettledOperation {
+            operation: self.operation,
+            begin: self.begin,
+            tool: text(&self.tool),
+            call_id: self.call_id.as_ref().map(text),
+            idempotency: self.idempotency,
+            undone: self.undone,
+            run_again: self.run_again,
+        }
+    }
 }
 
 /// STATE where an operation began that is open and may change something: what a rollback to its begin goes back to.
@@ -76,7 +110,7 @@ pub struct BegunSlice<'a> {
     pub items: Vec<ItemImage<'a>>,
 }
 
-impl<'a> OpenImage<'a> {
+impl<'a> OpenOperation<&'a str> {
     pub(super) fn write(&self, writer: &mut Writer) {
         let numbers = [("in", self.parent), ("undo", self.undoes)];
         let flags = [("ro", self.reads_only), ("fx", self.had_effects_within)];
@@ -109,7 +143,7 @@ impl<'a> OpenImage<'a> {
         }
     }
 
-    pub(super) fn read(reader: &mut Reader<'a>) -> Result<OpenImage<'a>, Error> {
+    pub(super) fn read(reader: &mut Reader<'a>) -> Result<OpenOperation<&'a str>, Error> {
         let (mut read, mut asked_by) = (Fields::default(), None);
         walk_map(reader, |name, value| match name {
             "by" => {
@@ -119,7 +153,7 @@ impl<'a> OpenImage<'a> {
             }
             _ => read.take(name, value),
         })?;
-        Ok(OpenImage {
+        Ok(OpenOperation {
             operation: required(KIND, "open.op", read.operation)?,
             begin: required(KIND, "open.begin", read.begin)?,
             parent: read.parent,
@@ -134,7 +168,7 @@ impl<'a> OpenImage<'a> {
     }
 }
 
-impl<'a> UnsettledImage<'a> {
+impl<'a> UnsettledOperation<&'a str> {
     pub(super) fn write(&self, writer: &mut Writer) {
         let flags = [("undone", self.undone), ("again", self.run_again)];
         let stated = self.idempotency != Idempotency::Manual;
@@ -154,10 +188,10 @@ impl<'a> UnsettledImage<'a> {
         }
     }
 
-    pub(super) fn read(reader: &mut Reader<'a>) -> Result<UnsettledImage<'a>, Error> {
+    pub(super) fn read(reader: &mut Reader<'a>) -> Result<UnsettledOperation<&'a str>, Error> {
         let mut read = Fields::default();
         walk_map(reader, |name, value| read.take(name, value))?;
-        Ok(UnsettledImage {
+        Ok(UnsettledOperation {
             operation: required(KIND, "unsettled.op", read.operation)?,
             begin: required(KIND, "unsettled.begin", read.begin)?,
             tool: required(KIND, "unsettled.t", read.tool)?,

@@ -17,107 +17,17 @@ use std::sync::Arc;
 use foldlog_codec::body::{
     Decision, Idempotency, OPEN_OPERATIONS_MAX, Outcome, OutsideEffects, Settle, ToolBegin, ToolEnd,
 };
-use foldlog_codec::image::{Image, OpenImage, UnsettledImage};
+use foldlog_codec::image::{self, Image};
 use smol_str::SmolStr;
 
 use super::tree::Tree;
 use crate::error::{Error, Result};
 
 /// An operation that has begun and not ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OpenOperation {
-    /// The operation's name: the sequence number of its first begin.
-    pub operation: u64,
-    /// The sequence number of its latest begin.
-    pub begin: u64,
-    /// The operation within which it runs.
-    pub parent: Option<u64>,
-    /// The tool.
-    pub tool: SmolStr,
-    /// The provider's name for the call.
-    pub call_id: Option<SmolStr>,
-    /// What may be done with it should it be interrupted.
-    pub idempotency: Idempotency,
-    /// Whether it changes nothing.
-    pub reads_only: bool,
-    /// The operation that it undoes.
-    pub undoes: Option<u64>,
-    /// The answer that asked for it, and which of its calls this is.
-    pub asked_by: Option<(u64, u32)>,
-    /// Whether something ran within it that may have had effects outside: running this again would run that again,
-    /// as another operation.
-    pub had_effects_within: bool,
-}
+pub type OpenOperation = image::OpenOperation<SmolStr>;
 
 /// An operation that was interrupted and neither run again nor settled since.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UnsettledOperation {
-    /// The operation's name: the sequence number of its first begin.
-    pub operation: u64,
-    /// The sequence number of its latest begin, which holds its arguments.
-    pub begin: u64,
-    /// The tool.
-    pub tool: SmolStr,
-    /// The provider's name for the call.
-    pub call_id: Option<SmolStr>,
-    /// What may be done with it.
-    pub idempotency: Idempotency,
-    /// Whether what it did is undone.
-    pub undone: bool,
-    /// Whether somebody decided that it is to be run again.
-    pub run_again: bool,
-}
-
-impl OpenOperation {
-    fn of_image(image: &OpenImage<'_>) -> OpenOperation {
-        let OpenImage { operation, begin, parent, tool, call_id, idempotency, reads_only, undoes, .. } =
-            *image;
-        OpenOperation {
-            operation,
-            begin,
-            parent,
-            tool: SmolStr::new(tool),
-            call_id: call_id.map(SmolStr::new),
-            idempotency,
-            reads_only,
-            undoes,
-            asked_by: image.asked_by,
-            had_effects_within: image.had_effects_within,
-        }
-    }
-
-    /// As an image holds it.
-    pub(crate) fn image(&self) -> OpenImage<'_> {
-        let OpenOperation { operation, begin, parent, idempotency, reads_only, undoes, .. } = *self;
-        OpenImage {
-            operation,
-            begin,
-            parent,
-            tool: &self.tool,
-            call_id: self.call_id.as_deref(),
-            idempotency,
-            reads_only,
-            undoes,
-            asked_by: self.asked_by,
-            had_effects_within: self.had_effects_within,
-        }
-    }
-}
-
-impl UnsettledOperation {
-    fn of_image(image: &UnsettledImage<'_>) -> UnsettledOperation {
-        let UnsettledImage { operation, begin, tool, call_id, idempotency, undone, run_again } = *image;
-        let (tool, call_id) = (SmolStr::new(tool), call_id.map(SmolStr::new));
-        UnsettledOperation { operation, begin, tool, call_id, idempotency, undone, run_again }
-    }
-
-    /// As an image holds it.
-    pub(crate) fn image(&self) -> UnsettledImage<'_> {
-        let UnsettledOperation { operation, begin, idempotency, undone, run_again, .. } = *self;
-        let (tool, call_id) = (self.tool.as_str(), self.call_id.as_deref());
-        UnsettledImage { operation, begin, tool, call_id, idempotency, undone, run_again }
-    }
-}
+pub type UnsettledOperation = image::UnsettledOperation<SmolStr>;
 
 /// The operations of a log that are not done with. Each position that is kept shares them, and a begin or an end follows
 /// on nearly every one: what waits to be settled may be a great deal, so a clone shares that too.
@@ -138,10 +48,10 @@ impl std::fmt::Debug for Operations {
 impl Operations {
     /// Those that an image holds.
     pub(super) fn restored(image: &Image<'_>) -> Operations {
-        let open = image.open.iter().map(OpenOperation::of_image).collect();
+        let open = image.open.iter().map(|open| open.with_texts(SmolStr::new)).collect();
         let mut unsettled = Tree::default();
         for one in &image.unsettled {
-            unsettled.insert(one.operation, Arc::new(UnsettledOperation::of_image(one)));
+            unsettled.insert(one.operation, Arc::new(one.with_texts(SmolStr::new)));
         }
         Operations { open, unsettled }
     }

@@ -24,6 +24,7 @@ use std::sync::Arc;
 use foldlog_codec::body::{ItemId, Opened, Rollback};
 use foldlog_codec::image::{BegunImage, IMAGE_BYTES_MAX, Image, ItemImage, LastFrame};
 use foldlog_codec::sabotage::{self, Breakage};
+use smol_str::SmolStr;
 use uuid::Uuid;
 
 use super::{Inner, WriterState};
@@ -51,7 +52,7 @@ pub(super) struct Imaged {
     bytes: u64,
     /// How many bytes of the log it covers.
     log_bytes: u64,
-    /// The same for the last one that was begun, which may not be there yet.
+    /// How many bytes of the log the image covers that was begun last, which may not be there yet.
     taken_log_bytes: u64,
     /// Whether a segment ended since.
     pub(super) turned: bool,
@@ -111,8 +112,12 @@ impl Taken {
             declared: self.projection.names.all(),
             tags: (*self.projection.tags).clone(),
             unsupported: self.projection.unsupported,
-            open: operations.open().filter(|_| told).map(|open| open.image()).collect(),
-            unsettled: operations.unsettled().filter(|_| told).map(|one| one.image()).collect(),
+            open: operations.open().filter(|_| told).map(|open| open.with_texts(SmolStr::as_str)).collect(),
+            unsettled: operations
+                .unsettled()
+                .filter(|_| told)
+                .map(|one| one.with_texts(SmolStr::as_str))
+                .collect(),
             begun,
             slices: restore::slices(&self.projection),
         }
