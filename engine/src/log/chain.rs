@@ -53,7 +53,7 @@ impl Segment {
         Ok(self.seal_behind(storage)?.map(|(_, seal, len)| (seal, len)))
     }
 
-    /// The same, with the checksum of the frame that the seal was written behind.
+    /// Returns the seal as [`seal`](Segment::seal) does, behind the checksum of the frame that it was written behind.
     pub(super) fn seal_behind(&self, storage: &dyn Storage) -> Result<Option<(u32, Seal, u64)>> {
         let Some(end) = self.end else { return Ok(None) };
         let io = |error| Error::io("read", &self.path, error);

@@ -79,7 +79,7 @@ impl Places {
         self.read_until(storage, from, through, &mut |record| visit(record).map(ControlFlow::Continue))
     }
 
-    /// As [`read`](Places::read), for as long as `visit` wants more.
+    /// Hands records to `visit` as [`read`](Places::read) does, until it wants no more.
     pub(crate) fn read_until(
         &self,
         storage: &Arc<dyn Storage>,
@@ -94,8 +94,8 @@ impl Places {
         })
     }
 
-    /// As [`read`](Places::read), for whoever reads stretches one after the other: `at` is where the record behind the
-    /// last stretch stands, so that nothing is walked over to find it again.
+    /// Hands records to `visit` as [`read`](Places::read) does, one stretch of them after the other. `at` says where the
+    /// record behind the last stretch stands, so that nothing is walked over to find it again.
     pub(crate) fn read_on(
         &self,
         storage: &Arc<dyn Storage>,

@@ -26,7 +26,7 @@ use crate::clock;
 use crate::error::{Error, Result};
 use crate::fold::content::{Content, Lent};
 use crate::fold::operations::{OpenOperation, UnsettledOperation};
-use crate::log::writer::{END_BYTES, check_body_len};
+use crate::log::writer::{END_BYTES, Room, check_body_len};
 use crate::store::Level;
 use crate::types::{Slice, ToolInvocations, encode};
 
@@ -260,7 +260,7 @@ impl Admission<'_> {
         let names = begin.tool.len() + begin.call_id.as_deref().map_or(0, str::len);
         check_body_len(names.saturating_add(END_BYTES as usize))?;
         let bodies = declare_body.iter().chain([&body]).map(Vec::as_slice);
-        inner.reserve_call(&mut state, time_us, bodies)?;
+        inner.reserve(&mut state, time_us, bodies, Room::Call)?;
         if let Some((declare, body)) = declare.zip(declare_body.as_ref()) {
             let draft = Draft::declare(declare, body);
             inner.write_draft(&mut state, time_us, draft, inner.level == Level::Every)?;
@@ -409,8 +409,8 @@ impl Inner {
         self.turns.notify_all();
     }
 
-    /// As [`leave`](Inner::leave), of an operation whose end is not in the log. STATE is shown as it was before it, as the
-    /// next opening would.
+    /// Takes an operation out of the table whose end is not in the log. STATE is shown as it was before it, as the next
+    /// opening would.
     fn leave_open(&self, ticket: u64) {
         let mut state = self.state.lock();
         leave(&mut state, ticket);

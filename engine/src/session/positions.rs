@@ -40,7 +40,7 @@ impl SnapshotOptions {
         SnapshotOptions { tag: Some(tag.into()), ..SnapshotOptions::default() }
     }
 
-    /// The same for slices of all policies.
+    /// Takes in slices of all policies.
     #[must_use]
     pub fn include_all(self) -> SnapshotOptions {
         SnapshotOptions { policies: Policy::ALL.into_iter().collect(), ..self }
@@ -143,8 +143,8 @@ impl Session {
         self.roll_back_past(to, preserve_logs, None)
     }
 
-    /// As [`rollback_to`](Session::rollback_to), through the handle of the operation that restores a composite snapshot,
-    /// which began later than what it goes back to.
+    /// Rolls back to a position through the handle of the operation that restores a composite snapshot, which began later
+    /// than what it goes back to.
     pub(crate) fn restore_to(&self, position: u64) -> Result<RolledBack> {
         self.roll_back_past(position, true, self.within().map(|within| within.operation()))
     }

@@ -258,7 +258,7 @@ impl Inner {
         }
     }
 
-    /// As [`Session::log`].
+    /// Reads a LOG slice for [`Session::log`].
     pub(super) fn log<S: Slice>(&self, state: &mut WriterState) -> Result<LogView<S::Item>> {
         let viewed = match self.read::<S>(state)? {
             (Policy::Log, Some(Items::InLog(items))) => {

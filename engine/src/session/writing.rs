@@ -18,7 +18,7 @@ use crate::fold::content::Content;
 use crate::fold::projection::{AtHand, Folding, Projection};
 use crate::log::publish::SyncGate;
 use crate::log::storage::Storage;
-use crate::log::writer::{AppendContext, Body, SyncPlan};
+use crate::log::writer::{AppendContext, Body, Room, SyncPlan};
 use crate::store::Level;
 use crate::types::AnyValue;
 
@@ -319,7 +319,7 @@ impl Inner {
         drafts: impl AsRef<[Draft<'a>]> + IntoIterator<Item = Draft<'a>>,
     ) -> Result<u64> {
         if let several @ [_, _, ..] = drafts.as_ref() {
-            self.reserve(&mut state, time_us, several.iter().map(|draft| draft.body))?;
+            self.reserve(&mut state, time_us, several.iter().map(|draft| draft.body), Room::Records)?;
         }
         let mut last = None;
         for draft in drafts {
@@ -371,7 +371,7 @@ impl Inner {
         if asks { self.see_to_write(state, sequence, promised, due) } else { Ok(sequence) }
     }
 
-    /// As [`finish_write`](Inner::finish_write), where something is to be done beside letting go of the lock.
+    /// Ends a write as [`finish_write`](Inner::finish_write) does, where there is more to do than to let go of the lock.
     fn see_to_write(
         self: &Arc<Self>,
         mut state: MutexGuard<'_, WriterState>,
@@ -418,33 +418,18 @@ impl Inner {
         sync_in_time(&self.store.background, self.id, due, || self.sync_through(target), task)
     }
 
-    /// Sees to it that there is room for all drafts: what does not fit is refused with its declaration.
+    /// Makes room for all drafts: what does not fit is refused with its declaration.
     pub(super) fn reserve<'b>(
         &self,
         state: &mut WriterState,
         time_us: i64,
         bodies: impl Iterator<Item = &'b [u8]>,
+        room: Room,
     ) -> Result<()> {
         let WriterState { log, projection, .. } = state;
         let names = &projection.names;
         let context = AppendContext { synced: self.gate.synced(), declared: &|| names.all() };
-        log.reserve(time_us, bodies, &context).map_err(|error| self.failed(error))?;
-        self.gate.raise(log.recovered());
-        Ok(())
-    }
-
-    /// As [`reserve`](Inner::reserve), for the begin of a call: what is kept besides is room for its end, and for the
-    /// recovery that it needs should the process be killed within it.
-    pub(super) fn reserve_call<'b>(
-        &self,
-        state: &mut WriterState,
-        time_us: i64,
-        bodies: impl Iterator<Item = &'b [u8]>,
-    ) -> Result<()> {
-        let WriterState { log, projection, .. } = state;
-        let names = &projection.names;
-        let context = AppendContext { synced: self.gate.synced(), declared: &|| names.all() };
-        log.reserve_call(time_us, bodies, &context).map_err(|error| self.failed(error))?;
+        log.reserve(time_us, bodies, room, &context).map_err(|error| self.failed(error))?;
         self.gate.raise(log.recovered());
         Ok(())
     }

@@ -62,7 +62,7 @@ pub(crate) struct SoundPart {
     /// Their segments up to the last record, each with the end of its part of the chain. Headers that were mended are
     /// mended here alone.
     pub(crate) places: Places,
-    /// The same with the envelope frames behind the last record.
+    /// These segments with the envelope frames behind the last record.
     walked: Vec<Segment>,
     mends: Vec<Mend>,
     pub(crate) openings: Vec<(u64, Opened)>,

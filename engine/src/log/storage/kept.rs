@@ -40,7 +40,8 @@ pub(super) fn keeps_allocations(file: &File) -> bool {
     fstatfs(file).map_or(true, |found| is_kept(found.filesystem_type().0 as u32))
 }
 
-/// The same of a file system's number. It has 32 bits, whatever type a machine gives it.
+/// Says whether the file system of this number keeps what it allocates. The number has 32 bits, whatever type a machine
+/// gives it.
 fn is_kept(number: u32) -> bool {
     !NOT_KEPT.iter().any(|(not_kept, _)| *not_kept == number)
 }

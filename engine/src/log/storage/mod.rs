@@ -79,7 +79,7 @@ pub trait HeldLock: Send + Sync + Debug {}
 
 /// The calls that the engine makes on a file system.
 pub trait Storage: Send + Sync + Debug {
-    /// The same files, where all that is made through it from now on is for these users alone. `None` where the backend
+    /// Returns a backend for the same files that gives whatever it makes the permissions of `access`. `None` where this one
     /// keeps no permissions.
     fn for_users(&self, access: StoreAccess) -> Option<Arc<dyn Storage>> {
         let _ = access;
@@ -185,7 +185,8 @@ pub trait StorageFile: Send + Sync + Debug {
     /// Makes the file's bytes and length durable. After an error nothing is known of them.
     fn sync_data(&self) -> io::Result<()>;
 
-    /// As [`sync_data`](StorageFile::sync_data), for the bytes `from..to` alone; others may become durable too.
+    /// Makes the bytes `from..to` and the file's length durable; other bytes may become so too. After an error nothing is
+    /// known of them.
     fn sync_range(&self, from: u64, to: u64) -> io::Result<()> {
         let _ = (from, to);
         self.sync_data()

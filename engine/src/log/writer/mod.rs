@@ -69,6 +69,7 @@ use crate::log::reader::{Located, Places};
 use crate::log::scan::{Location, Scan};
 use crate::log::storage::{Storage, StorageFile};
 
+pub(crate) use self::room::Room;
 pub(crate) use self::sync::SyncPlan;
 use self::sync::Written;
 

@@ -6,6 +6,15 @@ use foldlog_codec::segment::Previous;
 use super::{AppendContext, END_BYTES, Log, RESERVED_BYTES, check_body};
 use crate::error::Result;
 
+/// What room is made for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Room {
+    /// Records that are appended next.
+    Records,
+    /// The begin of a call, and its end. A recovery has space for both, should the process be killed in between.
+    Call,
+}
+
 impl Log {
     /// Makes room for records with these bodies, so that either all of them are appended or none is: the errors are those
     /// of [`append`](Log::append), before the first of them.
@@ -13,40 +22,21 @@ impl Log {
         &mut self,
         time_us: i64,
         bodies: impl Iterator<Item = &'b [u8]>,
+        room: Room,
         context: &AppendContext<'_>,
     ) -> Result<()> {
-        self.reserve_with(time_us, bodies, 0, context).map(drop)
-    }
-
-    /// As [`reserve`](Log::reserve), for the begin of a call and its end: a recovery has space for them too, should the
-    /// process be killed in between. What is kept for the end stays kept until it is [let go of](Log::release_end).
-    pub(crate) fn reserve_call<'b>(
-        &mut self,
-        time_us: i64,
-        bodies: impl Iterator<Item = &'b [u8]>,
-        context: &AppendContext<'_>,
-    ) -> Result<()> {
-        let bytes = self.reserve_with(time_us, bodies, END_BYTES, context)?;
-        // Twice, since there may be declarations among them.
-        self.keep_spare(2 * bytes + self.reserved_bytes, context)
-    }
-
-    /// Makes room for records with these bodies, and for `further_bytes`; returns how much that is.
-    fn reserve_with<'b>(
-        &mut self,
-        time_us: i64,
-        bodies: impl Iterator<Item = &'b [u8]>,
-        further_bytes: u64,
-        context: &AppendContext<'_>,
-    ) -> Result<u64> {
-        let mut bytes = further_bytes;
+        let mut bytes = if room == Room::Call { END_BYTES } else { 0 };
         for body in bodies {
             check_body(body.len(), || body)?;
             bytes += (FRAME_HEADER_LEN + body.len()) as u64;
         }
         self.begin(time_us.clamp(frame::TIME_US_MIN, frame::TIME_US_MAX), context)?;
         self.make_room(bytes + self.reserved_bytes, context)?;
-        Ok(bytes)
+        match room {
+            Room::Records => Ok(()),
+            // Twice, since there may be declarations among them.
+            Room::Call => self.keep_spare(2 * bytes + self.reserved_bytes, context),
+        }
     }
 
     /// Keeps room for the end of a call from now on.
@@ -71,7 +61,7 @@ impl Log {
         }
     }
 
-    /// As [`make_room`](Log::make_room), where the frame does not fit into the segment, or may not fit into the spare.
+    /// Makes room as [`make_room`](Log::make_room) does, where the frame does not fit into the segment, or may not fit into the spare.
     #[cold]
     fn make_more_room(&mut self, len: u64, context: &AppendContext<'_>) -> Result<()> {
         if self.reserved_bytes > 0 {

@@ -156,7 +156,7 @@ impl Body {
         self.durable.len = self.current.len;
     }
 
-    /// As [`sync`](Body::sync), for the pages that hold the bytes `from..to`.
+    /// Makes the pages durable that hold the bytes `from..to`, and the length.
     pub(super) fn sync_range(&mut self, from: u64, to: u64) {
         let Some(last) = to.checked_sub(1).filter(|last| *last >= from) else { return };
         let synced: Vec<u64> = self.dirty.range(locate(from).0..=locate(last).0).copied().collect();

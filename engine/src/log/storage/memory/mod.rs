@@ -92,7 +92,7 @@ impl MemoryStorage {
         Self { disk: Arc::new(Mutex::new(Disk::new(boot_id.into()))), life: None }
     }
 
-    /// The same disk as one process sees it: after the next crash each storage call through the returned
+    /// Returns this disk as one process sees it: after the next crash each storage call through the returned
     /// value, or through clones of it, answers an error and changes nothing.
     ///
     /// Give this one to code whose threads or destructors may still run after the crash; a dead process
@@ -184,7 +184,7 @@ impl MemoryStorage {
         self.disk.lock().trace.iter().map(|(op, path)| (*op, path.to_path_buf())).collect()
     }
 
-    /// The same as [`MemoryStorage::trace`], and begins a new trace.
+    /// Returns the [trace](MemoryStorage::trace), and begins a new one.
     pub fn take_trace(&self) -> Vec<(Op, PathBuf)> {
         let trace = std::mem::take(&mut self.disk.lock().trace);
         trace.into_iter().map(|(op, path)| (op, path.to_path_buf())).collect()
