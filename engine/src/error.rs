@@ -444,7 +444,8 @@ pub enum Error {
     /// A capture of a workspace came to more bytes than the host lets it read
     /// ([`capture_bytes_max`](crate::filesystem::HostFilesystemOptions::capture_bytes_max)). Nothing was changed.
     #[error(
-        "the workspace holds more new content than a capture may read, {bytes_max} bytes: reached at `{path}`"
+        "the workspace holds more new content than a capture may read, {bytes_max} bytes: reached at `{}`",
+        escape::text(path)
     )]
     CaptureTooLarge {
         /// Where it came to that.

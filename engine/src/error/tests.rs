@@ -53,6 +53,7 @@ fn all() -> Vec<Error> {
     vec![
         Error::Io { op: "open", path: path(), source: io() },
         Error::Full { path: path(), bytes: 1, source: io() },
+        Error::Forked { session },
         Error::Corrupt(Box::new(corruption)),
         Error::MissingSegment { session, ordinal: 1, path: path() },
         Error::WrongSession { path: path(), expected: session, found: session },
