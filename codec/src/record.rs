@@ -4,13 +4,14 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use chrono::{DateTime, SecondsFormat};
+use serde::{Serialize, Serializer};
 
 use crate::body::{
     Added, Declare, Dispatch, Effect, Import, ItemId, NotUndone, ObjectId, Observed, Opened, Operation,
     Parent, Payload, Removed, ResourceSnapshot, Resumed, Rollback, Seal, Settle, Snapshot, ToolBegin,
     ToolEnd,
 };
-use crate::msgpack::{Limits, Value};
+use crate::msgpack::{Hex, Limits, Streamed, Value};
 use crate::{Error, Kind};
 
 /// A record: what a frame holds, without the frame.
@@ -67,13 +68,13 @@ impl Budget {
     /// Three quarters of the 64 bytes that a byte of a body may take; what the body itself is read into takes
     /// the rest.
     fn of(body: &[u8]) -> Budget {
-        let max = (640 << 10) + 48 * body.len();
+        let max = ((640 << 10) + 48 * body.len()).min(NAMES_BYTES_MAX);
         Budget { left: max, max }
     }
 
     /// A name, as the first field of an object of so many.
     fn name(&mut self, name: &str, fields: usize) -> Result<Value, Error> {
-        let cost = size_of::<Value>() * (1 + 2 * fields) + TEXTS + name.len();
+        let cost = size_of::<Part<'_>>() * (1 + 2 * fields) + TEXTS + name.len();
         self.left = self.left.checked_sub(cost).ok_or(Error::Limit {
             offset: 0,
             limit: "size of the JSON form",
@@ -82,6 +83,9 @@ impl Budget {
         Ok(Value::from(name))
     }
 }
+
+/// What they take at most, however long the body is.
+const NAMES_BYTES_MAX: usize = 48 << 20;
 
 /// What the other texts in such an object take, roughly.
 const TEXTS: usize = 24;
@@ -92,7 +96,7 @@ pub fn time_text(time_us: i64) -> String {
         .map_or_else(|| time_us.to_string(), |time| time.to_rfc3339_opts(SecondsFormat::Micros, false))
 }
 
-impl Record<'_> {
+impl<'a> Record<'a> {
     /// The objects that the record names; none where its body does not read.
     pub fn objects(&self) -> BTreeSet<ObjectId> {
         let mut objects = BTreeSet::new();
@@ -141,9 +145,19 @@ impl Record<'_> {
     ///
     /// # Errors
     ///
+    /// As [`to_json`](Record::to_json).
+    pub fn to_value(&self, names: &Names) -> Result<Value, Error> {
+        self.to_json(names).map(|json| Part::Map(json.pairs).into_value())
+    }
+
+    /// As [`to_value`](Record::to_value), for whoever only writes it: what hosts handed in stays as it stands in the body
+    /// until it is written, token by token. Takes at most 48 MiB beside what the body is decoded into.
+    ///
+    /// # Errors
+    ///
     /// [`Error::Body`] where a known kind's body is not what the kind says, [`Error::Limit`] where its JSON
     /// form would take more memory than that.
-    pub fn to_value(&self, names: &Names) -> Result<Value, Error> {
+    pub fn to_json(&self, names: &Names) -> Result<RecordJson<'a>, Error> {
         let mut object = Object::default();
         let mut budget = Budget::of(self.body);
         if !self.kind.is_envelope() {
@@ -202,44 +216,121 @@ impl Record<'_> {
             }
             Kind::SYNCED => {}
             _ => {
-                let body = Value::decode_within(self.body, Limits::of_payload());
-                object.set("body", body.unwrap_or_else(|_| Value::from(hex(self.body))));
+                let body = Streamed::new(self.body, Limits::of_payload());
+                object.set("body", body.map_or(Part::Hex(self.body), Part::Payload));
             }
         }
-        Ok(object.into_value())
+        Ok(RecordJson { pairs: object.pairs })
+    }
+}
+
+/// A record's JSON form, which serializes as the [value](Record::to_value) does.
+#[derive(Debug, Default)]
+pub struct RecordJson<'a> {
+    pairs: Vec<(&'static str, Part<'a>)>,
+}
+
+impl RecordJson<'_> {
+    /// Sets a field, in its place where it exists, else at the end.
+    pub fn set(&mut self, key: &'static str, value: Value) {
+        match self.pairs.iter_mut().find(|(other, _)| *other == key) {
+            Some((_, part)) => *part = Part::Value(value),
+            None => self.pairs.push((key, Part::Value(value))),
+        }
+    }
+}
+
+impl Serialize for RecordJson<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.pairs.iter().map(|(key, part)| (key, part)))
+    }
+}
+
+/// A part of a record's JSON form.
+#[derive(Debug)]
+enum Part<'a> {
+    Value(Value),
+    /// What a host handed in.
+    Payload(Streamed<'a>),
+    /// Bytes that are shown as hexadecimal digits.
+    Hex(&'a [u8]),
+    /// The names of items.
+    Ids(Vec<ItemId>),
+    Array(Vec<Part<'a>>),
+    Map(Vec<(&'static str, Part<'a>)>),
+}
+
+impl From<Value> for Part<'_> {
+    fn from(value: Value) -> Self {
+        Part::Value(value)
+    }
+}
+
+impl Part<'_> {
+    fn into_value(self) -> Value {
+        match self {
+            Part::Value(value) => value,
+            Part::Payload(payload) => payload.to_value(),
+            Part::Hex(bytes) => Value::from(Hex(bytes).to_string()),
+            Part::Ids(ids) => Value::Array(ids.into_iter().map(id_value).collect()),
+            Part::Array(parts) => {
+                // With no room to spare: where a body holds many, room for one too much in each adds up.
+                let mut values = Vec::with_capacity(parts.len());
+                values.extend(parts.into_iter().map(Part::into_value));
+                Value::Array(values)
+            }
+            Part::Map(pairs) => {
+                let mut values = Vec::with_capacity(pairs.len());
+                values.extend(pairs.into_iter().map(|(key, part)| (Value::from(key), part.into_value())));
+                Value::Map(values)
+            }
+        }
+    }
+}
+
+impl Serialize for Part<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Part::Value(value) => value.serialize(serializer),
+            Part::Payload(payload) => payload.serialize(serializer),
+            Part::Hex(bytes) => Hex(bytes).serialize(serializer),
+            Part::Ids(ids) => serializer.collect_seq(ids.iter().map(|id| (id.sequence, id.ordinal))),
+            Part::Array(parts) => serializer.collect_seq(parts),
+            Part::Map(pairs) => serializer.collect_map(pairs.iter().map(|(key, part)| (key, part))),
+        }
     }
 }
 
 #[derive(Default)]
-struct Object {
-    pairs: Vec<(Value, Value)>,
+struct Object<'a> {
+    pairs: Vec<(&'static str, Part<'a>)>,
 }
 
-impl Object {
+impl<'a> Object<'a> {
     /// An object of so many fields: where a body holds many, room for a field too much in each adds up.
-    fn of(fields: usize) -> Object {
+    fn of(fields: usize) -> Object<'a> {
         Object { pairs: Vec::with_capacity(fields) }
     }
 
-    fn set(&mut self, key: &str, value: Value) {
-        self.pairs.push((Value::from(key), value));
+    fn set(&mut self, key: &'static str, part: impl Into<Part<'a>>) {
+        self.pairs.push((key, part.into()));
     }
 
-    fn into_value(self) -> Value {
-        Value::Map(self.pairs)
+    fn into_part(self) -> Part<'a> {
+        Part::Map(self.pairs)
     }
 }
 
 /// An array with no room to spare.
-fn array<T>(
+fn array<'a, T>(
     items: impl ExactSizeIterator<Item = T>,
-    value: impl FnMut(T) -> Result<Value, Error>,
-) -> Result<Value, Error> {
-    let mut values = Vec::with_capacity(items.len());
-    for item in items.map(value) {
-        values.push(item?);
+    part: impl FnMut(T) -> Result<Part<'a>, Error>,
+) -> Result<Part<'a>, Error> {
+    let mut parts = Vec::with_capacity(items.len());
+    for item in items.map(part) {
+        parts.push(item?);
     }
-    Ok(Value::Array(values))
+    Ok(Part::Array(parts))
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -250,11 +341,11 @@ fn tags(tags: BTreeMap<String, String>) -> Value {
     Value::Map(tags.into_iter().map(|(key, value)| (Value::from(key), Value::from(value))).collect())
 }
 
-fn opened(object: &mut Object, opened: Opened) {
+fn opened(object: &mut Object<'_>, opened: Opened) {
     object.set("session", Value::from(opened.session.to_string()));
     object.set("seed", Value::from(opened.seed));
     object.set("tags", tags(opened.tags));
-    let parent = opened.parent.map_or(Value::Nil, |parent| {
+    let parent = opened.parent.map_or(Part::Value(Value::Nil), |parent| {
         let mut object = Object::default();
         object.set("session", Value::from(parent.session().to_string()));
         match parent {
@@ -270,12 +361,17 @@ fn opened(object: &mut Object, opened: Opened) {
                 }
             }
         }
-        object.into_value()
+        object.into_part()
     });
     object.set("parent", parent);
 }
 
-fn declare(object: &mut Object, declare: Declare, names: &Names, budget: &mut Budget) -> Result<(), Error> {
+fn declare(
+    object: &mut Object<'_>,
+    declare: Declare,
+    names: &Names,
+    budget: &mut Budget,
+) -> Result<(), Error> {
     // A declaration names its own slices; those of its bindings may have been declared before.
     let own: BTreeMap<u32, &str> =
         declare.slices.iter().map(|slice| (slice.id, slice.name.as_str())).collect();
@@ -290,11 +386,11 @@ fn declare(object: &mut Object, declare: Declare, names: &Names, budget: &mut Bu
                 own.get(&binding.slice).map_or_else(|| names.slice(binding.slice), |name| (*name).into());
             object.set("slice", budget.name(&name, 2)?);
             object.set("effect", Value::from(binding.built_in.name()));
-            Ok(object.into_value())
+            Ok(object.into_part())
         });
         object.set("bindings", bindings?);
         object.set("implicit", Value::from(event.implicit));
-        Ok(object.into_value())
+        Ok(object.into_part())
     })?;
     let slices = declare.slices.into_iter().map(|slice| {
         let mut object = Object::default();
@@ -302,16 +398,16 @@ fn declare(object: &mut Object, declare: Declare, names: &Names, budget: &mut Bu
         object.set("name", Value::from(slice.name));
         object.set("policy", Value::from(slice.policy.name()));
         object.set("item", Value::from(slice.item));
-        object.into_value()
+        object.into_part()
     });
     object.set("events", events);
-    object.set("slices", Value::Array(slices.collect()));
+    object.set("slices", Part::Array(slices.collect()));
     Ok(())
 }
 
-fn dispatch(
-    object: &mut Object,
-    dispatch: Dispatch<'_>,
+fn dispatch<'a>(
+    object: &mut Object<'a>,
+    dispatch: Dispatch<'a>,
     names: &Names,
     budget: &mut Budget,
 ) -> Result<(), Error> {
@@ -335,29 +431,29 @@ fn dispatch(
         }
     }
     if let Some(effects) = dispatch.effects {
-        object.set("effects", array(effects.into_iter(), |effect| effect_value(effect, names, budget))?);
+        object.set("effects", array(effects.into_iter(), |effect| effect_part(effect, names, budget))?);
     }
     Ok(())
 }
 
-fn payload(payload: Payload<'_>) -> Result<Value, Error> {
+fn payload(payload: Payload<'_>) -> Result<Part<'_>, Error> {
     match payload.object() {
         // No host can have handed in what is deeper, and many readers of JSON take 128 levels in all.
-        None => match Value::decode_within(payload.bytes(), Limits::of_payload()) {
-            Err(Error::Limit { .. }) => Ok(Value::from(hex(payload.bytes()))),
-            decoded => decoded,
+        None => match Streamed::new(payload.bytes(), Limits::of_payload()) {
+            Err(Error::Limit { .. }) => Ok(Part::Hex(payload.bytes())),
+            streamed => streamed.map(Part::Payload),
         },
         Some(object) => {
             let mut value = Object::default();
             value.set("$object", Value::from(object.file_name()));
             value.set("bytes", Value::from(object.len));
-            Ok(value.into_value())
+            Ok(value.into_part())
         }
     }
 }
 
-fn optional(value: Option<Payload<'_>>) -> Result<Value, Error> {
-    value.map_or(Ok(Value::Nil), payload)
+fn optional(value: Option<Payload<'_>>) -> Result<Part<'_>, Error> {
+    value.map_or(Ok(Part::Value(Value::Nil)), payload)
 }
 
 fn objects_of<'a>(effect: &Effect<'a>) -> Vec<ObjectId> {
@@ -367,26 +463,26 @@ fn objects_of<'a>(effect: &Effect<'a>) -> Vec<ObjectId> {
     }
 }
 
-fn resources(resources: Vec<ResourceSnapshot<'_>>) -> Result<Value, Error> {
+fn resources(resources: Vec<ResourceSnapshot<'_>>) -> Result<Part<'_>, Error> {
     array(resources.into_iter(), |resource| {
         let mut object = Object::of(2);
         object.set("resource", Value::from(resource.resource.into_owned()));
         object.set("snapshot", optional(resource.snapshot)?);
-        Ok(object.into_value())
+        Ok(object.into_part())
     })
 }
 
-fn not_undone(not_undone: Vec<NotUndone<'_>>) -> Result<Value, Error> {
+fn not_undone(not_undone: Vec<NotUndone<'_>>) -> Result<Part<'_>, Error> {
     array(not_undone.into_iter(), |one| {
         let mut object = Object::of(3);
         object.set("resource", Value::from(one.resource.into_owned()));
         object.set("path", Value::from(one.path.into_owned()));
         object.set("reason", Value::from(one.reason.into_owned()));
-        Ok(object.into_value())
+        Ok(object.into_part())
     })
 }
 
-fn tool_begin(object: &mut Object, begin: ToolBegin<'_>) -> Result<(), Error> {
+fn tool_begin<'a>(object: &mut Object<'a>, begin: ToolBegin<'a>) -> Result<(), Error> {
     call(object, (begin.tool, begin.call_id), begin.asked_by, (begin.parent, begin.undoes));
     object.set("arguments", payload(begin.arguments)?);
     object.set("idempotency", Value::from(begin.idempotency.name()));
@@ -396,7 +492,12 @@ fn tool_begin(object: &mut Object, begin: ToolBegin<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-fn tool_end(object: &mut Object, end: ToolEnd<'_>, names: &Names, budget: &mut Budget) -> Result<(), Error> {
+fn tool_end<'a>(
+    object: &mut Object<'a>,
+    end: ToolEnd<'a>,
+    names: &Names,
+    budget: &mut Budget,
+) -> Result<(), Error> {
     object.set("begin", Value::from(end.begin));
     object.set("operation", Value::from(end.operation()));
     call(object, (end.tool, end.call_id), end.asked_by, (end.parent, end.undoes));
@@ -418,7 +519,7 @@ fn tool_end(object: &mut Object, end: ToolEnd<'_>, names: &Names, budget: &mut B
 
 /// What a call's begin and its end both say.
 fn call(
-    object: &mut Object,
+    object: &mut Object<'_>,
     (tool, call_id): (Cow<'_, str>, Option<Cow<'_, str>>),
     asked_by: Option<(u64, u32)>,
     (parent, undoes): (Option<u64>, Option<u64>),
@@ -436,7 +537,7 @@ fn id_value(id: ItemId) -> Value {
     Value::Array(vec![Value::from(id.sequence), Value::from(u64::from(id.ordinal))])
 }
 
-fn effect_value(effect: Effect<'_>, names: &Names, budget: &mut Budget) -> Result<Value, Error> {
+fn effect_part<'a>(effect: Effect<'a>, names: &Names, budget: &mut Budget) -> Result<Part<'a>, Error> {
     let fields = 2
         + usize::from(effect.removed != Removed::None)
         + usize::from(effect.added != Added::Event)
@@ -447,7 +548,7 @@ fn effect_value(effect: Effect<'_>, names: &Names, budget: &mut Budget) -> Resul
         Removed::None => {}
         Removed::All => object.set("removed", Value::from("all")),
         Removed::Items(ids) => {
-            object.set("removed", Value::Array(ids.into_iter().map(id_value).collect()));
+            object.set("removed", Part::Ids(ids));
         }
     }
     match effect.added {
@@ -460,10 +561,15 @@ fn effect_value(effect: Effect<'_>, names: &Names, budget: &mut Budget) -> Resul
     if let Some(before) = effect.before {
         object.set("before", id_value(before));
     }
-    Ok(object.into_value())
+    Ok(object.into_part())
 }
 
-fn import(object: &mut Object, import: Import<'_>, names: &Names, budget: &mut Budget) -> Result<(), Error> {
+fn import<'a>(
+    object: &mut Object<'a>,
+    import: Import<'a>,
+    names: &Names,
+    budget: &mut Budget,
+) -> Result<(), Error> {
     object.set("from", import.from.map_or(Value::Nil, |id| Value::from(id.to_string())));
     object.set("exported_at", import.exported_at_us.map_or(Value::Nil, |time| Value::from(time_text(time))));
     object.set("tags", tags(import.tags));
@@ -471,7 +577,7 @@ fn import(object: &mut Object, import: Import<'_>, names: &Names, budget: &mut B
         let mut object = Object::of(2);
         object.set("slice", budget.name(&names.slice(slice.slice), 2)?);
         object.set("items", array(slice.items.iter(), |(item, _)| payload(*item))?);
-        Ok(object.into_value())
+        Ok(object.into_part())
     });
     object.set("slices", slices?);
     Ok(())

@@ -154,6 +154,8 @@ breakages! {
     TimesBesideLeftOut = "times-beside-left-out": "Times come back beside what is left out of snapshots.",
 
     // Readers.
+    BudgetIgnored = "budget-ignored": "A log is read on whatever it takes of memory.",
+    CopyCalledDamage = "copy-called-damage": "A copy that was taken while its session was written is called damaged.",
     ControlsRaw = "controls-raw": "What came from outside is printed with its control characters.",
 }
 

@@ -45,6 +45,28 @@ pub enum Error {
     /// Bytes that were known to be whole are not, so this is damage and no torn tail. Nothing was changed.
     #[error("{0}")]
     Corrupt(Box<Corruption>),
+    /// A segment ends before the end that its successor names, and is sound as far as it goes: the folder was copied while
+    /// the session was written, the older files first, or the disk lost the end of the segment.
+    #[error(
+        "{} ends at byte {offset}, before record {sequence}, and {} was begun behind byte {end} of it: the folder was copied \
+         while the session was written, or the disk lost the end of the file",
+        escape::path(segment),
+        escape::path(successor)
+    )]
+    OlderThanSuccessor {
+        /// The session.
+        session: Uuid,
+        /// The segment that is too short.
+        segment: PathBuf,
+        /// Where what is sound of it ends, in bytes.
+        offset: u64,
+        /// The record that should stand there.
+        sequence: u64,
+        /// The segment that follows.
+        successor: PathBuf,
+        /// The byte of the first at which it was begun.
+        end: u64,
+    },
     /// A segment between, or behind, the others is not there.
     #[error("session {session}: segment {ordinal} is missing ({})", escape::path(path))]
     MissingSegment {
@@ -697,6 +719,7 @@ impl Error {
         matches!(
             self,
             Error::Corrupt(_)
+                | Error::OlderThanSuccessor { .. }
                 | Error::MissingSegment { .. }
                 | Error::WrongSession { .. }
                 | Error::Object { .. }

@@ -24,6 +24,10 @@ struct Arguments {
     /// Print JSON: one document, or one object a line for lists.
     #[arg(long, global = true)]
     json: bool,
+    /// Read a log only as long as what is known of it takes no more memory: 64 MiB if nothing is said, and three times the
+    /// log's bytes on top for verbs that ask for slices.
+    #[arg(long, global = true, value_name = "BYTES")]
+    memory: Option<u64>,
     #[command(subcommand)]
     verb: Verb,
 }
@@ -299,6 +303,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>, output: &mut Output<'_
         Err(error) => return not_parsed(&error, output),
     };
     output.json = arguments.json;
+    output.memory_bytes = arguments.memory;
     match verb(arguments.verb, output) {
         Ok(code) => code,
         Err(failure) if failure.is_closed_pipe() => HOLDS,

@@ -11,9 +11,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use foldlog::audit::StateReader;
 use foldlog::{Policy, State, StoredItem, Value};
 use foldlog_codec::escape;
 use serde::Serialize;
+
+use crate::failure::Result;
 
 /// One difference.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -42,20 +45,36 @@ pub enum Change {
     Changed,
 }
 
-/// What changed between two states: in slices in the order of their names, then in tags.
+/// Two states of one log, whose items say something only where one state alone holds them: what both hold is the same, and
+/// need not be read to be compared.
 ///
 /// # Errors
 ///
-/// [`foldlog::Error::Decode`] where an item is no MessagePack.
-pub fn states(before: &State, after: &State) -> Result<Vec<Difference>, foldlog::Error> {
-    let mut found = slices(before, after, |_| true)?;
-    let mut tags = Collector { slice: None, found: &mut found };
-    tags.values("tags", &text_map(&before.tags), &text_map(&after.tags));
-    Ok(found)
+/// What reading says.
+pub fn unlike(before: &StateReader, after: &StateReader) -> foldlog::Result<(State, State)> {
+    let in_one = |state: &StateReader, other: &StateReader| {
+        state.to_state_of(|slice, item| {
+            !other.slice(slice.name()).is_some_and(|other| other.contains(item.sequence, item.ordinal))
+        })
+    };
+    Ok((in_one(before, after)?, in_one(after, before)?))
 }
 
-/// What changed in the slices whose policy is wanted. A slice that only one state knows was, or is, empty in
-/// the other.
+/// Takes one difference after the other; where it fails, no more are looked for.
+pub type Sink<'a> = dyn FnMut(Difference) -> Result<()> + 'a;
+
+/// Hands what changed between two states to `sink`: in slices in the order of their names, then in tags. One pair of items
+/// is decoded at a time.
+///
+/// # Errors
+///
+/// [`foldlog::Error::Decode`] where an item is no MessagePack, or what `sink` says.
+pub fn states(before: &State, after: &State, sink: &mut Sink<'_>) -> Result<()> {
+    slices(before, after, |_| true, sink)?;
+    Collector { slice: None, sink }.values("tags", &text_map(&before.tags), &text_map(&after.tags))
+}
+
+/// As [`states`], of the slices whose policy is wanted. A slice that only one state knows was, or is, empty in the other.
 ///
 /// # Errors
 ///
@@ -64,8 +83,8 @@ pub fn slices(
     before: &State,
     after: &State,
     wanted: impl Fn(Policy) -> bool,
-) -> Result<Vec<Difference>, foldlog::Error> {
-    let mut found = Vec::new();
+    sink: &mut Sink<'_>,
+) -> Result<()> {
     let names: BTreeSet<&String> = before.slices.keys().chain(after.slices.keys()).collect();
     for name in names {
         let (old, new) = (before.slices.get(name), after.slices.get(name));
@@ -78,9 +97,9 @@ pub fn slices(
         if old == new {
             continue;
         }
-        Collector { slice: Some(name), found: &mut found }.items(old, new)?;
+        Collector { slice: Some(name), sink: &mut *sink }.items(old, new)?;
     }
-    Ok(found)
+    Ok(())
 }
 
 fn text_map(map: &BTreeMap<String, String>) -> Value {
@@ -89,17 +108,17 @@ fn text_map(map: &BTreeMap<String, String>) -> Value {
     )
 }
 
-struct Collector<'a> {
+struct Collector<'a, 'b> {
     slice: Option<&'a String>,
-    found: &'a mut Vec<Difference>,
+    sink: &'a mut Sink<'b>,
 }
 
-impl Collector<'_> {
-    fn push(&mut self, path: String, change: Change, before: Value, after: Value) {
-        self.found.push(Difference { slice: self.slice.cloned(), path, change, before, after });
+impl Collector<'_, '_> {
+    fn push(&mut self, path: String, change: Change, before: Value, after: Value) -> Result<()> {
+        (self.sink)(Difference { slice: self.slice.cloned(), path, change, before, after })
     }
 
-    fn items(&mut self, old: &[StoredItem], new: &[StoredItem]) -> Result<(), foldlog::Error> {
+    fn items(&mut self, old: &[StoredItem], new: &[StoredItem]) -> Result<()> {
         let places: BTreeMap<(u64, u32), usize> =
             old.iter().enumerate().map(|(place, item)| ((item.sequence, item.ordinal), place)).collect();
         let (mut old_from, mut new_from) = (0, 0);
@@ -109,7 +128,7 @@ impl Collector<'_> {
             let Some((at, before)) = partner.and_then(|at| Some((*at, old.get(*at)?))) else { continue };
             self.between(old, old_from..at, new, new_from..place)?;
             if before != item {
-                self.values(&format!("items[{place}]"), &before.value()?, &item.value()?);
+                self.values(&format!("items[{place}]"), &before.value()?, &item.value()?)?;
             }
             (old_from, new_from) = (at + 1, place + 1);
         }
@@ -123,7 +142,7 @@ impl Collector<'_> {
         went: std::ops::Range<usize>,
         new: &[StoredItem],
         came: std::ops::Range<usize>,
-    ) -> Result<(), foldlog::Error> {
+    ) -> Result<()> {
         let mut went = went;
         for place in came {
             let Some(after) = new.get(place) else { continue };
@@ -131,40 +150,42 @@ impl Collector<'_> {
             match went.next().and_then(|place| old.get(place)) {
                 Some(before) => self.values(&path, &before.value()?, &after.value()?),
                 None => self.push(path, Change::Added, Value::Nil, after.value()?),
-            }
+            }?;
         }
         for (place, before) in went.filter_map(|place| Some((place, old.get(place)?))) {
-            self.push(format!("items[{place}]"), Change::Removed, before.value()?, Value::Nil);
+            self.push(format!("items[{place}]"), Change::Removed, before.value()?, Value::Nil)?;
         }
         Ok(())
     }
 
     /// Compares two values field by field. The depth of values from a log is bounded by their decoding.
-    fn values(&mut self, path: &str, before: &Value, after: &Value) {
+    fn values(&mut self, path: &str, before: &Value, after: &Value) -> Result<()> {
         match (before, after) {
-            (before, after) if before == after => {}
+            (before, after) if before == after => Ok(()),
             (Value::Map(old), Value::Map(new)) => {
                 for (key, value) in old {
                     let path = field(path, key);
                     match new.iter().find(|(other, _)| other == key) {
                         Some((_, other)) => self.values(&path, value, other),
                         None => self.push(path, Change::Removed, value.clone(), Value::Nil),
-                    }
+                    }?;
                 }
-                for (key, value) in new.iter().filter(|(key, _)| !old.iter().any(|(other, _)| other == key)) {
-                    self.push(field(path, key), Change::Added, Value::Nil, value.clone());
-                }
+                let is_new = |(key, _): &&(Value, Value)| !old.iter().any(|(other, _)| other == key);
+                new.iter().filter(is_new).try_for_each(|(key, value)| {
+                    self.push(field(path, key), Change::Added, Value::Nil, value.clone())
+                })
             }
             (Value::Array(old), Value::Array(new)) => {
                 for (place, (value, other)) in old.iter().zip(new).enumerate() {
-                    self.values(&format!("{path}[{place}]"), value, other);
+                    self.values(&format!("{path}[{place}]"), value, other)?;
                 }
                 for (place, value) in old.iter().enumerate().skip(new.len()) {
-                    self.push(format!("{path}[{place}]"), Change::Removed, value.clone(), Value::Nil);
+                    self.push(format!("{path}[{place}]"), Change::Removed, value.clone(), Value::Nil)?;
                 }
                 for (place, value) in new.iter().enumerate().skip(old.len()) {
-                    self.push(format!("{path}[{place}]"), Change::Added, Value::Nil, value.clone());
+                    self.push(format!("{path}[{place}]"), Change::Added, Value::Nil, value.clone())?;
                 }
+                Ok(())
             }
             _ => self.push(path.to_owned(), Change::Changed, before.clone(), after.clone()),
         }
@@ -207,7 +228,13 @@ mod tests {
             let json = |value| serde_json::to_string(value).unwrap();
             format!("{} {}>{}", difference.path, json(&difference.before), json(&difference.after))
         };
-        states(&state(before), &state(after)).unwrap().into_iter().map(shown).collect()
+        let mut found = Vec::new();
+        let mut sink = |difference| {
+            found.push(shown(difference));
+            Ok(())
+        };
+        states(&state(before), &state(after), &mut sink).unwrap();
+        found
     }
 
     #[test]

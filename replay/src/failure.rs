@@ -122,9 +122,13 @@ fn next_after(error: &Error) -> Option<String> {
             "nothing was changed; `foldlog verify` lists all damage; take the session from a copy, or what is sound of it \
              by `foldlog salvage SESSION --to DIR`"
         }
+        Error::OlderThanSuccessor { .. } => {
+            "if this is a copy, copy the session again: its segments from the newest to the oldest, then its objects; else \
+             take what is sound of it by `foldlog salvage SESSION --to DIR`"
+        }
         Error::MissingSegment { .. } => {
-            "put the segment file back from a copy of the session, or take what is before it by `foldlog salvage SESSION \
-             --to DIR`"
+            "put the segment file back from the session, or copy it again if this is a copy: the segments from the newest to \
+             the oldest, then the objects; or take what is before it by `foldlog salvage SESSION --to DIR`"
         }
         Error::WrongSession { .. } => "the file or folder was exchanged or renamed: put it back where it was",
         Error::Object { .. } => "put the file back into the session's `objects` folder from a copy",
@@ -165,6 +169,7 @@ fn next_after(error: &Error) -> Option<String> {
         }
         Error::WithinSession { .. } => "give the folder of another store",
         Error::Locked { .. } => "wait for the other process, or close the session there",
+        Error::OverBudget { .. } => "allow more by `--memory BYTES`, if the log is to be trusted",
         Error::Full { .. } => "make space and try again",
         Error::Io { .. } => "check the path and its permissions",
         _ => return None,

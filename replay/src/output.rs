@@ -38,6 +38,8 @@ pub struct Output<'a> {
     /// How a verb that goes on without end waits.
     pub pause: &'a Pause<'a>,
     pub(crate) json: bool,
+    /// How much memory what is known of a log may take, where it was said.
+    pub(crate) memory_bytes: Option<u64>,
 }
 
 impl fmt::Debug for Output<'_> {
@@ -54,7 +56,16 @@ impl<'a> Output<'a> {
         stderr: &'a mut dyn Write,
         child: &'a ChildCommand<'a>,
     ) -> Output<'a> {
-        Output { stdout, stderr, progress: false, color: false, child, pause: &|_| Ok(false), json: false }
+        Output {
+            stdout,
+            stderr,
+            progress: false,
+            color: false,
+            child,
+            pause: &|_| Ok(false),
+            json: false,
+            memory_bytes: None,
+        }
     }
 
     /// Whether results are to be JSON.

@@ -1,12 +1,15 @@
 //! A session or a store at a path, its records, and what to call them.
 
-use std::io;
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Seek, SeekFrom, Write};
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use foldlog::audit::{self, LogReader};
+use foldlog::audit::{self, LogReader, ReadOptions};
 use foldlog::log::TornTail;
+use foldlog::log::storage::FileStorage;
 use foldlog::{Error, Exposed, Kind, OpenOperation, Record, Store, UnsettledOperation};
 use foldlog_codec::body::{
     Declare, Dispatch, Import, Observed, Opened, Operation, Parent, Rollback, Settle, Snapshot, ToolBegin,
@@ -14,6 +17,7 @@ use foldlog_codec::body::{
 };
 use foldlog_codec::record::Names;
 use foldlog_codec::segment::HEADER_LEN;
+use serde::Serialize;
 use uuid::Uuid;
 
 use foldlog_codec::escape;
@@ -32,11 +36,23 @@ pub(crate) fn holds_anything(dir: &Path) -> bool {
     if audit::is_leftover(dir).unwrap_or_default() {
         return false;
     }
-    segments(dir).is_none_or(|segments| {
-        segments.iter().any(|path| {
-            std::fs::read(path).map_or(true, |bytes| bytes.iter().skip(HEADER_LEN).any(|byte| *byte != 0))
-        })
-    })
+    segments(dir).is_none_or(|segments| segments.iter().any(|path| holds_data(path).unwrap_or(true)))
+}
+
+fn holds_data(path: &Path) -> io::Result<bool> {
+    let mut file = BufReader::new(File::open(path)?);
+    file.seek(SeekFrom::Start(HEADER_LEN as u64))?;
+    loop {
+        let bytes = file.fill_buf()?;
+        if bytes.is_empty() {
+            return Ok(false);
+        }
+        if bytes.iter().any(|byte| *byte != 0) {
+            return Ok(true);
+        }
+        let read = bytes.len();
+        file.consume(read);
+    }
 }
 
 /// The segment files of a folder, in order; nothing where it cannot be read.
@@ -81,7 +97,21 @@ pub fn store_of(session: &Path) -> Option<(PathBuf, Uuid)> {
 ///
 /// What the engine says.
 pub fn open_session(path: &Path, output: &mut Output<'_>) -> Result<LogReader> {
-    let reader = LogReader::open(path)?;
+    open_as(path, false, output)
+}
+
+/// As [`open_session`], for a verb that asks for no slices: what their items hold is not looked at.
+///
+/// # Errors
+///
+/// As [`open_session`].
+pub fn open_outline(path: &Path, output: &mut Output<'_>) -> Result<LogReader> {
+    open_as(path, true, output)
+}
+
+fn open_as(path: &Path, outline: bool, output: &mut Output<'_>) -> Result<LogReader> {
+    let options = ReadOptions { outline, memory_bytes: output.memory_bytes };
+    let reader = LogReader::open_with(Arc::new(FileStorage::new()), path, options)?;
     let report = reader.report();
     note_exposed(report.exposed.as_ref(), output);
     note_torn(report.torn.as_ref(), output);
@@ -163,6 +193,20 @@ pub fn position_of(last: u64, asked: Option<u64>) -> Result<u64> {
     }
 }
 
+/// What came of writing to the output through the engine: a reader that went away is no failure of the log's.
+///
+/// # Errors
+///
+/// What was written said.
+pub(crate) fn written(result: foldlog::Result<()>) -> Result<()> {
+    result.map_err(|error| match error {
+        Error::Io { op: "write", source, .. } => {
+            Failure::Output(io::Error::new(source.kind(), source.to_string()))
+        }
+        error => error.into(),
+    })
+}
+
 /// Hands records to a visitor that may fail in its own way.
 ///
 /// # Errors
@@ -197,14 +241,11 @@ pub fn record_name(record: &Record<'_>, names: &Names) -> String {
     let name = match record.kind {
         Kind::OPENED => Opened::decode(record.body).map(|opened| opened_name(&opened)),
         Kind::DECLARE => Declare::decode(record.body).map(|declare| {
-            let events = declare.events.iter().map(|event| event.name.as_str());
-            let mut declared: Vec<&str> = events.collect();
-            for slice in &declare.slices {
-                // The slice of an event that nobody declared bears the event's name.
-                if !declared.contains(&slice.name.as_str()) {
-                    declared.push(&slice.name);
-                }
-            }
+            let mut declared: Vec<&str> = declare.events.iter().map(|event| event.name.as_str()).collect();
+            let events: BTreeSet<&str> = declared.iter().copied().collect();
+            // The slice of an event that nobody declared bears the event's name.
+            let slices = declare.slices.iter().map(|slice| slice.name.as_str());
+            declared.extend(slices.filter(|slice| !events.contains(slice)));
             declared.join(", ")
         }),
         Kind::DISPATCH => Dispatch::decode(record.body).map(|dispatch| dispatch_name(&dispatch, names)),
@@ -277,6 +318,37 @@ pub fn shortened(text: &str, max: usize) -> String {
     }
     let head: String = text.chars().take(max.saturating_sub(1)).collect();
     format!("{head}…")
+}
+
+/// The beginning of a value's JSON, escaped: more than so many characters where there are more, and not much more.
+pub fn beginning(value: &(impl Serialize + ?Sized), chars: usize) -> String {
+    // The longest character takes four bytes, and an escape stands for one in twelve.
+    let mut start = Start { bytes: Vec::new(), max: 4 * chars + 64 };
+    // An error only says that there is enough.
+    let _ = escape::write_json(&mut start, value);
+    let mut json = start.bytes;
+    if let Err(cut) = std::str::from_utf8(&json) {
+        json.truncate(cut.valid_up_to());
+    }
+    String::from_utf8(json).unwrap_or_default()
+}
+
+/// Takes so many bytes and no more.
+struct Start {
+    bytes: Vec<u8>,
+    max: usize,
+}
+
+impl Write for Start {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let room = self.max.saturating_sub(self.bytes.len());
+        self.bytes.extend_from_slice(bytes.get(..room.min(bytes.len())).unwrap_or_default());
+        if bytes.len() > room { Err(io::ErrorKind::StorageFull.into()) } else { Ok(bytes.len()) }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// A number of things: `1 session`, `2 sessions`.

@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod any_bytes;
+mod verbs;
 
 use std::alloc::System;
 use std::sync::{Mutex, MutexGuard, PoisonError};

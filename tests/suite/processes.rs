@@ -133,7 +133,7 @@ fn read_on(dir: &Path, writing: &AtomicBool) -> u64 {
         reader.records(0, u64::MAX, take).unwrap_or_else(|error| panic!("look {looks}: {error}"));
         assert!(records.len() >= before.len() && records[..before.len()] == before[..], "look {looks}");
         assert_eq!(records.len() as u64, reader.records_len());
-        assert_eq!(reader.state().position, Some(reader.records_len() - 1));
+        assert_eq!(reader.state().unwrap().position, Some(reader.records_len() - 1));
         before = records;
 
         let polled = follower.poll(|met| {
@@ -229,7 +229,7 @@ fn segments(dir: &Path) -> usize {
 fn one_after_the_other(dir: &Path, kept: &BTreeSet<Mark>) {
     let mut marks: Vec<Mark> = Vec::new();
     let reader = LogReader::open(dir).unwrap();
-    for item in &reader.state().slices["notes"].items {
+    for item in &reader.state().unwrap().slices["notes"].items {
         marks.push(Mark::of(item.value().unwrap().get("text").unwrap().as_str().unwrap()));
     }
     let found: BTreeSet<Mark> = marks.iter().cloned().collect();
@@ -252,7 +252,8 @@ fn one_after_the_other(dir: &Path, kept: &BTreeSet<Mark>) {
 
     // By the frames: behind the one that says who opened the session stand, with their own earlier times, records that
     // a recovery wrote once more, and then those of one writer alone.
-    let items: Vec<u64> = reader.state().slices["notes"].items.iter().map(|item| item.sequence).collect();
+    let items: Vec<u64> =
+        reader.state().unwrap().slices["notes"].items.iter().map(|item| item.sequence).collect();
     let marks: BTreeMap<u64, Mark> = items.into_iter().zip(marks).collect();
     let (mut opened_us, mut openings) = (0, 0_u64);
     let mut writers: BTreeMap<u64, BTreeSet<(u64, u64)>> = BTreeMap::new();

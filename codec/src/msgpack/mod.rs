@@ -8,11 +8,14 @@
 
 mod json;
 mod read;
+mod streamed;
 mod value;
 mod write;
 
 pub use json::from_json;
 pub use read::{Limits, Reader, Token, scan};
+pub(crate) use streamed::Hex;
+pub use streamed::Streamed;
 pub use value::Value;
 pub use write::Writer;
 

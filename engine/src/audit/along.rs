@@ -2,10 +2,10 @@
 
 use std::ops::RangeInclusive;
 
-use super::{LogReader, SharedState};
+use super::{LogReader, StateReader};
 use crate::error::Result;
 use crate::fold::path::Path;
-use crate::fold::projection::Projection;
+use crate::fold::projection::{LogSlices, Projection};
 use crate::log::scan::Location;
 use crate::session::State;
 
@@ -24,7 +24,7 @@ pub struct AlongPath<'a> {
 
 impl<'a> AlongPath<'a> {
     pub(super) fn of(reader: &'a LogReader) -> AlongPath<'a> {
-        AlongPath { reader, projection: Projection::default(), live: Vec::new(), at: None }
+        AlongPath { reader, projection: Projection::new(LogSlices::Unread), live: Vec::new(), at: None }
     }
 
     /// STATE along the path that was live at `position`.
@@ -33,24 +33,24 @@ impl<'a> AlongPath<'a> {
     ///
     /// As [`LogReader::state_along`].
     pub fn state(&mut self, position: u64) -> Result<State> {
-        Ok(self.shared_state(position)?.to_state())
+        self.state_reader(position)?.to_state()
     }
 
-    /// As [`state`](AlongPath::state), sharing its items with the fold.
+    /// As [`state`](AlongPath::state), read item by item.
     ///
     /// # Errors
     ///
     /// As [`LogReader::state_along`].
-    pub fn shared_state(&mut self, position: u64) -> Result<SharedState> {
+    pub fn state_reader(&mut self, position: u64) -> Result<StateReader> {
         self.reader.check_position(position)?;
         if !goes_on(&mut self.live, &self.reader.path, position) {
-            self.projection = Projection::default();
+            self.projection = Projection::new(LogSlices::Unread);
         }
         // Of a fold that fails midway nothing is to be used again.
-        let mut projection = std::mem::take(&mut self.projection);
+        let mut projection = std::mem::replace(&mut self.projection, Projection::new(LogSlices::Unread));
         let live = std::mem::take(&mut self.live);
         self.reader.history().fold_on(&mut projection, &live, position, &mut self.at)?;
-        let state = SharedState::of(&projection);
+        let state = self.reader.reader_of(projection.clone());
         (self.projection, self.live) = (projection, live);
         Ok(state)
     }

@@ -5,10 +5,12 @@
 //! records of such a log as they come.
 
 mod along;
+mod export;
 mod follow;
 mod ledger;
 mod segments;
 mod shared;
+mod state;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -23,6 +25,8 @@ use uuid::Uuid;
 
 use crate::error::{Corruption, Error, Result};
 use crate::fold::history::History;
+use crate::fold::log_items::LogSource;
+use crate::fold::memory::{MEMORY_BYTES_MIN, MEMORY_PER_BYTE, Watch};
 use crate::fold::path::Path as LivePath;
 use crate::fold::projection::{LogSlices, Projection};
 use crate::log::objects::Objects;
@@ -30,13 +34,14 @@ use crate::log::reader::Places;
 use crate::log::scan;
 use crate::log::storage::{FileStorage, Storage};
 use crate::log::{self, Exposed, StoreAccess, layout, leftover};
-use crate::session::{Read, RecoveryReport, State, open_read};
+use crate::session::{RecoveryReport, State, read_outline};
 
 pub use along::AlongPath;
 pub use follow::{Followed, Follower, Progress};
 pub use ledger::{Fate, LedgerEntry, Settled};
 pub use segments::SegmentInfo;
-pub use shared::{Comparison, SharedState};
+pub use shared::Comparison;
+pub use state::{ItemName, SliceReader, StateReader};
 
 /// One frame of a log, envelope frames included.
 #[derive(Clone, Copy, Debug)]
@@ -74,16 +79,36 @@ pub struct Walked {
     pub report: RecoveryReport,
 }
 
+/// How a log is read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReadOptions {
+    /// Whether the slices are left out: for whoever only wants records, names or operations. What is said of items that
+    /// contradict each other, and of objects that are missing, is left out too.
+    pub outline: bool,
+    /// How many bytes what is known of the log may take in memory, windows and single records not counted. `None` for
+    /// 64 MiB, and where the slices are not left out, three times the bytes of the log on top.
+    pub memory_bytes: Option<u64>,
+}
+
 /// A log, open for reading.
+///
+/// # Memory
+///
+/// A reader holds what the log declares, its operations that are not done with, its rollbacks, and of each item a name:
+/// about 20 bytes where items come one by one, 112 at most, and not what the item says. It folds no more of a log than fits
+/// into [`ReadOptions::memory_bytes`] and ends with [`Error::OverBudget`] beyond. Objects are read piece by piece, each once.
 #[derive(Debug)]
 pub struct LogReader {
     storage: Arc<dyn Storage>,
     dir: PathBuf,
-    objects: Objects,
+    options: ReadOptions,
+    objects: Arc<Objects>,
     places: Places,
     rollbacks: BTreeMap<u64, foldlog_codec::body::Rollback>,
     path: LivePath,
-    projection: Projection,
+    outline: Projection,
+    /// The slices at the end, where they were not left out.
+    folded: Option<Projection>,
     opened: Opened,
     opened_sequence: u64,
     log_bytes: u64,
@@ -142,7 +167,7 @@ fn exposed_on(storage: &dyn Storage, dir: &Path) -> Option<Exposed> {
 }
 
 impl LogReader {
-    /// Opens the log in the folder `dir` and folds it.
+    /// Opens the log in the folder `dir` and folds it, as [`ReadOptions::default`] says.
     ///
     /// # Errors
     ///
@@ -158,25 +183,51 @@ impl LogReader {
     ///
     /// As [`open`](LogReader::open).
     pub fn open_on(storage: Arc<dyn Storage>, dir: impl AsRef<Path>) -> Result<LogReader> {
+        LogReader::open_with(storage, dir, ReadOptions::default())
+    }
+
+    /// As [`open_on`](LogReader::open_on), in another way.
+    ///
+    /// # Errors
+    ///
+    /// As [`open`](LogReader::open); [`Error::OverBudget`].
+    pub fn open_with(
+        storage: Arc<dyn Storage>,
+        dir: impl AsRef<Path>,
+        options: ReadOptions,
+    ) -> Result<LogReader> {
         let dir = dir.as_ref().to_owned();
-        let read = open_read(&storage, &dir, None, LogSlices::Held)?;
-        let places = read.places();
-        let Read { scan, folded, .. } = read;
+        let objects = Arc::new(Objects::new(Arc::clone(&storage), &dir));
+        let budget = options.memory_bytes.unwrap_or(MEMORY_BYTES_MIN);
+        let (scan, outline) = read_outline(&storage, &dir, &objects, budget)?;
+        let (outline, failed) = match outline {
+            Ok(outline) => (outline, None),
+            Err(error) => (Projection::default(), Some(error)),
+        };
         let exposed = exposed_on(storage.as_ref(), &dir);
-        let report = RecoveryReport { exposed, ..RecoveryReport::of_folded(&scan, &folded.projection) };
-        Ok(LogReader {
-            objects: Objects::new(Arc::clone(&storage), &dir),
+        let report = RecoveryReport { exposed, ..RecoveryReport::of_folded(&scan, &outline) };
+        let mut reader = LogReader {
+            objects,
             storage,
             dir,
-            places,
+            options,
+            places: Places { segments: scan.segments, index: scan.index, next_sequence: scan.next_sequence },
             path: LivePath::new(scan.rollbacks.iter().map(|(at, rollback)| (*at, rollback.to))),
             rollbacks: scan.rollbacks,
-            projection: folded.projection,
+            outline,
+            folded: None,
             opened: scan.opened,
             opened_sequence: scan.opened_sequence,
             log_bytes: scan.used_bytes,
             report,
-        })
+        };
+        if !options.outline {
+            reader.folded = Some(reader.fold_below(reader.places.next_sequence, &mut |_, _| Ok(()))?);
+        }
+        match failed {
+            Some(error) => Err(error),
+            None => Ok(reader),
+        }
     }
 
     /// The log's folder.
@@ -212,8 +263,13 @@ impl LogReader {
     /// What the names in records stand for.
     pub fn names(&self) -> Names {
         let mut names = Names::default();
-        names.learn(&self.projection.names.all());
+        names.learn(&self.outline.names.all());
         names
+    }
+
+    /// The session's tags at the log's end.
+    pub fn tags(&self) -> &BTreeMap<String, String> {
+        &self.outline.tags
     }
 
     /// Which records are live.
@@ -240,9 +296,25 @@ impl LogReader {
         self.places.read(&self.storage, from, through, &mut |record| visit(&record))
     }
 
+    /// The slices at the log's end, with all that they hold in memory.
+    ///
+    /// # Errors
+    ///
+    /// What reading says.
+    pub fn state(&self) -> Result<State> {
+        self.state_reader()?.to_state()
+    }
+
     /// The slices at the log's end.
-    pub fn state(&self) -> State {
-        State::of(&self.projection)
+    ///
+    /// # Errors
+    ///
+    /// What reading says.
+    pub fn state_reader(&self) -> Result<StateReader> {
+        match &self.folded {
+            Some(folded) => Ok(self.reader_of(folded.clone())),
+            None => self.fold_below(self.places.next_sequence, &mut |_, _| Ok(())).map(|f| self.reader_of(f)),
+        }
     }
 
     /// The slices when the record at `position` had been written.
@@ -250,10 +322,42 @@ impl LogReader {
     /// # Errors
     ///
     /// [`Error::NoSuchPosition`], or what reading says.
-    pub fn state_at(&self, position: u64) -> Result<State> {
+    pub fn state_reader_at(&self, position: u64) -> Result<StateReader> {
         self.check_position(position)?;
-        let folded = self.history().fold(position + 1, None, LogSlices::Held, &mut |_, _| Ok(()))?;
-        Ok(State::of(&folded.projection))
+        if position + 1 == self.places.next_sequence {
+            return self.state_reader();
+        }
+        Ok(self.reader_of(self.fold_below(position + 1, &mut |_, _| Ok(()))?))
+    }
+
+    fn reader_of(&self, projection: Projection) -> StateReader {
+        let source = LogSource {
+            storage: Arc::clone(&self.storage),
+            places: self.places.clone(),
+            objects: Arc::clone(&self.objects),
+            names: Arc::clone(&projection.names),
+        };
+        StateReader::new(projection, source)
+    }
+
+    fn fold_below(
+        &self,
+        end: u64,
+        visit: &mut dyn FnMut(&Record<'_>, &Projection) -> Result<()>,
+    ) -> Result<Projection> {
+        let of_log = self.log_bytes.saturating_mul(MEMORY_PER_BYTE);
+        let budget = self.options.memory_bytes.unwrap_or(MEMORY_BYTES_MIN.saturating_add(of_log));
+        let how = (LogSlices::Unread, Some(Watch::new(self.dir.clone(), budget)));
+        Ok(self.history().fold_within(end, None, how, visit)?.projection)
+    }
+
+    /// The slices when the record at `position` had been written, with all that they held in memory.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSuchPosition`], or what reading says.
+    pub fn state_at(&self, position: u64) -> Result<State> {
+        self.state_reader_at(position)?.to_state()
     }
 
     /// STATE as a fold along the path that was live at `position` gives it, abandoned records left out. LOG
@@ -264,7 +368,7 @@ impl LogReader {
     /// As [`state_at`](LogReader::state_at).
     pub fn state_along(&self, position: u64) -> Result<State> {
         self.check_position(position)?;
-        Ok(State::of(&self.history().fold_along(&self.path, position)?))
+        self.reader_of(self.history().fold_along(&self.path, position)?).to_state()
     }
 
     /// As [`state_along`](LogReader::state_along), for many positions one after the other.
@@ -279,28 +383,12 @@ impl LogReader {
     /// What reading says, or what `visit` says.
     pub fn fold(
         &self,
-        mut visit: impl FnMut(&Record<'_>, &dyn Fn() -> State) -> Result<()>,
-    ) -> Result<State> {
-        self.fold_shared(|record, state| visit(record, &|| state().to_state()))
-    }
-
-    /// As [`fold`](LogReader::fold), with slices that share their items with the fold: to ask for them costs little,
-    /// however much they hold.
-    ///
-    /// # Errors
-    ///
-    /// As [`fold`](LogReader::fold).
-    pub fn fold_shared(
-        &self,
-        mut visit: impl FnMut(&Record<'_>, &dyn Fn() -> SharedState) -> Result<()>,
-    ) -> Result<State> {
-        let folded = self.history().fold(
-            self.places.next_sequence,
-            None,
-            LogSlices::Held,
-            &mut |record, projection| visit(record, &|| SharedState::of(projection)),
-        )?;
-        Ok(State::of(&folded.projection))
+        mut visit: impl FnMut(&Record<'_>, &dyn Fn() -> StateReader) -> Result<()>,
+    ) -> Result<StateReader> {
+        let folded = self.fold_below(self.places.next_sequence, &mut |record, projection| {
+            visit(record, &|| self.reader_of(projection.clone()))
+        })?;
+        Ok(self.reader_of(folded))
     }
 
     /// The bytes of a payload, wherever they stand.

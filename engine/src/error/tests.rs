@@ -55,6 +55,14 @@ fn all() -> Vec<Error> {
         Error::Full { path: path(), bytes: 1, source: io() },
         Error::Forked { session },
         Error::Corrupt(Box::new(corruption)),
+        Error::OlderThanSuccessor {
+            session,
+            segment: path(),
+            offset: 1,
+            sequence,
+            successor: path(),
+            end: 2,
+        },
         Error::MissingSegment { session, ordinal: 1, path: path() },
         Error::WrongSession { path: path(), expected: session, found: session },
         Error::NotASession { path: path(), reason: text() },
@@ -93,6 +101,7 @@ fn all() -> Vec<Error> {
         Error::WorkspaceReplaced { workspace: path(), expected: None, found: None },
         Error::NotRestored(vec![Unrestored { path: text(), reason: text() }]),
         Error::HalfDone { workspace: path(), session, session_dir: path(), operation, tool: text() },
+        Error::OverBudget { session_dir: path(), sequence, needed: 2, budget: 1 },
         Error::MaybeHalfDone { workspace: path(), session, session_dir: path(), cause: inner() },
     ]
 }

@@ -8,6 +8,7 @@ use foldlog_codec::body::{Dispatch, Opened, Payload, Rollback};
 use foldlog_codec::{Kind, Record};
 
 use super::content::Content;
+use super::memory::Watch;
 use super::path::Path;
 use super::positions::Positions;
 use super::projection::{AtHand, Folding, LogSlices, Projection};
@@ -31,6 +32,8 @@ pub(crate) struct History<'a> {
 pub(crate) struct Folded {
     pub(crate) projection: Projection,
     pub(crate) positions: Positions,
+    /// Where it may take only so much memory.
+    pub(crate) watch: Option<Watch>,
 }
 
 impl History<'_> {
@@ -42,7 +45,19 @@ impl History<'_> {
         log_slices: LogSlices,
         visit: &mut dyn FnMut(&Record<'_>, &Projection) -> Result<()>,
     ) -> Result<Folded> {
-        self.fold_behind(Folded::new(log_slices, Positions::default()), end, types, visit)
+        self.fold_within(end, types, (log_slices, None), visit)
+    }
+
+    /// As [`fold`](History::fold), in as much memory as it may take.
+    pub(crate) fn fold_within(
+        &self,
+        end: u64,
+        types: Option<&SessionTypes>,
+        (log_slices, watch): (LogSlices, Option<Watch>),
+        visit: &mut dyn FnMut(&Record<'_>, &Projection) -> Result<()>,
+    ) -> Result<Folded> {
+        let folded = Folded { watch, ..Folded::new(log_slices, Positions::default()) };
+        self.fold_behind(folded, end, types, visit)
     }
 
     /// Goes on with a fold, through the records below `end`. Where one of them goes back to a position before those, and
@@ -74,7 +89,7 @@ impl History<'_> {
     /// Folds the records that were live when `position` was written, and no others. Rollbacks on that path
     /// have been taken into account by the path, so STATE passes them unchanged.
     pub(crate) fn fold_along(&self, path: &Path, position: u64) -> Result<Projection> {
-        let mut projection = Projection::default();
+        let mut projection = Projection::new(LogSlices::Unread);
         self.fold_on(&mut projection, &path.live_at(position), position, &mut None)?;
         Ok(projection)
     }
@@ -111,7 +126,7 @@ impl History<'_> {
 
 impl Folded {
     pub(crate) fn new(log_slices: LogSlices, positions: Positions) -> Folded {
-        Folded { projection: Projection::new(log_slices), positions }
+        Folded { projection: Projection::new(log_slices), positions, watch: None }
     }
 
     /// Applies a session's own first record.
@@ -127,10 +142,27 @@ impl Folded {
         objects: &Objects,
         types: Option<&SessionTypes>,
     ) -> Result<()> {
+        self.apply_unwatched(record, objects, types)?;
+        match &mut self.watch {
+            Some(watch) => watch.applied(record, &self.projection),
+            None => Ok(()),
+        }
+    }
+
+    fn apply_unwatched(
+        &mut self,
+        record: &Record<'_>,
+        objects: &Objects,
+        types: Option<&SessionTypes>,
+    ) -> Result<()> {
+        let log_slices = self.projection.log_slices();
         if record.kind == Kind::DISPATCH
             && let Some((event, data)) = Dispatch::plain_event(record.body)
         {
-            return self.apply_event(record.sequence, (event, data, None), objects, types);
+            return match log_slices {
+                LogSlices::Outline => self.projection.pass_over_event(record.sequence),
+                _ => self.apply_event(record.sequence, (event, data, None), objects, types),
+            };
         }
         let content = Content::of(record)?;
         let done = content.rollback().map(|rollback| rollback.to);
@@ -139,10 +171,20 @@ impl Folded {
         let positions = &self.positions;
         let folding = Folding { objects, types, frozen: &|to| positions.get(to) };
         self.projection.apply(record.sequence, content, AtHand::Nothing, &folding)?;
+        if log_slices == LogSlices::Outline {
+            return Ok(());
+        }
         if let Some(to) = done {
-            self.positions.done(to);
+            let is_last = self.positions.done(to);
+            if let Some(watch) = self.watch.as_mut().filter(|_| is_last) {
+                watch.let_go(to);
+            }
         }
         self.keep_target(record.sequence);
+        // An audit knows all positions that are gone back to.
+        if log_slices != LogSlices::InLog {
+            return Ok(());
+        }
         if begins {
             self.positions.begin(record.sequence, Some(Arc::new(self.projection.freeze())));
         }
@@ -173,6 +215,9 @@ impl Folded {
     fn keep_target(&mut self, sequence: u64) {
         if self.positions.wants(sequence) {
             self.positions.keep_target(sequence, Arc::new(self.projection.freeze()));
+            if let Some(watch) = &mut self.watch {
+                watch.keep(sequence, &self.projection);
+            }
         }
     }
 }

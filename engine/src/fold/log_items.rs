@@ -288,7 +288,7 @@ impl LogSource {
     }
 
     /// The items that a record added to a slice: their ordinals, payloads and versions.
-    fn items_in<'a>(&self, record: &Record<'a>, slice: u32) -> Result<Vec<AddedItem<'a>>> {
+    pub(super) fn items_in<'a>(&self, record: &Record<'a>, slice: u32) -> Result<Vec<AddedItem<'a>>> {
         let sequence = record.sequence;
         let bad = |reason: String| Error::Inconsistent { sequence, reason };
         let body = |error: foldlog_codec::Error| bad(error.to_string());
@@ -345,7 +345,7 @@ impl LogSource {
 }
 
 /// An item that a record adds: its ordinal, its payload's bytes, its version.
-type AddedItem<'a> = (u32, Cow<'a, [u8]>, u32);
+pub(super) type AddedItem<'a> = (u32, Cow<'a, [u8]>, u32);
 
 /// What an effect adds. `event` is the record's own, where it has one.
 fn added<'a>(added: Added<'a>, event: Option<(Payload<'a>, u32)>) -> Vec<AddedItem<'a>> {

@@ -15,6 +15,8 @@
 //! | `history` | folding a stretch of a log |
 //! | `pipeline` | folding a log while it is read, with a second thread where it is long |
 //! | `restore` | from a projection to an image and back |
+//! | `unread` | items whose bodies stay in the log |
+//! | `memory` | how much memory a fold may take |
 //! | `positions` | projections at earlier positions, for rollbacks |
 //! | `path` | which records are live |
 //!
@@ -28,6 +30,7 @@ pub(crate) mod content;
 pub(crate) mod history;
 pub(crate) mod index;
 pub(crate) mod log_items;
+pub(crate) mod memory;
 pub(crate) mod names;
 pub(crate) mod operations;
 pub(crate) mod path;
@@ -39,3 +42,4 @@ pub(crate) mod row;
 pub(crate) mod rows;
 pub(crate) mod runs;
 pub(crate) mod tree;
+pub(crate) mod unread;

@@ -30,26 +30,28 @@ pub type OpenOperation = image::OpenOperation<SmolStr>;
 pub type UnsettledOperation = image::UnsettledOperation<SmolStr>;
 
 /// The operations of a log that are not done with. Each position that is kept shares them, and a begin or an end follows
-/// on nearly every one: what waits to be settled may be a great deal, so a clone shares that too.
+/// on nearly every one: what is open or waits to be settled may be a great deal, so a clone shares that too.
 #[derive(Clone, Default)]
 pub(crate) struct Operations {
-    /// In the order in which they began; a few at most.
-    open: Vec<OpenOperation>,
+    /// By their begins, so in the order in which they began.
+    open: Tree<u64, Arc<OpenOperation>, 16, 16>,
     /// By their names.
     unsettled: Tree<u64, Arc<UnsettledOperation>, 16, 16>,
 }
 
 impl std::fmt::Debug for Operations {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Operations").field("open", &self.open).finish_non_exhaustive()
+        f.debug_list().entries(self.open()).entries(self.unsettled()).finish()
     }
 }
 
 impl Operations {
     /// Those that an image holds.
     pub(super) fn restored(image: &Image<'_>) -> Operations {
-        let open = image.open.iter().map(|open| open.with_texts(SmolStr::new)).collect();
-        let mut unsettled = Tree::default();
+        let (mut open, mut unsettled) = (Tree::default(), Tree::default());
+        for one in &image.open {
+            open.insert(one.begin, Arc::new(one.with_texts(SmolStr::new)));
+        }
         for one in &image.unsettled {
             unsettled.insert(one.operation, Arc::new(one.with_texts(SmolStr::new)));
         }
@@ -58,7 +60,14 @@ impl Operations {
 
     /// The operations that are open, in the order in which they began.
     pub(crate) fn open(&self) -> impl DoubleEndedIterator<Item = &OpenOperation> {
-        self.open.iter()
+        self.open.iter().map(|(_, open)| open.as_ref())
+    }
+
+    /// The one of that name that is open.
+    fn open_one(&self, operation: u64) -> Option<&OpenOperation> {
+        // Most have begun once, and bear the name of their begin.
+        let first = self.open.get(&operation).map(Arc::as_ref).filter(|open| open.operation == operation);
+        first.or_else(|| self.open().find(|open| open.operation == operation))
     }
 
     /// The operations that wait to be run again or settled, in the order of their names.
@@ -78,23 +87,28 @@ impl Operations {
         true
     }
 
+    /// How many are not done with.
+    pub(crate) fn count(&self) -> usize {
+        self.open.len() + self.unsettled.len()
+    }
+
     /// The names of the open operations that may change STATE.
     pub(crate) fn all_changing(&self) -> Vec<u64> {
-        self.open.iter().filter(|open| !open.reads_only).map(|open| open.operation).collect()
+        self.open().filter(|open| !open.reads_only).map(|open| open.operation).collect()
     }
 
     /// The first open operation that may change STATE: until it ends, STATE is not final.
     pub(crate) fn changing(&self) -> Option<&OpenOperation> {
-        self.open.iter().find(|open| !open.reads_only)
+        self.open().find(|open| !open.reads_only)
     }
 
     /// Says why a begin does not follow what is known, if it does not: the operation in question, and the reason.
     pub(crate) fn check_begin(&self, begin: &ToolBegin<'_>) -> Result<(), (u64, &'static str)> {
         if let Some(last) = self.open.last().filter(|_| self.open.len() >= OPEN_OPERATIONS_MAX) {
-            return Err((last.operation, "it is open beside as many as can be, so no other begins"));
+            return Err((last.1.operation, "it is open beside as many as can be, so no other begins"));
         }
         if let Some(parent) = begin.parent
-            && !self.open.iter().any(|open| open.operation == parent)
+            && self.open_one(parent).is_none()
         {
             return Err((parent, "it is not open, so nothing begins within it"));
         }
@@ -123,29 +137,29 @@ impl Operations {
             asked_by: begin.asked_by,
             had_effects_within: false,
         };
-        self.open.push(open);
+        self.open.insert(sequence, Arc::new(open));
         Ok(())
     }
 
     /// Says why an end does not follow what is known, if it does not; nothing has changed yet.
     pub(crate) fn check_end(&self, end: &ToolEnd<'_>) -> Result<(), (u64, &'static str)> {
-        let Some(open) = self.open.iter().find(|open| open.begin == end.begin) else {
+        let Some(open) = self.open.get(&end.begin) else {
             return Err((end.operation(), "it is not open, so it cannot end"));
         };
-        match self.open.iter().find(|inner| inner.parent == Some(open.operation)) {
+        match self.open().find(|inner| inner.parent == Some(open.operation)) {
             Some(inner) => Err((inner.operation, "it runs within one that is to end, and has not ended")),
             None => Ok(()),
         }
     }
 
     pub(super) fn end(&mut self, end: &ToolEnd<'_>) {
-        let Some(at) = self.open.iter().position(|open| open.begin == end.begin) else { return };
-        let open = self.open.remove(at);
+        let Some(open) = self.open.remove(&end.begin) else { return };
         let committed = end.outcome == Outcome::Committed;
         let harmless = open.reads_only || open.idempotency == Idempotency::Natural;
         let effects = open.had_effects_within || (!harmless && end.outside == OutsideEffects::Unknown);
-        if let Some(parent) = self.open.iter_mut().find(|parent| open.parent == Some(parent.operation)) {
-            parent.had_effects_within |= effects;
+        if let Some(parent) = open.parent.filter(|_| effects).and_then(|parent| self.open_one(parent)) {
+            let parent = OpenOperation { had_effects_within: true, ..parent.clone() };
+            self.open.insert(parent.begin, Arc::new(parent));
         }
         if let Some(undone) = open.undoes {
             if committed {
@@ -154,7 +168,7 @@ impl Operations {
             return;
         }
         if end.outcome == Outcome::Interrupted && open.parent.is_none() {
-            let OpenOperation { operation, begin, tool, call_id, .. } = open;
+            let OpenOperation { operation, begin, tool, call_id, .. } = open.as_ref().clone();
             let idempotency = match open.idempotency {
                 // Its own undoing is to see to what ran within it.
                 Idempotency::Compensate => Idempotency::Compensate,

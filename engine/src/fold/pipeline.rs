@@ -9,7 +9,7 @@
 //!
 //! 1. Records are folded in the order in which they were read, each once.
 //! 2. What comes out is the same with one thread and with two, failures included.
-//! 3. Memory is bounded: the reading thread waits where [`WAITING_MAX`] batches wait.
+//! 3. Memory is bounded: the reading thread waits where [`WAITING_MAX`] batches or [`WAITING_BYTES_MAX`] wait.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -33,6 +33,9 @@ const BATCH_BYTES: usize = 32 << 10;
 
 /// How many batches wait at most.
 const WAITING_MAX: usize = 16;
+
+/// How many bytes of records wait at most, or a single record: a body may be 16 MiB long.
+const WAITING_BYTES_MAX: usize = 4 << 20;
 
 /// A log of fewer bytes is folded by the thread that reads it.
 const HELPED_BYTES_MIN: u64 = 2 << 20;
@@ -125,6 +128,8 @@ struct Queue {
 #[derive(Default)]
 struct State {
     waiting: VecDeque<Batch>,
+    /// Their bytes.
+    bytes: usize,
     /// Batches that were folded, for their memory.
     spare: Vec<Batch>,
     /// Set by whichever thread is gone.
@@ -146,12 +151,16 @@ impl Queue {
     /// one is gone, nobody asks for the batch any more.
     fn put(&self, batch: Batch) -> (Batch, bool) {
         let mut state = self.state.lock();
-        while state.waiting.len() >= WAITING_MAX && !state.ended {
+        while !state.ended
+            && (state.waiting.len() >= WAITING_MAX
+                || (!state.waiting.is_empty() && state.bytes + batch.bytes.len() > WAITING_BYTES_MAX))
+        {
             self.changed.wait(&mut state);
         }
         if state.ended {
             return (Batch::default(), false);
         }
+        state.bytes += batch.bytes.len();
         state.waiting.push_back(batch);
         self.changed.notify_all();
         (state.spare.pop().unwrap_or_else(Batch::roomy), state.waiting.len() >= BEHIND)
@@ -161,6 +170,7 @@ impl Queue {
         let mut state = self.state.lock();
         loop {
             if let Some(batch) = state.waiting.pop_front() {
+                state.bytes = state.bytes.saturating_sub(batch.bytes.len());
                 self.changed.notify_all();
                 return Some(batch);
             }
@@ -174,7 +184,10 @@ impl Queue {
     fn fold_all(&self, fold: &mut Fold<'_>) {
         while let Some(mut batch) = self.take() {
             fold.fold_batch(&mut batch);
-            self.state.lock().spare.push(batch);
+            // One that had to take in a long record is let go of.
+            if batch.bytes.capacity() <= 2 * ROOM_BYTES {
+                self.state.lock().spare.push(batch);
+            }
         }
     }
 }

@@ -91,13 +91,15 @@ impl Positions {
         self.keep_target(sequence, frozen);
     }
 
-    /// Counts one rollback to `sequence` as done.
-    pub(crate) fn done(&mut self, sequence: u64) {
+    /// Counts one rollback to `sequence` as done; whether it was the last one that is still to come.
+    pub(crate) fn done(&mut self, sequence: u64) -> bool {
         if let Some((left, _)) = self.targets.get_mut(&sequence) {
             *left = left.saturating_sub(1);
             if *left == 0 {
                 self.targets.remove(&sequence);
+                return true;
             }
         }
+        false
     }
 }

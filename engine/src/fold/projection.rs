@@ -17,6 +17,7 @@ use super::names::Names;
 use super::operations::Operations;
 use super::row::{ItemRef, Row, RowItem, RowRef};
 use super::rows::{NewValue, Rows};
+use super::unread;
 use crate::error::{Error, Result};
 use crate::log::objects::Objects;
 use crate::types::{
@@ -59,7 +60,7 @@ impl Items {
     }
 }
 
-/// What becomes of the items of LOG slices in memory.
+/// What is held in memory of the items of LOG slices, and of all others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum LogSlices {
     /// All are held, as an audit wants them that compares slices position by position.
@@ -67,6 +68,10 @@ pub(crate) enum LogSlices {
     Held,
     /// The last ones are held; a session reads the others from its log.
     InLog,
+    /// No item of any slice is held but by its name: see [`super::unread`].
+    Unread,
+    /// No items at all, so that what contradicts them is not noticed: names, tags and operations alone.
+    Outline,
 }
 
 /// A projection as it was at one position.
@@ -127,6 +132,8 @@ pub(super) struct SliceState {
     pub(super) items: Items,
     /// How the host reads an item, where it knows the slice.
     pub(super) decoder: Option<Decoder>,
+    /// Whether nothing is held of an item but its name.
+    pub(super) unread: bool,
 }
 
 /// What all records so far amount to.
@@ -172,6 +179,11 @@ impl Projection {
     /// The items of all slices, by id.
     pub(super) fn slices(&self) -> impl Iterator<Item = &Items> {
         self.slices.iter().map(|slice| &slice.items)
+    }
+
+    /// What is held of the items.
+    pub(super) fn log_slices(&self) -> LogSlices {
+        self.log_slices
     }
 
     /// The sequence number of the next record.
@@ -243,7 +255,7 @@ impl Projection {
         folding: &Folding<'_>,
     ) -> Result<()> {
         self.check_next(sequence)?;
-        match content {
+        match self.without_items(content) {
             // A fork inherits its parent's tags and sets its own over them.
             Content::Opened(opened) => Arc::make_mut(&mut self.tags).extend(opened.tags),
             Content::Declare(declare) => self.declare(sequence, declare, folding.types)?,
@@ -316,6 +328,32 @@ impl Projection {
         Ok(())
     }
 
+    /// What is left of a content for a projection that holds no items.
+    fn without_items<'a>(&self, content: Content<'a>) -> Content<'a> {
+        if self.log_slices != LogSlices::Outline {
+            return content;
+        }
+        match content {
+            Content::Dispatch(Dispatch { operation: operation @ Operation::Tag { .. }, .. }) => {
+                Content::Dispatch(Dispatch { operation, effects: None })
+            }
+            Content::Dispatch(_) | Content::Rollback(_) => Content::Observed,
+            Content::Import(import) => Content::Import(Import { slices: Vec::new(), ..import }),
+            content => content,
+        }
+    }
+
+    /// Passes over an event, for a projection that holds no items.
+    ///
+    /// # Errors
+    ///
+    /// As [`apply`](Projection::apply).
+    pub(super) fn pass_over_event(&mut self, sequence: u64) -> Result<()> {
+        self.check_next(sequence)?;
+        self.next_sequence += 1;
+        Ok(())
+    }
+
     fn check_next(&self, sequence: u64) -> Result<()> {
         if sequence == self.next_sequence {
             return Ok(());
@@ -350,8 +388,9 @@ impl Projection {
                 }
                 _ => Items::Held(Rows::indexed(types.and_then(SliceTypes::index))),
             };
-            let decoder = types.map(|types| types.decoder);
-            self.slices.push(SliceState { policy: slice.policy, items, decoder });
+            let unread = self.log_slices == LogSlices::Unread;
+            let decoder = if unread { Some(unread::DECODER) } else { types.map(|types| types.decoder) };
+            self.slices.push(SliceState { policy: slice.policy, items, decoder, unread });
         }
         Arc::make_mut(&mut self.names).learn(declare);
         Ok(())
@@ -479,11 +518,13 @@ impl Projection {
             sequence,
             reason: format!("operation {operation}: {reason}"),
         })?;
-        let row = self.invoked(sequence, end, folding)?;
-        if let Some(to) = end.rolled_back_to() {
-            self.rollback(sequence, &Rollback { to, preserve_logs: true }, folding)?;
+        if self.log_slices != LogSlices::Outline {
+            let row = self.invoked(sequence, end, folding)?;
+            if let Some(to) = end.rolled_back_to() {
+                self.rollback(sequence, &Rollback { to, preserve_logs: true }, folding)?;
+            }
+            self.push_invoked(end, row);
         }
-        self.push_invoked(end, row);
         Arc::make_mut(&mut self.operations).end(end);
         Ok(())
     }
@@ -517,7 +558,7 @@ impl Projection {
         let (id, version) = (ItemId { sequence, ordinal: 0 }, INVOKED_VERSION);
         // A host that knows the slice knows it as this, and need not read what would be written.
         let name = self.names.slice(end.slice).map(|declared| declared.name.as_str());
-        let is_known = slice.decoder.is_some() && name == Some(ToolInvocations::NAME);
+        let is_known = slice.decoder.is_some() && !slice.unread && name == Some(ToolInvocations::NAME);
         let item = match is_known {
             true => RowItem::Typed(Arc::new(ToolInvoked::of(end))),
             false => new_item(slice, sequence, (Payload::new(&end.invoked()), version), None, folding)?,
@@ -667,8 +708,12 @@ fn new_item(
     if let Some(value) = at_hand {
         return Ok(RowItem::Typed(value));
     }
+    if slice.unread {
+        folding.objects.check(payload)?;
+        return Ok(RowItem::Typed(unread::value()));
+    }
+    let Some(decoder) = slice.decoder else { return Ok(RowItem::Bytes(folding.objects.shared(payload)?)) };
     let bytes = folding.objects.resolve(payload)?;
-    let Some(decoder) = slice.decoder else { return Ok(RowItem::Bytes(Arc::from(bytes))) };
     let recorded = match &bytes {
         Cow::Borrowed(bytes) => Recorded::InBody(bytes),
         Cow::Owned(bytes) => Recorded::Elsewhere(bytes),

@@ -140,7 +140,12 @@ pub(crate) fn projection(
             }
             _ => return Err(bad("a slice is held otherwise than its policy asks for")),
         };
-        slices.push(SliceState { policy: declared.policy, items, decoder: types.map(|types| types.decoder) });
+        slices.push(SliceState {
+            policy: declared.policy,
+            items,
+            decoder: types.map(|types| types.decoder),
+            unread: false,
+        });
     }
     let projection = Projection::restored(names, slices, image);
     let begun = begun_states(image, &projection, types)?;

@@ -138,6 +138,15 @@ impl Rows {
         self.len
     }
 
+    /// About how much the items take where nothing is held but their names.
+    pub(super) fn unread_bytes(&self) -> u64 {
+        // A slot's share of its block, which may be half full, and of a run.
+        const SLOT_BYTES: u64 = 112;
+        self.by_key.len() as u64 * SLOT_BYTES
+            + self.displaced.len() as u64 * SLOT_BYTES
+            + self.len as u64 * 16
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.len == 0
     }

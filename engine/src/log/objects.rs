@@ -9,10 +9,10 @@
 //! 5. An object folder that is a link is not followed: whoever needs an object is refused, an auditor too.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use foldlog_codec::body::{OBJECT_BYTES_MAX, ObjectId, Payload, payload_fits};
 use foldlog_codec::sabotage::{self, Breakage};
@@ -22,6 +22,11 @@ use super::layout;
 use super::storage::{Access, EntryKind, Storage, StorageFile};
 use crate::error::{Error, Result};
 
+/// How much of an object is read at a time where nobody wants it whole.
+const PIECE_BYTES: usize = 256 << 10;
+
+const UNLIKE_ITS_NAME: &str = "its bytes are not what its name says";
+
 /// The objects of one session.
 #[derive(Debug)]
 pub(crate) struct Objects {
@@ -29,6 +34,10 @@ pub(crate) struct Objects {
     dir: PathBuf,
     session_dir: PathBuf,
     unsynced: Mutex<BTreeMap<ObjectId, Arc<dyn StorageFile>>>,
+    /// Those that were found to be what their names say.
+    checked: Mutex<BTreeSet<ObjectId>>,
+    /// Those that somebody holds.
+    held: Mutex<BTreeMap<ObjectId, Weak<[u8]>>>,
 }
 
 /// What a sync has to make durable before the log.
@@ -44,7 +53,9 @@ impl Objects {
             storage,
             dir: layout::objects_dir(session_dir),
             session_dir: session_dir.to_owned(),
-            unsynced: Mutex::new(BTreeMap::new()),
+            unsynced: Mutex::default(),
+            checked: Mutex::default(),
+            held: Mutex::default(),
         }
     }
 
@@ -118,6 +129,18 @@ impl Objects {
 
     /// The bytes of an object.
     pub(crate) fn get(&self, object: &ObjectId) -> Result<Vec<u8>> {
+        let (path, file) = self.open(object)?;
+        // The file really has that length, so the length is no mere claim.
+        let mut bytes = vec![0; usize::try_from(object.len).unwrap_or(0)];
+        let read = file.read_at(&mut bytes, 0).map_err(|error| Error::io("read", &path, error))?;
+        if read != bytes.len() || ObjectId::of(&bytes) != *object {
+            return Err(Error::Object { path, reason: UNLIKE_ITS_NAME.to_owned() });
+        }
+        Ok(bytes)
+    }
+
+    /// An object's file, which has the length that its name says.
+    fn open(&self, object: &ObjectId) -> Result<(PathBuf, Arc<dyn StorageFile>)> {
         let path = self.path(object);
         let bad = |reason: String| Error::Object { path: path.clone(), reason };
         self.check_folder()?;
@@ -132,12 +155,58 @@ impl Objects {
         if len != object.len || len > OBJECT_BYTES_MAX {
             return Err(bad(format!("it has {len} bytes, and {} were expected", object.len)));
         }
-        // The file really has that length, so the length is no mere claim.
-        let mut bytes = vec![0; usize::try_from(len).unwrap_or(0)];
-        let read = file.read_at(&mut bytes, 0).map_err(|error| Error::io("read", &path, error))?;
-        if read != bytes.len() || ObjectId::of(&bytes) != *object {
-            return Err(bad("its bytes are not what its name says".to_owned()));
+        Ok((path, file))
+    }
+
+    /// Checks that the object that a payload names is there and is what its name says. It is read piece by piece, and
+    /// once however often it is named.
+    ///
+    /// # Errors
+    ///
+    /// As [`get`](Objects::get).
+    pub(crate) fn check(&self, payload: Payload<'_>) -> Result<()> {
+        match payload.object() {
+            Some(object) => self.check_object(&object),
+            None => Ok(()),
         }
+    }
+
+    /// As [`check`](Objects::check).
+    pub(crate) fn check_object(&self, object: &ObjectId) -> Result<()> {
+        if self.checked.lock().contains(object) {
+            return Ok(());
+        }
+        let (path, file) = self.open(object)?;
+        let mut hasher = blake3::Hasher::new();
+        let mut piece = vec![0; PIECE_BYTES];
+        let mut offset = 0;
+        while offset < object.len {
+            let read = file.read_at(&mut piece, offset).map_err(|error| Error::io("read", &path, error))?;
+            if read == 0 {
+                break;
+            }
+            hasher.update(piece.get(..read).unwrap_or_default());
+            offset += read as u64;
+        }
+        if offset != object.len || hasher.finalize() != object.hash {
+            return Err(Error::Object { path, reason: UNLIKE_ITS_NAME.to_owned() });
+        }
+        self.checked.lock().insert(*object);
+        Ok(())
+    }
+
+    /// The payload's own bytes. Those of an object are held once, however many ask for them.
+    ///
+    /// # Errors
+    ///
+    /// As [`get`](Objects::get).
+    pub(crate) fn shared(&self, payload: Payload<'_>) -> Result<Arc<[u8]>> {
+        let Some(object) = payload.object() else { return Ok(Arc::from(payload.bytes())) };
+        if let Some(held) = self.held.lock().get(&object).and_then(Weak::upgrade) {
+            return Ok(held);
+        }
+        let bytes: Arc<[u8]> = self.get(&object)?.into();
+        self.held.lock().insert(object, Arc::downgrade(&bytes));
         Ok(bytes)
     }
 

@@ -13,6 +13,9 @@
 //! | some sound frame | another, or not known | torn: pages reached the disk out of order |
 //! | none | any | torn: left out and reported; an all-zero rest is a plain end |
 //!
+//! A segment that is corrupt by the table, but only in that it ends before the end that its successor names, is told from
+//! other damage ([`Error::OlderThanSuccessor`]): so it is in a copy that was taken while the session was written.
+//!
 //! # While another process writes
 //!
 //! | found | meaning |
@@ -51,6 +54,7 @@ use crate::error::{Corruption, Error, Result};
 mod resume;
 pub(crate) mod salvage;
 mod search;
+mod stale;
 
 use search::search;
 
@@ -460,6 +464,9 @@ impl<'a> Walk<'a> {
         }
         torn_bytes += self.gather_beyond(&mut evidence)?;
         if let Some(proof) = self.proof(&evidence) {
+            if let Some(error) = stale::judge(self.storage, &self.chain.segments, spot, q)? {
+                return Err(error);
+            }
             let reason = format!("{}; {proof}", spot.reason);
             return Err(self.corrupt(&segment.path, spot.offset, spot.expected_crc, spot.found_crc, reason));
         }
@@ -636,6 +643,9 @@ impl<'a> Walk<'a> {
         if let Some(proof) = proof {
             if let Some(ordinal) = self.chain.missing {
                 return Err(self.missing_segment(ordinal));
+            }
+            if let Some(error) = stale::judge_header(self.storage, &self.chain.beyond, self.next_sequence)? {
+                return Err(error);
             }
             let reason = format!("the segment's header does not check; {proof}");
             return Err(self.corrupt(&first.path, 0, None, None, reason));

@@ -74,7 +74,7 @@ pub use subscribers::{Notice, Subscription, Warning};
 pub(crate) use writing::{Asked, due, failed, promises_sync, sync_in_time, sync_through};
 
 pub(crate) use opening::{
-    Images, OpenAs, Read, SessionSeed, begin, left_open, lock_or_read_only, open, open_as_read, open_read,
+    Images, OpenAs, Read, SessionSeed, begin, left_open, lock_or_read_only, open, open_as_read, read_outline,
 };
 pub(crate) use trunk::{Trunk, cut};
 

@@ -18,6 +18,7 @@ use super::{Inner, Session, WriterState};
 use crate::error::{Error, Result};
 use crate::fold::content::Content;
 use crate::fold::history::{Folded, History};
+use crate::fold::memory::Watch;
 use crate::fold::operations::{OpenOperation, UnsettledOperation};
 use crate::fold::path::Path;
 use crate::fold::pipeline::{Fold, fold_while_reading};
@@ -141,7 +142,7 @@ pub(crate) fn open_read(
     let mut images = Images::default();
     let scanner = match log_slices {
         LogSlices::InLog => images.go_on(storage, dir, types, &objects)?,
-        LogSlices::Held => Scanner::new(storage.as_ref(), dir)?,
+        _ => Scanner::new(storage.as_ref(), dir)?,
     };
     // Kept, since the fold may have to begin once more.
     let projection = images.projection.take().unwrap_or_else(|| Projection::new(log_slices));
@@ -183,6 +184,41 @@ pub(crate) fn open_read(
     Ok(Read { scan, folded, images })
 }
 
+/// Reads what the log in `dir` says of its session, its items left out: names, tags, operations, rollbacks. Memory does
+/// not grow with what the slices hold, and is bounded by the budget. A record that contradicts those before it is told
+/// beside the scan: a fold with items may find an earlier one.
+pub(crate) fn read_outline(
+    storage: &Arc<dyn Storage>,
+    dir: &FilePath,
+    objects: &Objects,
+    budget: u64,
+) -> Result<(Scan, Result<Projection>)> {
+    let watch = || Some(Watch::new(dir.to_owned(), budget));
+    let outline = || Folded { watch: watch(), ..Folded::new(LogSlices::Outline, Positions::default()) };
+    let (mut folded, mut failed) = (outline(), None);
+    let mut scan = Scanner::new(storage.as_ref(), dir)?.run(&mut |at| {
+        let record = at.record();
+        if failed.is_none() && !record.kind.is_envelope() {
+            match folded.apply(&record, objects, None) {
+                Err(error @ Error::OverBudget { .. }) => return Err(error),
+                applied => failed = applied.err(),
+            }
+        }
+        Ok(())
+    })?;
+    leave_out_records_without_objects(storage, &mut scan, objects)?;
+    // What could not be applied may be among the records that are left out.
+    if folded.projection.next_sequence() != scan.next_sequence {
+        folded = outline();
+        let last = scan.next_sequence.saturating_sub(1);
+        let read = places(&scan).read(storage, 0, last, &mut |record| folded.apply(&record, objects, None));
+        if let Err(error) = read {
+            return Ok((scan, Err(error)));
+        }
+    }
+    Ok((scan, Ok(folded.projection)))
+}
+
 /// What opening made of a session's images.
 #[derive(Default)]
 pub(crate) struct Images {
@@ -205,7 +241,7 @@ impl Images {
         for (begin, frozen) in &self.begun {
             positions.begin(*begin, Some(Arc::clone(frozen)));
         }
-        Folded { projection: projection.clone(), positions }
+        Folded { projection: projection.clone(), positions, watch: None }
     }
 
     /// Finds the newest image that the log bears out, and has the walk begin behind it.
@@ -263,8 +299,10 @@ fn leave_out_records_without_objects(
     }
     let mut first_bad = None;
     places(scan).read(storage, scan.watermark, u64::MAX, &mut |record| {
-        let missing =
-            record.objects().iter().any(|object| matches!(objects.get(object), Err(Error::Object { .. })));
+        let missing = record
+            .objects()
+            .iter()
+            .any(|object| matches!(objects.check_object(object), Err(Error::Object { .. })));
         if missing && first_bad.is_none() {
             first_bad = Some(record.sequence);
         }

@@ -135,16 +135,22 @@ impl State {
     pub fn digest(&self) -> [u8; 32] {
         let mut hasher = blake3::Hasher::new();
         for (name, slice) in self.slices.iter().filter(|(_, slice)| !slice.items.is_empty()) {
-            hasher.update(&(name.len() as u64).to_le_bytes());
-            hasher.update(name.as_bytes());
-            hasher.update(slice.policy.name().as_bytes());
-            hasher.update(&(slice.items.len() as u64).to_le_bytes());
-            for item in &slice.items {
-                hasher.update(&item.version.to_le_bytes());
-                hasher.update(blake3::hash(&item.bytes).as_bytes());
-            }
+            State::begin_slice(&mut hasher, name, slice.policy, slice.items.len());
+            slice.items.iter().for_each(|item| State::digest_item(&mut hasher, item.version, &item.bytes));
         }
         *hasher.finalize().as_bytes()
+    }
+
+    pub(crate) fn begin_slice(hasher: &mut blake3::Hasher, name: &str, policy: Policy, items: usize) {
+        hasher.update(&(name.len() as u64).to_le_bytes());
+        hasher.update(name.as_bytes());
+        hasher.update(policy.name().as_bytes());
+        hasher.update(&(items as u64).to_le_bytes());
+    }
+
+    pub(crate) fn digest_item(hasher: &mut blake3::Hasher, version: u32, bytes: &[u8]) {
+        hasher.update(&version.to_le_bytes());
+        hasher.update(blake3::hash(bytes).as_bytes());
     }
 }
 

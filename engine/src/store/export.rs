@@ -24,6 +24,7 @@ use foldlog_codec::Kind;
 use foldlog_codec::body::{Declare, Import, ImportedSlice, Payload, Policy, SliceDeclaration};
 use foldlog_codec::escape;
 use foldlog_codec::msgpack::Value;
+use serde::ser::SerializeMap;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -64,6 +65,59 @@ pub struct Export {
     pub slices: Vec<ExportedSlice>,
 }
 
+/// All of an export but its slices, for whoever writes these one by one.
+pub(crate) struct ExportHead {
+    export: Export,
+}
+
+impl ExportHead {
+    pub(crate) fn new(
+        created_at_us: i64,
+        (parent_id, children_ids): (Option<Uuid>, Vec<Uuid>),
+        tags: BTreeMap<String, String>,
+        policies: BTreeMap<String, String>,
+    ) -> Result<ExportHead> {
+        let export = Export {
+            version: VERSION.to_owned(),
+            created_at: iso_8601(created_at_us)?,
+            parent_id,
+            children_ids,
+            tags,
+            policies,
+            open_operations: Vec::new(),
+            slices: Vec::new(),
+        };
+        Ok(ExportHead { export })
+    }
+
+    /// Of a moment at which these operations were open.
+    pub(crate) fn within(mut self, open_operations: Vec<u64>) -> ExportHead {
+        self.export.open_operations = open_operations;
+        self
+    }
+
+    /// Writes the fields that stand before the slices, in the order in which [`Export`] has them.
+    pub(crate) fn serialize_into<M: SerializeMap>(&self, map: &mut M) -> Result<(), M::Error> {
+        let Export { version, created_at, parent_id, children_ids, tags, policies, open_operations, .. } =
+            &self.export;
+        map.serialize_entry("version", version)?;
+        map.serialize_entry("created_at", created_at)?;
+        map.serialize_entry("parent_id", parent_id)?;
+        map.serialize_entry("children_ids", children_ids)?;
+        map.serialize_entry("tags", tags)?;
+        map.serialize_entry("policies", policies)?;
+        if !open_operations.is_empty() {
+            map.serialize_entry("open_operations", open_operations)?;
+        }
+        Ok(())
+    }
+}
+
+/// The versions of a slice's items; none where all are 1.
+pub(crate) fn item_versions<I: Iterator<Item = u32>>(versions: impl Fn() -> I) -> Vec<u32> {
+    if versions().all(|version| version == 1) { Vec::new() } else { versions().collect() }
+}
+
 /// One slice of an export.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ExportedSlice {
@@ -91,29 +145,21 @@ pub struct ImportOptions {
 
 impl Export {
     fn of(state: &State, created_at_us: i64, policies: &BTreeSet<Policy>) -> Result<Export> {
-        let mut export = Export {
-            version: VERSION.to_owned(),
-            created_at: iso_8601(created_at_us)?,
-            parent_id: None,
-            children_ids: Vec::new(),
-            tags: state.tags.clone(),
-            policies: BTreeMap::new(),
-            open_operations: state.open_operations.clone(),
-            slices: Vec::new(),
-        };
+        let ExportHead { mut export } =
+            ExportHead::new(created_at_us, (None, Vec::new()), state.tags.clone(), BTreeMap::new())?
+                .within(state.open_operations.clone());
         let wanted = |policy: Policy| policies.contains(&policy);
         for (name, slice) in state.slices.iter().filter(|(_, slice)| wanted(slice.policy)) {
             if slice.items.is_empty() {
                 continue;
             }
             let items: Result<Vec<Value>> = slice.items.iter().map(|item| item.value()).collect();
-            let versions: Vec<u32> = slice.items.iter().map(|item| item.version).collect();
             export.policies.insert(name.clone(), slice.policy.name().to_owned());
             export.slices.push(ExportedSlice {
                 slice_type: name.clone(),
                 item_type: slice.item.clone(),
                 items: items?,
-                item_versions: if versions.iter().all(|v| *v == 1) { Vec::new() } else { versions },
+                item_versions: item_versions(|| slice.items.iter().map(|item| item.version)),
             });
         }
         Ok(export)

@@ -24,7 +24,6 @@ use uuid::Uuid;
 use super::{SessionOptions, Store};
 use crate::error::{Error, Result};
 use crate::fold::history::Folded;
-use crate::fold::positions::Positions;
 use crate::log::chain::Segment;
 use crate::log::reader::Places;
 use crate::log::scan::Scan;
@@ -123,7 +122,7 @@ impl Store {
     fn as_read(&self, log: &Log, dir: &Path, opened: Opened, trunk: Trunk) -> Result<Read> {
         let Trunk { mut openings, rollbacks, projection, .. } = trunk;
         let opened_sequence = log.next_sequence() - 1;
-        let mut folded = Folded { projection, positions: Positions::default() };
+        let mut folded = Folded { projection, ..Folded::default() };
         folded.begin(opened_sequence, opened.clone(), &log.objects)?;
         openings.push((opened_sequence, opened.clone()));
         let mut segments = Vec::new();

@@ -16,18 +16,20 @@ use foldlog_codec::body::{Opened, Parent};
 use parking_lot::Mutex;
 use uuid::Uuid;
 
+use crate::audit::{LogReader, ReadOptions};
 use crate::background::Background;
 use crate::error::{Error, Result};
-use crate::fold::projection::LogSlices;
+use crate::fold::memory::MEMORY_BYTES_MIN;
 use crate::generator::Generator;
 use crate::log::layout;
 use crate::log::leftover::{self, Leftover};
 use crate::log::storage::{EntryKind, Storage};
 use crate::log::writer::{Ground, Log};
-use crate::session::{OpenAs, Session, SessionSeed, Settlement, begin, lock_or_read_only, open, open_read};
+use crate::session::{OpenAs, Session, SessionSeed, Settlement, begin, lock_or_read_only, open};
 use crate::types::SessionTypes;
 
 pub use export::{Export, ExportedSlice, ImportOptions};
+pub(crate) use export::{ExportHead, item_versions};
 pub use options::{BackgroundSync, Level, SessionOptions, StoreOptions};
 pub use salvage::{LeftBehind, MissingObject, Salvaged};
 
@@ -381,25 +383,30 @@ impl Store {
     ///
     /// As [`open_untyped`](Store::open_untyped).
     pub fn summary(&self, session: Uuid) -> Result<SessionSummary> {
+        self.summary_within(session, MEMORY_BYTES_MIN)
+    }
+
+    /// As [`summary`](Store::summary), in so many bytes of memory.
+    ///
+    /// # Errors
+    ///
+    /// As [`summary`](Store::summary); [`Error::OverBudget`].
+    pub fn summary_within(&self, session: Uuid, memory_bytes: u64) -> Result<SessionSummary> {
         let dir = self.existing(session)?;
-        let read = open_read(self.storage(), &dir, None, LogSlices::InLog)?;
-        let mut created_at_us = 0;
-        read.places().read(
-            self.storage(),
-            read.scan.opened_sequence,
-            read.scan.opened_sequence,
-            &mut |record| {
-                created_at_us = record.time_us;
-                Ok(())
-            },
-        )?;
+        let options = ReadOptions { outline: true, memory_bytes: Some(memory_bytes) };
+        let reader = LogReader::open_with(Arc::clone(self.storage()), dir, options)?;
+        let (mut created_at_us, opened) = (0, reader.opened_sequence());
+        reader.records(opened, opened, |record| {
+            created_at_us = record.time_us;
+            Ok(())
+        })?;
         Ok(SessionSummary {
             session,
-            records: read.scan.next_sequence,
-            log_bytes: read.scan.used_bytes,
+            records: reader.records_len(),
+            log_bytes: reader.log_bytes(),
             created_at_us,
-            tags: (*read.folded.projection.tags).clone(),
-            parent: read.scan.opened.parent,
+            tags: reader.tags().clone(),
+            parent: reader.opened().parent,
         })
     }
 

@@ -300,7 +300,7 @@ impl Salvaging<'_> {
         let rollbacks = self.rollbacks(below);
         let history = History { storage, places: laid, objects: &objects, rollbacks: &rollbacks };
         let mut sequence = 0;
-        let folded = history.fold(below, None, LogSlices::Held, &mut |record, _| {
+        let folded = history.fold(below, None, LogSlices::Unread, &mut |record, _| {
             sequence = record.sequence + 1;
             Ok(())
         });
@@ -336,8 +336,8 @@ impl Salvaging<'_> {
                 if !seen.insert(object) {
                     continue;
                 }
-                match objects.get(&object) {
-                    Ok(_) => {}
+                match objects.check_object(&object) {
+                    Ok(()) => {}
                     Err(Error::Object { path, reason }) => {
                         missing.push(MissingObject { sequence: record.sequence, path, reason });
                     }
@@ -455,7 +455,7 @@ impl Salvaging<'_> {
         let objects = Objects::new(Arc::clone(storage), self.building);
         let rollbacks = self.rollbacks(shared);
         let history = History { storage, places: &places, objects: &objects, rollbacks: &rollbacks };
-        let names = history.fold(shared, None, LogSlices::Held, &mut |_, _| Ok(()))?.projection.names;
+        let names = history.fold(shared, None, LogSlices::Outline, &mut |_, _| Ok(()))?.projection.names;
         let ground = store.inner.ground();
         let epoch = self.part.epoch;
         let mut log = Log::fork(&ground, self.building, id, seed, places.clone(), (located, epoch));

@@ -208,7 +208,7 @@ impl<'a> Life<'a> {
     /// Every position, read from the log without the host's code.
     fn check_positions(&self) {
         let reader = done(LogReader::open_on(Arc::new(self.disk.clone()), self.session.dir()));
-        assert_eq!(reader.state(), done(self.session.state()), "read without types");
+        assert_eq!(done(reader.state()), done(self.session.state()), "read without types");
         for position in 0..=self.position() {
             let at = done(reader.state_at(position));
             let along = done(reader.state_along(position));

@@ -4,10 +4,10 @@ use std::path::Path;
 
 use foldlog_codec::escape;
 
-use crate::diff::{Change, Difference, states};
+use crate::diff::{Change, Difference, states, unlike};
 use crate::failure::{HOLDS, Result};
 use crate::output::Output;
-use crate::reading::{open_session, position, shortened};
+use crate::reading::{beginning, open_session, position, shortened};
 
 /// How much of a value a person is shown.
 const VALUE_CHARS_MAX: usize = 100;
@@ -19,37 +19,35 @@ const VALUE_CHARS_MAX: usize = 100;
 /// Where the session cannot be read, or there is no such position.
 pub fn run(session: &Path, before: u64, after: u64, output: &mut Output<'_>) -> Result<u8> {
     let reader = open_session(session, output)?;
-    let before = reader.state_at(position(&reader, Some(before))?)?;
-    let after = reader.state_at(position(&reader, Some(after))?)?;
-    let differences = states(&before, &after)?;
+    let before = reader.state_reader_at(position(&reader, Some(before))?)?;
+    let after = reader.state_reader_at(position(&reader, Some(after))?)?;
+    let (before, after) = unlike(&before, &after)?;
     if output.json() {
-        differences.iter().try_for_each(|difference| output.value(difference))?;
+        states(&before, &after, &mut |difference| output.value(&difference))?;
         return Ok(HOLDS);
     }
-    if differences.is_empty() {
-        output.line("no difference")?;
-    }
-    let mut slice = None;
-    for difference in &differences {
-        if slice != Some(&difference.slice) {
+    // The slice whose differences were printed last.
+    let mut last: Option<Option<String>> = None;
+    states(&before, &after, &mut |difference| {
+        if last.as_ref() != Some(&difference.slice) {
             output.line(escape::text(difference.slice.as_deref().unwrap_or("(tags)")))?;
-            slice = Some(&difference.slice);
+            last = Some(difference.slice.clone());
         }
-        output.line(text(difference)?)?;
+        output.line(text(&difference))
+    })?;
+    if last.is_none() {
+        output.line("no difference")?;
     }
     Ok(HOLDS)
 }
 
-fn text(difference: &Difference) -> Result<String> {
-    let json = |value| -> Result<String> {
-        let text = escape::to_json(value).map_err(std::io::Error::from)?;
-        Ok(shortened(&text, VALUE_CHARS_MAX))
-    };
-    let (path, before, after) =
-        (escape::text(&difference.path), json(&difference.before)?, json(&difference.after)?);
-    Ok(match difference.change {
+fn text(difference: &Difference) -> String {
+    let json = |value| shortened(&beginning(value, VALUE_CHARS_MAX), VALUE_CHARS_MAX);
+    let path = escape::text(&difference.path);
+    let (before, after) = (json(&difference.before), json(&difference.after));
+    match difference.change {
         Change::Added => format!("  + {path}  {after}"),
         Change::Removed => format!("  - {path}  {before}"),
         Change::Changed => format!("  ~ {path}  {before} -> {after}"),
-    })
+    }
 }

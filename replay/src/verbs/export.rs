@@ -9,7 +9,7 @@ use super::show::Timeline;
 use crate::cli::Format;
 use crate::failure::{HOLDS, Result};
 use crate::output::Output;
-use crate::reading::{each_record, open_session, position, store_of};
+use crate::reading::{each_record, open_outline, open_session, position, store_of, written};
 
 /// Writes the session as it was at `at`, in one form or the other. CACHE slices are left out: they can be
 /// computed again. Children are those in the store that the session stands in.
@@ -18,7 +18,10 @@ use crate::reading::{each_record, open_session, position, store_of};
 ///
 /// Where the session cannot be read, or there is no such position.
 pub fn run(session: &Path, at: Option<u64>, format: Format, output: &mut Output<'_>) -> Result<u8> {
-    let reader = open_session(session, output)?;
+    let reader = match format {
+        Format::Jsonl => open_outline(session, output)?,
+        Format::SnapshotJson => open_session(session, output)?,
+    };
     let at = position(&reader, at)?;
     match format {
         Format::Jsonl => {
@@ -27,11 +30,12 @@ pub fn run(session: &Path, at: Option<u64>, format: Format, output: &mut Output<
         }
         Format::SnapshotJson => {
             let policies = BTreeSet::from([Policy::State, Policy::Log]);
-            let mut export = reader.export_at(at, &policies)?;
-            if let Some((store, id)) = store_of(session) {
-                export.children_ids = Store::open(store)?.children(id)?;
-            }
-            writeln!(output.stdout, "{}", export.to_json()?)?;
+            let children = match store_of(session) {
+                Some((store, id)) => Store::open(store)?.children(id)?,
+                None => Vec::new(),
+            };
+            written(reader.write_export(at, &policies, children, &mut *output.stdout))?;
+            writeln!(output.stdout)?;
         }
     }
     Ok(HOLDS)

@@ -7,7 +7,7 @@ use foldlog_codec::escape;
 
 use crate::failure::{HOLDS, Result};
 use crate::output::Output;
-use crate::reading::{counted, open_session};
+use crate::reading::{counted, open_outline};
 
 /// Shows what became of each operation of a session, in the order in which they began.
 ///
@@ -15,7 +15,7 @@ use crate::reading::{counted, open_session};
 ///
 /// Where the session cannot be read.
 pub fn run(session: &Path, output: &mut Output<'_>) -> Result<u8> {
-    let ledger = open_session(session, output)?.ledger()?;
+    let ledger = open_outline(session, output)?.ledger()?;
     if output.json() {
         ledger.iter().try_for_each(|entry| output.value(entry))?;
         return Ok(HOLDS);

@@ -9,10 +9,13 @@
 //!    rollback itself leaves it as it was.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
 use std::path::Path;
+use std::sync::Arc;
 
-use foldlog::audit::{AlongPath, Comparison, LogReader, SharedState};
-use foldlog::{Parent, Policy, SliceState, Store, Value};
+use foldlog::audit::{AlongPath, Comparison, ItemName, LogReader, ReadOptions, SliceReader, StateReader};
+use foldlog::log::storage::FileStorage;
+use foldlog::{Parent, Policy, Store, Value};
 use foldlog_codec::escape;
 use serde::Serialize;
 use uuid::Uuid;
@@ -21,10 +24,13 @@ use crate::diff;
 use crate::failure::{Failure, HOLDS, Result};
 use crate::output::Output;
 use crate::progress::Progress;
-use crate::reading::{counted, open_session, stopped, store_of};
+use crate::reading::{beginning, counted, open_session, shortened, stopped, store_of};
 
 /// How many rollbacks are checked where not all are to be.
 const SAMPLE: usize = 16;
+
+/// How much of a value a person is shown.
+const VALUE_CHARS_MAX: usize = 200;
 
 /// What a replay came to.
 #[derive(Clone, Debug, Serialize)]
@@ -37,6 +43,9 @@ pub struct Replayed {
     pub rollbacks: u64,
     /// How many of them were checked.
     pub checked: u64,
+    /// How many items were looked at for that.
+    #[serde(skip)]
+    pub compared: u64,
     /// How many segments' seals were checked.
     pub seals: u64,
     /// Whether what a fork shares was compared with its parent.
@@ -90,16 +99,16 @@ pub fn run(session: &Path, thorough: bool, output: &mut Output<'_>) -> Result<u8
             output.line("the log holds what its fold gives")?;
             Ok(HOLDS)
         }
-        Some(difference) => Err(Failure::DoesNotHold(text(&difference)?)),
+        Some(difference) => Err(Failure::DoesNotHold(text(&difference))),
     }
 }
 
-fn text(difference: &Diverged) -> Result<String> {
-    let json = |value| escape::to_json(value).map_err(std::io::Error::from);
-    let (expected, found) = (json(&difference.expected)?, json(&difference.found)?);
+fn text(difference: &Diverged) -> String {
+    let json = |value| shortened(&beginning(value, VALUE_CHARS_MAX), VALUE_CHARS_MAX);
+    let (expected, found) = (json(&difference.expected), json(&difference.found));
     let (sequence, slice, path) =
         (difference.sequence, escape::text(&difference.slice), escape::text(&difference.path));
-    Ok(format!("diverged at record {sequence}, `{slice}` {path}: expected {expected}, found {found}"))
+    format!("diverged at record {sequence}, `{slice}` {path}: expected {expected}, found {found}")
 }
 
 /// Compares a fork with its parent, where that is at hand; whether it was.
@@ -107,7 +116,8 @@ fn lineage(reader: &LogReader, output: &mut Output<'_>) -> Result<bool> {
     let Some(Parent::Fork { session, .. }) = reader.opened().parent else { return Ok(false) };
     let Some((store, _)) = store_of(reader.dir()) else { return Ok(false) };
     let dir = Store::open(store)?.session_dir(session);
-    match LogReader::open(&dir) {
+    let options = ReadOptions { outline: true, memory_bytes: output.memory_bytes };
+    match LogReader::open_with(Arc::new(FileStorage::new()), &dir, options) {
         Ok(parent) => {
             reader.check_lineage(&parent)?;
             Ok(true)
@@ -134,9 +144,10 @@ pub fn replay(reader: &LogReader, thorough: bool, mut progress: Progress) -> Res
         last: None,
         along: reader.along(),
         comparison: Comparison::default(),
+        whole: 0,
     };
     let (mut next, mut difference, mut failure) = (0, None, None);
-    let end = reader.fold_shared(|record, state| {
+    let end = reader.fold(|record, state| {
         let sequence = record.sequence;
         if sequence != next {
             let reason = format!("{next} was next");
@@ -161,16 +172,17 @@ pub fn replay(reader: &LogReader, thorough: bool, mut progress: Progress) -> Res
     let end = end?;
     // Opening folded the same records; two folds that differ would mean that the fold is not one.
     if difference.is_none() {
-        difference = first(next.saturating_sub(1), diff::slices(&reader.state(), &end, |_| true)?);
+        difference = first_unlike(next.saturating_sub(1), &reader.state_reader()?, &end, |_| true)?;
     }
     Ok(Replayed {
         session: reader.opened().session,
         records: next,
         rollbacks: rollbacks.len() as u64,
         checked: chosen.len() as u64,
+        compared: checks.whole + checks.comparison.items(),
         seals: reader.check_seals()?,
         lineage: false,
-        digest: end.digest().iter().map(|byte| format!("{byte:02x}")).collect(),
+        digest: end.digest()?.iter().map(|byte| format!("{byte:02x}")).collect(),
         difference,
     })
 }
@@ -186,26 +198,31 @@ fn sample(rollbacks: &BTreeMap<u64, u64>) -> BTreeSet<u64> {
 struct Checks<'a> {
     rollbacks: &'a BTreeMap<u64, u64>,
     /// The slices where they were last looked at.
-    last: Option<SharedState>,
+    last: Option<StateReader>,
     /// STATE along the path to each target, which most often goes on where the last one ended.
     along: AlongPath<'a>,
     comparison: Comparison,
+    /// How many items were looked at beside what it looked at.
+    whole: u64,
 }
 
 impl Checks<'_> {
-    fn at(&mut self, sequence: u64, state: SharedState) -> Result<Option<Diverged>> {
+    fn at(&mut self, sequence: u64, state: StateReader) -> Result<Option<Diverged>> {
         if let Some(to) = self.rollbacks.get(&sequence).copied() {
-            let along = self.along.shared_state(to)?;
+            let along = self.along.state_reader(to)?;
             if !self.comparison.is_same(&along, &state) {
-                let (along, state) = (along.to_state(), state.to_state());
-                let found = diff::slices(&along, &state, |policy| policy == Policy::State)?;
-                if let Some(difference) = first(sequence, found) {
-                    return Ok(Some(difference));
+                self.whole += items_len(&state);
+                let found = first_unlike(sequence, &along, &state, |policy| policy == Policy::State)?;
+                if found.is_some() {
+                    return Ok(found);
                 }
             }
         }
         let found = match &self.last {
-            Some(last) if !state.logs_grew_since(last) => log_grows(sequence, last, &state)?,
+            Some(last) if !self.comparison.logs_grew(last, &state) => {
+                self.whole += items_len(&state);
+                log_grows(sequence, last, &state)?
+            }
             _ => None,
         };
         self.last = Some(state);
@@ -213,40 +230,85 @@ impl Checks<'_> {
     }
 }
 
+fn items_len(state: &StateReader) -> u64 {
+    state.slices().map(|slice| slice.len() as u64).sum()
+}
+
 /// The first item of a LOG slice that is no longer what it was.
-fn log_grows(sequence: u64, before: &SharedState, after: &SharedState) -> Result<Option<Diverged>> {
-    let logs = |state: &SharedState| -> BTreeMap<String, SliceState> {
-        state.to_state().slices.into_iter().filter(|(_, slice)| slice.policy == Policy::Log).collect()
-    };
-    let (before, after) = (logs(before), logs(after));
-    for (name, before) in &before {
-        let after = after.get(name).map(|slice| slice.items.as_slice()).unwrap_or_default();
-        for (place, item) in before.items.iter().enumerate() {
-            let found = after.get(place);
-            if found == Some(item) {
-                continue;
-            }
-            return Ok(Some(Diverged {
-                sequence,
-                slice: name.clone(),
-                path: format!("items[{place}]"),
-                expected: item.value()?,
-                found: found.map(|item| item.value()).transpose()?.unwrap_or_default(),
-            }));
-        }
+fn log_grows(sequence: u64, before: &StateReader, state: &StateReader) -> Result<Option<Diverged>> {
+    for before in before.slices().filter(|slice| slice.policy() == Policy::Log) {
+        let after = state.slice(before.name());
+        let mut names = after.iter().flat_map(SliceReader::names);
+        let unlike = before.names().enumerate().map(|(place, name)| (place, name, names.next()));
+        let Some((place, name, found)) =
+            unlike.into_iter().find(|(_, name, found)| found.as_ref() != Some(name))
+        else {
+            continue;
+        };
+        let found = after.zip(found).map(|(after, name)| value(&after, name)).transpose()?;
+        return Ok(Some(Diverged {
+            sequence,
+            slice: before.name().to_owned(),
+            path: format!("items[{place}]"),
+            expected: value(&before, name)?,
+            found: found.unwrap_or_default(),
+        }));
     }
     Ok(None)
 }
 
-fn first(sequence: u64, differences: Vec<diff::Difference>) -> Option<Diverged> {
-    let difference = differences.into_iter().next()?;
-    Some(Diverged {
-        sequence,
-        slice: difference.slice.unwrap_or_default(),
-        path: difference.path,
-        expected: difference.before,
-        found: difference.after,
-    })
+/// What one item of a slice says.
+fn value(slice: &SliceReader<'_>, name: ItemName) -> Result<Value> {
+    let mut value = Value::Nil;
+    slice.read_these(std::iter::once(name), |name, bytes| {
+        value = Value::decode(bytes).map_err(|error| foldlog::Error::Decode {
+            name: slice.name().to_owned(),
+            sequence: name.sequence,
+            reason: error.to_string(),
+        })?;
+        Ok(ControlFlow::Continue(()))
+    })?;
+    Ok(value)
+}
+
+/// The first difference of two folds of one log, in the slices whose policy is wanted. In one log items of one name are the
+/// same, so what they say is read only where the names differ.
+fn first_unlike(
+    sequence: u64,
+    expected: &StateReader,
+    found: &StateReader,
+    wanted: impl Fn(Policy) -> bool,
+) -> Result<Option<Diverged>> {
+    let is_unlike = |slice: &SliceReader<'_>, other: &StateReader| {
+        wanted(slice.policy())
+            && match other.slice(slice.name()) {
+                Some(other) => slice.len() != other.len() || !slice.names().eq(other.names()),
+                None => !slice.is_empty(),
+            }
+    };
+    let unlike = expected.slices().any(|slice| is_unlike(&slice, found))
+        || found.slices().any(|slice| is_unlike(&slice, expected));
+    if !unlike {
+        return Ok(None);
+    }
+    let (expected, found) = diff::unlike(expected, found)?;
+    let mut first = None;
+    let mut sink = |difference: diff::Difference| {
+        first = Some(Diverged {
+            sequence,
+            slice: difference.slice.unwrap_or_default(),
+            path: difference.path,
+            expected: difference.before,
+            found: difference.after,
+        });
+        // One is enough.
+        Err(stopped(Path::new("")).into())
+    };
+    let looked = diff::slices(&expected, &found, wanted, &mut sink);
+    match first {
+        Some(first) => Ok(Some(first)),
+        None => looked.map(|()| None),
+    }
 }
 
 #[cfg(test)]

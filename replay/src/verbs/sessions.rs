@@ -70,7 +70,27 @@ impl Row {
     }
 }
 
-/// Lists the sessions of the store at `dir`. A session that cannot be read is named on standard error; the
+/// How much memory what is known of a session may take where nothing is said.
+const MEMORY_BYTES: u64 = 64 << 20;
+
+/// A session that could not be read, in the listing.
+#[derive(Debug, Serialize)]
+struct UnreadRow {
+    session: Uuid,
+    error: String,
+}
+
+/// Lists a session that cannot be read as a row that says so. The others follow.
+fn unread(session: Uuid, error: &Error, output: &mut Output<'_>) -> Result<()> {
+    let error = error.to_string();
+    output.note(format_args!("error: {error}"));
+    if output.json() {
+        return output.value(&UnreadRow { session, error });
+    }
+    output.line(format_args!("{session}  cannot be read: {error}"))
+}
+
+/// Lists the sessions of the store at `dir`. A session that cannot be read is a row that says why, and named on standard error; the
 /// exit code then is that of the worst. So is a folder in which a crash left no session yet, which is no failure.
 ///
 /// # Errors
@@ -92,14 +112,15 @@ pub fn run(dir: &Path, output: &mut Output<'_>) -> Result<u8> {
     let exposed = ids.iter().find_map(|id| foldlog::audit::exposed(&store.session_dir(*id)));
     reading::note_exposed(exposed.as_ref(), output);
     for (done, id) in (1..).zip(ids) {
-        match store.summary(id) {
+        let memory_bytes = output.memory_bytes.unwrap_or(MEMORY_BYTES);
+        match store.summary_within(id, memory_bytes) {
             Ok(summary) if output.json() => output.value(&Row::of(summary))?,
             Ok(summary) => output.line(Row::of(summary).text())?,
             Err(Error::NotASession { .. }) if !reading::holds_anything(&store.session_dir(id)) => {
                 reading::pass_over(&store.session_dir(id), output);
             }
             Err(error) => {
-                output.note(format_args!("error: {error}"));
+                unread(id, &error, output)?;
                 let failure = Failure::from(error);
                 // Damage says more than what could not be read at all.
                 code = if code == DOES_NOT_HOLD { code } else { failure.exit_code() };

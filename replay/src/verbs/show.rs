@@ -6,11 +6,11 @@ use std::path::Path;
 use foldlog::audit::LogReader;
 use foldlog::{Kind, Record, Value};
 use foldlog_codec::escape;
-use foldlog_codec::record::{Names, time_text};
+use foldlog_codec::record::{Names, RecordJson, time_text};
 
 use crate::failure::{Failure, HOLDS, Result};
 use crate::output::Output;
-use crate::reading::{each_record, last_position, open_session, position, record_name, shortened};
+use crate::reading::{each_record, last_position, open_outline, position, record_name, shortened};
 
 /// How much of a name a person is shown, so that the columns stand.
 const NAME_CHARS_MAX: usize = 36;
@@ -28,7 +28,7 @@ pub fn run(
     output: &mut Output<'_>,
 ) -> Result<u8> {
     let kind = kind.map(known_kind).transpose()?;
-    let reader = open_session(session, output)?;
+    let reader = open_outline(session, output)?;
     let to = to.unwrap_or_else(|| last_position(&reader));
     let from = position(&reader, Some(from))?;
     let timeline = Timeline::of(&reader);
@@ -83,7 +83,7 @@ impl Timeline {
     }
 
     /// The record's JSON form, with its name and whether it is live.
-    pub fn value(&self, record: &Record<'_>) -> Value {
+    pub fn value<'a>(&self, record: &Record<'a>) -> RecordJson<'a> {
         value(record, &self.names, self.is_live(record.sequence))
     }
 }
@@ -98,10 +98,10 @@ pub(super) fn line(record: &Record<'_>, names: &Names, live: bool) -> String {
 }
 
 /// A record's JSON form, with its name and whether it is live.
-pub(super) fn value(record: &Record<'_>, names: &Names, live: bool) -> Value {
-    let mut value = record.to_value(names).unwrap_or_else(|error| {
+pub(super) fn value<'a>(record: &Record<'a>, names: &Names, live: bool) -> RecordJson<'a> {
+    let mut value = record.to_json(names).unwrap_or_else(|error| {
         // What has no JSON form of its own is still a record with a place and a time.
-        let mut value = Value::default();
+        let mut value = RecordJson::default();
         value.set("sequence", Value::from(record.sequence));
         value.set("time", Value::from(time_text(record.time_us)));
         value.set("kind", Value::from(record.kind.to_string()));

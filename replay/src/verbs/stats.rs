@@ -13,7 +13,7 @@ use std::fmt::Display;
 use std::fs;
 use std::path::Path;
 
-use foldlog::audit::{FrameInfo, LogReader, SegmentInfo};
+use foldlog::audit::{FrameInfo, LogReader, SegmentInfo, StateReader};
 use foldlog::{Error, Kind, Record};
 use foldlog_codec::body::{
     Added, BuiltIn, Declare, Dispatch, Effect, EventDeclaration, Import, ObjectId, Operation, Payload,
@@ -170,7 +170,8 @@ pub fn run(session: &Path, output: &mut Output<'_>) -> Result<u8> {
 /// Where the log, its object folder or its image folder cannot be read.
 pub fn stats(reader: &LogReader) -> Result<Stats> {
     let segments = reader.segments()?;
-    let mut counts = Counts::default();
+    let state = reader.state_reader()?;
+    let mut counts = Counts { state: Some(&state), ..Counts::default() };
     reader.frames(|frame| counts.frame(frame))?;
     let seals = segments.iter().filter(|segment| segment.seal_bytes > 0);
     seals.for_each(|segment| counts.add(Kind::SEAL, segment.seal_bytes));
@@ -192,7 +193,7 @@ pub fn stats(reader: &LogReader) -> Result<Stats> {
         segments: segments.iter().map(segment_stats).collect(),
         kinds: counts.kinds(),
         events: counts.events(),
-        slices: slices(reader, &counts),
+        slices: slices(&state, &counts),
         objects: objects(reader.dir(), &counts)?,
         images: images(reader.dir())?,
     })
@@ -220,7 +221,11 @@ fn count(sum: &mut Sum, bytes: u64) {
 
 /// What is counted while the frames pass.
 #[derive(Default)]
-struct Counts {
+struct Counts<'a> {
+    /// The slices at the log's end.
+    state: Option<&'a StateReader>,
+    /// Bytes of the items that they hold.
+    live_bytes: BTreeMap<u32, u64>,
     kinds: BTreeMap<Kind, Sum>,
     declared: BTreeMap<u32, EventDeclaration>,
     events: BTreeMap<u32, Sum>,
@@ -228,7 +233,7 @@ struct Counts {
     objects: BTreeSet<ObjectId>,
 }
 
-impl Counts {
+impl Counts<'_> {
     fn add(&mut self, kind: Kind, bytes: u64) {
         count(self.kinds.entry(kind).or_default(), bytes);
     }
@@ -246,15 +251,16 @@ impl Counts {
                 let declare = Declare::decode(record.body)?;
                 self.declared.extend(declare.events.into_iter().map(|event| (event.id, event)));
             }
-            Kind::DISPATCH => self.dispatch(Dispatch::decode(record.body)?),
+            Kind::DISPATCH => self.dispatch(record.sequence, Dispatch::decode(record.body)?),
             Kind::IMPORT => {
                 for slice in Import::decode(record.body)?.slices {
-                    slice.items.iter().for_each(|(item, _)| self.item(slice.slice, *item));
+                    let items = slice.items.iter().map(|(item, _)| *item);
+                    self.items((slice.slice, record.sequence), items);
                 }
             }
             Kind::TOOL_END => {
                 let end = ToolEnd::decode(record.body)?;
-                self.item(end.slice, Payload::new(&end.invoked()));
+                self.items((end.slice, record.sequence), [Payload::new(&end.invoked())]);
             }
             _ => {}
         }
@@ -262,7 +268,7 @@ impl Counts {
         Ok(())
     }
 
-    fn dispatch(&mut self, dispatch: Dispatch<'_>) {
+    fn dispatch(&mut self, sequence: u64, dispatch: Dispatch<'_>) {
         let mut event_data = None;
         let mut bound = Vec::new();
         if let Operation::Event { event, data } = dispatch.operation {
@@ -275,16 +281,23 @@ impl Counts {
         // Whether the items before went makes no difference to those that came.
         for effect in dispatch.effects.unwrap_or(bound) {
             match effect.added {
-                Added::Event => event_data.into_iter().for_each(|data| self.item(effect.slice, data)),
-                Added::Items { items, .. } => {
-                    items.into_iter().for_each(|item| self.item(effect.slice, item));
-                }
+                Added::Event => self.items((effect.slice, sequence), event_data),
+                Added::Items { items, .. } => self.items((effect.slice, sequence), items),
             }
         }
     }
 
-    fn item(&mut self, slice: u32, payload: Payload<'_>) {
-        count(self.slices.entry(slice).or_default(), payload_bytes(payload));
+    /// Counts the items that a record put into a slice.
+    fn items<'p>(&mut self, (slice, sequence): (u32, u64), items: impl IntoIterator<Item = Payload<'p>>) {
+        let live = self.state.and_then(|state| state.slice_of(slice));
+        for (ordinal, payload) in (0..).zip(items) {
+            let bytes = payload_bytes(payload);
+            count(self.slices.entry(slice).or_default(), bytes);
+            if live.is_some_and(|live| live.contains(sequence, ordinal)) {
+                let live_bytes = self.live_bytes.entry(slice).or_default();
+                *live_bytes = live_bytes.saturating_add(bytes);
+            }
+        }
     }
 
     fn kinds(&self) -> Vec<KindStats> {
@@ -318,24 +331,22 @@ fn payload_bytes(payload: Payload<'_>) -> u64 {
     payload.object().map_or(payload.bytes().len() as u64, |object| object.len)
 }
 
-fn slices(reader: &LogReader, counts: &Counts) -> Vec<SliceStats> {
-    let ids: BTreeMap<String, u32> = reader.names().slices.into_iter().map(|(id, name)| (name, id)).collect();
-    let state = reader.state();
-    let slices = state.slices.into_iter().map(|(name, slice)| {
-        let ever = ids.get(&name).and_then(|id| counts.slices.get(id)).copied().unwrap_or_default();
+fn slices(state: &StateReader, counts: &Counts<'_>) -> Vec<SliceStats> {
+    let slices = state.slices().map(|slice| {
+        let ever = counts.slices.get(&slice.id()).copied().unwrap_or_default();
         SliceStats {
-            policy: slice.policy.name(),
-            live_items: slice.items.len() as u64,
-            live_bytes: slice.items.iter().map(|item| item.bytes.len() as u64).sum(),
+            slice: slice.name().to_owned(),
+            policy: slice.policy().name(),
+            live_items: slice.len() as u64,
+            live_bytes: counts.live_bytes.get(&slice.id()).copied().unwrap_or_default(),
             ever_items: ever.0,
             ever_bytes: ever.1,
-            slice: name,
         }
     });
     slices.collect()
 }
 
-fn objects(session: &Path, counts: &Counts) -> Result<ObjectStats> {
+fn objects(session: &Path, counts: &Counts<'_>) -> Result<ObjectStats> {
     let mut stats = ObjectStats {
         named_count: counts.objects.len() as u64,
         named_bytes: counts.objects.iter().fold(0, |sum, object| sum.saturating_add(object.len)),

@@ -1,8 +1,10 @@
 //! `foldlog verify`: every frame, every body, every seal and every object of sessions or stores.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use foldlog::audit::{self, LogReader};
+use foldlog::audit::{self, LogReader, ReadOptions};
+use foldlog::log::storage::FileStorage;
 use foldlog::{Corruption, Error, Record, RecoveryReport};
 use serde::Serialize;
 use uuid::Uuid;
@@ -114,7 +116,7 @@ pub fn run(paths: &[PathBuf], output: &mut Output<'_>) -> Result<u8> {
     let dirs = session_dirs(paths, output)?;
     let mut progress = output.progress("verifying sessions", dirs.len() as u64);
     for (done, dir) in (1..).zip(&dirs) {
-        match session(&dir.path, &mut verified) {
+        match session(&dir.path, output.memory_bytes, &mut verified) {
             Err(Failure::Engine(error)) if dir.of_store => {
                 let (path, reason) = (dir.path.clone(), error.to_string());
                 verified.unreadable.push(Unreadable { path, reason });
@@ -159,12 +161,12 @@ fn session_dirs(paths: &[PathBuf], output: &mut Output<'_>) -> Result<Vec<Sessio
     Ok(dirs)
 }
 
-/// Checks one session and adds what was found.
+/// Checks one session and adds what was found, in so many bytes of memory at most.
 ///
 /// # Errors
 ///
 /// Where the folder holds no session, or cannot be read.
-pub fn session(dir: &Path, verified: &mut Verified) -> Result<()> {
+pub fn session(dir: &Path, memory_bytes: Option<u64>, verified: &mut Verified) -> Result<()> {
     let (mut records, mut bytes, mut damage) = (0, 0, Vec::new());
     let walked = audit::walk(dir, &mut |frame| {
         if !frame.record.kind.is_envelope() {
@@ -194,7 +196,7 @@ pub fn session(dir: &Path, verified: &mut Verified) -> Result<()> {
         }
         Ok(walked) => {
             bytes = walked.log_bytes;
-            match folded(dir) {
+            match folded(dir, memory_bytes) {
                 Ok(report) => Some(report),
                 Err(error) => {
                     damage.push(damage_of(dir, error)?);
@@ -233,8 +235,9 @@ pub fn session(dir: &Path, verified: &mut Verified) -> Result<()> {
 }
 
 /// Folds the log, which reads every object that it names, and checks its seals.
-fn folded(dir: &Path) -> Result<RecoveryReport, Error> {
-    let reader = LogReader::open(dir)?;
+fn folded(dir: &Path, memory_bytes: Option<u64>) -> Result<RecoveryReport, Error> {
+    let options = ReadOptions { memory_bytes, ..ReadOptions::default() };
+    let reader = LogReader::open_with(Arc::new(FileStorage::new()), dir, options)?;
     reader.check_seals()?;
     Ok(reader.report().clone())
 }
@@ -257,6 +260,9 @@ fn damage_of(dir: &Path, error: Error) -> Result<Damage, Error> {
         Error::Corrupt(corruption) => {
             let Corruption { session, segment, offset, sequence, .. } = *corruption;
             at(session, segment, Some((offset, sequence)))
+        }
+        Error::OlderThanSuccessor { session, segment, offset, sequence, .. } => {
+            at(Some(session), segment, Some((offset, sequence)))
         }
         Error::MissingSegment { session, path, .. } => at(Some(session), path, None),
         Error::WrongSession { expected, path, .. } => at(Some(expected), path, None),

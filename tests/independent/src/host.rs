@@ -75,7 +75,7 @@ pub(crate) fn store(folder: &Path, level: Level) -> Result<Store> {
 /// What a session's log says, read as an audit reads it.
 pub(crate) fn heard(dir: &Path) -> std::result::Result<Vec<Said>, String> {
     let reader = LogReader::open(dir).map_err(|error| error.to_string())?;
-    let state = reader.state();
+    let state = reader.state().map_err(|error| error.to_string())?;
     let Some(slice) = state.slices.get(Talk::NAME) else { return Ok(Vec::new()) };
     let items = slice.items.iter().map(|item| {
         let value = item.value().map_err(|error| error.to_string())?;

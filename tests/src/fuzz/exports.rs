@@ -41,7 +41,7 @@ pub fn snapshot_json(bytes: &[u8]) {
             assert_eq!(taken.items.len(), slice.items.len());
         }
         session.close().expect("it closes");
-        assert_eq!(machine.audit(id).expect("it opens").state(), state);
+        assert_eq!(machine.audit(id).expect("it opens").state().expect("it is read"), state);
         let opened = store.open_session(id, &host::types()).expect("it opens");
         assert_eq!(opened.state().expect("it has a state"), state);
         // It is exported as it came in, and that comes in again.
@@ -95,7 +95,7 @@ fn taken_in(root: &Path, run: &Run) {
     let reader = LogReader::open(store.session_dir(id)).expect("it opens");
     assert_eq!(reader.opened().tags["task_id"], run.task_id);
     assert_eq!(reader.opened().tags["trial"], run.trial);
-    let state = reader.state();
+    let state = reader.state().expect("it is read");
     let items = |name: &str| -> Vec<Value> {
         let slice = state.slices.get(name).map(|slice| slice.items.as_slice()).unwrap_or_default();
         slice.iter().map(|item| item.value().expect("an item reads")).collect()

@@ -94,7 +94,7 @@ impl Ground {
         // A recovery's segment holds records again that stand before it too.
         assert!(framed >= len, "{framed} of {len}");
         reader.segments().expect("its segments can be listed");
-        let now = reader.state();
+        let now = reader.state().expect("it is read");
         assert_eq!(now.position, Some(len - 1));
         let last = reader.state_at(len - 1).expect("the last position is one");
         assert_eq!(last.slices, now.slices);
@@ -137,7 +137,7 @@ impl Ground {
         match (audited, opened) {
             _ if set.images_lie => {}
             (Ok(reader), Ok(session)) => {
-                assert_eq!(session.state().expect("it has a state"), reader.state());
+                assert_eq!(session.state().expect("it has a state"), reader.state().expect("it is read"));
                 assert_eq!(&without_images(session.recovery()), reader.report());
             }
             // What stands below an image is an auditor's to read.
@@ -154,7 +154,7 @@ impl Ground {
             (_, opened) if set.images_lie => opened.is_ok(),
             (Err(_), _) if set.images => false,
             (Ok(reader), Ok(session)) => {
-                assert_eq!(session.state().expect("it has a state"), reader.state());
+                assert_eq!(session.state().expect("it has a state"), reader.state().expect("it is read"));
                 true
             }
             (audit, Err(error)) => {

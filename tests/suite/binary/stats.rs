@@ -82,7 +82,7 @@ fn stats(session: &Path) -> Json {
     counted.retain(|_, records| *records > 0);
     assert_eq!(counted, events);
     // Summed up from the slices.
-    let state = LogReader::open(session).unwrap().state();
+    let state = LogReader::open(session).unwrap().state().unwrap();
     let items = state.slices.iter().map(|(name, slice)| (name.clone(), slice.items.len() as u64));
     assert_eq!(by_name(&stats, "slices", "slice", "live_items"), items.collect());
     let bytes = state

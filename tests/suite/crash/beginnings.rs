@@ -79,7 +79,7 @@ fn begin_again(machine: &Machine, level: Level) -> Again {
     let session = machine.open(ID, level).unwrap();
     assert_eq!((count(&session), session.view::<Plan>().unwrap().len()), (records, steps + 19));
     assert!(session.recovery().torn.is_none(), "{:?}", session.recovery());
-    assert_eq!(machine.audit(ID).unwrap().state(), session.state().unwrap());
+    assert_eq!(machine.audit(ID).unwrap().state().unwrap(), session.state().unwrap());
     let summary = machine.process(level).summary(ID).unwrap();
     assert_eq!((summary.records, summary.log_bytes), (records, session.log_bytes()));
     if again == Again::Begun {

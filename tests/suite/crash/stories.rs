@@ -169,7 +169,7 @@ fn a_recovery_cut_short_at_any_call_costs_nothing() {
     torn.crash(CrashKind::Process);
     let before: BTreeMap<PathBuf, Vec<u8>> = torn.disk.dump();
     let whole = torn.audit(id).unwrap();
-    let (all, state) = (whole.records_len(), whole.state());
+    let (all, state) = (whole.records_len(), whole.state().unwrap());
     assert!(whole.report().unattested > 5);
 
     let kinds = [

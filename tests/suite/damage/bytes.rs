@@ -34,7 +34,7 @@ pub(super) fn with_each_byte_inverted(
 fn no_attested_byte_is_ever_wrong_unnoticed_or_taken_for_a_torn_tail() {
     let (whole, id) = attested();
     let frames = whole.frames(id).unwrap();
-    let (all, state) = (whole.audit(id).unwrap().records_len(), whole.audit(id).unwrap().state());
+    let (all, state) = (whole.audit(id).unwrap().records_len(), whole.audit(id).unwrap().state().unwrap());
     let closing = frames.last().unwrap();
     let mut found = 0;
     for boot in [BOOT, OTHER_BOOT] {
@@ -50,7 +50,7 @@ fn no_attested_byte_is_ever_wrong_unnoticed_or_taken_for_a_torn_tail() {
                 // A seal is of no chain, so it takes nothing with it.
                 None => {
                     assert_eq!(judged.unwrap_or_else(|error| panic!("{told}: {error}")), all);
-                    assert_eq!(machine.audit(id).unwrap().state(), state, "{told}");
+                    assert_eq!(machine.audit(id).unwrap().state().unwrap(), state, "{told}");
                     return;
                 }
             };

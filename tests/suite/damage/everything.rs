@@ -189,7 +189,7 @@ fn the_log_holds_every_kind_in_several_segments_of_both_sessions() {
 fn each_byte_of_every_kind_of_record_is_found_and_named() {
     let (whole, id, _) = everything();
     let frames = whole.frames(id).unwrap();
-    let (all, state) = (whole.audit(id).unwrap().records_len(), whole.audit(id).unwrap().state());
+    let (all, state) = (whole.audit(id).unwrap().records_len(), whole.audit(id).unwrap().state().unwrap());
     let closing = frames.last().unwrap();
     let (mut found, mut of_no_chain) = (BTreeSet::new(), 0);
     with_each_byte_inverted(&whole, id, OTHER_BOOT, |machine, path, at| {
@@ -209,7 +209,7 @@ fn each_byte_of_every_kind_of_record_is_found_and_named() {
         };
         if frame == Some(closing) {
             assert_eq!(judged.unwrap_or_else(|error| panic!("{told}: {error}")), all);
-            assert_eq!(machine.audit(id).unwrap().state(), state);
+            assert_eq!(machine.audit(id).unwrap().state().unwrap(), state);
             return;
         }
         let error = judged.map(|records| panic!("{told}: {records} records are read")).unwrap_err();

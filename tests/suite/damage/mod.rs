@@ -65,7 +65,7 @@ fn judge(machine: &Machine, id: Uuid) -> Result<u64, Error> {
     assert!(before == files(), "opening changed what was there");
     match (audit, opened) {
         (Ok(audit), Ok(session)) => {
-            assert_eq!(audit.state(), session.state().unwrap());
+            assert_eq!(audit.state().unwrap(), session.state().unwrap());
             assert_eq!(audit.report(), session.recovery());
             Ok(audit.records_len())
         }

@@ -73,7 +73,7 @@ fn a_folder_of_another_sessions_name_says_whose_it_is() {
         copy(&whole, &segment, &path.join(segment.file_name().unwrap()));
     }
     let mailed = LogReader::open_on(std::sync::Arc::new(whole.disk.clone()), path).unwrap();
-    assert_eq!(mailed.state(), whole.audit(id).unwrap().state());
+    assert_eq!(mailed.state().unwrap(), whole.audit(id).unwrap().state().unwrap());
 }
 
 /// A header of which only a part is there: of an attested segment that is damage, and never a new beginning.

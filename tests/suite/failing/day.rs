@@ -582,7 +582,7 @@ impl Day {
             let audit = self.machine.audit(id).expect("an auditor reads it");
             assert_eq!(audit.records_len(), held.memory.len());
             if !session.is_interrupted() {
-                assert_eq!(audit.state(), session.state().expect("it is read"));
+                assert_eq!(audit.state().unwrap(), session.state().expect("it is read"));
             }
             audit.check_seals().expect("each seal is of its segment");
             held.session = Some(session);

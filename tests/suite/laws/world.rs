@@ -244,7 +244,7 @@ impl World {
         let session = session.unwrap();
         let (id, live) = (session.id(), session.state().unwrap());
         let writing = LogReader::open_on(disk.storage(), session.dir()).unwrap();
-        assert_eq!(writing.state(), live, "the untyped fold, while the writer is there");
+        assert_eq!(writing.state().unwrap(), live, "the untyped fold, while the writer is there");
         session.close().unwrap();
         let again = store.open_session(id, &types()).unwrap();
         assert_eq!(again.state().unwrap(), live, "a fresh fold");
@@ -252,7 +252,7 @@ impl World {
         drop(again);
         for (id, model) in left.iter().chain([&(id, model)]) {
             let reader = LogReader::open_on(disk.storage(), store.session_dir(*id)).unwrap();
-            let state = reader.state();
+            let state = reader.state().unwrap();
             assert_eq!(values(&state), model.now().slices, "{id}");
             assert_eq!(state.tags, model.now().tags);
             assert_eq!(reader.records_len(), model.past.len() as u64);

@@ -98,7 +98,7 @@ fn tell_of_views(background: BackgroundSync) {
     check(&again.log::<Notes>().unwrap(), 1700);
     again.dispatch(note(1700)).unwrap();
     check(&again.log::<Notes>().unwrap(), 1701);
-    let audited = LogReader::open(&dir).unwrap().state();
+    let audited = LogReader::open(&dir).unwrap().state().unwrap();
     assert_eq!(again.state().unwrap(), audited);
 }
 

@@ -287,7 +287,7 @@ fn checked(dirs: &[PathBuf], output: &mut Output<'_>) -> Result<()> {
     say(output, "\n6. An auditor, who has the folders alone:")?;
     let mut verified = verify::Verified::default();
     for dir in dirs {
-        verify::session(dir, &mut verified)?;
+        verify::session(dir, None, &mut verified)?;
     }
     if let Some(damage) = verified.corrupt.first() {
         return Err(broken(format!("verify: {}", damage.reason)));

@@ -574,7 +574,7 @@ impl World {
         assert_eq!(audit.records_len(), known.memory.len(), "{id}: the auditor counts otherwise");
         // An auditor shows an interrupted call's STATE as it is within it.
         if !session.is_interrupted() {
-            assert_eq!(audit.state(), session.state().unwrap(), "{id}: the auditor folds otherwise");
+            assert_eq!(audit.state().unwrap(), session.state().unwrap(), "{id}: the auditor folds otherwise");
         }
         audit.check_seals().unwrap_or_else(|error| panic!("{id}: {error}"));
         if self.chance.percent(60) {

@@ -1,0 +1,185 @@
+//! JSON of MessagePack, token by token.
+//!
+//! A [`Value`] takes up to 64 times the memory of its bytes. Whoever only prints it needs none of that: the
+//! bytes are walked, and each token is written when it is met. The JSON is that of the value.
+
+use std::cell::RefCell;
+use std::fmt;
+
+use serde::ser::{Error as _, Serialize, SerializeMap, SerializeSeq, Serializer};
+
+use super::{Limits, Reader, Token, Value, scan};
+use crate::Error;
+
+/// MessagePack that serializes as its [`Value`] does, and takes no memory for it.
+#[derive(Clone, Copy, Debug)]
+pub struct Streamed<'a> {
+    bytes: &'a [u8],
+}
+
+impl<'a> Streamed<'a> {
+    /// Exactly one value.
+    ///
+    /// # Errors
+    ///
+    /// As [`Value::decode_within`](Value::decode_within).
+    pub fn new(bytes: &'a [u8], limits: Limits) -> Result<Streamed<'a>, Error> {
+        let end = scan(bytes, limits)?;
+        if end != bytes.len() {
+            return Err(Error::Malformed { offset: end, reason: "bytes follow the value" });
+        }
+        let mut reader = Reader::new(bytes);
+        while !reader.is_done() {
+            if let Token::Str(text) = reader.token()?
+                && std::str::from_utf8(text).is_err()
+            {
+                return Err(Error::Malformed { offset: reader.offset(), reason: "text is not UTF-8" });
+            }
+        }
+        Ok(Streamed { bytes })
+    }
+
+    /// The value.
+    pub fn to_value(self) -> Value {
+        // It was looked at already.
+        Value::decode(self.bytes).unwrap_or_default()
+    }
+}
+
+impl Serialize for Streamed<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        Next { reader: &RefCell::new(Reader::new(self.bytes)), in_key: false }.serialize(serializer)
+    }
+}
+
+/// The value that a reader comes to next. The scan has bounded the depth, so the recursion is bounded too.
+struct Next<'r, 'a> {
+    reader: &'r RefCell<Reader<'a>>,
+    /// Within a key that is no text a map is an array of pairs: see [`super::json`].
+    in_key: bool,
+}
+
+impl<'a> Next<'_, 'a> {
+    fn token<E: serde::ser::Error>(&self) -> Result<Token<'a>, E> {
+        self.reader.borrow_mut().token().map_err(E::custom)
+    }
+
+    /// The text of a key of any kind.
+    fn key<E: serde::ser::Error>(&self) -> Result<String, E> {
+        let before = *self.reader.borrow();
+        if let Token::Str(text) = self.token()? {
+            return String::from_utf8(text.to_vec()).map_err(E::custom);
+        }
+        *self.reader.borrow_mut() = before;
+        serde_json::to_string(&Next { reader: self.reader, in_key: true }).map_err(E::custom)
+    }
+
+    fn again(&self) -> Next<'_, 'a> {
+        Next { reader: self.reader, in_key: self.in_key }
+    }
+}
+
+impl Serialize for Next<'_, '_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.token()? {
+            Token::Nil => serializer.serialize_unit(),
+            Token::Bool(value) => serializer.serialize_bool(value),
+            Token::Unsigned(value) => serializer.serialize_u64(value),
+            Token::Signed(value) => serializer.serialize_i64(value),
+            Token::F32(value) => serializer.serialize_f32(value),
+            Token::F64(value) => serializer.serialize_f64(value),
+            Token::Str(text) => {
+                serializer.serialize_str(std::str::from_utf8(text).map_err(S::Error::custom)?)
+            }
+            Token::Bin(bytes) => serializer.serialize_bytes(bytes),
+            Token::Ext(kind, bytes) => {
+                let mut map = serializer.serialize_map(Some(1))?;
+                map.serialize_entry("$ext", &(kind, Hex(bytes)))?;
+                map.end()
+            }
+            Token::Array(len) => {
+                let mut seq = serializer.serialize_seq(Some(len as usize))?;
+                for _ in 0..len {
+                    seq.serialize_element(&self.again())?;
+                }
+                seq.end()
+            }
+            Token::Map(len) if self.in_key => {
+                let mut seq = serializer.serialize_seq(Some(len as usize))?;
+                for _ in 0..len {
+                    // One after the other, as a pair is written.
+                    seq.serialize_element(&(self.again(), self.again()))?;
+                }
+                seq.end()
+            }
+            Token::Map(len) => {
+                let mut map = serializer.serialize_map(Some(len as usize))?;
+                for _ in 0..len {
+                    let key: String = self.key()?;
+                    map.serialize_entry(&key, &self.again())?;
+                }
+                map.end()
+            }
+        }
+    }
+}
+
+/// Bytes as hexadecimal digits.
+pub(crate) struct Hex<'a>(pub(crate) &'a [u8]);
+
+impl fmt::Display for Hex<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl Serialize for Hex<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn values() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![
+            Just(Value::Nil),
+            any::<bool>().prop_map(Value::Bool),
+            any::<u64>().prop_map(Value::Unsigned),
+            any::<i64>().prop_map(Value::from),
+            any::<f32>().prop_map(Value::F32),
+            any::<f64>().prop_map(Value::F64),
+            any::<String>().prop_map(Value::Str),
+            vec(any::<u8>(), 0..20).prop_map(Value::Bin),
+            (any::<i8>(), vec(any::<u8>(), 0..20)).prop_map(|(kind, bytes)| Value::Ext(kind, bytes)),
+        ];
+        leaf.prop_recursive(5, 64, 6, |inner| {
+            prop_oneof![
+                vec(inner.clone(), 0..6).prop_map(Value::Array),
+                vec((inner.clone(), inner), 0..6).prop_map(Value::Map),
+            ]
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn the_json_is_that_of_the_value(value in values()) {
+            let bytes = value.encode();
+            let streamed = Streamed::new(&bytes, Limits::default()).unwrap();
+            prop_assert_eq!(serde_json::to_string(&streamed).unwrap(), serde_json::to_string(&value).unwrap());
+        }
+    }
+
+    #[test]
+    fn what_is_no_value_is_told_before_anything_is_written() {
+        for bytes in [&[0xa1, 0xff][..], &[0x92, 1], &[1, 2], &[0xc1], &[]] {
+            let streamed = Streamed::new(bytes, Limits::default()).map(|_| ()).unwrap_err();
+            assert_eq!(streamed, Value::decode(bytes).unwrap_err());
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! Snapshot JSON, written item by item.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write;
+use std::ops::ControlFlow;
+
+use foldlog_codec::body::Policy;
+use foldlog_codec::escape;
+use foldlog_codec::msgpack::{Limits, Streamed};
+use serde::ser::{Error as _, Serialize, SerializeMap, SerializeSeq, Serializer};
+use uuid::Uuid;
+
+use super::{LogReader, SliceReader, StateReader};
+use crate::error::{Error, Result};
+use crate::store::{ExportHead, item_versions};
+
+impl SliceReader<'_> {
+    /// The items as a list of values, read one after the other as they are written.
+    pub fn streamed(&self) -> impl Serialize + '_ {
+        Items { slice: self, failure: None }
+    }
+}
+
+/// Where an error goes that a serializer cannot carry.
+type Failure = RefCell<Option<Error>>;
+
+struct Items<'a> {
+    slice: &'a SliceReader<'a>,
+    failure: Option<&'a Failure>,
+}
+
+impl Serialize for Items<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut seq = serializer.serialize_seq(Some(self.slice.len()))?;
+        let mut failed = None;
+        let read = self.slice.read(|name, bytes| {
+            let item = Streamed::new(bytes, Limits::default()).map_err(|error| Error::Decode {
+                name: self.slice.name().to_owned(),
+                sequence: name.sequence,
+                reason: error.to_string(),
+            })?;
+            failed = seq.serialize_element(&item).err();
+            Ok(if failed.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+        });
+        if let Some(failed) = failed {
+            return Err(failed);
+        }
+        if let Err(error) = read {
+            let message = S::Error::custom(&error);
+            if let Some(slot) = self.failure {
+                slot.replace(Some(error));
+            }
+            return Err(message);
+        }
+        seq.end()
+    }
+}
+
+/// The slices of a state, each with its policy and its items.
+struct Slices<'a> {
+    state: &'a StateReader,
+    only: Option<&'a str>,
+    failure: &'a Failure,
+}
+
+impl Serialize for Slices<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        let wanted = |slice: &SliceReader<'_>| self.only.is_none_or(|only| only == slice.name());
+        for slice in self.state.slices().filter(wanted) {
+            map.serialize_entry(slice.name(), &OneSlice { slice: &slice, failure: self.failure })?;
+        }
+        map.end()
+    }
+}
+
+struct OneSlice<'a> {
+    slice: &'a SliceReader<'a>,
+    failure: &'a Failure,
+}
+
+impl Serialize for OneSlice<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("policy", self.slice.policy().name())?;
+        map.serialize_entry("items", &Items { slice: self.slice, failure: Some(self.failure) })?;
+        map.end()
+    }
+}
+
+/// A state as `foldlog state --json` prints it.
+struct Document<'a> {
+    sequence: u64,
+    slices: Slices<'a>,
+}
+
+impl Serialize for Document<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("sequence", &self.sequence)?;
+        map.serialize_entry("slices", &self.slices)?;
+        map.end()
+    }
+}
+
+impl StateReader {
+    /// Writes the slices, or one of them, as JSON: `{"sequence": 7, "slices": {"plan": {"policy": "state", "items": []}}}`.
+    ///
+    /// # Errors
+    ///
+    /// What reading says, [`Error::Decode`] where an item is no MessagePack; [`Error::Io`] where `out` fails. A part is
+    /// written by then.
+    pub fn write_json(&self, only: Option<&str>, out: impl Write) -> Result<()> {
+        let failure = Failure::default();
+        let slices = Slices { state: self, only, failure: &failure };
+        let document = Document { sequence: self.position().unwrap_or_default(), slices };
+        let written = escape::write_json(out, &document);
+        told(written, &failure)
+    }
+}
+
+/// What went wrong: with the log, or with what was written to.
+fn told(written: serde_json::Result<()>, failure: &Failure) -> Result<()> {
+    written.map_err(|error| match failure.take() {
+        Some(failure) => failure,
+        None if error.is_io() => Error::io("write", "the output", error.into()),
+        None => Error::Export(error.to_string()),
+    })
+}
+
+struct Exported<'a> {
+    head: &'a ExportHead,
+    slices: ExportedSlices<'a>,
+}
+
+impl Serialize for Exported<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        self.head.serialize_into(&mut map)?;
+        map.serialize_entry("slices", &self.slices)?;
+        map.end()
+    }
+}
+
+struct ExportedSlices<'a> {
+    slices: &'a [SliceReader<'a>],
+    failure: &'a Failure,
+}
+
+impl Serialize for ExportedSlices<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let slices = self.slices.iter().map(|slice| ExportedSlice { slice, failure: self.failure });
+        serializer.collect_seq(slices)
+    }
+}
+
+struct ExportedSlice<'a> {
+    slice: &'a SliceReader<'a>,
+    failure: &'a Failure,
+}
+
+impl Serialize for ExportedSlice<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("slice_type", self.slice.name())?;
+        map.serialize_entry("item_type", self.slice.item())?;
+        map.serialize_entry("items", &Items { slice: self.slice, failure: Some(self.failure) })?;
+        let versions = item_versions(|| self.slice.names().map(|name| name.version));
+        if !versions.is_empty() {
+            map.serialize_entry("item_versions", &versions)?;
+        }
+        map.end()
+    }
+}
+
+impl LogReader {
+    /// Writes the slices of these policies as they were at a position, as [`Export::to_json`](crate::Export::to_json) of
+    /// [`export_at`](LogReader::export_at) would, one item after the other. `children` are the session's, for whoever knows
+    /// its store.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSuchPosition`], [`Error::Decode`] where a recorded item is no MessagePack, [`Error::Io`] where `out` fails,
+    /// or what reading says. A part may be written by then.
+    pub fn write_export(
+        &self,
+        position: u64,
+        policies: &BTreeSet<Policy>,
+        children: Vec<Uuid>,
+        out: impl Write,
+    ) -> Result<()> {
+        let state = self.state_reader_at(position)?;
+        let mut time_us = 0;
+        self.records(position, position, |record| {
+            time_us = record.time_us;
+            Ok(())
+        })?;
+        let wanted = |slice: &SliceReader<'_>| policies.contains(&slice.policy()) && !slice.is_empty();
+        let slices: Vec<SliceReader<'_>> = state.slices().filter(wanted).collect();
+        let of = |slice: &SliceReader<'_>| (slice.name().to_owned(), slice.policy().name().to_owned());
+        let policies: BTreeMap<String, String> = slices.iter().map(of).collect();
+        let parent = self.opened().parent.map(|parent| parent.session());
+        let head = ExportHead::new(time_us, (parent, children), state.tags().clone(), policies)?
+            .within(state.open_operations());
+        let failure = Failure::default();
+        let slices = ExportedSlices { slices: &slices, failure: &failure };
+        told(escape::write_json_pretty(out, &Exported { head: &head, slices }), &failure)
+    }
+}

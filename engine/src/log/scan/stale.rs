@@ -1,0 +1,75 @@
+//! Telling a copy that was taken while its session was written from damage.
+//!
+//! Whoever copies a folder file by file while a writer goes on, the oldest file first, gets a segment as it was before its
+//! successor was begun, and the successor as it was later. The successor names the end that the segment came to, and the
+//! copy of the segment ends before that: in zeros, or in a frame that was just being written. Where the segment was copied
+//! before its first record, there is nothing in it at all, and not even a header. Nothing in it is wrong but that it is too
+//! short. A disk that lost the end of a segment leaves the same, and the error says so.
+
+use foldlog_codec::frame::{HEADER_LEN, claimed_len};
+use foldlog_codec::sabotage::{self, Breakage};
+use foldlog_codec::segment::HEADER_LEN as SEGMENT_HEADER_LEN;
+
+use super::BadSpot;
+use crate::error::{Error, Result};
+use crate::log::chain::{Beyond, Segment};
+use crate::log::storage::{Access, Storage};
+use crate::log::window::Window;
+
+/// The error of a segment that is older than its successor expects; `None` where the bad spot is anything else.
+/// `sequence` should stand there.
+pub(super) fn judge(
+    storage: &dyn Storage,
+    segments: &[Segment],
+    spot: &BadSpot,
+    sequence: u64,
+) -> Result<Option<Error>> {
+    let next = spot.segment.checked_add(1).and_then(|next| segments.get(next));
+    let (Some(segment), Some(next)) = (segments.get(spot.segment), next) else { return Ok(None) };
+    let Some(end) = segment.end.filter(|_| !sabotage::is(Breakage::CopyCalledDamage)) else {
+        return Ok(None);
+    };
+    let io = |error| Error::io("read", &segment.path, error);
+    // What stands behind the end that the successor names is younger than what is missing, as in no copy.
+    let mut window = Window::new(segment.open(storage)?, None).map_err(io)?;
+    let used = window.used_end(spot.offset).map_err(io)?;
+    let frame_end =
+        spot.offset + claimed_len(window.bytes(spot.offset, HEADER_LEN as u64).map_err(io)?) as u64;
+    let begun = used <= frame_end && frame_end < end;
+    if used != spot.offset && !begun {
+        return Ok(None);
+    }
+    Ok(Some(Error::OlderThanSuccessor {
+        session: next.header.session,
+        segment: segment.path.clone(),
+        offset: spot.offset,
+        sequence,
+        successor: next.path.clone(),
+        end,
+    }))
+}
+
+/// As [`judge`], where the chain is cut at a segment without a header.
+pub(super) fn judge_header(storage: &dyn Storage, beyond: &[Beyond], sequence: u64) -> Result<Option<Error>> {
+    let named = |file: &Beyond| file.header.and_then(|header| Some((header, header.previous?)));
+    let Some((next, (header, previous))) = beyond.iter().find_map(|file| Some((file, named(file)?))) else {
+        return Ok(None);
+    };
+    let lost = beyond.iter().find(|file| file.named == previous.ordinal && file.header.is_none());
+    let Some(lost) = lost.filter(|_| !sabotage::is(Breakage::CopyCalledDamage)) else { return Ok(None) };
+    let io = |error| Error::io("read", &lost.path, error);
+    let file = storage.open(&lost.path, Access::Read).map_err(io)?;
+    let mut window = Window::new(file, None).map_err(io)?;
+    // A segment has its length before it has a header.
+    if window.end() <= SEGMENT_HEADER_LEN as u64 || window.used_end(0).map_err(io)? != 0 {
+        return Ok(None);
+    }
+    Ok(Some(Error::OlderThanSuccessor {
+        session: header.session,
+        segment: lost.path.clone(),
+        offset: 0,
+        sequence,
+        successor: next.path.clone(),
+        end: previous.end,
+    }))
+}

@@ -1,0 +1,391 @@
+//! What the binary's verbs take of memory, over logs that ask for as much as they can.
+//!
+//! Each verb runs in a process of its own, whose address space is limited, and says at its end how much its heap held at
+//! most.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use foldlog::{Kind, Value};
+use foldlog_codec::body::{
+    Added, Binding, BuiltIn, Declare, Dispatch, Effect, EventDeclaration, Idempotency, ObjectId, Opened,
+    Operation, Outcome, OutsideEffects, Payload, Policy, Removed, Rollback, SliceDeclaration, ToolBegin,
+    ToolEnd,
+};
+use foldlog_codec::frame::{self, Context, Header};
+use foldlog_codec::segment::SegmentHeader;
+use uuid::Uuid;
+
+use super::HEAP;
+
+/// Holds the arguments of the verb that a child is to run, one a line.
+const VERB: &str = "FOLDLOG_TEST_MEMORY_VERB";
+
+/// What the child's last line on standard error begins with.
+const PEAK: &str = "peak heap: ";
+
+/// The process's own mappings, its threads' stacks and what the allocator reserves without using it.
+const ADDRESS_SPACE_BESIDE: u64 = 1 << 30;
+
+/// What a reader may take beside three times the bytes of what was asked for.
+const BOUND: u64 = 64 << 20;
+
+/// The child: runs one verb, with the process's own streams, and ends.
+#[test]
+fn part_of_a_child_that_runs_a_verb() {
+    let Ok(verb) = std::env::var(VERB) else { return };
+    let before = HEAP.allocated();
+    let code = foldlog_replay::output::with_process(|output| {
+        let arguments = std::iter::once("foldlog").chain(verb.lines()).map(Into::into);
+        foldlog_replay::run(arguments, output)
+    });
+    eprintln!("{PEAK}{}", HEAP.max_allocated().saturating_sub(before));
+    std::process::exit(code.into());
+}
+
+/// How a verb ended.
+struct Ran {
+    code: i32,
+    /// The most that its heap held.
+    peak: u64,
+    stderr: String,
+    stdout_bytes: u64,
+    stdout: String,
+}
+
+/// Runs a verb in a process whose address space is limited, and reads at most so many bytes of its results.
+fn run(words: &[&str], address_space: u64, read_max: u64) -> Ran {
+    let script = format!("ulimit -v {}; exec \"$0\" \"$@\"", address_space >> 10);
+    let mut command = Command::new("sh");
+    command.args(["-c", &script]).arg(std::env::current_exe().unwrap());
+    command.args(["--exact", "verbs::part_of_a_child_that_runs_a_verb", "--nocapture", "--test-threads=1"]);
+    command.env(VERB, words.join("\n")).env("RUST_BACKTRACE", "0");
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut stdout = child.stdout.take().unwrap();
+    let reading = std::thread::spawn(move || {
+        let (mut bytes, mut start) = (0, Vec::new());
+        let mut buffer = vec![0; 1 << 16];
+        // Closing the pipe early is no error of the verb's.
+        while bytes < read_max {
+            let read = std::io::Read::read(&mut stdout, &mut buffer).unwrap();
+            if read == 0 {
+                break;
+            }
+            bytes += read as u64;
+            if start.len() < 1 << 16 {
+                start.extend_from_slice(&buffer[..read]);
+            }
+        }
+        (bytes, String::from_utf8_lossy(&start).into_owned())
+    });
+    let output = child.wait_with_output().unwrap();
+    let (stdout_bytes, stdout) = reading.join().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    let peak = stderr.lines().find_map(|line| line.strip_prefix(PEAK)?.parse().ok());
+    let code = output.status.code().unwrap_or(-1);
+    Ran { code, peak: peak.unwrap_or(u64::MAX), stderr, stdout_bytes, stdout }
+}
+
+/// A log, written frame for frame.
+struct Forge {
+    folder: tempfile::TempDir,
+    session: Uuid,
+    file: std::io::BufWriter<File>,
+    sequence: u64,
+    predecessor_crc: u32,
+    bytes: u64,
+}
+
+impl Forge {
+    fn new() -> Forge {
+        let folder = tempfile::tempdir().unwrap();
+        let session = Uuid::from_u128(9);
+        let dir = folder.path().join("sessions").join(session.to_string());
+        fs::create_dir_all(&dir).unwrap();
+        let header =
+            SegmentHeader { ordinal: 0, session, first_sequence: 0, watermark: 0, salt: 11, previous: None };
+        let mut file = std::io::BufWriter::new(File::create(dir.join("0000000000.seg")).unwrap());
+        file.write_all(&header.encode()).unwrap();
+        let mut forge = Forge { folder, session, file, sequence: 0, predecessor_crc: 0, bytes: 0 };
+        let opened = Opened { session, seed: 1, tags: BTreeMap::new(), parent: None };
+        forge.record(Kind::OPENED, &opened.encode());
+        let bindings = vec![Binding { slice: 1, built_in: BuiltIn::Append }];
+        let event =
+            EventDeclaration { id: 0, name: "said".to_owned(), version: 1, bindings, implicit: false };
+        let slice = |id, name: &str, policy| SliceDeclaration {
+            id,
+            name: name.to_owned(),
+            policy,
+            item: "said".to_owned(),
+        };
+        let slices = vec![slice(0, "tool_invoked", Policy::Log), slice(1, "known", Policy::State)];
+        forge.record(Kind::DECLARE, &Declare { events: vec![event], slices }.encode());
+        forge
+    }
+
+    fn record(&mut self, kind: Kind, body: &[u8]) -> u64 {
+        let sequence = self.sequence;
+        let header = Header {
+            crc: 0,
+            predecessor_crc: self.predecessor_crc,
+            body_len: body.len() as u32,
+            sequence,
+            watermark: 0,
+            kind,
+            time_us: 1_767_323_045_000_006,
+        };
+        let mut bytes = Vec::new();
+        self.predecessor_crc = frame::encode(Context::new(11, 0), &header, body, &mut bytes).unwrap();
+        self.file.write_all(&bytes).unwrap();
+        self.bytes += bytes.len() as u64;
+        self.sequence += 1;
+        sequence
+    }
+
+    fn event(&mut self, data: &[u8]) -> u64 {
+        let operation = Operation::Event { event: 0, data: Payload::new(data) };
+        self.record(Kind::DISPATCH, &Dispatch { operation, effects: None }.encode())
+    }
+
+    fn begin(&mut self, parent: Option<u64>) -> u64 {
+        let arguments = Value::from("{}").encode();
+        let begin = ToolBegin {
+            tool: Cow::from("tool"),
+            call_id: None,
+            arguments: Payload::new(&arguments),
+            asked_by: None,
+            parent,
+            idempotency: Idempotency::Natural,
+            reads_only: false,
+            again: None,
+            undoes: None,
+            resources: Vec::new(),
+        };
+        self.record(Kind::TOOL_BEGIN, &begin.encode())
+    }
+
+    fn fail(&mut self, begin: u64, parent: Option<u64>) {
+        let end = ToolEnd {
+            begin,
+            again: None,
+            tool: Cow::from("tool"),
+            call_id: None,
+            asked_by: None,
+            parent,
+            undoes: None,
+            outcome: Outcome::Failed,
+            cause: None,
+            rolls_back: true,
+            outside: OutsideEffects::None,
+            elapsed_us: 1,
+            result: None,
+            shown: None,
+            overrides: None,
+            not_undone: Vec::new(),
+            resources: Vec::new(),
+            slice: 0,
+        };
+        self.record(Kind::TOOL_END, &end.encode());
+    }
+
+    fn dir(&self) -> PathBuf {
+        self.folder.path().join("sessions").join(self.session.to_string())
+    }
+
+    /// A sparse object of a byte string of so many zeros; its reference.
+    fn sparse_object(&self, len: u64) -> Vec<u8> {
+        let mut head = vec![0xc6];
+        head.extend_from_slice(&(len as u32).to_be_bytes());
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&head);
+        let zeros = vec![0; 1 << 20];
+        (0..len >> 20).for_each(|_| {
+            hasher.update(&zeros);
+        });
+        let object = ObjectId { hash: *hasher.finalize().as_bytes(), len: head.len() as u64 + len };
+        fs::create_dir_all(self.dir().join("objects")).unwrap();
+        let file = File::create(self.dir().join("objects").join(object.file_name())).unwrap();
+        file.write_all_at(&head, 0).unwrap();
+        file.set_len(object.len).unwrap();
+        object.reference()
+    }
+
+    fn done(mut self) -> Forge {
+        self.file.flush().unwrap();
+        self
+    }
+}
+
+/// All verbs that read a session, each with what is left of the arguments.
+fn verbs<'a>(last: &'a str, new: &'a str) -> Vec<(Vec<&'a str>, bool)> {
+    let verbs: Vec<Vec<&str>> = vec![
+        vec!["sessions", "STORE"],
+        vec!["show", "SESSION", "--to", "3"],
+        vec!["show", "SESSION"],
+        vec!["tail", "SESSION"],
+        vec!["state", "SESSION"],
+        vec!["diff", "SESSION", "1", last],
+        vec!["verify", "SESSION"],
+        vec!["replay", "SESSION", "--thorough"],
+        vec!["stats", "SESSION"],
+        vec!["ledger", "SESSION"],
+        vec!["export", "SESSION", "--format", "jsonl"],
+        vec!["export", "SESSION", "--format", "snapshot-json"],
+        vec!["settle", "SESSION", "1", "failed", "--by", "me", "--reason", "none"],
+        vec!["salvage", "SESSION", "--to", new],
+    ];
+    verbs.into_iter().flat_map(|verb| [(verb.clone(), false), (verb, true)]).collect()
+}
+
+/// Runs every verb, for people and as JSON. `stored` is how many bytes hold the STATE that is asked for, and `codes` how each
+/// verb may end.
+fn every_verb(shape: &str, forge: &Forge, stored: u64, read_max: u64, codes: &[i32]) {
+    let bound = BOUND + 3 * stored;
+    let (session, store) = (forge.dir(), forge.folder.path().to_owned());
+    let last = (forge.sequence - 1).to_string();
+    for (number, (verb, json)) in verbs(&last, "NEW").into_iter().enumerate() {
+        // A writer keeps STATE where each call that is open began, and there may be 1,024 of these over 4,096 slices.
+        if verb[0] == "settle" && shape == "nested failures" {
+            continue;
+        }
+        let new = tempfile::tempdir().unwrap();
+        let words: Vec<String> = verb
+            .iter()
+            .map(|word| match *word {
+                "SESSION" => text(&session),
+                "STORE" => text(&store),
+                "NEW" => text(&new.path().join(number.to_string())),
+                word => word.to_owned(),
+            })
+            .chain(json.then(|| "--json".to_owned()))
+            .collect();
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let ran = run(&words, ADDRESS_SPACE_BESIDE + bound, read_max);
+        let told = format!("{shape}: {} of {stored} bytes took {}: {}", verb.join(" "), ran.peak, ran.stderr);
+        println!("{shape}: {:<60} json {json:<5} exit {} peak {:>12}", verb.join(" "), ran.code, ran.peak);
+        assert!(ran.peak <= bound, "{told}");
+        // There is no such operation to be settled.
+        assert!(codes.contains(&ran.code) || verb[0] == "settle" && ran.code == 2, "{told}");
+        assert!(ran.stdout_bytes > 0, "{told}");
+    }
+}
+
+fn text(path: &Path) -> String {
+    path.to_str().unwrap().to_owned()
+}
+
+/// 376 KiB of begins within begins took 3 GiB: each kept a copy of all operations that were open before it.
+#[test]
+fn nested_begins_cost_no_more_than_they_hold() {
+    // More than can be open at once contradict the log, which `tail` alone does not look at.
+    for (begins, codes) in [(1_000, &[0][..]), (5_000, &[0, 1])] {
+        let mut forge = Forge::new();
+        let mut parent = None;
+        for _ in 0..begins {
+            parent = Some(forge.begin(parent));
+        }
+        let forge = forge.done();
+        every_verb("nested begins", &forge, forge.bytes, u64::MAX, codes);
+    }
+}
+
+/// The same, each of them failed again, so that STATE at each begin is to be kept, with many slices.
+#[test]
+fn nested_calls_that_all_failed_cost_no_more_than_they_hold_or_are_refused() {
+    let mut forge = Forge::new();
+    let slices = (2..4000).map(|id| SliceDeclaration {
+        id,
+        name: format!("slice {id}"),
+        policy: Policy::State,
+        item: "said".to_owned(),
+    });
+    let declare = Declare { events: Vec::new(), slices: slices.collect() };
+    forge.record(Kind::DECLARE, &declare.encode());
+    let mut open = Vec::new();
+    let said = Value::from("said").encode();
+    for _ in 0..1_000 {
+        open.push(forge.begin(open.last().copied()));
+        forge.event(&said);
+    }
+    while let Some(begin) = open.pop() {
+        forge.fail(begin, open.last().copied());
+    }
+    let forge = forge.done();
+    every_verb("nested failures", &forge, forge.bytes, u64::MAX, &[0, 2]);
+}
+
+/// 28 KiB of disk took 6 GiB: each of 200 events named one object, and each had a copy of it.
+#[test]
+fn an_object_is_held_once_however_often_it_is_named() {
+    let mut forge = Forge::new();
+    let len = 64 << 20;
+    let reference = forge.sparse_object(len);
+    for _ in 0..200 {
+        forge.event(&reference);
+    }
+    let forge = forge.done();
+    // What is read of 12 GiB of results is enough to see that they come.
+    every_verb("one object 200 times", &forge, len + forge.bytes, 1 << 20, &[0]);
+}
+
+/// `state --json` and `export` of a log of 200 MB took 6 GiB: all slices were held as values, and then as one text.
+#[test]
+fn a_large_state_is_printed_as_it_is_read() {
+    let mut forge = Forge::new();
+    for number in 0..10_000_u32 {
+        let said =
+            Value::Array((0..2_000).map(|part| Value::from(u64::from((number + part) % 100))).collect());
+        forge.event(&said.encode());
+    }
+    let forge = forge.done();
+    // Far less than the STATE, so that the bound is that of a reader that holds none of it.
+    every_verb("a large state", &forge, 0, u64::MAX, &[0]);
+}
+
+/// A byte of a body can ask for an item, and each item takes a name.
+#[test]
+fn items_of_one_byte_are_refused_once_their_names_take_too_much() {
+    let mut forge = Forge::new();
+    let one = [1];
+    for _ in 0..4 {
+        let items = vec![Payload::new(&one); 1 << 20];
+        let added = Added::Items { items, version: 1 };
+        let effect = Effect { slice: 1, removed: Removed::All, added, before: None };
+        forge.record(
+            Kind::DISPATCH,
+            &Dispatch { operation: Operation::Seed, effects: Some(vec![effect]) }.encode(),
+        );
+        // So that each is kept.
+    }
+    let last = forge.sequence;
+    for to in last - 4..last {
+        forge.record(Kind::ROLLBACK, &Rollback { to, preserve_logs: true }.encode());
+    }
+    let forge = forge.done();
+    let (store, session) = (text(forge.folder.path()), text(&forge.dir()));
+    for verb in
+        [&["state"][..], &["verify"], &["replay"], &["stats"], &["export", "--format", "snapshot-json"]]
+    {
+        let words: Vec<&str> = verb.iter().copied().chain([session.as_str()]).collect();
+        let ran = run(&words, u64::from(u32::MAX), u64::MAX);
+        assert_eq!(ran.code, 2, "{words:?}: {}", ran.stderr);
+        assert!(ran.stderr.contains("bytes of memory"), "{words:?}: {}", ran.stderr);
+        assert!(ran.stderr.contains("--memory"), "{words:?}: {}", ran.stderr);
+        println!("items of one byte: {words:?} refused at {}", ran.peak);
+    }
+    let allowed = run(&["state", &session, "--memory", "4000000000"], u64::from(u32::MAX), 1 << 20);
+    assert_eq!(allowed.code, 0, "{}", allowed.stderr);
+    // Who asks for no slices need not hold any.
+    for verb in ["show", "ledger", "tail"] {
+        assert_eq!(run(&[verb, &session], ADDRESS_SPACE_BESIDE, u64::MAX).code, 0);
+    }
+    // A session over its budget is a row that says so, and the others follow.
+    let listed = run(&["sessions", &store, "--json", "--memory", "10"], ADDRESS_SPACE_BESIDE, u64::MAX);
+    assert_eq!(listed.code, 2, "{}", listed.stderr);
+    assert!(listed.stdout.contains(r#""error":"#), "{}", listed.stdout);
+}

@@ -1,0 +1,57 @@
+//! How much memory a verb may take for what a log asks for. What verbs really take is measured in `tests/memory/verbs.rs`.
+
+use foldlog::audit::{LogReader, ReadOptions};
+use foldlog::{Error, SessionOptions, Store};
+use foldlog_tests::host::types;
+use foldlog_tests::runs::Json;
+use foldlog_tests::verbs::foldlog;
+
+use super::{options, step};
+
+/// One session whose names alone took more memory than there was ended `sessions`, and nobody saw the others.
+#[test]
+fn a_session_over_its_budget_is_a_row_that_says_so_and_the_others_follow() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open_with(folder.path(), options()).unwrap();
+    for tags in [0, 200, 1] {
+        let created = (0..tags).fold(SessionOptions::default(), |created, tag| {
+            created.tag(format!("tag {tag}"), "x".repeat(100))
+        });
+        let session = store.create_with(&types(), created).unwrap();
+        for part in 0..200 {
+            session.dispatch(step("read", part)).unwrap();
+        }
+        session.close().unwrap();
+    }
+    let root = folder.path().as_os_str();
+    let listed =
+        foldlog(["sessions".as_ref(), root, "--json".as_ref(), "--memory".as_ref(), "20000".as_ref()]);
+    assert_eq!(listed.code, 2, "{}", listed.stderr);
+    let rows: Vec<Json> = listed.stdout.lines().map(Json::parse).collect();
+    assert_eq!(rows.len(), 3, "{}", listed.stdout);
+    let refused = |row: &&Json| row.get("error").is_some();
+    assert_eq!(rows.iter().filter(refused).count(), 1, "{}", listed.stdout);
+    assert!(listed.stdout.contains("bytes of memory"), "{}", listed.stdout);
+    let for_people = foldlog(["sessions".as_ref(), root, "--memory".as_ref(), "20000".as_ref()]);
+    assert_eq!(for_people.stdout.lines().count(), 4, "{}", for_people.stdout);
+    assert!(for_people.stdout.contains("cannot be read"), "{}", for_people.stdout);
+    assert_eq!(foldlog(["sessions".as_ref(), root]).code, 0);
+
+    // A verb that asks for slices is refused by name, and told how to go on.
+    let dir = store.session_dir(store.session_ids().unwrap()[0]);
+    let options = ReadOptions { memory_bytes: Some(100), ..ReadOptions::default() };
+    let storage = std::sync::Arc::new(foldlog::log::storage::FileStorage::new());
+    match LogReader::open_with(storage, &dir, options) {
+        Err(Error::OverBudget { session_dir, needed, budget, .. }) => {
+            assert_eq!((session_dir, budget), (dir.clone(), 100));
+            assert!(needed > 100, "{needed}");
+        }
+        other => panic!("{other:?}"),
+    }
+    for verb in ["state", "verify", "replay", "stats"] {
+        let ran = foldlog([verb.as_ref(), dir.as_os_str(), "--memory".as_ref(), "100".as_ref()]);
+        assert_eq!(ran.code, 2, "{verb}: {}{}", ran.stdout, ran.stderr);
+        assert!(ran.stderr.contains("--memory"), "{verb}: {}", ran.stderr);
+        assert_eq!(foldlog([verb.as_ref(), dir.as_os_str()]).code, 0, "{verb}");
+    }
+}

@@ -1,0 +1,130 @@
+//! Copies of a session that were taken while it was written.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use foldlog::audit::LogReader;
+use foldlog::log::SegmentSizes;
+use foldlog::{Error, Session, Store, StoreOptions};
+use foldlog_tests::host::types;
+use foldlog_tests::runs::Json;
+use foldlog_tests::verbs::foldlog;
+
+use super::{options, step};
+
+fn small() -> StoreOptions {
+    let segments = SegmentSizes { first_bytes: 4096, max_bytes: 4096, ahead_bytes_min: 0 };
+    StoreOptions { segments, ..options() }
+}
+
+fn write(session: &Session, steps: u8) {
+    for number in 0..steps {
+        session.dispatch(step(&format!("step {number} {}", "x".repeat(200)), number)).unwrap();
+    }
+}
+
+/// The session's segments, the oldest first.
+fn segments(dir: &Path) -> Vec<PathBuf> {
+    let mut segments: Vec<PathBuf> = fs::read_dir(dir)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "seg"))
+        .collect();
+    segments.sort();
+    segments
+}
+
+fn copy(segment: &Path, into: &Path) {
+    fs::copy(segment, into.join(segment.file_name().unwrap())).unwrap();
+}
+
+/// Copies the segments that are there now in this order, while the session goes on between one and the next; how often a
+/// copy of it opens is up to the order.
+fn copied(session: &Session, into: &Path, newest_first: bool, between: u8) -> PathBuf {
+    let copy_dir = into.join(session.id().to_string());
+    fs::create_dir_all(&copy_dir).unwrap();
+    let mut there = segments(session.dir());
+    if newest_first {
+        there.reverse();
+    }
+    let newest = there.iter().max().cloned();
+    for segment in there {
+        copy(&segment, &copy_dir);
+        // Behind the newest so many that another one is begun.
+        write(session, if Some(&segment) == newest.as_ref() { 20 } else { between });
+    }
+    if !newest_first {
+        // As `cp -r` does where the folder grew while it was listed.
+        segments(session.dir())
+            .iter()
+            .filter(|path| !copy_dir.join(path.file_name().unwrap()).exists())
+            .for_each(|path| {
+                copy(path, &copy_dir);
+            });
+    }
+    copy_dir
+}
+
+/// `cp -r` of a live session was called damaged in 16 of 45 copies: the copy of a segment was older than that of the next.
+#[test]
+fn a_copy_that_was_taken_while_the_session_was_written_is_told_from_damage() {
+    let (folder, copies) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let store = Store::open_with(folder.path(), small()).unwrap();
+    let mut told = 0;
+    for round in 0..45_u8 {
+        // Each round has a session of its own: every segment copied is followed by records, and these by segments.
+        let session = store.create(&types()).unwrap();
+        write(&session, 20 + round);
+        let into = copies.path().join(round.to_string());
+        let oldest_first = copied(&session, &into.join("oldest"), false, round % 2);
+        match LogReader::open(&oldest_first) {
+            Ok(_) => {}
+            Err(Error::OlderThanSuccessor { segment, offset, end, successor, .. }) => {
+                assert!(offset < end && segment < successor, "{offset} of {end}");
+                told += 1;
+            }
+            Err(error) => panic!("round {round}: {error}"),
+        }
+        let newest_first = copied(&session, &into.join("newest"), true, round % 2);
+        LogReader::open(&newest_first).unwrap_or_else(|error| panic!("round {round}: {error}"));
+    }
+    assert!(told >= 10, "{told} of 45 copies were too old in part");
+
+    // What a person is told, and a program.
+    let session = store.create(&types()).unwrap();
+    write(&session, 20);
+    let stale = copied(&session, &copies.path().join("last"), false, 1);
+    let Err(Error::OlderThanSuccessor { segment, offset, sequence, .. }) = LogReader::open(&stale) else {
+        panic!("twenty steps fill a segment");
+    };
+    for verb in ["show", "verify", "state", "tail"] {
+        let ran = foldlog([verb.as_ref(), stale.as_os_str()]);
+        assert_eq!(ran.code, 1, "{verb}: {}", ran.stderr);
+        let said = format!("{}{}", ran.stdout, ran.stderr);
+        assert!(said.contains("copied while the session was written"), "{verb}: {said}");
+    }
+    let shown = foldlog(["show".as_ref(), stale.as_os_str()]);
+    assert!(shown.stderr.contains("from the newest to the oldest"), "{}", shown.stderr);
+    let verified = foldlog(["verify".as_ref(), stale.as_os_str(), "--json".as_ref()]);
+    let verified = Json::parse(&verified.stdout);
+    let damage = &verified.get("corrupt").unwrap().elements()[0];
+    assert_eq!(damage.get("offset"), Some(&Json::Scalar(offset.into())));
+    assert_eq!(damage.get("sequence"), Some(&Json::Scalar(sequence.into())));
+    assert_eq!(damage.get("segment"), Some(&Json::text(segment.to_str().unwrap())));
+
+    // Damage before the end of a segment, or in its last frame, is damage still.
+    session.close().unwrap();
+    let first = &segments(folder.path().join("sessions").join(stale.file_name().unwrap()).as_path())[0];
+    let whole = fs::read(first).unwrap();
+    let used = whole.iter().rposition(|byte| *byte != 0).unwrap() + 1;
+    for at in [1000, used / 2, used - 200] {
+        let mut bytes = whole.clone();
+        bytes[at] ^= 1;
+        fs::write(first, bytes).unwrap();
+        assert!(matches!(LogReader::open(first.parent().unwrap()), Err(Error::Corrupt(_))), "byte {at}");
+    }
+    let mut bytes = whole.clone();
+    bytes[1000..1400].fill(0);
+    fs::write(first, bytes).unwrap();
+    assert!(matches!(LogReader::open(first.parent().unwrap()), Err(Error::Corrupt(_))));
+}
