@@ -86,6 +86,7 @@ breakages! {
     RecoveryNameUnsynced = "recovery-name-unsynced": "The name of recovery's segment is not made durable.",
     RecoveryFoldersUnsynced = "recovery-folders-unsynced": "Recovery leaves out the folders above the session.",
     RecoveredObjectUnsynced = "recovered-object-unsynced": "Recovery leaves out the objects of the tail.",
+    LinkFollowed = "link-followed": "A file of a session is read through a link.",
     LeftoverRefused = "leftover-refused": "What a crash left before the first record is taken for a session.",
     LeftoverUnexamined = "leftover-unexamined": "A session is begun behind segments that nobody looked into.",
     RecordWithoutObject = "record-without-object": "A record is kept although its object never reached the disk.",

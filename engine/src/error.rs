@@ -1,6 +1,6 @@
 use std::fmt;
 use std::io::ErrorKind;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use foldlog_codec::Kind;
@@ -10,6 +10,7 @@ use uuid::Uuid;
 
 use crate::filesystem::FolderIdentity;
 use crate::fold::operations::OpenOperation;
+use crate::log::storage::{Entry, EntryKind, Storage};
 
 /// A result of the engine.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -94,6 +95,15 @@ pub enum Error {
         path: PathBuf,
         /// Why.
         reason: String,
+    },
+    /// What should be a file of a session or of its store is something else. Nothing was read of it, and no link was
+    /// followed.
+    #[error("{} is {found}, where a regular file should be", escape::path(path))]
+    NotAFile {
+        /// The file's path.
+        path: PathBuf,
+        /// What it is in place of a file.
+        found: EntryKind,
     },
     /// The log was written by a later version of the format.
     #[error(
@@ -675,6 +685,27 @@ fn also_restored(names: &[String]) -> String {
 impl Error {
     pub(crate) fn io(op: &'static str, path: impl Into<PathBuf>, source: std::io::Error) -> Error {
         Error::Io { op, path: path.into(), source: Arc::new(source) }
+    }
+
+    /// As [`io`](Error::io), of a call that no file but a regular one is taken for: what stands there is told.
+    pub(crate) fn refused(
+        op: &'static str,
+        storage: &dyn Storage,
+        path: &Path,
+        source: std::io::Error,
+    ) -> Error {
+        if source.kind() == ErrorKind::InvalidInput
+            && let Ok(Some(Entry { kind, .. })) = storage.entry(path)
+            && kind != EntryKind::File
+        {
+            return Error::NotAFile { path: path.to_owned(), found: kind };
+        }
+        Error::io(op, path, source)
+    }
+
+    /// Of a file that could not be opened.
+    pub(crate) fn unopened(storage: &dyn Storage, path: &Path, source: std::io::Error) -> Error {
+        Error::refused("open", storage, path, source)
     }
 
     /// Of a record whose body does not read as its kind says.

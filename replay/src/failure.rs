@@ -141,6 +141,9 @@ fn next_after(error: &Error) -> Option<String> {
         Error::NotASession { .. } | Error::NoSuchSession { .. } => {
             "give the folder of a session: STORE/sessions/ID; `foldlog sessions STORE` lists them"
         }
+        Error::NotAFile { .. } => {
+            "it was not opened; put the file back in its place from the session, and let nobody else write into the store"
+        }
         Error::FutureFormat { .. } => "read it with a newer version of foldlog",
         Error::NoSuchPosition { .. } => "`foldlog show` lists the positions",
         Error::NoSuchOperation { reason, .. } if reason.contains("recover the session") => {

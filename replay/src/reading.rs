@@ -1,15 +1,14 @@
 //! A session or a store at a path, its records, and what to call them.
 
 use std::collections::BTreeSet;
-use std::fs::File;
-use std::io::{self, BufRead, BufReader, Seek, SeekFrom, Write};
+use std::io::{self, Write};
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use foldlog::audit::{self, LogReader, ReadOptions};
 use foldlog::log::TornTail;
-use foldlog::log::storage::FileStorage;
+use foldlog::log::storage::{Access, FileStorage, Storage};
 use foldlog::{Error, Exposed, Kind, OpenOperation, Record, Store, UnsettledOperation};
 use foldlog_codec::body::{
     Declare, Dispatch, Import, Observed, Opened, Operation, Parent, Rollback, Settle, Snapshot, ToolBegin,
@@ -40,18 +39,17 @@ pub(crate) fn holds_anything(dir: &Path) -> bool {
 }
 
 fn holds_data(path: &Path) -> io::Result<bool> {
-    let mut file = BufReader::new(File::open(path)?);
-    file.seek(SeekFrom::Start(HEADER_LEN as u64))?;
+    // No link is followed and no pipe waited for, as when a log is read; and holes take no time.
+    let file = FileStorage::new().open(path, Access::Read)?;
+    let mut bytes = vec![0; 64 << 10];
+    let mut offset = HEADER_LEN as u64;
     loop {
-        let bytes = file.fill_buf()?;
-        if bytes.is_empty() {
-            return Ok(false);
+        offset = file.next_data(offset)?;
+        match file.read_at(&mut bytes, offset)? {
+            0 => return Ok(false),
+            read if bytes.iter().take(read).any(|byte| *byte != 0) => return Ok(true),
+            read => offset += read as u64,
         }
-        if bytes.iter().any(|byte| *byte != 0) {
-            return Ok(true);
-        }
-        let read = bytes.len();
-        file.consume(read);
     }
 }
 

@@ -4,6 +4,7 @@ mod budget;
 mod copies;
 mod damaged;
 mod escaped;
+mod irregular;
 mod operations;
 mod recover;
 mod salvage;

@@ -84,7 +84,8 @@ impl Follower {
     ///
     /// # Errors
     ///
-    /// [`Error::NotASession`], [`Error::Corrupt`], [`Error::MissingSegment`], [`Error::WrongSession`],
+    /// [`Error::NotASession`], [`Error::NotAFile`], [`Error::Corrupt`], [`Error::OlderThanSuccessor`],
+    /// [`Error::MissingSegment`], [`Error::WrongSession`],
     /// [`Error::FutureFormat`], [`Error::Io`].
     pub fn open(dir: impl AsRef<Path>, from: u64) -> Result<Follower> {
         Follower::open_on(Arc::new(FileStorage::new()), dir, from)

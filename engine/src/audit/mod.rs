@@ -171,7 +171,8 @@ impl LogReader {
     ///
     /// # Errors
     ///
-    /// [`Error::NotASession`], [`Error::Corrupt`], [`Error::MissingSegment`], [`Error::WrongSession`],
+    /// [`Error::NotASession`], [`Error::NotAFile`], [`Error::Corrupt`], [`Error::OlderThanSuccessor`],
+    /// [`Error::MissingSegment`], [`Error::WrongSession`],
     /// [`Error::FutureFormat`], [`Error::Object`], [`Error::Inconsistent`], [`Error::Io`].
     pub fn open(dir: impl AsRef<Path>) -> Result<LogReader> {
         LogReader::open_on(Arc::new(FileStorage::new()), dir)

@@ -66,6 +66,7 @@ fn all() -> Vec<Error> {
         Error::MissingSegment { session, ordinal: 1, path: path() },
         Error::WrongSession { path: path(), expected: session, found: session },
         Error::NotASession { path: path(), reason: text() },
+        Error::NotAFile { path: path(), found: EntryKind::Pipe },
         Error::FutureFormat { path: path(), found: 2, supported: 1 },
         Error::Locked { session, holder },
         Error::Poisoned { cause: inner() },

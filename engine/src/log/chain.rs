@@ -10,7 +10,7 @@
 //! | a named predecessor that is not there | as a header that does not check; what proves damage there is [`Error::MissingSegment`] |
 //! | a segment whose header names another ordinal than its file | [`Error::Corrupt`] |
 //! | a header of a later format version | [`Error::FutureFormat`] |
-//! | a name like a segment's that is no regular file | [`Error::NotASession`]: links are never followed |
+//! | a name like a segment's that is no regular file | [`Error::NotAFile`], which says what it is; it is not opened, and links are never followed |
 //! | a file that is gone by the time that it is opened | as if it had not been there: a writer takes away what it made ahead and did not need |
 
 use std::collections::BTreeMap;
@@ -64,7 +64,7 @@ impl Segment {
     }
 
     pub(crate) fn open(&self, storage: &dyn Storage) -> Result<Arc<dyn StorageFile>> {
-        storage.open(&self.path, Access::Read).map_err(|error| Error::io("open", &self.path, error))
+        storage.open(&self.path, Access::Read).map_err(|error| Error::unopened(storage, &self.path, error))
     }
 
     /// A frame of this segment was sound once and no longer is; `sequence` is the record that was looked for.
@@ -125,8 +125,7 @@ pub(super) fn discover_above(storage: &dyn Storage, dir: &Path, floor: Option<u3
             half_built.push(path);
         } else if let Some(ordinal) = layout::segment_ordinal(&entry.name) {
             if entry.kind != EntryKind::File {
-                let reason = format!("{} is no regular file", path.display());
-                return Err(Error::NotASession { path: dir.to_owned(), reason });
+                return Err(Error::NotAFile { path, found: entry.kind });
             }
             ordinal_max = ordinal_max.max(Some(ordinal));
             if floor.is_none_or(|floor| ordinal > floor)
@@ -177,7 +176,7 @@ impl Beyond {
     fn read(storage: &dyn Storage, path: PathBuf, named: u32) -> Result<Option<Beyond>> {
         let file = match storage.open(&path, Access::Read) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            opened => opened.map_err(|error| Error::io("open", &path, error))?,
+            opened => opened.map_err(|error| Error::unopened(storage, &path, error))?,
         };
         let mut bytes = vec![0; HEADER_LEN];
         let read = file.read_at(&mut bytes, 0).map_err(|error| Error::io("read", &path, error))?;

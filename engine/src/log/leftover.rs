@@ -93,7 +93,7 @@ fn holds_no_record(storage: &dyn Storage, path: &Path, (session, ordinal): (Uuid
     let file = match storage.open(path, Access::Read) {
         // What somebody takes away meanwhile is no reason to say that there is a session.
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(true),
-        opened => opened.map_err(|error| Error::io("open", path, error))?,
+        opened => opened.map_err(|error| Error::unopened(storage, path, error))?,
     };
     let mut window = Window::new(file, None).map_err(io)?;
     let first =

@@ -47,7 +47,7 @@ pub(crate) fn take(storage: &Arc<dyn Storage>, store: &Path, session: Uuid, now_
         Err(error) if is_read_only(&error) => {
             return Ok(Attempt::ReadOnlyDisk(format!("{}: {error}", path.display())));
         }
-        Err(error) => return Err(Error::io("lock", &path, error)),
+        Err(error) => return Err(Error::refused("lock", storage.as_ref(), &path, error)),
     };
     let holder_path = layout::holder_file(store, session);
     let Some(held) = held else {
@@ -81,7 +81,7 @@ pub(crate) fn keep_writers_away(storage: &Arc<dyn Storage>, dir: &Path) -> Resul
             Err(Error::Locked { session, holder })
         }
         Err(error) if is_read_only(&error) => Ok(None),
-        Err(error) => Err(Error::io("lock", &path, error)),
+        Err(error) => Err(Error::refused("lock", storage.as_ref(), &path, error)),
     }
 }
 

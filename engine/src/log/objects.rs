@@ -70,7 +70,7 @@ impl Objects {
             Ok(Some(entry))
                 if entry.kind != EntryKind::Folder && !sabotage::is(Breakage::ObjectsBehindLink) =>
             {
-                let reason = "it is no folder, or a link to one, which is not followed".to_owned();
+                let reason = format!("it is {}, where a folder should be: it is not followed", entry.kind);
                 Err(Error::Object { path: self.dir.clone(), reason })
             }
             Ok(_) => Ok(()),
@@ -149,7 +149,7 @@ impl Objects {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 return Err(bad("it is missing".to_owned()));
             }
-            Err(error) => return Err(Error::io("open", &path, error)),
+            Err(error) => return Err(Error::unopened(self.storage.as_ref(), &path, error)),
         };
         let len = file.len().map_err(|error| Error::io("read", &path, error))?;
         if len != object.len || len > OBJECT_BYTES_MAX {

@@ -129,7 +129,7 @@ impl Store {
     ///
     /// What opening says of the session where nothing in it is sound; [`Error::Locked`] where it is open for writing;
     /// [`Error::WrongSession`] where what is sound in the folder is another session's; [`Error::WithinSession`];
-    /// [`Error::NotASession`], [`Error::FutureFormat`]; else as [`create`](Store::create). Where it fails there is no
+    /// [`Error::NotASession`], [`Error::NotAFile`], [`Error::FutureFormat`]; else as [`create`](Store::create). Where it fails there is no
     /// new session.
     pub fn salvage(&self, dir: impl AsRef<Path>, options: SessionOptions) -> Result<Salvaged> {
         let dir = dir.as_ref();
@@ -142,7 +142,7 @@ impl Store {
             Ok(_) => None,
             Err(error) if error.is_damage() => Some(error),
             // A log of which no header is sound may still be read by its frames.
-            Err(error @ Error::NotASession { .. }) => Some(error),
+            Err(error @ (Error::NotASession { .. } | Error::NotAFile { .. })) => Some(error),
             Err(error) => return Err(error),
         };
         let part = sound_part(self.storage().as_ref(), dir)?;

@@ -18,6 +18,10 @@ pub(crate) const PART: &str = "foldlog";
 /// So much of what a verb prints is kept.
 const KEPT: usize = 256 << 10;
 
+/// So much is read of what a verb prints: one that has more to say ends when its reader goes away. A state of a few KiB on the
+/// disk may take hours to be printed.
+const READ_MAX: u64 = 256 << 20;
+
 /// How a verb ended.
 #[derive(Debug)]
 pub(crate) struct Ended {
@@ -145,6 +149,10 @@ impl Printed {
             // Characters are not cut in two: what may be the beginning of one waits for the next piece.
             let whole = rest.iter().rposition(|byte| byte.is_ascii()).map_or(0, |at| at + 1);
             printed.look_at(&rest.drain(..whole).collect::<Vec<_>>());
+            if printed.bytes > READ_MAX {
+                printed.text = String::from_utf8_lossy(&kept).into_owned();
+                return printed;
+            }
         }
         printed.look_at(&rest);
         printed.text = String::from_utf8_lossy(&kept).into_owned();

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use foldlog::audit::LogReader;
+use foldlog::log::storage::EntryKind;
 use foldlog::{Error, Level, Store};
 use foldlog_tests::crash::{BOOT, Machine, OTHER_BOOT, step, write_steps};
 use foldlog_tests::host::types;
@@ -126,7 +127,7 @@ fn what_only_has_a_segments_name_is_no_session() {
         machine.disk.make_other(&path).unwrap();
         let error = judge(&machine, id).unwrap_err();
         assert!(
-            matches!(&error, Error::NotASession { reason, .. } if reason.contains("no regular file")),
+            matches!(&error, Error::NotAFile { path: found, found: EntryKind::Other } if *found == path),
             "{error}"
         );
     }

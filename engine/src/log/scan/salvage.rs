@@ -299,7 +299,9 @@ impl<'a> Reading<'a> {
     /// not the end of it: a recovery writes the last records once more.
     fn mended_header(&self, file: &Beyond) -> Result<Option<(SegmentHeader, Option<Boundary>)>> {
         let io = |error| Error::io("read", &file.path, error);
-        let opened = self.walk.storage.open(&file.path, Access::Read).map_err(io)?;
+        let storage = self.walk.storage;
+        let opened = storage.open(&file.path, Access::Read);
+        let opened = opened.map_err(|error| Error::unopened(storage, &file.path, error))?;
         let mut window = Window::new(opened, None).map_err(io)?;
         let first_offset = SEGMENT_HEADER_LEN as u64;
         for salt in &file.salts {

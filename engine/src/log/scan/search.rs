@@ -86,7 +86,7 @@ pub(super) fn search(
     found: &mut dyn FnMut(u64, Frame<'_>),
 ) -> Result<u64> {
     let io = |error| Error::io("read", path, error);
-    let file = storage.open(path, Access::Read).map_err(io)?;
+    let file = storage.open(path, Access::Read).map_err(|error| Error::unopened(storage, path, error))?;
     let mut window = Window::new(file, end).map_err(io)?;
     let mut used = window.used_end(from).map_err(io)?;
     if sabotage::is(Breakage::NoiseEndsSearch) {

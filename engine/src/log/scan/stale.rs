@@ -58,7 +58,8 @@ pub(super) fn judge_header(storage: &dyn Storage, beyond: &[Beyond], sequence: u
     let lost = beyond.iter().find(|file| file.named == previous.ordinal && file.header.is_none());
     let Some(lost) = lost.filter(|_| !sabotage::is(Breakage::CopyCalledDamage)) else { return Ok(None) };
     let io = |error| Error::io("read", &lost.path, error);
-    let file = storage.open(&lost.path, Access::Read).map_err(io)?;
+    let file = storage.open(&lost.path, Access::Read);
+    let file = file.map_err(|error| Error::unopened(storage, &lost.path, error))?;
     let mut window = Window::new(file, None).map_err(io)?;
     // A segment has its length before it has a header.
     if window.end() <= SEGMENT_HEADER_LEN as u64 || window.used_end(0).map_err(io)? != 0 {

@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, FileTypeExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
@@ -350,7 +350,9 @@ fn set_lock(file: &File, kind: libc::c_int, start: libc::off_t) -> nix::Result<(
 fn open_regular(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
     // A pipe or a terminal put in a file's place must neither hold the caller up nor become the process's
     // terminal. For a regular file the last two flags mean nothing.
-    let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
+    let follow = sabotage::is(Breakage::LinkFollowed);
+    let no_follow = if follow { OFlag::empty() } else { OFlag::O_NOFOLLOW };
+    let flags = no_follow | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
     let opened = options.custom_flags(flags.bits()).open(path);
     let file = opened.map_err(|error| match error.raw_os_error().map(Errno::from_raw) {
         // These are the answers for a link, for a folder opened for writing, and for a socket.
@@ -405,6 +407,14 @@ fn describe(name: String, metadata: &Metadata) -> Entry {
         Entry { name, kind: EntryKind::File, len: metadata.len(), mode }
     } else if kind.is_dir() {
         Entry { name, kind: EntryKind::Folder, len: 0, mode }
+    } else if kind.is_symlink() {
+        Entry { name, kind: EntryKind::Link, len: 0, mode }
+    } else if kind.is_fifo() {
+        Entry { name, kind: EntryKind::Pipe, len: 0, mode }
+    } else if kind.is_socket() {
+        Entry { name, kind: EntryKind::Socket, len: 0, mode }
+    } else if kind.is_block_device() || kind.is_char_device() {
+        Entry { name, kind: EntryKind::Device, len: 0, mode }
     } else {
         Entry { name, kind: EntryKind::Other, len: 0, mode }
     }
@@ -528,7 +538,7 @@ mod tests {
         ] {
             assert_eq!(answer.unwrap_err().kind(), io::ErrorKind::NotADirectory);
         }
-        assert_eq!(storage.entry(&path("link")).unwrap().unwrap().kind, EntryKind::Other);
+        assert_eq!(storage.entry(&path("link")).unwrap().unwrap().kind, EntryKind::Link);
         assert!(!path("nowhere").exists());
         assert!(path("folder/deep").exists());
     }

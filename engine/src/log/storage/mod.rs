@@ -56,8 +56,30 @@ pub enum EntryKind {
     File,
     /// A folder.
     Folder,
-    /// Anything else: a link, a socket, a device. The engine never opens it.
+    /// A symbolic link. The engine never opens it.
+    Link,
+    /// A pipe. The engine never opens it.
+    Pipe,
+    /// A socket. The engine never opens it.
+    Socket,
+    /// A device. The engine never opens it.
+    Device,
+    /// Anything else. The engine never opens it.
     Other,
+}
+
+impl std::fmt::Display for EntryKind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            EntryKind::File => "a regular file",
+            EntryKind::Folder => "a folder",
+            EntryKind::Link => "a symbolic link",
+            EntryKind::Pipe => "a pipe",
+            EntryKind::Socket => "a socket",
+            EntryKind::Device => "a device",
+            EntryKind::Other => "no regular file",
+        })
+    }
 }
 
 /// One name in a folder. A name that is not valid UTF-8 is shown with replacement characters; the engine
