@@ -117,7 +117,7 @@ const ALL: [Harness; 10] = [
 ];
 
 /// Those whose short forms a gate runs: they hold, and are quick.
-const GATE: [Harness; 8] = [
+const GATE: [Harness; 10] = [
     Harness::Kills,
     Harness::Cycles,
     Harness::FsSuite,
@@ -126,6 +126,8 @@ const GATE: [Harness; 8] = [
     Harness::Owners,
     Harness::Powercuts,
     Harness::Swaps,
+    Harness::Copies,
+    Harness::Hostile,
 ];
 
 /// How a harness is to run.
