@@ -1,36 +1,39 @@
 //! Breaking foldlog on purpose, so that its tests can show that they would notice.
 //!
 //! For foldlog's own tests only. Without the feature `sabotage`, which no build has by default and no host should ask
-//! for, [`is`] is a constant `false` and nothing of this is left in a binary. With it, the breakage whose name the
+//! for, `is` is a constant `false` and nothing of this is left in a binary. With it, the breakage whose name the
 //! environment variable `FOLDLOG_SABOTAGE` holds is in force for the whole process; without the variable, none is.
 //!
-//! `tests/README.md` says of each breakage which tests catch it, and `tests/suite/sabotage.rs` sees to it that they do.
+//! Each crate lists its own breakages by [`breakages!`](crate::breakages). `tests/README.md` says of each which tests catch it,
+//! and `tests/suite/sabotage.rs` sees to it that they do.
 
+/// Declares the breakages of a crate, and whether one is in force.
+#[doc(hidden)]
+#[macro_export]
 macro_rules! breakages {
     ($($variant:ident = $name:literal: $what:literal,)*) => {
-        /// One way to break what foldlog promises.
+        /// Names one way to break what foldlog promises.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Breakage {
             $(#[doc = $what] $variant,)*
         }
 
         impl Breakage {
-            /// All of them.
-            pub const ALL: &'static [Breakage] = &[$(Breakage::$variant,)*];
+            /// All of them: the name by which `FOLDLOG_SABOTAGE` asks for each, and what is broken.
+            pub const ALL: &'static [(&'static str, &'static str)] = &[$(($name, $what),)*];
 
-            /// The name by which `FOLDLOG_SABOTAGE` asks for it.
+            /// Returns the name by which `FOLDLOG_SABOTAGE` asks for it.
             pub fn name(self) -> &'static str {
                 match self {
                     $(Breakage::$variant => $name,)*
                 }
             }
+        }
 
-            /// What is broken.
-            pub fn what(self) -> &'static str {
-                match self {
-                    $(Breakage::$variant => $what,)*
-                }
-            }
+        /// Returns whether this breakage is in force.
+        #[inline(always)]
+        pub fn is(breakage: Breakage) -> bool {
+            $crate::sabotage::is_asked_for(breakage.name())
         }
     };
 }
@@ -38,142 +41,26 @@ macro_rules! breakages {
 breakages! {
     // Frames.
     CrcWithoutHeader = "crc-without-header": "A frame's checksum covers its body alone.",
-    PredecessorIgnored = "predecessor-ignored": "A frame is taken in whatever predecessor it names.",
-    SaltRepeated = "salt-repeated": "All segments of a session have one salt.",
-    WatermarkFrozen = "watermark-frozen": "No frame says how far the log is durable.",
-
-    // Syncs.
-    NoSync = "no-sync": "A sync does nothing, and promises all the same.",
-    AcknowledgedBeforeSync = "acknowledged-before-sync": "A call returns before the sync that it promises.",
-    NoSyncedFrame = "no-synced-frame": "No frame attests a sync.",
-    NoFolderSync = "no-folder-sync": "A sync leaves out the folders with new names in them.",
-    OldSegmentUnsynced = "old-segment-unsynced": "A sync leaves out the segment that was turned from.",
-    CloseUnsynced = "close-unsynced": "Closing syncs nothing.",
-    ObjectAfterRecord = "object-after-record": "A record is made durable before the object that it names.",
-    SyncRetried = "sync-retried": "A sync that failed is tried again, and believed.",
-    PoisonIgnored = "poison-ignored": "A session goes on after a write or sync that failed.",
-    ToldBeforeSync = "told-before-sync": "Subscribers are told of a record before it is as durable as promised.",
-    ClosingFrameTrusted = "closing-frame-trusted": "What the last writer attested at closing is taken for durable.",
-    WaitedBySetClock = "waited-by-set-clock": "What is to be synced within a second waits by the clock that can be set.",
-    UnsyncedFilesKept = "unsynced-files-kept": "Unsynced segments keep their files open, however many.",
 
     // Limits.
     PayloadOverLimit = "payload-over-limit": "A payload is recorded although no reader takes one so large.",
-    BodyOverLimit = "body-over-limit": "A record is written although no reader takes one of so many values.",
-    DeclaredOverLimit = "declared-over-limit": "More is declared than the head of a segment can repeat.",
-
-    // Captures.
-    CapturesUnsynced = "captures-unsynced": "A record is made durable before the capture that it names.",
-    EarlierCapturesUnsynced = "earlier-captures-unsynced": "What a killed process recorded is made durable before the captures that it names.",
-
-    // Permissions.
-    UmaskObeyed = "umask-obeyed": "What a store makes is as open as the process's umask leaves it.",
-    ExposureUntold = "exposure-untold": "Nobody is told that others may read a store.",
-
-    // Opening and recovery.
-    WrittenBehindTear = "written-behind-tear": "After a crash the old segment is written on, behind its tear.",
-    TailNotRewritten = "tail-not-rewritten": "Recovery leaves the unattested tail where it stands.",
-    TailLeftOutUnexamined = "tail-left-out-unexamined": "A bad frame is a tear, whatever stands behind it.",
-    NoiseEndsSearch = "noise-ends-search": "Frames are not looked for behind 64 KiB of noise.",
-    BootIgnored = "boot-ignored": "A bad frame is a tear although no power was cut since it was written.",
-    RecoveryUnattested = "recovery-unattested": "Recovery's segment does not attest what it makes durable.",
-    RecoveryNameTrusted = "recovery-name-trusted": "The name of a recovery's segment is taken for durable whoever made it.",
-    NoSpareForRecovery = "no-spare-for-recovery": "A begin keeps no space for the recovery that its call may need.",
-    OneSizeOfSegment = "one-size-of-segment": "On a full disk no smaller segment is tried.",
-    MappedWhereNotKept = "mapped-where-not-kept": "Segments are mapped where an allocation promises nothing.",
-    RecoveryInPlace = "recovery-in-place": "Recovery builds its segment under the name that counts.",
-    RecoveryNamedUnsynced = "recovery-named-unsynced": "Recovery's segment takes its name before it is durable.",
-    RecoveryNameUnsynced = "recovery-name-unsynced": "The name of recovery's segment is not made durable.",
-    RecoveryFoldersUnsynced = "recovery-folders-unsynced": "Recovery leaves out the folders above the session.",
-    RecoveredObjectUnsynced = "recovered-object-unsynced": "Recovery leaves out the objects of the tail.",
-    LinkFollowed = "link-followed": "A file of a session is read through a link.",
-    LeftoverRefused = "leftover-refused": "What a crash left before the first record is taken for a session.",
-    LeftoverUnexamined = "leftover-unexamined": "A session is begun behind segments that nobody looked into.",
-    RecordWithoutObject = "record-without-object": "A record is kept although its object never reached the disk.",
-    ReaderReadsOnce = "reader-reads-once": "A scan does not read a bad frame again before it calls it damage.",
-    FollowerReadsOnce = "follower-reads-once": "A follower does not read a bad frame again either.",
-
-    // Segments, images, forks.
-    SealBeforeName = "seal-before-name": "A segment is sealed before its successor's name is durable.",
-    SealTrusted = "seal-trusted": "A segment below an image is believed whatever its seal says.",
-    ImageTrusted = "image-trusted": "An image is believed although the log does not hold the frame that it names.",
-    ImageBeforeLog = "image-before-log": "An image is written before the log is durable up to it.",
-    ImageWithoutCalls = "image-without-calls": "An image says nothing of the calls that are open or unsettled.",
-    ManyImagesWait = "many-images-wait": "An image is taken although another still waits to be written.",
-    ForkOfUnsyncedParent = "fork-of-unsynced-parent": "A fork links what its parent has not synced.",
-    ForkLinksUnattested = "fork-links-unattested": "A fork links what nobody knows to be durable.",
-    ForkAttestedUnnamed = "fork-attested-unnamed": "A fork says that it is durable before it has its name.",
-    ForkNameUnsynced = "fork-name-unsynced": "The name of a fork's folder is not made durable.",
-
-    // Tools.
-    BeginNotDurable = "begin-not-durable": "A tool runs before its begin is durable.",
-    EndNotDurable = "end-not-durable": "A call returns before its end is durable.",
-    EndAndRollbackApart = "end-and-rollback-apart": "A failed tool's end and its rollback are two records.",
-    NoRoomForEnd = "no-room-for-end": "A begin keeps no room for its end.",
-    InterruptedWrittenOn = "interrupted-written-on": "An interrupted session takes writes before it is recovered.",
-    ProgramsNotAwaited = "programs-not-awaited": "Recovery does not wait for the programs of the call.",
-    ProgramsLeftBehind = "programs-left-behind": "What has left the process group of its call is not ended with it.",
-    ManualRunAgain = "manual-run-again": "Recovery runs a manual tool again without being told to.",
-    CommittedRunAgain = "committed-run-again": "A call of an answer is run again although it was committed.",
-    ResourcesNotRestored = "resources-not-restored": "Recovery ends a call without restoring the resources.",
-    EndedUnrestored = "ended-unrestored": "A call whose resources could not be restored is ended all the same.",
-    RestoredAfterEnd = "restored-after-end": "Recovery ends a call before it restores the resources.",
-    RestoreWritesFirst = "restore-writes-first": "A restore writes before it has removed what is to go elsewhere.",
-    InterruptedStateKept = "interrupted-state-kept": "An interrupted call's end does not take its STATE back.",
-    RestoreUnrecorded = "restore-unrecorded": "A composite snapshot is restored without an operation of its own.",
-    ChildIdDrawn = "child-id-drawn": "The id of a session that a call begins is drawn.",
-    LogInWorkspace = "log-in-workspace": "A workspace may hold the session's own log.",
-    StuckUntold = "stuck-untold": "Nobody is told of a call that does not end.",
-    HalfDoneWorkedOn = "half-done-worked-on": "A session works on what another one left half done.",
-    HalfDoneUnmarked = "half-done-unmarked": "A resource is said to be at rest although a call on it was left open.",
-    MarkOutlivesBoot = "mark-outlives-boot": "A workspace is taken for at rest by a mark from before a power cut.",
-    MarkNotDurable = "mark-not-durable": "The mark on a workspace is not synced where its begin is.",
-    ForgedMarkKept = "forged-mark-kept": "A person cannot remove a mark that is not true.",
-    MountEntered = "mount-entered": "A restore enters what is mounted in the workspace.",
-    WorkspaceByPath = "workspace-by-path": "A call works on whatever folder its workspace's path leads to.",
-    AnyFolderRestored = "any-folder-restored": "A capture is restored into any folder.",
-    BootUntold = "boot-untold": "Nobody is told what a power cut left of a workspace.",
-    ObjectsBehindLink = "objects-behind-link": "Objects are read from a folder that is a link.",
-    RestoreUnsynced = "restore-unsynced": "An end is made durable before what was restored for it.",
-    CancelledOutstays = "cancelled-outstays": "A cancelled call may take to its end as long as it likes.",
-    CancelUnheard = "cancel-unheard": "Whoever waits for a call that is cancelled then waits on as if it were not.",
-    RecoveryWaitsOn = "recovery-waits-on": "A recovery waits for a lease for as long as it takes.",
-
-    // Workspaces.
-    CapturesReadable = "captures-readable": "The objects of a workspace's captures can be read by others.",
-    OwnerNotRestored = "owner-not-restored": "A restored file belongs to whoever restores it.",
-    SetuidKept = "setuid-kept": "A restored file keeps its set-user-ID bit under another owner.",
-    AttributesNotRestored = "attributes-not-restored": "A restored file has no extended attributes.",
-    GrowingFileRefused = "growing-file-refused": "A file that others append to keeps a workspace from being captured.",
-    PrefixRestored = "prefix-restored": "A file that others appended to is restored to what it began with.",
-    CaptureUnbounded = "capture-unbounded": "A capture goes on past its deadline and its budget.",
-    DeepTreeHeldOpen = "deep-tree-held-open": "Each folder on the way to a deep one is held open.",
-    HolesRead = "holes-read": "A file with holes is captured as if it had none.",
-    RecoveryNeedsCapture = "recovery-needs-capture": "A recovery restores nothing that it cannot capture before.",
-    RepositoryUntold = "repository-untold": "Nobody is told what a tool changed in a repository.",
-    LinksApart = "links-apart": "Names of one file come back as files of their own.",
-    TimesBesideLeftOut = "times-beside-left-out": "Times come back beside what is left out of snapshots.",
 
     // Readers.
-    BudgetIgnored = "budget-ignored": "A log is read on whatever it takes of memory.",
-    CopyCalledDamage = "copy-called-damage": "A copy that was taken while its session was written is called damaged.",
     ControlsRaw = "controls-raw": "What came from outside is printed with its control characters.",
 }
 
-/// Whether this breakage is in force.
+/// Returns whether the breakage of this name is in force.
 #[cfg(not(feature = "sabotage"))]
+#[doc(hidden)]
 #[inline(always)]
-pub const fn is(_: Breakage) -> bool {
+pub const fn is_asked_for(_: &str) -> bool {
     false
 }
 
-/// Whether this breakage is in force.
+/// Returns whether the breakage of this name is in force.
 #[cfg(feature = "sabotage")]
-pub fn is(breakage: Breakage) -> bool {
-    static IN_FORCE: std::sync::OnceLock<Option<Breakage>> = std::sync::OnceLock::new();
-    let in_force = IN_FORCE.get_or_init(|| {
-        let asked = std::env::var("FOLDLOG_SABOTAGE").ok()?;
-        Breakage::ALL.iter().copied().find(|breakage| breakage.name() == asked)
-    });
-    *in_force == Some(breakage)
+#[doc(hidden)]
+pub fn is_asked_for(name: &str) -> bool {
+    static IN_FORCE: std::sync::OnceLock<Option<String>> = std::sync::OnceLock::new();
+    IN_FORCE.get_or_init(|| std::env::var("FOLDLOG_SABOTAGE").ok()).as_deref() == Some(name)
 }

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use foldlog_codec::Kind;
 use foldlog_codec::body::Policy;
 use foldlog_codec::escape;
+use foldlog_filesystem as filesystem;
 use uuid::Uuid;
 
-use crate::filesystem::FolderIdentity;
 use crate::fold::operations::OpenOperation;
 use crate::log::storage::{Entry, EntryKind, Storage};
 
@@ -464,48 +464,10 @@ pub enum Error {
         /// What it says.
         reason: String,
     },
-    /// A path of a workspace, or a workspace itself, cannot be used in this way. Nothing was changed.
-    #[error("workspace path `{}`: {}", escape::text(path), escape::text(reason))]
-    Workspace {
-        /// The path as it was given, or below the workspace's root; `.` is the root. Bytes that are no UTF-8 are
-        /// shown as `\xNN`.
-        path: String,
-        /// Why not.
-        reason: String,
-    },
-    /// A capture of a workspace came to more bytes than the host lets it read
-    /// ([`capture_bytes_max`](crate::filesystem::HostFilesystemOptions::capture_bytes_max)). Nothing was changed.
-    #[error(
-        "the workspace holds more new content than a capture may read, {bytes_max} bytes: reached at `{}`",
-        escape::text(path)
-    )]
-    CaptureTooLarge {
-        /// Where it came to that.
-        path: String,
-        /// What the host allows.
-        bytes_max: u64,
-    },
-    /// The folder at the workspace's path is not the one that the call, or the capture that is to be restored, is of.
-    /// Nothing was changed. Have the path lead to that folder again, or, where another one is to take its place, ask for
-    /// it by `HostFilesystem::rebind`.
-    #[error(
-        "workspace {} is not the folder that it was at the begin: {} was expected, and {} found; put that folder back, or \
-         rebind the workspace to another one",
-        escape::path(workspace),
-        folder_text(expected.as_deref(), "no known folder"),
-        folder_text(found.as_deref(), "nothing, since it is gone,")
-    )]
-    WorkspaceReplaced {
-        /// The workspace's path.
-        workspace: PathBuf,
-        /// The folder that it was; `None` where the capture does not tell.
-        expected: Option<Box<FolderIdentity>>,
-        /// The folder that the path leads to; `None` where it leads to none.
-        found: Option<Box<FolderIdentity>>,
-    },
-    /// A workspace was restored but for these paths. It can be restored again.
-    #[error("not restored: {}", escape::text(&.0.iter().map(|left| format!("`{}` ({})", left.path, left.reason)).collect::<Vec<_>>().join(", ")))]
-    NotRestored(Vec<Unrestored>),
+    /// A workspace could not be used, captured or restored. A lack of space is [`Full`](Error::Full), a deadline that passed
+    /// [`DeadlineExceeded`](Error::DeadlineExceeded).
+    #[error(transparent)]
+    Filesystem(filesystem::Error),
     /// Another session's call on the workspace was cut short, and recovering that session takes back what is done there
     /// before. Nothing was changed.
     #[error(
@@ -575,16 +537,6 @@ pub enum Error {
     },
 }
 
-/// A path of a workspace that is not as it was.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Unrestored {
-    /// The path below the workspace's root; `.` is the root. Bytes that are no UTF-8 are shown as `\xNN`.
-    pub path: String,
-    /// What kept it from being restored.
-    pub reason: String,
-}
-
 /// Where damage was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -644,10 +596,6 @@ impl fmt::Display for Holder {
             _ => f.write_str("the holder left no word"),
         }
     }
-}
-
-fn folder_text(folder: Option<&FolderIdentity>, none: &str) -> String {
-    folder.map_or_else(|| none.to_owned(), FolderIdentity::to_string)
 }
 
 fn numbers(numbers: &[u64]) -> String {
@@ -736,13 +684,10 @@ impl Error {
             Error::Io { source, .. } => {
                 matches!(source.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
             }
+            Error::Filesystem(error) => error.is_full(),
             Error::RestoreFailed { failed, .. } => failed.iter().any(|(_, error)| error.is_full()),
             _ => false,
         }
-    }
-
-    pub(crate) fn workspace(path: impl Into<String>, reason: impl Into<String>) -> Error {
-        Error::Workspace { path: path.into(), reason: reason.into() }
     }
 
     /// Whether the log itself is damaged or incomplete, as against a wrong use or a failing system.
@@ -755,7 +700,18 @@ impl Error {
                 | Error::WrongSession { .. }
                 | Error::Object { .. }
                 | Error::Inconsistent { .. }
+                | Error::Filesystem(filesystem::Error::Object { .. })
         )
+    }
+}
+
+impl From<filesystem::Error> for Error {
+    fn from(error: filesystem::Error) -> Error {
+        match error {
+            filesystem::Error::DeadlineExceeded => Error::DeadlineExceeded { operation: None },
+            filesystem::Error::Full { path, bytes, source } => Error::Full { path, bytes, source },
+            error => Error::Filesystem(error),
+        }
     }
 }
 

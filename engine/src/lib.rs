@@ -5,11 +5,15 @@ mod background;
 mod clock;
 mod error;
 pub mod execution;
-pub mod filesystem;
 mod fold;
 mod generator;
 pub mod log;
 pub mod resources;
+#[cfg(feature = "sabotage")]
+#[doc(hidden)]
+pub mod sabotage;
+#[cfg(not(feature = "sabotage"))]
+mod sabotage;
 mod session;
 mod store;
 #[cfg(feature = "testkit")]
@@ -18,13 +22,16 @@ pub mod tools;
 mod types;
 
 pub use clock::{Clock, FixedClock, SystemClock};
-pub use error::{Corruption, Error, Holder, Result, Unrestored};
+pub use error::{Corruption, Error, Holder, Result};
 pub use execution::ExecutionState;
 pub use fold::operations::{OpenOperation, UnsettledOperation};
 pub use fold::path::Path as LivePath;
 pub use foldlog_codec::body::{Cause, Decision, Idempotency, Outcome, OutsideEffects, Parent, Policy};
 pub use foldlog_codec::msgpack::Value;
 pub use foldlog_codec::{Kind, Record};
+/// Workspaces: the files that an agent's tools work on.
+pub use foldlog_filesystem as filesystem;
+pub use foldlog_filesystem::Unrestored;
 pub use generator::Generator;
 pub use log::{Exposed, StoreAccess};
 pub use resources::{NotUndone, ResourceRegistry};

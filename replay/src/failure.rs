@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use foldlog::Error;
+use foldlog::{Error, filesystem};
 use foldlog_codec::escape;
 
 /// A result of a verb.
@@ -69,6 +69,12 @@ pub enum Failure {
     Child(io::Error),
 }
 
+impl From<filesystem::Error> for Failure {
+    fn from(error: filesystem::Error) -> Failure {
+        Failure::Engine(error.into())
+    }
+}
+
 impl From<io::Error> for Failure {
     /// Errors of the output; other files have a variant that names them.
     fn from(error: io::Error) -> Failure {
@@ -116,6 +122,10 @@ impl Failure {
     }
 }
 
+fn is_replaced(error: &Error) -> bool {
+    matches!(error, Error::Filesystem(filesystem::Error::Replaced { .. }))
+}
+
 fn next_after(error: &Error) -> Option<String> {
     let next = match error {
         Error::Corrupt(_) | Error::Inconsistent { .. } => {
@@ -149,7 +159,7 @@ fn next_after(error: &Error) -> Option<String> {
         Error::NoSuchOperation { reason, .. } if reason.contains("recover the session") => {
             "its host recovers it, or `foldlog recover SESSION --workspace NAME=DIR` does"
         }
-        Error::WorkspaceReplaced { .. } => {
+        Error::Filesystem(filesystem::Error::Replaced { .. }) => {
             "nothing was changed; give the folder that the call worked on, or have another one take its place: `foldlog \
              recover SESSION --rebind NAME=DIR`, where DIR is empty, or may be emptied by --overwrite"
         }
@@ -159,9 +169,7 @@ fn next_after(error: &Error) -> Option<String> {
                 session_dir.display()
             ));
         }
-        Error::RestoreFailed { failed, .. }
-            if failed.iter().any(|(_, error)| matches!(**error, Error::WorkspaceReplaced { .. })) =>
-        {
+        Error::RestoreFailed { failed, .. } if failed.iter().any(|(_, error)| is_replaced(error)) => {
             return failed.iter().find_map(|(_, error)| next_after(error));
         }
         Error::RestoreFailed { .. } | Error::SnapshotMismatch(_) => {

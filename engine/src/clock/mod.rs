@@ -24,12 +24,6 @@ pub(crate) fn is_past(moment: Instant) -> bool {
     Instant::now() >= moment
 }
 
-/// How long it is until a moment, by the clock that nobody sets; nothing where it has passed.
-#[cfg(feature = "host-filesystem")]
-pub(crate) fn left(until: Instant) -> Duration {
-    until.saturating_duration_since(Instant::now())
-}
-
 /// A source of time. A session reads it once for each record.
 pub trait Clock: Send + Sync + std::fmt::Debug {
     /// Microseconds since 1970-01-01 UTC.

@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use foldlog_codec::body::{Payload, ResourceSnapshot};
 use foldlog_codec::msgpack::{self, Limits, Value};
+use foldlog_filesystem::Unrestored;
 use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 use uuid::Uuid;
 
-use crate::error::{Error, Result, Unrestored};
+use crate::error::{Error, Result};
 use crate::resources::{
     AnyResource, AnySnapshot, BudgetTracker, CaptureOptions, NotUndone, ResourceRegistry, Snapshotable,
 };

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Instant;
 
-use foldlog_codec::sabotage::{self, Breakage};
+use crate::sabotage::{self, Breakage};
 use parking_lot::{Condvar, Mutex};
 
 use crate::clock::{self, Clock, SystemClock};

@@ -11,8 +11,8 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use crate::sabotage::{self, Breakage};
 use foldlog_codec::Record;
-use foldlog_codec::sabotage::{self, Breakage};
 
 use super::projection::Projection;
 use crate::error::{Error, Result};

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use crate::sabotage::{self, Breakage};
 use foldlog_codec::body::{Declare, EventDeclaration, SLICES_MAX, SliceDeclaration};
 use foldlog_codec::frame::BODY_LEN_MAX;
-use foldlog_codec::sabotage::{self, Breakage};
 
 use crate::error::{Error, Result};
 

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::sabotage::{self, Breakage};
 use foldlog_codec::escape;
-use foldlog_codec::sabotage::{self, Breakage};
 
 use super::layout;
 use super::storage::{EntryKind, Storage, StoreAccess};

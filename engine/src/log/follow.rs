@@ -28,9 +28,9 @@ use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::sabotage::Breakage;
 use foldlog_codec::Kind;
 use foldlog_codec::body::{Resumed, Seal};
-use foldlog_codec::sabotage::Breakage;
 use foldlog_codec::segment::HEADER_LEN;
 use uuid::Uuid;
 

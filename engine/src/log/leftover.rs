@@ -21,9 +21,9 @@
 use std::io::ErrorKind;
 use std::path::Path;
 
+use crate::sabotage::{self, Breakage};
 use foldlog_codec::frame::{self, Context, HEADER_LEN as FRAME_HEADER_LEN, Header};
 use foldlog_codec::msgpack::{self, Limits};
-use foldlog_codec::sabotage::{self, Breakage};
 use foldlog_codec::segment::{HEADER_LEN as SEGMENT_HEADER_LEN, SegmentHeader};
 use foldlog_codec::{Error as CodecError, Kind};
 use uuid::Uuid;

@@ -14,8 +14,8 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 
+use crate::sabotage::{self, Breakage};
 use foldlog_codec::body::{OBJECT_BYTES_MAX, ObjectId, Payload, payload_fits};
-use foldlog_codec::sabotage::{self, Breakage};
 use parking_lot::Mutex;
 
 use super::layout;

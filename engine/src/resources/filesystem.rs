@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{CaptureOptions, ResourceRegistryBuilder, Snapshotable};
 use crate::error::Result;
-use crate::filesystem::{Filesystem, InMemoryFilesystem, MemorySnapshot};
+use foldlog_filesystem::{Filesystem, InMemoryFilesystem, MemorySnapshot};
 
 impl Snapshotable for InMemoryFilesystem {
     const NAME: &'static str = "filesystem";
@@ -47,10 +47,11 @@ mod host {
     use std::time::{Duration, Instant};
 
     use foldlog_codec::msgpack;
+    use foldlog_filesystem::{FilesystemSnapshot, HostFilesystem, Restored, Unrestored};
 
     use crate::clock;
-    use crate::error::{Error, Result, Unrestored};
-    use crate::filesystem::{FilesystemSnapshot, HostFilesystem, MarkedLease, Restored};
+    use crate::error::{Error, Result};
+    use crate::resources::mark::MarkedLease;
     use crate::resources::{CaptureOptions, Lease, Lessee, Snapshotable};
 
     /// How long a lease is waited for at a time where the call has no deadline.
@@ -64,30 +65,30 @@ mod host {
         /// changed writes nothing.
         fn snapshot(&self, options: &CaptureOptions<'_>) -> Result<FilesystemSnapshot> {
             self.keep_unsynced();
-            HostFilesystem::snapshot_until(self, None, options.durable, options.until)
+            Ok(HostFilesystem::snapshot_until(self, None, options.durable, options.until)?)
         }
 
         fn sync_captures(&self, earlier: &[FilesystemSnapshot]) -> Result<()> {
-            HostFilesystem::sync_captures(self, earlier)
+            Ok(HostFilesystem::sync_captures(self, earlier)?)
         }
 
         fn restore(&self, snapshot: &FilesystemSnapshot) -> Result<()> {
-            HostFilesystem::restore(self, snapshot).map(drop)
+            Ok(HostFilesystem::restore(self, snapshot).map(drop)?)
         }
 
         fn restore_and_tell(&self, snapshot: &FilesystemSnapshot) -> Result<Vec<Unrestored>> {
             let Restored { inexact, mounts, .. } = HostFilesystem::restore(self, snapshot)?;
             let reason = "something is mounted there, and was left alone with all that is in it";
-            let mounts = mounts.into_iter().map(|path| Unrestored { path, reason: reason.to_owned() });
+            let mounts = mounts.into_iter().map(|path| Unrestored::new(path, reason));
             Ok(inexact.into_iter().chain(mounts).collect())
         }
 
         fn check(&self, snapshot: &FilesystemSnapshot) -> Result<()> {
-            self.check_folder(snapshot)
+            Ok(self.check_folder(snapshot)?)
         }
 
         fn sync_restored(&self) -> Result<()> {
-            HostFilesystem::sync_restored(self)
+            Ok(HostFilesystem::sync_restored(self)?)
         }
 
         /// Whichever folders they are of, and whatever became of its repositories, which no restore touches.

@@ -95,20 +95,24 @@ impl<'a> Lessee<'a> {
         self.session.level() != Level::Process
     }
 
-    /// Whether the session has a call to recover.
-    pub(crate) fn is_interrupted(&self) -> bool {
+    /// Returns whether the session has a call to recover.
+    pub fn is_interrupted(&self) -> bool {
         self.session.is_interrupted()
     }
 
-    /// A token for a resource that bears none yet: drawn from the session's seed, so that equal sessions give equal records.
-    pub(crate) fn draw_token(&self) -> Uuid {
+    /// Draws a token for a resource that bears none yet, from the session's seed, so that equal sessions give equal records.
+    pub fn draw_token(&self) -> Uuid {
         let position = self.session.position().unwrap_or_default();
         Generator::for_folder(self.session.own_seed(), position).uuid()
     }
 
-    /// What the session's log says of a resource where it was last known: after the last call that was committed, or before
-    /// one that came later and was not.
-    pub(crate) fn last_captured(&self, resource: &str) -> Result<Option<Vec<u8>>> {
+    /// Reads what the session's log recorded of a resource where it was last known: after the last call that was committed,
+    /// or before one that came later and was not. `None` where the latest 64 calls recorded nothing of it.
+    ///
+    /// # Errors
+    ///
+    /// Where the log cannot be read.
+    pub fn last_captured(&self, resource: &str) -> Result<Option<Vec<u8>>> {
         self.session.last_captured(resource)
     }
 

@@ -24,12 +24,16 @@ use std::time::Instant;
 use foldlog_codec::body;
 use serde::Serialize;
 
-use crate::error::{Error, Result, Unrestored};
+use foldlog_filesystem::Unrestored;
+
+use crate::error::{Error, Result};
 use crate::session::panic_message;
 
 mod budget;
 mod filesystem;
 mod lease;
+#[cfg(feature = "host-filesystem")]
+mod mark;
 mod registry;
 
 pub use budget::{BudgetSnapshot, BudgetTracker, Usage};

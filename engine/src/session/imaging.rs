@@ -23,7 +23,6 @@ use std::sync::Arc;
 
 use foldlog_codec::body::{ItemId, Opened, Rollback};
 use foldlog_codec::image::{BegunImage, IMAGE_BYTES_MAX, Image, ItemImage, LastFrame};
-use foldlog_codec::sabotage::{self, Breakage};
 use smol_str::SmolStr;
 use uuid::Uuid;
 
@@ -35,6 +34,7 @@ use crate::fold::projection::{Frozen, Projection};
 use crate::fold::restore;
 use crate::fold::row::RowRef;
 use crate::log::images::Building;
+use crate::sabotage::{self, Breakage};
 
 /// How many items are looked at to estimate how large an image will be.
 const SAMPLE: usize = 64;

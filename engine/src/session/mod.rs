@@ -44,9 +44,9 @@ use std::collections::BTreeMap;
 use std::path::{Path as FilePath, PathBuf};
 use std::sync::Arc;
 
+use crate::sabotage::{self, Breakage};
 use foldlog_codec::body::{Opened, Parent, Rollback};
 use foldlog_codec::frame::{TIME_US_MAX, TIME_US_MIN};
-use foldlog_codec::sabotage::{self, Breakage};
 use parking_lot::{Condvar, Mutex};
 use uuid::Uuid;
 

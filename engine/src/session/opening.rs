@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::path::{Path as FilePath, PathBuf};
 use std::sync::Arc;
 
+use crate::sabotage::{self, Breakage};
 use foldlog_codec::body::Opened;
 use foldlog_codec::image::Image;
-use foldlog_codec::sabotage::{self, Breakage};
 use foldlog_codec::{Kind, Record};
 use parking_lot::{Condvar, Mutex};
 use uuid::Uuid;

@@ -11,10 +11,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
+use crate::sabotage::{self, Breakage};
 use foldlog_codec::Kind;
 use foldlog_codec::body::{Decision, Declare, Payload, Rollback, Settle, ToolBegin, ToolEnd};
 use foldlog_codec::msgpack::Value;
-use foldlog_codec::sabotage::{self, Breakage};
 use parking_lot::MutexGuard;
 use uuid::Uuid;
 

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::path::Path as FilePath;
 use std::sync::Arc;
 
+use crate::sabotage::{self, Breakage};
 use foldlog_codec::body::{Opened, Rollback};
-use foldlog_codec::sabotage::{self, Breakage};
 
 use super::opening::{Read, open_read};
 use super::{Inner, WriterState};

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use crate::sabotage::{self, Breakage};
 use foldlog_codec::Kind;
 use foldlog_codec::body::Declare;
-use foldlog_codec::sabotage::{self, Breakage};
 use parking_lot::MutexGuard;
 use uuid::Uuid;
 

@@ -16,9 +16,9 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::sabotage::{self, Breakage};
 use foldlog_codec::Kind;
 use foldlog_codec::body::{ObjectId, Opened, Parent};
-use foldlog_codec::sabotage::{self, Breakage};
 use uuid::Uuid;
 
 use super::{SessionOptions, Store};

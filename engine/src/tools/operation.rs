@@ -3,9 +3,9 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use crate::sabotage::{self, Breakage};
 use foldlog_codec::body::{Cause, Idempotency, Outcome, OutsideEffects, Payload, ToolBegin, ToolEnd};
 use foldlog_codec::msgpack::{Value, Writer};
-use foldlog_codec::sabotage::{self, Breakage};
 use parking_lot::Mutex;
 use serde::Serialize;
 use smol_str::SmolStr;

@@ -20,9 +20,9 @@
 //!
 //! A restore that was left open is taken back too, and ended as failed: nobody has to decide about it.
 
+use crate::sabotage::{self, Breakage};
 use foldlog_codec::body::{Cause, Idempotency, Outcome, OutsideEffects, ToolEnd};
 use foldlog_codec::msgpack::Value;
-use foldlog_codec::sabotage::{self, Breakage};
 use smol_str::SmolStr;
 use std::borrow::Cow;
 use std::time::Instant;

@@ -10,8 +10,8 @@
 
 use std::sync::Arc;
 
+use crate::sabotage::{self, Breakage};
 use foldlog_codec::body::{Cause, Idempotency};
-use foldlog_codec::sabotage::{self, Breakage};
 
 use super::operation::{Ending, GoesBack, Operation, Spec, caught};
 use super::runner::{ExecuteOptions, ToolCall};

@@ -1,9 +1,9 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
+use crate::sabotage::{self, Breakage};
 use foldlog_codec::body::{Cause, Idempotency, Outcome};
 use foldlog_codec::msgpack::Value;
-use foldlog_codec::sabotage::{self, Breakage};
 use smol_str::SmolStr;
 
 use super::context::ToolContext;

@@ -99,6 +99,12 @@ impl From<std::io::Error> for ToolError {
     }
 }
 
+impl From<foldlog_filesystem::Error> for ToolError {
+    fn from(error: foldlog_filesystem::Error) -> ToolError {
+        ToolError::Engine(error.into())
+    }
+}
+
 /// What an agent can call.
 ///
 /// ```

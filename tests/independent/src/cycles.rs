@@ -29,9 +29,9 @@ const BYTES_EACH: u64 = 32 << 10;
 const FILES_AT_FIRST: u64 = 24;
 const FILES_EACH: u64 = 2;
 
-/// What an opening reads: all that the log uses, twice.
+/// What an opening reads: of each life a segment of the least size, its empty rest included, and its records once more.
 const READ_AT_FIRST: u64 = 256 << 10;
-const READ_EACH: u64 = 16 << 10;
+const READ_EACH: u64 = 24 << 10;
 
 /// The second half of the lives may take so many times as much as the first one, and a constant for each opening: linear
 /// growth of an opening's cost makes it three times.

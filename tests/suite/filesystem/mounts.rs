@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use foldlog::Error;
+use foldlog::filesystem::Error;
 use foldlog::filesystem::Filesystem;
 
 use super::{Bench, digest};
@@ -126,10 +126,7 @@ fn a_tool_that_deletes_a_folder_deletes_no_mount_in_it() {
     bench.shell("mkdir src/inner; echo x > src/a");
     let Some(bound) = Bound::new(&victim, &bench.at("src/inner")) else { return };
     let refused = files.delete("src");
-    assert!(
-        matches!(&refused, Err(Error::Workspace { reason, .. }) if reason.contains("mounted")),
-        "{refused:?}"
-    );
+    assert!(matches!(&refused, Err(Error::Path { reason, .. }) if reason.contains("mounted")), "{refused:?}");
     assert!(bench.at("src/a").exists());
     assert_eq!(digest::of(&victim), before);
     drop(bound);

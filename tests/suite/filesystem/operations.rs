@@ -2,22 +2,22 @@
 
 use std::io::ErrorKind;
 use std::os::unix::fs::symlink;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 
+use foldlog::filesystem::{Error, Result};
 use foldlog::filesystem::{FileKind, Filesystem, InMemoryFilesystem};
-use foldlog::{Error, FixedClock};
 
 use super::Bench;
 
-fn kind_of<T: std::fmt::Debug>(result: foldlog::Result<T>) -> ErrorKind {
+fn kind_of<T: std::fmt::Debug>(result: Result<T>) -> ErrorKind {
     match result.unwrap_err() {
         Error::Io { source, .. } => source.kind(),
         error => panic!("{error}"),
     }
 }
 
-fn is_refused<T: std::fmt::Debug>(result: foldlog::Result<T>) -> bool {
-    matches!(result.unwrap_err(), Error::Workspace { .. })
+fn is_refused<T: std::fmt::Debug>(result: Result<T>) -> bool {
+    matches!(result.unwrap_err(), Error::Path { .. })
 }
 
 fn names(files: &dyn Filesystem, folder: &str) -> Vec<(String, FileKind)> {
@@ -89,8 +89,8 @@ fn every_operation_does_the_same_in_memory_and_on_disk() {
 
 #[test]
 fn memory_goes_back_to_a_snapshot_and_forth_again() {
-    let clock = Arc::new(FixedClock::stepping(1000, 1));
-    let files = InMemoryFilesystem::with_clock(clock);
+    let now_us = AtomicI64::new(1000);
+    let files = InMemoryFilesystem::with_time(move || now_us.fetch_add(1, Ordering::Relaxed));
     for n in 0..500 {
         files.write(&format!("folder {}/file {n}", n % 7), n.to_string().as_bytes()).unwrap();
     }

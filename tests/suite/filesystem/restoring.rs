@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
-use foldlog::Error;
+use foldlog::filesystem::Error;
 use foldlog::filesystem::HostFilesystemOptions;
 
 use super::Bench;
@@ -119,7 +119,7 @@ fn a_store_that_is_damaged_is_found_out_before_anything_is_changed() {
             let before = bench.digest();
             let error = bench.open().restore(&snapshot).unwrap_err();
             assert!(matches!(&error, Error::Object { path, .. } if *path == object), "{error}");
-            assert!(error.is_damage());
+            assert!(foldlog::Error::from(error).is_damage());
             assert_eq!(bench.digest(), before);
             let _ = fs::remove_file(&object);
             fs::write(&object, &sound).unwrap();

@@ -3,13 +3,13 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 
-use foldlog::Error;
+use foldlog::filesystem::Error;
 use foldlog::filesystem::{Filesystem, FilesystemSnapshot, HostFilesystem, HostFilesystemOptions};
 use foldlog_tests::child;
 
 use super::Bench;
 
-fn reason(result: foldlog::Result<impl std::fmt::Debug>) -> String {
+fn reason(result: foldlog::filesystem::Result<impl std::fmt::Debug>) -> String {
     result.unwrap_err().to_string()
 }
 

@@ -179,7 +179,7 @@ const TRIED: &[(&str, fn())] = &[
 fn each_row_of_the_table_of_what_comes_back_holds() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let readme = rows(&fs::read_to_string(root.join("README.md")).unwrap(), "");
-    let docs = fs::read_to_string(root.join("engine/src/filesystem/host/mod.rs")).unwrap();
+    let docs = fs::read_to_string(root.join("filesystem/src/host/mod.rs")).unwrap();
     assert_eq!(rows(&docs, "/// "), readme, "README and the docs of `HostFilesystem` say the same");
     let named: Vec<&str> = readme.iter().map(|(of, _)| of.as_str()).collect();
     assert_eq!(named, TRIED.iter().map(|(of, _)| *of).collect::<Vec<_>>());

@@ -203,7 +203,7 @@ fn a_call_through_a_link_out_of_the_workspace_fails_by_its_name_and_is_taken_bac
     symlink("../outside", home.at("out")).unwrap();
     symlink("../outside/secret", home.at("to secret")).unwrap();
     let before = digest::of(&outside);
-    type Through = fn(&dyn Filesystem) -> Result<()>;
+    type Through = fn(&dyn Filesystem) -> foldlog::filesystem::Result<()>;
     let ways: [(Through, &str); 6] = [
         (|files| files.read("out/secret").map(drop), "out/secret"),
         (|files| files.write("out/secret", b"gone"), "out/secret"),

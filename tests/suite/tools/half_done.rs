@@ -513,7 +513,7 @@ fn a_mark_that_cannot_be_read_is_named_with_what_to_do() {
         place.set_mark(unreadable);
         let refused = scribble(&other, "lost", Then::Succeed).unwrap_err();
         let told = refused.to_string();
-        assert!(matches!(refused, Error::Workspace { .. }), "{told}");
+        assert!(matches!(refused, Error::Filesystem(foldlog::filesystem::Error::Path { .. })), "{told}");
         assert!(
             told.contains(place.root().to_str().unwrap()) && told.contains("remove the attribute"),
             "{told}"
@@ -546,7 +546,10 @@ fn a_forged_mark_is_named_and_a_person_removes_it() {
         match forged {
             "open" => assert!(matches!(refused, Error::HalfDone { .. }), "{told}"),
             "damaged" => assert!(matches!(refused, Error::MaybeHalfDone { .. }), "{told}"),
-            _ => assert!(matches!(refused, Error::Workspace { .. }), "{told}"),
+            _ => assert!(
+                matches!(refused, Error::Filesystem(foldlog::filesystem::Error::Path { .. })),
+                "{told}"
+            ),
         }
         assert!(told.contains(MARK) && told.contains("remove"), "{told}");
         assert_eq!((place.page().as_str(), one.state().session().is_interrupted()), ("half", true));

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use foldlog::Level;
 use foldlog::filesystem::{Filesystem, HostFilesystem, HostFilesystemOptions, Rebind, WorkspaceNotice};
+use foldlog::{Level, filesystem};
 use foldlog_tests::child;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -219,7 +219,7 @@ fn is_refused_as_replaced(refused: &Result<impl std::fmt::Debug>, workspace: &Pa
     let [(name, error)] = &failed[..] else { panic!("{failed:?}") };
     assert_eq!(name, "workspace");
     assert!(
-        matches!(&**error, Error::WorkspaceReplaced { workspace: named, .. } if named == workspace),
+        matches!(&**error, Error::Filesystem(filesystem::Error::Replaced { workspace: named, .. }) if named == workspace),
         "{error:?}"
     );
     let told = refused.as_ref().unwrap_err().to_string();
@@ -309,7 +309,7 @@ fn a_recovery_goes_into_another_folder_once_somebody_asks_for_it() {
     is_refused_as_replaced(&runner.recover(&ExecuteOptions::default()), &place.root());
     let refused = files.rebind(Rebind::IfEmpty);
     assert!(
-        matches!(&refused, Err(Error::Workspace { reason, .. }) if reason.contains("not empty")),
+        matches!(&refused, Err(filesystem::Error::Path { reason, .. }) if reason.contains("not empty")),
         "{refused:?}"
     );
     is_refused_as_replaced(&runner.recover(&ExecuteOptions::default()), &place.root());
@@ -359,7 +359,7 @@ fn a_folder_that_is_replaced_between_calls_is_bound_anew_and_told() {
         "{notices:?}"
     );
     // What was captured of the other folder is not restored into this one.
-    assert!(matches!(files.restore(&old), Err(Error::WorkspaceReplaced { .. })));
+    assert!(matches!(files.restore(&old), Err(filesystem::Error::Replaced { .. })));
     assert_eq!(digest::of(&place.root()), cloned);
     // Another process is told too, by what the last one knew.
     drop((runner, files));
@@ -380,7 +380,7 @@ fn a_capture_of_no_known_folder_is_restored_where_somebody_asks_for_it_only() {
     fs::write(place.root().join("page"), "changed").unwrap();
     let refused = files.restore(&snapshot);
     assert!(
-        matches!(&refused, Err(Error::WorkspaceReplaced { expected: None, found: Some(_), .. })),
+        matches!(&refused, Err(filesystem::Error::Replaced { expected: None, found: Some(_), .. })),
         "{refused:?}"
     );
     assert_eq!(place.page(), "changed");
@@ -474,11 +474,11 @@ fn whatever_is_swapped_while_calls_fail_and_recover_nothing_else_is_touched() {
                 let options = ExecuteOptions { deadline: Some(Duration::from_secs(10)) };
                 let (root, snapshots) = (place.root(), place.0.join("snapshots"));
                 // There may be no folder at all at that moment.
-                let recovered = HostFilesystem::open(root, snapshots, HostFilesystemOptions::default())
-                    .and_then(|files| {
-                        let session = store_of(&disk).open_session(id, &types()).unwrap();
-                        place.run_on(session, Arc::new(files)).recover(&options)
-                    });
+                let opened = HostFilesystem::open(root, snapshots, HostFilesystemOptions::default());
+                let recovered = opened.map_err(Error::from).and_then(|files| {
+                    let session = store_of(&disk).open_session(id, &types()).unwrap();
+                    place.run_on(session, Arc::new(files)).recover(&options)
+                });
                 refused += u32::from(recovered.is_err());
             }
         });

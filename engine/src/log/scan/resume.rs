@@ -10,10 +10,10 @@
 
 use std::sync::Arc;
 
+use crate::sabotage::{self, Breakage};
 use foldlog_codec::Kind;
 use foldlog_codec::body::Seal;
 use foldlog_codec::image::Image;
-use foldlog_codec::sabotage::{self, Breakage};
 use foldlog_codec::segment::HEADER_LEN as SEGMENT_HEADER_LEN;
 
 use super::{Location, Scanner, Walk};

@@ -10,9 +10,9 @@
 
 use std::path::Path;
 
+use crate::sabotage::{self, Breakage};
 use foldlog_codec::crc;
 use foldlog_codec::frame::{self, Context, Frame, HEADER_LEN as FRAME_HEADER_LEN, Header, UNCOVERED_LEN};
-use foldlog_codec::sabotage::{self, Breakage};
 
 use crate::error::{Error, Result};
 use crate::log::storage::{Access, Storage};

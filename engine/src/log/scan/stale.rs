@@ -6,8 +6,8 @@
 //! before its first record, there is nothing in it at all, and not even a header. Nothing in it is wrong but that it is too
 //! short. A disk that lost the end of a segment leaves the same, and the error says so.
 
+use crate::sabotage::{self, Breakage};
 use foldlog_codec::frame::{HEADER_LEN, claimed_len};
-use foldlog_codec::sabotage::{self, Breakage};
 use foldlog_codec::segment::HEADER_LEN as SEGMENT_HEADER_LEN;
 
 use super::BadSpot;

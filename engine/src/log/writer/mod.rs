@@ -48,11 +48,11 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::sabotage::{self, Breakage};
 use foldlog_codec::body::{Declare, Resumed};
 use foldlog_codec::frame::{self, BODY_LEN_MAX, Context, HEADER_LEN as FRAME_HEADER_LEN, Header};
 use foldlog_codec::image::LastFrame;
 use foldlog_codec::msgpack::{self, Limits};
-use foldlog_codec::sabotage::{self, Breakage};
 use foldlog_codec::segment::Previous;
 use foldlog_codec::{Error as CodecError, Kind};
 use uuid::Uuid;

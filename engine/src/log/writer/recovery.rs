@@ -24,8 +24,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::sabotage::{self, Breakage};
 use foldlog_codec::frame::HEADER_LEN as FRAME_HEADER_LEN;
-use foldlog_codec::sabotage::{self, Breakage};
 use foldlog_codec::segment::Previous;
 use foldlog_codec::{Kind, Record};
 

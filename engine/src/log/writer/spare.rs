@@ -21,8 +21,8 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::sabotage::{self, Breakage};
 use foldlog_codec::frame::HEADER_LEN as FRAME_HEADER_LEN;
-use foldlog_codec::sabotage::{self, Breakage};
 use foldlog_codec::segment::{HEADER_LEN as SEGMENT_HEADER_LEN, SegmentHeader};
 
 use super::sync::Written;

@@ -4,34 +4,33 @@
 //! |---|---|
 //! | [`Filesystem`] | what a tool does with files, whichever filesystem it has |
 //! | [`InMemoryFilesystem`] | files in memory, whose snapshot is a pointer |
-//! | `HostFilesystem` | a real folder, whose snapshots are git objects (feature `host-filesystem`) |
+//! | `HostFilesystem` | a real folder, whose snapshots are git objects (feature `host`) |
 //!
 //! A path is UTF-8, relative to the workspace's root, its parts separated by `/`; `.` is the root. `..`,
 //! absolute paths, empty parts, NUL and paths that are too long are refused, never repaired.
 
-#[cfg(feature = "host-filesystem")]
+mod error;
+#[cfg(feature = "host")]
 mod host;
 mod identity;
 mod memory;
 mod path;
 mod pattern;
+pub mod sabotage;
 
-use crate::error::Result;
-
-#[cfg(feature = "host-filesystem")]
-pub(crate) use host::MarkedLease;
-#[cfg(feature = "host-filesystem")]
+pub use error::{Error, Result, Unrestored};
+#[cfg(feature = "host")]
 pub use host::{
     FilesystemSnapshot, HostFilesystem, HostFilesystemOptions, Rebind, Restored, WorkspaceLease,
-    WorkspaceNotice,
+    WorkspaceMark, WorkspaceNotice,
 };
 pub use identity::FolderIdentity;
 pub use memory::{InMemoryFilesystem, MemorySnapshot};
 
 /// What a tool does with the files of its workspace.
 ///
-/// Every call refuses a path that is not relative and plain with [`Error::Workspace`](crate::Error::Workspace);
-/// what the filesystem itself refuses is [`Error::Io`](crate::Error::Io), a file that is not there having the
+/// Every call refuses a path that is not relative and plain with [`Error::Path`];
+/// what the filesystem itself refuses is [`Error::Io`], a file that is not there having the
 /// kind `NotFound`. Nothing is synced: what makes a workspace durable is a snapshot.
 pub trait Filesystem: Send + Sync {
     /// The whole content of a file.

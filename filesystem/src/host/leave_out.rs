@@ -1,6 +1,6 @@
 //! Lists of what is left out: the host's, and those in `.gitignore` files.
 
-use crate::filesystem::pattern::Pattern;
+use crate::pattern::Pattern;
 
 /// One line of a list of what is left out.
 #[derive(Debug, Clone)]

@@ -6,7 +6,7 @@
 
 use std::collections::HashSet;
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,6 @@ use nix::sys::stat::{FileStat, fstat};
 use parking_lot::{Condvar, Mutex};
 
 use super::root::Root;
-use crate::clock;
 use crate::error::{Error, Result};
 
 /// How often another process's lock is asked for. The system has no way to wait for one with a deadline.
@@ -51,7 +50,7 @@ struct Table {
 
 static TABLE: Table = Table { held: Mutex::new(None), changed: Condvar::new() };
 
-/// A workspace, held. Dropping it lets go; so does the end of the process.
+/// Holds a workspace, until it is dropped or the process ends.
 #[derive(Debug)]
 #[must_use = "a lease is let go when it is dropped"]
 pub struct WorkspaceLease {
@@ -59,6 +58,7 @@ pub struct WorkspaceLease {
     // free.
     root: Flock<OwnedFd>,
     seat: Seat,
+    path: PathBuf,
     /// While this is held the workspace is this folder, wherever its path leads.
     _bound: Option<Arc<Root>>,
 }
@@ -69,8 +69,19 @@ impl WorkspaceLease {
         &self.root
     }
 
-    pub(super) fn place(&self) -> Place {
-        self.seat.0
+    /// The workspace's path, for errors.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Returns the folder's device, which may get another number with the next boot or mount.
+    pub fn device(&self) -> u64 {
+        self.seat.0.device
+    }
+
+    /// Returns the folder's inode.
+    pub fn inode(&self) -> u64 {
+        self.seat.0.inode
     }
 
     /// A second handle of the folder.
@@ -113,11 +124,11 @@ pub(super) fn take(root: OwnedFd, path: &Path, until: Instant) -> Result<Option<
     let mut root = root;
     loop {
         match Flock::lock(root, FlockArg::LockExclusiveNonblock) {
-            Ok(root) => return Ok(Some(WorkspaceLease { root, seat, _bound: None })),
+            Ok(root) => return Ok(Some(WorkspaceLease { root, seat, path: path.to_owned(), _bound: None })),
             Err((unlocked, Errno::EWOULDBLOCK | Errno::EINTR)) => root = unlocked,
             Err((_, errno)) => return Err(Error::io("lock", path, errno.into())),
         }
-        let left = clock::left(until);
+        let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Ok(None);
         }

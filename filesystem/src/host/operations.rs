@@ -17,9 +17,9 @@ use super::restore::list;
 use super::step::{A_MOUNT, MOUNT, open_at};
 use super::walk::{OPEN_FILE, OPEN_FOLDER, stat_at};
 use crate::error::{Error, Result};
-use crate::filesystem::path::{self, DEPTH_MAX};
-use crate::filesystem::pattern::Pattern;
-use crate::filesystem::{Entry, FileKind, FileStat, Filesystem};
+use crate::path::{self, DEPTH_MAX};
+use crate::pattern::Pattern;
+use crate::{Entry, FileKind, FileStat, Filesystem};
 
 fn failed(op: &'static str, path: &str, errno: Errno) -> Error {
     Error::io(op, path, errno.into())
@@ -47,7 +47,7 @@ impl HostFilesystem {
         let stat = fstat(&file).map_err(|errno| failed("look at", path, errno))?;
         match Stat::from(&stat).kind() {
             Kind::File => Ok(File::from(file)),
-            _ => Err(Error::workspace(path, "it is no file")),
+            _ => Err(Error::path(path, "it is no file")),
         }
     }
 }
@@ -61,7 +61,7 @@ impl Filesystem for HostFilesystem {
         match Stat::from(&stat).kind() {
             Kind::File => {}
             Kind::Folder => return Err(failed("read", path, Errno::EISDIR)),
-            _ => return Err(Error::workspace(path, "it is no file")),
+            _ => return Err(Error::path(path, "it is no file")),
         }
         let mut bytes = Vec::new();
         File::from(file).read_to_end(&mut bytes).map_err(|error| Error::io("read", path, error))?;
@@ -82,15 +82,15 @@ impl Filesystem for HostFilesystem {
     fn delete(&self, path: &str) -> Result<()> {
         let place = self.place(path, Purpose::Change, false)?;
         if place.name == b"." {
-            return Err(Error::workspace(path, "the root is not deleted"));
+            return Err(Error::path(path, "the root is not deleted"));
         }
         let stat = stat_at(&place.folder, &place.name).map_err(|errno| failed("delete", path, errno))?;
         if stat.kind() == Kind::Folder {
             if holds_git(&place.folder, &place.name, 0).map_err(|errno| match errno {
-                MOUNT => Error::workspace(path, A_MOUNT),
+                MOUNT => Error::path(path, A_MOUNT),
                 errno => failed("look through", path, errno),
             })? {
-                return Err(Error::workspace(path, "it holds a `.git` folder, which is never deleted"));
+                return Err(Error::path(path, "it holds a `.git` folder, which is never deleted"));
             }
             return delete_folder(&place.folder, &place.name, 0)
                 .map_err(|errno| failed("delete", path, errno));
@@ -106,12 +106,12 @@ impl Filesystem for HostFilesystem {
         if path::parts(to)?.starts_with(&path::parts(from)?) && found == Kind::Folder {
             return match path::parts(to)?.len() == path::parts(from)?.len() {
                 true => Ok(()),
-                false => Err(Error::workspace(to, "a folder cannot come into itself")),
+                false => Err(Error::path(to, "a folder cannot come into itself")),
             };
         }
         let target = self.place(to, Purpose::Make, false)?;
         if source.name == b"." || target.name == b"." {
-            return Err(Error::workspace(".", "the root is not renamed"));
+            return Err(Error::path(".", "the root is not renamed"));
         }
         match stat_at(&target.folder, &target.name).map(|stat| stat.kind()) {
             Err(Errno::ENOENT) => {}

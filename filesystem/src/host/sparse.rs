@@ -16,7 +16,7 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::unix::fs::FileExt;
 
-use foldlog_codec::sabotage::{self, Breakage};
+use crate::sabotage::{self, Breakage};
 use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
 

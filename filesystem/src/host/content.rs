@@ -13,7 +13,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use foldlog_codec::sabotage::{self, Breakage};
+use crate::sabotage::{self, Breakage};
 use nix::errno::Errno;
 use nix::sys::stat::fstat;
 use parking_lot::Mutex;
@@ -24,7 +24,6 @@ use super::objects::{Hasher, ObjectId, ObjectKind, Objects, len, pump};
 use super::sparse::Sparse;
 use super::step::MOUNT;
 use super::walk::{open_file, read_link, stat_at};
-use crate::clock;
 use crate::error::{Error, Result};
 
 /// How often a file is read that changes meanwhile.
@@ -57,7 +56,9 @@ impl Limits {
 
     /// Notes that so many bytes more were read.
     fn take(&self, bytes: u64) -> io::Result<()> {
-        if self.until.is_some_and(clock::is_past) && !sabotage::is(Breakage::CaptureUnbounded) {
+        if self.until.is_some_and(|until| Instant::now() >= until)
+            && !sabotage::is(Breakage::CaptureUnbounded)
+        {
             self.passed.lock().get_or_insert(Passed::Deadline);
             return Err(io::Error::other("the deadline has passed"));
         }
@@ -81,7 +82,7 @@ impl Limits {
     /// Why the capture does not go on, where that is because of a limit.
     fn passed(&self, path: &[u8]) -> Option<Error> {
         (*self.passed.lock()).map(|passed| match passed {
-            Passed::Deadline => Error::DeadlineExceeded { operation: None },
+            Passed::Deadline => Error::DeadlineExceeded,
             Passed::Budget(bytes_max) => Error::CaptureTooLarge { path: told(path), bytes_max },
         })
     }
@@ -168,7 +169,7 @@ impl Reading<'_> {
         {
             return Ok(Some(leaf));
         }
-        Err(Error::workspace(told(&(self.path)()), "it changes while it is read"))
+        Err(Error::path(told(&(self.path)()), "it changes while it is read"))
     }
 
     fn io(&self, op: &'static str, error: io::Error) -> Error {

@@ -269,7 +269,7 @@ impl<'a> Walk<'a> {
                 });
                 return Ok(());
             }
-            return Err(Error::workspace(told(&path), "too many folders in one another"));
+            return Err(Error::path(told(&path), "too many folders in one another"));
         }
         let folder = match at.open() {
             Ok(folder) => folder,
@@ -324,7 +324,7 @@ impl<'a> Walk<'a> {
                 }
                 (Kind::Special, _) if self.keep.is_some() => {
                     let reason = "a pipe, a socket or a device cannot be part of a snapshot";
-                    return Err(Error::workspace(told(&join(&path, name)), reason));
+                    return Err(Error::path(told(&join(&path, name)), reason));
                 }
                 (Kind::Special, _) => Found::Special(shared_name()),
                 (_, Some((place, Entry { node: Node::Leaf(leaf), .. })))
@@ -442,7 +442,7 @@ impl<'a> Walk<'a> {
             let read = reading.keep(*stat).map_err(|error| match error {
                 // Objects know contents and no paths.
                 Error::Io { source, .. } if source.kind() == std::io::ErrorKind::InvalidData => {
-                    Error::workspace(told(&path()), source.to_string())
+                    Error::path(told(&path()), source.to_string())
                 }
                 error => error,
             })?;
@@ -491,7 +491,7 @@ impl<'a> Walk<'a> {
                 trees.extend(tree);
             }
         }
-        let root = done.remove(&0).ok_or_else(|| Error::workspace(".", "the workspace cannot be read"))?;
+        let root = done.remove(&0).ok_or_else(|| Error::path(".", "the workspace cannot be read"))?;
         Ok((root, trees))
     }
 
@@ -687,7 +687,7 @@ mod tests {
     use nix::fcntl::open;
 
     use super::*;
-    use crate::filesystem::host::rules::Gitignore;
+    use crate::host::rules::Gitignore;
 
     /// Where a file system's clock is coarse, a second write leaves the first one's time behind.
     #[test]

@@ -13,10 +13,10 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::sabotage::{self, Breakage};
 use flate2::bufread::ZlibDecoder;
 use flate2::write::ZlibEncoder;
 use flate2::{Compress, Compression, FlushCompress, Status};
-use foldlog_codec::sabotage::{self, Breakage};
 use nix::fcntl::OFlag;
 use parking_lot::Mutex;
 use sha1_checked::{Digest, Sha1};

@@ -1,4 +1,4 @@
-//! Word of who works on a workspace, which outlives their process: an extended attribute of the root folder.
+//! Word of who works on a workspace, which outlives their process: the [mark](WorkspaceMark) on its root folder.
 //!
 //! A process that is killed within a call leaves the workspace half done, and its lease is gone. What another session
 //! did there before the first one is recovered would be taken back by that recovery. So a call that may change something
@@ -12,7 +12,7 @@
 //! | its session has no call open that may change something, or is gone | nothing is, and it is replaced |
 //! | its session has one open | [`Error::HalfDone`] |
 //! | its session's log cannot be read | [`Error::MaybeHalfDone`], but for a session that was salvaged from it |
-//! | cannot be read itself | [`Error::Workspace`], which says what to do |
+//! | cannot be read itself | [`Error::Filesystem`], which says what to do |
 //!
 //! # Invariants
 //!
@@ -51,31 +51,30 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
 
-use foldlog_codec::sabotage::{self, Breakage};
+use foldlog_filesystem::{self as filesystem, WorkspaceLease, WorkspaceMark};
 use parking_lot::Mutex;
-use rustix::buffer::spare_capacity;
-use rustix::fs::{XattrFlags, fgetxattr, fremovexattr, fsetxattr, fsync};
-use rustix::io::Errno;
 use uuid::Uuid;
 
-use super::HostFilesystem;
-use super::lease::{Place, WorkspaceLease};
+use super::{Lessee, Marked};
 use crate::error::{Error, Result};
 use crate::log::storage::{FileStorage, Storage};
-use crate::resources::{Lessee, Marked};
-
-/// The attribute.
-const NAME: &str = "user.foldlog.work";
+use crate::sabotage::{self, Breakage};
 
 const VERSION: &str = "1";
 
-/// A path is no longer than 4,096 bytes, and what stands before it no longer than 200.
-const BYTES_MAX: usize = 4352;
+/// Which folder it was set on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Place {
+    device: u64,
+    inode: u64,
+}
 
-/// No attribute is longer.
-const XATTR_BYTES_MAX: usize = 64 << 10;
+impl Place {
+    fn of(lease: &WorkspaceLease) -> Place {
+        Place { device: lease.device(), inode: lease.inode() }
+    }
+}
 
 /// Who works on a workspace.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -170,47 +169,13 @@ fn is_one_folder(one: &Path, other: &Path) -> bool {
     }
 }
 
-/// Whether an error says that the folder takes no mark, by what it is or by whose it is.
-fn takes_none(errno: Errno) -> bool {
-    matches!(errno, Errno::OPNOTSUPP | Errno::NOSYS | Errno::ROFS | Errno::ACCESS | Errno::PERM)
-}
-
-impl HostFilesystem {
-    /// Removes the mark of whoever worked on the workspace last, and returns what it said, `None` where there was none. For
-    /// a mark that is not true: a recovery is refused for the sake of a session that left nothing half done, or that
-    /// nobody can recover. Where the mark is true, what that session is to take back is then worked on by others.
-    ///
-    /// Waits until nobody holds the workspace, but not past `until`.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::DeadlineExceeded`] where somebody holds the workspace for longer; else as
-    /// [`lease`](HostFilesystem::lease), and where the attribute cannot be removed.
-    pub fn remove_mark(&self, until: Instant) -> Result<Option<String>> {
-        let Some(lease) = self.lease(until)? else { return Err(Error::DeadlineExceeded { operation: None }) };
-        let failed = |errno: Errno| Error::io("remove the mark of", self.root(), errno.into());
-        // A longer one than any that is written is shown in part.
-        let mut bytes = vec![0; XATTR_BYTES_MAX];
-        let said = match fgetxattr(lease.root(), NAME, &mut bytes[..]) {
-            Ok(len) => {
-                String::from_utf8_lossy(bytes.get(..len.min(BYTES_MAX)).unwrap_or_default()).into_owned()
-            }
-            Err(Errno::NODATA | Errno::OPNOTSUPP) => return Ok(None),
-            Err(errno) => return Err(failed(errno)),
-        };
-        if !sabotage::is(Breakage::ForgedMarkKept) {
-            fremovexattr(lease.root(), NAME).map_err(failed)?;
-        }
-        Ok(Some(said))
-    }
-}
-
 fn unreadable(path: &Path) -> Error {
     let reason = format!(
-        "who worked on it last cannot be told: its attribute `{NAME}` is of no form that this version reads. Where no \
-         session is left that has to be recovered on it, remove the attribute, as `foldlog recover --force` does"
+        "who worked on it last cannot be told: its attribute `{}` is of no form that this version reads. Where no \
+         session is left that has to be recovered on it, remove the attribute, as `foldlog recover --force` does",
+        WorkspaceLease::MARK
     );
-    Error::workspace(path.display().to_string(), reason)
+    Error::Filesystem(filesystem::Error::Path { path: path.display().to_string(), reason })
 }
 
 /// A workspace, held, and the mark of whoever holds it.
@@ -218,7 +183,6 @@ pub(crate) struct MarkedLease {
     /// Whether the lessee was the last one that worked there, and the machine was started again since.
     was_before_boot: bool,
     own: Mutex<Option<Own>>,
-    path: PathBuf,
     lease: WorkspaceLease,
 }
 
@@ -236,20 +200,13 @@ struct Own {
 impl MarkedLease {
     /// The lease, unless another session left the workspace half done.
     pub(crate) fn new(lease: WorkspaceLease, path: &Path, lessee: &Lessee<'_>) -> Result<MarkedLease> {
-        let unmarked = |lease| MarkedLease {
-            was_before_boot: false,
-            own: Mutex::new(None),
-            path: path.to_owned(),
-            lease,
-        };
-        let (boot, place) = (FileStorage::new().boot_id().unwrap_or_default(), lease.place());
-        let mut bytes = Vec::with_capacity(BYTES_MAX);
-        let found = match fgetxattr(lease.root(), NAME, spare_capacity(&mut bytes)) {
-            Ok(_) => Some(Mark::decode(&bytes).ok_or_else(|| unreadable(path))?),
-            Err(Errno::NODATA) => None,
-            Err(Errno::RANGE | Errno::TOOBIG) => return Err(unreadable(path)),
-            Err(errno) if takes_none(errno) => return Ok(unmarked(lease)),
-            Err(errno) => return Err(Error::io("read the mark of", path, errno.into())),
+        let unmarked = |lease| MarkedLease { was_before_boot: false, own: Mutex::new(None), lease };
+        let (boot, place) = (FileStorage::new().boot_id().unwrap_or_default(), Place::of(&lease));
+        let found = match lease.mark()? {
+            WorkspaceMark::Bytes(bytes) => Some(Mark::decode(&bytes).ok_or_else(|| unreadable(path))?),
+            WorkspaceMark::TooLong => return Err(unreadable(path)),
+            WorkspaceMark::Absent => None,
+            WorkspaceMark::Unsupported => return Ok(unmarked(lease)),
         };
         let found = found.filter(|mark| mark.is_of(place, boot));
         let (own, others) = match found {
@@ -282,10 +239,6 @@ impl MarkedLease {
     pub(crate) fn was_before_boot(&self) -> bool {
         self.was_before_boot
     }
-
-    fn write(&self, mark: &Mark) -> Result<(), Errno> {
-        fsetxattr(self.lease.root(), NAME, &mark.encode(), XattrFlags::empty())
-    }
 }
 
 impl Marked for MarkedLease {
@@ -294,23 +247,15 @@ impl Marked for MarkedLease {
         let Some(own) = marking.as_mut().filter(|own| !own.is_open) else { return Ok(()) };
         if !own.is_borne || !own.mark.open {
             own.mark.open = true;
-            match self.write(&own.mark) {
-                Ok(()) => own.is_borne = true,
-                Err(errno) if takes_none(errno) => {
-                    *marking = None;
-                    return Ok(());
-                }
-                Err(errno) => return Err(Error::unmade("mark", &self.path, 0, errno.into())),
+            own.is_borne = self.lease.set_mark(&own.mark.encode())?;
+            if !own.is_borne {
+                *marking = None;
+                return Ok(());
             }
         }
         if own.outlasts && !own.mark.durable {
             // It is said with the word that nothing is open: a process that ends before has it synced once more.
-            own.mark.durable = match fsync(self.lease.root()) {
-                Ok(()) => true,
-                // Some file systems sync no folders.
-                Err(Errno::INVAL | Errno::OPNOTSUPP) => false,
-                Err(errno) => return Err(Error::io("sync", &self.path, errno.into())),
-            };
+            own.mark.durable = self.lease.sync()?;
         }
         own.is_open = true;
         Ok(())
@@ -320,7 +265,7 @@ impl Marked for MarkedLease {
     fn rest(&self) {
         if let Some(own) = self.own.lock().as_mut().filter(|own| own.is_open) {
             own.mark.open = false;
-            own.is_borne = self.write(&own.mark).is_ok();
+            own.is_borne = self.lease.set_mark(&own.mark.encode()).unwrap_or(false);
             own.is_open = false;
         }
     }

@@ -10,10 +10,10 @@ pub(super) const DEPTH_MAX: usize = 256;
 
 /// The parts of a path, none for the root.
 pub(super) fn parts(path: &str) -> Result<Vec<&str>> {
-    let refused = |reason: &str| Err(Error::workspace(path.escape_debug().to_string(), reason));
+    let refused = |reason: &str| Err(Error::path(path.escape_debug().to_string(), reason));
     if path.len() > PATH_BYTES_MAX {
         // The path itself is left out of the message, where it would be all that one sees.
-        return Err(Error::workspace("", format!("a path of {} bytes is too long", path.len())));
+        return Err(Error::path("", format!("a path of {} bytes is too long", path.len())));
     }
     if path.is_empty() {
         return refused("an empty path names nothing: the root is `.`");
@@ -51,7 +51,7 @@ mod tests {
         for refused in ["", "/", "/a", "a//b", "a/", "..", "a/../b", "a\0b"] {
             let error = parts(refused).unwrap_err();
             assert!(
-                matches!(&error, Error::Workspace { path, .. } if *path == refused.escape_debug().to_string()),
+                matches!(&error, Error::Path { path, .. } if *path == refused.escape_debug().to_string()),
                 "{refused:?}: {error}"
             );
         }

@@ -1,11 +1,12 @@
 //! Which folder a workspace is at the moment, and what of that a host is told.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
-use foldlog_codec::sabotage::{self, Breakage};
+use crate::sabotage::{self, Breakage};
 use uuid::Uuid;
 
 use super::lease::{self, Place, WorkspaceLease};
@@ -14,10 +15,8 @@ use super::objects::ObjectId;
 use super::root::{Root, replaced};
 use super::trees::Commit;
 use super::{FilesystemSnapshot, HostFilesystem, State};
-use crate::clock;
+use crate::FolderIdentity;
 use crate::error::{Error, Result};
-use crate::filesystem::FolderIdentity;
-use crate::generator::Generator;
 
 /// So many notices are kept until somebody takes them.
 const NOTICES_MAX: usize = 256;
@@ -77,18 +76,18 @@ impl HostFilesystem {
     ///
     /// # Errors
     ///
-    /// Where the workspace is gone or its file system has no locks. [`Error::WorkspaceReplaced`] where another lease of this
+    /// Where the workspace is gone or its file system has no locks. [`Error::Replaced`] where another lease of this
     /// value is held and the path leads elsewhere by now.
     pub fn lease(&self, until: Instant) -> Result<Option<WorkspaceLease>> {
         self.lease_for(until, entropic)
     }
 
-    /// The same, and a folder without a token may get this one.
-    pub(crate) fn lease_for(
-        &self,
-        until: Instant,
-        token: impl FnOnce() -> Uuid,
-    ) -> Result<Option<WorkspaceLease>> {
+    /// Leases the workspace as [`lease`](HostFilesystem::lease) does, and gives the folder this token where it has none.
+    ///
+    /// # Errors
+    ///
+    /// As [`lease`](HostFilesystem::lease).
+    pub fn lease_for(&self, until: Instant, token: impl FnOnce() -> Uuid) -> Result<Option<WorkspaceLease>> {
         loop {
             let root = Root::open(&self.root)?;
             if let Some(bound) = self.bound.lock().upgrade().filter(|bound| bound.place() != root.place()) {
@@ -98,7 +97,7 @@ impl HostFilesystem {
             let Some(mut lease) = lease::take(handle, &self.root, until)? else { return Ok(None) };
             let root = Arc::new(Root::of(lease.handle(&self.root)?, &self.root)?);
             // It may have been replaced while this waited.
-            if root.check_path(&self.root).is_err() && !clock::is_past(until) {
+            if root.check_path(&self.root).is_err() && Instant::now() < until {
                 continue;
             }
             root.check_path(&self.root)?;
@@ -155,26 +154,31 @@ impl HostFilesystem {
             true => Ok(()),
             false => {
                 let reason = "it is not empty, and what is in it is not to be overwritten";
-                Err(Error::workspace(self.root.display().to_string(), reason))
+                Err(Error::path(self.root.display().to_string(), reason))
             }
         }
     }
 
-    /// As [`check_capture_of`](HostFilesystem::check_capture_of), of the folder that is there now.
-    pub(crate) fn check_folder(&self, snapshot: &FilesystemSnapshot) -> Result<()> {
+    /// Checks that a snapshot is of the folder that is there now, or that another one may take its place.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Replaced`] where it is not; [`Error::Path`] where a folder that is to take the place has to be empty and is
+    /// not.
+    pub fn check_folder(&self, snapshot: &FilesystemSnapshot) -> Result<()> {
         let state = self.state.lock();
         let root = self.bound_root()?;
         self.check_capture_of(&state, &root, snapshot)
     }
 
     /// Lets captures of other folders be restored into the one that the path leads to now, where these are gone or not to
-    /// be had: before a recovery that is refused with [`Error::WorkspaceReplaced`], on a value that was opened on the folder
+    /// be had: before a recovery that is refused with [`Error::Replaced`], on a value that was opened on the folder
     /// which is to take the place. Holds for this value and this folder. With [`Rebind::IfEmpty`] the folder has to be empty
     /// until the first such restore; a recovery that was cut short behind that needs [`Rebind::Overwrite`].
     ///
     /// # Errors
     ///
-    /// [`Error::Workspace`] where the folder is not empty and is not to be overwritten, or is gone.
+    /// [`Error::Path`] where the folder is not empty and is not to be overwritten, or is gone.
     pub fn rebind(&self, rebind: Rebind) -> Result<()> {
         let mut state = self.state.lock();
         let root = self.bound_root()?;
@@ -185,13 +189,19 @@ impl HostFilesystem {
         Ok(())
     }
 
-    /// Tells what is not as a capture from before the machine was started says, once.
-    pub(crate) fn tell_of_boot(&self, last: impl FnOnce() -> Result<Option<FilesystemSnapshot>>) {
+    /// Tells what is not as a snapshot from before the machine was started says, by a
+    /// [notice](HostFilesystem::take_notices): once in the life of this value. `last` reads that snapshot.
+    pub fn tell_of_boot<E: fmt::Display>(
+        &self,
+        last: impl FnOnce() -> Result<Option<FilesystemSnapshot>, E>,
+    ) {
         if std::mem::replace(&mut self.state.lock().is_boot_told, true) || sabotage::is(Breakage::BootUntold)
         {
             return;
         }
-        let differs = last().and_then(|last| last.map(|last| self.differences(&last)).transpose());
+        let differs = last().map_err(|error| error.to_string()).and_then(|last| {
+            last.map(|last| self.differences(&last).map_err(|error| error.to_string())).transpose()
+        });
         let notice = match differs {
             Ok(None) => return,
             Ok(Some(paths)) if paths.is_empty() => return,
@@ -200,7 +210,7 @@ impl HostFilesystem {
                 paths.truncate(TOLD_PATHS_MAX);
                 WorkspaceNotice::ChangedSinceBoot { paths, more }
             }
-            Err(error) => WorkspaceNotice::UnknownSinceBoot { reason: error.to_string() },
+            Err(reason) => WorkspaceNotice::UnknownSinceBoot { reason },
         };
         self.state.lock().notice(notice);
     }
@@ -266,7 +276,7 @@ impl Root {
 
 /// A token of no session.
 pub(super) fn entropic() -> Uuid {
-    Generator::from_entropy().uuid()
+    Uuid::new_v4()
 }
 
 impl State {

@@ -52,7 +52,7 @@ pub(super) fn resolve(
     follow_last: bool,
 ) -> Result<Place> {
     let failed = |errno: Errno| Error::io("open", path, errno.into());
-    let leaves = || Error::workspace(path, "a link leads out of the workspace");
+    let leaves = || Error::path(path, "a link leads out of the workspace");
     let mut opened = vec![root];
     let mut todo: Vec<Vec<u8>> = parts.iter().rev().map(|part| part.as_bytes().to_vec()).collect();
     let mut links = 0;
@@ -68,7 +68,7 @@ pub(super) fn resolve(
                 continue;
             }
             b".git" if purpose != Purpose::Look => {
-                return Err(Error::workspace(path, "a `.git` folder is never changed"));
+                return Err(Error::path(path, "a `.git` folder is never changed"));
             }
             _ => {}
         }
@@ -92,7 +92,7 @@ pub(super) fn resolve(
             Kind::Link => {
                 links += 1;
                 if links > LINKS_MAX {
-                    return Err(Error::workspace(path, "too many links in one another"));
+                    return Err(Error::path(path, "too many links in one another"));
                 }
                 let target = read_link(&folder, &name).map_err(failed)?;
                 let mut target = target.as_slice();

@@ -154,7 +154,7 @@ impl Metadata {
                 "its owners, attributes and links take {} bytes: {BYTES_MAX} are the most",
                 text.len()
             );
-            return Err(Error::workspace(".", reason));
+            return Err(Error::path(".", reason));
         }
         objects.write(ObjectKind::Blob, text.as_bytes())
     }

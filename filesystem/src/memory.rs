@@ -3,22 +3,22 @@
 
 use std::io::ErrorKind;
 use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use parking_lot::RwLock;
+use rpds::RedBlackTreeMapSync;
 
 use super::path::{self, DEPTH_MAX};
 use super::pattern::Pattern;
 use super::{Entry, FileKind, FileStat, Filesystem};
-use crate::clock::{Clock, SystemClock};
 use crate::error::{Error, Result};
-use crate::fold::tree::Tree;
 
 const FILE_MODE: u32 = 0o644;
 const FOLDER_MODE: u32 = 0o755;
 
 #[derive(Clone)]
 struct Folder {
-    children: Tree<Arc<str>, Node, 16, 8>,
+    children: RedBlackTreeMapSync<Arc<str>, Node>,
     modified_us: i64,
 }
 
@@ -37,7 +37,7 @@ struct File {
 /// A filesystem in memory. Taking a snapshot of it and going back to one cost the same at ten files and at ten
 /// thousand. Nothing of it outlives its process.
 pub struct InMemoryFilesystem {
-    clock: Arc<dyn Clock>,
+    now_us: Box<dyn Fn() -> i64 + Send + Sync>,
     root: RwLock<Arc<Folder>>,
 }
 
@@ -70,7 +70,7 @@ impl Folder {
     /// Folders are at most [`DEPTH_MAX`] deep, so this calls itself no more often than that.
     fn is_same(&self, other: &Folder) -> bool {
         let mut pairs = self.children.iter().zip(other.children.iter());
-        self.children.len() == other.children.len()
+        self.children.size() == other.children.size()
             && pairs.all(|((name, node), (other_name, other))| {
                 name == other_name
                     && match (node, other) {
@@ -90,16 +90,21 @@ impl Default for InMemoryFilesystem {
     }
 }
 
+fn system_us() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
+}
+
 impl InMemoryFilesystem {
     /// An empty filesystem whose times are the system's.
     pub fn new() -> InMemoryFilesystem {
-        InMemoryFilesystem::with_clock(Arc::new(SystemClock))
+        InMemoryFilesystem::with_time(system_us)
     }
 
-    /// An empty filesystem whose times are this clock's.
-    pub fn with_clock(clock: Arc<dyn Clock>) -> InMemoryFilesystem {
-        let root = Arc::new(Folder::new(clock.now_us()));
-        InMemoryFilesystem { clock, root: RwLock::new(root) }
+    /// Makes an empty filesystem whose times are what `now_us` says: microseconds since 1970-01-01 UTC.
+    pub fn with_time(now_us: impl Fn() -> i64 + Send + Sync + 'static) -> InMemoryFilesystem {
+        let root = Arc::new(Folder::new(now_us()));
+        InMemoryFilesystem { now_us: Box::new(now_us), root: RwLock::new(root) }
     }
 
     /// All files and folders as they are now.
@@ -115,7 +120,7 @@ impl InMemoryFilesystem {
     }
 
     /// Whether nothing was changed since a snapshot. Never says so of other content, and may deny it of the same.
-    pub(crate) fn is_at(&self, snapshot: &MemorySnapshot) -> bool {
+    pub fn is_at(&self, snapshot: &MemorySnapshot) -> bool {
         Arc::ptr_eq(&self.root.read(), &snapshot.root)
     }
 
@@ -125,7 +130,7 @@ impl InMemoryFilesystem {
 
     /// Changes the tree, or leaves it as it was where the change fails.
     fn change(&self, change: impl FnOnce(&mut Arc<Folder>, i64) -> Result<()>) -> Result<()> {
-        let now_us = self.clock.now_us();
+        let now_us = (self.now_us)();
         let mut present = self.root.write();
         let mut root = Arc::clone(&present);
         change(&mut root, now_us)?;
@@ -148,7 +153,7 @@ impl InMemoryFilesystem {
                 };
                 let is_new = before.is_none();
                 let file = File { bytes: bytes(before), modified_us: now_us };
-                folder.children.insert(key, Node::File(file));
+                folder.children.insert_mut(key, Node::File(file));
                 if is_new {
                     folder.modified_us = now_us;
                 }
@@ -161,7 +166,7 @@ impl InMemoryFilesystem {
 
 impl Folder {
     fn new(modified_us: i64) -> Folder {
-        Folder { children: Tree::default(), modified_us }
+        Folder { children: RedBlackTreeMapSync::default(), modified_us }
     }
 }
 
@@ -196,15 +201,19 @@ fn edit<T>(
         }
     };
     let changed = edit(&mut child, rest, missing, change)?;
-    folder.children.insert(key, Node::Folder(child));
+    folder.children.insert_mut(key, Node::Folder(child));
     Ok(changed)
+}
+
+fn take_out(folder: &mut Folder, name: &str) -> Result<(), ErrorKind> {
+    if folder.children.remove_mut(name) { Ok(()) } else { Err(ErrorKind::NotFound) }
 }
 
 fn find(root: Arc<Folder>, parts: &[&str]) -> Result<Node, ErrorKind> {
     let mut found = Node::Folder(root);
     for part in parts {
         let Node::Folder(folder) = &found else { return Err(ErrorKind::NotADirectory) };
-        found = folder.children.get(&Arc::from(*part)).cloned().ok_or(ErrorKind::NotFound)?;
+        found = folder.children.get(*part).cloned().ok_or(ErrorKind::NotFound)?;
     }
     Ok(found)
 }
@@ -245,11 +254,11 @@ impl Filesystem for InMemoryFilesystem {
     fn delete(&self, path: &str) -> Result<()> {
         let parts = path::parts(path)?;
         let Some((name, folders)) = parts.split_last() else {
-            return Err(Error::workspace(path, "the root is not deleted"));
+            return Err(Error::path(path, "the root is not deleted"));
         };
         self.change(|root, now_us| {
             edit(root, folders, Missing::Refuse, &mut |folder| {
-                folder.children.remove(&Arc::from(*name)).ok_or(ErrorKind::NotFound)?;
+                take_out(folder, name)?;
                 folder.modified_us = now_us;
                 Ok(())
             })
@@ -262,7 +271,7 @@ impl Filesystem for InMemoryFilesystem {
         let (Some((from_name, from_folders)), Some((to_name, to_folders))) =
             (from_parts.split_last(), to_parts.split_last())
         else {
-            return Err(Error::workspace(".", "the root is not renamed"));
+            return Err(Error::path(".", "the root is not renamed"));
         };
         self.change(|root, now_us| {
             let node = find(Arc::clone(root), &from_parts).map_err(|kind| refused("rename", from, kind))?;
@@ -271,13 +280,13 @@ impl Filesystem for InMemoryFilesystem {
             }
             let is_folder = matches!(node, Node::Folder(_));
             if is_folder && to_parts.starts_with(&from_parts) {
-                return Err(Error::workspace(to, "a folder cannot come into itself"));
+                return Err(Error::path(to, "a folder cannot come into itself"));
             }
             if is_folder && to_folders.len() + depth(&node) > DEPTH_MAX {
-                return Err(Error::workspace(to, "too many folders in one another"));
+                return Err(Error::path(to, "too many folders in one another"));
             }
             edit(root, from_folders, Missing::Refuse, &mut |folder| {
-                folder.children.remove(&Arc::from(*from_name)).ok_or(ErrorKind::NotFound)?;
+                take_out(folder, from_name)?;
                 folder.modified_us = now_us;
                 Ok(())
             })
@@ -289,7 +298,7 @@ impl Filesystem for InMemoryFilesystem {
                     Some(_) => return Err(ErrorKind::AlreadyExists),
                     None => {}
                 }
-                folder.children.insert(key, node.clone());
+                folder.children.insert_mut(key, node.clone());
                 folder.modified_us = now_us;
                 Ok(())
             })

@@ -10,7 +10,7 @@
 //!
 //! 1. Within a lease everything happens beneath the handle that was opened with it, and nothing by the path. Before a
 //!    capture and before a restore the path is looked at, and has to lead to that folder still: else both are refused
-//!    with [`Error::WorkspaceReplaced`], and nothing is read, written or removed.
+//!    with [`Error::Replaced`], and nothing is read, written or removed.
 //! 2. A restore is refused in the same way unless its capture was taken of that very folder: through the same handle, or by
 //!    the identity that the capture recorded. A capture that recorded none is of no folder that could be known.
 //! 3. Between leases the path may come to lead to another folder, as a new clone does. The next lease is of that one, it is
@@ -38,8 +38,8 @@ use uuid::Uuid;
 use super::lease::Place;
 use super::restore::list;
 use super::walk::OPEN_FOLDER;
+use crate::FolderIdentity;
 use crate::error::{Error, Result};
-use crate::filesystem::FolderIdentity;
 
 /// The attribute of a folder that holds its token, as text.
 const TOKEN: &str = "user.foldlog.token";
@@ -147,7 +147,7 @@ impl Root {
 fn unopened(path: &Path, errno: Errno) -> Error {
     match errno {
         Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP => {
-            Error::workspace(path.display().to_string(), "the workspace is gone")
+            Error::path(path.display().to_string(), "the workspace is gone")
         }
         errno => Error::io("open", path, errno.into()),
     }
@@ -158,7 +158,7 @@ pub(super) fn replaced(
     expected: Option<&FolderIdentity>,
     found: Option<FolderIdentity>,
 ) -> Error {
-    Error::WorkspaceReplaced {
+    Error::Replaced {
         workspace: path.to_owned(),
         expected: expected.copied().map(Box::new),
         found: found.map(Box::new),

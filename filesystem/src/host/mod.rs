@@ -74,7 +74,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Instant;
 
 use nix::errno::Errno;
@@ -83,18 +83,17 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use foldlog_codec::sabotage::{self, Breakage};
+use crate::sabotage::{self, Breakage};
 
+use crate::FolderIdentity;
 use crate::error::{Error, Result, Unrestored};
-use crate::filesystem::FolderIdentity;
-use crate::log::storage::{FileStorage, Storage};
 pub use binding::{Rebind, WorkspaceNotice};
 use cache::{Cached, Circumstances};
 use content::Limits;
 use lease::Place;
 pub use lease::WorkspaceLease;
 use manifest::{Folder, Form, GitMode, Node, Permissions};
-pub(crate) use mark::MarkedLease;
+pub use mark::WorkspaceMark;
 use metadata::Metadata;
 use objects::{ObjectId, ObjectKind, Objects};
 use plan::{Planned, Planner, Sides, Then};
@@ -256,7 +255,7 @@ impl Restored {
 /// | pipes, sockets, devices | removed where the tool made them; no tool begins where there are some |
 /// | folders in one another | as before down to 256, removed however many there are |
 ///
-/// What is told stands in [`Restored::inexact`], and of a tool's call in [`ToolReport`](crate::tools::ToolReport). Names of
+/// What is told stands in [`Restored::inexact`], and of a tool's call in `ToolReport`. Names of
 /// `.foldlog-restoring-` and sixteen characters more are a restore's own: no snapshot holds them, and a restore removes
 /// them. A store holds what the workspace once held, secrets as well, until it is [collected](HostFilesystem::collect);
 /// nobody but its owner may read it.
@@ -268,7 +267,7 @@ impl Restored {
 /// It may be used from many threads; snapshots and restores of one value take turns. Whoever else changes the
 /// workspace is held off by a [`lease`](HostFilesystem::lease), as far as they ask for one. Calls of a run set a mark
 /// beside it, the extended attribute `user.foldlog.work` of the root folder, so that no other session works on what a
-/// killed one left half done, before that one is recovered: see [`Error::HalfDone`]. Where a file system has no such
+/// killed one left half done, before that one is recovered: see `Error::HalfDone` of the engine. Where a file system has no such
 /// attributes, or the root may not be written, a host has to see to that.
 pub struct HostFilesystem {
     root: PathBuf,
@@ -326,7 +325,7 @@ impl HostFilesystem {
     ///
     /// # Errors
     ///
-    /// [`Error::Workspace`] where there is no folder at `root`, where one of the two is inside the other, or the
+    /// [`Error::Path`] where there is no folder at `root`, where one of the two is inside the other, or the
     /// store is a link.
     pub fn open(
         root: impl AsRef<Path>,
@@ -334,7 +333,7 @@ impl HostFilesystem {
         options: HostFilesystemOptions,
     ) -> Result<HostFilesystem> {
         let (root, store) = (root.as_ref(), store.as_ref());
-        let refused = |path: &Path, reason: &str| Err(Error::workspace(path.display().to_string(), reason));
+        let refused = |path: &Path, reason: &str| Err(Error::path(path.display().to_string(), reason));
         let root = match fs::canonicalize(root) {
             Ok(found) if found.is_dir() => found,
             Ok(_) => return refused(root, "the workspace is no folder"),
@@ -374,7 +373,7 @@ impl HostFilesystem {
     }
 
     /// Whether a folder is the workspace or inside it, whichever path leads there.
-    pub(crate) fn holds(&self, folder: &Path) -> bool {
+    pub fn holds(&self, folder: &Path) -> bool {
         fs::canonicalize(folder).is_ok_and(|folder| folder.starts_with(&self.root))
     }
 
@@ -498,12 +497,12 @@ impl HostFilesystem {
     }
 
     /// From now on remembers the snapshots that are not durable yet, for [`sync_captures`](Self::sync_captures).
-    pub(crate) fn keep_unsynced(&self) {
+    pub fn keep_unsynced(&self) {
         self.unsynced.keep();
     }
 
     /// Syncs what all snapshots need that were remembered, and those that earlier processes took, while others go on.
-    pub(crate) fn sync_captures(&self, earlier: &[FilesystemSnapshot]) -> Result<()> {
+    pub fn sync_captures(&self, earlier: &[FilesystemSnapshot]) -> Result<()> {
         self.unsynced.sync(|pending| {
             let mut earlier = earlier.iter().filter_map(|snapshot| self.commit_of(snapshot).ok());
             if earlier.any(|commit| !self.objects.is_durable(commit) && self.objects.path(commit).exists()) {
@@ -552,7 +551,7 @@ impl HostFilesystem {
     ///
     /// # Errors
     ///
-    /// [`Error::WorkspaceReplaced`] where the snapshot is of another folder than the one that is there: nothing was changed.
+    /// [`Error::Replaced`] where the snapshot is of another folder than the one that is there: nothing was changed.
     /// [`Error::Object`] where the store lacks something that is needed or holds it damaged: then nothing in the
     /// workspace was changed. [`Error::Full`] where the disk has no room although all was removed first that is to go: make
     /// room, and restore again. [`Error::NotRestored`] where some paths could not be restored: it names each, and
@@ -718,7 +717,7 @@ impl HostFilesystem {
     }
 
     /// Removes what can be made again: the stat cache. What fails here leaves it.
-    pub(crate) fn free_caches(&self) {
+    pub fn free_caches(&self) {
         let mut state = self.state.lock();
         let _ = fs::remove_file(self.objects.store().join(CACHE));
         // Not to be written again before there is more to say.
@@ -850,7 +849,7 @@ impl HostFilesystem {
     }
 
     fn circumstances(&self, mark: [u8; 16], folder: Option<FolderIdentity>) -> Circumstances {
-        let boot = FileStorage::new().boot_id().unwrap_or_default();
+        let boot = boot_id().unwrap_or_default();
         Circumstances { boot: boot.into_bytes(), mark, folder }
     }
 
@@ -888,6 +887,14 @@ impl Drop for HostFilesystem {
         let mut state = std::mem::take(&mut *self.state.lock());
         self.save(&mut state, 0);
     }
+}
+
+/// The machine's boot, where it tells.
+fn boot_id() -> Option<Uuid> {
+    static BOOT_ID: OnceLock<Option<Uuid>> = OnceLock::new();
+    *BOOT_ID.get_or_init(|| {
+        Uuid::parse_str(fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?.trim()).ok()
+    })
 }
 
 /// A folder's path without links, though the last parts of it may not be there yet.

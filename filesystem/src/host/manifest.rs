@@ -8,7 +8,7 @@ use nix::libc;
 use nix::sys::stat::FileStat as SystemStat;
 
 use super::objects::ObjectId;
-use crate::filesystem::path::DEPTH_MAX;
+use crate::path::DEPTH_MAX;
 
 /// What the system says of a file, as far as it changes with the file's content.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

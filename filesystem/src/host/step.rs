@@ -9,7 +9,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use foldlog_codec::sabotage::{self, Breakage};
+use crate::sabotage::{self, Breakage};
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::Mode;
@@ -77,7 +77,7 @@ mod tests {
     use nix::fcntl::open;
 
     use super::*;
-    use crate::filesystem::host::walk::OPEN_FOLDER;
+    use crate::host::walk::OPEN_FOLDER;
 
     /// Both ways answer alike.
     #[test]

@@ -20,8 +20,8 @@ use std::sync::atomic::Ordering;
 
 use super::manifest::{Attributes, Entry, Folder, Form, Leaf, Node, Stat};
 use super::objects::{ObjectId, Objects};
-use crate::filesystem::FolderIdentity;
-use crate::filesystem::path::DEPTH_MAX;
+use crate::FolderIdentity;
+use crate::path::DEPTH_MAX;
 
 const HEAD: &[u8] = b"foldlog stat cache 3\n";
 const HASH_BYTES: usize = 32;

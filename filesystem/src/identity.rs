@@ -23,6 +23,7 @@ pub struct FolderIdentity {
 }
 
 impl FolderIdentity {
+    #[cfg(any(feature = "host", test))]
     pub(crate) fn new(token: Option<Uuid>, inode: u64, born_ns: Option<i64>) -> FolderIdentity {
         FolderIdentity { token, inode, born_ns }
     }

@@ -1,0 +1,25 @@
+//! The ways to break workspaces on purpose: see [`foldlog_codec::sabotage`].
+
+foldlog_codec::breakages! {
+    // Tools.
+    RestoreWritesFirst = "restore-writes-first": "A restore writes before it has removed what is to go elsewhere.",
+    ForgedMarkKept = "forged-mark-kept": "A person cannot remove a mark that is not true.",
+    MountEntered = "mount-entered": "A restore enters what is mounted in the workspace.",
+    WorkspaceByPath = "workspace-by-path": "A call works on whatever folder its workspace's path leads to.",
+    AnyFolderRestored = "any-folder-restored": "A capture is restored into any folder.",
+    BootUntold = "boot-untold": "Nobody is told what a power cut left of a workspace.",
+
+    // Workspaces.
+    CapturesReadable = "captures-readable": "The objects of a workspace's captures can be read by others.",
+    OwnerNotRestored = "owner-not-restored": "A restored file belongs to whoever restores it.",
+    SetuidKept = "setuid-kept": "A restored file keeps its set-user-ID bit under another owner.",
+    AttributesNotRestored = "attributes-not-restored": "A restored file has no extended attributes.",
+    GrowingFileRefused = "growing-file-refused": "A file that others append to keeps a workspace from being captured.",
+    PrefixRestored = "prefix-restored": "A file that others appended to is restored to what it began with.",
+    CaptureUnbounded = "capture-unbounded": "A capture goes on past its deadline and its budget.",
+    DeepTreeHeldOpen = "deep-tree-held-open": "Each folder on the way to a deep one is held open.",
+    HolesRead = "holes-read": "A file with holes is captured as if it had none.",
+    RepositoryUntold = "repository-untold": "Nobody is told what a tool changed in a repository.",
+    LinksApart = "links-apart": "Names of one file come back as files of their own.",
+    TimesBesideLeftOut = "times-beside-left-out": "Times come back beside what is left out of snapshots.",
+}
