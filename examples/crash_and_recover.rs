@@ -1,0 +1,75 @@
+//! Kills a process within a tool call, and recovers its session in the next one: files and STATE are as they were before
+//! the call, and a person decides what becomes of it.
+//!
+//! `cargo run --bin crash_and_recover`
+
+use std::path::Path;
+use std::process::{Command, abort};
+use std::sync::Arc;
+use std::{env, fs};
+
+use foldlog::filesystem::{Filesystem, HostFilesystem, HostFilesystemOptions};
+use foldlog::tools::{
+    ExecuteOptions, Tool, ToolCall, ToolContext, ToolError, ToolRegistry, ToolResult, ToolRunner,
+};
+use foldlog::{ExecutionState, ResourceRegistry, Session, SessionTypes, Settlement, Store};
+
+#[derive(serde::Deserialize, schemars::JsonSchema)]
+struct Nothing {}
+
+/// Writes half of what it has to, and takes its process with it.
+struct Release;
+
+impl Tool for Release {
+    const NAME: &'static str = "release";
+    type Parameters = Nothing;
+    type Output = ();
+
+    fn call(&self, _: Nothing, context: &ToolContext) -> Result<ToolResult<()>, ToolError> {
+        let files = context.resources().get::<dyn Filesystem>().ok_or(ToolError::failed("no workspace"))?;
+        files.write("version", b"half done")?;
+        abort()
+    }
+}
+
+fn runner(folder: &Path, session: Session) -> Result<ToolRunner, Box<dyn std::error::Error>> {
+    let snapshots = session.dir().join("files");
+    let files = HostFilesystem::open(folder.join("workspace"), snapshots, HostFilesystemOptions::default())?;
+    let resources = ResourceRegistry::builder().filesystem(Arc::new(files)).build()?;
+    Ok(ToolRunner::new(ExecutionState::new(session, resources), ToolRegistry::new().with(Release)))
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let types = SessionTypes::builder().build()?;
+    if let Some(folder) = env::args_os().nth(1) {
+        let folder = Path::new(&folder);
+        let session = Store::open(folder.join("store"))?.create(&types)?;
+        runner(folder, session)?.execute(&ToolCall::new("release", "{}"), &ExecuteOptions::default())?;
+        return Ok(());
+    }
+
+    let folder = tempfile::tempdir()?;
+    let version = folder.path().join("workspace/version");
+    fs::create_dir(folder.path().join("workspace"))?;
+    fs::write(&version, "1.0")?;
+    let ended = Command::new(env::current_exe()?).arg(folder.path()).status()?;
+    println!("the host ended by itself: {}; version is: {}", ended.success(), fs::read_to_string(&version)?);
+
+    let store = Store::open(folder.path().join("store"))?;
+    let id = store.session_ids()?.into_iter().next().ok_or("there is no session")?;
+    let session = store.open_session(id, &types)?;
+    println!("interrupted: {}", session.is_interrupted());
+    let recovered = runner(folder.path(), session.clone())?.recover(&ExecuteOptions::default())?;
+    println!("recovered {}; version is: {}", recovered.len(), fs::read_to_string(&version)?);
+    for waiting in session.unsettled_operations() {
+        session.settle(
+            waiting.operation,
+            &Settlement::Failed,
+            "an example",
+            "the registry has no such version",
+        )?;
+        println!("`{}` is settled as failed", waiting.tool);
+    }
+    session.close()?;
+    Ok(())
+}

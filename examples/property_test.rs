@@ -1,0 +1,47 @@
+//! Holds a host's own events and reducers against the law of rollback, in any history of dispatches, snapshots, rollbacks,
+//! reopenings, kills and forks. What fails is shrunk to a few steps.
+//!
+//! A host has this among its tests; `cargo run --bin property_test` runs it as a program.
+
+use foldlog::testkit::proptest::prelude::*;
+use foldlog::testkit::proptest::test_runner::TestRunner;
+use foldlog::testkit::{assert_rollback_equivalence, dispatch, histories};
+use foldlog::{Event, SessionTypes, Slice};
+use serde::{Deserialize, Serialize};
+
+#[derive(Serialize, Deserialize, Debug, Clone)]
+struct CardMoved {
+    card: u8,
+    column: String,
+}
+
+impl Event for CardMoved {
+    const NAME: &'static str = "card_moved";
+}
+
+/// Where each card is.
+struct Board;
+
+impl Slice for Board {
+    const NAME: &'static str = "board";
+    type Item = CardMoved;
+}
+
+fn types() -> foldlog::Result<SessionTypes> {
+    SessionTypes::builder().slice::<Board>().upsert_by::<Board, _>(|moved| moved.card).build()
+}
+
+fn moves() -> impl Strategy<Value = CardMoved> {
+    (0..5_u8, "[a-z]{1,6}").prop_map(|(card, column)| CardMoved { card, column })
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let types = types()?;
+    let mut runner = TestRunner::new(ProptestConfig { cases: 64, ..ProptestConfig::default() });
+    runner.run(&histories(moves().prop_map(dispatch)), |history| {
+        assert_rollback_equivalence(&types, &history);
+        Ok(())
+    })?;
+    println!("64 histories hold");
+    Ok(())
+}

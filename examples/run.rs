@@ -1,0 +1,50 @@
+//! Each example runs, and prints what it is there to show.
+
+#![allow(clippy::expect_used)]
+
+use std::process::Command;
+
+#[track_caller]
+fn prints(program: &str, lines: &[&str]) {
+    let ran = Command::new(program).output().expect("an example starts");
+    let (out, errors) = (String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
+    assert!(ran.status.success(), "{out}{errors}");
+    for line in lines {
+        assert!(out.contains(line), "`{line}` is not in:\n{out}{errors}");
+    }
+}
+
+#[test]
+fn a_chat_keeps_its_notes_behind_a_rollback() {
+    let lines = ["[x] read the issue\n", "note: rewriting everything does not help\n"];
+    prints(env!("CARGO_BIN_EXE_chat_state"), &lines);
+}
+
+#[test]
+fn a_tool_that_fails_leaves_its_folder_as_it_was() {
+    let lines =
+        ["success: true", "success: false", "settings.json is no JSON", "settings.json: {\"dark\": true}\n"];
+    prints(env!("CARGO_BIN_EXE_tools_on_a_folder"), &lines);
+}
+
+#[test]
+fn a_killed_call_is_recovered_by_the_next_process() {
+    let lines = [
+        "the host ended by itself: false; version is: half done\n",
+        "interrupted: true\n",
+        "recovered 1; version is: 1.0\n",
+        "`release` is settled as failed\n",
+    ];
+    prints(env!("CARGO_BIN_EXE_crash_and_recover"), &lines);
+}
+
+#[test]
+fn sessions_of_several_threads_and_a_fork_are_listed() {
+    let lines = ["3 items, and 3 in the fork\n", "4 sessions\n"];
+    prints(env!("CARGO_BIN_EXE_many_sessions"), &lines);
+}
+
+#[test]
+fn a_hosts_own_events_hold_the_law_of_rollback() {
+    prints(env!("CARGO_BIN_EXE_property_test"), &["64 histories hold\n"]);
+}
