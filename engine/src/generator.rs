@@ -4,10 +4,11 @@
 //! the session's seed. ChaCha with 8 rounds (`rand_chacha`, whose streams are promised to stay the same), so
 //! that one seed gives one log on every machine and in every version.
 
-use crate::sabotage::{self, Breakage};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use uuid::Uuid;
+
+use crate::sabotage::{self, Breakage};
 
 /// A seeded generator of numbers.
 #[derive(Debug, Clone)]

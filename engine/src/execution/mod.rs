@@ -13,13 +13,13 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Instant;
 
-use crate::sabotage::{self, Breakage};
 use parking_lot::{Condvar, Mutex};
 
 use crate::clock::{self, Clock, SystemClock};
 use crate::error::{Error, Result};
 use crate::generator::Generator;
 use crate::resources::{CaptureOptions, Lease, Lessee, NotUndone, ResourceRegistry};
+use crate::sabotage::{self, Breakage};
 use crate::session::{RolledBack, Session, Snapshot, SnapshotOptions};
 use crate::store::{Level, SessionOptions};
 use crate::tools::{self, GoesBack};

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use crate::sabotage::{self, Breakage};
 use foldlog_codec::body::{Declare, EventDeclaration, SLICES_MAX, SliceDeclaration};
 use foldlog_codec::frame::BODY_LEN_MAX;
 
 use crate::error::{Error, Result};
+use crate::sabotage::{self, Breakage};
 
 /// Declared events and slices. Never rolled back.
 #[derive(Clone, Debug, Default)]

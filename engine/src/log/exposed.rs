@@ -2,11 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::sabotage::{self, Breakage};
 use foldlog_codec::escape;
 
 use super::layout;
 use super::storage::{EntryKind, Storage, StoreAccess};
+use crate::sabotage::{self, Breakage};
 
 /// A file of a session that others may read or write than the store is for.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -28,7 +28,6 @@ use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::sabotage::Breakage;
 use foldlog_codec::Kind;
 use foldlog_codec::body::{Resumed, Seal};
 use foldlog_codec::segment::HEADER_LEN;
@@ -40,6 +39,7 @@ use super::scan::{self, BadSpot, FrameAt, TornTail};
 use super::storage::{Storage, StorageFile};
 use super::window::Window;
 use crate::error::{Corruption, Error, Result};
+use crate::sabotage::Breakage;
 
 /// How many bytes behind the end are looked at for anything that is not 0.
 const NEAR_BYTES: u64 = 64 << 10;

@@ -21,7 +21,6 @@
 use std::io::ErrorKind;
 use std::path::Path;
 
-use crate::sabotage::{self, Breakage};
 use foldlog_codec::frame::{self, Context, HEADER_LEN as FRAME_HEADER_LEN, Header};
 use foldlog_codec::msgpack::{self, Limits};
 use foldlog_codec::segment::{HEADER_LEN as SEGMENT_HEADER_LEN, SegmentHeader};
@@ -32,6 +31,7 @@ use super::layout;
 use super::storage::{Access, EntryKind, Storage};
 use super::window::Window;
 use crate::error::{Error, Result};
+use crate::sabotage::{self, Breakage};
 
 /// What there is in a folder in which no record was ever written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

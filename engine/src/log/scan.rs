@@ -37,7 +37,6 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::sabotage::{self, Breakage};
 use foldlog_codec::body::{Opened, Parent, Resumed, Rollback, Seal, ToolEnd};
 use foldlog_codec::frame::{Context, Frame, Header};
 use foldlog_codec::segment::HEADER_LEN as SEGMENT_HEADER_LEN;
@@ -50,6 +49,7 @@ use super::reader::Index;
 use super::storage::Storage;
 use super::window::Window;
 use crate::error::{Corruption, Error, Result};
+use crate::sabotage::{self, Breakage};
 
 mod resume;
 pub(crate) mod salvage;

@@ -44,7 +44,6 @@ use std::collections::BTreeMap;
 use std::path::{Path as FilePath, PathBuf};
 use std::sync::Arc;
 
-use crate::sabotage::{self, Breakage};
 use foldlog_codec::body::{Opened, Parent, Rollback};
 use foldlog_codec::frame::{TIME_US_MAX, TIME_US_MIN};
 use parking_lot::{Condvar, Mutex};
@@ -60,6 +59,7 @@ use crate::log::publish::SyncGate;
 use crate::log::storage::{Storage, process_mark};
 use crate::log::writer::Log;
 use crate::resources::AnyResource;
+use crate::sabotage::{self, Breakage};
 use crate::store::{Level, StoreInner};
 use crate::types::SessionTypes;
 

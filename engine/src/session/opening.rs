@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::path::{Path as FilePath, PathBuf};
 use std::sync::Arc;
 
-use crate::sabotage::{self, Breakage};
 use foldlog_codec::body::Opened;
 use foldlog_codec::image::Image;
 use foldlog_codec::{Kind, Record};
@@ -35,6 +34,7 @@ use crate::log::reader::Places;
 use crate::log::scan::{Scan, Scanner};
 use crate::log::storage::{Storage, process_mark};
 use crate::log::writer::Log;
+use crate::sabotage::{self, Breakage};
 use crate::store::{Level, StoreInner};
 use crate::types::SessionTypes;
 

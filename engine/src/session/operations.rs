@@ -11,7 +11,6 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-use crate::sabotage::{self, Breakage};
 use foldlog_codec::Kind;
 use foldlog_codec::body::{Decision, Declare, Payload, Rollback, Settle, ToolBegin, ToolEnd};
 use foldlog_codec::msgpack::Value;
@@ -27,6 +26,7 @@ use crate::error::{Error, Result};
 use crate::fold::content::{Content, Lent};
 use crate::fold::operations::{OpenOperation, UnsettledOperation};
 use crate::log::writer::{END_BYTES, Room, check_body_len};
+use crate::sabotage::{self, Breakage};
 use crate::store::Level;
 use crate::types::{Slice, ToolInvocations, encode};
 

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::path::Path as FilePath;
 use std::sync::Arc;
 
-use crate::sabotage::{self, Breakage};
 use foldlog_codec::body::{Opened, Rollback};
 
 use super::opening::{Read, open_read};
@@ -15,6 +14,7 @@ use crate::fold::projection::{LogSlices, Projection};
 use crate::log::objects::Objects;
 use crate::log::reader::{Located, Places};
 use crate::log::storage::Storage;
+use crate::sabotage::{self, Breakage};
 use crate::types::SessionTypes;
 
 /// The records that a fork shares with its parent, and what they amount to.

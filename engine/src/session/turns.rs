@@ -20,13 +20,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::sabotage::{self, Breakage};
 use parking_lot::MutexGuard;
 use uuid::Uuid;
 
 use super::{Inner, Session, WriterState};
 use crate::clock;
 use crate::error::{Error, Result};
+use crate::sabotage::{self, Breakage};
 
 /// What a write changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use crate::sabotage::{self, Breakage};
 use foldlog_codec::Kind;
 use foldlog_codec::body::Declare;
 use parking_lot::MutexGuard;
@@ -19,6 +18,7 @@ use crate::fold::projection::{AtHand, Folding, Projection};
 use crate::log::publish::SyncGate;
 use crate::log::storage::Storage;
 use crate::log::writer::{AppendContext, Body, Room, SyncPlan};
+use crate::sabotage::{self, Breakage};
 use crate::store::Level;
 use crate::types::AnyValue;
 

@@ -16,7 +16,6 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::sabotage::{self, Breakage};
 use foldlog_codec::Kind;
 use foldlog_codec::body::{ObjectId, Opened, Parent};
 use uuid::Uuid;
@@ -30,6 +29,7 @@ use crate::log::scan::Scan;
 use crate::log::storage::{Access, EntryKind};
 use crate::log::writer::{AppendContext, Body, Log};
 use crate::log::{images, layout};
+use crate::sabotage::{self, Breakage};
 use crate::session::{Images, OpenAs, Read, Session, Trunk, lock_or_read_only, open_as_read};
 use crate::types::SessionTypes;
 

@@ -2,7 +2,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::sabotage::{self, Breakage};
 use serde::Serialize;
 use uuid::Uuid;
 
@@ -11,6 +10,7 @@ use super::operation::Core;
 use crate::error::{Error, Result};
 use crate::generator::Generator;
 use crate::resources::ResourceRegistry;
+use crate::sabotage::{self, Breakage};
 use crate::session::Session;
 use crate::store::SessionOptions;
 use crate::types::SessionTypes;

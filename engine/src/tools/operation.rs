@@ -3,7 +3,6 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use crate::sabotage::{self, Breakage};
 use foldlog_codec::body::{Cause, Idempotency, Outcome, OutsideEffects, Payload, ToolBegin, ToolEnd};
 use foldlog_codec::msgpack::{Value, Writer};
 use parking_lot::Mutex;
@@ -20,6 +19,7 @@ use crate::execution::{
     Captures, CheckpointStore, ExecutionState, Leases, Phase, SnapshotMetadata, ToolCheckpoint,
 };
 use crate::resources::{NotUndone, ResourceRegistry};
+use crate::sabotage::{self, Breakage};
 use crate::session::operations::{Begun, Ended};
 use crate::session::turns::Within;
 use crate::session::{Session, Snapshot, panic_message};

@@ -30,7 +30,6 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::sabotage::{self, Breakage};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use parking_lot::Mutex;
@@ -45,6 +44,7 @@ use crate::clock;
 use crate::error::{Error, Result as EngineResult};
 use crate::generator::Generator;
 use crate::log::storage::{FileStorage, Storage};
+use crate::sabotage::{self, Breakage};
 use crate::session::Session;
 use crate::session::operations::Begun;
 use crate::session::turns::Within;

@@ -20,7 +20,6 @@
 //!
 //! A restore that was left open is taken back too, and ended as failed: nobody has to decide about it.
 
-use crate::sabotage::{self, Breakage};
 use foldlog_codec::body::{Cause, Idempotency, Outcome, OutsideEffects, ToolEnd};
 use foldlog_codec::msgpack::Value;
 use smol_str::SmolStr;
@@ -36,6 +35,7 @@ use crate::error::{Error, Result};
 use crate::execution::{Captures, Leases};
 use crate::fold::operations::UnsettledOperation;
 use crate::resources::NotUndone;
+use crate::sabotage::{self, Breakage};
 use crate::session::operation_records::BeginRead;
 
 /// What was done about an interrupted operation.

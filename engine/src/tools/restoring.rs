@@ -10,13 +10,13 @@
 
 use std::sync::Arc;
 
-use crate::sabotage::{self, Breakage};
 use foldlog_codec::body::{Cause, Idempotency};
 
 use super::operation::{Ending, GoesBack, Operation, Spec, caught};
 use super::runner::{ExecuteOptions, ToolCall};
 use crate::error::{Error, Result};
 use crate::execution::{Captures, ExecutionState};
+use crate::sabotage::{self, Breakage};
 use crate::session::RolledBack;
 
 /// What a restore is called in the log, where a call has its tool. Its arguments say where it goes back to.

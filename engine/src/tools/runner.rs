@@ -1,7 +1,6 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use crate::sabotage::{self, Breakage};
 use foldlog_codec::body::{Cause, Idempotency, Outcome};
 use foldlog_codec::msgpack::Value;
 use smol_str::SmolStr;
@@ -13,6 +12,7 @@ use super::tool::{Answered, AnyTool, ToolError, ToolRegistry};
 use crate::error::{Error, Result};
 use crate::execution::ExecutionState;
 use crate::fold::operations::UnsettledOperation;
+use crate::sabotage::{self, Breakage};
 use crate::session::panic_message;
 use crate::session::turns::inside_call;
 use crate::session::{Session, Settlement};

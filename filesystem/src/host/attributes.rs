@@ -7,7 +7,6 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-use crate::sabotage::{self, Breakage};
 use rustix::fs::{
     AtFlags, Gid, Mode, Timespec, Timestamps, UTIME_OMIT, Uid, XattrFlags, chownat, fchmod, fchown,
     fgetxattr, flistxattr, fremovexattr, fsetxattr, futimens, utimensat,
@@ -15,6 +14,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use super::manifest::{Attributes, Owner, Stat, shown};
+use crate::sabotage::{self, Breakage};
 
 /// What Linux lets a file's list of attributes be long at most, and a value.
 const LIST_BYTES_MAX: usize = 64 << 10;

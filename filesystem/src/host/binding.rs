@@ -6,7 +6,6 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
-use crate::sabotage::{self, Breakage};
 use uuid::Uuid;
 
 use super::lease::{self, Place, WorkspaceLease};
@@ -17,6 +16,7 @@ use super::trees::Commit;
 use super::{FilesystemSnapshot, HostFilesystem, State};
 use crate::FolderIdentity;
 use crate::error::{Error, Result};
+use crate::sabotage::{self, Breakage};
 
 /// So many notices are kept until somebody takes them.
 const NOTICES_MAX: usize = 256;

@@ -8,7 +8,6 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use crate::sabotage::{self, Breakage};
 use nix::errno::Errno;
 use nix::sys::stat::Mode;
 use nix::unistd::{UnlinkatFlags, unlinkat};
@@ -21,6 +20,7 @@ use super::restore::Restorer;
 use super::rules::Scope;
 use super::step::open_at;
 use super::walk::OPEN_FOLDER;
+use crate::sabotage::{self, Breakage};
 
 /// What a file system may take for a file beside its content.
 const BESIDE_BYTES: u64 = 8 << 10;

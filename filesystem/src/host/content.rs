@@ -13,7 +13,6 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use crate::sabotage::{self, Breakage};
 use nix::errno::Errno;
 use nix::sys::stat::fstat;
 use parking_lot::Mutex;
@@ -25,6 +24,7 @@ use super::sparse::Sparse;
 use super::step::MOUNT;
 use super::walk::{open_file, read_link, stat_at};
 use crate::error::{Error, Result};
+use crate::sabotage::{self, Breakage};
 
 /// How often a file is read that changes meanwhile.
 const READ_TRIES: usize = 5;

@@ -13,7 +13,6 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::sabotage::{self, Breakage};
 use flate2::bufread::ZlibDecoder;
 use flate2::write::ZlibEncoder;
 use flate2::{Compress, Compression, FlushCompress, Status};
@@ -22,6 +21,7 @@ use parking_lot::Mutex;
 use sha1_checked::{Digest, Sha1};
 
 use crate::error::{Error, Result};
+use crate::sabotage::{self, Breakage};
 
 /// Lower levels cost little less time, and a third more space.
 const COMPRESSION: Compression = Compression::new(1);

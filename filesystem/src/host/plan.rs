@@ -5,7 +5,6 @@ use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use crate::sabotage::{self, Breakage};
 use nix::errno::Errno;
 use nix::sys::stat::fstat;
 
@@ -21,6 +20,7 @@ use super::times::{Line, Times};
 use super::trees::Trees;
 use super::walk::{open_file, read_link, stat_at};
 use crate::error::{Error, Result, Unrestored};
+use crate::sabotage::{self, Breakage};
 
 /// Of a longer file than this the length is compared before its content.
 const ASK_LENGTH_BYTES_MIN: u64 = 64 << 10;

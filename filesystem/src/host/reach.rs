@@ -7,12 +7,12 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use crate::sabotage::{self, Breakage};
 use nix::errno::Errno;
 use nix::sys::stat::Mode;
 
 use super::step::open_at;
 use super::walk::OPEN_FOLDER;
+use crate::sabotage::{self, Breakage};
 
 const HELD_MAX: usize = 32;
 const HELD_EVERY: usize = 16;

@@ -16,12 +16,12 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::unix::fs::FileExt;
 
-use crate::sabotage::{self, Breakage};
 use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
 
 use super::objects::{ObjectId, ObjectKind, Objects, len};
 use crate::error::{Error, Result};
+use crate::sabotage::{self, Breakage};
 
 const HEAD: &str = "foldlog-sparse 1";
 

@@ -9,11 +9,12 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use crate::sabotage::{self, Breakage};
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::Mode;
 use rustix::fs::{AtFlags, OFlags, ResolveFlags, StatxFlags, openat2, statx};
+
+use crate::sabotage::{self, Breakage};
 
 /// The system answers `EAGAIN` where something was renamed at the wrong moment.
 const TRIES: usize = 64;

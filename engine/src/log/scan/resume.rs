@@ -10,7 +10,6 @@
 
 use std::sync::Arc;
 
-use crate::sabotage::{self, Breakage};
 use foldlog_codec::Kind;
 use foldlog_codec::body::Seal;
 use foldlog_codec::image::Image;
@@ -21,6 +20,7 @@ use crate::error::{Error, Result};
 use crate::log::chain::Segment;
 use crate::log::reader::{Index, Places};
 use crate::log::window::Window;
+use crate::sabotage::{self, Breakage};
 
 impl Scanner<'_> {
     /// Lets the walk begin behind what `image` covers; returns the places of the records before. `None` where the

@@ -10,13 +10,13 @@
 
 use std::path::Path;
 
-use crate::sabotage::{self, Breakage};
 use foldlog_codec::crc;
 use foldlog_codec::frame::{self, Context, Frame, HEADER_LEN as FRAME_HEADER_LEN, Header, UNCOVERED_LEN};
 
 use crate::error::{Error, Result};
 use crate::log::storage::{Access, Storage};
 use crate::log::window::{Span, Window};
+use crate::sabotage::{self, Breakage};
 
 /// How many places are checked at a time.
 const PLACES_MAX: usize = 1 << 20;

@@ -7,7 +7,6 @@ use std::os::unix::fs::{DirBuilderExt, FileExt, FileTypeExt, OpenOptionsExt, Per
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
-use crate::sabotage::{self, Breakage};
 use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, FcntlArg, OFlag, fallocate, fcntl};
 use nix::libc;
@@ -17,6 +16,7 @@ use uuid::Uuid;
 use super::kept::keeps_allocations;
 use super::mapped::{MappedFile, process_mark};
 use super::{Access, Entry, EntryKind, HeldLock, Storage, StorageFile, StoreAccess};
+use crate::sabotage::{self, Breakage};
 
 /// Where Linux tells the identity of its present boot.
 const BOOT_ID_PATH: &str = "/proc/sys/kernel/random/boot_id";

@@ -48,7 +48,6 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::sabotage::{self, Breakage};
 use foldlog_codec::body::{Declare, Resumed};
 use foldlog_codec::frame::{self, BODY_LEN_MAX, Context, HEADER_LEN as FRAME_HEADER_LEN, Header};
 use foldlog_codec::image::LastFrame;
@@ -68,6 +67,7 @@ use crate::log::objects::Objects;
 use crate::log::reader::{Located, Places};
 use crate::log::scan::{Location, Scan};
 use crate::log::storage::{Storage, StorageFile};
+use crate::sabotage::{self, Breakage};
 
 pub(crate) use self::room::Room;
 pub(crate) use self::sync::SyncPlan;

@@ -24,7 +24,6 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::sabotage::{self, Breakage};
 use foldlog_codec::frame::HEADER_LEN as FRAME_HEADER_LEN;
 use foldlog_codec::segment::Previous;
 use foldlog_codec::{Kind, Record};
@@ -38,6 +37,7 @@ use crate::log::reader::Places;
 use crate::log::scan::Location;
 use crate::log::storage::{Access, EntryKind};
 use crate::log::window::Window;
+use crate::sabotage::{self, Breakage};
 
 impl Log {
     /// Makes the fresh segment of a recovery, as the module says.

@@ -13,7 +13,6 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crate::sabotage::{self, Breakage};
 use foldlog_codec::body::Seal;
 use foldlog_codec::digest::SegmentDigest;
 use foldlog_codec::frame::{self, Header};
@@ -26,6 +25,7 @@ use crate::error::{Error, Result};
 use crate::log::chain::Segment;
 use crate::log::storage::{Access, Storage, StorageFile};
 use crate::log::window::Window;
+use crate::sabotage::{self, Breakage};
 
 /// How much of a segment is digested in one step, in bytes.
 const STEP_BYTES: u64 = 256 << 10;

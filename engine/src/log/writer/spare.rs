@@ -21,7 +21,6 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::sabotage::{self, Breakage};
 use foldlog_codec::frame::HEADER_LEN as FRAME_HEADER_LEN;
 use foldlog_codec::segment::{HEADER_LEN as SEGMENT_HEADER_LEN, SegmentHeader};
 
@@ -32,6 +31,7 @@ use crate::error::{Error, Result};
 use crate::log::layout;
 use crate::log::storage::{Access, Entry, EntryKind, Storage, StorageFile};
 use crate::log::window::Window;
+use crate::sabotage::{self, Breakage};
 
 /// What the spare leaves for the tail to grow by before it has to grow itself, at least.
 const GROWTH_BYTES_MIN: u64 = 8 << 10;

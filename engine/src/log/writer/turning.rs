@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::sabotage::{self, Breakage};
 use foldlog_codec::Kind;
 use foldlog_codec::body::Declare;
 use foldlog_codec::frame::{HEADER_LEN as FRAME_HEADER_LEN, Header};
@@ -19,6 +18,7 @@ use crate::log::chain::Segment;
 use crate::log::layout;
 use crate::log::lock::is_full;
 use crate::log::storage::StorageFile;
+use crate::sabotage::{self, Breakage};
 
 /// Room that a new segment keeps for its `Resumed` frame and the like, beside its declarations.
 pub(super) const HEAD_BYTES: u64 =
