@@ -17,8 +17,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cap::Cap;
 use foldlog_codec::body::{
-    Binding, BuiltIn, Declare, Dispatch, Effect, EventDeclaration, Import, Opened, Operation, Payload,
-    Policy, Resumed, Rollback, SLICES_MAX, Seal, SliceDeclaration, Snapshot,
+    Binding, BuiltIn, Declare, Dispatch, Effect, EventDeclaration, Import, Observed, Opened, Operation,
+    Payload, Policy, Resumed, Rollback, SLICES_MAX, Seal, Settle, SliceDeclaration, Snapshot, ToolBegin,
+    ToolEnd,
 };
 use foldlog_codec::frame::{self, Context};
 use foldlog_codec::msgpack::{self, Limits, Reader, Value, Writer, scan};
@@ -142,6 +143,10 @@ const DECODERS: &[Decoder] = &[
     ("Snapshot::decode", |bytes| take(Snapshot::decode(bytes))),
     ("Rollback::decode", |bytes| take(Rollback::decode(bytes))),
     ("Import::decode", |bytes| take(Import::decode(bytes))),
+    ("Observed::decode", |bytes| take(Observed::decode(bytes))),
+    ("ToolBegin::decode", |bytes| take(ToolBegin::decode(bytes))),
+    ("ToolEnd::decode", |bytes| take(ToolEnd::decode(bytes))),
+    ("Settle::decode", |bytes| take(Settle::decode(bytes))),
     ("Resumed::decode", |bytes| take(Resumed::decode(bytes))),
     ("Seal::decode", |bytes| take(Seal::decode(bytes))),
     ("from_slice::<Value>", |bytes| take(msgpack::from_slice::<Value>(bytes))),
@@ -167,7 +172,7 @@ fn kinds(len: usize) -> impl Iterator<Item = Kind> {
     Kind::ALL.iter().copied().filter(built).chain(LATER.into_iter().filter_map(Kind::from_byte))
 }
 
-const NOT_BUILT: RangeInclusive<Kind> = Kind::OBSERVED..=Kind::ADAPTER_STATE;
+const NOT_BUILT: RangeInclusive<Kind> = Kind::TURN..=Kind::ADAPTER_STATE;
 
 /// Names as a hostile declaration left them: long, and few, so that a small body can name them often.
 fn long_names() -> Names {

@@ -176,35 +176,43 @@ fn numbers_have_no_gaps_across_segments_and_a_changed_byte_is_found() {
 /// A dispatch that does not fit on the disk is refused whole: its declaration is no part of it that may stay.
 #[test]
 fn a_full_disk_refuses_a_dispatch_with_its_declaration() {
-    for room in [300, 330, 360, 390, 420, 450] {
+    let line = |line: String| DraftEdited { place: 100, line };
+    // A session on a disk that is full but for what the log has already, filled with so many lines or until it is full.
+    let filled = |lines: usize| {
         let home = home_with(|options| {
             options.segments = SegmentSizes { first_bytes: 1, max_bytes: 4096, ahead_bytes_min: 0 }
         });
         let session = home.session();
-        let line = |line: String| DraftEdited { place: 100, line };
         session.dispatch(line("begin".to_owned())).unwrap();
-        // Lines until about `room` bytes are left in the first segment.
-        while session.log_bytes() + room + 100 < 4096 {
-            session.dispatch(line("x".repeat(20))).unwrap();
-        }
-        let used = home.disk.used_bytes();
-        home.disk.inject(Fault::DiskFull { capacity_bytes: used });
+        home.disk.inject(Fault::DiskFull { capacity_bytes: home.disk.used_bytes() });
+        let fits = |_: &usize| match session.dispatch(line("x".repeat(20))) {
+            Ok(_) => true,
+            Err(Error::Full { .. }) => false,
+            Err(other) => panic!("{other}"),
+        };
+        let lines = (0..lines).take_while(fits).count();
+        (home, session, lines)
+    };
+    let all = filled(usize::MAX).2;
+    let mut taken = Vec::new();
+    for fewer in 0..12 {
+        let (home, session, _) = filled(all - fewer);
         let (state, position) = (session.state().unwrap(), session.position());
         match session.dispatch(Noted { text: "y".repeat(150) }) {
             Err(Error::Full { .. }) => {
-                assert_eq!(
-                    (session.state().unwrap(), session.position()),
-                    (state, position),
-                    "{room} bytes of room"
-                );
+                let now = (session.state().unwrap(), session.position());
+                assert_eq!(now, (state, position), "{fewer} lines fewer than fit");
+                taken.push(false);
             }
-            other => assert!(other.is_ok(), "{other:?}"),
+            Ok(_) => taken.push(true),
+            Err(other) => panic!("{other}"),
         }
         home.disk.clear_faults();
         session.dispatch(Noted { text: "once there is space".to_owned() }).unwrap();
         let live = session.state().unwrap();
         assert_eq!(home.reopened(session, &types()).state().unwrap(), live);
     }
+    assert!(taken.is_sorted() && !taken[0] && taken[11], "refused until it fits: {taken:?}");
 }
 
 #[test]
