@@ -6,8 +6,8 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 
 const PART: &str = "FOLDLOG_TEST_CHILD";
 
-/// The argument that the parent handed to this process, where it is a child: `None` in an ordinary run, in
-/// which the child's part of a test does nothing.
+/// Returns the argument that the parent handed to this process, where it is a child: `None` where somebody runs all ignored
+/// tests, of which a child's part is one.
 pub fn argument() -> Option<String> {
     std::env::var(PART).ok()
 }
@@ -38,7 +38,7 @@ pub fn start_under(program: &[String], name: &str, argument: &str) -> Started {
     let mut words = program.iter().map(OsString::from).chain([this.into_os_string()]);
     let mut process = Command::new(words.next().expect("the binary at least"))
         .args(words)
-        .args(["--exact", name, "--nocapture", "--test-threads=1"])
+        .args(["--exact", name, "--ignored", "--nocapture", "--test-threads=1"])
         .env(PART, argument)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -53,7 +53,7 @@ pub fn is_traced_here() -> bool {
     let works = Command::new("strace").args(["-qq", "-o", "/dev/null", "true"]).output();
     let works = works.is_ok_and(|output| output.status.success());
     if !works {
-        println!("skipped: nothing can be traced here by `strace`");
+        crate::skipped::skipped("nothing can be traced here by `strace`");
     }
     works
 }

@@ -7,4 +7,7 @@ pub mod host;
 pub mod loop_disk;
 pub mod model;
 pub mod runs;
+mod skipped;
 pub mod verbs;
+
+pub use skipped::skipped;

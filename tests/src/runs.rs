@@ -14,7 +14,10 @@ pub fn folder() -> Option<PathBuf> {
     if folder.join("tau-bench").is_dir() {
         return Some(folder);
     }
-    println!("skipped: there is no folder of recorded runs beside the checkout ({})", folder.display());
+    crate::skipped::skipped(format_args!(
+        "there is no folder of recorded runs beside the checkout ({})",
+        folder.display()
+    ));
     None
 }
 

@@ -21,6 +21,7 @@ fn store_at(path: &Path, level: Level) -> Store {
 
 /// The child's part: opens the session, says so, and waits for its end.
 #[test]
+#[ignore = "a part of another test, which runs it in a process of its own"]
 fn part_of_a_child_that_holds_a_session() {
     let Some(argument) = child::argument() else { return };
     let (path, id) = argument.split_once(' ').unwrap();
@@ -71,6 +72,7 @@ fn a_session_that_another_process_writes_is_locked_and_says_by_whom() {
 
 /// The child's part: a process without rights opens a store that it can read and not write.
 #[test]
+#[ignore = "a part of another test, which runs it in a process of its own"]
 fn part_of_a_child_without_rights() {
     let Some(argument) = child::argument() else { return };
     let (path, id) = argument.split_once(' ').unwrap();

@@ -203,6 +203,7 @@ fn a_recovery_that_put_other_records_in_place_is_said_on_one_line() {
 
 /// The child's part: follows a session with the process's own streams and signals.
 #[test]
+#[ignore = "a part of another test, which runs it in a process of its own"]
 fn part_of_a_child_that_follows() {
     let Some(argument) = child::argument() else { return };
     let (code_file, dir) = argument.split_once(' ').unwrap();
@@ -217,6 +218,7 @@ fn part_of_a_child_that_follows() {
 
 /// The child's part: writes a session until it is killed, with small segments.
 #[test]
+#[ignore = "a part of another test, which runs it in a process of its own"]
 fn part_of_a_child_that_writes_small_segments() {
     let Some(argument) = child::argument() else { return };
     let store = Store::open_with(argument, StoreOptions { seed: None, ..small() }).unwrap();

@@ -113,11 +113,11 @@ fn a_byte_far_into_a_sparse_segment_is_found_at_once() {
     let file = std::fs::OpenOptions::new().write(true).open(dir.join("0000000000.seg")).unwrap();
     let far = 64 << 30;
     if let Err(error) = file.write_all_at(b"\x01", far).and_then(|()| file.sync_all()) {
-        return println!("skipped: no file so long: {error}");
+        return foldlog_tests::skipped(format_args!("no file so long: {error}"));
     }
     let blocks = file.metadata().unwrap().blocks();
     if blocks > 1024 {
-        return println!("skipped: the file system has no holes: {blocks} blocks");
+        return foldlog_tests::skipped(format_args!("the file system has no holes: {blocks} blocks"));
     }
     let began = Instant::now();
     let storage: Arc<dyn Storage> = Arc::new(FileStorage::new());

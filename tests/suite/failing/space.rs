@@ -185,7 +185,7 @@ fn a_closed_session_keeps_no_space_for_a_recovery() {
 fn a_call_that_is_cut_short_is_recovered_on_a_disk_that_is_really_full() {
     let disk = match LoopDisk::mounted(16 << 20) {
         Ok(disk) => disk,
-        Err(reason) => return println!("skipped: no disk of its own: {reason}"),
+        Err(reason) => return foldlog_tests::skipped(format_args!("no disk of its own: {reason}")),
     };
     for level in LEVELS {
         let process = Mortal::born(Some(BOOT));
@@ -228,7 +228,7 @@ fn mapped_segments() -> usize {
 fn nothing_is_mapped_on_a_disk_that_copies_on_write() {
     let disk = match LoopDisk::mounted_as("mkfs.btrfs", &["-q", "-f", "-M"], 128 << 20) {
         Ok(disk) => disk,
-        Err(reason) => return println!("skipped: no disk that copies on write: {reason}"),
+        Err(reason) => return foldlog_tests::skipped(format_args!("no disk that copies on write: {reason}")),
     };
     let root = disk.root().join("not-mapped-here");
     std::fs::create_dir(&root).unwrap();
@@ -271,7 +271,9 @@ fn segments_are_mapped_where_the_disk_keeps_what_it_allocates() {
     let found = rustix::fs::statfs(folder.path()).unwrap().f_type;
     match found as u32 {
         0xef53 | 0x5846_5342 | 0x0102_1994 => assert!(mapped >= 1),
-        other => println!("skipped: the temporary folder is on a file system of type {other:#x}"),
+        other => foldlog_tests::skipped(format_args!(
+            "the temporary folder is on a file system of type {other:#x}"
+        )),
     }
     session.close().unwrap();
 }

@@ -11,6 +11,7 @@ use super::swapped::{Place, Site, Swap, vandal};
 use super::*;
 
 #[test]
+#[ignore = "a part of another test, which runs it in a process of its own"]
 fn part_of_a_child_whose_call_fails() {
     let Some(argument) = child::argument() else { return };
     let [level, id, folder] = argument.splitn(3, ' ').collect::<Vec<_>>()[..] else { panic!("{argument}") };
