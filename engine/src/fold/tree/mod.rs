@@ -264,7 +264,6 @@ impl<K, V, const LEAF: usize, const FAN: usize> Default for Tree<K, V, LEAF, FAN
 }
 
 impl<K: Ord + Clone, V: Clone, const LEAF: usize, const FAN: usize> Tree<K, V, LEAF, FAN> {
-    #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.len
     }
