@@ -261,6 +261,13 @@ impl LogReader {
         self.log_bytes
     }
 
+    /// Returns how many bytes of memory what is known of the log may take: what [`ReadOptions::memory_bytes`] says, or 64 MiB
+    /// and three times the bytes of the log.
+    pub fn memory_bytes(&self) -> u64 {
+        let of_log = self.log_bytes.saturating_mul(MEMORY_PER_BYTE);
+        self.options.memory_bytes.unwrap_or(MEMORY_BYTES_MIN.saturating_add(of_log))
+    }
+
     /// What the names in records stand for.
     pub fn names(&self) -> Names {
         let mut names = Names::default();
@@ -346,8 +353,7 @@ impl LogReader {
         end: u64,
         visit: &mut dyn FnMut(&Record<'_>, &Projection) -> Result<()>,
     ) -> Result<Projection> {
-        let of_log = self.log_bytes.saturating_mul(MEMORY_PER_BYTE);
-        let budget = self.options.memory_bytes.unwrap_or(MEMORY_BYTES_MIN.saturating_add(of_log));
+        let budget = self.memory_bytes();
         let how = (LogSlices::Unread, Some(Watch::new(self.dir.clone(), budget)));
         Ok(self.history().fold_within(end, None, how, visit)?.projection)
     }

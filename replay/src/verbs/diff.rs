@@ -2,7 +2,10 @@
 
 use std::path::Path;
 
+use foldlog::audit::LogReader;
+use foldlog::{Error, State, Value};
 use foldlog_codec::escape;
+use foldlog_codec::msgpack::Reader;
 
 use crate::diff::{Change, Difference, states, unlike};
 use crate::failure::{HOLDS, Result};
@@ -22,6 +25,7 @@ pub fn run(session: &Path, before: u64, after: u64, output: &mut Output<'_>) -> 
     let before = reader.state_reader_at(position(&reader, Some(before))?)?;
     let after = reader.state_reader_at(position(&reader, Some(after))?)?;
     let (before, after) = unlike(&before, &after)?;
+    check_decoded(&reader, &before, &after)?;
     if output.json() {
         states(&before, &after, &mut |difference| output.value(&difference))?;
         return Ok(HOLDS);
@@ -39,6 +43,31 @@ pub fn run(session: &Path, before: u64, after: u64, output: &mut Output<'_>) -> 
         output.line("no difference")?;
     }
     Ok(HOLDS)
+}
+
+/// Checks that a pair of changed items, decoded, takes no more memory than the reader may: an item of nothing but small values
+/// takes many times its bytes.
+fn check_decoded(reader: &LogReader, before: &State, after: &State) -> Result<()> {
+    let budget = reader.memory_bytes();
+    let items =
+        |state: &State| state.slices.values().flat_map(|slice| slice.items.clone()).collect::<Vec<_>>();
+    for item in [items(before), items(after)].concat() {
+        let most = |values: u64| values.saturating_mul(2 * size_of::<Value>() as u64);
+        if most(item.bytes.len() as u64) <= budget {
+            continue;
+        }
+        let mut tokens = Reader::new(&item.bytes);
+        let mut values = 0;
+        while tokens.token().is_ok() {
+            values += 1;
+        }
+        let needed = most(values);
+        if needed > budget {
+            let (session_dir, sequence) = (reader.dir().to_owned(), item.sequence);
+            return Err(Error::OverBudget { session_dir, sequence, needed, budget }.into());
+        }
+    }
+    Ok(())
 }
 
 fn text(difference: &Difference) -> String {

@@ -55,3 +55,31 @@ fn a_session_over_its_budget_is_a_row_that_says_so_and_the_others_follow() {
         assert_eq!(foldlog([verb.as_ref(), dir.as_os_str()]).code, 0, "{verb}");
     }
 }
+
+/// Two items of a million small values each were decoded whole to be compared, at 32 bytes and more for each byte stored.
+#[test]
+fn items_of_many_small_values_are_compared_in_as_much_memory_as_there_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let session = Store::open_with(folder.path(), options()).unwrap().create(&types()).unwrap();
+    let dir = session.dir().to_owned();
+    session.dispatch(step(&"x".repeat(3_000), 0)).unwrap();
+    session.dispatch(Many(vec![0; 1 << 20])).unwrap();
+    let at = session.position().unwrap().to_string();
+    session.close().unwrap();
+    let diff = |memory: &str| {
+        let words = ["diff".as_ref(), dir.as_os_str(), "0".as_ref(), at.as_ref()];
+        foldlog(words.into_iter().chain(["--memory".as_ref(), memory.as_ref()]))
+    };
+    let refused = diff("30000000");
+    assert!(refused.code == 2 && refused.stderr.contains("--memory"), "{refused:?}");
+    let told = diff("100000000");
+    assert!(told.code == 0 && told.stdout.contains("many"), "{}", told.stderr);
+}
+
+/// An item of nothing but small values.
+#[derive(serde::Serialize, serde::Deserialize)]
+struct Many(Vec<u8>);
+
+impl foldlog::Event for Many {
+    const NAME: &'static str = "many";
+}
