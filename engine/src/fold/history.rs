@@ -4,20 +4,20 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use foldlog_codec::body::{Dispatch, Opened, Payload, Rollback};
+use foldlog_codec::body::Rollback;
 use foldlog_codec::{Kind, Record};
 
 use super::content::Content;
+use super::live::{LiveState, Sources};
 use super::memory::Watch;
 use super::path::Path;
-use super::positions::Positions;
 use super::projection::{AtHand, Folding, LogSlices, Projection};
 use crate::error::Result;
 use crate::log::objects::Objects;
 use crate::log::reader::Places;
 use crate::log::scan::Location;
 use crate::log::storage::Storage;
-use crate::types::{AnyValue, SessionTypes};
+use crate::types::SessionTypes;
 
 /// A log that can be read: its places, its objects and its rollbacks.
 pub(crate) struct History<'a> {
@@ -25,15 +25,6 @@ pub(crate) struct History<'a> {
     pub(crate) places: &'a Places,
     pub(crate) objects: &'a Objects,
     pub(crate) rollbacks: &'a BTreeMap<u64, Rollback>,
-}
-
-/// What a fold came to.
-#[derive(Default)]
-pub(crate) struct Folded {
-    pub(crate) projection: Projection,
-    pub(crate) positions: Positions,
-    /// Where it may take only so much memory.
-    pub(crate) watch: Option<Watch>,
 }
 
 impl History<'_> {
@@ -44,7 +35,7 @@ impl History<'_> {
         types: Option<&SessionTypes>,
         log_slices: LogSlices,
         visit: &mut dyn FnMut(&Record<'_>, &Projection) -> Result<()>,
-    ) -> Result<Folded> {
+    ) -> Result<LiveState> {
         self.fold_within(end, types, (log_slices, None), visit)
     }
 
@@ -55,8 +46,8 @@ impl History<'_> {
         types: Option<&SessionTypes>,
         (log_slices, watch): (LogSlices, Option<Watch>),
         visit: &mut dyn FnMut(&Record<'_>, &Projection) -> Result<()>,
-    ) -> Result<Folded> {
-        let folded = Folded { watch, ..Folded::new(log_slices, Positions::default()) };
+    ) -> Result<LiveState> {
+        let folded = LiveState { watch, ..LiveState::new(log_slices) };
         self.fold_behind(folded, end, types, visit)
     }
 
@@ -64,11 +55,12 @@ impl History<'_> {
     /// no operation began there that is still open, the fold fails.
     pub(crate) fn fold_behind(
         &self,
-        mut folded: Folded,
+        mut folded: LiveState,
         end: u64,
         types: Option<&SessionTypes>,
         visit: &mut dyn FnMut(&Record<'_>, &Projection) -> Result<()>,
-    ) -> Result<Folded> {
+    ) -> Result<LiveState> {
+        let sources = Sources { objects: self.objects, types };
         let next = folded.projection.next_sequence();
         if next >= end {
             return Ok(folded);
@@ -78,7 +70,7 @@ impl History<'_> {
             folded.keep_target(last);
         }
         self.places.read(self.storage, next, end - 1, &mut |record| {
-            folded.apply(&record, self.objects, types)?;
+            folded.apply_record(&record, sources)?;
             visit(&record, &folded.projection)
         })?;
         Ok(folded)
@@ -121,103 +113,5 @@ impl History<'_> {
                 content => projection.apply(record.sequence, content, AtHand::Nothing, &folding),
             }
         })
-    }
-}
-
-impl Folded {
-    pub(crate) fn new(log_slices: LogSlices, positions: Positions) -> Folded {
-        Folded { projection: Projection::new(log_slices), positions, watch: None }
-    }
-
-    /// Applies a session's own first record.
-    pub(crate) fn begin(&mut self, sequence: u64, opened: Opened, objects: &Objects) -> Result<()> {
-        let folding = Folding { objects, types: None, frozen: &|_| None };
-        self.projection.apply(sequence, Content::Opened(opened), AtHand::Nothing, &folding)
-    }
-
-    /// Applies one record of a log and keeps the positions that later rollbacks need.
-    pub(crate) fn apply(
-        &mut self,
-        record: &Record<'_>,
-        objects: &Objects,
-        types: Option<&SessionTypes>,
-    ) -> Result<()> {
-        self.apply_unwatched(record, objects, types)?;
-        match &mut self.watch {
-            Some(watch) => watch.applied(record, &self.projection),
-            None => Ok(()),
-        }
-    }
-
-    fn apply_unwatched(
-        &mut self,
-        record: &Record<'_>,
-        objects: &Objects,
-        types: Option<&SessionTypes>,
-    ) -> Result<()> {
-        let log_slices = self.projection.log_slices();
-        if record.kind == Kind::DISPATCH
-            && let Some((event, data)) = Dispatch::plain_event(record.body)
-        {
-            return match log_slices {
-                LogSlices::Outline => self.projection.pass_over_event(record.sequence),
-                _ => self.apply_event(record.sequence, (event, data, None), objects, types),
-            };
-        }
-        let content = Content::of(record)?;
-        let done = content.rollback().map(|rollback| rollback.to);
-        let ended = if let Content::ToolEnd(end) = &content { Some(end.begin) } else { None };
-        let begins = matches!(&content, Content::ToolBegin(begin) if !begin.reads_only);
-        let positions = &self.positions;
-        let folding = Folding { objects, types, frozen: &|to| positions.get(to) };
-        self.projection.apply(record.sequence, content, AtHand::Nothing, &folding)?;
-        if log_slices == LogSlices::Outline {
-            return Ok(());
-        }
-        if let Some(to) = done {
-            let is_last = self.positions.done(to);
-            if let Some(watch) = self.watch.as_mut().filter(|_| is_last) {
-                watch.let_go(to);
-            }
-        }
-        self.keep_target(record.sequence);
-        // An audit knows all positions that are gone back to.
-        if log_slices != LogSlices::InLog {
-            return Ok(());
-        }
-        if begins {
-            self.positions.begin(record.sequence, Some(Arc::new(self.projection.freeze())));
-        }
-        if let Some(begin) = ended {
-            self.positions.end(begin);
-        }
-        if record.kind == Kind::SNAPSHOT {
-            self.positions.keep_snapshot(record.sequence, Arc::new(self.projection.freeze()));
-        }
-        Ok(())
-    }
-
-    /// Applies a record that holds no more than an event that does as declared; its value may be at hand.
-    #[inline]
-    pub(crate) fn apply_event(
-        &mut self,
-        sequence: u64,
-        event: (u32, Payload<'_>, Option<AnyValue>),
-        objects: &Objects,
-        types: Option<&SessionTypes>,
-    ) -> Result<()> {
-        let folding = Folding { objects, types, frozen: &|_| None };
-        self.projection.apply_event(sequence, event, &folding)?;
-        self.keep_target(sequence);
-        Ok(())
-    }
-
-    fn keep_target(&mut self, sequence: u64) {
-        if self.positions.wants(sequence) {
-            self.positions.keep_target(sequence, Arc::new(self.projection.freeze()));
-            if let Some(watch) = &mut self.watch {
-                watch.keep(sequence, &self.projection);
-            }
-        }
     }
 }

@@ -17,18 +17,21 @@
 //! | `restore` | from a projection to an image and back |
 //! | `unread` | items whose bodies stay in the log |
 //! | `memory` | how much memory a fold may take |
+//! | `live` | what a log amounts to: projection, positions, rollbacks and live path, changed by one `apply` |
 //! | `positions` | projections at earlier positions, for rollbacks |
 //! | `path` | which records are live |
 //!
 //! # Invariants
 //!
-//! 1. Live dispatch, opening, rollback, fork, replay and audit all go through [`Projection::apply`].
+//! 1. Live dispatch, opening, rollback, fork, replay and audit all go through [`LiveState::apply`](live::LiveState::apply)
+//!    and its short way for plain events, which alone call [`Projection::apply`].
 //! 2. `apply` checks a record against the projection before it changes anything.
 //! 3. The fold needs no host code: with the host's types it also decodes items, without them it does not.
 
 pub(crate) mod content;
 pub(crate) mod history;
 pub(crate) mod index;
+pub(crate) mod live;
 pub(crate) mod log_items;
 pub(crate) mod memory;
 pub(crate) mod names;

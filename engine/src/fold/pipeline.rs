@@ -21,10 +21,9 @@ use foldlog_codec::{Kind, Record};
 use parking_lot::{Condvar, Mutex};
 
 use super::content::Content;
-use super::history::Folded;
+use super::live::{LiveState, Sources};
 use super::names::Names;
 use crate::error::Result;
-use crate::log::objects::Objects;
 use crate::types::{AnyValue, DecodeItem, Recorded, SessionTypes};
 
 /// How many bytes of records one thread hands to the other at a time. What waits stays in the process's memory, so
@@ -45,9 +44,8 @@ const BEHIND: usize = 6;
 
 /// A fold that is going on.
 pub(crate) struct Fold<'a> {
-    pub(crate) folded: Folded,
-    pub(crate) objects: &'a Objects,
-    pub(crate) types: Option<&'a SessionTypes>,
+    pub(crate) folded: LiveState,
+    pub(crate) sources: Sources<'a>,
     /// Whether some record could not be folded; nothing is folded after it.
     pub(crate) failed: bool,
 }
@@ -55,13 +53,13 @@ pub(crate) struct Fold<'a> {
 impl Fold<'_> {
     fn fold(&mut self, record: &Record<'_>) {
         if !self.failed {
-            self.failed = self.folded.apply(record, self.objects, self.types).is_err();
+            self.failed = self.folded.apply_record(record, self.sources).is_err();
         }
     }
 
     fn fold_event(&mut self, sequence: u64, event: (u32, Payload<'_>, Option<AnyValue>)) {
         if !self.failed {
-            self.failed = self.folded.apply_event(sequence, event, self.objects, self.types).is_err();
+            self.failed = self.folded.apply_event(sequence, event, self.sources).is_err();
         }
     }
 
@@ -303,7 +301,7 @@ fn fold_beside<T: Send>(
     read: &(impl Fn(&mut dyn FnMut(&Record<'_>)) -> Result<T> + Sync),
 ) -> Option<Result<T>> {
     let names = Names::clone(&folding.folded.projection.names);
-    let decoding = folding.types.map(|types| Decoding { types, names, latest: None });
+    let decoding = folding.sources.types.map(|types| Decoding { types, names, latest: None });
     let queue = &Queue::default();
     thread::scope(|scope| {
         // Where reading fails or panics, the other thread has to know; and the other way round.
@@ -335,9 +333,9 @@ mod tests {
 
     use super::*;
     use crate::error::Error;
-    use crate::fold::positions::Positions;
     use crate::fold::projection::{Items, LogSlices};
     use crate::fold::runs::Value;
+    use crate::log::objects::Objects;
     use crate::log::storage::MemoryStorage;
     use crate::types::{Event, Slice};
 
@@ -393,11 +391,11 @@ mod tests {
         records
     }
 
-    fn targets(records: &[(Kind, Vec<u8>)]) -> Positions {
+    fn targets(records: &[(Kind, Vec<u8>)]) -> LiveState {
         let rollbacks = records.iter().filter(|(kind, _)| *kind == Kind::ROLLBACK);
-        let mut positions = Positions::default();
-        rollbacks.for_each(|(_, body)| positions.expect_target(Rollback::decode(body).unwrap().to));
-        positions
+        let mut live = LiveState::new(LogSlices::Held);
+        rollbacks.for_each(|(_, body)| live.positions.expect_target(Rollback::decode(body).unwrap().to));
+        live
     }
 
     fn bytes(records: &[(Kind, Vec<u8>)]) -> u64 {
@@ -408,7 +406,7 @@ mod tests {
 
     /// What the records come to: the words by the records they are of, whether the others were decoded, and how far
     /// all were folded.
-    fn folded(folded: &Folded) -> (Vec<(u64, String)>, Vec<bool>, u64) {
+    fn folded(folded: &LiveState) -> (Vec<(u64, String)>, Vec<bool>, u64) {
         let rows = |name: &str| match folded.projection.items_named(name) {
             Some((_, Items::Held(rows))) => rows.clone(),
             other => panic!("{other:?}"),
@@ -428,14 +426,15 @@ mod tests {
         let types = SessionTypes::builder().slice::<Words>().append_all::<Words>().build().unwrap();
         let objects = Objects::new(Arc::new(MemoryStorage::new()), "/objects".as_ref());
         let records = records();
-        let mut alone = Folded::new(LogSlices::Held, targets(&records));
+        let sources = Sources { objects: &objects, types: Some(&types) };
+        let mut alone = targets(&records);
         for record in (0..).zip(&records).map(as_record) {
-            alone.apply(&record, &objects, Some(&types)).unwrap();
+            alone.apply_record(&record, sources).unwrap();
         }
         assert!(folded(&alone).0.len() > 300);
         // The thread that does nothing but hand over is soon ahead, and begins to decode.
-        let start = Folded::new(LogSlices::Held, targets(&records));
-        let folding = Fold { folded: start, objects: &objects, types: Some(&types), failed: false };
+        let start = targets(&records);
+        let folding = Fold { folded: start, sources, failed: false };
         let (read, together) = fold_while_reading(folding, bytes(&records), |take| {
             (0..).zip(&records).map(as_record).for_each(|record| take(&record));
             Ok(records.len())
@@ -450,8 +449,9 @@ mod tests {
         let objects = Objects::new(Arc::new(MemoryStorage::new()), "/objects".as_ref());
         let mut records = records();
         records.insert(25_000, (Kind::DISPATCH, dispatch(77, "never declared", None)));
-        let start = Folded::new(LogSlices::Held, targets(&records));
-        let folding = Fold { folded: start, objects: &objects, types: None, failed: false };
+        let start = targets(&records);
+        let folding =
+            Fold { folded: start, sources: Sources { objects: &objects, types: None }, failed: false };
         let (read, together) = fold_while_reading(folding, bytes(&records), |take| {
             (0..).zip(&records).map(as_record).for_each(|record| take(&record));
             Ok(records.len())
@@ -465,8 +465,9 @@ mod tests {
     fn a_reading_that_fails_says_so_and_waits_for_nobody() {
         let objects = Objects::new(Arc::new(MemoryStorage::new()), "/objects".as_ref());
         let records = records();
-        let start = Folded::new(LogSlices::Held, targets(&records));
-        let folding = Fold { folded: start, objects: &objects, types: None, failed: false };
+        let start = targets(&records);
+        let folding =
+            Fold { folded: start, sources: Sources { objects: &objects, types: None }, failed: false };
         let answer = fold_while_reading(folding, bytes(&records), |take| {
             (0..).zip(&records).map(as_record).for_each(|record| take(&record));
             Err::<(), _>(Error::Export("no further".to_owned()))

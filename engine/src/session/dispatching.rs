@@ -143,10 +143,10 @@ impl Session {
         let inner = &self.inner;
         let state = self.writable(Change::State)?;
         let time_us = inner.now_us();
-        let slices = state.projection.names.slices().iter();
+        let slices = state.live.projection.names.slices().iter();
         let effects: Vec<Effect<'_>> = slices
             .filter(|slice| slice.policy != Policy::Log)
-            .filter(|slice| state.projection.items(slice.id).is_some_and(|(_, items)| !items.is_empty()))
+            .filter(|slice| state.live.projection.items(slice.id).is_some_and(|(_, items)| !items.is_empty()))
             .map(|slice| Effect {
                 slice: slice.id,
                 removed: Removed::All,
@@ -200,19 +200,19 @@ impl Session {
         let time_us = inner.now_us();
         inner.decode_slice::<S>(&mut state)?;
         let slice = S::NAME.to_owned();
-        let declared = state.projection.names.slice_named(S::NAME).cloned();
+        let declared = state.live.projection.names.slice_named(S::NAME).cloned();
         let (declare, declared) = match declared {
             Some(declared) => (None, declared),
             None => {
-                let declared = slice_declaration(types, S::NAME, state.projection.names.slices().len())
+                let declared = slice_declaration(types, S::NAME, state.live.projection.names.slices().len())
                     .ok_or(Error::NoSuchSlice { slice, reason: "it was never declared" })?;
                 let declare = Declare { events: Vec::new(), slices: vec![declared.clone()] };
-                state.projection.names.check_len(&declare)?;
+                state.live.projection.names.check_len(&declare)?;
                 (Some(declare), declared)
             }
         };
         let empty = Rows::default();
-        let items = state.projection.items(declared.id).map(|(_, items)| items);
+        let items = state.live.projection.items(declared.id).map(|(_, items)| items);
         if declared.policy == Policy::Log && !(name == "seed" && items.is_none_or(Items::is_empty)) {
             return Err(Error::LogOnlyGrows { slice: declared.name, operation: name });
         }
@@ -388,7 +388,7 @@ impl Inner {
             return Ok((Arc::clone(bound), None));
         }
         let types = self.types()?;
-        let names = &state.projection.names;
+        let names = &state.live.projection.names;
         match declaration::<E>(types, names)? {
             None => {
                 let bound = Arc::new(Bound::of::<E>(types, names)?);
@@ -415,12 +415,12 @@ impl Inner {
         mut scratch: Box<Scratch>,
     ) -> Result<u64> {
         let kind = Kind::DISPATCH;
-        let sequence = self.append(&mut state, time_us, kind, scratch.body(&plain))?;
-        scratch.put_back();
         let Plain { event, version, name, .. } = plain;
-        self.fold(&mut state, |projection, folding| {
-            projection.apply_event(sequence, (event, Payload::new(&[]), Some(value)), folding)
+        let body = (kind, scratch.body(&plain));
+        let sequence = self.append(&mut state, time_us, body, |live, sequence, sources| {
+            live.apply_event(sequence, (event, Payload::new(&[]), Some(value)), sources)
         })?;
+        scratch.put_back();
         let promised = promises_sync(self.level, kind);
         self.notify((sequence, time_us, kind), promised, || Some(DraftEvent { name, version, value: told }));
         self.finish_write(state, sequence, promised)
@@ -483,7 +483,7 @@ fn reduce(
     let Some(reduce) = &reducer.reduce else { return Ok(Resolved::append()) };
     let empty = Items::Held(Rows::default());
     let call = ReduceCall {
-        items: state.projection.items(reducer.slice).map_or(&empty, |(_, items)| items),
+        items: state.live.projection.items(reducer.slice).map_or(&empty, |(_, items)| items),
         tail_items: reducer.tail_items,
         item_version: reducer.item_version,
         event: value,

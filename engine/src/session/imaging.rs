@@ -203,17 +203,17 @@ impl Inner {
         let log_bytes = state.log.used_bytes();
         let grown = log_bytes.saturating_sub(since);
         let due = self.store.options.image_bytes_min.max(2 * state.imaged.bytes);
-        if grown < due || state.projection.unsupported.is_some() || state.interrupted {
+        if grown < due || state.live.projection.unsupported.is_some() || state.interrupted {
             return None;
         }
         let last = state.log.last_frame()?;
         state.imaged.taken_log_bytes = log_bytes;
         let begun = match sabotage::is(Breakage::ImageWithoutCalls) {
             true => Vec::new(),
-            false => state.positions.begun(&state.projection),
+            false => state.live.positions.begun(&state.live.projection),
         };
         Some(Taken {
-            projection: state.projection.clone(),
+            projection: state.live.projection.clone(),
             begun,
             source: self.log_source(state),
             last,
@@ -223,7 +223,7 @@ impl Inner {
             watermark: state.log.watermark(),
             log_bytes,
             openings: state.openings.clone(),
-            rollbacks: state.rollbacks.iter().map(|(at, rollback)| (*at, *rollback)).collect(),
+            rollbacks: state.live.rollbacks.iter().map(|(at, rollback)| (*at, *rollback)).collect(),
         })
     }
 

@@ -44,16 +44,15 @@ use std::collections::BTreeMap;
 use std::path::{Path as FilePath, PathBuf};
 use std::sync::Arc;
 
-use foldlog_codec::body::{Opened, Parent, Rollback};
+use foldlog_codec::body::{Opened, Parent};
 use foldlog_codec::frame::{TIME_US_MAX, TIME_US_MIN};
 use parking_lot::{Condvar, Mutex};
 use uuid::Uuid;
 
 use crate::background::Background;
 use crate::error::{Error, Result};
+use crate::fold::live::LiveState;
 use crate::fold::path::Path;
-use crate::fold::positions::Positions;
-use crate::fold::projection::Projection;
 use crate::log::lock::WriterLock;
 use crate::log::publish::SyncGate;
 use crate::log::storage::{Storage, process_mark};
@@ -129,10 +128,7 @@ pub(crate) struct Inner {
 /// What the writer changes, under one lock.
 struct WriterState {
     log: Log,
-    projection: Projection,
-    positions: Positions,
-    rollbacks: BTreeMap<u64, Rollback>,
-    path: Path,
+    live: LiveState,
     /// The `Opened` records of the session and its ancestors, each with its sequence number.
     openings: Vec<(u64, Opened)>,
     imaged: imaging::Imaged,
@@ -188,7 +184,7 @@ impl Session {
 
     /// The session's tags.
     pub fn tags(&self) -> BTreeMap<String, String> {
-        (*self.inner.state.lock().projection.tags).clone()
+        (*self.inner.state.lock().live.projection.tags).clone()
     }
 
     /// The sequence number of the last record; `None` where there is none yet.
@@ -244,7 +240,7 @@ impl Session {
 
     /// Which of the session's records are live.
     pub(crate) fn live_path(&self) -> Path {
-        self.inner.state.lock().path.clone()
+        self.inner.state.lock().live.path.clone()
     }
 
     /// Has these resources make their captures durable before the log is synced next.

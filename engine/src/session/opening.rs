@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path as FilePath, PathBuf};
 use std::sync::Arc;
 
-use foldlog_codec::body::Opened;
+use foldlog_codec::body::{Opened, Rollback};
 use foldlog_codec::image::Image;
 use foldlog_codec::{Kind, Record};
 use parking_lot::{Condvar, Mutex};
@@ -16,7 +16,8 @@ use super::writing::{Asked, Draft};
 use super::{Inner, Session, WriterState};
 use crate::error::{Error, Result};
 use crate::fold::content::Content;
-use crate::fold::history::{Folded, History};
+use crate::fold::history::History;
+use crate::fold::live::{LiveState, Sources};
 use crate::fold::memory::Watch;
 use crate::fold::operations::{OpenOperation, UnsettledOperation};
 use crate::fold::path::Path;
@@ -126,7 +127,7 @@ pub(crate) struct OpenAs {
 /// A session that was read: its scan and its fold.
 pub(crate) struct Read {
     pub(crate) scan: Scan,
-    pub(crate) folded: Folded,
+    pub(crate) folded: LiveState,
     pub(crate) images: Images,
 }
 
@@ -147,7 +148,7 @@ pub(crate) fn open_read(
     // Kept, since the fold may have to begin once more.
     let projection = images.projection.take().unwrap_or_else(|| Projection::new(log_slices));
     let folded = images.folded(&projection);
-    let folding = Fold { folded, objects: &objects, types, failed: false };
+    let folding = Fold { folded, sources: Sources { objects: &objects, types }, failed: false };
     let (mut scan, folding) = fold_while_reading(folding, scanner.finished_bytes(), |take| {
         // A walk uses itself up, and who is to walk is not known yet.
         scanner.clone().run(&mut |at| {
@@ -159,7 +160,7 @@ pub(crate) fn open_read(
         })
     })?;
     // What could not be folded on the way is told, if it stays so, by the second reading.
-    let mut folded = if folding.failed { Folded::default() } else { folding.folded };
+    let mut folded = if folding.failed { LiveState::default() } else { folding.folded };
     leave_out_records_without_objects(storage, &mut scan, &objects)?;
     // One reading does, but for a log with a rollback to a position that nobody could know to be worth keeping,
     // and for one whose last records are left out. The second begins behind the image too, if the rollbacks since do not
@@ -194,12 +195,13 @@ pub(crate) fn read_outline(
     budget: u64,
 ) -> Result<(Scan, Result<Projection>)> {
     let watch = || Some(Watch::new(dir.to_owned(), budget));
-    let outline = || Folded { watch: watch(), ..Folded::new(LogSlices::Outline, Positions::default()) };
+    let outline = || LiveState { watch: watch(), ..LiveState::new(LogSlices::Outline) };
+    let sources = Sources { objects, types: None };
     let (mut folded, mut failed) = (outline(), None);
     let mut scan = Scanner::new(storage.as_ref(), dir)?.run(&mut |at| {
         let record = at.record();
         if failed.is_none() && !record.kind.is_envelope() {
-            match folded.apply(&record, objects, None) {
+            match folded.apply_record(&record, sources) {
                 Err(error @ Error::OverBudget { .. }) => return Err(error),
                 applied => failed = applied.err(),
             }
@@ -211,7 +213,7 @@ pub(crate) fn read_outline(
     if folded.projection.next_sequence() != scan.next_sequence {
         folded = outline();
         let last = scan.next_sequence.saturating_sub(1);
-        let read = places(&scan).read(storage, 0, last, &mut |record| folded.apply(&record, objects, None));
+        let read = places(&scan).read(storage, 0, last, &mut |record| folded.apply_record(&record, sources));
         if let Err(error) = read {
             return Ok((scan, Err(error)));
         }
@@ -227,6 +229,7 @@ pub(crate) struct Images {
     projection: Option<Projection>,
     /// STATE where operations began that were open there.
     begun: Vec<(u64, Arc<Frozen>)>,
+    rollbacks: BTreeMap<u64, Rollback>,
     /// How large it is, in bytes.
     pub(crate) bytes: u64,
     /// How many bytes of the log it covers.
@@ -236,12 +239,14 @@ pub(crate) struct Images {
 
 impl Images {
     /// The fold as it is behind an image, whose projection is `projection`.
-    fn folded(&self, projection: &Projection) -> Folded {
+    fn folded(&self, projection: &Projection) -> LiveState {
         let mut positions = Positions::default();
         for (begin, frozen) in &self.begun {
             positions.begin(*begin, Some(Arc::clone(frozen)));
         }
-        Folded { projection: projection.clone(), positions, watch: None }
+        let (projection, rollbacks) = (projection.clone(), self.rollbacks.clone());
+        let path = Path::new(rollbacks.iter().map(|(at, rollback)| (*at, rollback.to)));
+        LiveState { projection, positions, rollbacks, path, watch: None }
     }
 
     /// Finds the newest image that the log bears out, and has the walk begin behind it.
@@ -263,6 +268,7 @@ impl Images {
                 if let Ok(Restored { projection, begun }) = restore::projection(image, types, ground) {
                     self.next_sequence = Some(image.next_sequence);
                     (self.projection, self.begun) = (Some(projection), begun);
+                    self.rollbacks = image.rollbacks.iter().copied().collect();
                     (self.bytes, self.log_bytes) = (bytes.len() as u64, scanner.passed_bytes());
                     return Ok(scanner);
                 }
@@ -367,6 +373,7 @@ pub(crate) fn open_as_read(
     let Read { scan, mut folded, images } = read;
     // A handle that only reads has nothing to recover: the operations may be another process's, and run.
     let interrupted = !report.interrupted.is_empty() && open_as.lock.is_some();
+    folded.positions.before_change(&folded.projection);
     if let Some(begin) = folded.projection.operations.changing().map(|open| open.begin)
         && let Some(frozen) = folded.positions.get(begin)
     {
@@ -377,10 +384,7 @@ pub(crate) fn open_as_read(
     let own = scan.durable > scan.opened_sequence;
     let gate = SyncGate::new(if own { scan.durable.min(scan.next_sequence) } else { 0 });
     let mut state = WriterState {
-        projection: folded.projection,
-        positions: folded.positions,
-        path: Path::new(scan.rollbacks.iter().map(|(at, rollback)| (*at, rollback.to))),
-        rollbacks: scan.rollbacks.clone(),
+        live: folded,
         openings: scan.openings.clone(),
         imaged: Imaged::behind(images.bytes, images.log_bytes),
         first_unsynced_us: None,
@@ -408,10 +412,7 @@ pub(crate) fn begin(
     let body = seed.opened.encode();
     let state = WriterState {
         log,
-        projection: Projection::new(LogSlices::InLog),
-        positions: Positions::default(),
-        path: Path::default(),
-        rollbacks: BTreeMap::new(),
+        live: LiveState::new(LogSlices::InLog),
         openings: vec![(0, seed.opened)],
         imaged: Imaged::default(),
         first_unsynced_us: None,
@@ -477,7 +478,7 @@ fn assemble(
 }
 
 /// Checks what the log has declared against what the host declares.
-fn check_declared(types: &SessionTypes, folded: &Folded) -> Result<()> {
+fn check_declared(types: &SessionTypes, folded: &LiveState) -> Result<()> {
     let names = &folded.projection.names;
     for slice in names.slices() {
         let declared = types.slice(&slice.name).map(|slice| slice.policy);

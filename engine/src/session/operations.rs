@@ -24,6 +24,7 @@ use super::{Inner, Session, WriterState};
 use crate::clock;
 use crate::error::{Error, Result};
 use crate::fold::content::{Content, Lent};
+use crate::fold::live::LiveState;
 use crate::fold::operations::{OpenOperation, UnsettledOperation};
 use crate::log::writer::{END_BYTES, Room, check_body_len};
 use crate::sabotage::{self, Breakage};
@@ -57,7 +58,7 @@ impl Session {
 
     /// The operations that have begun and not ended.
     pub fn open_operations(&self) -> Vec<OpenOperation> {
-        self.inner.state.lock().projection.operations.open().cloned().collect()
+        self.inner.state.lock().live.projection.operations.open().cloned().collect()
     }
 
     /// Tells the tool of an operation of this process to stop, and those within its call, whoever runs it: its handle is
@@ -83,12 +84,19 @@ impl Session {
     pub fn stuck_operations(&self) -> Vec<OpenOperation> {
         let state = self.inner.state.lock();
         let stuck: Vec<u64> = state.table.stuck(self.inner.store.options.grace).collect();
-        state.projection.operations.open().filter(|open| stuck.contains(&open.operation)).cloned().collect()
+        state
+            .live
+            .projection
+            .operations
+            .open()
+            .filter(|open| stuck.contains(&open.operation))
+            .cloned()
+            .collect()
     }
 
     /// The operations that were interrupted, and neither run again nor settled since.
     pub fn unsettled_operations(&self) -> Vec<UnsettledOperation> {
-        self.inner.state.lock().projection.operations.unsettled().cloned().collect()
+        self.inner.state.lock().live.projection.operations.unsettled().cloned().collect()
     }
 
     /// Whether the session takes no writes until it is recovered.
@@ -120,14 +128,14 @@ impl Session {
     /// Whether nothing is open that may change something, nor can be when the session is opened next: after a failed
     /// write nobody knows what is in the log.
     pub(crate) fn is_at_rest(&self) -> bool {
-        self.inner.settleable().is_ok_and(|state| state.projection.operations.changing().is_none())
+        self.inner.settleable().is_ok_and(|state| state.live.projection.operations.changing().is_none())
     }
 
     /// The session that began the first operation which is open and may change something. It is another one where this
     /// one was salvaged from that: a fork shares no open operation.
     pub(crate) fn open_call_of(&self) -> Option<Uuid> {
         let state = self.inner.state.lock();
-        let begin = state.projection.operations.changing()?.begin;
+        let begin = state.live.projection.operations.changing()?.begin;
         let before = state.openings.iter().rev().find(|(sequence, _)| *sequence < begin);
         before.map(|(_, opened)| opened.session)
     }
@@ -155,7 +163,7 @@ impl Session {
     pub fn settle(&self, operation: u64, settlement: &Settlement, by: &str, reason: &str) -> Result<u64> {
         let inner = &self.inner;
         let state = inner.settleable()?;
-        let operations = &state.projection.operations;
+        let operations = &state.live.projection.operations;
         if operations.open().any(|open| open.operation == operation) {
             let reason = "it is still open: recover the session first";
             return Err(Error::NoSuchOperation { operation, reason });
@@ -184,7 +192,7 @@ impl Session {
 impl WriterState {
     /// The operations that were left open: nobody of this process works on them.
     fn left_open(&self) -> impl Iterator<Item = &OpenOperation> {
-        self.projection.operations.open().filter(|open| !self.table.holds(open.operation))
+        self.live.projection.operations.open().filter(|open| !self.table.holds(open.operation))
     }
 }
 
@@ -247,7 +255,7 @@ impl Admission<'_> {
         let inner = &self.session.inner;
         let mut state = inner.writable()?;
         let refused = |(operation, reason)| Error::NoSuchOperation { operation, reason };
-        state.projection.operations.check_begin(&begin).map_err(refused)?;
+        state.live.projection.operations.check_begin(&begin).map_err(refused)?;
         let time_us = inner.now_us();
         let references = inner.references(&state, begin.payloads_mut())?;
         let mut begin = begin;
@@ -266,8 +274,8 @@ impl Admission<'_> {
             inner.write_draft(&mut state, time_us, draft, inner.level == Level::Every)?;
         }
         if keep && let Some(before) = state.log.next_sequence().checked_sub(1) {
-            let frozen = Arc::new(state.projection.freeze());
-            state.positions.keep_snapshot(before, frozen);
+            let frozen = Arc::new(state.live.projection.freeze());
+            state.live.positions.keep_snapshot(before, frozen);
         }
         let draft = Draft::new(Kind::TOOL_BEGIN, &body, Content::ToolBegin(Lent::Of(&begin)));
         // One that reads only needs no sync but where every record has one.
@@ -415,7 +423,7 @@ impl Inner {
         let mut state = self.state.lock();
         leave(&mut state, ticket);
         let left = state.left_open().next().map(|open| (open.begin, open.reads_only));
-        let WriterState { projection, positions, interrupted, .. } = &mut *state;
+        let WriterState { live: LiveState { projection, positions, .. }, interrupted, .. } = &mut *state;
         if let Some((begin, reads_only)) = left {
             *interrupted = true;
             positions.before_change(projection);
@@ -429,7 +437,7 @@ impl Inner {
 
     /// The declaration of the slice of tool calls, where the log does not know it yet.
     fn declare_invocations(&self, state: &WriterState) -> Result<Option<Declare>> {
-        let names = &state.projection.names;
+        let names = &state.live.projection.names;
         if names.slice_named(ToolInvocations::NAME).is_some() {
             return Ok(None);
         }
@@ -448,7 +456,7 @@ impl Inner {
         keep: bool,
     ) -> Result<u64> {
         let refused = |(operation, reason)| Error::NoSuchOperation { operation, reason };
-        state.projection.operations.check_end(&end).map_err(refused)?;
+        state.live.projection.operations.check_end(&end).map_err(refused)?;
         let references = self.references(&state, end.payloads_mut())?;
         let mut end = end;
         self.refer(end.payloads_mut(), &references);
@@ -456,14 +464,14 @@ impl Inner {
             slice: ToolInvocations::NAME.to_owned(),
             reason: "a tool's end needs it, and no begin has declared it",
         };
-        let declared = state.projection.names.slice_named(ToolInvocations::NAME);
+        let declared = state.live.projection.names.slice_named(ToolInvocations::NAME);
         end.slice = declared.ok_or_else(missing)?.id;
         let apart = end.rolled_back_to().filter(|_| sabotage::is(Breakage::EndAndRollbackApart));
         if apart.is_some() {
-            let WriterState { positions, projection, .. } = &mut *state;
+            let LiveState { positions, projection, .. } = &mut state.live;
             positions.before_change(projection);
         }
-        let begun = apart.and_then(|begin| state.positions.get(begin));
+        let begun = apart.and_then(|begin| state.live.positions.get(begin));
         end.rolls_back &= apart.is_none();
         let body = end.encode_into(std::mem::take(&mut state.body));
         let draft = Draft::new(Kind::TOOL_END, &body, Content::ToolEnd(Lent::Of(&end)));
@@ -472,15 +480,15 @@ impl Inner {
         state.body = body;
         // Never but for a breakage: what is to be taken back is, with the end itself.
         if let Some((to, frozen)) = apart.zip(begun) {
-            state.positions.keep_snapshot(to, frozen);
+            state.live.positions.keep_snapshot(to, frozen);
             let rollback = Rollback { to, preserve_logs: true };
             let body = rollback.encode();
             let draft = Draft::new(Kind::ROLLBACK, &body, Content::Rollback(rollback));
             self.write_draft(&mut state, time_us, draft, promised)?;
         }
         if keep {
-            let frozen = Arc::new(state.projection.freeze());
-            state.positions.keep_snapshot(sequence, frozen);
+            let frozen = Arc::new(state.live.projection.freeze());
+            state.live.positions.keep_snapshot(sequence, frozen);
         }
         // Before anybody is told, who may write in turn.
         if let Some(ticket) = ticket {

@@ -160,7 +160,7 @@ impl Session {
         let frozen = inner.frozen_at(&state, to)?;
         // Back to where other operations were open than are now would leave half of what one did.
         let then = frozen.projection().operations.all_changing();
-        let now = state.projection.operations.all_changing();
+        let now = state.live.projection.operations.all_changing();
         if let Some(operation) = then.iter().find(|open| !now.contains(open)) {
             return Err(Error::InsideTransaction { position: to, operation: *operation });
         }
@@ -168,14 +168,16 @@ impl Session {
             return Err(Error::OutsideTransaction { position: to, operation: *operation });
         }
         let time_us = inner.now_us();
-        let abandoned = state.path.abandoned_by(next, to);
+        let abandoned = state.live.path.abandoned_by(next, to);
         let outside = inner.calls_with_effects(&mut state, &abandoned)?;
         let rollback = body::Rollback { to, preserve_logs };
         let body = rollback.encode();
         let draft = Draft::new(Kind::ROLLBACK, &body, Content::Rollback(rollback));
-        state.positions.hold(to, frozen);
+        state.live.positions.hold(to, frozen);
         let result = inner.write(state, time_us, [draft]);
-        inner.state.lock().positions.done(to);
+        if result.is_err() {
+            inner.state.lock().live.positions.done(to);
+        }
         Ok(RolledBack { sequence: result?, to, abandoned, outside })
     }
 }
@@ -209,11 +211,11 @@ impl Inner {
 
     /// The slices as they were at a position, kept or folded anew.
     pub(super) fn frozen_at(&self, state: &WriterState, position: u64) -> Result<Arc<Frozen>> {
-        if let Some(frozen) = state.positions.get(position).filter(|frozen| frozen.is_whole()) {
+        if let Some(frozen) = state.live.positions.get(position).filter(|frozen| frozen.is_whole()) {
             return Ok(frozen);
         }
         if position + 1 == state.log.next_sequence() {
-            return Ok(Arc::new(state.projection.freeze()));
+            return Ok(Arc::new(state.live.projection.freeze()));
         }
         let folded =
             self.history(state)

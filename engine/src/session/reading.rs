@@ -205,7 +205,7 @@ impl Session {
     pub fn state(&self) -> Result<State> {
         let (projection, source) = {
             let state = self.inner.state.lock();
-            (state.projection.clone(), self.inner.log_source(&state))
+            (state.live.projection.clone(), self.inner.log_source(&state))
         };
         State::read(&projection, &source)
     }
@@ -251,7 +251,7 @@ impl Inner {
             storage: Arc::clone(&self.store.options.storage),
             places: state.log.places.clone(),
             objects: Arc::clone(&state.log.objects),
-            names: Arc::clone(&state.projection.names),
+            names: Arc::clone(&state.live.projection.names),
         }
     }
 
@@ -260,7 +260,7 @@ impl Inner {
             storage: &self.store.options.storage,
             places: &state.log.places,
             objects: &state.log.objects,
-            rollbacks: &state.rollbacks,
+            rollbacks: &state.live.rollbacks,
         }
     }
 
@@ -268,7 +268,7 @@ impl Inner {
     pub(super) fn log<S: Slice>(&self, state: &mut WriterState) -> Result<LogView<S::Item>> {
         let viewed = match self.read::<S>(state)? {
             (Policy::Log, Some(Items::InLog(items))) => {
-                let id = state.projection.names.slice_named(S::NAME).map_or(0, |slice| slice.id);
+                let id = state.live.projection.names.slice_named(S::NAME).map_or(0, |slice| slice.id);
                 let types = self.types.as_ref().and_then(|types| types.slice(S::NAME));
                 let decode: DecodeItem = match types {
                     Some(slice) => slice.decoder.alone,
@@ -289,7 +289,7 @@ impl Inner {
 
     fn read<S: Slice>(&self, state: &mut WriterState) -> Result<(Policy, Option<Items>)> {
         self.decode_slice::<S>(state)?;
-        if let Some((policy, items)) = state.projection.items_named(S::NAME) {
+        if let Some((policy, items)) = state.live.projection.items_named(S::NAME) {
             return Ok((policy, Some(items.clone())));
         }
         match self.types.as_ref().and_then(|types| types.slice(S::NAME)) {
@@ -308,14 +308,14 @@ impl Inner {
         if let Some(slice) = self.types.as_ref().and_then(|types| types.slice(S::NAME)) {
             return if slice.item_type == TypeId::of::<S::Item>() { Ok(()) } else { Err(other()) };
         }
-        let Some(id) = state.projection.names.slice_named(S::NAME).map(|slice| slice.id) else {
+        let Some(id) = state.live.projection.names.slice_named(S::NAME).map(|slice| slice.id) else {
             return Ok(());
         };
-        state.projection.decode_rows(id, &|row| {
+        state.live.projection.decode_rows(id, &|row| {
             let recorded = Recorded::Elsewhere(row.bytes().map_or(&[][..], |bytes| bytes));
             Ok(decode_item::<S>(row.version, row.id.sequence, recorded)?)
         })?;
-        let all = state.projection.items(id).is_none_or(|(_, items)| match items {
+        let all = state.live.projection.items(id).is_none_or(|(_, items)| match items {
             Items::Held(rows) => {
                 rows.iter().all(|row| row.typed().is_some_and(|typed| typed.is::<S::Item>()))
             }

@@ -74,7 +74,8 @@ impl Inner {
     fn trunk(&self, state: &WriterState, position: u64) -> Result<Trunk> {
         let (places, located) = cut(&self.store.options.storage, state.log.places.clone(), position)?;
         let projection = self.frozen_at(state, position)?.projection().clone();
-        let rollbacks = state.rollbacks.range(..=position).map(|(at, rollback)| (*at, *rollback)).collect();
+        let rollbacks =
+            state.live.rollbacks.range(..=position).map(|(at, rollback)| (*at, *rollback)).collect();
         let openings = shared(position, &state.openings);
         let (watermark, epoch) = (self.gate.synced(), state.log.epoch());
         let watermark = if sabotage::is(Breakage::ForkOfUnsyncedParent) { u64::MAX } else { watermark };

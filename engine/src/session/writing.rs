@@ -14,7 +14,8 @@ use crate::background::{Background, Left, Rank};
 use crate::clock::Clock;
 use crate::error::{Error, Result};
 use crate::fold::content::Content;
-use crate::fold::projection::{AtHand, Folding, Projection};
+use crate::fold::live::{LiveState, Sources};
+use crate::fold::projection::AtHand;
 use crate::log::publish::SyncGate;
 use crate::log::storage::Storage;
 use crate::log::writer::{AppendContext, Body, Room, SyncPlan};
@@ -272,7 +273,7 @@ impl Inner {
         if state.closed {
             return Some(Refusal::Closed);
         }
-        state.projection.unsupported.map(|(sequence, kind)| Refusal::UnsupportedKind(sequence, kind))
+        state.live.projection.unsupported.map(|(sequence, kind)| Refusal::UnsupportedKind(sequence, kind))
     }
 
     #[inline(always)]
@@ -305,7 +306,7 @@ impl Inner {
             Refusal::UnsupportedKind(sequence, kind) => Error::UnsupportedKind { sequence, kind },
             Refusal::Interrupted => Error::Interrupted {
                 session,
-                operations: state.projection.operations.open().cloned().collect(),
+                operations: state.live.projection.operations.open().cloned().collect(),
             },
         }
     }
@@ -342,7 +343,10 @@ impl Inner {
         promised: bool,
     ) -> Result<u64> {
         let Draft { kind, body, content, at_hand, event } = draft;
-        let sequence = self.write_one(state, time_us, (kind, body), content, at_hand)?;
+        let sequence =
+            self.append(state, time_us, (kind, Body::Alone(body)), |live, sequence, sources| {
+                live.apply(sequence, content, at_hand, sources)
+            })?;
         self.notify((sequence, time_us, kind), promised, || event);
         Ok(sequence)
     }
@@ -426,59 +430,27 @@ impl Inner {
         bodies: impl Iterator<Item = &'b [u8]>,
         room: Room,
     ) -> Result<()> {
-        let WriterState { log, projection, .. } = state;
-        let names = &projection.names;
+        let WriterState { log, live, .. } = state;
+        let names = &live.projection.names;
         let context = AppendContext { synced: self.gate.synced(), declared: &|| names.all() };
         log.reserve(time_us, bodies, room, &context).map_err(|error| self.failed(error))?;
         self.gate.raise(log.recovered());
         Ok(())
     }
 
-    fn write_one(
-        &self,
-        state: &mut WriterState,
-        time_us: i64,
-        (kind, body): (Kind, &[u8]),
-        content: Content<'_>,
-        at_hand: AtHand<'_>,
-    ) -> Result<u64> {
-        let sequence = self.append(state, time_us, kind, Body::Alone(body))?;
-        let rollback = content.rollback();
-        let ended = if let Content::ToolEnd(end) = &content { Some(end.begin) } else { None };
-        // Nothing goes back there any more, and what is not shared with it need not be copied to be changed.
-        if let Some(begin) = ended.filter(|_| rollback.is_none()) {
-            state.positions.end(begin);
-        }
-        let begins = matches!(&content, Content::ToolBegin(begin) if !begin.reads_only);
-        self.fold(state, |projection, folding| projection.apply(sequence, content, at_hand, folding))?;
-        let WriterState { projection, positions, rollbacks, path, .. } = state;
-        if kind == Kind::SNAPSHOT {
-            positions.keep_snapshot(sequence, Arc::new(projection.freeze()));
-        }
-        if begins {
-            positions.begin(sequence, None);
-        }
-        if let Some(begin) = ended {
-            positions.end(begin);
-        }
-        if let Some(rollback) = rollback {
-            path.add(sequence, rollback.to);
-            rollbacks.insert(sequence, rollback);
-        }
-        Ok(sequence)
-    }
-
-    /// Appends a record to the log; it is to be folded next.
+    /// Appends a record to the log and applies it: the only way in which a session's log grows and its slices change. Where
+    /// it is appended and cannot be applied, what follows could not be trusted, and the session is poisoned.
+    #[inline]
     pub(super) fn append(
         &self,
         state: &mut WriterState,
         time_us: i64,
-        kind: Kind,
-        body: Body<'_>,
+        (kind, body): (Kind, Body<'_>),
+        apply: impl FnOnce(&mut LiveState, u64, Sources<'_>) -> Result<()>,
     ) -> Result<u64> {
-        let WriterState { log, projection, imaged, .. } = state;
+        let WriterState { log, live, imaged, .. } = state;
         let segments = log.places.segments.len();
-        let names = &projection.names;
+        let names = &live.projection.names;
         let context = AppendContext { synced: self.gate.synced(), declared: &|| names.all() };
         let begins = !log.is_writing();
         let sequence = log.append(kind, time_us, body, &context).map_err(|error| self.failed(error))?;
@@ -486,23 +458,9 @@ impl Inner {
             self.gate.raise(log.recovered());
         }
         imaged.turned |= segments != log.places.segments.len();
+        let sources = Sources { objects: log.objects.as_ref(), types: self.types.as_ref() };
+        apply(live, sequence, sources).map_err(|error| self.failed(error))?;
         Ok(sequence)
-    }
-
-    /// Folds a record that is in the log. Where that fails, what follows could not be trusted.
-    pub(super) fn fold(
-        &self,
-        state: &mut WriterState,
-        fold: impl FnOnce(&mut Projection, &Folding<'_>) -> Result<()>,
-    ) -> Result<()> {
-        let WriterState { log, projection, positions, .. } = state;
-        positions.before_change(projection);
-        let folding = Folding {
-            objects: log.objects.as_ref(),
-            types: self.types.as_ref(),
-            frozen: &|to| positions.get(to),
-        };
-        fold(projection, &folding).map_err(|error| self.failed(error))
     }
 
     /// Poisons the session, but for errors that left nothing behind.
@@ -524,8 +482,8 @@ impl Inner {
         if state.closed {
             return Err(Error::Closed { session: self.id });
         }
-        let WriterState { log, projection, .. } = &mut *state;
-        let names = &projection.names;
+        let WriterState { log, live, .. } = &mut *state;
+        let names = &live.projection.names;
         let context = AppendContext { synced: self.gate.synced(), declared: &|| names.all() };
         log.begin(self.now_us(), &context).map_err(|error| self.failed(error))?;
         self.gate.raise(log.recovered());

@@ -22,7 +22,10 @@ use uuid::Uuid;
 
 use super::{SessionOptions, Store};
 use crate::error::{Error, Result};
-use crate::fold::history::Folded;
+use crate::fold::content::Content;
+use crate::fold::live::{LiveState, Sources};
+use crate::fold::path::Path as LivePath;
+use crate::fold::projection::AtHand;
 use crate::log::chain::Segment;
 use crate::log::reader::Places;
 use crate::log::scan::Scan;
@@ -122,8 +125,10 @@ impl Store {
     fn as_read(&self, log: &Log, dir: &Path, opened: Opened, trunk: Trunk) -> Result<Read> {
         let Trunk { mut openings, rollbacks, projection, .. } = trunk;
         let opened_sequence = log.next_sequence() - 1;
-        let mut folded = Folded { projection, ..Folded::default() };
-        folded.begin(opened_sequence, opened.clone(), &log.objects)?;
+        let path = LivePath::new(rollbacks.iter().map(|(at, rollback)| (*at, rollback.to)));
+        let mut folded = LiveState { projection, rollbacks: rollbacks.clone(), path, ..LiveState::default() };
+        let sources = Sources { objects: &log.objects, types: None };
+        folded.apply(opened_sequence, Content::Opened(opened.clone()), AtHand::Nothing, sources)?;
         openings.push((opened_sequence, opened.clone()));
         let mut segments = Vec::new();
         let mut used_bytes = 0;

@@ -1,0 +1,164 @@
+//! What a log amounts to as it grows: the slices, and what later records need of earlier positions.
+//!
+//! Whoever appends a record, opens a session, reads one's history or audits it applies records by [`LiveState::apply`] and
+//! nothing else, so that a live session and a replay of its log cannot come to different things. (`History::fold_on` folds
+//! one path alone, without rollbacks, and stays apart: tests hold this fold against it.)
+//!
+//! | part | of a session | of an audit | of an outline |
+//! |---|---|---|---|
+//! | projection | all slices, LOG slices by their last items | names and places of items | names, tags, operations |
+//! | positions that rollbacks of the log go back to | kept | kept | not kept |
+//! | positions of snapshots and of open calls | kept | not kept: an audit knows all positions beforehand | not kept |
+//! | rollbacks and live path | kept | not kept: a scan found them all | not kept |
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use foldlog_codec::body::{Dispatch, Payload, Rollback};
+use foldlog_codec::{Kind, Record};
+
+use super::content::Content;
+use super::memory::Watch;
+use super::path::Path;
+use super::positions::Positions;
+use super::projection::{AtHand, Folding, LogSlices, Projection};
+use super::rows::NewValue;
+use crate::error::Result;
+use crate::log::objects::Objects;
+use crate::types::{AnyValue, SessionTypes};
+
+/// What a fold needs beside the records.
+#[derive(Clone, Copy)]
+pub(crate) struct Sources<'a> {
+    /// Where large payloads are to be had.
+    pub(crate) objects: &'a Objects,
+    /// The host's types; without them items stay undecoded.
+    pub(crate) types: Option<&'a SessionTypes>,
+}
+
+/// What a log amounts to.
+#[derive(Default)]
+pub(crate) struct LiveState {
+    pub(crate) projection: Projection,
+    pub(crate) positions: Positions,
+    pub(crate) rollbacks: BTreeMap<u64, Rollback>,
+    pub(crate) path: Path,
+    /// Where it may take only so much memory.
+    pub(crate) watch: Option<Watch>,
+}
+
+impl LiveState {
+    /// Makes the state of no records.
+    pub(crate) fn new(log_slices: LogSlices) -> LiveState {
+        LiveState { projection: Projection::new(log_slices), ..LiveState::default() }
+    }
+
+    /// Decodes a record of a log and applies it.
+    ///
+    /// # Errors
+    ///
+    /// As [`apply`](LiveState::apply), and [`Error::OverBudget`](crate::Error::OverBudget) where it is watched.
+    pub(crate) fn apply_record(&mut self, record: &Record<'_>, sources: Sources<'_>) -> Result<()> {
+        if record.kind == Kind::DISPATCH
+            && let Some((event, data)) = Dispatch::plain_event(record.body)
+        {
+            match self.projection.log_slices() {
+                LogSlices::Outline => self.projection.pass_over_event(record.sequence)?,
+                _ => {
+                    self.apply_event(record.sequence, (event, data, None::<AnyValue>), sources)?;
+                }
+            }
+        } else {
+            self.apply(record.sequence, Content::of(record)?, AtHand::Nothing, sources)?;
+        }
+        match &mut self.watch {
+            Some(watch) => watch.applied(record, &self.projection),
+            None => Ok(()),
+        }
+    }
+
+    /// Applies a record, and keeps the positions that later ones need.
+    ///
+    /// # Errors
+    ///
+    /// As [`Projection::apply`]; the projection has not changed then.
+    pub(crate) fn apply(
+        &mut self,
+        sequence: u64,
+        content: Content<'_>,
+        at_hand: AtHand<'_>,
+        sources: Sources<'_>,
+    ) -> Result<()> {
+        let log_slices = self.projection.log_slices();
+        let rollback = content.rollback();
+        let ended = if let Content::ToolEnd(end) = &content { Some(end.begin) } else { None };
+        let begins = matches!(&content, Content::ToolBegin(begin) if !begin.reads_only);
+        let is_snapshot = matches!(&content, Content::Snapshot);
+        // Nothing goes back there any more, and what is not shared with it need not be copied to be changed.
+        if let Some(begin) = ended.filter(|_| rollback.is_none()) {
+            self.positions.end(begin);
+        }
+        self.positions.before_change(&self.projection);
+        let (positions, Sources { objects, types }) = (&self.positions, sources);
+        let folding = Folding { objects, types, frozen: &|to| positions.get(to) };
+        self.projection.apply(sequence, content, at_hand, &folding)?;
+        if log_slices == LogSlices::Outline {
+            return Ok(());
+        }
+        if let Some(rollback) = rollback {
+            let is_last = self.positions.done(rollback.to);
+            if let Some(watch) = self.watch.as_mut().filter(|_| is_last) {
+                watch.let_go(rollback.to);
+            }
+        }
+        self.keep_target(sequence);
+        if log_slices != LogSlices::InLog {
+            return Ok(());
+        }
+        if let Some(rollback) = rollback {
+            self.path.add(sequence, rollback.to);
+            self.rollbacks.insert(sequence, rollback);
+        }
+        if begins {
+            self.positions.begin(sequence, None);
+        }
+        if let Some(begin) = ended {
+            self.positions.end(begin);
+        }
+        if is_snapshot {
+            self.positions.keep_snapshot(sequence, Arc::new(self.projection.freeze()));
+        }
+        Ok(())
+    }
+
+    /// Applies a record that holds no more than an event which does as declared: nearly every record, so what
+    /// [`apply`](LiveState::apply) does for others is left out. `data` is not looked at where the value is there.
+    ///
+    /// # Errors
+    ///
+    /// As [`apply`](LiveState::apply).
+    #[inline]
+    pub(crate) fn apply_event<V: NewValue>(
+        &mut self,
+        sequence: u64,
+        event: (u32, Payload<'_>, Option<V>),
+        Sources { objects, types }: Sources<'_>,
+    ) -> Result<()> {
+        self.positions.before_change(&self.projection);
+        let folding = Folding { objects, types, frozen: &|_| None };
+        self.projection.apply_event(sequence, event, &folding)?;
+        self.keep_target(sequence);
+        Ok(())
+    }
+
+    /// Keeps the position of a record that was just applied, where a rollback of the log goes back to it.
+    #[inline]
+    pub(crate) fn keep_target(&mut self, sequence: u64) {
+        if self.positions.wants(sequence) {
+            self.positions.keep_target(sequence, Arc::new(self.projection.freeze()));
+            if let Some(watch) = &mut self.watch {
+                watch.keep(sequence, &self.projection);
+            }
+        }
+    }
+}
