@@ -443,6 +443,12 @@ fn the_demo_shows_what_it_promises() {
     ] {
         assert!(ran.stdout.contains(told), "{told:?} is not in\n{}", ran.stdout);
     }
+    // Each heading stands at the beginning of its line, behind an empty one.
+    assert!(ran.stdout.starts_with("1. An agent"), "{}", ran.stdout);
+    for heading in ["2. A child", "3. The session", "4. A tool", "5. A fork", "6. An auditor"] {
+        assert!(ran.stdout.contains(&format!("\n\n{heading}")), "{heading:?} is not in\n{}", ran.stdout);
+    }
+    assert!(!ran.stdout.contains("  | "), "{}", ran.stdout);
     // The store stays, holds, and is not written over.
     let verified = foldlog(["verify", kept.to_str().unwrap(), "--json"]);
     assert_eq!(verified.code, 0);

@@ -134,6 +134,12 @@ fn say(output: &mut Output<'_>, text: impl std::fmt::Display) -> Result<()> {
     if output.json() { Ok(()) } else { output.line(text) }
 }
 
+/// Says what is shown next, behind an empty line: a line break within the text would make it a text of several lines.
+fn heading(output: &mut Output<'_>, text: impl std::fmt::Display) -> Result<()> {
+    say(output, "")?;
+    say(output, text)
+}
+
 /// A promise that did not hold.
 fn broken(what: impl Into<String>) -> Failure {
     Failure::DoesNotHold(what.into())
@@ -183,9 +189,9 @@ fn plan(
 
 /// A child writes, and is killed within a tool call.
 fn kill(root: &Path, id: Uuid, output: &mut Output<'_>) -> Result<child::Acknowledged> {
-    say(
+    heading(
         output,
-        "\n2. A child process goes on, and is killed (SIGKILL) within a tool that has changed half of its files.",
+        "2. A child process goes on, and is killed (SIGKILL) within a tool that has changed half of its files.",
     )?;
     let acknowledged = child::kill_within_a_call(root, id, output)?;
     say(output, format_args!("   it was told of {} records that they are kept", acknowledged.count))?;
@@ -217,7 +223,7 @@ fn recovered(runner: &ToolRunner, files: &[String], output: &mut Output<'_>) -> 
 /// The session is opened again; nothing that was acknowledged may be missing.
 fn reopened(session: &Session, acknowledged: u64, output: &mut Output<'_>) -> Result<()> {
     let report = session.recovery();
-    say(output, "\n3. The session is opened again. The recovery report:")?;
+    heading(output, "3. The session is opened again. The recovery report:")?;
     let closed = if report.closed { "was closed" } else { "was not closed by its writer" };
     say(output, format_args!("   {} records; the log {closed}", report.records))?;
     say(output, format_args!("   {} of them not yet synced; they are kept", report.unattested))?;
@@ -238,7 +244,7 @@ fn reopened(session: &Session, acknowledged: u64, output: &mut Output<'_>) -> Re
 
 /// A tool fails half way: files and STATE go back, LOG stays. Answers with the position before it.
 fn failing_step(runner: &ToolRunner, output: &mut Output<'_>) -> Result<u64> {
-    say(output, "\n4. A tool fails half way; files and slices go back, what was noted of it stays.")?;
+    heading(output, "4. A tool fails half way; files and slices go back, what was noted of it stays.")?;
     let session = runner.state().session();
     let (steps, notes) = (session.view::<Steps>()?.len(), session.log::<Notes>()?.len());
     let files = tools::listed(runner)?;
@@ -267,7 +273,7 @@ fn fork(
     at: u64,
     output: &mut Output<'_>,
 ) -> Result<Uuid> {
-    say(output, format_args!("\n5. A fork from position {at} tries another way."))?;
+    heading(output, format_args!("5. A fork from position {at} tries another way."))?;
     let fork = store.fork(session.id(), at, types, SessionOptions::default().tag("attempt", "2"))?;
     let before = session.state()?.digest();
     fork.dispatch(StepState { step: "run the tests".to_owned(), status: "passed".to_owned() })?;
@@ -284,7 +290,7 @@ fn fork(
 
 /// Both logs are verified and replayed, as an auditor would.
 fn checked(dirs: &[PathBuf], output: &mut Output<'_>) -> Result<()> {
-    say(output, "\n6. An auditor, who has the folders alone:")?;
+    heading(output, "6. An auditor, who has the folders alone:")?;
     let mut verified = verify::Verified::default();
     for dir in dirs {
         verify::session(dir, None, &mut verified)?;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use foldlog::audit::LogReader;
 
-use super::say;
+use super::{heading, say};
 use crate::failure::Result;
 use crate::output::Output;
 use crate::reading::{each_record, last_position, record_name};
@@ -19,7 +19,7 @@ pub(super) fn print(dirs: &[PathBuf], output: &mut Output<'_>) -> Result<()> {
         return Ok(());
     }
     for (dir, whose) in dirs.iter().zip(["7. The timeline:", "   The fork's own part of its timeline:"]) {
-        say(output, format_args!("\n{whose}"))?;
+        heading(output, whose)?;
         let reader = LogReader::open(dir)?;
         let (timeline, names) = (Timeline::of(&reader), reader.names());
         say(output, Timeline::HEADINGS)?;
