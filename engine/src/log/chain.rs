@@ -203,13 +203,15 @@ pub(super) struct SegmentFiles {
     pub(super) irregular: Vec<PathBuf>,
 }
 
-/// Finds the segment files in `dir`.
+/// Finds the segment files in `dir`. Where nothing that bears a segment's name is a regular file, the error names one.
 pub(super) fn segment_files(storage: &dyn Storage, dir: &Path) -> Result<SegmentFiles> {
     let mut files = SegmentFiles::default();
+    let mut irregular = None;
     for entry in storage.list(dir).map_err(|error| not_a_session_or_io(dir, error))? {
         let Some(named) = layout::segment_ordinal(&entry.name) else { continue };
         let path = dir.join(&entry.name);
         if entry.kind != EntryKind::File {
+            irregular.get_or_insert_with(|| Error::NotAFile { path: path.clone(), found: entry.kind });
             files.irregular.push(path);
             continue;
         }
@@ -232,7 +234,7 @@ pub(super) fn segment_files(storage: &dyn Storage, dir: &Path) -> Result<Segment
     }
     if files.sound.is_empty() && files.others.is_empty() {
         let reason = "it holds no segments".to_owned();
-        return Err(Error::NotASession { path: dir.to_owned(), reason });
+        return Err(irregular.unwrap_or_else(|| Error::NotASession { path: dir.to_owned(), reason }));
     }
     Ok(files)
 }

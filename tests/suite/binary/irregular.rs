@@ -93,6 +93,7 @@ fn what_is_no_file_is_named_and_neither_read_nor_waited_for() {
         let salvage = bounded(words(&[&"salvage", &dir, &"--to", &folder.path().join("salvaged")]));
         for ran in [diff, export, salvage] {
             assert_eq!(ran.code, 2, "{}{}", ran.stdout, ran.stderr);
+            assert!(ran.stderr.contains(&said), "{}", ran.stderr);
         }
         // The other session is listed and verified all the same, and this one is a row that says why it is not.
         let root = store.path();

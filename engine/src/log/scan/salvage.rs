@@ -121,7 +121,7 @@ enum Went {
 ///
 /// # Errors
 ///
-/// [`Error::NotASession`] where there are no segments, [`Error::FutureFormat`], [`Error::Io`].
+/// [`Error::NotASession`] where there are no segments, [`Error::NotAFile`] where none is a regular file, [`Error::FutureFormat`], [`Error::Io`].
 pub(crate) fn sound_part(storage: &dyn Storage, dir: &Path) -> Result<SoundPart> {
     let mut files = chain::segment_files(storage, dir)?;
     loop {
