@@ -63,9 +63,63 @@ pub(crate) fn segments(dir: &Path) -> Option<Vec<PathBuf>> {
 }
 
 /// Says that a session's folder is passed over: a crash while a session was begun leaves one that
-/// [holds nothing](holds_anything), and nobody was told of the session.
+/// [holds nothing](holds_anything), and nobody was told of the session. What else stands there is named, since it proves
+/// neither that there were records nor that there were none.
 pub(crate) fn pass_over(dir: &Path, output: &mut Output<'_>) {
-    output.note(format_args!("note: {} holds no records: passed over", escape::path(dir)));
+    let segments = segments(dir).unwrap_or_default();
+    let mut beside: Vec<PathBuf> = entries(dir).filter(|path| !segments.contains(path)).collect();
+    // A writer leaves word before its first record is there, and takes it back when it closes.
+    beside.extend(word_of_writer(dir));
+    beside.sort();
+    let names: Vec<String> = beside.iter().map(|path| escape::path(path)).collect();
+    let names = match names.is_empty() {
+        true => String::new(),
+        false => format!("; whether it had some is not told by what is left: {}", names.join(", ")),
+    };
+    output.note(format_args!("note: {} holds no records: passed over{names}", escape::path(dir)));
+}
+
+/// The file in which a writer of the session says who it is, where there is one.
+fn word_of_writer(dir: &Path) -> Option<PathBuf> {
+    let id = dir.file_name()?.to_str()?;
+    let word = dir.parent()?.parent()?.join("writers").join(format!("{id}.json"));
+    word.symlink_metadata().is_ok().then_some(word)
+}
+
+fn entries(dir: &Path) -> impl Iterator<Item = PathBuf> {
+    std::fs::read_dir(dir).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()))
+}
+
+/// Why the session in a folder has lost its segments, if it has: there are none, and what else is there is only made
+/// behind a first record. A crash while a session was begun leaves none of it.
+///
+/// | left of it | made |
+/// |---|---|
+/// | `objects`, alone | beside the segment that is to name them |
+/// | `recovery.spare` | while a tool call is open |
+/// | `snapshots`, of images | of a log |
+/// | any folder that holds a folder `objects` | with the first capture of a workspace |
+///
+/// The word of a writer in the store's folder `writers` is left before there is a record, and is no sign of one.
+pub(crate) fn lost_segments(dir: &Path) -> Option<String> {
+    let id = dir.canonicalize().ok()?;
+    Uuid::try_parse(id.file_name()?.to_str()?).ok()?;
+    if !segments(dir)?.is_empty() {
+        return None;
+    }
+    let is_folder = |path: &Path| path.symlink_metadata().is_ok_and(|found| found.is_dir());
+    let is_sign = |path: &PathBuf| match path.file_name().and_then(|name| name.to_str()) {
+        Some("recovery.spare") => path.symlink_metadata().is_ok_and(|found| found.is_file()),
+        Some("objects" | "snapshots") => is_folder(path),
+        _ => is_folder(path) && is_folder(&path.join("objects")),
+    };
+    let mut names: Vec<String> = entries(dir)
+        .filter(is_sign)
+        .filter_map(|path| Some(format!("`{}`", escape::path(path.file_name()?.as_ref()))))
+        .collect();
+    names.sort();
+    (!names.is_empty())
+        .then(|| format!("it has lost its segments: of a session with records it holds {}", names.join(", ")))
 }
 
 /// Opens the store at a path, which must be there: a reader makes no folders.

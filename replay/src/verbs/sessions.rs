@@ -81,8 +81,7 @@ struct UnreadRow {
 }
 
 /// Lists a session that cannot be read as a row that says so. The others follow.
-fn unread(session: Uuid, error: &Error, output: &mut Output<'_>) -> Result<()> {
-    let error = error.to_string();
+fn unread(session: Uuid, error: String, output: &mut Output<'_>) -> Result<()> {
     output.note(format_args!("error: {error}"));
     if output.json() {
         return output.value(&UnreadRow { session, error });
@@ -116,11 +115,16 @@ pub fn run(dir: &Path, output: &mut Output<'_>) -> Result<u8> {
         match store.summary_within(id, memory_bytes) {
             Ok(summary) if output.json() => output.value(&Row::of(summary))?,
             Ok(summary) => output.line(Row::of(summary).text())?,
+            Err(Error::NotASession { path, .. }) if reading::lost_segments(&path).is_some() => {
+                let reason = reading::lost_segments(&path).unwrap_or_default();
+                unread(id, format!("{}: {reason}", escape::path(&path)), output)?;
+                code = DOES_NOT_HOLD;
+            }
             Err(Error::NotASession { .. }) if !reading::holds_anything(&store.session_dir(id)) => {
                 reading::pass_over(&store.session_dir(id), output);
             }
             Err(error) => {
-                unread(id, &error, output)?;
+                unread(id, error.to_string(), output)?;
                 let failure = Failure::from(error);
                 // Damage says more than what could not be read at all.
                 code = if code == DOES_NOT_HOLD { code } else { failure.exit_code() };

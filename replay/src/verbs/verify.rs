@@ -13,13 +13,16 @@ use foldlog_codec::escape;
 
 use crate::failure::{Failure, HOLDS, Result, UNUSABLE};
 use crate::output::Output;
-use crate::reading::{counted, holds_anything, is_store, open_store, pass_over, segments};
+use crate::reading::{counted, holds_anything, is_store, lost_segments, open_store, pass_over, segments};
 
 /// What a verification found.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Verified {
     /// How many sessions were checked.
     pub sessions: u64,
+    /// How many folders of a store were passed over since they hold no records.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub passed_over: u64,
     /// How many sound records they hold.
     pub records: u64,
     /// How many bytes their logs use, up to the damage where there is some.
@@ -106,6 +109,11 @@ pub struct Unreadable {
     pub reason: String,
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands a reference")]
+fn is_zero(count: &u64) -> bool {
+    *count == 0
+}
+
 /// Checks sessions and stores.
 ///
 /// # Errors
@@ -113,7 +121,7 @@ pub struct Unreadable {
 /// Where a path is neither a session nor a store, or something is damaged: the result is printed before.
 pub fn run(paths: &[PathBuf], output: &mut Output<'_>) -> Result<u8> {
     let mut verified = Verified::default();
-    let dirs = session_dirs(paths, output)?;
+    let dirs = session_dirs(paths, &mut verified, output)?;
     let mut progress = output.progress("verifying sessions", dirs.len() as u64);
     for (done, dir) in (1..).zip(&dirs) {
         match session(&dir.path, output.memory_bytes, &mut verified) {
@@ -141,7 +149,11 @@ struct SessionDir {
     of_store: bool,
 }
 
-fn session_dirs(paths: &[PathBuf], output: &mut Output<'_>) -> Result<Vec<SessionDir>> {
+fn session_dirs(
+    paths: &[PathBuf],
+    verified: &mut Verified,
+    output: &mut Output<'_>,
+) -> Result<Vec<SessionDir>> {
     let mut dirs = Vec::new();
     for path in paths {
         if !is_store(path) {
@@ -151,9 +163,10 @@ fn session_dirs(paths: &[PathBuf], output: &mut Output<'_>) -> Result<Vec<Sessio
         let store = open_store(path)?;
         for id in store.session_ids()? {
             let path = store.session_dir(id);
-            if holds_anything(&path) {
+            if holds_anything(&path) || lost_segments(&path).is_some() {
                 dirs.push(SessionDir { path, of_store: true });
             } else {
+                verified.passed_over += 1;
                 pass_over(&path, output);
             }
         }
@@ -281,6 +294,10 @@ fn damage_of(dir: &Path, error: Error) -> Result<Damage, Error> {
                 None => Damage { sequence: Some(sequence), ..at(None, dir.to_owned(), None) },
             }
         }
+        Error::NotASession { .. } if lost_segments(dir).is_some() => {
+            let reason = lost_segments(dir).unwrap_or_default();
+            Damage { reason, ..at(None, dir.to_owned(), None) }
+        }
         // Something stands behind a header that does not check: this was a session.
         Error::NotASession { .. } if named(dir).is_some() && holds_anything(dir) => {
             let segment = segments(dir).unwrap_or_default().into_iter().next();
@@ -343,7 +360,11 @@ fn print(verified: &Verified, output: &mut Output<'_>) -> Result<()> {
         output.line(format_args!("unread   {}: {}", escape::path(&unreadable.path), unreadable.reason))?;
     }
     if verified.corrupt.is_empty() && verified.unreadable.is_empty() {
-        output.line("every frame, body, seal and object holds")?;
+        output.line(match (verified.sessions, verified.passed_over) {
+            (0, 1..) => "nothing was checked: no folder of a session holds records",
+            (_, 0) => "every frame, body, seal and object holds",
+            (_, 1..) => "every frame, body, seal and object of these sessions holds",
+        })?;
     }
     Ok(())
 }

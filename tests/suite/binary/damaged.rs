@@ -206,6 +206,57 @@ fn what_a_crash_leaves_of_a_session_that_nobody_knows_is_passed_over() {
     assert_eq!(foldlog(["verify".as_ref(), begun.as_os_str()]).code, 0);
 }
 
+/// A session whose only segment file was removed was passed over, and all was said to hold.
+#[test]
+fn a_session_that_has_lost_its_segments_is_damaged_and_named() {
+    let fixture = fixture();
+    let (lost, id) = (&fixture.session, fixture.session.file_name().unwrap().to_str().unwrap());
+    // The fork shares no file by name, so it can be read on.
+    fs::remove_dir_all(lost).unwrap();
+    let is_lost = |left: &str| {
+        let said = format!("it has lost its segments: of a session with records it holds `{left}`");
+        let verified = fixture.run("verify STORE");
+        assert_eq!(verified.code, 1, "{left}: {}{}", verified.stdout, verified.stderr);
+        assert!(
+            verified.stdout.contains(&said) && !verified.stdout.contains("holds\n"),
+            "{}",
+            verified.stdout
+        );
+        let alone = fixture.run("verify SESSION");
+        assert!(alone.code == 1 && alone.stdout.contains(&said), "{}{}", alone.stdout, alone.stderr);
+        let listed = fixture.run("sessions STORE");
+        assert_eq!((listed.code, listed.stdout.lines().count()), (1, 3), "{}", listed.stdout);
+        let row = listed.stdout.lines().find(|line| line.starts_with(id)).unwrap();
+        assert!(row.contains(&said), "{row}");
+    };
+    for (left, file) in [
+        ("recovery.spare", "recovery.spare"),
+        ("objects", "objects/of"),
+        ("snapshots", "snapshots/00000000000000000004.image"),
+        ("files", "files/objects/of"),
+    ] {
+        fs::create_dir_all(lost.join(file).parent().unwrap()).unwrap();
+        fs::write(lost.join(file), "left").unwrap();
+        is_lost(left);
+        fs::remove_dir_all(lost).unwrap();
+    }
+
+    // What proves nothing is named, and the others are what is said to hold.
+    fs::create_dir(lost).unwrap();
+    fs::write(lost.join("notes"), "of somebody").unwrap();
+    let word = fixture.folder.path().join(format!("writers/{id}.json"));
+    fs::write(&word, "{}").unwrap();
+    let verified = fixture.run("verify STORE");
+    assert_eq!(verified.code, 0, "{}", verified.stderr);
+    assert!(verified.stdout.ends_with("of these sessions holds\n"), "{}", verified.stdout);
+    for left in [&lost.join("notes"), &word] {
+        assert!(verified.stderr.contains(left.to_str().unwrap()), "{}", verified.stderr);
+    }
+    fs::remove_dir_all(&fixture.fork).unwrap();
+    let verified = fixture.run("verify STORE");
+    assert!(verified.code == 0 && verified.stdout.contains("nothing was checked"), "{}", verified.stdout);
+}
+
 /// Writes a log of these records, sound frame for sound frame, whatever they say.
 pub(super) fn forge(dir: &Path, records: &[(Kind, Vec<u8>)]) {
     let session = Uuid::from_u128(9);
