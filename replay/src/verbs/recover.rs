@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use foldlog::filesystem::{FilesystemSnapshot, HostFilesystem, HostFilesystemOptions, Rebind};
+use foldlog::filesystem::{self, FilesystemSnapshot, HostFilesystem, HostFilesystemOptions, Rebind};
 use foldlog::resources::{NotUndone, Snapshotable};
 use foldlog::tools::{ExecuteOptions, Recovered, ToolRegistry, ToolRunner};
 use foldlog::{ExecutionState, OpenOperation, ResourceRegistry, Session, Store, UnsettledOperation};
@@ -40,6 +40,12 @@ struct Document {
     session: Uuid,
     ended: Vec<Operation>,
     workspaces: Vec<Workspace>,
+    /// Marks that were asked to be removed where there is no workspace to restore.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    marks: Vec<Mark>,
+    /// What was asked for and had nothing to be done for it.
+    #[serde(skip)]
+    idle: Option<&'static str>,
     not_undone: Vec<NotUndone>,
     unsettled: Vec<Operation>,
 }
@@ -58,7 +64,17 @@ struct Workspace {
     snapshots: PathBuf,
     /// Whether this folder took the place of the one that the call worked on.
     rebound: bool,
+    /// Whether what was in it and is not in the capture was removed for that.
+    overwritten: bool,
     /// What the mark said that was removed.
+    removed_mark: Option<String>,
+}
+
+/// The mark of a folder that no call is open on.
+#[derive(Serialize)]
+struct Mark {
+    root: PathBuf,
+    /// What it said; nothing where there was none.
     removed_mark: Option<String>,
 }
 
@@ -105,7 +121,12 @@ fn recover(session: &Session, dir: &Path, asked: &Asked<'_>) -> Result<Document>
     let open = session.open_operations();
     let mut workspaces = Vec::new();
     let mut resources = ResourceRegistry::builder();
-    for place in places(session.open_captures()?, dir, asked)? {
+    let places = places(session.open_captures()?, dir, asked)?;
+    let (marks, idle) = match places.is_empty() {
+        true => (unmark(dir, asked)?, idle(asked)),
+        false => (Vec::new(), None),
+    };
+    for place in places {
         let Place { name, root, rebound, snapshots, taken } = place;
         let mut options = HostFilesystemOptions::default().gitignore(taken.gitignore);
         options.leave_out = taken.leave_out;
@@ -115,10 +136,12 @@ fn recover(session: &Session, dir: &Path, asked: &Asked<'_>) -> Result<Document>
             false => None,
         };
         if rebound {
-            files.rebind(if asked.overwrite { Rebind::Overwrite } else { Rebind::IfEmpty })?;
+            take_place(&files, asked.overwrite)?;
         }
+        let overwritten = rebound && asked.overwrite;
         resources = resources.named(name.clone(), Arc::clone(&files));
-        workspaces.push(Workspace { name, root: files.root().to_owned(), snapshots, rebound, removed_mark });
+        let root = files.root().to_owned();
+        workspaces.push(Workspace { name, root, snapshots, rebound, overwritten, removed_mark });
     }
     let state = ExecutionState::new(session.clone(), resources.build()?);
     let runner = ToolRunner::new(state, ToolRegistry::new());
@@ -128,9 +151,55 @@ fn recover(session: &Session, dir: &Path, asked: &Asked<'_>) -> Result<Document>
         session: session.id(),
         ended: open.iter().map(Operation::from).collect(),
         workspaces,
+        marks,
+        idle,
         not_undone,
         unsettled: session.unsettled_operations().iter().map(Operation::from).collect(),
     })
+}
+
+/// Lets a folder take the place of the one that the call worked on.
+fn take_place(files: &HostFilesystem, overwrite: bool) -> Result<()> {
+    let rebind = if overwrite { Rebind::Overwrite } else { Rebind::IfEmpty };
+    files.rebind(rebind).map_err(|error| match error {
+        filesystem::Error::Path { .. } if !overwrite => Failure::usage(
+            error.to_string(),
+            "give an empty folder, or have what is in this one and not in the capture removed: --overwrite",
+        ),
+        error => error.into(),
+    })
+}
+
+/// Removes the marks of the folders that a person names, where there is no workspace to restore: they keep a session away
+/// that has nothing to recover.
+fn unmark(dir: &Path, asked: &Asked<'_>) -> Result<Vec<Mark>> {
+    let forced = if asked.force { asked.workspaces } else { &[] };
+    let mark = |given: &String| {
+        // No call says which names there are.
+        let folder = match given.split_once('=') {
+            Some((_, folder)) if !Path::new(given).is_dir() => folder,
+            _ => given.as_str(),
+        };
+        let files = HostFilesystem::open(folder, dir.join("files"), HostFilesystemOptions::default())?;
+        let removed_mark = files.remove_mark(Instant::now() + WAIT_MAX)?;
+        Ok(Mark { root: files.root().to_owned(), removed_mark })
+    };
+    forced.iter().map(mark).collect()
+}
+
+/// What is to be said of options that have nothing to be done for them, where there is no workspace to restore.
+fn idle(asked: &Asked<'_>) -> Option<&'static str> {
+    match (asked.force, asked.workspaces.is_empty(), asked.rebound.is_empty()) {
+        (true, true, _) => {
+            Some("no mark was removed: --force removes that of a folder given by --workspace DIR")
+        }
+        (true, false, true) | (false, true, true) => None,
+        (true, false, false) => Some("no call has a workspace to be restored: --rebind changed nothing"),
+        (false, ..) => Some(
+            "no call has a workspace to be restored, and nothing was changed; with --workspace DIR, --force removes the \
+             mark of another session",
+        ),
+    }
 }
 
 /// Where a workspace that is to be restored is, and what was taken of it.
@@ -189,7 +258,8 @@ fn named(
         let (name, folder) = match one.split_once('=') {
             Some((name, folder)) if taken.contains_key(name) => (name, folder),
             _ if taken.is_empty() => continue,
-            _ => match only {
+            // A folder's path may have the sign in it as well.
+            split => match only.filter(|_| split.is_none() || Path::new(one).is_dir()) {
                 Some(only) => (only.as_str(), one.as_str()),
                 None => {
                     let names = taken.keys().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
@@ -227,14 +297,21 @@ fn kept_in(dir: &Path, name: &str, commit: &str) -> Result<PathBuf> {
 }
 
 fn print(document: &Document, output: &mut Output<'_>) -> Result<()> {
-    let Document { session, ended, workspaces, not_undone, unsettled } = document;
-    for Workspace { root, removed_mark, .. } in workspaces {
+    let Document { session, ended, workspaces, marks, idle, not_undone, unsettled } = document;
+    let restored = workspaces.iter().map(|workspace| (&workspace.root, &workspace.removed_mark));
+    for (root, removed_mark) in restored.chain(marks.iter().map(|mark| (&mark.root, &mark.removed_mark))) {
         if let Some(said) = removed_mark {
             output.note(format_args!(
                 "note: removed the mark `user.foldlog.work` of {}, which said: {said}",
                 root.display()
             ));
         }
+    }
+    for Mark { root, .. } in marks.iter().filter(|mark| mark.removed_mark.is_none()) {
+        output.note(format_args!("note: {} bears no mark", root.display()));
+    }
+    if let Some(idle) = idle {
+        output.note(format_args!("note: {idle}"));
     }
     for NotUndone { resource, path, reason } in not_undone {
         let what = [resource.as_str(), path].into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>();
@@ -244,7 +321,17 @@ fn print(document: &Document, output: &mut Output<'_>) -> Result<()> {
     if ended.is_empty() {
         output.line(format_args!("session {session} has no open calls"))?;
     } else {
-        for Workspace { name, root, .. } in workspaces {
+        for Workspace { name, root, rebound, overwritten, .. } in workspaces {
+            if *rebound {
+                let removed = match overwritten {
+                    true => "; what was in it and not in the capture is removed",
+                    false => "",
+                };
+                output.line(format_args!(
+                    "workspace `{name}`: {} took the place of its folder{removed}",
+                    root.display()
+                ))?;
+            }
             output
                 .line(format_args!("workspace `{name}` is as it was before the call: {}", root.display()))?;
         }

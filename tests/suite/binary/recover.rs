@@ -15,7 +15,7 @@ use foldlog_tests::host::types;
 use foldlog_tests::verbs::{Ran, foldlog};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use rustix::fs::{XattrFlags, setxattr};
+use rustix::fs::{XattrFlags, getxattr, setxattr};
 
 use super::step;
 
@@ -205,6 +205,9 @@ fn a_workspace_that_was_replaced_is_restored_into_the_folder_that_a_person_names
     };
     is_refused(&["--workspace", &killed.workspace()], "--rebind NAME=DIR");
     is_refused(&["--rebind", &killed.workspace()], "not empty");
+    is_refused(&["--rebind", &killed.workspace()], "removed: --overwrite");
+    let misnamed = format!("elsewhere={}", killed.root().display());
+    is_refused(&["--workspace", &misnamed], "names none of the session's workspaces, which are `workspace`");
     let both = ["--workspace", &killed.workspace(), "--rebind", &other.display().to_string()];
     is_refused(&both, "by --workspace or by --rebind");
     is_refused(&["--workspace", &killed.workspace(), "--overwrite"], "--rebind");
@@ -213,6 +216,7 @@ fn a_workspace_that_was_replaced_is_restored_into_the_folder_that_a_person_names
     assert_eq!(rebound.code, 0, "{rebound:?}");
     let told: serde_json::Value = serde_json::from_str(&rebound.stdout).unwrap();
     assert_eq!(told["workspaces"][0]["rebound"], true);
+    assert_eq!(told["workspaces"][0]["overwritten"], false);
     assert_eq!(fs::read_to_string(other.join("page")).unwrap(), "as it was");
     assert_eq!((killed.page().as_str(), killed.fate()), ("of somebody else", Fate::Interrupted));
 
@@ -224,4 +228,51 @@ fn a_workspace_that_was_replaced_is_restored_into_the_folder_that_a_person_names
     assert_eq!(ran.code, 0, "{ran:?}");
     assert_eq!((killed.page().as_str(), killed.fate()), ("as it was", Fate::Interrupted));
     assert!(!killed.root().join("more").exists());
+    let said = format!(
+        "workspace `workspace`: {} took the place of its folder; what was in it and not in the capture is removed",
+        killed.root().display()
+    );
+    assert!(ran.stdout.contains(&said), "{}", ran.stdout);
+}
+
+/// A session without an open call was kept away by the mark of another one, and `--force` said nothing and did nothing.
+#[test]
+fn a_mark_is_removed_by_force_also_for_a_session_that_has_no_open_call() {
+    const MARK: &str = "user.foldlog.work";
+    let killed = Killed::with_snapshots("within");
+    let bears_mark = || getxattr(killed.root(), MARK, &mut [0; 4352][..]).is_ok();
+    if !bears_mark() {
+        foldlog_tests::skipped("the folder for temporary files takes no extended attributes");
+        return;
+    }
+    let session = Store::open(killed.folder.path().join("another")).unwrap().create(&types()).unwrap();
+    let new = session.dir().display().to_string();
+    session.close().unwrap();
+    let recover = |options: &[&str]| {
+        let ran = foldlog(["recover", &new].iter().chain(options).map(|word| (*word).to_owned()));
+        assert!(ran.code == 0 && ran.stdout.contains("has no open calls"), "{ran:?}");
+        ran
+    };
+    for (options, said) in [
+        (["--workspace", &killed.workspace()], "nothing was changed"),
+        (["--rebind", &killed.workspace()], "nothing was changed"),
+    ] {
+        let ran = recover(&options);
+        assert!(ran.stderr.contains(said) && bears_mark(), "{}", ran.stderr);
+    }
+    let ran = recover(&["--force"]);
+    assert!(ran.stderr.contains("no mark was removed") && bears_mark(), "{}", ran.stderr);
+    assert_eq!(recover(&[]).stderr, "");
+
+    let ran = recover(&["--workspace", &killed.workspace(), "--force"]);
+    let holder = killed.session.file_name().unwrap().to_str().unwrap();
+    assert!(ran.stderr.contains("removed the mark `user.foldlog.work`"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("which said: ") && ran.stderr.contains(holder), "{}", ran.stderr);
+    assert!(!bears_mark());
+    let ran = recover(&["--workspace", &killed.root().display().to_string(), "--force"]);
+    assert!(ran.stderr.contains("bears no mark"), "{}", ran.stderr);
+    // Nothing else was touched, and the one that left it half done is recovered as before.
+    assert_eq!((killed.page().as_str(), killed.fate()), ("half done", Fate::Open));
+    assert_eq!(killed.recover(&["--workspace", &killed.workspace()]).code, 0);
+    killed.is_recovered();
 }
