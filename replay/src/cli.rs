@@ -24,12 +24,27 @@ struct Arguments {
     /// Print JSON: one document, or one object a line for lists.
     #[arg(long, global = true)]
     json: bool,
-    /// Read a log only as long as what is known of it takes no more memory: 64 MiB if nothing is said, and three times the
-    /// log's bytes on top for verbs that ask for slices.
-    #[arg(long, global = true, value_name = "BYTES")]
+    /// Read a log only as long as what is known of it takes no more memory: bytes, or as 64M or 1GiB. 64 MiB if nothing is
+    /// said, and three times the log's bytes on top for verbs that ask for slices.
+    #[arg(long, global = true, value_name = "BYTES", value_parser = bytes)]
     memory: Option<u64>,
     #[command(subcommand)]
     verb: Verb,
+}
+
+/// A number of bytes: digits alone, or with K, M, G, KiB, MiB or GiB, of 1024 each.
+fn bytes(text: &str) -> Result<u64, String> {
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, unit) = text.split_at(digits);
+    let shift = match unit {
+        "" => 0,
+        "K" | "KiB" => 10,
+        "M" | "MiB" => 20,
+        "G" | "GiB" => 30,
+        _ => return Err("give a number of bytes, or one with K, M, G, KiB, MiB or GiB behind it".to_owned()),
+    };
+    let number: u64 = number.parse().map_err(|error| format!("{error}"))?;
+    number.checked_mul(1 << shift).ok_or_else(|| "it is too large".to_owned())
 }
 
 /// The fields of `stats --json`, which [`verbs::stats::Stats`] describes one by one.
@@ -66,7 +81,8 @@ may be run again are by their host, the others wait for `settle`.
 With --json one object:
   session
   ended         operation, tool, call_id: the calls that were open
-  workspaces    name, root, snapshots; rebound: whether another folder took its place; removed_mark: what the mark said that --force removed
+  workspaces    name, root, snapshots; rebound: whether another folder took its place; overwritten: whether what was in it was removed; removed_mark: what the mark said that --force removed
+  marks         root, removed_mark: of the folders given with --force where no call has a workspace to be restored
   not_undone    resource, path, reason: what the call did that was not undone, and where what it left was not captured
   unsettled     operation, tool, call_id: to be run again by the host, or settled";
 
@@ -149,7 +165,9 @@ enum Verb {
         /// The position after.
         after: u64,
     },
-    /// Check every frame of sessions or whole stores.
+    /// Check every frame, body, seal and object of sessions or whole stores.
+    ///
+    /// The captures of workspaces are not checked: a restore checks what it reads of them.
     Verify {
         /// Folders of sessions or stores.
         #[arg(required = true, value_name = "PATH")]
@@ -192,7 +210,7 @@ enum Verb {
         /// Let a folder given by --rebind have files, which are removed.
         #[arg(long, requires = "rebind")]
         overwrite: bool,
-        /// Remove the mark of another session that keeps this one away: for one that is not true.
+        /// Remove the mark of another session that keeps this one away, also where no call is open: for one that is not true.
         #[arg(long)]
         force: bool,
     },
@@ -215,7 +233,11 @@ enum Verb {
         #[arg(long)]
         result: Option<String>,
     },
-    /// Make a new session of all that is sound in a damaged one, which is only read.
+    /// Make a new session of what is sound in a damaged one before its first damage. The damaged one is only read.
+    ///
+    /// Damage in a segment's header, or in a frame that holds no record, does not count where what follows proves what was
+    /// there. Of a record no byte is put right: what stands behind a damaged one, behind a missing segment or behind a
+    /// record whose object is missing is counted and not taken.
     #[command(after_help = SALVAGE_JSON)]
     Salvage {
         /// The session's folder.

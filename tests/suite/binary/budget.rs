@@ -52,6 +52,10 @@ fn a_session_over_its_budget_is_a_row_that_says_so_and_the_others_follow() {
         let ran = foldlog([verb.as_ref(), dir.as_os_str(), "--memory".as_ref(), "100".as_ref()]);
         assert_eq!(ran.code, 2, "{verb}: {}{}", ran.stdout, ran.stderr);
         assert!(ran.stderr.contains("--memory"), "{verb}: {}", ran.stderr);
+        for (enough, code) in [("64MiB", 0), ("64M", 0), ("1G", 0), ("64MB", 2), ("MiB", 2), ("-1", 2)] {
+            let ran = foldlog([verb.as_ref(), dir.as_os_str(), "--memory".as_ref(), enough.as_ref()]);
+            assert_eq!(ran.code, code, "{verb} {enough}: {}", ran.stderr);
+        }
         assert_eq!(foldlog([verb.as_ref(), dir.as_os_str()]).code, 0, "{verb}");
     }
 }
