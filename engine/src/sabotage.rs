@@ -32,6 +32,7 @@ foldlog_codec::breakages! {
     // Permissions.
     UmaskObeyed = "umask-obeyed": "What a store makes is as open as the process's umask leaves it.",
     ExposureUntold = "exposure-untold": "Nobody is told that others may read a store.",
+    FolderUnlocked = "folder-unlocked": "A session is locked in the store through which it is opened alone.",
 
     // Opening and recovery.
     WrittenBehindTear = "written-behind-tear": "After a crash the old segment is written on, behind its tear.",

@@ -289,3 +289,31 @@ fn processes_that_are_killed_while_they_compete_leave_a_log_that_others_go_on_wi
     let openings: u64 = std::env::var("FOLDLOG_OPENINGS").map_or(6, |openings| openings.parse().unwrap());
     compete(if openings > 6 { 8 } else { 3 }, openings, openings);
 }
+
+/// The lock stands in the store: through another store that a link leads to the same sessions, or once somebody removed the
+/// lock's file, a second writer was let in, and what both had been told is durable could not be opened any more.
+#[test]
+fn a_session_that_two_stores_lead_to_has_one_writer() {
+    let folder = tempfile::tempdir().unwrap();
+    let (first, other) = (folder.path().join("first"), folder.path().join("other"));
+    let types = types();
+    let created = store_at(&first, Level::Every).create(&types).unwrap();
+    let id = created.id();
+    fs::create_dir(&other).unwrap();
+    std::os::unix::fs::symlink(first.join("sessions"), other.join("sessions")).unwrap();
+    let is_locked = |path: &Path| {
+        let opened = store_at(path, Level::Every).open_session(id, &types);
+        assert!(matches!(opened, Err(Error::Locked { session, .. }) if session == id), "{opened:?}");
+    };
+    is_locked(&other);
+    fs::remove_file(first.join("writers.lock")).unwrap();
+    is_locked(&first);
+    created.dispatch(Noted { text: "the only writer".to_owned() }).unwrap();
+    created.close().unwrap();
+    // So has one that was opened and not made here, and who closes it lets the next one in.
+    let opened = store_at(&other, Level::Every).open_session(id, &types).unwrap();
+    is_locked(&first);
+    opened.close().unwrap();
+    let last = store_at(&first, Level::Every).open_session(id, &types).unwrap();
+    assert_eq!(last.log::<Notes>().unwrap().len(), 1);
+}

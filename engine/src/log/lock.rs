@@ -5,6 +5,10 @@
 //! holds a lock stands beside it in a small file, which is best effort: it may be missing or out of date, and
 //! nothing but the error message depends on it.
 //!
+//! A session's folder is locked too. Whoever comes to it through another store, by a link, a mount or a second name, or finds
+//! the lock file gone, is kept away by that. Copies that share segments by hard links (`cp -al`) have folders of their own,
+//! and nothing keeps their writers apart.
+//!
 //! A process that forks shares its lock with the copy, as it shares the open file. The copy writes nothing, and never lets
 //! go of what is the other's; but should the other end first, the lock is held until the copy ends too, or runs another
 //! program.
@@ -18,6 +22,7 @@ use uuid::Uuid;
 use super::layout;
 use super::storage::{Access, EntryKind, HeldLock, Storage, process_mark};
 use crate::error::{Error, Holder, Result};
+use crate::sabotage::{self, Breakage};
 
 const HOLDER_BYTES_MAX: u64 = 4096;
 
@@ -27,6 +32,8 @@ pub(crate) struct WriterLock {
     storage: Arc<dyn Storage>,
     holder_path: PathBuf,
     held: Option<Box<dyn HeldLock>>,
+    /// The folder's, once there is one.
+    folder: Option<Box<dyn HeldLock>>,
     /// The process that took it.
     process: u32,
 }
@@ -54,13 +61,35 @@ pub(crate) fn take(storage: &Arc<dyn Storage>, store: &Path, session: Uuid, now_
         let holder = read_holder(storage, &holder_path).unwrap_or_default();
         return Err(Error::Locked { session, holder });
     };
-    leave_word(storage, store, &holder_path, now_us);
-    Ok(Attempt::Held(WriterLock {
+    let mut lock = WriterLock {
         storage: Arc::clone(storage),
-        holder_path,
+        holder_path: PathBuf::new(),
         held: Some(held),
+        folder: None,
         process: process_mark(),
-    }))
+    };
+    let dir = layout::session_dir(store, session);
+    match lock.lock_folder(&dir, session) {
+        // It is about to be made.
+        Err(Error::Io { source, .. }) if source.kind() == ErrorKind::NotFound => {}
+        locked => locked?,
+    }
+    leave_word(storage, store, &holder_path, now_us);
+    lock.holder_path = holder_path;
+    Ok(Attempt::Held(lock))
+}
+
+impl WriterLock {
+    /// Locks the session's folder, where that was not done.
+    pub(crate) fn lock_folder(&mut self, dir: &Path, session: Uuid) -> Result<()> {
+        if self.folder.is_none() && !sabotage::is(Breakage::FolderUnlocked) {
+            let locked = self.storage.try_lock_folder(dir);
+            let locked = locked.map_err(|error| Error::refused("lock", self.storage.as_ref(), dir, error))?;
+            // Who holds it left word in another store, if anywhere.
+            self.folder = Some(locked.ok_or_else(|| Error::Locked { session, holder: Holder::default() })?);
+        }
+        Ok(())
+    }
 }
 
 /// Keeps writers away from the session in the folder `dir` while it is read, where it stands in a store that was ever
@@ -145,7 +174,10 @@ impl Drop for WriterLock {
             return;
         }
         // The word goes first: behind the lock's back it might be the next holder's.
-        let _ = self.storage.remove_file(&self.holder_path);
+        if !self.holder_path.as_os_str().is_empty() {
+            let _ = self.storage.remove_file(&self.holder_path);
+        }
+        self.folder.take();
         self.held.take();
     }
 }

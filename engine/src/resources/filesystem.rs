@@ -43,11 +43,12 @@ impl ResourceRegistryBuilder {
 
 #[cfg(feature = "host-filesystem")]
 mod host {
+    use std::io::ErrorKind;
     use std::path::Path;
     use std::time::{Duration, Instant};
 
     use foldlog_codec::msgpack;
-    use foldlog_filesystem::{FilesystemSnapshot, HostFilesystem, Restored, Unrestored};
+    use foldlog_filesystem::{self as filesystem, FilesystemSnapshot, HostFilesystem, Restored, Unrestored};
 
     use crate::clock;
     use crate::error::{Error, Result};
@@ -122,9 +123,23 @@ mod host {
         /// Marks the root folder while a call may change what is in it, and is refused where it bears the mark of another
         /// session that left it half done.
         fn lease(&self, lessee: &Lessee<'_>, until: Option<Instant>) -> Result<Option<Lease>> {
+            let mut may_open_up = lessee.is_interrupted();
             loop {
                 let moment = until.unwrap_or_else(|| clock::after(ASK_FOR));
-                match self.lease_for(moment, || lessee.draw_token())? {
+                let leased = match self.lease_for(moment, || lessee.draw_token()) {
+                    // The call that is to be recovered may have taken the right to open it from everyone.
+                    Err(filesystem::Error::Io { source, .. })
+                        if may_open_up && source.kind() == ErrorKind::PermissionDenied =>
+                    {
+                        may_open_up = false;
+                        if let Some(recorded) = lessee.interrupted_capture(Self::NAME)? {
+                            self.make_openable(&Self::recall(&recorded)?)?;
+                        }
+                        continue;
+                    }
+                    leased => leased?,
+                };
+                match leased {
                     Some(lease) => {
                         let marked = MarkedLease::new(lease, self.root(), lessee)?;
                         // What is interrupted is about to be restored anyway.

@@ -106,6 +106,11 @@ impl<'a> Lessee<'a> {
         Generator::for_folder(self.session.own_seed(), position).uuid()
     }
 
+    /// Reads what the session's open call had recorded of a resource before it began.
+    pub(crate) fn interrupted_capture(&self, resource: &str) -> Result<Option<Vec<u8>>> {
+        Ok(self.session.open_captures()?.remove(resource).flatten())
+    }
+
     /// Reads what the session's log recorded of a resource where it was last known: after the last call that was committed,
     /// or before one that came later and was not. `None` where the latest 64 calls recorded nothing of it.
     ///

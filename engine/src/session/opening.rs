@@ -397,7 +397,7 @@ pub(crate) fn open_as_read(
         log: Log::open(&store.ground(), dir, scan),
     };
     state.log.interrupted_calls = report.interrupted.len() as u64;
-    Ok(assemble(store, dir, open_as, report, gate, state))
+    assemble(store, dir, open_as, report, gate, state)
 }
 
 /// Begins a new session in `log`, which is new. The first record is written at once, so that the session is
@@ -426,7 +426,7 @@ pub(crate) fn begin(
     let report = RecoveryReport { closed: true, ..RecoveryReport::default() };
     let open_as =
         OpenAs { types: Some(seed.types), level: seed.level, lock: Some(seed.lock), read_only: None };
-    let session = assemble(store, dir, open_as, report, SyncGate::new(0), state);
+    let session = assemble(store, dir, open_as, report, SyncGate::new(0), state)?;
     let time_us = session.inner.now_us();
     let opened = (Kind::OPENED, body);
     let drafts: Result<Vec<Draft<'_>>> = std::iter::once(&opened)
@@ -446,12 +446,15 @@ pub(crate) fn begin(
 fn assemble(
     store: &Arc<StoreInner>,
     dir: &FilePath,
-    open_as: OpenAs,
+    mut open_as: OpenAs,
     report: RecoveryReport,
     gate: SyncGate<Error>,
     state: WriterState,
-) -> Session {
+) -> Result<Session> {
     let id = state.opened().session;
+    if let Some(lock) = &mut open_as.lock {
+        lock.lock_folder(dir, id)?;
+    }
     let inner = Arc::new(Inner {
         id,
         dir: dir.to_owned(),
@@ -474,7 +477,7 @@ fn assemble(
     if inner.lock.lock().is_some() {
         store.writers.register(id, &inner);
     }
-    Session::of(inner)
+    Ok(Session::of(inner))
 }
 
 /// Checks what the log has declared against what the host declares.

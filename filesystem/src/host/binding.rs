@@ -171,6 +171,17 @@ impl HostFilesystem {
         self.check_capture_of(&state, &root, snapshot)
     }
 
+    /// Gives the owner back the right to open the workspace's folder, where a call took it from everyone and this is the
+    /// folder that a snapshot is of: it cannot be leased otherwise, to be restored.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Replaced`] where it is another folder: nothing was changed. [`Error::Io`] where the permissions cannot be
+    /// changed.
+    pub fn make_openable(&self, snapshot: &FilesystemSnapshot) -> Result<()> {
+        Root::open_again(&self.root, snapshot.folder.as_ref()).map(drop)
+    }
+
     /// Lets captures of other folders be restored into the one that the path leads to now, where these are gone or not to
     /// be had: before a recovery that is refused with [`Error::Replaced`], on a value that was opened on the folder
     /// which is to take the place. Holds for this value and this folder. With [`Rebind::IfEmpty`] the folder has to be empty

@@ -660,7 +660,7 @@ impl HostFilesystem {
         metadata: Option<&Metadata>,
     ) -> Result<Walked> {
         let last = state.last.as_ref().map(|last| Arc::clone(&last.root));
-        let mut checked = false;
+        let (mut checked, mut given) = (false, HashSet::new());
         loop {
             let mut walk = Walk::new(Arc::clone(root), last.clone(), rules, None);
             walk.times = metadata.is_some_and(|metadata| metadata.times.is_some());
@@ -687,7 +687,9 @@ impl HostFilesystem {
                 .unreadable
                 .iter()
                 .filter_map(|path| {
-                    let errno = self.make_readable(root, path).err()?;
+                    // What does not open although its permissions were given back is not tried for ever.
+                    let again = if given.insert(path.clone()) { Ok(()) } else { Err(Errno::EACCES) };
+                    let errno = again.and_then(|()| self.make_readable(root, path)).err()?;
                     Some(Unrestored { path: manifest::told(path), reason: errno.desc().to_owned() })
                 })
                 .collect();

@@ -11,7 +11,7 @@
 //! Such an object means something beside its tree alone: how many lines there are, and of which kind, the tree says.
 
 use super::manifest::{Entry, GitMode, Node, Stat, TreeEntry};
-use super::objects::{ObjectId, ObjectKind, Objects, STRUCTURE_BYTES_MAX};
+use super::objects::{ObjectId, ObjectKind, Objects};
 use crate::error::{Error, Result};
 
 const HEAD: &[u8] = b"foldlog times 1\n";
@@ -48,7 +48,9 @@ pub(super) fn encode(own: &Stat, ordered: &[(GitMode, &Entry)]) -> Option<Vec<u8
 impl Times {
     /// Reads the object of a folder with this tree.
     pub(super) fn read(objects: &Objects, id: ObjectId, tree: &[TreeEntry]) -> Result<Times> {
-        let bytes = objects.read(id, ObjectKind::Blob, STRUCTURE_BYTES_MAX)?;
+        // A line is no longer than an object's name.
+        let bytes_max = HEAD.len() + 8 + tree.len() * size_of::<ObjectId>();
+        let bytes = objects.read(id, ObjectKind::Blob, bytes_max.try_into().unwrap_or(u64::MAX))?;
         Times::decode(&bytes, tree).ok_or_else(|| Error::Object {
             path: objects.path(id),
             reason: "it does not hold the times of its tree".to_owned(),

@@ -215,7 +215,10 @@ impl<'a> Walk<'a> {
         let mut repositories = std::mem::take(&mut results.repositories);
         repositories.sort();
         let links = Links::new(std::mem::take(&mut results.links));
-        let (root, trees) = self.assemble(results)?;
+        let (root, trees) = match unreadable.iter().any(Vec::is_empty) {
+            true => (Arc::new(Folder::new(Stat::UNKNOWN, None, ObjectId::UNKNOWN, Vec::new())), Vec::new()),
+            false => self.assemble(results)?,
+        };
         let leaves_out = self.leaves_out.load(Ordering::Relaxed);
         Ok(Walked { root, trees, read, unreadable, mounts, repositories, links, leaves_out })
     }
@@ -306,7 +309,17 @@ impl<'a> Walk<'a> {
             if name.to_bytes() == b".git" {
                 results.repositories.push(join(&path, b".git"));
             }
-            let Some(stat) = self.look_at(&folder, &path, name, scope.as_deref())? else { continue };
+            let stat = match self.look_at(&folder, &path, name, scope.as_deref()) {
+                // It may be listed and not entered.
+                Err(Error::Io { source, .. })
+                    if self.keep.is_none() && source.kind() == std::io::ErrorKind::PermissionDenied =>
+                {
+                    results.unreadable.push(path);
+                    return Ok(());
+                }
+                stat => stat?,
+            };
+            let Some(stat) = stat else { continue };
             let name = name.to_bytes();
             if stat.names > 1 && stat.kind() == Kind::File {
                 results.links.push((stat.device, stat.inode, join(&path, name)));

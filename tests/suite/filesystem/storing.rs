@@ -197,6 +197,20 @@ fn part_of_the_unprivileged() {
     mode(".", 0);
     files.restore(&snapshot).unwrap();
     assert_eq!(fs::read(own.join("closed/deep/file")).unwrap(), b"x");
+    // So does the workspace itself, also while it is leased.
+    let lease = files.lease(std::time::Instant::now()).unwrap();
+    for taken in [0, 0o111, 0o222, 0o444, 0o666] {
+        fs::write(own.join("closed/deep/file"), "yy").unwrap();
+        mode(".", taken);
+        files.restore(&snapshot).unwrap();
+        assert_eq!(fs::read(own.join("closed/deep/file")).unwrap(), b"x", "{taken:o}");
+    }
+    drop(lease);
+    mode(".", 0);
+    assert!(reason(files.lease(std::time::Instant::now())).contains("denied"));
+    files.make_openable(&snapshot).unwrap();
+    drop(files.lease(std::time::Instant::now()).unwrap());
+    files.restore(&snapshot).unwrap();
     // A folder that may not be written to is no obstacle either.
     mode("closed/deep", 0o555);
     let read_only = files.snapshot(None, false).unwrap();

@@ -11,6 +11,7 @@ use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, FcntlArg, OFlag, fallocate, fcntl};
 use nix::libc;
 use nix::unistd::{Whence, lseek};
+use rustix::fs::{FlockOperation, flock};
 use uuid::Uuid;
 
 use super::kept::keeps_allocations;
@@ -245,6 +246,38 @@ impl Storage for FileStorage {
             Ok(()) => Ok(Some(Box::new(ByteLock { file, start, process: process_mark() }))),
             Err(Errno::EAGAIN | Errno::EACCES) => Ok(None),
             Err(error) => Err(error.into()),
+        }
+    }
+
+    fn try_lock_folder(&self, path: &Path) -> io::Result<Option<Box<dyn HeldLock>>> {
+        let flags = OFlag::O_NOFOLLOW | OFlag::O_DIRECTORY;
+        let folder = OpenOptions::new().read(true).custom_flags(flags.bits()).open(path)?;
+        match flock(&folder, FlockOperation::NonBlockingLockExclusive) {
+            // A file system that locks no folders leaves the store's own lock.
+            Ok(())
+            | Err(rustix::io::Errno::BADF | rustix::io::Errno::NOLCK | rustix::io::Errno::OPNOTSUPP) => {
+                Ok(Some(Box::new(FolderLock { folder, process: process_mark() })))
+            }
+            Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// A lock on a folder.
+#[derive(Debug)]
+struct FolderLock {
+    folder: File,
+    /// The process that took it, as for a byte's.
+    process: u32,
+}
+
+impl HeldLock for FolderLock {}
+
+impl Drop for FolderLock {
+    fn drop(&mut self) {
+        if self.process == process_mark() {
+            let _ = flock(&self.folder, FlockOperation::Unlock);
         }
     }
 }

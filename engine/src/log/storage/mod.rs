@@ -157,7 +157,21 @@ pub trait Storage: Send + Sync + Debug {
     /// missing. `None` where another holder, in this process or another, has it. The lock dies with its
     /// holder's process.
     fn try_lock(&self, path: &Path, offset: u64) -> io::Result<Option<Box<dyn HeldLock>>>;
+
+    /// Takes an exclusive lock on a folder, whichever paths lead to it. `None` where another holder, in this process or
+    /// another, has it. The lock dies with its holder's process. A backend in which one path alone leads to a folder has
+    /// nothing to lock, as by default.
+    fn try_lock_folder(&self, path: &Path) -> io::Result<Option<Box<dyn HeldLock>>> {
+        let _ = path;
+        Ok(Some(Box::new(Unlocked)))
+    }
 }
+
+/// Stands for a lock where there is nothing to lock.
+#[derive(Debug)]
+struct Unlocked;
+
+impl HeldLock for Unlocked {}
 
 /// An open file. Reads and writes are positioned; there is no cursor.
 pub trait StorageFile: Send + Sync + Debug {
