@@ -165,7 +165,8 @@ fn next_after(error: &Error) -> Option<String> {
         }
         Error::HalfDone { session_dir, .. } | Error::MaybeHalfDone { session_dir, .. } => {
             return Some(format!(
-                "recover {} before; where its mark on the workspace is not true, `foldlog recover --force` removes it",
+                "recover {} before; where its mark on the workspace is not true, `foldlog recover SESSION --workspace DIR \
+                 --force` removes it",
                 session_dir.display()
             ));
         }
