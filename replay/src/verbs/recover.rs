@@ -10,7 +10,8 @@ use foldlog::filesystem::{self, FilesystemSnapshot, HostFilesystem, HostFilesyst
 use foldlog::resources::{NotUndone, Snapshotable};
 use foldlog::tools::{ExecuteOptions, Recovered, ToolRegistry, ToolRunner};
 use foldlog::{ExecutionState, OpenOperation, ResourceRegistry, Session, Store, UnsettledOperation};
-use serde::Serialize;
+use foldlog_codec::escape;
+use serde::{Serialize, Serializer};
 use uuid::Uuid;
 
 use crate::failure::{Failure, HOLDS, Result};
@@ -60,7 +61,9 @@ struct Operation {
 #[derive(Serialize)]
 struct Workspace {
     name: String,
+    #[serde(serialize_with = "as_text")]
     root: PathBuf,
+    #[serde(serialize_with = "as_text")]
     snapshots: PathBuf,
     /// Whether this folder took the place of the one that the call worked on.
     rebound: bool,
@@ -73,9 +76,18 @@ struct Workspace {
 /// The mark of a folder that no call is open on.
 #[derive(Serialize)]
 struct Mark {
+    #[serde(serialize_with = "as_text")]
     root: PathBuf,
     /// What it said; nothing where there was none.
     removed_mark: Option<String>,
+}
+
+/// Writes a path as text, its bytes that are no UTF-8 as `\xNN`.
+fn as_text<S: Serializer>(path: &Path, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+    match path.to_str() {
+        Some(text) => serializer.serialize_str(text),
+        None => serializer.collect_str(&escape::path(path)),
+    }
 }
 
 impl From<&OpenOperation> for Operation {
@@ -129,15 +141,19 @@ fn recover(session: &Session, dir: &Path, asked: &Asked<'_>) -> Result<Document>
     for place in places {
         let Place { name, root, rebound, snapshots, taken } = place;
         let mut options = HostFilesystemOptions::default().gitignore(taken.gitignore);
-        options.leave_out = taken.leave_out;
+        options.leave_out = taken.leave_out.clone();
         let files = Arc::new(HostFilesystem::open(root, &snapshots, options)?);
-        let removed_mark = match asked.force {
-            true => files.remove_mark(Instant::now() + WAIT_MAX)?,
-            false => None,
-        };
         if rebound {
             take_place(&files, asked.overwrite)?;
         }
+        let removed_mark = match asked.force {
+            true => {
+                // The mark of a folder that this call never worked on may be true.
+                files.check_folder(&taken)?;
+                files.remove_mark(Instant::now() + WAIT_MAX)?
+            }
+            false => None,
+        };
         let overwritten = rebound && asked.overwrite;
         resources = resources.named(name.clone(), Arc::clone(&files));
         let root = files.root().to_owned();
@@ -303,12 +319,12 @@ fn print(document: &Document, output: &mut Output<'_>) -> Result<()> {
         if let Some(said) = removed_mark {
             output.note(format_args!(
                 "note: removed the mark `user.foldlog.work` of {}, which said: {said}",
-                root.display()
+                escape::path(root)
             ));
         }
     }
     for Mark { root, .. } in marks.iter().filter(|mark| mark.removed_mark.is_none()) {
-        output.note(format_args!("note: {} bears no mark", root.display()));
+        output.note(format_args!("note: {} bears no mark", escape::path(root)));
     }
     if let Some(idle) = idle {
         output.note(format_args!("note: {idle}"));
@@ -329,11 +345,13 @@ fn print(document: &Document, output: &mut Output<'_>) -> Result<()> {
                 };
                 output.line(format_args!(
                     "workspace `{name}`: {} took the place of its folder{removed}",
-                    root.display()
+                    escape::path(root)
                 ))?;
             }
-            output
-                .line(format_args!("workspace `{name}` is as it was before the call: {}", root.display()))?;
+            output.line(format_args!(
+                "workspace `{name}` is as it was before the call: {}",
+                escape::path(root)
+            ))?;
         }
     }
     for Operation { operation, tool, .. } in ended {

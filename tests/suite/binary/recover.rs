@@ -276,3 +276,31 @@ fn a_mark_is_removed_by_force_also_for_a_session_that_has_no_open_call() {
     assert_eq!(killed.recover(&["--workspace", &killed.workspace()]).code, 0);
     killed.is_recovered();
 }
+
+/// The mark of a folder that was named by mistake was removed before that was found out, and others went on working on what
+/// its own session had left half done.
+#[test]
+fn the_mark_of_another_workspace_is_kept_where_that_is_named_by_mistake() {
+    let (killed, other) = (Killed::with_snapshots("within"), Killed::with_snapshots("within"));
+    let mistaken = format!("workspace={}", other.root().display());
+    let refused = killed.recover(&["--workspace", &mistaken, "--force"]);
+    assert!(refused.code == 2 && refused.stderr.contains("--rebind"), "{refused:?}");
+    assert_eq!((other.page().as_str(), killed.fate(), other.fate()), ("half done", Fate::Open, Fate::Open));
+    let mut mark = [0; 5_000];
+    rustix::fs::getxattr(other.root(), "user.foldlog.work", &mut mark[..]).expect("its mark is there");
+}
+
+#[test]
+fn a_path_that_is_no_text_is_told_in_json_as_well() {
+    use std::os::unix::ffi::OsStrExt;
+    let killed = Killed::with_snapshots("within");
+    let odd = killed.folder.path().join(std::ffi::OsStr::from_bytes(b"odd \xff"));
+    fs::rename(killed.root(), &odd).unwrap();
+    let link = killed.folder.path().join("link");
+    std::os::unix::fs::symlink(&odd, &link).unwrap();
+    let ran = killed.recover(&["--workspace", link.to_str().unwrap(), "--json"]);
+    assert_eq!((ran.code, ran.stderr.as_str()), (0, ""), "{ran:?}");
+    let told: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
+    assert!(told["workspaces"][0]["root"].as_str().unwrap().ends_with("odd \\xff"), "{told}");
+    assert_eq!(fs::read_to_string(odd.join("page")).unwrap(), "as it was");
+}
