@@ -1,4 +1,6 @@
-//! A call that no record can hold.
+//! A call that no record can hold, and more calls than a reader takes.
+
+use foldlog_codec::body::OPEN_OPERATIONS_MAX;
 
 use super::*;
 
@@ -50,4 +52,49 @@ fn what_no_record_holds_fails_its_call_or_keeps_it_from_beginning() {
     drop(runner);
     session.close().unwrap();
     assert_eq!(store.open_session(id, &types()).unwrap().state().unwrap(), live);
+}
+
+/// Reads only, so that many of it are open at once.
+struct Look;
+
+#[derive(Deserialize, JsonSchema)]
+struct Nothing {}
+
+impl Tool for Look {
+    const NAME: &'static str = "look";
+    type Parameters = Nothing;
+    type Output = ();
+
+    fn reads_only(&self) -> bool {
+        true
+    }
+
+    fn call(&self, _: Nothing, _: &ToolContext) -> Result<ToolResult<()>, ToolError> {
+        Ok(ToolResult::ok("seen", ()))
+    }
+}
+
+/// A reader folds no more open calls than so many: one more that was let begin would have left a log that nobody opens.
+#[test]
+fn no_more_calls_are_open_at_once_than_a_reader_takes() {
+    let disk = MemoryStorage::new();
+    let store = store_of(&disk);
+    let session = store.create(&types()).unwrap();
+    let state = ExecutionState::new(session.clone(), ResourceRegistry::default());
+    let runner = ToolRunner::new(state, ToolRegistry::new().with(Look));
+    let begin = || runner.begin(&ToolCall::new("look", "{}"), &ExecuteOptions::default());
+    let open: Vec<_> = (0..OPEN_OPERATIONS_MAX).map(|_| begin().unwrap()).collect();
+    let position = session.position();
+    let refused = begin().map(drop);
+    assert!(matches!(&refused, Err(Error::NoSuchOperation { reason, .. }) if reason.contains("as many as")));
+    assert_eq!(session.position(), position);
+    // The log opens with all of them, and goes on once they have ended.
+    let id = session.id();
+    let read = store.open_read_only(id, &types()).unwrap();
+    assert_eq!(read.recovery().interrupted.len(), OPEN_OPERATIONS_MAX);
+    open.into_iter().for_each(|operation| drop(operation.abort("enough").unwrap()));
+    begin().unwrap().abort("one more").unwrap();
+    drop(runner);
+    session.close().unwrap();
+    assert!(store.open_session(id, &types()).unwrap().open_operations().is_empty());
 }
