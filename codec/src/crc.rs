@@ -12,7 +12,7 @@ pub(crate) const POLYNOMIAL: u32 = 0xedb8_8320;
 /// The bit of a checksum that is set where the polynomial was last added to it. As a polynomial, one.
 pub(crate) const TOP: u32 = 1 << 31;
 
-/// So many lengths in bytes have their power of x in a table of their own.
+/// Counts the lengths, in bytes from 0 on, whose power of x stands in a table.
 const LOW_LENS: usize = 1 << 12;
 
 /// x to the eighth, which stands for one byte.

@@ -224,7 +224,7 @@ pub const UNCOVERED_LEN: u64 = 4;
 /// The checksum of a stretch of bytes up to the end of a frame in it, where that frame is sound. `before` is that of the
 /// stretch up to behind the frame's own checksum, which is [`UNCOVERED_LEN`] bytes behind the frame's beginning.
 ///
-/// So a search finds out which of many places hold a frame by going through the bytes twice, whatever lengths they claim.
+/// With it a search decides which of many places hold a frame by going through the bytes twice, whatever lengths they claim.
 #[must_use]
 pub fn checksum_at_end(context: Context, header: &Header, before: u32) -> u32 {
     let covered_len = HEADER_LEN as u64 - UNCOVERED_LEN + u64::from(header.body_len);

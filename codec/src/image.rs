@@ -470,7 +470,7 @@ impl<'a> Packed<'a> {
         Ok(u64::from_le_bytes(self.array()?))
     }
 
-    /// So many items. How many are claimed decides about no memory: each takes bytes that are there.
+    /// Reads `len` items. The claimed count reserves no memory: each item takes bytes that are there.
     fn items(&mut self, len: u64) -> Result<Vec<ItemImage<'a>>, Error> {
         let mut items = Vec::new();
         for _ in 0..len {

@@ -150,8 +150,8 @@ impl<'a> Record<'a> {
         self.to_json(names).map(|json| Part::Map(json.pairs).into_value())
     }
 
-    /// As [`to_value`](Record::to_value), for whoever only writes it: what hosts handed in stays as it stands in the body
-    /// until it is written, token by token. Takes at most 48 MiB beside what the body is decoded into.
+    /// Returns the form that [`to_value`](Record::to_value) has, to be serialized and not looked at: payloads of hosts stay
+    /// MessagePack in the body until they are written, token by token. Takes at most 48 MiB beside what the body is decoded into.
     ///
     /// # Errors
     ///

@@ -635,7 +635,7 @@ impl Error {
         Error::Io { op, path: path.into(), source: Arc::new(source) }
     }
 
-    /// As [`io`](Error::io), of a call that no file but a regular one is taken for: what stands there is told.
+    /// Makes the error of a call that takes regular files alone, and names what stands there in place of one.
     pub(crate) fn refused(
         op: &'static str,
         storage: &dyn Storage,
@@ -651,7 +651,7 @@ impl Error {
         Error::io(op, path, source)
     }
 
-    /// Of a file that could not be opened.
+    /// Makes the error of a file that could not be opened.
     pub(crate) fn unopened(storage: &dyn Storage, path: &Path, source: std::io::Error) -> Error {
         Error::refused("open", storage, path, source)
     }
@@ -669,11 +669,9 @@ impl Error {
         bytes: u64,
         source: std::io::Error,
     ) -> Error {
-        match source.kind() {
-            ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
-                Error::Full { path: path.into(), bytes, source: Arc::new(source) }
-            }
-            _ => Error::io(op, path, source),
+        match filesystem::is_out_of_space(&source) {
+            true => Error::Full { path: path.into(), bytes, source: Arc::new(source) },
+            false => Error::io(op, path, source),
         }
     }
 
@@ -681,9 +679,7 @@ impl Error {
     pub(crate) fn is_full(&self) -> bool {
         match self {
             Error::Full { .. } => true,
-            Error::Io { source, .. } => {
-                matches!(source.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
-            }
+            Error::Io { source, .. } => filesystem::is_out_of_space(source),
             Error::Filesystem(error) => error.is_full(),
             Error::RestoreFailed { failed, .. } => failed.iter().any(|(_, error)| error.is_full()),
             _ => false,

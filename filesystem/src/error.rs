@@ -1,10 +1,9 @@
-use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use foldlog_codec::escape;
 
-use crate::FolderIdentity;
+use crate::{FolderIdentity, is_out_of_space};
 
 /// A result of a workspace.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -125,11 +124,9 @@ impl Error {
         bytes: u64,
         source: std::io::Error,
     ) -> Error {
-        match source.kind() {
-            ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
-                Error::Full { path: path.into(), bytes, source: Arc::new(source) }
-            }
-            _ => Error::io(op, path, source),
+        match is_out_of_space(&source) {
+            true => Error::Full { path: path.into(), bytes, source: Arc::new(source) },
+            false => Error::io(op, path, source),
         }
     }
 
@@ -141,9 +138,7 @@ impl Error {
     pub fn is_full(&self) -> bool {
         match self {
             Error::Full { .. } => true,
-            Error::Io { source, .. } => {
-                matches!(source.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
-            }
+            Error::Io { source, .. } => is_out_of_space(source),
             _ => false,
         }
     }

@@ -17,6 +17,7 @@ mod memory;
 mod path;
 mod pattern;
 pub mod sabotage;
+mod system;
 
 pub use error::{Error, Result, Unrestored};
 #[cfg(feature = "host")]
@@ -26,6 +27,7 @@ pub use host::{
 };
 pub use identity::FolderIdentity;
 pub use memory::{InMemoryFilesystem, MemorySnapshot};
+pub use system::{boot_id, is_out_of_space};
 
 /// What a tool does with the files of its workspace.
 ///

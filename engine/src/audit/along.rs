@@ -27,7 +27,7 @@ impl<'a> AlongPath<'a> {
         AlongPath { reader, projection: Projection::new(LogSlices::Unread), live: Vec::new(), at: None }
     }
 
-    /// STATE along the path that was live at `position`.
+    /// Returns the slices at `position`, folding only the records that were live then.
     ///
     /// # Errors
     ///
@@ -36,7 +36,7 @@ impl<'a> AlongPath<'a> {
         self.state_reader(position)?.to_state()
     }
 
-    /// As [`state`](AlongPath::state), read item by item.
+    /// Returns the slices that [`state`](AlongPath::state) returns, to be read item by item.
     ///
     /// # Errors
     ///

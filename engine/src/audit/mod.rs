@@ -187,7 +187,7 @@ impl LogReader {
         LogReader::open_with(storage, dir, ReadOptions::default())
     }
 
-    /// As [`open_on`](LogReader::open_on), in another way.
+    /// Opens the log in the folder `dir` of a storage, and reads it as `options` say.
     ///
     /// # Errors
     ///

@@ -106,8 +106,7 @@ impl StateReader {
         self.to_state_of(|_, _| true)
     }
 
-    /// As [`to_state`](StateReader::to_state), where only the items that are wanted say anything: the others are there and
-    /// hold no bytes.
+    /// Returns the slices with the bytes of those items for which `wanted` holds; the other items are there without bytes.
     ///
     /// # Errors
     ///
@@ -144,7 +143,7 @@ impl StateReader {
         })
     }
 
-    /// As [`State::digest`], one item at a time.
+    /// Computes the digest that [`State::digest`] computes, with one item in memory at a time.
     ///
     /// # Errors
     ///
@@ -212,7 +211,7 @@ impl<'a> SliceReader<'a> {
         self.read_these(self.names(), visit)
     }
 
-    /// As [`read`](SliceReader::read), of some of its items.
+    /// Reads the named items as [`read`](SliceReader::read) reads all.
     ///
     /// # Errors
     ///

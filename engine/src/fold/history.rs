@@ -39,7 +39,7 @@ impl History<'_> {
         self.fold_within(end, types, (log_slices, None), visit)
     }
 
-    /// As [`fold`](History::fold), in as much memory as it may take.
+    /// Folds the records below `end`, and ends where the watch says that this takes too much memory.
     pub(crate) fn fold_within(
         &self,
         end: u64,

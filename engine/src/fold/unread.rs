@@ -90,7 +90,7 @@ impl LogSource {
         })
     }
 
-    /// As [`read_items`](LogSource::read_items), of items that are to be kept: those that name one object share it.
+    /// Reads items that are to be kept: those that name one object share its bytes.
     ///
     /// # Errors
     ///

@@ -17,6 +17,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use foldlog_filesystem::is_out_of_space;
 use uuid::Uuid;
 
 use super::layout;
@@ -61,32 +62,37 @@ pub(crate) fn take(storage: &Arc<dyn Storage>, store: &Path, session: Uuid, now_
         let holder = read_holder(storage, &holder_path).unwrap_or_default();
         return Err(Error::Locked { session, holder });
     };
-    let mut lock = WriterLock {
-        storage: Arc::clone(storage),
-        holder_path: PathBuf::new(),
-        held: Some(held),
-        folder: None,
-        process: process_mark(),
-    };
-    let dir = layout::session_dir(store, session);
-    match lock.lock_folder(&dir, session) {
+    let folder = match folder_lock(storage, &layout::session_dir(store, session), session) {
         // It is about to be made.
-        Err(Error::Io { source, .. }) if source.kind() == ErrorKind::NotFound => {}
+        Err(Error::Io { source, .. }) if source.kind() == ErrorKind::NotFound => None,
         locked => locked?,
-    }
+    };
     leave_word(storage, store, &holder_path, now_us);
-    lock.holder_path = holder_path;
-    Ok(Attempt::Held(lock))
+    Ok(Attempt::Held(WriterLock {
+        storage: Arc::clone(storage),
+        holder_path,
+        held: Some(held),
+        folder,
+        process: process_mark(),
+    }))
+}
+
+/// Locks a session's folder.
+fn folder_lock(storage: &Arc<dyn Storage>, dir: &Path, session: Uuid) -> Result<Option<Box<dyn HeldLock>>> {
+    if sabotage::is(Breakage::FolderUnlocked) {
+        return Ok(None);
+    }
+    let locked = storage.try_lock_folder(dir);
+    let locked = locked.map_err(|error| Error::refused("lock", storage.as_ref(), dir, error))?;
+    // Who holds it left word in another store, if anywhere.
+    locked.map(Some).ok_or_else(|| Error::Locked { session, holder: Holder::default() })
 }
 
 impl WriterLock {
     /// Locks the session's folder, where that was not done.
     pub(crate) fn lock_folder(&mut self, dir: &Path, session: Uuid) -> Result<()> {
-        if self.folder.is_none() && !sabotage::is(Breakage::FolderUnlocked) {
-            let locked = self.storage.try_lock_folder(dir);
-            let locked = locked.map_err(|error| Error::refused("lock", self.storage.as_ref(), dir, error))?;
-            // Who holds it left word in another store, if anywhere.
-            self.folder = Some(locked.ok_or_else(|| Error::Locked { session, holder: Holder::default() })?);
+        if self.folder.is_none() {
+            self.folder = folder_lock(&self.storage, dir, session)?;
         }
         Ok(())
     }
@@ -124,12 +130,8 @@ fn byte_of(session: Uuid) -> u64 {
 
 /// Whether an error means that the disk, or the folder, takes no writes at present.
 pub(crate) fn is_read_only(error: &std::io::Error) -> bool {
-    matches!(error.kind(), ErrorKind::ReadOnlyFilesystem | ErrorKind::PermissionDenied) || is_full(error)
-}
-
-/// Whether an error means that there is no space left for what was to be made.
-pub(crate) fn is_full(error: &std::io::Error) -> bool {
-    matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
+    matches!(error.kind(), ErrorKind::ReadOnlyFilesystem | ErrorKind::PermissionDenied)
+        || is_out_of_space(error)
 }
 
 fn leave_word(storage: &Arc<dyn Storage>, store: &Path, path: &Path, now_us: i64) {
@@ -174,9 +176,7 @@ impl Drop for WriterLock {
             return;
         }
         // The word goes first: behind the lock's back it might be the next holder's.
-        if !self.holder_path.as_os_str().is_empty() {
-            let _ = self.storage.remove_file(&self.holder_path);
-        }
+        let _ = self.storage.remove_file(&self.holder_path);
         self.folder.take();
         self.held.take();
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Instant;
 
 use uuid::Uuid;
@@ -11,7 +11,7 @@ use uuid::Uuid;
 use super::lease::{self, Place, WorkspaceLease};
 use super::manifest::{self, GitMode, TreeEntry, join};
 use super::objects::ObjectId;
-use super::root::{Root, replaced};
+use super::root::{Root, open_folder, replaced};
 use super::trees::Commit;
 use super::{FilesystemSnapshot, HostFilesystem, State};
 use crate::FolderIdentity;
@@ -89,12 +89,15 @@ impl HostFilesystem {
     /// As [`lease`](HostFilesystem::lease).
     pub fn lease_for(&self, until: Instant, token: impl FnOnce() -> Uuid) -> Result<Option<WorkspaceLease>> {
         loop {
-            let root = Root::open(&self.root)?;
-            if let Some(bound) = self.bound.lock().upgrade().filter(|bound| bound.place() != root.place()) {
-                return Err(replaced(&self.root, Some(&bound.identity()), Some(root.identity())));
+            // Who it is is asked once it is held: a token may be set meanwhile.
+            let folder = open_folder(&self.root)?;
+            if let Some(bound) = self.bound.lock().upgrade()
+                && bound.place() != Place::of(&folder, &self.root)?
+            {
+                let found = Root::of(folder, &self.root)?.identity();
+                return Err(replaced(&self.root, Some(&bound.identity()), Some(found)));
             }
-            let handle = root.into_folder(&self.root)?;
-            let Some(mut lease) = lease::take(handle, &self.root, until)? else { return Ok(None) };
+            let Some(mut lease) = lease::take(folder, &self.root, until)? else { return Ok(None) };
             let root = Arc::new(Root::of(lease.handle(&self.root)?, &self.root)?);
             // It may have been replaced while this waited.
             if root.check_path(&self.root).is_err() && Instant::now() < until {
@@ -278,13 +281,6 @@ impl HostFilesystem {
     }
 }
 
-impl Root {
-    /// The folder, where nobody else has it.
-    fn into_folder(self, path: &std::path::Path) -> Result<OwnedFd> {
-        self.folder().try_clone().map_err(|error| Error::io("open", path, error))
-    }
-}
-
 /// A token of no session.
 pub(super) fn entropic() -> Uuid {
     Uuid::new_v4()
@@ -307,9 +303,4 @@ impl State {
             self.notice(WorkspaceNotice::Replaced { before, now });
         }
     }
-}
-
-/// No lease is held.
-pub(super) fn unbound() -> Weak<Root> {
-    Weak::new()
 }

@@ -74,7 +74,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use nix::errno::Errno;
@@ -85,8 +85,8 @@ use uuid::Uuid;
 
 use crate::sabotage::{self, Breakage};
 
-use crate::FolderIdentity;
 use crate::error::{Error, Result, Unrestored};
+use crate::{FolderIdentity, boot_id};
 pub use binding::{Rebind, WorkspaceNotice};
 use cache::{Cached, Circumstances};
 use content::Limits;
@@ -356,7 +356,7 @@ impl HostFilesystem {
             root,
             objects: Objects::new(store),
             options,
-            bound: Mutex::new(binding::unbound()),
+            bound: Mutex::new(Weak::new()),
             unsynced: Unsynced::default(),
             state: Mutex::default(),
         })
@@ -889,14 +889,6 @@ impl Drop for HostFilesystem {
         let mut state = std::mem::take(&mut *self.state.lock());
         self.save(&mut state, 0);
     }
-}
-
-/// The machine's boot, where it tells.
-fn boot_id() -> Option<Uuid> {
-    static BOOT_ID: OnceLock<Option<Uuid>> = OnceLock::new();
-    *BOOT_ID.get_or_init(|| {
-        Uuid::parse_str(fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?.trim()).ok()
-    })
 }
 
 /// A folder's path without links, though the last parts of it may not be there yet.

@@ -60,8 +60,7 @@ pub(super) struct Root {
 impl Root {
     /// Opens the folder at a path.
     pub(super) fn open(path: &Path) -> Result<Root> {
-        let folder = open(path, OPEN_FOLDER, Mode::empty()).map_err(|errno| unopened(path, errno))?;
-        Root::of(folder, path)
+        Root::of(open_folder(path)?, path)
     }
 
     /// As [`open`](Root::open), where its owner took all rights to it from everyone: gives these back first, if it is
@@ -142,6 +141,11 @@ impl Root {
         let listed = list(&self.folder).map_err(|errno| Error::io("list", path, errno.into()))?;
         Ok(listed.is_empty())
     }
+}
+
+/// Opens the folder at a path.
+pub(super) fn open_folder(path: &Path) -> Result<OwnedFd> {
+    open(path, OPEN_FOLDER, Mode::empty()).map_err(|errno| unopened(path, errno))
 }
 
 fn unopened(path: &Path, errno: Errno) -> Error {

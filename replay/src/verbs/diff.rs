@@ -49,9 +49,8 @@ pub fn run(session: &Path, before: u64, after: u64, output: &mut Output<'_>) -> 
 /// takes many times its bytes.
 fn check_decoded(reader: &LogReader, before: &State, after: &State) -> Result<()> {
     let budget = reader.memory_bytes();
-    let items =
-        |state: &State| state.slices.values().flat_map(|slice| slice.items.clone()).collect::<Vec<_>>();
-    for item in [items(before), items(after)].concat() {
+    let slices = [before, after].into_iter().flat_map(|state| state.slices.values());
+    for item in slices.flat_map(|slice| &slice.items) {
         let most = |values: u64| values.saturating_mul(2 * size_of::<Value>() as u64);
         if most(item.bytes.len() as u64) <= budget {
             continue;

@@ -49,7 +49,8 @@ pub(super) fn judge(
     }))
 }
 
-/// As [`judge`], where the chain is cut at a segment without a header.
+/// Tells a copy that was taken during writes from damage, as [`judge`] does, where the chain is cut at a segment without
+/// a header.
 pub(super) fn judge_header(storage: &dyn Storage, beyond: &[Beyond], sequence: u64) -> Result<Option<Error>> {
     let named = |file: &Beyond| file.header.and_then(|header| Some((header, header.previous?)));
     let Some((next, (header, previous))) = beyond.iter().find_map(|file| Some((file, named(file)?))) else {

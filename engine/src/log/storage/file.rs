@@ -5,7 +5,7 @@ use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileExt, FileTypeExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, FcntlArg, OFlag, fallocate, fcntl};
@@ -18,9 +18,6 @@ use super::kept::keeps_allocations;
 use super::mapped::{MappedFile, process_mark};
 use super::{Access, Entry, EntryKind, HeldLock, Storage, StorageFile, StoreAccess};
 use crate::sabotage::{self, Breakage};
-
-/// Where Linux tells the identity of its present boot.
-const BOOT_ID_PATH: &str = "/proc/sys/kernel/random/boot_id";
 
 /// A file is filled in pieces of one page. Larger writes leave large folios in the page cache, and then each
 /// later sync of a few bytes writes a whole folio anew.
@@ -225,8 +222,7 @@ impl Storage for FileStorage {
     }
 
     fn boot_id(&self) -> Option<Uuid> {
-        static BOOT_ID: OnceLock<Option<Uuid>> = OnceLock::new();
-        *BOOT_ID.get_or_init(|| Uuid::parse_str(fs::read_to_string(BOOT_ID_PATH).ok()?.trim()).ok())
+        foldlog_filesystem::boot_id()
     }
 
     fn try_lock(&self, path: &Path, offset: u64) -> io::Result<Option<Box<dyn HeldLock>>> {
@@ -631,6 +627,9 @@ mod tests {
     #[test]
     fn the_boot_id_stays_the_same() {
         assert_eq!(FileStorage::new().boot_id(), FileStorage::new().boot_id());
-        assert_eq!(FileStorage::new().boot_id().is_some(), Path::new(BOOT_ID_PATH).exists());
+        assert_eq!(
+            FileStorage::new().boot_id().is_some(),
+            Path::new("/proc/sys/kernel/random/boot_id").exists()
+        );
     }
 }

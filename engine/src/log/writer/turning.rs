@@ -7,6 +7,7 @@ use foldlog_codec::Kind;
 use foldlog_codec::body::Declare;
 use foldlog_codec::frame::{HEADER_LEN as FRAME_HEADER_LEN, Header};
 use foldlog_codec::segment::{HEADER_LEN as SEGMENT_HEADER_LEN, Previous, SegmentHeader};
+use foldlog_filesystem::is_out_of_space;
 
 use super::ahead::Made;
 use super::seals::Sealing;
@@ -16,7 +17,6 @@ use crate::error::{Error, Result};
 use crate::generator::Generator;
 use crate::log::chain::Segment;
 use crate::log::layout;
-use crate::log::lock::is_full;
 use crate::log::storage::StorageFile;
 use crate::sabotage::{self, Breakage};
 
@@ -158,7 +158,9 @@ impl Log {
             match self.storage.create_segment(path, capacity) {
                 Ok(file) => return Ok((file, capacity)),
                 Err(error)
-                    if is_full(&error) && capacity > wanted && !sabotage::is(Breakage::OneSizeOfSegment) =>
+                    if is_out_of_space(&error)
+                        && capacity > wanted
+                        && !sabotage::is(Breakage::OneSizeOfSegment) =>
                 {
                     capacity = whole_pages(capacity / 2).max(wanted);
                 }
@@ -204,7 +206,7 @@ impl Log {
 
     pub(super) fn no_segment(&self, path: &Path, capacity: u64, error: std::io::Error) -> Error {
         match error {
-            _ if is_full(&error) => {
+            _ if is_out_of_space(&error) => {
                 Error::Full { path: path.to_owned(), bytes: capacity, source: Arc::new(error) }
             }
             _ => self.write_error("create", path, error),

@@ -181,25 +181,17 @@ fn named_by_one(log: &mut Forge, times: usize) -> Result<()> {
 
 pub(super) fn shapes(seed: u64, long: bool) -> Vec<(String, Make)> {
     let mut shapes: Vec<(String, Make)> = Vec::new();
-    for (name, shape) in SHAPES {
+    let of_long: &[_] = if long { &LONG_SHAPES } else { &[] };
+    for (name, shape) in SHAPES.iter().chain(of_long) {
         let make: Make = Box::new(move |base| {
             let mut forge = Forge::new(seed)?;
             shape(&mut forge)?;
             forge.synced()?;
             forge.write(base)
         });
-        shapes.push((name.to_owned(), make));
+        shapes.push(((*name).to_owned(), make));
     }
     if long {
-        for (name, shape) in LONG_SHAPES {
-            let make: Make = Box::new(move |base| {
-                let mut forge = Forge::new(seed)?;
-                shape(&mut forge)?;
-                forge.synced()?;
-                forge.write(base)
-            });
-            shapes.push((name.to_owned(), make));
-        }
         let make: Make = Box::new(move |base| {
             let mut forge = Forge::new(seed)?;
             let text = "b".repeat(10 << 20);
