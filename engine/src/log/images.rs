@@ -1,6 +1,7 @@
 //! The files of images, in the session's `snapshots` folder.
 //!
-//! An image is a cache: what cannot be read is passed over, and what cannot be written is done without. It is
+//! An image is a cache: what cannot be read is passed over, and what cannot be written is done without. Where
+//! the disk has no room for a record or an object, the images give up theirs. An image is
 //! written under a temporary name, part by part as these are found, synced and renamed, so a name in the folder mostly
 //! means a whole image; its digest, which is written last, tells where it does not.
 
@@ -29,6 +30,14 @@ pub(crate) fn list(storage: &dyn Storage, dir: &Path) -> Vec<(u64, PathBuf)> {
         .collect();
     images.sort_by(|left, right| right.cmp(left));
     images
+}
+
+/// Removes a session's images, so that the disk has their room.
+pub(crate) fn remove_all(storage: &dyn Storage, dir: &Path) {
+    for (_, path) in list(storage, dir) {
+        // One that cannot be removed costs room and nothing else.
+        let _ = storage.remove_file(&path);
+    }
 }
 
 /// The bytes of an image; `None` where they cannot be read or are too many.

@@ -272,7 +272,7 @@ impl Inner {
         if !self.is_large(bytes) {
             return Ok(None);
         }
-        let put = state.log.objects.put(bytes).map_err(|error| self.failed(error));
+        let put = state.log.put_object(bytes).map_err(|error| self.failed(error));
         Ok(Some(put?.reference()))
     }
 }

@@ -18,6 +18,8 @@
 //!    something. None is taken while the session is to be recovered: STATE is shown otherwise then than the log has it.
 //! 4. At most one image of a session waits to be written: what it holds of the past is held once.
 //! 5. Whatever becomes of an image, the session goes on as if there were none.
+//! 6. None is begun that would take over a quarter of what the disk has left: while one is built, there is room for
+//!    records and objects.
 
 use std::sync::Arc;
 
@@ -164,11 +166,15 @@ impl Taken {
         if estimated > IMAGE_BYTES_MAX {
             return Ok(Made::TooLarge(estimated));
         }
+        let failed = |error| Error::io("write", &session.dir, error);
+        let storage = &session.store.options.storage;
+        let free = storage.free_bytes(&session.dir).map_err(failed)?;
+        if estimated > free / 4 && !sabotage::is(Breakage::ImageTakesTheLastRoom) {
+            return Ok(Made::Not);
+        }
         if !sabotage::is(Breakage::ImageBeforeLog) {
             session.sync_through(next_sequence)?;
         }
-        let failed = |error| Error::io("write", &session.dir, error);
-        let storage = &session.store.options.storage;
         let mut building = Building::begin(storage, &session.dir, next_sequence).map_err(failed)?;
         building.write(|into| into.extend(head)).map_err(failed)?;
         for (slice, rows) in restore::items_apart(&self.projection, &self.begun, &heads) {

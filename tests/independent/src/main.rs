@@ -205,18 +205,24 @@ fn main() -> ExitCode {
         one => vec![*one],
     });
     let (mut broken, mut failed) = (false, false);
+    // What went wrong is said once more at the end, where the reports of the others do not hide it.
+    let mut again = Vec::new();
     for harness in chosen {
         match harness.run(&plan) {
             Ok(report) => {
                 println!("{report}");
                 broken |= !report.holds();
+                again.extend(report.first_broken().map(|how| format!("{harness:?}: BROKEN: {how}")));
             }
             Err(trouble) => {
-                println!("{harness:?}: could not run: {}", trouble.to_string().escape_debug());
+                let said = format!("{harness:?}: could not run: {}", trouble.to_string().escape_debug());
+                println!("{said}");
+                again.push(said);
                 failed = true;
             }
         }
     }
+    again.iter().for_each(|said| println!("{said}"));
     match (failed, broken) {
         (true, _) => ExitCode::from(2),
         (false, true) => ExitCode::from(1),

@@ -77,6 +77,11 @@ impl Report {
         }
     }
 
+    /// Says how the first promise was broken, if one was.
+    pub(crate) fn first_broken(&self) -> Option<String> {
+        self.broken.first().map(|how| how.escape_debug().take(SHOWN_MAX).collect())
+    }
+
     /// Whether every promise that was tried held.
     pub(crate) fn holds(&self) -> bool {
         self.broken.is_empty()

@@ -121,6 +121,11 @@ impl Storage for Mortal {
         self.real.sync_dir(path)
     }
 
+    fn free_bytes(&self, dir: &Path) -> io::Result<u64> {
+        self.life.check()?;
+        self.real.free_bytes(dir)
+    }
+
     fn boot_id(&self) -> Option<Uuid> {
         self.boot
     }

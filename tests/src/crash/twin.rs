@@ -145,6 +145,10 @@ impl Storage for Twin {
         self.real.sync_dir(path)
     }
 
+    fn free_bytes(&self, dir: &Path) -> io::Result<u64> {
+        self.shadow.free_bytes(dir)
+    }
+
     fn boot_id(&self) -> Option<Uuid> {
         self.shadow.boot_id()
     }

@@ -9,7 +9,7 @@ use foldlog::log::storage::{CrashKind, Fault, MemoryStorage, Storage};
 use foldlog::tools::{ExecuteOptions, ToolCall, ToolRegistry, ToolRunner};
 use foldlog::{BackgroundSync, Error, ExecutionState, Level, ResourceRegistry, Session, Store, StoreOptions};
 use foldlog_tests::crash::{BOOT, Machine, Mortal, count, step, write_steps};
-use foldlog_tests::host::{Plan, types};
+use foldlog_tests::host::{Noted, Plan, types};
 use foldlog_tests::loop_disk::LoopDisk;
 
 use super::LEVELS;
@@ -19,9 +19,9 @@ fn runner(session: &Session) -> ToolRunner {
     ToolRunner::new(ExecutionState::new(session.clone(), resources), ToolRegistry::new())
 }
 
-/// A store with segments as they are by default, which double.
-fn store_on(storage: Arc<dyn Storage>, root: &Path, level: Level) -> Store {
-    let options = StoreOptions {
+/// Options of a store with segments as they are by default, which double.
+fn options_on(storage: Arc<dyn Storage>, level: Level) -> StoreOptions {
+    StoreOptions {
         storage,
         level,
         seed: Some(7),
@@ -29,8 +29,15 @@ fn store_on(storage: Arc<dyn Storage>, root: &Path, level: Level) -> Store {
         image_bytes_min: u64::MAX,
         background: BackgroundSync::Inline,
         ..StoreOptions::default()
-    };
-    Store::open_with(root.join("store"), options).unwrap()
+    }
+}
+
+fn store_on(storage: Arc<dyn Storage>, root: &Path, level: Level) -> Store {
+    Store::open_with(root.join("store"), options_on(storage, level)).unwrap()
+}
+
+fn is(path: &Path, extension: &str) -> bool {
+    path.extension().is_some_and(|found| found == extension)
 }
 
 /// The next segment was to be as large as all that was written before, and where there was no space for that, nothing
@@ -57,6 +64,81 @@ fn a_disk_is_full_only_when_no_segment_fits_any_more() {
     session.close().unwrap();
     let machine = store_on(Arc::new(disk.process()), "/home".as_ref(), Level::Process);
     write_steps(&machine.open_session(id, &types()).unwrap(), 100);
+}
+
+/// The next segment, made ahead of its turn or tried for, held what was left of the disk while an object was written, which
+/// was then refused: on a tmpfs of 10 MB with 2.5 MB free a moment later.
+#[test]
+fn what_was_made_ahead_gives_its_room_to_an_object() {
+    let disk = MemoryStorage::new();
+    let store = store_on(Arc::new(disk.process()), "/home".as_ref(), Level::Process);
+    let session = store.create(&types()).unwrap();
+    let empty = |disk: &MemoryStorage| {
+        let dump = disk.dump().into_iter();
+        dump.filter(|(path, bytes)| is(path, "seg") && bytes.iter().all(|byte| *byte == 0))
+            .map(|(_, bytes)| bytes.len() as u64)
+            .sum::<u64>()
+    };
+    (0..).find(|n| {
+        session.dispatch(step(*n)).unwrap();
+        empty(&disk) > 2 << 20
+    });
+    // There is less room than the object takes beside what was made ahead.
+    disk.inject(Fault::DiskFull { capacity_bytes: disk.used_bytes() + (100 << 10) });
+    session.dispatch(Noted { text: "y".repeat(200 << 10) }).unwrap();
+    assert_eq!(empty(&disk), 0);
+    session.close().unwrap();
+}
+
+/// Images kept their room on a full disk, although a session can do without them.
+#[test]
+fn images_give_their_room_to_records() {
+    let disk = MemoryStorage::new();
+    let options = StoreOptions { image_bytes_min: 1, ..options_on(Arc::new(disk.process()), Level::Process) };
+    let session = Store::open_with("/home/store", options).unwrap().create(&types()).unwrap();
+    write_steps(&session, 10_000);
+    let images = || {
+        let dump = disk.dump().into_iter().filter(|(path, _)| is(path, "image"));
+        dump.map(|(_, bytes)| bytes.len()).sum::<usize>()
+    };
+    assert!(images() > 64 << 10, "{}", images());
+    let capacity_bytes = disk.used_bytes();
+    disk.inject(Fault::DiskFull { capacity_bytes });
+    let refused = (0..).find_map(|n| session.dispatch(step(n)).err()).unwrap();
+    assert!(matches!(refused, Error::Full { .. }), "{refused}");
+    assert_eq!(images(), 0);
+    let left = capacity_bytes - disk.used_bytes();
+    assert!(left < 8192, "{left} bytes are left");
+    // Without images the session opens all the same.
+    let written = count(&session);
+    let id = session.id();
+    session.close().unwrap();
+    let store = store_on(Arc::new(disk.process()), "/home".as_ref(), Level::Process);
+    assert_eq!(count(&store.open_session(id, &types()).unwrap()), written);
+}
+
+/// An image that was being built took what was left of the disk from the records and objects that came meanwhile.
+#[test]
+fn an_image_leaves_the_disk_its_last_room() {
+    let disk = MemoryStorage::new();
+    let process: Arc<dyn Storage> = Arc::new(disk.process());
+    let session = store_on(Arc::clone(&process), "/home".as_ref(), Level::Process).create(&types()).unwrap();
+    let id = session.id();
+    write_steps(&session, 10_000);
+    session.close().unwrap();
+    let options = StoreOptions { image_bytes_min: 1, ..options_on(process, Level::Process) };
+    let store = Store::open_with("/home/store", options).unwrap();
+    // How many images there are once a life has ended with so much room.
+    let images_with = |room: u64| {
+        let session = store.open_session(id, &types()).unwrap();
+        write_steps(&session, 1);
+        disk.inject(Fault::DiskFull { capacity_bytes: disk.used_bytes() + room });
+        session.close().unwrap();
+        disk.clear_faults();
+        disk.files().iter().filter(|path| is(path, "image")).count()
+    };
+    assert_eq!(images_with(8 << 20), 0, "one of over 3 MB was written with 8 MB left");
+    assert_eq!(images_with(32 << 20), 1);
 }
 
 /// Room for the end of a call was kept in the segment that was being written, in which nothing is written any more after

@@ -221,6 +221,11 @@ impl Storage for FileStorage {
         OpenOptions::new().read(true).custom_flags(flags.bits()).open(path)?.sync_all()
     }
 
+    fn free_bytes(&self, dir: &Path) -> io::Result<u64> {
+        let found = rustix::fs::statvfs(dir)?;
+        Ok(found.f_bavail.saturating_mul(found.f_frsize))
+    }
+
     fn boot_id(&self) -> Option<Uuid> {
         foldlog_filesystem::boot_id()
     }

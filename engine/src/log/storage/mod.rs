@@ -150,6 +150,12 @@ pub trait Storage: Send + Sync + Debug {
     /// Makes the names in a folder durable.
     fn sync_dir(&self, path: &Path) -> io::Result<()>;
 
+    /// Returns how many bytes are free for new files in a folder; `u64::MAX` where the backend does not know, as by default.
+    fn free_bytes(&self, dir: &Path) -> io::Result<u64> {
+        let _ = dir;
+        Ok(u64::MAX)
+    }
+
     /// The identity of the machine's present boot; `None` where the machine does not tell.
     fn boot_id(&self) -> Option<Uuid>;
 

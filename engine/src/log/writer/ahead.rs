@@ -128,6 +128,15 @@ impl Ahead {
         }
     }
 
+    /// Gives the space of the segment that was made ahead back to the disk, and waits for one that is being made: until
+    /// the system has found that it does not fit, it holds what is left of the disk.
+    pub(super) fn give_back(&self) {
+        if let Some(made) = self.take_segment() {
+            // What cannot be removed is empty, and in nobody's way.
+            let _ = self.discard(&made);
+        }
+    }
+
     /// Takes a segment away that was made and is not needed.
     pub(super) fn discard(&self, made: &Made) -> std::io::Result<()> {
         self.storage.remove_file(&made.path)

@@ -1,10 +1,13 @@
 //! Room for what is to be written: in the segment, or else in the next one, and for the ends of open calls beside it.
 
+use foldlog_codec::body::ObjectId;
 use foldlog_codec::frame::{self, HEADER_LEN as FRAME_HEADER_LEN};
 use foldlog_codec::segment::Previous;
 
 use super::{AppendContext, END_BYTES, Log, RESERVED_BYTES, check_body};
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::log::images;
+use crate::sabotage::{self, Breakage};
 
 /// What room is made for.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -36,6 +39,32 @@ impl Log {
             Room::Records => Ok(()),
             // Twice, since there may be declarations among them.
             Room::Call => self.keep_spare(2 * bytes + self.reserved_bytes, context),
+        }
+    }
+
+    /// Keeps the bytes as an object, as [`Objects::put`](crate::log::objects::Objects::put) does.
+    pub(crate) fn put_object(&self, bytes: &[u8]) -> Result<ObjectId> {
+        self.with_room(|| self.objects.put(bytes))
+    }
+
+    /// Calls `make`. Where the disk has no room for what it makes, gives up for it what the session can do without, and
+    /// calls it once more.
+    pub(super) fn with_room<T>(&self, mut make: impl FnMut() -> Result<T>) -> Result<T> {
+        match make() {
+            Err(Error::Full { .. }) => {
+                self.give_up_caches();
+                make()
+            }
+            done => done,
+        }
+    }
+
+    /// Gives the disk the room of what the session can do without: a segment that was made ahead, or is being made, and the
+    /// images.
+    pub(super) fn give_up_caches(&self) {
+        if !sabotage::is(Breakage::CachesBeforeRecords) {
+            self.ahead.give_back();
+            images::remove_all(self.storage.as_ref(), &self.dir);
         }
     }
 

@@ -125,6 +125,14 @@ impl Log {
             Error::Full { .. } if least < roomy => self.grow_spare(least),
             error => Err(error),
         });
+        // What the session can do without is given up for what it cannot.
+        let grown = grown.or_else(|error| match error {
+            Error::Full { .. } => {
+                self.give_up_caches();
+                self.grow_spare(least)
+            }
+            error => Err(error),
+        });
         let bytes = grown?;
         self.spare.room = bytes.saturating_sub(fixed);
         Ok(())

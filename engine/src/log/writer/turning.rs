@@ -131,7 +131,8 @@ impl Log {
             // Its first pages were brought in when it was made.
             Some(made) => (made.file, made.capacity, made.prepared),
             None => {
-                let (file, capacity) = self.allocate_segment(&path, wanted, self.capacity_next())?;
+                let preferred = self.capacity_next();
+                let (file, capacity) = self.with_room(|| self.allocate_segment(&path, wanted, preferred))?;
                 (file, capacity, 0)
             }
         };

@@ -168,7 +168,7 @@ impl Disk {
     }
 
     /// How many bytes the files may still grow by.
-    fn room(&self) -> u64 {
+    pub(super) fn room(&self) -> u64 {
         match self.faults.capacity() {
             Some(capacity) => capacity.saturating_sub(self.used_bytes()),
             None => u64::MAX,

@@ -251,6 +251,10 @@ impl Storage for MemoryStorage {
         self.begin(Op::SyncDir, path)?.sync_dir(path)
     }
 
+    fn free_bytes(&self, _dir: &Path) -> io::Result<u64> {
+        Ok(self.disk.lock().room())
+    }
+
     fn boot_id(&self) -> Option<Uuid> {
         self.disk.lock().boot_id
     }
