@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use foldlog::testkit::RawLog;
-use foldlog::{Clock, Level, StoreOptions, SystemClock};
+use foldlog::{Clock, Durability, StoreOptions, SystemClock};
 use foldlog_codec::msgpack;
 
 use crate::limits::{self, LIMIT_TWICE, Mapped};
@@ -45,9 +45,9 @@ fn with_log<T>(store: &RawLog, dir: &Path, run: impl FnOnce(&RawLog) -> Result<T
     Ok(result)
 }
 
-fn appended(store: &RawLog, dir: &Path, ops: u64, level: Level) -> Result<Round> {
+fn appended(store: &RawLog, dir: &Path, ops: u64, durability: Durability) -> Result<Round> {
     with_log(store, dir, |log| {
-        timed(ops, || Ok((0..ops).try_for_each(|_| log.append(&BODY, level).map(drop))?))
+        timed(ops, || Ok((0..ops).try_for_each(|_| log.append(&BODY, durability).map(drop))?))
     })
 }
 
@@ -66,7 +66,7 @@ pub fn append(dir: &Path) -> Result<Vec<Row>> {
         let [subject, limit, carried] = take_turns(
             rounds,
             [
-                &mut || appended(&store, dir, ops, Level::Process),
+                &mut || appended(&store, dir, ops, Durability::Process),
                 &mut || written(ops, limits::now_us),
                 &mut || written(ops, || SystemClock.now_us()),
             ],
@@ -93,7 +93,7 @@ fn slowest(store: &RawLog, dir: &Path) -> Result<[Row; 2]> {
         let mut all = Vec::with_capacity(OPS_LONG as usize);
         for _ in 0..OPS_LONG {
             let start = Instant::now();
-            log.append(&BODY, Level::Process)?;
+            log.append(&BODY, Durability::Process)?;
             all.push(start.elapsed().as_nanos() as u64);
         }
         Ok(all)
@@ -114,7 +114,7 @@ fn append_every(store: &RawLog, dir: &Path) -> Result<Row> {
     let file = limits::filled(&path, OPS_EVERY * len)?;
     let [subject, limit] = take_turns(
         ROUNDS,
-        [&mut || appended(store, dir, OPS_EVERY, Level::Every), &mut || {
+        [&mut || appended(store, dir, OPS_EVERY, Durability::Every), &mut || {
             timed(OPS_EVERY, || {
                 let mut places = (0..OPS_EVERY).map(|place| place * len);
                 Ok(places.try_for_each(|offset| limits::write_and_sync(&file, &frame, offset))?)
@@ -137,7 +137,7 @@ fn write_all(mapped: &mut Mapped, steps: &[Step]) -> Result<()> {
 fn log_event(log: &RawLog, body: &mut Vec<u8>, step: &Step) -> Result<()> {
     body.clear();
     msgpack::append(step, body)?;
-    log.append(body, Level::Process)?;
+    log.append(body, Durability::Process)?;
     Ok(())
 }
 

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::path::Path;
 
-use foldlog::{Event, Level, Policy, Result, Session, SessionTypes, Slice, Store, StoreOptions};
+use foldlog::{Durability, Event, Policy, Result, Session, SessionTypes, Slice, Store, StoreOptions};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -77,13 +77,16 @@ pub fn journal_types() -> Result<SessionTypes> {
 
 /// A store at the level at which a dispatch waits for no disk.
 pub fn store(path: &Path) -> Result<Store> {
-    Store::open_with(path, StoreOptions { level: Level::Process, ..StoreOptions::default() })
+    Store::open_with(path, StoreOptions { durability: Durability::Process, ..StoreOptions::default() })
 }
 
 /// One that writes no images: opening a session of it folds every record.
 pub fn store_without_images(path: &Path) -> Result<Store> {
-    let options =
-        StoreOptions { level: Level::Process, image_bytes_min: u64::MAX, ..StoreOptions::default() };
+    let options = StoreOptions {
+        durability: Durability::Process,
+        image_bytes_min: u64::MAX,
+        ..StoreOptions::default()
+    };
     Store::open_with(path, options)
 }
 

@@ -9,7 +9,8 @@ use foldlog::tools::{
     ExecuteOptions, Tool, ToolCall, ToolContext, ToolError, ToolRegistry, ToolResult, ToolRunner,
 };
 use foldlog::{
-    Event, ExecutionState, Idempotency, Level, ResourceRegistry, SessionTypes, Slice, Store, StoreOptions,
+    Durability, Event, ExecutionState, Idempotency, ResourceRegistry, SessionTypes, Slice, Store,
+    StoreOptions,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -99,15 +100,15 @@ fn done(runner: ToolRunner, store: &Store) -> Result<()> {
 }
 
 pub fn tools(dir: &Path) -> Result<Vec<Row>> {
-    let store = |level: Level, name: &str| {
-        Store::open_with(dir.join(name), StoreOptions { level, ..StoreOptions::default() })
+    let store = |durability: Durability, name: &str| {
+        Store::open_with(dir.join(name), StoreOptions { durability, ..StoreOptions::default() })
     };
-    let process = store(Level::Process, "process")?;
+    let process = store(Durability::Process, "process")?;
     let measured = runner(&process)?;
     let bytes = record_bytes(&measured)?;
     done(measured, &process)?;
     let mut rows = at_process(&process, bytes / 2)?;
-    rows.push(at_boundary(&store(Level::Boundary, "boundary")?, &dir.join("limit"), bytes / 2)?);
+    rows.push(at_boundary(&store(Durability::Boundary, "boundary")?, &dir.join("limit"), bytes / 2)?);
     Ok(rows)
 }
 
@@ -127,7 +128,7 @@ fn asked_for(store: &Store, calls: u64) -> Result<Round> {
     let round = timed(calls, || {
         (0..calls).try_for_each(|_| {
             let answer = session.dispatch(Half { text: String::new() })?;
-            runner.execute(&call().asked_by(answer, 0), &ExecuteOptions::default())?;
+            runner.execute(&call().with_origin(answer, 0), &ExecuteOptions::default())?;
             Ok(())
         })
     });

@@ -494,6 +494,7 @@ impl<'a> Packed<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::body::CallOrigin;
     use crate::body::{Idempotency, Policy, SliceDeclaration};
 
     fn image() -> Image<'static> {
@@ -527,7 +528,7 @@ mod tests {
                 idempotency: Idempotency::Keyed,
                 reads_only: false,
                 undoes: Some(7),
-                asked_by: Some((4, 1)),
+                origin: Some(CallOrigin { answer: 4, ordinal: 1 }),
                 had_effects_within: true,
             }],
             unsettled: vec![UnsettledOperation {

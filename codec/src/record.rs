@@ -7,8 +7,8 @@ use chrono::{DateTime, SecondsFormat};
 use serde::{Serialize, Serializer};
 
 use crate::body::{
-    Added, Declare, Dispatch, Effect, Import, ItemId, NotUndone, ObjectId, Observed, Opened, Operation,
-    Parent, Payload, Removed, ResourceSnapshot, Resumed, Rollback, Seal, Settle, Snapshot, ToolBegin,
+    Action, Added, CallOrigin, Declare, Dispatch, Effect, Import, ItemId, NotUndone, ObjectId, Observed,
+    Opened, Parent, Payload, Removed, ResourceSnapshot, Resumed, Rollback, Seal, Settle, Snapshot, ToolBegin,
     ToolEnd,
 };
 use crate::msgpack::{Hex, Limits, Streamed, Value};
@@ -103,7 +103,7 @@ impl<'a> Record<'a> {
         match self.kind {
             Kind::DISPATCH => {
                 let Ok(dispatch) = Dispatch::decode(self.body) else { return objects };
-                if let Operation::Event { data, .. } = &dispatch.operation {
+                if let Action::Event { data, .. } = &dispatch.action {
                     objects.extend(data.object());
                 }
                 objects.extend(dispatch.effects.iter().flatten().flat_map(objects_of));
@@ -411,8 +411,8 @@ fn dispatch<'a>(
     names: &Names,
     budget: &mut Budget,
 ) -> Result<(), Error> {
-    match dispatch.operation {
-        Operation::Event { event, data } => {
+    match dispatch.action {
+        Action::Event { event, data } => {
             let (name, version) = match names.events.get(&event) {
                 Some((name, version)) => (Cow::from(name), *version),
                 None => (Cow::from(format!("event-{event}")), 0),
@@ -421,10 +421,10 @@ fn dispatch<'a>(
             object.set("version", Value::from(u64::from(version)));
             object.set("data", payload(data)?);
         }
-        Operation::Seed => object.set("operation", Value::from("seed")),
-        Operation::Clear => object.set("operation", Value::from("clear")),
-        Operation::Reset => object.set("operation", Value::from("reset")),
-        Operation::Tag { key, value } => {
+        Action::Seed => object.set("operation", Value::from("seed")),
+        Action::Clear => object.set("operation", Value::from("clear")),
+        Action::Reset => object.set("operation", Value::from("reset")),
+        Action::Tag { key, value } => {
             object.set("operation", Value::from("tag"));
             object.set("key", Value::from(key));
             object.set("value", value.map_or(Value::Nil, Value::from));
@@ -483,7 +483,7 @@ fn not_undone(not_undone: Vec<NotUndone<'_>>) -> Result<Part<'_>, Error> {
 }
 
 fn tool_begin<'a>(object: &mut Object<'a>, begin: ToolBegin<'a>) -> Result<(), Error> {
-    call(object, (begin.tool, begin.call_id), begin.asked_by, (begin.parent, begin.undoes));
+    call(object, (begin.tool, begin.call_id), begin.origin, (begin.parent, begin.undoes));
     object.set("arguments", payload(begin.arguments)?);
     object.set("idempotency", Value::from(begin.idempotency.name()));
     object.set("reads_only", Value::from(begin.reads_only));
@@ -500,7 +500,7 @@ fn tool_end<'a>(
 ) -> Result<(), Error> {
     object.set("begin", Value::from(end.begin));
     object.set("operation", Value::from(end.operation()));
-    call(object, (end.tool, end.call_id), end.asked_by, (end.parent, end.undoes));
+    call(object, (end.tool, end.call_id), end.origin, (end.parent, end.undoes));
     object.set("outcome", Value::from(end.outcome.name()));
     object.set("cause", end.cause.map_or(Value::Nil, |cause| Value::from(cause.name())));
     object.set("rolls_back", Value::from(end.rolls_back));
@@ -521,14 +521,14 @@ fn tool_end<'a>(
 fn call(
     object: &mut Object<'_>,
     (tool, call_id): (Cow<'_, str>, Option<Cow<'_, str>>),
-    asked_by: Option<(u64, u32)>,
+    origin: Option<CallOrigin>,
     (parent, undoes): (Option<u64>, Option<u64>),
 ) {
-    let asked_by = asked_by
-        .map(|(answer, ordinal)| Value::Array(vec![Value::from(answer), Value::from(u64::from(ordinal))]));
+    let origin = origin
+        .map(|origin| Value::Array(vec![Value::from(origin.answer), Value::from(u64::from(origin.ordinal))]));
     object.set("tool", Value::from(tool.into_owned()));
     object.set("call_id", call_id.map_or(Value::Nil, |call_id| Value::from(call_id.into_owned())));
-    object.set("asked_by", asked_by.unwrap_or(Value::Nil));
+    object.set("asked_by", origin.unwrap_or(Value::Nil));
     object.set("parent", parent.map_or(Value::Nil, Value::from));
     object.set("undoes", undoes.map_or(Value::Nil, Value::from));
 }

@@ -13,10 +13,10 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use foldlog_codec::body::{
-    Added, Binding, BuiltIn, Cause, Decision, Declare, Dispatch, Effect, EventDeclaration, Idempotency,
-    Import, ImportedSlice, ItemId, NotUndone, ObjectId, Observed, Opened, Operation, Outcome, OutsideEffects,
-    Parent, Payload, Policy, Removed, ResourceSnapshot, Resumed, Rollback, Seal, Settle, SliceDeclaration,
-    Snapshot, ToolBegin, ToolEnd,
+    Action, Added, Binding, BuiltIn, CallOrigin, Cause, Decision, Declare, Dispatch, Effect,
+    EventDeclaration, ExternalEffects, Idempotency, Import, ImportedSlice, ItemId, NotUndone, ObjectId,
+    Observed, Opened, Outcome, Parent, Payload, Policy, Removed, ResourceSnapshot, Resumed, Rollback, Seal,
+    Settle, SliceDeclaration, Snapshot, ToolBegin, ToolEnd,
 };
 use foldlog_codec::frame::{self, Context, Header};
 use foldlog_codec::image::{
@@ -127,7 +127,7 @@ fn begin() -> ToolBegin<'static> {
         tool: "write_file".into(),
         call_id: None,
         arguments: Payload::new(b"\xaf{\"path\": \"a.b\"}"),
-        asked_by: None,
+        origin: None,
         parent: None,
         idempotency: Idempotency::Manual,
         reads_only: false,
@@ -143,13 +143,13 @@ fn end() -> ToolEnd<'static> {
         again: None,
         tool: "write_file".into(),
         call_id: None,
-        asked_by: None,
+        origin: None,
         parent: None,
         undoes: None,
         outcome: Outcome::Committed,
         cause: None,
         rolls_back: false,
-        outside: OutsideEffects::None,
+        outside: ExternalEffects::None,
         elapsed_us: 1_234,
         result: Some(Payload::new(EVENT)),
         shown: Some(Payload::new(b"\xa4done")),
@@ -221,10 +221,9 @@ fn goldens() -> Vec<Golden> {
             Body::Opened(Opened { session: SESSION, seed: 0xfeed_f00d_dead_beef, tags, parent }),
         )
     };
-    let dispatch = |name, operation, effects| {
-        golden(name, Kind::DISPATCH, Body::Dispatch(Dispatch { operation, effects }))
-    };
-    let event = |data| Operation::Event { event: 0, data: Payload::new(data) };
+    let dispatch =
+        |name, action, effects| golden(name, Kind::DISPATCH, Body::Dispatch(Dispatch { action, effects }));
+    let event = |data| Action::Event { event: 0, data: Payload::new(data) };
     let id = |sequence, ordinal| ItemId { sequence, ordinal };
     let items = |items: Vec<Payload<'static>>, version| Added::Items { items, version };
     vec![
@@ -286,7 +285,7 @@ fn goldens() -> Vec<Golden> {
         dispatch("dispatch-object", event(object_reference()), None),
         dispatch(
             "dispatch-seed",
-            Operation::Seed,
+            Action::Seed,
             Some(vec![Effect {
                 slice: 2,
                 removed: Removed::None,
@@ -296,7 +295,7 @@ fn goldens() -> Vec<Golden> {
         ),
         dispatch(
             "dispatch-clear",
-            Operation::Clear,
+            Action::Clear,
             Some(vec![Effect {
                 slice: 0,
                 removed: Removed::Items(vec![id(0, 0), id(1, 2)]),
@@ -306,7 +305,7 @@ fn goldens() -> Vec<Golden> {
         ),
         dispatch(
             "dispatch-reset",
-            Operation::Reset,
+            Action::Reset,
             Some(
                 [0, 300]
                     .into_iter()
@@ -316,10 +315,10 @@ fn goldens() -> Vec<Golden> {
         ),
         dispatch(
             "dispatch-tag-set",
-            Operation::Tag { key: "team".to_owned(), value: Some("red".to_owned()) },
+            Action::Tag { key: "team".to_owned(), value: Some("red".to_owned()) },
             None,
         ),
-        dispatch("dispatch-tag-removed", Operation::Tag { key: "team".to_owned(), value: None }, None),
+        dispatch("dispatch-tag-removed", Action::Tag { key: "team".to_owned(), value: None }, None),
         golden(
             "snapshot-plain",
             Kind::SNAPSHOT,
@@ -349,7 +348,7 @@ fn goldens() -> Vec<Golden> {
             Kind::TOOL_BEGIN,
             Body::ToolBegin(ToolBegin {
                 call_id: Some("call_7".into()),
-                asked_by: Some((1_001, 2)),
+                origin: Some(CallOrigin { answer: 1_001, ordinal: 2 }),
                 parent: Some(1_010),
                 idempotency: Idempotency::Keyed,
                 reads_only: true,
@@ -367,7 +366,7 @@ fn goldens() -> Vec<Golden> {
                 outcome: Outcome::Failed,
                 cause: Some(Cause::Expansion),
                 rolls_back: true,
-                outside: OutsideEffects::Unknown,
+                outside: ExternalEffects::Unknown,
                 result: None,
                 overrides: Some(Payload::new(ITEM)),
                 resources: vec![],
@@ -397,7 +396,7 @@ fn goldens() -> Vec<Golden> {
             Body::ToolEnd(ToolEnd {
                 again: Some(1_001),
                 call_id: Some("call_7".into()),
-                asked_by: Some((1_001, 2)),
+                origin: Some(CallOrigin { answer: 1_001, ordinal: 2 }),
                 parent: Some(1_003),
                 undoes: Some(1_002),
                 outcome: Outcome::Interrupted,
@@ -574,7 +573,7 @@ fn images() -> [(&'static str, Image<'static>); 2] {
         idempotency: Idempotency::Keyed,
         reads_only: false,
         undoes: None,
-        asked_by: Some((17, 1)),
+        origin: Some(CallOrigin { answer: 17, ordinal: 1 }),
         had_effects_within: true,
     };
     let unsettled = UnsettledOperation {
@@ -751,15 +750,15 @@ fn what_a_log_keeps_of_a_call_never_changes() {
     let whole = ToolEnd {
         again: Some(1_001),
         call_id: Some("call_7".into()),
-        asked_by: Some((1_001, 2)),
+        origin: Some(CallOrigin { answer: 1_001, ordinal: 2 }),
         parent: Some(1_003),
         undoes: Some(1_002),
         outcome: Outcome::Failed,
         cause: Some(Cause::Deadline),
-        outside: OutsideEffects::Unknown,
+        outside: ExternalEffects::Unknown,
         ..end()
     };
-    let expected = r#"{"operation":1001,"begin":1005,"parent":1003,"undoes":1002,"asked_by":[1001,2],"tool":"write_file","call_id":"call_7","outcome":"failed","cause":"deadline","outside":"unknown","elapsed_us":1234}"#;
+    let expected = r#"{"operation":1001,"begin":1005,"parent":1003,"undoes":1002,"origin":[1001,2],"tool":"write_file","call_id":"call_7","outcome":"failed","cause":"deadline","outside":"unknown","elapsed_us":1234}"#;
     assert_eq!(shown(whole), expected);
 }
 

@@ -17,9 +17,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cap::Cap;
 use foldlog_codec::body::{
-    Binding, BuiltIn, Declare, Dispatch, Effect, EventDeclaration, Import, Observed, Opened, Operation,
-    Payload, Policy, Resumed, Rollback, SLICES_MAX, Seal, Settle, SliceDeclaration, Snapshot, ToolBegin,
-    ToolEnd,
+    Action, Binding, BuiltIn, Declare, Dispatch, Effect, EventDeclaration, Import, Observed, Opened, Payload,
+    Policy, Resumed, Rollback, SLICES_MAX, Seal, Settle, SliceDeclaration, Snapshot, ToolBegin, ToolEnd,
 };
 use foldlog_codec::frame::{self, Context};
 use foldlog_codec::msgpack::{self, Limits, Reader, Value, Writer, scan};
@@ -267,8 +266,8 @@ fn headers_that_lie_under_a_fitting_checksum_are_answered() {
 fn an_event_as_declared_is_read_without_any_memory() {
     let _alone = alone();
     let data = msgpack::to_vec(&BTreeMap::from([("title", "a step"), ("state", "done")])).unwrap();
-    let operation = Operation::Event { event: 7, data: Payload::new(&data) };
-    let body = Dispatch { operation, effects: None }.encode();
+    let action = Action::Event { event: 7, data: Payload::new(&data) };
+    let body = Dispatch { action, effects: None }.encode();
     // What the harness's own threads ask for at that moment counts too, so the least of several is what reading takes.
     let least = |read: &dyn Fn()| (0..8).map(|_| excess(0, read)).min();
     assert_eq!(least(&|| take(Dispatch::decode(&body))), Some(0));
@@ -614,8 +613,8 @@ fn a_record_that_touches_every_slice_can_still_be_shown() {
     let slices = SLICES_MAX as u32;
     let effects =
         (0..slices).map(|slice| if slice % 2 == 0 { Effect::append(slice) } else { Effect::replace(slice) });
-    let operation = Operation::Event { event: 0, data: Payload::new(&[0xc0]) };
-    let dispatch = Dispatch { operation, effects: Some(effects.collect()) }.encode();
+    let action = Action::Event { event: 0, data: Payload::new(&[0xc0]) };
+    let dispatch = Dispatch { action, effects: Some(effects.collect()) }.encode();
     let declare = Declare {
         events: vec![EventDeclaration {
             id: 0,

@@ -6,8 +6,8 @@
 mod generated;
 
 use foldlog_codec::body::{
-    Declare, Dispatch, Import, ObjectId, Observed, Opened, Operation, Payload, Resumed, Rollback, Seal,
-    Settle, Snapshot, ToolBegin, ToolEnd,
+    Action, Declare, Dispatch, Import, ObjectId, Observed, Opened, Payload, Resumed, Rollback, Seal, Settle,
+    Snapshot, ToolBegin, ToolEnd,
 };
 use foldlog_codec::frame::{self, Header};
 use foldlog_codec::msgpack::{self, Limits, Reader, Token, Value, Writer, scan};
@@ -299,8 +299,8 @@ fn however_deep_a_body_is_its_json_form_can_be_read() {
     let deep = |levels: usize| [vec![0x91; levels], vec![0xc0]].concat();
     for levels in 1..=128 {
         let data = deep(levels);
-        let operation = Operation::Event { event: 0, data: Payload::new(&data) };
-        let dispatch = Dispatch { operation, effects: None }.encode();
+        let action = Action::Event { event: 0, data: Payload::new(&data) };
+        let dispatch = Dispatch { action, effects: None }.encode();
         for (kind, body) in [(Kind::DISPATCH, &dispatch), (Kind::from_byte(100).unwrap(), &data)] {
             let record = Record { sequence: 0, kind, time_us: 0, body };
             let Ok(shown) = record.to_value(&Names::default()) else { continue };

@@ -151,7 +151,7 @@ pub enum Error {
     },
     /// A sync failed after the record was written: after reopening, the record may be there or not.
     #[error("record {sequence} may or may not be kept, since the sync failed: {cause}")]
-    Unknown {
+    DurabilityUnknown {
         /// The record.
         sequence: u64,
         /// Why the sync failed.
@@ -478,7 +478,7 @@ pub enum Error {
         escape::text(tool),
         escape::path(session_dir)
     )]
-    HalfDone {
+    ResourceDirty {
         /// The workspace's root.
         workspace: PathBuf,
         /// The session that is to be recovered.
@@ -499,7 +499,7 @@ pub enum Error {
         escape::path(workspace),
         escape::path(session_dir)
     )]
-    MaybeHalfDone {
+    ResourceMaybeDirty {
         /// The workspace's root.
         workspace: PathBuf,
         /// The session.

@@ -26,7 +26,9 @@ pub use error::{Corruption, Error, Holder, Result};
 pub use execution::ExecutionState;
 pub use fold::operations::{OpenOperation, UnsettledOperation};
 pub use fold::path::Path as LivePath;
-pub use foldlog_codec::body::{Cause, Decision, Idempotency, Outcome, OutsideEffects, Parent, Policy};
+pub use foldlog_codec::body::{
+    CallOrigin, Cause, Decision, ExternalEffects, Idempotency, Outcome, Parent, Policy,
+};
 pub use foldlog_codec::msgpack::Value;
 pub use foldlog_codec::{Kind, Record};
 /// Workspaces: the files that an agent's tools work on.
@@ -36,16 +38,16 @@ pub use generator::Generator;
 pub use log::{Exposed, StoreAccess};
 pub use resources::{NotUndone, ResourceRegistry};
 pub use session::{
-    AbandonedCall, LogView, Notice, RecoveryReport, RolledBack, Session, Settlement, SliceState, Snapshot,
-    SnapshotOptions, State, StoredItem, Subscription, Warning,
+    AbandonedCall, LogView, RecordNotification, RecoveryReport, RollbackReport, Session, Settlement,
+    SliceState, Snapshot, SnapshotOptions, State, StoredItem, SubscriberPanic, Subscription,
 };
 /// The text that a call's tool and id are: short ones cost no memory of their own, long ones are shared.
 pub use smol_str::SmolStr;
 pub use store::{
-    BackgroundSync, Export, ExportedSlice, ImportOptions, LeftBehind, Level, MissingObject, Salvaged,
-    SessionOptions, SessionSummary, Store, StoreOptions,
+    BackgroundSync, Durability, Export, ExportedSlice, ImportOptions, MissingObject, SalvageReport,
+    SessionOptions, SessionSummary, SkippedBytes, Store, StoreOptions,
 };
 pub use types::{
-    Clear, Event, Item, Of, ReducerContext, SessionTypes, SessionTypesBuilder, Slice, SliceOp,
+    Clear, Event, EventSlice, Item, ReducerContext, SessionTypes, SessionTypesBuilder, Slice, SliceOp,
     ToolInvocations, ToolInvoked, UpcastError, View, default_policy,
 };

@@ -163,7 +163,7 @@ fn next_after(error: &Error) -> Option<String> {
             "nothing was changed; give the folder that the call worked on, or have another one take its place: `foldlog \
              recover SESSION --rebind NAME=DIR`, where DIR is empty, or may be emptied by --overwrite"
         }
-        Error::HalfDone { session_dir, .. } | Error::MaybeHalfDone { session_dir, .. } => {
+        Error::ResourceDirty { session_dir, .. } | Error::ResourceMaybeDirty { session_dir, .. } => {
             return Some(format!(
                 "recover {} before; where its mark on the workspace is not true, `foldlog recover SESSION --workspace DIR \
                  --force` removes it",

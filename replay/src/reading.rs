@@ -11,7 +11,7 @@ use foldlog::log::TornTail;
 use foldlog::log::storage::{Access, FileStorage, Storage};
 use foldlog::{Error, Exposed, Kind, OpenOperation, Record, Store, UnsettledOperation};
 use foldlog_codec::body::{
-    Declare, Dispatch, Import, Observed, Opened, Operation, Parent, Rollback, Settle, Snapshot, ToolBegin,
+    Action, Declare, Dispatch, Import, Observed, Opened, Parent, Rollback, Settle, Snapshot, ToolBegin,
     ToolEnd,
 };
 use foldlog_codec::record::Names;
@@ -345,17 +345,17 @@ fn opened_name(opened: &Opened) -> String {
 }
 
 fn dispatch_name(dispatch: &Dispatch<'_>, names: &Names) -> String {
-    let operation = match &dispatch.operation {
-        Operation::Event { event, .. } => {
+    let operation = match &dispatch.action {
+        Action::Event { event, .. } => {
             return names
                 .events
                 .get(event)
                 .map_or_else(|| format!("event-{event}"), |(name, _)| name.clone());
         }
-        Operation::Tag { key, .. } => return format!("tag {key}"),
-        Operation::Seed => "seed",
-        Operation::Clear => "clear",
-        Operation::Reset => "reset",
+        Action::Tag { key, .. } => return format!("tag {key}"),
+        Action::Seed => "seed",
+        Action::Clear => "clear",
+        Action::Reset => "reset",
     };
     let slices = dispatch.effects.iter().flatten().map(|effect| {
         names.slices.get(&effect.slice).cloned().unwrap_or_else(|| format!("slice-{}", effect.slice))

@@ -11,7 +11,7 @@ use std::alloc::System;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cap::Cap;
-use foldlog::{Level, Policy, SessionTypes, Store, StoreOptions};
+use foldlog::{Durability, Policy, SessionTypes, Store, StoreOptions};
 use foldlog_tests::host::{Noted, Notes};
 
 #[global_allocator]
@@ -29,7 +29,7 @@ fn held(notes: u64) -> (usize, usize) {
     let types =
         SessionTypes::builder().slice_with::<Notes>(Policy::Log).append_all::<Notes>().build().unwrap();
     let folder = tempfile::tempdir().unwrap();
-    let options = StoreOptions { level: Level::Process, ..StoreOptions::default() };
+    let options = StoreOptions { durability: Durability::Process, ..StoreOptions::default() };
     let store = Store::open_with(folder.path(), options).unwrap();
     let before = HEAP.allocated();
     let session = store.create(&types).unwrap();

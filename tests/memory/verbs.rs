@@ -13,8 +13,8 @@ use std::process::{Command, Stdio};
 
 use foldlog::{Kind, Value};
 use foldlog_codec::body::{
-    Added, Binding, BuiltIn, Declare, Dispatch, Effect, EventDeclaration, Idempotency, ObjectId, Opened,
-    Operation, Outcome, OutsideEffects, Payload, Policy, Removed, Rollback, SliceDeclaration, ToolBegin,
+    Action, Added, Binding, BuiltIn, Declare, Dispatch, Effect, EventDeclaration, ExternalEffects,
+    Idempotency, ObjectId, Opened, Outcome, Payload, Policy, Removed, Rollback, SliceDeclaration, ToolBegin,
     ToolEnd,
 };
 use foldlog_codec::frame::{self, Context, Header};
@@ -148,8 +148,8 @@ impl Forge {
     }
 
     fn event(&mut self, data: &[u8]) -> u64 {
-        let operation = Operation::Event { event: 0, data: Payload::new(data) };
-        self.record(Kind::DISPATCH, &Dispatch { operation, effects: None }.encode())
+        let action = Action::Event { event: 0, data: Payload::new(data) };
+        self.record(Kind::DISPATCH, &Dispatch { action, effects: None }.encode())
     }
 
     fn begin(&mut self, parent: Option<u64>) -> u64 {
@@ -158,7 +158,7 @@ impl Forge {
             tool: Cow::from("tool"),
             call_id: None,
             arguments: Payload::new(&arguments),
-            asked_by: None,
+            origin: None,
             parent,
             idempotency: Idempotency::Natural,
             reads_only: false,
@@ -175,13 +175,13 @@ impl Forge {
             again: None,
             tool: Cow::from("tool"),
             call_id: None,
-            asked_by: None,
+            origin: None,
             parent,
             undoes: None,
             outcome: Outcome::Failed,
             cause: None,
             rolls_back: true,
-            outside: OutsideEffects::None,
+            outside: ExternalEffects::None,
             elapsed_us: 1,
             result: None,
             shown: None,
@@ -356,10 +356,8 @@ fn items_of_one_byte_are_refused_once_their_names_take_too_much() {
         let items = vec![Payload::new(&one); 1 << 20];
         let added = Added::Items { items, version: 1 };
         let effect = Effect { slice: 1, removed: Removed::All, added, before: None };
-        forge.record(
-            Kind::DISPATCH,
-            &Dispatch { operation: Operation::Seed, effects: Some(vec![effect]) }.encode(),
-        );
+        forge
+            .record(Kind::DISPATCH, &Dispatch { action: Action::Seed, effects: Some(vec![effect]) }.encode());
         // So that each is kept.
     }
     let last = forge.sequence;

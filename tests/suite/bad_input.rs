@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use foldlog::log::storage::EntryKind;
-use foldlog::{Error, Level, SessionOptions, Store, StoreAccess, StoreOptions};
+use foldlog::{Durability, Error, SessionOptions, Store, StoreAccess, StoreOptions};
 use foldlog_tests::child;
 use foldlog_tests::host::{Plan, StepAdded, types};
 use uuid::Uuid;
@@ -15,8 +15,8 @@ fn step(title: &str) -> StepAdded {
     StepAdded { title: title.to_owned(), part: 1 }
 }
 
-fn store_at(path: &Path, level: Level) -> Store {
-    Store::open_with(path, StoreOptions { level, ..StoreOptions::default() }).unwrap()
+fn store_at(path: &Path, durability: Durability) -> Store {
+    Store::open_with(path, StoreOptions { durability, ..StoreOptions::default() }).unwrap()
 }
 
 /// The child's part: opens the session, says so, and waits for its end.
@@ -25,7 +25,7 @@ fn store_at(path: &Path, level: Level) -> Store {
 fn part_of_a_child_that_holds_a_session() {
     let Some(argument) = child::argument() else { return };
     let (path, id) = argument.split_once(' ').unwrap();
-    let store = store_at(Path::new(path), Level::Process);
+    let store = store_at(Path::new(path), Durability::Process);
     let session = store.open_session(id.parse().unwrap(), &types()).unwrap();
     session.dispatch(step("from the child")).unwrap();
     child::tell("holding", session.position().unwrap());
@@ -36,7 +36,7 @@ fn part_of_a_child_that_holds_a_session() {
 #[test]
 fn a_session_that_another_process_writes_is_locked_and_says_by_whom() {
     let folder = tempfile::tempdir().unwrap();
-    let store = store_at(folder.path(), Level::Process);
+    let store = store_at(folder.path(), Durability::Process);
     let session = store.create(&types()).unwrap();
     session.dispatch(step("from the parent")).unwrap();
     let id = session.id();
@@ -94,9 +94,10 @@ fn part_of_a_child_without_rights() {
 #[test]
 fn a_folder_that_takes_no_writes_can_be_read_and_says_so_at_the_first_append() {
     let folder = tempfile::tempdir().unwrap();
-    let (level, access) = (Level::Process, StoreAccess::EverybodyReads);
+    let (durability, access) = (Durability::Process, StoreAccess::EverybodyReads);
     let store =
-        Store::open_with(folder.path(), StoreOptions { level, access, ..StoreOptions::default() }).unwrap();
+        Store::open_with(folder.path(), StoreOptions { durability, access, ..StoreOptions::default() })
+            .unwrap();
     let session = store.create(&types()).unwrap();
     session.dispatch(step("one")).unwrap();
     let id = session.id();
@@ -120,7 +121,7 @@ fn a_folder_that_takes_no_writes_can_be_read_and_says_so_at_the_first_append() {
 #[test]
 fn what_is_no_session_is_called_so() {
     let folder = tempfile::tempdir().unwrap();
-    let store = store_at(folder.path(), Level::Process);
+    let store = store_at(folder.path(), Durability::Process);
     let id = Uuid::from_u128(7);
     assert!(
         matches!(store.open_session(id, &types()), Err(Error::NoSuchSession { session, .. }) if session == id)
@@ -152,7 +153,7 @@ fn what_is_no_session_is_called_so() {
 #[test]
 fn links_in_a_session_are_never_followed() {
     let folder = tempfile::tempdir().unwrap();
-    let store = store_at(folder.path(), Level::Process);
+    let store = store_at(folder.path(), Durability::Process);
     let session = store.create(&types()).unwrap();
     session.dispatch(step("one")).unwrap();
     let (id, dir) = (session.id(), session.dir().to_owned());
@@ -176,7 +177,7 @@ fn links_in_a_session_are_never_followed() {
 fn a_file_that_bears_the_last_name_of_all_segments_is_told_of_where_the_next_one_is_needed() {
     // The name of the segment behind it overflowed.
     let folder = tempfile::tempdir().unwrap();
-    let store = store_at(folder.path(), Level::Process);
+    let store = store_at(folder.path(), Durability::Process);
     let session = store.create(&types()).unwrap();
     session.dispatch(step("first")).unwrap();
     let (id, dir) = (session.id(), session.dir().to_owned());

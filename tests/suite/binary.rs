@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use foldlog::{
-    BackgroundSync, FixedClock, Level, Session, SessionOptions, SnapshotOptions, Store, StoreOptions,
+    BackgroundSync, Durability, FixedClock, Session, SessionOptions, SnapshotOptions, Store, StoreOptions,
 };
 use foldlog_replay::Output;
 use foldlog_tests::host::{DraftEdited, Noted, StepAdded, Undeclared, types};
@@ -40,7 +40,7 @@ fn options() -> StoreOptions {
     StoreOptions {
         clock: Arc::new(FixedClock::stepping(1_767_323_045_000_006, 1_000)),
         seed: Some(7),
-        level: Level::Process,
+        durability: Durability::Process,
         background: BackgroundSync::Inline,
         ..StoreOptions::default()
     }

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use foldlog::audit::{Followed, Follower, LogReader, Progress};
 use foldlog::log::storage::{Access, CrashKind, Entry, HeldLock, MemoryStorage, Storage, StorageFile};
-use foldlog::{Corruption, Error, Kind, Level, Result};
+use foldlog::{Corruption, Durability, Error, Kind, Result};
 use foldlog_codec::segment::SegmentHeader;
 use foldlog_tests::crash::{BOOT, Machine, OTHER_BOOT, step, write_steps};
 use foldlog_tests::host::types;
@@ -118,7 +118,7 @@ fn recorded(machine: &Machine, id: Uuid) -> Vec<Seen> {
 #[test]
 fn records_come_once_each_over_turns_closings_kills_and_recoveries() {
     let machine = Machine::default();
-    let session = machine.process(Level::Process).create(&types()).unwrap();
+    let session = machine.process(Durability::Process).create(&types()).unwrap();
     let id = session.id();
     let shown = Shown::of(&machine);
     let mut follower = shown.follow(&machine, id, 0);
@@ -138,11 +138,11 @@ fn records_come_once_each_over_turns_closings_kills_and_recoveries() {
         session = Some(match round % 8 {
             2 => {
                 open.close().unwrap();
-                machine.open(id, Level::Boundary).unwrap()
+                machine.open(id, Durability::Boundary).unwrap()
             }
             5 => {
                 machine.crash(CrashKind::Process);
-                machine.open(id, Level::Process).unwrap()
+                machine.open(id, Durability::Process).unwrap()
             }
             6 => {
                 open.sync().unwrap();
@@ -171,9 +171,9 @@ fn records_come_once_each_over_turns_closings_kills_and_recoveries() {
 /// there damage, and each record comes with its last byte.
 #[test]
 fn what_is_being_written_is_not_yet_there() {
-    for level in [Level::Process, Level::Every] {
+    for durability in [Durability::Process, Durability::Every] {
         let machine = Machine::default();
-        let session = machine.process(level).create(&types()).unwrap();
+        let session = machine.process(durability).create(&types()).unwrap();
         write_steps(&session, 22);
         let id = session.id();
         let frames = machine.frames(id).unwrap();
@@ -225,9 +225,9 @@ fn what_is_being_written_is_not_yet_there() {
 }
 
 /// A follower that has read a part of a log that goes on over several segments, and what of it is to come.
-fn half_read(level: Level) -> (Machine, Uuid, Shown, Follower, u64) {
+fn half_read(durability: Durability) -> (Machine, Uuid, Shown, Follower, u64) {
     let machine = Machine::default();
-    let session = machine.process(level).create(&types()).unwrap();
+    let session = machine.process(durability).create(&types()).unwrap();
     let id = session.id();
     write_steps(&session, 4);
     let shown = Shown::of(&machine);
@@ -241,7 +241,7 @@ fn half_read(level: Level) -> (Machine, Uuid, Shown, Follower, u64) {
 
 #[test]
 fn a_damaged_record_that_something_later_attests_is_named_after_those_before_it() {
-    let (machine, id, shown, follower, read) = half_read(Level::Every);
+    let (machine, id, shown, follower, read) = half_read(Durability::Every);
     let frames = machine.frames(id).unwrap();
     let coming: Vec<_> = frames
         .iter()
@@ -280,7 +280,7 @@ fn a_damaged_record_that_something_later_attests_is_named_after_those_before_it(
 
 #[test]
 fn a_damaged_end_that_nothing_attests_is_waited_for() {
-    let (machine, id, shown, mut follower, read) = half_read(Level::Process);
+    let (machine, id, shown, mut follower, read) = half_read(Durability::Process);
     let frames = machine.frames(id).unwrap();
     let last = frames.last().unwrap();
     shown.show(&machine);
@@ -300,7 +300,7 @@ fn a_damaged_end_that_nothing_attests_is_waited_for() {
 /// Without an attestation a sound frame behind a bad one proves damage only where no power was cut since.
 #[test]
 fn an_unattested_bad_record_is_damage_in_the_boot_that_wrote_it_and_a_tear_after_it() {
-    let (machine, id, _, _, _) = half_read(Level::Process);
+    let (machine, id, _, _, _) = half_read(Durability::Process);
     let frames = machine.frames(id).unwrap();
     let records: Vec<_> = frames.iter().filter(|frame| !frame.kind.is_envelope()).collect();
     let last = records.len() - 1;
@@ -325,13 +325,13 @@ fn an_unattested_bad_record_is_damage_in_the_boot_that_wrote_it_and_a_tear_after
 /// Two lives of one log, from one beginning: the follower saw the first, and the disk kept the second.
 fn other_life(steps: u64) -> (Machine, Uuid, Shown, Follower, u64) {
     let before = Machine::default();
-    let session = before.process(Level::Every).create(&types()).unwrap();
+    let session = before.process(Durability::Every).create(&types()).unwrap();
     write_steps(&session, 3);
     let (id, kept) = (session.id(), session.position().unwrap() + 1);
     session.close().unwrap();
     let life = |first: u64, steps: u64| {
         let machine = before.copied(BOOT);
-        let session = machine.open(id, Level::Process).unwrap();
+        let session = machine.open(id, Durability::Process).unwrap();
         (first..first + steps).for_each(|n| session.dispatch(step(n)).map(drop).unwrap());
         machine.crash(CrashKind::Process);
         machine
@@ -346,7 +346,7 @@ fn other_life(steps: u64) -> (Machine, Uuid, Shown, Follower, u64) {
 fn a_recovery_that_lost_records_is_said_and_followed() {
     let (machine, id, shown, mut follower, kept) = other_life(1);
     // Of the three records one is left, and recovery writes it once more.
-    let session = machine.open(id, Level::Process).unwrap();
+    let session = machine.open(id, Durability::Process).unwrap();
     session.sync().unwrap();
     shown.show(&machine);
     let (polled, progress) = poll(&mut follower);
@@ -361,7 +361,7 @@ fn a_recovery_that_lost_records_is_said_and_followed() {
 #[test]
 fn a_recovery_that_put_others_in_their_place_is_said_and_followed() {
     let (machine, id, shown, mut follower, kept) = other_life(1);
-    let session = machine.open(id, Level::Process).unwrap();
+    let session = machine.open(id, Durability::Process).unwrap();
     (0..20).for_each(|n| session.dispatch(step(70 + n)).map(drop).unwrap());
     shown.show(&machine);
     let (polled, progress) = poll(&mut follower);
@@ -460,7 +460,7 @@ impl Storage for Racing {
 /// A machine with a session whose process was killed behind so many steps.
 fn killed_behind(steps: u64) -> (Machine, Uuid) {
     let machine = Machine::default();
-    let session = machine.process(Level::Every).create(&types()).unwrap();
+    let session = machine.process(Durability::Every).create(&types()).unwrap();
     write_steps(&session, steps);
     machine.crash(CrashKind::Process);
     (machine, session.id())
@@ -594,7 +594,7 @@ fn a_segment_that_its_writer_takes_away_meanwhile_is_passed_over() {
     let mut missed = 0;
     for calls in 0..16 {
         let machine = Machine::default();
-        let session = machine.process(Level::Boundary).create(&types()).unwrap();
+        let session = machine.process(Durability::Boundary).create(&types()).unwrap();
         let id = session.id();
         write_steps(&session, 20);
         let last = session.position().unwrap();
@@ -620,7 +620,7 @@ fn a_segment_that_its_writer_takes_away_meanwhile_is_passed_over() {
 #[test]
 fn the_boot_of_an_unattested_end_is_looked_up_where_it_stands() {
     let machine = Machine::default();
-    let session = machine.process(Level::Process).create(&types()).unwrap();
+    let session = machine.process(Durability::Process).create(&types()).unwrap();
     let id = session.id();
     write_steps(&session, 10);
     session.sync().unwrap();
@@ -652,7 +652,7 @@ fn the_boot_of_an_unattested_end_is_looked_up_where_it_stands() {
 #[test]
 fn a_log_that_does_not_begin_with_its_first_record_is_damaged_for_a_follower_too() {
     let machine = Machine::default();
-    let session = machine.process(Level::Boundary).create(&types()).unwrap();
+    let session = machine.process(Durability::Boundary).create(&types()).unwrap();
     let id = session.id();
     write_steps(&session, 3);
     session.close().unwrap();
@@ -674,7 +674,7 @@ fn a_log_that_does_not_begin_with_its_first_record_is_damaged_for_a_follower_too
 
 #[test]
 fn names_are_known_wherever_a_follower_begins() {
-    let (machine, id, shown, _, _) = half_read(Level::Every);
+    let (machine, id, shown, _, _) = half_read(Durability::Every);
     shown.show(&machine);
     let last = machine.audit(id).unwrap().records_len() - 1;
     assert!(machine.segments(id).len() > 2);
@@ -695,7 +695,7 @@ fn names_are_known_wherever_a_follower_begins() {
 
 #[test]
 fn a_visitor_that_fails_gets_the_same_again() {
-    let (machine, _, shown, mut follower, read) = half_read(Level::Process);
+    let (machine, _, shown, mut follower, read) = half_read(Durability::Process);
     shown.show(&machine);
     let mut taken = Vec::new();
     let stopped = follower.poll(|met| match met {
@@ -712,7 +712,7 @@ fn a_visitor_that_fails_gets_the_same_again() {
 
 #[test]
 fn what_is_taken_away_is_missed() {
-    let (machine, id, shown, follower, _) = half_read(Level::Every);
+    let (machine, id, shown, follower, _) = half_read(Durability::Every);
     shown.show(&machine);
     let segments = machine.segments(id);
     // One that was made ahead of its turn may stand behind it.

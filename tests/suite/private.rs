@@ -5,13 +5,13 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use foldlog::audit::{self, LogReader};
-use foldlog::{Level, SessionOptions, Store, StoreAccess, StoreOptions};
+use foldlog::{Durability, SessionOptions, Store, StoreAccess, StoreOptions};
 use foldlog_tests::child;
 use foldlog_tests::host::{StepAdded, types};
 use nix::sys::stat::{Mode, umask};
 
 fn options(access: StoreAccess) -> StoreOptions {
-    StoreOptions { level: Level::Process, access, image_bytes_min: 0, ..StoreOptions::default() }
+    StoreOptions { durability: Durability::Process, access, image_bytes_min: 0, ..StoreOptions::default() }
 }
 
 fn access_of(name: &str) -> StoreAccess {

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use foldlog::audit::{Followed, Follower, LogReader, walk};
 use foldlog::log::SegmentSizes;
-use foldlog::{Error, Kind, Level, Session, SnapshotOptions, Store, StoreOptions};
+use foldlog::{Durability, Error, Kind, Session, SnapshotOptions, Store, StoreOptions};
 use foldlog_codec::body::Resumed;
 use foldlog_tests::child::{self, Started};
 use foldlog_tests::crash::Chance;
@@ -18,9 +18,9 @@ use foldlog_tests::verbs::foldlog;
 use uuid::Uuid;
 
 /// Segments of a page, and images as often as can be.
-fn store_at(path: &Path, level: Level) -> Store {
+fn store_at(path: &Path, durability: Durability) -> Store {
     let segments = SegmentSizes { first_bytes: 4096, max_bytes: 4096, ahead_bytes_min: 0 };
-    let options = StoreOptions { level, segments, image_bytes_min: 4096, ..StoreOptions::default() };
+    let options = StoreOptions { durability, segments, image_bytes_min: 4096, ..StoreOptions::default() };
     Store::open_with(path, options).unwrap()
 }
 
@@ -92,10 +92,10 @@ fn part_of_a_child_that_competes() {
     let [path, id, process, first, openings] = words[..] else { panic!("{words:?}") };
     let (path, id) = (Path::new(path), id.parse().unwrap());
     let (process, first): (u64, u64) = (process.parse().unwrap(), first.parse().unwrap());
-    let level = [Level::Process, Level::Boundary, Level::Every][process as usize % 3];
+    let durability = [Durability::Process, Durability::Boundary, Durability::Every][process as usize % 3];
     let mut chance = Chance::new(process << 32 | first);
     for opening in first..first + openings.parse::<u64>().unwrap() {
-        let store = store_at(path, level);
+        let store = store_at(path, durability);
         let session = loop {
             match open(&store, id) {
                 Some(session) => break session,
@@ -157,7 +157,7 @@ fn read_on(dir: &Path, writing: &AtomicBool) -> u64 {
             }
             let (store, id) = (dir.parent().unwrap().parent().unwrap(), dir.file_name().unwrap());
             let id = id.to_str().unwrap().parse().unwrap();
-            let session = store_at(store, Level::Process).open_read_only(id, &types()).unwrap();
+            let session = store_at(store, Durability::Process).open_read_only(id, &types()).unwrap();
             let notes = session.log::<Notes>().unwrap();
             assert!(notes.iter().all(|note| note.is_ok()), "look {looks}");
         }
@@ -184,7 +184,7 @@ fn hear(child: &mut Started, kept: &mut BTreeSet<Mark>, at_most: u64) -> bool {
 /// another takes its place.
 fn compete(processes: u64, openings: u64, kills: u64) {
     let folder = tempfile::tempdir().unwrap();
-    let store = store_at(folder.path(), Level::Boundary);
+    let store = store_at(folder.path(), Durability::Boundary);
     let session = store.create(&types()).unwrap();
     let (id, dir) = (session.id(), session.dir().to_owned());
     session.dispatch(StepAdded { title: "begun".to_owned(), part: 0 }).unwrap();
@@ -215,7 +215,7 @@ fn compete(processes: u64, openings: u64, kills: u64) {
         assert!(reading.join().unwrap() > 1);
     });
     one_after_the_other(&dir, &kept);
-    let session = store_at(folder.path(), Level::Boundary).open_session(id, &types()).unwrap();
+    let session = store_at(folder.path(), Durability::Boundary).open_session(id, &types()).unwrap();
     assert_eq!(session.view::<Plan>().unwrap().len(), 1);
     assert!(segments(&dir) > 3);
 }
@@ -297,12 +297,12 @@ fn a_session_that_two_stores_lead_to_has_one_writer() {
     let folder = tempfile::tempdir().unwrap();
     let (first, other) = (folder.path().join("first"), folder.path().join("other"));
     let types = types();
-    let created = store_at(&first, Level::Every).create(&types).unwrap();
+    let created = store_at(&first, Durability::Every).create(&types).unwrap();
     let id = created.id();
     fs::create_dir(&other).unwrap();
     std::os::unix::fs::symlink(first.join("sessions"), other.join("sessions")).unwrap();
     let is_locked = |path: &Path| {
-        let opened = store_at(path, Level::Every).open_session(id, &types);
+        let opened = store_at(path, Durability::Every).open_session(id, &types);
         assert!(matches!(opened, Err(Error::Locked { session, .. }) if session == id), "{opened:?}");
     };
     is_locked(&other);
@@ -311,9 +311,9 @@ fn a_session_that_two_stores_lead_to_has_one_writer() {
     created.dispatch(Noted { text: "the only writer".to_owned() }).unwrap();
     created.close().unwrap();
     // So has one that was opened and not made here, and who closes it lets the next one in.
-    let opened = store_at(&other, Level::Every).open_session(id, &types).unwrap();
+    let opened = store_at(&other, Durability::Every).open_session(id, &types).unwrap();
     is_locked(&first);
     opened.close().unwrap();
-    let last = store_at(&first, Level::Every).open_session(id, &types).unwrap();
+    let last = store_at(&first, Durability::Every).open_session(id, &types).unwrap();
     assert_eq!(last.log::<Notes>().unwrap().len(), 1);
 }

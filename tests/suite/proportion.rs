@@ -46,9 +46,9 @@ impl Log {
     /// A line, behind all others or before one.
     fn say(&mut self, before: Option<ItemId>) {
         let line = msgpack::to_vec(&"a line").unwrap();
-        let operation = Operation::Event { event: 0, data: Payload::new(&line) };
+        let action = Action::Event { event: 0, data: Payload::new(&line) };
         let effect = Effect { before, ..Effect::append(0) };
-        let dispatch = Dispatch { operation, effects: before.map(|_| vec![effect]) };
+        let dispatch = Dispatch { action, effects: before.map(|_| vec![effect]) };
         self.records.push((Kind::DISPATCH, dispatch.encode()));
     }
 
@@ -63,7 +63,7 @@ impl Log {
             tool: Cow::Borrowed("send"),
             call_id: None,
             arguments: Payload::new(&arguments),
-            asked_by: None,
+            origin: None,
             parent: None,
             idempotency: Idempotency::Manual,
             reads_only: false,
@@ -76,13 +76,13 @@ impl Log {
             again: None,
             tool: Cow::Borrowed("send"),
             call_id: None,
-            asked_by: None,
+            origin: None,
             parent: None,
             undoes: None,
             outcome: Outcome::Interrupted,
             cause: None,
             rolls_back: true,
-            outside: OutsideEffects::Unknown,
+            outside: ExternalEffects::Unknown,
             elapsed_us: 0,
             result: None,
             shown: None,

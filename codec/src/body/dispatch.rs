@@ -25,18 +25,18 @@ pub struct ItemId {
     pub ordinal: u32,
 }
 
-/// An event, or an operation of the engine's own, with what it did.
+/// An event, or an action of the engine's own, with what it did.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Dispatch<'a> {
     /// What was dispatched.
-    pub operation: Operation<'a>,
+    pub action: Action<'a>,
     /// What it did; `None` where each declared binding happened as declared.
     pub effects: Option<Vec<Effect<'a>>>,
 }
 
 /// What was dispatched.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Operation<'a> {
+pub enum Action<'a> {
     /// A host's event.
     Event {
         /// The event's id.
@@ -232,28 +232,28 @@ impl<'a> Dispatch<'a> {
 
     /// Appends the body's bytes to a writer.
     pub fn write(&self, writer: &mut Writer) {
-        let fields = match &self.operation {
-            Operation::Event { .. } => 2,
-            Operation::Tag { value: Some(_), .. } => 3,
-            Operation::Tag { value: None, .. } => 2,
-            Operation::Seed | Operation::Clear | Operation::Reset => 1,
+        let fields = match &self.action {
+            Action::Event { .. } => 2,
+            Action::Tag { value: Some(_), .. } => 3,
+            Action::Tag { value: None, .. } => 2,
+            Action::Seed | Action::Clear | Action::Reset => 1,
         };
         writer.map(fields + usize::from(self.effects.is_some()));
-        match &self.operation {
-            Operation::Event { event, data } => {
+        match &self.action {
+            Action::Event { event, data } => {
                 writer.str("e").unsigned(u64::from(*event)).str("d");
                 data.write(writer);
             }
-            Operation::Seed => {
+            Action::Seed => {
                 writer.str("o").str("seed");
             }
-            Operation::Clear => {
+            Action::Clear => {
                 writer.str("o").str("clear");
             }
-            Operation::Reset => {
+            Action::Reset => {
                 writer.str("o").str("reset");
             }
-            Operation::Tag { key, value } => {
+            Action::Tag { key, value } => {
                 writer.str("o").str("tag").str("key").str(key);
                 if let Some(value) = value {
                     writer.str("value").str(value);
@@ -286,7 +286,7 @@ impl<'a> Dispatch<'a> {
     /// [`Error::Body`], or what the pre-scan says.
     pub fn decode(bytes: &'a [u8]) -> Result<Dispatch<'a>, Error> {
         if let Some((event, data)) = Dispatch::plain_event(bytes) {
-            return Ok(Dispatch { operation: Operation::Event { event, data }, effects: None });
+            return Ok(Dispatch { action: Action::Event { event, data }, effects: None });
         }
         let (mut event, mut data, mut own, mut key, mut tag, mut effects) =
             (None, None, None, None, None, None);
@@ -302,20 +302,20 @@ impl<'a> Dispatch<'a> {
             }
             Ok(())
         })?;
-        let operation = match (event, own.as_deref()) {
-            (Some(event), None) => Operation::Event { event, data: required(KIND, "d", data)? },
-            (None, Some("seed")) => Operation::Seed,
-            (None, Some("clear")) => Operation::Clear,
-            (None, Some("reset")) => Operation::Reset,
-            (None, Some("tag")) => Operation::Tag { key: required(KIND, "key", key)?, value: tag },
+        let action = match (event, own.as_deref()) {
+            (Some(event), None) => Action::Event { event, data: required(KIND, "d", data)? },
+            (None, Some("seed")) => Action::Seed,
+            (None, Some("clear")) => Action::Clear,
+            (None, Some("reset")) => Action::Reset,
+            (None, Some("tag")) => Action::Tag { key: required(KIND, "key", key)?, value: tag },
             (_, other) => {
-                return Err(bad(KIND, format!("neither an event nor a known operation: {other:?}")));
+                return Err(bad(KIND, format!("neither an event nor a known action: {other:?}")));
             }
         };
         let adds_event = effects.iter().flatten().any(|effect: &Effect<'_>| effect.added == Added::Event);
-        if adds_event && !matches!(operation, Operation::Event { .. }) {
+        if adds_event && !matches!(action, Action::Event { .. }) {
             return Err(bad(KIND, "an effect adds the event, but there is none"));
         }
-        Ok(Dispatch { operation, effects })
+        Ok(Dispatch { action, effects })
     }
 }

@@ -32,12 +32,12 @@ mod operation;
 mod position;
 
 pub use declare::{Binding, BuiltIn, Declare, EventDeclaration, SliceDeclaration};
-pub use dispatch::{Added, Dispatch, Effect, ItemId, Operation, Removed};
+pub use dispatch::{Action, Added, Dispatch, Effect, ItemId, Removed};
 pub use envelope::{Resumed, Seal};
 pub use opened::{Opened, Parent};
 pub use operation::{
-    Cause, Decision, Idempotency, NotUndone, Observed, Outcome, OutsideEffects, ResourceSnapshot, Settle,
-    ToolBegin, ToolEnd,
+    CallOrigin, Cause, Decision, ExternalEffects, Idempotency, NotUndone, Observed, Outcome,
+    ResourceSnapshot, Settle, ToolBegin, ToolEnd,
 };
 pub use position::{Import, ImportedSlice, Rollback, Snapshot};
 

@@ -94,7 +94,7 @@ named! {
 
 named! {
     /// What is known of a failed tool's effects outside of all that is taken back.
-    OutsideEffects {
+    ExternalEffects {
         /// There are none.
         None = "none",
         /// There may be some.
@@ -218,6 +218,41 @@ fn read_named<T>(
     from_name(name).ok_or_else(|| bad(kind, format!("`{field}` is not known: {name}")))
 }
 
+/// Names the place in a conversation where a model asked for a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(from = "(u64, u32)", into = "(u64, u32)")]
+pub struct CallOrigin {
+    /// The sequence number of the record that holds the model's answer.
+    pub answer: u64,
+    /// Which of the answer's tool calls this is, counted from 0.
+    pub ordinal: u32,
+}
+
+impl From<(u64, u32)> for CallOrigin {
+    fn from((answer, ordinal): (u64, u32)) -> CallOrigin {
+        CallOrigin { answer, ordinal }
+    }
+}
+
+impl From<CallOrigin> for (u64, u32) {
+    fn from(origin: CallOrigin) -> (u64, u32) {
+        (origin.answer, origin.ordinal)
+    }
+}
+
+impl CallOrigin {
+    pub(crate) fn write(self, writer: &mut Writer) {
+        writer.array(2).unsigned(self.answer).unsigned(u64::from(self.ordinal));
+    }
+
+    pub(crate) fn read(reader: &mut Reader<'_>) -> Result<CallOrigin, Error> {
+        match reader.array()? {
+            2 => Ok(CallOrigin { answer: reader.unsigned()?, ordinal: reader.unsigned32()? }),
+            _ => Err(bad(BEGIN, "a call is named by its answer and its place there")),
+        }
+    }
+}
+
 /// A tool is about to run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ToolBegin<'a> {
@@ -227,8 +262,8 @@ pub struct ToolBegin<'a> {
     pub call_id: Option<Cow<'a, str>>,
     /// The arguments as they came: JSON, as one MessagePack string.
     pub arguments: Payload<'a>,
-    /// The answer that asked for it, and which of its calls this is; `None` where the host asked.
-    pub asked_by: Option<(u64, u32)>,
+    /// The model answer that asked for the call; `None` where the host asked.
+    pub origin: Option<CallOrigin>,
     /// The operation within which it runs.
     pub parent: Option<u64>,
     /// What may be done with it should it be interrupted.
@@ -261,7 +296,7 @@ impl<'a> ToolBegin<'a> {
         let fields = 2
             + usize::from(stated)
             + usize::from(self.call_id.is_some())
-            + usize::from(self.asked_by.is_some())
+            + usize::from(self.origin.is_some())
             + usize::from(self.parent.is_some())
             + usize::from(self.reads_only)
             + usize::from(self.again.is_some())
@@ -278,8 +313,8 @@ impl<'a> ToolBegin<'a> {
         }
         writer.str("args");
         self.arguments.write(&mut writer);
-        if let Some((answer, ordinal)) = self.asked_by {
-            writer.str("by").array(2).unsigned(answer).unsigned(u64::from(ordinal));
+        if let Some(origin) = self.origin {
+            origin.write(writer.str("by"));
         }
         for (field, operation) in [("in", self.parent), ("again", self.again), ("undo", self.undoes)] {
             if let Some(operation) = operation {
@@ -302,7 +337,7 @@ impl<'a> ToolBegin<'a> {
     ///
     /// [`Error::Body`], or what the pre-scan says.
     pub fn decode(bytes: &'a [u8]) -> Result<ToolBegin<'a>, Error> {
-        let (mut tool, mut call_id, mut arguments, mut asked_by) = (None, None, None, None);
+        let (mut tool, mut call_id, mut arguments, mut origin) = (None, None, None, None);
         let (mut parent, mut again, mut undoes, mut idempotency) = (None, None, None, Idempotency::Manual);
         let (mut reads_only, mut resources) = (false, Vec::new());
         walk(BEGIN, bytes, |name, value| {
@@ -310,7 +345,7 @@ impl<'a> ToolBegin<'a> {
                 "t" => tool = Some(Cow::Borrowed(value.str()?)),
                 "call" => call_id = Some(Cow::Borrowed(value.str()?)),
                 "args" => arguments = Some(Payload::new(value.rest())),
-                "by" => asked_by = Some(read_asked_by(value)?),
+                "by" => origin = Some(CallOrigin::read(value)?),
                 "in" => parent = Some(value.unsigned()?),
                 "again" => again = Some(value.unsigned()?),
                 "undo" => undoes = Some(value.unsigned()?),
@@ -325,7 +360,7 @@ impl<'a> ToolBegin<'a> {
             tool: required(BEGIN, "t", tool)?,
             call_id,
             arguments: required(BEGIN, "args", arguments)?,
-            asked_by,
+            origin,
             parent,
             idempotency,
             reads_only,
@@ -333,13 +368,6 @@ impl<'a> ToolBegin<'a> {
             undoes,
             resources,
         })
-    }
-}
-
-fn read_asked_by(reader: &mut Reader<'_>) -> Result<(u64, u32), Error> {
-    match reader.array()? {
-        2 => Ok((reader.unsigned()?, reader.unsigned32()?)),
-        _ => Err(bad(BEGIN, "a call is named by its answer and its place there")),
     }
 }
 
@@ -356,7 +384,7 @@ pub struct ToolEnd<'a> {
     /// The provider's name for the call.
     pub call_id: Option<Cow<'a, str>>,
     /// The answer that asked for it, and which of its calls this is.
-    pub asked_by: Option<(u64, u32)>,
+    pub origin: Option<CallOrigin>,
     /// The operation within which it ran.
     pub parent: Option<u64>,
     /// The operation whose effects were undone here.
@@ -368,7 +396,7 @@ pub struct ToolEnd<'a> {
     /// Whether STATE goes back to the begin.
     pub rolls_back: bool,
     /// What is known of its effects outside of what is taken back.
-    pub outside: OutsideEffects,
+    pub outside: ExternalEffects,
     /// How long it ran, in microseconds.
     pub elapsed_us: u64,
     /// Its result: the host's value.
@@ -409,7 +437,7 @@ impl<'a> ToolEnd<'a> {
         let numbers = [("parent", self.parent), ("undoes", self.undoes)];
         let fields = 6
             + numbers.iter().filter(|(_, number)| number.is_some()).count()
-            + usize::from(self.asked_by.is_some())
+            + usize::from(self.origin.is_some())
             + usize::from(self.call_id.is_some())
             + usize::from(self.cause.is_some());
         let names = self.tool.len() + text_len(self.call_id.as_deref());
@@ -420,8 +448,8 @@ impl<'a> ToolEnd<'a> {
                 writer.str(field).unsigned(number);
             }
         }
-        if let Some((answer, ordinal)) = self.asked_by {
-            writer.str("asked_by").array(2).unsigned(answer).unsigned(u64::from(ordinal));
+        if let Some(origin) = self.origin {
+            origin.write(writer.str("asked_by"));
         }
         writer.str("tool").str(&self.tool);
         if let Some(call_id) = &self.call_id {
@@ -444,13 +472,13 @@ impl<'a> ToolEnd<'a> {
     pub fn encode_into(&self, mut buffer: Vec<u8>) -> Vec<u8> {
         let numbers = [("again", self.again), ("in", self.parent), ("undo", self.undoes)];
         let payloads = [("result", self.result), ("shown", self.shown), ("over", self.overrides)];
-        let stated = self.outside != OutsideEffects::Unknown;
+        let stated = self.outside != ExternalEffects::Unknown;
         let fields = 5
             + usize::from(stated)
             + numbers.iter().filter(|(_, number)| number.is_some()).count()
             + payloads.iter().filter(|(_, payload)| payload.is_some()).count()
             + usize::from(self.call_id.is_some())
-            + usize::from(self.asked_by.is_some())
+            + usize::from(self.origin.is_some())
             + usize::from(self.cause.is_some())
             + usize::from(self.rolls_back)
             + usize::from(!self.resources.is_empty())
@@ -472,8 +500,8 @@ impl<'a> ToolEnd<'a> {
         if let Some(call_id) = &self.call_id {
             writer.str("call").str(call_id);
         }
-        if let Some((answer, ordinal)) = self.asked_by {
-            writer.str("by").array(2).unsigned(answer).unsigned(u64::from(ordinal));
+        if let Some(origin) = self.origin {
+            origin.write(writer.str("by"));
         }
         writer.str("out").str(self.outcome.name());
         if let Some(cause) = self.cause {
@@ -514,13 +542,13 @@ impl<'a> ToolEnd<'a> {
             again: None,
             tool: Cow::Borrowed(""),
             call_id: None,
-            asked_by: None,
+            origin: None,
             parent: None,
             undoes: None,
             outcome: Outcome::Committed,
             cause: None,
             rolls_back: false,
-            outside: OutsideEffects::Unknown,
+            outside: ExternalEffects::Unknown,
             elapsed_us: 0,
             result: None,
             shown: None,
@@ -537,11 +565,11 @@ impl<'a> ToolEnd<'a> {
                 "undo" => end.undoes = Some(value.unsigned()?),
                 "t" => tool = Some(Cow::Borrowed(value.str()?)),
                 "call" => end.call_id = Some(Cow::Borrowed(value.str()?)),
-                "by" => end.asked_by = Some(read_asked_by(value)?),
+                "by" => end.origin = Some(CallOrigin::read(value)?),
                 "out" => outcome = Some(read_named(END, name, value, Outcome::from_name)?),
                 "why" => end.cause = Some(read_named(END, name, value, Cause::from_name)?),
                 "back" => end.rolls_back = value.bool()?,
-                "fx" => end.outside = read_named(END, name, value, OutsideEffects::from_name)?,
+                "fx" => end.outside = read_named(END, name, value, ExternalEffects::from_name)?,
                 "us" => end.elapsed_us = value.unsigned()?,
                 "result" => end.result = Some(Payload::new(value.rest())),
                 "shown" => end.shown = Some(Payload::new(value.rest())),

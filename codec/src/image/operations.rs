@@ -2,8 +2,8 @@
 
 use super::{ItemImage, KIND};
 use crate::Error;
-use crate::body::Idempotency;
 use crate::body::fields::{bad, list, required, walk_map};
+use crate::body::{CallOrigin, Idempotency};
 use crate::msgpack::{Reader, Writer};
 
 /// An operation that has begun and not ended, its texts held as `T`. In an image it is a map: `op` its name, `begin` its
@@ -29,7 +29,7 @@ pub struct OpenOperation<T> {
     /// The operation that it undoes.
     pub undoes: Option<u64>,
     /// The answer that asked for it, and which of its calls this is.
-    pub asked_by: Option<(u64, u32)>,
+    pub origin: Option<CallOrigin>,
     /// Whether something ran within it that may have had effects outside: running this again would run that again,
     /// as another operation.
     pub had_effects_within: bool,
@@ -67,7 +67,7 @@ impl<T> OpenOperation<T> {
             idempotency: self.idempotency,
             reads_only: self.reads_only,
             undoes: self.undoes,
-            asked_by: self.asked_by,
+            origin: self.origin,
             had_effects_within: self.had_effects_within,
         }
     }
@@ -118,7 +118,7 @@ impl<'a> OpenOperation<&'a str> {
         let optional = numbers.iter().filter(|(_, number)| number.is_some()).count()
             + flags.iter().filter(|(_, flag)| *flag).count()
             + usize::from(self.call_id.is_some())
-            + usize::from(self.asked_by.is_some())
+            + usize::from(self.origin.is_some())
             + usize::from(stated);
         writer.map(3 + optional);
         writer.str("op").unsigned(self.operation);
@@ -127,8 +127,8 @@ impl<'a> OpenOperation<&'a str> {
         if let Some(call_id) = self.call_id {
             writer.str("call").str(call_id);
         }
-        if let Some((answer, ordinal)) = self.asked_by {
-            writer.str("by").array(2).unsigned(answer).unsigned(u64::from(ordinal));
+        if let Some(origin) = self.origin {
+            origin.write(writer.str("by"));
         }
         if stated {
             writer.str("idem").str(self.idempotency.name());
@@ -144,11 +144,10 @@ impl<'a> OpenOperation<&'a str> {
     }
 
     pub(super) fn read(reader: &mut Reader<'a>) -> Result<OpenOperation<&'a str>, Error> {
-        let (mut read, mut asked_by) = (Fields::default(), None);
+        let (mut read, mut origin) = (Fields::default(), None);
         walk_map(reader, |name, value| match name {
             "by" => {
-                value.array()?;
-                asked_by = Some((value.unsigned()?, value.unsigned32()?));
+                origin = Some(CallOrigin::read(value)?);
                 Ok(())
             }
             _ => read.take(name, value),
@@ -162,7 +161,7 @@ impl<'a> OpenOperation<&'a str> {
             idempotency: read.idempotency()?,
             reads_only: read.reads_only,
             undoes: read.undoes,
-            asked_by,
+            origin,
             had_effects_within: read.had_effects_within,
         })
     }

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 
 use foldlog_codec::Kind;
 use foldlog_codec::body::{
-    Added, Binding, BuiltIn, Cause, Decision, Declare, Dispatch, Effect, EventDeclaration, Idempotency,
-    Import, ImportedSlice, ItemId, NotUndone, ObjectId, Observed, Opened, Operation, Outcome, OutsideEffects,
-    Parent, Payload, Policy, Removed, ResourceSnapshot, Resumed, Rollback, Seal, Settle, SliceDeclaration,
-    Snapshot, ToolBegin, ToolEnd,
+    Action, Added, Binding, BuiltIn, CallOrigin, Cause, Decision, Declare, Dispatch, Effect,
+    EventDeclaration, ExternalEffects, Idempotency, Import, ImportedSlice, ItemId, NotUndone, ObjectId,
+    Observed, Opened, Outcome, Parent, Payload, Policy, Removed, ResourceSnapshot, Resumed, Rollback, Seal,
+    Settle, SliceDeclaration, Snapshot, ToolBegin, ToolEnd,
 };
 use foldlog_codec::frame::{Context, Header, TIME_US_MAX, TIME_US_MIN};
 use foldlog_codec::msgpack::Value;
@@ -210,20 +210,20 @@ fn effect(adds_event: bool) -> impl Strategy<Value = Effect<'static>> {
 }
 
 fn dispatch_of(
-    operation: impl Strategy<Value = Operation<'static>>,
+    action: impl Strategy<Value = Action<'static>>,
     adds_event: bool,
 ) -> impl Strategy<Value = Dispatch<'static>> {
     let effects = prop::option::of(prop::collection::vec(effect(adds_event), 0..4));
-    (operation, effects).prop_map(|(operation, effects)| Dispatch { operation, effects })
+    (action, effects).prop_map(|(action, effects)| Dispatch { action, effects })
 }
 
 pub(crate) fn dispatch() -> impl Strategy<Value = Dispatch<'static>> {
-    let event = (unsigned32(), payload()).prop_map(|(event, data)| Operation::Event { event, data });
+    let event = (unsigned32(), payload()).prop_map(|(event, data)| Action::Event { event, data });
     let own = prop_oneof![
-        Just(Operation::Seed),
-        Just(Operation::Clear),
-        Just(Operation::Reset),
-        (text(), prop::option::of(text())).prop_map(|(key, value)| Operation::Tag { key, value }),
+        Just(Action::Seed),
+        Just(Action::Clear),
+        Just(Action::Reset),
+        (text(), prop::option::of(text())).prop_map(|(key, value)| Action::Tag { key, value }),
     ];
     // An operation of the engine's own has no event that an effect could add.
     prop_oneof![dispatch_of(event, true), dispatch_of(own, false)]
@@ -253,14 +253,14 @@ fn resources() -> impl Strategy<Value = Vec<ResourceSnapshot<'static>>> {
 }
 
 pub(crate) fn tool_begin() -> impl Strategy<Value = ToolBegin<'static>> {
-    let asked_by = prop::option::of((unsigned(), unsigned32()));
+    let origin = prop::option::of((unsigned(), unsigned32()));
     let others = [(); 3].map(|()| prop::option::of(unsigned()));
     let idempotency = prop::sample::select(Idempotency::ALL);
     let named = (text(), prop::option::of(text()), payload());
-    (named, asked_by, others, idempotency, any::<bool>(), resources()).prop_map(
+    (named, origin, others, idempotency, any::<bool>(), resources()).prop_map(
         |(
             (tool, call_id, arguments),
-            asked_by,
+            origin,
             [parent, again, undoes],
             idempotency,
             reads_only,
@@ -270,7 +270,7 @@ pub(crate) fn tool_begin() -> impl Strategy<Value = ToolBegin<'static>> {
                 tool: tool.into(),
                 call_id: call_id.map(Into::into),
                 arguments,
-                asked_by,
+                origin: origin.map(CallOrigin::from),
                 parent,
                 idempotency,
                 reads_only,
@@ -284,7 +284,8 @@ pub(crate) fn tool_begin() -> impl Strategy<Value = ToolBegin<'static>> {
 
 pub(crate) fn tool_end() -> impl Strategy<Value = ToolEnd<'static>> {
     let outcome = (prop::sample::select(Outcome::ALL), any::<bool>());
-    let why = (prop::option::of(prop::sample::select(Cause::ALL)), prop::sample::select(OutsideEffects::ALL));
+    let why =
+        (prop::option::of(prop::sample::select(Cause::ALL)), prop::sample::select(ExternalEffects::ALL));
     let named = (text(), prop::option::of(text()), prop::option::of((unsigned(), unsigned32())));
     let others = [(); 3].map(|()| prop::option::of(unsigned()));
     let payloads = [(); 3].map(|()| prop::option::of(payload()));
@@ -307,7 +308,7 @@ pub(crate) fn tool_end() -> impl Strategy<Value = ToolEnd<'static>> {
             (payloads, resources, not_undone),
             slice,
         )| {
-            let (tool, call_id, asked_by) = named;
+            let (tool, call_id, origin) = named;
             let [again, parent, undoes] = others;
             let [result, shown, overrides] = payloads;
             let rolls_back = back && outcome != Outcome::Committed;
@@ -316,7 +317,7 @@ pub(crate) fn tool_end() -> impl Strategy<Value = ToolEnd<'static>> {
                 again,
                 tool: tool.into(),
                 call_id: call_id.map(Into::into),
-                asked_by,
+                origin: origin.map(CallOrigin::from),
                 parent,
                 undoes,
                 outcome,

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use foldlog_codec::body::{
-    Cause, Decision, Idempotency, Outcome, OutsideEffects, Settle, ToolBegin, ToolEnd,
+    Cause, Decision, ExternalEffects, Idempotency, Outcome, Settle, ToolBegin, ToolEnd,
 };
 use foldlog_codec::{Kind, Record};
 use serde::Serialize;
@@ -78,7 +78,7 @@ pub struct LedgerEntry {
     /// Why, where it failed.
     pub cause: Option<Cause>,
     /// What is known of its effects outside; nothing while it is open.
-    pub effects: Option<OutsideEffects>,
+    pub effects: Option<ExternalEffects>,
     /// What it did to its resources and was not undone with it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub not_undone: Vec<NotUndone>,

@@ -33,7 +33,7 @@ use crate::log::objects::Objects;
 use crate::log::reader::Places;
 use crate::log::scan;
 use crate::log::storage::{FileStorage, Storage};
-use crate::log::{self, Exposed, StoreAccess, layout, leftover};
+use crate::log::{self, Exposed, StoreAccess, layout, partial_creation};
 use crate::session::{RecoveryReport, State, read_outline};
 
 pub use along::AlongPath;
@@ -124,7 +124,7 @@ pub struct LogReader {
 /// [`Error::Io`] where the folder cannot be read.
 pub fn is_leftover(dir: &Path) -> Result<bool> {
     let Some(session) = layout::session_of(dir) else { return Ok(false) };
-    Ok(leftover::find(&FileStorage::new(), dir, session)?.is_some())
+    Ok(partial_creation::find(&FileStorage::new(), dir, session)?.is_some())
 }
 
 /// Walks the frames of the log in `dir` and hands each to `visit`, in order: every checksum is checked, no

@@ -37,7 +37,7 @@ fn all() -> Vec<Error> {
         idempotency: foldlog_codec::body::Idempotency::Manual,
         reads_only: false,
         undoes: None,
-        asked_by: None,
+        origin: None,
         had_effects_within: false,
     };
     let holder = Holder { pid: Some(1), host: Some(text()), since: Some(text()), ended: false };
@@ -70,7 +70,7 @@ fn all() -> Vec<Error> {
         Error::FutureFormat { path: path(), found: 2, supported: 1 },
         Error::Locked { session, holder },
         Error::Poisoned { cause: inner() },
-        Error::Unknown { sequence, cause: inner() },
+        Error::DurabilityUnknown { sequence, cause: inner() },
         Error::ReadOnly { session, reason: text() },
         Error::NoSuchSession { session, path: path() },
         Error::WithinSession { path: path(), session_dir: path() },
@@ -98,9 +98,9 @@ fn all() -> Vec<Error> {
         Error::RestoreFailed { restored: vec![text()], failed: vec![(text(), inner())] },
         Error::Resource { resource: text(), reason: text() },
         Error::Filesystem(filesystem::Error::Path { path: text(), reason: text() }),
-        Error::HalfDone { workspace: path(), session, session_dir: path(), operation, tool: text() },
+        Error::ResourceDirty { workspace: path(), session, session_dir: path(), operation, tool: text() },
         Error::OverBudget { session_dir: path(), sequence, needed: 2, budget: 1 },
-        Error::MaybeHalfDone { workspace: path(), session, session_dir: path(), cause: inner() },
+        Error::ResourceMaybeDirty { workspace: path(), session, session_dir: path(), cause: inner() },
     ]
 }
 

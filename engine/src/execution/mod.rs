@@ -18,10 +18,10 @@ use parking_lot::{Condvar, Mutex};
 use crate::clock::{self, Clock, SystemClock};
 use crate::error::{Error, Result};
 use crate::generator::Generator;
-use crate::resources::{CaptureOptions, Lease, Lessee, NotUndone, ResourceRegistry};
+use crate::resources::{CaptureOptions, Lease, LeaseHolder, NotUndone, ResourceRegistry};
 use crate::sabotage::{self, Breakage};
-use crate::session::{RolledBack, Session, Snapshot, SnapshotOptions};
-use crate::store::{Level, SessionOptions};
+use crate::session::{RollbackReport, Session, Snapshot, SnapshotOptions};
+use crate::store::{Durability, SessionOptions};
 use crate::tools::{self, GoesBack};
 
 mod checkpoints;
@@ -251,9 +251,9 @@ impl ExecutionState {
     /// [`Error::SnapshotMismatch`] where the snapshot is of another session, or of a resource that this run does not
     /// have or cannot have back; [`Error::RestoreFailed`] where a resource could not be restored, or could not be
     /// brought back to what it was after something else failed: it names those that are as they were in neither case.
-    /// [`Error::Interrupted`] where the session is to be recovered first, [`Error::HalfDone`] where another one is,
+    /// [`Error::Interrupted`] where the session is to be recovered first, [`Error::ResourceDirty`] where another one is,
     /// [`Error::Stuck`] where a call does not end. Else as [`Session::rollback`].
-    pub fn restore(&self, snapshot: &CompositeSnapshot) -> Result<RolledBack> {
+    pub fn restore(&self, snapshot: &CompositeSnapshot) -> Result<RollbackReport> {
         self.go_back(snapshot, GoesBack::All)
     }
 
@@ -264,13 +264,13 @@ impl ExecutionState {
     ///
     /// [`Error::NoCheckpoint`] where none is kept, [`Error::AmbiguousCall`] where the name stands for several
     /// operations; else as [`restore`](ExecutionState::restore).
-    pub fn rollback_to_tool(&self, call_id: &str) -> Result<RolledBack> {
+    pub fn rollback_to_tool(&self, call_id: &str) -> Result<RollbackReport> {
         let checkpoint = self.checkpoint(call_id)?;
         self.go_back(&checkpoint.pre, GoesBack::AsATool)
     }
 
     /// Back to a snapshot with all resources, or with those alone that a failed tool takes back with it.
-    fn go_back(&self, snapshot: &CompositeSnapshot, goes_back: GoesBack) -> Result<RolledBack> {
+    fn go_back(&self, snapshot: &CompositeSnapshot, goes_back: GoesBack) -> Result<RollbackReport> {
         if snapshot.session.session != self.session().id() {
             let (found, own) = (snapshot.session.session, self.session().id());
             return Err(Error::SnapshotMismatch(format!("it is of session {found}, this one is {own}")));
@@ -308,7 +308,7 @@ impl ExecutionState {
         }
         self.check_apart()?;
         let tag = tag();
-        let durable = self.session().level() != Level::Process;
+        let durable = self.session().durability() != Durability::Process;
         let options = CaptureOptions { tag: tag.as_deref(), durable, until };
         let captures = Captures::of(self.resources(), &options, &latest);
         if !durable {
@@ -345,7 +345,8 @@ impl ExecutionState {
 
     /// Brings resources back to what they were; what that changed is durable where the session promises so much.
     pub(crate) fn put_back(&self, captures: &Captures, all: bool) -> Result<Vec<NotUndone>> {
-        let durable = self.session().level() != Level::Process && !sabotage::is(Breakage::RestoreUnsynced);
+        let durable =
+            self.session().durability() != Durability::Process && !sabotage::is(Breakage::RestoreUnsynced);
         captures.restore(self.resources(), all, durable)
     }
 
@@ -402,7 +403,7 @@ impl ExecutionState {
         let _taking = Taking { inner };
         let mut leases = Leases { session: self.session.uncounted(), of_each: Vec::new() };
         let lessee =
-            Lessee::new(&self.session, inner.folder.get_or_init(|| found_by_all(self.session.dir())));
+            LeaseHolder::new(&self.session, inner.folder.get_or_init(|| found_by_all(self.session.dir())));
         inner.resources.lease(&lessee, until, &mut leases.of_each)?;
         let leases = Arc::new(leases);
         inner.shared.lock().leases = Arc::downgrade(&leases);

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use foldlog_codec::body::Rollback;
 use foldlog_codec::{Kind, Record};
 
-use super::content::Content;
 use super::live::{LiveState, Sources};
 use super::memory::Watch;
 use super::path::Path;
-use super::projection::{AtHand, Folding, LogSlices, Projection};
+use super::projection::{DecodedValues, Folding, LogSlices, Projection};
+use super::record_body::RecordBody;
 use crate::error::Result;
 use crate::log::objects::Objects;
 use crate::log::reader::Places;
@@ -106,11 +106,11 @@ impl History<'_> {
                 return projection.pass_over(&record);
             }
             let folding = Folding { objects: self.objects, types: None, frozen: &|_| None };
-            match Content::of(&record)? {
+            match RecordBody::of(&record)? {
                 // Operations do not go back with STATE, so they are not a path's: a begin may stand on it without its end.
-                Content::ToolBegin(_) | Content::Settle(_) => projection.pass_over(&record),
-                Content::ToolEnd(end) => projection.apply_end_along(record.sequence, &end, &folding),
-                content => projection.apply(record.sequence, content, AtHand::Nothing, &folding),
+                RecordBody::ToolBegin(_) | RecordBody::Settle(_) => projection.pass_over(&record),
+                RecordBody::ToolEnd(end) => projection.apply_end_along(record.sequence, &end, &folding),
+                content => projection.apply(record.sequence, content, DecodedValues::Nothing, &folding),
             }
         })
     }

@@ -17,11 +17,11 @@ use std::sync::Arc;
 use foldlog_codec::body::{Dispatch, Payload, Rollback};
 use foldlog_codec::{Kind, Record};
 
-use super::content::Content;
 use super::memory::Watch;
 use super::path::Path;
 use super::positions::Positions;
-use super::projection::{AtHand, Folding, LogSlices, Projection};
+use super::projection::{DecodedValues, Folding, LogSlices, Projection};
+use super::record_body::RecordBody;
 use super::rows::NewValue;
 use crate::error::Result;
 use crate::log::objects::Objects;
@@ -69,7 +69,7 @@ impl LiveState {
                 }
             }
         } else {
-            self.apply(record.sequence, Content::of(record)?, AtHand::Nothing, sources)?;
+            self.apply(record.sequence, RecordBody::of(record)?, DecodedValues::Nothing, sources)?;
         }
         match &mut self.watch {
             Some(watch) => watch.applied(record, &self.projection),
@@ -85,15 +85,15 @@ impl LiveState {
     pub(crate) fn apply(
         &mut self,
         sequence: u64,
-        content: Content<'_>,
-        at_hand: AtHand<'_>,
+        content: RecordBody<'_>,
+        at_hand: DecodedValues<'_>,
         sources: Sources<'_>,
     ) -> Result<()> {
         let log_slices = self.projection.log_slices();
         let rollback = content.rollback();
-        let ended = if let Content::ToolEnd(end) = &content { Some(end.begin) } else { None };
-        let begins = matches!(&content, Content::ToolBegin(begin) if !begin.reads_only);
-        let is_snapshot = matches!(&content, Content::Snapshot);
+        let ended = if let RecordBody::ToolEnd(end) = &content { Some(end.begin) } else { None };
+        let begins = matches!(&content, RecordBody::ToolBegin(begin) if !begin.reads_only);
+        let is_snapshot = matches!(&content, RecordBody::Snapshot);
         // Nothing goes back there any more, and what is not shared with it need not be copied to be changed.
         if let Some(begin) = ended.filter(|_| rollback.is_none()) {
             self.positions.end(begin);

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::ops::{ControlFlow, RangeInclusive};
 use std::sync::Arc;
 
-use foldlog_codec::body::{Added, BuiltIn, Dispatch, Import, ItemId, Operation, Payload, ToolEnd};
+use foldlog_codec::body::{Action, Added, BuiltIn, Dispatch, Import, ItemId, Payload, ToolEnd};
 use foldlog_codec::{Kind, Record};
 
 use super::names::Names;
@@ -295,8 +295,8 @@ impl LogSource {
         match record.kind {
             Kind::DISPATCH => {
                 let dispatch = Dispatch::decode(record.body).map_err(body)?;
-                let event = match dispatch.operation {
-                    Operation::Event { event, data } => {
+                let event = match dispatch.action {
+                    Action::Event { event, data } => {
                         let declared = self.names.event(event);
                         Some((
                             declared.ok_or_else(|| bad(format!("event {event} was never declared")))?,

@@ -28,7 +28,6 @@
 //! 2. `apply` checks a record against the projection before it changes anything.
 //! 3. The fold needs no host code: with the host's types it also decodes items, without them it does not.
 
-pub(crate) mod content;
 pub(crate) mod history;
 pub(crate) mod index;
 pub(crate) mod live;
@@ -40,6 +39,7 @@ pub(crate) mod path;
 pub(crate) mod pipeline;
 pub(crate) mod positions;
 pub(crate) mod projection;
+pub(crate) mod record_body;
 pub(crate) mod restore;
 pub(crate) mod row;
 pub(crate) mod rows;

@@ -15,7 +15,7 @@
 use std::sync::Arc;
 
 use foldlog_codec::body::{
-    Decision, Idempotency, OPEN_OPERATIONS_MAX, Outcome, OutsideEffects, Settle, ToolBegin, ToolEnd,
+    Decision, ExternalEffects, Idempotency, OPEN_OPERATIONS_MAX, Outcome, Settle, ToolBegin, ToolEnd,
 };
 use foldlog_codec::image::{self, Image};
 use smol_str::SmolStr;
@@ -134,7 +134,7 @@ impl Operations {
             idempotency: begin.idempotency,
             reads_only: begin.reads_only,
             undoes: begin.undoes,
-            asked_by: begin.asked_by,
+            origin: begin.origin,
             had_effects_within: false,
         };
         self.open.insert(sequence, Arc::new(open));
@@ -156,7 +156,7 @@ impl Operations {
         let Some(open) = self.open.remove(&end.begin) else { return };
         let committed = end.outcome == Outcome::Committed;
         let harmless = open.reads_only || open.idempotency == Idempotency::Natural;
-        let effects = open.had_effects_within || (!harmless && end.outside == OutsideEffects::Unknown);
+        let effects = open.had_effects_within || (!harmless && end.outside == ExternalEffects::Unknown);
         if let Some(parent) = open.parent.filter(|_| effects).and_then(|parent| self.open_one(parent)) {
             let parent = OpenOperation { had_effects_within: true, ..parent.clone() };
             self.open.insert(parent.begin, Arc::new(parent));

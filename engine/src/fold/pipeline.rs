@@ -20,9 +20,9 @@ use foldlog_codec::body::{BuiltIn, Dispatch, Payload};
 use foldlog_codec::{Kind, Record};
 use parking_lot::{Condvar, Mutex};
 
-use super::content::Content;
 use super::live::{LiveState, Sources};
 use super::names::Names;
+use super::record_body::RecordBody;
 use crate::error::Result;
 use crate::types::{AnyValue, DecodeItem, Recorded, SessionTypes};
 
@@ -201,7 +201,7 @@ struct Decoding<'a> {
 impl Decoding<'_> {
     /// What a declaration says is known before the batch that holds it is folded.
     fn learn(&mut self, record: &Record<'_>) {
-        if let Ok(Content::Declare(declare)) = Content::of(record)
+        if let Ok(RecordBody::Declare(declare)) = RecordBody::of(record)
             && self.names.check(record.sequence, &declare).is_ok()
         {
             self.names.learn(declare);
@@ -326,7 +326,7 @@ mod tests {
     use std::sync::Arc;
 
     use foldlog_codec::body::{
-        Binding, Declare, Effect, EventDeclaration, Operation, Policy, Rollback, SliceDeclaration,
+        Action, Binding, Declare, Effect, EventDeclaration, Policy, Rollback, SliceDeclaration,
     };
     use foldlog_codec::msgpack;
     use serde::{Deserialize, Serialize};
@@ -374,8 +374,8 @@ mod tests {
     fn dispatch(event: u32, text: &str, effects: Option<Vec<Effect<'_>>>) -> Vec<u8> {
         let mut data = Vec::new();
         msgpack::append(&Word { text: text.repeat(40) }, &mut data).unwrap();
-        let operation = Operation::Event { event, data: Payload::new(&data) };
-        Dispatch { operation, effects }.encode()
+        let action = Action::Event { event, data: Payload::new(&data) };
+        Dispatch { action, effects }.encode()
     }
 
     fn records() -> Vec<(Kind, Vec<u8>)> {

@@ -5,16 +5,16 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use foldlog_codec::body::{
-    Added, Binding, BuiltIn, Declare, Dispatch, Effect, EventDeclaration, Import, ItemId, Operation, Payload,
+    Action, Added, Binding, BuiltIn, Declare, Dispatch, Effect, EventDeclaration, Import, ItemId, Payload,
     Policy, Removed, Rollback, ToolEnd,
 };
 use foldlog_codec::image::Image;
 use foldlog_codec::{Kind, Record};
 
-use super::content::Content;
 use super::log_items::LogItems;
 use super::names::Names;
 use super::operations::Operations;
+use super::record_body::RecordBody;
 use super::row::{ItemRef, Row, RowItem, RowRef};
 use super::rows::{NewValue, Rows};
 use super::unread;
@@ -94,7 +94,7 @@ impl Frozen {
 }
 
 /// Values that the caller has at hand, so that what was just encoded need not be decoded.
-pub(crate) enum AtHand<'a> {
+pub(crate) enum DecodedValues<'a> {
     Nothing,
     /// The event's own value.
     Event(AnyValue),
@@ -102,12 +102,12 @@ pub(crate) enum AtHand<'a> {
     Items(&'a [((u32, u32), AnyValue)]),
 }
 
-impl AtHand<'_> {
+impl DecodedValues<'_> {
     fn get(&self, slice: u32, ordinal: u32) -> Option<AnyValue> {
         match self {
-            AtHand::Nothing => None,
-            AtHand::Event(value) => Some(Arc::clone(value)),
-            AtHand::Items(items) => {
+            DecodedValues::Nothing => None,
+            DecodedValues::Event(value) => Some(Arc::clone(value)),
+            DecodedValues::Items(items) => {
                 let at = items.binary_search_by_key(&(slice, ordinal), |(place, _)| *place).ok()?;
                 items.get(at).map(|(_, value)| Arc::clone(value))
             }
@@ -150,7 +150,7 @@ pub(crate) struct Projection {
 }
 
 /// A record's change of one slice, checked and with its items at hand.
-struct Change {
+struct SliceChange {
     slice: usize,
     removed: Removed,
     added: Vec<Row>,
@@ -250,23 +250,23 @@ impl Projection {
     pub(crate) fn apply(
         &mut self,
         sequence: u64,
-        content: Content<'_>,
-        at_hand: AtHand<'_>,
+        content: RecordBody<'_>,
+        at_hand: DecodedValues<'_>,
         folding: &Folding<'_>,
     ) -> Result<()> {
         self.check_next(sequence)?;
         match self.without_items(content) {
             // A fork inherits its parent's tags and sets its own over them.
-            Content::Opened(opened) => Arc::make_mut(&mut self.tags).extend(opened.tags),
-            Content::Declare(declare) => self.declare(sequence, declare, folding.types)?,
-            Content::Dispatch(dispatch) => self.dispatch(sequence, dispatch, at_hand, folding)?,
-            Content::Import(import) => self.import(sequence, import, folding)?,
-            Content::Rollback(rollback) => self.rollback(sequence, &rollback, folding)?,
-            Content::Snapshot | Content::Observed => {}
-            Content::ToolBegin(begin) => Arc::make_mut(&mut self.operations).begin(sequence, &begin)?,
-            Content::ToolEnd(end) => self.tool_end(sequence, &end, folding)?,
-            Content::Settle(settle) => Arc::make_mut(&mut self.operations).settle(sequence, &settle)?,
-            Content::Unsupported(kind) => {
+            RecordBody::Opened(opened) => Arc::make_mut(&mut self.tags).extend(opened.tags),
+            RecordBody::Declare(declare) => self.declare(sequence, declare, folding.types)?,
+            RecordBody::Dispatch(dispatch) => self.dispatch(sequence, dispatch, at_hand, folding)?,
+            RecordBody::Import(import) => self.import(sequence, import, folding)?,
+            RecordBody::Rollback(rollback) => self.rollback(sequence, &rollback, folding)?,
+            RecordBody::Snapshot | RecordBody::Observed => {}
+            RecordBody::ToolBegin(begin) => Arc::make_mut(&mut self.operations).begin(sequence, &begin)?,
+            RecordBody::ToolEnd(end) => self.tool_end(sequence, &end, folding)?,
+            RecordBody::Settle(settle) => Arc::make_mut(&mut self.operations).settle(sequence, &settle)?,
+            RecordBody::Unsupported(kind) => {
                 self.unsupported.get_or_insert((sequence, kind));
             }
         }
@@ -329,16 +329,16 @@ impl Projection {
     }
 
     /// What is left of a content for a projection that holds no items.
-    fn without_items<'a>(&self, content: Content<'a>) -> Content<'a> {
+    fn without_items<'a>(&self, content: RecordBody<'a>) -> RecordBody<'a> {
         if self.log_slices != LogSlices::Outline {
             return content;
         }
         match content {
-            Content::Dispatch(Dispatch { operation: operation @ Operation::Tag { .. }, .. }) => {
-                Content::Dispatch(Dispatch { operation, effects: None })
+            RecordBody::Dispatch(Dispatch { action: action @ Action::Tag { .. }, .. }) => {
+                RecordBody::Dispatch(Dispatch { action, effects: None })
             }
-            Content::Dispatch(_) | Content::Rollback(_) => Content::Observed,
-            Content::Import(import) => Content::Import(Import { slices: Vec::new(), ..import }),
+            RecordBody::Dispatch(_) | RecordBody::Rollback(_) => RecordBody::Observed,
+            RecordBody::Import(import) => RecordBody::Import(Import { slices: Vec::new(), ..import }),
             content => content,
         }
     }
@@ -369,7 +369,7 @@ impl Projection {
     /// As [`apply`](Projection::apply).
     pub(crate) fn pass_over(&mut self, record: &Record<'_>) -> Result<()> {
         if record.kind == Kind::DECLARE
-            && let Content::Declare(declare) = Content::of(record)?
+            && let RecordBody::Declare(declare) = RecordBody::of(record)?
         {
             self.declare(record.sequence, declare, None)?;
         }
@@ -400,12 +400,12 @@ impl Projection {
         &mut self,
         sequence: u64,
         dispatch: Dispatch<'_>,
-        at_hand: AtHand<'_>,
+        at_hand: DecodedValues<'_>,
         folding: &Folding<'_>,
     ) -> Result<()> {
         let mut event_row = None;
-        let effects = match (&dispatch.operation, dispatch.effects) {
-            (Operation::Tag { key, value }, _) => {
+        let effects = match (&dispatch.action, dispatch.effects) {
+            (Action::Tag { key, value }, _) => {
                 let tags = Arc::make_mut(&mut self.tags);
                 match value {
                     Some(value) => tags.insert(key.clone(), value.clone()),
@@ -413,9 +413,9 @@ impl Projection {
                 };
                 return Ok(());
             }
-            (Operation::Event { event, data }, effects) => {
+            (Action::Event { event, data }, effects) => {
                 let Some(effects) = effects else {
-                    let value = if let AtHand::Event(value) = at_hand { Some(value) } else { None };
+                    let value = if let DecodedValues::Event(value) = at_hand { Some(value) } else { None };
                     return self.as_declared(sequence, (*event, *data, value), folding);
                 };
                 event_row = Some((*data, declared(&self.names, sequence, *event)?.version));
@@ -423,7 +423,7 @@ impl Projection {
             }
             (_, effects) => effects.unwrap_or_default(),
         };
-        let changes: Result<Vec<Change>> = effects
+        let changes: Result<Vec<SliceChange>> = effects
             .into_iter()
             .map(|effect| self.check_effect(sequence, effect, event_row, &at_hand, folding))
             .collect();
@@ -436,9 +436,9 @@ impl Projection {
         sequence: u64,
         effect: Effect<'_>,
         event: Option<(Payload<'_>, u32)>,
-        at_hand: &AtHand<'_>,
+        at_hand: &DecodedValues<'_>,
         folding: &Folding<'_>,
-    ) -> Result<Change> {
+    ) -> Result<SliceChange> {
         let bad = |reason: String| Error::Inconsistent { sequence, reason };
         let slice = self
             .slices
@@ -472,10 +472,15 @@ impl Projection {
                 new_rows(slice, place, items.into_iter().map(|item| (item, version)), at_hand, folding)?
             }
         };
-        Ok(Change { slice: effect.slice as usize, removed: effect.removed, added, before: effect.before })
+        Ok(SliceChange {
+            slice: effect.slice as usize,
+            removed: effect.removed,
+            added,
+            before: effect.before,
+        })
     }
 
-    fn carry_out(&mut self, changes: Vec<Change>) {
+    fn carry_out(&mut self, changes: Vec<SliceChange>) {
         for change in changes {
             let Some(slice) = self.slices.get_mut(change.slice) else { continue };
             let Items::Held(rows) = &mut slice.items else {
@@ -502,10 +507,15 @@ impl Projection {
                 let reason = format!("slice {} was never declared", imported.slice);
                 return Err(Error::Inconsistent { sequence, reason });
             };
-            let added =
-                new_rows(slice, (imported.slice, sequence), imported.items, &AtHand::Nothing, folding)?;
+            let added = new_rows(
+                slice,
+                (imported.slice, sequence),
+                imported.items,
+                &DecodedValues::Nothing,
+                folding,
+            )?;
             let slice = imported.slice as usize;
-            changes.push(Change { slice, removed: Removed::None, added, before: None });
+            changes.push(SliceChange { slice, removed: Removed::None, added, before: None });
         }
         Arc::make_mut(&mut self.tags).extend(import.tags);
         self.carry_out(changes);
@@ -623,7 +633,7 @@ fn as_declared_many(
     folding: &Folding<'_>,
 ) -> Result<()> {
     let (id, version) = (ItemId { sequence, ordinal: 0 }, declared.version);
-    let at_hand = value.map_or(AtHand::Nothing, AtHand::Event);
+    let at_hand = value.map_or(DecodedValues::Nothing, DecodedValues::Event);
     let mut items = Vec::new();
     for binding in &declared.bindings {
         if let Some(slice) = bound_slice(slices, sequence, binding)? {
@@ -686,7 +696,7 @@ fn new_rows<'a>(
     slice: &SliceState,
     (id, sequence): (u32, u64),
     items: impl IntoIterator<Item = (Payload<'a>, u32)>,
-    at_hand: &AtHand<'_>,
+    at_hand: &DecodedValues<'_>,
     folding: &Folding<'_>,
 ) -> Result<Vec<Row>> {
     (0..)

@@ -347,9 +347,9 @@ impl NewValue for AnyValue {
 
 /// A value that nobody else wants, so that it can stand in a run. Taken from where it is only when its place is known: it
 /// would else be moved from call to call, and each time be read before it is written out.
-pub(crate) struct Own<'a, T>(pub(crate) &'a mut Option<T>);
+pub(crate) struct OwnedValue<'a, T>(pub(crate) &'a mut Option<T>);
 
-impl<T: Send + Sync + 'static> NewValue for Own<'_, T> {
+impl<T: Send + Sync + 'static> NewValue for OwnedValue<'_, T> {
     #[inline]
     fn push(self, rows: &mut Rows, id: ItemId, version: u32) {
         rows.push_value(id.sequence, version, self.0);

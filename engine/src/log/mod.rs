@@ -14,7 +14,7 @@
 //! | `images` | the files of images |
 //! | `lock` | one writer a session |
 //! | `exposed` | who else can read a log |
-//! | `leftover` | what a crash leaves of a session before its first record |
+//! | `partial_creation` | what a crash leaves of a session before its first record |
 
 #![deny(clippy::indexing_slicing)]
 
@@ -23,9 +23,9 @@ pub(crate) mod exposed;
 pub(crate) mod follow;
 pub(crate) mod images;
 pub(crate) mod layout;
-pub(crate) mod leftover;
 pub(crate) mod lock;
 pub(crate) mod objects;
+pub(crate) mod partial_creation;
 pub(crate) mod publish;
 pub(crate) mod reader;
 pub(crate) mod scan;

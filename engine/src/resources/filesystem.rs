@@ -53,7 +53,7 @@ mod host {
     use crate::clock;
     use crate::error::{Error, Result};
     use crate::resources::mark::MarkedLease;
-    use crate::resources::{CaptureOptions, Lease, Lessee, Snapshotable};
+    use crate::resources::{CaptureOptions, Lease, LeaseHolder, Snapshotable};
 
     /// How long a lease is waited for at a time where the call has no deadline.
     const ASK_FOR: Duration = Duration::from_secs(60);
@@ -122,7 +122,7 @@ mod host {
 
         /// Marks the root folder while a call may change what is in it, and is refused where it bears the mark of another
         /// session that left it half done.
-        fn lease(&self, lessee: &Lessee<'_>, until: Option<Instant>) -> Result<Option<Lease>> {
+        fn lease(&self, lessee: &LeaseHolder<'_>, until: Option<Instant>) -> Result<Option<Lease>> {
             let mut may_open_up = lessee.is_interrupted();
             loop {
                 let moment = until.unwrap_or_else(|| clock::after(ASK_FOR));

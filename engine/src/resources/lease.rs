@@ -8,7 +8,7 @@ use crate::error::Result;
 use crate::fold::operations::OpenOperation;
 use crate::generator::Generator;
 use crate::session::{Session, left_open};
-use crate::store::Level;
+use crate::store::Durability;
 
 /// Held while a tool works on a resource that others share; let go of when dropped.
 pub struct Lease {
@@ -69,15 +69,15 @@ impl Lease {
 /// For whom a resource is leased. A resource whose lease ends with its process can leave word of them, and ask of whoever
 /// left word before whether they left it half done.
 #[derive(Clone, Copy, Debug)]
-pub struct Lessee<'a> {
+pub struct LeaseHolder<'a> {
     session: &'a Session,
     folder: &'a Path,
 }
 
-impl<'a> Lessee<'a> {
+impl<'a> LeaseHolder<'a> {
     /// `folder` is the session's, as other processes find it.
-    pub(crate) fn new(session: &'a Session, folder: &'a Path) -> Lessee<'a> {
-        Lessee { session, folder }
+    pub(crate) fn new(session: &'a Session, folder: &'a Path) -> LeaseHolder<'a> {
+        LeaseHolder { session, folder }
     }
 
     /// The session.
@@ -92,7 +92,7 @@ impl<'a> Lessee<'a> {
 
     /// Whether what is recorded next is to outlast a power cut, so that word of it is to do so too.
     pub fn is_durable(&self) -> bool {
-        self.session.level() != Level::Process
+        self.session.durability() != Durability::Process
     }
 
     /// Returns whether the session has a call to recover.

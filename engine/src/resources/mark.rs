@@ -10,8 +10,8 @@
 //! |---|---|
 //! | says that nothing is open, and was written since the machine started | nothing is in the way |
 //! | its session has no call open that may change something, or is gone | nothing is, and it is replaced |
-//! | its session has one open | [`Error::HalfDone`] |
-//! | its session's log cannot be read | [`Error::MaybeHalfDone`], but for a session that was salvaged from it |
+//! | its session has one open | [`Error::ResourceDirty`] |
+//! | its session's log cannot be read | [`Error::ResourceMaybeDirty`], but for a session that was salvaged from it |
 //! | cannot be read itself | [`Error::Filesystem`], which says what to do |
 //!
 //! # Invariants
@@ -56,7 +56,7 @@ use foldlog_filesystem::{self as filesystem, WorkspaceLease, WorkspaceMark};
 use parking_lot::Mutex;
 use uuid::Uuid;
 
-use super::{Lessee, Marked};
+use super::{LeaseHolder, Marked};
 use crate::error::{Error, Result};
 use crate::log::storage::{FileStorage, Storage};
 use crate::sabotage::{self, Breakage};
@@ -133,7 +133,7 @@ impl Mark {
         self.place.inode == inode && (self.place.device == device || self.boot != boot)
     }
 
-    fn is_by(&self, lessee: &Lessee<'_>) -> bool {
+    fn is_by(&self, lessee: &LeaseHolder<'_>) -> bool {
         self.session == lessee.session()
             && (self.folder == lessee.folder() || is_one_folder(&self.folder, lessee.folder()))
     }
@@ -144,18 +144,18 @@ impl Mark {
     }
 
     /// Checks that its session, which is another one than the lessee, left nothing half done.
-    fn check(&self, workspace: &Path, lessee: &Lessee<'_>) -> Result<()> {
+    fn check(&self, workspace: &Path, lessee: &LeaseHolder<'_>) -> Result<()> {
         let (workspace, session_dir, session) = (workspace.to_owned(), self.folder.clone(), self.session);
         match lessee.left_open(session, &session_dir) {
             Ok(None) => Ok(()),
             Ok(Some(open)) => {
                 let (operation, tool) = (open.operation, open.tool.to_string());
-                Err(Error::HalfDone { workspace, session, session_dir, operation, tool })
+                Err(Error::ResourceDirty { workspace, session, session_dir, operation, tool })
             }
             // What it left open is the lessee's to recover, and nobody else can.
             Err(_) if lessee.inherits(session) => Ok(()),
             Err(cause) => {
-                Err(Error::MaybeHalfDone { workspace, session, session_dir, cause: Arc::new(cause) })
+                Err(Error::ResourceMaybeDirty { workspace, session, session_dir, cause: Arc::new(cause) })
             }
         }
     }
@@ -199,7 +199,7 @@ struct Own {
 
 impl MarkedLease {
     /// The lease, unless another session left the workspace half done.
-    pub(crate) fn new(lease: WorkspaceLease, path: &Path, lessee: &Lessee<'_>) -> Result<MarkedLease> {
+    pub(crate) fn new(lease: WorkspaceLease, path: &Path, lessee: &LeaseHolder<'_>) -> Result<MarkedLease> {
         let unmarked = |lease| MarkedLease { was_before_boot: false, own: Mutex::new(None), lease };
         let (boot, place) = (FileStorage::new().boot_id().unwrap_or_default(), Place::of(&lease));
         let found = match lease.mark()? {

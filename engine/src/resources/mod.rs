@@ -3,7 +3,7 @@
 //! | module | holds |
 //! |---|---|
 //! | `registry` | [`ResourceRegistry`]: resources by their types |
-//! | `lease` | [`Lease`]: a resource that others share, held; [`Lessee`]: for whom; [`Marked`]: what outlives it |
+//! | `lease` | [`Lease`]: a resource that others share, held; [`LeaseHolder`]: for whom; [`Marked`]: what outlives it |
 //! | `budget` | [`BudgetTracker`]: what was spent, which no tool takes back with it |
 //! | `filesystem` | how filesystems in memory and on disk are captured, restored, leased and registered |
 //!
@@ -37,7 +37,7 @@ mod mark;
 mod registry;
 
 pub use budget::{BudgetSnapshot, BudgetTracker, Usage};
-pub use lease::{Lease, Lessee, Marked};
+pub use lease::{Lease, LeaseHolder, Marked};
 pub use registry::{ResourceRegistry, ResourceRegistryBuilder};
 
 /// Something that a call did to a resource and that was not undone with it: the resource is as it was but for this.
@@ -138,7 +138,7 @@ pub trait Snapshotable: Send + Sync + 'static {
     }
 
     /// Makes what restores changed durable, so that an end which says that the resource is back can be. Called behind
-    /// [`restore`](Snapshotable::restore), from [`Level::Boundary`](crate::Level::Boundary) on. By default there is nothing
+    /// [`restore`](Snapshotable::restore), from [`Durability::Boundary`](crate::Level::Boundary) on. By default there is nothing
     /// to do.
     ///
     /// # Errors
@@ -230,9 +230,9 @@ pub trait Snapshotable: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// [`Error::DeadlineExceeded`] where the moment passed; [`Error::HalfDone`] where another session left the resource
-    /// half done, [`Error::MaybeHalfDone`] where that cannot be known.
-    fn lease(&self, lessee: &Lessee<'_>, until: Option<Instant>) -> Result<Option<Lease>> {
+    /// [`Error::DeadlineExceeded`] where the moment passed; [`Error::ResourceDirty`] where another session left the resource
+    /// half done, [`Error::ResourceMaybeDirty`] where that cannot be known.
+    fn lease(&self, lessee: &LeaseHolder<'_>, until: Option<Instant>) -> Result<Option<Lease>> {
         let _ = (lessee, until);
         Ok(None)
     }
@@ -257,7 +257,7 @@ pub(crate) trait AnyResource: Send + Sync {
     fn free_caches(&self);
     fn is_same(&self, one: &AnySnapshot, other: &AnySnapshot) -> bool;
     fn holds(&self, folder: &Path) -> bool;
-    fn lease(&self, lessee: &Lessee<'_>, until: Option<Instant>) -> Result<Option<Lease>>;
+    fn lease(&self, lessee: &LeaseHolder<'_>, until: Option<Instant>) -> Result<Option<Lease>>;
 }
 
 /// A capture as the type that the resource makes.
@@ -328,7 +328,7 @@ impl<R: Snapshotable> AnyResource for R {
         Snapshotable::holds(self, folder)
     }
 
-    fn lease(&self, lessee: &Lessee<'_>, until: Option<Instant>) -> Result<Option<Lease>> {
+    fn lease(&self, lessee: &LeaseHolder<'_>, until: Option<Instant>) -> Result<Option<Lease>> {
         Snapshotable::lease(self, lessee, until)
     }
 }

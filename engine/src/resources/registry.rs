@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::{AnyResource, Lease, Lessee, Snapshotable};
+use super::{AnyResource, Lease, LeaseHolder, Snapshotable};
 use crate::error::{Error, Result};
 
 /// The resources of a run, by their types. Cheap to clone; what it holds never changes.
@@ -71,7 +71,7 @@ impl ResourceRegistry {
     /// another cannot be.
     pub(crate) fn lease(
         &self,
-        lessee: &Lessee<'_>,
+        lessee: &LeaseHolder<'_>,
         until: Option<Instant>,
         leases: &mut Vec<Lease>,
     ) -> Result<()> {

@@ -6,20 +6,20 @@ use std::sync::Arc;
 
 use foldlog_codec::Kind;
 use foldlog_codec::body::{
-    Added, Binding, BuiltIn, Declare, Dispatch, Effect, EventDeclaration, Operation, Payload, Policy,
-    Removed, SliceDeclaration,
+    Action, Added, Binding, BuiltIn, Declare, Dispatch, Effect, EventDeclaration, Payload, Policy, Removed,
+    SliceDeclaration,
 };
 
-use super::bound::{Bound, BoundReducer, Plain, Scratch};
+use super::event_plan::{EncodeBuffer, EventPlan, FastPath, PlannedReducer};
+use super::schedule::WriteScope;
 use super::subscribers::panic_message;
-use super::turns::Change;
-use super::writing::{Draft, DraftEvent, promises_sync};
+use super::writing::{PendingEvent, PendingRecord, promises_sync};
 use super::{Inner, Session, WriterState};
 use crate::error::{Error, Result};
-use crate::fold::content::Content;
 use crate::fold::names::Names;
-use crate::fold::projection::{AtHand, Items};
-use crate::fold::rows::{NewValue, Own, Rows};
+use crate::fold::projection::{DecodedValues, Items};
+use crate::fold::record_body::RecordBody;
+use crate::fold::rows::{NewValue, OwnedValue, Rows};
 use crate::fold::runs;
 use crate::types::{
     AnyValue, Clear, Event, NewItem, NewItems, ReduceCall, ReduceError, ReducerContext, Resolved,
@@ -55,41 +55,40 @@ impl Session {
     /// An event that the host never declared is appended to a STATE slice of its own, which bears its name:
     /// read it as [`Of<E>`](crate::Of).
     ///
-    /// Durable when this returns at [`Level::Every`](crate::Level::Every); at the other levels after the next
+    /// Durable when this returns at [`Durability::Every`](crate::Level::Every); at the other levels after the next
     /// sync.
     ///
     /// # Errors
     ///
     /// [`Error::Refused`] or [`Error::ReducerPanicked`] where a reducer says no, [`Error::Encode`] where the
     /// event cannot be written: nothing is recorded and nothing changes. [`Error::Full`] where there is no
-    /// space: likewise. [`Error::Unknown`] where the sync fails. [`Error::Io`] where the write fails; then,
+    /// space: likewise. [`Error::DurabilityUnknown`] where the sync fails. [`Error::Io`] where the write fails; then,
     /// and after every failed sync, [`Error::Poisoned`] until the session is opened again.
     pub fn dispatch<E: Event>(&self, event: E) -> Result<u64> {
-        let mut scratch = Scratch::take();
-        scratch.encode(&event)?;
+        let mut buffer = EncodeBuffer::take();
+        buffer.encode(&event)?;
         let inner = &self.inner;
         let state = inner.writable()?;
         let mut state = self.turn(state, || types_change::<E>(inner.types.as_ref()))?;
         let time_us = inner.now_us();
-        let large = inner.is_large(scratch.payload());
-        let alone = scratch.payload().len() > runs::VALUE_BYTES_MAX || inner.subscribers.listen();
-        let plain = state.bound.get(&TypeId::of::<E>()).and_then(|bound| bound.plain);
-        match plain.filter(|_| !large) {
-            Some(plain) if !alone => {
+        let large = inner.is_large(buffer.payload());
+        let alone = buffer.payload().len() > runs::VALUE_BYTES_MAX || inner.subscribers.listen();
+        let fast_path = state.plans.get(&TypeId::of::<E>()).and_then(|plan| plan.fast_path);
+        match fast_path.filter(|_| !large) {
+            Some(fast_path) if !alone => {
                 let mut event = Some(event);
-                inner.write_plain(state, time_us, plain, (Own(&mut event), None), scratch)
+                inner.write_fast(state, time_us, fast_path, (OwnedValue(&mut event), None), buffer)
             }
-            Some(plain) => {
+            Some(fast_path) => {
                 let value: AnyValue = Arc::new(event);
                 let told = inner.subscribers.listen().then(|| Arc::clone(&value));
-                inner.write_plain(state, time_us, plain, (value, told), scratch)
+                inner.write_fast(state, time_us, fast_path, (value, told), buffer)
             }
             None => {
                 let value: AnyValue = Arc::new(event);
-                let (bound, declare) = inner.bound::<E>(&mut state)?;
-                let written =
-                    inner.write_reduced(state, time_us, (declare, &bound), &value, scratch.payload());
-                scratch.put_back();
+                let (plan, declare) = inner.plan::<E>(&mut state)?;
+                let written = inner.write_reduced(state, time_us, (declare, &plan), &value, buffer.payload());
+                buffer.put_back();
                 written
             }
         }
@@ -104,7 +103,7 @@ impl Session {
     /// has items; else as [`dispatch`](Session::dispatch).
     pub fn seed<S: Slice>(&self, items: Vec<S::Item>) -> Result<u64> {
         let items = new_items(S::NAME, items)?;
-        self.change::<S>(Operation::Seed, "seed", |rows, version| {
+        self.change::<S>(Action::Seed, "seed", |rows, version| {
             let removed = if rows.is_empty() { Removed::None } else { Removed::All };
             Ok(Resolved { removed, ..Resolved::items(items, version) })
         })
@@ -129,7 +128,7 @@ impl Session {
     }
 
     fn clear_with<S: Slice>(&self, clear: Clear<S::Item>) -> Result<u64> {
-        self.change::<S>(Operation::Clear, "clear", |rows, version| {
+        self.change::<S>(Action::Clear, "clear", |rows, version| {
             resolve_op::<S>(rows, SliceOp::Clear(clear), version)
         })
     }
@@ -141,7 +140,7 @@ impl Session {
     /// As [`dispatch`](Session::dispatch).
     pub fn reset(&self) -> Result<u64> {
         let inner = &self.inner;
-        let state = self.writable(Change::State)?;
+        let state = self.writable(WriteScope::State)?;
         let time_us = inner.now_us();
         let slices = state.live.projection.names.slices().iter();
         let effects: Vec<Effect<'_>> = slices
@@ -154,9 +153,13 @@ impl Session {
                 before: None,
             })
             .collect();
-        let dispatch = Dispatch { operation: Operation::Reset, effects: Some(effects) };
+        let dispatch = Dispatch { action: Action::Reset, effects: Some(effects) };
         let body = dispatch.encode();
-        inner.write(state, time_us, [Draft::new(Kind::DISPATCH, &body, Content::Dispatch(dispatch))])
+        inner.write(
+            state,
+            time_us,
+            [PendingRecord::new(Kind::DISPATCH, &body, RecordBody::Dispatch(dispatch))],
+        )
     }
 
     /// Sets a tag of the session. Tags say what a session is; a rollback leaves them.
@@ -179,24 +182,28 @@ impl Session {
 
     fn tag(&self, key: String, value: Option<String>) -> Result<u64> {
         let inner = &self.inner;
-        let state = self.writable(Change::Log)?;
+        let state = self.writable(WriteScope::Log)?;
         let time_us = inner.now_us();
-        let dispatch = Dispatch { operation: Operation::Tag { key, value }, effects: None };
+        let dispatch = Dispatch { action: Action::Tag { key, value }, effects: None };
         let body = dispatch.encode();
-        inner.write(state, time_us, [Draft::new(Kind::DISPATCH, &body, Content::Dispatch(dispatch))])
+        inner.write(
+            state,
+            time_us,
+            [PendingRecord::new(Kind::DISPATCH, &body, RecordBody::Dispatch(dispatch))],
+        )
     }
 
     /// An operation of the engine's own on one slice.
     fn change<S: Slice>(
         &self,
-        operation: Operation<'_>,
+        action: Action<'_>,
         name: &'static str,
         resolve: impl FnOnce(&Rows, u32) -> Result<Resolved>,
     ) -> Result<u64> {
         let inner = &self.inner;
         let types = inner.types()?;
         let log = types.slice(S::NAME).is_some_and(|slice| slice.policy == Policy::Log);
-        let mut state = self.writable(if log { Change::Log } else { Change::State })?;
+        let mut state = self.writable(if log { WriteScope::Log } else { WriteScope::State })?;
         let time_us = inner.now_us();
         inner.decode_slice::<S>(&mut state)?;
         let slice = S::NAME.to_owned();
@@ -220,15 +227,15 @@ impl Session {
         let resolved = resolve(items.map_or(&empty, Items::held), version)?;
         let mut at_hand = Vec::new();
         let effect = own(inner, &state, declared.id, resolved, &mut at_hand)?;
-        let dispatch = Dispatch { operation, effects: Some(vec![effect.borrow()]) };
+        let dispatch = Dispatch { action, effects: Some(vec![effect.borrow()]) };
         let body = dispatch.encode();
-        let draft = Draft::new(Kind::DISPATCH, &body, Content::Dispatch(dispatch));
-        let draft = Draft { at_hand: AtHand::Items(&at_hand), ..draft };
+        let draft = PendingRecord::new(Kind::DISPATCH, &body, RecordBody::Dispatch(dispatch));
+        let draft = PendingRecord { at_hand: DecodedValues::Items(&at_hand), ..draft };
         match declare {
             None => inner.write(state, time_us, [draft]),
             Some(declare) => {
                 let body = declare.encode();
-                inner.write(state, time_us, [Draft::declare(declare, &body), draft])
+                inner.write(state, time_us, [PendingRecord::declare(declare, &body), draft])
             }
         }
     }
@@ -278,13 +285,13 @@ impl Inner {
 }
 
 /// What an event of that type changes: LOG alone where all its slices are LOG slices.
-fn types_change<E: Event>(types: Option<&SessionTypes>) -> Change {
+fn types_change<E: Event>(types: Option<&SessionTypes>) -> WriteScope {
     let all_log = types.is_some_and(|types| {
         let reducers = types.event(E::NAME).map(|event| event.reducers.as_slice()).unwrap_or_default();
         let is_log = |slice: &str| types.slice(slice).is_some_and(|slice| slice.policy == Policy::Log);
         !reducers.is_empty() && reducers.iter().all(|(slice, _)| is_log(slice))
     });
-    if all_log { Change::Log } else { Change::State }
+    if all_log { WriteScope::Log } else { WriteScope::State }
 }
 
 /// What has to be declared before the event can be recorded.
@@ -383,46 +390,48 @@ pub(super) fn slice_declaration(types: &SessionTypes, name: &str, id: usize) -> 
 
 impl Inner {
     /// What is known of an event, and what has to be declared before it can be recorded.
-    fn bound<E: Event>(&self, state: &mut WriterState) -> Result<(Arc<Bound>, Option<Declare>)> {
-        if let Some(bound) = state.bound.get(&TypeId::of::<E>()) {
-            return Ok((Arc::clone(bound), None));
+    fn plan<E: Event>(&self, state: &mut WriterState) -> Result<(Arc<EventPlan>, Option<Declare>)> {
+        if let Some(plan) = state.plans.get(&TypeId::of::<E>()) {
+            return Ok((Arc::clone(plan), None));
         }
         let types = self.types()?;
         let names = &state.live.projection.names;
         match declaration::<E>(types, names)? {
             None => {
-                let bound = Arc::new(Bound::of::<E>(types, names)?);
-                state.bound.insert(TypeId::of::<E>(), Arc::clone(&bound));
-                Ok((bound, None))
+                let plan = Arc::new(EventPlan::of::<E>(types, names)?);
+                state.plans.insert(TypeId::of::<E>(), Arc::clone(&plan));
+                Ok((plan, None))
             }
             Some(declare) => {
                 names.check_len(&declare)?;
                 let mut names = Names::clone(names);
                 names.learn(declare.clone());
-                Ok((Arc::new(Bound::of::<E>(types, &names)?), Some(declare)))
+                Ok((Arc::new(EventPlan::of::<E>(types, &names)?), Some(declare)))
             }
         }
     }
 
-    /// Writes an event that does to its slices what its declaration says; its payload, encoded, is in `scratch`, which is
+    /// Writes an event that does to its slices what its declaration says; its payload, encoded, is in `buffer`, which is
     /// put back. `told` is the value once more, where anyone listens.
-    fn write_plain(
+    fn write_fast(
         self: &Arc<Self>,
         mut state: MutexGuard<'_, WriterState>,
         time_us: i64,
-        plain: Plain,
+        fast_path: FastPath,
         (value, told): (impl NewValue, Option<AnyValue>),
-        mut scratch: Box<Scratch>,
+        mut buffer: Box<EncodeBuffer>,
     ) -> Result<u64> {
         let kind = Kind::DISPATCH;
-        let Plain { event, version, name, .. } = plain;
-        let body = (kind, scratch.body(&plain));
+        let FastPath { event, version, name, .. } = fast_path;
+        let body = (kind, buffer.body(&fast_path));
         let sequence = self.append(&mut state, time_us, body, |live, sequence, sources| {
             live.apply_event(sequence, (event, Payload::new(&[]), Some(value)), sources)
         })?;
-        scratch.put_back();
-        let promised = promises_sync(self.level, kind);
-        self.notify((sequence, time_us, kind), promised, || Some(DraftEvent { name, version, value: told }));
+        buffer.put_back();
+        let promised = promises_sync(self.durability, kind);
+        self.notify((sequence, time_us, kind), promised, || {
+            Some(PendingEvent { name, version, value: told })
+        });
         self.finish_write(state, sequence, promised)
     }
 
@@ -431,7 +440,7 @@ impl Inner {
         self: &Arc<Self>,
         state: MutexGuard<'_, WriterState>,
         time_us: i64,
-        (declare, bound): (Option<Declare>, &Bound),
+        (declare, plan): (Option<Declare>, &EventPlan),
         value: &AnyValue,
         payload: &[u8],
     ) -> Result<u64> {
@@ -440,8 +449,8 @@ impl Inner {
         let mut at_hand = Vec::new();
         let mut effects = Vec::new();
         let mut as_declared = true;
-        for reducer in &bound.reducers {
-            let resolved = reduce(&state, bound.name, reducer, value, &context)?;
+        for reducer in &plan.reducers {
+            let resolved = reduce(&state, plan.name, reducer, value, &context)?;
             if resolved.is_nothing() {
                 continue;
             }
@@ -455,18 +464,22 @@ impl Inner {
         let data = self.recorded(&state, payload)?;
         let data: &[u8] = data.as_deref().unwrap_or(payload);
         let effects = (!as_declared).then(|| effects.iter().map(OwnedEffect::borrow).collect());
-        let dispatch = Dispatch { operation: bound.operation(data), effects };
+        let dispatch = Dispatch { action: plan.action(data), effects };
         let body = dispatch.encode();
         let told = self.subscribers.listen().then(|| Arc::clone(value));
-        let event = Some(DraftEvent { name: bound.name, version: bound.version, value: told });
-        let at_hand = if as_declared { AtHand::Event(Arc::clone(value)) } else { AtHand::Items(&at_hand) };
-        let (kind, content) = (Kind::DISPATCH, Content::Dispatch(dispatch));
-        let draft = Draft { kind, body: &body, content, at_hand, event };
+        let event = Some(PendingEvent { name: plan.name, version: plan.version, value: told });
+        let at_hand = if as_declared {
+            DecodedValues::Event(Arc::clone(value))
+        } else {
+            DecodedValues::Items(&at_hand)
+        };
+        let (kind, content) = (Kind::DISPATCH, RecordBody::Dispatch(dispatch));
+        let draft = PendingRecord { kind, body: &body, content, at_hand, event };
         match declare {
             None => self.write(state, time_us, [draft]),
             Some(declare) => {
                 let body = declare.encode();
-                self.write(state, time_us, [Draft::declare(declare, &body), draft])
+                self.write(state, time_us, [PendingRecord::declare(declare, &body), draft])
             }
         }
     }
@@ -476,7 +489,7 @@ impl Inner {
 fn reduce(
     state: &WriterState,
     event: &'static str,
-    reducer: &BoundReducer,
+    reducer: &PlannedReducer,
     value: &AnyValue,
     context: &ReducerContext,
 ) -> Result<Resolved> {

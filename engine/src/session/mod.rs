@@ -7,12 +7,12 @@
 //! | `dispatching` | events, seeds, clears, resets, tags |
 //! | `positions` | snapshots and rollbacks |
 //! | `operations` | tools' transactions: their begins and ends |
-//! | `turns` | who may write while they run |
+//! | `schedule` | who may write while they run |
 //! | `operation_records` | what the log says of them |
 //! | `reading` | views, stored values |
 //! | `imaging` | images, so that opening need not fold every record |
 //! | `log_view` | LOG slices, read from the log |
-//! | `trunk` | what a fork shares with its parent |
+//! | `shared_prefix` | what a fork shares with its parent |
 //! | `subscribers` | who is told of records |
 //!
 //! # The order of a write
@@ -25,8 +25,8 @@
 //!    another thread's.
 //! 5. Subscribers are told.
 
-mod bound;
 mod dispatching;
+mod event_plan;
 mod imaging;
 mod log_view;
 mod opening;
@@ -34,9 +34,9 @@ pub(crate) mod operation_records;
 pub(crate) mod operations;
 mod positions;
 mod reading;
+pub(crate) mod schedule;
+mod shared_prefix;
 mod subscribers;
-mod trunk;
-pub(crate) mod turns;
 mod writing;
 
 use std::any::TypeId;
@@ -59,23 +59,23 @@ use crate::log::storage::{Storage, process_mark};
 use crate::log::writer::Log;
 use crate::resources::AnyResource;
 use crate::sabotage::{self, Breakage};
-use crate::store::{Level, StoreInner};
+use crate::store::{Durability, StoreInner};
 use crate::types::SessionTypes;
 
 pub use log_view::LogView;
 pub use opening::RecoveryReport;
 pub use operations::Settlement;
-pub use positions::{AbandonedCall, RolledBack, Snapshot, SnapshotOptions};
+pub use positions::{AbandonedCall, RollbackReport, Snapshot, SnapshotOptions};
 pub use reading::{SliceState, State, StoredItem};
 pub(crate) use subscribers::panic_message;
-pub use subscribers::{Notice, Subscription, Warning};
+pub use subscribers::{RecordNotification, SubscriberPanic, Subscription};
 #[cfg(feature = "testkit")]
 pub(crate) use writing::{Asked, due, failed, promises_sync, sync_in_time, sync_through};
 
 pub(crate) use opening::{
     Images, OpenAs, Read, SessionSeed, begin, left_open, lock_or_read_only, open, open_as_read, read_outline,
 };
-pub(crate) use trunk::{Trunk, cut};
+pub(crate) use shared_prefix::{SharedPrefix, cut};
 
 /// A handle on an open session. Cheap to clone; every clone is the same session.
 ///
@@ -87,7 +87,7 @@ pub struct Session {
     /// Nothing for what the session itself holds, which is not to keep it open.
     _handles: Option<Arc<Handles>>,
     /// The operation whose handle this is; it may write while others wait.
-    within: Option<Arc<turns::Within>>,
+    within: Option<Arc<schedule::CallScope>>,
 }
 
 /// What all handles of a session share, and nobody else: the background may hold on to the session while it syncs
@@ -106,12 +106,12 @@ pub(crate) struct Inner {
     dir: PathBuf,
     store: Arc<StoreInner>,
     types: Option<SessionTypes>,
-    level: Level,
+    durability: Durability,
     read_only: Option<String>,
     report: RecoveryReport,
     state: Mutex<WriterState>,
     /// Told whenever an operation is over, for those who wait to write.
-    turns: Condvar,
+    schedule: Condvar,
     /// Held while the session is recovered.
     recovering: Mutex<()>,
     gate: SyncGate<Error>,
@@ -135,10 +135,10 @@ struct WriterState {
     first_unsynced_us: Option<i64>,
     asked: writing::Asked,
     /// The events dispatched so far, by their Rust types.
-    bound: BTreeMap<TypeId, Arc<bound::Bound>>,
+    plans: BTreeMap<TypeId, Arc<event_plan::EventPlan>>,
     closed: bool,
     /// Operations of this process that are not over.
-    table: turns::Table,
+    table: schedule::RunningCalls,
     /// The body of an operation's record that is being written; kept for its memory.
     body: Vec<u8>,
     /// Whether operations were left open, by another process or because their ends could not be written, and were not
@@ -206,7 +206,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// [`Error::Unknown`] where the sync fails: what was not durable before may be there after reopening or
+    /// [`Error::DurabilityUnknown`] where the sync fails: what was not durable before may be there after reopening or
     /// not. [`Error::Poisoned`] after an earlier failure. Where opening found records that nobody knows to be
     /// durable and nothing was written since, they are written once more, with the errors of an append.
     pub fn sync(&self) -> Result<()> {
@@ -224,8 +224,8 @@ impl Session {
     }
 
     /// What the session promises when a call returns.
-    pub fn level(&self) -> Level {
-        self.inner.level
+    pub fn durability(&self) -> Durability {
+        self.inner.durability
     }
 
     /// The seed that the session was created with.
@@ -333,7 +333,7 @@ impl Session {
     }
 
     /// The handle of an operation.
-    pub(crate) fn through(&self, within: Arc<turns::Within>) -> Session {
+    pub(crate) fn through(&self, within: Arc<schedule::CallScope>) -> Session {
         let (inner, handles) = (Arc::clone(&self.inner), self._handles.clone());
         Session { inner, _handles: handles, within: Some(within) }
     }

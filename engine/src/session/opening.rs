@@ -11,11 +11,10 @@ use parking_lot::{Condvar, Mutex};
 use uuid::Uuid;
 
 use super::imaging::Imaged;
-use super::turns::{Change, Table};
-use super::writing::{Asked, Draft};
+use super::schedule::{RunningCalls, WriteScope};
+use super::writing::{Asked, PendingRecord};
 use super::{Inner, Session, WriterState};
 use crate::error::{Error, Result};
-use crate::fold::content::Content;
 use crate::fold::history::History;
 use crate::fold::live::{LiveState, Sources};
 use crate::fold::memory::Watch;
@@ -24,6 +23,7 @@ use crate::fold::path::Path;
 use crate::fold::pipeline::{Fold, fold_while_reading};
 use crate::fold::positions::Positions;
 use crate::fold::projection::{Frozen, LogSlices, Projection};
+use crate::fold::record_body::RecordBody;
 use crate::fold::restore::{self, Restored};
 use crate::log::TornTail;
 use crate::log::exposed::{self, Exposed};
@@ -36,7 +36,7 @@ use crate::log::scan::{Scan, Scanner};
 use crate::log::storage::{Storage, process_mark};
 use crate::log::writer::Log;
 use crate::sabotage::{self, Breakage};
-use crate::store::{Level, StoreInner};
+use crate::store::{Durability, StoreInner};
 use crate::types::SessionTypes;
 
 /// What opening a session found.
@@ -111,7 +111,7 @@ impl RecoveryReport {
 /// What a new session is made of.
 pub(crate) struct SessionSeed {
     pub(crate) opened: Opened,
-    pub(crate) level: Level,
+    pub(crate) durability: Durability,
     pub(crate) types: SessionTypes,
     pub(crate) lock: WriterLock,
 }
@@ -119,7 +119,7 @@ pub(crate) struct SessionSeed {
 /// How a session is opened.
 pub(crate) struct OpenAs {
     pub(crate) types: Option<SessionTypes>,
-    pub(crate) level: Level,
+    pub(crate) durability: Durability,
     pub(crate) lock: Option<WriterLock>,
     pub(crate) read_only: Option<String>,
 }
@@ -389,9 +389,9 @@ pub(crate) fn open_as_read(
         imaged: Imaged::behind(images.bytes, images.log_bytes),
         first_unsynced_us: None,
         asked: Asked::default(),
-        bound: BTreeMap::new(),
+        plans: BTreeMap::new(),
         closed: false,
-        table: Table::default(),
+        table: RunningCalls::default(),
         body: Vec::new(),
         interrupted,
         log: Log::open(&store.ground(), dir, scan),
@@ -417,28 +417,32 @@ pub(crate) fn begin(
         imaged: Imaged::default(),
         first_unsynced_us: None,
         asked: Asked::default(),
-        bound: BTreeMap::new(),
+        plans: BTreeMap::new(),
         closed: false,
-        table: Table::default(),
+        table: RunningCalls::default(),
         body: Vec::new(),
         interrupted: false,
     };
     let report = RecoveryReport { closed: true, ..RecoveryReport::default() };
-    let open_as =
-        OpenAs { types: Some(seed.types), level: seed.level, lock: Some(seed.lock), read_only: None };
+    let open_as = OpenAs {
+        types: Some(seed.types),
+        durability: seed.durability,
+        lock: Some(seed.lock),
+        read_only: None,
+    };
     let session = assemble(store, dir, open_as, report, SyncGate::new(0), state)?;
     let time_us = session.inner.now_us();
     let opened = (Kind::OPENED, body);
-    let drafts: Result<Vec<Draft<'_>>> = std::iter::once(&opened)
+    let drafts: Result<Vec<PendingRecord<'_>>> = std::iter::once(&opened)
         .chain(&rest)
         .zip(0..)
         .map(|((kind, body), sequence)| {
             let record = Record { sequence, kind: *kind, time_us, body };
-            Ok(Draft::new(*kind, body, Content::of(&record)?))
+            Ok(PendingRecord::new(*kind, body, RecordBody::of(&record)?))
         })
         .collect();
     let drafts = drafts?;
-    let state = session.writable(Change::State)?;
+    let state = session.writable(WriteScope::State)?;
     session.inner.write(state, time_us, drafts)?;
     Ok(session)
 }
@@ -460,11 +464,11 @@ fn assemble(
         dir: dir.to_owned(),
         store: Arc::clone(store),
         types: open_as.types,
-        level: open_as.level,
+        durability: open_as.durability,
         read_only: open_as.read_only,
         report,
         state: Mutex::new(state),
-        turns: Condvar::new(),
+        schedule: Condvar::new(),
         recovering: Mutex::default(),
         gate,
         subscribers: super::subscribers::Subscribers::default(),

@@ -5,17 +5,17 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use foldlog_codec::Kind;
-use foldlog_codec::body::{Decision, Observed, Outcome, Payload, Settle, ToolBegin, ToolEnd};
+use foldlog_codec::body::{CallOrigin, Decision, Observed, Outcome, Payload, Settle, ToolBegin, ToolEnd};
 use foldlog_codec::msgpack::{self, Value};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::Session;
 use super::operations::Settlement;
-use super::turns::Change;
-use super::writing::Draft;
+use super::schedule::WriteScope;
+use super::writing::PendingRecord;
 use crate::error::{Error, Result};
-use crate::fold::content::Content;
+use crate::fold::record_body::RecordBody;
 use crate::types::{ToolInvocations, encode};
 
 /// Calls that only read say nothing of resources; behind more than these it is no longer looked for what one says.
@@ -25,18 +25,18 @@ const LATEST_CALLS: usize = 64;
 pub(crate) struct BeginRead {
     /// One MessagePack string.
     pub(crate) arguments: Vec<u8>,
-    pub(crate) asked_by: Option<(u64, u32)>,
+    pub(crate) origin: Option<CallOrigin>,
     pub(crate) resources: BTreeMap<String, Option<Vec<u8>>>,
 }
 
 impl Session {
     /// Records a fact for whoever recovers the session.
     pub(crate) fn observe<T: Serialize>(&self, name: &'static str, data: &T) -> Result<u64> {
-        let state = self.writable(Change::Log)?;
+        let state = self.writable(WriteScope::Log)?;
         let time_us = self.inner.now_us();
         let data = encode(name, data)?;
         let body = Observed { name: name.to_owned(), data: Payload::new(&data) }.encode();
-        self.inner.write(state, time_us, [Draft::new(Kind::OBSERVED, &body, Content::Observed)])
+        self.inner.write(state, time_us, [PendingRecord::new(Kind::OBSERVED, &body, RecordBody::Observed)])
     }
 
     /// The facts of that name that were recorded from a record on.
@@ -107,7 +107,7 @@ impl Session {
             });
             let resources = resources.collect::<Result<_>>()?;
             let arguments = source.objects.resolve(body.arguments)?.into_owned();
-            found = Some(BeginRead { arguments, asked_by: body.asked_by, resources });
+            found = Some(BeginRead { arguments, origin: body.origin, resources });
             Ok(())
         })?;
         let missing = Error::NoSuchOperation { operation: begin, reason: "the log does not hold its begin" };

@@ -1,4 +1,4 @@
-//! Operations: tools' transactions, and the records that begin and end them. Who may write meanwhile is `turns`' to say.
+//! Operations: tools' transactions, and the records that begin and end them. Who may write meanwhile is `schedule`' to say.
 //!
 //! # Invariants
 //!
@@ -18,17 +18,17 @@ use parking_lot::MutexGuard;
 use uuid::Uuid;
 
 use super::dispatching::slice_declaration;
-use super::turns::{Abandon, Admitted, Turn, Within, runs_here};
-use super::writing::{Draft, promises_sync};
+use super::schedule::{Abandon, Access, Admitted, CallScope, runs_here};
+use super::writing::{PendingRecord, promises_sync};
 use super::{Inner, Session, WriterState};
 use crate::clock;
 use crate::error::{Error, Result};
-use crate::fold::content::{Content, Lent};
 use crate::fold::live::LiveState;
 use crate::fold::operations::{OpenOperation, UnsettledOperation};
+use crate::fold::record_body::{Lent, RecordBody};
 use crate::log::writer::{END_BYTES, Room, check_body_len};
 use crate::sabotage::{self, Breakage};
-use crate::store::Level;
+use crate::store::Durability;
 use crate::types::{Slice, ToolInvocations, encode};
 
 impl Session {
@@ -36,9 +36,9 @@ impl Session {
     pub(crate) fn admit(&self, reads_only: bool, until: Option<Instant>) -> Result<Admission<'_>> {
         let parent = self.within.as_deref();
         // No call outlasts the one within which it runs.
-        let until = until.into_iter().chain(parent.and_then(Within::until)).min();
+        let until = until.into_iter().chain(parent.and_then(CallScope::until)).min();
         let state = self.inner.writable()?;
-        let mut state = self.wait_for_turn(state, Turn::Begin { reads_only }, until)?;
+        let mut state = self.wait_for_turn(state, Access::Begin { reads_only }, until)?;
         let table = &mut state.table;
         let ticket = table.next;
         table.next += 1;
@@ -105,7 +105,7 @@ impl Session {
     }
 
     /// The operation whose handle this is.
-    pub(crate) fn within(&self) -> Option<&Arc<Within>> {
+    pub(crate) fn within(&self) -> Option<&Arc<CallScope>> {
         self.within.as_ref()
     }
 
@@ -185,7 +185,7 @@ impl Session {
         let result = reference.as_deref().or(result.as_deref()).map(Payload::new);
         let settle = Settle { operation, decision, result, by, reason };
         let body = settle.encode();
-        inner.write(state, time_us, [Draft::new(Kind::SETTLE, &body, Content::Settle(settle))])
+        inner.write(state, time_us, [PendingRecord::new(Kind::SETTLE, &body, RecordBody::Settle(settle))])
     }
 }
 
@@ -224,9 +224,9 @@ impl Drop for Admission<'_> {
 }
 
 /// An operation that has begun and not ended. Its session is not kept open by it.
-pub(crate) struct Begun {
+pub(crate) struct ActiveCall {
     inner: Arc<Inner>,
-    pub(crate) within: Arc<Within>,
+    pub(crate) within: Arc<CallScope>,
     pub(crate) begin: u64,
     /// The begin's time, in microseconds since 1970-01-01 UTC.
     pub(crate) began_us: i64,
@@ -244,14 +244,14 @@ impl Admission<'_> {
         self.session.through(self.within(0))
     }
 
-    fn within(&self, operation: u64) -> Arc<Within> {
+    fn within(&self, operation: u64) -> Arc<CallScope> {
         let cancelled = AtomicBool::new(false);
         let parent = self.session.within.clone();
-        Arc::new(Within { ticket: self.ticket, operation, until: self.until, cancelled, parent })
+        Arc::new(CallScope { ticket: self.ticket, operation, until: self.until, cancelled, parent })
     }
 
     /// Records the begin. `keep` has the position before it kept, for checkpoints.
-    pub(crate) fn begin(mut self, mut begin: ToolBegin<'_>, keep: bool) -> Result<Begun> {
+    pub(crate) fn begin(mut self, mut begin: ToolBegin<'_>, keep: bool) -> Result<ActiveCall> {
         let inner = &self.session.inner;
         let mut state = inner.writable()?;
         let refused = |(operation, reason)| Error::NoSuchOperation { operation, reason };
@@ -270,17 +270,17 @@ impl Admission<'_> {
         let bodies = declare_body.iter().chain([&body]).map(Vec::as_slice);
         inner.reserve(&mut state, time_us, bodies, Room::Call)?;
         if let Some((declare, body)) = declare.zip(declare_body.as_ref()) {
-            let draft = Draft::declare(declare, body);
-            inner.write_draft(&mut state, time_us, draft, inner.level == Level::Every)?;
+            let draft = PendingRecord::declare(declare, body);
+            inner.write_draft(&mut state, time_us, draft, inner.durability == Durability::Every)?;
         }
         if keep && let Some(before) = state.log.next_sequence().checked_sub(1) {
             let frozen = Arc::new(state.live.projection.freeze());
             state.live.positions.keep_snapshot(before, frozen);
         }
-        let draft = Draft::new(Kind::TOOL_BEGIN, &body, Content::ToolBegin(Lent::Of(&begin)));
+        let draft = PendingRecord::new(Kind::TOOL_BEGIN, &body, RecordBody::ToolBegin(Lent::Of(&begin)));
         // One that reads only needs no sync but where every record has one.
-        let promised =
-            promises_sync(inner.level, Kind::TOOL_BEGIN) && (!reads_only || inner.level == Level::Every);
+        let promised = promises_sync(inner.durability, Kind::TOOL_BEGIN)
+            && (!reads_only || inner.durability == Durability::Every);
         let promised = promised && !sabotage::is(Breakage::BeginNotDurable);
         let sequence = inner.write_draft(&mut state, time_us, draft, promised)?;
         state.body = body;
@@ -292,14 +292,14 @@ impl Admission<'_> {
             admitted.begun = Some(Arc::clone(&within));
         }
         self.begun = true;
-        let begun = Begun { inner: Arc::clone(inner), within, begin: sequence, began_us: time_us };
+        let begun = ActiveCall { inner: Arc::clone(inner), within, begin: sequence, began_us: time_us };
         // Where the sync fails, the begin may be there after reopening, which is what recovering is for.
         inner.finish_write(state, sequence, promised).inspect_err(|_| inner.leave_open(self.ticket))?;
         Ok(begun)
     }
 }
 
-impl Begun {
+impl ActiveCall {
     /// The operation's own handle, which does not keep the session open.
     pub(crate) fn handle(&self) -> Session {
         let (inner, within) = (Arc::clone(&self.inner), Some(Arc::clone(&self.within)));
@@ -313,7 +313,7 @@ impl Begun {
         if let Some(admitted) = state.table.admitted.iter_mut().find(|one| one.ticket == self.within.ticket) {
             admitted.abandon = Some(abandon);
         }
-        inner.turns.notify_all();
+        inner.schedule.notify_all();
     }
 
     /// Records the end, with which the operation's handle is no longer good. `keep` has the position kept, for checkpoints.
@@ -356,7 +356,7 @@ impl Begun {
         let mut until = None;
         let mut state = inner.state.lock();
         state.table.tell_to_stop(ticket, false);
-        inner.turns.notify_all();
+        inner.schedule.notify_all();
         loop {
             let own = |admitted: &Admitted| {
                 admitted.ticket != ticket && state.table.is_within(admitted.ticket, ticket)
@@ -372,7 +372,7 @@ impl Begun {
                 continue;
             }
             if inner
-                .turns
+                .schedule
                 .wait_until(&mut state, *until.get_or_insert_with(|| clock::after(inner.store.options.grace)))
                 .timed_out()
             {
@@ -402,19 +402,19 @@ fn leave(state: &mut WriterState, ticket: u64) {
 
 impl Inner {
     /// Tells an operation, and those within it, to stop, and whoever waits to look again.
-    fn cancel(&self, state: &mut WriterState, within: &Within) {
+    fn cancel(&self, state: &mut WriterState, within: &CallScope) {
         within.cancel();
         state.table.tell_to_stop(within.ticket, true);
         // Under the lock: whoever has looked and not yet begun to wait would never hear of it.
         if !sabotage::is(Breakage::CancelUnheard) {
-            self.turns.notify_all();
+            self.schedule.notify_all();
         }
     }
 
     /// Takes an operation out of the table.
     fn leave(&self, ticket: u64) {
         leave(&mut self.state.lock(), ticket);
-        self.turns.notify_all();
+        self.schedule.notify_all();
     }
 
     /// Takes an operation out of the table whose end is not in the log. STATE is shown as it was before it, as the next
@@ -432,7 +432,7 @@ impl Inner {
             }
         }
         drop(state);
-        self.turns.notify_all();
+        self.schedule.notify_all();
     }
 
     /// The declaration of the slice of tool calls, where the log does not know it yet.
@@ -474,8 +474,9 @@ impl Inner {
         let begun = apart.and_then(|begin| state.live.positions.get(begin));
         end.rolls_back &= apart.is_none();
         let body = end.encode_into(std::mem::take(&mut state.body));
-        let draft = Draft::new(Kind::TOOL_END, &body, Content::ToolEnd(Lent::Of(&end)));
-        let promised = promises_sync(self.level, Kind::TOOL_END) && !sabotage::is(Breakage::EndNotDurable);
+        let draft = PendingRecord::new(Kind::TOOL_END, &body, RecordBody::ToolEnd(Lent::Of(&end)));
+        let promised =
+            promises_sync(self.durability, Kind::TOOL_END) && !sabotage::is(Breakage::EndNotDurable);
         let sequence = self.write_draft(&mut state, time_us, draft, promised)?;
         state.body = body;
         // Never but for a breakage: what is to be taken back is, with the end itself.
@@ -483,7 +484,7 @@ impl Inner {
             state.live.positions.keep_snapshot(to, frozen);
             let rollback = Rollback { to, preserve_logs: true };
             let body = rollback.encode();
-            let draft = Draft::new(Kind::ROLLBACK, &body, Content::Rollback(rollback));
+            let draft = PendingRecord::new(Kind::ROLLBACK, &body, RecordBody::Rollback(rollback));
             self.write_draft(&mut state, time_us, draft, promised)?;
         }
         if keep {
@@ -493,7 +494,7 @@ impl Inner {
         // Before anybody is told, who may write in turn.
         if let Some(ticket) = ticket {
             leave(&mut state, ticket);
-            self.turns.notify_all();
+            self.schedule.notify_all();
         }
         self.finish_write(state, sequence, promised)
     }

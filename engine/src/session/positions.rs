@@ -5,16 +5,16 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use foldlog_codec::Kind;
-use foldlog_codec::body::{self, Outcome, OutsideEffects, Policy};
+use foldlog_codec::body::{self, ExternalEffects, Outcome, Policy};
 use smol_str::SmolStr;
 use uuid::Uuid;
 
-use super::turns::Change;
-use super::writing::Draft;
+use super::schedule::WriteScope;
+use super::writing::PendingRecord;
 use super::{Inner, Session, WriterState};
 use crate::error::{Error, Result};
-use crate::fold::content::Content;
 use crate::fold::projection::{Frozen, LogSlices};
+use crate::fold::record_body::RecordBody;
 use crate::types::{ToolInvocations, ToolInvoked};
 
 /// What a snapshot is to stand for.
@@ -76,7 +76,7 @@ pub struct AbandonedCall {
 
 /// What a rollback did.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RolledBack {
+pub struct RollbackReport {
     /// The sequence number of the rollback's record.
     pub sequence: u64,
     /// The position that STATE went back to.
@@ -91,20 +91,20 @@ pub struct RolledBack {
 impl Session {
     /// Records a position. Costs the same however much the session holds.
     ///
-    /// Durable when this returns at [`Level::Boundary`](crate::Level::Boundary) and
-    /// [`Level::Every`](crate::Level::Every).
+    /// Durable when this returns at [`Durability::Boundary`](crate::Level::Boundary) and
+    /// [`Durability::Every`](crate::Level::Every).
     ///
     /// # Errors
     ///
     /// As [`dispatch`](Session::dispatch).
     pub fn snapshot(&self, options: SnapshotOptions) -> Result<Snapshot> {
         let inner = &self.inner;
-        let state = self.writable(Change::State)?;
+        let state = self.writable(WriteScope::State)?;
         let time_us = inner.now_us();
         let body =
             body::Snapshot { tag: options.tag.clone(), policies: options.policies.iter().copied().collect() };
         let body = body.encode();
-        let draft = Draft::new(Kind::SNAPSHOT, &body, Content::Snapshot);
+        let draft = PendingRecord::new(Kind::SNAPSHOT, &body, RecordBody::Snapshot);
         let position = inner.write(state, time_us, [draft])?;
         let SnapshotOptions { tag, policies } = options;
         Ok(Snapshot { session: inner.id, position, time_us, tag, policies })
@@ -116,7 +116,7 @@ impl Session {
     ///
     /// [`Error::WrongSession`] for a snapshot of another session, which an import takes; else as
     /// [`rollback_to`](Session::rollback_to).
-    pub fn rollback(&self, snapshot: &Snapshot) -> Result<RolledBack> {
+    pub fn rollback(&self, snapshot: &Snapshot) -> Result<RollbackReport> {
         if snapshot.session != self.id() {
             let (expected, found) = (self.id(), snapshot.session);
             return Err(Error::WrongSession { path: self.dir().to_owned(), expected, found });
@@ -135,24 +135,24 @@ impl Session {
     ///
     /// [`Error::NoSuchPosition`] where there is no such record, [`Error::InsideTransaction`] where a tool was
     /// running then that is over, [`Error::OutsideTransaction`] through the handle of an operation that began later; else as [`dispatch`](Session::dispatch).
-    pub fn rollback_to(&self, position: u64) -> Result<RolledBack> {
+    pub fn rollback_to(&self, position: u64) -> Result<RollbackReport> {
         self.roll_back(position, true)
     }
 
-    pub(crate) fn roll_back(&self, to: u64, preserve_logs: bool) -> Result<RolledBack> {
+    pub(crate) fn roll_back(&self, to: u64, preserve_logs: bool) -> Result<RollbackReport> {
         self.roll_back_past(to, preserve_logs, None)
     }
 
     /// Rolls back to a position through the handle of the operation that restores a composite snapshot, which began later
     /// than what it goes back to.
-    pub(crate) fn restore_to(&self, position: u64) -> Result<RolledBack> {
+    pub(crate) fn restore_to(&self, position: u64) -> Result<RollbackReport> {
         self.roll_back_past(position, true, self.within().map(|within| within.operation()))
     }
 
     /// Goes back, past the begin of one operation where that is given.
-    fn roll_back_past(&self, to: u64, preserve_logs: bool, past: Option<u64>) -> Result<RolledBack> {
+    fn roll_back_past(&self, to: u64, preserve_logs: bool, past: Option<u64>) -> Result<RollbackReport> {
         let inner = &self.inner;
-        let mut state = self.writable(Change::State)?;
+        let mut state = self.writable(WriteScope::State)?;
         let next = state.log.next_sequence();
         if to >= next {
             return Err(Error::NoSuchPosition { position: to, last: next.checked_sub(1) });
@@ -172,13 +172,13 @@ impl Session {
         let outside = inner.calls_with_effects(&mut state, &abandoned)?;
         let rollback = body::Rollback { to, preserve_logs };
         let body = rollback.encode();
-        let draft = Draft::new(Kind::ROLLBACK, &body, Content::Rollback(rollback));
+        let draft = PendingRecord::new(Kind::ROLLBACK, &body, RecordBody::Rollback(rollback));
         state.live.positions.hold(to, frozen);
         let result = inner.write(state, time_us, [draft]);
         if result.is_err() {
             inner.state.lock().live.positions.done(to);
         }
-        Ok(RolledBack { sequence: result?, to, abandoned, outside })
+        Ok(RollbackReport { sequence: result?, to, abandoned, outside })
     }
 }
 
@@ -198,7 +198,7 @@ impl Inner {
             let is_abandoned =
                 invoked.position().is_some_and(|(end, _)| abandoned.iter().any(|range| range.contains(&end)));
             let ToolInvoked { operation, tool, call_id, outcome, outside, .. } = &*invoked;
-            if is_abandoned && *outcome == Outcome::Committed && *outside == OutsideEffects::Unknown {
+            if is_abandoned && *outcome == Outcome::Committed && *outside == ExternalEffects::Unknown {
                 calls.push(AbandonedCall {
                     operation: *operation,
                     tool: tool.clone(),

@@ -9,7 +9,7 @@ use foldlog_codec::Kind;
 use parking_lot::Mutex;
 
 use super::Session;
-use super::writing::DraftEvent;
+use super::writing::PendingEvent;
 use crate::types::{AnyValue, Event};
 
 /// How many warnings are kept until they are taken.
@@ -17,7 +17,7 @@ const WARNINGS_MAX: usize = 64;
 
 /// What a subscriber is told.
 #[derive(Clone)]
-pub struct Notice {
+pub struct RecordNotification {
     sequence: u64,
     time_us: i64,
     kind: Kind,
@@ -26,7 +26,7 @@ pub struct Notice {
     event: Option<AnyValue>,
 }
 
-impl std::fmt::Debug for Notice {
+impl std::fmt::Debug for RecordNotification {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Notice")
             .field("sequence", &self.sequence)
@@ -36,13 +36,18 @@ impl std::fmt::Debug for Notice {
     }
 }
 
-impl Notice {
-    pub(super) fn of(sequence: u64, time_us: i64, kind: Kind, event: Option<DraftEvent>) -> Notice {
+impl RecordNotification {
+    pub(super) fn of(
+        sequence: u64,
+        time_us: i64,
+        kind: Kind,
+        event: Option<PendingEvent>,
+    ) -> RecordNotification {
         let (name, version, event) = match event {
             Some(event) => (Some(event.name), event.version, event.value),
             None => (None, 0, None),
         };
-        Notice { sequence, time_us, kind, name, version, event }
+        RecordNotification { sequence, time_us, kind, name, version, event }
     }
 
     /// The record's sequence number.
@@ -77,14 +82,14 @@ pub struct Subscription(u64);
 
 /// A subscriber's failure. The record is kept all the same.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Warning {
+pub struct SubscriberPanic {
     /// The record that the subscriber was told of.
     pub sequence: u64,
     /// The panic's message.
     pub message: String,
 }
 
-type Subscriber = dyn Fn(&Notice) + Send + Sync;
+type Subscriber = dyn Fn(&RecordNotification) + Send + Sync;
 
 /// One who is told of the records from `since` on.
 #[derive(Clone)]
@@ -100,9 +105,9 @@ pub(super) struct Subscribers {
     count: AtomicUsize,
     next: AtomicU64,
     /// Each notice with the sequence number below which all must be durable before anyone is told.
-    queue: Mutex<VecDeque<(u64, Notice)>>,
+    queue: Mutex<VecDeque<(u64, RecordNotification)>>,
     telling: Mutex<()>,
-    warnings: Mutex<VecDeque<Warning>>,
+    warnings: Mutex<VecDeque<SubscriberPanic>>,
 }
 
 impl Subscribers {
@@ -113,7 +118,7 @@ impl Subscribers {
 
     /// Queues a notice, where anyone listens. Called under the writer's lock, so notices stand in the order
     /// of their records.
-    pub(super) fn queue(&self, durable_first: u64, notice: impl FnOnce() -> Notice) {
+    pub(super) fn queue(&self, durable_first: u64, notice: impl FnOnce() -> RecordNotification) {
         if self.listen() {
             self.queue.lock().push_back((durable_first, notice()));
         }
@@ -145,7 +150,7 @@ impl Subscribers {
         drop(ended);
     }
 
-    fn next_notice(&self, synced: &dyn Fn() -> u64) -> Option<Notice> {
+    fn next_notice(&self, synced: &dyn Fn() -> u64) -> Option<RecordNotification> {
         let mut queue = self.queue.lock();
         let (durable_first, _) = queue.front()?;
         if *durable_first > synced() {
@@ -159,7 +164,7 @@ impl Subscribers {
         if warnings.len() == WARNINGS_MAX {
             warnings.pop_front();
         }
-        warnings.push_back(Warning { sequence, message });
+        warnings.push_back(SubscriberPanic { sequence, message });
     }
 }
 
@@ -174,10 +179,13 @@ pub(crate) fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
 
 impl Session {
     /// Calls `subscriber` for each record from now on, in order, after the level's promise holds for it. It
-    /// may dispatch. Where it panics the record is kept, the other subscribers are told, and a [`Warning`]
+    /// may dispatch. Where it panics the record is kept, the other subscribers are told, and a [`SubscriberPanic`]
     /// says so. Closing ends all subscriptions; a subscriber that holds a handle of this session keeps it open
     /// until then.
-    pub fn subscribe(&self, subscriber: impl Fn(&Notice) + Send + Sync + 'static) -> Subscription {
+    pub fn subscribe(
+        &self,
+        subscriber: impl Fn(&RecordNotification) + Send + Sync + 'static,
+    ) -> Subscription {
         let subscribers = &self.inner.subscribers;
         let id = subscribers.next.fetch_add(1, Ordering::Relaxed);
         // Records before this one may still wait to be told to others.
@@ -203,7 +211,7 @@ impl Session {
     }
 
     /// Takes the warnings since the last call; of many, the last 64.
-    pub fn take_warnings(&self) -> Vec<Warning> {
+    pub fn take_panics(&self) -> Vec<SubscriberPanic> {
         self.inner.subscribers.warnings.lock().drain(..).collect()
     }
 }

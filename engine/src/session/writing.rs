@@ -7,20 +7,20 @@ use foldlog_codec::body::Declare;
 use parking_lot::MutexGuard;
 use uuid::Uuid;
 
-use super::subscribers::Notice;
-use super::turns::inside;
+use super::schedule::inside;
+use super::subscribers::RecordNotification;
 use super::{Inner, WriterState};
 use crate::background::{Background, Left, Rank};
 use crate::clock::Clock;
 use crate::error::{Error, Result};
-use crate::fold::content::Content;
 use crate::fold::live::{LiveState, Sources};
-use crate::fold::projection::AtHand;
+use crate::fold::projection::DecodedValues;
+use crate::fold::record_body::RecordBody;
 use crate::log::publish::SyncGate;
 use crate::log::storage::Storage;
 use crate::log::writer::{AppendContext, Body, Room, SyncPlan};
 use crate::sabotage::{self, Breakage};
-use crate::store::Level;
+use crate::store::Durability;
 use crate::types::AnyValue;
 
 /// Unsynced bytes at which a background sync is started.
@@ -48,42 +48,44 @@ pub(crate) enum Asked {
 }
 
 /// A record that is about to be written.
-pub(super) struct Draft<'a> {
+pub(super) struct PendingRecord<'a> {
     pub(super) kind: Kind,
     pub(super) body: &'a [u8],
     /// What the body was built from.
-    pub(super) content: Content<'a>,
+    pub(super) content: RecordBody<'a>,
     /// Values that need not be decoded again.
-    pub(super) at_hand: AtHand<'a>,
+    pub(super) at_hand: DecodedValues<'a>,
     /// What subscribers are told beside the kind.
-    pub(super) event: Option<DraftEvent>,
+    pub(super) event: Option<PendingEvent>,
 }
 
 /// The event of a draft.
-pub(super) struct DraftEvent {
+pub(super) struct PendingEvent {
     pub(super) name: &'static str,
     pub(super) version: u32,
     /// For subscribers, where there are any.
     pub(super) value: Option<AnyValue>,
 }
 
-impl<'a> Draft<'a> {
-    pub(super) fn new(kind: Kind, body: &'a [u8], content: Content<'a>) -> Draft<'a> {
-        Draft { kind, body, content, at_hand: AtHand::Nothing, event: None }
+impl<'a> PendingRecord<'a> {
+    pub(super) fn new(kind: Kind, body: &'a [u8], content: RecordBody<'a>) -> PendingRecord<'a> {
+        PendingRecord { kind, body, content, at_hand: DecodedValues::Nothing, event: None }
     }
 
     /// A draft of a declaration, whose body is `body`.
-    pub(super) fn declare(declare: Declare, body: &'a [u8]) -> Draft<'a> {
-        Draft::new(Kind::DECLARE, body, Content::Declare(declare))
+    pub(super) fn declare(declare: Declare, body: &'a [u8]) -> PendingRecord<'a> {
+        PendingRecord::new(Kind::DECLARE, body, RecordBody::Declare(declare))
     }
 }
 
 /// Whether the level promises that a record of this kind is durable when the call returns.
-pub(crate) fn promises_sync(level: Level, kind: Kind) -> bool {
-    match level {
-        Level::Process => false,
-        Level::Boundary => !matches!(kind, Kind::DISPATCH | Kind::DECLARE | Kind::OBSERVED | Kind::OPENED),
-        Level::Every => true,
+pub(crate) fn promises_sync(durability: Durability, kind: Kind) -> bool {
+    match durability {
+        Durability::Process => false,
+        Durability::Boundary => {
+            !matches!(kind, Kind::DISPATCH | Kind::DECLARE | Kind::OBSERVED | Kind::OPENED)
+        }
+        Durability::Every => true,
     }
 }
 
@@ -218,7 +220,7 @@ pub(crate) fn sync_through(
             }
             Ok(())
         }
-        Err(cause) => Err(Error::Unknown { sequence: target.saturating_sub(1), cause }),
+        Err(cause) => Err(Error::DurabilityUnknown { sequence: target.saturating_sub(1), cause }),
     }
 }
 
@@ -317,7 +319,7 @@ impl Inner {
         self: &Arc<Self>,
         mut state: MutexGuard<'_, WriterState>,
         time_us: i64,
-        drafts: impl AsRef<[Draft<'a>]> + IntoIterator<Item = Draft<'a>>,
+        drafts: impl AsRef<[PendingRecord<'a>]> + IntoIterator<Item = PendingRecord<'a>>,
     ) -> Result<u64> {
         if let several @ [_, _, ..] = drafts.as_ref() {
             self.reserve(&mut state, time_us, several.iter().map(|draft| draft.body), Room::Records)?;
@@ -325,13 +327,15 @@ impl Inner {
         let mut last = None;
         for draft in drafts {
             let kind = draft.kind;
-            last =
-                Some((self.write_draft(&mut state, time_us, draft, promises_sync(self.level, kind))?, kind));
+            last = Some((
+                self.write_draft(&mut state, time_us, draft, promises_sync(self.durability, kind))?,
+                kind,
+            ));
         }
         let Some((sequence, kind)) = last else {
             return Err(Error::NoSuchPosition { position: 0, last: None });
         };
-        self.finish_write(state, sequence, promises_sync(self.level, kind))
+        self.finish_write(state, sequence, promises_sync(self.durability, kind))
     }
 
     /// Writes one draft; its promise is still to be kept.
@@ -339,10 +343,10 @@ impl Inner {
         &self,
         state: &mut WriterState,
         time_us: i64,
-        draft: Draft<'_>,
+        draft: PendingRecord<'_>,
         promised: bool,
     ) -> Result<u64> {
-        let Draft { kind, body, content, at_hand, event } = draft;
+        let PendingRecord { kind, body, content, at_hand, event } = draft;
         let sequence =
             self.append(state, time_us, (kind, Body::Alone(body)), |live, sequence, sources| {
                 live.apply(sequence, content, at_hand, sources)
@@ -356,10 +360,10 @@ impl Inner {
         &self,
         (sequence, time_us, kind): (u64, i64, Kind),
         promised: bool,
-        event: impl FnOnce() -> Option<DraftEvent>,
+        event: impl FnOnce() -> Option<PendingEvent>,
     ) {
         let durable_first = if promised { sequence + 1 } else { 0 };
-        self.subscribers.queue(durable_first, || Notice::of(sequence, time_us, kind, event()));
+        self.subscribers.queue(durable_first, || RecordNotification::of(sequence, time_us, kind, event()));
     }
 
     /// Keeps the level's promise of the last record that was written, where it has one to keep, and tells the subscribers.

@@ -22,10 +22,10 @@ use uuid::Uuid;
 
 use super::{SessionOptions, Store};
 use crate::error::{Error, Result};
-use crate::fold::content::Content;
 use crate::fold::live::{LiveState, Sources};
 use crate::fold::path::Path as LivePath;
-use crate::fold::projection::AtHand;
+use crate::fold::projection::DecodedValues;
+use crate::fold::record_body::RecordBody;
 use crate::log::chain::Segment;
 use crate::log::reader::Places;
 use crate::log::scan::Scan;
@@ -33,7 +33,7 @@ use crate::log::storage::{Access, EntryKind};
 use crate::log::writer::{AppendContext, Body, Log};
 use crate::log::{images, layout};
 use crate::sabotage::{self, Breakage};
-use crate::session::{Images, OpenAs, Read, Session, Trunk, lock_or_read_only, open_as_read};
+use crate::session::{Images, OpenAs, Read, Session, SharedPrefix, lock_or_read_only, open_as_read};
 use crate::types::SessionTypes;
 
 /// How much is copied at a time where a file cannot be linked.
@@ -61,9 +61,10 @@ impl Store {
     ) -> Result<Session> {
         let parent_dir = self.existing(parent)?;
         let writer = self.inner.writers.get(parent);
-        let trunk = Trunk::new(self.storage(), &parent_dir, writer.as_deref(), position, types)?;
+        let shared_prefix =
+            SharedPrefix::new(self.storage(), &parent_dir, writer.as_deref(), position, types)?;
         drop(writer);
-        if let Some(open) = trunk.projection.operations.open().next() {
+        if let Some(open) = shared_prefix.projection.operations.open().next() {
             return Err(Error::InsideTransaction { position, operation: open.operation });
         }
         let (id, seed) = self.identity(&options)?;
@@ -72,11 +73,11 @@ impl Store {
             return Err(Error::ReadOnly { session: id, reason: read_only.unwrap_or_default() });
         }
         let building = layout::building_session_dir(&self.inner.root, id);
-        let chain = Parent::Fork { session: parent, position, chain: trunk.located.crc };
+        let chain = Parent::Fork { session: parent, position, chain: shared_prefix.located.crc };
         let opened = Opened { session: id, seed, tags: options.tags, parent: Some(chain) };
         let dir = self.session_dir(id);
-        let linked = self.link(&trunk.places, trunk.watermark, &parent_dir, &building);
-        let first = linked.and_then(|places| self.write_first(&building, &opened, places, &trunk));
+        let linked = self.link(&shared_prefix.places, shared_prefix.watermark, &parent_dir, &building);
+        let first = linked.and_then(|places| self.write_first(&building, &opened, places, &shared_prefix));
         let named = first.and_then(|log| {
             let renamed = self.storage().rename(&building, &dir);
             renamed.map(|()| log).map_err(|error| Error::unmade("rename", &dir, 0, error))
@@ -95,20 +96,32 @@ impl Store {
         // to see to the name. The handle leads to the file under its new name. What attests is durable as well.
         log.attest(log.next_sequence())?;
         log.sync_plan().run(self.storage().as_ref(), &|| ())?;
-        let read = self.as_read(&log, &dir, opened, trunk)?;
+        let read = self.as_read(&log, &dir, opened, shared_prefix)?;
         drop(log);
-        let level = options.level.unwrap_or(self.inner.options.level);
-        let open_as = OpenAs { types: Some(types.clone()), level, lock, read_only: None };
+        let durability = options.durability.unwrap_or(self.inner.options.durability);
+        let open_as = OpenAs { types: Some(types.clone()), durability, lock, read_only: None };
         open_as_read(&self.inner, &dir, open_as, read)
     }
 
     /// Writes the fork's own first record, and syncs it.
-    fn write_first(&self, dir: &Path, opened: &Opened, places: Places, trunk: &Trunk) -> Result<Log> {
+    fn write_first(
+        &self,
+        dir: &Path,
+        opened: &Opened,
+        places: Places,
+        shared_prefix: &SharedPrefix,
+    ) -> Result<Log> {
         let shared = places.next_sequence;
         let (session, seed) = (opened.session, opened.seed);
-        let mut log =
-            Log::fork(&self.inner.ground(), dir, session, seed, places, (trunk.located, trunk.epoch));
-        let names = &trunk.projection.names;
+        let mut log = Log::fork(
+            &self.inner.ground(),
+            dir,
+            session,
+            seed,
+            places,
+            (shared_prefix.located, shared_prefix.epoch),
+        );
+        let names = &shared_prefix.projection.names;
         let context = AppendContext { synced: shared, declared: &|| names.all() };
         log.append(Kind::OPENED, self.inner.options.clock.now_us(), Body::Alone(&opened.encode()), &context)?;
         // Before the folder takes its name, under which nobody would find what was made ahead.
@@ -122,13 +135,13 @@ impl Store {
 
     /// What reading the fork that `log` holds, now in `dir`, would find: it was closed with its first record, and
     /// what it shares is known.
-    fn as_read(&self, log: &Log, dir: &Path, opened: Opened, trunk: Trunk) -> Result<Read> {
-        let Trunk { mut openings, rollbacks, projection, .. } = trunk;
+    fn as_read(&self, log: &Log, dir: &Path, opened: Opened, shared_prefix: SharedPrefix) -> Result<Read> {
+        let SharedPrefix { mut openings, rollbacks, projection, .. } = shared_prefix;
         let opened_sequence = log.next_sequence() - 1;
         let path = LivePath::new(rollbacks.iter().map(|(at, rollback)| (*at, rollback.to)));
         let mut folded = LiveState { projection, rollbacks: rollbacks.clone(), path, ..LiveState::default() };
         let sources = Sources { objects: &log.objects, types: None };
-        folded.apply(opened_sequence, Content::Opened(opened.clone()), AtHand::Nothing, sources)?;
+        folded.apply(opened_sequence, RecordBody::Opened(opened.clone()), DecodedValues::Nothing, sources)?;
         openings.push((opened_sequence, opened.clone()));
         let mut segments = Vec::new();
         let mut used_bytes = 0;

@@ -22,7 +22,7 @@ use crate::error::{Error, Result};
 use crate::fold::memory::MEMORY_BYTES_MIN;
 use crate::generator::Generator;
 use crate::log::layout;
-use crate::log::leftover::{self, Leftover};
+use crate::log::partial_creation::{self, PartialCreation};
 use crate::log::storage::{EntryKind, Storage};
 use crate::log::writer::{Ground, Log};
 use crate::session::{OpenAs, Session, SessionSeed, Settlement, begin, lock_or_read_only, open};
@@ -30,8 +30,8 @@ use crate::types::SessionTypes;
 
 pub use export::{Export, ExportedSlice, ImportOptions};
 pub(crate) use export::{ExportHead, item_versions};
-pub use options::{BackgroundSync, Level, SessionOptions, StoreOptions};
-pub use salvage::{LeftBehind, MissingObject, Salvaged};
+pub use options::{BackgroundSync, Durability, SessionOptions, StoreOptions};
+pub use salvage::{MissingObject, SalvageReport, SkippedBytes};
 
 pub(crate) use writers::Writers;
 
@@ -184,7 +184,7 @@ impl Store {
         self.create_with(types, SessionOptions::default())
     }
 
-    /// Begins a session. Its first record is written; it is durable at [`Level::Every`] when this returns, at
+    /// Begins a session. Its first record is written; it is durable at [`Durability::Every`] when this returns, at
     /// the other levels after the next sync.
     ///
     /// Under a given id a session that a crash ended before its first record was there, so that nobody was told of it, is
@@ -212,7 +212,7 @@ impl Store {
         let (id, seed) = match options.id {
             Some(id) => {
                 // Before the lock is asked for: a session that is there is no matter of who writes it.
-                self.leftover(id)?;
+                self.partial_creation(id)?;
                 (id, options.seed.unwrap_or_else(|| self.inner.generator.lock().next_u64()))
             }
             None => self.identity(&options)?,
@@ -223,29 +223,29 @@ impl Store {
             return Err(Error::ReadOnly { session: id, reason: read_only.unwrap_or_default() });
         };
         // Only under the lock is it sure that nobody else has begun it meanwhile.
-        let leftover = self.leftover(id)?;
+        let partial_creation = self.partial_creation(id)?;
         self.storage().create_dir_all(&dir).map_err(|error| Error::unmade("create", &dir, 0, error))?;
         let parents = layout::folders_above_session(&self.inner.root).into();
-        let log = Log::create(&self.inner.ground(), &dir, (id, seed), leftover, parents);
+        let log = Log::create(&self.inner.ground(), &dir, (id, seed), partial_creation, parents);
         let kept: Result<()> = large.iter().try_for_each(|bytes| log.objects.put(bytes).map(drop));
         let opened = Opened { session: id, seed, tags: options.tags, parent };
-        let level = options.level.unwrap_or(self.inner.options.level);
-        let seed = SessionSeed { opened, level, types: types.clone(), lock };
+        let durability = options.durability.unwrap_or(self.inner.options.durability);
+        let seed = SessionSeed { opened, durability, types: types.clone(), lock };
         let begun = kept.and_then(|()| begin(&self.inner, &dir, seed, log, rest));
         if begun.is_err() {
             // Nobody was told of the session, so nothing of it is to stay; what cannot be removed is a leftover.
-            let _ = leftover::remove_all_but(self.storage().as_ref(), &dir, leftover);
+            let _ = partial_creation::remove_all_but(self.storage().as_ref(), &dir, partial_creation);
         }
         begun
     }
 
     /// What stands in the folder of a session that is to be begun; nothing, where there is no folder.
-    fn leftover(&self, session: Uuid) -> Result<Leftover> {
+    fn partial_creation(&self, session: Uuid) -> Result<PartialCreation> {
         let dir = self.session_dir(session);
         let found = match self.storage().entry(&dir).map_err(|error| Error::io("look up", &dir, error))? {
-            None => Some(Leftover::default()),
+            None => Some(PartialCreation::default()),
             Some(entry) if entry.kind == EntryKind::Folder => {
-                leftover::find(self.storage().as_ref(), &dir, session)?
+                partial_creation::find(self.storage().as_ref(), &dir, session)?
             }
             Some(_) => None,
         };
@@ -284,7 +284,7 @@ impl Store {
     /// the log is not what it should be; [`Error::NotRegistered`], [`Error::PolicyMismatch`],
     /// [`Error::NewerVersion`] or [`Error::Decode`] where the host's types do not fit it.
     pub fn open_session(&self, session: Uuid, types: &SessionTypes) -> Result<Session> {
-        self.open_session_at(session, types, self.inner.options.level)
+        self.open_session_at(session, types, self.inner.options.durability)
     }
 
     /// As [`open_session`](Store::open_session), at a level of its own.
@@ -292,11 +292,16 @@ impl Store {
     /// # Errors
     ///
     /// As [`open_session`](Store::open_session).
-    pub fn open_session_at(&self, session: Uuid, types: &SessionTypes, level: Level) -> Result<Session> {
+    pub fn open_session_at(
+        &self,
+        session: Uuid,
+        types: &SessionTypes,
+        durability: Durability,
+    ) -> Result<Session> {
         let dir = self.existing(session)?;
         let (lock, read_only) = lock_or_read_only(&self.inner, session)?;
         let types = Some(types.clone());
-        open(&self.inner, &dir, OpenAs { types, level, lock, read_only })
+        open(&self.inner, &dir, OpenAs { types, durability, lock, read_only })
     }
 
     /// Opens a session for reading, with the host's types; it may be open for writing elsewhere. What is
@@ -308,8 +313,8 @@ impl Store {
     pub fn open_read_only(&self, session: Uuid, types: &SessionTypes) -> Result<Session> {
         let dir = self.existing(session)?;
         let read_only = Some("it was opened for reading".to_owned());
-        let (types, level) = (Some(types.clone()), self.inner.options.level);
-        open(&self.inner, &dir, OpenAs { types, level, lock: None, read_only })
+        let (types, durability) = (Some(types.clone()), self.inner.options.durability);
+        open(&self.inner, &dir, OpenAs { types, durability, lock: None, read_only })
     }
 
     /// Opens a session without any types: it can be read, exported and forked, but not dispatched to.
@@ -320,8 +325,8 @@ impl Store {
     pub fn open_untyped(&self, session: Uuid) -> Result<Session> {
         let dir = self.existing(session)?;
         let read_only = Some("it was opened without types".to_owned());
-        let level = self.inner.options.level;
-        open(&self.inner, &dir, OpenAs { types: None, level, lock: None, read_only })
+        let durability = self.inner.options.durability;
+        open(&self.inner, &dir, OpenAs { types: None, durability, lock: None, read_only })
     }
 
     /// Opens a session without any types, to [recover](crate::tools::ToolRunner::recover) it and to settle its operations,
@@ -333,7 +338,7 @@ impl Store {
     pub fn open_to_recover(&self, session: Uuid) -> Result<Session> {
         let dir = self.existing(session)?;
         let (lock, read_only) = lock_or_read_only(&self.inner, session)?;
-        open(&self.inner, &dir, OpenAs { types: None, level: Level::Boundary, lock, read_only })
+        open(&self.inner, &dir, OpenAs { types: None, durability: Durability::Boundary, lock, read_only })
     }
 
     /// Decides about an interrupted operation of a session that nobody has open for writing: see

@@ -10,7 +10,7 @@ use crate::log::storage::{FileStorage, Storage, StoreAccess};
 
 /// When a record is durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum Level {
+pub enum Durability {
     /// A record survives a kill of the process as soon as the call returns. A power cut loses what was not
     /// yet synced in the background: about a second, or 4 MiB.
     Process,
@@ -47,7 +47,7 @@ pub struct StoreOptions {
     /// What session ids and seeds are drawn from; the system's entropy where nothing is said.
     pub seed: Option<u64>,
     /// The level of sessions that do not say their own.
-    pub level: Level,
+    pub durability: Durability,
     /// How large segments are.
     pub segments: SegmentSizes,
     /// Payloads over this many bytes go into the object folder.
@@ -64,7 +64,7 @@ pub struct StoreOptions {
 }
 
 impl Default for StoreOptions {
-    /// Mapped files for the process's user alone, the system's clock and entropy, [`Level::Boundary`], objects over 64 KiB,
+    /// Mapped files for the process's user alone, the system's clock and entropy, [`Durability::Boundary`], objects over 64 KiB,
     /// images every 1 MiB, a background thread, ten seconds of grace.
     fn default() -> Self {
         StoreOptions {
@@ -72,7 +72,7 @@ impl Default for StoreOptions {
             access: StoreAccess::default(),
             clock: Arc::new(SystemClock),
             seed: None,
-            level: Level::default(),
+            durability: Durability::default(),
             segments: SegmentSizes::default(),
             object_bytes_min: 64 << 10,
             image_bytes_min: 1 << 20,
@@ -96,7 +96,7 @@ pub struct SessionOptions {
     /// The operation of the parent's on whose behalf it is begun; not looked at where there is no parent.
     pub operation: Option<u64>,
     /// Its level; the store's where nothing is said.
-    pub level: Option<Level>,
+    pub durability: Option<Durability>,
 }
 
 impl SessionOptions {

@@ -46,7 +46,7 @@ const SALVAGED: &str = "foldlog.salvaged";
 /// What a salvage took, and what it left.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub struct Salvaged {
+pub struct SalvageReport {
     /// The new session.
     pub session: Uuid,
     /// Its folder.
@@ -64,7 +64,7 @@ pub struct Salvaged {
     /// What was damaged and could be known again: the file, and where in it.
     pub mended: Vec<(PathBuf, u64)>,
     /// What stands behind the sound part, file by file; nothing where all was taken.
-    pub left: Vec<LeftBehind>,
+    pub left: Vec<SkippedBytes>,
     /// Objects that records name and that are missing or damaged. The first record that names one ends the sound part.
     pub missing_objects: Vec<MissingObject>,
     /// Operations that have begun in the sound part and not ended: the new session's host has to recover them.
@@ -78,7 +78,7 @@ pub struct Salvaged {
 /// What was left of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct LeftBehind {
+pub struct SkippedBytes {
     /// The file.
     pub segment: PathBuf,
     /// Where in it the part begins that was left.
@@ -123,7 +123,7 @@ impl Store {
     /// Makes a new session of all that is sound in the session in the folder `dir`, which stands in this store, in
     /// another or in none, and is damaged or not. It is only read. What was taken is durable when this returns.
     ///
-    /// `options.parent`, `options.operation` and `options.level` are not looked at.
+    /// `options.parent`, `options.operation` and `options.durability` are not looked at.
     ///
     /// # Errors
     ///
@@ -131,7 +131,7 @@ impl Store {
     /// [`Error::WrongSession`] where what is sound in the folder is another session's; [`Error::WithinSession`];
     /// [`Error::NotASession`], [`Error::NotAFile`], [`Error::FutureFormat`]; else as [`create`](Store::create). Where it fails there is no
     /// new session.
-    pub fn salvage(&self, dir: impl AsRef<Path>, options: SessionOptions) -> Result<Salvaged> {
+    pub fn salvage(&self, dir: impl AsRef<Path>, options: SessionOptions) -> Result<SalvageReport> {
         let dir = dir.as_ref();
         if self.inner.root.starts_with(dir) {
             let (path, session_dir) = (self.inner.root.clone(), dir.to_owned());
@@ -174,7 +174,7 @@ struct Salvaging<'a> {
 }
 
 impl Salvaging<'_> {
-    fn run(self, id: Uuid, seed: u64, options: SessionOptions) -> Result<Salvaged> {
+    fn run(self, id: Uuid, seed: u64, options: SessionOptions) -> Result<SalvageReport> {
         let storage = self.store.storage();
         let mut places = self.part.places.clone();
         let mut missing_objects = Vec::new();
@@ -198,7 +198,7 @@ impl Salvaging<'_> {
         let last = places.segments.last();
         let end = last.map(|last| (last.path.clone(), last.end.unwrap_or(0))).unwrap_or_default();
         let left = self.left(&places, &behind, from, damage.as_ref());
-        let mut salvaged = Salvaged {
+        let mut salvaged = SalvageReport {
             session: id,
             dir: self.store.session_dir(id),
             from,
@@ -390,7 +390,7 @@ impl Salvaging<'_> {
         behind: &[Behind],
         from: Uuid,
         damage: Option<&Error>,
-    ) -> Vec<LeftBehind> {
+    ) -> Vec<SkippedBytes> {
         let last = places.segments.last().map(|last| last.path.as_path());
         let reason = |behind: &Behind| match (behind.session, damage) {
             _ if behind.more && behind.bytes == 0 => "it is no regular file".to_owned(),
@@ -403,7 +403,7 @@ impl Salvaging<'_> {
             (None, _) => "its header is lost, and it does not follow what was taken".to_owned(),
             _ => "it does not follow what was taken".to_owned(),
         };
-        let left = behind.iter().map(|behind| LeftBehind {
+        let left = behind.iter().map(|behind| SkippedBytes {
             segment: behind.path.clone(),
             offset: behind.offset,
             bytes: behind.bytes,
@@ -442,7 +442,7 @@ impl Salvaging<'_> {
         seed: u64,
         options: SessionOptions,
         laid: Laid,
-        salvaged: &mut Salvaged,
+        salvaged: &mut SalvageReport,
     ) -> Result<()> {
         let (store, storage) = (self.store, self.store.storage());
         let shared = laid.places.next_sequence;
@@ -489,7 +489,7 @@ fn nothing_sound(dir: &Path) -> Error {
 }
 
 /// What the new session's record says.
-fn account(salvaged: &Salvaged) -> Value {
+fn account(salvaged: &SalvageReport) -> Value {
     let file = |path: &Path| Value::Str(file_name(path).display().to_string());
     let map = |pairs: Vec<(&str, Value)>| {
         Value::Map(pairs.into_iter().map(|(name, value)| (Value::from(name), value)).collect())

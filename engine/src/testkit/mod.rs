@@ -64,7 +64,7 @@ pub use proptest;
 pub use raw_log::RawLog;
 
 use crate::error::Result;
-use crate::session::{RolledBack, Session};
+use crate::session::{RollbackReport, Session};
 
 /// A rollback that takes LOG slices back too (`preserve_logs = false`): for tests that run one session many
 /// times from one position. A host's logs stay whatever happens, so this is no method of [`Session`].
@@ -72,6 +72,6 @@ use crate::session::{RolledBack, Session};
 /// # Errors
 ///
 /// As [`Session::rollback_to`].
-pub fn rollback_discarding_logs(session: &Session, position: u64) -> Result<RolledBack> {
+pub fn rollback_discarding_logs(session: &Session, position: u64) -> Result<RollbackReport> {
     session.roll_back(position, false)
 }

@@ -11,11 +11,11 @@ use uuid::Uuid;
 use crate::background::{Background, Left};
 use crate::clock::Clock;
 use crate::error::{Error, Result};
-use crate::log::leftover::Leftover;
+use crate::log::partial_creation::PartialCreation;
 use crate::log::publish::SyncGate;
 use crate::log::writer::{AppendContext, Body, Ground, Log, SyncPlan};
 use crate::session::{Asked, due, failed, promises_sync, sync_in_time, sync_through};
-use crate::store::{BackgroundSync, Level, StoreOptions};
+use crate::store::{BackgroundSync, Durability, StoreOptions};
 
 /// A log that holds whatever it is given: what a session does for a record, less the event and the slices.
 ///
@@ -75,7 +75,7 @@ impl RawLog {
     fn on(ground: Ground, clock: Arc<dyn Clock>, seed: u64, dir: &Path) -> Result<RawLog> {
         ground.storage.create_dir_all(dir).map_err(|error| Error::io("create", dir, error))?;
         let id = Uuid::new_v4();
-        let log = Log::create(&ground, dir, (id, seed), Leftover::default(), Vec::new());
+        let log = Log::create(&ground, dir, (id, seed), PartialCreation::default(), Vec::new());
         let state = State { log, first_unsynced_us: None, asked: Asked::default(), closed: false };
         let (state, gate) = (Mutex::new(state), SyncGate::new(0));
         Ok(RawLog { shared: Arc::new(Shared { id, ground, clock, seed, state, gate }) })
@@ -87,7 +87,7 @@ impl RawLog {
     /// # Errors
     ///
     /// As [`Session::dispatch`](crate::Session::dispatch), but for what reducers and encoding say.
-    pub fn append(&self, body: &[u8], level: Level) -> Result<u64> {
+    pub fn append(&self, body: &[u8], durability: Durability) -> Result<u64> {
         let (shared, kind) = (&self.shared, Kind::DISPATCH);
         let mut state = shared.sound()?;
         if state.closed {
@@ -103,7 +103,7 @@ impl RawLog {
         let unsynced = (first_unsynced_us, log.unsynced_bytes, log.unsynced_files());
         let due = due(background, unsynced, asked, shared.clock.as_ref());
         drop(state);
-        if promises_sync(level, kind) {
+        if promises_sync(durability, kind) {
             shared.sync_through(sequence + 1)?;
             return Ok(sequence);
         }
@@ -214,13 +214,13 @@ mod tests {
         for fault in [write_fails(2), Fault::ShortWrite { nth: 2, bytes: 9 }] {
             let disk = MemoryStorage::new();
             let log = log_on(&disk);
-            log.append(&[7; 10], Level::Every).unwrap();
+            log.append(&[7; 10], Durability::Every).unwrap();
             disk.inject(fault);
-            assert_eq!(log.append(&[7; 10], Level::Every).unwrap(), 1);
+            assert_eq!(log.append(&[7; 10], Durability::Every).unwrap(), 1);
             assert_eq!((log.synced(), log.shared.state.lock().log.watermark()), (2, 1));
             disk.take_trace();
-            for level in [Level::Process, Level::Every] {
-                let refused = log.append(&[7; 10], level);
+            for durability in [Durability::Process, Durability::Every] {
+                let refused = log.append(&[7; 10], durability);
                 assert!(matches!(refused, Err(Error::Poisoned { .. })), "{refused:?}");
             }
             assert!(matches!(log.close(), Err(Error::Poisoned { .. })));
@@ -234,12 +234,12 @@ mod tests {
     fn a_log_that_failed_while_it_was_synced_is_not_written_to_say_that_it_was() {
         let disk = MemoryStorage::new();
         let log = log_on(&disk);
-        log.append(&[7; 10], Level::Process).unwrap();
+        log.append(&[7; 10], Durability::Process).unwrap();
         let shared = &log.shared;
         let plan = || {
             let plan = shared.plan();
             disk.inject(Fault::ShortWrite { nth: 1, bytes: 9 });
-            assert!(matches!(log.append(&[7; 10], Level::Process), Err(Error::Io { op: "write", .. })));
+            assert!(matches!(log.append(&[7; 10], Durability::Process), Err(Error::Io { op: "write", .. })));
             disk.take_trace();
             plan
         };
@@ -264,10 +264,11 @@ mod tests {
                 ..StoreOptions::default()
             };
             let log = RawLog::create("/log", &options).unwrap();
-            log.append(&[7; 10], Level::Process).unwrap();
+            log.append(&[7; 10], Durability::Process).unwrap();
             disk.inject(Fault::DiskFull { capacity_bytes: disk.used_bytes() });
             let body = vec![7; body_len];
-            let full = std::iter::repeat_with(|| log.append(&body, Level::Process)).find_map(Result::err);
+            let full =
+                std::iter::repeat_with(|| log.append(&body, Durability::Process)).find_map(Result::err);
             assert!(matches!(full, Some(Error::Full { .. })));
             let shared = Arc::clone(&log.shared);
             // It began before the last records were written.
@@ -285,11 +286,11 @@ mod tests {
         let options = StoreOptions { segments, ..StoreOptions::default() };
         let log = RawLog::create(folder.path().join("log"), &options).unwrap();
         for sequence in 0..100 {
-            assert_eq!(log.append(&[7; 256], Level::Process).unwrap(), sequence);
+            assert_eq!(log.append(&[7; 256], Durability::Process).unwrap(), sequence);
         }
-        assert_eq!(log.append(&[7; 256], Level::Every).unwrap(), 100);
+        assert_eq!(log.append(&[7; 256], Durability::Every).unwrap(), 100);
         assert_eq!(log.synced(), 101);
-        log.append(&[7; 256], Level::Process).unwrap();
+        log.append(&[7; 256], Durability::Process).unwrap();
         let shared = Arc::clone(&log.shared);
         log.close().unwrap();
         assert_eq!(shared.gate.synced(), 102);

@@ -72,13 +72,19 @@ impl ToolContext {
         let (id, seed) = self.child(ordinal);
         self.session
             .observe(CHILD, &Child { operation: self.operation(), ordinal, session: id.to_string() })?;
-        let (store, level) = (self.session.store(), self.session.level());
+        let (store, durability) = (self.session.store(), self.session.durability());
         let (parent, tags) = (Some(self.session.id()), BTreeMap::new());
         let operation = Some(self.operation());
-        let options =
-            SessionOptions { id: Some(id), seed: Some(seed), tags, parent, operation, level: Some(level) };
+        let options = SessionOptions {
+            id: Some(id),
+            seed: Some(seed),
+            tags,
+            parent,
+            operation,
+            durability: Some(durability),
+        };
         match store.create_with(types, options) {
-            Err(Error::SessionExists { .. }) => store.open_session_at(id, types, level),
+            Err(Error::SessionExists { .. }) => store.open_session_at(id, types, durability),
             created => created,
         }
     }

@@ -3,7 +3,9 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use foldlog_codec::body::{Cause, Idempotency, Outcome, OutsideEffects, Payload, ToolBegin, ToolEnd};
+use foldlog_codec::body::{
+    CallOrigin, Cause, ExternalEffects, Idempotency, Outcome, Payload, ToolBegin, ToolEnd,
+};
 use foldlog_codec::msgpack::{Value, Writer};
 use parking_lot::Mutex;
 use serde::Serialize;
@@ -20,8 +22,8 @@ use crate::execution::{
 };
 use crate::resources::{NotUndone, ResourceRegistry};
 use crate::sabotage::{self, Breakage};
-use crate::session::operations::{Begun, Ended};
-use crate::session::turns::Within;
+use crate::session::operations::{ActiveCall, Ended};
+use crate::session::schedule::CallScope;
 use crate::session::{Session, Snapshot, panic_message};
 use crate::types::encode;
 
@@ -49,7 +51,7 @@ pub struct ToolReport {
     /// The tool's answer.
     pub value: Option<Value>,
     /// What is known of its effects outside of what is taken back.
-    pub outside: OutsideEffects,
+    pub outside: ExternalEffects,
     /// What it did to its resources that was not undone with it, where it failed: a file that could not be given back to
     /// its owner, say. Recorded with the end, and shown by the ledger.
     pub not_undone: Vec<NotUndone>,
@@ -90,7 +92,7 @@ pub(super) struct Ending {
     value: Option<Vec<u8>>,
     /// What is to be shown, and as it is recorded.
     overrides: Option<(serde_json::Value, Vec<u8>)>,
-    outside: Option<OutsideEffects>,
+    outside: Option<ExternalEffects>,
     /// What was not undone, where it was rolled back, or where a restore brought it back.
     not_undone: Vec<NotUndone>,
 }
@@ -112,7 +114,7 @@ impl Ending {
         }
     }
 
-    pub(super) fn of(answer: std::result::Result<Answered, ToolError>, within: &Within) -> Ending {
+    pub(super) fn of(answer: std::result::Result<Answered, ToolError>, within: &CallScope) -> Ending {
         match answer {
             Ok(Answered { success, message, value, outside }) => {
                 let cause = (!success).then_some(Cause::Unsuccessful);
@@ -156,7 +158,7 @@ impl Ending {
 
     /// The same, with no effects outside.
     pub(super) fn harmless(self) -> Ending {
-        Ending { outside: Some(OutsideEffects::None), ..self }
+        Ending { outside: Some(ExternalEffects::None), ..self }
     }
 }
 
@@ -223,8 +225,8 @@ impl Operation {
     /// Ends the call with what the tool answered. Without success all that it did is taken back, and so it is where the
     /// call, or one within which it runs, was [cancelled](Operation::cancel) before.
     ///
-    /// Durable when this returns at [`Level::Boundary`](crate::Level::Boundary) and
-    /// [`Level::Every`](crate::Level::Every).
+    /// Durable when this returns at [`Durability::Boundary`](crate::Level::Boundary) and
+    /// [`Durability::Every`](crate::Level::Every).
     ///
     /// # Errors
     ///
@@ -299,7 +301,7 @@ impl Operation {
             tool: Cow::Borrowed(&call.tool),
             call_id: call.call_id.as_deref().map(Cow::Borrowed),
             arguments: Payload::new(&arguments),
-            asked_by: call.asked_by,
+            origin: call.origin,
             parent,
             idempotency,
             reads_only,
@@ -315,7 +317,7 @@ impl Operation {
             begun,
             tool: call.tool.clone(),
             call_id: call.call_id.clone(),
-            asked_by: call.asked_by,
+            origin: call.origin,
             parent,
             idempotency,
             reads_only,
@@ -363,10 +365,10 @@ fn short(message: &str) -> String {
 /// A call that runs: what its operation and its tool share.
 pub(super) struct Core {
     state: ExecutionState,
-    pub(super) begun: Begun,
+    pub(super) begun: ActiveCall,
     tool: SmolStr,
     pub(super) call_id: Option<SmolStr>,
-    asked_by: Option<(u64, u32)>,
+    origin: Option<CallOrigin>,
     parent: Option<u64>,
     idempotency: Idempotency,
     reads_only: bool,
@@ -499,9 +501,9 @@ impl Core {
     }
 
     /// What is known of effects outside: a tool that may have some has, unless it says that it has none.
-    fn outside(&self, ending: &Ending) -> OutsideEffects {
+    fn outside(&self, ending: &Ending) -> ExternalEffects {
         let none = self.reads_only || self.idempotency == Idempotency::Natural;
-        ending.outside.unwrap_or(if none { OutsideEffects::None } else { OutsideEffects::Unknown })
+        ending.outside.unwrap_or(if none { ExternalEffects::None } else { ExternalEffects::Unknown })
     }
 
     /// Records the end. What the model sees is encoded into `text`.
@@ -516,7 +518,7 @@ impl Core {
             again: (operation != begin).then_some(operation),
             tool: Cow::Borrowed(&self.tool),
             call_id: self.call_id.as_deref().map(Cow::Borrowed),
-            asked_by: self.asked_by,
+            origin: self.origin,
             parent: self.parent,
             undoes: self.undoes,
             outcome: ending.outcome(),

@@ -46,8 +46,8 @@ use crate::generator::Generator;
 use crate::log::storage::{FileStorage, Storage};
 use crate::sabotage::{self, Breakage};
 use crate::session::Session;
-use crate::session::operations::Begun;
-use crate::session::turns::Within;
+use crate::session::operations::ActiveCall;
+use crate::session::schedule::CallScope;
 
 /// The variable in the environment of every program of a call: the marks of the call and of those around it, of whichever
 /// session and process, separated by commas.
@@ -77,7 +77,7 @@ pub(super) fn poll(mut done: impl FnMut() -> bool) {
 struct Mark(String);
 
 impl Mark {
-    fn draw(call: &Begun) -> Mark {
+    fn draw(call: &ActiveCall) -> Mark {
         let drawn = Generator::from_entropy().next_u64();
         Mark(format!("{}:{}:{drawn:016x}", call.handle().id(), call.begin))
     }
@@ -303,7 +303,7 @@ struct Marked {
 }
 
 impl Marked {
-    fn of(call: &Begun) -> Marked {
+    fn of(call: &ActiveCall) -> Marked {
         let mark = Mark::draw(call);
         let cgroup = Cgroup::make(&mark.group_name());
         Marked { mark, cgroup }
@@ -350,7 +350,7 @@ impl State {
     }
 
     /// Starts the leader, and records what the call's programs will be known by.
-    fn lead(&mut self, call: &Begun) -> Result<(), ToolError> {
+    fn lead(&mut self, call: &ActiveCall) -> Result<(), ToolError> {
         let marked = self.marked.insert(Marked::of(call));
         let mut leader = Command::new("/bin/sh");
         let kill_file = marked.cgroup.as_ref().map_or_else(|| "/dev/null".into(), Cgroup::kill_file);
@@ -366,7 +366,7 @@ impl State {
 }
 
 /// Why a program is not run to its end.
-fn stopped(call: &Within) -> ToolError {
+fn stopped(call: &CallScope) -> ToolError {
     if call.is_late() {
         return ToolError::Engine(Error::DeadlineExceeded { operation: Some(call.operation()) });
     }
@@ -374,7 +374,7 @@ fn stopped(call: &Within) -> ToolError {
 }
 
 impl Programs {
-    pub(super) fn spawn(&self, call: &Begun, command: &mut Command) -> Result<Child, ToolError> {
+    pub(super) fn spawn(&self, call: &ActiveCall, command: &mut Command) -> Result<Child, ToolError> {
         let mut state = self.state.lock();
         if state.over || call.within.is_cancelled() {
             drop(state);
@@ -400,13 +400,13 @@ impl Programs {
     }
 
     /// Has a program run beside the tool, until the call ends.
-    pub(super) fn start_beside(&self, call: &Begun, command: &mut Command) -> Result<(), ToolError> {
+    pub(super) fn start_beside(&self, call: &ActiveCall, command: &mut Command) -> Result<(), ToolError> {
         let child = self.spawn(call, command)?;
         self.state.lock().beside.push(child);
         Ok(())
     }
 
-    pub(super) fn wait(&self, call: &Begun, child: &mut Child) -> Result<ExitStatus, ToolError> {
+    pub(super) fn wait(&self, call: &ActiveCall, child: &mut Child) -> Result<ExitStatus, ToolError> {
         let mut status = None;
         poll(|| {
             status = Some(child.try_wait());

@@ -20,7 +20,7 @@
 //!
 //! A restore that was left open is taken back too, and ended as failed: nobody has to decide about it.
 
-use foldlog_codec::body::{Cause, Idempotency, Outcome, OutsideEffects, ToolEnd};
+use foldlog_codec::body::{Cause, ExternalEffects, Idempotency, Outcome, ToolEnd};
 use foldlog_codec::msgpack::Value;
 use smol_str::SmolStr;
 use std::borrow::Cow;
@@ -89,7 +89,7 @@ impl ToolRunner {
     ///
     /// [`Error::RestoreFailed`] or [`Error::SnapshotMismatch`] where a resource could not be restored,
     /// [`Error::DeadlineExceeded`] where somebody else worked on one for longer than the time of a call,
-    /// [`Error::HalfDone`] and [`Error::MaybeHalfDone`] where another session is to be recovered before,
+    /// [`Error::ResourceDirty`] and [`Error::ResourceMaybeDirty`] where another session is to be recovered before,
     /// [`Error::Stuck`] where a program of a call does not end, [`Error::Full`] where the disk has no room for what is to
     /// be restored, and what writing the ends says: calls are still open then, and the session takes no writes.
     pub fn recover(&self, options: &ExecuteOptions) -> Result<Vec<Recovered>> {
@@ -153,7 +153,7 @@ impl ToolRunner {
         }
         let first = open.iter().find(|open| !open.reads_only);
         for open in open.iter().rev() {
-            let asked_by = session.read_begin(open.begin, |begin| begin.asked_by)?;
+            let origin = session.read_begin(open.begin, |begin| begin.origin)?;
             let harmless = open.reads_only || open.idempotency == Idempotency::Natural;
             // Of a restore nothing is left that anybody could decide about.
             let (outcome, cause) = match open.tool == RESTORE {
@@ -165,13 +165,13 @@ impl ToolRunner {
                 again: (open.operation != open.begin).then_some(open.operation),
                 tool: Cow::Borrowed(&open.tool),
                 call_id: open.call_id.as_deref().map(Cow::Borrowed),
-                asked_by,
+                origin,
                 parent: open.parent,
                 undoes: open.undoes,
                 outcome,
                 cause,
                 rolls_back: !open.reads_only && !sabotage::is(Breakage::InterruptedStateKept),
-                outside: if harmless { OutsideEffects::None } else { OutsideEffects::Unknown },
+                outside: if harmless { ExternalEffects::None } else { ExternalEffects::Unknown },
                 elapsed_us: 0,
                 result: None,
                 shown: None,
@@ -212,7 +212,7 @@ impl ToolRunner {
             Ok(_) => return Ok(Recovery::NeedsSettling(unsettled_error(operation, tool))),
             Err(error) => return Ok(Recovery::NeedsSettling(error)),
         };
-        let BeginRead { arguments, asked_by, .. } = self.state.session().read_begin(begin, |begin| begin)?;
+        let BeginRead { arguments, origin, .. } = self.state.session().read_begin(begin, |begin| begin)?;
         let arguments = match Value::decode(&arguments) {
             Ok(Value::Str(arguments)) => arguments,
             _ => {
@@ -220,7 +220,7 @@ impl ToolRunner {
                 return Err(Error::Inconsistent { sequence: begin, reason });
             }
         };
-        let call = ToolCall { tool: tool.clone(), call_id: call_id.clone(), arguments, asked_by };
+        let call = ToolCall { tool: tool.clone(), call_id: call_id.clone(), arguments, origin };
         let reads_only = handler.reads_only();
         if idempotency == Idempotency::Compensate && !undone && !run_again {
             let spec = Spec {

@@ -17,7 +17,7 @@ use super::runner::{ExecuteOptions, ToolCall};
 use crate::error::{Error, Result};
 use crate::execution::{Captures, ExecutionState};
 use crate::sabotage::{self, Breakage};
-use crate::session::RolledBack;
+use crate::session::RollbackReport;
 
 /// What a restore is called in the log, where a call has its tool. Its arguments say where it goes back to.
 pub(super) const RESTORE: &str = "foldlog.restore";
@@ -28,7 +28,7 @@ pub(crate) fn go_back(
     position: u64,
     captures: &Captures,
     goes_back: GoesBack,
-) -> Result<RolledBack> {
+) -> Result<RollbackReport> {
     let call = ToolCall::new(RESTORE, format!("{{\"position\":{position}}}"));
     let spec = Spec {
         call: &call,

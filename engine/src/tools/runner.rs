@@ -1,7 +1,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use foldlog_codec::body::{Cause, Idempotency, Outcome};
+use foldlog_codec::body::{CallOrigin, Cause, Idempotency, Outcome};
 use foldlog_codec::msgpack::Value;
 use smol_str::SmolStr;
 
@@ -14,7 +14,7 @@ use crate::execution::ExecutionState;
 use crate::fold::operations::UnsettledOperation;
 use crate::sabotage::{self, Breakage};
 use crate::session::panic_message;
-use crate::session::turns::inside_call;
+use crate::session::schedule::inside_call;
 use crate::session::{Session, Settlement};
 use crate::types::{Item, ToolInvocations, ToolInvoked};
 
@@ -29,13 +29,13 @@ pub struct ToolCall {
     pub arguments: String,
     /// The answer that asks for it, by its record's sequence number, and which of its calls this is. A call that an
     /// earlier process committed for that answer is not run again: what it recorded is returned.
-    pub asked_by: Option<(u64, u32)>,
+    pub origin: Option<CallOrigin>,
 }
 
 impl ToolCall {
     /// A call by the host.
     pub fn new(tool: impl Into<SmolStr>, arguments: impl Into<String>) -> ToolCall {
-        ToolCall { tool: tool.into(), call_id: None, arguments: arguments.into(), asked_by: None }
+        ToolCall { tool: tool.into(), call_id: None, arguments: arguments.into(), origin: None }
     }
 
     /// The same under a provider's name.
@@ -44,10 +44,11 @@ impl ToolCall {
         ToolCall { call_id: Some(call_id.into()), ..self }
     }
 
-    /// The same, asked for by an answer.
+    /// Links the call to the model answer that asked for it: the record at `answer`, whose tool call number `ordinal` this
+    /// is, counted from 0. If that call already committed, the recorded result is returned and the tool does not run.
     #[must_use]
-    pub fn asked_by(self, answer: u64, ordinal: u32) -> ToolCall {
-        ToolCall { asked_by: Some((answer, ordinal)), ..self }
+    pub fn with_origin(self, answer: u64, ordinal: u32) -> ToolCall {
+        ToolCall { origin: Some(CallOrigin { answer, ordinal }), ..self }
     }
 }
 
@@ -107,8 +108,8 @@ impl ToolRunner {
     /// [`Error::RestoreFailed`] where a resource could not be restored, which it names beside those that were. The call then
     /// has no end: STATE is shown as it was before, the session is [interrupted](Session::is_interrupted) and takes no
     /// writes until [`recover`](ToolRunner::recover), here or in another process, has restored the rest.
-    /// [`Error::Interrupted`] where the session is to be recovered first, [`Error::HalfDone`] where another one is, which
-    /// has left a resource half done; [`Error::MaybeHalfDone`] where that one cannot be read. [`Error::Stuck`] where
+    /// [`Error::Interrupted`] where the session is to be recovered first, [`Error::ResourceDirty`] where another one is, which
+    /// has left a resource half done; [`Error::ResourceMaybeDirty`] where that one cannot be read. [`Error::Stuck`] where
     /// another call does not end. Where a resource cannot be captured the tool does not run, and nothing is recorded. Else
     /// as [`Session::dispatch`].
     pub fn execute(&self, call: &ToolCall, options: &ExecuteOptions) -> Result<ToolReport> {
@@ -204,10 +205,12 @@ impl ToolRunner {
 
     /// What is known of a call that was begun for the same answer before.
     fn known(&self, call: &ToolCall) -> Result<Option<Known>> {
-        let Some((answer, _)) = call.asked_by.filter(|_| !sabotage::is(Breakage::CommittedRunAgain)) else {
+        let Some(CallOrigin { answer, .. }) =
+            call.origin.filter(|_| !sabotage::is(Breakage::CommittedRunAgain))
+        else {
             return Ok(None);
         };
-        let own = |item: &Item<ToolInvoked>| item.asked_by == call.asked_by && item.undoes.is_none();
+        let own = |item: &Item<ToolInvoked>| item.origin == call.origin && item.undoes.is_none();
         // None that is asked for by an answer ends before it.
         let mut latest = None;
         for item in self.session.log::<ToolInvocations>()?.behind(answer) {

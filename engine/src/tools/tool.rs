@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use foldlog_codec::body::{Cause, Idempotency, OutsideEffects};
+use foldlog_codec::body::{Cause, ExternalEffects, Idempotency};
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -21,7 +21,7 @@ pub struct ToolResult<T> {
     /// The answer itself.
     pub value: Option<T>,
     /// What it did that cannot be taken back, where it knows.
-    pub outside: Option<OutsideEffects>,
+    pub outside: Option<ExternalEffects>,
 }
 
 impl<T> ToolResult<T> {
@@ -38,7 +38,7 @@ impl<T> ToolResult<T> {
     /// The same, knowing that nothing was done that cannot be taken back.
     #[must_use]
     pub fn without_outside_effects(self) -> ToolResult<T> {
-        ToolResult { outside: Some(OutsideEffects::None), ..self }
+        ToolResult { outside: Some(ExternalEffects::None), ..self }
     }
 }
 
@@ -52,7 +52,7 @@ pub enum ToolError {
         /// What the model is to see.
         message: String,
         /// What it did that cannot be taken back, where it knows.
-        outside: Option<OutsideEffects>,
+        outside: Option<ExternalEffects>,
     },
     /// The arguments are not what it takes.
     #[error("{0}")]
@@ -185,7 +185,7 @@ pub(super) struct Answered {
     pub(super) message: String,
     /// One MessagePack value.
     pub(super) value: Option<Vec<u8>>,
-    pub(super) outside: Option<OutsideEffects>,
+    pub(super) outside: Option<ExternalEffects>,
 }
 
 /// A tool, its types erased.

@@ -17,7 +17,7 @@ mod tool_invoked;
 pub use event::{Event, UpcastError};
 pub use reducer::{Clear, Item, ReducerContext, SliceOp, View};
 pub use registry::{SessionTypes, SessionTypesBuilder};
-pub use slice::{Of, Slice, default_policy};
+pub use slice::{EventSlice, Slice, default_policy};
 pub use tool_invoked::{ToolInvocations, ToolInvoked};
 
 pub(crate) use event::{

@@ -39,7 +39,7 @@ pub trait Slice: 'static {
     /// The version that items are recorded at, where they are no events; 1 or more. The items of a slice with
     /// a built-in reducer are events, whose own version counts.
     const ITEM_VERSION: u32 = 1;
-    /// Whether this is [`Of`] an event, whose slice comes into being with the first such event.
+    /// Whether this is [`EventSlice`] an event, whose slice comes into being with the first such event.
     #[doc(hidden)]
     const OF_EVENT: bool = false;
 
@@ -57,9 +57,9 @@ pub trait Slice: 'static {
 
 /// The slice of an event that was never declared: it bears the event's name and holds every such event.
 #[derive(Debug)]
-pub struct Of<E>(PhantomData<fn() -> E>);
+pub struct EventSlice<E>(PhantomData<fn() -> E>);
 
-impl<E: Event> Slice for Of<E> {
+impl<E: Event> Slice for EventSlice<E> {
     const NAME: &'static str = E::NAME;
     type Item = E;
     const ITEM_VERSION: u32 = E::VERSION;

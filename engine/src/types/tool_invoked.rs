@@ -1,6 +1,6 @@
 //! What LOG keeps of each tool call.
 
-use foldlog_codec::body::{Cause, Outcome, OutsideEffects, ToolEnd};
+use foldlog_codec::body::{CallOrigin, Cause, ExternalEffects, Outcome, ToolEnd};
 use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
@@ -22,8 +22,8 @@ pub struct ToolInvoked {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub undoes: Option<u64>,
     /// The answer that asked for it, and which of its calls this is.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub asked_by: Option<(u64, u32)>,
+    #[serde(default, rename = "asked_by", skip_serializing_if = "Option::is_none")]
+    pub origin: Option<CallOrigin>,
     /// The tool.
     pub tool: SmolStr,
     /// The provider's name for the call.
@@ -35,7 +35,7 @@ pub struct ToolInvoked {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<Cause>,
     /// What is known of its effects outside of what is taken back.
-    pub outside: OutsideEffects,
+    pub outside: ExternalEffects,
     /// How long it ran, in microseconds.
     pub elapsed_us: u64,
 }
@@ -48,7 +48,7 @@ impl ToolInvoked {
             begin: end.begin,
             parent: end.parent,
             undoes: end.undoes,
-            asked_by: end.asked_by,
+            origin: end.origin,
             tool: SmolStr::new(&end.tool),
             call_id: end.call_id.as_deref().map(SmolStr::new),
             outcome: end.outcome,
@@ -83,11 +83,11 @@ mod tests {
         /// takes it from the end.
         #[test]
         fn a_call_taken_from_its_end_is_what_reading_it_would_come_to(
-            (tool, call_id, asked_by) in (".{0,8}", prop::option::of(".{0,8}"), prop::option::of(any::<(u64, u32)>())),
+            (tool, call_id, origin) in (".{0,8}", prop::option::of(".{0,8}"), prop::option::of(any::<(u64, u32)>())),
             [again, parent, undoes] in [(); 3].map(|()| prop::option::of(any::<u64>())),
             outcome in prop::sample::select(Outcome::ALL),
             cause in prop::option::of(prop::sample::select(Cause::ALL)),
-            outside in prop::sample::select(OutsideEffects::ALL),
+            outside in prop::sample::select(ExternalEffects::ALL),
             (begin, elapsed_us) in any::<(u64, u64)>(),
         ) {
             let end = ToolEnd {
@@ -95,7 +95,7 @@ mod tests {
                 again,
                 tool: Cow::Owned(tool),
                 call_id: call_id.map(Cow::Owned),
-                asked_by,
+                origin: origin.map(CallOrigin::from),
                 parent,
                 undoes,
                 outcome,

@@ -267,7 +267,7 @@ impl Restored {
 /// It may be used from many threads; snapshots and restores of one value take turns. Whoever else changes the
 /// workspace is held off by a [`lease`](HostFilesystem::lease), as far as they ask for one. Calls of a run set a mark
 /// beside it, the extended attribute `user.foldlog.work` of the root folder, so that no other session works on what a
-/// killed one left half done, before that one is recovered: see `Error::HalfDone` of the engine. Where a file system has no such
+/// killed one left half done, before that one is recovered: see `Error::ResourceDirty` of the engine. Where a file system has no such
 /// attributes, or the root may not be written, a host has to see to that.
 pub struct HostFilesystem {
     root: PathBuf,

@@ -5,8 +5,8 @@ use std::path::Path;
 use foldlog::log::SegmentSizes;
 use foldlog::tools::{ExecuteOptions, ToolCall, ToolRegistry, ToolResult, ToolRunner};
 use foldlog::{
-    BackgroundSync, ExecutionState, Level, ResourceRegistry, Session, SessionOptions, SessionTypes, SmolStr,
-    Store, StoreOptions,
+    BackgroundSync, Durability, ExecutionState, ResourceRegistry, Session, SessionOptions, SessionTypes,
+    SmolStr, Store, StoreOptions,
 };
 
 use super::{Message, Run, Step, ToolCalled, ToolCounted, ToolCounts};
@@ -63,7 +63,7 @@ fn options(run: &Run) -> StoreOptions {
     });
     let bytes = (HEAD_BYTES + steps.sum::<u64>()).next_multiple_of(PAGE_BYTES);
     let segments = SegmentSizes { first_bytes: bytes.min(defaults.segments.max_bytes), ..defaults.segments };
-    StoreOptions { level: Level::Process, background: BackgroundSync::Inline, segments, ..defaults }
+    StoreOptions { durability: Durability::Process, background: BackgroundSync::Inline, segments, ..defaults }
 }
 
 /// Writes a run into a session of its own, in the store at `root`. Where that fails, nothing of the session

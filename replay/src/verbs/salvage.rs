@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
-use foldlog::{Error, LeftBehind, MissingObject, Salvaged, SessionOptions, SmolStr, Store};
+use foldlog::{Error, MissingObject, SalvageReport, SessionOptions, SkippedBytes, SmolStr, Store};
 use serde::Serialize;
 use uuid::Uuid;
 
@@ -68,8 +68,8 @@ struct Operation {
 }
 
 impl Document {
-    fn of(salvaged: &Salvaged) -> Document {
-        let left = |left: &LeftBehind| Left {
+    fn of(salvaged: &SalvageReport) -> Document {
+        let left = |left: &SkippedBytes| Left {
             segment: left.segment.clone(),
             offset: left.offset,
             bytes: left.bytes,
@@ -186,7 +186,7 @@ fn resolve(path: &Path) -> std::io::Result<Option<PathBuf>> {
     Ok(None)
 }
 
-fn print(salvaged: &Salvaged, output: &mut Output<'_>) -> Result<()> {
+fn print(salvaged: &SalvageReport, output: &mut Output<'_>) -> Result<()> {
     output.line(format_args!("salvaged {} as {}", salvaged.from, escape::path(&salvaged.dir)))?;
     let (records, objects) = (counted(salvaged.records, "record"), counted(salvaged.objects, "object"));
     let (segment, offset) = &salvaged.end;

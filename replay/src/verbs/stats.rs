@@ -16,8 +16,7 @@ use std::path::Path;
 use foldlog::audit::{FrameInfo, LogReader, SegmentInfo, StateReader};
 use foldlog::{Error, Kind, Record};
 use foldlog_codec::body::{
-    Added, BuiltIn, Declare, Dispatch, Effect, EventDeclaration, Import, ObjectId, Operation, Payload,
-    ToolEnd,
+    Action, Added, BuiltIn, Declare, Dispatch, Effect, EventDeclaration, Import, ObjectId, Payload, ToolEnd,
 };
 use foldlog_codec::escape;
 use foldlog_codec::segment::HEADER_LEN;
@@ -271,7 +270,7 @@ impl Counts<'_> {
     fn dispatch(&mut self, sequence: u64, dispatch: Dispatch<'_>) {
         let mut event_data = None;
         let mut bound = Vec::new();
-        if let Operation::Event { event, data } = dispatch.operation {
+        if let Action::Event { event, data } = dispatch.action {
             count(self.events.entry(event).or_default(), payload_bytes(data));
             event_data = Some(data);
             let bindings = self.declared.get(&event).map(|event| event.bindings.as_slice());

@@ -7,7 +7,7 @@ use std::io::Write as _;
 use std::path::Path;
 
 use foldlog::log::SegmentSizes;
-use foldlog::{Level, Store, StoreOptions};
+use foldlog::{Durability, Store, StoreOptions};
 use uuid::Uuid;
 
 use crate::chance::Chance;
@@ -190,7 +190,7 @@ fn judge(report: &mut Report, foldlog: &Foldlog, copy: &Path, order: &str, known
 
 fn store_of(folder: &Path) -> Result<Store> {
     let segments = SegmentSizes { max_bytes: SEGMENT_BYTES, ..SegmentSizes::default() };
-    let options = StoreOptions { level: Level::Process, segments, ..StoreOptions::default() };
+    let options = StoreOptions { durability: Durability::Process, segments, ..StoreOptions::default() };
     Ok(Store::open_with(folder, options)?)
 }
 

@@ -6,7 +6,7 @@ use std::io::Write as _;
 use std::path::Path;
 use std::time::Instant;
 
-use foldlog::Level;
+use foldlog::Durability;
 use nix::sys::signal::{Signal, raise};
 use uuid::Uuid;
 
@@ -43,8 +43,8 @@ pub(crate) fn run(plan: &Plan) -> Result<Report> {
     let folder = place::folder(&plan.dir)?;
     let foldlog = Foldlog::new(plan.foldlog.as_deref(), folder.path());
     let lives = plan.rounds(40, 1_000);
-    for (word, level) in LEVELS {
-        at_level(&mut report, folder.path(), (word, level), lives, &foldlog)?;
+    for (word, durability) in LEVELS {
+        at_level(&mut report, folder.path(), (word, durability), lives, &foldlog)?;
     }
     report.count("lives at each level", lives);
     Ok(report)
@@ -53,11 +53,11 @@ pub(crate) fn run(plan: &Plan) -> Result<Report> {
 fn at_level(
     report: &mut Report,
     folder: &Path,
-    (word, level): (&str, Level),
+    (word, durability): (&str, Durability),
     lives: u64,
     foldlog: &Foldlog,
 ) -> Result<()> {
-    let store = host::store(&folder.join(word), level)?;
+    let store = host::store(&folder.join(word), durability)?;
     let session = store.create(&host::types()?)?;
     let (id, dir) = (session.id(), session.dir().to_owned());
     session.close()?;
@@ -111,10 +111,10 @@ fn at_level(
 /// One life: opens, tells what that took, writes, and does not live to close.
 pub(crate) fn part(arguments: &[String]) -> Result<()> {
     let [store, id, word] = arguments else { return Err("store, session, level".into()) };
-    let level = host::level(word)?;
-    let store = host::store(Path::new(store), level)?;
+    let durability = host::durability(word)?;
+    let store = host::store(Path::new(store), durability)?;
     let (before, began) = (bytes_read()?, Instant::now());
-    let session = store.open_session_at(id.parse::<Uuid>()?, &host::types()?, level)?;
+    let session = store.open_session_at(id.parse::<Uuid>()?, &host::types()?, durability)?;
     let (us, read) = (began.elapsed().as_micros(), bytes_read()? - before);
     let first = session.view::<Talk>()?.len();
     for n in first..first + RECORDS {

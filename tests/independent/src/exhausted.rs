@@ -8,7 +8,7 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-use foldlog::Level;
+use foldlog::Durability;
 use nix::sys::signal::{Signal, raise};
 use nix::sys::statvfs::statvfs;
 
@@ -54,8 +54,8 @@ pub(crate) fn run(plan: &Plan) -> Result<Report> {
 
 /// All that is tried on one small disk.
 fn full(report: &mut Report, disk: &Disk, kind: Kind, round: u64, chance: &mut Chance) -> Result<()> {
-    for (word, level) in LEVELS {
-        log_on_full_disk(report, disk, (kind, word, level), chance)?;
+    for (word, durability) in LEVELS {
+        log_on_full_disk(report, disk, (kind, word, durability), chance)?;
     }
     tool_on_full_disk(report, disk, kind, round, false)?;
     tool_on_full_disk(report, disk, kind, round, true)
@@ -65,12 +65,12 @@ fn full(report: &mut Report, disk: &Disk, kind: Kind, round: u64, chance: &mut C
 fn log_on_full_disk(
     report: &mut Report,
     disk: &Disk,
-    (kind, word, level): (Kind, &str, Level),
+    (kind, word, durability): (Kind, &str, Durability),
     chance: &mut Chance,
 ) -> Result<()> {
     let what = format!("{kind:?} at {word}");
     let base = disk.root().join(word);
-    let session = host::store(&base.join("store"), level)?.create(&host::types()?)?;
+    let session = host::store(&base.join("store"), durability)?.create(&host::types()?)?;
     let (id, dir) = (session.id(), session.dir().to_owned());
     session.close()?;
     let filler = disk.root().join("filler");
@@ -166,7 +166,7 @@ fn limited(report: &mut Report, folder: &Path, what: &str, limits: Limits, round
     furnish(&root)?;
     let before = Tree::of(&root)?;
     // The session is there before the limits are.
-    let desk = Desk::at(base, &root, Level::Boundary, None)?;
+    let desk = Desk::at(base, &root, Durability::Boundary, None)?;
     let (id, dir) = (desk.session.id(), desk.session.dir().to_owned());
     let session = desk.session.clone();
     drop(desk);
@@ -251,7 +251,7 @@ pub(crate) fn part(arguments: &[String]) -> Result<()> {
         [mode, base, id, _] if mode == "limited" => under_limits(Path::new(base), id),
         [mode, base, id] if mode == "recover" => {
             let base = Path::new(base);
-            let desk = Desk::at(base, &base.join("workspace"), Level::Boundary, Some(id.parse()?))?;
+            let desk = Desk::at(base, &base.join("workspace"), Durability::Boundary, Some(id.parse()?))?;
             desk.recover()?;
             let next = desk.session.view::<Talk>()?.len();
             desk.session.dispatch(host::said(0, next))?;
@@ -265,10 +265,10 @@ pub(crate) fn part(arguments: &[String]) -> Result<()> {
 
 /// Writes until it is refused; waits for the end of its input; then goes on in the same session, or in another opening.
 fn write(base: &Path, id: &str, word: &str) -> Result<()> {
-    let level = host::level(word)?;
-    let store = host::store(&base.join("store"), level)?;
+    let durability = host::durability(word)?;
+    let store = host::store(&base.join("store"), durability)?;
     let (id, types) = (id.parse()?, host::types()?);
-    let session = store.open_session_at(id, &types, level)?;
+    let session = store.open_session_at(id, &types, durability)?;
     let mut out = io::stdout().lock();
     let mut next = session.view::<Talk>()?.len();
     loop {
@@ -293,7 +293,7 @@ fn write(base: &Path, id: &str, word: &str) -> Result<()> {
             // It takes no more writes, and closing it says so.
             let _ = session.close();
             writeln!(out, "goes on in another opening")?;
-            let session = store.open_session_at(id, &types, level)?;
+            let session = store.open_session_at(id, &types, durability)?;
             next = session.view::<Talk>()?.len();
             session
         }
@@ -307,7 +307,7 @@ fn write(base: &Path, id: &str, word: &str) -> Result<()> {
 
 fn fill(base: &Path, killed: bool) -> Result<()> {
     let root = base.join("workspace");
-    let desk = Desk::at(base, &root, Level::Boundary, None)?;
+    let desk = Desk::at(base, &root, Durability::Boundary, None)?;
     writeln!(io::stdout().lock(), "session {}", desk.session.id())?;
     desk.call(move |_| {
         upset(&root)?;
@@ -330,7 +330,7 @@ fn fill(base: &Path, killed: bool) -> Result<()> {
 fn under_limits(base: &Path, id: &str) -> Result<()> {
     let root = base.join("workspace");
     let mut out = io::stdout().lock();
-    let desk = match Desk::at(base, &root, Level::Boundary, Some(id.parse()?)) {
+    let desk = match Desk::at(base, &root, Durability::Boundary, Some(id.parse()?)) {
         Ok(desk) => desk,
         Err(error) => {
             writeln!(out, "cannot open {error}")?;

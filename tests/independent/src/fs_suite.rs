@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-use foldlog::Level;
+use foldlog::Durability;
 
 use crate::chance::Chance;
 use crate::host::{self, Desk};
@@ -45,7 +45,7 @@ pub(crate) fn run(plan: &Plan) -> Result<Report> {
             report.skip("this file system has no extended attributes");
         }
         let before = Tree::of(&root)?;
-        let desk = Desk::at(&base, &root, Level::Boundary, None)?;
+        let desk = Desk::at(&base, &root, Durability::Boundary, None)?;
         let seed = chance.number();
         let within = root.clone();
         let called = desk.call(move |_| {
@@ -92,7 +92,7 @@ fn programs(report: &mut Report, base: &Path, name: &str, script: &str) -> Resul
     fs::create_dir_all(&root)?;
     fs::write(root.join("kept"), "kept")?;
     let before = Tree::of(&root)?;
-    let desk = Desk::at(base, &root, Level::Boundary, None)?;
+    let desk = Desk::at(base, &root, Durability::Boundary, None)?;
     let (within, script) = (root.clone(), script.replace("WRITES", WRITES));
     let called = desk.call(move |context| {
         context.command("sh").arg("-c").arg(&script).current_dir(&within).start()?;
@@ -134,7 +134,7 @@ fn appended(report: &mut Report, base: &Path) -> Result<()> {
         }
         Ok(lines)
     });
-    let desk = Desk::at(base, &root, Level::Boundary, None)?;
+    let desk = Desk::at(base, &root, Durability::Boundary, None)?;
     for call in 0..6 {
         let within = root.clone();
         let fails = call % 2 == 0;

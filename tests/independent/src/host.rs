@@ -10,7 +10,7 @@ use foldlog::tools::{
     ExecuteOptions, Tool, ToolCall, ToolContext, ToolError, ToolRegistry, ToolReport, ToolResult, ToolRunner,
 };
 use foldlog::{
-    Event, ExecutionState, Level, ResourceRegistry, Session, SessionTypes, Slice, Store, StoreOptions,
+    Durability, Event, ExecutionState, ResourceRegistry, Session, SessionTypes, Slice, Store, StoreOptions,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -20,12 +20,14 @@ use crate::chance::Chance;
 use crate::report::{Result, Trouble};
 
 /// All levels, with the words by which a child is told.
-pub(crate) const LEVELS: [(&str, Level); 3] =
-    [("process", Level::Process), ("boundary", Level::Boundary), ("every", Level::Every)];
+pub(crate) const LEVELS: [(&str, Durability); 3] =
+    [("process", Durability::Process), ("boundary", Durability::Boundary), ("every", Durability::Every)];
 
-pub(crate) fn level(word: &str) -> Result<Level> {
+pub(crate) fn durability(word: &str) -> Result<Durability> {
     let found = LEVELS.iter().find(|(name, _)| *name == word);
-    found.map(|(_, level)| *level).ok_or_else(|| Trouble::from(format!("there is no level `{word}`")))
+    found
+        .map(|(_, durability)| *durability)
+        .ok_or_else(|| Trouble::from(format!("there is no level `{word}`")))
 }
 
 /// A record with a number, so that a gap shows, and a text that follows from it, so that a change shows.
@@ -68,8 +70,8 @@ pub(crate) fn said_briefly(n: u64) -> Said {
     Said { n, text: format!("what was said as number {n}, in about as many bytes as an agent's step takes") }
 }
 
-pub(crate) fn store(folder: &Path, level: Level) -> Result<Store> {
-    Ok(Store::open_with(folder, StoreOptions { level, ..StoreOptions::default() })?)
+pub(crate) fn store(folder: &Path, durability: Durability) -> Result<Store> {
+    Ok(Store::open_with(folder, StoreOptions { durability, ..StoreOptions::default() })?)
 }
 
 /// What a session's log says, read as an audit reads it.
@@ -112,18 +114,23 @@ pub(crate) struct Desk {
 
 impl Desk {
     /// Opens a session, or begins one, on the workspace at `root`.
-    pub(crate) fn at(base: &Path, root: &Path, level: Level, session: Option<Uuid>) -> Result<Desk> {
-        Desk::with(base, root, level, session, HostFilesystemOptions::default())
+    pub(crate) fn at(
+        base: &Path,
+        root: &Path,
+        durability: Durability,
+        session: Option<Uuid>,
+    ) -> Result<Desk> {
+        Desk::with(base, root, durability, session, HostFilesystemOptions::default())
     }
 
     pub(crate) fn with(
         base: &Path,
         root: &Path,
-        level: Level,
+        durability: Durability,
         session: Option<Uuid>,
         options: HostFilesystemOptions,
     ) -> Result<Desk> {
-        let store = store(&base.join("store"), level)?;
+        let store = store(&base.join("store"), durability)?;
         let session = match session {
             Some(id) => store.open_session(id, &types()?)?,
             None => store.create(&types()?)?,

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-use foldlog::{Level, SnapshotOptions};
+use foldlog::{Durability, SnapshotOptions};
 use uuid::Uuid;
 
 use crate::chance::Chance;
@@ -33,13 +33,20 @@ pub(crate) fn run(plan: &Plan) -> Result<Report> {
     let folder = place::folder(&plan.dir)?;
     let foldlog = Foldlog::new(plan.foldlog.as_deref(), folder.path());
     let kills = plan.rounds(90, 3_000).div_ceil(LEVELS.len() as u64);
-    for (word, level) in LEVELS {
+    for (word, durability) in LEVELS {
         let (mut killed, mut sessions) = (0, 0);
         while killed < kills {
             let lives = LIVES.min(kills - killed);
-            let mut chance = Chance::of(plan.seed, sessions ^ (level as u64) << 32);
+            let mut chance = Chance::of(plan.seed, sessions ^ (durability as u64) << 32);
             let often = sessions % VERIFIED == 0;
-            of_one_session(&mut report, folder.path(), (word, level), lives, &mut chance, (&foldlog, often))?;
+            of_one_session(
+                &mut report,
+                folder.path(),
+                (word, durability),
+                lives,
+                &mut chance,
+                (&foldlog, often),
+            )?;
             killed += lives;
             sessions += 1;
         }
@@ -47,9 +54,9 @@ pub(crate) fn run(plan: &Plan) -> Result<Report> {
     }
     let mut chance = Chance::new(plan.seed);
     let called = plan.rounds(30, 600);
-    for (which, (word, level)) in LEVELS.into_iter().enumerate() {
+    for (which, (word, durability)) in LEVELS.into_iter().enumerate() {
         let base = folder.path().join(format!("desk-{which}"));
-        of_one_desk(&mut report, &base, (word, level), called.div_ceil(3), &mut chance)?;
+        of_one_desk(&mut report, &base, (word, durability), called.div_ceil(3), &mut chance)?;
     }
     Ok(report)
 }
@@ -58,13 +65,13 @@ pub(crate) fn run(plan: &Plan) -> Result<Report> {
 fn of_one_desk(
     report: &mut Report,
     base: &Path,
-    (word, level): (&str, Level),
+    (word, durability): (&str, Durability),
     lives: u64,
     chance: &mut Chance,
 ) -> Result<()> {
     let root = base.join("workspace");
     fs::create_dir_all(&root)?;
-    let desk = Desk::at(base, &root, level, None)?;
+    let desk = Desk::at(base, &root, durability, None)?;
     let (id, session) = (desk.session.id().to_string(), desk.session.clone());
     drop(desk);
     session.close()?;
@@ -84,7 +91,7 @@ fn of_one_desk(
         let told = said.iter().filter_map(|line| line.strip_prefix("committed ")?.parse::<u64>().ok()).max();
         let known = told.unwrap_or_default().max(committed);
         // What recovers it is another process.
-        let desk = Desk::at(base, &root, level, Some(id.parse()?))?;
+        let desk = Desk::at(base, &root, durability, Some(id.parse()?))?;
         if desk.session.is_interrupted() {
             report.count("hosts killed within a call", 1);
         }
@@ -142,7 +149,7 @@ fn write_call(root: &Path, n: u64) -> std::io::Result<()> {
 /// Calls tools until it is killed. Every third call fails.
 fn call_tools(base: &Path, id: &str, word: &str) -> Result<()> {
     let root = base.join("workspace");
-    let desk = Desk::at(base, &root, host::level(word)?, Some(id.parse()?))?;
+    let desk = Desk::at(base, &root, host::durability(word)?, Some(id.parse()?))?;
     let mut out = std::io::stdout().lock();
     let mut next = desk.session.view::<Talk>()?.latest().map_or(1, |said| said.n + 1);
     for call in 0_u64.. {
@@ -165,12 +172,12 @@ fn call_tools(base: &Path, id: &str, word: &str) -> Result<()> {
 fn of_one_session(
     report: &mut Report,
     folder: &Path,
-    (word, level): (&str, Level),
+    (word, durability): (&str, Durability),
     lives: u64,
     chance: &mut Chance,
     (foldlog, often): (&Foldlog, bool),
 ) -> Result<()> {
-    let store = host::store(&folder.join("store"), level)?;
+    let store = host::store(&folder.join("store"), durability)?;
     let session = store.create(&host::types()?)?;
     let (id, dir) = (session.id(), session.dir().to_owned());
     session.close()?;
@@ -259,10 +266,10 @@ pub(crate) fn part(arguments: &[String]) -> Result<()> {
         return call_tools(Path::new(base), id, word);
     }
     let [store, id, word, seed] = arguments else { return Err("store, session, level, seed".into()) };
-    let level = host::level(word)?;
+    let durability = host::durability(word)?;
     let seed: u64 = seed.parse()?;
-    let store = host::store(Path::new(store), level)?;
-    let session = store.open_session_at(id.parse::<Uuid>()?, &host::types()?, level)?;
+    let store = host::store(Path::new(store), durability)?;
+    let session = store.open_session_at(id.parse::<Uuid>()?, &host::types()?, durability)?;
     let first = session.view::<Talk>()?.len();
     let mut out = std::io::stdout().lock();
     writeln!(out, "open {first}")?;

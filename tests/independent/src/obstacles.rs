@@ -7,7 +7,7 @@ use std::io::{self, Write as _};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use foldlog::Level;
+use foldlog::Durability;
 use nix::sys::signal::{Signal, raise};
 
 use crate::child::{self, Heard};
@@ -134,10 +134,10 @@ pub(crate) fn part(arguments: &[String]) -> Result<()> {
     let base = Path::new(base);
     let root = base.join("workspace");
     if mode == "recover" {
-        return Ok(Desk::at(base, &root, Level::Boundary, Some(argument.parse()?))?.recover()?);
+        return Ok(Desk::at(base, &root, Durability::Boundary, Some(argument.parse()?))?.recover()?);
     }
     let (_, deed) = *OBSTACLES.get(argument.parse::<usize>()?).ok_or("there is no such obstacle")?;
-    let desk = Desk::at(base, &root, Level::Boundary, None)?;
+    let desk = Desk::at(base, &root, Durability::Boundary, None)?;
     let mut out = io::stdout().lock();
     writeln!(out, "session {}", desk.session.id())?;
     let end = end.clone();

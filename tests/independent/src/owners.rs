@@ -6,7 +6,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use foldlog::Level;
+use foldlog::Durability;
 
 use crate::child;
 use crate::host::{self, Desk};
@@ -106,7 +106,7 @@ fn by_root(report: &mut Report, base: &Path) -> Result<()> {
         let root = base.join("workspace");
         furnish(&root)?;
         let before = Tree::of(&root)?;
-        let desk = Desk::at(&base, &root, Level::Boundary, None)?;
+        let desk = Desk::at(&base, &root, Durability::Boundary, None)?;
         let within = root.clone();
         let called = desk.call(move |_| {
             for entry in fs::read_dir(&within)? {
@@ -243,7 +243,7 @@ pub(crate) fn part(arguments: &[String]) -> Result<()> {
     let root = path.join("workspace");
     match mode.as_str() {
         "write" => {
-            let desk = Desk::at(path, &root, Level::Boundary, None)?;
+            let desk = Desk::at(path, &root, Durability::Boundary, None)?;
             for n in 0..300 {
                 desk.session.dispatch(host::said(n, n))?;
             }
@@ -261,7 +261,7 @@ pub(crate) fn part(arguments: &[String]) -> Result<()> {
             }
         }
         "remove" => {
-            let desk = Desk::at(path, &root, Level::Boundary, None)?;
+            let desk = Desk::at(path, &root, Durability::Boundary, None)?;
             let report = desk.call(move |_| {
                 let removed = fs::read_dir(&root)?.map(|entry| fs::remove_file(entry?.path()));
                 removed.collect::<std::io::Result<Vec<()>>>()?;

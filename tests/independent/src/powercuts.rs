@@ -8,7 +8,7 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-use foldlog::{Level, SnapshotOptions};
+use foldlog::{Durability, SnapshotOptions};
 use uuid::Uuid;
 
 use crate::Plan;
@@ -71,7 +71,7 @@ pub(crate) fn run(plan: &Plan) -> Result<Report> {
     let mut lives: Vec<Option<Life>> = vec![None, None, None];
     for cut in 0..cuts {
         let which = usize::try_from(cut % 4).unwrap_or_default();
-        let Some((word, level)) = LEVELS.get(which).copied() else {
+        let Some((word, durability)) = LEVELS.get(which).copied() else {
             if let Err(reason) = of_a_workspace(&mut report, &mut disk, &boot, cut, &mut chance)? {
                 report.skip(reason);
                 return Ok(report);
@@ -81,7 +81,7 @@ pub(crate) fn run(plan: &Plan) -> Result<Report> {
         };
         let life = match lives.get_mut(which).and_then(Option::take) {
             Some(life) => life,
-            None => Life::begin(&disk, (word, level), chance.number())?,
+            None => Life::begin(&disk, (word, durability), chance.number())?,
         };
         match life.cut(&mut report, &mut disk, &boot, &mut chance)? {
             Ok(life) => {
@@ -142,7 +142,7 @@ fn shut_down(root: &Path) -> std::result::Result<(), String> {
 #[derive(Clone, Debug)]
 struct Life {
     word: &'static str,
-    level: Level,
+    durability: Durability,
     id: Uuid,
     seed: u64,
     /// So many records were promised to be durable.
@@ -153,11 +153,11 @@ struct Life {
 }
 
 impl Life {
-    fn begin(disk: &Disk, (word, level): (&'static str, Level), seed: u64) -> Result<Life> {
-        let session = host::store(&disk.root().join(word), level)?.create(&host::types()?)?;
+    fn begin(disk: &Disk, (word, durability): (&'static str, Durability), seed: u64) -> Result<Life> {
+        let session = host::store(&disk.root().join(word), durability)?.create(&host::types()?)?;
         let id = session.id();
         session.close()?;
-        Ok(Life { word, level, id, seed, durable: 0, seen: 0, cuts: 0 })
+        Ok(Life { word, durability, id, seed, durable: 0, seen: 0, cuts: 0 })
     }
 
     /// One cut. What goes on after it; `None` where the session has seen enough of them.
@@ -179,7 +179,7 @@ impl Life {
             said.push(line);
         }
         let mut surely = None;
-        if self.level == Level::Process && chance.once_in(4) {
+        if self.durability == Durability::Process && chance.once_in(4) {
             surely = said.len().checked_sub(1);
             thread::sleep(SURELY_SYNCED);
         } else {
@@ -198,10 +198,10 @@ impl Life {
         for (at, line) in said.iter().enumerate() {
             let Some((what, n)) = line.split_once(' ') else { continue };
             let n = n.parse::<u64>().unwrap_or_default();
-            let is_durable = match self.level {
-                Level::Every => matches!(what, "ack" | "snapshot"),
-                Level::Boundary => what == "snapshot",
-                Level::Process => surely.is_some_and(|surely| at <= surely),
+            let is_durable = match self.durability {
+                Durability::Every => matches!(what, "ack" | "snapshot"),
+                Durability::Boundary => what == "snapshot",
+                Durability::Process => surely.is_some_and(|surely| at <= surely),
             };
             acknowledged = acknowledged.max(if what == "ack" { n + 1 } else { n });
             if is_durable && at >= before_cut {
@@ -236,7 +236,7 @@ impl Life {
         if self.cuts < LIVES {
             return Ok(Ok(Some(self)));
         }
-        host::store(&store, self.level)?.delete(self.id)?;
+        host::store(&store, self.durability)?.delete(self.id)?;
         Ok(Ok(None))
     }
 }
@@ -296,10 +296,13 @@ pub(crate) fn part(arguments: &[String]) -> Result<()> {
     let mut out = std::io::stdout().lock();
     match arguments {
         [mode, store, id, word, seed] if mode == "log" => {
-            let level = host::level(word)?;
+            let durability = host::durability(word)?;
             let seed: u64 = seed.parse()?;
-            let session =
-                host::store(Path::new(store), level)?.open_session_at(id.parse()?, &host::types()?, level)?;
+            let session = host::store(Path::new(store), durability)?.open_session_at(
+                id.parse()?,
+                &host::types()?,
+                durability,
+            )?;
             let first = session.view::<Talk>()?.len();
             for n in first..first + RECORDS_MAX {
                 session.dispatch(host::said(seed, n))?;
@@ -330,7 +333,7 @@ pub(crate) fn part(arguments: &[String]) -> Result<()> {
         }
         [mode, base, id] if mode == "next" => {
             let base = Path::new(base);
-            let desk = Desk::at(base, &base.join("workspace"), Level::Boundary, Some(id.parse()?))?;
+            let desk = Desk::at(base, &base.join("workspace"), Durability::Boundary, Some(id.parse()?))?;
             if desk.session.is_interrupted() {
                 return Err("the end of the call is lost".into());
             }
@@ -341,7 +344,7 @@ pub(crate) fn part(arguments: &[String]) -> Result<()> {
             let mut chance = Chance::new(seed.parse()?);
             let base = Path::new(base);
             let root = base.join("workspace");
-            let desk = Desk::at(base, &root, Level::Boundary, None)?;
+            let desk = Desk::at(base, &root, Durability::Boundary, None)?;
             let (bytes, synced) = (chance.bytes(5_000), !chance.once_in(4));
             let ended = desk.call(move |_| {
                 fs::write(root.join("0"), &bytes)?;

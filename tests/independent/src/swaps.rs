@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use foldlog::Level;
+use foldlog::Durability;
 use foldlog::filesystem::Filesystem;
 use foldlog::tools::{ToolContext, ToolError};
 use nix::sys::signal::{Signal, raise};
@@ -216,7 +216,7 @@ fn deed(context: &ToolContext) -> std::result::Result<(), ToolError> {
 /// A call exchanges something and fails.
 fn fails_while_swapped(report: &mut Report, scene: &Scene, swap: Swap) -> Result<()> {
     let before = scene.before()?;
-    let desk = Desk::at(&scene.base, &scene.root(), Level::Boundary, None)?;
+    let desk = Desk::at(&scene.base, &scene.root(), Durability::Boundary, None)?;
     let within = scene.clone();
     let called = desk.call(move |context| {
         deed(context)?;
@@ -279,7 +279,7 @@ fn killed_while_swapped(report: &mut Report, scene: &Scene, swap: Swap, chance: 
 /// A call fails while something is exchanged all the time.
 fn races(report: &mut Report, scene: &Scene, swap: Swap, chance: &mut Chance) -> Result<()> {
     let before = scene.before()?;
-    let desk = Desk::at(&scene.base, &scene.root(), Level::Boundary, None)?;
+    let desk = Desk::at(&scene.base, &scene.root(), Durability::Boundary, None)?;
     let whole = desk.state().snapshot(None)?;
     let racing = Arc::new(parking::Slot::default());
     let (slot, within, seed) = (Arc::clone(&racing), scene.clone(), chance.number());
@@ -432,12 +432,12 @@ pub(crate) fn part(arguments: &[String]) -> Result<()> {
     let [mode, base, argument] = arguments else { return Err("mode, folder, session or swap".into()) };
     let scene = Scene { base: PathBuf::from(base) };
     if mode == "recover" {
-        let desk = Desk::at(&scene.base, &scene.root(), Level::Boundary, Some(argument.parse()?))?;
+        let desk = Desk::at(&scene.base, &scene.root(), Durability::Boundary, Some(argument.parse()?))?;
         desk.recover()?;
         return Ok(());
     }
     let swap = *SWAPS.get(argument.parse::<usize>()?).ok_or("there is no such swap")?;
-    let desk = Desk::at(&scene.base, &scene.root(), Level::Boundary, None)?;
+    let desk = Desk::at(&scene.base, &scene.root(), Durability::Boundary, None)?;
     writeln!(std::io::stdout().lock(), "session {}", desk.session.id())?;
     desk.call(move |context| {
         deed(context)?;

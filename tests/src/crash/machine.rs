@@ -6,7 +6,7 @@ use std::sync::Arc;
 use foldlog::audit::{LogReader, walk_on};
 use foldlog::log::SegmentSizes;
 use foldlog::log::storage::{CrashKind, MemoryStorage, Storage};
-use foldlog::{BackgroundSync, FixedClock, Kind, Level, Result, Session, Store, StoreOptions};
+use foldlog::{BackgroundSync, Durability, FixedClock, Kind, Result, Session, Store, StoreOptions};
 use uuid::Uuid;
 
 use crate::host::{Noted, StepAdded, types};
@@ -73,12 +73,12 @@ impl Machine {
     }
 
     /// The options with which every process opens the store.
-    pub fn options(&self, level: Level) -> StoreOptions {
+    pub fn options(&self, durability: Durability) -> StoreOptions {
         StoreOptions {
             storage: Arc::new(self.disk.process()),
             clock: Arc::clone(&self.clock) as Arc<dyn foldlog::Clock>,
             seed: Some(7),
-            level,
+            durability,
             segments: SegmentSizes { first_bytes: 4096, max_bytes: 4096, ahead_bytes_min: 0 },
             object_bytes_min: 600,
             image_bytes_min: self.image_bytes_min,
@@ -92,8 +92,8 @@ impl Machine {
     /// # Panics
     ///
     /// Where it does not open.
-    pub fn process(&self, level: Level) -> Store {
-        Store::open_with("/home/store", self.options(level)).expect("the store opens")
+    pub fn process(&self, durability: Durability) -> Store {
+        Store::open_with("/home/store", self.options(durability)).expect("the store opens")
     }
 
     /// A session of the store, opened by a new process.
@@ -101,8 +101,8 @@ impl Machine {
     /// # Errors
     ///
     /// What opening says.
-    pub fn open(&self, id: Uuid, level: Level) -> Result<Session> {
-        self.process(level).open_session(id, &types())
+    pub fn open(&self, id: Uuid, durability: Durability) -> Result<Session> {
+        self.process(durability).open_session(id, &types())
     }
 
     /// The process goes, or the power.

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use foldlog::{Kind, Level, Result, Session, ToolInvocations};
+use foldlog::{Durability, Kind, Result, Session, ToolInvocations};
 use uuid::Uuid;
 
 use super::{Act, After, Change, Slices};
@@ -122,11 +122,11 @@ impl SessionMemory {
     }
 
     /// What a level promises of a change.
-    pub fn promise(level: Level, change: &Change) -> Promise {
-        match level {
-            Level::Every => Promise::Durable,
-            Level::Boundary if change.is_boundary() => Promise::Durable,
-            Level::Boundary | Level::Process => Promise::Written,
+    pub fn promise(durability: Durability, change: &Change) -> Promise {
+        match durability {
+            Durability::Every => Promise::Durable,
+            Durability::Boundary if change.is_boundary() => Promise::Durable,
+            Durability::Boundary | Durability::Process => Promise::Written,
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use foldlog::{Of, Result, Session, SnapshotOptions};
+use foldlog::{EventSlice, Result, Session, SnapshotOptions};
 
 use super::{After, Chance};
 use crate::host::{
@@ -134,7 +134,7 @@ impl Slices {
             current: session.view::<CurrentStep>()?.iter().cloned().collect(),
             of_part: session.view::<StepOfPart>()?.iter().cloned().collect(),
             draft: session.view::<Draft>()?.iter().cloned().collect(),
-            undeclared: session.view::<Of<Undeclared>>()?.iter().cloned().collect(),
+            undeclared: session.view::<EventSlice<Undeclared>>()?.iter().cloned().collect(),
             preview: session.view::<Preview>()?.iter().cloned().collect(),
             tags: session.tags(),
             ..Slices::default()

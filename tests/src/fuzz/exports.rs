@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use foldlog::audit::LogReader;
-use foldlog::{Export, ImportOptions, Level, Store, Value};
+use foldlog::{Durability, Export, ImportOptions, Store, Value};
 use foldlog_replay::runs::{self, Run};
 
 use crate::crash::Machine;
@@ -23,7 +23,7 @@ pub fn snapshot_json(bytes: &[u8]) {
 
     for keep_unknown in [false, true] {
         let machine = Machine::default();
-        let store = machine.process(Level::Boundary);
+        let store = machine.process(Durability::Boundary);
         let options = ImportOptions { keep_unknown, ..ImportOptions::default() };
         let session = match store.import(&export, &host::types(), options) {
             Ok(session) => session,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use foldlog::audit::{Followed, Follower, LogReader};
 use foldlog::log::storage::Storage;
-use foldlog::{Error, Level, Policy, RecoveryReport, SessionOptions, Store};
+use foldlog::{Durability, Error, Policy, RecoveryReport, SessionOptions, Store};
 use foldlog_codec::Record;
 
 use super::files::Set;
@@ -133,7 +133,7 @@ impl Ground {
     }
 
     fn opened_untyped(&self, set: &Set, audited: &Result<LogReader, Error>) {
-        let opened = self.machine.process(Level::Boundary).open_untyped(self.id);
+        let opened = self.machine.process(Durability::Boundary).open_untyped(self.id);
         match (audited, opened) {
             _ if set.images_lie => {}
             (Ok(reader), Ok(session)) => {
@@ -150,7 +150,7 @@ impl Ground {
 
     /// Whether it opens with a host's types, for writing.
     fn opened(&self, set: &Set, audited: &Result<LogReader, Error>) -> bool {
-        match (audited, self.machine.open(self.id, Level::Boundary)) {
+        match (audited, self.machine.open(self.id, Durability::Boundary)) {
             (_, opened) if set.images_lie => opened.is_ok(),
             (Err(_), _) if set.images => false,
             (Ok(reader), Ok(session)) => {
@@ -181,7 +181,7 @@ impl Ground {
 
     /// What is salvaged opens.
     fn salvaged(&self, set: &Set, audited: &Result<LogReader, Error>) {
-        let elsewhere = Store::open_with("/home/salvaged", self.machine.options(Level::Boundary));
+        let elsewhere = Store::open_with("/home/salvaged", self.machine.options(Durability::Boundary));
         let elsewhere = elsewhere.expect("the store opens");
         let Ok(salvaged) = elsewhere.salvage(self.machine.dir(self.id), SessionOptions::default()) else {
             return;
@@ -199,13 +199,13 @@ impl Ground {
 
     /// What takes an event has it when it is opened again, with all that it amounted to.
     fn goes_on(&self, set: &Set) {
-        let Ok(session) = self.machine.open(self.id, Level::Boundary) else { return };
+        let Ok(session) = self.machine.open(self.id, Durability::Boundary) else { return };
         if session.dispatch(step(1)).is_err() {
             return;
         }
         let (position, state) = (session.position(), session.state());
         session.close().expect("it closes");
-        let again = self.machine.open(self.id, Level::Boundary);
+        let again = self.machine.open(self.id, Durability::Boundary);
         let again = again.unwrap_or_else(|error| panic!("what was written on does not open again: {error}"));
         assert_eq!(again.position(), position);
         if !set.images_lie {

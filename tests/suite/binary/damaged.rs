@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use foldlog::{Kind, Session, SessionOptions, Store, StoreOptions};
 use foldlog_codec::body::{
-    Added, Binding, BuiltIn, Declare, Dispatch, Effect, EventDeclaration, ItemId, Opened, Operation, Payload,
+    Action, Added, Binding, BuiltIn, Declare, Dispatch, Effect, EventDeclaration, ItemId, Opened, Payload,
     Policy, Removed, Rollback, SliceDeclaration,
 };
 use foldlog_codec::frame::{self, Context, Header};
@@ -308,8 +308,8 @@ pub(super) fn forged(last: (Kind, Vec<u8>)) -> Fixture {
     };
     let said = |text: &str| {
         let data = foldlog::Value::from(text).encode();
-        let operation = Operation::Event { event: 0, data: Payload::new(&data) };
-        (Kind::DISPATCH, Dispatch { operation, effects: None }.encode())
+        let action = Action::Event { event: 0, data: Payload::new(&data) };
+        (Kind::DISPATCH, Dispatch { action, effects: None }.encode())
     };
     let records = [(Kind::OPENED, opened), (Kind::DECLARE, declare.encode()), said("a"), said("b"), last];
     forge(&dir, &records);
@@ -331,7 +331,7 @@ fn records_that_contradict_the_log_are_corrupt() {
     let removed = Removed::Items(vec![ItemId { sequence: 77, ordinal: 0 }]);
     let added = Added::Items { items: Vec::new(), version: 1 };
     let effects = Some(vec![Effect { slice: 1, removed, added, before: None }]);
-    let fixture = forged((Kind::DISPATCH, Dispatch { operation: Operation::Clear, effects }.encode()));
+    let fixture = forged((Kind::DISPATCH, Dispatch { action: Action::Clear, effects }.encode()));
     insta::assert_snapshot!(fixture.transcript(&["verify STORE", "show SESSION"]));
     // A body that is no map at all is found before anything is folded.
     let fixture = forged((Kind::DISPATCH, vec![0xc1]));

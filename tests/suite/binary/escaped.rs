@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 
 use foldlog::{Kind, Value};
 use foldlog_codec::body::{
-    Binding, BuiltIn, Declare, Dispatch, EventDeclaration, Idempotency, Import, ImportedSlice, Observed,
-    Opened, Operation, Outcome, OutsideEffects, Payload, Policy, Rollback, Settle, SliceDeclaration,
-    Snapshot, ToolBegin, ToolEnd,
+    Action, Binding, BuiltIn, Declare, Dispatch, EventDeclaration, ExternalEffects, Idempotency, Import,
+    ImportedSlice, Observed, Opened, Outcome, Payload, Policy, Rollback, Settle, SliceDeclaration, Snapshot,
+    ToolBegin, ToolEnd,
 };
 use foldlog_tests::verbs::{Ran, foldlog};
 use unicode_properties::{GeneralCategory, UnicodeGeneralCategory};
@@ -51,7 +51,7 @@ fn begin(place: &str, arguments: &[u8]) -> Vec<u8> {
         tool: Cow::from(hostile(&format!("{place} tool"))),
         call_id: Some(Cow::from(hostile(&format!("{place} call")))),
         arguments: Payload::new(arguments),
-        asked_by: None,
+        origin: None,
         parent: None,
         idempotency: Idempotency::Manual,
         reads_only: false,
@@ -68,13 +68,13 @@ fn end(begin: u64, result: &[u8]) -> Vec<u8> {
         again: None,
         tool: Cow::from(hostile("end tool")),
         call_id: Some(Cow::from(hostile("end call"))),
-        asked_by: None,
+        origin: None,
         parent: None,
         undoes: None,
         outcome: Outcome::Interrupted,
         cause: None,
         rolls_back: true,
-        outside: OutsideEffects::Unknown,
+        outside: ExternalEffects::Unknown,
         elapsed_us: 1,
         result: Some(Payload::new(result)),
         shown: None,
@@ -101,9 +101,9 @@ fn records() -> Vec<(Kind, Vec<u8>)> {
     let declare =
         Declare { events: vec![event], slices: vec![slice(0, Policy::Log), slice(1, Policy::State)] };
     let data = payload("event");
-    let event = Operation::Event { event: 0, data: Payload::new(&data) };
-    let tag = Operation::Tag { key: hostile("tag key"), value: Some(hostile("tag value")) };
-    let dispatch = |operation| (Kind::DISPATCH, Dispatch { operation, effects: None }.encode());
+    let event = Action::Event { event: 0, data: Payload::new(&data) };
+    let tag = Action::Tag { key: hostile("tag key"), value: Some(hostile("tag value")) };
+    let dispatch = |action| (Kind::DISPATCH, Dispatch { action, effects: None }.encode());
     let imported = payload("imported");
     let import = Import {
         from: None,
@@ -306,7 +306,7 @@ fn nor_by_what_is_said_of_damage() {
         foldlog_codec::body::Removed::Items(vec![foldlog_codec::body::ItemId { sequence: 77, ordinal: 0 }]);
     let added = foldlog_codec::body::Added::Items { items: Vec::new(), version: 1 };
     let effects = Some(vec![foldlog_codec::body::Effect { slice: 1, removed, added, before: None }]);
-    contradicting.push((Kind::DISPATCH, Dispatch { operation: Operation::Clear, effects }.encode()));
+    contradicting.push((Kind::DISPATCH, Dispatch { action: Action::Clear, effects }.encode()));
     let flipped = world(&records());
     let (offset, bytes) = place(&flipped.session, 3);
     flip(&segment(&flipped.session), offset + bytes - 1);

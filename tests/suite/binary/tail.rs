@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use foldlog::log::SegmentSizes;
-use foldlog::{Level, Session, Store, StoreOptions};
+use foldlog::{Durability, Session, Store, StoreOptions};
 use foldlog_tests::child::{self, Started};
 use foldlog_tests::host::types;
 use foldlog_tests::runs::Json;
@@ -268,7 +268,8 @@ fn another_process_is_followed_over_turns_a_kill_and_a_recovery_until_a_signal()
         }
         read_through(&mut following, &mut next, kept);
         // The next process recovers what nobody had attested, if a sync did not come just before, and goes on.
-        let store = Store::open_with(&path, StoreOptions { level: Level::Boundary, ..small() }).unwrap();
+        let store =
+            Store::open_with(&path, StoreOptions { durability: Durability::Boundary, ..small() }).unwrap();
         let session = store.open_session(id, &types()).unwrap();
         let before = session.position().unwrap();
         assert!(!session.recovery().closed);

@@ -6,13 +6,15 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use foldlog::log::storage::{CrashKind, Fault, Storage};
-use foldlog::{Clock, Error, FixedClock, Kind, Level, Result, Session, SessionOptions, Store, StoreOptions};
+use foldlog::{
+    Clock, Durability, Error, FixedClock, Kind, Result, Session, SessionOptions, Store, StoreOptions,
+};
 use foldlog_codec::segment::SegmentHeader;
 use foldlog_tests::crash::{BOOT, FrameAt, Machine, OTHER_BOOT, count, large_note, step};
 use foldlog_tests::host::{Plan, types};
 use uuid::Uuid;
 
-const LEVELS: [Level; 3] = [Level::Process, Level::Boundary, Level::Every];
+const LEVELS: [Durability; 3] = [Durability::Process, Durability::Boundary, Durability::Every];
 const ID: Uuid = Uuid::from_u128(77);
 
 /// The seed is the last of what a first record holds.
@@ -44,10 +46,10 @@ enum Again {
 
 /// Begins the session again in a new process, whose level this is. Whatever comes of it is a session that works, and
 /// what was found stays as it was, byte for byte.
-fn begin_again(machine: &Machine, level: Level) -> Again {
+fn begin_again(machine: &Machine, durability: Durability) -> Again {
     let found = files_of(machine);
     let there = machine.audit(ID).map(|audit| audit.records_len());
-    let (session, again) = match begin(&machine.process(level)) {
+    let (session, again) = match begin(&machine.process(durability)) {
         Ok(session) => {
             assert!(there.is_err(), "a session of {there:?} records was begun over");
             assert_eq!((session.id(), count(&session)), (ID, 1));
@@ -56,7 +58,7 @@ fn begin_again(machine: &Machine, level: Level) -> Again {
         Err(Error::SessionExists { session }) => {
             assert_eq!((session, &files_of(machine)), (ID, &found));
             match there {
-                Ok(records) => (machine.open(ID, level).unwrap(), Again::There(records)),
+                Ok(records) => (machine.open(ID, durability).unwrap(), Again::There(records)),
                 Err(_) => return Again::Refused,
             }
         }
@@ -76,14 +78,15 @@ fn begin_again(machine: &Machine, level: Level) -> Again {
         assert!(segments.all(|(path, bytes)| now.get(path) == Some(bytes)), "nothing is written over");
     }
     machine.crash(CrashKind::PowerLosingAll);
-    let session = machine.open(ID, level).unwrap();
+    let session = machine.open(ID, durability).unwrap();
     assert_eq!((count(&session), session.view::<Plan>().unwrap().len()), (records, steps + 19));
     assert!(session.recovery().torn.is_none(), "{:?}", session.recovery());
     assert_eq!(machine.audit(ID).unwrap().state().unwrap(), session.state().unwrap());
-    let summary = machine.process(level).summary(ID).unwrap();
+    let summary = machine.process(durability).summary(ID).unwrap();
     assert_eq!((summary.records, summary.log_bytes), (records, session.log_bytes()));
     if again == Again::Begun {
-        let fork = machine.process(level).fork(ID, records - 1, &types(), SessionOptions::default()).unwrap();
+        let fork =
+            machine.process(durability).fork(ID, records - 1, &types(), SessionOptions::default()).unwrap();
         assert_eq!(fork.view::<Plan>().unwrap().len(), steps + 19);
     }
     again
@@ -94,20 +97,22 @@ fn begin_again(machine: &Machine, level: Level) -> Again {
 #[test]
 fn a_session_whose_beginning_was_cut_short_at_any_step_can_be_begun_again() {
     let mut seen = (0, 0);
-    for (level, bytes) in LEVELS.into_iter().flat_map(|level| [0, 1, 20, 27, 50, 83].map(|n| (level, n))) {
+    for (durability, bytes) in
+        LEVELS.into_iter().flat_map(|durability| [0, 1, 20, 27, 50, 83].map(|n| (durability, n)))
+    {
         for nth in 1.. {
             let machine = Machine::default();
-            let store = machine.process(level);
+            let store = machine.process(durability);
             machine.disk.inject(Fault::Die { nth, bytes });
             let survived = begin(&store).and_then(|session| session.dispatch(step(0)).map(|_| session));
             let done = survived.is_ok();
             machine.crash(CrashKind::Process);
             machine.disk.clear_faults();
             drop((survived, store));
-            match begin_again(&machine, level) {
+            match begin_again(&machine, durability) {
                 Again::Begun => seen.0 += 1,
                 Again::There(_) => seen.1 += 1,
-                Again::Refused => panic!("{level:?}, call {nth}, {bytes} bytes of it"),
+                Again::Refused => panic!("{durability:?}, call {nth}, {bytes} bytes of it"),
             }
             if done {
                 break;
@@ -123,13 +128,13 @@ fn a_session_can_be_begun_again_after_any_number_of_attempts() {
     for (first, second) in (1..9).flat_map(|first| (1..9).map(move |second| (first, second))) {
         let machine = Machine::default();
         for (nth, bytes) in [(first, 50), (second, 0), (second, 83), (first, 20)] {
-            let store = machine.process(Level::Every);
+            let store = machine.process(Durability::Every);
             machine.disk.inject(Fault::Die { nth, bytes });
             drop(begin(&store));
             machine.crash(CrashKind::Process);
             machine.disk.clear_faults();
         }
-        assert_ne!(begin_again(&machine, Level::Every), Again::Refused, "{first}, {second}");
+        assert_ne!(begin_again(&machine, Durability::Every), Again::Refused, "{first}, {second}");
     }
 }
 
@@ -140,7 +145,7 @@ fn after_a_power_cut_what_is_no_session_is_begun_again_or_left_alone() {
     let mut seen = (0, 0, 0);
     for (nth, seed) in (1..16).flat_map(|nth| (0..24).map(move |seed| (nth, seed))) {
         let machine = Machine::default();
-        let store = machine.process(Level::Boundary);
+        let store = machine.process(Durability::Boundary);
         machine.disk.inject(Fault::Die { nth, bytes: 60 });
         let _ = begin(&store).and_then(|session| {
             session.dispatch(large_note(1))?;
@@ -149,7 +154,7 @@ fn after_a_power_cut_what_is_no_session_is_begun_again_or_left_alone() {
         machine.disk.write_back(seed);
         machine.crash(CrashKind::Power { seed });
         machine.disk.clear_faults();
-        match begin_again(&machine, Level::Boundary) {
+        match begin_again(&machine, Durability::Boundary) {
             Again::Begun => seen.0 += 1,
             Again::There(_) => seen.1 += 1,
             Again::Refused => seen.2 += 1,
@@ -161,7 +166,7 @@ fn after_a_power_cut_what_is_no_session_is_begun_again_or_left_alone() {
 /// A session with its first record alone, and its frames.
 fn of_one_record(seed: u64) -> (Machine, PathBuf, Vec<u8>, Vec<FrameAt>) {
     let machine = Machine::default();
-    let session = begin_with(&machine.process(Level::Process), seed).unwrap();
+    let session = begin_with(&machine.process(Durability::Process), seed).unwrap();
     machine.crash(CrashKind::Process);
     drop(session);
     let frames = machine.frames(ID).unwrap();
@@ -184,7 +189,7 @@ fn a_first_segment_that_ends_anywhere_before_its_first_record_does_is_a_leftover
             cut.resize(allocated, 0);
             let is_there = cut.get(..opened) == Some(&bytes[..opened]);
             machine.disk.write_file(&segment, cut).unwrap();
-            let again = begin_again(&machine, Level::Every);
+            let again = begin_again(&machine, Durability::Every);
             let expected = if is_there { Again::There(1) } else { Again::Begun };
             assert_eq!(again, expected, "{len} of {allocated} bytes");
         }
@@ -203,7 +208,7 @@ fn is_left_alone(what: &str, machine: &Machine) {
             copy.disk.create_dir_all(&folder).unwrap();
         }
         let before = copy.disk.dump();
-        match begin(&copy.process(Level::Every)) {
+        match begin(&copy.process(Durability::Every)) {
             Err(Error::SessionExists { session }) => assert_eq!(session, ID, "{what}"),
             other => panic!("{what}: {other:?}"),
         }
@@ -231,7 +236,7 @@ fn a_folder_that_holds_anything_else_is_left_alone() {
     is_left_alone("the last ordinal but one", &unbegun("4294967294.seg.new", b""));
     is_left_alone("a record in a later segment", &{
         let session = Machine::default();
-        let _held = begin(&session.process(Level::Every)).unwrap();
+        let _held = begin(&session.process(Durability::Every)).unwrap();
         let machine = unbegun("0000000001.seg", b"");
         machine.disk.write_file(dir.join("0000000002.seg.new"), &bytes).unwrap();
         machine
@@ -261,7 +266,7 @@ fn a_folder_that_holds_anything_else_is_left_alone() {
     }
     // Objects whose segments are gone.
     let machine = Machine::default();
-    let session = begin(&machine.process(Level::Every)).unwrap();
+    let session = begin(&machine.process(Durability::Every)).unwrap();
     session.dispatch(large_note(1)).unwrap();
     session.close().unwrap();
     is_left_alone("a closed session", &machine);
@@ -269,7 +274,7 @@ fn a_folder_that_holds_anything_else_is_left_alone() {
     is_left_alone("objects without segments", &machine);
     // What is no folder.
     let machine = Machine::default();
-    drop(machine.process(Level::Every));
+    drop(machine.process(Durability::Every));
     machine.disk.write_file(&dir, b"").unwrap();
     is_left_alone("a file", &machine);
 }
@@ -285,7 +290,9 @@ fn a_beginning_that_fails_behind_a_leftover_takes_back_its_own_files_alone() {
     let (whole, segment, _, frames) = of_one_record(77);
     let resumed = frames.iter().find(|frame| frame.kind == Kind::RESUMED).unwrap().end;
     let mut failed = 0;
-    for (level, nth) in LEVELS.into_iter().flat_map(|level| (1..6).map(move |nth| (level, nth))) {
+    for (durability, nth) in
+        LEVELS.into_iter().flat_map(|durability| (1..6).map(move |nth| (durability, nth)))
+    {
         for fault in [
             Fault::ShortWrite { nth, bytes: 30 },
             Fault::FailNth { op: foldlog::log::storage::Op::SyncData, nth, error: std::io::ErrorKind::Other },
@@ -295,13 +302,13 @@ fn a_beginning_that_fails_behind_a_leftover_takes_back_its_own_files_alone() {
             machine.disk.write_file(&segment, bytes_until(&segment, &whole, resumed)).unwrap();
             let before = files_of(&machine);
             machine.disk.inject(fault.clone());
-            let begun = begin(&machine.process(level));
+            let begun = begin(&machine.process(durability));
             machine.disk.clear_faults();
             if begun.is_err() {
                 failed += 1;
                 drop(begun);
-                assert_eq!(files_of(&machine), before, "{level:?}, {fault:?}");
-                assert_eq!(begin_again(&machine, level), Again::Begun);
+                assert_eq!(files_of(&machine), before, "{durability:?}, {fault:?}");
+                assert_eq!(begin_again(&machine, durability), Again::Begun);
             }
         }
     }
@@ -342,13 +349,13 @@ fn of_two_processes_that_begin_the_same_session_at_once_one_does() {
     {
         let machine = Machine::default();
         if leftover {
-            machine.process(Level::Every);
+            machine.process(Durability::Every);
             machine.disk.create_dir_all(&machine.dir(ID)).unwrap();
         }
         let others = Arc::new(Mutex::new(None));
         let (slot, other) = (Arc::clone(&others), machine.clone());
         let what = Box::new(move || {
-            let begun = begin(&other.process(Level::Every));
+            let begun = begin(&other.process(Durability::Every));
             let kept = begun.and_then(|session| match closes {
                 true => session.close().map(|()| None),
                 false => Ok(Some(session)),
@@ -358,7 +365,7 @@ fn of_two_processes_that_begin_the_same_session_at_once_one_does() {
         let clock = FixedClock::stepping(1_700_000_000_000_000, 10);
         let clock =
             Arc::new(Happening { clock, readings: AtomicU32::new(nth), what: Mutex::new(Some(what)) });
-        let options = StoreOptions { clock, ..machine.options(Level::Every) };
+        let options = StoreOptions { clock, ..machine.options(Durability::Every) };
         let own = begin(&Store::open_with("/home/store", options).unwrap());
         let other = others.lock().unwrap().take();
         match (&own, other) {

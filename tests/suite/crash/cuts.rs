@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use foldlog::log::storage::CrashKind;
-use foldlog::{Error, Level};
+use foldlog::{Durability, Error};
 use foldlog_tests::crash::{BOOT, FrameAt, Machine, OTHER_BOOT, count, write_steps};
 use foldlog_tests::host::types;
 use uuid::Uuid;
@@ -30,12 +30,12 @@ impl Cut {
 /// was killed at the level that syncs nothing.
 fn session_of_segments(closed: bool) -> (Machine, Uuid) {
     let machine = Machine::default();
-    let session = machine.process(Level::Every).create(&types()).unwrap();
+    let session = machine.process(Durability::Every).create(&types()).unwrap();
     let id = session.id();
     write_steps(&session, 25);
     session.close().unwrap();
-    let level = if closed { Level::Every } else { Level::Process };
-    let session = machine.open(id, level).unwrap();
+    let durability = if closed { Durability::Every } else { Durability::Process };
+    let session = machine.open(id, durability).unwrap();
     write_steps(&session, 3);
     if closed {
         session.close().unwrap();
@@ -79,11 +79,11 @@ fn a_log_cut_at_any_byte_of_its_last_records_is_what_stands_before_the_cut() {
                         assert!(torn.bytes > 0 && torn.offset < at as u64, "{told}: {torn:?}");
                     }
                 }
-                let session = machine.open(id, Level::Every).unwrap();
+                let session = machine.open(id, Durability::Every).unwrap();
                 assert_eq!(session.state().unwrap(), audit.state().unwrap(), "{told}");
                 assert_eq!(session.set_tag("after", "the cut").unwrap(), left, "{told}");
                 machine.crash(CrashKind::PowerLosingAll);
-                assert_eq!(count(&machine.open(id, Level::Every).unwrap()), left + 1, "{told}");
+                assert_eq!(count(&machine.open(id, Durability::Every).unwrap()), left + 1, "{told}");
             }
         }
     }
@@ -103,7 +103,7 @@ fn a_log_short_of_whole_segments_is_missing_them_and_nothing_else() {
                 machine.disk.write_file(path, bytes).unwrap();
             }
         }
-        for error in [machine.open(id, Level::Every).map(drop), machine.audit(id).map(drop)] {
+        for error in [machine.open(id, Durability::Every).map(drop), machine.audit(id).map(drop)] {
             match error {
                 Err(Error::MissingSegment { session, ordinal, path }) => {
                     assert_eq!((session, ordinal as usize, &path), (id, *missing, &paths[*missing]));
@@ -127,10 +127,10 @@ fn a_last_segment_that_a_crash_left_without_a_header_is_reported_and_left_alone(
         let audit = machine.audit(id).unwrap();
         assert_eq!(audit.report().leftovers, std::slice::from_ref(&leftover));
         assert!(audit.report().torn.is_none());
-        let session = machine.open(id, Level::Every).unwrap();
+        let session = machine.open(id, Durability::Every).unwrap();
         assert_eq!(session.set_tag("after", "the crash").unwrap(), all);
         assert_eq!(machine.disk.read_file(&leftover).as_ref(), Some(bytes), "it stays for inspection");
         machine.crash(CrashKind::PowerLosingAll);
-        assert_eq!(count(&machine.open(id, Level::Every).unwrap()), all + 1);
+        assert_eq!(count(&machine.open(id, Durability::Every).unwrap()), all + 1);
     }
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use foldlog::log::storage::{CrashKind, Fault, Op};
-use foldlog::{BackgroundSync, Error, Level, Session, SessionOptions, Store, StoreOptions};
+use foldlog::{BackgroundSync, Durability, Error, Session, SessionOptions, Store, StoreOptions};
 use foldlog_tests::crash::{BOOT, Machine, Mortal, OTHER_BOOT, count, write_steps};
 use foldlog_tests::host::{Plan, types};
 use uuid::Uuid;
@@ -27,7 +27,7 @@ const AHEAD_BYTES_MAX: u64 = 512 << 10;
 /// How many files a life may leave: the recovery's segment, and the one after it.
 const LIFE_FILES_MAX: u64 = 2;
 
-const LEVELS: [Level; 3] = [Level::Process, Level::Boundary, Level::Every];
+const LEVELS: [Durability; 3] = [Durability::Process, Durability::Boundary, Durability::Every];
 
 /// A session on real files, and the process that has it open.
 struct Life {
@@ -36,11 +36,11 @@ struct Life {
 }
 
 impl Life {
-    fn of(store: &Path, level: Level, id: Option<Uuid>) -> Life {
+    fn of(store: &Path, durability: Durability, id: Option<Uuid>) -> Life {
         let process = Mortal::born(Some(BOOT));
         let options = StoreOptions {
             storage: Arc::new(process.clone()),
-            level,
+            durability,
             seed: Some(7),
             // What is asked for here is what the log itself does.
             image_bytes_min: u64::MAX,
@@ -77,44 +77,47 @@ fn size(dir: &Path) -> (u64, u64) {
 #[test]
 fn many_short_lives_take_no_more_than_their_records() {
     let lives = super::number_from("FOLDLOG_LIVES").unwrap_or(LIVES);
-    for level in LEVELS {
-        many_short_lives(level, lives);
+    for durability in LEVELS {
+        many_short_lives(durability, lives);
     }
 }
 
-fn many_short_lives(level: Level, lives: u64) {
+fn many_short_lives(durability: Durability, lives: u64) {
     let folder = tempfile::tempdir().unwrap();
-    let first = Life::of(folder.path(), level, None);
+    let first = Life::of(folder.path(), durability, None);
     let (id, dir) = (first.session.id(), first.session.dir().to_owned());
     write_steps(&first.session, RECORDS);
     first.end();
     let mut opening = Vec::new();
     let mut sizes = vec![size(&dir)];
     for _ in 1..lives {
-        let life = Life::of(folder.path(), level, Some(id));
+        let life = Life::of(folder.path(), durability, Some(id));
         opening.push(life.process.read().0);
         write_steps(&life.session, RECORDS);
         life.end();
         sizes.push(size(&dir));
     }
-    let last = Life::of(folder.path(), level, Some(id));
+    let last = Life::of(folder.path(), durability, Some(id));
     let log_bytes = last.session.log_bytes();
-    assert_eq!(last.session.view::<Plan>().unwrap().len() as u64, lives * RECORDS, "{level:?}");
+    assert_eq!(last.session.view::<Plan>().unwrap().len() as u64, lives * RECORDS, "{durability:?}");
     let (bytes, files) = *sizes.last().unwrap();
     let read = *opening.last().unwrap();
     eprintln!(
-        "{level:?}: {lives} lives, {log_bytes} bytes of log: {bytes} on the disk, {files} files, {read} read"
+        "{durability:?}: {lives} lives, {log_bytes} bytes of log: {bytes} on the disk, {files} files, {read} read"
     );
     let records = 2 * log_bytes;
-    assert!(bytes <= records + lives * LIFE_BYTES_MAX, "{level:?}: {bytes} bytes for {log_bytes}");
-    assert!(files <= lives * LIFE_FILES_MAX, "{level:?}: {files} files");
-    assert!(read <= 2 * records + AHEAD_BYTES_MAX, "{level:?}: {read} bytes were read to open {log_bytes}");
+    assert!(bytes <= records + lives * LIFE_BYTES_MAX, "{durability:?}: {bytes} bytes for {log_bytes}");
+    assert!(files <= lives * LIFE_FILES_MAX, "{durability:?}: {files} files");
+    assert!(
+        read <= 2 * records + AHEAD_BYTES_MAX,
+        "{durability:?}: {read} bytes were read to open {log_bytes}"
+    );
     // The second half of the lives leaves about what the first did.
     let half = sizes[sizes.len() / 2];
-    assert!(bytes - half.0 <= half.0 + 4 * LIFE_BYTES_MAX, "{level:?}: {half:?}, then {bytes}");
-    assert!(files - half.1 <= half.1 + 4, "{level:?}: {half:?}, then {files}");
+    assert!(bytes - half.0 <= half.0 + 4 * LIFE_BYTES_MAX, "{durability:?}: {half:?}, then {bytes}");
+    assert!(files - half.1 <= half.1 + 4, "{durability:?}: {half:?}, then {files}");
     let half = opening[opening.len() / 2];
-    assert!(read - half <= half + AHEAD_BYTES_MAX, "{level:?}: {half}, then {read}");
+    assert!(read - half <= half + AHEAD_BYTES_MAX, "{durability:?}: {half}, then {read}");
     last.end();
 }
 
@@ -122,40 +125,47 @@ fn many_short_lives(level: Level, lives: u64) {
 /// them, and nobody had written down that they had.
 #[test]
 fn what_a_recovery_made_durable_is_damaged_and_never_torn_however_the_machine_restarts() {
-    for level in [Level::Process, Level::Boundary] {
+    for durability in [Durability::Process, Durability::Boundary] {
         let machine = Machine::default();
-        let session = machine.process(level).create(&types()).unwrap();
+        let session = machine.process(durability).create(&types()).unwrap();
         let id = session.id();
         write_steps(&session, RECORDS);
         let mut recovered = 0;
         for _ in 1..6 {
             machine.crash(CrashKind::Process);
-            let session = machine.open(id, level).unwrap();
+            let session = machine.open(id, durability).unwrap();
             // The first append is what makes the tail durable.
             recovered = count(&session);
             write_steps(&session, RECORDS);
-            assert!(session.synced() >= recovered, "{level:?}: what was recovered is durable");
+            assert!(session.synced() >= recovered, "{durability:?}: what was recovered is durable");
         }
         machine.crash(CrashKind::Process);
-        let all = count(&machine.open(id, level).unwrap());
+        let all = count(&machine.open(id, durability).unwrap());
         let frames = machine.frames(id).unwrap();
         let (mut damaged, mut torn) = (0, 0);
         for frame in &frames {
             let machine = machine.copied(OTHER_BOOT);
             let place = frame.start + (frame.end - frame.start) / 2;
             machine.disk.mutate_file(&frame.segment, |bytes| bytes[place] ^= 0x10).unwrap();
-            match machine.open(id, level) {
+            match machine.open(id, durability) {
                 Err(Error::Corrupt(_)) => damaged += 1,
-                Err(error) => panic!("{level:?}, record {}: {error}", frame.sequence),
+                Err(error) => panic!("{durability:?}, record {}: {error}", frame.sequence),
                 // What no recovery has seen yet is the one batch of which nobody can tell.
                 Ok(session) => {
                     let left = count(&session);
-                    assert!(left >= recovered, "{level:?}, record {}: {left} of {all} left", frame.sequence);
+                    assert!(
+                        left >= recovered,
+                        "{durability:?}, record {}: {left} of {all} left",
+                        frame.sequence
+                    );
                     torn += 1;
                 }
             }
         }
-        assert!(damaged > 5 * RECORDS && torn <= 2 * RECORDS, "{level:?}: {damaged} damaged, {torn} torn");
+        assert!(
+            damaged > 5 * RECORDS && torn <= 2 * RECORDS,
+            "{durability:?}: {damaged} damaged, {torn} torn"
+        );
     }
 }
 
@@ -166,19 +176,19 @@ fn what_a_recovery_attests_is_promised_only_once_its_name_is_durable() {
     let mut deaths = 0;
     for nth in 1.. {
         let machine = Machine::default();
-        let session = machine.process(Level::Process).create(&types()).unwrap();
+        let session = machine.process(Durability::Process).create(&types()).unwrap();
         let id = session.id();
         session.sync().unwrap();
         write_steps(&session, 3);
         let written = count(&session);
         machine.crash(CrashKind::Process);
-        let store = machine.process(Level::Process);
+        let store = machine.process(Durability::Process);
         let session = store.open_session(id, &types()).unwrap();
         machine.disk.inject(Fault::Die { nth, bytes: 0 });
         let died = session.sync().is_err();
         machine.crash(CrashKind::Process);
         machine.disk.clear_faults();
-        let session = machine.open(id, Level::Process).unwrap();
+        let session = machine.open(id, Durability::Process).unwrap();
         let all = count(&session);
         assert_eq!(all, written, "call {nth}");
         let known = session.synced();
@@ -188,7 +198,7 @@ fn what_a_recovery_attests_is_promised_only_once_its_name_is_durable() {
         }
         let promised = session.synced().max(known);
         machine.crash(CrashKind::PowerLosingAll);
-        let left = count(&machine.open(id, Level::Process).unwrap());
+        let left = count(&machine.open(id, Durability::Process).unwrap());
         assert!(left >= promised, "call {nth}: {left} of {promised}");
         deaths += u64::from(died);
         if !died && nth % 2 == 0 {
@@ -202,7 +212,7 @@ fn what_a_recovery_attests_is_promised_only_once_its_name_is_durable() {
 #[test]
 fn recoveries_that_come_to_no_end_leave_no_more_than_one_copy() {
     let machine = Machine::default();
-    let session = machine.process(Level::Process).create(&types()).unwrap();
+    let session = machine.process(Durability::Process).create(&types()).unwrap();
     let id = session.id();
     write_steps(&session, RECORDS);
     machine.crash(CrashKind::Process);
@@ -211,14 +221,14 @@ fn recoveries_that_come_to_no_end_leave_no_more_than_one_copy() {
         files.filter(|path| path.to_string_lossy().ends_with(".seg.new")).count()
     };
     for _ in 0..4 {
-        let session = machine.open(id, Level::Process).unwrap();
+        let session = machine.open(id, Durability::Process).unwrap();
         machine.disk.inject(Fault::FailNth { op: Op::Rename, nth: 1, error: std::io::ErrorKind::Other });
         assert!(session.set_tag("at", "last").is_err());
         machine.crash(CrashKind::Process);
         machine.disk.clear_faults();
         assert_eq!(half_built(&machine), 1);
     }
-    let session = machine.open(id, Level::Process).unwrap();
+    let session = machine.open(id, Durability::Process).unwrap();
     session.set_tag("at", "last").unwrap();
     assert_eq!(half_built(&machine), 0);
 }

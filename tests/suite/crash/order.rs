@@ -8,7 +8,7 @@ use foldlog::log::storage::{MemoryStorage, Op};
 use foldlog::tools::{
     ExecuteOptions, Tool, ToolCall, ToolContext, ToolError, ToolRegistry, ToolResult, ToolRunner,
 };
-use foldlog::{ExecutionState, Level, ResourceRegistry, SessionOptions, SnapshotOptions};
+use foldlog::{Durability, ExecutionState, ResourceRegistry, SessionOptions, SnapshotOptions};
 use foldlog_tests::crash::{Machine, large_note, step};
 use foldlog_tests::host::types;
 use schemars::JsonSchema;
@@ -35,7 +35,7 @@ fn traced<T>(disk: &MemoryStorage, call: impl FnOnce() -> foldlog::Result<T>) ->
 #[test]
 fn a_sessions_folders_are_durable_before_it_is_there() {
     let machine = Machine::default();
-    let store = machine.process(Level::Every);
+    let store = machine.process(Durability::Every);
     let (_, trace) = traced(&machine.disk, || store.create(&types()));
     assert_in_order(
         &trace,
@@ -53,7 +53,7 @@ fn a_sessions_folders_are_durable_before_it_is_there() {
 #[test]
 fn an_object_and_its_name_are_durable_before_the_record_that_refers_to_it() {
     let machine = Machine::default();
-    let session = machine.process(Level::Every).create(&types()).unwrap();
+    let session = machine.process(Durability::Every).create(&types()).unwrap();
     let (_, trace) = traced(&machine.disk, || session.dispatch(large_note(0)));
     assert_in_order(
         &trace,
@@ -73,7 +73,7 @@ fn an_object_and_its_name_are_durable_before_the_record_that_refers_to_it() {
 #[test]
 fn a_segment_and_its_name_are_durable_before_what_is_in_it_and_the_one_before_it_too() {
     let machine = Machine::default().with_images();
-    let session = machine.process(Level::Every).create(&types()).unwrap();
+    let session = machine.process(Durability::Every).create(&types()).unwrap();
     for n in 0..20 {
         let (_, trace) = traced(&machine.disk, || session.dispatch(step(n)));
         if !trace.iter().any(|(op, path)| *op == Op::Write && path.ends_with("0000000001.seg")) {
@@ -103,7 +103,7 @@ fn a_segment_and_its_name_are_durable_before_what_is_in_it_and_the_one_before_it
 #[test]
 fn an_image_is_written_once_the_log_is_durable_up_to_it() {
     let machine = Machine::default().with_images();
-    let session = machine.process(Level::Process).create(&types()).unwrap();
+    let session = machine.process(Durability::Process).create(&types()).unwrap();
     for n in 0..40 {
         let (_, trace) = traced(&machine.disk, || session.dispatch(step(n)));
         if trace.iter().any(|(op, path)| *op == Op::Write && path.to_string_lossy().ends_with(".image.new")) {
@@ -118,7 +118,7 @@ fn an_image_is_written_once_the_log_is_durable_up_to_it() {
 #[test]
 fn a_fork_is_whole_and_its_parent_durable_before_it_bears_its_name() {
     let machine = Machine::default();
-    let store = machine.process(Level::Process);
+    let store = machine.process(Durability::Process);
     let parent = store.create(&types()).unwrap();
     parent.dispatch(large_note(0)).unwrap();
     let position = parent.dispatch(step(0)).unwrap();
@@ -144,7 +144,7 @@ fn a_fork_is_whole_and_its_parent_durable_before_it_bears_its_name() {
 #[test]
 fn a_snapshot_is_durable_when_it_is_returned_with_all_before_it_at_the_level_of_boundaries() {
     let machine = Machine::default();
-    let session = machine.process(Level::Boundary).create(&types()).unwrap();
+    let session = machine.process(Durability::Boundary).create(&types()).unwrap();
     let (_, trace) = traced(&machine.disk, || session.dispatch(step(0)));
     assert!(trace.iter().all(|(op, _)| *op == Op::Write), "a dispatch waits for no disk: {trace:#?}");
     let (taken, trace) = traced(&machine.disk, || session.snapshot(SnapshotOptions::default()));
@@ -176,7 +176,7 @@ impl Tool for Watches {
 #[test]
 fn a_begin_is_durable_before_its_tool_runs_and_an_end_before_it_is_returned() {
     let machine = Machine::default();
-    let session = machine.process(Level::Boundary).create(&types()).unwrap();
+    let session = machine.process(Durability::Boundary).create(&types()).unwrap();
     let seen = Arc::new(Mutex::new(Trace::new()));
     let tools = ToolRegistry::new().with(Watches { disk: machine.disk.clone(), seen: Arc::clone(&seen) });
     let runner = ToolRunner::new(ExecutionState::new(session.clone(), ResourceRegistry::default()), tools);

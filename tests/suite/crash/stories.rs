@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use foldlog::log::SegmentSizes;
 use foldlog::log::storage::{Access, CrashKind, Fault, Op, Storage};
-use foldlog::{BackgroundSync, Error, Kind, Level, SessionOptions, Store, StoreOptions};
+use foldlog::{BackgroundSync, Durability, Error, Kind, SessionOptions, Store, StoreOptions};
 use foldlog_codec::frame::{self, Header};
 use foldlog_codec::segment::{Previous, SegmentHeader};
 use foldlog_tests::crash::{BOOT, Machine, Slices, count, large_note, step, write_steps};
@@ -19,7 +19,7 @@ fn fails(op: Op, nth: u64) -> Fault {
 
 /// A session that was closed with some records, all durable.
 fn closed_session(machine: &Machine, steps: u64) -> Uuid {
-    let session = machine.process(Level::Every).create(&types()).unwrap();
+    let session = machine.process(Durability::Every).create(&types()).unwrap();
     write_steps(&session, steps);
     let id = session.id();
     session.close().unwrap();
@@ -35,9 +35,9 @@ fn files_of(machine: &Machine, id: Uuid) -> BTreeMap<PathBuf, Vec<u8>> {
 #[test]
 fn a_new_store_is_as_durable_as_its_first_record() {
     let machine = Machine::default();
-    let session = machine.process(Level::Every).create(&types()).unwrap();
+    let session = machine.process(Durability::Every).create(&types()).unwrap();
     machine.crash(CrashKind::PowerLosingAll);
-    assert_eq!(count(&machine.open(session.id(), Level::Every).unwrap()), 1);
+    assert_eq!(count(&machine.open(session.id(), Durability::Every).unwrap()), 1);
 }
 
 /// Recovery made the names of segments durable, and not that of the session's folder.
@@ -45,12 +45,12 @@ fn a_new_store_is_as_durable_as_its_first_record() {
 fn a_session_begun_by_a_killed_process_is_kept_once_the_next_one_is_told_so() {
     let machine = Machine::default();
     // Held until its process is killed: one that is let go of is closed, and then nothing is to be recovered.
-    let killed = machine.process(Level::Process).create(&types()).unwrap();
+    let killed = machine.process(Durability::Process).create(&types()).unwrap();
     let id = killed.id();
     machine.crash(CrashKind::Process);
-    machine.open(id, Level::Every).unwrap().dispatch(step(1)).unwrap();
+    machine.open(id, Durability::Every).unwrap().dispatch(step(1)).unwrap();
     machine.crash(CrashKind::PowerLosingAll);
-    assert_eq!(machine.open(id, Level::Every).unwrap().view::<Plan>().unwrap().len(), 1);
+    assert_eq!(machine.open(id, Durability::Every).unwrap().view::<Plan>().unwrap().len(), 1);
 }
 
 /// The sync found nothing of its own to sync, and promised what only the dead process's files held.
@@ -58,26 +58,26 @@ fn a_session_begun_by_a_killed_process_is_kept_once_the_next_one_is_told_so() {
 fn a_sync_after_a_kill_covers_what_the_killed_process_wrote() {
     let machine = Machine::default();
     let id = closed_session(&machine, 1);
-    let session = machine.open(id, Level::Process).unwrap();
+    let session = machine.open(id, Durability::Process).unwrap();
     session.dispatch(step(1)).unwrap();
     machine.crash(CrashKind::Process);
-    let session = machine.open(id, Level::Process).unwrap();
+    let session = machine.open(id, Durability::Process).unwrap();
     let all = count(&session);
     assert!(session.synced() < all && session.recovery().unattested > 0);
     session.sync().unwrap();
     assert_eq!(session.synced(), all);
     machine.crash(CrashKind::PowerLosingAll);
-    assert_eq!(count(&machine.open(id, Level::Process).unwrap()), all);
+    assert_eq!(count(&machine.open(id, Durability::Process).unwrap()), all);
 }
 
 /// One that may not write cannot make the tail durable, and says so instead of promising it.
 #[test]
 fn a_handle_for_reading_does_not_promise_what_it_cannot_sync() {
     let machine = Machine::default();
-    let session = machine.process(Level::Process).create(&types()).unwrap();
+    let session = machine.process(Durability::Process).create(&types()).unwrap();
     let id = session.id();
     machine.crash(CrashKind::Process);
-    let reader = machine.process(Level::Process).open_read_only(id, &types()).unwrap();
+    let reader = machine.process(Durability::Process).open_read_only(id, &types()).unwrap();
     assert!(matches!(reader.sync(), Err(Error::ReadOnly { .. })));
     assert_eq!(reader.synced(), 0);
 }
@@ -87,17 +87,17 @@ fn a_handle_for_reading_does_not_promise_what_it_cannot_sync() {
 #[test]
 fn whichever_call_is_a_processes_last_the_next_one_goes_on_durably() {
     // With a sync behind each record every turn follows a `Synced` frame.
-    for level in [Level::Process, Level::Every] {
-        die_at_each_call(level);
+    for durability in [Durability::Process, Durability::Every] {
+        die_at_each_call(durability);
     }
 }
 
-fn die_at_each_call(level: Level) {
+fn die_at_each_call(durability: Durability) {
     let mut deaths = 0;
     for nth in 1.. {
         let machine = Machine::default();
         let id = closed_session(&machine, 2);
-        let store = machine.process(level);
+        let store = machine.process(durability);
         let session = store.open_session(id, &types()).unwrap();
         machine.disk.inject(Fault::Die { nth, bytes: 40 });
         let mut acknowledged = count(&session);
@@ -112,12 +112,12 @@ fn die_at_each_call(level: Level) {
         let survived = store.session_ids().is_ok();
         machine.crash(CrashKind::Process);
         machine.disk.clear_faults();
-        let session = machine.open(id, Level::Every).unwrap();
+        let session = machine.open(id, Durability::Every).unwrap();
         assert!(count(&session) >= acknowledged, "call {nth}");
         session.set_tag("after", "the kill").unwrap();
         let (all, slices) = (count(&session), Slices::of(&session).unwrap());
         machine.crash(CrashKind::PowerLosingAll);
-        let session = machine.open(id, Level::Every).unwrap();
+        let session = machine.open(id, Durability::Every).unwrap();
         assert_eq!(count(&session), all, "call {nth}");
         assert_eq!(Slices::of(&session).unwrap(), slices, "call {nth}");
         if survived {
@@ -136,7 +136,7 @@ fn a_session_of_which_nothing_was_promised_is_never_called_damaged() {
     for nth in 1..36 {
         for seed in 0..20 {
             let machine = Machine::default();
-            let store = machine.process(Level::Process);
+            let store = machine.process(Durability::Process);
             machine.disk.inject(Fault::Die { nth, bytes: 0 });
             let session = store.create(&types());
             if let Ok(session) = &session {
@@ -144,9 +144,9 @@ fn a_session_of_which_nothing_was_promised_is_never_called_damaged() {
             }
             machine.disk.write_back(seed);
             machine.crash(CrashKind::Power { seed });
-            let Ok(ids) = machine.process(Level::Process).session_ids() else { continue };
+            let Ok(ids) = machine.process(Durability::Process).session_ids() else { continue };
             for id in ids {
-                match machine.open(id, Level::Process) {
+                match machine.open(id, Durability::Process) {
                     Ok(session) => drop(session.set_tag("after", "the cut").unwrap()),
                     Err(Error::NotASession { .. }) => gone += 1,
                     Err(error) => panic!("call {nth}, seed {seed}: {error}"),
@@ -163,7 +163,7 @@ fn a_session_of_which_nothing_was_promised_is_never_called_damaged() {
 fn a_recovery_cut_short_at_any_call_costs_nothing() {
     let torn = Machine::default();
     let id = closed_session(&torn, 3);
-    let session = torn.open(id, Level::Process).unwrap();
+    let session = torn.open(id, Durability::Process).unwrap();
     write_steps(&session, 12);
     session.dispatch(large_note(1)).unwrap();
     torn.crash(CrashKind::Process);
@@ -183,13 +183,13 @@ fn a_recovery_cut_short_at_any_call_costs_nothing() {
     for (nth, kind) in (1..60).flat_map(|nth| kinds.map(|kind| (nth, kind))) {
         // The files are durable here, as after a power cut that took nothing.
         let machine = torn.copied(BOOT);
-        let session = machine.open(id, Level::Every).unwrap();
+        let session = machine.open(id, Durability::Every).unwrap();
         machine.disk.inject(Fault::Die { nth, bytes: 100 });
         let told = session.set_tag("after", "the kill").is_ok();
         machine.crash(kind);
         machine.disk.clear_faults();
         deaths += u64::from(!told);
-        let session = machine.open(id, Level::Every).unwrap();
+        let session = machine.open(id, Durability::Every).unwrap();
         let left = count(&session);
         assert!(left == all + 1 || left == all && !told, "call {nth}, {kind:?}: {left} of {all}");
         assert_eq!(session.state_at(all - 1).unwrap().slices, state.slices, "call {nth}, {kind:?}");
@@ -198,7 +198,7 @@ fn a_recovery_cut_short_at_any_call_costs_nothing() {
         }
         session.set_tag("at", "last").unwrap();
         machine.crash(CrashKind::PowerLosingAll);
-        assert_eq!(count(&machine.open(id, Level::Every).unwrap()), left + 1, "call {nth}, {kind:?}");
+        assert_eq!(count(&machine.open(id, Durability::Every).unwrap()), left + 1, "call {nth}, {kind:?}");
     }
     assert!(deaths > 40, "{deaths}");
 }
@@ -210,7 +210,7 @@ fn what_a_crash_left_half_built_is_reported_and_does_not_matter() {
     let id = closed_session(&machine, 1);
     let leftover = machine.dir(id).join("0000000009.seg.new");
     machine.disk.write_file(&leftover, b"half").unwrap();
-    let session = machine.open(id, Level::Every).unwrap();
+    let session = machine.open(id, Durability::Every).unwrap();
     assert_eq!(session.recovery().leftovers, std::slice::from_ref(&leftover));
     assert!(session.recovery().closed);
     session.dispatch(step(1)).unwrap();
@@ -224,15 +224,15 @@ fn what_a_crash_left_half_built_is_reported_and_does_not_matter() {
 fn an_object_whose_sync_failed_is_really_written_by_the_next_process() {
     let machine = Machine::default();
     let id = closed_session(&machine, 1);
-    let session = machine.open(id, Level::Every).unwrap();
+    let session = machine.open(id, Durability::Every).unwrap();
     machine.disk.inject(fails(Op::SyncData, 1));
-    assert!(matches!(session.dispatch(large_note(1)), Err(Error::Unknown { .. })));
+    assert!(matches!(session.dispatch(large_note(1)), Err(Error::DurabilityUnknown { .. })));
     drop(session);
-    let session = machine.open(id, Level::Every).unwrap();
+    let session = machine.open(id, Durability::Every).unwrap();
     session.dispatch(large_note(1)).unwrap();
     let slices = Slices::of(&session).unwrap();
     machine.crash(CrashKind::PowerLosingAll);
-    assert_eq!(Slices::of(&machine.open(id, Level::Every).unwrap()).unwrap(), slices);
+    assert_eq!(Slices::of(&machine.open(id, Durability::Every).unwrap()).unwrap(), slices);
 }
 
 /// An object that could not be written once more was put there anew, in the place of one that was durable, and the new
@@ -242,18 +242,18 @@ fn an_object_whose_sync_failed_is_really_written_by_the_next_process() {
 fn an_object_that_is_there_is_not_replaced_where_it_cannot_be_written_once_more() {
     let machine = Machine::default();
     let id = closed_session(&machine, 1);
-    let session = machine.open(id, Level::Every).unwrap();
+    let session = machine.open(id, Durability::Every).unwrap();
     session.dispatch(large_note(1)).unwrap();
     session.close().unwrap();
-    let session = machine.open(id, Level::Process).unwrap();
+    let session = machine.open(id, Durability::Process).unwrap();
     // The object in its place; then one beside it, which is renamed; then the record.
     [1, 3].into_iter().for_each(|nth| machine.disk.inject(fails(Op::Write, nth)));
     session.dispatch(large_note(1)).unwrap_err();
     machine.disk.clear_faults();
     drop(session);
-    machine.open(id, Level::Every).unwrap().dispatch(large_note(2)).unwrap();
+    machine.open(id, Durability::Every).unwrap().dispatch(large_note(2)).unwrap();
     machine.crash(CrashKind::PowerLosingAll);
-    let notes = machine.open(id, Level::Every).unwrap().log::<Notes>().unwrap();
+    let notes = machine.open(id, Durability::Every).unwrap().log::<Notes>().unwrap();
     let kept: Vec<_> = (0..notes.len()).map(|at| notes.get(at).unwrap().unwrap().text.clone()).collect();
     assert_eq!(kept, [1, 2].map(|n| large_note(n).text));
 }
@@ -263,18 +263,18 @@ fn an_object_that_is_there_is_not_replaced_where_it_cannot_be_written_once_more(
 fn records_whose_sync_failed_are_really_written_by_the_next_process() {
     let machine = Machine::default();
     let id = closed_session(&machine, 1);
-    let session = machine.open(id, Level::Every).unwrap();
+    let session = machine.open(id, Durability::Every).unwrap();
     machine.disk.inject(fails(Op::SyncData, 1));
     let at = match session.dispatch(step(1)) {
-        Err(Error::Unknown { sequence, .. }) => sequence,
+        Err(Error::DurabilityUnknown { sequence, .. }) => sequence,
         other => panic!("{other:?}"),
     };
     drop(session);
-    let session = machine.open(id, Level::Every).unwrap();
+    let session = machine.open(id, Durability::Every).unwrap();
     assert_eq!(session.position(), Some(at));
     session.sync().unwrap();
     machine.crash(CrashKind::PowerLosingAll);
-    assert_eq!(machine.open(id, Level::Every).unwrap().position(), Some(at));
+    assert_eq!(machine.open(id, Durability::Every).unwrap().position(), Some(at));
 }
 
 /// A fork linked segments and objects of a parent whose sync had failed; to sync them once more wrote nothing.
@@ -284,17 +284,17 @@ fn a_fork_of_a_parent_whose_sync_failed_is_whole_after_a_power_cut() {
     for nth in [1, 2] {
         let machine = Machine::default();
         let id = closed_session(&machine, 1);
-        let session = machine.open(id, Level::Process).unwrap();
+        let session = machine.open(id, Durability::Process).unwrap();
         write_steps(&session, 5);
         let at = session.dispatch(large_note(1)).unwrap();
         machine.disk.inject(fails(Op::SyncData, nth));
         assert!(session.sync().is_err());
         drop(session);
-        let store = machine.process(Level::Every);
+        let store = machine.process(Durability::Every);
         let fork = store.fork(id, at, &types(), SessionOptions::default()).unwrap();
         let slices = Slices::of(&fork).unwrap();
         machine.crash(CrashKind::PowerLosingAll);
-        let fork = machine.open(fork.id(), Level::Every).unwrap();
+        let fork = machine.open(fork.id(), Durability::Every).unwrap();
         assert_eq!(Slices::of(&fork).unwrap(), slices, "sync {nth}");
         assert_eq!(fork.log::<Notes>().unwrap().len(), 1);
     }
@@ -310,15 +310,16 @@ fn a_fork_behind_a_kill_within_a_turn_is_whole_after_a_power_cut() {
         let machine = Machine::default();
         let id = closed_session(&machine, records);
         let segments = machine.segments(id).len();
-        let session = machine.open(id, Level::Process).unwrap();
+        let session = machine.open(id, Durability::Process).unwrap();
         let at = session.dispatch(step(records)).unwrap();
         machine.crash(CrashKind::Process);
         turned += u32::from(machine.segments(id).len() > segments);
-        let fork = machine.process(Level::Every).fork(id, at, &types(), SessionOptions::default()).unwrap();
+        let fork =
+            machine.process(Durability::Every).fork(id, at, &types(), SessionOptions::default()).unwrap();
         let (id, slices) = (fork.id(), Slices::of(&fork).unwrap());
         machine.crash(CrashKind::PowerLosingAll);
         let fork =
-            machine.open(id, Level::Every).unwrap_or_else(|error| panic!("{records} records: {error}"));
+            machine.open(id, Durability::Every).unwrap_or_else(|error| panic!("{records} records: {error}"));
         assert_eq!(Slices::of(&fork).unwrap(), slices, "{records} records");
     }
     assert!(turned > 0, "no record was the first of a segment");
@@ -328,7 +329,7 @@ fn a_fork_behind_a_kill_within_a_turn_is_whole_after_a_power_cut() {
 #[test]
 fn a_fork_of_a_session_that_is_open_waits_for_its_writer() {
     let machine = Machine::default();
-    let store = machine.process(Level::Process);
+    let store = machine.process(Durability::Process);
     let parent = store.create(&types()).unwrap();
     let at = parent.dispatch(step(1)).unwrap();
     store.fork(parent.id(), at, &types(), SessionOptions::default()).unwrap();
@@ -336,7 +337,7 @@ fn a_fork_of_a_session_that_is_open_waits_for_its_writer() {
     let at = parent.dispatch(step(2)).unwrap();
     machine.disk.inject(fails(Op::SyncData, 1));
     let refused = store.fork(parent.id(), at, &types(), SessionOptions::default());
-    assert!(matches!(refused, Err(Error::Unknown { .. })), "{refused:?}");
+    assert!(matches!(refused, Err(Error::DurabilityUnknown { .. })), "{refused:?}");
 }
 
 /// A fork said in its log that it was durable before its folder had its name. Killed in between it passed for
@@ -348,25 +349,25 @@ fn a_fork_cut_short_at_any_call_is_not_there_or_whole_and_can_be_gone_on_with() 
     for (nth, kind) in (1..40).flat_map(|nth| kinds.map(|kind| (nth, kind))) {
         let machine = Machine::default();
         let id = closed_session(&machine, 20);
-        let session = machine.open(id, Level::Every).unwrap();
+        let session = machine.open(id, Durability::Every).unwrap();
         let at = session.dispatch(large_note(1)).unwrap();
         let slices = Slices::of(&session).unwrap();
         session.close().unwrap();
-        let store = machine.process(Level::Every);
+        let store = machine.process(Durability::Every);
         let fork = Uuid::from_u128(99);
         machine.disk.inject(Fault::Die { nth, bytes: 30 });
         let options = SessionOptions { id: Some(fork), ..SessionOptions::default() };
         let told = store.fork(id, at, &types(), options).is_ok();
         machine.crash(kind);
         machine.disk.clear_faults();
-        match machine.open(fork, Level::Every) {
+        match machine.open(fork, Durability::Every) {
             Ok(session) => {
                 whole += 1;
                 assert_eq!(count(&session), at + 2, "call {nth}, {kind:?}");
                 assert_eq!(Slices::of(&session).unwrap(), slices, "call {nth}, {kind:?}");
                 session.set_tag("mine", "1").unwrap();
                 machine.crash(CrashKind::PowerLosingAll);
-                let session = machine.open(fork, Level::Every).unwrap();
+                let session = machine.open(fork, Durability::Every).unwrap();
                 assert_eq!(count(&session), at + 3, "call {nth}, {kind:?}");
             }
             Err(Error::NoSuchSession { .. }) => {
@@ -375,10 +376,10 @@ fn a_fork_cut_short_at_any_call_is_not_there_or_whole_and_can_be_gone_on_with() 
             }
             Err(error) => panic!("call {nth}, {kind:?}: {error}"),
         }
-        let parent = machine.open(id, Level::Every).unwrap();
+        let parent = machine.open(id, Durability::Every).unwrap();
         assert_eq!(Slices::of(&parent).unwrap(), slices, "call {nth}, {kind:?}: the parent");
         // What a crash left of a fork is in nobody's way.
-        machine.process(Level::Every).fork(id, 1, &types(), SessionOptions::default()).unwrap();
+        machine.process(Durability::Every).fork(id, 1, &types(), SessionOptions::default()).unwrap();
     }
     assert!(absent > 20 && whole > 20, "{absent} absent, {whole} whole");
 }
@@ -389,12 +390,12 @@ fn a_fork_cut_short_at_any_call_is_not_there_or_whole_and_can_be_gone_on_with() 
 fn a_fork_of_which_any_call_fails_leaves_nothing_half_built_and_can_be_made_again() {
     let whole = Machine::default().with_images();
     let id = closed_session(&whole, 20);
-    let session = whole.open(id, Level::Every).unwrap();
+    let session = whole.open(id, Durability::Every).unwrap();
     let at = session.dispatch(large_note(1)).unwrap();
     let slices = Slices::of(&session).unwrap();
     session.close().unwrap();
     // A tail that nobody attested is copied, and all before it linked.
-    let session = whole.open(id, Level::Process).unwrap();
+    let session = whole.open(id, Durability::Process).unwrap();
     write_steps(&session, 12);
     session.dispatch(large_note(2)).unwrap();
     let (unattested, slices_unattested) = (session.position().unwrap(), Slices::of(&session).unwrap());
@@ -404,11 +405,11 @@ fn a_fork_of_which_any_call_fails_leaves_nothing_half_built_and_can_be_made_agai
     for (at, slices) in [(at, slices), (unattested, slices_unattested)] {
         let made = |machine: &Machine, fork: Uuid| {
             let options = SessionOptions { id: Some(fork), ..SessionOptions::default() };
-            machine.process(Level::Every).fork(id, at, &types(), options)
+            machine.process(Durability::Every).fork(id, at, &types(), options)
         };
         let calls = {
             let machine = whole.copied(BOOT);
-            let store = machine.process(Level::Every);
+            let store = machine.process(Durability::Every);
             machine.disk.take_trace();
             store.fork(id, at, &types(), SessionOptions::default()).unwrap();
             machine.disk.take_trace().into_iter().fold(BTreeMap::<Op, u64>::new(), |mut calls, (op, _)| {
@@ -420,7 +421,7 @@ fn a_fork_of_which_any_call_fails_leaves_nothing_half_built_and_can_be_made_agai
             let told = format!("record {at}, {op:?} {nth}");
             let (machine, fork) = (whole.copied(BOOT), Uuid::from_u128(99));
             let before = files_of(&machine, id);
-            let store = machine.process(Level::Every);
+            let store = machine.process(Durability::Every);
             machine.disk.inject(fails(op, nth));
             let options = SessionOptions { id: Some(fork), ..SessionOptions::default() };
             let refused = store.fork(id, at, &types(), options).map(drop);
@@ -437,13 +438,13 @@ fn a_fork_of_which_any_call_fails_leaves_nothing_half_built_and_can_be_made_agai
             }
             let again = match is_there {
                 false => made(&machine, fork).unwrap_or_else(|error| panic!("{told}, again: {error}")),
-                true => machine.open(fork, Level::Every).unwrap_or_else(|e| panic!("{told}: {e}")),
+                true => machine.open(fork, Durability::Every).unwrap_or_else(|e| panic!("{told}: {e}")),
             };
             assert_eq!(Slices::of(&again).unwrap(), slices, "{told}");
             again.set_tag("mine", "1").unwrap();
             made(&machine, Uuid::from_u128(100)).unwrap_or_else(|error| panic!("{told}, another: {error}"));
             machine.crash(CrashKind::PowerLosingAll);
-            let count = count(&machine.open(fork, Level::Every).unwrap());
+            let count = count(&machine.open(fork, Durability::Every).unwrap());
             assert_eq!(count, at + 3, "{told}");
         }
     }
@@ -459,12 +460,12 @@ fn a_deletion_cut_short_at_any_call_leaves_all_or_nothing() {
         let machine = Machine::default();
         let id = closed_session(&machine, 20);
         let records = machine.audit(id).unwrap().records_len();
-        let store = machine.process(Level::Every);
+        let store = machine.process(Durability::Every);
         machine.disk.inject(Fault::Die { nth, bytes: 0 });
         let told = store.delete(id).is_ok();
         machine.crash(CrashKind::Power { seed: nth });
         machine.disk.clear_faults();
-        match machine.open(id, Level::Every) {
+        match machine.open(id, Durability::Every) {
             Ok(session) => assert!(!told && count(&session) == records, "call {nth}"),
             Err(error) => assert!(matches!(error, Error::NoSuchSession { .. }), "call {nth}: {error}"),
         }
@@ -480,7 +481,7 @@ fn a_reader_that_comes_and_goes_leaves_the_writer_its_background_syncs() {
         background: BackgroundSync::Thread,
         object_bytes_min: u64::MAX,
         segments: SegmentSizes::default(),
-        ..machine.options(Level::Process)
+        ..machine.options(Durability::Process)
     };
     let store = Store::open_with("/home/store", options).unwrap();
     let session = store.create(&types()).unwrap();
@@ -506,7 +507,7 @@ fn no_segment_sizes_make_the_writer_panic() {
     {
         let machine = Machine::default();
         let segments = SegmentSizes { first_bytes, max_bytes, ahead_bytes_min: 0 };
-        let options = StoreOptions { segments, ..machine.options(Level::Every) };
+        let options = StoreOptions { segments, ..machine.options(Durability::Every) };
         let store = Store::open_with("/home/store", options).unwrap();
         match store.create(&types()) {
             Ok(session) => {
@@ -514,7 +515,7 @@ fn no_segment_sizes_make_the_writer_panic() {
                 let slices = Slices::of(&session).unwrap();
                 let id = session.id();
                 session.close().unwrap();
-                let session = machine.open(id, Level::Every).unwrap();
+                let session = machine.open(id, Durability::Every).unwrap();
                 assert_eq!(Slices::of(&session).unwrap(), slices);
             }
             Err(error) => assert!(first_bytes == u64::MAX && matches!(error, Error::Io { .. }), "{error}"),
@@ -530,15 +531,15 @@ fn what_the_last_writer_attested_is_durable_before_what_the_next_one_builds_on_i
     for records in 0..40 {
         for seed in 0..4 {
             let machine = Machine::default();
-            let session = machine.process(Level::Every).create(&types()).unwrap();
+            let session = machine.process(Durability::Every).create(&types()).unwrap();
             let id = session.id();
             (0..records).try_for_each(|n| session.dispatch(step(n)).map(drop)).unwrap();
             session.close().unwrap();
-            let session = machine.open(id, Level::Every).unwrap();
+            let session = machine.open(id, Durability::Every).unwrap();
             session.dispatch(step(records)).unwrap();
             let position = session.position();
             machine.crash(CrashKind::Power { seed });
-            let after = machine.open(id, Level::Every);
+            let after = machine.open(id, Durability::Every);
             let after = after.unwrap_or_else(|error| panic!("{records} records, seed {seed}: {error}"));
             assert_eq!(after.position(), position, "{records} records, seed {seed}");
         }
@@ -554,7 +555,7 @@ fn whatever_attested_at_the_end_is_durable_before_what_the_next_writer_builds_on
     for len in 0..100 {
         let machine = Machine::default();
         let segments = SegmentSizes { first_bytes: 16384, max_bytes: 16384, ahead_bytes_min: u64::MAX };
-        let options = || StoreOptions { segments, ..machine.options(Level::Every) };
+        let options = || StoreOptions { segments, ..machine.options(Durability::Every) };
         let open = || Store::open_with("/home/store", options()).unwrap();
         let session = open().create(&types()).unwrap();
         let id = session.id();
@@ -583,7 +584,7 @@ fn whatever_attested_at_the_end_is_durable_before_what_the_next_writer_builds_on
         assert!(session.recovery().closed);
         let at = session.dispatch(step(2)).unwrap();
         machine.crash(CrashKind::PowerLosingAll);
-        let session = machine.open(id, Level::Every).unwrap_or_else(|error| panic!("{len}: {error}"));
+        let session = machine.open(id, Durability::Every).unwrap_or_else(|error| panic!("{len}: {error}"));
         assert_eq!(session.position(), Some(at), "{len}");
     }
     assert!(apart > 0, "both always stood in one page");
@@ -611,9 +612,9 @@ fn a_segment_without_a_record_does_not_pass_for_closed() {
     let file = machine.disk.create(&path, 4096).unwrap();
     file.write_at(&forged, 0).unwrap();
 
-    let session = machine.open(id, Level::Every).unwrap();
+    let session = machine.open(id, Durability::Every).unwrap();
     assert!(!session.recovery().closed && count(&session) == synced.sequence);
     let at = session.dispatch(step(9)).unwrap();
     machine.crash(CrashKind::PowerLosingAll);
-    assert_eq!(machine.open(id, Level::Every).unwrap().position(), Some(at));
+    assert_eq!(machine.open(id, Durability::Every).unwrap().position(), Some(at));
 }

@@ -127,7 +127,7 @@ fn a_wrong_byte_of_the_unattested_tail_is_a_tear_after_a_power_cut_and_damage_in
 #[test]
 fn a_wrong_byte_of_an_object_is_found_and_the_object_named() {
     let machine = Machine::default();
-    let session = machine.process(foldlog::Level::Every).create(&foldlog_tests::host::types()).unwrap();
+    let session = machine.process(foldlog::Durability::Every).create(&foldlog_tests::host::types()).unwrap();
     session.dispatch(foldlog_tests::crash::large_note(1)).unwrap();
     let id = session.id();
     session.close().unwrap();

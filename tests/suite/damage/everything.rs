@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use foldlog::log::storage::CrashKind;
 use foldlog::tools::{ExecuteOptions, ToolCall, ToolError, ToolRegistry, ToolResult, ToolRunner};
 use foldlog::{
-    Error, ExecutionState, ImportOptions, Kind, Level, ResourceRegistry, Session, SessionOptions, Settlement,
-    SnapshotOptions,
+    Durability, Error, ExecutionState, ImportOptions, Kind, ResourceRegistry, Session, SessionOptions,
+    Settlement, SnapshotOptions,
 };
 use foldlog_tests::crash::{BOOT, FrameAt, Machine, OTHER_BOOT, large_note, step, write_steps};
 use foldlog_tests::host::{CurrentStep, DraftEdited, Noted, Plan, StepAdded, Undeclared, types};
@@ -51,7 +51,7 @@ fn call_tools(session: &Session) {
 /// The session, which was forked, and the one that it was forked from. Both are closed, so that all of them is attested.
 pub(crate) fn everything() -> (Machine, Uuid, Uuid) {
     let machine = Machine::default();
-    let store = machine.process(Level::Boundary);
+    let store = machine.process(Durability::Boundary);
     let before = store.create(&types()).unwrap();
     write_steps(&before, 1);
     before.dispatch(Noted { text: "before".to_owned() }).unwrap();
@@ -72,19 +72,19 @@ pub(crate) fn everything() -> (Machine, Uuid, Uuid) {
     session.set_tag("outcome", "kept").unwrap();
     call_tools(&session);
 
-    let session = machine.open(parent, Level::Boundary).unwrap();
+    let session = machine.open(parent, Durability::Boundary).unwrap();
     assert_eq!(runner(&session).recover(&ExecuteOptions::default()).unwrap().len(), 1);
     let operation = session.unsettled_operations()[0].operation;
     session.settle(operation, &Settlement::Failed, "a person", "unsent").unwrap();
     write_steps(&session, 2);
     // Killed, so that the next process recovers: it writes the last records once more, into a segment of its own.
     machine.crash(CrashKind::Process);
-    let session = machine.open(parent, Level::Boundary).unwrap();
+    let session = machine.open(parent, Durability::Boundary).unwrap();
     write_steps(&session, 2);
     let position = session.position().unwrap();
     session.close().unwrap();
 
-    let store = machine.process(Level::Boundary);
+    let store = machine.process(Durability::Boundary);
     let fork =
         store.fork(parent, position, &types(), SessionOptions::default().tag("way", "another")).unwrap();
     let id = fork.id();
@@ -293,10 +293,10 @@ fn frames_of_every_kind_that_are_swapped_repeated_or_removed_are_damage() {
 #[test]
 fn a_sound_frame_from_anywhere_behind_a_tear_is_never_taken_in() {
     let machine = Machine::default();
-    let session = machine.process(Level::Every).create(&types()).unwrap();
+    let session = machine.process(Durability::Every).create(&types()).unwrap();
     let id = session.id();
     session.close().unwrap();
-    let session = machine.open(id, Level::Process).unwrap();
+    let session = machine.open(id, Durability::Process).unwrap();
     write_steps(&session, 5);
     machine.crash(CrashKind::Process);
     let frames = machine.frames(id).unwrap();
@@ -338,7 +338,7 @@ fn a_sound_frame_from_anywhere_behind_a_tear_is_never_taken_in() {
 fn segments_that_changed_places_between_two_sessions_are_found_in_both() {
     let machine = Machine::default();
     let live = || {
-        let session = machine.process(Level::Boundary).create(&types()).unwrap();
+        let session = machine.process(Durability::Boundary).create(&types()).unwrap();
         write_steps(&session, 20);
         let id = session.id();
         session.close().unwrap();

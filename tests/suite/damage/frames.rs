@@ -1,6 +1,6 @@
 //! Whole frames: swapped, repeated, removed, and stale ones behind a tear.
 
-use foldlog::Level;
+use foldlog::Durability;
 use foldlog::log::storage::CrashKind;
 use foldlog_tests::crash::{BOOT, FrameAt, Machine, OTHER_BOOT, count, write_steps};
 use foldlog_tests::host::{StepAdded, types};
@@ -68,7 +68,7 @@ fn a_stale_frame_of_another_life_never_follows_a_new_one() {
     let (before, id) = attested();
     let live = |title: &str| {
         let machine = before.copied(BOOT);
-        let session = machine.open(id, Level::Process).unwrap();
+        let session = machine.open(id, Durability::Process).unwrap();
         for _ in 0..3 {
             session.dispatch(StepAdded { title: title.to_owned(), part: 1 }).unwrap();
         }
@@ -108,7 +108,7 @@ fn a_stale_frame_of_another_life_never_follows_a_new_one() {
 #[test]
 fn a_frame_of_another_segment_says_nothing() {
     let whole = Machine::default();
-    let session = whole.process(Level::Every).create(&types()).unwrap();
+    let session = whole.process(Durability::Every).create(&types()).unwrap();
     let id = session.id();
     // The next segment's file may be made ahead of its turn.
     let first = whole.segments(id)[0].clone();
@@ -116,7 +116,7 @@ fn a_frame_of_another_segment_says_nothing() {
         write_steps(&session, 1);
     }
     session.close().unwrap();
-    write_steps(&whole.open(id, Level::Process).unwrap(), 2);
+    write_steps(&whole.open(id, Durability::Process).unwrap(), 2);
     whole.crash(CrashKind::Process);
     let frames = whole.frames(id).unwrap();
     let last = frames.last().unwrap();
@@ -149,7 +149,7 @@ fn recovery_leaves_every_old_byte_and_rewrites_what_nobody_had_attested() {
     let torn_at = machine.frames(id).unwrap().last().unwrap().start;
     machine.disk.mutate_file(last, |bytes| bytes[torn_at + 3] ^= 1).unwrap();
     let before = machine.disk.dump();
-    let session = machine.open(id, Level::Process).unwrap();
+    let session = machine.open(id, Durability::Process).unwrap();
     let (sound, unattested) = (count(&session), session.recovery().unattested);
     assert!(session.recovery().torn.is_some() && unattested > 2, "{:?}", session.recovery());
     session.set_tag("after", "the tear").unwrap();
@@ -175,11 +175,11 @@ fn a_log_that_went_on_behind_a_tear_is_sound_in_this_boot_and_the_next() {
     machine.disk.mutate_file(&last.segment, |bytes| bytes[last.start + 3] ^= 1).unwrap();
     for round in 0..3 {
         machine.crash(CrashKind::PowerLosingAll);
-        let session = machine.process(Level::Every).open_session(id, &types()).unwrap();
+        let session = machine.process(Durability::Every).open_session(id, &types()).unwrap();
         write_steps(&session, 3);
         machine.crash(CrashKind::Process);
         let records = judge(&machine, id).unwrap();
-        let session = machine.open(id, Level::Process).unwrap();
+        let session = machine.open(id, Durability::Process).unwrap();
         write_steps(&session, 2);
         machine.crash(CrashKind::Process);
         assert_eq!(judge(&machine, id).unwrap(), records + 2, "round {round}");

@@ -6,14 +6,14 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use foldlog::log::SegmentSizes;
-use foldlog::{BackgroundSync, Level, Session, State, Store, StoreOptions};
+use foldlog::{BackgroundSync, Durability, Session, State, Store, StoreOptions};
 use foldlog_tests::crash::step;
 use foldlog_tests::host::{Noted, types};
 use uuid::Uuid;
 
 fn store(folder: &Path) -> Store {
     let options = StoreOptions {
-        level: Level::Process,
+        durability: Durability::Process,
         segments: SegmentSizes { first_bytes: 1, max_bytes: 4096, ahead_bytes_min: 0 },
         image_bytes_min: 1,
         background: BackgroundSync::Inline,

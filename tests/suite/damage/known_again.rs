@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 
 use foldlog::log::storage::CrashKind;
-use foldlog::{Kind, Level};
+use foldlog::{Durability, Kind};
 use foldlog_codec::body::{Observed, Opened, Payload};
 use foldlog_codec::frame::{self, Context, Header};
 use foldlog_codec::segment::SegmentHeader;
@@ -153,7 +153,7 @@ fn nothing_is_taken_behind_a_frame_that_cannot_be_known_again() {
         let zeros = vec![0; bytes.len() - cut];
         other.disk.write_file(path, [&bytes[..cut], &zeros].concat()).unwrap();
     }
-    let session = other.open(id, Level::Process).unwrap();
+    let session = other.open(id, Durability::Process).unwrap();
     write_steps(&session, 3);
     other.crash(CrashKind::Process);
     let stranger = other.disk.read_file(&resumed.segment).unwrap();

@@ -15,7 +15,7 @@ mod segments;
 use std::path::Path;
 
 use foldlog::log::storage::CrashKind;
-use foldlog::{Corruption, Error, Level};
+use foldlog::{Corruption, Durability, Error};
 use foldlog_tests::crash::{FrameAt, Machine, write_steps};
 use foldlog_tests::host::types;
 use uuid::Uuid;
@@ -23,7 +23,7 @@ use uuid::Uuid;
 /// A session of three segments that was closed, so that all of it is attested.
 fn attested() -> (Machine, Uuid) {
     let machine = Machine::default();
-    let session = machine.process(Level::Boundary).create(&types()).unwrap();
+    let session = machine.process(Durability::Boundary).create(&types()).unwrap();
     write_steps(&session, 8);
     session.snapshot(foldlog::SnapshotOptions::tagged("here")).unwrap();
     write_steps(&session, 5);
@@ -31,7 +31,7 @@ fn attested() -> (Machine, Uuid) {
     write_steps(&session, 8);
     let id = session.id();
     session.close().unwrap();
-    let session = machine.open(id, Level::Boundary).unwrap();
+    let session = machine.open(id, Durability::Boundary).unwrap();
     write_steps(&session, 1);
     session.sync().unwrap();
     write_steps(&session, 2);
@@ -43,11 +43,11 @@ fn attested() -> (Machine, Uuid) {
 /// A session whose last segments were written at the level that syncs nothing, by a process that was killed.
 fn unattested() -> (Machine, Uuid) {
     let machine = Machine::default();
-    let session = machine.process(Level::Every).create(&types()).unwrap();
+    let session = machine.process(Durability::Every).create(&types()).unwrap();
     write_steps(&session, 4);
     let id = session.id();
     session.close().unwrap();
-    let session = machine.open(id, Level::Process).unwrap();
+    let session = machine.open(id, Durability::Process).unwrap();
     write_steps(&session, 10);
     machine.crash(CrashKind::Process);
     assert_eq!(machine.segments(id).len(), 2);
@@ -61,7 +61,7 @@ fn judge(machine: &Machine, id: Uuid) -> Result<u64, Error> {
         || machine.disk.dump().into_iter().filter(|(path, _)| path.starts_with(&dir)).collect::<Vec<_>>();
     let before = files();
     let audit = machine.audit(id);
-    let opened = machine.open(id, Level::Boundary);
+    let opened = machine.open(id, Durability::Boundary);
     assert!(before == files(), "opening changed what was there");
     match (audit, opened) {
         (Ok(audit), Ok(session)) => {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use foldlog::audit::{LogReader, walk_on};
 use foldlog::log::storage::{FileStorage, Storage};
-use foldlog::{BackgroundSync, Level, Store, StoreOptions};
+use foldlog::{BackgroundSync, Durability, Store, StoreOptions};
 use foldlog_codec::Kind;
 use foldlog_codec::frame::{self, Context, Header};
 use foldlog_codec::segment::SegmentHeader;
@@ -35,7 +35,7 @@ fn noise_behind_an_unattested_end_is_a_torn_tail_however_much_it_is() {
     for (name, noise) in noises() {
         for boot in [BOOT, OTHER_BOOT] {
             let (machine, id) = unattested();
-            let records = count(&machine.open(id, Level::Process).unwrap());
+            let records = count(&machine.open(id, Durability::Process).unwrap());
             let path = machine.segments(id).pop().unwrap();
             let end = used(&machine, &path);
             machine
@@ -46,7 +46,8 @@ fn noise_behind_an_unattested_end_is_a_torn_tail_however_much_it_is() {
                 })
                 .unwrap();
             let machine = machine.copied(boot);
-            let session = machine.open(id, Level::Process).unwrap_or_else(|error| panic!("{name}: {error}"));
+            let session =
+                machine.open(id, Durability::Process).unwrap_or_else(|error| panic!("{name}: {error}"));
             let torn = session.recovery().torn.clone().unwrap();
             assert_eq!(count(&session), records, "{name}");
             assert_eq!((torn.offset, torn.bytes), (end as u64, noise.len() as u64), "{name}");
@@ -62,7 +63,7 @@ fn a_frame_in_the_middle_of_noise_is_evidence_all_the_same() {
     for (name, noise) in noises() {
         for place in [0, 4_095, NOISE_BYTES / 2 + 1, NOISE_BYTES - 200] {
             let (machine, id) = unattested();
-            let records = count(&machine.open(id, Level::Process).unwrap());
+            let records = count(&machine.open(id, Durability::Process).unwrap());
             let path = machine.segments(id).pop().unwrap();
             let end = used(&machine, &path);
             let segment = SegmentHeader::decode(&machine.disk.read_file(&path).unwrap()).unwrap();
@@ -87,7 +88,7 @@ fn a_frame_in_the_middle_of_noise_is_evidence_all_the_same() {
                 })
                 .unwrap();
             let machine = machine.copied(OTHER_BOOT);
-            let corrupt = corruption(machine.open(id, Level::Process).unwrap_err());
+            let corrupt = corruption(machine.open(id, Durability::Process).unwrap_err());
             assert_eq!((corrupt.offset, corrupt.sequence), (end as u64, records), "{name}, at {place}");
         }
     }
@@ -100,7 +101,7 @@ fn a_byte_far_into_a_sparse_segment_is_found_at_once() {
     let process = Mortal::born(None);
     let options = StoreOptions {
         storage: Arc::new(process.clone()),
-        level: Level::Process,
+        durability: Durability::Process,
         background: BackgroundSync::Inline,
         ..StoreOptions::default()
     };

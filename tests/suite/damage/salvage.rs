@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use foldlog::audit::LogReader;
 use foldlog::log::storage::{CrashKind, Fault, Op, Storage};
 use foldlog::tools::ExecuteOptions;
-use foldlog::{Error, Kind, Level, Parent, Salvaged, SessionOptions, Settlement, Store};
+use foldlog::{Durability, Error, Kind, Parent, SalvageReport, SessionOptions, Settlement, Store};
 use foldlog_tests::crash::{BOOT, FrameAt, Machine, OTHER_BOOT, step, write_steps};
 use foldlog_tests::host::types;
 use uuid::Uuid;
@@ -18,7 +18,7 @@ use super::{flip, frame_at, unattested, used};
 
 /// A store of its own, on the same disk.
 fn elsewhere(machine: &Machine) -> Store {
-    Store::open_with("/home/salvaged", machine.options(Level::Boundary)).unwrap()
+    Store::open_with("/home/salvaged", machine.options(Durability::Boundary)).unwrap()
 }
 
 fn files(machine: &Machine, id: Uuid) -> BTreeMap<PathBuf, Vec<u8>> {
@@ -26,7 +26,7 @@ fn files(machine: &Machine, id: Uuid) -> BTreeMap<PathBuf, Vec<u8>> {
 }
 
 /// Salvages a session, and checks that it was not changed.
-pub(super) fn salvage(machine: &Machine, id: Uuid) -> Result<Salvaged, Error> {
+pub(super) fn salvage(machine: &Machine, id: Uuid) -> Result<SalvageReport, Error> {
     let before = files(machine, id);
     let salvaged = elsewhere(machine).salvage(machine.dir(id), SessionOptions::default());
     assert!(before == files(machine, id), "the damaged session was changed");
@@ -52,7 +52,13 @@ fn content(reader: &LogReader, records: u64) -> Content {
 }
 
 /// Checks that what was salvaged is the first `records` of the whole log as they were, and amounts to the same.
-pub(super) fn holds(machine: &Machine, whole: &LogReader, salvaged: &Salvaged, records: u64, told: &str) {
+pub(super) fn holds(
+    machine: &Machine,
+    whole: &LogReader,
+    salvaged: &SalvageReport,
+    records: u64,
+    told: &str,
+) {
     assert_eq!(salvaged.records, records, "{told}: {salvaged:?}");
     let reader = LogReader::open_on(std::sync::Arc::new(machine.disk.clone()), &salvaged.dir).unwrap();
     reader.check_seals().unwrap();
@@ -273,7 +279,7 @@ fn a_segment_of_another_session_is_never_taken_for_ones_own() {
     let other = {
         let machine = Machine::default();
         let options = SessionOptions { id: Some(Uuid::from_u128(5)), ..Default::default() };
-        let session = machine.process(Level::Boundary).create_with(&types(), options).unwrap();
+        let session = machine.process(Durability::Boundary).create_with(&types(), options).unwrap();
         write_steps(&session, 40);
         session.clone().close().unwrap();
         (machine, session.id())
@@ -440,19 +446,19 @@ fn what_cannot_be_salvaged_is_refused_and_leaves_nothing() {
     machine.disk.mutate_file(&machine.segments(id)[1], |bytes| bytes[8..84].fill(0x5a)).unwrap();
     assert!(matches!(salvage(&machine, id), Err(Error::FutureFormat { .. })));
     // It is being written.
-    let session = whole.open(parent, Level::Boundary).unwrap();
+    let session = whole.open(parent, Durability::Boundary).unwrap();
     assert!(matches!(salvage(&whole, parent), Err(Error::Locked { session, .. }) if session == parent));
     assert!(salvage(&whole, id).is_ok(), "and its fork is not");
     session.close().unwrap();
     assert!(salvage(&whole, parent).is_ok());
     // The store stands within it.
     let within =
-        Store::open_with(whole.dir(id).join("objects/store"), whole.options(Level::Boundary)).unwrap();
+        Store::open_with(whole.dir(id).join("objects/store"), whole.options(Durability::Boundary)).unwrap();
     let refused = within.salvage(whole.dir(id), SessionOptions::default());
     assert!(matches!(refused, Err(Error::WithinSession { .. })), "{refused:?}");
     // The new session is there already.
     let options = SessionOptions { id: Some(parent), ..Default::default() };
-    let store = whole.process(Level::Boundary);
+    let store = whole.process(Durability::Boundary);
     assert!(matches!(store.salvage(whole.dir(id), options), Err(Error::SessionExists { .. })));
 }
 

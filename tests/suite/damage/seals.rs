@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use foldlog::log::storage::{CrashKind, Storage};
-use foldlog::{Error, Kind, Level, Session};
+use foldlog::{Durability, Error, Kind, Session};
 use foldlog_tests::crash::{BOOT, Machine, OTHER_BOOT};
 use foldlog_tests::host::{DraftEdited, Noted, Notes, types};
 use foldlog_tests::verbs::foldlog;
@@ -21,7 +21,7 @@ fn write_notes(session: &Session, letter: &str, notes: u64) {
 /// A session of three segments, the first two sealed, with an image above them.
 fn sealed() -> (Machine, Uuid) {
     let machine = Machine::default().with_images();
-    let session = machine.process(Level::Boundary).create(&types()).unwrap();
+    let session = machine.process(Durability::Boundary).create(&types()).unwrap();
     let id = session.id();
     write_notes(&session, "n", 28);
     session.close().unwrap();
@@ -82,13 +82,13 @@ fn a_seal_that_is_missing_damaged_or_of_another_segment_changes_no_answer() {
             let without = without_images(&with, id);
             for (machine, imaged) in [(with, true), (without, false)] {
                 let told = format!("way {way}, image: {imaged}");
-                let session = machine.open(id, Level::Boundary).unwrap();
+                let session = machine.open(id, Durability::Boundary).unwrap();
                 assert_eq!(session.recovery().from_image.is_some(), imaged, "{told}");
                 assert_eq!(session.state().unwrap(), expected, "{told}");
                 write_notes(&session, "m", 14);
                 let after = session.state().unwrap();
                 session.close().unwrap();
-                let session = machine.open(id, Level::Boundary).unwrap();
+                let session = machine.open(id, Durability::Boundary).unwrap();
                 assert_eq!(session.state().unwrap(), after, "{told}");
                 assert_eq!(machine.audit(id).unwrap().state().unwrap(), after, "{told}");
             }
@@ -105,7 +105,7 @@ fn a_seal_whose_successor_is_gone_tells_of_a_missing_segment_with_images_and_wit
         let with = whole.copied(boot);
         with.disk.remove_file(&last).unwrap();
         for machine in [without_images(&with, id), with] {
-            match machine.open(id, Level::Boundary) {
+            match machine.open(id, Durability::Boundary) {
                 Err(Error::MissingSegment { ordinal, path, .. }) => assert_eq!((ordinal, &path), (2, &last)),
                 other => panic!("{other:?}"),
             }
@@ -117,7 +117,7 @@ fn a_seal_whose_successor_is_gone_tells_of_a_missing_segment_with_images_and_wit
 #[test]
 fn a_damaged_body_below_a_sound_seal_and_image_is_for_the_audit_and_for_opening_once_the_seal_is_gone() {
     let whole = Machine::default().with_images();
-    let session = whole.process(Level::Boundary).create(&types()).unwrap();
+    let session = whole.process(Durability::Boundary).create(&types()).unwrap();
     let id = session.id();
     for n in 0..28 {
         session.dispatch(DraftEdited { place: 0, line: format!("{n} {}", "x".repeat(300)) }).unwrap();
@@ -130,7 +130,7 @@ fn a_damaged_body_below_a_sound_seal_and_image_is_for_the_audit_and_for_opening_
     let bad = frames.iter().rfind(|frame| frame.segment == first && frame.kind == Kind::DISPATCH).unwrap();
     whole.disk.mutate_file(&first, |bytes| bytes[bad.end - 1] ^= 1).unwrap();
 
-    let session = whole.open(id, Level::Boundary).unwrap();
+    let session = whole.open(id, Durability::Boundary).unwrap();
     assert!(session.recovery().from_image.is_some());
     assert_eq!(session.state().unwrap(), state);
     corruption(session.state_at(bad.sequence).unwrap_err());
@@ -152,8 +152,8 @@ fn a_damaged_body_below_a_sound_seal_and_image_is_for_the_audit_and_for_opening_
     assert!(said.contains("corrupt") && said.contains(&format!("{:010}", 0)), "{said}");
 
     whole.disk.mutate_file(&first, |bytes| bytes[seal].fill(0)).unwrap();
-    let with = whole.open(id, Level::Boundary).unwrap_err();
-    let without = without_images(&whole, id).open(id, Level::Boundary).unwrap_err();
+    let with = whole.open(id, Durability::Boundary).unwrap_err();
+    let without = without_images(&whole, id).open(id, Durability::Boundary).unwrap_err();
     assert_eq!(with.to_string(), without.to_string());
     assert_eq!(corruption(with).segment, first);
 }
@@ -163,12 +163,12 @@ fn a_damaged_body_below_a_sound_seal_and_image_is_for_the_audit_and_for_opening_
 #[test]
 fn a_segment_of_a_copy_that_went_its_own_way_is_found_behind_a_seal_of_its_own() {
     let base = Machine::default().with_images();
-    let session = base.process(Level::Boundary).create(&types()).unwrap();
+    let session = base.process(Durability::Boundary).create(&types()).unwrap();
     let id = session.id();
     session.close().unwrap();
     let [one, other] = ["a", "b"].map(|letter| {
         let machine = base.copied(BOOT);
-        let session = machine.open(id, Level::Boundary).unwrap();
+        let session = machine.open(id, Durability::Boundary).unwrap();
         write_notes(&session, letter, 30);
         session.close().unwrap();
         machine
@@ -178,8 +178,8 @@ fn a_segment_of_a_copy_that_went_its_own_way_is_found_behind_a_seal_of_its_own()
     for segment in &segments[..segments.len() - 1] {
         let mixed = one.copied(BOOT);
         mixed.disk.write_file(segment, other.disk.read_file(segment).unwrap()).unwrap();
-        let with = mixed.open(id, Level::Boundary).map(|session| notes(&session)).unwrap_err();
-        let without = without_images(&mixed, id).open(id, Level::Boundary).unwrap_err();
+        let with = mixed.open(id, Durability::Boundary).map(|session| notes(&session)).unwrap_err();
+        let without = without_images(&mixed, id).open(id, Durability::Boundary).unwrap_err();
         assert_eq!(with.to_string(), without.to_string());
         corruption(with);
     }
@@ -189,11 +189,11 @@ fn a_segment_of_a_copy_that_went_its_own_way_is_found_behind_a_seal_of_its_own()
         for image in images(stranger, id) {
             mixed.disk.write_file(&image, stranger.disk.read_file(&image).unwrap()).unwrap();
         }
-        let session = mixed.open(id, Level::Boundary).unwrap();
+        let session = mixed.open(id, Durability::Boundary).unwrap();
         assert_eq!(session.recovery().from_image, None);
         assert_eq!(session.recovery().dropped_images.len(), images(stranger, id).len());
         assert!(notes(&session).iter().all(|note| note.ends_with(letter)));
-        assert!(machine.open(id, Level::Boundary).unwrap().recovery().from_image.is_some());
+        assert!(machine.open(id, Durability::Boundary).unwrap().recovery().from_image.is_some());
     }
 }
 
@@ -201,21 +201,21 @@ fn a_segment_of_a_copy_that_went_its_own_way_is_found_behind_a_seal_of_its_own()
 #[test]
 fn a_bad_frame_behind_an_image_is_judged_as_without_it() {
     let whole = Machine::default().with_images();
-    let session = whole.process(Level::Process).create(&types()).unwrap();
+    let session = whole.process(Durability::Process).create(&types()).unwrap();
     let id = session.id();
     while images(&whole, id).is_empty() {
         write_notes(&session, "n", 1);
     }
     write_notes(&session, "m", 4);
     whole.crash(CrashKind::Process);
-    let covered = whole.open(id, Level::Process).unwrap().recovery().from_image.unwrap();
+    let covered = whole.open(id, Durability::Process).unwrap().recovery().from_image.unwrap();
     let frames = whole.frames(id).unwrap();
     let bad = frames.iter().find(|f| f.sequence == covered + 1 && f.kind == Kind::DISPATCH).unwrap();
     for boot in [BOOT, OTHER_BOOT] {
         let with = whole.copied(boot);
         with.disk.mutate_file(&bad.segment, |bytes| bytes[bad.end - 1] ^= 1).unwrap();
         let judged = [without_images(&with, id), with].map(|machine| {
-            let session = machine.open(id, Level::Process).map_err(|error| error.to_string())?;
+            let session = machine.open(id, Durability::Process).map_err(|error| error.to_string())?;
             let mut report = session.recovery().clone();
             (report.from_image, report.dropped_images) = (None, Vec::new());
             Ok::<_, String>((report, session.state().unwrap()))
@@ -234,9 +234,9 @@ fn a_bad_frame_behind_an_image_is_judged_as_without_it() {
 /// segment, or no power was cut, somebody took it away.
 #[test]
 fn a_segment_whose_name_a_power_cut_took_is_a_tear_unless_something_attests_it() {
-    for (level, attested) in [(Level::Process, false), (Level::Every, true)] {
+    for (durability, attested) in [(Durability::Process, false), (Durability::Every, true)] {
         let machine = Machine::default();
-        let session = machine.process(level).create(&types()).unwrap();
+        let session = machine.process(durability).create(&types()).unwrap();
         let id = session.id();
         write_notes(&session, "n", 28);
         machine.crash(CrashKind::Process);
@@ -254,8 +254,8 @@ fn a_segment_whose_name_a_power_cut_took_is_a_tear_unless_something_attests_it()
             if let (false, Some(seal)) = (sealed, seal.clone()) {
                 machine.disk.mutate_file(&segments[0], |bytes| bytes[seal].fill(0)).unwrap();
             }
-            let told = format!("{level:?}, sealed: {sealed}, same boot: {}", boot == BOOT);
-            match machine.open(id, level) {
+            let told = format!("{durability:?}, sealed: {sealed}, same boot: {}", boot == BOOT);
+            match machine.open(id, durability) {
                 Err(Error::MissingSegment { ordinal, .. }) => {
                     assert!(ordinal == 1 && (attested || boot == BOOT), "{told}");
                 }

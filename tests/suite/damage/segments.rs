@@ -4,7 +4,7 @@ use std::path::Path;
 
 use foldlog::audit::LogReader;
 use foldlog::log::storage::EntryKind;
-use foldlog::{Error, Level, Store};
+use foldlog::{Durability, Error, Store};
 use foldlog_tests::crash::{BOOT, Machine, OTHER_BOOT, step, write_steps};
 use foldlog_tests::host::types;
 use uuid::Uuid;
@@ -37,7 +37,7 @@ fn a_segment_of_another_session_is_not_taken_in() {
     let (other, other_id) = {
         let machine = Machine::default();
         let options = foldlog::SessionOptions { id: Some(Uuid::from_u128(5)), ..Default::default() };
-        let session = machine.process(Level::Boundary).create_with(&types(), options).unwrap();
+        let session = machine.process(Durability::Boundary).create_with(&types(), options).unwrap();
         write_steps(&session, 20);
         session.clone().close().unwrap();
         (machine, session.id())

@@ -8,8 +8,8 @@
 use foldlog::log::storage::CrashKind;
 use foldlog::tools::{ExecuteOptions, Operation, ToolCall, ToolError, ToolRegistry, ToolResult, ToolRunner};
 use foldlog::{
-    Error, ExecutionState, Export, ImportOptions, Level, ResourceRegistry, Result, Session, SessionOptions,
-    SnapshotOptions, Store,
+    Durability, Error, ExecutionState, Export, ImportOptions, ResourceRegistry, Result, Session,
+    SessionOptions, SnapshotOptions, Store,
 };
 use foldlog_tests::crash::{
     Act, Call, Change, End, Lost, Machine, Promise, SessionMemory, Slices, large_note, step,
@@ -37,7 +37,7 @@ enum Verdict {
 
 pub(super) struct Day {
     pub(super) machine: Machine,
-    level: Level,
+    durability: Durability,
     held: Vec<Held>,
     /// Sessions whose making failed: they are there as a whole or not at all.
     unsure: Vec<Uuid>,
@@ -64,10 +64,10 @@ pub(super) enum Look {
 }
 
 impl Day {
-    pub(super) fn new(level: Level) -> Day {
+    pub(super) fn new(durability: Durability) -> Day {
         Day {
             machine: Machine::default().with_images(),
-            level,
+            durability,
             held: Vec::new(),
             unsure: Vec::new(),
             ids: 0,
@@ -140,7 +140,7 @@ impl Day {
     /// Another process opens everything and reads it.
     fn look(&mut self) {
         let store =
-            Store::open_with("/home/store", self.machine.options(self.level)).expect("the store opens");
+            Store::open_with("/home/store", self.machine.options(self.durability)).expect("the store opens");
         for held in &self.held {
             let memory = &held.memory;
             let reader = store.open_read_only(memory.id, &types()).expect("a reader opens it");
@@ -162,7 +162,7 @@ impl Day {
     /// The store as the next process opens it.
     fn store(&mut self) -> Store {
         self.again("open the store", |day| {
-            Store::open_with("/home/store", day.machine.options(day.level)).map(Some)
+            Store::open_with("/home/store", day.machine.options(day.durability)).map(Some)
         })
         .expect("an old store opens")
     }
@@ -173,7 +173,9 @@ impl Day {
             match call(self) {
                 Ok(done) => return done,
                 Err(error @ (Error::Io { .. } | Error::ReadOnly { .. })) => self.note(what, &error),
-                Err(error @ (Error::Full { .. } | Error::Unknown { .. } | Error::Poisoned { .. })) => {
+                Err(
+                    error @ (Error::Full { .. } | Error::DurabilityUnknown { .. } | Error::Poisoned { .. }),
+                ) => {
                     self.note(what, &error);
                 }
                 Err(error) => panic!("{what}: {error}"),
@@ -192,10 +194,10 @@ impl Day {
     }
 
     fn promised(&self, boundary: bool) -> Promise {
-        match self.level {
-            Level::Process => Promise::Written,
-            Level::Boundary if !boundary => Promise::Written,
-            Level::Boundary | Level::Every => Promise::Durable,
+        match self.durability {
+            Durability::Process => Promise::Written,
+            Durability::Boundary if !boundary => Promise::Written,
+            Durability::Boundary | Durability::Every => Promise::Durable,
         }
     }
 
@@ -299,11 +301,11 @@ impl Day {
             Error::Full { .. } | Error::ReadOnly { .. } | Error::Interrupted { .. } => {
                 return self.untouched(at, handle, error);
             }
-            Error::Unknown { cause, .. } | Error::Poisoned { cause } => cause.to_string(),
+            Error::DurabilityUnknown { cause, .. } | Error::Poisoned { cause } => cause.to_string(),
             // What is read for a change, such as a position to go back to, is read before anything is written.
             Error::Io { op: "open" | "read", .. } => match handle.sync() {
                 Ok(()) => return self.untouched(at, handle, error),
-                Err(Error::Unknown { cause, .. } | Error::Poisoned { cause }) => cause.to_string(),
+                Err(Error::DurabilityUnknown { cause, .. } | Error::Poisoned { cause }) => cause.to_string(),
                 Err(other) => panic!("after {error}: {other}"),
             },
             Error::Io { .. } => error.to_string(),
@@ -511,8 +513,8 @@ impl Day {
         for _ in 0..TRIES {
             let store = self.store();
             let id = self.held[at].memory.id;
-            let level = self.level;
-            let session = self.read("open", |_| store.open_session_at(id, &types(), level));
+            let durability = self.durability;
+            let session = self.read("open", |_| store.open_session_at(id, &types(), durability));
             if !session.recovery().interrupted.is_empty() && !session.is_interrupted() {
                 // There was no lock to be had, so it can be read and nothing else.
                 continue;
@@ -565,8 +567,8 @@ impl Day {
         self.machine.disk.clear_faults();
         self.machine.crash(kind);
         let lost = if kind == CrashKind::Process { Lost::Process } else { Lost::Power };
-        let store =
-            Store::open_with("/home/store", self.machine.options(self.level)).expect("the disk is mended");
+        let store = Store::open_with("/home/store", self.machine.options(self.durability))
+            .expect("the disk is mended");
         for held in &mut self.held {
             let id = held.memory.id;
             let session = match store.open_session(id, &types()) {

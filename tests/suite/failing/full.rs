@@ -3,7 +3,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use foldlog::Level;
+use foldlog::Durability;
 use foldlog::log::storage::{CrashKind, Fault};
 use foldlog::tools::{ExecuteOptions, ToolCall, ToolRegistry, ToolResult, ToolRunner};
 use foldlog::{Error, ExecutionState, ResourceRegistry, Session, Store, StoreOptions, ToolInvocations};
@@ -16,13 +16,13 @@ use super::{LEVELS, each};
 /// A day in which there is no room from one moment on, until another or to its end.
 #[derive(Clone, Copy, Debug)]
 struct Filled {
-    level: Level,
+    durability: Durability,
     from: u64,
     until: Option<u64>,
 }
 
-fn live(Filled { level, from, until }: Filled) -> Day {
-    let mut day = Day::new(level).before_each(move |machine, done| {
+fn live(Filled { durability, from, until }: Filled) -> Day {
+    let mut day = Day::new(durability).before_each(move |machine, done| {
         if done == from {
             machine.disk.inject(Fault::DiskFull { capacity_bytes: machine.disk.used_bytes() });
         }
@@ -38,7 +38,7 @@ fn live(Filled { level, from, until }: Filled) -> Day {
         day.end(CrashKind::PowerLosingAll);
     }));
     if let Err(panic) = lived {
-        eprintln!("{level:?}, from {from}, until {until:?}:\n{}", day.told.join("\n"));
+        eprintln!("{durability:?}, from {from}, until {until:?}:\n{}", day.told.join("\n"));
         std::panic::resume_unwind(panic);
     }
     day
@@ -47,13 +47,13 @@ fn live(Filled { level, from, until }: Filled) -> Day {
 #[test]
 fn a_disk_that_fills_up_at_any_moment_refuses_and_loses_nothing_and_a_begun_call_ends() {
     let mut days = Vec::new();
-    for level in LEVELS {
-        let mut day = Day::new(level);
+    for durability in LEVELS {
+        let mut day = Day::new(durability);
         day.live();
         // The first session is begun by then.
         for from in 1..day.done() {
-            days.push(Filled { level, from, until: None });
-            days.push(Filled { level, from, until: Some(from + 5) });
+            days.push(Filled { durability, from, until: None });
+            days.push(Filled { durability, from, until: Some(from + 5) });
         }
     }
     let refused = each(&days, |filled| u64::from(live(*filled).refused > 0));
@@ -70,12 +70,12 @@ fn runner(session: &Session) -> ToolRunner {
 /// Calls within calls each have their own room; the inner ends once took that of the outer ones.
 #[test]
 fn calls_within_calls_all_end_on_a_full_disk_whatever_the_inner_ones_answered() {
-    for (level, answer_bytes) in
-        LEVELS.iter().flat_map(|level| [1, 1000, 2500, 6000, 14_000].map(|bytes| (*level, bytes)))
+    for (durability, answer_bytes) in
+        LEVELS.iter().flat_map(|durability| [1, 1000, 2500, 6000, 14_000].map(|bytes| (*durability, bytes)))
     {
         let machine = Machine::default();
         // Answers stand in the log itself, as those of less than 64 KiB mostly do.
-        let options = StoreOptions { object_bytes_min: u64::MAX, ..machine.options(level) };
+        let options = StoreOptions { object_bytes_min: u64::MAX, ..machine.options(durability) };
         let store = Store::open_with("/home/store", options).unwrap();
         let session = store.create(&types()).unwrap();
         write_steps(&session, 3);
@@ -108,7 +108,7 @@ fn calls_within_calls_all_end_on_a_full_disk_whatever_the_inner_ones_answered() 
         drop((outer, inside, session));
         machine.disk.clear_faults();
         machine.crash(CrashKind::PowerLosingAll);
-        let session = machine.open(id, level).unwrap();
+        let session = machine.open(id, durability).unwrap();
         assert_eq!(Slices::of(&session).unwrap(), slices);
         write_steps(&session, 1);
     }

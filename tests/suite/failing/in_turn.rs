@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use foldlog::Level;
+use foldlog::Durability;
 use foldlog::log::storage::{CrashKind, Fault, Op};
 use foldlog_tests::crash::Chance;
 
@@ -38,8 +38,8 @@ const OPS: [Op; 15] = [
 const SEEDS: u64 = 300;
 
 /// How many calls of each kind a day makes in which none fails.
-fn calls(level: Level) -> BTreeMap<Op, u64> {
-    let mut day = Day::new(level);
+fn calls(durability: Durability) -> BTreeMap<Op, u64> {
+    let mut day = Day::new(durability);
     day.live();
     assert_eq!((day.failed, day.refused, day.poisoned), (0, 0, 0), "{:#?}", day.told);
     let mut calls = BTreeMap::new();
@@ -70,8 +70,8 @@ impl Told {
 }
 
 /// Lives a day on a disk with these faults, and says what it was where a check fails.
-fn live(name: &str, level: Level, faults: &[Fault], kind: CrashKind, told: &Told) -> Day {
-    let mut day = Day::new(level);
+fn live(name: &str, durability: Durability, faults: &[Fault], kind: CrashKind, told: &Told) -> Day {
+    let mut day = Day::new(durability);
     for fault in faults {
         day.machine.disk.inject(fault.clone());
     }
@@ -80,7 +80,7 @@ fn live(name: &str, level: Level, faults: &[Fault], kind: CrashKind, told: &Told
         day.end(kind);
     }));
     if let Err(panic) = lived {
-        eprintln!("{name}: {level:?}, {faults:?}, {kind:?}:\n{}", day.told.join("\n"));
+        eprintln!("{name}: {durability:?}, {faults:?}, {kind:?}:\n{}", day.told.join("\n"));
         std::panic::resume_unwind(panic);
     }
     told.count(&day);
@@ -102,15 +102,15 @@ fn strikes(op: Op, nth: u64) -> Vec<Fault> {
 fn whichever_call_fails_the_session_says_so_and_nothing_acknowledged_is_gone() {
     let all = std::env::var("FOLDLOG_FAILING").is_ok_and(|value| value == "all");
     let mut days = Vec::new();
-    for level in LEVELS {
-        let calls = calls(level);
+    for durability in LEVELS {
+        let calls = calls(durability);
         for op in OPS {
             let count = calls.get(&op).copied().unwrap_or_default();
-            assert!(count > 0, "{level:?}: a day touches everything, and not {op:?}");
+            assert!(count > 0, "{durability:?}: a day touches everything, and not {op:?}");
             for (nth, fault) in
                 (1..=count).flat_map(|nth| strikes(op, nth).into_iter().map(move |f| (nth, f)))
             {
-                days.push((level, nth, fault));
+                days.push((durability, nth, fault));
             }
         }
     }
@@ -120,11 +120,11 @@ fn whichever_call_fails_the_session_says_so_and_nothing_acknowledged_is_gone() {
         days = days.into_iter().step_by(13).collect();
     }
     let told = Told::default();
-    each(&days, |(level, nth, fault)| {
+    each(&days, |(durability, nth, fault)| {
         let kinds = [CrashKind::Process, CrashKind::PowerLosingAll, CrashKind::Power { seed: *nth }];
         let taken: Vec<CrashKind> = if all { kinds.into() } else { vec![kinds[*nth as usize % 3]] };
         for kind in taken {
-            let day = live("alone", *level, std::slice::from_ref(fault), kind, &told);
+            let day = live("alone", *durability, std::slice::from_ref(fault), kind, &told);
             if let Fault::FailNth { op, error: ErrorKind::Interrupted, .. } = fault
                 && op.is_made_again()
             {
@@ -145,11 +145,11 @@ fn several_failures_in_one_day_cost_nothing_acknowledged_either() {
         Some(seed) => vec![seed],
         None => (0..number_from("FOLDLOG_FAILING_SEEDS").unwrap_or(SEEDS)).collect(),
     };
-    let counts: Vec<_> = LEVELS.map(|level| (level, calls(level))).into();
+    let counts: Vec<_> = LEVELS.map(|durability| (durability, calls(durability))).into();
     let told = Told::default();
     each(&seeds, |seed| {
         let mut chance = Chance::new(*seed);
-        let (level, calls) = chance.pick(&counts);
+        let (durability, calls) = chance.pick(&counts);
         let faults: Vec<Fault> = (0..2 + chance.below(6))
             .map(|_| {
                 // More often those that fail in most ways.
@@ -167,7 +167,7 @@ fn several_failures_in_one_day_cost_nothing_acknowledged_either() {
             1 => CrashKind::PowerLosingAll,
             _ => CrashKind::Power { seed: *seed },
         };
-        live(&format!("FOLDLOG_FAILING_SEED={seed}"), *level, &faults, kind, &told);
+        live(&format!("FOLDLOG_FAILING_SEED={seed}"), *durability, &faults, kind, &told);
     });
     let poisoned = told.poisoned.load(Ordering::Relaxed);
     assert!(seeds.len() < 100 || poisoned > seeds.len() as u64 / 4, "{poisoned}");

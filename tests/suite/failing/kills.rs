@@ -10,7 +10,7 @@ use std::path::Path;
 use foldlog::log::SegmentSizes;
 use foldlog::tools::{ExecuteOptions, ToolCall, ToolError, ToolRegistry, ToolResult, ToolRunner};
 use foldlog::{
-    ExecutionState, Kind, Level, ResourceRegistry, Result, Session, SessionOptions, Store, StoreOptions,
+    Durability, ExecutionState, Kind, ResourceRegistry, Result, Session, SessionOptions, Store, StoreOptions,
     ToolInvocations,
 };
 use foldlog_tests::child;
@@ -75,9 +75,9 @@ fn change(chance: &mut Chance) -> Change {
     }
 }
 
-fn store_at(path: &Path, level: Level) -> Store {
+fn store_at(path: &Path, durability: Durability) -> Store {
     let options = StoreOptions {
-        level,
+        durability,
         segments: SegmentSizes { first_bytes: 4096, max_bytes: 32 << 10, ahead_bytes_min: 8 << 10 },
         object_bytes_min: 1500,
         image_bytes_min: 16 << 10,
@@ -95,24 +95,24 @@ fn runner(session: &Session) -> ToolRunner {
 struct Life {
     path: String,
     id: Uuid,
-    level: Level,
+    durability: Durability,
     seed: u64,
     first: u64,
 }
 
 impl Life {
     fn argument(&self) -> String {
-        let Life { path, id, level, seed, first } = self;
-        format!("{path} {id} {level:?} {seed} {first}")
+        let Life { path, id, durability, seed, first } = self;
+        format!("{path} {id} {durability:?} {seed} {first}")
     }
 
     fn parse(argument: &str) -> Life {
         let words: Vec<&str> = argument.split(' ').collect();
-        let level = *LEVELS.iter().find(|level| format!("{level:?}") == words[2]).unwrap();
+        let durability = *LEVELS.iter().find(|durability| format!("{durability:?}") == words[2]).unwrap();
         Life {
             path: words[0].to_owned(),
             id: words[1].parse().unwrap(),
-            level,
+            durability,
             seed: words[3].parse().unwrap(),
             first: words[4].parse().unwrap(),
         }
@@ -133,7 +133,7 @@ fn or_end<T>(result: Result<T>) -> T {
 fn part_of_a_child_that_is_killed_at_any_moment() {
     let Some(argument) = child::argument() else { return };
     let life = Life::parse(&argument);
-    let store = store_at(Path::new(&life.path), life.level);
+    let store = store_at(Path::new(&life.path), life.durability);
     let mut session = match life.first {
         0 => {
             let options = SessionOptions { id: Some(life.id), ..SessionOptions::default() };
@@ -313,7 +313,7 @@ impl Known {
 
     /// Compares what a killed child left with what it may have left, and goes on from there.
     fn check(&mut self, heard: &Heard) {
-        let store = store_at(Path::new(&self.life.path), self.life.level);
+        let store = store_at(Path::new(&self.life.path), self.life.durability);
         let session = match store.open_session(self.life.id, &types()) {
             Ok(session) => session,
             Err(error) if heard.last.is_none() && self.life.first == 0 && heard.open.is_none() => {
@@ -414,8 +414,8 @@ fn system_calls_that_are_interrupted_are_made_again() {
     {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().display().to_string();
-        let (id, level) = (Uuid::from_u128(1), LEVELS[2 - n % 2]);
-        let mut known = Known::new(Life { path, id, level, seed: n as u64, first: 0 });
+        let (id, durability) = (Uuid::from_u128(1), LEVELS[2 - n % 2]);
+        let mut known = Known::new(Life { path, id, durability, seed: n as u64, first: 0 });
         let inject = traced(call, "EINTR:when=20+3");
         let heard = live_traced(&mut known, &inject);
         assert_eq!((heard.failed, heard.done), (None, DEEDS_MAX), "{call}");
@@ -435,8 +435,8 @@ fn system_calls_that_fail_cost_nothing_that_was_acknowledged() {
     for (n, (call, error)) in calls.iter().flat_map(|call| errors.map(|error| (*call, error))).enumerate() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().display().to_string();
-        let (id, level) = (Uuid::from_u128(1), LEVELS[n % 3]);
-        let mut known = Known::new(Life { path, id, level, seed: n as u64, first: 0 });
+        let (id, durability) = (Uuid::from_u128(1), LEVELS[n % 3]);
+        let mut known = Known::new(Life { path, id, durability, seed: n as u64, first: 0 });
         // The same session, process after process, until one comes through.
         for nth in [2, 5, 9, 1] {
             let inject = traced(call, &format!("{error}:when={nth}"));
@@ -452,7 +452,7 @@ fn system_calls_that_fail_cost_nothing_that_was_acknowledged() {
     let segment = |ordinal| format!("{path}/sessions/{id}/{ordinal:010}.seg");
     let segments = (0..40).flat_map(|ordinal| ["-P".to_owned(), segment(ordinal)]);
     let inject = traced("mmap", "ENOMEM");
-    let mut known = Known::new(Life { path: path.clone(), id, level: LEVELS[1], seed: 99, first: 0 });
+    let mut known = Known::new(Life { path: path.clone(), id, durability: LEVELS[1], seed: 99, first: 0 });
     let heard = live_traced(&mut known, &segments.chain(inject).collect::<Vec<_>>());
     assert_eq!((heard.failed, heard.done), (None, DEEDS_MAX), "without a mapping");
 }
@@ -469,7 +469,7 @@ fn processes_killed_at_any_moment_lose_nothing_that_they_acknowledged() {
             let life = Life {
                 path: folder.path().display().to_string(),
                 id: Uuid::from_u128(u128::from(kill) + 1),
-                level: LEVELS[(kill / LIVES) as usize % 3],
+                durability: LEVELS[(kill / LIVES) as usize % 3],
                 seed: kill,
                 first: 0,
             };

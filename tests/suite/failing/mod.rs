@@ -12,9 +12,9 @@ mod stories;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use foldlog::Level;
+use foldlog::Durability;
 
-const LEVELS: [Level; 3] = [Level::Process, Level::Boundary, Level::Every];
+const LEVELS: [Durability; 3] = [Durability::Process, Durability::Boundary, Durability::Every];
 
 /// Does all of it with as many threads as there are processors, and says what came of each, in any order.
 fn each<T: Sync, R: Send>(all: &[T], run: impl Fn(&T) -> R + Sync) -> Vec<R> {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use foldlog::log::SegmentSizes;
 use foldlog::log::storage::{FileStorage, Storage};
 use foldlog::tools::{ExecuteOptions, Operation, ToolCall, ToolRegistry, ToolResult, ToolRunner};
-use foldlog::{Error, ExecutionState, Level, ResourceRegistry, Result, Session, Store, StoreOptions};
+use foldlog::{Durability, Error, ExecutionState, ResourceRegistry, Result, Session, Store, StoreOptions};
 use foldlog_tests::child;
 use foldlog_tests::host::{Noted, Notes, Plan, StepAdded, types};
 use foldlog_tests::loop_disk::LoopDisk;
@@ -21,11 +21,11 @@ fn disk() -> Option<LoopDisk> {
         .ok()
 }
 
-fn store_on(root: &Path, level: Level, storage: Arc<dyn Storage>) -> Store {
+fn store_on(root: &Path, durability: Durability, storage: Arc<dyn Storage>) -> Store {
     let segments = SegmentSizes { first_bytes: 16 << 10, max_bytes: 256 << 10, ahead_bytes_min: 64 << 10 };
     let options = StoreOptions {
         storage,
-        level,
+        durability,
         segments,
         object_bytes_min: 32 << 10,
         image_bytes_min: 64 << 10,
@@ -149,9 +149,11 @@ fn ballast(store: &Store) -> Session {
 fn a_disk_that_is_really_full_refuses_and_loses_nothing_and_a_begun_call_ends() {
     let storages: [(&str, Arc<dyn Storage>); 2] =
         [("mapped", Arc::new(FileStorage::new())), ("positioned", Arc::new(FileStorage::positioned()))];
-    for ((way, storage), level) in storages.iter().flat_map(|storage| LEVELS.map(|level| (storage, level))) {
+    for ((way, storage), durability) in
+        storages.iter().flat_map(|storage| LEVELS.map(|durability| (storage, durability)))
+    {
         let Some(disk) = disk() else { return };
-        let store = store_on(&disk.root(), level, Arc::clone(storage));
+        let store = store_on(&disk.root(), durability, Arc::clone(storage));
         let spare = ballast(&store);
         let mut filled = Filled::new(store.create(&types()).unwrap());
         let session = filled.session.clone();
@@ -167,9 +169,9 @@ fn a_disk_that_is_really_full_refuses_and_loses_nothing_and_a_begun_call_ends() 
             rest.push(disk.fill(&format!("the last block but {nth}")));
             refused
         });
-        assert!(matches!(refused, Some(Error::Full { .. })), "{way}, {level:?}: {refused:?}");
+        assert!(matches!(refused, Some(Error::Full { .. })), "{way}, {durability:?}: {refused:?}");
         let report = operation.end(ToolResult::ok("done", 1)).unwrap();
-        assert!(report.success, "{way}, {level:?}: {}", report.message);
+        assert!(report.success, "{way}, {durability:?}: {}", report.message);
         filled.fill(&session);
         session.sync().unwrap();
         filled.check(&session);
@@ -177,13 +179,13 @@ fn a_disk_that_is_really_full_refuses_and_loses_nothing_and_a_begun_call_ends() 
         filled.check(&store.open_read_only(id, &types()).unwrap());
         let forked =
             store.fork(id, session.position().unwrap(), &types(), foldlog::SessionOptions::default());
-        assert!(matches!(forked, Err(Error::Full { .. })), "{way}, {level:?}: {forked:?}");
+        assert!(matches!(forked, Err(Error::Full { .. })), "{way}, {durability:?}: {forked:?}");
         let position = session.position();
         drop(session);
         filled.session.clone().close().unwrap();
 
         // Opened on the full disk it is read, and says that there is no room.
-        let other = store_on(&disk.root(), level, Arc::clone(storage));
+        let other = store_on(&disk.root(), durability, Arc::clone(storage));
         filled.session = other.open_session(id, &types()).unwrap();
         assert_eq!(filled.session.position(), position);
         filled.check(&filled.session);
@@ -199,7 +201,7 @@ fn a_disk_that_is_really_full_refuses_and_loses_nothing_and_a_begun_call_ends() 
         let session = filled.session.clone();
         let log_bytes = session.log_bytes();
         let refused = filled.write(&session, log_bytes + (1 << 19));
-        assert!(refused.is_none(), "{way}, {level:?}: {refused:?}");
+        assert!(refused.is_none(), "{way}, {durability:?}: {refused:?}");
         drop(session);
         filled.session.clone().close().unwrap();
         filled.session = other.open_session(id, &types()).unwrap();
@@ -215,8 +217,8 @@ fn a_disk_that_is_really_full_refuses_and_loses_nothing_and_a_begun_call_ends() 
 #[ignore = "a part of another test, which runs it in a process of its own"]
 fn part_of_a_child_that_fills_the_disk() {
     let Some(argument) = child::argument() else { return };
-    let (root, level) = argument.split_once(' ').unwrap();
-    let store = store_on(Path::new(root), level_named(level), Arc::new(FileStorage::new()));
+    let (root, durability) = argument.split_once(' ').unwrap();
+    let store = store_on(Path::new(root), level_named(durability), Arc::new(FileStorage::new()));
     let mut filled = Filled::new(store.create(&types()).unwrap());
     let session = filled.session.clone();
     child::tell("session", session.id());
@@ -231,20 +233,20 @@ fn part_of_a_child_that_fills_the_disk() {
     std::io::stdin().read_line(&mut line).unwrap();
 }
 
-fn level_named(name: &str) -> Level {
-    *LEVELS.iter().find(|level| format!("{level:?}") == name).unwrap()
+fn level_named(name: &str) -> Durability {
+    *LEVELS.iter().find(|durability| format!("{durability:?}") == name).unwrap()
 }
 
 /// The next process opens and reads what a killed one left on a full disk. Its recovery once had to wait for room: a begin
 /// now keeps the space that it needs.
 #[test]
 fn a_process_killed_on_a_full_disk_within_a_call_leaves_a_session_that_is_read_and_recovered_there() {
-    for level in LEVELS {
+    for durability in LEVELS {
         let Some(disk) = disk() else { return };
-        let store = store_on(&disk.root(), level, Arc::new(FileStorage::new()));
+        let store = store_on(&disk.root(), durability, Arc::new(FileStorage::new()));
         let others = disk.root().join("of others");
         std::fs::write(&others, vec![7; 5 << 20]).unwrap();
-        let argument = format!("{} {level:?}", disk.root().display());
+        let argument = format!("{} {durability:?}", disk.root().display());
         let mut process = child::start("failing::real_disk::part_of_a_child_that_fills_the_disk", &argument);
         let id = process.hear("session").unwrap().parse().unwrap();
         let before: u64 = process.hear("before").unwrap().parse().unwrap();
@@ -260,17 +262,17 @@ fn a_process_killed_on_a_full_disk_within_a_call_leaves_a_session_that_is_read_a
         model.plan = plan;
         let session = store.open_session(id, &types()).unwrap();
         assert!(session.is_interrupted() && session.recovery().interrupted.len() == 1);
-        model.check(&session, &format!("{level:?}"));
+        model.check(&session, &format!("{durability:?}"));
         let recovered = runner(&session).recover(&ExecuteOptions::default());
-        let recovered = recovered.unwrap_or_else(|error| panic!("{level:?}: {error}"));
-        assert!(recovered.len() == 1 && !session.is_interrupted(), "{level:?}");
+        let recovered = recovered.unwrap_or_else(|error| panic!("{durability:?}: {error}"));
+        assert!(recovered.len() == 1 && !session.is_interrupted(), "{durability:?}");
         session.close().unwrap();
 
         std::fs::remove_file(rest).unwrap();
         std::fs::remove_file(others).unwrap();
         let session = store.open_session(id, &types()).unwrap();
         assert!(runner(&session).recover(&ExecuteOptions::default()).unwrap().len() <= 1);
-        model.check(&session, &format!("{level:?}"));
+        model.check(&session, &format!("{durability:?}"));
         let mut filled = Filled { session: session.clone(), model, n: full };
         assert!(filled.write(&session, session.log_bytes() + (1 << 18)).is_none());
         session.close().unwrap();

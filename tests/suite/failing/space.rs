@@ -7,7 +7,9 @@ use std::sync::Arc;
 use foldlog::log::SegmentSizes;
 use foldlog::log::storage::{CrashKind, Fault, MemoryStorage, Storage};
 use foldlog::tools::{ExecuteOptions, ToolCall, ToolRegistry, ToolRunner};
-use foldlog::{BackgroundSync, Error, ExecutionState, Level, ResourceRegistry, Session, Store, StoreOptions};
+use foldlog::{
+    BackgroundSync, Durability, Error, ExecutionState, ResourceRegistry, Session, Store, StoreOptions,
+};
 use foldlog_tests::crash::{BOOT, Machine, Mortal, count, step, write_steps};
 use foldlog_tests::host::{Noted, Plan, types};
 use foldlog_tests::loop_disk::LoopDisk;
@@ -20,10 +22,10 @@ fn runner(session: &Session) -> ToolRunner {
 }
 
 /// Options of a store with segments as they are by default, which double.
-fn options_on(storage: Arc<dyn Storage>, level: Level) -> StoreOptions {
+fn options_on(storage: Arc<dyn Storage>, durability: Durability) -> StoreOptions {
     StoreOptions {
         storage,
-        level,
+        durability,
         seed: Some(7),
         segments: SegmentSizes { max_bytes: 4 << 20, ..SegmentSizes::default() },
         image_bytes_min: u64::MAX,
@@ -32,8 +34,8 @@ fn options_on(storage: Arc<dyn Storage>, level: Level) -> StoreOptions {
     }
 }
 
-fn store_on(storage: Arc<dyn Storage>, root: &Path, level: Level) -> Store {
-    Store::open_with(root.join("store"), options_on(storage, level)).unwrap()
+fn store_on(storage: Arc<dyn Storage>, root: &Path, durability: Durability) -> Store {
+    Store::open_with(root.join("store"), options_on(storage, durability)).unwrap()
 }
 
 fn is(path: &Path, extension: &str) -> bool {
@@ -46,7 +48,7 @@ fn is(path: &Path, extension: &str) -> bool {
 fn a_disk_is_full_only_when_no_segment_fits_any_more() {
     let disk = MemoryStorage::new();
     let session =
-        store_on(Arc::new(disk.process()), "/home".as_ref(), Level::Process).create(&types()).unwrap();
+        store_on(Arc::new(disk.process()), "/home".as_ref(), Durability::Process).create(&types()).unwrap();
     let fill = |capacity_bytes: u64| {
         disk.clear_faults();
         disk.inject(Fault::DiskFull { capacity_bytes });
@@ -62,7 +64,7 @@ fn a_disk_is_full_only_when_no_segment_fits_any_more() {
     disk.clear_faults();
     let id = session.id();
     session.close().unwrap();
-    let machine = store_on(Arc::new(disk.process()), "/home".as_ref(), Level::Process);
+    let machine = store_on(Arc::new(disk.process()), "/home".as_ref(), Durability::Process);
     write_steps(&machine.open_session(id, &types()).unwrap(), 100);
 }
 
@@ -71,7 +73,7 @@ fn a_disk_is_full_only_when_no_segment_fits_any_more() {
 #[test]
 fn what_was_made_ahead_gives_its_room_to_an_object() {
     let disk = MemoryStorage::new();
-    let store = store_on(Arc::new(disk.process()), "/home".as_ref(), Level::Process);
+    let store = store_on(Arc::new(disk.process()), "/home".as_ref(), Durability::Process);
     let session = store.create(&types()).unwrap();
     let empty = |disk: &MemoryStorage| {
         let dump = disk.dump().into_iter();
@@ -94,7 +96,8 @@ fn what_was_made_ahead_gives_its_room_to_an_object() {
 #[test]
 fn images_give_their_room_to_records() {
     let disk = MemoryStorage::new();
-    let options = StoreOptions { image_bytes_min: 1, ..options_on(Arc::new(disk.process()), Level::Process) };
+    let options =
+        StoreOptions { image_bytes_min: 1, ..options_on(Arc::new(disk.process()), Durability::Process) };
     let session = Store::open_with("/home/store", options).unwrap().create(&types()).unwrap();
     write_steps(&session, 10_000);
     let images = || {
@@ -113,7 +116,7 @@ fn images_give_their_room_to_records() {
     let written = count(&session);
     let id = session.id();
     session.close().unwrap();
-    let store = store_on(Arc::new(disk.process()), "/home".as_ref(), Level::Process);
+    let store = store_on(Arc::new(disk.process()), "/home".as_ref(), Durability::Process);
     assert_eq!(count(&store.open_session(id, &types()).unwrap()), written);
 }
 
@@ -122,11 +125,12 @@ fn images_give_their_room_to_records() {
 fn an_image_leaves_the_disk_its_last_room() {
     let disk = MemoryStorage::new();
     let process: Arc<dyn Storage> = Arc::new(disk.process());
-    let session = store_on(Arc::clone(&process), "/home".as_ref(), Level::Process).create(&types()).unwrap();
+    let session =
+        store_on(Arc::clone(&process), "/home".as_ref(), Durability::Process).create(&types()).unwrap();
     let id = session.id();
     write_steps(&session, 10_000);
     session.close().unwrap();
-    let options = StoreOptions { image_bytes_min: 1, ..options_on(process, Level::Process) };
+    let options = StoreOptions { image_bytes_min: 1, ..options_on(process, Durability::Process) };
     let store = Store::open_with("/home/store", options).unwrap();
     // How many images there are once a life has ended with so much room.
     let images_with = |room: u64| {
@@ -145,14 +149,14 @@ fn an_image_leaves_the_disk_its_last_room() {
 /// a kill: with the disk full, the call could not be ended, and the session took no writes until somebody made space.
 #[test]
 fn a_call_that_is_cut_short_on_a_full_disk_is_recovered_there() {
-    for level in LEVELS {
+    for durability in LEVELS {
         for (steps, nested) in [(0, 0), (3, 0), (40, 1), (400, 3)] {
-            cut_short(level, (steps, nested), 16 << 10, CrashKind::Process, Recoveries::Unharmed);
+            cut_short(durability, (steps, nested), 16 << 10, CrashKind::Process, Recoveries::Unharmed);
             for sizes in [4096, 16 << 10] {
                 for crash in [CrashKind::Process, CrashKind::PowerLosingAll] {
                     // At `Process` a power cut takes the begin with it.
-                    if level != Level::Process || crash == CrashKind::Process {
-                        cut_short(level, (steps, nested), sizes, crash, Recoveries::Killed);
+                    if durability != Durability::Process || crash == CrashKind::Process {
+                        cut_short(durability, (steps, nested), sizes, crash, Recoveries::Killed);
                     }
                 }
             }
@@ -168,17 +172,18 @@ enum Recoveries {
 }
 
 fn cut_short(
-    level: Level,
+    durability: Durability,
     (steps, nested): (u64, usize),
     first_bytes: u64,
     crash: CrashKind,
     recoveries: Recoveries,
 ) {
-    let what = format!("{level:?}, {steps} steps, {nested} within, segments of {first_bytes}, {crash:?}");
+    let what =
+        format!("{durability:?}, {steps} steps, {nested} within, segments of {first_bytes}, {crash:?}");
     let machine = Machine::default();
     let options = || {
         let segments = SegmentSizes { first_bytes, max_bytes: 64 << 10, ahead_bytes_min: 0 };
-        StoreOptions { segments, ..machine.options(level) }
+        StoreOptions { segments, ..machine.options(durability) }
     };
     let session = Store::open_with("/home/store", options()).unwrap().create(&types()).unwrap();
     let id = session.id();
@@ -234,7 +239,7 @@ fn cut_short(
         machine.crash(crash);
     }
     machine.disk.clear_faults();
-    let session = machine.open(id, level).unwrap();
+    let session = machine.open(id, durability).unwrap();
     runner(&session).recover(&ExecuteOptions::default()).unwrap();
     assert_eq!(session.view::<Plan>().unwrap().len(), 5, "{what}");
     write_steps(&session, 1);
@@ -244,7 +249,7 @@ fn cut_short(
 #[test]
 fn a_closed_session_keeps_no_space_for_a_recovery() {
     let machine = Machine::default();
-    let session = machine.process(Level::Boundary).create(&types()).unwrap();
+    let session = machine.process(Durability::Boundary).create(&types()).unwrap();
     let kept = |machine: &Machine| {
         machine.disk.files().iter().filter(|path| path.ends_with("recovery.spare")).count()
     };
@@ -269,9 +274,9 @@ fn a_call_that_is_cut_short_is_recovered_on_a_disk_that_is_really_full() {
         Ok(disk) => disk,
         Err(reason) => return foldlog_tests::skipped(format_args!("no disk of its own: {reason}")),
     };
-    for level in LEVELS {
+    for durability in LEVELS {
         let process = Mortal::born(Some(BOOT));
-        let store = store_on(Arc::new(process.clone()), &disk.root(), level);
+        let store = store_on(Arc::new(process.clone()), &disk.root(), durability);
         let session = store.create(&types()).unwrap();
         let id = session.id();
         write_steps(&session, 50);
@@ -283,16 +288,16 @@ fn a_call_that_is_cut_short_is_recovered_on_a_disk_that_is_really_full() {
         drop((operation, runner_of, session, store));
 
         let process = Mortal::born(Some(BOOT));
-        let store = store_on(Arc::new(process.clone()), &disk.root(), level);
+        let store = store_on(Arc::new(process.clone()), &disk.root(), durability);
         let session = store.open_session(id, &types()).unwrap();
         assert!(session.is_interrupted());
         let recovered = runner(&session).recover(&ExecuteOptions::default());
-        let recovered = recovered.unwrap_or_else(|error| panic!("{level:?}: {error}"));
-        assert_eq!((recovered.len(), session.view::<Plan>().unwrap().len()), (1, 50), "{level:?}");
+        let recovered = recovered.unwrap_or_else(|error| panic!("{durability:?}: {error}"));
+        assert_eq!((recovered.len(), session.view::<Plan>().unwrap().len()), (1, 50), "{durability:?}");
         session.close().unwrap();
         std::fs::remove_file(ballast).unwrap();
         let session = store.open_session(id, &types()).unwrap();
-        assert_eq!(session.view::<Plan>().unwrap().len(), 50, "{level:?}");
+        assert_eq!(session.view::<Plan>().unwrap().len(), 50, "{durability:?}");
         session.close().unwrap();
         store.delete(id).unwrap();
     }
@@ -316,7 +321,7 @@ fn nothing_is_mapped_on_a_disk_that_copies_on_write() {
     std::fs::create_dir(&root).unwrap();
     let options = || StoreOptions {
         segments: SegmentSizes { max_bytes: 1 << 20, ..SegmentSizes::default() },
-        level: Level::Process,
+        durability: Durability::Process,
         ..StoreOptions::default()
     };
     let store = Store::open_with(root.join("store"), options()).unwrap();

@@ -3,13 +3,13 @@
 use std::io::ErrorKind;
 
 use foldlog::log::storage::{CrashKind, Fault, Op};
-use foldlog::{Error, Level, Session};
+use foldlog::{Durability, Error, Session};
 use foldlog_tests::crash::{Machine, Slices, count, large_note, step, write_steps};
 use foldlog_tests::host::{Noted, Notes, types};
 use uuid::Uuid;
 
-fn session(machine: &Machine, level: Level) -> (Session, Uuid) {
-    let session = machine.process(level).create(&types()).unwrap();
+fn session(machine: &Machine, durability: Durability) -> (Session, Uuid) {
+    let session = machine.process(durability).create(&types()).unwrap();
     write_steps(&session, 2);
     let id = session.id();
     (session, id)
@@ -35,11 +35,11 @@ fn assert_poisoned(session: &Session, cause: &str) {
 fn after_a_failed_sync_the_record_is_unknown_the_session_poisoned_and_nothing_acknowledged_gone() {
     for lost in [CrashKind::Process, CrashKind::PowerLosingAll, CrashKind::Power { seed: 1 }] {
         let machine = Machine::default();
-        let (session, id) = session(&machine, Level::Every);
+        let (session, id) = session(&machine, Durability::Every);
         let acknowledged = count(&session);
         machine.disk.inject(Fault::FailNth { op: Op::SyncData, nth: 1, error: ErrorKind::Other });
         match session.dispatch(step(3)) {
-            Err(Error::Unknown { sequence, .. }) => assert_eq!(sequence, acknowledged),
+            Err(Error::DurabilityUnknown { sequence, .. }) => assert_eq!(sequence, acknowledged),
             other => panic!("{other:?}"),
         }
         assert_poisoned(&session, "injected");
@@ -47,7 +47,7 @@ fn after_a_failed_sync_the_record_is_unknown_the_session_poisoned_and_nothing_ac
         // Reading goes on.
         assert!(Slices::of(&session).is_ok() && session.state_at(0).is_ok());
         machine.crash(lost);
-        let session = machine.open(id, Level::Every).unwrap();
+        let session = machine.open(id, Durability::Every).unwrap();
         let left = count(&session);
         assert!(left == acknowledged || left == acknowledged + 1, "{left}");
         write_steps(&session, 2);
@@ -62,9 +62,10 @@ fn after_a_failed_or_short_write_the_session_is_poisoned_and_its_projection_as_i
         Fault::ShortWrite { nth: 1, bytes: 27 },
         Fault::ShortWrite { nth: 1, bytes: 100 },
     ];
-    for (fault, level) in faults.iter().flat_map(|f| [(f, Level::Process), (f, Level::Every)]) {
+    for (fault, durability) in faults.iter().flat_map(|f| [(f, Durability::Process), (f, Durability::Every)])
+    {
         let machine = Machine::default();
-        let (session, id) = session(&machine, level);
+        let (session, id) = session(&machine, durability);
         let (acknowledged, slices) = (count(&session), Slices::of(&session).unwrap());
         machine.disk.inject(fault.clone());
         assert!(matches!(session.dispatch(step(3)), Err(Error::Io { op: "write", .. })));
@@ -72,7 +73,7 @@ fn after_a_failed_or_short_write_the_session_is_poisoned_and_its_projection_as_i
         assert_eq!(Slices::of(&session).unwrap(), slices);
         assert_poisoned(&session, "write");
         drop(session);
-        let session = machine.open(id, level).unwrap();
+        let session = machine.open(id, durability).unwrap();
         assert_eq!(count(&session), acknowledged, "{fault:?}");
         assert_eq!(Slices::of(&session).unwrap(), slices);
         assert_eq!(session.dispatch(step(3)).unwrap(), acknowledged);
@@ -90,10 +91,10 @@ fn whichever_call_fails_nothing_acknowledged_is_gone_after_reopening() {
     for (op, error) in ops.iter().flat_map(|op| kinds.map(|error| (*op, error))) {
         for nth in 1..14 {
             let machine = Machine::default();
-            let (first, id) = session(&machine, Level::Process);
+            let (first, id) = session(&machine, Durability::Process);
             drop(first);
             machine.crash(CrashKind::Process);
-            let session = machine.open(id, Level::Every).unwrap();
+            let session = machine.open(id, Durability::Every).unwrap();
             let mut acknowledged = count(&session);
             machine.disk.inject(Fault::FailNth { op, nth, error });
             for n in 0..14 {
@@ -108,7 +109,7 @@ fn whichever_call_fails_nothing_acknowledged_is_gone_after_reopening() {
             machine.disk.clear_faults();
             machine.crash(CrashKind::PowerLosingAll);
             let session =
-                machine.open(id, Level::Every).unwrap_or_else(|e| panic!("{op:?} {nth} {error:?}: {e}"));
+                machine.open(id, Durability::Every).unwrap_or_else(|e| panic!("{op:?} {nth} {error:?}: {e}"));
             assert!(count(&session) >= acknowledged, "{op:?} {nth} {error:?}");
             write_steps(&session, 1);
         }
@@ -120,9 +121,9 @@ fn whichever_call_fails_nothing_acknowledged_is_gone_after_reopening() {
 /// the same session goes on.
 #[test]
 fn a_full_disk_refuses_the_turn_and_the_session_goes_on_once_there_is_space() {
-    for level in [Level::Process, Level::Every] {
+    for durability in [Durability::Process, Durability::Every] {
         let machine = Machine::default();
-        let (session, id) = session(&machine, level);
+        let (session, id) = session(&machine, durability);
         machine.disk.inject(Fault::DiskFull { capacity_bytes: machine.disk.used_bytes() });
         let refused = (0..20).find_map(|n| session.dispatch(step(n)).err()).unwrap();
         assert!(matches!(refused, Error::Full { .. }), "{refused}");
@@ -134,7 +135,7 @@ fn a_full_disk_refuses_the_turn_and_the_session_goes_on_once_there_is_space() {
         );
         session.sync().unwrap();
         // Another process opens and reads it on the full disk.
-        let reader = machine.process(level).open_read_only(id, &types()).unwrap();
+        let reader = machine.process(durability).open_read_only(id, &types()).unwrap();
         assert_eq!(Slices::of(&reader).unwrap(), slices);
         machine.disk.clear_faults();
         assert_eq!(session.dispatch(step(1)).unwrap(), all);
@@ -142,7 +143,7 @@ fn a_full_disk_refuses_the_turn_and_the_session_goes_on_once_there_is_space() {
         let (all, slices) = (count(&session), Slices::of(&session).unwrap());
         session.close().unwrap();
         machine.crash(CrashKind::PowerLosingAll);
-        let session = machine.open(id, level).unwrap();
+        let session = machine.open(id, durability).unwrap();
         assert_eq!((count(&session), Slices::of(&session).unwrap()), (all, slices));
     }
 }
@@ -155,15 +156,15 @@ fn after_a_recovery_that_failed_at_any_call_the_session_reads_as_before() {
     let mut poisoned = 0;
     for (op, nth) in ops.iter().flat_map(|op| (1..20).map(|nth| (*op, nth))) {
         let machine = Machine::default();
-        let (first, id) = session(&machine, Level::Process);
+        let (first, id) = session(&machine, Durability::Process);
         first.close().unwrap();
-        let session = machine.open(id, Level::Process).unwrap();
+        let session = machine.open(id, Durability::Process).unwrap();
         for n in 0..6 {
             session.dispatch(Noted { text: format!("note {n}") }).unwrap();
             write_steps(&session, 2);
         }
         machine.crash(CrashKind::Process);
-        let session = machine.open(id, Level::Every).unwrap();
+        let session = machine.open(id, Durability::Every).unwrap();
         let (all, slices) = (count(&session), Slices::of(&session).unwrap());
         machine.disk.inject(Fault::FailNth { op, nth, error: ErrorKind::Other });
         let refused = session.set_tag("after", "the crash");
@@ -172,12 +173,12 @@ fn after_a_recovery_that_failed_at_any_call_the_session_reads_as_before() {
             continue;
         }
         poisoned += 1;
-        if !matches!(refused, Err(Error::Unknown { .. })) {
+        if !matches!(refused, Err(Error::DurabilityUnknown { .. })) {
             assert_eq!(count(&session), all, "{op:?} {nth}");
             assert_eq!(Slices::of(&session).unwrap(), slices, "{op:?} {nth}");
         }
         drop(session);
-        let session = machine.open(id, Level::Every).unwrap();
+        let session = machine.open(id, Durability::Every).unwrap();
         assert_eq!(session.log::<Notes>().unwrap().len(), 6, "{op:?} {nth}");
         write_steps(&session, 1);
     }
@@ -188,14 +189,14 @@ fn after_a_recovery_that_failed_at_any_call_the_session_reads_as_before() {
 #[test]
 fn a_full_disk_refuses_a_recovery_and_leaves_the_log_as_it_was() {
     let machine = Machine::default();
-    let (first, id) = session(&machine, Level::Process);
+    let (first, id) = session(&machine, Durability::Process);
     drop(first);
-    let session = machine.open(id, Level::Process).unwrap();
+    let session = machine.open(id, Durability::Process).unwrap();
     write_steps(&session, 2);
     machine.crash(CrashKind::Process);
     let before = machine.disk.dump();
     machine.disk.inject(Fault::DiskFull { capacity_bytes: machine.disk.used_bytes() });
-    let session = machine.open(id, Level::Every).unwrap();
+    let session = machine.open(id, Durability::Every).unwrap();
     let slices = Slices::of(&session).unwrap();
     for _ in 0..2 {
         assert!(matches!(session.dispatch(step(1)), Err(Error::Full { .. })));
@@ -209,14 +210,14 @@ fn a_full_disk_refuses_a_recovery_and_leaves_the_log_as_it_was() {
     let all = count(&session);
     assert_eq!(session.dispatch(step(1)).unwrap(), all);
     machine.crash(CrashKind::PowerLosingAll);
-    assert_eq!(count(&machine.open(id, Level::Every).unwrap()), all + 1);
+    assert_eq!(count(&machine.open(id, Durability::Every).unwrap()), all + 1);
 }
 
 /// The frame that says which boot wrote a tail was left out where its first attempt met a full disk.
 #[test]
 fn a_session_that_met_a_full_disk_at_its_first_append_still_says_that_it_was_resumed() {
     let machine = Machine::default();
-    let session = machine.process(Level::Every).create(&types()).unwrap();
+    let session = machine.process(Durability::Every).create(&types()).unwrap();
     let id = session.id();
     // Fills the segment until not even the frame of the next opening fits.
     while machine.segments(id).len() == 1 {
@@ -234,7 +235,7 @@ fn a_session_that_met_a_full_disk_at_its_first_append_still_says_that_it_was_res
     };
     let before = resumed(&machine);
     machine.disk.inject(Fault::DiskFull { capacity_bytes: machine.disk.used_bytes() });
-    let session = machine.open(id, Level::Every).unwrap();
+    let session = machine.open(id, Durability::Every).unwrap();
     assert!(matches!(session.dispatch(step(1)), Err(Error::Full { .. })));
     machine.disk.clear_faults();
     session.dispatch(step(1)).unwrap();
@@ -244,15 +245,15 @@ fn a_session_that_met_a_full_disk_at_its_first_append_still_says_that_it_was_res
 #[test]
 fn a_read_only_disk_is_opened_and_read_and_says_so_at_the_first_append() {
     let machine = Machine::default();
-    let (first, id) = session(&machine, Level::Process);
+    let (first, id) = session(&machine, Durability::Process);
     drop(first);
     for unclean in [false, true] {
         if unclean {
-            write_steps(&machine.open(id, Level::Process).unwrap(), 1);
+            write_steps(&machine.open(id, Durability::Process).unwrap(), 1);
             machine.crash(CrashKind::Process);
         }
         machine.disk.inject(Fault::ReadOnly);
-        let session = machine.open(id, Level::Every).unwrap();
+        let session = machine.open(id, Durability::Every).unwrap();
         assert!(Slices::of(&session).is_ok());
         for _ in 0..2 {
             assert!(matches!(session.dispatch(step(1)), Err(Error::ReadOnly { .. })));
@@ -260,7 +261,7 @@ fn a_read_only_disk_is_opened_and_read_and_says_so_at_the_first_append() {
         session.close().unwrap();
         machine.disk.clear_faults();
         // Read-only only after it was opened: the session learns it at the append, and goes on afterwards.
-        let session = machine.open(id, Level::Every).unwrap();
+        let session = machine.open(id, Durability::Every).unwrap();
         machine.disk.inject(Fault::ReadOnly);
         let refused = session.dispatch(step(1)).unwrap_err();
         assert!(matches!(refused, Error::ReadOnly { .. }), "{refused}");

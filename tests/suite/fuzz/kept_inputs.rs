@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use foldlog::{Export, ImportOptions, Kind, Level, Record};
+use foldlog::{Durability, Export, ImportOptions, Kind, Record};
 use foldlog_codec::frame::HEADER_LEN;
 use foldlog_tests::crash::{Machine, write_steps};
 use foldlog_tests::fuzz::{BUILT, FITTED, Set};
@@ -51,7 +51,7 @@ fn records(machine: &Machine, id: Uuid, from: usize, len: usize) -> Vec<u8> {
 /// A log of two segments, small enough to be kept many times over.
 fn small() -> (Machine, Uuid) {
     let machine = Machine::default().with_images();
-    let session = machine.process(Level::Boundary).create(&types()).unwrap();
+    let session = machine.process(Durability::Boundary).create(&types()).unwrap();
     write_steps(&session, 9);
     session.dispatch(Noted { text: "a note".to_owned() }).unwrap();
     session.rollback_to(4).unwrap();
@@ -100,7 +100,7 @@ fn write_exports() {
     for (name, id) in [("parent", parent), ("fork", fork), ("small", small().1)] {
         let small = small().0;
         let machine = if name == "small" { &small } else { &machine };
-        let session = machine.process(Level::Boundary).open_read_only(id, &types()).unwrap();
+        let session = machine.process(Durability::Boundary).open_read_only(id, &types()).unwrap();
         let text = session.export().unwrap().to_json().unwrap();
         // On one line: fewer bytes that mean nothing.
         let value: serde_json::Value = serde_json::from_str(&text).unwrap();

@@ -1,6 +1,6 @@
 //! Histories: what may happen to a session, in any order.
 
-use foldlog::Level;
+use foldlog::Durability;
 use foldlog_tests::host::{Noted, StepAdded};
 use foldlog_tests::model::{Change, Cleared};
 use proptest::prelude::*;
@@ -12,7 +12,7 @@ use super::ground::{Ground, grounds};
 #[derive(Clone, Debug)]
 pub(super) struct History {
     pub(super) ground: Ground,
-    pub(super) level: Level,
+    pub(super) durability: Durability,
     pub(super) actions: Vec<Action>,
 }
 
@@ -116,10 +116,7 @@ pub(super) fn actions_and_logs_undone(most: usize) -> impl Strategy<Value = Vec<
 
 /// Any history.
 pub(super) fn histories() -> impl Strategy<Value = History> {
-    let level = prop::sample::select(vec![Level::Process, Level::Boundary, Level::Every]);
-    (grounds(), level, prop::collection::vec(action(), 1..40)).prop_map(|(ground, level, actions)| History {
-        ground,
-        level,
-        actions,
-    })
+    let durability = prop::sample::select(vec![Durability::Process, Durability::Boundary, Durability::Every]);
+    (grounds(), durability, prop::collection::vec(action(), 1..40))
+        .prop_map(|(ground, durability, actions)| History { ground, durability, actions })
 }

@@ -10,8 +10,8 @@ use foldlog::log::SegmentSizes;
 use foldlog::log::storage::{MemoryStorage, Storage};
 use foldlog::testkit::rollback_discarding_logs;
 use foldlog::{
-    BackgroundSync, Export, FixedClock, ImportOptions, Level, RecoveryReport, Session, SessionOptions, Slice,
-    SnapshotOptions, Store, StoreOptions,
+    BackgroundSync, Durability, Export, FixedClock, ImportOptions, RecoveryReport, Session, SessionOptions,
+    Slice, SnapshotOptions, Store, StoreOptions,
 };
 use foldlog_tests::host::*;
 use proptest::prelude::*;
@@ -68,7 +68,7 @@ fn check_use(report: &RecoveryReport, placed: &BTreeMap<String, Placed>, folder:
 /// A history, a copy that leaves it and goes its own way, and what is then done to the images.
 #[derive(Clone, Debug)]
 struct Case {
-    level: Level,
+    durability: Durability,
     history: Vec<Action>,
     diverges: At,
     diverged: Vec<Action>,
@@ -138,12 +138,12 @@ fn cases() -> impl Strategy<Value = Case> {
         name,
         damage,
     });
-    let level = prop::sample::select(vec![Level::Process, Level::Boundary, Level::Every]);
-    let lived = (level, actions_and_logs_undone(40), at(), actions_and_logs_undone(20));
+    let durability = prop::sample::select(vec![Durability::Process, Durability::Boundary, Durability::Every]);
+    let lived = (durability, actions_and_logs_undone(40), at(), actions_and_logs_undone(20));
     let left = (at(), prop::option::weighted(0.2, any::<Index>()), prop::collection::vec(image, 1..4));
     (lived, left, any::<bool>(), actions_and_logs_undone(8)).prop_map(
-        |((level, history, diverges, diverged), (log, cut, images), other_boot, later)| Case {
-            level,
+        |((durability, history, diverges, diverged), (log, cut, images), other_boot, later)| Case {
+            durability,
             history,
             diverges,
             diverged,
@@ -206,7 +206,7 @@ struct Lived {
 
 impl Lived {
     fn through(case: &Case) -> Lived {
-        let mut world = World::new(Ground::MemoryWithImages, case.level);
+        let mut world = World::new(Ground::MemoryWithImages, case.durability);
         let mut moments = vec![Moment::of(&world)];
         let places: Vec<usize> = (0..=case.history.len()).collect();
         let diverges = case.diverges.of(&places);
@@ -292,7 +292,7 @@ fn answers(disk: &MemoryStorage, id: Uuid, later: &[Action]) -> Answers {
         storage: Arc::new(disk.process()),
         clock: Arc::new(FixedClock::stepping(1_900_000_000_000_000, 250_001)),
         seed: Some(11),
-        level: Level::Boundary,
+        durability: Durability::Boundary,
         segments: SegmentSizes { first_bytes: 1, max_bytes: 4096, ahead_bytes_min: 0 },
         object_bytes_min: OBJECT_BYTES_MIN,
         // Writing images syncs, which the log shows.

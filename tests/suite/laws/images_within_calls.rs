@@ -11,8 +11,8 @@ use foldlog::tools::{
     ExecuteOptions, Tool, ToolCall, ToolContext, ToolError, ToolRegistry, ToolResult, ToolRunner,
 };
 use foldlog::{
-    BackgroundSync, ExecutionState, FixedClock, Level, ResourceRegistry, Session, SessionOptions, Settlement,
-    Store, StoreOptions,
+    BackgroundSync, Durability, ExecutionState, FixedClock, ResourceRegistry, Session, SessionOptions,
+    Settlement, Store, StoreOptions,
 };
 use foldlog_tests::host::{DraftEdited, Noted, StepAdded, types};
 use proptest::prelude::*;
@@ -154,7 +154,7 @@ fn store(disk: &MemoryStorage, image_bytes_min: u64) -> Store {
         storage: Arc::new(disk.process()),
         clock: Arc::new(FixedClock::stepping(1_800_000_000_000_000, 250_001)),
         seed: Some(5),
-        level: Level::Process,
+        durability: Durability::Process,
         segments: SegmentSizes { first_bytes: 1, max_bytes: 4096, ahead_bytes_min: 0 },
         image_bytes_min,
         background: BackgroundSync::Inline,

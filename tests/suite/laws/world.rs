@@ -7,7 +7,7 @@ use foldlog::audit::LogReader;
 use foldlog::log::SegmentSizes;
 use foldlog::testkit::rollback_discarding_logs;
 use foldlog::{
-    Error, Export, FixedClock, ImportOptions, Level, Policy, Result, Session, SessionOptions, Slice,
+    Durability, Error, Export, FixedClock, ImportOptions, Policy, Result, Session, SessionOptions, Slice,
     Snapshot, SnapshotOptions, State, Store, StoreOptions,
 };
 use foldlog_tests::host::*;
@@ -26,7 +26,7 @@ pub(super) struct World {
     pub(super) disk: Disk,
     ground: Ground,
     clock: Arc<FixedClock>,
-    level: Level,
+    durability: Durability,
     store: Store,
     session: Option<Session>,
     pub(super) model: Model,
@@ -38,10 +38,10 @@ pub(super) struct World {
 }
 
 impl World {
-    pub(super) fn new(ground: Ground, level: Level) -> World {
+    pub(super) fn new(ground: Ground, durability: Durability) -> World {
         let disk = Disk::new(ground);
         let clock = Arc::new(FixedClock::stepping(1_767_322_800_000_000, 250_001));
-        let store = store(&disk, options(&disk, ground, &clock, level));
+        let store = store(&disk, options(&disk, ground, &clock, durability));
         let model = Model::new(1, BTreeMap::new());
         let options = SessionOptions { seed: Some(1), ..SessionOptions::default() };
         let session = Some(store.create_with(&types(), options).unwrap());
@@ -49,7 +49,7 @@ impl World {
             disk,
             ground,
             clock,
-            level,
+            durability,
             store,
             session,
             model,
@@ -64,7 +64,7 @@ impl World {
 
     /// Lives through a history, comparing with the model after each step.
     pub(super) fn through(history: &History) -> World {
-        let mut world = World::new(history.ground, history.level);
+        let mut world = World::new(history.ground, history.durability);
         for action in &history.actions {
             world.live_on(action);
         }
@@ -81,13 +81,13 @@ impl World {
     pub(super) fn diverged(&self) -> World {
         let (disk, clock) =
             (self.disk.copied(), Arc::new(FixedClock::stepping(1_800_000_000_000_000, 250_001)));
-        let store = store(&disk, options(&disk, self.ground, &clock, self.level));
+        let store = store(&disk, options(&disk, self.ground, &clock, self.durability));
         World {
             session: Some(store.open_session(self.session().id(), &types()).unwrap()),
             disk,
             ground: self.ground,
             clock,
-            level: self.level,
+            durability: self.durability,
             store,
             model: self.model.clone(),
             snapshots: self.snapshots.clone(),
@@ -103,7 +103,7 @@ impl World {
 
     /// The options of another store on the same disk.
     pub(super) fn options(&self) -> StoreOptions {
-        options(&self.disk, self.ground, &self.clock, self.level)
+        options(&self.disk, self.ground, &self.clock, self.durability)
     }
 
     pub(super) fn dir(&self) -> std::path::PathBuf {
@@ -273,12 +273,12 @@ fn store(disk: &Disk, options: StoreOptions) -> Store {
     Store::open_with(disk.root().join("store"), options).unwrap()
 }
 
-fn options(disk: &Disk, ground: Ground, clock: &Arc<FixedClock>, level: Level) -> StoreOptions {
+fn options(disk: &Disk, ground: Ground, clock: &Arc<FixedClock>, durability: Durability) -> StoreOptions {
     StoreOptions {
         storage: disk.process(),
         clock: Arc::clone(clock) as _,
         seed: Some(7),
-        level,
+        durability,
         // As small as a segment gets, so that histories turn to the next one.
         segments: SegmentSizes { first_bytes: 1, max_bytes: 4096, ahead_bytes_min: 0 },
         object_bytes_min: OBJECT_BYTES_MIN,
@@ -308,7 +308,7 @@ pub(super) fn dispatch(session: &Session, change: &Change) -> Result<u64> {
         Change::Clear(Cleared::Draft) => session.clear::<Draft>(),
         Change::Clear(Cleared::Preview) => session.clear::<Preview>(),
         Change::Clear(Cleared::Notes) => session.clear::<Notes>(),
-        Change::Clear(Cleared::Undeclared) => session.clear::<foldlog::Of<Undeclared>>(),
+        Change::Clear(Cleared::Undeclared) => session.clear::<foldlog::EventSlice<Undeclared>>(),
         Change::ClearPart(part) => session.clear_where::<Plan>(move |step| step.part == part),
         Change::Reset => session.reset(),
         Change::Tag(key, Some(value)) => session.set_tag(key, value),
@@ -343,7 +343,7 @@ fn check_typed(session: &Session, slices: &Slices) {
     check_view::<Preview>(session, slices);
     check_view::<Draft>(session, slices);
     check_view::<Doubts>(session, slices);
-    check_view::<foldlog::Of<Undeclared>>(session, slices);
+    check_view::<foldlog::EventSlice<Undeclared>>(session, slices);
     check_log::<Notes>(session, slices);
     check_log::<NoteSizes>(session, slices);
     check_log::<GoodOnes>(session, slices);

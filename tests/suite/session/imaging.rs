@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use foldlog::log::SegmentSizes;
 use foldlog::log::storage::{Access, Entry, HeldLock, MemoryStorage, Op, Storage, StorageFile};
-use foldlog::{BackgroundSync, Event, Level, SessionTypes, Slice, Store, StoreOptions};
+use foldlog::{BackgroundSync, Durability, Event, SessionTypes, Slice, Store, StoreOptions};
 use foldlog_tests::host::types;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use uuid::Uuid;
@@ -22,8 +22,11 @@ use super::step;
 fn a_session_of_many_short_lives_gets_its_images_and_few_segments() {
     const LIVES: u64 = 60;
     let folder = tempfile::tempdir().unwrap();
-    let options =
-        StoreOptions { level: Level::Process, image_bytes_min: 64 << 10, ..StoreOptions::default() };
+    let options = StoreOptions {
+        durability: Durability::Process,
+        image_bytes_min: 64 << 10,
+        ..StoreOptions::default()
+    };
     let store = Store::open_with(folder.path(), options).unwrap();
     let session = store.create(&types()).unwrap();
     let (id, dir) = (session.id(), session.dir().to_owned());
@@ -148,7 +151,7 @@ fn at_most_one_image_of_a_session_waits_to_be_written() {
     let slow = Arc::new(Slow { disk: disk.clone(), images: Mutex::default(), changed: Condvar::new() });
     let options = StoreOptions {
         storage: Arc::clone(&slow) as _,
-        level: Level::Process,
+        durability: Durability::Process,
         segments: SegmentSizes { first_bytes: 1, max_bytes: 4096, ahead_bytes_min: u64::MAX },
         image_bytes_min: 1,
         ..StoreOptions::default()
@@ -216,7 +219,7 @@ fn of_an_image_that_would_be_too_large_nothing_is_written_or_read() {
     let disk = MemoryStorage::new();
     let options = StoreOptions {
         storage: Arc::new(disk.clone()),
-        level: Level::Process,
+        durability: Durability::Process,
         image_bytes_min: 1,
         background: BackgroundSync::Inline,
         ..StoreOptions::default()

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use foldlog::log::SegmentSizes;
 use foldlog::log::storage::CrashKind;
-use foldlog::{Clock, Level};
+use foldlog::{Clock, Durability};
 
 use super::*;
 
@@ -40,7 +40,7 @@ fn kept(home: &Home, session: Session) -> Vec<String> {
 fn what_is_due_is_synced_although_the_clock_was_set_back() {
     let clocks = Arc::new(Clocks::default());
     let home = home_with(|options| {
-        (options.clock, options.level) = (Arc::clone(&clocks) as _, Level::Process);
+        (options.clock, options.durability) = (Arc::clone(&clocks) as _, Durability::Process);
     });
     let session = home.session();
     session.dispatch(step("before")).unwrap();
@@ -50,7 +50,7 @@ fn what_is_due_is_synced_although_the_clock_was_set_back() {
     session.dispatch(step("at once")).unwrap();
     assert_eq!(kept(&home, session), ["before", "a second later"]);
     // A clock that a test sets is both; it may go back too.
-    let home = home_with(|options| options.level = Level::Process);
+    let home = home_with(|options| options.durability = Durability::Process);
     let session = home.session();
     session.dispatch(step("before")).unwrap();
     home.clock.advance_us(-3_600_000_000);
@@ -76,7 +76,7 @@ fn unsynced_segments_keep_only_so_many_files_open() {
     let folder = tempfile::tempdir().unwrap();
     for background in [BackgroundSync::Inline, BackgroundSync::Thread] {
         let options = StoreOptions {
-            level: Level::Process,
+            durability: Durability::Process,
             segments: SegmentSizes { first_bytes: 4096, max_bytes: 4096, ..SegmentSizes::default() },
             background,
             // Whatever is synced is so for the number of files.

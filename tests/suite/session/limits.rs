@@ -12,8 +12,8 @@ use std::sync::Arc;
 use foldlog::audit::{LogReader, ReadOptions};
 use foldlog::log::storage::FileStorage;
 use foldlog::{
-    Error, Event, ExportedSlice, ImportOptions, Level, Of, Result, Session, SessionOptions, SessionTypes,
-    Slice, Store, StoreOptions, Value,
+    Durability, Error, Event, EventSlice, ExportedSlice, ImportOptions, Result, Session, SessionOptions,
+    SessionTypes, Slice, Store, StoreOptions, Value,
 };
 use foldlog_codec::body::{OBJECT_BYTES_MAX, SLICES_MAX};
 use foldlog_codec::frame::BODY_LEN_MAX;
@@ -220,7 +220,8 @@ fn types() -> SessionTypes {
 }
 
 fn store(folder: &Path, object_bytes_min: u64) -> Store {
-    let options = StoreOptions { level: Level::Process, object_bytes_min, ..StoreOptions::default() };
+    let options =
+        StoreOptions { durability: Durability::Process, object_bytes_min, ..StoreOptions::default() };
     Store::open_with(folder, options).unwrap()
 }
 
@@ -293,5 +294,8 @@ fn an_import_that_no_reader_takes_begins_no_session() {
     let id = imported.id();
     imported.close().unwrap();
     home.open_untyped(id).unwrap();
-    assert_eq!(home.open_read_only(session.id(), &types()).unwrap().view::<Of<Any>>().unwrap().len(), 0);
+    assert_eq!(
+        home.open_read_only(session.id(), &types()).unwrap().view::<EventSlice<Any>>().unwrap().len(),
+        0
+    );
 }

@@ -4,7 +4,7 @@ use foldlog::audit::LogReader;
 use foldlog::log::SegmentSizes;
 use foldlog::testkit::rollback_discarding_logs;
 use foldlog::{
-    BackgroundSync, Error, Item, Level, LogView, Policy, Session, SessionTypes, Slice, SliceOp, Store,
+    BackgroundSync, Durability, Error, Item, LogView, Policy, Session, SessionTypes, Slice, SliceOp, Store,
     StoreOptions,
 };
 use foldlog_tests::host::{Noted, Notes, types};
@@ -43,7 +43,7 @@ fn check(log: &LogView<Noted>, len: u64) {
 
 fn store(folder: &std::path::Path, background: BackgroundSync) -> Store {
     let options = StoreOptions {
-        level: Level::Process,
+        durability: Durability::Process,
         segments: SegmentSizes { first_bytes: 1, max_bytes: 16 << 10, ahead_bytes_min: 0 },
         image_bytes_min: 1,
         background,

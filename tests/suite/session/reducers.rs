@@ -179,19 +179,19 @@ fn upsert_by_key_drops_equal_keys_and_puts_the_new_one_last() {
 fn an_event_that_nobody_declared_has_a_slice_of_its_own() {
     let home = home();
     let session = home.session();
-    assert!(session.view::<foldlog::Of<Undeclared>>().unwrap().is_empty());
+    assert!(session.view::<foldlog::EventSlice<Undeclared>>().unwrap().is_empty());
     session.dispatch(Undeclared { value: 1 }).unwrap();
     let position = session.position().unwrap();
     session.dispatch(Undeclared { value: 2 }).unwrap();
     let values = |session: &Session| -> Vec<i64> {
-        session.view::<foldlog::Of<Undeclared>>().unwrap().iter().map(|event| event.value).collect()
+        session.view::<foldlog::EventSlice<Undeclared>>().unwrap().iter().map(|event| event.value).collect()
     };
     let session = home.reopened(session, &types());
     assert_eq!(values(&session), [1, 2]);
     session.rollback_to(position).unwrap();
     assert_eq!(values(&session), [1], "it is STATE");
-    session.clear::<foldlog::Of<Undeclared>>().unwrap();
-    session.seed::<foldlog::Of<Undeclared>>(vec![Undeclared { value: 3 }]).unwrap();
+    session.clear::<foldlog::EventSlice<Undeclared>>().unwrap();
+    session.seed::<foldlog::EventSlice<Undeclared>>(vec![Undeclared { value: 3 }]).unwrap();
     assert_eq!(values(&home.reopened(session, &types())), [3]);
 }
 

@@ -256,7 +256,7 @@ fn a_kill_loses_nothing() {
 fn a_session_and_a_listing_count_the_same_bytes_also_after_turns_and_a_recovery() {
     let home = home_with(|options| {
         options.segments = SegmentSizes { first_bytes: 4096, max_bytes: 8192, ahead_bytes_min: 0 };
-        options.level = foldlog::Level::Process;
+        options.durability = foldlog::Durability::Process;
     });
     let counted = |session: &foldlog::Session| home.store.summary(session.id()).unwrap().log_bytes;
     let session = home.session();

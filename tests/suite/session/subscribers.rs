@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use foldlog::log::storage::{Fault, Op};
-use foldlog::{Error, Kind, Level, SnapshotOptions};
+use foldlog::{Durability, Error, Kind, SnapshotOptions};
 use foldlog_tests::host::*;
 
 use super::{home, home_with, step, titles};
@@ -40,8 +40,8 @@ fn they_hear_every_record_in_order_with_the_event() {
 
 #[test]
 fn they_are_told_once_the_levels_promise_holds() {
-    for level in [Level::Boundary, Level::Every] {
-        let home = home_with(|options| options.level = level);
+    for durability in [Durability::Boundary, Durability::Every] {
+        let home = home_with(|options| options.durability = durability);
         let session = home.session();
         let (hears, heard) = heard();
         let handle = Arc::new(Mutex::new(Some(session.clone())));
@@ -52,22 +52,22 @@ fn they_are_told_once_the_levels_promise_holds() {
         });
         session.dispatch(step("read")).unwrap();
         session.snapshot(SnapshotOptions::default()).unwrap();
-        let durable = level == Level::Every;
+        let durable = durability == Durability::Every;
         let expected = [(Kind::DECLARE, durable), (Kind::DISPATCH, durable), (Kind::SNAPSHOT, true)];
-        assert_eq!(*heard.lock().unwrap(), expected, "{level:?}");
+        assert_eq!(*heard.lock().unwrap(), expected, "{durability:?}");
         handle.lock().unwrap().take();
     }
 }
 
 #[test]
 fn nobody_is_told_of_what_may_be_lost() {
-    let home = home_with(|options| options.level = Level::Every);
+    let home = home_with(|options| options.durability = Durability::Every);
     let session = home.session();
     session.dispatch(step("kept")).unwrap();
     let (hears, heard) = heard();
     session.subscribe(move |notice| hears.lock().unwrap().push(notice.sequence()));
     home.disk.inject(Fault::FailNth { op: Op::SyncData, nth: 1, error: std::io::ErrorKind::Other });
-    assert!(matches!(session.dispatch(step("unknown")), Err(Error::Unknown { .. })));
+    assert!(matches!(session.dispatch(step("unknown")), Err(Error::DurabilityUnknown { .. })));
     assert!(matches!(session.dispatch(step("refused")), Err(Error::Poisoned { .. })));
     assert!(heard.lock().unwrap().is_empty());
 }
@@ -82,15 +82,15 @@ fn one_that_panics_costs_a_warning_and_nothing_else() {
     let sequence = session.dispatch(step("read")).unwrap();
     assert_eq!(*heard.lock().unwrap(), [1, 2], "the others are told");
     assert_eq!(titles::<Plan>(&session), ["read"], "the record is kept");
-    let warnings = session.take_warnings();
+    let warnings = session.take_panics();
     assert_eq!(warnings.len(), 2);
     assert_eq!((warnings[1].sequence, warnings[1].message.as_str()), (sequence, "deaf at 2"));
-    assert!(session.take_warnings().is_empty());
+    assert!(session.take_panics().is_empty());
     // Of many, the last ones are kept.
     for _ in 0..100 {
         session.dispatch(step("more")).unwrap();
     }
-    let warnings = session.take_warnings();
+    let warnings = session.take_panics();
     assert_eq!((warnings.len(), warnings[63].sequence), (64, session.position().unwrap()));
 }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use foldlog::log::storage::{CrashKind, Fault, Op};
-use foldlog::{BackgroundSync, Level, SnapshotOptions, Store, StoreOptions};
+use foldlog::{BackgroundSync, Durability, SnapshotOptions, Store, StoreOptions};
 use foldlog_tests::host::*;
 
 use super::{home_with, kinds, part};
@@ -15,7 +15,7 @@ const EACH: u64 = 50;
 
 #[test]
 fn no_record_is_lost_and_each_is_durable_when_its_call_returns() {
-    let home = home_with(|options| options.level = Level::Every);
+    let home = home_with(|options| options.durability = Durability::Every);
     let session = home.session();
     let (told, early) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let (counts, counts_early, looks) = (Arc::clone(&told), Arc::clone(&early), session.clone());
@@ -63,7 +63,7 @@ fn no_record_is_lost_and_each_is_durable_when_its_call_returns() {
 #[test]
 fn one_sync_serves_all_who_wait() {
     let folder = tempfile::tempdir().unwrap();
-    let options = foldlog::StoreOptions { level: Level::Every, ..foldlog::StoreOptions::default() };
+    let options = foldlog::StoreOptions { durability: Durability::Every, ..foldlog::StoreOptions::default() };
     let store = foldlog::Store::open_with(folder.path(), options).unwrap();
     let session = store.create(&types()).unwrap();
     let acknowledged = AtomicU64::new(0);
@@ -131,7 +131,7 @@ fn rollbacks_forks_and_readers_may_come_from_anywhere() {
 #[test]
 fn a_background_sync_needs_no_call_to_wait_for_it() {
     let home = home_with(|options| {
-        options.level = Level::Process;
+        options.durability = Durability::Process;
         options.background = BackgroundSync::Thread;
         options.clock = Arc::new(foldlog::SystemClock);
     });
@@ -148,8 +148,8 @@ fn a_background_sync_needs_no_call_to_wait_for_it() {
 /// while another's write failed wrote all the same, over what the failed write had left.
 #[test]
 fn nothing_is_written_after_a_failed_write_by_whoever_waited_meanwhile() {
-    for level in [Level::Process, Level::Every] {
-        let home = home_with(|options| options.level = level);
+    for durability in [Durability::Process, Durability::Every] {
+        let home = home_with(|options| options.durability = durability);
         let session = home.session();
         session.dispatch(part("", 0)).unwrap();
         home.disk.take_trace();
@@ -161,7 +161,7 @@ fn nothing_is_written_after_a_failed_write_by_whoever_waited_meanwhile() {
             }
         });
         let writes = home.disk.take_trace().into_iter().filter(|(op, _)| *op == Op::Write).count();
-        assert_eq!(writes, 40, "the failed write was the last, at {level:?}");
+        assert_eq!(writes, 40, "the failed write was the last, at {durability:?}");
     }
 }
 
@@ -170,7 +170,7 @@ fn nothing_is_written_after_a_failed_write_by_whoever_waited_meanwhile() {
 fn a_sync_of_any_thread_returns_once_its_own_records_are_durable() {
     for background in [BackgroundSync::Inline, BackgroundSync::Thread] {
         let home = home_with(|options| {
-            (options.level, options.background) = (Level::Process, background);
+            (options.durability, options.background) = (Durability::Process, background);
         });
         let session = home.session();
         home.disk.take_trace();

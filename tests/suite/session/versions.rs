@@ -122,13 +122,13 @@ fn an_event_that_nobody_declared_is_brought_up_to_date_too() {
     session.dispatch(first::TaskSet { task: "old".to_owned() }).unwrap();
     let session = home.reopened(session, &SessionTypes::default());
     session.dispatch(TaskSet { title: "new".to_owned(), urgent: true }).unwrap();
-    let view = session.view::<foldlog::Of<TaskSet>>().unwrap();
+    let view = session.view::<foldlog::EventSlice<TaskSet>>().unwrap();
     assert!(view.iter().map(|task| task.title.as_str()).eq(["old", "new"]));
     let session = home.reopened(session, &SessionTypes::default());
-    let error = session.view::<foldlog::Of<first::TaskSet>>().unwrap_err();
+    let error = session.view::<foldlog::EventSlice<first::TaskSet>>().unwrap_err();
     assert!(matches!(error, Error::NewerVersion { .. }), "{error}");
     // Having been asked in vain changes nothing for who asks rightly.
-    assert_eq!(session.view::<foldlog::Of<TaskSet>>().unwrap().len(), 2);
+    assert_eq!(session.view::<foldlog::EventSlice<TaskSet>>().unwrap().len(), 2);
 }
 
 /// Items that are no events have a version of their own.

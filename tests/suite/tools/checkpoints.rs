@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use foldlog::audit::Fate;
 use foldlog::execution::{CHECKPOINTS_MAX, CompositeSnapshot, Phase};
 use foldlog::log::storage::Fault;
-use foldlog::{Cause, RolledBack, SmolStr, SnapshotOptions};
+use foldlog::{Cause, RollbackReport, SmolStr, SnapshotOptions};
 
 use super::*;
 
@@ -369,7 +369,7 @@ fn a_restore_stands_in_the_log_as_an_operation_of_its_own() {
 }
 
 /// The calls that a rollback says it cannot take back.
-fn told(done: &RolledBack) -> Vec<&str> {
+fn told(done: &RollbackReport) -> Vec<&str> {
     done.outside.iter().filter_map(|call| call.call_id.as_deref()).collect()
 }
 

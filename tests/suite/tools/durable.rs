@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use foldlog::Level;
+use foldlog::Durability;
 use foldlog::log::storage::Op;
 
 use super::*;
@@ -81,10 +81,10 @@ impl Tool for Rest {
     }
 }
 
-fn store(disk: &MemoryStorage, level: Level) -> Store {
+fn store(disk: &MemoryStorage, durability: Durability) -> Store {
     let storage = Arc::new(disk.clone());
     let options =
-        StoreOptions { storage, level, background: BackgroundSync::Inline, ..StoreOptions::default() };
+        StoreOptions { storage, durability, background: BackgroundSync::Inline, ..StoreOptions::default() };
     Store::open_with("/store", options).unwrap()
 }
 
@@ -104,9 +104,9 @@ fn runner(kept: &Kept, session: Session) -> ToolRunner {
     ToolRunner::new(ExecutionState::new(session, resources), ToolRegistry::new().with(Rest))
 }
 
-fn kept(level: Level) -> (Kept, ToolRunner) {
+fn kept(durability: Durability) -> (Kept, ToolRunner) {
     let disk = MemoryStorage::new();
-    let session = store(&disk, level).create(&types()).unwrap();
+    let session = store(&disk, durability).create(&types()).unwrap();
     kept_on(disk, session)
 }
 
@@ -118,7 +118,7 @@ fn call(runner: &ToolRunner) {
 /// 4 MiB later: after a power cut a session was to be recovered from captures that were not there.
 #[test]
 fn captures_are_durable_before_the_records_that_name_them() {
-    let (kept, runner) = kept(Level::Process);
+    let (kept, runner) = kept(Durability::Process);
     let session = runner.state().session().clone();
     call(&runner);
     call(&runner);
@@ -156,12 +156,12 @@ fn captures_are_durable_before_the_records_that_name_them() {
 
 #[test]
 fn where_a_capture_may_be_lost_no_record_that_names_it_is_promised() {
-    let (kept, runner) = kept(Level::Process);
+    let (kept, runner) = kept(Durability::Process);
     let session = runner.state().session().clone();
     call(&runner);
     *kept.broken.lock().unwrap() = true;
     log_synced(&kept.disk);
-    assert!(matches!(session.sync(), Err(Error::Unknown { .. })));
+    assert!(matches!(session.sync(), Err(Error::DurabilityUnknown { .. })));
     assert!(!log_synced(&kept.disk));
     let refused = session.dispatch(StepAdded { title: "on".to_owned(), part: 0 });
     assert!(matches!(refused, Err(Error::Poisoned { .. })), "{refused:?}");
@@ -170,7 +170,7 @@ fn where_a_capture_may_be_lost_no_record_that_names_it_is_promised() {
 /// At the other levels a capture is durable before its record is there at all.
 #[test]
 fn a_capture_of_a_call_whose_begin_is_durable_is_durable_when_it_is_taken() {
-    let (kept, runner) = kept(Level::Boundary);
+    let (kept, runner) = kept(Durability::Boundary);
     call(&runner);
     assert!(kept.taken.lock().unwrap().iter().all(|durable| *durable));
     assert!(kept.synced.lock().unwrap().is_empty());
@@ -181,7 +181,7 @@ fn a_capture_of_a_call_whose_begin_is_durable_is_durable_when_it_is_taken() {
 #[test]
 fn captures_of_a_killed_process_are_durable_before_its_records_are() {
     let disk = MemoryStorage::new();
-    let store = store(&disk, Level::Process);
+    let store = store(&disk, Durability::Process);
     let (_, first) = kept_on(disk.clone(), store.create(&types()).unwrap());
     let id = first.state().session().id();
     call(&first);

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use foldlog::filesystem::{Filesystem, HostFilesystem, HostFilesystemOptions};
 use foldlog::tools::Operation;
-use foldlog::{Cause, Level, Outcome, State};
+use foldlog::{Cause, Durability, Outcome, State};
 use foldlog_tests::child;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -72,8 +72,11 @@ struct Desk {
 }
 
 fn store_at(folder: &Path) -> Store {
-    Store::open_with(folder.join("store"), StoreOptions { level: Level::Process, ..StoreOptions::default() })
-        .unwrap()
+    Store::open_with(
+        folder.join("store"),
+        StoreOptions { durability: Durability::Process, ..StoreOptions::default() },
+    )
+    .unwrap()
 }
 
 fn workspace(folder: &Path) -> PathBuf {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use foldlog::audit::{Fate, walk};
 use foldlog::filesystem::{Filesystem, HostFilesystem, HostFilesystemOptions};
-use foldlog::{Level, SessionOptions};
+use foldlog::{Durability, SessionOptions};
 use foldlog_tests::child;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -106,7 +106,7 @@ fn workspace(folder: &Path) -> Arc<HostFilesystem> {
 }
 
 fn store(folder: &Path, name: &str) -> Store {
-    let options = StoreOptions { level: Level::Process, ..StoreOptions::default() };
+    let options = StoreOptions { durability: Durability::Process, ..StoreOptions::default() };
     Store::open_with(folder.join(name), options).unwrap()
 }
 
@@ -196,7 +196,7 @@ fn recover(runner: &ToolRunner) {
 fn is_refused_for(runner: &ToolRunner, place: &Place, id: Uuid) {
     let (position, page) = (runner.state().session().position(), place.page());
     let refused = scribble(runner, "refused", Then::Succeed);
-    assert!(matches!(&refused, Err(Error::HalfDone { session, .. }) if *session == id), "{refused:?}");
+    assert!(matches!(&refused, Err(Error::ResourceDirty { session, .. }) if *session == id), "{refused:?}");
     assert_eq!((runner.state().session().position(), place.page()), (position, page));
 }
 
@@ -226,7 +226,7 @@ fn what_a_killed_session_left_half_done_is_worked_on_by_nobody_else_until_it_is_
 
     let half_done = scribble(&other, "lost", Then::Succeed).unwrap_err();
     let told = half_done.to_string();
-    let Error::HalfDone { workspace, session, session_dir, operation, tool } = half_done else {
+    let Error::ResourceDirty { workspace, session, session_dir, operation, tool } = half_done else {
         panic!("{told}")
     };
     let dir = fs::canonicalize(place.path().join("one/sessions").join(id.to_string())).unwrap();
@@ -240,8 +240,8 @@ fn what_a_killed_session_left_half_done_is_worked_on_by_nobody_else_until_it_is_
     }
     // Nor is what is half done read, or taken for a moment to go back to.
     let read = other.execute(&ToolCall::new("read", "{}"), &ExecuteOptions::default());
-    assert!(matches!(read, Err(Error::HalfDone { .. })), "{read:?}");
-    assert!(matches!(other.state().snapshot(None), Err(Error::HalfDone { .. })));
+    assert!(matches!(read, Err(Error::ResourceDirty { .. })), "{read:?}");
+    assert!(matches!(other.state().snapshot(None), Err(Error::ResourceDirty { .. })));
     is_refused_for(&other, &place, id);
     assert_eq!((place.page().as_str(), place.root().join("lost").exists()), ("half", false));
 
@@ -327,7 +327,7 @@ fn a_copy_of_the_session_waits_as_others_do() {
     copy(&place.path().join("one"), &place.path().join("copy"));
     let copy = place.open("copy", id);
     let refused = copy.recover(&ExecuteOptions::default());
-    assert!(matches!(refused, Err(Error::HalfDone { .. })), "{refused:?}");
+    assert!(matches!(refused, Err(Error::ResourceDirty { .. })), "{refused:?}");
     recover(&place.open("one", id));
     recover(&copy);
     goes_on(&copy, &place);
@@ -394,7 +394,7 @@ fn a_restore_that_was_cut_short_keeps_others_away() {
     assert_eq!(place.page(), "early");
     let refused = scribble(&other, "lost", Then::Succeed);
     assert!(
-        matches!(&refused, Err(Error::HalfDone { tool, .. }) if tool == "foldlog.restore"),
+        matches!(&refused, Err(Error::ResourceDirty { tool, .. }) if tool == "foldlog.restore"),
         "{refused:?}"
     );
     recover(&place.open("one", id));
@@ -491,7 +491,9 @@ fn a_session_whose_log_cannot_be_read_is_in_the_way_of_all_but_its_salvage() {
     damage(&dir);
     let refused = scribble(&other, "lost", Then::Succeed).unwrap_err();
     let told = refused.to_string();
-    let Error::MaybeHalfDone { workspace, session, session_dir, cause } = refused else { panic!("{told}") };
+    let Error::ResourceMaybeDirty { workspace, session, session_dir, cause } = refused else {
+        panic!("{told}")
+    };
     assert_eq!(workspace, fs::canonicalize(place.root()).unwrap());
     assert_eq!((session, session_dir), (id, fs::canonicalize(&dir).unwrap()));
     assert!(matches!(&*cause, Error::Corrupt(_)), "{cause}");
@@ -546,8 +548,8 @@ fn a_forged_mark_is_named_and_a_person_removes_it() {
         let refused = one.recover(&ExecuteOptions::default()).unwrap_err();
         let told = refused.to_string();
         match forged {
-            "open" => assert!(matches!(refused, Error::HalfDone { .. }), "{told}"),
-            "damaged" => assert!(matches!(refused, Error::MaybeHalfDone { .. }), "{told}"),
+            "open" => assert!(matches!(refused, Error::ResourceDirty { .. }), "{told}"),
+            "damaged" => assert!(matches!(refused, Error::ResourceMaybeDirty { .. }), "{told}"),
             _ => assert!(
                 matches!(refused, Error::Filesystem(foldlog::filesystem::Error::Path { .. })),
                 "{told}"
@@ -568,10 +570,12 @@ fn a_forged_mark_is_named_and_a_person_removes_it() {
 #[ignore = "a part of another test, which runs it in a process of its own"]
 fn part_of_a_child_that_scribbles() {
     let Some(argument) = child::argument() else { return };
-    let [level, id, folder] = argument.splitn(3, ' ').collect::<Vec<_>>()[..] else { panic!("{argument}") };
-    let level = if level == "boundary" { Level::Boundary } else { Level::Process };
+    let [durability, id, folder] = argument.splitn(3, ' ').collect::<Vec<_>>()[..] else {
+        panic!("{argument}")
+    };
+    let durability = if durability == "boundary" { Durability::Boundary } else { Durability::Process };
     let store = store(Path::new(folder), "one");
-    let session = store.open_session_at(id.parse().unwrap(), &types(), level).unwrap();
+    let session = store.open_session_at(id.parse().unwrap(), &types(), durability).unwrap();
     let runner = run_of(session, Path::new(folder), None);
     for text in ["first", "second", "third"] {
         assert!(scribble(&runner, text, Then::Succeed).unwrap().success);
@@ -579,10 +583,10 @@ fn part_of_a_child_that_scribbles() {
 }
 
 /// Runs that child under a tracer, and answers whether it passed.
-fn scribbles_under(place: &Place, level: &str, id: Uuid, tracing: &[&str]) -> bool {
+fn scribbles_under(place: &Place, durability: &str, id: Uuid, tracing: &[&str]) -> bool {
     let tracer: Vec<String> =
         ["strace", "-f", "-qq"].iter().chain(tracing).map(|word| (*word).to_owned()).collect();
-    let argument = format!("{level} {id} {}", place.path().display());
+    let argument = format!("{durability} {id} {}", place.path().display());
     child::start_under(&tracer, "tools::half_done::part_of_a_child_that_scribbles", &argument).passed()
 }
 
@@ -598,9 +602,9 @@ fn a_workspace_is_synced_where_it_passes_from_one_session_to_another_and_at_no_o
     drop(one);
     let traced = place.path().join("traced");
     let root = format!("<{}>", fs::canonicalize(place.root()).unwrap().display());
-    let syncs = |level: &str| {
+    let syncs = |durability: &str| {
         let options = ["-y", "-o", traced.to_str().unwrap(), "-e", "trace=fsync"];
-        assert!(scribbles_under(&place, level, id, &options));
+        assert!(scribbles_under(&place, durability, id, &options));
         let traced = fs::read_to_string(&traced).unwrap();
         traced.lines().filter(|line| line.contains(&root)).count()
     };

@@ -51,7 +51,7 @@ fn a_manual_tool_is_taken_back_and_waits_for_a_decision() {
     );
     assert_eq!(run.state(), (vec!["planned".to_owned()], [("letter".into(), "as it was".into())].into()));
     assert_eq!((run.counts().ran, run.ledger()[0].outcome), (1, Fate::Interrupted));
-    assert_eq!(run.ledger()[0].effects, Some(foldlog::OutsideEffects::Unknown));
+    assert_eq!(run.ledger()[0].effects, Some(foldlog::ExternalEffects::Unknown));
     // It waits through other processes, and nothing else has to wait for it.
     run.session().dispatch(StepAdded { title: "meanwhile".to_owned(), part: 0 }).unwrap();
     run.disk.crash(CrashKind::Process);
@@ -169,8 +169,8 @@ fn a_recovery_that_is_killed_at_any_step_ends_the_same_way() {
 fn what_was_committed_for_an_answer_is_returned_and_not_run_again() {
     let mut run = Run::with(Idempotency::Manual);
     let answer = run.session().dispatch(Noted { text: "an answer with two calls".to_owned() }).unwrap();
-    let first = call("letter", "one", Then::Succeed).with_id("call_1").asked_by(answer, 0);
-    let second = call("letter", "two", Then::Die).with_id("call_1").asked_by(answer, 1);
+    let first = call("letter", "one", Then::Succeed).with_id("call_1").with_origin(answer, 0);
+    let second = call("letter", "two", Then::Die).with_id("call_1").with_origin(answer, 1);
     let done = run.runner.execute(&first, &ExecuteOptions::default()).unwrap();
     run.counts.lock().unwrap().ran = 0;
     assert!(run.runner.execute(&second, &ExecuteOptions::default()).is_err());
@@ -198,7 +198,7 @@ fn of_a_turn_that_was_interrupted_what_was_committed_is_not_run_again_and_the_ot
     let answer = run.session().dispatch(Noted { text: "please write three letters".to_owned() }).unwrap();
     let letter = |place: u32| {
         let then = if place == 1 { Then::Die } else { Then::Succeed };
-        call(&format!("letter {place}"), &format!("text {place}"), then).asked_by(answer, place)
+        call(&format!("letter {place}"), &format!("text {place}"), then).with_origin(answer, place)
     };
     let execute = |run: &Run, place: u32| run.runner.execute(&letter(place), &ExecuteOptions::default());
     let first = execute(&run, 0).unwrap();

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use foldlog::audit::Fate;
 use foldlog::testkit::snapshots_equivalent;
-use foldlog::{Cause, Outcome, OutsideEffects, Session};
+use foldlog::{Cause, ExternalEffects, Outcome, Session};
 
 use super::*;
 
@@ -23,7 +23,7 @@ fn a_call_that_has_success_stays_and_says_so() {
     let [entry] = run.ledger().try_into().unwrap();
     assert_eq!(
         (entry.outcome, entry.end, entry.effects),
-        (Fate::Committed, Some(report.end), Some(OutsideEffects::Unknown))
+        (Fate::Committed, Some(report.end), Some(ExternalEffects::Unknown))
     );
 }
 
@@ -101,7 +101,7 @@ fn arguments_that_a_tool_does_not_take_are_refused_before_it_runs() {
     ] {
         let report =
             run.runner.execute(&ToolCall::new("write", arguments), &ExecuteOptions::default()).unwrap();
-        assert_eq!((report.cause, report.outside), (Some(Cause::InvalidArguments), OutsideEffects::None));
+        assert_eq!((report.cause, report.outside), (Some(Cause::InvalidArguments), ExternalEffects::None));
         if arguments.contains("colour") {
             assert!(report.message.contains("unknown parameters: colour"), "{}", report.message);
         }

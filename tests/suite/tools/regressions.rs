@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use foldlog::audit::Fate;
 use foldlog::log::storage::{Fault, Op};
 use foldlog::tools::{Recovered, Recovery};
-use foldlog::{Cause, Level, Policy, SessionOptions, Settlement, Value};
+use foldlog::{Cause, Durability, Policy, SessionOptions, Settlement, Value};
 
 use super::*;
 
@@ -116,7 +116,7 @@ fn an_interrupted_call_of_an_answer_runs_again_only_as_its_settlement_says() {
     ] {
         let mut run = Run::with(Idempotency::Manual);
         let answer = run.session().dispatch(Noted { text: "an answer".to_owned() }).unwrap();
-        let one = call("letter", "one", Then::Die).asked_by(answer, 0);
+        let one = call("letter", "one", Then::Die).with_origin(answer, 0);
         assert!(run.runner.execute(&one, &at_once()).is_err());
         run.reopen(Idempotency::Manual);
         run.runner.recover(&at_once()).unwrap();
@@ -538,7 +538,7 @@ fn a_call_whose_time_is_over_does_not_run() {
 #[test]
 fn a_begin_that_reads_only_is_as_durable_as_its_level_says() {
     let disk = MemoryStorage::new();
-    let options = SessionOptions { level: Some(Level::Every), ..SessionOptions::default() };
+    let options = SessionOptions { durability: Some(Durability::Every), ..SessionOptions::default() };
     let session = store_of(&disk).create_with(&types(), options).unwrap();
     let tools = ToolRegistry::new().with(Custom { run: Box::new(|_| done()), reads_only: true });
     let runner = ToolRunner::new(ExecutionState::new(session.clone(), ResourceRegistry::default()), tools);
@@ -600,7 +600,7 @@ fn what_an_answer_asked_for_within_a_call_is_still_known_when_that_call_is_over(
     let told = Arc::clone(&answers);
     let outer = with(&run, false, move |context| {
         let answer = context.session().dispatch(Noted { text: "an answer".to_owned() })?;
-        let asked = call("paper", "one", Then::Succeed).asked_by(answer, 0);
+        let asked = call("paper", "one", Then::Succeed).with_origin(answer, 0);
         inner.within(context).execute(&asked, &at_once())?;
         told.lock().unwrap().push(asked);
         done()

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use foldlog::Kind;
-use foldlog::resources::{Lease, Lessee};
+use foldlog::resources::{Lease, LeaseHolder};
 use foldlog_codec::body::{ToolBegin, ToolEnd};
 
 use super::*;
@@ -143,7 +143,7 @@ impl Snapshotable for Room {
         Ok(())
     }
 
-    fn lease(&self, _: &Lessee<'_>, until: Option<Instant>) -> Result<Option<Lease>> {
+    fn lease(&self, _: &LeaseHolder<'_>, until: Option<Instant>) -> Result<Option<Lease>> {
         Ok(Some(Lease::new(self.enter(until)?)))
     }
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use foldlog::filesystem::{Filesystem, HostFilesystem, HostFilesystemOptions, Rebind, WorkspaceNotice};
-use foldlog::{Level, filesystem};
+use foldlog::{Durability, filesystem};
 use foldlog_tests::child;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -138,7 +138,7 @@ impl Site {
     }
 
     pub(super) fn store(&self) -> Store {
-        let options = StoreOptions { level: Level::Process, ..StoreOptions::default() };
+        let options = StoreOptions { durability: Durability::Process, ..StoreOptions::default() };
         Store::open_with(self.0.join("store"), options).unwrap()
     }
 

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use foldlog::Level;
+use foldlog::Durability;
 use foldlog::filesystem::WorkspaceNotice;
 use foldlog_tests::child;
 use rustix::fs::{XattrFlags, getxattr, setxattr};
@@ -14,10 +14,12 @@ use super::*;
 #[ignore = "a part of another test, which runs it in a process of its own"]
 fn part_of_a_child_whose_call_fails() {
     let Some(argument) = child::argument() else { return };
-    let [level, id, folder] = argument.splitn(3, ' ').collect::<Vec<_>>()[..] else { panic!("{argument}") };
-    let level = if level == "boundary" { Level::Boundary } else { Level::Process };
+    let [durability, id, folder] = argument.splitn(3, ' ').collect::<Vec<_>>()[..] else {
+        panic!("{argument}")
+    };
+    let durability = if durability == "boundary" { Durability::Boundary } else { Durability::Process };
     let site = Site(folder.into());
-    let session = site.store().open_session_at(id.parse().unwrap(), &types(), level).unwrap();
+    let session = site.store().open_session_at(id.parse().unwrap(), &types(), durability).unwrap();
     assert!(!vandal(&site.run(session), "half", Swap::No, Then::Fail).unwrap().success);
 }
 
@@ -34,11 +36,11 @@ fn what_a_failed_call_put_back_is_synced_before_its_end_where_the_session_promis
     vandal(&runner, "before", Swap::No, Then::Succeed).unwrap();
     drop(runner);
     let traced = place.0.join("traced");
-    let syncs = |level: &str| {
+    let syncs = |durability: &str| {
         let tracer = ["strace", "-f", "-qq", "-y", "-o", traced.to_str().unwrap(), "-e"].map(str::to_owned);
         let tracer =
             [&tracer[..], &["trace=fsync,fdatasync,syncfs,sync_file_range,msync".to_owned()]].concat();
-        let argument = format!("{level} {id} {}", place.0.display());
+        let argument = format!("{durability} {id} {}", place.0.display());
         let part = "tools::synced::part_of_a_child_whose_call_fails";
         assert!(child::start_under(&tracer, part, &argument).passed());
         assert_eq!(place.page(), "before");

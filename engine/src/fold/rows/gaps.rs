@@ -78,13 +78,13 @@ impl Rows {
         let last = self.by_key.last().map_or(0, |(key, slot)| last_key(*key, slot));
         // Of a range of one key, in 2^32nds of an item.
         let mut most: u128 = 1 << 32;
-        for level in 1..Key::BITS {
+        for durability in 1..Key::BITS {
             most = most / DENSITY.1 * DENSITY.0;
-            let low = at >> level << level;
-            let high = low.saturating_add((1 << level) - 1).min(last);
+            let low = at >> durability << durability;
+            let high = low.saturating_add((1 << durability) - 1).min(last);
             let keys = high - low + 1;
             // One that ends at the last key is as large as it is, and not as it would be.
-            let allowed = if keys >> level == 0 { most_of(keys) } else { most >> 32 };
+            let allowed = if keys >> durability == 0 { most_of(keys) } else { most >> 32 };
             if allowed > more as Key
                 && let Some(rows) = self.rows_within(low, high, (allowed - more as Key) as usize)
             {

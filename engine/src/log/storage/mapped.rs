@@ -292,11 +292,11 @@ mod tests {
         use nix::sys::wait::{WaitStatus, waitpid};
         use nix::unistd::{ForkResult, fork};
 
-        use crate::{BackgroundSync, Error, Level, SessionTypes, Store, StoreOptions};
+        use crate::{BackgroundSync, Durability, Error, SessionTypes, Store, StoreOptions};
 
         let dir = tempdir().unwrap();
         let options = || StoreOptions {
-            level: Level::Process,
+            durability: Durability::Process,
             background: BackgroundSync::Inline,
             ..StoreOptions::default()
         };

@@ -6,7 +6,7 @@
 //!
 //! | the log | what the first append does |
 //! |---|---|
-//! | is new | makes segment 0: header, `Resumed`, `Opened`; behind the leftover of an attempt that a crash ended, the segment after its last ([`leftover`](super::leftover)) |
+//! | is new | makes segment 0: header, `Resumed`, `Opened`; behind the leftover of an attempt that a crash ended, the segment after its last ([`partial_creation`](super::leftover)) |
 //! | was closed | goes on in the last segment, with a `Resumed` |
 //! | anything else | makes a fresh segment that names where the attested part ends, and rewrites into it the sound records behind that: under a temporary name, synced, renamed, its folder synced ([`recovery`]). The old bytes stay where they are |
 //! | is a fork | makes a segment of its own behind the linked ones |
@@ -38,11 +38,11 @@
 
 mod ahead;
 mod recovery;
+mod rollover;
 mod room;
 mod seals;
 mod spare;
 mod sync;
-mod turning;
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -62,8 +62,8 @@ use self::spare::Spare;
 use crate::background::Background;
 use crate::error::{Error, Result};
 use crate::log::layout;
-use crate::log::leftover::Leftover;
 use crate::log::objects::Objects;
+use crate::log::partial_creation::PartialCreation;
 use crate::log::reader::{Located, Places};
 use crate::log::scan::{Location, Scan};
 use crate::log::storage::{Storage, StorageFile};
@@ -211,19 +211,19 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    /// The log of a new session whose folder is there, and holds nothing but the `leftover` of an earlier attempt.
+    /// The log of a new session whose folder is there, and holds nothing but the `partial_creation` of an earlier attempt.
     /// `parents` are the folders whose names are new and have to be synced with the first sync.
     pub(crate) fn create(
         ground: &Ground,
         dir: &Path,
         (session, seed): (Uuid, u64),
-        leftover: Leftover,
+        partial_creation: PartialCreation,
         parents: Vec<PathBuf>,
     ) -> Log {
         let places = Places::default();
         let mut log = Log::at(ground, dir, (session, seed), places, Start::New);
         log.unsynced_dirs = parents;
-        log.ordinal_max = leftover.ordinal_max;
+        log.ordinal_max = partial_creation.ordinal_max;
         log
     }
 

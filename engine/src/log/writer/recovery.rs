@@ -28,7 +28,7 @@ use foldlog_codec::frame::HEADER_LEN as FRAME_HEADER_LEN;
 use foldlog_codec::segment::Previous;
 use foldlog_codec::{Kind, Record};
 
-use super::turning::{HEAD_BYTES, PAGE_BYTES, encoded, write_header};
+use super::rollover::{HEAD_BYTES, PAGE_BYTES, encoded, write_header};
 use super::{AppendContext, Body, Log};
 use crate::error::{Error, Result};
 use crate::log::chain::Segment;

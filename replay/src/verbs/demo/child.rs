@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Child, Stdio};
 
 use foldlog::tools::ExecuteOptions;
-use foldlog::{Level, Store};
+use foldlog::{Durability, Store};
 use uuid::Uuid;
 
 use super::agent::{self, StepState};
@@ -32,7 +32,7 @@ pub(super) struct Acknowledged {
 ///
 /// Where the session cannot be written, or the parent is gone.
 pub fn write_until_killed(store: &Path, session: Uuid, output: &mut Output<'_>) -> Result<u8> {
-    let session = Store::open(store)?.open_session_at(session, &agent::types()?, Level::Process)?;
+    let session = Store::open(store)?.open_session_at(session, &agent::types()?, Durability::Process)?;
     for number in 0..RECORDS {
         let step = StepState { step: "write the fix".to_owned(), status: format!("line {number}") };
         let sequence = session.dispatch(step)?;

@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::os::unix::fs::{FileExt, symlink};
 use std::path::{Path, PathBuf};
 
-use foldlog::{Level, SnapshotOptions};
+use foldlog::{Durability, SnapshotOptions};
 use foldlog_codec::Kind;
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
@@ -172,7 +172,7 @@ pub(super) fn shapes(seed: u64, long: bool) -> Vec<(String, Make)> {
 
 /// A session as a host writes it, with an object, snapshots and rollbacks.
 fn sound(base: &Path) -> Result<Made> {
-    let store = host::store(&base.join("store"), Level::Boundary)?;
+    let store = host::store(&base.join("store"), Durability::Boundary)?;
     let session = store.create(&host::types()?)?;
     for n in 0..120 {
         session.dispatch(host::said(3, n))?;

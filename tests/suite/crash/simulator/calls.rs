@@ -1,7 +1,7 @@
 //! What the simulator does with tools: it calls them, ends, recovers and settles their calls.
 
 use foldlog::tools::{ExecuteOptions, Recovery, ToolResult};
-use foldlog::{Error, Level, Settlement};
+use foldlog::{Durability, Error, Settlement};
 use foldlog_tests::crash::{Act, Call, End, Promise};
 use uuid::Uuid;
 
@@ -11,7 +11,7 @@ use super::tools::as_called;
 impl World {
     /// What a level promises of a tool's begin and end, and of a decision.
     fn promise_of_call(&self, id: Uuid) -> Promise {
-        if self.known[&id].level == Level::Process { Promise::Written } else { Promise::Durable }
+        if self.known[&id].durability == Durability::Process { Promise::Written } else { Promise::Durable }
     }
 
     /// Calls a tool, or goes on with a call of one that runs elsewhere.

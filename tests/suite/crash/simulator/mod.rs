@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex};
 use foldlog::audit::LogReader;
 use foldlog::log::SegmentSizes;
 use foldlog::log::storage::{CrashKind, Fault, FileStorage, MemoryStorage, Op, Storage};
-use foldlog::{BackgroundSync, Error, FixedClock, Level, Session, SessionOptions, Store, StoreOptions};
+use foldlog::{BackgroundSync, Durability, Error, FixedClock, Session, SessionOptions, Store, StoreOptions};
 use foldlog_tests::crash::{Act, Chance, Change, End, Lost, Promise, SessionMemory, Slices, Twin};
 use foldlog_tests::host::types;
 use tempfile::TempDir;
@@ -30,7 +30,7 @@ const STEPS_MAX: u64 = 60;
 const SESSIONS_MAX: usize = 4;
 const OBJECT_BYTES_MIN: u64 = 600;
 const LARGE_BYTES: u64 = 3000;
-const LEVELS: [Level; 3] = [Level::Process, Level::Boundary, Level::Every];
+const LEVELS: [Durability; 3] = [Durability::Process, Durability::Boundary, Durability::Every];
 
 /// Runs one seed.
 pub(super) fn run(seed: u64, files: Files, aloud: bool) {
@@ -82,7 +82,7 @@ enum Being {
 struct Known {
     memory: SessionMemory,
     being: Being,
-    level: Level,
+    durability: Durability,
     /// Forked: then it is whole or not there at all.
     forked: bool,
     /// Whether anything was written since it was opened.
@@ -96,14 +96,14 @@ struct Known {
 }
 
 impl Known {
-    fn begun(memory: SessionMemory, level: Level, forked: bool) -> Known {
+    fn begun(memory: SessionMemory, durability: Durability, forked: bool) -> Known {
         let coins = Arc::new(Mutex::new(memory.now().purse_shown()));
-        let (being, wrote, is_purse_sure) = (Being::Begun, !forked, level != Level::Process);
-        Known { memory, being, level, forked, wrote, open: None, coins, is_purse_sure }
+        let (being, wrote, is_purse_sure) = (Being::Begun, !forked, durability != Durability::Process);
+        Known { memory, being, durability, forked, wrote, open: None, coins, is_purse_sure }
     }
 
     fn opened(&mut self, session: Session, disk: &MemoryStorage) {
-        self.is_purse_sure &= self.level != Level::Process;
+        self.is_purse_sure &= self.durability != Durability::Process;
         self.open = Some(Opened::new(session, &self.coins, disk.process()));
     }
 
@@ -314,12 +314,12 @@ impl World {
         let Some(known) = self.known.get_mut(&id) else { return };
         let Some(opened) = known.open.take() else { return };
         let session = &opened.session;
-        let is_poisoned = matches!(error, Error::Unknown { .. } | Error::Poisoned { .. });
+        let is_poisoned = matches!(error, Error::DurabilityUnknown { .. } | Error::Poisoned { .. });
         if opened.operation.is_some() && !is_poisoned && !is_dead {
             // Nothing was written, and the call that is given up with the session is ended.
             known.memory.pending = [Act::End(End::Failed)].into();
         }
-        if matches!(error, Error::Unknown { .. } | Error::Poisoned { .. }) {
+        if matches!(error, Error::DurabilityUnknown { .. } | Error::Poisoned { .. }) {
             let again = session.reset().expect_err("a session whose sync failed takes no more writes");
             assert!(matches!(again, Error::Poisoned { .. }), "{id}: after {error}: {again}");
         }
@@ -336,16 +336,18 @@ impl World {
     fn create(&mut self) {
         self.ids += 1;
         let id = Uuid::from_u128(self.ids);
-        let level = *self.chance.pick(&LEVELS);
-        let options = SessionOptions { id: Some(id), level: Some(level), ..SessionOptions::default() };
-        self.say(|| format!("   {id}: created at {level:?}"));
+        let durability = *self.chance.pick(&LEVELS);
+        let options =
+            SessionOptions { id: Some(id), durability: Some(durability), ..SessionOptions::default() };
+        self.say(|| format!("   {id}: created at {durability:?}"));
         let slices = Slices::tagged(BTreeMap::from([("n".to_owned(), "1".to_owned())]));
         let made = self.store.create_with(&types(), options.tag("n", "1"));
         let memory = SessionMemory::begun(id, slices);
-        self.known.insert(id, Known::begun(memory, level, false));
+        self.known.insert(id, Known::begun(memory, durability, false));
         match made {
             Ok(session) => {
-                let promise = if level == Level::Every { Promise::Durable } else { Promise::Written };
+                let promise =
+                    if durability == Durability::Every { Promise::Durable } else { Promise::Written };
                 self.is_there(id, session, promise);
             }
             Err(error) => self.failed(id, &error),
@@ -369,8 +371,9 @@ impl World {
         let parent = *self.chance.pick(&parents);
         self.ids += 1;
         let id = Uuid::from_u128(self.ids);
-        let level = *self.chance.pick(&LEVELS);
-        let options = SessionOptions { id: Some(id), level: Some(level), ..SessionOptions::default() };
+        let durability = *self.chance.pick(&LEVELS);
+        let options =
+            SessionOptions { id: Some(id), durability: Some(durability), ..SessionOptions::default() };
         let shared = &self.known[&parent].memory;
         let position = self.chance.below(shared.len());
         let then = &shared.after[position as usize];
@@ -384,9 +387,9 @@ impl World {
         }
         let mut memory = SessionMemory::begun(id, then.slices.with_tag("fork", &id.to_string()));
         memory.take_over(shared, position);
-        self.say(|| format!("   {id}: forked from {parent} at {position}, {level:?}"));
+        self.say(|| format!("   {id}: forked from {parent} at {position}, {durability:?}"));
         let made = self.store.fork(parent, position, &types(), options.tag("fork", id.to_string()));
-        self.known.insert(id, Known::begun(memory, level, true));
+        self.known.insert(id, Known::begun(memory, durability, true));
         match made {
             Ok(session) => self.is_there(id, session, Promise::Durable),
             Err(error) => self.failed(id, &error),
@@ -409,12 +412,12 @@ impl World {
 
     /// Opens a session that no crash has touched since its records were last read.
     fn open(&mut self, id: Uuid) {
-        let level = *self.chance.pick(&LEVELS);
-        self.say(|| format!("   {id}: opened at {level:?}"));
-        match self.store.open_session_at(id, &types(), level) {
+        let durability = *self.chance.pick(&LEVELS);
+        self.say(|| format!("   {id}: opened at {durability:?}"));
+        match self.store.open_session_at(id, &types(), durability) {
             Ok(session) => {
                 let known = self.known.get_mut(&id).expect("it is known");
-                known.level = level;
+                known.durability = durability;
                 known.wrote = false;
                 match known.memory.check_after(&session, Lost::Process) {
                     Ok(()) => {
@@ -473,7 +476,7 @@ impl World {
         }
         let known = self.known.get_mut(&id).expect("it is known");
         known.memory.tries(known.memory.now().slices.after(&change));
-        let promise = SessionMemory::promise(known.level, &change);
+        let promise = SessionMemory::promise(known.durability, &change);
         let done = change.perform(known.open.as_ref().expect("it is open").handle());
         self.wrote(id, done.map(|sequence| Some((sequence, promise))));
     }
@@ -484,8 +487,12 @@ impl World {
         let Some(opened) = &known.open else { return };
         let Told { begins, dispatches } = opened.take_told();
         let at = |durable: bool| if durable { Promise::Durable } else { Promise::Written };
-        begins.iter().for_each(|begin| known.memory.told(*begin, at(known.level != Level::Process)));
-        dispatches.iter().for_each(|sequence| known.memory.told(*sequence, at(known.level == Level::Every)));
+        begins
+            .iter()
+            .for_each(|begin| known.memory.told(*begin, at(known.durability != Durability::Process)));
+        dispatches
+            .iter()
+            .for_each(|sequence| known.memory.told(*sequence, at(known.durability == Durability::Every)));
         let done = match done {
             Ok(told) => {
                 known.wrote = true;
@@ -525,11 +532,11 @@ impl World {
     }
 
     fn look_at(&mut self, id: Uuid, lost: Lost) {
-        let level = *self.chance.pick(&LEVELS);
+        let durability = *self.chance.pick(&LEVELS);
         self.disk.take_trace();
         let sessions = self.store.path().join("sessions");
         let storage = self.for_reading();
-        let opened = self.store.open_session_at(id, &types(), level);
+        let opened = self.store.open_session_at(id, &types(), durability);
         let known = self.known.get_mut(&id).expect("it is known");
         let required = known.memory.required(lost);
         let session = match opened {
@@ -568,7 +575,7 @@ impl World {
             panic!("{id}: {error}");
         }
         known.check_purse(lost);
-        known.level = level;
+        known.durability = durability;
         let audit = LogReader::open_on(storage, session.dir())
             .unwrap_or_else(|error| panic!("{id}: the auditor says {error}"));
         assert_eq!(audit.records_len(), known.memory.len(), "{id}: the auditor counts otherwise");

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use foldlog_codec::body::{BuiltIn, Dispatch, Operation, Payload};
+use foldlog_codec::body::{Action, BuiltIn, Dispatch, Payload};
 use foldlog_codec::frame::HEADER_LEN;
 
 use crate::error::{Error, Result};
@@ -11,19 +11,19 @@ use crate::log::writer::Body;
 use crate::types::{Event, Reduce, SessionTypes, encode_into};
 
 /// What a session knows of an event that was declared, so that dispatching it looks nothing up by name.
-pub(super) struct Bound {
+pub(super) struct EventPlan {
     event: u32,
     pub(super) version: u32,
     pub(super) name: &'static str,
     /// Where each binding happens as declared.
-    pub(super) plain: Option<Plain>,
+    pub(super) fast_path: Option<FastPath>,
     /// Its reducers in the order of its bindings; none where each binding happens as declared.
-    pub(super) reducers: Vec<BoundReducer>,
+    pub(super) reducers: Vec<PlannedReducer>,
 }
 
 /// An event whose record holds nothing but the event.
 #[derive(Clone, Copy)]
-pub(super) struct Plain {
+pub(super) struct FastPath {
     pub(super) event: u32,
     pub(super) version: u32,
     pub(super) name: &'static str,
@@ -38,20 +38,20 @@ const PREFIX_BYTES_MAX: usize = 16;
 /// What a record that holds nothing but an event has before its payload: its frame's header and its body's prefix.
 const ROOM_BYTES: usize = HEADER_LEN + PREFIX_BYTES_MAX;
 
-impl Plain {
-    fn new(event: u32, version: u32, name: &'static str) -> Option<Plain> {
+impl FastPath {
+    fn new(event: u32, version: u32, name: &'static str) -> Option<FastPath> {
         let nil = Payload::new(&NIL);
-        let alone = Dispatch { operation: Operation::Event { event, data: nil }, effects: None }.encode();
+        let alone = Dispatch { action: Action::Event { event, data: nil }, effects: None }.encode();
         let found = alone.get(..alone.len() - NIL.len())?;
         let mut prefix = [0; PREFIX_BYTES_MAX];
         prefix.get_mut(PREFIX_BYTES_MAX.checked_sub(found.len())?..)?.copy_from_slice(found);
         let prefix = u128::from_le_bytes(prefix);
-        Some(Plain { event, version, name, prefix, prefix_len: found.len() })
+        Some(FastPath { event, version, name, prefix, prefix_len: found.len() })
     }
 }
 
 /// A binding and its reducer.
-pub(super) struct BoundReducer {
+pub(super) struct PlannedReducer {
     pub(super) slice: u32,
     pub(super) name: &'static str,
     pub(super) built_in: BuiltIn,
@@ -61,8 +61,8 @@ pub(super) struct BoundReducer {
     pub(super) reduce: Option<Reduce>,
 }
 
-impl Bound {
-    pub(super) fn of<E: Event>(types: &SessionTypes, names: &Names) -> Result<Bound> {
+impl EventPlan {
+    pub(super) fn of<E: Event>(types: &SessionTypes, names: &Names) -> Result<EventPlan> {
         let declared = names.event_named(E::NAME).ok_or_else(|| Error::Inconsistent {
             sequence: 0,
             reason: format!("event `{}` was not declared", E::NAME),
@@ -72,24 +72,31 @@ impl Bound {
             let (slice, built_in) = (binding.slice, binding.built_in);
             let Some((name, reduce)) = reducers.get(place) else {
                 let (name, reduce) = (E::NAME, None);
-                return Some(BoundReducer { slice, name, built_in, tail_items: 0, item_version: 1, reduce });
+                return Some(PlannedReducer {
+                    slice,
+                    name,
+                    built_in,
+                    tail_items: 0,
+                    item_version: 1,
+                    reduce,
+                });
             };
             let types = types.slice(name)?;
             let (tail_items, item_version) = (types.tail_items, types.item_version);
             let (name, reduce) = (types.name, Some(reduce.clone()));
-            Some(BoundReducer { slice, name, built_in, tail_items, item_version, reduce })
+            Some(PlannedReducer { slice, name, built_in, tail_items, item_version, reduce })
         });
-        let mut reducers: Vec<BoundReducer> = reducers.collect();
+        let mut reducers: Vec<PlannedReducer> = reducers.collect();
         if reducers.iter().all(|reducer| reducer.built_in != BuiltIn::Explicit) {
             reducers.clear();
         }
         let (event, version, name) = (declared.id, E::VERSION, E::NAME);
-        let plain = if reducers.is_empty() { Plain::new(event, version, name) } else { None };
-        Ok(Bound { event, version, name, plain, reducers })
+        let fast_path = if reducers.is_empty() { FastPath::new(event, version, name) } else { None };
+        Ok(EventPlan { event, version, name, fast_path, reducers })
     }
 
-    pub(super) fn operation<'a>(&self, data: &'a [u8]) -> Operation<'a> {
-        Operation::Event { event: self.event, data: Payload::new(data) }
+    pub(super) fn action<'a>(&self, data: &'a [u8]) -> Action<'a> {
+        Action::Event { event: self.event, data: Payload::new(data) }
     }
 }
 
@@ -98,33 +105,33 @@ const NIL: [u8; 1] = [0xc0];
 
 /// Memory for encoding, kept by each thread between its dispatches.
 #[derive(Default)]
-pub(super) struct Scratch {
+pub(super) struct EncodeBuffer {
     /// Room for a frame's header and for how a body begins, and the payload: they are known at different times.
     bytes: Vec<u8>,
 }
 
 /// Memory over this is not kept, in bytes.
-const SCRATCH_BYTES_MAX: usize = 64 << 10;
+const KEPT_BYTES_MAX: usize = 64 << 10;
 
 thread_local! {
     /// Boxed, so that a single word moves in and out: each dispatch would else wait for the stores of the one before.
-    static SCRATCH: Cell<Option<Box<Scratch>>> = const { Cell::new(None) };
+    static KEPT: Cell<Option<Box<EncodeBuffer>>> = const { Cell::new(None) };
 }
 
-impl Scratch {
+impl EncodeBuffer {
     /// Takes this thread's memory; a dispatch within a dispatch finds none, and gets new.
     #[inline]
-    pub(super) fn take() -> Box<Scratch> {
-        let mut scratch = SCRATCH.take().unwrap_or_default();
-        scratch.bytes.clear();
-        scratch.bytes.extend_from_slice(&[0; ROOM_BYTES]);
-        scratch
+    pub(super) fn take() -> Box<EncodeBuffer> {
+        let mut buffer = KEPT.take().unwrap_or_default();
+        buffer.bytes.clear();
+        buffer.bytes.extend_from_slice(&[0; ROOM_BYTES]);
+        buffer
     }
 
     #[inline]
     pub(super) fn put_back(self: Box<Self>) {
-        if self.bytes.capacity() <= SCRATCH_BYTES_MAX {
-            SCRATCH.set(Some(self));
+        if self.bytes.capacity() <= KEPT_BYTES_MAX {
+            KEPT.set(Some(self));
         }
     }
 
@@ -138,11 +145,11 @@ impl Scratch {
     }
 
     /// The body of a record that holds nothing but the event, behind the room for its frame's header.
-    pub(super) fn body(&mut self, plain: &Plain) -> Body<'_> {
+    pub(super) fn body(&mut self, fast_path: &FastPath) -> Body<'_> {
         if let Some(room) = self.bytes.get_mut(HEADER_LEN..).and_then(<[u8]>::first_chunk_mut) {
-            *room = plain.prefix.to_le_bytes();
+            *room = fast_path.prefix.to_le_bytes();
         }
-        let start = PREFIX_BYTES_MAX.saturating_sub(plain.prefix_len);
+        let start = PREFIX_BYTES_MAX.saturating_sub(fast_path.prefix_len);
         Body::Roomy(self.bytes.get_mut(start..).unwrap_or_default())
     }
 }

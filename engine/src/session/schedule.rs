@@ -30,7 +30,7 @@ use crate::sabotage::{self, Breakage};
 
 /// What a write changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Change {
+pub(super) enum WriteScope {
     /// STATE or CACHE, perhaps beside others.
     State,
     /// Nothing but LOG.
@@ -39,35 +39,35 @@ pub(super) enum Change {
 
 /// What a handle is to do in its turn.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Turn {
+pub(super) enum Access {
     /// Write a record.
-    Write(Change),
+    Write(WriteScope),
     /// Begin an operation.
     Begin { reads_only: bool },
 }
 
-impl Turn {
+impl Access {
     /// What it is called where it is refused to an operation that only reads; nothing, where that may do it.
     fn changes(self) -> Option<&'static str> {
         match self {
-            Turn::Write(Change::State) => Some("change STATE"),
-            Turn::Begin { reads_only: false } => Some("run a tool that changes something"),
-            Turn::Write(Change::Log) | Turn::Begin { reads_only: true } => None,
+            Access::Write(WriteScope::State) => Some("change STATE"),
+            Access::Begin { reads_only: false } => Some("run a tool that changes something"),
+            Access::Write(WriteScope::Log) | Access::Begin { reads_only: true } => None,
         }
     }
 
     /// Whether an operation is in the way of one who asks within the operation with the ticket `asker`.
-    fn is_blocked_by(self, other: &Admitted, table: &Table, asker: Option<u64>) -> bool {
+    fn is_blocked_by(self, other: &Admitted, table: &RunningCalls, asker: Option<u64>) -> bool {
         match self {
-            Turn::Write(Change::State) => table.changes(other, asker),
-            Turn::Write(Change::Log) => false,
-            Turn::Begin { reads_only } => table.conflicts(other, asker, reads_only),
+            Access::Write(WriteScope::State) => table.changes(other, asker),
+            Access::Write(WriteScope::Log) => false,
+            Access::Begin { reads_only } => table.conflicts(other, asker, reads_only),
         }
     }
 }
 
 /// What an operation's handle knows of it.
-pub(crate) struct Within {
+pub(crate) struct CallScope {
     pub(super) ticket: u64,
     /// The operation's name.
     pub(super) operation: u64,
@@ -75,16 +75,16 @@ pub(crate) struct Within {
     /// Set where it is to stop.
     pub(super) cancelled: AtomicBool,
     /// The operation within which it runs.
-    pub(super) parent: Option<Arc<Within>>,
+    pub(super) parent: Option<Arc<CallScope>>,
 }
 
-impl fmt::Debug for Within {
+impl fmt::Debug for CallScope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Within").field("operation", &self.operation).finish_non_exhaustive()
     }
 }
 
-impl Within {
+impl CallScope {
     pub(crate) fn operation(&self) -> u64 {
         self.operation
     }
@@ -128,7 +128,7 @@ pub(crate) type Abandon = Arc<dyn Fn() -> Result<()> + Send + Sync>;
 
 /// Operations of this process that are not over.
 #[derive(Default)]
-pub(super) struct Table {
+pub(super) struct RunningCalls {
     pub(super) next: u64,
     pub(super) admitted: Vec<Admitted>,
 }
@@ -143,7 +143,7 @@ pub(super) struct Admitted {
     /// the end of the latter.
     pub(super) told_to_stop: Option<Instant>,
     /// The operation, from its begin on.
-    pub(super) begun: Option<Arc<Within>>,
+    pub(super) begun: Option<Arc<CallScope>>,
     pub(super) abandon: Option<Abandon>,
 }
 
@@ -164,7 +164,7 @@ impl Admitted {
     }
 }
 
-impl Table {
+impl RunningCalls {
     #[inline]
     fn is_empty(&self) -> bool {
         self.admitted.is_empty()
@@ -182,7 +182,7 @@ impl Table {
 
     /// Of those that have to end before one within `asker` has its turn, the one that is stuck first: when, and its
     /// name. No operation ends before those within it, so these count as well.
-    fn stuck_first(&self, turn: Turn, asker: Option<u64>, grace: Duration) -> Option<(Instant, u64)> {
+    fn stuck_first(&self, turn: Access, asker: Option<u64>, grace: Duration) -> Option<(Instant, u64)> {
         let ends_first = |one: &&Admitted| {
             let waits_for_it = |other: &Admitted| {
                 turn.is_blocked_by(other, self, asker) && self.is_within(one.ticket, other.ticket)
@@ -287,7 +287,7 @@ pub(crate) fn inside_call<T>(begun: &Session, run: impl FnOnce() -> T) -> T {
     }
 }
 
-impl Table {
+impl RunningCalls {
     /// One whose end a subscriber of this session must not wait for.
     pub(super) fn told_within(&self) -> Option<(u64, u64)> {
         let changing = self.admitted.iter().find(|admitted| self.changes(admitted, None));
@@ -310,7 +310,7 @@ pub(super) fn runs_here(session: Uuid) -> Option<u64> {
 
 impl Session {
     /// Locks the writer's state for a write; waits for its turn.
-    pub(super) fn writable(&self, change: Change) -> Result<MutexGuard<'_, WriterState>> {
+    pub(super) fn writable(&self, change: WriteScope) -> Result<MutexGuard<'_, WriterState>> {
         let state = self.inner.writable()?;
         self.turn(state, || change)
     }
@@ -320,13 +320,13 @@ impl Session {
     pub(super) fn turn<'a>(
         &'a self,
         state: MutexGuard<'a, WriterState>,
-        change: impl FnOnce() -> Change,
+        change: impl FnOnce() -> WriteScope,
     ) -> Result<MutexGuard<'a, WriterState>> {
         if state.table.is_empty() && self.within.is_none() {
             return Ok(state);
         }
-        let until = self.within.as_deref().and_then(Within::until);
-        self.wait_for_turn(state, Turn::Write(change()), until)
+        let until = self.within.as_deref().and_then(CallScope::until);
+        self.wait_for_turn(state, Access::Write(change()), until)
     }
 
     /// Waits until nothing is in the way of what this handle is to do, or until `until`.
@@ -334,7 +334,7 @@ impl Session {
     pub(super) fn wait_for_turn<'a>(
         &'a self,
         mut state: MutexGuard<'a, WriterState>,
-        turn: Turn,
+        turn: Access,
         until: Option<Instant>,
     ) -> Result<MutexGuard<'a, WriterState>> {
         let asker = self.within.as_deref().map(|within| within.ticket);
@@ -384,8 +384,8 @@ impl Inner {
             return Err(Error::DeadlineExceeded { operation: None });
         }
         match until.into_iter().chain(stuck.map(|(at, _)| at)).min() {
-            Some(until) => drop(self.turns.wait_until(state, until)),
-            None => self.turns.wait(state),
+            Some(until) => drop(self.schedule.wait_until(state, until)),
+            None => self.schedule.wait(state),
         }
         Ok(())
     }

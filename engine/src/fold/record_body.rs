@@ -27,7 +27,7 @@ impl<T> Deref for Lent<'_, T> {
 
 /// A record's body, decoded. Whoever has just built a body hands over what it was built from.
 #[derive(Debug)]
-pub(crate) enum Content<'a> {
+pub(crate) enum RecordBody<'a> {
     Opened(Opened),
     Declare(Declare),
     Dispatch(Dispatch<'a>),
@@ -43,12 +43,12 @@ pub(crate) enum Content<'a> {
     Unsupported(Kind),
 }
 
-impl<'a> Content<'a> {
+impl<'a> RecordBody<'a> {
     /// The rollback that the record is, or is among other things.
     pub(crate) fn rollback(&self) -> Option<Rollback> {
         match self {
-            Content::Rollback(rollback) => Some(*rollback),
-            Content::ToolEnd(end) => end.rolled_back_to().map(|to| Rollback { to, preserve_logs: true }),
+            RecordBody::Rollback(rollback) => Some(*rollback),
+            RecordBody::ToolEnd(end) => end.rolled_back_to().map(|to| Rollback { to, preserve_logs: true }),
             _ => None,
         }
     }
@@ -58,23 +58,23 @@ impl<'a> Content<'a> {
     /// # Errors
     ///
     /// [`Error::Inconsistent`] where the body does not read as its kind says.
-    pub(crate) fn of(record: &Record<'a>) -> Result<Content<'a>> {
+    pub(crate) fn of(record: &Record<'a>) -> Result<RecordBody<'a>> {
         let Record { sequence, kind, body, .. } = *record;
         let content = match kind {
-            Kind::OPENED => Opened::decode(body).map(Content::Opened),
-            Kind::DECLARE => Declare::decode(body).map(Content::Declare),
-            Kind::DISPATCH => Dispatch::decode(body).map(Content::Dispatch),
-            Kind::IMPORT => Import::decode(body).map(Content::Import),
-            Kind::ROLLBACK => Rollback::decode(body).map(Content::Rollback),
+            Kind::OPENED => Opened::decode(body).map(RecordBody::Opened),
+            Kind::DECLARE => Declare::decode(body).map(RecordBody::Declare),
+            Kind::DISPATCH => Dispatch::decode(body).map(RecordBody::Dispatch),
+            Kind::IMPORT => Import::decode(body).map(RecordBody::Import),
+            Kind::ROLLBACK => Rollback::decode(body).map(RecordBody::Rollback),
             // What it says is for those who export it; to the slices it is but a position.
-            Kind::SNAPSHOT => Ok(Content::Snapshot),
-            Kind::OBSERVED => Ok(Content::Observed),
+            Kind::SNAPSHOT => Ok(RecordBody::Snapshot),
+            Kind::OBSERVED => Ok(RecordBody::Observed),
             Kind::TOOL_BEGIN => {
-                ToolBegin::decode(body).map(|begin| Content::ToolBegin(Lent::Own(Box::new(begin))))
+                ToolBegin::decode(body).map(|begin| RecordBody::ToolBegin(Lent::Own(Box::new(begin))))
             }
-            Kind::TOOL_END => ToolEnd::decode(body).map(|end| Content::ToolEnd(Lent::Own(Box::new(end)))),
-            Kind::SETTLE => Settle::decode(body).map(Content::Settle),
-            kind => Ok(Content::Unsupported(kind)),
+            Kind::TOOL_END => ToolEnd::decode(body).map(|end| RecordBody::ToolEnd(Lent::Own(Box::new(end)))),
+            Kind::SETTLE => Settle::decode(body).map(RecordBody::Settle),
+            kind => Ok(RecordBody::Unsupported(kind)),
         };
         content.map_err(Error::unread(sequence))
     }

@@ -18,7 +18,7 @@ use crate::sabotage::{self, Breakage};
 use crate::types::SessionTypes;
 
 /// The records that a fork shares with its parent, and what they amount to.
-pub(crate) struct Trunk {
+pub(crate) struct SharedPrefix {
     /// Where they stand, up to the last one that is shared.
     pub(crate) places: Places,
     /// Where that one stands.
@@ -32,7 +32,7 @@ pub(crate) struct Trunk {
     pub(crate) projection: Projection,
 }
 
-impl Trunk {
+impl SharedPrefix {
     /// Of the session in `dir`, up to `position`. `writer` is the session where it is open for writing in this
     /// store: it makes what is shared durable, and where `position` is its last or a snapshot that it keeps, and
     /// its types are `types`, nothing has to be read or folded.
@@ -42,14 +42,14 @@ impl Trunk {
         writer: Option<&Inner>,
         position: u64,
         types: &SessionTypes,
-    ) -> Result<Trunk> {
+    ) -> Result<SharedPrefix> {
         if let Some(writer) = writer {
             if !sabotage::is(Breakage::ForkOfUnsyncedParent) {
                 writer.sync()?;
             }
             let state = writer.state.lock();
             if writer.types.as_ref().is_some_and(|own| own.is_same(types)) {
-                return writer.trunk(&state, position);
+                return writer.shared_prefix(&state, position);
             }
         }
         let read = open_read(storage, dir, Some(types), LogSlices::InLog)?;
@@ -66,12 +66,12 @@ impl Trunk {
         }
         let openings = shared(position, &scan.openings);
         let (watermark, epoch) = (scan.watermark, scan.epoch);
-        Ok(Trunk { places, located, watermark, epoch, openings, rollbacks, projection })
+        Ok(SharedPrefix { places, located, watermark, epoch, openings, rollbacks, projection })
     }
 }
 
 impl Inner {
-    fn trunk(&self, state: &WriterState, position: u64) -> Result<Trunk> {
+    fn shared_prefix(&self, state: &WriterState, position: u64) -> Result<SharedPrefix> {
         let (places, located) = cut(&self.store.options.storage, state.log.places.clone(), position)?;
         let projection = self.frozen_at(state, position)?.projection().clone();
         let rollbacks =
@@ -79,7 +79,7 @@ impl Inner {
         let openings = shared(position, &state.openings);
         let (watermark, epoch) = (self.gate.synced(), state.log.epoch());
         let watermark = if sabotage::is(Breakage::ForkOfUnsyncedParent) { u64::MAX } else { watermark };
-        Ok(Trunk { places, located, watermark, epoch, openings, rollbacks, projection })
+        Ok(SharedPrefix { places, located, watermark, epoch, openings, rollbacks, projection })
     }
 }
 

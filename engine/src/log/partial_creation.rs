@@ -35,14 +35,14 @@ use crate::sabotage::{self, Breakage};
 
 /// What there is in a folder in which no record was ever written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Leftover {
+pub(crate) struct PartialCreation {
     /// The highest ordinal of its segment files, where it has any: a new session's are higher.
     pub(crate) ordinal_max: Option<u32>,
 }
 
 /// Looks at the folder `dir` of `session`: what there is, where it is nothing but what a crash left of beginning it.
 /// While somebody else writes there, the answer is of no use.
-pub(crate) fn find(storage: &dyn Storage, dir: &Path, session: Uuid) -> Result<Option<Leftover>> {
+pub(crate) fn find(storage: &dyn Storage, dir: &Path, session: Uuid) -> Result<Option<PartialCreation>> {
     if sabotage::is(Breakage::LeftoverRefused) {
         return Ok(None);
     }
@@ -50,7 +50,7 @@ pub(crate) fn find(storage: &dyn Storage, dir: &Path, session: Uuid) -> Result<O
         Err(error) if error.kind() == ErrorKind::NotFound => Vec::new(),
         listed => listed.map_err(|error| Error::io("list", dir, error))?,
     };
-    let mut leftover = Leftover::default();
+    let mut leftover = PartialCreation::default();
     let mut objects = false;
     for entry in entries {
         let path = dir.join(&entry.name);
@@ -73,7 +73,11 @@ pub(crate) fn find(storage: &dyn Storage, dir: &Path, session: Uuid) -> Result<O
 }
 
 /// Takes away what an attempt that failed has written into the folder beside the leftover of an earlier one.
-pub(crate) fn remove_all_but(storage: &dyn Storage, dir: &Path, leftover: Leftover) -> std::io::Result<()> {
+pub(crate) fn remove_all_but(
+    storage: &dyn Storage,
+    dir: &Path,
+    leftover: PartialCreation,
+) -> std::io::Result<()> {
     let Some(ordinal_max) = leftover.ordinal_max else { return storage.remove_dir_all(dir) };
     for entry in storage.list(dir)? {
         let own = layout::segment_ordinal(&entry.name).is_some_and(|ordinal| ordinal > ordinal_max);
