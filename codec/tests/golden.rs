@@ -758,7 +758,7 @@ fn what_a_log_keeps_of_a_call_never_changes() {
         outside: ExternalEffects::Unknown,
         ..end()
     };
-    let expected = r#"{"operation":1001,"begin":1005,"parent":1003,"undoes":1002,"origin":[1001,2],"tool":"write_file","call_id":"call_7","outcome":"failed","cause":"deadline","outside":"unknown","elapsed_us":1234}"#;
+    let expected = r#"{"operation":1001,"begin":1005,"parent":1003,"undoes":1002,"asked_by":[1001,2],"tool":"write_file","call_id":"call_7","outcome":"failed","cause":"deadline","outside":"unknown","elapsed_us":1234}"#;
     assert_eq!(shown(whole), expected);
 }
 
