@@ -14,7 +14,7 @@ use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::{Mode, mkdirat};
 
 use super::manifest::Kind;
-use super::walk::{read_link, stat_at};
+use super::step::{read_link, stat_at};
 use crate::error::{Error, Result};
 
 /// As many links as Linux follows in one path.

@@ -16,10 +16,10 @@ use rustix::fs::fstatvfs;
 use super::manifest::{Kind, join};
 use super::plan::{Plan, Step};
 use super::reach::is_let_go;
-use super::restore::Restorer;
+use super::restorer::Restorer;
 use super::rules::Scope;
+use super::step::OPEN_FOLDER;
 use super::step::open_at;
-use super::walk::OPEN_FOLDER;
 use crate::sabotage::{self, Breakage};
 
 /// What a file system may take for a file beside its content.

@@ -22,7 +22,7 @@ use super::manifest::{Attributes, Form, Kind, Leaf, Stat, told};
 use super::objects::{Hasher, ObjectId, ObjectKind, Objects, len, pump};
 use super::sparse::Sparse;
 use super::step::MOUNT;
-use super::walk::{open_file, read_link, stat_at};
+use super::step::{open_file, read_link, stat_at};
 use crate::error::{Error, Result};
 use crate::sabotage::{self, Breakage};
 

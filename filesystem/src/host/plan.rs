@@ -16,9 +16,9 @@ use super::metadata::{Links, Metadata};
 use super::objects::{Hasher, ObjectId, ObjectKind, Objects, pump};
 use super::reach::Reach;
 use super::sparse::Sparse;
+use super::step::{open_file, read_link, stat_at};
 use super::times::{Line, Times};
 use super::trees::Trees;
-use super::walk::{open_file, read_link, stat_at};
 use crate::error::{Error, Result, Unrestored};
 use crate::sabotage::{self, Breakage};
 

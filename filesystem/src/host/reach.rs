@@ -10,8 +10,8 @@ use std::sync::Arc;
 use nix::errno::Errno;
 use nix::sys::stat::Mode;
 
+use super::step::OPEN_FOLDER;
 use super::step::open_at;
-use super::walk::OPEN_FOLDER;
 use crate::sabotage::{self, Breakage};
 
 const HELD_MAX: usize = 32;

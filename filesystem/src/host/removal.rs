@@ -14,10 +14,9 @@ use nix::unistd::{UnlinkatFlags, dup, unlinkat};
 
 use super::manifest::{Kind, Stat, join, told};
 use super::plan::stat_of;
-use super::restore::{bits, list, set_permissions};
 use super::rules::{Rules, Scope};
 use super::step::{MOUNT, open_at};
-use super::walk::OPEN_FOLDER;
+use super::step::{OPEN_FOLDER, bits, list, set_permissions};
 use crate::error::Unrestored;
 
 const OWNER_ALL: u32 = 0o700;

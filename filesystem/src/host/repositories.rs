@@ -19,9 +19,8 @@ use nix::sys::stat::Mode;
 
 use super::manifest::{Kind, Stat, join, shown, told, unshown};
 use super::objects::{ObjectId, ObjectKind, Objects, pump};
-use super::restore::list;
 use super::step::open_at;
-use super::walk::{OPEN_FOLDER, open_file, read_link, stat_at};
+use super::step::{OPEN_FOLDER, list, open_file, read_link, stat_at};
 use crate::error::{Error, Result, Unrestored};
 
 const HEAD: &str = "foldlog-repositories 1";

@@ -1,605 +1,240 @@
-//! Bringing a workspace back to a snapshot: the execution of a plan, which can be cut short at any step and begun again.
+//! Bringing a workspace back to a snapshot: what is there is walked, what differs is planned, everything that is needed
+//! is read, and only then is the plan carried out ([`restorer`](super::restorer)).
 
-use std::collections::{BTreeSet, HashMap};
-use std::fs::File;
-use std::io::Write;
-use std::os::fd::{AsFd, OwnedFd};
+use std::collections::HashSet;
+use std::io::ErrorKind;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use nix::dir::Dir;
 use nix::errno::Errno;
-use nix::fcntl::{AtFlags, OFlag, openat, renameat};
-use nix::sys::stat::{FchmodatFlags, Mode, fchmod, fchmodat, mkdirat};
-use nix::unistd::{UnlinkatFlags, linkat, symlinkat, unlinkat};
-use parking_lot::Mutex;
+use nix::sys::stat::{Mode, fchmod};
 
-use super::Restored;
-use super::attributes::{self, Target, Wanted};
-use super::manifest::{Entry, Folder, Kind, Leaf, Node, Stat, join, told};
-use super::objects::{ObjectId, ObjectKind, Objects, len};
-use super::plan::{Content, Plan, Step, stat_of};
-use super::reach::{Reach, is_let_go};
-use super::removal::Removal;
-use super::rules::{Rules, Scope, TEMPORARY};
-use super::step::{A_MOUNT, open_at};
-use super::walk::{OPEN_FOLDER, in_parallel, open_file, stat_at};
+use super::checked::Checked;
+use super::manifest::{self, GitMode, Permissions};
+use super::metadata::Metadata;
+use super::plan::{Planned, Planner, Sides, Then};
+use super::reach::Reach;
+use super::repositories::Repositories;
+use super::restorer::{Restorer, Shared};
+use super::root::Root;
+use super::rules::{Gitignore, Rules};
+use super::state::{Last, State, UNSAVED_FILES, UNSAVED_PART};
+use super::step::{OPEN_FOLDER, open_at, set_permissions, stat_at};
+use super::trees::Commit;
+use super::walk::{Walk, Walked};
+use super::{FilesystemSnapshot, HostFilesystem, Rebind, WorkspaceNotice};
 use crate::error::{Error, Result, Unrestored};
+use crate::sabotage::{self, Breakage};
 
-/// Contents that were checked are held until they are written, up to so many bytes; more are read twice.
-const HELD_BYTES_MAX: u64 = 32 << 20;
-
-/// So many steps in one folder are shared between two threads.
-const SHARED_STEPS_MIN: usize = 32;
-
-/// Where the temporary names of a second thread begin.
-const OTHERS_TEMPORARIES: u64 = 1 << 30;
-
-/// Where those of files of several names begin, which stand in the root.
-const LINKS_TEMPORARIES: u64 = 1 << 31;
-
-const OWNER_ALL: u32 = 0o700;
-
-/// Contents that were checked.
-pub(super) struct Checked<'a> {
-    objects: &'a Objects,
-    held: HashMap<ObjectId, Vec<u8>>,
+/// What a restore did.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct Restored {
+    /// How many files, links and folders were made, or given their content or permissions back.
+    pub written: u64,
+    /// How many were removed.
+    pub removed: u64,
+    /// Folders that the snapshot does not have, and that remain since what snapshots leave out is in them, or a mount.
+    pub kept: Vec<String>,
+    /// Where something is mounted that was left alone, with all that is in it.
+    pub mounts: Vec<String>,
+    /// What was restored, but not as it was, and why: each path once.
+    pub inexact: Vec<Unrestored>,
 }
 
-impl<'a> Checked<'a> {
-    /// Reads every object that a plan needs, before anything is changed.
-    pub(super) fn new(objects: &'a Objects, plan: &Plan) -> Result<Checked<'a>> {
-        let mut blobs = Vec::new();
-        plan.blobs(&mut blobs);
-        Checked::of(objects, blobs)
-    }
-
-    pub(super) fn of(objects: &'a Objects, mut blobs: Vec<ObjectId>) -> Result<Checked<'a>> {
-        blobs.sort();
-        blobs.dedup();
-        let held_bytes = AtomicU64::new(0);
-        let checked = in_parallel(&blobs, &|blob| {
-            let room = HELD_BYTES_MAX.saturating_sub(held_bytes.load(Ordering::Relaxed));
-            let bytes = objects.check(*blob, ObjectKind::Blob, room)?;
-            held_bytes.fetch_add(bytes.as_deref().map_or(0, len), Ordering::Relaxed);
-            Ok(bytes)
-        })?;
-        let held = blobs.into_iter().zip(checked).filter_map(|(blob, bytes)| Some((blob, bytes?))).collect();
-        Ok(Checked { objects, held })
-    }
-
-    fn copy(&self, blob: ObjectId, into: &mut dyn Write) -> Result<()> {
-        match self.held.get(&blob) {
-            Some(bytes) => into.write_all(bytes).map_err(|error| Error::io("write", "the workspace", error)),
-            None => self.objects.copy(blob, ObjectKind::Blob, into).map(drop),
-        }
+impl Restored {
+    pub(super) fn add(&mut self, other: Restored) {
+        self.written += other.written;
+        self.removed += other.removed;
+        self.kept.extend(other.kept);
+        self.mounts.extend(other.mounts);
+        self.inexact.extend(other.inexact);
     }
 }
 
-/// What the threads of a restore share.
-pub(super) struct Shared<'a> {
-    root: &'a OwnedFd,
-    /// The files of several names that are written by now.
-    links: Mutex<BTreeSet<u32>>,
-    /// Whether something had no room, and how many bytes of contents were not written since.
-    is_full: AtomicBool,
-    unwritten_bytes: AtomicU64,
-}
-
-impl<'a> Shared<'a> {
-    pub(super) fn new(root: &'a OwnedFd) -> Shared<'a> {
-        let (is_full, unwritten_bytes) = (AtomicBool::new(false), AtomicU64::new(0));
-        Shared { root, links: Mutex::default(), is_full, unwritten_bytes }
-    }
-
-    /// How many bytes had no room, where anything had none.
-    pub(super) fn unwritten_bytes(&self) -> Option<u64> {
-        let is_full = self.is_full.load(Ordering::Relaxed);
-        is_full.then(|| self.unwritten_bytes.load(Ordering::Relaxed))
-    }
-}
-
-/// Carries a plan out.
-pub(super) struct Restorer<'a> {
-    rules: &'a Rules,
-    checked: &'a Checked<'a>,
-    shared: &'a Shared<'a>,
-    restored: Restored,
-    failures: Vec<Unrestored>,
-    temporaries: u64,
-}
-
-impl<'a> Restorer<'a> {
-    pub(super) fn new(rules: &'a Rules, checked: &'a Checked<'a>, shared: &'a Shared<'a>) -> Restorer<'a> {
-        Restorer { rules, checked, shared, restored: Restored::default(), failures: vec![], temporaries: 0 }
-    }
-
-    fn tell(&mut self, path: &[u8], reasons: Vec<String>) {
-        if !reasons.is_empty() {
-            self.restored.inexact.push(Unrestored { path: told(path), reason: reasons.join("; ") });
-        }
-    }
-
-    pub(super) fn len_of(&self, blob: ObjectId) -> u64 {
-        let Checked { objects, held } = self.checked;
-        held.get(&blob)
-            .map_or_else(|| objects.said_len(blob, ObjectKind::Blob).unwrap_or(0), |held| len(held))
-    }
-
-    /// Says why something failed, and takes note where that is a lack of room.
-    fn described(&self, errno: Errno) -> String {
-        if matches!(errno, Errno::ENOSPC | Errno::EDQUOT) {
-            self.shared.is_full.store(true, Ordering::Relaxed);
-        }
-        described(errno)
-    }
-
-    /// The same of a content that was not written.
-    fn unwritten(&self, error: &Error) -> String {
-        if error.is_full() {
-            self.shared.is_full.store(true, Ordering::Relaxed);
-        }
-        error.to_string()
-    }
-
-    pub(super) fn fail(&mut self, path: &[u8], reason: impl ToString) {
-        self.failures.push(Unrestored { path: told(path), reason: reason.to_string() });
-    }
-
-    /// Makes a folder what it should be. Whatever fails is noted, and the rest done.
-    pub(super) fn folder(
-        &mut self,
-        plan: Plan,
-        mut folder: Arc<OwnedFd>,
-        at: Reach,
-        path: &[u8],
-        around: Option<Arc<Scope>>,
-    ) -> Arc<Folder> {
-        self.open_up(&plan, &folder, path);
-        let Plan { wanted, present, tree, mut entries, steps } = plan;
-        let scope = self.scope(&folder, path, around);
-        // What is to go makes room first.
-        let (remove, others): (Vec<_>, Vec<_>) =
-            steps.into_iter().partition(|(_, step)| matches!(step, Step::Remove(_)));
-        self.steps(remove, &folder, path, scope.as_ref(), &mut entries);
-        let mut steps = others;
-        if is_let_go(path) {
-            match self.deep(steps, folder, &at, path, scope.as_ref(), &mut entries) {
-                Ok(opened) => folder = opened,
-                Err(errno) => {
-                    self.fail(path, errno.desc());
-                    return Arc::new(Folder::new(Stat::UNKNOWN, None, ObjectId::UNKNOWN, entries));
+impl HostFilesystem {
+    /// Brings the workspace back to a snapshot, whoever changed it and how: only what differs is touched. It may
+    /// be killed at any moment and called again, with the same end. What it changes is durable once it is
+    /// [synced](HostFilesystem::sync_restored).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Replaced`] where the snapshot is of another folder than the one that is there: nothing was changed.
+    /// [`Error::Object`] where the store lacks something that is needed or holds it damaged: then nothing in the
+    /// workspace was changed. [`Error::Full`] where the disk has no room although all was removed first that is to go: make
+    /// room, and restore again. [`Error::NotRestored`] where some paths could not be restored: it names each, and
+    /// all others are as they were.
+    pub fn restore(&self, snapshot: &FilesystemSnapshot) -> Result<Restored> {
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        let bound = match self.bound_root() {
+            // Its owner may take the right to open it from everyone, and give it back.
+            Err(Error::Io { source, .. }) if source.kind() == ErrorKind::PermissionDenied => {
+                Arc::new(Root::open_again(&self.root, snapshot.folder.as_ref())?)
+            }
+            root => root?,
+        };
+        self.check_capture_of(state, &bound, snapshot)?;
+        let root = Arc::clone(bound.folder());
+        self.begin(state, Some(&bound));
+        let id = self.commit_of(snapshot)?;
+        let commit = Commit::read(&self.objects, id)?;
+        let gitignore = match snapshot.gitignore {
+            true => Gitignore::Recorded(state.trees.gitignores(&self.objects, commit.tree)?),
+            false => Gitignore::Unread,
+        };
+        let mounts = snapshot.mounts.iter().filter_map(|path| manifest::unshown(path)).collect();
+        let rules = Rules::new(&snapshot.leave_out, gitignore).without_mounts(mounts);
+        let metadata = match &snapshot.metadata {
+            Some(id) => Some(Metadata::read(&self.objects, self.object_of(id)?)?),
+            None => None,
+        };
+        let then = match &snapshot.repositories {
+            Some(id) => Repositories::read(&self.objects, self.object_of(id)?)?,
+            None => Repositories::default(),
+        };
+        let walked = self.walk_all(state, &root, &rules, &commit, metadata.as_ref())?;
+        // Whatever bears a new time was not looked at since.
+        let found = Repositories::of(&root, &walked.repositories, &mut state.seen, &|_| true);
+        let is_told = metadata.is_some() && !sabotage::is(Breakage::RepositoryUntold);
+        let in_repositories = if is_told { found.changed(&then) } else { Vec::new() };
+        let same_permissions = match &state.last {
+            Some(Last { root, permissions: Some(permissions), .. }) if Arc::ptr_eq(root, &walked.root) => {
+                **permissions == commit.permissions
+            }
+            _ => Permissions::of(&walked.root) == commit.permissions,
+        };
+        let now = match &state.last {
+            Some(Last { root, metadata: Some((metadata, _)), .. }) if Arc::ptr_eq(root, &walked.root) => {
+                Arc::clone(metadata)
+            }
+            _ => Arc::new(Metadata::of(&walked.root, &walked.links, None)),
+        };
+        let sides = Sides {
+            permissions: &commit.permissions,
+            metadata: metadata.as_ref(),
+            now: &now,
+            links: &walked.links,
+            same_permissions,
+            leaves_out: walked.leaves_out,
+        };
+        let mut planner = Planner::new(&self.objects, &mut state.trees, &sides);
+        let then = Then { tree: commit.tree, times: metadata.as_ref().and_then(|metadata| metadata.times) };
+        let planned = planner.folder(then, b"", Some((&walked.root, Reach::of(Arc::clone(&root)))))?;
+        let mut inexact = planner.inexact;
+        inexact.extend(in_repositories);
+        let (mut restored, now) = match planned {
+            Planned::Same(now) => (Restored::default(), now),
+            Planned::Differs(mut plan) => {
+                let checked = Checked::new(&self.objects, &plan)?;
+                // From here on it is not empty, and no other restore into it is to be refused for that.
+                state.rebound = state.rebound.map(|(place, _)| (place, Rebind::Overwrite));
+                state.unsynced = Some(Arc::clone(&bound));
+                let shared = Shared::new(&root);
+                let mut restorer = Restorer::new(&rules, &checked, &shared);
+                restorer.clear(&mut plan, &root);
+                let now = restorer.folder(plan, Arc::clone(&root), Reach::of(Arc::clone(&root)), b"", None);
+                let (restored, mut failures) = restorer.done();
+                if !restored.mounts.is_empty() {
+                    state.notice(WorkspaceNotice::Mounted { paths: restored.mounts.clone() });
                 }
-            }
-        } else if steps.len() >= SHARED_STEPS_MIN {
-            let half = steps.split_off(steps.len() / 2);
-            let (rules, checked, shared) = (self.rules, self.checked, self.shared);
-            // Two threads get most of what there is to get: the file system's own locks leave no more.
-            let other = std::thread::scope(|threads| {
-                let other = threads.spawn(|| {
-                    let mut other = Restorer::new(rules, checked, shared);
-                    // Temporary names differ between the two, since both may write into this folder.
-                    other.temporaries = OTHERS_TEMPORARIES;
-                    let mut entries = Vec::new();
-                    other.steps(half, &folder, path, scope.as_ref(), &mut entries);
-                    (other.done(), entries)
-                });
-                self.steps(steps, &folder, path, scope.as_ref(), &mut entries);
-                match other.join() {
-                    Ok(other) => other,
-                    Err(panic) => std::panic::resume_unwind(panic),
+                if let Some(bytes) = shared.unwritten_bytes() {
+                    let source = Arc::new(std::io::Error::from(Errno::ENOSPC));
+                    return Err(Error::Full { path: self.root.clone(), bytes, source });
                 }
-            });
-            let ((restored, failures), others) = other;
-            self.restored.add(restored);
-            self.failures.extend(failures);
-            entries.extend(others);
-        } else {
-            self.steps(steps, &folder, path, scope.as_ref(), &mut entries);
-        }
-        if path.is_empty() {
-            self.drop_links();
-        }
-        let after = self.finish(&folder, path, &wanted, present.as_deref());
-        Arc::new(Folder::new(
-            after.unwrap_or(Stat::UNKNOWN),
-            wanted.attributes.unwrap_or_default(),
-            tree,
-            entries,
-        ))
-    }
-
-    /// Takes the steps in a folder that is too deep to be held open while those in it are done, and opens it again.
-    fn deep(
-        &mut self,
-        steps: Vec<(Arc<[u8]>, Step)>,
-        folder: Arc<OwnedFd>,
-        at: &Reach,
-        path: &[u8],
-        scope: Option<&Arc<Scope>>,
-        entries: &mut Vec<Entry>,
-    ) -> Result<Arc<OwnedFd>, Errno> {
-        let (mut others, mut folders) = (Vec::new(), Vec::new());
-        for (name, step) in steps {
-            match step {
-                Step::Folder { plan, replaces } => folders.push((name, plan, replaces)),
-                step => others.push((name, step)),
-            }
-        }
-        self.steps(others, &folder, path, scope, entries);
-        folders.retain(|(name, plan, replaces)| {
-            let path = join(path, name);
-            let made = self.make_folder(&folder, name, plan, *replaces, &path, scope);
-            made.map_err(|reason| self.fail(&path, reason)).is_ok()
-        });
-        drop(folder);
-        for (name, plan, _) in folders {
-            let (path, at) = (join(path, &name), at.to(&name));
-            match at.open() {
-                Ok(opened) => {
-                    let made = self.folder(plan, opened, at, &path, scope.cloned());
-                    entries.push(Entry { name, node: Node::Folder(made) });
+                if !failures.is_empty() {
+                    failures.extend(inexact.into_iter().chain(restored.inexact));
+                    return Err(Error::NotRestored(failures));
                 }
-                Err(errno) => self.fail(&path, errno.desc()),
-            }
-        }
-        at.open()
-    }
-
-    fn make_folder(
-        &mut self,
-        folder: &OwnedFd,
-        name: &[u8],
-        plan: &Plan,
-        replaces: Option<Kind>,
-        path: &[u8],
-        scope: Option<&Arc<Scope>>,
-    ) -> Result<(), String> {
-        self.make_way(folder, name, replaces, path, scope)?;
-        if plan.present.is_none() {
-            mkdirat(folder, name, Mode::S_IRWXU).map_err(|errno| self.described(errno))?;
-            self.restored.written += 1;
-        }
-        Ok(())
-    }
-
-    /// Gives a folder what it is to bear, once all that is in it is done, and says what it bears then.
-    fn finish(
-        &mut self,
-        folder: &OwnedFd,
-        path: &[u8],
-        wanted: &Wanted,
-        present: Option<&Folder>,
-    ) -> Option<Stat> {
-        let given = stat_of(folder).and_then(|stat| {
-            let attributes = match present {
-                Some(present) => present.attributes.clone(),
-                // The folder around it may hand some on, and its group's bit.
-                None => attributes::read(folder).unwrap_or_default(),
-            };
-            if wanted.is_borne_by(&stat, &attributes, false) {
-                return Ok((stat, Vec::new(), false));
-            }
-            let timeless = Wanted { modified_ns: None, ..wanted.clone() };
-            let is_more = present
-                .is_some_and(|present| !timeless.is_borne_by(&present.stat, &present.attributes, false));
-            let told = wanted.give(&Target::Opened(folder.as_fd()), &stat, &attributes);
-            let told = told.map_err(|errno| Errno::from_raw(errno.raw_os_error()))?;
-            Ok((stat_of(folder)?, told, is_more))
-        });
-        match given {
-            Ok((stat, told, is_more)) => {
-                self.restored.written += u64::from(is_more);
-                self.tell(path, told);
-                Some(stat)
-            }
-            Err(errno) => {
-                self.fail(path, errno.desc());
-                None
-            }
-        }
-    }
-
-    /// Gives the owner all rights in a folder that is to be changed.
-    pub(super) fn open_up(&mut self, plan: &Plan, folder: &OwnedFd, path: &[u8]) {
-        let open = plan.present_permissions().unwrap_or(OWNER_ALL);
-        if !plan.steps.is_empty()
-            && open & OWNER_ALL != OWNER_ALL
-            && let Err(errno) = fchmod(folder, bits(open | OWNER_ALL))
-        {
-            self.fail(path, errno.desc());
-        }
-    }
-
-    pub(super) fn scope(
-        &self,
-        folder: &OwnedFd,
-        path: &[u8],
-        around: Option<Arc<Scope>>,
-    ) -> Option<Arc<Scope>> {
-        self.rules.enter(folder, path, around).unwrap_or_default()
-    }
-
-    /// What was done, and what could not be.
-    pub(super) fn done(self) -> (Restored, Vec<Unrestored>) {
-        (self.restored, self.failures)
-    }
-
-    fn mounted(&mut self, path: &[u8]) {
-        self.restored.mounts.push(told(path));
-    }
-
-    fn steps(
-        &mut self,
-        steps: Vec<(Arc<[u8]>, Step)>,
-        folder: &Arc<OwnedFd>,
-        path: &[u8],
-        scope: Option<&Arc<Scope>>,
-        entries: &mut Vec<Entry>,
-    ) {
-        for (name, step) in steps {
-            let path = join(path, &name);
-            match self.step(step, folder, &name, &path, scope) {
-                Ok(Some(node)) => entries.push(Entry { name, node }),
-                Ok(None) => {}
-                Err(reason) => self.fail(&path, reason),
-            }
-        }
-    }
-
-    fn step(
-        &mut self,
-        step: Step,
-        folder: &Arc<OwnedFd>,
-        name: &Arc<[u8]>,
-        path: &[u8],
-        scope: Option<&Arc<Scope>>,
-    ) -> Result<Option<Node>, String> {
-        match step {
-            Step::Mounted { wanted: true } => Err(A_MOUNT.to_owned()),
-            Step::Mounted { wanted: false } => {
-                self.mounted(path);
-                Ok(None)
-            }
-            Step::Remove(kind) => {
-                self.take_away(folder, name, kind, path, scope)?;
-                Ok(None)
-            }
-            Step::Write { content, wanted, replaces, link } => {
-                self.make_way(folder, name, replaces.filter(|kind| *kind == Kind::Folder), path, scope)?;
-                let temporary = self.temporary();
-                let written = match link {
-                    Some(link) => self.link(link, folder, &temporary, &content, &wanted),
-                    None => self.write(folder, &temporary, &content, &wanted),
-                };
-                // A file system may write out at once what replaces a file by a rename. What is whole under its
-                // temporary name needs that no more than what is new.
-                if written.is_ok() && replaces.is_some() {
-                    let _ = unlinkat(&**folder, &**name, UnlinkatFlags::NoRemoveDir);
-                }
-                let renamed = written.and_then(|told| {
-                    renameat(&**folder, temporary.as_str(), &**folder, &**name)
-                        .map_err(|errno| self.described(errno))?;
-                    Ok(told)
-                });
-                match renamed {
-                    Ok(told) => self.tell(path, told),
-                    Err(reason) => {
-                        let _ = unlinkat(&**folder, temporary.as_str(), UnlinkatFlags::NoRemoveDir);
-                        if self.shared.is_full.load(Ordering::Relaxed) {
-                            let bytes = self.len_of(content.data());
-                            self.shared.unwritten_bytes.fetch_add(bytes, Ordering::Relaxed);
-                        }
-                        return Err(reason);
-                    }
-                }
-                self.restored.written += 1;
-                let stat = stat_at(folder, name).map_err(|errno| self.described(errno))?;
-                let (blob, form) = (content.blob(), content.form());
-                Ok(Some(Node::Leaf(Leaf { blob, form, ..Leaf::unread(stat) })))
-            }
-            Step::Attributes(leaf, wanted) => {
-                self.give(folder, name, &leaf, &wanted, path)?;
-                let timeless = Wanted { modified_ns: None, ..wanted };
-                let is_link = leaf.stat.kind() == Kind::Link;
-                self.restored.written +=
-                    u64::from(!timeless.is_borne_by(&leaf.stat, &leaf.attributes, is_link));
-                let stat = stat_at(folder, name).map_err(|errno| self.described(errno))?;
-                Ok(Some(Node::Leaf(Leaf { stat, racy: true, ..leaf })))
-            }
-            Step::Folder { plan, replaces } => {
-                self.make_folder(folder, name, &plan, replaces, path, scope)?;
-                let at = Reach::of(Arc::clone(folder)).to(name);
-                let opened = at.open().map_err(|errno| self.described(errno))?;
-                Ok(Some(Node::Folder(self.folder(plan, opened, at, path, scope.cloned()))))
-            }
-        }
-    }
-
-    /// Removes what stands under a name. What is left out of snapshots keeps the folders that it is in, which are noted.
-    pub(super) fn take_away(
-        &mut self,
-        folder: &OwnedFd,
-        name: &[u8],
-        kind: Kind,
-        path: &[u8],
-        scope: Option<&Arc<Scope>>,
-    ) -> Result<(), String> {
-        if !self.remove(folder, name, kind, path, scope)? {
-            self.restored.kept.push(told(path));
-        }
-        Ok(())
-    }
-
-    pub(super) fn make_way(
-        &mut self,
-        folder: &OwnedFd,
-        name: &[u8],
-        replaces: Option<Kind>,
-        path: &[u8],
-        scope: Option<&Arc<Scope>>,
-    ) -> Result<(), String> {
-        match replaces {
-            Some(kind) if !self.remove(folder, name, kind, path, scope)? => {
-                Err("what is left out of snapshots is in its way".to_owned())
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Removes what stands under a name; whether nothing remained that is left out of snapshots.
-    fn remove(
-        &mut self,
-        folder: &OwnedFd,
-        name: &[u8],
-        kind: Kind,
-        path: &[u8],
-        scope: Option<&Arc<Scope>>,
-    ) -> Result<bool, String> {
-        let mut removal = Removal::new(self.rules, scope);
-        let removed = removal.remove(folder, name, kind, path);
-        self.restored.removed += removal.removed;
-        self.restored.mounts.append(&mut removal.mounts);
-        self.failures.append(&mut removal.failures);
-        removed
-    }
-
-    /// The name of what is not whole yet. One of an earlier restore that was killed was removed by the plan.
-    fn temporary(&mut self) -> String {
-        self.temporaries += 1;
-        format!("{TEMPORARY}{:08x}{:08x}", std::process::id(), self.temporaries)
-    }
-
-    /// Writes a file or a link under a temporary name, and tells what of it could not be given back.
-    fn write(
-        &self,
-        folder: &OwnedFd,
-        temporary: &str,
-        content: &Content,
-        wanted: &Wanted,
-    ) -> Result<Vec<String>, String> {
-        if let Content::Link(blob) = content {
-            let mut target = Vec::new();
-            self.checked.copy(*blob, &mut target).map_err(|error| self.unwritten(&error))?;
-            symlinkat(&*target, folder, temporary).map_err(|errno| self.described(errno))?;
-            let stat = stat_at(folder, temporary.as_bytes()).map_err(|errno| self.described(errno))?;
-            let target = Target::Link(folder.as_fd(), temporary.as_bytes());
-            return wanted.give(&target, &stat, &None).map_err(|errno| errno.to_string());
-        }
-        let flags = OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_WRONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-        let created = open_at(folder, temporary.as_bytes(), flags, Mode::S_IRUSR | Mode::S_IWUSR);
-        let mut file = File::from(created.map_err(|errno| self.described(errno))?);
-        match content {
-            Content::Sparse(_, sparse, data) => {
-                let mut pieces = sparse.writer(&file).map_err(|error| error.to_string())?;
-                self.checked.copy(*data, &mut pieces)
-            }
-            content => self.checked.copy(content.blob(), &mut file),
-        }
-        .map_err(|error| self.unwritten(&error))?;
-        let file = OwnedFd::from(file);
-        let stat = stat_of(&file).map_err(|errno| self.described(errno))?;
-        // A folder may hand some on to what is made in it.
-        let attributes = attributes::read(&file).unwrap_or_default();
-        wanted.give(&Target::Opened(file.as_fd()), &stat, &attributes).map_err(|errno| errno.to_string())
-    }
-
-    /// Makes one more name of a file of several names: it is written once, in the root, and linked from there.
-    fn link(
-        &mut self,
-        link: u32,
-        folder: &OwnedFd,
-        temporary: &str,
-        content: &Content,
-        wanted: &Wanted,
-    ) -> Result<Vec<String>, String> {
-        let mut links = self.shared.links.lock();
-        let first =
-            format!("{TEMPORARY}{:08x}{:08x}", std::process::id(), u64::from(link) + LINKS_TEMPORARIES);
-        let mut told = Vec::new();
-        if links.insert(link) {
-            let written = self.write(self.shared.root, &first, content, wanted);
-            told = written.inspect_err(|_| {
-                links.remove(&link);
-                let _ = unlinkat(self.shared.root, first.as_str(), UnlinkatFlags::NoRemoveDir);
-            })?;
-        }
-        drop(links);
-        match linkat(self.shared.root, first.as_str(), folder, temporary, AtFlags::empty()) {
-            Ok(()) => Ok(told),
-            Err(errno) => {
-                let mut told = self.write(folder, temporary, content, wanted)?;
-                told.push(format!("it is no longer one file with its other names: {}", described(errno)));
-                Ok(told)
-            }
-        }
-    }
-
-    /// Removes the names by which files of several names were linked.
-    fn drop_links(&mut self) {
-        for link in std::mem::take(&mut *self.shared.links.lock()) {
-            let first =
-                format!("{TEMPORARY}{:08x}{:08x}", std::process::id(), u64::from(link) + LINKS_TEMPORARIES);
-            if let Err(errno) = unlinkat(self.shared.root, first.as_str(), UnlinkatFlags::NoRemoveDir) {
-                self.fail(first.as_bytes(), errno.desc());
-            }
-        }
-    }
-
-    /// Gives a file or a link of the workspace what it is to bear.
-    fn give(
-        &mut self,
-        folder: &OwnedFd,
-        name: &[u8],
-        leaf: &Leaf,
-        wanted: &Wanted,
-        path: &[u8],
-    ) -> Result<(), String> {
-        let file;
-        let target = match leaf.stat.kind() {
-            Kind::Link => Target::Link(folder.as_fd(), name),
-            _ => {
-                file = open_file(folder, name).map_err(described)?;
-                Target::Opened(file.as_fd())
+                state.unsaved += restored.written + restored.removed;
+                (restored, now)
             }
         };
-        let told = wanted.give(&target, &leaf.stat, &leaf.attributes);
-        let told =
-            told.map_err(|errno| nix::errno::Errno::from_raw(errno.raw_os_error()).desc().to_owned())?;
-        self.tell(path, told);
-        Ok(())
+        inexact.append(&mut restored.inexact);
+        restored.inexact = inexact;
+        let files = now.files;
+        state.last = Some(Last { root: now, permissions: None, metadata: None, commit: None });
+        self.save(state, (files / UNSAVED_PART).max(UNSAVED_FILES));
+        Ok(restored)
     }
-}
 
-fn described(errno: Errno) -> String {
-    errno.desc().to_owned()
-}
-
-pub(super) fn bits(permissions: u32) -> Mode {
-    Mode::from_bits_truncate(permissions)
-}
-
-/// Sets the permissions of what stands under a name, unless that is a link or a mount.
-pub(super) fn set_permissions(folder: impl AsFd, name: &[u8], permissions: u32) -> Result<(), Errno> {
-    open_at(&folder, name, OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC, Mode::empty())?;
-    fchmodat(folder, name, bits(permissions), FchmodatFlags::NoFollowSymlink)
-}
-
-/// What is in a folder, `.` and `..` apart.
-pub(super) fn list(folder: &OwnedFd) -> Result<Vec<(Vec<u8>, Stat)>, Errno> {
-    let mut listed = Dir::from_fd(openat(folder, c".", OPEN_FOLDER, Mode::empty())?)?;
-    let mut entries = Vec::new();
-    for entry in listed.iter() {
-        let entry = entry?;
-        let name = entry.file_name().to_bytes();
-        if matches!(name, b"." | b"..") {
-            continue;
-        }
-        match stat_at(folder, name) {
-            Ok(stat) => entries.push((name.to_vec(), stat)),
-            Err(Errno::ENOENT) => {}
-            Err(errno) => return Err(errno),
+    /// Walks the workspace as it is, through folders that must be given permissions first as well.
+    fn walk_all(
+        &self,
+        state: &mut State,
+        root: &Arc<OwnedFd>,
+        rules: &Rules,
+        commit: &Commit,
+        metadata: Option<&Metadata>,
+    ) -> Result<Walked> {
+        let last = state.last.as_ref().map(|last| Arc::clone(&last.root));
+        let (mut checked, mut given) = (false, HashSet::new());
+        loop {
+            let mut walk = Walk::new(Arc::clone(root), last.clone(), rules, None);
+            walk.times = metadata.is_some_and(|metadata| metadata.times.is_some());
+            let walked = walk.run()?;
+            if walked.unreadable.is_empty() {
+                return Ok(walked);
+            }
+            if !checked {
+                // What differs cannot be known without changing permissions, so everything is checked first.
+                let mut blobs = Vec::new();
+                state.trees.visit(&self.objects, commit.tree, None, &mut |line, _| {
+                    if line.mode != GitMode::Folder {
+                        blobs.push(line.id);
+                    }
+                    Ok(())
+                })?;
+                if let Some(metadata) = metadata {
+                    blobs.extend(state.trees.sparse_data(&self.objects, commit.tree, metadata)?);
+                }
+                Checked::of(&self.objects, blobs)?;
+                checked = true;
+            }
+            let failures: Vec<Unrestored> = walked
+                .unreadable
+                .iter()
+                .filter_map(|path| {
+                    // What does not open although its permissions were given back is not tried for ever.
+                    let again = if given.insert(path.clone()) { Ok(()) } else { Err(Errno::EACCES) };
+                    let errno = again.and_then(|()| self.make_readable(root, path)).err()?;
+                    Some(Unrestored { path: manifest::told(path), reason: errno.desc().to_owned() })
+                })
+                .collect();
+            if !failures.is_empty() {
+                return Err(Error::NotRestored(failures));
+            }
         }
     }
-    Ok(entries)
+
+    fn make_readable(&self, root: &Arc<OwnedFd>, path: &[u8]) -> Result<(), Errno> {
+        let Some((name, folders)) =
+            path.split(|byte| *byte == b'/').collect::<Vec<_>>().split_last().map(|(name, folders)| {
+                (name.to_vec(), folders.iter().map(|name| name.to_vec()).collect::<Vec<_>>())
+            })
+        else {
+            return Ok(());
+        };
+        if name.is_empty() {
+            return fchmod(&**root, Mode::S_IRWXU);
+        }
+        let mut folder = Arc::clone(root);
+        for part in folders {
+            folder = Arc::new(open_at(&*folder, &part, OPEN_FOLDER, Mode::empty())?);
+        }
+        let present = stat_at(&folder, &name)?.permissions();
+        set_permissions(&folder, &name, present | 0o700)
+    }
+
+    /// Makes durable what restores changed since this was last called, wherever the workspace's path leads by now: by one
+    /// sync of the file system, since a restore changes names, owners, permissions and times in any number of folders.
+    ///
+    /// # Errors
+    ///
+    /// Where the file system cannot be synced. Calling it again then promises nothing, since the system may take for written
+    /// what never reached the disk; restoring again does not write it once more.
+    pub fn sync_restored(&self) -> Result<()> {
+        let Some(root) = self.state.lock().unsynced.take() else { return Ok(()) };
+        nix::unistd::syncfs(&**root.folder()).map_err(|errno| Error::io("sync", &self.root, errno.into()))
+    }
 }

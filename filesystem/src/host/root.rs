@@ -36,8 +36,7 @@ use rustix::fs::{StatxFlags, XattrFlags, fgetxattr, fsetxattr, statx};
 use uuid::Uuid;
 
 use super::lease::Place;
-use super::restore::list;
-use super::walk::OPEN_FOLDER;
+use super::step::{OPEN_FOLDER, list};
 use crate::FolderIdentity;
 use crate::error::{Error, Result};
 

@@ -11,7 +11,7 @@ use nix::sys::stat::fstat;
 use super::leave_out::LeaveOut;
 use super::manifest::{Kind, Stat, join, told};
 use super::step::MOUNT;
-use super::walk::open_file;
+use super::step::open_file;
 use crate::error::{Error, Result};
 
 pub(super) const GITIGNORE: &[u8] = b".gitignore";

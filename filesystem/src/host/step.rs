@@ -1,5 +1,5 @@
-//! Opens what stands under one name in an open folder: never through a link, never out of that folder, and never
-//! into a mount.
+//! Opens, lists and looks at what stands under one name in an open folder: never through a link, never out of that
+//! folder, and never into a mount.
 //!
 //! One step is one `openat2` with `RESOLVE_BENEATH`, `RESOLVE_NO_SYMLINKS` and `RESOLVE_NO_XDEV`. A system before
 //! Linux 5.6 answers `ENOSYS` to it, and one whose sandbox does not know it `ENOSYS` or `EPERM`; there the step is an
@@ -7,13 +7,17 @@
 //! their ids and not by their devices: a folder that is bound to another place of one file system keeps its device.
 //! Before Linux 5.8 there are no ids, and such a mount is not noticed.
 
+use std::ffi::OsString;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
 
+use nix::dir::Dir;
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, openat};
-use nix::sys::stat::Mode;
+use nix::fcntl::{AtFlags as NixAtFlags, OFlag, openat, readlinkat};
+use nix::sys::stat::{FchmodatFlags, Mode, fchmodat, fstatat};
 use rustix::fs::{AtFlags, OFlags, ResolveFlags, StatxFlags, openat2, statx};
 
+use super::manifest::Stat;
 use crate::sabotage::{self, Breakage};
 
 /// The system answers `EAGAIN` where something was renamed at the wrong moment.
@@ -27,6 +31,17 @@ pub(super) const MOUNT: Errno = Errno::EXDEV;
 
 /// What is said of a path where a mount is in the way.
 pub(super) const A_MOUNT: &str = "a file system is mounted there, which is never entered";
+
+/// Opens a folder to list it.
+pub(super) const OPEN_FOLDER: OFlag =
+    OFlag::O_RDONLY.union(OFlag::O_DIRECTORY).union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
+
+/// Opens a file to read it; a pipe does not block.
+pub(super) const OPEN_FILE: OFlag = OFlag::O_RDONLY
+    .union(OFlag::O_NOFOLLOW)
+    .union(OFlag::O_NONBLOCK)
+    .union(OFlag::O_NOCTTY)
+    .union(OFlag::O_CLOEXEC);
 
 /// Opens what stands under a name, [`MOUNT`] where that is a mount.
 pub(super) fn open_at<F: AsFd>(folder: F, name: &[u8], flags: OFlag, mode: Mode) -> Result<OwnedFd, Errno> {
@@ -70,6 +85,48 @@ pub(super) fn mount(opened: impl AsFd) -> Result<(u64, u32, u32), Errno> {
     Ok((if told { found.stx_mnt_id } else { 0 }, found.stx_dev_major, found.stx_dev_minor))
 }
 
+pub(super) fn stat_at(folder: &OwnedFd, name: &[u8]) -> Result<Stat, Errno> {
+    fstatat(folder, name, NixAtFlags::AT_SYMLINK_NOFOLLOW).map(|stat| Stat::from(&stat))
+}
+
+/// Opens a file to be read, unless it is a mount; what became a pipe meanwhile does not block.
+pub(super) fn open_file(folder: &OwnedFd, name: &[u8]) -> Result<OwnedFd, Errno> {
+    open_at(folder, name, OPEN_FILE, Mode::empty())
+}
+
+pub(super) fn read_link(folder: &OwnedFd, name: &[u8]) -> Result<Vec<u8>, Errno> {
+    readlinkat(folder, name).map(OsString::into_vec)
+}
+
+pub(super) fn bits(permissions: u32) -> Mode {
+    Mode::from_bits_truncate(permissions)
+}
+
+/// Sets the permissions of what stands under a name, unless that is a link or a mount.
+pub(super) fn set_permissions(folder: impl AsFd, name: &[u8], permissions: u32) -> Result<(), Errno> {
+    open_at(&folder, name, OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC, Mode::empty())?;
+    fchmodat(folder, name, bits(permissions), FchmodatFlags::NoFollowSymlink)
+}
+
+/// What is in a folder, `.` and `..` apart.
+pub(super) fn list(folder: &OwnedFd) -> Result<Vec<(Vec<u8>, Stat)>, Errno> {
+    let mut listed = Dir::from_fd(openat(folder, c".", OPEN_FOLDER, Mode::empty())?)?;
+    let mut entries = Vec::new();
+    for entry in listed.iter() {
+        let entry = entry?;
+        let name = entry.file_name().to_bytes();
+        if matches!(name, b"." | b"..") {
+            continue;
+        }
+        match stat_at(folder, name) {
+            Ok(stat) => entries.push((name.to_vec(), stat)),
+            Err(Errno::ENOENT) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(entries)
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs;
@@ -78,7 +135,6 @@ mod tests {
     use nix::fcntl::open;
 
     use super::*;
-    use crate::host::walk::OPEN_FOLDER;
 
     /// Both ways answer alike.
     #[test]

@@ -1,0 +1,49 @@
+//! The objects that a restore needs, each read and checked before anything is changed.
+
+use std::collections::HashMap;
+use std::io::Write;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::objects::{ObjectId, ObjectKind, Objects, len};
+use super::parallel::in_parallel;
+use super::plan::Plan;
+use crate::error::{Error, Result};
+
+/// Contents that were checked are held until they are written, up to so many bytes; more are read twice.
+const HELD_BYTES_MAX: u64 = 32 << 20;
+
+/// Contents that were checked.
+pub(super) struct Checked<'a> {
+    pub(super) objects: &'a Objects,
+    pub(super) held: HashMap<ObjectId, Vec<u8>>,
+}
+
+impl<'a> Checked<'a> {
+    /// Reads every object that a plan needs, before anything is changed.
+    pub(super) fn new(objects: &'a Objects, plan: &Plan) -> Result<Checked<'a>> {
+        let mut blobs = Vec::new();
+        plan.blobs(&mut blobs);
+        Checked::of(objects, blobs)
+    }
+
+    pub(super) fn of(objects: &'a Objects, mut blobs: Vec<ObjectId>) -> Result<Checked<'a>> {
+        blobs.sort();
+        blobs.dedup();
+        let held_bytes = AtomicU64::new(0);
+        let checked = in_parallel(&blobs, &|blob| {
+            let room = HELD_BYTES_MAX.saturating_sub(held_bytes.load(Ordering::Relaxed));
+            let bytes = objects.check(*blob, ObjectKind::Blob, room)?;
+            held_bytes.fetch_add(bytes.as_deref().map_or(0, len), Ordering::Relaxed);
+            Ok(bytes)
+        })?;
+        let held = blobs.into_iter().zip(checked).filter_map(|(blob, bytes)| Some((blob, bytes?))).collect();
+        Ok(Checked { objects, held })
+    }
+
+    pub(super) fn copy(&self, blob: ObjectId, into: &mut dyn Write) -> Result<()> {
+        match self.held.get(&blob) {
+            Some(bytes) => into.write_all(bytes).map_err(|error| Error::io("write", "the workspace", error)),
+            None => self.objects.copy(blob, ObjectKind::Blob, into).map(drop),
+        }
+    }
+}

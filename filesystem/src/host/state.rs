@@ -1,0 +1,124 @@
+//! What a workspace's value knows of its folder from one call to the next, and when the stat cache is read and written.
+
+use std::fs;
+use std::sync::Arc;
+
+use uuid::Uuid;
+
+use super::cache::{self, Cached, Circumstances};
+use super::lease::Place;
+use super::manifest::{Folder, Permissions};
+use super::metadata::Metadata;
+use super::objects::ObjectId;
+use super::repositories::Seen;
+use super::root::Root;
+use super::trees::Trees;
+use super::{HostFilesystem, Rebind, WorkspaceNotice};
+use crate::{FolderIdentity, boot_id};
+
+/// The stat cache's file in the store.
+pub(super) const CACHE: &str = "stat-cache";
+
+/// A stat cache longer than this is not read.
+const CACHE_BYTES_MAX: u64 = 1 << 30;
+
+/// The stat cache is written once so large a part of it, and so many files, are new, and at the end: of a large
+/// workspace it is itself large.
+pub(super) const UNSAVED_PART: u64 = 8;
+pub(super) const UNSAVED_FILES: u64 = 64;
+
+#[derive(Default)]
+pub(super) struct State {
+    /// What the workspace was found to hold last: the stat cache. Every object that it names is in the store.
+    pub(super) last: Option<Last>,
+    pub(super) trees: Trees,
+    pub(super) mark: Option<[u8; 16]>,
+    pub(super) unsaved: u64,
+    /// What of the workspace's repositories was looked at last.
+    pub(super) seen: Seen,
+    /// The folder that all this is of.
+    pub(super) folder: Option<(Place, FolderIdentity)>,
+    /// The folder that captures of others may be restored into.
+    pub(super) rebound: Option<(Place, Rebind)>,
+    /// What the holder of the lease gives to a folder that has no token.
+    pub(super) token: Option<Uuid>,
+    /// Where a restore changed something that is not synced yet.
+    pub(super) unsynced: Option<Arc<Root>>,
+    /// Whether it was looked at what another boot left of it.
+    pub(super) is_boot_told: bool,
+    pub(super) notices: Vec<WorkspaceNotice>,
+}
+
+pub(super) struct Last {
+    pub(super) root: Arc<Folder>,
+    pub(super) permissions: Option<Arc<Permissions>>,
+    pub(super) metadata: Option<(Arc<Metadata>, Option<ObjectId>)>,
+    /// The commit of the last snapshot, where nothing changed since, and its tag.
+    pub(super) commit: Option<(ObjectId, Option<String>)>,
+}
+
+impl HostFilesystem {
+    /// Removes what can be made again: the stat cache. What fails here leaves it.
+    pub fn free_caches(&self) {
+        let mut state = self.state.lock();
+        let _ = fs::remove_file(self.objects.store().join(CACHE));
+        // Not to be written again before there is more to say.
+        state.unsaved = 0;
+    }
+
+    /// Reads the stat cache, the first time; forgets everything where another process collected the store.
+    pub(super) fn begin(&self, state: &mut State, root: Option<&Root>) {
+        if let Some(root) = root {
+            state.look_at(root.place(), root.identity());
+        }
+        let mark = self.mark();
+        match state.mark {
+            Some(known) if known == mark => {}
+            Some(_) => {
+                (state.last, state.trees, state.unsaved, state.mark) =
+                    (None, Trees::default(), 0, Some(mark));
+                state.seen = Seen::default();
+                self.objects.forget();
+            }
+            None => {
+                state.mark = Some(mark);
+                let path = self.objects.store().join(CACHE);
+                if !fs::symlink_metadata(&path)
+                    .is_ok_and(|found| found.is_file() && found.len() <= CACHE_BYTES_MAX)
+                {
+                    return;
+                }
+                let bytes = fs::read(&path).unwrap_or_default();
+                let now = state.folder.map(|(_, now)| now);
+                match cache::decode(&bytes, self.circumstances(mark, now), &self.objects) {
+                    Some(Cached::Here(root)) => {
+                        state.last = Some(Last { root, permissions: None, metadata: None, commit: None });
+                    }
+                    Some(Cached::Elsewhere(before)) => {
+                        state.notices.extend(now.map(|now| WorkspaceNotice::Replaced { before, now }));
+                    }
+                    None => {}
+                }
+            }
+        }
+    }
+
+    fn circumstances(&self, mark: [u8; 16], folder: Option<FolderIdentity>) -> Circumstances {
+        let boot = boot_id().unwrap_or_default();
+        Circumstances { boot: boot.into_bytes(), mark, folder }
+    }
+
+    /// Writes the stat cache where more than so much of it is new. What fails here costs the next process time
+    /// and nothing else.
+    pub(super) fn save(&self, state: &mut State, new_max: u64) {
+        let Some(last) = &state.last else { return };
+        if state.unsaved <= new_max {
+            return;
+        }
+        let folder = state.folder.map(|(_, folder)| folder);
+        let now = self.circumstances(state.mark.unwrap_or_default(), folder);
+        let bytes = cache::encode(now, &last.root, &self.objects);
+        let _ = self.objects.replace(CACHE, &bytes);
+        state.unsaved = 0;
+    }
+}

@@ -1,0 +1,127 @@
+//! From what the scans found to folders and their objects, those within before those around them.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::scan::{Found, Scanned};
+use super::{Results, Tree, Walk};
+use crate::error::{Error, Result};
+use crate::host::manifest::{Entry, Folder, Node, Stat, encode_tree, in_order};
+use crate::host::objects::{Hasher, ObjectId, ObjectKind};
+use crate::host::parallel::in_parallel;
+use crate::host::times;
+
+impl Walk<'_> {
+    /// From what the scans found to folders, those within before those around them.
+    pub(super) fn assemble(&self, results: Results) -> Result<(Arc<Folder>, Vec<Tree>)> {
+        let Results { mut scanned, read, mounts, .. } = results;
+        let mounts: HashSet<usize> = mounts.into_iter().filter_map(|(scan, _)| scan).collect();
+        scanned.sort_by_key(|scanned| scanned.id);
+        for (id, at, leaf) in read {
+            let Ok(place) = scanned.binary_search_by_key(&id, |scanned| scanned.id) else { continue };
+            let Some(found) = scanned.get_mut(place).and_then(|scanned| scanned.found.get_mut(at)) else {
+                continue;
+            };
+            match (leaf, found) {
+                (Some(leaf), Found::Leaf(_, found)) => *found = leaf,
+                (_, found) => *found = Found::Gone,
+            }
+        }
+        scanned.sort_by_key(|scanned| std::cmp::Reverse(scanned.depth));
+        let mut trees = Vec::new();
+        let mut done: HashMap<usize, Arc<Folder>> = HashMap::new();
+        // Those of one depth do not need each other, and may be many.
+        for level in scanned.chunk_by(|left, right| left.depth == right.depth) {
+            let folders = in_parallel(level, &|scanned| self.folder(scanned, &done, &mounts))?;
+            for (scanned, (folder, tree)) in level.iter().zip(folders) {
+                done.insert(scanned.id, folder);
+                trees.extend(tree);
+            }
+        }
+        let root = done.remove(&0).ok_or_else(|| Error::path(".", "the workspace cannot be read"))?;
+        Ok((root, trees))
+    }
+
+    fn folder(
+        &self,
+        scanned: &Scanned,
+        done: &HashMap<usize, Arc<Folder>>,
+        mounts: &HashSet<usize>,
+    ) -> Result<(Arc<Folder>, Option<Tree>)> {
+        let Scanned { stat, attributes, racy, last, found, .. } = scanned;
+        let checked_ns = if *racy { 0 } else { stat.changed_ns };
+        let with_times = self.times && !self.leaves_out.load(Ordering::Relaxed);
+        if let Some(last) = last
+            && (!with_times || last.times != ObjectId::UNKNOWN)
+            && is_same(last, scanned, done)
+        {
+            last.checked_ns.store(checked_ns, Ordering::Relaxed);
+            return Ok((Arc::clone(last), None));
+        }
+        let mut entries = Vec::with_capacity(found.len());
+        for found in found {
+            let node = |name: &Arc<[u8]>, node| Some(Entry { name: Arc::clone(name), node });
+            entries.extend(match found {
+                Found::Same(place) => last.as_ref().and_then(|last| last.entries.get(*place)).cloned(),
+                Found::Leaf(name, leaf) => node(name, Node::Leaf(leaf.clone())),
+                // A snapshot leaves it out; a restore has to know of it.
+                Found::Folder { name, id, .. } if mounts.contains(id) => match self.keep {
+                    Some(_) => None,
+                    None => node(name, Node::Mount),
+                },
+                Found::Folder { name, id, .. } => {
+                    done.get(id).and_then(|folder| node(name, Node::Folder(Arc::clone(folder))))
+                }
+                Found::Special(name) => node(name, Node::Special),
+                Found::Gone => None,
+            });
+        }
+        let is_known = |entry: &Entry| match &entry.node {
+            Node::Leaf(leaf) => leaf.blob != ObjectId::UNKNOWN,
+            Node::Folder(folder) => folder.tree != ObjectId::UNKNOWN,
+            Node::Special | Node::Mount => false,
+        };
+        let (mut tree, mut of_times, mut made) = (ObjectId::UNKNOWN, ObjectId::UNKNOWN, None);
+        if entries.iter().all(is_known) {
+            let ordered = in_order(&entries);
+            let (bytes, lines) = encode_tree(&ordered);
+            tree = self.object(ObjectKind::Tree, &bytes)?;
+            made = self.keep.map(|_| (tree, lines));
+            if let Some(bytes) = times::encode(stat, &ordered).filter(|_| with_times) {
+                of_times = self.object(ObjectKind::Blob, &bytes)?;
+            }
+        }
+        let mut folder = Folder::new(*stat, attributes.clone(), tree, entries);
+        folder.times = of_times;
+        folder.checked_ns = checked_ns.into();
+        Ok((Arc::new(folder), made))
+    }
+
+    /// Keeps an object, or says what it is called.
+    fn object(&self, kind: ObjectKind, bytes: &[u8]) -> Result<ObjectId> {
+        match self.keep {
+            Some(objects) => objects.write(kind, bytes),
+            None => Hasher::of(kind, bytes).map_err(|error| Error::io("hash", "a folder", error)),
+        }
+    }
+}
+
+fn is_same(last: &Folder, scanned: &Scanned, done: &HashMap<usize, Arc<Folder>>) -> bool {
+    let Scanned { stat, attributes, found, .. } = scanned;
+    let own = |stat: &Stat| (stat.device, stat.inode, stat.mode, stat.owner, stat.modified_ns);
+    own(&last.stat) == own(stat)
+        && last.attributes == *attributes
+        && last.tree != ObjectId::UNKNOWN
+        && last.entries.len() == found.len()
+        && found.iter().enumerate().all(|(at, found)| match found {
+            Found::Same(place) => *place == at,
+            Found::Folder { id, last: Some(place), .. } if *place == at => {
+                match (done.get(id), last.entries.get(at).map(|entry| &entry.node)) {
+                    (Some(now), Some(Node::Folder(before))) => Arc::ptr_eq(now, before),
+                    _ => false,
+                }
+            }
+            _ => false,
+        })
+}

@@ -1,0 +1,223 @@
+//! One walk over a workspace: what is there, and what of it is not as the last walk found it.
+//!
+//! Folders wait in one stack, from which several threads take. A folder is open for as long as a folder in it
+//! waits, which a stack keeps to one folder for each level, and [`reach`](super::reach) to few of the deep ones. Links
+//! are never followed: each folder is opened through the one that holds it. Mounts are never entered: a snapshot leaves
+//! them out and names them, and a restore finds a [`Node::Mount`](super::manifest::Node::Mount) there.
+//!
+//! `scan` looks at one folder; `assemble` makes folders and their objects of what all scans found.
+
+mod assemble;
+mod scan;
+
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::{Condvar, Mutex};
+
+use super::content::Limits;
+use super::manifest::{Folder, Leaf, Stat, TreeEntry};
+use super::metadata::Links;
+use super::objects::{ObjectId, Objects};
+use super::parallel::threads;
+use super::reach::Reach;
+use super::rules::{Rules, Scope};
+use crate::error::{Error, Result};
+use scan::Scanned;
+
+/// A workspace of so few files is walked in less time than it takes to start a thread.
+const ALONE_FILES_MAX: u64 = 256;
+
+/// What a walk is to do.
+pub(super) struct Walk<'a> {
+    pub(super) root: Arc<OwnedFd>,
+    /// What the last walk found.
+    pub(super) last: Option<Arc<Folder>>,
+    pub(super) rules: &'a Rules,
+    /// Where contents and trees are kept that the last walk did not find. Without it they are not read, and
+    /// stay unknown.
+    pub(super) keep: Option<&'a Objects>,
+    /// Whether times are kept as well, where nothing is left out.
+    pub(super) times: bool,
+    pub(super) limits: Limits,
+    /// Whether something is left out, other than what is named `.git`.
+    leaves_out: AtomicBool,
+    now: OnceLock<Option<(u64, i64)>>,
+}
+
+/// A tree object and its lines.
+pub(super) type Tree = (ObjectId, Vec<TreeEntry>);
+
+/// What a walk found.
+pub(super) struct Walked {
+    pub(super) root: Arc<Folder>,
+    /// The trees that were made for it.
+    pub(super) trees: Vec<Tree>,
+    /// How many files and links were read.
+    pub(super) read: u64,
+    /// The folders that could not be opened, where contents are not kept; else that is an error.
+    pub(super) unreadable: Vec<Vec<u8>>,
+    /// Where something is mounted that was not entered, sorted.
+    pub(super) mounts: Vec<Vec<u8>>,
+    /// The paths of all that is named `.git`, sorted.
+    pub(super) repositories: Vec<Vec<u8>>,
+    /// Which names are one file.
+    pub(super) links: Links,
+    /// Whether something is left out, other than what is named `.git`.
+    pub(super) leaves_out: bool,
+}
+
+enum Task {
+    Scan(Scan),
+    Read(Batch),
+}
+
+struct Scan {
+    id: usize,
+    at: Reach,
+    path: Vec<u8>,
+    last: Option<Arc<Folder>>,
+    scope: Option<Arc<Scope>>,
+}
+
+struct Batch {
+    id: usize,
+    folder: Arc<OwnedFd>,
+    path: Arc<[u8]>,
+    files: Vec<(usize, Arc<[u8]>, Stat)>,
+}
+
+#[derive(Default)]
+struct Results {
+    scanned: Vec<Scanned>,
+    read: Vec<(usize, usize, Option<Leaf>)>,
+    unreadable: Vec<Vec<u8>>,
+    /// The scans that came to a mount, and the paths of these and of files that are mounts.
+    mounts: Vec<(Option<usize>, Vec<u8>)>,
+    /// The paths of all that is named `.git`.
+    repositories: Vec<Vec<u8>>,
+    /// Device, inode and path of each file that has several names.
+    links: Vec<(u64, u64, Vec<u8>)>,
+}
+
+struct Queue {
+    tasks: Vec<Task>,
+    /// How many tasks are being worked on, each of which may bring further ones.
+    working: usize,
+    next_id: usize,
+    failed: Option<Error>,
+}
+
+struct Shared {
+    queue: Mutex<Queue>,
+    changed: Condvar,
+}
+
+impl<'a> Walk<'a> {
+    pub(super) fn new(
+        root: Arc<OwnedFd>,
+        last: Option<Arc<Folder>>,
+        rules: &'a Rules,
+        keep: Option<&'a Objects>,
+    ) -> Walk<'a> {
+        let (leaves_out, now) = (AtomicBool::new(false), OnceLock::new());
+        Walk { root, last, rules, keep, times: false, limits: Limits::default(), leaves_out, now }
+    }
+
+    pub(super) fn run(&self) -> Result<Walked> {
+        let at = Reach::of(Arc::clone(&self.root));
+        let first = Scan { id: 0, at, path: Vec::new(), last: self.last.clone(), scope: None };
+        let queue = Queue { tasks: vec![Task::Scan(first)], working: 0, next_id: 1, failed: None };
+        let shared = Shared { queue: Mutex::new(queue), changed: Condvar::new() };
+        let threads = match &self.last {
+            Some(last) if last.files <= ALONE_FILES_MAX => 1,
+            _ => threads(),
+        };
+        let mut results = std::thread::scope(|scope| {
+            let others: Vec<_> = (1..threads).map(|_| scope.spawn(|| self.work(&shared))).collect();
+            let mut results = self.work(&shared);
+            for other in others {
+                match other.join() {
+                    Ok(other) => results.add(other),
+                    Err(panic) => std::panic::resume_unwind(panic),
+                }
+            }
+            results
+        });
+        if let Some(error) = shared.queue.lock().failed.take() {
+            return Err(error);
+        }
+        let unreadable = std::mem::take(&mut results.unreadable);
+        let read = u64::try_from(results.read.len()).unwrap_or(u64::MAX);
+        let mut mounts: Vec<Vec<u8>> = results.mounts.iter().map(|(_, path)| path.clone()).collect();
+        mounts.sort();
+        let mut repositories = std::mem::take(&mut results.repositories);
+        repositories.sort();
+        let links = Links::new(std::mem::take(&mut results.links));
+        let (root, trees) = match unreadable.iter().any(Vec::is_empty) {
+            true => (Arc::new(Folder::new(Stat::UNKNOWN, None, ObjectId::UNKNOWN, Vec::new())), Vec::new()),
+            false => self.assemble(results)?,
+        };
+        let leaves_out = self.leaves_out.load(Ordering::Relaxed);
+        Ok(Walked { root, trees, read, unreadable, mounts, repositories, links, leaves_out })
+    }
+
+    pub(super) fn root(&self) -> &OwnedFd {
+        &self.root
+    }
+
+    fn work(&self, shared: &Shared) -> Results {
+        let mut results = Results::default();
+        let mut queue = shared.queue.lock();
+        loop {
+            if queue.failed.is_some() || (queue.tasks.is_empty() && queue.working == 0) {
+                shared.changed.notify_all();
+                return results;
+            }
+            let Some(task) = queue.tasks.pop() else {
+                shared.changed.wait(&mut queue);
+                continue;
+            };
+            queue.working += 1;
+            drop(queue);
+            let done = match task {
+                Task::Scan(scan) => self.scan(scan, shared, &mut results),
+                Task::Read(batch) => self.read_batch(&batch, &mut results),
+            };
+            queue = shared.queue.lock();
+            queue.working -= 1;
+            if let Err(error) = done {
+                queue.failed.get_or_insert(error);
+            }
+        }
+    }
+}
+
+impl Shared {
+    fn push(&self, tasks: Vec<Task>) {
+        if tasks.is_empty() {
+            return;
+        }
+        self.queue.lock().tasks.extend(tasks);
+        self.changed.notify_all();
+    }
+
+    fn ids(&self, count: usize) -> usize {
+        let mut queue = self.queue.lock();
+        let first = queue.next_id;
+        queue.next_id += count;
+        first
+    }
+}
+
+impl Results {
+    fn add(&mut self, other: Results) {
+        self.scanned.extend(other.scanned);
+        self.read.extend(other.read);
+        self.unreadable.extend(other.unreadable);
+        self.mounts.extend(other.mounts);
+        self.links.extend(other.links);
+        self.repositories.extend(other.repositories);
+    }
+}

@@ -1,0 +1,365 @@
+//! Scanning one folder: what is under each of its names, and the contents of those files that are not as the last walk
+//! found them.
+
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::ffi::{CStr, OsStr};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use nix::dir::Dir;
+use nix::errno::Errno;
+use nix::fcntl::{AtFlags, OFlag, openat};
+use nix::sys::stat::{Mode, fstat, fstatat};
+
+use super::{Batch, Results, Scan, Shared, Task, Walk};
+use crate::error::{Error, Result};
+use crate::host::attributes;
+use crate::host::content::Reading;
+use crate::host::manifest::{Attributes, Entry, Folder, Kind, Leaf, Node, Stat, is_too_deep, join, told};
+use crate::host::objects::ObjectId;
+use crate::host::reach::{depth, is_let_go};
+use crate::host::rules::{Scope, is_temporary};
+use crate::host::step::{MOUNT, OPEN_FOLDER};
+
+/// Two writes within the grain of a file system's clock leave the same time behind.
+const CLOCK_GRAIN_NS: i64 = 20_000_000;
+
+/// So many files of a folder are read by the thread that found them; another may take the next ones.
+const BATCH: usize = 16;
+
+pub(super) struct Scanned {
+    pub(super) id: usize,
+    pub(super) depth: usize,
+    pub(super) stat: Stat,
+    pub(super) attributes: Attributes,
+    /// Whether the attributes may change once more without a new time.
+    pub(super) racy: bool,
+    pub(super) last: Option<Arc<Folder>>,
+    pub(super) found: Vec<Found>,
+}
+
+/// What a scan found under a name.
+pub(super) enum Found {
+    /// The last walk's entry of this place, unchanged.
+    Same(usize),
+    Leaf(Arc<[u8]>, Leaf),
+    Folder {
+        name: Arc<[u8]>,
+        id: usize,
+        last: Option<usize>,
+    },
+    Special(Arc<[u8]>),
+    Gone,
+}
+
+fn io(op: &'static str, path: &[u8], errno: Errno) -> Error {
+    Error::io(op, OsStr::from_bytes(if path.is_empty() { b"." } else { path }), errno.into())
+}
+
+impl Walk<'_> {
+    pub(super) fn scan(&self, scan: Scan, shared: &Shared, results: &mut Results) -> Result<()> {
+        let Scan { id, at, path, last, scope } = scan;
+        self.limits.check(&path)?;
+        if is_too_deep(&path) {
+            if self.keep.is_none() {
+                // No snapshot goes so deep: what a restore removes, it removes with what is in it.
+                let (stat, depth) = (Stat::UNKNOWN, depth(&path));
+                let found = Vec::new();
+                results.scanned.push(Scanned {
+                    id,
+                    depth,
+                    stat,
+                    attributes: None,
+                    racy: true,
+                    last: None,
+                    found,
+                });
+                return Ok(());
+            }
+            return Err(Error::path(told(&path), "too many folders in one another"));
+        }
+        let folder = match at.open() {
+            Ok(folder) => folder,
+            Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP) => return Ok(()),
+            Err(MOUNT) => {
+                results.mounts.push((Some(id), path));
+                return Ok(());
+            }
+            Err(Errno::EACCES) if self.keep.is_none() => {
+                results.unreadable.push(path);
+                return Ok(());
+            }
+            Err(errno) => return Err(io("open", &path, errno)),
+        };
+        let at = at.opened(&folder, &path);
+        let (stat, attributes, racy) = self.look_at_folder(&folder, &path, last.as_deref())?;
+        let scope = self.rules.enter(&folder, &path, scope)?;
+        // Read through a descriptor of its own: the one that entries are opened through is shared.
+        let listed = openat(&*folder, c".", OPEN_FOLDER, Mode::empty()).and_then(Dir::from_fd);
+        let mut listed = match listed {
+            Err(Errno::EACCES) if self.keep.is_none() => {
+                results.unreadable.push(path);
+                return Ok(());
+            }
+            listed => listed.map_err(|errno| io("list", &path, errno))?,
+        };
+        let mut names = Names::new(last.as_deref());
+        let mut found = Vec::with_capacity(last.as_ref().map_or(0, |last| last.entries.len()));
+        let mut folders = Vec::new();
+        let mut to_read = Vec::new();
+        for entry in listed.iter() {
+            let entry = entry.map_err(|errno| io("list", &path, errno))?;
+            let name = entry.file_name();
+            if name.to_bytes() == b".git" {
+                results.repositories.push(join(&path, b".git"));
+            }
+            let stat = match self.look_at(&folder, &path, name, scope.as_deref()) {
+                // It may be listed and not entered.
+                Err(Error::Io { source, .. })
+                    if self.keep.is_none() && source.kind() == std::io::ErrorKind::PermissionDenied =>
+                {
+                    results.unreadable.push(path);
+                    return Ok(());
+                }
+                stat => stat?,
+            };
+            let Some(stat) = stat else { continue };
+            let name = name.to_bytes();
+            if stat.names > 1 && stat.kind() == Kind::File {
+                results.links.push((stat.device, stat.inode, join(&path, name)));
+            }
+            let place = names.find(name);
+            let before = place.and_then(|place| Some((place, last.as_ref()?.entries.get(place)?)));
+            let shared_name = || match &before {
+                Some((_, before)) => Arc::clone(&before.name),
+                None => Arc::from(name),
+            };
+            found.push(match (stat.kind(), before) {
+                (Kind::Folder, before) => {
+                    folders.push(found.len());
+                    Found::Folder { name: shared_name(), id: 0, last: before.map(|(place, _)| place) }
+                }
+                (Kind::Special, _) if self.keep.is_some() => {
+                    let reason = "a pipe, a socket or a device cannot be part of a snapshot";
+                    return Err(Error::path(told(&join(&path, name)), reason));
+                }
+                (Kind::Special, _) => Found::Special(shared_name()),
+                (_, Some((place, Entry { node: Node::Leaf(leaf), .. })))
+                    if leaf.stat == stat && !leaf.racy && leaf.blob != ObjectId::UNKNOWN =>
+                {
+                    Found::Same(place)
+                }
+                _ => {
+                    let name = shared_name();
+                    to_read.push((found.len(), Arc::clone(&name), stat));
+                    Found::Leaf(name, Leaf::unread(stat))
+                }
+            });
+        }
+        drop(listed);
+        let mut tasks = Vec::new();
+        if self.keep.is_some() && !to_read.is_empty() {
+            let path: Arc<[u8]> = Arc::from(path.as_slice());
+            let batch = |files: &[_]| Batch {
+                id,
+                folder: Arc::clone(&folder),
+                path: Arc::clone(&path),
+                files: files.to_vec(),
+            };
+            let mut batches = to_read.chunks(BATCH).map(batch);
+            // What waits to be read holds its folder open.
+            let own = if is_let_go(&path) { usize::MAX } else { 1 };
+            let own: Vec<Batch> = batches.by_ref().take(own).collect();
+            shared.push(batches.map(Task::Read).collect());
+            own.iter().try_for_each(|own| self.read_batch(own, results))?;
+        }
+        let first_id = shared.ids(folders.len());
+        for (place_in, child_id) in folders.into_iter().zip(first_id..) {
+            let Some(Found::Folder { name, id, last: place }) = found.get_mut(place_in) else { continue };
+            *id = child_id;
+            let before = place.and_then(|place| last.as_ref()?.entries.get(place));
+            let last = before.and_then(|entry| match &entry.node {
+                Node::Folder(folder) => Some(Arc::clone(folder)),
+                _ => None,
+            });
+            tasks.push(Task::Scan(Scan {
+                id: child_id,
+                at: at.to(name),
+                path: join(&path, name),
+                last,
+                scope: scope.clone(),
+            }));
+        }
+        shared.push(tasks);
+        let depth = depth(&path);
+        results.scanned.push(Scanned { id, depth, stat, attributes, racy, last, found });
+        Ok(())
+    }
+
+    /// A folder's own state, its attributes read where they may have changed, and whether they may do so once more
+    /// without a new time.
+    fn look_at_folder(
+        &self,
+        folder: &OwnedFd,
+        path: &[u8],
+        last: Option<&Folder>,
+    ) -> Result<(Stat, Attributes, bool)> {
+        let stat = Stat::from(&fstat(folder).map_err(|errno| io("look at", path, errno))?);
+        if let Some(last) = last
+            && last.checked_ns.load(Ordering::Relaxed) == stat.changed_ns
+            && last.stat.inode == stat.inode
+        {
+            return Ok((stat, last.attributes.clone(), false));
+        }
+        let racy = self.is_racy(&stat);
+        let attributes = attributes::read(folder);
+        let attributes =
+            attributes.map_err(|errno| Error::io("read the attributes of", told(path), errno.into()))?;
+        Ok((stat, attributes, racy))
+    }
+
+    /// What stands under a name, unless it is gone by now or left out.
+    fn look_at(
+        &self,
+        folder: &OwnedFd,
+        path: &[u8],
+        name: &CStr,
+        scope: Option<&Scope>,
+    ) -> Result<Option<Stat>> {
+        let bytes = name.to_bytes();
+        if matches!(bytes, b"." | b".." | b".git") || (self.keep.is_some() && is_temporary(bytes)) {
+            return Ok(None);
+        }
+        let stat = match fstatat(folder, name, AtFlags::AT_SYMLINK_NOFOLLOW) {
+            Err(Errno::ENOENT) => return Ok(None),
+            stat => stat.map_err(|errno| io("look at", &join(path, bytes), errno))?,
+        };
+        let stat = Stat::from(&stat);
+        let left_out = self.rules.leave_out(path, bytes, stat.kind() == Kind::Folder, scope);
+        if left_out {
+            self.leaves_out.store(true, Ordering::Relaxed);
+        }
+        Ok((!left_out).then_some(stat))
+    }
+
+    pub(super) fn read_batch(&self, batch: &Batch, results: &mut Results) -> Result<()> {
+        let Some(objects) = self.keep else { return Ok(()) };
+        for (at, name, stat) in &batch.files {
+            let path = || join(&batch.path, name);
+            let mounted = Cell::new(false);
+            let reading = Reading {
+                objects,
+                limits: &self.limits,
+                folder: &batch.folder,
+                name,
+                path: &path,
+                mounted: &mounted,
+                is_racy: &|stat| self.is_racy(stat),
+            };
+            let read = reading.keep(*stat).map_err(|error| match error {
+                // Objects know contents and no paths.
+                Error::Io { source, .. } if source.kind() == std::io::ErrorKind::InvalidData => {
+                    Error::path(told(&path()), source.to_string())
+                }
+                error => error,
+            })?;
+            if mounted.get() {
+                results.mounts.push((None, path()));
+            }
+            results.read.push((batch.id, *at, read));
+        }
+        Ok(())
+    }
+
+    /// Whether a file may be written once more without a new time. Asked before the file is read: what is
+    /// written later has the file system's time of now or a later one.
+    pub(in crate::host) fn is_racy(&self, stat: &Stat) -> bool {
+        match self.now.get_or_init(|| now_of(&self.root)) {
+            Some((device, now_ns)) if *device == stat.device => {
+                stat.changed_ns.saturating_add(CLOCK_GRAIN_NS) >= *now_ns
+            }
+            _ => true,
+        }
+    }
+}
+
+/// Finds names among the last walk's, which mostly come in the same order.
+struct Names<'a> {
+    last: Option<&'a Folder>,
+    next: usize,
+    places: Option<HashMap<&'a [u8], usize>>,
+}
+
+impl<'a> Names<'a> {
+    fn new(last: Option<&'a Folder>) -> Names<'a> {
+        Names { last, next: 0, places: None }
+    }
+
+    fn find(&mut self, name: &[u8]) -> Option<usize> {
+        let last = self.last?;
+        let place = match last.entries.get(self.next) {
+            Some(entry) if *entry.name == *name => self.next,
+            _ => {
+                let places = self.places.get_or_insert_with(|| {
+                    last.entries.iter().enumerate().map(|(at, entry)| (&*entry.name, at)).collect()
+                });
+                *places.get(name)?
+            }
+        };
+        self.next = place + 1;
+        Some(place)
+    }
+}
+
+/// The device and the time of the file system, by a file without a name. `None` where it makes none: then every
+/// file is read again at the next walk.
+fn now_of(root: &OwnedFd) -> Option<(u64, i64)> {
+    let flags = OFlag::O_TMPFILE | OFlag::O_WRONLY | OFlag::O_CLOEXEC;
+    let file = openat(root, c".", flags, Mode::S_IRUSR | Mode::S_IWUSR).ok()?;
+    let stat = Stat::from(&fstat(&file).ok()?);
+    Some((stat.device, stat.changed_ns))
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::fcntl::open;
+
+    use super::*;
+    use crate::host::rules::{Gitignore, Rules};
+    use crate::host::step::stat_at;
+
+    /// Where a file system's clock is coarse, a second write leaves the first one's time behind.
+    #[test]
+    fn what_was_written_within_the_clocks_grain_is_read_again() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("file"), "x").unwrap();
+        let root = Arc::new(open(folder.path(), OPEN_FOLDER, Mode::empty()).unwrap());
+        let rules = Rules::new(&[], Gitignore::Unread);
+        let walk = Walk::new(Arc::clone(&root), None, &rules, None);
+        let new = stat_at(&root, b"file").unwrap();
+        assert!(now_of(&root).is_none() || walk.is_racy(&new));
+        let old = Stat { changed_ns: new.changed_ns - 2 * CLOCK_GRAIN_NS, ..new };
+        assert!(now_of(&root).is_none() || !walk.is_racy(&old));
+        assert!(
+            walk.is_racy(&Stat { device: old.device + 1, ..old }),
+            "another file system has its own clock"
+        );
+        let blob = ObjectId([1; 20]);
+        let found = |racy| {
+            let node = Node::Leaf(Leaf { blob, racy, ..Leaf::unread(new) });
+            let entry = Entry { name: Arc::from(&b"file"[..]), node };
+            let stat = Stat::from(&fstat(&*root).unwrap());
+            let last = Arc::new(Folder::new(stat, None, ObjectId([2; 20]), vec![entry]));
+            let walked = Walk::new(Arc::clone(&root), Some(last), &rules, None).run().unwrap();
+            match walked.root.entries.first().map(|entry| entry.node.clone()) {
+                Some(Node::Leaf(leaf)) => leaf.blob,
+                node => panic!("{node:?}"),
+            }
+        };
+        assert_eq!(found(false), blob);
+        assert_eq!(found(true), ObjectId::UNKNOWN);
+    }
+}
