@@ -15,7 +15,7 @@ use foldlog_codec::{Kind, msgpack};
 use crate::measure::Result;
 use crate::subject::Step;
 
-static CONTEXT: LazyLock<Context> = LazyLock::new(|| Context::new(7, 0));
+static CONTEXT: LazyLock<Context> = LazyLock::new(|| Context::new(7, 0.into()));
 
 /// The row that says whether a subject that has a second thread found a second processor for it. Where two of them are
 /// halves of one, this takes up to twice the limit.
@@ -29,7 +29,15 @@ pub fn now_us() -> i64 {
 /// Framing, CRC.
 pub fn write_frame(sequence: u64, time_us: i64, body: &[u8], out: &mut Vec<u8>) -> Result<()> {
     let (kind, watermark) = (Kind::DISPATCH, sequence);
-    let header = Header { crc: 0, predecessor_crc: 1, body_len: 0, sequence, watermark, kind, time_us };
+    let header = Header {
+        crc: 0,
+        predecessor_crc: 1,
+        body_len: 0,
+        sequence: sequence.into(),
+        watermark: watermark.into(),
+        kind,
+        time_us,
+    };
     frame::encode(*CONTEXT, &header, body, out)?;
     Ok(())
 }

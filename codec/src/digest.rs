@@ -4,7 +4,7 @@
 //! its frame: salts, watermarks, checksums and envelope frames are not content, so a recovery that rewrites
 //! frames leaves every digest as it was. BLAKE3.
 
-use crate::Kind;
+use crate::{Kind, SequenceNumber};
 
 /// A hasher takes many bytes at once several times as fast as it takes few: so much is gathered first.
 const GATHERED_BYTES: usize = 16 << 10;
@@ -25,7 +25,7 @@ impl SegmentDigest {
     }
 
     /// Takes one record in.
-    pub fn update(&mut self, sequence: u64, kind: Kind, time_us: i64, body: &[u8]) {
+    pub fn update(&mut self, sequence: SequenceNumber, kind: Kind, time_us: i64, body: &[u8]) {
         self.records += 1;
         self.gathered.extend_from_slice(&sequence.to_le_bytes());
         self.gathered.push(kind.byte());
@@ -59,7 +59,7 @@ mod tests {
         let mut bytes = Vec::new();
         for sequence in 0..1_500_u64 {
             let (time_us, body) = (-5 - sequence as i64, sequence.to_string().repeat(9));
-            digest.update(sequence, Kind::DISPATCH, time_us, body.as_bytes());
+            digest.update(sequence.into(), Kind::DISPATCH, time_us, body.as_bytes());
             bytes.extend_from_slice(&sequence.to_le_bytes());
             bytes.push(Kind::DISPATCH.byte());
             bytes.extend_from_slice(&time_us.to_le_bytes());

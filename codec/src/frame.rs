@@ -31,7 +31,7 @@
 //! 4. Watermarks never go down along the chain.
 
 use crate::sabotage::{self, Breakage};
-use crate::{Error, Kind, crc};
+use crate::{Error, Kind, SequenceNumber, crc};
 
 /// Length in bytes of the header in front of every body.
 pub const HEADER_LEN: usize = 28;
@@ -55,9 +55,9 @@ pub struct Header {
     /// Length of the body in bytes.
     pub body_len: u32,
     /// Sequence number; of the next record where the kind is an envelope's.
-    pub sequence: u64,
+    pub sequence: SequenceNumber,
     /// Every record below this sequence number was durable when the frame was written.
-    pub watermark: u64,
+    pub watermark: SequenceNumber,
     /// Kind.
     pub kind: Kind,
     /// Microseconds since 1970-01-01 UTC, within [`TIME_US_MIN`] and [`TIME_US_MAX`].
@@ -68,7 +68,7 @@ pub struct Header {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Context {
     salt: u64,
-    first_sequence: u64,
+    first_sequence: SequenceNumber,
     /// The CRC of the salt, from which every frame's goes on: so short an input takes the checksum's slow path.
     salt_crc: u32,
 }
@@ -76,7 +76,7 @@ pub struct Context {
 impl Context {
     /// The context of a segment with this salt, which is part of every checksum in it, and this first sequence
     /// number, which `rel` counts from.
-    pub fn new(salt: u64, first_sequence: u64) -> Context {
+    pub fn new(salt: u64, first_sequence: SequenceNumber) -> Context {
         Context { salt, first_sequence, salt_crc: crc32fast::hash(&salt.to_le_bytes()) }
     }
 
@@ -86,7 +86,7 @@ impl Context {
     }
 
     /// The segment's first sequence number.
-    pub fn first_sequence(&self) -> u64 {
+    pub fn first_sequence(&self) -> SequenceNumber {
         self.first_sequence
     }
 
@@ -165,13 +165,13 @@ fn room(context: Context, header: &Header, body_len: usize) -> Result<[u8; HEADE
     }
     let relative = header
         .sequence
-        .checked_sub(context.first_sequence)
+        .checked_since(context.first_sequence)
         .and_then(|relative| u32::try_from(relative).ok())
         .ok_or_else(|| limit("sequence numbers in a segment", u64::from(u32::MAX)))?;
     let lag = if header.watermark == 0 {
         u32::MAX
     } else {
-        u32::try_from(header.sequence.saturating_sub(header.watermark)).unwrap_or(u32::MAX)
+        u32::try_from(header.sequence.since(header.watermark)).unwrap_or(u32::MAX)
     };
     let [p0, p1, p2, p3] = header.predecessor_crc.to_le_bytes();
     let [l0, l1, l2, l3] = (body_len as u32).to_le_bytes();
@@ -288,7 +288,7 @@ pub fn peek(context: Context, bytes: &[u8]) -> Result<Header, Error> {
     let [t0, t1, t2, t3, t4, t5, t6] = *t;
     let sequence = context.first_sequence.saturating_add(u64::from(u32::from_le_bytes([*r0, *r1, *r2, *r3])));
     let watermark = match u32::from_le_bytes([*g0, *g1, *g2, *g3]) {
-        u32::MAX => 0,
+        u32::MAX => SequenceNumber::MIN,
         lag => sequence.saturating_sub(u64::from(lag)),
     };
     Ok(Header {
@@ -310,10 +310,10 @@ mod tests {
     const SALT: u64 = 0x0123_4567_89ab_cdef;
 
     fn context() -> Context {
-        Context::new(SALT, 100)
+        Context::new(SALT, 100.into())
     }
 
-    fn header(sequence: u64, watermark: u64, time_us: i64) -> Header {
+    fn header(sequence: SequenceNumber, watermark: SequenceNumber, time_us: i64) -> Header {
         Header {
             crc: 0,
             predecessor_crc: 0xdead_beef,
@@ -331,7 +331,7 @@ mod tests {
             [(100, 0, 0), (101, 100, -1), (4_000_000_000, 5, TIME_US_MIN), (107, 107, TIME_US_MAX)]
         {
             let mut bytes = Vec::new();
-            let mut wanted = header(sequence, watermark, time_us);
+            let mut wanted = header(sequence.into(), watermark.into(), time_us);
             wanted.crc = encode(context(), &wanted, b"body", &mut bytes).unwrap();
             wanted.body_len = 4;
             let frame = decode(context(), &bytes).unwrap();
@@ -344,7 +344,7 @@ mod tests {
     #[test]
     fn a_frame_made_where_its_body_stands_is_the_same_frame() {
         for body in [&b""[..], b"body", &[7; 300]] {
-            let header = header(105, 103, 1_700_000_000_000_000);
+            let header = header(105.into(), 103.into(), 1_700_000_000_000_000);
             let mut appended = b"before".to_vec();
             let crc = encode(context(), &header, body, &mut appended).unwrap();
             let mut frame = [&[0xff; HEADER_LEN], body].concat();
@@ -356,32 +356,36 @@ mod tests {
     #[test]
     fn what_cannot_be_filled_in_stays_as_it_was() {
         let mut short = [0xff; HEADER_LEN - 1];
-        assert!(matches!(fill_in(context(), &header(100, 0, 0), &mut short), Err(Error::Truncated { .. })));
+        assert!(matches!(
+            fill_in(context(), &header(100.into(), 0.into(), 0), &mut short),
+            Err(Error::Truncated { .. })
+        ));
         let mut frame = [0xff; HEADER_LEN + 4];
-        assert!(fill_in(context(), &header(99, 0, 0), &mut frame).is_err());
+        assert!(fill_in(context(), &header(99.into(), 0.into(), 0), &mut frame).is_err());
         let mut long = vec![0xff; HEADER_LEN + BODY_LEN_MAX + 1];
-        assert!(fill_in(context(), &header(100, 0, 0), &mut long).is_err());
+        assert!(fill_in(context(), &header(100.into(), 0.into(), 0), &mut long).is_err());
         assert!(short.iter().chain(&frame).chain(&long).all(|byte| *byte == 0xff));
     }
 
     #[test]
     fn every_bit_of_a_frame_and_of_its_salt_is_covered() {
         let mut bytes = Vec::new();
-        encode(context(), &header(105, 103, 1_700_000_000_000_000), b"some body", &mut bytes).unwrap();
+        encode(context(), &header(105.into(), 103.into(), 1_700_000_000_000_000), b"some body", &mut bytes)
+            .unwrap();
         for bit in 0..bytes.len() * 8 {
             let mut damaged = bytes.clone();
             damaged[bit / 8] ^= 1 << (bit % 8);
             assert!(decode(context(), &damaged).is_err(), "bit {bit}");
         }
         for bit in 0..64 {
-            let other = Context::new(SALT ^ (1 << bit), 100);
+            let other = Context::new(SALT ^ (1 << bit), 100.into());
             assert!(decode(other, &bytes).is_err(), "salt bit {bit}");
         }
     }
 
     #[test]
     fn a_sound_frame_is_known_by_the_checksums_before_it_and_behind_it() {
-        let header = header(105, 103, 1_700_000_000_000_000);
+        let header = header(105.into(), 103.into(), 1_700_000_000_000_000);
         let mut bytes = b"something before".to_vec();
         let start = bytes.len();
         for body in [&b""[..], b"some body", &[7; 5_000]] {
@@ -399,7 +403,7 @@ mod tests {
     fn one_wrong_byte_is_known_again_by_the_checksum_and_two_are_not() {
         let mut bytes = Vec::new();
         let body: Vec<u8> = (0..=255).collect();
-        encode(context(), &header(105, 103, 1_700_000_000_000_000), &body, &mut bytes).unwrap();
+        encode(context(), &header(105.into(), 103.into(), 1_700_000_000_000_000), &body, &mut bytes).unwrap();
         assert_eq!(with_one_byte_put_right(context(), &bytes), None, "nothing is wrong with it");
         for at in 4..bytes.len() {
             for off in [0x01, 0x80, 0xff] {
@@ -422,8 +426,13 @@ mod tests {
     #[test]
     fn the_checksum_is_that_of_the_salt_and_all_behind_the_checksum() {
         let mut bytes = Vec::new();
-        let crc =
-            encode(context(), &header(105, 103, 1_700_000_000_000_000), b"some body", &mut bytes).unwrap();
+        let crc = encode(
+            context(),
+            &header(105.into(), 103.into(), 1_700_000_000_000_000),
+            b"some body",
+            &mut bytes,
+        )
+        .unwrap();
         let covered = [&SALT.to_le_bytes()[..], &bytes[4..]].concat();
         assert_eq!(crc, crc32fast::hash(&covered));
         assert_eq!(bytes[..4], crc.to_le_bytes());
@@ -432,7 +441,7 @@ mod tests {
     #[test]
     fn a_frame_claims_its_length_and_what_cannot_be_one_claims_a_header() {
         let mut bytes = Vec::new();
-        encode(context(), &header(105, 103, 0), b"some body", &mut bytes).unwrap();
+        encode(context(), &header(105.into(), 103.into(), 0), b"some body", &mut bytes).unwrap();
         assert_eq!(claimed_len(&bytes[..HEADER_LEN]), bytes.len());
         // A search for frames in garbage would read 16 MiB at each byte.
         assert_eq!(claimed_len(&[0xff; HEADER_LEN]), HEADER_LEN);
@@ -444,16 +453,22 @@ mod tests {
     #[test]
     fn zeros_are_no_frame() {
         assert!(decode(context(), &[0; 4096]).is_err());
-        assert!(decode(Context::new(0, 0), &[0; 28]).is_err());
+        assert!(decode(Context::new(0, 0.into()), &[0; 28]).is_err());
     }
 
     #[test]
     fn what_cannot_be_held_is_refused_and_leaves_nothing() {
         let mut out = Vec::new();
-        assert!(encode(context(), &header(99, 0, 0), b"", &mut out).is_err());
-        assert!(encode(context(), &header(100, 0, TIME_US_MAX + 1), b"", &mut out).is_err());
-        assert!(encode(context(), &header(100 + (1 << 32), 0, 0), b"", &mut out).is_err());
-        assert!(encode(context(), &header(100, 0, 0), &vec![0; BODY_LEN_MAX + 1], &mut out).is_err());
+        assert!(encode(context(), &header(99.into(), 0.into(), 0), b"", &mut out).is_err());
+        assert!(encode(context(), &header(100.into(), 0.into(), TIME_US_MAX + 1), b"", &mut out).is_err());
+        assert!(
+            encode(context(), &header(SequenceNumber::new(100 + (1 << 32)), 0.into(), 0), b"", &mut out)
+                .is_err()
+        );
+        assert!(
+            encode(context(), &header(100.into(), 0.into(), 0), &vec![0; BODY_LEN_MAX + 1], &mut out)
+                .is_err()
+        );
         assert!(out.is_empty());
     }
 }

@@ -42,7 +42,7 @@ use crate::body::fields::{bad, fixed, list, required, walk};
 use crate::body::opened::{read_tags, write_tags};
 use crate::body::{Declare, ItemId, Opened, Rollback};
 use crate::msgpack::{Reader, Token, Writer};
-use crate::{Error, Kind};
+use crate::{Error, Kind, SequenceNumber};
 
 mod operations;
 
@@ -61,7 +61,7 @@ pub const IMAGE_BYTES_MAX: u64 = 1 << 30;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Image<'a> {
     /// The sequence number of the first record that is not covered.
-    pub next_sequence: u64,
+    pub next_sequence: SequenceNumber,
     /// The last frame that is covered.
     pub last: LastFrame,
     /// The last record's time, in microseconds since 1970-01-01 UTC.
@@ -71,11 +71,11 @@ pub struct Image<'a> {
     /// The boot under which it was written last.
     pub boot_id: Option<Uuid>,
     /// Every record below this was known to be durable.
-    pub watermark: u64,
+    pub watermark: SequenceNumber,
     /// The `Opened` records, each with its sequence number.
-    pub openings: Vec<(u64, Opened)>,
+    pub openings: Vec<(SequenceNumber, Opened)>,
     /// The rollbacks, each with its sequence number.
-    pub rollbacks: Vec<(u64, Rollback)>,
+    pub rollbacks: Vec<(SequenceNumber, Rollback)>,
     /// Where some records stand.
     pub index: Vec<Indexed>,
     /// All names.
@@ -83,7 +83,7 @@ pub struct Image<'a> {
     /// The session's tags.
     pub tags: BTreeMap<String, String>,
     /// The first record of a kind that could not be folded.
-    pub unsupported: Option<(u64, Kind)>,
+    pub unsupported: Option<(SequenceNumber, Kind)>,
     /// The operations that had begun and not ended, in the order of their begins.
     pub open: Vec<OpenOperation<&'a str>>,
     /// The operations that were interrupted and neither run again nor settled, by their names.
@@ -113,7 +113,7 @@ pub struct LastFrame {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Indexed {
     /// The record.
-    pub sequence: u64,
+    pub sequence: SequenceNumber,
     /// Its segment's ordinal.
     pub ordinal: u32,
     /// Where its frame begins.
@@ -135,9 +135,9 @@ pub enum SliceImage<'a> {
         /// How many items it has.
         len: u64,
         /// Places of items, and the records that inserted them.
-        marks: Vec<(u64, u64)>,
+        marks: Vec<(u64, SequenceNumber)>,
         /// Records whose items were taken back.
-        undone: Vec<RangeInclusive<u64>>,
+        undone: Vec<RangeInclusive<SequenceNumber>>,
     },
 }
 
@@ -209,7 +209,7 @@ impl<'a> Image<'a> {
             + usize::from(self.unsupported.is_some())
             + lists.iter().filter(|len| **len > 0).count();
         writer.raw(&[0; 8]).map(15 + optional);
-        writer.str("next").unsigned(self.next_sequence);
+        writer.str("next").unsigned(self.next_sequence.get());
         writer.str("segment").unsigned(u64::from(self.last.ordinal));
         writer.str("salt").unsigned(self.last.salt);
         writer.str("last").unsigned(self.last.offset);
@@ -220,10 +220,10 @@ impl<'a> Image<'a> {
         if let Some(boot_id) = self.boot_id {
             writer.str("boot").bin(boot_id.as_bytes());
         }
-        writer.str("synced").unsigned(self.watermark);
+        writer.str("synced").unsigned(self.watermark.get());
         writer.str("opened").array(2 * self.openings.len());
         for (sequence, opened) in &self.openings {
-            writer.unsigned(*sequence).bin(&opened.encode());
+            writer.unsigned(sequence.get()).bin(&opened.encode());
         }
         let mut packed = Vec::new();
         for (sequence, rollback) in &self.rollbacks {
@@ -243,7 +243,7 @@ impl<'a> Image<'a> {
         writer.str("tags");
         write_tags(&mut writer, &self.tags);
         if let Some((sequence, kind)) = self.unsupported {
-            writer.str("unsupported").array(2).unsigned(sequence).unsigned(u64::from(kind.byte()));
+            writer.str("unsupported").array(2).unsigned(sequence.get()).unsigned(u64::from(kind.byte()));
         }
         self.write_operations(&mut writer);
         writer.str("slices").array(self.slices.len());
@@ -316,8 +316,9 @@ impl<'a> SliceImage<'a> {
             }
             SliceImage::InLog { len, marks, undone } => {
                 writer.array(3).unsigned(*len);
-                let ranges = undone.iter().map(|range| (*range.start(), *range.end()));
-                for pairs in [marks.clone(), ranges.collect()] {
+                let marks = marks.iter().map(|(place, sequence)| (*place, sequence.get()));
+                let ranges = undone.iter().map(|range| (range.start().get(), range.end().get()));
+                for pairs in [marks.collect::<Vec<_>>(), ranges.collect()] {
                     packed.clear();
                     for (one, other) in pairs {
                         packed.extend(one.to_le_bytes());
@@ -334,8 +335,9 @@ impl<'a> SliceImage<'a> {
         match ahead.token()? {
             Token::Array(3) => {
                 let len = ahead.unsigned()?;
-                let marks = Packed(ahead.bin()?).all(|packed| Ok((packed.u64()?, packed.u64()?)))?;
-                let undone = Packed(ahead.bin()?).all(|packed| Ok(packed.u64()?..=packed.u64()?))?;
+                let marks = Packed(ahead.bin()?).all(|packed| Ok((packed.u64()?, packed.sequence()?)))?;
+                let undone =
+                    Packed(ahead.bin()?).all(|packed| Ok(packed.sequence()?..=packed.sequence()?))?;
                 *reader = ahead;
                 Ok(SliceImage::InLog { len, marks, undone })
             }
@@ -350,12 +352,12 @@ struct Fields<'a> {
     numbers: BTreeMap<&'static str, u64>,
     time_us: Option<i64>,
     boot_id: Option<Uuid>,
-    openings: Vec<(u64, Opened)>,
-    rollbacks: Vec<(u64, Rollback)>,
+    openings: Vec<(SequenceNumber, Opened)>,
+    rollbacks: Vec<(SequenceNumber, Rollback)>,
     index: Vec<Indexed>,
     declared: Option<Declare>,
     tags: BTreeMap<String, String>,
-    unsupported: Option<(u64, Kind)>,
+    unsupported: Option<(SequenceNumber, Kind)>,
     open: Vec<OpenOperation<&'a str>>,
     unsettled: Vec<UnsettledOperation<&'a str>>,
     begun: Vec<BegunImage<'a>>,
@@ -376,18 +378,18 @@ impl<'a> Fields<'a> {
             "boot" => self.boot_id = Some(Uuid::from_bytes(fixed(value)?)),
             "opened" => {
                 for _ in 0..value.array()? / 2 {
-                    self.openings.push((value.unsigned()?, Opened::decode(value.bin()?)?));
+                    self.openings.push((value.unsigned()?.into(), Opened::decode(value.bin()?)?));
                 }
             }
             "rollbacks" => {
                 self.rollbacks = Packed(value.bin()?).all(|packed| {
-                    let (sequence, to) = (packed.u64()?, packed.u64()?);
+                    let (sequence, to) = (packed.sequence()?, packed.sequence()?);
                     Ok((sequence, Rollback { to, preserve_logs: packed.u8()? != 0 }))
                 })?;
             }
             "index" => {
                 self.index = Packed(value.bin()?).all(|packed| {
-                    let (sequence, ordinal, offset) = (packed.u64()?, packed.u32()?, packed.u64()?);
+                    let (sequence, ordinal, offset) = (packed.sequence()?, packed.u32()?, packed.u64()?);
                     Ok(Indexed { sequence, ordinal, offset })
                 })?;
             }
@@ -397,7 +399,7 @@ impl<'a> Fields<'a> {
                 value.array()?;
                 let (sequence, kind) = (value.unsigned()?, value.unsigned()?);
                 let kind = u8::try_from(kind).ok().and_then(Kind::from_byte);
-                self.unsupported = Some((sequence, required(KIND, "unsupported", kind)?));
+                self.unsupported = Some((sequence.into(), required(KIND, "unsupported", kind)?));
             }
             "open" => self.open = list(value, OpenOperation::read)?,
             "unsettled" => self.unsettled = list(value, UnsettledOperation::read)?,
@@ -421,12 +423,12 @@ impl<'a> Fields<'a> {
             crc: narrow("crc", number("crc")?)?,
         };
         Ok(Image {
-            next_sequence: number("next")?,
+            next_sequence: number("next")?.into(),
             last,
             time_us: required(KIND, "time", self.time_us)?,
             epoch: number("epoch")?,
             boot_id: self.boot_id,
-            watermark: number("synced")?,
+            watermark: number("synced")?.into(),
             openings: self.openings,
             rollbacks: self.rollbacks,
             index: self.index,
@@ -470,11 +472,15 @@ impl<'a> Packed<'a> {
         Ok(u64::from_le_bytes(self.array()?))
     }
 
+    fn sequence(&mut self) -> Result<SequenceNumber, Error> {
+        Ok(SequenceNumber::from_le_bytes(self.array()?))
+    }
+
     /// Reads `len` items. The claimed count reserves no memory: each item takes bytes that are there.
     fn items(&mut self, len: u64) -> Result<Vec<ItemImage<'a>>, Error> {
         let mut items = Vec::new();
         for _ in 0..len {
-            let id = ItemId { sequence: self.u64()?, ordinal: self.u32()? };
+            let id = ItemId { sequence: self.sequence()?, ordinal: self.u32()? };
             let (version, len) = (self.u32()?, self.u32()?);
             items.push(ItemImage { id, version, bytes: self.bytes(len as usize)? });
         }
@@ -507,33 +513,33 @@ mod tests {
         };
         let item = |sequence, bytes| ItemImage { id: ItemId { sequence, ordinal: 1 }, version: 2, bytes };
         Image {
-            next_sequence: 40,
+            next_sequence: 40.into(),
             last: LastFrame { ordinal: 2, salt: u64::MAX, offset: 300, end: 340, crc: u32::MAX },
             time_us: -5,
             epoch: 1,
             boot_id: Some(Uuid::from_u128(9)),
-            watermark: 40,
-            openings: vec![(0, opened)],
-            rollbacks: vec![(9, Rollback { to: 3, preserve_logs: false })],
-            index: vec![Indexed { sequence: 0, ordinal: 0, offset: 84 }],
+            watermark: 40.into(),
+            openings: vec![(0.into(), opened)],
+            rollbacks: vec![(9.into(), Rollback { to: 3.into(), preserve_logs: false })],
+            index: vec![Indexed { sequence: 0.into(), ordinal: 0, offset: 84 }],
             declared: Declare { events: Vec::new(), slices: vec![slice] },
             tags: BTreeMap::from([("key".to_owned(), "value".to_owned())]),
-            unsupported: Some((39, Kind::OBSERVED)),
+            unsupported: Some((39.into(), Kind::OBSERVED)),
             open: vec![OpenOperation {
-                operation: 30,
-                begin: 33,
-                parent: Some(20),
+                operation: 30.into(),
+                begin: 33.into(),
+                parent: Some(20.into()),
                 tool: "write",
                 call_id: Some("call-1"),
                 idempotency: Idempotency::Keyed,
                 reads_only: false,
-                undoes: Some(7),
-                origin: Some(CallOrigin { answer: 4, ordinal: 1 }),
+                undoes: Some(7.into()),
+                origin: Some(CallOrigin { answer: 4.into(), ordinal: 1 }),
                 had_effects_within: true,
             }],
             unsettled: vec![UnsettledOperation {
-                operation: 11,
-                begin: 12,
+                operation: 11.into(),
+                begin: 12.into(),
                 tool: "send",
                 call_id: None,
                 idempotency: Idempotency::Manual,
@@ -541,12 +547,12 @@ mod tests {
                 run_again: true,
             }],
             begun: vec![BegunImage {
-                begin: 33,
-                slices: vec![BegunSlice { slice: 0, kept: 1, len: 1, items: vec![item(2, b"\xc3")] }],
+                begin: 33.into(),
+                slices: vec![BegunSlice { slice: 0, kept: 1, len: 1, items: vec![item(2.into(), b"\xc3")] }],
             }],
             slices: vec![
-                SliceImage::Held { len: 2, items: vec![item(5, b"\xc0"), item(4, b"")] },
-                SliceImage::InLog { len: 3, marks: vec![(0, 8)], undone: vec![4..=9] },
+                SliceImage::Held { len: 2, items: vec![item(5.into(), b"\xc0"), item(4.into(), b"")] },
+                SliceImage::InLog { len: 3, marks: vec![(0, 8.into())], undone: vec![4.into()..=9.into()] },
             ],
         }
     }

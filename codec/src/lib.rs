@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`frame`] | the 28-byte header and the CRC that every record carries |
 //! | [`segment`] | the header of a segment file |
+//! | [`id`] | sequence numbers and operation ids |
 //! | [`kind`] | the kinds of record, all numbered |
 //! | [`msgpack`] | MessagePack: tokens, limits, values, JSON forms |
 //! | [`body`] | what the body of each kind holds |
@@ -28,6 +29,7 @@ pub mod digest;
 mod error;
 pub mod escape;
 pub mod frame;
+pub mod id;
 pub mod image;
 pub mod kind;
 pub mod msgpack;
@@ -37,6 +39,7 @@ pub mod sabotage;
 pub mod segment;
 
 pub use error::Error;
+pub use id::{OperationId, SequenceNumber};
 pub use kind::Kind;
 pub use record::Record;
 

@@ -12,13 +12,13 @@ use crate::body::{
     ToolEnd,
 };
 use crate::msgpack::{Hex, Limits, Streamed, Value};
-use crate::{Error, Kind};
+use crate::{Error, Kind, OperationId, SequenceNumber};
 
 /// A record: what a frame holds, without the frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record<'a> {
     /// Sequence number; of the next record where the kind is an envelope's.
-    pub sequence: u64,
+    pub sequence: SequenceNumber,
     /// Kind.
     pub kind: Kind,
     /// Microseconds since 1970-01-01 UTC.
@@ -522,7 +522,7 @@ fn call(
     object: &mut Object<'_>,
     (tool, call_id): (Cow<'_, str>, Option<Cow<'_, str>>),
     origin: Option<CallOrigin>,
-    (parent, undoes): (Option<u64>, Option<u64>),
+    (parent, undoes): (Option<OperationId>, Option<OperationId>),
 ) {
     let origin = origin
         .map(|origin| Value::Array(vec![Value::from(origin.answer), Value::from(u64::from(origin.ordinal))]));

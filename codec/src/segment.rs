@@ -22,7 +22,7 @@
 
 use uuid::Uuid;
 
-use crate::{Error, FORMAT_VERSION};
+use crate::{Error, FORMAT_VERSION, SequenceNumber};
 
 /// Length in bytes of the header, and the offset of a segment's first frame.
 pub const HEADER_LEN: usize = 84;
@@ -49,9 +49,9 @@ pub struct SegmentHeader {
     /// The session that wrote the segment. A fork's older segments name its ancestors.
     pub session: Uuid,
     /// Sequence number of the first record in it.
-    pub first_sequence: u64,
+    pub first_sequence: SequenceNumber,
     /// Records below this were durable when the segment was begun.
-    pub watermark: u64,
+    pub watermark: SequenceNumber,
     /// Drawn anew for every segment; part of every checksum in it.
     pub salt: u64,
     /// The segment before, `None` for a session's first.
@@ -118,8 +118,8 @@ impl SegmentHeader {
         }
         let ordinal = u32::from_le_bytes(fields.take());
         let session = Uuid::from_bytes(fields.take());
-        let first_sequence = u64::from_le_bytes(fields.take());
-        let watermark = u64::from_le_bytes(fields.take());
+        let first_sequence = SequenceNumber::from_le_bytes(fields.take());
+        let watermark = SequenceNumber::from_le_bytes(fields.take());
         let salt = u64::from_le_bytes(fields.take());
         let previous = Previous {
             ordinal: u32::from_le_bytes(fields.take()),
@@ -184,8 +184,8 @@ mod tests {
         SegmentHeader {
             ordinal: 3,
             session: Uuid::from_u128(7),
-            first_sequence: 500,
-            watermark: 480,
+            first_sequence: 500.into(),
+            watermark: 480.into(),
             salt: 0xfeed_f00d_dead_beef,
             previous: Some(Previous { ordinal: 1, end: 16_384, crc: 9 }),
         }
@@ -224,8 +224,8 @@ mod tests {
         for other in [
             SegmentHeader { ordinal: 4, ..header() },
             SegmentHeader { session: Uuid::from_u128(8), ..header() },
-            SegmentHeader { first_sequence: 501, ..header() },
-            SegmentHeader { watermark: 481, ..header() },
+            SegmentHeader { first_sequence: 501.into(), ..header() },
+            SegmentHeader { watermark: 481.into(), ..header() },
             SegmentHeader { previous: None, ..header() },
         ] {
             assert!(!other.may_be_unfinished_as(&whole), "{other:?}");

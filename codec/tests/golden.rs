@@ -25,15 +25,15 @@ use foldlog_codec::image::{
 };
 use foldlog_codec::record::Names;
 use foldlog_codec::segment::{Previous, SegmentHeader};
-use foldlog_codec::{FORMAT_VERSION, Kind, Record};
+use foldlog_codec::{FORMAT_VERSION, Kind, Record, SequenceNumber};
 use uuid::Uuid;
 
 fn context() -> Context {
-    Context::new(0x0123_4567_89ab_cdef, 1_000)
+    Context::new(0x0123_4567_89ab_cdef, 1_000.into())
 }
 const PREDECESSOR_CRC: u32 = 0xcafe_f00d;
-const SEQUENCE: u64 = 1_042;
-const WATERMARK: u64 = 1_040;
+const SEQUENCE: SequenceNumber = SequenceNumber::new(1_042);
+const WATERMARK: SequenceNumber = SequenceNumber::new(1_040);
 /// 2026-01-02T03:04:05.678901 UTC.
 const TIME_US: i64 = 1_767_323_045_678_901;
 
@@ -139,7 +139,7 @@ fn begin() -> ToolBegin<'static> {
 
 fn end() -> ToolEnd<'static> {
     ToolEnd {
-        begin: 1_005,
+        begin: 1_005.into(),
         again: None,
         tool: "write_file".into(),
         call_id: None,
@@ -232,7 +232,7 @@ fn goldens() -> Vec<Golden> {
         opened(
             "opened-fork",
             tags([]),
-            Some(Parent::Fork { session: OTHER, position: 77_777, chain: 0xdead_beef }),
+            Some(Parent::Fork { session: OTHER, position: 77_777.into(), chain: 0xdead_beef }),
         ),
         opened(
             "opened-child",
@@ -242,7 +242,7 @@ fn goldens() -> Vec<Golden> {
         opened(
             "opened-child-of-a-call",
             tags([]),
-            Some(Parent::Child { session: OTHER, operation: Some(88_888) }),
+            Some(Parent::Child { session: OTHER, operation: Some(88_888.into()) }),
         ),
         golden("declare", Kind::DECLARE, Body::Declare(declaration())),
         golden(
@@ -262,15 +262,15 @@ fn goldens() -> Vec<Golden> {
             event(EVENT),
             Some(vec![Effect {
                 slice: 0,
-                removed: Removed::Items(vec![id(12, 0), id(900, 65_536)]),
+                removed: Removed::Items(vec![id(12.into(), 0), id(900.into(), 65_536)]),
                 added: items(vec![Payload::new(ITEM), Payload::new(EVENT)], 3),
-                before: Some(id(901, 1)),
+                before: Some(id(901.into(), 1)),
             }]),
         ),
         dispatch(
             "dispatch-event-inserted",
             event(EVENT),
-            Some(vec![Effect { before: Some(id(3, 0)), ..Effect::append(0) }]),
+            Some(vec![Effect { before: Some(id(3.into(), 0)), ..Effect::append(0) }]),
         ),
         dispatch(
             "dispatch-replaced-by-items",
@@ -298,7 +298,7 @@ fn goldens() -> Vec<Golden> {
             Action::Clear,
             Some(vec![Effect {
                 slice: 0,
-                removed: Removed::Items(vec![id(0, 0), id(1, 2)]),
+                removed: Removed::Items(vec![id(0.into(), 0), id(1.into(), 2)]),
                 added: items(vec![], 1),
                 before: None,
             }]),
@@ -335,12 +335,12 @@ fn goldens() -> Vec<Golden> {
         golden(
             "rollback-keeping-logs",
             Kind::ROLLBACK,
-            Body::Rollback(Rollback { to: 1_001, preserve_logs: true }),
+            Body::Rollback(Rollback { to: 1_001.into(), preserve_logs: true }),
         ),
         golden(
             "rollback-of-everything",
             Kind::ROLLBACK,
-            Body::Rollback(Rollback { to: 0, preserve_logs: false }),
+            Body::Rollback(Rollback { to: 0.into(), preserve_logs: false }),
         ),
         golden("tool-begin", Kind::TOOL_BEGIN, Body::ToolBegin(begin())),
         golden(
@@ -348,12 +348,12 @@ fn goldens() -> Vec<Golden> {
             Kind::TOOL_BEGIN,
             Body::ToolBegin(ToolBegin {
                 call_id: Some("call_7".into()),
-                origin: Some(CallOrigin { answer: 1_001, ordinal: 2 }),
-                parent: Some(1_010),
+                origin: Some(CallOrigin { answer: 1_001.into(), ordinal: 2 }),
+                parent: Some(1_010.into()),
                 idempotency: Idempotency::Keyed,
                 reads_only: true,
-                again: Some(1_005),
-                undoes: Some(1_004),
+                again: Some(1_005.into()),
+                undoes: Some(1_004.into()),
                 resources: resources(),
                 ..begin()
             }),
@@ -394,11 +394,11 @@ fn goldens() -> Vec<Golden> {
             "tool-end-interrupted",
             Kind::TOOL_END,
             Body::ToolEnd(ToolEnd {
-                again: Some(1_001),
+                again: Some(1_001.into()),
                 call_id: Some("call_7".into()),
-                origin: Some(CallOrigin { answer: 1_001, ordinal: 2 }),
-                parent: Some(1_003),
-                undoes: Some(1_002),
+                origin: Some(CallOrigin { answer: 1_001.into(), ordinal: 2 }),
+                parent: Some(1_003.into()),
+                undoes: Some(1_002.into()),
                 outcome: Outcome::Interrupted,
                 rolls_back: true,
                 elapsed_us: 0,
@@ -411,7 +411,7 @@ fn goldens() -> Vec<Golden> {
             "settle-committed",
             Kind::SETTLE,
             Body::Settle(Settle {
-                operation: 1_005,
+                operation: 1_005.into(),
                 decision: Decision::Committed,
                 result: Some(Payload::new(EVENT)),
                 by: "a person".to_owned(),
@@ -422,7 +422,7 @@ fn goldens() -> Vec<Golden> {
             "settle-run-again",
             Kind::SETTLE,
             Body::Settle(Settle {
-                operation: 1_005,
+                operation: 1_005.into(),
                 decision: Decision::RunAgain,
                 result: None,
                 by: "the host".to_owned(),
@@ -474,7 +474,7 @@ fn goldens() -> Vec<Golden> {
                 epoch: 6,
                 boot_id: Some(OTHER),
                 clock_us: TIME_US,
-                recovered: Some(4_321),
+                recovered: Some(4_321.into()),
             }),
         ),
         golden(
@@ -499,7 +499,7 @@ fn header(golden: &Golden) -> Header {
         predecessor_crc: PREDECESSOR_CRC,
         body_len: 0,
         sequence: SEQUENCE,
-        watermark: if golden.kind == Kind::OPENED { 0 } else { WATERMARK },
+        watermark: if golden.kind == Kind::OPENED { 0.into() } else { WATERMARK },
         kind: golden.kind,
         time_us: TIME_US,
     }
@@ -521,12 +521,13 @@ fn segment_headers() -> [(&'static str, SegmentHeader); 2] {
     let later = SegmentHeader {
         ordinal: 7,
         session: SESSION,
-        first_sequence: 1_000,
-        watermark: 998,
+        first_sequence: 1_000.into(),
+        watermark: 998.into(),
         salt: context().salt(),
         previous: Some(Previous { ordinal: 5, end: 8_388_608, crc: PREDECESSOR_CRC }),
     };
-    let first = SegmentHeader { ordinal: 0, first_sequence: 0, watermark: 0, previous: None, ..later };
+    let first =
+        SegmentHeader { ordinal: 0, first_sequence: 0.into(), watermark: 0.into(), previous: None, ..later };
     [("segment-first", first), ("segment-later", later)]
 }
 
@@ -541,15 +542,15 @@ fn images() -> [(&'static str, Image<'static>); 2] {
         item: format!("{name}.item"),
     };
     let at_rest = Image {
-        next_sequence: 40,
+        next_sequence: 40.into(),
         last: LastFrame { ordinal: 2, salt: context().salt(), offset: 300, end: 340, crc: PREDECESSOR_CRC },
         time_us: 1_767_322_800_000_000,
         epoch: 1,
         boot_id: Some(Uuid::from_u128(9)),
-        watermark: 40,
-        openings: vec![(0, opened)],
-        rollbacks: vec![(9, Rollback { to: 3, preserve_logs: true })],
-        index: vec![Indexed { sequence: 0, ordinal: 0, offset: 84 }],
+        watermark: 40.into(),
+        openings: vec![(0.into(), opened)],
+        rollbacks: vec![(9.into(), Rollback { to: 3.into(), preserve_logs: true })],
+        index: vec![Indexed { sequence: 0.into(), ordinal: 0, offset: 84 }],
         declared: Declare {
             events: Vec::new(),
             slices: vec![slice(0, "plan", Policy::State), slice(1, "notes", Policy::Log)],
@@ -560,36 +561,39 @@ fn images() -> [(&'static str, Image<'static>); 2] {
         unsettled: Vec::new(),
         begun: Vec::new(),
         slices: vec![
-            SliceImage::Held { len: 2, items: vec![item(5, 0, b"\xa4done"), item(4, 1, b"\xc0")] },
-            SliceImage::InLog { len: 3, marks: vec![(0, 8)], undone: Vec::new() },
+            SliceImage::Held {
+                len: 2,
+                items: vec![item(5.into(), 0, b"\xa4done"), item(4.into(), 1, b"\xc0")],
+            },
+            SliceImage::InLog { len: 3, marks: vec![(0, 8.into())], undone: Vec::new() },
         ],
     };
     let open = OpenOperation {
-        operation: 20,
-        begin: 33,
-        parent: Some(18),
+        operation: 20.into(),
+        begin: 33.into(),
+        parent: Some(18.into()),
         tool: "write",
         call_id: Some("call_7"),
         idempotency: Idempotency::Keyed,
         reads_only: false,
         undoes: None,
-        origin: Some(CallOrigin { answer: 17, ordinal: 1 }),
+        origin: Some(CallOrigin { answer: 17.into(), ordinal: 1 }),
         had_effects_within: true,
     };
     let unsettled = UnsettledOperation {
-        operation: 11,
-        begin: 12,
+        operation: 11.into(),
+        begin: 12.into(),
         tool: "send",
         call_id: None,
         idempotency: Idempotency::Manual,
         undone: false,
         run_again: true,
     };
-    let begun = BegunSlice { slice: 0, kept: 1, len: 1, items: vec![item(2, 0, b"\xa4todo")] };
+    let begun = BegunSlice { slice: 0, kept: 1, len: 1, items: vec![item(2.into(), 0, b"\xa4todo")] };
     let within_a_call = Image {
         open: vec![open],
         unsettled: vec![unsettled],
-        begun: vec![BegunImage { begin: 33, slices: vec![begun] }],
+        begun: vec![BegunImage { begin: 33.into(), slices: vec![begun] }],
         ..at_rest.clone()
     };
     [("image-at-rest", at_rest), ("image-within-a-call", within_a_call)]
@@ -748,11 +752,11 @@ fn what_a_log_keeps_of_a_call_never_changes() {
     let digest = blake3_of(&end().invoked());
     assert_eq!(digest, "d5795e397c524d0e70eaf296daa9dc6875601f9cb0db611e6b9488ffd570852d");
     let whole = ToolEnd {
-        again: Some(1_001),
+        again: Some(1_001.into()),
         call_id: Some("call_7".into()),
-        origin: Some(CallOrigin { answer: 1_001, ordinal: 2 }),
-        parent: Some(1_003),
-        undoes: Some(1_002),
+        origin: Some(CallOrigin { answer: 1_001.into(), ordinal: 2 }),
+        parent: Some(1_003.into()),
+        undoes: Some(1_002.into()),
         outcome: Outcome::Failed,
         cause: Some(Cause::Deadline),
         outside: ExternalEffects::Unknown,

@@ -24,7 +24,7 @@ use foldlog_codec::frame::{self, Context};
 use foldlog_codec::msgpack::{self, Limits, Reader, Value, Writer, scan};
 use foldlog_codec::record::Names;
 use foldlog_codec::segment::SegmentHeader;
-use foldlog_codec::{Kind, Record};
+use foldlog_codec::{Kind, Record, SequenceNumber};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use serde::Deserialize;
@@ -118,7 +118,7 @@ fn take<T>(decoded: T) {
 }
 
 fn context() -> Context {
-    Context::new(7, 100)
+    Context::new(7, 100.into())
 }
 
 const DECODERS: &[Decoder] = &[
@@ -197,7 +197,7 @@ fn everyone_copes_with(bytes: &[u8], names: &[Names]) -> Result<(), String> {
         for (which, names) in names.iter().enumerate() {
             // The furthest times that a caller can ask about stand for all of them.
             let time_us = if which == 0 { i64::MIN } else { i64::MAX };
-            let record = Record { sequence: u64::MAX, kind, time_us, body: bytes };
+            let record = Record { sequence: SequenceNumber::MAX, kind, time_us, body: bytes };
             let over = excess(bound, || take(record.to_value(names)));
             judge(&format_args!("Record::to_value of {kind} with names {which}"), over)?;
         }
@@ -251,7 +251,7 @@ fn headers_that_lie_under_a_fitting_checksum_are_answered() {
         hasher.update(&bytes[4..]);
         let crc = hasher.finalize();
         bytes[..4].copy_from_slice(&crc.to_le_bytes());
-        for context in [context, Context::new(context.salt(), u64::MAX)] {
+        for context in [context, Context::new(context.salt(), SequenceNumber::MAX)] {
             prop_assert_eq!(excess(bound(bytes.len()), || take(frame::decode(context, &bytes))), 0);
         }
         Ok(())
@@ -635,7 +635,7 @@ fn a_record_that_touches_every_slice_can_still_be_shown() {
     let mut names = Names::default();
     names.learn(&declare);
     for (kind, body) in [(Kind::DISPATCH, dispatch), (Kind::DECLARED, declare.encode())] {
-        let record = Record { sequence: 0, kind, time_us: 0, body: &body };
+        let record = Record { sequence: 0.into(), kind, time_us: 0, body: &body };
         assert!(record.to_value(&names).is_ok(), "{kind}");
         assert_eq!(excess(bound(body.len()), || take(record.to_value(&names))), 0, "{kind}");
     }

@@ -209,7 +209,7 @@ proptest! {
     /// Whatever the engine can write can be shown, and what is shown is JSON that is read back.
     #[test]
     fn a_body_that_was_written_can_be_shown((kind, body) in generated::body()) {
-        let record = Record { sequence: 9, kind, time_us: 0, body: &body };
+        let record = Record { sequence: 9.into(), kind, time_us: 0, body: &body };
         let value = record.to_value(&Default::default()).unwrap();
         let text = serde_json::to_string(&value).unwrap();
         prop_assert!(msgpack::from_json(&text).is_ok());
@@ -302,7 +302,7 @@ fn however_deep_a_body_is_its_json_form_can_be_read() {
         let action = Action::Event { event: 0, data: Payload::new(&data) };
         let dispatch = Dispatch { action, effects: None }.encode();
         for (kind, body) in [(Kind::DISPATCH, &dispatch), (Kind::from_byte(100).unwrap(), &data)] {
-            let record = Record { sequence: 0, kind, time_us: 0, body };
+            let record = Record { sequence: 0.into(), kind, time_us: 0, body };
             let Ok(shown) = record.to_value(&Names::default()) else { continue };
             let text = serde_json::to_string(&shown).unwrap();
             assert!(msgpack::from_json(&text).is_ok(), "{kind}, {levels} levels");

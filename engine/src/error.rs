@@ -3,9 +3,9 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use foldlog_codec::Kind;
 use foldlog_codec::body::Policy;
 use foldlog_codec::escape;
+use foldlog_codec::{Kind, OperationId, SequenceNumber};
 use foldlog_filesystem as filesystem;
 use uuid::Uuid;
 
@@ -62,7 +62,7 @@ pub enum Error {
         /// Where what is sound of it ends, in bytes.
         offset: u64,
         /// The record that should stand there.
-        sequence: u64,
+        sequence: SequenceNumber,
         /// The segment that follows.
         successor: PathBuf,
         /// The byte of the first at which it was begun.
@@ -122,7 +122,7 @@ pub enum Error {
     #[error("record {sequence} is of kind {kind}, which this version cannot fold: open it for reading")]
     UnsupportedKind {
         /// The record.
-        sequence: u64,
+        sequence: SequenceNumber,
         /// Its kind.
         kind: Kind,
     },
@@ -153,7 +153,7 @@ pub enum Error {
     #[error("record {sequence} may or may not be kept, since the sync failed: {cause}")]
     DurabilityUnknown {
         /// The record.
-        sequence: u64,
+        sequence: SequenceNumber,
         /// Why the sync failed.
         cause: Arc<Error>,
     },
@@ -263,7 +263,7 @@ pub enum Error {
         /// The event or slice.
         name: String,
         /// The record that inserted it.
-        sequence: u64,
+        sequence: SequenceNumber,
         /// What is wrong.
         reason: String,
     },
@@ -314,12 +314,12 @@ pub enum Error {
         operation: &'static str,
     },
     /// There is no record at that position.
-    #[error("there is no position {position}: the log's last record is {last:?}")]
+    #[error("there is no position {position}: {}", last_text(*last))]
     NoSuchPosition {
         /// The position asked for.
-        position: u64,
+        position: SequenceNumber,
         /// The last record's.
-        last: Option<u64>,
+        last: Option<SequenceNumber>,
     },
     /// A large payload is missing from the object folder, or is not what its name says.
     #[error("object {}: {}", escape::path(path), escape::text(reason))]
@@ -333,7 +333,7 @@ pub enum Error {
     #[error("record {sequence} contradicts the log: {}", escape::text(reason))]
     Inconsistent {
         /// The record.
-        sequence: u64,
+        sequence: SequenceNumber,
         /// How.
         reason: String,
     },
@@ -355,29 +355,29 @@ pub enum Error {
     #[error("position {position} is within operation {operation}")]
     InsideTransaction {
         /// The position.
-        position: u64,
+        position: SequenceNumber,
         /// The operation.
-        operation: u64,
+        operation: OperationId,
     },
     /// A tool's own handle goes back to no position before the tool began: it would take back what is not its own.
     #[error("position {position} is before operation {operation} began, whose handle this is")]
     OutsideTransaction {
         /// The position.
-        position: u64,
+        position: SequenceNumber,
         /// The operation.
-        operation: u64,
+        operation: OperationId,
     },
     /// A thread that runs a tool waits for that tool to end: what a tool writes goes through its own handle.
     #[error("operation {operation} runs on this thread; write through its context's session")]
     InsideOperation {
         /// The operation.
-        operation: u64,
+        operation: OperationId,
     },
     /// An operation's handle was used after the operation was over.
     #[error("the handle of operation {operation} is no longer good: {reason}")]
     Revoked {
         /// The operation.
-        operation: u64,
+        operation: OperationId,
         /// Why.
         reason: &'static str,
     },
@@ -385,7 +385,7 @@ pub enum Error {
     #[error("operation {operation} reads only, and tried to {tried}")]
     ReadsOnly {
         /// The operation.
-        operation: u64,
+        operation: OperationId,
         /// What it tried.
         tried: &'static str,
     },
@@ -393,19 +393,19 @@ pub enum Error {
     #[error("the deadline of {} passed", operation_text(*operation))]
     DeadlineExceeded {
         /// The operation; `None` where it passed while the call waited for others to end.
-        operation: Option<u64>,
+        operation: Option<OperationId>,
     },
     /// A tool was to stop long ago, by its deadline or since it was cancelled, and still runs, so nothing else can.
     #[error("operation {operation} still runs although it was to stop long ago")]
     Stuck {
         /// The operation.
-        operation: u64,
+        operation: OperationId,
     },
     /// A tool asks for more of the prompt to be shown. What it did was taken back; call it again with these.
     #[error("operation {operation} asks for sections of the prompt to be shown: {}", escape::text(reason))]
     VisibilityExpansion {
         /// The operation.
-        operation: u64,
+        operation: OperationId,
         /// What is to be shown, as the tool says it: JSON.
         overrides: serde_json::Value,
         /// Why.
@@ -418,7 +418,7 @@ pub enum Error {
     )]
     ToolIdempotency {
         /// The operation.
-        operation: u64,
+        operation: OperationId,
         /// The tool.
         tool: String,
     },
@@ -426,7 +426,7 @@ pub enum Error {
     #[error("operation {operation}: {reason}")]
     NoSuchOperation {
         /// The operation.
-        operation: u64,
+        operation: OperationId,
         /// Why it cannot be had.
         reason: &'static str,
     },
@@ -442,7 +442,7 @@ pub enum Error {
         /// The provider's name.
         call_id: String,
         /// The operations.
-        operations: Vec<u64>,
+        operations: Vec<OperationId>,
     },
     /// A snapshot is of another session or of other resources.
     #[error("the snapshot does not fit: {}", escape::text(.0))]
@@ -486,7 +486,7 @@ pub enum Error {
         /// Its folder.
         session_dir: PathBuf,
         /// Its operation that is open.
-        operation: u64,
+        operation: OperationId,
         /// The tool of that.
         tool: String,
     },
@@ -519,7 +519,7 @@ pub enum Error {
         /// The session's folder.
         session_dir: PathBuf,
         /// The record up to which it was read.
-        sequence: u64,
+        sequence: SequenceNumber,
         /// About how many bytes were held there.
         needed: u64,
         /// How many may be.
@@ -548,7 +548,7 @@ pub struct Corruption {
     /// Where in the file, in bytes.
     pub offset: u64,
     /// The sequence number of the record that should stand there.
-    pub sequence: u64,
+    pub sequence: SequenceNumber,
     /// The checksum that the bytes there should carry, where one could be computed.
     pub expected_crc: Option<u32>,
     /// The checksum that they carry.
@@ -598,11 +598,18 @@ impl fmt::Display for Holder {
     }
 }
 
-fn numbers(numbers: &[u64]) -> String {
-    numbers.iter().map(u64::to_string).collect::<Vec<_>>().join(", ")
+fn numbers(operations: &[OperationId]) -> String {
+    operations.iter().map(OperationId::to_string).collect::<Vec<_>>().join(", ")
 }
 
-fn operation_text(operation: Option<u64>) -> String {
+fn last_text(last: Option<SequenceNumber>) -> String {
+    last.map_or_else(
+        || "the log holds no record".to_owned(),
+        |last| format!("the log's last record is {last}"),
+    )
+}
+
+fn operation_text(operation: Option<OperationId>) -> String {
     operation.map_or_else(|| "a call that waited".to_owned(), |operation| format!("operation {operation}"))
 }
 
@@ -657,7 +664,7 @@ impl Error {
     }
 
     /// Of a record whose body does not read as its kind says.
-    pub(crate) fn unread(sequence: u64) -> impl Fn(foldlog_codec::Error) -> Error + Copy {
+    pub(crate) fn unread(sequence: SequenceNumber) -> impl Fn(foldlog_codec::Error) -> Error + Copy {
         move |error| Error::Inconsistent { sequence, reason: error.to_string() }
     }
 

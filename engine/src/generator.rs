@@ -4,6 +4,7 @@
 //! the session's seed. ChaCha with 8 rounds (`rand_chacha`, whose streams are promised to stay the same), so
 //! that one seed gives one log on every machine and in every version.
 
+use foldlog_codec::SequenceNumber;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use uuid::Uuid;
@@ -30,19 +31,19 @@ impl Generator {
 
     /// The generator that reducers see at one record: it depends on the seed of the session in which the
     /// record was first written and on the record's sequence number, and on nothing else.
-    pub(crate) fn for_record(seed: u64, sequence: u64) -> Generator {
+    pub(crate) fn for_record(seed: u64, sequence: SequenceNumber) -> Generator {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         // Stream 0 is the session's own, so records take theirs from 1 on.
-        rng.set_stream(sequence.wrapping_add(1));
+        rng.set_stream(sequence.get().wrapping_add(1));
         Generator { rng }
     }
 
     /// The generator of the token by which a workspace's folder is known, where a session first binds it behind the record
     /// at `position`.
-    pub(crate) fn for_folder(seed: u64, position: u64) -> Generator {
+    pub(crate) fn for_folder(seed: u64, position: SequenceNumber) -> Generator {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         // Records take their streams from the other end.
-        rng.set_stream(!position);
+        rng.set_stream(!position.get());
         Generator { rng }
     }
 
@@ -84,7 +85,7 @@ mod tests {
     #[test]
     fn streams_are_pinned_since_logs_depend_on_them() {
         assert_eq!(Generator::from_seed(1).next_u64(), Generator::from_seed(1).next_u64());
-        let first: Vec<u64> = (0..3).map(|n| Generator::for_record(7, n).next_u64()).collect();
+        let first: Vec<u64> = (0..3).map(|n| Generator::for_record(7, n.into()).next_u64()).collect();
         assert_eq!(first.len(), first.iter().collect::<std::collections::BTreeSet<_>>().len());
         assert_ne!(Generator::salt(7, 0), Generator::salt(7, 1));
         // ChaCha8 of `rand_chacha`, seeded with 42: another number here means other logs everywhere.

@@ -31,7 +31,7 @@ pub use foldlog_codec::body::{
     CallOrigin, Cause, Decision, ExternalEffects, Idempotency, Outcome, Parent, Policy,
 };
 pub use foldlog_codec::msgpack::Value;
-pub use foldlog_codec::{Kind, Record};
+pub use foldlog_codec::{Kind, OperationId, Record, SequenceNumber};
 /// Workspaces: the files that an agent's tools work on.
 pub use foldlog_filesystem as filesystem;
 pub use foldlog_filesystem::Unrestored;

@@ -1,5 +1,6 @@
 //! The verbs and their options, and [`run`].
 
+use foldlog::{OperationId, SequenceNumber};
 use std::borrow::Cow;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -122,11 +123,11 @@ enum Verb {
         /// The session's folder.
         session: PathBuf,
         /// The first record.
-        #[arg(long, default_value_t = 0)]
-        from: u64,
+        #[arg(long, default_value_t)]
+        from: SequenceNumber,
         /// The last record.
         #[arg(long)]
-        to: Option<u64>,
+        to: Option<SequenceNumber>,
         /// Only records of this kind, such as `dispatch` or `rollback`.
         #[arg(long)]
         kind: Option<String>,
@@ -140,7 +141,7 @@ enum Verb {
         lines: u64,
         /// The first record, in place of a number of records; with --follow it may be yet to come.
         #[arg(long, value_name = "SEQUENCE")]
-        from: Option<u64>,
+        from: Option<SequenceNumber>,
         /// Go on as another process writes, until interrupted.
         #[arg(short, long)]
         follow: bool,
@@ -151,7 +152,7 @@ enum Verb {
         session: PathBuf,
         /// The position; the last one where nothing is said.
         #[arg(long)]
-        at: Option<u64>,
+        at: Option<SequenceNumber>,
         /// Only this slice.
         #[arg(long)]
         slice: Option<String>,
@@ -161,9 +162,9 @@ enum Verb {
         /// The session's folder.
         session: PathBuf,
         /// The position before.
-        before: u64,
+        before: SequenceNumber,
         /// The position after.
-        after: u64,
+        after: SequenceNumber,
     },
     /// Check every frame, body, seal and object of sessions or whole stores.
     ///
@@ -219,7 +220,7 @@ enum Verb {
         /// The session's folder.
         session: PathBuf,
         /// The operation, as `ledger` names it.
-        operation: u64,
+        operation: OperationId,
         /// What became of it.
         #[arg(value_enum)]
         decision: Settled,
@@ -252,7 +253,7 @@ enum Verb {
         session: PathBuf,
         /// The position; the last one where nothing is said.
         #[arg(long)]
-        at: Option<u64>,
+        at: Option<SequenceNumber>,
         /// The form.
         #[arg(long)]
         format: Format,

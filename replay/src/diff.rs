@@ -12,7 +12,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use foldlog::audit::StateReader;
-use foldlog::{Policy, State, StoredItem, Value};
+use foldlog::{Policy, SequenceNumber, State, StoredItem, Value};
 use foldlog_codec::escape;
 use serde::Serialize;
 
@@ -119,7 +119,7 @@ impl Collector<'_, '_> {
     }
 
     fn items(&mut self, old: &[StoredItem], new: &[StoredItem]) -> Result<()> {
-        let places: BTreeMap<(u64, u32), usize> =
+        let places: BTreeMap<(SequenceNumber, u32), usize> =
             old.iter().enumerate().map(|(place, item)| ((item.sequence, item.ordinal), place)).collect();
         let (mut old_from, mut new_from) = (0, 0);
         for (place, item) in new.iter().enumerate() {
@@ -213,14 +213,14 @@ mod tests {
 
     fn state(items: &[(u64, &str)]) -> State {
         let items = items.iter().map(|(sequence, json)| StoredItem {
-            sequence: *sequence,
+            sequence: SequenceNumber::new(*sequence),
             ordinal: 0,
             version: 1,
             bytes: serde_json::from_str::<Value>(json).unwrap().encode().into(),
         });
         let slice = SliceState { policy: Policy::State, item: "item".to_owned(), items: items.collect() };
         let slices = BTreeMap::from([("slice".to_owned(), slice)]);
-        State { position: Some(9), tags: BTreeMap::new(), open_operations: Vec::new(), slices }
+        State { position: Some(9.into()), tags: BTreeMap::new(), open_operations: Vec::new(), slices }
     }
 
     fn found(before: &[(u64, &str)], after: &[(u64, &str)]) -> Vec<String> {

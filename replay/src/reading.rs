@@ -9,7 +9,7 @@ use std::sync::Arc;
 use foldlog::audit::{self, LogReader, ReadOptions};
 use foldlog::log::TornTail;
 use foldlog::log::storage::{Access, FileStorage, Storage};
-use foldlog::{Error, Exposed, Kind, OpenOperation, Record, Store, UnsettledOperation};
+use foldlog::{Error, Exposed, Kind, OpenOperation, Record, SequenceNumber, Store, UnsettledOperation};
 use foldlog_codec::body::{
     Action, Declare, Dispatch, Import, Observed, Opened, Parent, Rollback, Settle, Snapshot, ToolBegin,
     ToolEnd,
@@ -217,8 +217,8 @@ pub(crate) fn note_torn(torn: Option<&TornTail>, output: &mut Output<'_>) {
 }
 
 /// The last position of a log; a session that can be opened has one.
-pub fn last_position(reader: &LogReader) -> u64 {
-    reader.records_len().saturating_sub(1)
+pub fn last_position(reader: &LogReader) -> SequenceNumber {
+    SequenceNumber::new(reader.records_len()).saturating_sub(1)
 }
 
 /// A position that was asked for, or the last.
@@ -226,7 +226,7 @@ pub fn last_position(reader: &LogReader) -> u64 {
 /// # Errors
 ///
 /// [`Failure::Usage`] beyond the end, with the last position.
-pub fn position(reader: &LogReader, asked: Option<u64>) -> Result<u64> {
+pub fn position(reader: &LogReader, asked: Option<SequenceNumber>) -> Result<SequenceNumber> {
     position_of(last_position(reader), asked)
 }
 
@@ -235,7 +235,7 @@ pub fn position(reader: &LogReader, asked: Option<u64>) -> Result<u64> {
 /// # Errors
 ///
 /// As [`position`].
-pub fn position_of(last: u64, asked: Option<u64>) -> Result<u64> {
+pub fn position_of(last: SequenceNumber, asked: Option<SequenceNumber>) -> Result<SequenceNumber> {
     match asked {
         Some(asked) if asked > last => {
             let what = format!("there is no position {asked}: the last one is {last}");
@@ -266,7 +266,7 @@ pub(crate) fn written(result: foldlog::Result<()>) -> Result<()> {
 /// What reading says, or what `visit` says.
 pub fn each_record(
     reader: &LogReader,
-    range: RangeInclusive<u64>,
+    range: RangeInclusive<SequenceNumber>,
     mut visit: impl FnMut(&Record<'_>) -> Result<()>,
 ) -> Result<()> {
     let mut failure = None;

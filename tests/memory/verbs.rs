@@ -107,8 +107,14 @@ impl Forge {
         let session = Uuid::from_u128(9);
         let dir = folder.path().join("sessions").join(session.to_string());
         fs::create_dir_all(&dir).unwrap();
-        let header =
-            SegmentHeader { ordinal: 0, session, first_sequence: 0, watermark: 0, salt: 11, previous: None };
+        let header = SegmentHeader {
+            ordinal: 0,
+            session,
+            first_sequence: 0.into(),
+            watermark: 0.into(),
+            salt: 11,
+            previous: None,
+        };
         let mut file = std::io::BufWriter::new(File::create(dir.join("0000000000.seg")).unwrap());
         file.write_all(&header.encode()).unwrap();
         let mut forge = Forge { folder, session, file, sequence: 0, predecessor_crc: 0, bytes: 0 };
@@ -134,13 +140,13 @@ impl Forge {
             crc: 0,
             predecessor_crc: self.predecessor_crc,
             body_len: body.len() as u32,
-            sequence,
-            watermark: 0,
+            sequence: sequence.into(),
+            watermark: 0.into(),
             kind,
             time_us: 1_767_323_045_000_006,
         };
         let mut bytes = Vec::new();
-        self.predecessor_crc = frame::encode(Context::new(11, 0), &header, body, &mut bytes).unwrap();
+        self.predecessor_crc = frame::encode(Context::new(11, 0.into()), &header, body, &mut bytes).unwrap();
         self.file.write_all(&bytes).unwrap();
         self.bytes += bytes.len() as u64;
         self.sequence += 1;
@@ -159,7 +165,7 @@ impl Forge {
             call_id: None,
             arguments: Payload::new(&arguments),
             origin: None,
-            parent,
+            parent: parent.map(Into::into),
             idempotency: Idempotency::Natural,
             reads_only: false,
             again: None,
@@ -171,12 +177,12 @@ impl Forge {
 
     fn fail(&mut self, begin: u64, parent: Option<u64>) {
         let end = ToolEnd {
-            begin,
+            begin: begin.into(),
             again: None,
             tool: Cow::from("tool"),
             call_id: None,
             origin: None,
-            parent,
+            parent: parent.map(Into::into),
             undoes: None,
             outcome: Outcome::Failed,
             cause: None,
@@ -362,7 +368,7 @@ fn items_of_one_byte_are_refused_once_their_names_take_too_much() {
     }
     let last = forge.sequence;
     for to in last - 4..last {
-        forge.record(Kind::ROLLBACK, &Rollback { to, preserve_logs: true }.encode());
+        forge.record(Kind::ROLLBACK, &Rollback { to: to.into(), preserve_logs: true }.encode());
     }
     let forge = forge.done();
     let (store, session) = (text(forge.folder.path()), text(&forge.dir()));

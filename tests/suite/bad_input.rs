@@ -57,7 +57,7 @@ fn a_session_that_another_process_writes_is_locked_and_says_by_whom() {
     assert!(matches!(store.delete(id), Err(Error::Locked { .. })));
     // Readers need no lock, and see what the writer has written.
     let reader = store.open_read_only(id, &types()).unwrap();
-    assert_eq!(reader.position(), Some(position));
+    assert_eq!(reader.position(), Some(position.into()));
     assert_eq!(reader.view::<Plan>().unwrap().len(), 2);
     assert!(matches!(reader.dispatch(step("no")), Err(Error::ReadOnly { .. })));
     // Other sessions of the store are nobody's.

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use foldlog::audit::{Followed, Follower, LogReader, Progress};
 use foldlog::log::storage::{Access, CrashKind, Entry, HeldLock, MemoryStorage, Storage, StorageFile};
-use foldlog::{Corruption, Durability, Error, Kind, Result};
+use foldlog::{Corruption, Durability, Error, Kind, Result, SequenceNumber};
 use foldlog_codec::segment::SegmentHeader;
 use foldlog_tests::crash::{BOOT, Machine, OTHER_BOOT, step, write_steps};
 use foldlog_tests::host::types;
@@ -73,11 +73,11 @@ fn poll(follower: &mut Follower) -> (Polled, Result<Progress>) {
     let progress = follower.poll(|met| {
         match met {
             Followed::Record { record, .. } => polled.records.push(Seen {
-                sequence: record.sequence,
+                sequence: record.sequence.get(),
                 kind: record.kind,
                 body: record.body.to_vec(),
             }),
-            Followed::Replaced { from, through } => polled.replaced.push((from, through)),
+            Followed::Replaced { from, through } => polled.replaced.push((from.get(), through.get())),
             other => panic!("{other:?}"),
         }
         Ok(())
@@ -108,7 +108,11 @@ fn recorded(machine: &Machine, id: Uuid) -> Vec<Seen> {
     let mut records = Vec::new();
     audit
         .records(0, u64::MAX, |record| {
-            records.push(Seen { sequence: record.sequence, kind: record.kind, body: record.body.to_vec() });
+            records.push(Seen {
+                sequence: record.sequence.get(),
+                kind: record.kind,
+                body: record.body.to_vec(),
+            });
             Ok(())
         })
         .unwrap();
@@ -245,7 +249,7 @@ fn a_damaged_record_that_something_later_attests_is_named_after_those_before_it(
     let frames = machine.frames(id).unwrap();
     let coming: Vec<_> = frames
         .iter()
-        .filter(|frame| !frame.kind.is_envelope() && frame.sequence >= read)
+        .filter(|frame| !frame.kind.is_envelope() && frame.sequence >= read.into())
         .filter(|frame| frame.sequence + 1 < frames.last().unwrap().sequence)
         .collect();
     assert!(coming.len() > 8);
@@ -260,7 +264,7 @@ fn a_damaged_record_that_something_later_attests_is_named_after_those_before_it(
             shown.disk.mutate_file(&frame.segment, damage).unwrap();
             let (polled, progress) = poll(&mut follower);
             let found = corruption(progress);
-            assert_eq!(polled.sequences(), Vec::from_iter(read..frame.sequence));
+            assert_eq!(polled.sequences(), Vec::from_iter(read..frame.sequence.get()));
             assert_eq!((&found.segment, found.offset), (&frame.segment, frame.start as u64), "{found}");
             assert_eq!((found.sequence, found.session), (frame.sequence, Some(id)));
             // What opening says.
@@ -273,7 +277,7 @@ fn a_damaged_record_that_something_later_attests_is_named_after_those_before_it(
             // It stays so, and once it is mended the log goes on.
             corruption(poll(&mut follower).1);
             shown.show(&machine);
-            assert_eq!(come(&mut follower).first(), Some(&frame.sequence));
+            assert_eq!(come(&mut follower).first(), Some(&frame.sequence.get()));
         }
     }
 }
@@ -286,7 +290,7 @@ fn a_damaged_end_that_nothing_attests_is_waited_for() {
     shown.show(&machine);
     shown.disk.mutate_file(&last.segment, |bytes| bytes[last.end - 1] ^= 1).unwrap();
     let (polled, progress) = poll(&mut follower);
-    assert_eq!(polled.sequences(), Vec::from_iter(read..last.sequence));
+    assert_eq!(polled.sequences(), Vec::from_iter(read..last.sequence.get()));
     let torn = progress.unwrap().torn.unwrap();
     assert_eq!((torn.sequence, torn.offset), (last.sequence, last.start as u64));
     assert_eq!(torn.bytes, (last.end - last.start) as u64);
@@ -313,7 +317,7 @@ fn an_unattested_bad_record_is_damage_in_the_boot_that_wrote_it_and_a_tear_after
         assert_eq!(back > 1, bad.segment != records[last].segment);
         shown.disk.mutate_file(&bad.segment, |bytes| bytes[bad.end - 1] ^= 1).unwrap();
         let (polled, progress) = poll(&mut shown.follow(&machine, id, from as u64));
-        assert_eq!(polled.sequences(), Vec::from_iter(from as u64..bad.sequence));
+        assert_eq!(polled.sequences(), Vec::from_iter(from as u64..bad.sequence.get()));
         if boot == BOOT {
             assert_eq!(corruption(progress).sequence, bad.sequence, "from {from}");
         } else {
@@ -339,7 +343,7 @@ fn other_life(steps: u64) -> (Machine, Uuid, Shown, Follower, u64) {
     let shown = Shown::of(&life(10, 3));
     let mut follower = shown.follow(&before, id, 0);
     assert_eq!(come(&mut follower).len() as u64, kept + 3);
-    (life(10, steps), id, shown, follower, kept)
+    (life(10, steps), id, shown, follower, kept.get())
 }
 
 #[test]
@@ -605,13 +609,13 @@ fn a_segment_that_its_writer_takes_away_meanwhile_is_passed_over() {
         let storage = Arc::clone(&racing) as Arc<dyn Storage>;
         let reader = foldlog::audit::LogReader::open_on(Arc::clone(&storage), machine.dir(id));
         let reader = reader.unwrap_or_else(|error| panic!("call {calls}: {error}"));
-        assert_eq!((reader.records_len(), &reader.report().torn), (last + 1, &None), "call {calls}");
+        assert_eq!((reader.records_len(), &reader.report().torn), ((last + 1).get(), &None), "call {calls}");
         missed += u64::from(machine.disk.read_file(&ahead).is_none());
 
         machine.disk.write_file(&ahead, [0; 4096]).unwrap();
         let mut follower = Follower::open_on(storage, machine.dir(id), 0).unwrap();
         *racing.coming.lock().unwrap() = (calls, BTreeMap::from([(ahead, None)]));
-        assert_eq!(come(&mut follower), Vec::from_iter(0..=last), "call {calls}");
+        assert_eq!(come(&mut follower), Vec::from_iter(0..=last.get()), "call {calls}");
     }
     assert!(missed > 5, "{missed}");
 }
@@ -636,7 +640,7 @@ fn the_boot_of_an_unattested_end_is_looked_up_where_it_stands() {
         let shown = Shown::new(boot);
         shown.show(&machine);
         shown.disk.mutate_file(&bad.segment, |bytes| bytes[bad.end - 1] ^= 1).unwrap();
-        let (polled, progress) = poll(&mut shown.follow(&machine, id, last.sequence));
+        let (polled, progress) = poll(&mut shown.follow(&machine, id, last.sequence.get()));
         assert_eq!(polled.sequences(), [] as [u64; 0]);
         match progress {
             Err(Error::Corrupt(found)) => assert_eq!((boot, found.sequence), (BOOT, bad.sequence)),
@@ -659,7 +663,7 @@ fn a_log_that_does_not_begin_with_its_first_record_is_damaged_for_a_follower_too
     let segment = machine.segments(id).remove(0);
     let later = |bytes: &mut Vec<u8>| {
         let header = SegmentHeader::decode(bytes).unwrap();
-        let later = SegmentHeader { first_sequence: 1 << 40, ..header };
+        let later = SegmentHeader { first_sequence: SequenceNumber::new(1 << 40), ..header };
         bytes[..84].copy_from_slice(&later.encode());
     };
     machine.disk.mutate_file(&segment, later).unwrap();

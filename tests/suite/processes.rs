@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use foldlog::audit::{Followed, Follower, LogReader, walk};
 use foldlog::log::SegmentSizes;
-use foldlog::{Durability, Error, Kind, Session, SnapshotOptions, Store, StoreOptions};
+use foldlog::{Durability, Error, Kind, SequenceNumber, Session, SnapshotOptions, Store, StoreOptions};
 use foldlog_codec::body::Resumed;
 use foldlog_tests::child::{self, Started};
 use foldlog_tests::crash::Chance;
@@ -122,7 +122,7 @@ fn part_of_a_child_that_competes() {
 fn read_on(dir: &Path, writing: &AtomicBool) -> u64 {
     let mut follower = Follower::open(dir, 0).unwrap();
     let (mut followed, mut looks) = (Vec::new(), 0);
-    let mut before: Vec<(u64, Kind, Vec<u8>)> = Vec::new();
+    let mut before: Vec<(SequenceNumber, Kind, Vec<u8>)> = Vec::new();
     loop {
         let last_look = !writing.load(Ordering::Acquire);
         let reader = LogReader::open(dir).unwrap_or_else(|error| panic!("look {looks}: {error}"));
@@ -134,7 +134,7 @@ fn read_on(dir: &Path, writing: &AtomicBool) -> u64 {
         reader.records(0, u64::MAX, take).unwrap_or_else(|error| panic!("look {looks}: {error}"));
         assert!(records.len() >= before.len() && records[..before.len()] == before[..], "look {looks}");
         assert_eq!(records.len() as u64, reader.records_len());
-        assert_eq!(reader.state().unwrap().position, Some(reader.records_len() - 1));
+        assert_eq!(reader.state().unwrap().position, Some(SequenceNumber::new(reader.records_len() - 1)));
         before = records;
 
         let polled = follower.poll(|met| {
@@ -253,9 +253,9 @@ fn one_after_the_other(dir: &Path, kept: &BTreeSet<Mark>) {
 
     // By the frames: behind the one that says who opened the session stand, with their own earlier times, records that
     // a recovery wrote once more, and then those of one writer alone.
-    let items: Vec<u64> =
+    let items: Vec<SequenceNumber> =
         reader.state().unwrap().slices["notes"].items.iter().map(|item| item.sequence).collect();
-    let marks: BTreeMap<u64, Mark> = items.into_iter().zip(marks).collect();
+    let marks: BTreeMap<SequenceNumber, Mark> = items.into_iter().zip(marks).collect();
     let (mut opened_us, mut openings) = (0, 0_u64);
     let mut writers: BTreeMap<u64, BTreeSet<(u64, u64)>> = BTreeMap::new();
     walk(dir, &mut |frame| {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use foldlog::audit::LogReader;
 use foldlog::log::storage::MemoryStorage;
-use foldlog::{Kind, Policy, Store, StoreOptions};
+use foldlog::{Kind, Policy, SequenceNumber, Store, StoreOptions};
 use foldlog_codec::body::*;
 use foldlog_codec::msgpack;
 use foldlog_replay::progress::Progress;
@@ -53,7 +53,7 @@ impl Log {
     }
 
     fn roll_back(&mut self, to: u64) {
-        self.records.push((Kind::ROLLBACK, Rollback { to, preserve_logs: true }.encode()));
+        self.records.push((Kind::ROLLBACK, Rollback { to: to.into(), preserve_logs: true }.encode()));
     }
 
     /// A call that was interrupted, and that nobody has settled.
@@ -72,7 +72,7 @@ impl Log {
             resources: Vec::new(),
         };
         let ended = ToolEnd {
-            begin,
+            begin: begin.into(),
             again: None,
             tool: Cow::Borrowed("send"),
             call_id: None,
@@ -142,7 +142,7 @@ fn each_rollback_of_a_list_with_the_newest_first_is_checked_by_what_it_changed()
     log.say(None);
     for _ in 0..ROLLBACKS {
         let newest = if log.next() == 3 { 2 } else { log.next() - 2 };
-        log.say(Some(ItemId { sequence: newest, ordinal: 0 }));
+        log.say(Some(ItemId { sequence: newest.into(), ordinal: 0 }));
         log.roll_back(log.next() - 1);
     }
     holds(&log.read().0, ROLLBACKS);
@@ -154,7 +154,7 @@ fn rollbacks_that_go_back_and_forth_are_checked_as_well() {
     let mut log = Log::new();
     for round in 0..200_u64 {
         log.say(None);
-        log.say((round % 3 == 1).then_some(ItemId { sequence: 2, ordinal: 0 }));
+        log.say((round % 3 == 1).then_some(ItemId { sequence: 2.into(), ordinal: 0 }));
         log.roll_back(2 + round * 7 % (log.next() - 2));
     }
     holds(&log.read().0, 200);
@@ -167,7 +167,7 @@ fn a_list_with_the_newest_first_is_folded_as_one_with_the_newest_last() {
     let mut log = Log::new();
     log.say(None);
     for _ in 1..LINES {
-        let newest = ItemId { sequence: log.next() - 1, ordinal: 0 };
+        let newest = ItemId { sequence: SequenceNumber::new(log.next() - 1), ordinal: 0 };
         log.say(Some(newest));
     }
     let (reader, ..) = log.read();

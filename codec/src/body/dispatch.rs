@@ -11,8 +11,8 @@
 
 use super::fields::{bad, list, required, walk, walk_map};
 use super::{Payload, SLICES_MAX};
-use crate::Error;
 use crate::msgpack::{Limits, Reader, Token, Writer, scan};
+use crate::{Error, SequenceNumber};
 
 const KIND: &str = "dispatch";
 
@@ -20,7 +20,7 @@ const KIND: &str = "dispatch";
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ItemId {
     /// The sequence number of the record that inserted it.
-    pub sequence: u64,
+    pub sequence: SequenceNumber,
     /// Its place among the items that the record inserted into the slice.
     pub ordinal: u32,
 }
@@ -180,11 +180,11 @@ impl<'a> Effect<'a> {
 }
 
 fn write_id(writer: &mut Writer, id: ItemId) {
-    writer.unsigned(id.sequence).unsigned(u64::from(id.ordinal));
+    writer.unsigned(id.sequence.get()).unsigned(u64::from(id.ordinal));
 }
 
 fn read_id(reader: &mut Reader<'_>) -> Result<ItemId, Error> {
-    Ok(ItemId { sequence: reader.unsigned()?, ordinal: reader.unsigned32()? })
+    Ok(ItemId { sequence: reader.unsigned()?.into(), ordinal: reader.unsigned32()? })
 }
 
 fn read_anchor(reader: &mut Reader<'_>) -> Result<ItemId, Error> {

@@ -1,8 +1,8 @@
 use uuid::Uuid;
 
 use super::fields::{fixed, required, walk};
-use crate::Error;
 use crate::msgpack::Writer;
+use crate::{Error, SequenceNumber};
 
 /// Envelope: the session was opened for writing, and the first append followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,7 +15,7 @@ pub struct Resumed {
     pub clock_us: i64,
     /// Where a recovery began the segment: the sequence number behind the last record that it wrote into it. Its
     /// `Synced` frame at that number became durable with the segment, and before the segment's name did.
-    pub recovered: Option<u64>,
+    pub recovered: Option<SequenceNumber>,
 }
 
 impl Resumed {
@@ -29,7 +29,7 @@ impl Resumed {
         }
         writer.str("clock").signed(self.clock_us);
         if let Some(recovered) = self.recovered {
-            writer.str("recovered").unsigned(recovered);
+            writer.str("recovered").unsigned(recovered.get());
         }
         writer.finish()
     }
@@ -46,7 +46,7 @@ impl Resumed {
                 "epoch" => epoch = Some(value.unsigned()?),
                 "boot" => boot_id = Some(Uuid::from_bytes(fixed(value)?)),
                 "clock" => clock_us = value.signed()?,
-                "recovered" => recovered = Some(value.unsigned()?),
+                "recovered" => recovered = Some(value.unsigned()?.into()),
                 _ => {}
             }
             Ok(())

@@ -3,8 +3,8 @@ use std::collections::BTreeMap;
 use uuid::Uuid;
 
 use super::fields::{bad, fixed, required, walk, walk_map};
-use crate::Error;
 use crate::msgpack::{Reader, Writer};
+use crate::{Error, OperationId, SequenceNumber};
 
 const KIND: &str = "opened";
 
@@ -29,7 +29,7 @@ pub enum Parent {
         /// The parent's id.
         session: Uuid,
         /// The last shared sequence number.
-        position: u64,
+        position: SequenceNumber,
         /// The checksum of that record's frame.
         chain: u32,
     },
@@ -38,7 +38,7 @@ pub enum Parent {
         /// The parent's id.
         session: Uuid,
         /// The parent's operation on whose behalf it was begun, where it was one; older logs do not say.
-        operation: Option<u64>,
+        operation: Option<OperationId>,
     },
 }
 
@@ -68,13 +68,13 @@ impl Opened {
             Some(Parent::Fork { session, position, chain }) => {
                 writer.str("parent").map(4);
                 writer.str("session").bin(session.as_bytes()).str("how").str("fork");
-                writer.str("position").unsigned(*position).str("chain").unsigned(u64::from(*chain));
+                writer.str("position").unsigned(position.get()).str("chain").unsigned(u64::from(*chain));
             }
             Some(Parent::Child { session, operation }) => {
                 writer.str("parent").map(2 + usize::from(operation.is_some()));
                 writer.str("session").bin(session.as_bytes()).str("how").str("child");
                 if let Some(operation) = operation {
-                    writer.str("operation").unsigned(*operation);
+                    writer.str("operation").unsigned(operation.get());
                 }
             }
         }
@@ -113,9 +113,9 @@ fn read_parent(reader: &mut Reader<'_>) -> Result<Parent, Error> {
         match name {
             "session" => session = Some(Uuid::from_bytes(fixed(value)?)),
             "how" => how = Some(value.str()?.to_owned()),
-            "position" => position = Some(value.unsigned()?),
+            "position" => position = Some(value.unsigned()?.into()),
             "chain" => chain = Some(value.unsigned32()?),
-            "operation" => operation = Some(value.unsigned()?),
+            "operation" => operation = Some(value.unsigned()?.into()),
             _ => {}
         }
         Ok(())

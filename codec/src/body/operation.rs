@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use super::Payload;
 use super::fields::{bad, list, required, walk, walk_map};
-use crate::Error;
 use crate::msgpack::{Reader, Writer};
+use crate::{Error, OperationId, SequenceNumber};
 
 const BEGIN: &str = "tool_begin";
 const END: &str = "tool_end";
@@ -223,31 +223,31 @@ fn read_named<T>(
 #[serde(from = "(u64, u32)", into = "(u64, u32)")]
 pub struct CallOrigin {
     /// The sequence number of the record that holds the model's answer.
-    pub answer: u64,
+    pub answer: SequenceNumber,
     /// Which of the answer's tool calls this is, counted from 0.
     pub ordinal: u32,
 }
 
 impl From<(u64, u32)> for CallOrigin {
     fn from((answer, ordinal): (u64, u32)) -> CallOrigin {
-        CallOrigin { answer, ordinal }
+        CallOrigin { answer: answer.into(), ordinal }
     }
 }
 
 impl From<CallOrigin> for (u64, u32) {
     fn from(origin: CallOrigin) -> (u64, u32) {
-        (origin.answer, origin.ordinal)
+        (origin.answer.get(), origin.ordinal)
     }
 }
 
 impl CallOrigin {
     pub(crate) fn write(self, writer: &mut Writer) {
-        writer.array(2).unsigned(self.answer).unsigned(u64::from(self.ordinal));
+        writer.array(2).unsigned(self.answer.get()).unsigned(u64::from(self.ordinal));
     }
 
     pub(crate) fn read(reader: &mut Reader<'_>) -> Result<CallOrigin, Error> {
         match reader.array()? {
-            2 => Ok(CallOrigin { answer: reader.unsigned()?, ordinal: reader.unsigned32()? }),
+            2 => Ok(CallOrigin { answer: reader.unsigned()?.into(), ordinal: reader.unsigned32()? }),
             _ => Err(bad(BEGIN, "a call is named by its answer and its place there")),
         }
     }
@@ -265,15 +265,15 @@ pub struct ToolBegin<'a> {
     /// The model answer that asked for the call; `None` where the host asked.
     pub origin: Option<CallOrigin>,
     /// The operation within which it runs.
-    pub parent: Option<u64>,
+    pub parent: Option<OperationId>,
     /// What may be done with it should it be interrupted.
     pub idempotency: Idempotency,
     /// Whether it changes nothing, so that others of its kind may run beside it.
     pub reads_only: bool,
     /// The operation that is run again here.
-    pub again: Option<u64>,
+    pub again: Option<OperationId>,
     /// The operation whose effects are undone here.
-    pub undoes: Option<u64>,
+    pub undoes: Option<OperationId>,
     /// The resources before it ran, in the order of their names.
     pub resources: Vec<ResourceSnapshot<'a>>,
 }
@@ -318,7 +318,7 @@ impl<'a> ToolBegin<'a> {
         }
         for (field, operation) in [("in", self.parent), ("again", self.again), ("undo", self.undoes)] {
             if let Some(operation) = operation {
-                writer.str(field).unsigned(operation);
+                writer.str(field).unsigned(operation.get());
             }
         }
         if stated {
@@ -346,9 +346,9 @@ impl<'a> ToolBegin<'a> {
                 "call" => call_id = Some(Cow::Borrowed(value.str()?)),
                 "args" => arguments = Some(Payload::new(value.rest())),
                 "by" => origin = Some(CallOrigin::read(value)?),
-                "in" => parent = Some(value.unsigned()?),
-                "again" => again = Some(value.unsigned()?),
-                "undo" => undoes = Some(value.unsigned()?),
+                "in" => parent = Some(value.unsigned()?.into()),
+                "again" => again = Some(value.unsigned()?.into()),
+                "undo" => undoes = Some(value.unsigned()?.into()),
                 "idem" => idempotency = read_named(BEGIN, name, value, Idempotency::from_name)?,
                 "ro" => reads_only = value.bool()?,
                 "res" => resources = list(value, |value| ResourceSnapshot::read(BEGIN, value))?,
@@ -376,9 +376,9 @@ impl<'a> ToolBegin<'a> {
 #[derive(Clone, Debug, PartialEq)]
 pub struct ToolEnd<'a> {
     /// The `tool_begin` that this ends.
-    pub begin: u64,
+    pub begin: SequenceNumber,
     /// The operation's name, where that is an earlier begin.
-    pub again: Option<u64>,
+    pub again: Option<OperationId>,
     /// The tool, as the begin names it, so that a reader of ends alone knows what ended.
     pub tool: Cow<'a, str>,
     /// The provider's name for the call.
@@ -386,9 +386,9 @@ pub struct ToolEnd<'a> {
     /// The answer that asked for it, and which of its calls this is.
     pub origin: Option<CallOrigin>,
     /// The operation within which it ran.
-    pub parent: Option<u64>,
+    pub parent: Option<OperationId>,
     /// The operation whose effects were undone here.
-    pub undoes: Option<u64>,
+    pub undoes: Option<OperationId>,
     /// How it ended.
     pub outcome: Outcome,
     /// Why, where it failed.
@@ -422,13 +422,13 @@ impl<'a> ToolEnd<'a> {
     }
 
     /// The position that STATE goes back to, where it does.
-    pub fn rolled_back_to(&self) -> Option<u64> {
+    pub fn rolled_back_to(&self) -> Option<SequenceNumber> {
         self.rolls_back.then_some(self.begin)
     }
 
     /// The operation's name.
-    pub fn operation(&self) -> u64 {
-        self.again.unwrap_or(self.begin)
+    pub fn operation(&self) -> OperationId {
+        self.again.unwrap_or(self.begin.into())
     }
 
     /// The item that the record adds to its LOG slice: one map, whose fields bear full names. It is made of the record
@@ -442,10 +442,15 @@ impl<'a> ToolEnd<'a> {
             + usize::from(self.cause.is_some());
         let names = self.tool.len() + text_len(self.call_id.as_deref());
         let mut writer = Writer::with_capacity(FIELDS_BYTES + names);
-        writer.map(fields).str("operation").unsigned(self.operation()).str("begin").unsigned(self.begin);
+        writer
+            .map(fields)
+            .str("operation")
+            .unsigned(self.operation().get())
+            .str("begin")
+            .unsigned(self.begin.get());
         for (field, number) in numbers {
             if let Some(number) = number {
-                writer.str(field).unsigned(number);
+                writer.str(field).unsigned(number.get());
             }
         }
         if let Some(origin) = self.origin {
@@ -490,10 +495,10 @@ impl<'a> ToolEnd<'a> {
         buffer.clear();
         buffer.reserve(FIELDS_BYTES + names + payloads_len + resources + not_undone);
         let mut writer = Writer::reusing(buffer);
-        writer.map(fields).str("op").unsigned(self.begin);
+        writer.map(fields).str("op").unsigned(self.begin.get());
         for (field, number) in numbers {
             if let Some(number) = number {
-                writer.str(field).unsigned(number);
+                writer.str(field).unsigned(number.get());
             }
         }
         writer.str("t").str(&self.tool);
@@ -538,7 +543,7 @@ impl<'a> ToolEnd<'a> {
         let (mut begin, mut tool, mut outcome, mut slice) = (None, None, None, None);
         // Fields that may be missing are read where they belong; the others are checked once all were seen.
         let mut end = ToolEnd {
-            begin: 0,
+            begin: SequenceNumber::MIN,
             again: None,
             tool: Cow::Borrowed(""),
             call_id: None,
@@ -559,10 +564,10 @@ impl<'a> ToolEnd<'a> {
         };
         walk(END, bytes, |name, value| {
             match name {
-                "op" => begin = Some(value.unsigned()?),
-                "again" => end.again = Some(value.unsigned()?),
-                "in" => end.parent = Some(value.unsigned()?),
-                "undo" => end.undoes = Some(value.unsigned()?),
+                "op" => begin = Some(value.unsigned()?.into()),
+                "again" => end.again = Some(value.unsigned()?.into()),
+                "in" => end.parent = Some(value.unsigned()?.into()),
+                "undo" => end.undoes = Some(value.unsigned()?.into()),
                 "t" => tool = Some(Cow::Borrowed(value.str()?)),
                 "call" => end.call_id = Some(Cow::Borrowed(value.str()?)),
                 "by" => end.origin = Some(CallOrigin::read(value)?),
@@ -596,7 +601,7 @@ impl<'a> ToolEnd<'a> {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settle<'a> {
     /// The operation.
-    pub operation: u64,
+    pub operation: OperationId,
     /// The decision.
     pub decision: Decision,
     /// The result, where it had done its work.
@@ -612,7 +617,7 @@ impl<'a> Settle<'a> {
     pub fn encode(&self) -> Vec<u8> {
         let mut writer = Writer::new();
         writer.map(4 + usize::from(self.result.is_some()));
-        writer.str("op").unsigned(self.operation).str("is").str(self.decision.name());
+        writer.str("op").unsigned(self.operation.get()).str("is").str(self.decision.name());
         writer.str("by").str(&self.by).str("why").str(&self.reason);
         if let Some(result) = &self.result {
             writer.str("result");
@@ -631,7 +636,7 @@ impl<'a> Settle<'a> {
         let (mut by, mut reason) = (String::new(), String::new());
         walk(SETTLE, bytes, |name, value| {
             match name {
-                "op" => operation = Some(value.unsigned()?),
+                "op" => operation = Some(value.unsigned()?.into()),
                 "is" => decision = Some(read_named(SETTLE, name, value, Decision::from_name)?),
                 "by" => by = value.str()?.to_owned(),
                 "why" => reason = value.str()?.to_owned(),

@@ -5,8 +5,8 @@ use uuid::Uuid;
 use super::fields::{bad, fixed, list, required, walk, walk_map};
 use super::opened::{read_tags, write_tags};
 use super::{Payload, Policy};
-use crate::Error;
 use crate::msgpack::{Reader, Writer};
+use crate::{Error, SequenceNumber};
 
 /// A position worth coming back to: that of the record itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,7 +63,7 @@ fn read_policy(reader: &mut Reader<'_>) -> Result<Policy, Error> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rollback {
     /// The sequence number of that record.
-    pub to: u64,
+    pub to: SequenceNumber,
     /// Whether LOG stays, as it does but for tests.
     pub preserve_logs: bool,
 }
@@ -72,7 +72,7 @@ impl Rollback {
     /// The body's bytes.
     pub fn encode(&self) -> Vec<u8> {
         let mut writer = Writer::new();
-        writer.map(1 + usize::from(!self.preserve_logs)).str("to").unsigned(self.to);
+        writer.map(1 + usize::from(!self.preserve_logs)).str("to").unsigned(self.to.get());
         if !self.preserve_logs {
             writer.str("logs").bool(false);
         }
@@ -88,7 +88,7 @@ impl Rollback {
         let (mut to, mut preserve_logs) = (None, true);
         walk("rollback", bytes, |name, value| {
             match name {
-                "to" => to = Some(value.unsigned()?),
+                "to" => to = Some(value.unsigned()?.into()),
                 "logs" => preserve_logs = value.bool()?,
                 _ => {}
             }

@@ -1,10 +1,10 @@
 //! Operations in an image: those that were open or unsettled at its position, and STATE where open ones began.
 
 use super::{ItemImage, KIND};
-use crate::Error;
 use crate::body::fields::{bad, list, required, walk_map};
 use crate::body::{CallOrigin, Idempotency};
 use crate::msgpack::{Reader, Writer};
+use crate::{Error, OperationId, SequenceNumber};
 
 /// An operation that has begun and not ended, its texts held as `T`. In an image it is a map: `op` its name, `begin` its
 /// latest begin, `in` the operation within which it runs, `t` the tool, `call` the provider's name for the call, `idem` as
@@ -13,11 +13,11 @@ use crate::msgpack::{Reader, Writer};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpenOperation<T> {
     /// The operation's name: the sequence number of its first begin.
-    pub operation: u64,
+    pub operation: OperationId,
     /// The sequence number of its latest begin.
-    pub begin: u64,
+    pub begin: SequenceNumber,
     /// The operation within which it runs.
-    pub parent: Option<u64>,
+    pub parent: Option<OperationId>,
     /// The tool.
     pub tool: T,
     /// The provider's name for the call.
@@ -27,7 +27,7 @@ pub struct OpenOperation<T> {
     /// Whether it changes nothing.
     pub reads_only: bool,
     /// The operation that it undoes.
-    pub undoes: Option<u64>,
+    pub undoes: Option<OperationId>,
     /// The answer that asked for it, and which of its calls this is.
     pub origin: Option<CallOrigin>,
     /// Whether something ran within it that may have had effects outside: running this again would run that again,
@@ -40,9 +40,9 @@ pub struct OpenOperation<T> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnsettledOperation<T> {
     /// The operation's name: the sequence number of its first begin.
-    pub operation: u64,
+    pub operation: OperationId,
     /// The sequence number of its latest begin, which holds its arguments.
-    pub begin: u64,
+    pub begin: SequenceNumber,
     /// The tool.
     pub tool: T,
     /// The provider's name for the call.
@@ -92,7 +92,7 @@ impl<T> UnsettledOperation<T> {
 #[derive(Clone, Debug, PartialEq)]
 pub struct BegunImage<'a> {
     /// The begin's sequence number.
-    pub begin: u64,
+    pub begin: SequenceNumber,
     /// Its STATE slices; those that are not named were empty.
     pub slices: Vec<BegunSlice<'a>>,
 }
@@ -121,8 +121,8 @@ impl<'a> OpenOperation<&'a str> {
             + usize::from(self.origin.is_some())
             + usize::from(stated);
         writer.map(3 + optional);
-        writer.str("op").unsigned(self.operation);
-        writer.str("begin").unsigned(self.begin);
+        writer.str("op").unsigned(self.operation.get());
+        writer.str("begin").unsigned(self.begin.get());
         writer.str("t").str(self.tool);
         if let Some(call_id) = self.call_id {
             writer.str("call").str(call_id);
@@ -135,7 +135,7 @@ impl<'a> OpenOperation<&'a str> {
         }
         for (name, number) in numbers {
             if let Some(number) = number {
-                writer.str(name).unsigned(number);
+                writer.str(name).unsigned(number.get());
             }
         }
         for (name, _) in flags.iter().filter(|(_, flag)| *flag) {
@@ -173,8 +173,8 @@ impl<'a> UnsettledOperation<&'a str> {
         let stated = self.idempotency != Idempotency::Manual;
         let optional = flags.iter().filter(|(_, flag)| *flag).count();
         writer.map(3 + optional + usize::from(self.call_id.is_some()) + usize::from(stated));
-        writer.str("op").unsigned(self.operation);
-        writer.str("begin").unsigned(self.begin);
+        writer.str("op").unsigned(self.operation.get());
+        writer.str("begin").unsigned(self.begin.get());
         writer.str("t").str(self.tool);
         if let Some(call_id) = self.call_id {
             writer.str("call").str(call_id);
@@ -205,10 +205,10 @@ impl<'a> UnsettledOperation<&'a str> {
 /// The fields of an operation as they are found.
 #[derive(Default)]
 struct Fields<'a> {
-    operation: Option<u64>,
-    begin: Option<u64>,
-    parent: Option<u64>,
-    undoes: Option<u64>,
+    operation: Option<OperationId>,
+    begin: Option<SequenceNumber>,
+    parent: Option<OperationId>,
+    undoes: Option<OperationId>,
     tool: Option<&'a str>,
     call_id: Option<&'a str>,
     idempotency: Option<&'a str>,
@@ -221,10 +221,10 @@ struct Fields<'a> {
 impl<'a> Fields<'a> {
     fn take(&mut self, name: &str, value: &mut Reader<'a>) -> Result<(), Error> {
         match name {
-            "op" => self.operation = Some(value.unsigned()?),
-            "begin" => self.begin = Some(value.unsigned()?),
-            "in" => self.parent = Some(value.unsigned()?),
-            "undo" => self.undoes = Some(value.unsigned()?),
+            "op" => self.operation = Some(value.unsigned()?.into()),
+            "begin" => self.begin = Some(value.unsigned()?.into()),
+            "in" => self.parent = Some(value.unsigned()?.into()),
+            "undo" => self.undoes = Some(value.unsigned()?.into()),
             "t" => self.tool = Some(value.str()?),
             "call" => self.call_id = Some(value.str()?),
             "idem" => self.idempotency = Some(value.str()?),
@@ -245,7 +245,7 @@ impl<'a> Fields<'a> {
 
 impl<'a> BegunImage<'a> {
     pub(super) fn write(&self, writer: &mut Writer) {
-        writer.array(2).unsigned(self.begin).array(self.slices.len());
+        writer.array(2).unsigned(self.begin.get()).array(self.slices.len());
         for BegunSlice { slice, kept, len, .. } in &self.slices {
             writer.array(3).unsigned(u64::from(*slice)).unsigned(*kept).unsigned(*len);
         }
@@ -263,7 +263,7 @@ impl<'a> BegunImage<'a> {
             _ => Err(bad(KIND, "a slice of a begin is its id and two numbers")),
         };
         match reader.array()? {
-            2 => Ok(BegunImage { begin: reader.unsigned()?, slices: list(reader, slice)? }),
+            2 => Ok(BegunImage { begin: reader.unsigned()?.into(), slices: list(reader, slice)? }),
             _ => Err(bad(KIND, "a begin is its number and its slices")),
         }
     }

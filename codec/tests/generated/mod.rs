@@ -154,11 +154,13 @@ pub(crate) fn opened() -> impl Strategy<Value = Opened> {
         Just(None),
         (uuid(), unsigned(), unsigned32()).prop_map(|(session, position, chain)| Some(Parent::Fork {
             session,
-            position,
+            position: position.into(),
             chain
         })),
-        (uuid(), proptest::option::of(unsigned()))
-            .prop_map(|(session, operation)| Some(Parent::Child { session, operation })),
+        (uuid(), proptest::option::of(unsigned())).prop_map(|(session, operation)| Some(Parent::Child {
+            session,
+            operation: operation.map(Into::into)
+        })),
     ];
     (uuid(), unsigned(), tags(), parent).prop_map(|(session, seed, tags, parent)| Opened {
         session,
@@ -193,7 +195,7 @@ pub(crate) fn declare() -> impl Strategy<Value = Declare> {
 }
 
 fn item_id() -> impl Strategy<Value = ItemId> {
-    (unsigned(), unsigned32()).prop_map(|(sequence, ordinal)| ItemId { sequence, ordinal })
+    (unsigned(), unsigned32()).prop_map(|(sequence, ordinal)| ItemId { sequence: sequence.into(), ordinal })
 }
 
 fn effect(adds_event: bool) -> impl Strategy<Value = Effect<'static>> {
@@ -235,7 +237,7 @@ pub(crate) fn snapshot() -> impl Strategy<Value = Snapshot> {
 }
 
 pub(crate) fn rollback() -> impl Strategy<Value = Rollback> {
-    (unsigned(), any::<bool>()).prop_map(|(to, preserve_logs)| Rollback { to, preserve_logs })
+    (unsigned(), any::<bool>()).prop_map(|(to, preserve_logs)| Rollback { to: to.into(), preserve_logs })
 }
 
 pub(crate) fn import() -> impl Strategy<Value = Import<'static>> {
@@ -271,11 +273,11 @@ pub(crate) fn tool_begin() -> impl Strategy<Value = ToolBegin<'static>> {
                 call_id: call_id.map(Into::into),
                 arguments,
                 origin: origin.map(CallOrigin::from),
-                parent,
+                parent: parent.map(Into::into),
                 idempotency,
                 reads_only,
-                again,
-                undoes,
+                again: again.map(Into::into),
+                undoes: undoes.map(Into::into),
                 resources,
             }
         },
@@ -313,13 +315,13 @@ pub(crate) fn tool_end() -> impl Strategy<Value = ToolEnd<'static>> {
             let [result, shown, overrides] = payloads;
             let rolls_back = back && outcome != Outcome::Committed;
             ToolEnd {
-                begin,
-                again,
+                begin: begin.into(),
+                again: again.map(Into::into),
                 tool: tool.into(),
                 call_id: call_id.map(Into::into),
                 origin: origin.map(CallOrigin::from),
-                parent,
-                undoes,
+                parent: parent.map(Into::into),
+                undoes: undoes.map(Into::into),
                 outcome,
                 cause,
                 rolls_back,
@@ -339,7 +341,13 @@ pub(crate) fn tool_end() -> impl Strategy<Value = ToolEnd<'static>> {
 pub(crate) fn settle() -> impl Strategy<Value = Settle<'static>> {
     let decision = prop::sample::select(Decision::ALL);
     (unsigned(), decision, prop::option::of(payload()), text(), text()).prop_map(
-        |(operation, decision, result, by, reason)| Settle { operation, decision, result, by, reason },
+        |(operation, decision, result, by, reason)| Settle {
+            operation: operation.into(),
+            decision,
+            result,
+            by,
+            reason,
+        },
     )
 }
 
@@ -349,7 +357,12 @@ pub(crate) fn observed() -> impl Strategy<Value = Observed<'static>> {
 
 pub(crate) fn resumed() -> impl Strategy<Value = Resumed> {
     let fields = (unsigned(), prop::option::of(uuid()), signed(), prop::option::of(unsigned()));
-    fields.prop_map(|(epoch, boot_id, clock_us, recovered)| Resumed { epoch, boot_id, clock_us, recovered })
+    fields.prop_map(|(epoch, boot_id, clock_us, recovered)| Resumed {
+        epoch,
+        boot_id,
+        clock_us,
+        recovered: recovered.map(Into::into),
+    })
 }
 
 pub(crate) fn seal() -> impl Strategy<Value = Seal> {
@@ -390,8 +403,16 @@ pub(crate) fn frame() -> impl Strategy<Value = (Context, Header)> {
             let first_sequence = first_sequence.min(u64::MAX - u64::from(u32::MAX));
             let sequence = first_sequence + u64::from(relative);
             let watermark = sequence.saturating_sub(u64::from(lag.min(u32::MAX - 1)));
-            let header = Header { crc: 0, predecessor_crc, body_len: 0, sequence, watermark, kind, time_us };
-            (Context::new(salt, first_sequence), header)
+            let header = Header {
+                crc: 0,
+                predecessor_crc,
+                body_len: 0,
+                sequence: sequence.into(),
+                watermark: watermark.into(),
+                kind,
+                time_us,
+            };
+            (Context::new(salt, first_sequence.into()), header)
         },
     )
 }
@@ -407,8 +428,8 @@ pub(crate) fn segment_header() -> impl Strategy<Value = SegmentHeader> {
         |(ordinal, session, first_sequence, watermark, salt, previous)| SegmentHeader {
             ordinal,
             session,
-            first_sequence,
-            watermark,
+            first_sequence: first_sequence.into(),
+            watermark: watermark.into(),
             salt,
             previous,
         },

@@ -1,5 +1,6 @@
 //! Folds along live paths, one after the other.
 
+use foldlog_codec::SequenceNumber;
 use std::ops::RangeInclusive;
 
 use super::{LogReader, StateReader};
@@ -17,9 +18,9 @@ pub struct AlongPath<'a> {
     reader: &'a LogReader,
     projection: Projection,
     /// What was live at the position that the projection stands at, in ascending order.
-    live: Vec<RangeInclusive<u64>>,
+    live: Vec<RangeInclusive<SequenceNumber>>,
     /// Where the next record stands, where that is known.
-    at: Option<(u64, Location)>,
+    at: Option<(SequenceNumber, Location)>,
 }
 
 impl<'a> AlongPath<'a> {
@@ -32,7 +33,8 @@ impl<'a> AlongPath<'a> {
     /// # Errors
     ///
     /// As [`LogReader::state_along`].
-    pub fn state(&mut self, position: u64) -> Result<State> {
+    pub fn state(&mut self, position: impl Into<SequenceNumber>) -> Result<State> {
+        let position = position.into();
         self.state_reader(position)?.to_state()
     }
 
@@ -41,7 +43,8 @@ impl<'a> AlongPath<'a> {
     /// # Errors
     ///
     /// As [`LogReader::state_along`].
-    pub fn state_reader(&mut self, position: u64) -> Result<StateReader> {
+    pub fn state_reader(&mut self, position: impl Into<SequenceNumber>) -> Result<StateReader> {
+        let position = position.into();
         self.reader.check_position(position)?;
         if !goes_on(&mut self.live, &self.reader.path, position) {
             self.projection = Projection::new(LogSlices::Unread);
@@ -58,7 +61,7 @@ impl<'a> AlongPath<'a> {
 
 /// Turns a path into the one that was live at `position`. Whether that goes on where the other ended; where it does, no
 /// more of it is looked at than what is new.
-fn goes_on(live: &mut Vec<RangeInclusive<u64>>, path: &Path, position: u64) -> bool {
+fn goes_on(live: &mut Vec<RangeInclusive<SequenceNumber>>, path: &Path, position: SequenceNumber) -> bool {
     let mut new = Vec::new();
     for range in path.down_from(position) {
         // Ranges of two paths that begin alike begin with the same rollback, or with 0: below them the paths are one.

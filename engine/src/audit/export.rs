@@ -6,8 +6,8 @@ use std::io::Write;
 use std::ops::ControlFlow;
 
 use foldlog_codec::body::Policy;
-use foldlog_codec::escape;
 use foldlog_codec::msgpack::{Limits, Streamed};
+use foldlog_codec::{SequenceNumber, escape};
 use serde::ser::{Error as _, Serialize, SerializeMap, SerializeSeq, Serializer};
 use uuid::Uuid;
 
@@ -91,7 +91,7 @@ impl Serialize for OneSlice<'_> {
 
 /// A state as `foldlog state --json` prints it.
 struct Document<'a> {
-    sequence: u64,
+    sequence: SequenceNumber,
     slices: Slices<'a>,
 }
 
@@ -185,11 +185,12 @@ impl LogReader {
     /// or what reading says. A part may be written by then.
     pub fn write_export(
         &self,
-        position: u64,
+        position: impl Into<SequenceNumber>,
         policies: &BTreeSet<Policy>,
         children: Vec<Uuid>,
         out: impl Write,
     ) -> Result<()> {
+        let position = position.into();
         let state = self.state_reader_at(position)?;
         let mut time_us = 0;
         self.records(position, position, |record| {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use foldlog_codec::body::Declare;
 use foldlog_codec::digest::SegmentDigest;
 use foldlog_codec::record::Names;
-use foldlog_codec::{Kind, Record};
+use foldlog_codec::{Kind, Record, SequenceNumber};
 use uuid::Uuid;
 
 use crate::error::{Error, Result};
@@ -51,9 +51,9 @@ pub enum Followed<'a> {
     /// there. Those that took their place follow.
     Replaced {
         /// The first of them.
-        from: u64,
+        from: SequenceNumber,
         /// The last.
-        through: u64,
+        through: SequenceNumber,
     },
 }
 
@@ -71,9 +71,9 @@ pub struct Progress {
 /// What was handed over.
 #[derive(Clone, Debug)]
 struct Handed {
-    from: u64,
+    from: SequenceNumber,
     /// The next record that was never handed over, or was and has been replaced.
-    next: u64,
+    next: SequenceNumber,
     names: Names,
     /// Digests of the records before `next`.
     digests: VecDeque<[u8; 16]>,
@@ -87,7 +87,8 @@ impl Follower {
     /// [`Error::NotASession`], [`Error::NotAFile`], [`Error::Corrupt`], [`Error::OlderThanSuccessor`],
     /// [`Error::MissingSegment`], [`Error::WrongSession`],
     /// [`Error::FutureFormat`], [`Error::Io`].
-    pub fn open(dir: impl AsRef<Path>, from: u64) -> Result<Follower> {
+    pub fn open(dir: impl AsRef<Path>, from: impl Into<SequenceNumber>) -> Result<Follower> {
+        let from = from.into();
         Follower::open_on(Arc::new(FileStorage::new()), dir, from)
     }
 
@@ -96,7 +97,12 @@ impl Follower {
     /// # Errors
     ///
     /// As [`open`](Follower::open).
-    pub fn open_on(storage: Arc<dyn Storage>, dir: impl AsRef<Path>, from: u64) -> Result<Follower> {
+    pub fn open_on(
+        storage: Arc<dyn Storage>,
+        dir: impl AsRef<Path>,
+        from: impl Into<SequenceNumber>,
+    ) -> Result<Follower> {
+        let from = from.into();
         let cursor = Cursor::open(&storage, dir.as_ref(), from)?;
         let handed = Handed { from, next: from, names: Names::default(), digests: VecDeque::new() };
         Ok(Follower { cursor, handed })
@@ -108,9 +114,9 @@ impl Follower {
     ///
     /// As [`open`](Follower::open), and as [`poll`](Follower::poll).
     pub fn open_last(dir: impl AsRef<Path>, count: u64) -> Result<Follower> {
-        let mut scout = Follower::open(&dir, u64::MAX)?;
+        let mut scout = Follower::open(&dir, SequenceNumber::MAX)?;
         scout.poll(|_| Ok(()))?;
-        Follower::open(dir, scout.records_len().saturating_sub(count))
+        Follower::open(dir, scout.cursor.next_sequence().saturating_sub(count))
     }
 
     /// The session.
@@ -121,7 +127,7 @@ impl Follower {
     /// How many records the log was seen to have, those before the first that was asked for included. A poll
     /// brings it up to date.
     pub fn records_len(&self) -> u64 {
-        self.cursor.next_sequence()
+        self.cursor.next_sequence().get()
     }
 
     /// Hands what has come to `visit`, in order. Where `visit` fails, the next poll hands over the same again.
@@ -191,20 +197,20 @@ impl Handed {
         Ok(())
     }
 
-    fn digest_of(&self, sequence: u64) -> Option<&[u8; 16]> {
-        let back = usize::try_from(self.next.checked_sub(sequence)?).ok()?;
+    fn digest_of(&self, sequence: SequenceNumber) -> Option<&[u8; 16]> {
+        let back = usize::try_from(self.next.checked_since(sequence)?).ok()?;
         self.digests.get(self.digests.len().checked_sub(back)?)
     }
 
     /// No recovery rewrites what is durable.
-    fn forget_below(&mut self, watermark: u64) {
+    fn forget_below(&mut self, watermark: SequenceNumber) {
         let first = self.next.saturating_sub(self.digests.len() as u64);
-        let durable = usize::try_from(watermark.saturating_sub(first)).unwrap_or(usize::MAX);
+        let durable = usize::try_from(watermark.since(first)).unwrap_or(usize::MAX);
         self.digests.drain(..durable.min(self.digests.len()));
     }
 
-    fn go_back(&mut self, sequence: u64) {
-        let gone = usize::try_from(self.next.saturating_sub(sequence)).unwrap_or(usize::MAX);
+    fn go_back(&mut self, sequence: SequenceNumber) {
+        let gone = usize::try_from(self.next.since(sequence)).unwrap_or(usize::MAX);
         self.digests.truncate(self.digests.len().saturating_sub(gone));
         self.next = sequence;
     }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use foldlog_codec::body::{
     Cause, Decision, ExternalEffects, Idempotency, Outcome, Settle, ToolBegin, ToolEnd,
 };
-use foldlog_codec::{Kind, Record};
+use foldlog_codec::{Kind, OperationId, Record, SequenceNumber};
 use serde::Serialize;
 
 use super::LogReader;
@@ -55,18 +55,18 @@ pub struct Settled {
     /// Why.
     pub reason: String,
     /// The decision's record.
-    pub sequence: u64,
+    pub sequence: SequenceNumber,
 }
 
 /// One operation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LedgerEntry {
     /// Its name: the sequence number of its first begin.
-    pub operation: u64,
+    pub operation: OperationId,
     /// The operation within which it ran.
-    pub parent: Option<u64>,
+    pub parent: Option<OperationId>,
     /// The operation that it undid.
-    pub undoes: Option<u64>,
+    pub undoes: Option<OperationId>,
     /// The provider's name for the call.
     pub call_id: Option<String>,
     /// The tool.
@@ -83,9 +83,9 @@ pub struct LedgerEntry {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub not_undone: Vec<NotUndone>,
     /// The sequence number of its latest begin.
-    pub begin: u64,
+    pub begin: SequenceNumber,
     /// The sequence number of the end of that.
-    pub end: Option<u64>,
+    pub end: Option<SequenceNumber>,
     /// How long that ran, in microseconds.
     pub elapsed_us: Option<u64>,
     /// How often it began.
@@ -96,9 +96,9 @@ pub struct LedgerEntry {
 
 #[derive(Default)]
 struct Ledger {
-    entries: BTreeMap<u64, LedgerEntry>,
+    entries: BTreeMap<OperationId, LedgerEntry>,
     /// From the begins of those that are open to their names.
-    open: BTreeMap<u64, u64>,
+    open: BTreeMap<SequenceNumber, OperationId>,
 }
 
 impl Ledger {
@@ -123,8 +123,8 @@ impl Ledger {
         Ok(())
     }
 
-    fn begin(&mut self, sequence: u64, begin: ToolBegin<'_>) {
-        let operation = begin.again.unwrap_or(sequence);
+    fn begin(&mut self, sequence: SequenceNumber, begin: ToolBegin<'_>) {
+        let operation = begin.again.unwrap_or(sequence.into());
         self.open.insert(sequence, operation);
         let entry = self.entries.entry(operation).or_insert_with(|| LedgerEntry {
             operation,
@@ -150,7 +150,7 @@ impl Ledger {
         entry.not_undone.clear();
     }
 
-    fn end(&mut self, sequence: u64, end: &ToolEnd<'_>) {
+    fn end(&mut self, sequence: SequenceNumber, end: &ToolEnd<'_>) {
         let Some(operation) = self.open.remove(&end.begin) else { return };
         let Some(entry) = self.entries.get_mut(&operation) else { return };
         entry.outcome = match end.outcome {
@@ -174,10 +174,10 @@ impl LogReader {
     /// What reading says.
     pub fn ledger(&self) -> Result<Vec<LedgerEntry>> {
         let mut ledger = Ledger::default();
-        let Some(last) = self.records_len().checked_sub(1) else { return Ok(Vec::new()) };
-        self.records(0, last, |record| ledger.take(record))?;
+        let Some(last) = self.places.next_sequence.checked_sub(1) else { return Ok(Vec::new()) };
+        self.records(SequenceNumber::MIN, last, |record| ledger.take(record))?;
         let live = self.live_path().live_at(last);
-        let is_live = |sequence: u64| {
+        let is_live = |sequence: SequenceNumber| {
             let at = live.partition_point(|range| *range.end() < sequence);
             live.get(at).is_some_and(|range| range.contains(&sequence))
         };

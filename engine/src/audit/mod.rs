@@ -20,7 +20,7 @@ use foldlog_codec::body::{Opened, Parent, Payload, Seal};
 use foldlog_codec::digest::SegmentDigest;
 use foldlog_codec::frame::{Frame, Header};
 use foldlog_codec::record::Names;
-use foldlog_codec::{Kind, Record};
+use foldlog_codec::{Kind, Record, SequenceNumber};
 use uuid::Uuid;
 
 use crate::error::{Corruption, Error, Result};
@@ -53,7 +53,7 @@ pub struct FrameInfo<'a> {
     /// Length of the whole frame, in bytes.
     pub bytes: u64,
     /// Every record below this was durable when the frame was written.
-    pub watermark: u64,
+    pub watermark: SequenceNumber,
     /// What the frame holds.
     pub record: Record<'a>,
 }
@@ -104,13 +104,13 @@ pub struct LogReader {
     options: ReadOptions,
     objects: Arc<Objects>,
     places: Places,
-    rollbacks: BTreeMap<u64, foldlog_codec::body::Rollback>,
+    rollbacks: BTreeMap<SequenceNumber, foldlog_codec::body::Rollback>,
     path: LivePath,
     outline: Projection,
     /// The slices at the end, where they were not left out.
     folded: Option<Projection>,
     opened: Opened,
-    opened_sequence: u64,
+    opened_sequence: SequenceNumber,
     log_bytes: u64,
     report: RecoveryReport,
 }
@@ -153,7 +153,7 @@ pub fn walk_on(
     })?;
     let report =
         RecoveryReport { exposed: exposed_on(storage.as_ref(), dir), ..RecoveryReport::of(&scan, None) };
-    let (session, records) = (scan.session, scan.next_sequence);
+    let (session, records) = (scan.session, scan.next_sequence.get());
     Ok(Walked { session, records, log_bytes: scan.used_bytes, report })
 }
 
@@ -242,7 +242,7 @@ impl LogReader {
     }
 
     /// The sequence number of that record: 0, or behind what a fork shares with its parent.
-    pub fn opened_sequence(&self) -> u64 {
+    pub fn opened_sequence(&self) -> SequenceNumber {
         self.opened_sequence
     }
 
@@ -253,7 +253,7 @@ impl LogReader {
 
     /// How many records there are, which is the next sequence number.
     pub fn records_len(&self) -> u64 {
-        self.places.next_sequence
+        self.places.next_sequence.get()
     }
 
     /// Bytes that the log uses.
@@ -286,7 +286,7 @@ impl LogReader {
     }
 
     /// The rollbacks: each record's sequence number with the position that it goes back to.
-    pub fn rollbacks(&self) -> impl DoubleEndedIterator<Item = (u64, u64)> {
+    pub fn rollbacks(&self) -> impl DoubleEndedIterator<Item = (SequenceNumber, SequenceNumber)> {
         self.rollbacks.iter().map(|(at, rollback)| (*at, rollback.to))
     }
 
@@ -297,10 +297,11 @@ impl LogReader {
     /// What reading says, or what `visit` says.
     pub fn records(
         &self,
-        from: u64,
-        through: u64,
+        from: impl Into<SequenceNumber>,
+        through: impl Into<SequenceNumber>,
         mut visit: impl FnMut(&Record<'_>) -> Result<()>,
     ) -> Result<()> {
+        let (from, through) = (from.into(), through.into());
         self.places.read(&self.storage, from, through, &mut |record| visit(&record))
     }
 
@@ -330,7 +331,8 @@ impl LogReader {
     /// # Errors
     ///
     /// [`Error::NoSuchPosition`], or what reading says.
-    pub fn state_reader_at(&self, position: u64) -> Result<StateReader> {
+    pub fn state_reader_at(&self, position: impl Into<SequenceNumber>) -> Result<StateReader> {
+        let position = position.into();
         self.check_position(position)?;
         if position + 1 == self.places.next_sequence {
             return self.state_reader();
@@ -350,7 +352,7 @@ impl LogReader {
 
     fn fold_below(
         &self,
-        end: u64,
+        end: SequenceNumber,
         visit: &mut dyn FnMut(&Record<'_>, &Projection) -> Result<()>,
     ) -> Result<Projection> {
         let budget = self.memory_bytes();
@@ -363,7 +365,8 @@ impl LogReader {
     /// # Errors
     ///
     /// [`Error::NoSuchPosition`], or what reading says.
-    pub fn state_at(&self, position: u64) -> Result<State> {
+    pub fn state_at(&self, position: impl Into<SequenceNumber>) -> Result<State> {
+        let position = position.into();
         self.state_reader_at(position)?.to_state()
     }
 
@@ -373,7 +376,8 @@ impl LogReader {
     /// # Errors
     ///
     /// As [`state_at`](LogReader::state_at).
-    pub fn state_along(&self, position: u64) -> Result<State> {
+    pub fn state_along(&self, position: impl Into<SequenceNumber>) -> Result<State> {
+        let position = position.into();
         self.check_position(position)?;
         self.reader_of(self.history().fold_along(&self.path, position)?).to_state()
     }
@@ -443,7 +447,7 @@ impl LogReader {
     pub fn check_lineage(&self, parent: &LogReader) -> Result<()> {
         let (expected, position, chain) = match self.opened.parent {
             Some(Parent::Fork { session, position, chain }) => (session, position, chain),
-            _ => (self.opened.session, 0, 0),
+            _ => (self.opened.session, SequenceNumber::MIN, 0),
         };
         let found = parent.opened.session;
         if expected != found || expected == self.opened.session {
@@ -463,16 +467,17 @@ impl LogReader {
     /// # Errors
     ///
     /// What reading says.
-    pub fn digest_through(&self, position: u64) -> Result<[u8; 32]> {
+    pub fn digest_through(&self, position: impl Into<SequenceNumber>) -> Result<[u8; 32]> {
+        let position = position.into();
         let mut digest = SegmentDigest::new();
-        self.records(0, position, |record| {
+        self.records(SequenceNumber::MIN, position, |record| {
             digest.update(record.sequence, record.kind, record.time_us, record.body);
             Ok(())
         })?;
         Ok(digest.finish())
     }
 
-    fn check_position(&self, position: u64) -> Result<()> {
+    fn check_position(&self, position: SequenceNumber) -> Result<()> {
         let next = self.places.next_sequence;
         if position < next {
             return Ok(());
@@ -490,7 +495,7 @@ impl LogReader {
     }
 }
 
-fn seal_mismatch(segment: &Path, offset: u64, sequence: u64, seal: &Seal) -> Error {
+fn seal_mismatch(segment: &Path, offset: u64, sequence: SequenceNumber, seal: &Seal) -> Error {
     Error::Corrupt(Box::new(Corruption {
         session: None,
         segment: segment.to_owned(),
@@ -551,11 +556,11 @@ mod tests {
             session.dispatch(Said(number)).unwrap();
             if number % 3 == 2 {
                 // Now a little back, now far, now onto a path that was abandoned before.
-                session.rollback_to(number * 7 % (session.position().unwrap() + 1)).unwrap();
+                session.rollback_to(number * 7 % (session.position().unwrap().get() + 1)).unwrap();
             }
         }
         let dir = session.dir().to_owned();
-        let last = session.position().unwrap();
+        let last = session.position().unwrap().get();
         session.close().unwrap();
         let reader = LogReader::open(&dir).unwrap();
         let mut along = reader.along();

@@ -1,5 +1,6 @@
 //! The segments of a log, and all their frames.
 
+use foldlog_codec::SequenceNumber;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -20,7 +21,7 @@ pub struct SegmentInfo {
     /// The session that wrote it: in a fork, that of an ancestor for what the two share.
     pub session: Uuid,
     /// The sequence number of its first record.
-    pub first_sequence: u64,
+    pub first_sequence: SequenceNumber,
     /// How many of its records belong to the log. A recovery or a fork may have left out others.
     pub records: u64,
     /// Bytes of it that belong to the log: its header, frames and seal.
@@ -58,7 +59,7 @@ impl LogReader {
                 path: segment.path.clone(),
                 session: segment.header.session,
                 first_sequence,
-                records: next.saturating_sub(first_sequence),
+                records: next.since(first_sequence),
                 used_bytes: end + seal_bytes,
                 allocated_bytes,
                 seal_bytes,

@@ -1,5 +1,6 @@
 //! Slices at one position, read item by item.
 
+use foldlog_codec::{OperationId, SequenceNumber};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
@@ -24,7 +25,7 @@ pub struct StateReader {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ItemName {
     /// The sequence number of the record that inserted it.
-    pub sequence: u64,
+    pub sequence: SequenceNumber,
     /// Its place among the items that the record inserted into the slice.
     pub ordinal: u32,
     /// The version that it was recorded at.
@@ -62,7 +63,7 @@ impl StateReader {
     }
 
     /// The position: the sequence number of the last record that counts; `None` before the first.
-    pub fn position(&self) -> Option<u64> {
+    pub fn position(&self) -> Option<SequenceNumber> {
         self.projection.next_sequence().checked_sub(1)
     }
 
@@ -72,7 +73,7 @@ impl StateReader {
     }
 
     /// The operations that were open there: see [`State::open_operations`].
-    pub fn open_operations(&self) -> Vec<u64> {
+    pub fn open_operations(&self) -> Vec<OperationId> {
         self.projection.operations.open().map(|open| open.operation).collect()
     }
 
@@ -198,7 +199,8 @@ impl<'a> SliceReader<'a> {
     }
 
     /// Whether it holds the item that the record `sequence` inserted in that place.
-    pub fn contains(&self, sequence: u64, ordinal: u32) -> bool {
+    pub fn contains(&self, sequence: impl Into<SequenceNumber>, ordinal: u32) -> bool {
+        let sequence = sequence.into();
         self.rows.contains(ItemId { sequence, ordinal })
     }
 

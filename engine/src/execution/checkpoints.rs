@@ -1,3 +1,4 @@
+use foldlog_codec::OperationId;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -14,7 +15,7 @@ pub const CHECKPOINTS_MAX: usize = 100;
 #[derive(Clone, Debug)]
 pub struct ToolCheckpoint {
     /// The operation's name.
-    pub operation: u64,
+    pub operation: OperationId,
     /// The provider's name for the call.
     pub tool_call_id: Option<SmolStr>,
     /// The tool.
@@ -83,7 +84,8 @@ impl CheckpointStore {
     }
 
     /// The checkpoint of an operation.
-    pub fn of_operation(&self, operation: u64) -> Option<ToolCheckpoint> {
+    pub fn of_operation(&self, operation: impl Into<OperationId>) -> Option<ToolCheckpoint> {
+        let operation = operation.into();
         self.inner.lock().checkpoints.values().find(|kept| kept.operation == operation).cloned()
     }
 

@@ -1,3 +1,4 @@
+use foldlog_codec::SequenceNumber;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -300,7 +301,7 @@ struct Document {
 #[serde(deny_unknown_fields)]
 struct Position {
     session_id: Uuid,
-    position: u64,
+    position: SequenceNumber,
     created_at: String,
     tag: Option<String>,
     policies: Vec<String>,

@@ -5,6 +5,7 @@
 //! | `composite` | [`CompositeSnapshot`]: a position of the session, and what each resource was then |
 //! | `checkpoints` | [`CheckpointStore`]: positions before and after tool calls |
 
+use foldlog_codec::SequenceNumber;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
@@ -49,7 +50,7 @@ struct Inner {
     latest: Mutex<Captures>,
     /// What the resources were before calls that could not be brought to their ends, by their begins: of one that does
     /// not outlive its process the log does not say it.
-    unended: Mutex<BTreeMap<u64, Captures>>,
+    unended: Mutex<BTreeMap<SequenceNumber, Captures>>,
     shared: Mutex<Shared>,
     /// Told where leases were taken, or could not be.
     taken: Condvar,
@@ -329,12 +330,12 @@ impl ExecutionState {
     }
 
     /// Keeps what the resources were before a call of this run that is left open, for this run's recovery.
-    pub(crate) fn leave_unended(&self, begin: u64, before: Captures) {
+    pub(crate) fn leave_unended(&self, begin: SequenceNumber, before: Captures) {
         self.inner.unended.lock().insert(begin, before);
     }
 
     /// What the resources were before a call of this run that was left open.
-    pub(crate) fn unended(&self, begin: u64) -> Option<Captures> {
+    pub(crate) fn unended(&self, begin: SequenceNumber) -> Option<Captures> {
         self.inner.unended.lock().get(&begin).cloned()
     }
 

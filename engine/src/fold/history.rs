@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use foldlog_codec::body::Rollback;
-use foldlog_codec::{Kind, Record};
+use foldlog_codec::{Kind, Record, SequenceNumber};
 
 use super::live::{LiveState, Sources};
 use super::memory::Watch;
@@ -24,14 +24,14 @@ pub(crate) struct History<'a> {
     pub(crate) storage: &'a Arc<dyn Storage>,
     pub(crate) places: &'a Places,
     pub(crate) objects: &'a Objects,
-    pub(crate) rollbacks: &'a BTreeMap<u64, Rollback>,
+    pub(crate) rollbacks: &'a BTreeMap<SequenceNumber, Rollback>,
 }
 
 impl History<'_> {
     /// Folds the records below `end`. `visit` sees each record after it was applied.
     pub(crate) fn fold(
         &self,
-        end: u64,
+        end: SequenceNumber,
         types: Option<&SessionTypes>,
         log_slices: LogSlices,
         visit: &mut dyn FnMut(&Record<'_>, &Projection) -> Result<()>,
@@ -42,7 +42,7 @@ impl History<'_> {
     /// Folds the records below `end`, and ends where the watch says that this takes too much memory.
     pub(crate) fn fold_within(
         &self,
-        end: u64,
+        end: SequenceNumber,
         types: Option<&SessionTypes>,
         (log_slices, watch): (LogSlices, Option<Watch>),
         visit: &mut dyn FnMut(&Record<'_>, &Projection) -> Result<()>,
@@ -56,7 +56,7 @@ impl History<'_> {
     pub(crate) fn fold_behind(
         &self,
         mut folded: LiveState,
-        end: u64,
+        end: SequenceNumber,
         types: Option<&SessionTypes>,
         visit: &mut dyn FnMut(&Record<'_>, &Projection) -> Result<()>,
     ) -> Result<LiveState> {
@@ -80,7 +80,7 @@ impl History<'_> {
 impl History<'_> {
     /// Folds the records that were live when `position` was written, and no others. Rollbacks on that path
     /// have been taken into account by the path, so STATE passes them unchanged.
-    pub(crate) fn fold_along(&self, path: &Path, position: u64) -> Result<Projection> {
+    pub(crate) fn fold_along(&self, path: &Path, position: SequenceNumber) -> Result<Projection> {
         let mut projection = Projection::new(LogSlices::Unread);
         self.fold_on(&mut projection, &path.live_at(position), position, &mut None)?;
         Ok(projection)
@@ -91,9 +91,9 @@ impl History<'_> {
     pub(crate) fn fold_on(
         &self,
         projection: &mut Projection,
-        live: &[RangeInclusive<u64>],
-        position: u64,
-        at: &mut Option<(u64, Location)>,
+        live: &[RangeInclusive<SequenceNumber>],
+        position: SequenceNumber,
+        at: &mut Option<(SequenceNumber, Location)>,
     ) -> Result<()> {
         let next = projection.next_sequence();
         if next > position {

@@ -181,7 +181,7 @@ mod tests {
     use crate::types::AnyValue;
 
     fn row(sequence: u64, value: u64) -> Row {
-        let id = ItemId { sequence, ordinal: 0 };
+        let id = ItemId { sequence: sequence.into(), ordinal: 0 };
         Row { id, version: 1, item: RowItem::Typed(Arc::new(value)) }
     }
 
@@ -203,7 +203,7 @@ mod tests {
                 named.clear();
             }
             rows.push(row(sequence, value));
-            named.push(ItemId { sequence, ordinal: 0 });
+            named.push(ItemId { sequence: sequence.into(), ordinal: 0 });
             if sequence % 100 == 0 {
                 views.push((rows.clone(), wanted.clone()));
             }
@@ -235,6 +235,6 @@ mod tests {
         let one: AnyValue = Arc::new(1_u64);
         assert_eq!(rows.len(), 2);
         assert_eq!(rows.alike(&one), None);
-        assert_eq!(view.alike(&one), Some(vec![ItemId { sequence: 1, ordinal: 0 }]));
+        assert_eq!(view.alike(&one), Some(vec![ItemId { sequence: 1.into(), ordinal: 0 }]));
     }
 }

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use foldlog_codec::body::{Dispatch, Payload, Rollback};
-use foldlog_codec::{Kind, Record};
+use foldlog_codec::{Kind, Record, SequenceNumber};
 
 use super::memory::Watch;
 use super::path::Path;
@@ -41,7 +41,7 @@ pub(crate) struct Sources<'a> {
 pub(crate) struct LiveState {
     pub(crate) projection: Projection,
     pub(crate) positions: Positions,
-    pub(crate) rollbacks: BTreeMap<u64, Rollback>,
+    pub(crate) rollbacks: BTreeMap<SequenceNumber, Rollback>,
     pub(crate) path: Path,
     /// Where it may take only so much memory.
     pub(crate) watch: Option<Watch>,
@@ -84,7 +84,7 @@ impl LiveState {
     /// As [`Projection::apply`]; the projection has not changed then.
     pub(crate) fn apply(
         &mut self,
-        sequence: u64,
+        sequence: SequenceNumber,
         content: RecordBody<'_>,
         at_hand: DecodedValues<'_>,
         sources: Sources<'_>,
@@ -140,7 +140,7 @@ impl LiveState {
     #[inline]
     pub(crate) fn apply_event<V: NewValue>(
         &mut self,
-        sequence: u64,
+        sequence: SequenceNumber,
         event: (u32, Payload<'_>, Option<V>),
         Sources { objects, types }: Sources<'_>,
     ) -> Result<()> {
@@ -153,7 +153,7 @@ impl LiveState {
 
     /// Keeps the position of a record that was just applied, where a rollback of the log goes back to it.
     #[inline]
-    pub(crate) fn keep_target(&mut self, sequence: u64) {
+    pub(crate) fn keep_target(&mut self, sequence: SequenceNumber) {
         if self.positions.wants(sequence) {
             self.positions.keep_target(sequence, Arc::new(self.projection.freeze()));
             if let Some(watch) = &mut self.watch {

@@ -10,7 +10,7 @@ use std::ops::{ControlFlow, RangeInclusive};
 use std::sync::Arc;
 
 use foldlog_codec::body::{Action, Added, BuiltIn, Dispatch, Import, ItemId, Payload, ToolEnd};
-use foldlog_codec::{Kind, Record};
+use foldlog_codec::{Kind, Record, SequenceNumber};
 
 use super::names::Names;
 use super::projection::{INVOKED_VERSION, Items, Projection};
@@ -31,7 +31,7 @@ const MARK_RECORDS: u64 = 4096;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Mark {
     pub(crate) place: u64,
-    pub(crate) sequence: u64,
+    pub(crate) sequence: SequenceNumber,
 }
 
 /// What is held of a LOG slice.
@@ -43,7 +43,7 @@ pub(crate) struct LogItems {
     tail_max: usize,
     marks: Arc<Vec<Mark>>,
     /// Records whose items were taken back, which only tests can have done.
-    undone: Arc<Vec<RangeInclusive<u64>>>,
+    undone: Arc<Vec<RangeInclusive<SequenceNumber>>>,
 }
 
 impl LogItems {
@@ -57,7 +57,7 @@ impl LogItems {
     pub(crate) fn restored(
         len: u64,
         marks: Vec<Mark>,
-        undone: Vec<RangeInclusive<u64>>,
+        undone: Vec<RangeInclusive<SequenceNumber>>,
         tail_max: usize,
     ) -> LogItems {
         LogItems { len, marks: Arc::new(marks), undone: Arc::new(undone), ..LogItems::new(tail_max) }
@@ -72,7 +72,7 @@ impl LogItems {
         &self.marks
     }
 
-    pub(crate) fn undone(&self) -> &[RangeInclusive<u64>] {
+    pub(crate) fn undone(&self) -> &[RangeInclusive<SequenceNumber>] {
         &self.undone
     }
 
@@ -113,14 +113,14 @@ impl LogItems {
 
     /// Goes back to `then`, the same slice as it was when record `to` had been written; `at` is the record that
     /// says so.
-    pub(crate) fn go_back(&mut self, then: &LogItems, to: u64, at: u64) {
+    pub(crate) fn go_back(&mut self, then: &LogItems, to: SequenceNumber, at: SequenceNumber) {
         let mut undone = (*then.undone).clone();
         undone.push(to + 1..=at);
         *self = LogItems { undone: Arc::new(undone), ..then.clone() };
     }
 
     /// A place with no item before it of any record behind `sequence`; the slice's end where there are none at all.
-    pub(crate) fn place_behind(&self, sequence: u64) -> u64 {
+    pub(crate) fn place_behind(&self, sequence: SequenceNumber) -> u64 {
         if self.tail.last().is_some_and(|last| last.id.sequence <= sequence) {
             return self.len;
         }
@@ -191,7 +191,7 @@ impl LogSource {
         let start =
             near.filter(|near| near.place <= from && known.is_none_or(|mark| mark.place <= near.place));
         let Some(mut at) = start.or(known) else { return Ok(()) };
-        self.places.read_until(&self.storage, at.sequence, u64::MAX, &mut |record| {
+        self.places.read_until(&self.storage, at.sequence, SequenceNumber::MAX, &mut |record| {
             if items.undone.iter().any(|range| range.contains(&record.sequence)) {
                 return Ok(ControlFlow::Continue(()));
             }

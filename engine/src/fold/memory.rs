@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use crate::sabotage::{self, Breakage};
-use foldlog_codec::Record;
+use foldlog_codec::{Record, SequenceNumber};
 
 use super::projection::Projection;
 use crate::error::{Error, Result};
@@ -54,7 +54,7 @@ pub(crate) struct Watch {
     /// Bytes of bodies since the last position was kept.
     since_kept: u64,
     /// What each kept position takes.
-    kept: BTreeMap<u64, u64>,
+    kept: BTreeMap<SequenceNumber, u64>,
 }
 
 impl Watch {
@@ -63,7 +63,7 @@ impl Watch {
     }
 
     /// A position was kept.
-    pub(super) fn keep(&mut self, sequence: u64, projection: &Projection) {
+    pub(super) fn keep(&mut self, sequence: SequenceNumber, projection: &Projection) {
         let items = projection.items_bytes().min(self.since_kept.saturating_mul(ITEM_BYTES));
         self.since_kept = 0;
         let slices = projection.slices().count() as u64 * SLICE_BYTES;
@@ -73,7 +73,7 @@ impl Watch {
     }
 
     /// A position was let go of.
-    pub(super) fn let_go(&mut self, sequence: u64) {
+    pub(super) fn let_go(&mut self, sequence: SequenceNumber) {
         self.kept.remove(&sequence);
     }
 

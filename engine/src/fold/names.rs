@@ -1,5 +1,6 @@
 //! What the log has declared.
 
+use foldlog_codec::SequenceNumber;
 use std::collections::BTreeMap;
 
 use foldlog_codec::body::{Declare, EventDeclaration, SLICES_MAX, SliceDeclaration};
@@ -21,7 +22,7 @@ pub(crate) struct Names {
 
 impl Names {
     /// Checks a declaration against those before it.
-    pub(crate) fn check(&self, sequence: u64, declare: &Declare) -> Result<()> {
+    pub(crate) fn check(&self, sequence: SequenceNumber, declare: &Declare) -> Result<()> {
         let bad = |reason: String| Error::Inconsistent { sequence, reason };
         self.check_len(declare).map_err(|error| bad(error.to_string()))?;
         let mut known = self.slices.len();

@@ -12,6 +12,7 @@
 //!
 //! None of this goes back with STATE.
 
+use foldlog_codec::{OperationId, SequenceNumber};
 use std::sync::Arc;
 
 use foldlog_codec::body::{
@@ -34,9 +35,9 @@ pub type UnsettledOperation = image::UnsettledOperation<SmolStr>;
 #[derive(Clone, Default)]
 pub(crate) struct Operations {
     /// By their begins, so in the order in which they began.
-    open: Tree<u64, Arc<OpenOperation>, 16, 16>,
+    open: Tree<SequenceNumber, Arc<OpenOperation>, 16, 16>,
     /// By their names.
-    unsettled: Tree<u64, Arc<UnsettledOperation>, 16, 16>,
+    unsettled: Tree<OperationId, Arc<UnsettledOperation>, 16, 16>,
 }
 
 impl std::fmt::Debug for Operations {
@@ -64,9 +65,10 @@ impl Operations {
     }
 
     /// The one of that name that is open.
-    fn open_one(&self, operation: u64) -> Option<&OpenOperation> {
+    fn open_one(&self, operation: OperationId) -> Option<&OpenOperation> {
         // Most have begun once, and bear the name of their begin.
-        let first = self.open.get(&operation).map(Arc::as_ref).filter(|open| open.operation == operation);
+        let first =
+            self.open.get(&operation.sequence()).map(Arc::as_ref).filter(|open| open.operation == operation);
         first.or_else(|| self.open().find(|open| open.operation == operation))
     }
 
@@ -75,12 +77,16 @@ impl Operations {
         self.unsettled.iter().map(|(_, unsettled)| unsettled.as_ref())
     }
 
-    pub(crate) fn unsettled_one(&self, operation: u64) -> Option<&UnsettledOperation> {
+    pub(crate) fn unsettled_one(&self, operation: OperationId) -> Option<&UnsettledOperation> {
         self.unsettled.get(&operation).map(Arc::as_ref)
     }
 
     /// Changes one that waits to be run again or settled, if it does.
-    fn change_unsettled(&mut self, operation: u64, change: impl FnOnce(&mut UnsettledOperation)) -> bool {
+    fn change_unsettled(
+        &mut self,
+        operation: OperationId,
+        change: impl FnOnce(&mut UnsettledOperation),
+    ) -> bool {
         let Some(mut changed) = self.unsettled_one(operation).cloned() else { return false };
         change(&mut changed);
         self.unsettled.insert(operation, Arc::new(changed));
@@ -93,7 +99,7 @@ impl Operations {
     }
 
     /// The names of the open operations that may change STATE.
-    pub(crate) fn all_changing(&self) -> Vec<u64> {
+    pub(crate) fn all_changing(&self) -> Vec<OperationId> {
         self.open().filter(|open| !open.reads_only).map(|open| open.operation).collect()
     }
 
@@ -103,7 +109,7 @@ impl Operations {
     }
 
     /// Says why a begin does not follow what is known, if it does not: the operation in question, and the reason.
-    pub(crate) fn check_begin(&self, begin: &ToolBegin<'_>) -> Result<(), (u64, &'static str)> {
+    pub(crate) fn check_begin(&self, begin: &ToolBegin<'_>) -> Result<(), (OperationId, &'static str)> {
         if let Some(last) = self.open.last().filter(|_| self.open.len() >= OPEN_OPERATIONS_MAX) {
             return Err((last.1.operation, "it is open beside as many as can be, so no other begins"));
         }
@@ -120,13 +126,13 @@ impl Operations {
         Ok(())
     }
 
-    pub(super) fn begin(&mut self, sequence: u64, begin: &ToolBegin<'_>) -> Result<()> {
+    pub(super) fn begin(&mut self, sequence: SequenceNumber, begin: &ToolBegin<'_>) -> Result<()> {
         self.check_begin(begin).map_err(|why| inconsistent(sequence, why))?;
         if let Some(operation) = begin.again {
             self.unsettled.remove(&operation);
         }
         let open = OpenOperation {
-            operation: begin.again.unwrap_or(sequence),
+            operation: begin.again.unwrap_or(sequence.into()),
             begin: sequence,
             parent: begin.parent,
             tool: SmolStr::new(&begin.tool),
@@ -142,7 +148,7 @@ impl Operations {
     }
 
     /// Says why an end does not follow what is known, if it does not; nothing has changed yet.
-    pub(crate) fn check_end(&self, end: &ToolEnd<'_>) -> Result<(), (u64, &'static str)> {
+    pub(crate) fn check_end(&self, end: &ToolEnd<'_>) -> Result<(), (OperationId, &'static str)> {
         let Some(open) = self.open.get(&end.begin) else {
             return Err((end.operation(), "it is not open, so it cannot end"));
         };
@@ -183,7 +189,7 @@ impl Operations {
         }
     }
 
-    pub(super) fn settle(&mut self, sequence: u64, settle: &Settle<'_>) -> Result<()> {
+    pub(super) fn settle(&mut self, sequence: SequenceNumber, settle: &Settle<'_>) -> Result<()> {
         let operation = settle.operation;
         let waits = match settle.decision {
             Decision::RunAgain => self.change_unsettled(operation, |unsettled| unsettled.run_again = true),
@@ -200,6 +206,6 @@ impl Operations {
     }
 }
 
-fn inconsistent(sequence: u64, (operation, reason): (u64, &str)) -> Error {
+fn inconsistent(sequence: SequenceNumber, (operation, reason): (OperationId, &str)) -> Error {
     Error::Inconsistent { sequence, reason: format!("operation {operation}: {reason}") }
 }

@@ -4,49 +4,63 @@
 //! `p` is therefore: the records behind the last rollback at or before `p`, that rollback itself, and before
 //! it the path that was live at the rollback's target.
 
+use foldlog_codec::SequenceNumber;
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
 /// The rollbacks of a log: from each rollback's sequence number to its target.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Path {
-    rollbacks: BTreeMap<u64, u64>,
+    rollbacks: BTreeMap<SequenceNumber, SequenceNumber>,
 }
 
 impl Path {
     /// The path of a log with these rollbacks, each with its target, which must be below it.
-    pub fn new(rollbacks: impl IntoIterator<Item = (u64, u64)>) -> Path {
-        Path { rollbacks: rollbacks.into_iter().filter(|(at, to)| to < at).collect() }
+    pub fn new<A: Into<SequenceNumber>, T: Into<SequenceNumber>>(
+        rollbacks: impl IntoIterator<Item = (A, T)>,
+    ) -> Path {
+        let rollbacks = rollbacks.into_iter().map(|(at, to)| (at.into(), to.into()));
+        Path { rollbacks: rollbacks.filter(|(at, to)| to < at).collect() }
     }
 
     /// Takes in one more rollback.
-    pub fn add(&mut self, at: u64, to: u64) {
+    pub fn add(&mut self, at: impl Into<SequenceNumber>, to: impl Into<SequenceNumber>) {
+        let (at, to) = (at.into(), to.into());
         if to < at {
             self.rollbacks.insert(at, to);
         }
     }
 
     /// The ranges of records that were live when `position` was written, in ascending order.
-    pub fn live_at(&self, position: u64) -> Vec<RangeInclusive<u64>> {
+    pub fn live_at(&self, position: impl Into<SequenceNumber>) -> Vec<RangeInclusive<SequenceNumber>> {
+        let position = position.into();
         let mut ranges: Vec<_> = self.down_from(position).collect();
         ranges.reverse();
         ranges
     }
 
     /// The same ranges in descending order, found as they are asked for.
-    pub(crate) fn down_from(&self, position: u64) -> impl Iterator<Item = RangeInclusive<u64>> {
+    pub(crate) fn down_from(
+        &self,
+        position: SequenceNumber,
+    ) -> impl Iterator<Item = RangeInclusive<SequenceNumber>> {
         let mut end = Some(position);
         std::iter::from_fn(move || {
             let last = end?;
             let rollback = self.rollbacks.range(..=last).next_back();
             end = rollback.map(|(_, to)| *to);
-            Some(rollback.map_or(0, |(at, _)| *at)..=last)
+            Some(rollback.map_or(SequenceNumber::MIN, |(at, _)| *at)..=last)
         })
     }
 
     /// The ranges of records that are live before record `next` is written and would not be after it, if it
     /// were a rollback to `to`. Takes time in proportion to what is abandoned, not to the log.
-    pub fn abandoned_by(&self, next: u64, to: u64) -> Vec<RangeInclusive<u64>> {
+    pub fn abandoned_by(
+        &self,
+        next: impl Into<SequenceNumber>,
+        to: impl Into<SequenceNumber>,
+    ) -> Vec<RangeInclusive<SequenceNumber>> {
+        let (next, to) = (next.into(), to.into());
         let Some(last) = next.checked_sub(1) else { return Vec::new() };
         let mut kept = self.down_from(to).peekable();
         let mut abandoned = Vec::new();
@@ -58,7 +72,7 @@ impl Path {
                 None => abandoned.push(range),
                 Some(kept) => {
                     if kept.end() < range.end() {
-                        abandoned.push(kept.end() + 1..=*range.end());
+                        abandoned.push(*kept.end() + 1..=*range.end());
                     }
                     break;
                 }
@@ -69,7 +83,8 @@ impl Path {
     }
 
     /// Whether a record was live when `position` was written.
-    pub fn is_live(&self, sequence: u64, position: u64) -> bool {
+    pub fn is_live(&self, sequence: impl Into<SequenceNumber>, position: impl Into<SequenceNumber>) -> bool {
+        let (sequence, position) = (sequence.into(), position.into());
         self.live_at(position).iter().any(|range| range.contains(&sequence))
     }
 }
@@ -81,13 +96,14 @@ mod tests {
     #[test]
     fn nested_and_repeated_rollbacks_leave_the_path_that_was_live_at_their_target() {
         // 0 1 2 3 [4: back to 1] 5 6 [7: back to 3, which 4 had abandoned] 8
+        let range = |first, last| SequenceNumber::new(first)..=SequenceNumber::new(last);
         let path = Path::new([(4, 1), (7, 3)]);
-        assert_eq!(path.live_at(3), [0..=3]);
-        assert_eq!(path.live_at(6), [0..=1, 4..=6]);
-        assert_eq!(path.live_at(8), [0..=3, 7..=8]);
+        assert_eq!(path.live_at(3), [range(0, 3)]);
+        assert_eq!(path.live_at(6), [range(0, 1), range(4, 6)]);
+        assert_eq!(path.live_at(8), [range(0, 3), range(7, 8)]);
         assert!(!path.is_live(5, 8));
         assert!(path.is_live(2, 8));
-        assert_eq!(path.abandoned_by(9, 2), [3..=3, 7..=8]);
+        assert_eq!(path.abandoned_by(9, 2), [range(3, 3), range(7, 8)]);
         assert_eq!(path.abandoned_by(9, 8), []);
     }
 }

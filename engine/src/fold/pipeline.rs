@@ -17,7 +17,7 @@ use std::panic;
 use std::thread;
 
 use foldlog_codec::body::{BuiltIn, Dispatch, Payload};
-use foldlog_codec::{Kind, Record};
+use foldlog_codec::{Kind, Record, SequenceNumber};
 use parking_lot::{Condvar, Mutex};
 
 use super::live::{LiveState, Sources};
@@ -57,7 +57,7 @@ impl Fold<'_> {
         }
     }
 
-    fn fold_event(&mut self, sequence: u64, event: (u32, Payload<'_>, Option<AnyValue>)) {
+    fn fold_event(&mut self, sequence: SequenceNumber, event: (u32, Payload<'_>, Option<AnyValue>)) {
         if !self.failed {
             self.failed = self.folded.apply_event(sequence, event, self.sources).is_err();
         }
@@ -110,11 +110,11 @@ impl Batch {
 
 enum Entry {
     /// An event that does as declared, whose value is decoded.
-    Value { sequence: u64, event: u32, value: AnyValue },
+    Value { sequence: SequenceNumber, event: u32, value: AnyValue },
     /// One whose payload, which has passed the pre-scan, stands in the batch.
-    Event { sequence: u64, event: u32, at: Range<usize> },
+    Event { sequence: SequenceNumber, event: u32, at: Range<usize> },
     /// Any record; its body stands in the batch.
-    Record { sequence: u64, kind: Kind, time_us: i64, at: Range<usize> },
+    Record { sequence: SequenceNumber, kind: Kind, time_us: i64, at: Range<usize> },
 }
 
 #[derive(Default)]
@@ -218,7 +218,7 @@ impl Decoding<'_> {
     }
 
     /// The event's value, where that is all there is to fold.
-    fn decoded(&mut self, sequence: u64, event: u32, data: Payload<'_>) -> Option<AnyValue> {
+    fn decoded(&mut self, sequence: SequenceNumber, event: u32, data: Payload<'_>) -> Option<AnyValue> {
         if self.latest.is_none_or(|(latest, ..)| latest != event) {
             let (version, decode) = self.decode_item(event)?;
             self.latest = Some((event, version, decode));
@@ -385,7 +385,7 @@ mod tests {
             records.push((Kind::DISPATCH, dispatch(number % 3, &text, None)));
             if number % 8_000 == 7_999 {
                 let to = u64::from(number) / 2 + 3;
-                records.push((Kind::ROLLBACK, Rollback { to, preserve_logs: true }.encode()));
+                records.push((Kind::ROLLBACK, Rollback { to: to.into(), preserve_logs: true }.encode()));
             }
         }
         records
@@ -406,7 +406,7 @@ mod tests {
 
     /// What the records come to: the words by the records they are of, whether the others were decoded, and how far
     /// all were folded.
-    fn folded(folded: &LiveState) -> (Vec<(u64, String)>, Vec<bool>, u64) {
+    fn folded(folded: &LiveState) -> (Vec<(SequenceNumber, String)>, Vec<bool>, SequenceNumber) {
         let rows = |name: &str| match folded.projection.items_named(name) {
             Some((_, Items::Held(rows))) => rows.clone(),
             other => panic!("{other:?}"),
@@ -418,7 +418,7 @@ mod tests {
     }
 
     fn as_record((sequence, (kind, body)): (u64, &(Kind, Vec<u8>))) -> Record<'_> {
-        Record { sequence, kind: *kind, time_us: 0, body }
+        Record { sequence: sequence.into(), kind: *kind, time_us: 0, body }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use foldlog_codec::body::{
     Policy, Removed, Rollback, ToolEnd,
 };
 use foldlog_codec::image::Image;
-use foldlog_codec::{Kind, Record};
+use foldlog_codec::{Kind, Record, SequenceNumber};
 
 use super::log_items::LogItems;
 use super::names::Names;
@@ -122,7 +122,7 @@ pub(crate) struct Folding<'a> {
     /// The host's types; without them items stay undecoded.
     pub(crate) types: Option<&'a SessionTypes>,
     /// STATE at the target of a rollback record.
-    pub(crate) frozen: &'a dyn Fn(u64) -> Option<Arc<Frozen>>,
+    pub(crate) frozen: &'a dyn Fn(SequenceNumber) -> Option<Arc<Frozen>>,
 }
 
 /// One slice.
@@ -143,9 +143,9 @@ pub(crate) struct Projection {
     slices: Vec<SliceState>,
     pub(crate) tags: Arc<BTreeMap<String, String>>,
     /// Records of kinds that this version cannot fold: the first one's sequence number and kind.
-    pub(crate) unsupported: Option<(u64, Kind)>,
+    pub(crate) unsupported: Option<(SequenceNumber, Kind)>,
     pub(crate) operations: Arc<Operations>,
-    next_sequence: u64,
+    next_sequence: SequenceNumber,
     log_slices: LogSlices,
 }
 
@@ -187,7 +187,7 @@ impl Projection {
     }
 
     /// The sequence number of the next record.
-    pub(crate) fn next_sequence(&self) -> u64 {
+    pub(crate) fn next_sequence(&self) -> SequenceNumber {
         self.next_sequence
     }
 
@@ -249,7 +249,7 @@ impl Projection {
     /// large payload is missing. Nothing has changed then.
     pub(crate) fn apply(
         &mut self,
-        sequence: u64,
+        sequence: SequenceNumber,
         content: RecordBody<'_>,
         at_hand: DecodedValues<'_>,
         folding: &Folding<'_>,
@@ -280,7 +280,7 @@ impl Projection {
     #[inline]
     pub(crate) fn apply_event<V: NewValue>(
         &mut self,
-        sequence: u64,
+        sequence: SequenceNumber,
         (event, data, value): (u32, Payload<'_>, Option<V>),
         folding: &Folding<'_>,
     ) -> Result<()> {
@@ -294,7 +294,7 @@ impl Projection {
     #[inline]
     fn as_declared<V: NewValue>(
         &mut self,
-        sequence: u64,
+        sequence: SequenceNumber,
         (event, data, value): (u32, Payload<'_>, Option<V>),
         folding: &Folding<'_>,
     ) -> Result<()> {
@@ -348,13 +348,13 @@ impl Projection {
     /// # Errors
     ///
     /// As [`apply`](Projection::apply).
-    pub(super) fn pass_over_event(&mut self, sequence: u64) -> Result<()> {
+    pub(super) fn pass_over_event(&mut self, sequence: SequenceNumber) -> Result<()> {
         self.check_next(sequence)?;
         self.next_sequence += 1;
         Ok(())
     }
 
-    fn check_next(&self, sequence: u64) -> Result<()> {
+    fn check_next(&self, sequence: SequenceNumber) -> Result<()> {
         if sequence == self.next_sequence {
             return Ok(());
         }
@@ -377,7 +377,12 @@ impl Projection {
         Ok(())
     }
 
-    fn declare(&mut self, sequence: u64, declare: Declare, types: Option<&SessionTypes>) -> Result<()> {
+    fn declare(
+        &mut self,
+        sequence: SequenceNumber,
+        declare: Declare,
+        types: Option<&SessionTypes>,
+    ) -> Result<()> {
         self.names.check(sequence, &declare)?;
         let known = self.slices.len();
         for slice in declare.slices.iter().filter(|slice| slice.id as usize >= known) {
@@ -398,7 +403,7 @@ impl Projection {
 
     fn dispatch(
         &mut self,
-        sequence: u64,
+        sequence: SequenceNumber,
         dispatch: Dispatch<'_>,
         at_hand: DecodedValues<'_>,
         folding: &Folding<'_>,
@@ -433,7 +438,7 @@ impl Projection {
 
     fn check_effect(
         &self,
-        sequence: u64,
+        sequence: SequenceNumber,
         effect: Effect<'_>,
         event: Option<(Payload<'_>, u32)>,
         at_hand: &DecodedValues<'_>,
@@ -500,7 +505,7 @@ impl Projection {
         }
     }
 
-    fn import(&mut self, sequence: u64, import: Import<'_>, folding: &Folding<'_>) -> Result<()> {
+    fn import(&mut self, sequence: SequenceNumber, import: Import<'_>, folding: &Folding<'_>) -> Result<()> {
         let mut changes = Vec::new();
         for imported in import.slices {
             let Some(slice) = self.slices.get(imported.slice as usize) else {
@@ -523,7 +528,7 @@ impl Projection {
     }
 
     /// A tool's end takes back what the tool did, where it failed, and adds to LOG what is to be known of it.
-    fn tool_end(&mut self, sequence: u64, end: &ToolEnd<'_>, folding: &Folding<'_>) -> Result<()> {
+    fn tool_end(&mut self, sequence: SequenceNumber, end: &ToolEnd<'_>, folding: &Folding<'_>) -> Result<()> {
         self.operations.check_end(end).map_err(|(operation, reason)| Error::Inconsistent {
             sequence,
             reason: format!("operation {operation}: {reason}"),
@@ -543,7 +548,7 @@ impl Projection {
     /// that path, and operations are none of the path's.
     pub(crate) fn apply_end_along(
         &mut self,
-        sequence: u64,
+        sequence: SequenceNumber,
         end: &ToolEnd<'_>,
         folding: &Folding<'_>,
     ) -> Result<()> {
@@ -561,7 +566,7 @@ impl Projection {
     }
 
     /// The item that a tool's end adds to its LOG slice.
-    fn invoked(&self, sequence: u64, end: &ToolEnd<'_>, folding: &Folding<'_>) -> Result<Row> {
+    fn invoked(&self, sequence: SequenceNumber, end: &ToolEnd<'_>, folding: &Folding<'_>) -> Result<Row> {
         let bad = |reason: String| Error::Inconsistent { sequence, reason };
         let slice = self.slices.get(end.slice as usize).filter(|slice| slice.policy == Policy::Log);
         let Some(slice) = slice else { return Err(bad(format!("slice {} is no LOG slice", end.slice))) };
@@ -579,11 +584,16 @@ impl Projection {
     /// Shows STATE as it was when the first operation that is still open began: what was done since is taken back
     /// once the session is recovered. Not recorded, so it is for a session's own projection that takes no record
     /// until then.
-    pub(crate) fn set_back_to(&mut self, begin: u64, frozen: &Frozen) {
+    pub(crate) fn set_back_to(&mut self, begin: SequenceNumber, frozen: &Frozen) {
         self.go_back(self.next_sequence, &Rollback { to: begin, preserve_logs: true }, frozen);
     }
 
-    fn rollback(&mut self, sequence: u64, rollback: &Rollback, folding: &Folding<'_>) -> Result<()> {
+    fn rollback(
+        &mut self,
+        sequence: SequenceNumber,
+        rollback: &Rollback,
+        folding: &Folding<'_>,
+    ) -> Result<()> {
         let to = rollback.to;
         if to >= sequence {
             let reason = format!("it goes back to {to}, which is not before it");
@@ -599,7 +609,7 @@ impl Projection {
     }
 
     /// STATE goes back to what it was, CACHE is emptied; `sequence` is the record that says so.
-    fn go_back(&mut self, sequence: u64, rollback: &Rollback, frozen: &Frozen) {
+    fn go_back(&mut self, sequence: SequenceNumber, rollback: &Rollback, frozen: &Frozen) {
         let to = rollback.to;
         for (index, slice) in self.slices.iter_mut().enumerate() {
             let then = frozen.projection.slices.get(index).map(|then| &then.items);
@@ -620,7 +630,7 @@ impl Projection {
 }
 
 #[inline]
-fn declared(names: &Names, sequence: u64, event: u32) -> Result<&EventDeclaration> {
+fn declared(names: &Names, sequence: SequenceNumber, event: u32) -> Result<&EventDeclaration> {
     let reason = || format!("event {event} was never declared");
     names.event(event).ok_or_else(|| Error::Inconsistent { sequence, reason: reason() })
 }
@@ -628,7 +638,7 @@ fn declared(names: &Names, sequence: u64, event: u32) -> Result<&EventDeclaratio
 /// An event of several bindings, or of none, does to each slice what its declaration says.
 fn as_declared_many(
     slices: &mut [SliceState],
-    (sequence, declared): (u64, &EventDeclaration),
+    (sequence, declared): (SequenceNumber, &EventDeclaration),
     (data, value): (Payload<'_>, Option<AnyValue>),
     folding: &Folding<'_>,
 ) -> Result<()> {
@@ -653,7 +663,7 @@ fn as_declared_many(
 #[inline]
 fn bound_slice<'a>(
     slices: &'a mut [SliceState],
-    sequence: u64,
+    sequence: SequenceNumber,
     binding: &Binding,
 ) -> Result<Option<&'a mut SliceState>> {
     let bad = |reason: String| Err(Error::Inconsistent { sequence, reason });
@@ -694,7 +704,7 @@ fn put_value<V: NewValue>(slice: &mut SliceState, binding: &Binding, id: ItemId,
 /// Names new items, and decodes them where the host's types are there.
 fn new_rows<'a>(
     slice: &SliceState,
-    (id, sequence): (u32, u64),
+    (id, sequence): (u32, SequenceNumber),
     items: impl IntoIterator<Item = (Payload<'a>, u32)>,
     at_hand: &DecodedValues<'_>,
     folding: &Folding<'_>,
@@ -710,7 +720,7 @@ fn new_rows<'a>(
 
 fn new_item(
     slice: &SliceState,
-    sequence: u64,
+    sequence: SequenceNumber,
     (payload, version): (Payload<'_>, u32),
     at_hand: Option<AnyValue>,
     folding: &Folding<'_>,

@@ -1,5 +1,6 @@
 //! From a projection to an image and back.
 
+use foldlog_codec::SequenceNumber;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -33,7 +34,10 @@ pub(crate) fn slices(projection: &Projection) -> Vec<SliceImage<'static>> {
 
 /// STATE where open operations began, for an image of `projection`; its items are those that stand
 /// [apart](items_apart).
-pub(crate) fn begun(projection: &Projection, begun: &[(u64, Arc<Frozen>)]) -> Vec<BegunImage<'static>> {
+pub(crate) fn begun(
+    projection: &Projection,
+    begun: &[(SequenceNumber, Arc<Frozen>)],
+) -> Vec<BegunImage<'static>> {
     let slice = |id: u32, then: &Frozen| {
         let (now, then) = (state_rows(projection, id)?, state_rows(then.projection(), id)?);
         let kept = now.iter().zip(then.iter()).take_while(|(now, then)| now.id == then.id).count();
@@ -66,7 +70,7 @@ fn state_rows(projection: &Projection, slice: u32) -> Option<&Rows> {
 /// those that `heads` says stand behind them.
 pub(crate) fn items_apart<'a>(
     projection: &'a Projection,
-    begun: &'a [(u64, Arc<Frozen>)],
+    begun: &'a [(SequenceNumber, Arc<Frozen>)],
     heads: &'a [BegunImage<'_>],
 ) -> impl Iterator<Item = (u32, Box<dyn Iterator<Item = RowRef<'a>> + 'a>)> {
     type Stream<'a> = (u32, Box<dyn Iterator<Item = RowRef<'a>> + 'a>);
@@ -94,7 +98,7 @@ pub(crate) struct Ground<'a> {
 pub(crate) struct Restored {
     pub(crate) projection: Projection,
     /// STATE where open operations began that may change something.
-    pub(crate) begun: Vec<(u64, Arc<Frozen>)>,
+    pub(crate) begun: Vec<(SequenceNumber, Arc<Frozen>)>,
 }
 
 /// The projection of a session that an image holds, and STATE where open operations began.
@@ -161,7 +165,7 @@ fn begun_states(
     image: &Image<'_>,
     projection: &Projection,
     types: Option<&SessionTypes>,
-) -> Result<Vec<(u64, Arc<Frozen>)>> {
+) -> Result<Vec<(SequenceNumber, Arc<Frozen>)>> {
     let bad = || Error::Inconsistent {
         sequence: image.next_sequence,
         reason: "a begin in the image holds what its slice does not".to_owned(),
@@ -261,12 +265,12 @@ mod tests {
 
     #[test]
     fn items_come_back_in_their_order_and_can_be_gone_on_with() {
-        let row = |sequence| Row {
-            id: ItemId { sequence, ordinal: 0 },
+        let row = |sequence: u64| Row {
+            id: ItemId { sequence: sequence.into(), ordinal: 0 },
             version: 1,
             item: RowItem::Bytes(Arc::from([sequence as u8])),
         };
-        let anchor = |sequence| ItemId { sequence, ordinal: 0 };
+        let anchor = |sequence: u64| ItemId { sequence: sequence.into(), ordinal: 0 };
         let mut before = Rows::default();
         (1..=5).for_each(|sequence| before.push(row(sequence)));
         before.insert_before(anchor(1), vec![row(6), row(7)]);

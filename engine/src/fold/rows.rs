@@ -15,6 +15,7 @@
 //! 2. Items in runs have the keys of their own names, and none is in `displaced`.
 //! 3. `len` is the number of items.
 
+use foldlog_codec::SequenceNumber;
 use std::sync::Arc;
 
 use foldlog_codec::body::ItemId;
@@ -95,7 +96,7 @@ impl std::fmt::Debug for Rows {
 
 /// The key of an item that was appended. Ordinals leave 2^32 keys between two neighbours.
 fn natural_key(id: ItemId) -> Key {
-    (Key::from(id.sequence) << 64) | (Key::from(id.ordinal) << 32)
+    (Key::from(id.sequence.get()) << 64) | (Key::from(id.ordinal) << 32)
 }
 
 impl Rows {
@@ -226,7 +227,7 @@ impl Rows {
     #[inline]
     pub(crate) fn push_value<T: Send + Sync + 'static>(
         &mut self,
-        sequence: u64,
+        sequence: SequenceNumber,
         version: u32,
         value: &mut Option<T>,
     ) {
@@ -247,7 +248,12 @@ impl Rows {
     /// begun once a block of rows stands between them: where that happens again and again, runs of one item would cost
     /// more than rows.
     #[cold]
-    fn push_value_elsewhere<T: Send + Sync + 'static>(&mut self, sequence: u64, version: u32, value: T) {
+    fn push_value_elsewhere<T: Send + Sync + 'static>(
+        &mut self,
+        sequence: SequenceNumber,
+        version: u32,
+        value: T,
+    ) {
         let many = self.open.as_ref().is_some_and(|open| open.is_only());
         self.seal();
         let is_due = many || self.by_key.is_empty() || self.by_key.is_tail_full();
@@ -374,7 +380,11 @@ mod tests {
     use crate::generator::Generator;
 
     fn row(sequence: u64, ordinal: u32) -> Row {
-        Row { id: ItemId { sequence, ordinal }, version: 1, item: RowItem::Bytes(Arc::from([])) }
+        Row {
+            id: ItemId { sequence: sequence.into(), ordinal },
+            version: 1,
+            item: RowItem::Bytes(Arc::from([])),
+        }
     }
 
     fn value(row: RowRef<'_>) -> Option<u64> {
@@ -382,7 +392,7 @@ mod tests {
     }
 
     fn ids(rows: &Rows) -> Vec<(u64, u32)> {
-        rows.iter().map(|row| (row.id.sequence, row.id.ordinal)).collect()
+        rows.iter().map(|row| (row.id.sequence.get(), row.id.ordinal)).collect()
     }
 
     #[test]
@@ -392,8 +402,8 @@ mod tests {
             rows.push(row(sequence, 0));
         }
         let view = rows.clone();
-        rows.remove(ItemId { sequence: 2, ordinal: 0 });
-        rows.insert_before(ItemId { sequence: 3, ordinal: 0 }, vec![row(5, 0), row(5, 1)]);
+        rows.remove(ItemId { sequence: 2.into(), ordinal: 0 });
+        rows.insert_before(ItemId { sequence: 3.into(), ordinal: 0 }, vec![row(5, 0), row(5, 1)]);
         rows.push(row(6, 0));
         assert_eq!(ids(&rows), [(1, 0), (5, 0), (5, 1), (3, 0), (4, 0), (6, 0)]);
         assert_eq!(ids(&view), [(1, 0), (2, 0), (3, 0), (4, 0)]);
@@ -406,19 +416,19 @@ mod tests {
         rows.push(row(1, 0));
         rows.push(row(2, 0));
         let mut wanted = vec![(1, 0), (2, 0)];
-        let mut anchor = ItemId { sequence: 2, ordinal: 0 };
+        let mut anchor = ItemId { sequence: 2.into(), ordinal: 0 };
         // Always before the item put in last: the gap halves each time.
         for sequence in 3..400 {
             rows.insert_before(anchor, vec![row(sequence, 0)]);
             wanted.insert(1, (sequence, 0));
-            anchor = ItemId { sequence, ordinal: 0 };
+            anchor = ItemId { sequence: sequence.into(), ordinal: 0 };
         }
         rows.push(row(400, 0));
         wanted.push((400, 0));
         assert_eq!(ids(&rows), wanted);
         for (sequence, ordinal) in wanted {
-            assert!(rows.contains(ItemId { sequence, ordinal }));
-            rows.remove(ItemId { sequence, ordinal });
+            assert!(rows.contains(ItemId { sequence: sequence.into(), ordinal }));
+            rows.remove(ItemId { sequence: sequence.into(), ordinal });
         }
         assert!(rows.is_empty());
     }
@@ -426,10 +436,10 @@ mod tests {
     #[test]
     fn what_is_put_in_at_a_stretch_stands_in_runs_and_a_view_keeps_what_it_saw() {
         let mut rows = Rows::default();
-        (1..=200).for_each(|sequence| rows.push_value(sequence, 1, &mut Some(sequence)));
+        (1..=200).for_each(|sequence| rows.push_value(sequence.into(), 1, &mut Some(sequence)));
         assert_eq!(rows.by_key.len(), 3, "runs of 64 before the open one");
         let view = rows.clone();
-        (201..=400).for_each(|sequence| rows.push_value(sequence, 1, &mut Some(sequence)));
+        (201..=400).for_each(|sequence| rows.push_value(sequence.into(), 1, &mut Some(sequence)));
         assert!(rows.by_key.len() < 20, "{} slots", rows.by_key.len());
         let values = |rows: &Rows| -> Vec<u64> { rows.iter().filter_map(value).collect() };
         assert_eq!(values(&view), Vec::from_iter(1..=200));
@@ -438,7 +448,7 @@ mod tests {
         let mut looked_at = Rows::default();
         let mut views = Vec::new();
         for sequence in 1..=80 {
-            looked_at.push_value(sequence, 1, &mut Some(sequence));
+            looked_at.push_value(sequence.into(), 1, &mut Some(sequence));
             views.push(looked_at.clone());
         }
         let rows_len = looked_at.by_key.iter().filter(|(_, slot)| matches!(slot, Slot::Row(_))).count();
@@ -451,11 +461,11 @@ mod tests {
     #[test]
     fn values_of_another_version_or_too_large_for_a_run_stand_beside() {
         let mut rows = Rows::default();
-        rows.push_value(1, 1, &mut Some(1_u64));
-        rows.push_value(2, 2, &mut Some(2_u64));
-        rows.push_value(3, 2, &mut Some([0_u8; 9_000]));
-        rows.push_value(4, 2, &mut Some(4_u64));
-        rows.push_value(5, 2, &mut None::<u64>);
+        rows.push_value(1.into(), 1, &mut Some(1_u64));
+        rows.push_value(2.into(), 2, &mut Some(2_u64));
+        rows.push_value(3.into(), 2, &mut Some([0_u8; 9_000]));
+        rows.push_value(4.into(), 2, &mut Some(4_u64));
+        rows.push_value(5.into(), 2, &mut None::<u64>);
         let versions: Vec<u32> = rows.iter().map(|row| row.version).collect();
         assert_eq!((versions, rows.len()), (vec![1, 2, 2, 2], 4));
         let values: Vec<Option<u64>> = rows.iter().map(value).collect();
@@ -474,26 +484,26 @@ mod tests {
                 let at = numbers.below(wanted.len() as u64) as usize;
                 if stretch > 0 {
                     stretch -= 1;
-                    rows.push_value(sequence, 1, &mut Some(sequence));
+                    rows.push_value(sequence.into(), 1, &mut Some(sequence));
                     wanted.push((sequence, 0));
                     continue;
                 }
                 match (numbers.below(12), wanted.get(at).copied()) {
                     (10, _) => stretch = numbers.below(100),
                     (11, _) => {
-                        rows.push_value(sequence, 1, &mut Some(sequence));
+                        rows.push_value(sequence.into(), 1, &mut Some(sequence));
                         wanted.push((sequence, 0));
                     }
                     (0..4, Some((anchor, ordinal))) => {
                         // Often before the same item, so that gaps are used up.
                         let added = 1 + numbers.below(3) as u32;
                         let new: Vec<Row> = (0..added).map(|ordinal| row(sequence, ordinal)).collect();
-                        rows.insert_before(ItemId { sequence: anchor, ordinal }, new);
+                        rows.insert_before(ItemId { sequence: anchor.into(), ordinal }, new);
                         wanted.splice(at..at, (0..added).map(|ordinal| (sequence, ordinal)));
                     }
                     (4..7, Some((sequence, ordinal))) => {
-                        rows.remove(ItemId { sequence, ordinal });
-                        assert!(!rows.contains(ItemId { sequence, ordinal }));
+                        rows.remove(ItemId { sequence: sequence.into(), ordinal });
+                        assert!(!rows.contains(ItemId { sequence: sequence.into(), ordinal }));
                         wanted.remove(at);
                     }
                     _ => {
@@ -506,8 +516,11 @@ mod tests {
                 }
                 assert_eq!(ids(&rows), wanted);
                 assert_eq!(rows.len(), wanted.len());
-                assert!(rows.iter().all(|row| value(row).is_none_or(|value| value == row.id.sequence)));
-                assert_eq!(rows.last().map(|row| (row.id.sequence, row.id.ordinal)), wanted.last().copied());
+                assert!(rows.iter().all(|row| value(row).is_none_or(|value| row.id.sequence == value)));
+                assert_eq!(
+                    rows.last().map(|row| (row.id.sequence.get(), row.id.ordinal)),
+                    wanted.last().copied()
+                );
                 assert_eq!(ids(&rows.tail(5)), wanted[wanted.len().saturating_sub(5)..]);
             }
             views.iter().for_each(|(view, wanted): &(Rows, Vec<_>)| assert_eq!(ids(view), *wanted));

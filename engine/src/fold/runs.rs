@@ -11,6 +11,7 @@
 //! 3. It has [`RUN_ITEMS_MAX`] items at most, which take [`RUN_BYTES_MAX`] at most, and [`VALUE_BYTES_MAX`] each when
 //!    recorded: one item that is left, or a handle of it, holds the whole run in memory.
 
+use foldlog_codec::SequenceNumber;
 use std::any::Any;
 
 use foldlog_codec::body::ItemId;
@@ -29,7 +30,7 @@ pub(crate) const VALUE_BYTES_MAX: usize = 1 << 10;
 pub(crate) type Value = dyn Any + Send + Sync;
 
 struct Entry<T> {
-    sequence: u64,
+    sequence: SequenceNumber,
     value: T,
 }
 
@@ -115,7 +116,7 @@ pub(crate) fn is_for<T>() -> bool {
 
 /// A run of one value, the first of its record; `many` where it is likely to be filled.
 pub(crate) fn begin<T: Send + Sync + 'static>(
-    sequence: u64,
+    sequence: SequenceNumber,
     version: u32,
     value: T,
     many: bool,
@@ -130,7 +131,7 @@ pub(crate) struct Room<'a, T>(&'a mut Run<T>);
 impl<T> Room<'_, T> {
     /// Takes a value of a later record than all before.
     #[inline]
-    pub(crate) fn push(self, sequence: u64, value: T) {
+    pub(crate) fn push(self, sequence: SequenceNumber, value: T) {
         let others = &mut self.0.others;
         // Said once more, so that nothing stands between the value's old place and its new one: it is else put down on
         // the way, and read again before it is written out.

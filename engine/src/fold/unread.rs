@@ -12,6 +12,7 @@
 //!    the order of their records.
 //! 3. An object is read once where items that name it follow each other.
 
+use foldlog_codec::SequenceNumber;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::{Arc, LazyLock};
@@ -45,14 +46,14 @@ pub(super) fn value() -> AnyValue {
 /// Reads nothing.
 pub(super) const DECODER: Decoder = Decoder { alone, behind };
 
-fn alone(_: u32, _: u64, _: Recorded<'_>) -> Decoded {
+fn alone(_: u32, _: SequenceNumber, _: Recorded<'_>) -> Decoded {
     Ok(value())
 }
 
 fn behind(
     rows: &mut Rows,
     version: u32,
-    sequence: u64,
+    sequence: SequenceNumber,
     _: Recorded<'_>,
 ) -> std::result::Result<(), Box<Error>> {
     rows.push_value(sequence, version, &mut Some(Unread));
@@ -171,7 +172,7 @@ fn each_payload(
     visit: &mut VisitPayload<'_>,
 ) -> Result<ControlFlow<()>> {
     let near = |before: &(ItemId, u32), after: &(ItemId, u32)| {
-        after.0.sequence.saturating_sub(before.0.sequence) < NEAR_RECORDS
+        after.0.sequence.since(before.0.sequence) < NEAR_RECORDS
     };
     for run in names.chunk_by(near) {
         let (Some((first, _)), Some((last, _))) = (run.first(), run.last()) else { continue };

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use foldlog_codec::body::Seal;
 use foldlog_codec::frame::Context;
 use foldlog_codec::segment::{HEADER_LEN, SegmentHeader};
-use foldlog_codec::{Error as CodecError, Kind};
+use foldlog_codec::{Error as CodecError, Kind, SequenceNumber};
 
 use super::layout;
 use super::storage::{Access, EntryKind, Storage, StorageFile};
@@ -68,7 +68,7 @@ impl Segment {
     }
 
     /// A frame of this segment was sound once and no longer is; `sequence` is the record that was looked for.
-    pub(crate) fn changed(&self, offset: u64, sequence: u64, error: &CodecError) -> Error {
+    pub(crate) fn changed(&self, offset: u64, sequence: SequenceNumber, error: &CodecError) -> Error {
         Error::Corrupt(Box::new(Corruption {
             session: Some(self.header.session),
             segment: self.path.clone(),

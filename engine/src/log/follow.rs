@@ -28,9 +28,9 @@ use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use foldlog_codec::Kind;
 use foldlog_codec::body::{Resumed, Seal};
 use foldlog_codec::segment::HEADER_LEN;
+use foldlog_codec::{Kind, SequenceNumber};
 use uuid::Uuid;
 
 use super::chain::{self, Beyond, Chain, Segment};
@@ -57,7 +57,7 @@ pub(crate) struct Cursor {
     file: Arc<dyn StorageFile>,
     offset: u64,
     last_crc: u32,
-    next_sequence: u64,
+    next_sequence: SequenceNumber,
     /// The boot under which what stands at the end was written, where the log says so; `None` where that was
     /// not looked up, since it stands before the place at which the walk began.
     boot_id: Option<Option<Uuid>>,
@@ -105,7 +105,7 @@ impl Cursor {
     ///
     /// As for a scan of headers: [`Error::NotASession`], [`Error::Corrupt`], [`Error::MissingSegment`],
     /// [`Error::WrongSession`], [`Error::FutureFormat`], [`Error::Io`].
-    pub(crate) fn open(storage: &Arc<dyn Storage>, dir: &Path, from: u64) -> Result<Cursor> {
+    pub(crate) fn open(storage: &Arc<dyn Storage>, dir: &Path, from: SequenceNumber) -> Result<Cursor> {
         let chain = chain::discover(storage.as_ref(), dir)?;
         if chain.missing.is_some() {
             // A scan tells a segment that a power cut took from one that was taken away.
@@ -150,7 +150,7 @@ impl Cursor {
     }
 
     /// The sequence number of the next record.
-    pub(crate) fn next_sequence(&self) -> u64 {
+    pub(crate) fn next_sequence(&self) -> SequenceNumber {
         self.next_sequence
     }
 

@@ -5,6 +5,7 @@
 //! written under a temporary name, part by part as these are found, synced and renamed, so a name in the folder mostly
 //! means a whole image; its digest, which is written last, tells where it does not.
 
+use foldlog_codec::SequenceNumber;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -20,10 +21,10 @@ const KEPT_MAX: usize = 2;
 const MAGIC_LEN: usize = 8;
 
 /// The images of a session, the newest first.
-pub(crate) fn list(storage: &dyn Storage, dir: &Path) -> Vec<(u64, PathBuf)> {
+pub(crate) fn list(storage: &dyn Storage, dir: &Path) -> Vec<(SequenceNumber, PathBuf)> {
     let folder = layout::snapshots_dir(dir);
     let entries = storage.list(&folder).unwrap_or_default();
-    let mut images: Vec<(u64, PathBuf)> = entries
+    let mut images: Vec<(SequenceNumber, PathBuf)> = entries
         .iter()
         .filter(|entry| entry.kind == EntryKind::File)
         .filter_map(|entry| Some((layout::image_position(&entry.name)?, folder.join(&entry.name))))
@@ -76,7 +77,7 @@ impl Building {
     pub(crate) fn begin(
         storage: &Arc<dyn Storage>,
         dir: &Path,
-        next_sequence: u64,
+        next_sequence: SequenceNumber,
     ) -> std::io::Result<Building> {
         let path = layout::image_file(dir, next_sequence);
         let building = path.with_extension("image.new");
@@ -112,7 +113,7 @@ impl Building {
 
     /// Gives the image its name, once it is durable, and lets go of the oldest, and of those of positions that the log
     /// had not reached: they are of another log, as a restored backup leaves them. Returns how long it is.
-    pub(crate) fn finish(mut self, dir: &Path, next_sequence: u64) -> std::io::Result<u64> {
+    pub(crate) fn finish(mut self, dir: &Path, next_sequence: SequenceNumber) -> std::io::Result<u64> {
         self.flush()?;
         self.file.write_at(&self.front.finish(), 0)?;
         self.file.sync_data()?;

@@ -12,6 +12,7 @@
 //!   sessions/.new-<session>/      a fork that is being built
 //! ```
 
+use foldlog_codec::SequenceNumber;
 use std::path::{Path, PathBuf};
 
 use uuid::Uuid;
@@ -97,12 +98,12 @@ pub(crate) fn snapshots_dir(dir: &Path) -> PathBuf {
 }
 
 /// The image of all records below `next_sequence`.
-pub(crate) fn image_file(dir: &Path, next_sequence: u64) -> PathBuf {
+pub(crate) fn image_file(dir: &Path, next_sequence: SequenceNumber) -> PathBuf {
     snapshots_dir(dir).join(format!("{next_sequence:020}{IMAGE_SUFFIX}"))
 }
 
 /// How many records an image's file name says that it covers.
-pub(crate) fn image_position(name: &str) -> Option<u64> {
+pub(crate) fn image_position(name: &str) -> Option<SequenceNumber> {
     let digits = name.strip_suffix(IMAGE_SUFFIX)?;
     (digits.len() == 20 && digits.bytes().all(|byte| byte.is_ascii_digit())).then(|| digits.parse().ok())?
 }

@@ -24,7 +24,7 @@ use std::path::Path;
 use foldlog_codec::frame::{self, Context, HEADER_LEN as FRAME_HEADER_LEN, Header};
 use foldlog_codec::msgpack::{self, Limits};
 use foldlog_codec::segment::{HEADER_LEN as SEGMENT_HEADER_LEN, SegmentHeader};
-use foldlog_codec::{Error as CodecError, Kind};
+use foldlog_codec::{Error as CodecError, Kind, SequenceNumber};
 use uuid::Uuid;
 
 use super::layout;
@@ -100,13 +100,19 @@ fn holds_no_record(storage: &dyn Storage, path: &Path, (session, ordinal): (Uuid
         opened => opened.map_err(|error| Error::unopened(storage, path, error))?,
     };
     let mut window = Window::new(file, None).map_err(io)?;
-    let first =
-        |salt| SegmentHeader { ordinal, session, first_sequence: 0, watermark: 0, salt, previous: None };
+    let first = |salt| SegmentHeader {
+        ordinal,
+        session,
+        first_sequence: SequenceNumber::MIN,
+        watermark: SequenceNumber::MIN,
+        salt,
+        previous: None,
+    };
     let head = window.bytes(0, SEGMENT_HEADER_LEN as u64).map_err(io)?;
     let head = head.get(..SEGMENT_HEADER_LEN).unwrap_or(head);
     let mut offset = SEGMENT_HEADER_LEN as u64;
     let context = match SegmentHeader::decode(head) {
-        Ok(header) if header == first(header.salt) => Context::new(header.salt, 0),
+        Ok(header) if header == first(header.salt) => Context::new(header.salt, SequenceNumber::MIN),
         Err(_) if first(0).may_be_unfinished_as(head) => {
             return Ok(window.used_end(offset).map_err(io)? == offset);
         }

@@ -13,6 +13,7 @@
 //! 2. At most one sync runs at a time.
 //! 3. After a failed sync no call succeeds for a target that was not reached before.
 
+use foldlog_codec::SequenceNumber;
 use std::fmt::Debug;
 use std::ops::DerefMut;
 use std::sync::Arc;
@@ -84,7 +85,7 @@ impl Primitives for ParkingLot {
 
 #[derive(Debug)]
 struct State<E> {
-    synced: u64,
+    synced: SequenceNumber,
     running: bool,
     failed: Option<Arc<E>>,
 }
@@ -107,29 +108,29 @@ impl<E: Send + Sync + Debug, P: Primitives> Debug for SyncGate<E, P> {
 
 impl<E: Send + Sync, P: Primitives> SyncGate<E, P> {
     /// A gate behind which everything below `synced` is durable.
-    pub(crate) fn new(synced: u64) -> SyncGate<E, P> {
+    pub(crate) fn new(synced: SequenceNumber) -> SyncGate<E, P> {
         SyncGate {
             state: P::mutex(State { synced, running: false, failed: None }),
             changed: P::condvar(),
-            synced: P::word(synced),
+            synced: P::word(synced.get()),
             failed: P::word(0),
         }
     }
 
     /// Everything below this is durable.
-    pub(crate) fn synced(&self) -> u64 {
-        P::get(&self.synced)
+    pub(crate) fn synced(&self) -> SequenceNumber {
+        P::get(&self.synced).into()
     }
 
     /// Takes in that everything below `synced` is durable by another sync than one of [`wait`](SyncGate::wait).
-    pub(crate) fn raise(&self, synced: u64) {
-        if synced <= P::get(&self.synced) {
+    pub(crate) fn raise(&self, synced: SequenceNumber) {
+        if synced <= self.synced() {
             return;
         }
         let mut state = P::lock(&self.state);
         if synced > state.synced {
             state.synced = synced;
-            P::set(&self.synced, synced);
+            P::set(&self.synced, synced.get());
             P::notify_all(&self.changed);
         }
     }
@@ -156,8 +157,8 @@ impl<E: Send + Sync, P: Primitives> SyncGate<E, P> {
     /// where it did.
     pub(crate) fn wait(
         &self,
-        target: u64,
-        mut sync: impl FnMut() -> Result<u64, Arc<E>>,
+        target: SequenceNumber,
+        mut sync: impl FnMut() -> Result<SequenceNumber, Arc<E>>,
     ) -> Result<bool, Arc<E>> {
         let mut led = false;
         let mut state = P::lock(&self.state);
@@ -181,7 +182,7 @@ impl<E: Send + Sync, P: Primitives> SyncGate<E, P> {
             match result {
                 Ok(synced) => {
                     state.synced = state.synced.max(synced);
-                    P::set(&self.synced, state.synced);
+                    P::set(&self.synced, state.synced.get());
                 }
                 Err(cause) => {
                     state.failed.get_or_insert(cause);
@@ -202,16 +203,16 @@ mod tests {
 
     #[test]
     fn one_sync_serves_every_thread_that_waits() {
-        let gate: SyncGate<String> = SyncGate::new(0);
+        let gate: SyncGate<String> = SyncGate::new(SequenceNumber::MIN);
         let syncs = AtomicU64::new(0);
         let barrier = std::sync::Barrier::new(8);
         std::thread::scope(|scope| {
             for _ in 0..8 {
                 scope.spawn(|| {
                     barrier.wait();
-                    gate.wait(8, || {
+                    gate.wait(8.into(), || {
                         syncs.fetch_add(1, Ordering::SeqCst);
-                        Ok(8)
+                        Ok(8.into())
                     })
                     .unwrap();
                 });
@@ -223,11 +224,11 @@ mod tests {
 
     #[test]
     fn a_failed_sync_is_never_retried_and_its_first_cause_stays() {
-        let gate: SyncGate<String> = SyncGate::new(3);
-        assert!(gate.wait(5, || Err(Arc::new("disk gone".to_owned()))).is_err());
-        let again = gate.wait(5, || Ok(5)).unwrap_err();
+        let gate: SyncGate<String> = SyncGate::new(3.into());
+        assert!(gate.wait(5.into(), || Err(Arc::new("disk gone".to_owned()))).is_err());
+        let again = gate.wait(5.into(), || Ok(5.into())).unwrap_err();
         assert_eq!(*again, "disk gone");
         assert_eq!(*gate.fail(Arc::new("later".to_owned())), "disk gone");
-        assert!(gate.wait(3, || Ok(0)).is_ok(), "what was durable before stays so");
+        assert!(gate.wait(3.into(), || Ok(SequenceNumber::MIN)).is_ok(), "what was durable before stays so");
     }
 }

@@ -3,10 +3,10 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use foldlog_codec::Record;
 use foldlog_codec::frame::Frame;
 use foldlog_codec::image::Indexed;
 use foldlog_codec::segment::HEADER_LEN;
+use foldlog_codec::{Record, SequenceNumber};
 
 use super::chain::Segment;
 use super::scan::Location;
@@ -22,12 +22,12 @@ const INDEX_BYTES: u64 = 64 << 10;
 /// Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Index {
-    places: Arc<Vec<(u64, Location)>>,
+    places: Arc<Vec<(SequenceNumber, Location)>>,
 }
 
 impl Index {
     /// Takes note of a record, where its place is worth remembering. Records come in order.
-    pub(crate) fn note(&mut self, sequence: u64, at: Location) {
+    pub(crate) fn note(&mut self, sequence: SequenceNumber, at: Location) {
         let near = |last: &Location| last.segment == at.segment && at.offset < last.offset + INDEX_BYTES;
         if !self.places.last().is_some_and(|(_, last)| near(last)) {
             Arc::make_mut(&mut self.places).push((sequence, at));
@@ -35,13 +35,13 @@ impl Index {
     }
 
     /// Forgets the records from `sequence` on.
-    pub(crate) fn cut_at(&mut self, sequence: u64) {
+    pub(crate) fn cut_at(&mut self, sequence: SequenceNumber) {
         let kept = self.places.partition_point(|(noted, _)| *noted < sequence);
         Arc::make_mut(&mut self.places).truncate(kept);
     }
 
     /// The last place that is remembered at or before a record.
-    fn before(&self, sequence: u64) -> Option<Location> {
+    fn before(&self, sequence: SequenceNumber) -> Option<Location> {
         let after = self.places.partition_point(|(noted, _)| *noted <= sequence);
         self.places.get(after.checked_sub(1)?).map(|(_, location)| *location)
     }
@@ -52,7 +52,7 @@ impl Index {
 pub(crate) struct Places {
     pub(crate) segments: Arc<Vec<Segment>>,
     pub(crate) index: Index,
-    pub(crate) next_sequence: u64,
+    pub(crate) next_sequence: SequenceNumber,
 }
 
 /// Called with a frame's segment, its offset there, and the frame.
@@ -61,7 +61,7 @@ type Visit<'a> = dyn FnMut(usize, u64, Frame<'_>) -> Result<ControlFlow<()>> + '
 impl Places {
     /// What the index remembers, each place with its segment's ordinal.
     pub(crate) fn indexed(&self) -> Vec<Indexed> {
-        let indexed = |(sequence, at): &(u64, Location)| {
+        let indexed = |(sequence, at): &(SequenceNumber, Location)| {
             let ordinal = self.segments.get(at.segment)?.header.ordinal;
             Some(Indexed { sequence: *sequence, ordinal, offset: at.offset })
         };
@@ -72,8 +72,8 @@ impl Places {
     pub(crate) fn read(
         &self,
         storage: &Arc<dyn Storage>,
-        from: u64,
-        through: u64,
+        from: SequenceNumber,
+        through: SequenceNumber,
         visit: &mut dyn FnMut(Record<'_>) -> Result<()>,
     ) -> Result<()> {
         self.read_until(storage, from, through, &mut |record| visit(record).map(ControlFlow::Continue))
@@ -83,8 +83,8 @@ impl Places {
     pub(crate) fn read_until(
         &self,
         storage: &Arc<dyn Storage>,
-        from: u64,
-        through: u64,
+        from: SequenceNumber,
+        through: SequenceNumber,
         visit: &mut dyn FnMut(Record<'_>) -> Result<ControlFlow<()>>,
     ) -> Result<()> {
         self.walk(storage, from, through, &mut |_, _, frame| {
@@ -99,8 +99,8 @@ impl Places {
     pub(crate) fn read_on(
         &self,
         storage: &Arc<dyn Storage>,
-        (from, through): (u64, u64),
-        at: &mut Option<(u64, Location)>,
+        (from, through): (SequenceNumber, SequenceNumber),
+        at: &mut Option<(SequenceNumber, Location)>,
         visit: &mut dyn FnMut(Record<'_>) -> Result<()>,
     ) -> Result<()> {
         let start = at.take().filter(|(sequence, _)| *sequence <= from).map(|(_, location)| location);
@@ -114,7 +114,7 @@ impl Places {
     }
 
     /// Where the frame of record `sequence` ends, and its checksum.
-    pub(crate) fn locate(&self, storage: &Arc<dyn Storage>, sequence: u64) -> Result<Located> {
+    pub(crate) fn locate(&self, storage: &Arc<dyn Storage>, sequence: SequenceNumber) -> Result<Located> {
         let mut located = None;
         self.walk(storage, sequence, sequence, &mut |segment, offset, frame| {
             located = Some(Located {
@@ -155,7 +155,13 @@ impl Places {
         Ok(())
     }
 
-    fn walk(&self, storage: &Arc<dyn Storage>, from: u64, through: u64, visit: &mut Visit<'_>) -> Result<()> {
+    fn walk(
+        &self,
+        storage: &Arc<dyn Storage>,
+        from: SequenceNumber,
+        through: SequenceNumber,
+        visit: &mut Visit<'_>,
+    ) -> Result<()> {
         self.walk_from(storage, (from, through), None, visit)
     }
 
@@ -164,7 +170,7 @@ impl Places {
     fn walk_from(
         &self,
         storage: &Arc<dyn Storage>,
-        (from, through): (u64, u64),
+        (from, through): (SequenceNumber, SequenceNumber),
         start: Option<Location>,
         visit: &mut Visit<'_>,
     ) -> Result<()> {

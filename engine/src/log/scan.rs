@@ -40,7 +40,7 @@ use std::sync::Arc;
 use foldlog_codec::body::{Opened, Parent, Resumed, Rollback, Seal, ToolEnd};
 use foldlog_codec::frame::{Context, Frame, Header};
 use foldlog_codec::segment::HEADER_LEN as SEGMENT_HEADER_LEN;
-use foldlog_codec::{Error as CodecError, Kind, Record};
+use foldlog_codec::{Error as CodecError, Kind, Record, SequenceNumber};
 use uuid::Uuid;
 
 use super::chain::{self, Chain, Segment};
@@ -78,7 +78,7 @@ pub struct TornTail {
     /// Where in it.
     pub offset: u64,
     /// The sequence number of the first record that is not there.
-    pub sequence: u64,
+    pub sequence: SequenceNumber,
     /// How many bytes were left out, later segments included.
     pub bytes: u64,
 }
@@ -91,20 +91,20 @@ pub(crate) struct Scan {
     pub(crate) session: Uuid,
     /// The session's own `Opened` record, and where sequence numbers stand for those it shares.
     pub(crate) opened: Opened,
-    pub(crate) opened_sequence: u64,
+    pub(crate) opened_sequence: SequenceNumber,
     /// The `Opened` records of the session and its ancestors, each with its sequence number.
-    pub(crate) openings: Vec<(u64, Opened)>,
-    pub(crate) next_sequence: u64,
-    pub(crate) watermark: u64,
+    pub(crate) openings: Vec<(SequenceNumber, Opened)>,
+    pub(crate) next_sequence: SequenceNumber,
+    pub(crate) watermark: SequenceNumber,
     /// Everything below is durable, and the names of its segments are. Less than the watermark where the log ends with
     /// what a recovery attests of its own segment: it may have gone no further, and that name may not be durable.
-    pub(crate) durable: u64,
+    pub(crate) durable: SequenceNumber,
     pub(crate) last_crc: u32,
     pub(crate) last_time_us: i64,
     /// Where the sound part of the last segment ends.
     pub(crate) end: u64,
     pub(crate) epoch: u64,
-    pub(crate) rollbacks: BTreeMap<u64, Rollback>,
+    pub(crate) rollbacks: BTreeMap<SequenceNumber, Rollback>,
     pub(crate) index: Index,
     pub(crate) torn: Option<TornTail>,
     /// Files behind the chain that a crash left without a header.
@@ -192,16 +192,16 @@ struct Walk<'a> {
     dir: &'a Path,
     chain: Chain,
     boot_id: Option<Uuid>,
-    openings: Vec<(u64, Opened)>,
-    next_sequence: u64,
-    watermark: u64,
+    openings: Vec<(SequenceNumber, Opened)>,
+    next_sequence: SequenceNumber,
+    watermark: SequenceNumber,
     /// The recovery that began the last segment, as long as nothing stands behind what it wrote.
     recovery: Option<Recovery>,
     last_crc: u32,
     last_time_us: i64,
     end: u64,
     epoch: Option<u64>,
-    rollbacks: BTreeMap<u64, Rollback>,
+    rollbacks: BTreeMap<SequenceNumber, Rollback>,
     index: Index,
     torn: Option<TornTail>,
     last_kind: Option<Kind>,
@@ -213,9 +213,9 @@ struct Walk<'a> {
 #[derive(Clone, Copy, Debug)]
 struct Recovery {
     /// What it attests.
-    through: u64,
+    through: SequenceNumber,
     /// What was attested before it.
-    below: u64,
+    below: SequenceNumber,
     /// Whether its attestation was read, behind which it wrote nothing before the segment had its name for good.
     attested: bool,
 }
@@ -236,7 +236,7 @@ pub(super) fn judge(
     storage: &dyn Storage,
     dir: &Path,
     chain: Chain,
-    (next_sequence, boot_id): (u64, Option<Uuid>),
+    (next_sequence, boot_id): (SequenceNumber, Option<Uuid>),
     spot: &BadSpot,
 ) -> Result<Option<TornTail>> {
     let mut walk = Walk { next_sequence, boot_id, ..Walk::new(storage, dir, chain) };
@@ -249,7 +249,7 @@ pub(super) fn judge(
 
 #[derive(Default)]
 struct Evidence {
-    watermark: u64,
+    watermark: SequenceNumber,
     any: bool,
 }
 
@@ -261,8 +261,8 @@ impl<'a> Walk<'a> {
             chain,
             boot_id: None,
             openings: Vec::new(),
-            next_sequence: 0,
-            watermark: 0,
+            next_sequence: SequenceNumber::MIN,
+            watermark: SequenceNumber::MIN,
             recovery: None,
             last_crc: 0,
             last_time_us: 0,
@@ -663,7 +663,7 @@ impl<'a> Walk<'a> {
 pub(super) fn out_of_chain(
     header: &Header,
     last_crc: u32,
-    next_sequence: u64,
+    next_sequence: SequenceNumber,
 ) -> Option<(Option<u32>, Option<u32>, String)> {
     if header.predecessor_crc != last_crc && !sabotage::is(Breakage::PredecessorIgnored) {
         let reason = "the frame names another predecessor than the one before it".to_owned();

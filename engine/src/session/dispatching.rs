@@ -4,11 +4,11 @@ use std::any::TypeId;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use foldlog_codec::Kind;
 use foldlog_codec::body::{
     Action, Added, Binding, BuiltIn, Declare, Dispatch, Effect, EventDeclaration, Payload, Policy, Removed,
     SliceDeclaration,
 };
+use foldlog_codec::{Kind, SequenceNumber};
 
 use super::event_plan::{EncodeBuffer, EventPlan, FastPath, PlannedReducer};
 use super::schedule::WriteScope;
@@ -64,7 +64,7 @@ impl Session {
     /// event cannot be written: nothing is recorded and nothing changes. [`Error::Full`] where there is no
     /// space: likewise. [`Error::DurabilityUnknown`] where the sync fails. [`Error::Io`] where the write fails; then,
     /// and after every failed sync, [`Error::Poisoned`] until the session is opened again.
-    pub fn dispatch<E: Event>(&self, event: E) -> Result<u64> {
+    pub fn dispatch<E: Event>(&self, event: E) -> Result<SequenceNumber> {
         let mut buffer = EncodeBuffer::take();
         buffer.encode(&event)?;
         let inner = &self.inner;
@@ -101,7 +101,7 @@ impl Session {
     ///
     /// [`Error::NoSuchSlice`] where the host did not declare it, [`Error::LogOnlyGrows`] for a LOG slice that
     /// has items; else as [`dispatch`](Session::dispatch).
-    pub fn seed<S: Slice>(&self, items: Vec<S::Item>) -> Result<u64> {
+    pub fn seed<S: Slice>(&self, items: Vec<S::Item>) -> Result<SequenceNumber> {
         let items = new_items(S::NAME, items)?;
         self.change::<S>(Action::Seed, "seed", |rows, version| {
             let removed = if rows.is_empty() { Removed::None } else { Removed::All };
@@ -114,7 +114,7 @@ impl Session {
     /// # Errors
     ///
     /// [`Error::LogOnlyGrows`] for a LOG slice; else as [`seed`](Session::seed).
-    pub fn clear<S: Slice>(&self) -> Result<u64> {
+    pub fn clear<S: Slice>(&self) -> Result<SequenceNumber> {
         self.clear_with::<S>(Clear::All)
     }
 
@@ -123,11 +123,14 @@ impl Session {
     /// # Errors
     ///
     /// As [`clear`](Session::clear).
-    pub fn clear_where<S: Slice>(&self, predicate: impl Fn(&S::Item) -> bool + 'static) -> Result<u64> {
+    pub fn clear_where<S: Slice>(
+        &self,
+        predicate: impl Fn(&S::Item) -> bool + 'static,
+    ) -> Result<SequenceNumber> {
         self.clear_with::<S>(Clear::Where(Box::new(predicate)))
     }
 
-    fn clear_with<S: Slice>(&self, clear: Clear<S::Item>) -> Result<u64> {
+    fn clear_with<S: Slice>(&self, clear: Clear<S::Item>) -> Result<SequenceNumber> {
         self.change::<S>(Action::Clear, "clear", |rows, version| {
             resolve_op::<S>(rows, SliceOp::Clear(clear), version)
         })
@@ -138,7 +141,7 @@ impl Session {
     /// # Errors
     ///
     /// As [`dispatch`](Session::dispatch).
-    pub fn reset(&self) -> Result<u64> {
+    pub fn reset(&self) -> Result<SequenceNumber> {
         let inner = &self.inner;
         let state = self.writable(WriteScope::State)?;
         let time_us = inner.now_us();
@@ -167,7 +170,7 @@ impl Session {
     /// # Errors
     ///
     /// As [`dispatch`](Session::dispatch).
-    pub fn set_tag(&self, key: impl Into<String>, value: impl Into<String>) -> Result<u64> {
+    pub fn set_tag(&self, key: impl Into<String>, value: impl Into<String>) -> Result<SequenceNumber> {
         self.tag(key.into(), Some(value.into()))
     }
 
@@ -176,11 +179,11 @@ impl Session {
     /// # Errors
     ///
     /// As [`dispatch`](Session::dispatch).
-    pub fn remove_tag(&self, key: impl Into<String>) -> Result<u64> {
+    pub fn remove_tag(&self, key: impl Into<String>) -> Result<SequenceNumber> {
         self.tag(key.into(), None)
     }
 
-    fn tag(&self, key: String, value: Option<String>) -> Result<u64> {
+    fn tag(&self, key: String, value: Option<String>) -> Result<SequenceNumber> {
         let inner = &self.inner;
         let state = self.writable(WriteScope::Log)?;
         let time_us = inner.now_us();
@@ -199,7 +202,7 @@ impl Session {
         action: Action<'_>,
         name: &'static str,
         resolve: impl FnOnce(&Rows, u32) -> Result<Resolved>,
-    ) -> Result<u64> {
+    ) -> Result<SequenceNumber> {
         let inner = &self.inner;
         let types = inner.types()?;
         let log = types.slice(S::NAME).is_some_and(|slice| slice.policy == Policy::Log);
@@ -420,7 +423,7 @@ impl Inner {
         fast_path: FastPath,
         (value, told): (impl NewValue, Option<AnyValue>),
         mut buffer: Box<EncodeBuffer>,
-    ) -> Result<u64> {
+    ) -> Result<SequenceNumber> {
         let kind = Kind::DISPATCH;
         let FastPath { event, version, name, .. } = fast_path;
         let body = (kind, buffer.body(&fast_path));
@@ -443,7 +446,7 @@ impl Inner {
         (declare, plan): (Option<Declare>, &EventPlan),
         value: &AnyValue,
         payload: &[u8],
-    ) -> Result<u64> {
+    ) -> Result<SequenceNumber> {
         let sequence = state.log.next_sequence() + u64::from(declare.is_some());
         let context = ReducerContext { seed: state.seed(), sequence, time_us };
         let mut at_hand = Vec::new();

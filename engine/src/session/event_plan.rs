@@ -1,5 +1,6 @@
 //! What a session keeps between the dispatches of an event, so that each costs little more than its encoding.
 
+use foldlog_codec::SequenceNumber;
 use std::cell::Cell;
 
 use foldlog_codec::body::{Action, BuiltIn, Dispatch, Payload};
@@ -64,7 +65,7 @@ pub(super) struct PlannedReducer {
 impl EventPlan {
     pub(super) fn of<E: Event>(types: &SessionTypes, names: &Names) -> Result<EventPlan> {
         let declared = names.event_named(E::NAME).ok_or_else(|| Error::Inconsistent {
-            sequence: 0,
+            sequence: SequenceNumber::MIN,
             reason: format!("event `{}` was not declared", E::NAME),
         })?;
         let reducers = types.event(E::NAME).map(|event| event.reducers.as_slice()).unwrap_or_default();

@@ -21,6 +21,7 @@
 //! 6. None is begun that would take over a quarter of what the disk has left: while one is built, there is room for
 //!    records and objects.
 
+use foldlog_codec::SequenceNumber;
 use std::sync::Arc;
 
 use foldlog_codec::body::{ItemId, Opened, Rollback};
@@ -75,15 +76,15 @@ struct Taken {
     log_bytes: u64,
     projection: Projection,
     /// STATE where open operations began.
-    begun: Vec<(u64, Arc<Frozen>)>,
+    begun: Vec<(SequenceNumber, Arc<Frozen>)>,
     source: LogSource,
     last: LastFrame,
     time_us: i64,
     epoch: u64,
     boot_id: Option<Uuid>,
-    watermark: u64,
-    openings: Vec<(u64, Opened)>,
-    rollbacks: Vec<(u64, Rollback)>,
+    watermark: SequenceNumber,
+    openings: Vec<(SequenceNumber, Opened)>,
+    rollbacks: Vec<(SequenceNumber, Rollback)>,
 }
 
 /// What became of an image.

@@ -1,5 +1,6 @@
 //! LOG slices, read from the log by position.
 
+use foldlog_codec::SequenceNumber;
 use std::collections::VecDeque;
 use std::fmt;
 use std::marker::PhantomData;
@@ -85,7 +86,8 @@ impl<T: Send + Sync + 'static> LogView<T> {
 
     /// The items of the records behind the one at `sequence`, as [`iter`](LogView::iter) reads them. Where there are none
     /// nothing is read, and else no more than some hundred items before them.
-    pub fn behind(&self, sequence: u64) -> impl Iterator<Item = Result<Item<T>>> {
+    pub fn behind(&self, sequence: impl Into<SequenceNumber>) -> impl Iterator<Item = Result<Item<T>>> {
+        let sequence = sequence.into();
         let place = self.slice.as_ref().map_or(0, |slice| slice.items.place_behind(sequence));
         let is_before = move |item: &Item<T>| item.position().is_some_and(|(at, _)| at <= sequence);
         self.items_from(place).skip_while(move |item| item.as_ref().is_ok_and(is_before))

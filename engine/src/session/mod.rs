@@ -39,6 +39,7 @@ mod shared_prefix;
 mod subscribers;
 mod writing;
 
+use foldlog_codec::SequenceNumber;
 use std::any::TypeId;
 use std::collections::BTreeMap;
 use std::path::{Path as FilePath, PathBuf};
@@ -130,7 +131,7 @@ struct WriterState {
     log: Log,
     live: LiveState,
     /// The `Opened` records of the session and its ancestors, each with its sequence number.
-    openings: Vec<(u64, Opened)>,
+    openings: Vec<(SequenceNumber, Opened)>,
     imaged: imaging::Imaged,
     first_unsynced_us: Option<i64>,
     asked: writing::Asked,
@@ -188,7 +189,7 @@ impl Session {
     }
 
     /// The sequence number of the last record; `None` where there is none yet.
-    pub fn position(&self) -> Option<u64> {
+    pub fn position(&self) -> Option<SequenceNumber> {
         self.inner.state.lock().log.next_sequence().checked_sub(1)
     }
 
@@ -198,7 +199,7 @@ impl Session {
     }
 
     /// Every record below this is known to be durable.
-    pub fn synced(&self) -> u64 {
+    pub fn synced(&self) -> SequenceNumber {
         self.inner.gate.synced()
     }
 

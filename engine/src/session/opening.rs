@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use foldlog_codec::body::{Opened, Rollback};
 use foldlog_codec::image::Image;
-use foldlog_codec::{Kind, Record};
+use foldlog_codec::{Kind, Record, SequenceNumber};
 use parking_lot::{Condvar, Mutex};
 use uuid::Uuid;
 
@@ -56,9 +56,9 @@ pub struct RecoveryReport {
     pub closed: bool,
     /// The first record of a kind that this version cannot fold, if there is one. The session can be read but
     /// not written.
-    pub unsupported: Option<(u64, Kind)>,
+    pub unsupported: Option<(SequenceNumber, Kind)>,
     /// How many of the records an image spared the fold; `None` where all were folded.
-    pub from_image: Option<u64>,
+    pub from_image: Option<SequenceNumber>,
     /// Images that were no use: damaged, or not of this log. They are replaced in time.
     pub dropped_images: Vec<PathBuf>,
     /// Operations that had begun and not ended, in the order in which they began. STATE is shown as it was before
@@ -91,17 +91,17 @@ impl RecoveryReport {
         }
     }
 
-    pub(crate) fn of(scan: &Scan, unsupported: Option<(u64, Kind)>) -> RecoveryReport {
+    pub(crate) fn of(scan: &Scan, unsupported: Option<(SequenceNumber, Kind)>) -> RecoveryReport {
         RecoveryReport {
             from_image: None,
             dropped_images: Vec::new(),
             interrupted: Vec::new(),
             unsettled: Vec::new(),
             exposed: None,
-            records: scan.next_sequence,
+            records: scan.next_sequence.get(),
             torn: scan.torn.clone(),
             leftovers: scan.leftovers.clone(),
-            unattested: scan.next_sequence.saturating_sub(scan.watermark),
+            unattested: scan.next_sequence.since(scan.watermark),
             closed: scan.clean,
             unsupported,
         }
@@ -213,7 +213,8 @@ pub(crate) fn read_outline(
     if folded.projection.next_sequence() != scan.next_sequence {
         folded = outline();
         let last = scan.next_sequence.saturating_sub(1);
-        let read = places(&scan).read(storage, 0, last, &mut |record| folded.apply_record(&record, sources));
+        let read = places(&scan)
+            .read(storage, SequenceNumber::MIN, last, &mut |record| folded.apply_record(&record, sources));
         if let Err(error) = read {
             return Ok((scan, Err(error)));
         }
@@ -225,11 +226,11 @@ pub(crate) fn read_outline(
 #[derive(Default)]
 pub(crate) struct Images {
     /// How many records the image in use spared.
-    next_sequence: Option<u64>,
+    next_sequence: Option<SequenceNumber>,
     projection: Option<Projection>,
     /// STATE where operations began that were open there.
-    begun: Vec<(u64, Arc<Frozen>)>,
-    rollbacks: BTreeMap<u64, Rollback>,
+    begun: Vec<(SequenceNumber, Arc<Frozen>)>,
+    rollbacks: BTreeMap<SequenceNumber, Rollback>,
     /// How large it is, in bytes.
     pub(crate) bytes: u64,
     /// How many bytes of the log it covers.
@@ -304,7 +305,7 @@ fn leave_out_records_without_objects(
         return Ok(());
     }
     let mut first_bad = None;
-    places(scan).read(storage, scan.watermark, u64::MAX, &mut |record| {
+    places(scan).read(storage, scan.watermark, SequenceNumber::MAX, &mut |record| {
         let missing = record
             .objects()
             .iter()
@@ -382,7 +383,7 @@ pub(crate) fn open_as_read(
     // A fork attests what it shares before its folder has its name; until it attests a record of its own, a
     // power cut may still take the whole folder.
     let own = scan.durable > scan.opened_sequence;
-    let gate = SyncGate::new(if own { scan.durable.min(scan.next_sequence) } else { 0 });
+    let gate = SyncGate::new(if own { scan.durable.min(scan.next_sequence) } else { SequenceNumber::MIN });
     let mut state = WriterState {
         live: folded,
         openings: scan.openings.clone(),
@@ -413,7 +414,7 @@ pub(crate) fn begin(
     let state = WriterState {
         log,
         live: LiveState::new(LogSlices::InLog),
-        openings: vec![(0, seed.opened)],
+        openings: vec![(SequenceNumber::MIN, seed.opened)],
         imaged: Imaged::default(),
         first_unsynced_us: None,
         asked: Asked::default(),
@@ -430,14 +431,14 @@ pub(crate) fn begin(
         lock: Some(seed.lock),
         read_only: None,
     };
-    let session = assemble(store, dir, open_as, report, SyncGate::new(0), state)?;
+    let session = assemble(store, dir, open_as, report, SyncGate::new(SequenceNumber::MIN), state)?;
     let time_us = session.inner.now_us();
     let opened = (Kind::OPENED, body);
     let drafts: Result<Vec<PendingRecord<'_>>> = std::iter::once(&opened)
         .chain(&rest)
         .zip(0..)
         .map(|((kind, body), sequence)| {
-            let record = Record { sequence, kind: *kind, time_us, body };
+            let record = Record { sequence: SequenceNumber::new(sequence), kind: *kind, time_us, body };
             Ok(PendingRecord::new(*kind, body, RecordBody::of(&record)?))
         })
         .collect();

@@ -4,9 +4,9 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use foldlog_codec::Kind;
 use foldlog_codec::body::{CallOrigin, Decision, Observed, Outcome, Payload, Settle, ToolBegin, ToolEnd};
 use foldlog_codec::msgpack::{self, Value};
+use foldlog_codec::{Kind, OperationId, SequenceNumber};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -31,7 +31,7 @@ pub(crate) struct BeginRead {
 
 impl Session {
     /// Records a fact for whoever recovers the session.
-    pub(crate) fn observe<T: Serialize>(&self, name: &'static str, data: &T) -> Result<u64> {
+    pub(crate) fn observe<T: Serialize>(&self, name: &'static str, data: &T) -> Result<SequenceNumber> {
         let state = self.writable(WriteScope::Log)?;
         let time_us = self.inner.now_us();
         let data = encode(name, data)?;
@@ -40,10 +40,14 @@ impl Session {
     }
 
     /// The facts of that name that were recorded from a record on.
-    pub(crate) fn observed<T: DeserializeOwned>(&self, name: &'static str, from: u64) -> Result<Vec<T>> {
+    pub(crate) fn observed<T: DeserializeOwned>(
+        &self,
+        name: &'static str,
+        from: SequenceNumber,
+    ) -> Result<Vec<T>> {
         let source = self.inner.log_source(&self.inner.state.lock());
         let mut found = Vec::new();
-        source.places.read(&source.storage, from, u64::MAX, &mut |record| {
+        source.places.read(&source.storage, from, SequenceNumber::MAX, &mut |record| {
             if record.kind == Kind::OBSERVED {
                 let bad = Error::unread(record.sequence);
                 let observed = Observed::decode(record.body).map_err(bad)?;
@@ -76,7 +80,7 @@ impl Session {
         };
         let mut found = BTreeMap::<String, Vec<Vec<u8>>>::new();
         let Some(from) = from else { return Ok(found) };
-        source.places.read(&source.storage, from, u64::MAX, &mut |record| {
+        source.places.read(&source.storage, from, SequenceNumber::MAX, &mut |record| {
             let bad = Error::unread(record.sequence);
             let resources = match record.kind {
                 Kind::TOOL_BEGIN => ToolBegin::decode(record.body).map_err(bad)?.resources,
@@ -94,7 +98,11 @@ impl Session {
     }
 
     /// Hands the begin of an operation on to `read`, its payloads resolved.
-    pub(crate) fn read_begin<T>(&self, begin: u64, read: impl FnOnce(BeginRead) -> T) -> Result<T> {
+    pub(crate) fn read_begin<T>(
+        &self,
+        begin: SequenceNumber,
+        read: impl FnOnce(BeginRead) -> T,
+    ) -> Result<T> {
         let source = self.inner.log_source(&self.inner.state.lock());
         let mut found = None;
         source.places.read(&source.storage, begin, begin, &mut |record| {
@@ -110,7 +118,8 @@ impl Session {
             found = Some(BeginRead { arguments, origin: body.origin, resources });
             Ok(())
         })?;
-        let missing = Error::NoSuchOperation { operation: begin, reason: "the log does not hold its begin" };
+        let missing =
+            Error::NoSuchOperation { operation: begin.into(), reason: "the log does not hold its begin" };
         found.map(read).ok_or(missing)
     }
 
@@ -130,7 +139,7 @@ impl Session {
         Ok(None)
     }
 
-    fn read_end_resources(&self, end: u64) -> Result<BTreeMap<String, Option<Vec<u8>>>> {
+    fn read_end_resources(&self, end: SequenceNumber) -> Result<BTreeMap<String, Option<Vec<u8>>>> {
         let source = self.inner.log_source(&self.inner.state.lock());
         let mut found = BTreeMap::new();
         source.places.read(&source.storage, end, end, &mut |record| {
@@ -144,7 +153,7 @@ impl Session {
     }
 
     /// The result of an operation, and what the model saw of it, as its end holds them.
-    pub(crate) fn read_end(&self, end: u64) -> Result<(Option<Value>, String)> {
+    pub(crate) fn read_end(&self, end: SequenceNumber) -> Result<(Option<Value>, String)> {
         let source = self.inner.log_source(&self.inner.state.lock());
         let bad = Error::unread(end);
         let mut found = (None, String::new());
@@ -160,10 +169,14 @@ impl Session {
     }
 
     /// What somebody decided about an operation, looked for from a record on: the decision, its result, by whom and why.
-    pub(crate) fn read_settlement(&self, operation: u64, from: u64) -> Result<Option<Settlement>> {
+    pub(crate) fn read_settlement(
+        &self,
+        operation: OperationId,
+        from: SequenceNumber,
+    ) -> Result<Option<Settlement>> {
         let source = self.inner.log_source(&self.inner.state.lock());
         let mut found = None;
-        source.places.read(&source.storage, from, u64::MAX, &mut |record| {
+        source.places.read(&source.storage, from, SequenceNumber::MAX, &mut |record| {
             if record.kind != Kind::SETTLE {
                 return Ok(());
             }

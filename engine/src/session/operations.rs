@@ -11,9 +11,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-use foldlog_codec::Kind;
 use foldlog_codec::body::{Decision, Declare, Payload, Rollback, Settle, ToolBegin, ToolEnd};
 use foldlog_codec::msgpack::Value;
+use foldlog_codec::{Kind, OperationId, SequenceNumber};
 use parking_lot::MutexGuard;
 use uuid::Uuid;
 
@@ -67,7 +67,8 @@ impl Session {
     ///
     /// A host finds a call that another thread [runs](crate::tools::ToolRunner::execute) among the
     /// [open ones](Session::open_operations). The log says that it was cancelled; that it is to stop is not recorded.
-    pub fn cancel(&self, operation: u64) -> bool {
+    pub fn cancel(&self, operation: impl Into<OperationId>) -> bool {
+        let operation = operation.into();
         let mut state = self.inner.state.lock();
         let open = state.table.admitted.iter().find(|admitted| admitted.operation() == Some(operation));
         let Some(within) = open.and_then(|admitted| admitted.begun.clone()) else { return false };
@@ -83,7 +84,7 @@ impl Session {
     /// tool works on.
     pub fn stuck_operations(&self) -> Vec<OpenOperation> {
         let state = self.inner.state.lock();
-        let stuck: Vec<u64> = state.table.stuck(self.inner.store.options.grace).collect();
+        let stuck: Vec<OperationId> = state.table.stuck(self.inner.store.options.grace).collect();
         state
             .live
             .projection
@@ -141,7 +142,7 @@ impl Session {
     }
 
     /// Ends an operation that was left open.
-    pub(crate) fn end_interrupted(&self, end: ToolEnd<'_>) -> Result<u64> {
+    pub(crate) fn end_interrupted(&self, end: ToolEnd<'_>) -> Result<SequenceNumber> {
         let inner = &self.inner;
         let state = inner.settleable()?;
         let sequence = inner.write_end(state, (inner.now_us(), end), None, false)?;
@@ -160,7 +161,14 @@ impl Session {
     ///
     /// [`Error::NoSuchOperation`] where the operation is not one that waits for it; where it is still open, the session
     /// is to be recovered first. Else as [`dispatch`](Session::dispatch).
-    pub fn settle(&self, operation: u64, settlement: &Settlement, by: &str, reason: &str) -> Result<u64> {
+    pub fn settle(
+        &self,
+        operation: impl Into<OperationId>,
+        settlement: &Settlement,
+        by: &str,
+        reason: &str,
+    ) -> Result<SequenceNumber> {
+        let operation = operation.into();
         let inner = &self.inner;
         let state = inner.settleable()?;
         let operations = &state.live.projection.operations;
@@ -227,24 +235,24 @@ impl Drop for Admission<'_> {
 pub(crate) struct ActiveCall {
     inner: Arc<Inner>,
     pub(crate) within: Arc<CallScope>,
-    pub(crate) begin: u64,
+    pub(crate) begin: SequenceNumber,
     /// The begin's time, in microseconds since 1970-01-01 UTC.
     pub(crate) began_us: i64,
 }
 
 /// An operation that has ended.
 pub(crate) struct Ended {
-    pub(crate) end: u64,
+    pub(crate) end: SequenceNumber,
     pub(crate) elapsed_us: u64,
 }
 
 impl Admission<'_> {
     /// A handle that may write while others wait, for what is done in a turn without being an operation.
     pub(crate) fn handle(&self) -> Session {
-        self.session.through(self.within(0))
+        self.session.through(self.within(OperationId::default()))
     }
 
-    fn within(&self, operation: u64) -> Arc<CallScope> {
+    fn within(&self, operation: OperationId) -> Arc<CallScope> {
         let cancelled = AtomicBool::new(false);
         let parent = self.session.within.clone();
         Arc::new(CallScope { ticket: self.ticket, operation, until: self.until, cancelled, parent })
@@ -287,7 +295,7 @@ impl Admission<'_> {
         if !sabotage::is(Breakage::NoRoomForEnd) {
             state.log.keep_room_for_end();
         }
-        let within = self.within(again.unwrap_or(sequence));
+        let within = self.within(again.unwrap_or(sequence.into()));
         if let Some(admitted) = state.table.admitted.iter_mut().find(|one| one.ticket == self.ticket) {
             admitted.begun = Some(Arc::clone(&within));
         }
@@ -454,7 +462,7 @@ impl Inner {
         (time_us, mut end): (i64, ToolEnd<'_>),
         ticket: Option<u64>,
         keep: bool,
-    ) -> Result<u64> {
+    ) -> Result<SequenceNumber> {
         let refused = |(operation, reason)| Error::NoSuchOperation { operation, reason };
         state.live.projection.operations.check_end(&end).map_err(refused)?;
         let references = self.references(&state, end.payloads_mut())?;

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use foldlog_codec::Kind;
 use foldlog_codec::body::{self, ExternalEffects, Outcome, Policy};
+use foldlog_codec::{Kind, OperationId, SequenceNumber};
 use smol_str::SmolStr;
 use uuid::Uuid;
 
@@ -53,7 +53,7 @@ pub struct Snapshot {
     /// The session.
     pub session: Uuid,
     /// The sequence number of the snapshot's record, which is the position.
-    pub position: u64,
+    pub position: SequenceNumber,
     /// When it was taken, in microseconds since 1970-01-01 UTC.
     pub time_us: i64,
     /// What the host calls it.
@@ -67,7 +67,7 @@ pub struct Snapshot {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AbandonedCall {
     /// The operation's name.
-    pub operation: u64,
+    pub operation: OperationId,
     /// The tool.
     pub tool: SmolStr,
     /// The provider's name for the call.
@@ -78,11 +78,11 @@ pub struct AbandonedCall {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RollbackReport {
     /// The sequence number of the rollback's record.
-    pub sequence: u64,
+    pub sequence: SequenceNumber,
     /// The position that STATE went back to.
-    pub to: u64,
+    pub to: SequenceNumber,
     /// The records that were live before and no longer are. They stay in the log.
-    pub abandoned: Vec<RangeInclusive<u64>>,
+    pub abandoned: Vec<RangeInclusive<SequenceNumber>>,
     /// The calls among them whose effects outside of the session and its resources are not known to be none, in the
     /// order in which they ended: those stay as they are.
     pub outside: Vec<AbandonedCall>,
@@ -135,22 +135,28 @@ impl Session {
     ///
     /// [`Error::NoSuchPosition`] where there is no such record, [`Error::InsideTransaction`] where a tool was
     /// running then that is over, [`Error::OutsideTransaction`] through the handle of an operation that began later; else as [`dispatch`](Session::dispatch).
-    pub fn rollback_to(&self, position: u64) -> Result<RollbackReport> {
+    pub fn rollback_to(&self, position: impl Into<SequenceNumber>) -> Result<RollbackReport> {
+        let position = position.into();
         self.roll_back(position, true)
     }
 
-    pub(crate) fn roll_back(&self, to: u64, preserve_logs: bool) -> Result<RollbackReport> {
+    pub(crate) fn roll_back(&self, to: SequenceNumber, preserve_logs: bool) -> Result<RollbackReport> {
         self.roll_back_past(to, preserve_logs, None)
     }
 
     /// Rolls back to a position through the handle of the operation that restores a composite snapshot, which began later
     /// than what it goes back to.
-    pub(crate) fn restore_to(&self, position: u64) -> Result<RollbackReport> {
+    pub(crate) fn restore_to(&self, position: SequenceNumber) -> Result<RollbackReport> {
         self.roll_back_past(position, true, self.within().map(|within| within.operation()))
     }
 
     /// Goes back, past the begin of one operation where that is given.
-    fn roll_back_past(&self, to: u64, preserve_logs: bool, past: Option<u64>) -> Result<RollbackReport> {
+    fn roll_back_past(
+        &self,
+        to: SequenceNumber,
+        preserve_logs: bool,
+        past: Option<OperationId>,
+    ) -> Result<RollbackReport> {
         let inner = &self.inner;
         let mut state = self.writable(WriteScope::State)?;
         let next = state.log.next_sequence();
@@ -187,7 +193,7 @@ impl Inner {
     fn calls_with_effects(
         &self,
         state: &mut WriterState,
-        abandoned: &[RangeInclusive<u64>],
+        abandoned: &[RangeInclusive<SequenceNumber>],
     ) -> Result<Vec<AbandonedCall>> {
         let Some(before) = abandoned.first().and_then(|first| first.start().checked_sub(1)) else {
             return Ok(Vec::new());
@@ -210,7 +216,7 @@ impl Inner {
     }
 
     /// The slices as they were at a position, kept or folded anew.
-    pub(super) fn frozen_at(&self, state: &WriterState, position: u64) -> Result<Arc<Frozen>> {
+    pub(super) fn frozen_at(&self, state: &WriterState, position: SequenceNumber) -> Result<Arc<Frozen>> {
         if let Some(frozen) = state.live.positions.get(position).filter(|frozen| frozen.is_whole()) {
             return Ok(frozen);
         }

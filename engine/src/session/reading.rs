@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use foldlog_codec::Record;
 use foldlog_codec::body::{ItemId, Policy};
 use foldlog_codec::msgpack::Value;
+use foldlog_codec::{OperationId, Record, SequenceNumber};
 
 use super::log_view::{LogView, Viewed};
 use super::{Inner, Session, WriterState};
@@ -33,7 +33,7 @@ pub struct SliceState {
 #[derive(Clone, PartialEq, Eq)]
 pub struct StoredItem {
     /// The sequence number of the record that inserted it.
-    pub sequence: u64,
+    pub sequence: SequenceNumber,
     /// Its place among the items that the record inserted into the slice.
     pub ordinal: u32,
     /// The version that it was recorded at.
@@ -73,12 +73,12 @@ impl StoredItem {
 #[derive(Clone, Debug, PartialEq)]
 pub struct State {
     /// The position: the sequence number of the last record that counts; `None` before the first.
-    pub position: Option<u64>,
+    pub position: Option<SequenceNumber>,
     /// The session's tags.
     pub tags: BTreeMap<String, String>,
     /// The operations that were open there, so that half of what they did may be in the slices. None of a state that was
     /// folded along a path, since operations are no path's.
-    pub open_operations: Vec<u64>,
+    pub open_operations: Vec<OperationId>,
     /// The slices by name, empty ones included.
     pub slices: BTreeMap<String, SliceState>,
 }
@@ -216,7 +216,8 @@ impl Session {
     /// # Errors
     ///
     /// [`Error::NoSuchPosition`], or what reading the log says.
-    pub fn state_at(&self, position: u64) -> Result<State> {
+    pub fn state_at(&self, position: impl Into<SequenceNumber>) -> Result<State> {
+        let position = position.into();
         let state = self.inner.state.lock();
         let next = state.log.next_sequence();
         if position >= next {
@@ -235,10 +236,11 @@ impl Session {
     /// What reading the log says, or what `visit` says.
     pub fn records(
         &self,
-        from: u64,
-        through: u64,
+        from: impl Into<SequenceNumber>,
+        through: impl Into<SequenceNumber>,
         mut visit: impl FnMut(&Record<'_>) -> Result<()>,
     ) -> Result<()> {
+        let (from, through) = (from.into(), through.into());
         let state = self.inner.state.lock();
         state.log.places.read(self.storage(), from, through, &mut |record| visit(&record))
     }

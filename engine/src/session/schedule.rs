@@ -14,6 +14,7 @@
 //! an operation that was told to stop, by its deadline or by a cancel, waits no longer than the store's grace from then
 //! on: it is stuck, and with it every operation that has to wait for its end.
 
+use foldlog_codec::OperationId;
 use std::cell::RefCell;
 use std::fmt;
 use std::sync::Arc;
@@ -70,7 +71,7 @@ impl Access {
 pub(crate) struct CallScope {
     pub(super) ticket: u64,
     /// The operation's name.
-    pub(super) operation: u64,
+    pub(super) operation: OperationId,
     pub(super) until: Option<Instant>,
     /// Set where it is to stop.
     pub(super) cancelled: AtomicBool,
@@ -85,7 +86,7 @@ impl fmt::Debug for CallScope {
 }
 
 impl CallScope {
-    pub(crate) fn operation(&self) -> u64 {
+    pub(crate) fn operation(&self) -> OperationId {
         self.operation
     }
 
@@ -149,7 +150,7 @@ pub(super) struct Admitted {
 
 impl Admitted {
     /// The operation's name, once it has begun.
-    pub(super) fn operation(&self) -> Option<u64> {
+    pub(super) fn operation(&self) -> Option<OperationId> {
         self.begun.as_ref().map(|begun| begun.operation)
     }
 
@@ -175,14 +176,19 @@ impl RunningCalls {
     }
 
     /// The names of those that have begun and still run so long after they were to stop.
-    pub(super) fn stuck(&self, grace: Duration) -> impl Iterator<Item = u64> {
+    pub(super) fn stuck(&self, grace: Duration) -> impl Iterator<Item = OperationId> {
         let is_stuck = move |admitted: &&Admitted| admitted.stuck_at(grace).is_some_and(clock::is_past);
         self.admitted.iter().filter(is_stuck).filter_map(Admitted::operation)
     }
 
     /// Of those that have to end before one within `asker` has its turn, the one that is stuck first: when, and its
     /// name. No operation ends before those within it, so these count as well.
-    fn stuck_first(&self, turn: Access, asker: Option<u64>, grace: Duration) -> Option<(Instant, u64)> {
+    fn stuck_first(
+        &self,
+        turn: Access,
+        asker: Option<u64>,
+        grace: Duration,
+    ) -> Option<(Instant, OperationId)> {
         let ends_first = |one: &&Admitted| {
             let waits_for_it = |other: &Admitted| {
                 turn.is_blocked_by(other, self, asker) && self.is_within(one.ticket, other.ticket)
@@ -256,18 +262,21 @@ impl RunningCalls {
     }
 
     /// Whether somebody of this process still works on an operation.
-    pub(super) fn holds(&self, operation: u64) -> bool {
+    pub(super) fn holds(&self, operation: OperationId) -> bool {
         self.admitted.iter().any(|admitted| admitted.operation() == Some(operation))
     }
 }
 
 thread_local! {
     /// The sessions, tickets and operations whose tools run on this thread, or whose records it tells of.
-    static INSIDE: RefCell<Vec<(Uuid, u64, u64)>> = const { RefCell::new(Vec::new()) };
+    static INSIDE: RefCell<Vec<(Uuid, u64, OperationId)>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Runs what must not wait on this thread for an operation to end: its own handler, or a subscriber.
-pub(super) fn inside<T>((session, ticket, operation): (Uuid, u64, u64), run: impl FnOnce() -> T) -> T {
+pub(super) fn inside<T>(
+    (session, ticket, operation): (Uuid, u64, OperationId),
+    run: impl FnOnce() -> T,
+) -> T {
     struct Left;
     impl Drop for Left {
         fn drop(&mut self) {
@@ -289,20 +298,20 @@ pub(crate) fn inside_call<T>(begun: &Session, run: impl FnOnce() -> T) -> T {
 
 impl RunningCalls {
     /// One whose end a subscriber of this session must not wait for.
-    pub(super) fn told_within(&self) -> Option<(u64, u64)> {
+    pub(super) fn told_within(&self) -> Option<(u64, OperationId)> {
         let changing = self.admitted.iter().find(|admitted| self.changes(admitted, None));
         changing.map(|admitted| (admitted.ticket, admitted.operation().unwrap_or_default()))
     }
 
     /// The operation of this thread, if there is one, that would have to end before the one with `ticket` can.
-    pub(super) fn waits_for_itself(&self, session: Uuid, ticket: u64) -> Option<u64> {
-        let ends_first = |own: &&(Uuid, u64, u64)| own.0 == session && self.is_within(own.1, ticket);
+    pub(super) fn waits_for_itself(&self, session: Uuid, ticket: u64) -> Option<OperationId> {
+        let ends_first = |own: &&(Uuid, u64, OperationId)| own.0 == session && self.is_within(own.1, ticket);
         INSIDE.with_borrow(|inside| inside.iter().rev().find(ends_first).map(|(_, _, operation)| *operation))
     }
 }
 
 /// Whether an operation of the session runs on this thread.
-pub(super) fn runs_here(session: Uuid) -> Option<u64> {
+pub(super) fn runs_here(session: Uuid) -> Option<OperationId> {
     INSIDE.with_borrow(|inside| {
         inside.iter().rev().find(|own| own.0 == session).map(|(_, _, operation)| *operation)
     })
@@ -374,7 +383,7 @@ impl Inner {
     fn wait(
         &self,
         state: &mut MutexGuard<'_, WriterState>,
-        stuck: Option<(Instant, u64)>,
+        stuck: Option<(Instant, OperationId)>,
         until: Option<Instant>,
     ) -> Result<()> {
         if let Some((_, operation)) = stuck.filter(|(at, _)| clock::is_past(*at)) {

@@ -1,5 +1,6 @@
 //! What a fork shares with its parent.
 
+use foldlog_codec::SequenceNumber;
 use std::collections::BTreeMap;
 use std::path::Path as FilePath;
 use std::sync::Arc;
@@ -24,11 +25,11 @@ pub(crate) struct SharedPrefix {
     /// Where that one stands.
     pub(crate) located: Located,
     /// Everything below is known to be durable.
-    pub(crate) watermark: u64,
+    pub(crate) watermark: SequenceNumber,
     /// How often the log was opened for writing, later openings than those shared included.
     pub(crate) epoch: u64,
-    pub(crate) openings: Vec<(u64, Opened)>,
-    pub(crate) rollbacks: BTreeMap<u64, Rollback>,
+    pub(crate) openings: Vec<(SequenceNumber, Opened)>,
+    pub(crate) rollbacks: BTreeMap<SequenceNumber, Rollback>,
     pub(crate) projection: Projection,
 }
 
@@ -40,7 +41,7 @@ impl SharedPrefix {
         storage: &Arc<dyn Storage>,
         dir: &FilePath,
         writer: Option<&Inner>,
-        position: u64,
+        position: SequenceNumber,
         types: &SessionTypes,
     ) -> Result<SharedPrefix> {
         if let Some(writer) = writer {
@@ -71,14 +72,15 @@ impl SharedPrefix {
 }
 
 impl Inner {
-    fn shared_prefix(&self, state: &WriterState, position: u64) -> Result<SharedPrefix> {
+    fn shared_prefix(&self, state: &WriterState, position: SequenceNumber) -> Result<SharedPrefix> {
         let (places, located) = cut(&self.store.options.storage, state.log.places.clone(), position)?;
         let projection = self.frozen_at(state, position)?.projection().clone();
         let rollbacks =
             state.live.rollbacks.range(..=position).map(|(at, rollback)| (*at, *rollback)).collect();
         let openings = shared(position, &state.openings);
         let (watermark, epoch) = (self.gate.synced(), state.log.epoch());
-        let watermark = if sabotage::is(Breakage::ForkOfUnsyncedParent) { u64::MAX } else { watermark };
+        let watermark =
+            if sabotage::is(Breakage::ForkOfUnsyncedParent) { SequenceNumber::MAX } else { watermark };
         Ok(SharedPrefix { places, located, watermark, epoch, openings, rollbacks, projection })
     }
 }
@@ -87,7 +89,7 @@ impl Inner {
 pub(crate) fn cut(
     storage: &Arc<dyn Storage>,
     mut places: Places,
-    position: u64,
+    position: SequenceNumber,
 ) -> Result<(Places, Located)> {
     if position >= places.next_sequence {
         let last = places.next_sequence.checked_sub(1);
@@ -104,6 +106,6 @@ pub(crate) fn cut(
     Ok((places, located))
 }
 
-fn shared(position: u64, openings: &[(u64, Opened)]) -> Vec<(u64, Opened)> {
+fn shared(position: SequenceNumber, openings: &[(SequenceNumber, Opened)]) -> Vec<(SequenceNumber, Opened)> {
     openings.iter().filter(|(sequence, _)| *sequence <= position).cloned().collect()
 }

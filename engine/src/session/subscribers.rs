@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use foldlog_codec::Kind;
+use foldlog_codec::{Kind, SequenceNumber};
 use parking_lot::Mutex;
 
 use super::Session;
@@ -18,7 +18,7 @@ const WARNINGS_MAX: usize = 64;
 /// What a subscriber is told.
 #[derive(Clone)]
 pub struct RecordNotification {
-    sequence: u64,
+    sequence: SequenceNumber,
     time_us: i64,
     kind: Kind,
     name: Option<&'static str>,
@@ -38,7 +38,7 @@ impl std::fmt::Debug for RecordNotification {
 
 impl RecordNotification {
     pub(super) fn of(
-        sequence: u64,
+        sequence: SequenceNumber,
         time_us: i64,
         kind: Kind,
         event: Option<PendingEvent>,
@@ -51,7 +51,7 @@ impl RecordNotification {
     }
 
     /// The record's sequence number.
-    pub fn sequence(&self) -> u64 {
+    pub fn sequence(&self) -> SequenceNumber {
         self.sequence
     }
 
@@ -84,7 +84,7 @@ pub struct Subscription(u64);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubscriberPanic {
     /// The record that the subscriber was told of.
-    pub sequence: u64,
+    pub sequence: SequenceNumber,
     /// The panic's message.
     pub message: String,
 }
@@ -95,7 +95,7 @@ type Subscriber = dyn Fn(&RecordNotification) + Send + Sync;
 #[derive(Clone)]
 struct Subscribed {
     id: u64,
-    since: u64,
+    since: SequenceNumber,
     subscriber: Arc<Subscriber>,
 }
 
@@ -105,7 +105,7 @@ pub(super) struct Subscribers {
     count: AtomicUsize,
     next: AtomicU64,
     /// Each notice with the sequence number below which all must be durable before anyone is told.
-    queue: Mutex<VecDeque<(u64, RecordNotification)>>,
+    queue: Mutex<VecDeque<(SequenceNumber, RecordNotification)>>,
     telling: Mutex<()>,
     warnings: Mutex<VecDeque<SubscriberPanic>>,
 }
@@ -118,7 +118,7 @@ impl Subscribers {
 
     /// Queues a notice, where anyone listens. Called under the writer's lock, so notices stand in the order
     /// of their records.
-    pub(super) fn queue(&self, durable_first: u64, notice: impl FnOnce() -> RecordNotification) {
+    pub(super) fn queue(&self, durable_first: SequenceNumber, notice: impl FnOnce() -> RecordNotification) {
         if self.listen() {
             self.queue.lock().push_back((durable_first, notice()));
         }
@@ -126,7 +126,7 @@ impl Subscribers {
 
     /// Tells what is queued and durable as promised; `synced` says how far that is. Where another thread, or
     /// a subscriber further up this stack, is telling, that one goes on until nothing is left.
-    pub(super) fn tell(&self, synced: &dyn Fn() -> u64) {
+    pub(super) fn tell(&self, synced: &dyn Fn() -> SequenceNumber) {
         let ready = || self.queue.lock().front().is_some_and(|(durable, _)| *durable <= synced());
         while self.listen() && ready() {
             let Some(_telling) = self.telling.try_lock() else { return };
@@ -150,7 +150,7 @@ impl Subscribers {
         drop(ended);
     }
 
-    fn next_notice(&self, synced: &dyn Fn() -> u64) -> Option<RecordNotification> {
+    fn next_notice(&self, synced: &dyn Fn() -> SequenceNumber) -> Option<RecordNotification> {
         let mut queue = self.queue.lock();
         let (durable_first, _) = queue.front()?;
         if *durable_first > synced() {
@@ -159,7 +159,7 @@ impl Subscribers {
         queue.pop_front().map(|(_, notice)| notice)
     }
 
-    fn warn(&self, sequence: u64, message: String) {
+    fn warn(&self, sequence: SequenceNumber, message: String) {
         let mut warnings = self.warnings.lock();
         if warnings.len() == WARNINGS_MAX {
             warnings.pop_front();

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use foldlog_codec::Kind;
 use foldlog_codec::body::Declare;
+use foldlog_codec::{Kind, SequenceNumber};
 use parking_lot::MutexGuard;
 use uuid::Uuid;
 
@@ -96,7 +96,7 @@ enum Refusal {
     ReadOnly,
     Closed,
     /// The record's sequence number and its kind.
-    UnsupportedKind(u64, Kind),
+    UnsupportedKind(SequenceNumber, Kind),
     Interrupted,
 }
 
@@ -196,7 +196,7 @@ pub(crate) fn failed(gate: &SyncGate<Error>, error: Error) -> Error {
 pub(crate) fn sync_through(
     gate: &SyncGate<Error>,
     (storage, background): (&dyn Storage, &Background),
-    target: u64,
+    target: SequenceNumber,
     (plan, first): (impl Fn() -> SyncPlan, impl Fn() -> Result<()>),
     attest: impl FnOnce() -> Result<()>,
 ) -> Result<()> {
@@ -320,7 +320,7 @@ impl Inner {
         mut state: MutexGuard<'_, WriterState>,
         time_us: i64,
         drafts: impl AsRef<[PendingRecord<'a>]> + IntoIterator<Item = PendingRecord<'a>>,
-    ) -> Result<u64> {
+    ) -> Result<SequenceNumber> {
         if let several @ [_, _, ..] = drafts.as_ref() {
             self.reserve(&mut state, time_us, several.iter().map(|draft| draft.body), Room::Records)?;
         }
@@ -333,7 +333,7 @@ impl Inner {
             ));
         }
         let Some((sequence, kind)) = last else {
-            return Err(Error::NoSuchPosition { position: 0, last: None });
+            return Err(Error::NoSuchPosition { position: SequenceNumber::MIN, last: None });
         };
         self.finish_write(state, sequence, promises_sync(self.durability, kind))
     }
@@ -345,7 +345,7 @@ impl Inner {
         time_us: i64,
         draft: PendingRecord<'_>,
         promised: bool,
-    ) -> Result<u64> {
+    ) -> Result<SequenceNumber> {
         let PendingRecord { kind, body, content, at_hand, event } = draft;
         let sequence =
             self.append(state, time_us, (kind, Body::Alone(body)), |live, sequence, sources| {
@@ -358,11 +358,11 @@ impl Inner {
     /// Queues a notice of a record, where anyone listens.
     pub(super) fn notify(
         &self,
-        (sequence, time_us, kind): (u64, i64, Kind),
+        (sequence, time_us, kind): (SequenceNumber, i64, Kind),
         promised: bool,
         event: impl FnOnce() -> Option<PendingEvent>,
     ) {
-        let durable_first = if promised { sequence + 1 } else { 0 };
+        let durable_first = if promised { sequence + 1 } else { SequenceNumber::MIN };
         self.subscribers.queue(durable_first, || RecordNotification::of(sequence, time_us, kind, event()));
     }
 
@@ -371,9 +371,9 @@ impl Inner {
     pub(super) fn finish_write(
         self: &Arc<Self>,
         mut state: MutexGuard<'_, WriterState>,
-        sequence: u64,
+        sequence: SequenceNumber,
         promised: bool,
-    ) -> Result<u64> {
+    ) -> Result<SequenceNumber> {
         let due = state.due(&self.store.background, self.store.options.clock.as_ref());
         let asks = promised || due != Due::Nothing || state.imaged.turned || self.subscribers.listen();
         if asks { self.see_to_write(state, sequence, promised, due) } else { Ok(sequence) }
@@ -383,16 +383,16 @@ impl Inner {
     fn see_to_write(
         self: &Arc<Self>,
         mut state: MutexGuard<'_, WriterState>,
-        sequence: u64,
+        sequence: SequenceNumber,
         promised: bool,
         due: Due,
-    ) -> Result<u64> {
+    ) -> Result<SequenceNumber> {
         let promised = promised && !sabotage::is(Breakage::AcknowledgedBeforeSync);
         let image = self.image_at_turn(&mut state);
         let within = state.table.told_within();
         drop(state);
         if sabotage::is(Breakage::ToldBeforeSync) {
-            self.subscribers.tell(&|| u64::MAX);
+            self.subscribers.tell(&|| SequenceNumber::MAX);
         }
         if promised {
             self.sync_through(sequence + 1)?;
@@ -412,7 +412,7 @@ impl Inner {
     }
 
     /// Sees to it that what no call waits for is synced in time.
-    fn sync_in_background(self: &Arc<Self>, due: Due, target: u64) -> Result<()> {
+    fn sync_in_background(self: &Arc<Self>, due: Due, target: SequenceNumber) -> Result<()> {
         let task = || {
             let session = Arc::downgrade(self);
             move || {
@@ -450,8 +450,8 @@ impl Inner {
         state: &mut WriterState,
         time_us: i64,
         (kind, body): (Kind, Body<'_>),
-        apply: impl FnOnce(&mut LiveState, u64, Sources<'_>) -> Result<()>,
-    ) -> Result<u64> {
+        apply: impl FnOnce(&mut LiveState, SequenceNumber, Sources<'_>) -> Result<()>,
+    ) -> Result<SequenceNumber> {
         let WriterState { log, live, imaged, .. } = state;
         let segments = log.places.segments.len();
         let names = &live.projection.names;
@@ -474,7 +474,7 @@ impl Inner {
 
     /// Sees to it that a sync covers what opening found behind the watermark: those records are in the files
     /// of an earlier process, which a sync of this one's would not touch. Returns the next sequence number.
-    pub(super) fn settle_unattested(&self) -> Result<u64> {
+    pub(super) fn settle_unattested(&self) -> Result<SequenceNumber> {
         let mut state = self.sound()?;
         let next = state.log.next_sequence();
         if state.log.is_writing() || self.gate.synced() >= next {
@@ -495,7 +495,7 @@ impl Inner {
     }
 
     /// Returns once everything below `target` is durable.
-    pub(super) fn sync_through(&self, target: u64) -> Result<()> {
+    pub(super) fn sync_through(&self, target: SequenceNumber) -> Result<()> {
         let plan = || {
             let mut state = self.state.lock();
             state.first_unsynced_us = None;

@@ -20,10 +20,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use chrono::{DateTime, SecondsFormat};
-use foldlog_codec::Kind;
 use foldlog_codec::body::{Declare, Import, ImportedSlice, Payload, Policy, SliceDeclaration};
 use foldlog_codec::escape;
 use foldlog_codec::msgpack::Value;
+use foldlog_codec::{Kind, OperationId, SequenceNumber};
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -60,7 +60,7 @@ pub struct Export {
     /// The operations that were open when it was taken, so that half of what they did is in it: no session begins with
     /// such an export. Left out where there are none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub open_operations: Vec<u64>,
+    pub open_operations: Vec<OperationId>,
     /// The slices in the order of their names, empty ones left out.
     pub slices: Vec<ExportedSlice>,
 }
@@ -91,7 +91,7 @@ impl ExportHead {
     }
 
     /// Of a moment at which these operations were open.
-    pub(crate) fn within(mut self, open_operations: Vec<u64>) -> ExportHead {
+    pub(crate) fn within(mut self, open_operations: Vec<OperationId>) -> ExportHead {
         self.export.open_operations = open_operations;
         self
     }
@@ -251,7 +251,12 @@ impl Session {
     /// # Errors
     ///
     /// As [`export`](Session::export); [`Error::NoSuchPosition`].
-    pub fn export_at(&self, position: u64, policies: &BTreeSet<Policy>) -> Result<Export> {
+    pub fn export_at(
+        &self,
+        position: impl Into<SequenceNumber>,
+        policies: &BTreeSet<Policy>,
+    ) -> Result<Export> {
+        let position = position.into();
         let mut time_us = 0;
         self.records(position, position, |record| {
             time_us = record.time_us;
@@ -276,7 +281,12 @@ impl LogReader {
     ///
     /// [`Error::NoSuchPosition`], [`Error::Decode`] where a recorded item is no MessagePack, or what reading
     /// says.
-    pub fn export_at(&self, position: u64, policies: &BTreeSet<Policy>) -> Result<Export> {
+    pub fn export_at(
+        &self,
+        position: impl Into<SequenceNumber>,
+        policies: &BTreeSet<Policy>,
+    ) -> Result<Export> {
+        let position = position.into();
         let state = self.state_at(position)?;
         let mut time_us = 0;
         self.records(position, position, |record| {
@@ -301,7 +311,7 @@ impl Store {
     /// [`create`](Store::create). No session is left behind.
     pub fn import(&self, export: &Export, types: &SessionTypes, options: ImportOptions) -> Result<Session> {
         if !export.open_operations.is_empty() {
-            let open: Vec<String> = export.open_operations.iter().map(u64::to_string).collect();
+            let open: Vec<String> = export.open_operations.iter().map(OperationId::to_string).collect();
             return Err(Error::Export(format!(
                 "it was taken while operations {} were open",
                 open.join(", ")
@@ -420,7 +430,7 @@ fn import_items(types: &SessionTypes, slice: &ExportedSlice) -> Result<RecordedI
             // An item of an older version stays as it was recorded; reading it brings it up to date.
             if version != known.item_version {
                 check_payload(&slice.slice_type, &bytes)?;
-                (known.decoder.alone)(version, 0, Recorded::Elsewhere(&bytes))?;
+                (known.decoder.alone)(version, SequenceNumber::MIN, Recorded::Elsewhere(&bytes))?;
                 return Ok((bytes, version));
             }
             Ok(((known.recode)(item)?, version))

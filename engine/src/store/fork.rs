@@ -16,8 +16,8 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 
-use foldlog_codec::Kind;
 use foldlog_codec::body::{ObjectId, Opened, Parent};
+use foldlog_codec::{Kind, SequenceNumber};
 use uuid::Uuid;
 
 use super::{SessionOptions, Store};
@@ -55,10 +55,11 @@ impl Store {
     pub fn fork(
         &self,
         parent: Uuid,
-        position: u64,
+        position: impl Into<SequenceNumber>,
         types: &SessionTypes,
         options: SessionOptions,
     ) -> Result<Session> {
+        let position = position.into();
         let parent_dir = self.existing(parent)?;
         let writer = self.inner.writers.get(parent);
         let shared_prefix =
@@ -183,7 +184,7 @@ impl Store {
 
     /// Links the parent's segments and objects into the new folder, synced; copies those with records from
     /// `watermark` on.
-    fn link(&self, places: &Places, watermark: u64, parent: &Path, dir: &Path) -> Result<Places> {
+    fn link(&self, places: &Places, watermark: SequenceNumber, parent: &Path, dir: &Path) -> Result<Places> {
         let storage = self.storage();
         let io = |op, path: &Path, error| Error::io(op, path, error);
         if storage.entry(dir).map_err(|error| io("look up", dir, error))?.is_some() {
@@ -192,7 +193,7 @@ impl Store {
         storage.create_dir_all(dir).map_err(|error| Error::unmade("create", dir, 0, error))?;
         let mut linked = Vec::new();
         let mut behind = BTreeSet::new();
-        places.read(storage, watermark, u64::MAX, &mut |record| {
+        places.read(storage, watermark, SequenceNumber::MAX, &mut |record| {
             behind.extend(record.objects().iter().map(ObjectId::file_name));
             Ok(())
         })?;
@@ -232,10 +233,10 @@ impl Store {
 
     /// Links the images of what is shared, so that opening the fork need not fold all of it. One that cannot be
     /// linked is done without.
-    fn link_images(&self, next_sequence: u64, parent: &Path, dir: &Path) {
+    fn link_images(&self, next_sequence: SequenceNumber, parent: &Path, dir: &Path) {
         let storage = self.storage();
         let images = images::list(storage.as_ref(), parent);
-        let shared: Vec<u64> =
+        let shared: Vec<SequenceNumber> =
             images.into_iter().map(|(next, _)| next).filter(|next| *next <= next_sequence).collect();
         if shared.is_empty() || storage.create_dir_all(&layout::snapshots_dir(dir)).is_err() {
             return;

@@ -11,8 +11,8 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use foldlog_codec::Kind;
 use foldlog_codec::body::{Opened, Parent};
+use foldlog_codec::{Kind, OperationId, SequenceNumber};
 use parking_lot::Mutex;
 use uuid::Uuid;
 
@@ -350,11 +350,12 @@ impl Store {
     pub fn settle(
         &self,
         session: Uuid,
-        operation: u64,
+        operation: impl Into<OperationId>,
         settlement: &Settlement,
         by: &str,
         reason: &str,
-    ) -> Result<u64> {
+    ) -> Result<SequenceNumber> {
+        let operation = operation.into();
         let session = self.open_to_recover(session)?;
         let settled = session.settle(operation, settlement, by, reason);
         let closed = session.close();

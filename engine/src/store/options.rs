@@ -1,3 +1,4 @@
+use foldlog_codec::OperationId;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -94,7 +95,7 @@ pub struct SessionOptions {
     /// The session on whose behalf it is begun.
     pub parent: Option<Uuid>,
     /// The operation of the parent's on whose behalf it is begun; not looked at where there is no parent.
-    pub operation: Option<u64>,
+    pub operation: Option<OperationId>,
     /// Its level; the store's where nothing is said.
     pub durability: Option<Durability>,
 }

@@ -20,9 +20,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use foldlog_codec::Kind;
 use foldlog_codec::body::{ObjectId, Observed, Opened, Parent, Payload, Rollback};
 use foldlog_codec::msgpack::Value;
+use foldlog_codec::{Kind, SequenceNumber};
 use uuid::Uuid;
 
 use super::{SessionOptions, Store};
@@ -88,7 +88,7 @@ pub struct SkippedBytes {
     /// How many records in it are sound in themselves. Nobody can say that they followed those that were taken.
     pub records: u64,
     /// The sequence numbers of those records, in ranges; none where the segment's header is lost, which they count from.
-    pub sequences: Vec<(u64, u64)>,
+    pub sequences: Vec<(SequenceNumber, SequenceNumber)>,
     /// Whether there may be more than was counted: it is no regular file, or too much in it looks like records.
     pub more: bool,
     /// Why it was left.
@@ -100,7 +100,7 @@ pub struct SkippedBytes {
 #[non_exhaustive]
 pub struct MissingObject {
     /// The first record that names it.
-    pub sequence: u64,
+    pub sequence: SequenceNumber,
     /// The object's file.
     pub path: PathBuf,
     /// What is wrong with it.
@@ -115,7 +115,7 @@ struct Laid {
 
 /// The first record that is not sound although its frame is.
 struct Unsound {
-    sequence: u64,
+    sequence: SequenceNumber,
     error: Error,
 }
 
@@ -202,7 +202,7 @@ impl Salvaging<'_> {
             session: id,
             dir: self.store.session_dir(id),
             from,
-            records: places.next_sequence,
+            records: places.next_sequence.get(),
             objects: laid.objects,
             damage,
             end,
@@ -265,7 +265,7 @@ impl Salvaging<'_> {
             (Objects::new(Arc::clone(storage), self.dir), Objects::new(Arc::clone(storage), self.building));
         let mut carried = BTreeSet::new();
         let mut unsound = None;
-        laid.read(storage, 0, u64::MAX, &mut |record| {
+        laid.read(storage, SequenceNumber::MIN, SequenceNumber::MAX, &mut |record| {
             for object in record.objects() {
                 if unsound.is_some() || carried.contains(&object) {
                     continue;
@@ -294,12 +294,12 @@ impl Salvaging<'_> {
     }
 
     /// Folds the records below `below`; the first that cannot be folded, if there is one.
-    fn fold(&self, laid: &Places, below: u64) -> Result<Option<Unsound>> {
+    fn fold(&self, laid: &Places, below: SequenceNumber) -> Result<Option<Unsound>> {
         let storage = self.store.storage();
         let objects = Objects::new(Arc::clone(storage), self.building);
         let rollbacks = self.rollbacks(below);
         let history = History { storage, places: laid, objects: &objects, rollbacks: &rollbacks };
-        let mut sequence = 0;
+        let mut sequence = SequenceNumber::MIN;
         let folded = history.fold(below, None, LogSlices::Unread, &mut |record, _| {
             sequence = record.sequence + 1;
             Ok(())
@@ -311,12 +311,12 @@ impl Salvaging<'_> {
         }
     }
 
-    fn rollbacks(&self, below: u64) -> BTreeMap<u64, Rollback> {
+    fn rollbacks(&self, below: SequenceNumber) -> BTreeMap<SequenceNumber, Rollback> {
         self.part.rollbacks.range(..below).map(|(at, rollback)| (*at, *rollback)).collect()
     }
 
     /// The places in the damaged log up to the record `last`, which is looked up in the copy: there the chain is mended.
-    fn cut_source(&self, places: &Places, laid: &Places, last: u64) -> Result<Places> {
+    fn cut_source(&self, places: &Places, laid: &Places, last: SequenceNumber) -> Result<Places> {
         let (cut, Located { end, .. }) = cut(self.store.storage(), laid.clone(), last)?;
         let mut segments: Vec<Segment> = places.segments.iter().take(cut.segments.len()).cloned().collect();
         if let Some(last) = segments.last_mut() {
@@ -326,12 +326,17 @@ impl Salvaging<'_> {
     }
 
     /// Names every object that is missing from the records from `from` on.
-    fn name_missing(&self, laid: &Places, from: u64, missing: &mut Vec<MissingObject>) -> Result<()> {
+    fn name_missing(
+        &self,
+        laid: &Places,
+        from: SequenceNumber,
+        missing: &mut Vec<MissingObject>,
+    ) -> Result<()> {
         let storage = self.store.storage();
         let objects = Objects::new(Arc::clone(storage), self.dir);
         let mut seen: BTreeSet<ObjectId> = BTreeSet::new();
         missing.clear();
-        laid.read(storage, from, u64::MAX, &mut |record| {
+        laid.read(storage, from, SequenceNumber::MAX, &mut |record| {
             for object in record.objects() {
                 if !seen.insert(object) {
                     continue;
@@ -380,7 +385,7 @@ impl Salvaging<'_> {
     }
 
     /// The session whose records are the last of those below `next_sequence`.
-    fn opened_below(&self, next_sequence: u64) -> Option<&(u64, Opened)> {
+    fn opened_below(&self, next_sequence: SequenceNumber) -> Option<&(SequenceNumber, Opened)> {
         self.part.openings.iter().rfind(|(sequence, _)| *sequence < next_sequence)
     }
 

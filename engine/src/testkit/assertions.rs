@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use foldlog_codec::Kind;
 use foldlog_codec::body::Policy;
 use foldlog_codec::msgpack::Value;
+use foldlog_codec::{Kind, SequenceNumber};
 use proptest::sample::Index;
 
 use super::history::{Action, History, Step};
@@ -47,7 +47,7 @@ pub fn assert_rollback_equivalence(types: &SessionTypes, history: &History) {
         life.note();
     }
     life.check_positions();
-    for position in 0..=life.position() {
+    for position in SequenceNumber::MIN.through(life.position()) {
         life.roll_back(position);
     }
     life.reopen(false);
@@ -86,7 +86,7 @@ pub fn assert_deterministic(types: &SessionTypes, history: &History) {
 
 /// What counts of a record.
 struct Content {
-    sequence: u64,
+    sequence: SequenceNumber,
     kind: Kind,
     time_us: i64,
     body: Vec<u8>,
@@ -111,7 +111,7 @@ struct Life<'a> {
     session: Session,
     snapshots: Vec<Snapshot>,
     /// What the session showed at each position.
-    shown: BTreeMap<u64, State>,
+    shown: BTreeMap<SequenceNumber, State>,
     sessions: u64,
 }
 
@@ -127,7 +127,7 @@ impl<'a> Life<'a> {
         life
     }
 
-    fn position(&self) -> u64 {
+    fn position(&self) -> SequenceNumber {
         self.session.position().unwrap_or_default()
     }
 
@@ -135,9 +135,9 @@ impl<'a> Life<'a> {
         self.shown.insert(self.position(), done(self.session.state()));
     }
 
-    fn at(&self, index: &Index) -> u64 {
-        let records = usize::try_from(self.position() + 1).unwrap_or(usize::MAX);
-        index.index(records) as u64
+    fn at(&self, index: &Index) -> SequenceNumber {
+        let records = usize::try_from(self.position().get() + 1).unwrap_or(usize::MAX);
+        SequenceNumber::new(index.index(records) as u64)
     }
 
     fn step(&mut self, step: &Step) {
@@ -172,7 +172,7 @@ impl<'a> Life<'a> {
         }
     }
 
-    fn roll_back(&mut self, to: u64) {
+    fn roll_back(&mut self, to: SequenceNumber) {
         let before = done(self.session.state());
         let rolled = done(self.session.rollback_to(to));
         let (now, then) = (done(self.session.state()), done(self.session.state_at(to)));
@@ -195,7 +195,7 @@ impl<'a> Life<'a> {
         assert_eq!(done(self.session.state()), live, "opened again");
     }
 
-    fn fork(&mut self, at: u64) {
+    fn fork(&mut self, at: SequenceNumber) {
         let shared = done(self.session.state_at(at));
         self.sessions += 1;
         let fork = done(self.store.fork(self.session.id(), at, self.types, seeded(self.sessions)));
@@ -209,7 +209,7 @@ impl<'a> Life<'a> {
     fn check_positions(&self) {
         let reader = done(LogReader::open_on(Arc::new(self.disk.clone()), self.session.dir()));
         assert_eq!(done(reader.state()), done(self.session.state()), "read without types");
-        for position in 0..=self.position() {
+        for position in SequenceNumber::MIN.through(self.position()) {
             let at = done(reader.state_at(position));
             let along = done(reader.state_along(position));
             let (state, path) = (of(&at, Policy::State), of(&along, Policy::State));

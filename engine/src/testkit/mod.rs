@@ -65,6 +65,7 @@ pub use raw_log::RawLog;
 
 use crate::error::Result;
 use crate::session::{RollbackReport, Session};
+use foldlog_codec::SequenceNumber;
 
 /// A rollback that takes LOG slices back too (`preserve_logs = false`): for tests that run one session many
 /// times from one position. A host's logs stay whatever happens, so this is no method of [`Session`].
@@ -72,6 +73,10 @@ use crate::session::{RollbackReport, Session};
 /// # Errors
 ///
 /// As [`Session::rollback_to`].
-pub fn rollback_discarding_logs(session: &Session, position: u64) -> Result<RollbackReport> {
+pub fn rollback_discarding_logs(
+    session: &Session,
+    position: impl Into<SequenceNumber>,
+) -> Result<RollbackReport> {
+    let position = position.into();
     session.roll_back(position, false)
 }

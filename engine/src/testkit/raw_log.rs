@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use foldlog_codec::Kind;
 use foldlog_codec::body::Declare;
+use foldlog_codec::{Kind, SequenceNumber};
 use parking_lot::{Mutex, MutexGuard};
 use uuid::Uuid;
 
@@ -77,7 +77,7 @@ impl RawLog {
         let id = Uuid::new_v4();
         let log = Log::create(&ground, dir, (id, seed), PartialCreation::default(), Vec::new());
         let state = State { log, first_unsynced_us: None, asked: Asked::default(), closed: false };
-        let (state, gate) = (Mutex::new(state), SyncGate::new(0));
+        let (state, gate) = (Mutex::new(state), SyncGate::new(SequenceNumber::MIN));
         Ok(RawLog { shared: Arc::new(Shared { id, ground, clock, seed, state, gate }) })
     }
 
@@ -87,7 +87,7 @@ impl RawLog {
     /// # Errors
     ///
     /// As [`Session::dispatch`](crate::Session::dispatch), but for what reducers and encoding say.
-    pub fn append(&self, body: &[u8], durability: Durability) -> Result<u64> {
+    pub fn append(&self, body: &[u8], durability: Durability) -> Result<SequenceNumber> {
         let (shared, kind) = (&self.shared, Kind::DISPATCH);
         let mut state = shared.sound()?;
         if state.closed {
@@ -123,7 +123,7 @@ impl RawLog {
     }
 
     /// Every record below this is known to be durable.
-    pub fn synced(&self) -> u64 {
+    pub fn synced(&self) -> SequenceNumber {
         self.shared.gate.synced()
     }
 
@@ -162,7 +162,7 @@ impl Shared {
         self.sync_through(next)
     }
 
-    fn sync_through(&self, target: u64) -> Result<()> {
+    fn sync_through(&self, target: SequenceNumber) -> Result<()> {
         let ground = (self.ground.storage.as_ref(), &self.ground.background);
         sync_through(&self.gate, ground, target, (|| self.plan(), || Ok(())), || self.attest())
     }
@@ -217,7 +217,7 @@ mod tests {
             log.append(&[7; 10], Durability::Every).unwrap();
             disk.inject(fault);
             assert_eq!(log.append(&[7; 10], Durability::Every).unwrap(), 1);
-            assert_eq!((log.synced(), log.shared.state.lock().log.watermark()), (2, 1));
+            assert_eq!((log.synced(), log.shared.state.lock().log.watermark()), (2.into(), 1.into()));
             disk.take_trace();
             for durability in [Durability::Process, Durability::Every] {
                 let refused = log.append(&[7; 10], durability);
@@ -244,8 +244,8 @@ mod tests {
             plan
         };
         let ground = (shared.ground.storage.as_ref(), &shared.ground.background);
-        sync_through(&shared.gate, ground, 1, (plan, || Ok(())), || shared.attest()).unwrap();
-        assert_eq!((log.synced(), shared.state.lock().log.watermark()), (1, 0));
+        sync_through(&shared.gate, ground, 1.into(), (plan, || Ok(())), || shared.attest()).unwrap();
+        assert_eq!((log.synced(), shared.state.lock().log.watermark()), (1.into(), 0.into()));
         assert_eq!(writes(&disk), 0);
         assert!(matches!(log.close(), Err(Error::Poisoned { .. })));
     }
@@ -272,7 +272,7 @@ mod tests {
             assert!(matches!(full, Some(Error::Full { .. })));
             let shared = Arc::clone(&log.shared);
             // It began before the last records were written.
-            shared.state.lock().log.attest(1).unwrap();
+            shared.state.lock().log.attest(1.into()).unwrap();
             log.close().unwrap();
             let log = &shared.state.lock().log;
             assert_eq!(log.watermark(), log.next_sequence(), "{body_len}");

@@ -1,3 +1,4 @@
+use foldlog_codec::OperationId;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
@@ -21,7 +22,7 @@ const CHILD: &str = "foldlog.child_session";
 /// What is recorded of such a session before it is there.
 #[derive(Serialize)]
 struct Child {
-    operation: u64,
+    operation: OperationId,
     ordinal: u32,
     session: String,
 }
@@ -48,7 +49,7 @@ impl ToolContext {
 
     /// The operation's name, which stays the same where an interrupted call is run again: what a tool that is declared
     /// [`Keyed`](foldlog_codec::body::Idempotency::Keyed) finds its earlier work by, with the session's id.
-    pub fn operation(&self) -> u64 {
+    pub fn operation(&self) -> OperationId {
         self.core.begun.within.operation()
     }
 
@@ -93,7 +94,7 @@ impl ToolContext {
     fn child(&self, ordinal: u32) -> (Uuid, u64) {
         let mut hasher = blake3::Hasher::new();
         hasher.update(CHILD.as_bytes()).update(self.session.id().as_bytes());
-        hasher.update(&self.operation().to_le_bytes()).update(&ordinal.to_le_bytes());
+        hasher.update(&self.operation().get().to_le_bytes()).update(&ordinal.to_le_bytes());
         if sabotage::is(Breakage::ChildIdDrawn) {
             hasher.update(&Generator::from_entropy().next_u64().to_le_bytes());
         }

@@ -1,3 +1,4 @@
+use foldlog_codec::{OperationId, SequenceNumber};
 use std::borrow::Cow;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -31,11 +32,11 @@ use crate::types::encode;
 #[derive(Clone, Debug, PartialEq)]
 pub struct ToolReport {
     /// The operation's name.
-    pub operation: u64,
+    pub operation: OperationId,
     /// The sequence number of the begin.
-    pub begin: u64,
+    pub begin: SequenceNumber,
     /// The sequence number of the end.
-    pub end: u64,
+    pub end: SequenceNumber,
     /// The tool.
     pub tool: SmolStr,
     /// The provider's name for the call.
@@ -69,8 +70,8 @@ pub(super) struct Spec<'a> {
     pub(super) call: &'a ToolCall,
     pub(super) idempotency: Idempotency,
     pub(super) reads_only: bool,
-    pub(super) again: Option<u64>,
-    pub(super) undoes: Option<u64>,
+    pub(super) again: Option<OperationId>,
+    pub(super) undoes: Option<OperationId>,
     /// Of a restore, and of no tool.
     pub(super) goes_back: Option<GoesBack>,
 }
@@ -206,7 +207,7 @@ impl Operation {
     }
 
     /// The operation's name.
-    pub fn id(&self) -> u64 {
+    pub fn id(&self) -> OperationId {
         self.core().begun.within.operation()
     }
 
@@ -369,11 +370,11 @@ pub(super) struct Core {
     tool: SmolStr,
     pub(super) call_id: Option<SmolStr>,
     origin: Option<CallOrigin>,
-    parent: Option<u64>,
+    parent: Option<OperationId>,
     idempotency: Idempotency,
     reads_only: bool,
     pub(super) is_resume: bool,
-    undoes: Option<u64>,
+    undoes: Option<OperationId>,
     goes_back: Option<GoesBack>,
     pub(super) programs: Programs,
     /// Nothing, once the call is over.
@@ -515,7 +516,7 @@ impl Core {
         *text = shown.finish();
         let end = ToolEnd {
             begin,
-            again: (operation != begin).then_some(operation),
+            again: (operation.sequence() != begin).then_some(operation),
             tool: Cow::Borrowed(&self.tool),
             call_id: self.call_id.as_deref().map(Cow::Borrowed),
             origin: self.origin,
@@ -566,7 +567,7 @@ impl Core {
     fn checkpoint(&self, report: &ToolReport, before: Captures, after: Option<Captures>) {
         let Some(checkpoints) = self.checkpoints() else { return };
         let session = self.state.session();
-        let at = |position: u64, resources: Captures, phase: Phase| {
+        let at = |position: SequenceNumber, resources: Captures, phase: Phase| {
             let policies = [crate::Policy::State].into_iter().collect();
             let (time_us, tag) = (self.begun.began_us, None);
             let snapshot = Snapshot { session: session.id(), position, time_us, tag, policies };

@@ -22,6 +22,7 @@
 //! end within ten seconds (it waits for a device) makes the call fail, and a recovery say that the operation is
 //! [stuck](crate::Error::Stuck).
 
+use foldlog_codec::SequenceNumber;
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -211,7 +212,7 @@ const LEADER: &str = "trap '' HUP INT QUIT TERM USR1 USR2 ALRM; read -r line; ec
 
 impl Group {
     /// The groups that calls of the session's log have started from a record on.
-    pub(super) fn recorded(session: &Session, from: u64) -> EngineResult<Vec<Group>> {
+    pub(super) fn recorded(session: &Session, from: SequenceNumber) -> EngineResult<Vec<Group>> {
         session.observed(GROUP, from)
     }
 

@@ -20,6 +20,7 @@
 //!
 //! A restore that was left open is taken back too, and ended as failed: nobody has to decide about it.
 
+use foldlog_codec::OperationId;
 use foldlog_codec::body::{Cause, ExternalEffects, Idempotency, Outcome, ToolEnd};
 use foldlog_codec::msgpack::Value;
 use smol_str::SmolStr;
@@ -42,7 +43,7 @@ use crate::session::operation_records::BeginRead;
 #[derive(Clone, Debug)]
 pub struct Recovered {
     /// The operation's name.
-    pub operation: u64,
+    pub operation: OperationId,
     /// The tool.
     pub tool: SmolStr,
     /// The provider's name for the call.
@@ -111,7 +112,7 @@ impl ToolRunner {
 
     /// Restores the resources, for which it waits no longer than it is told, then ends what is open. Tells what the first
     /// open operation, with those within it, did that was not undone.
-    fn end_open(&self, until: Option<Instant>) -> Result<Option<(u64, Vec<NotUndone>)>> {
+    fn end_open(&self, until: Option<Instant>) -> Result<Option<(OperationId, Vec<NotUndone>)>> {
         let session = self.state.session();
         let open = session.left_open();
         let leases = self.state.lease(until.filter(|_| !sabotage::is(Breakage::RecoveryWaitsOn)))?;
@@ -162,7 +163,7 @@ impl ToolRunner {
             };
             let end = ToolEnd {
                 begin: open.begin,
-                again: (open.operation != open.begin).then_some(open.operation),
+                again: (open.operation.sequence() != open.begin).then_some(open.operation),
                 tool: Cow::Borrowed(&open.tool),
                 call_id: open.call_id.as_deref().map(Cow::Borrowed),
                 origin,

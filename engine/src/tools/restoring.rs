@@ -8,6 +8,7 @@
 //! | 3. a rollback to the snapshot's position is recorded | recovery does so, and its end takes the rollback back |
 //! | 4. the end is recorded | all is as it was at the snapshot |
 
+use foldlog_codec::SequenceNumber;
 use std::sync::Arc;
 
 use foldlog_codec::body::{Cause, Idempotency};
@@ -25,7 +26,7 @@ pub(super) const RESTORE: &str = "foldlog.restore";
 /// Brings the session back to a position and the resources to what they were then, or leaves all as they are.
 pub(crate) fn go_back(
     state: &ExecutionState,
-    position: u64,
+    position: SequenceNumber,
     captures: &Captures,
     goes_back: GoesBack,
 ) -> Result<RollbackReport> {

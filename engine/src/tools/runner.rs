@@ -1,3 +1,4 @@
+use foldlog_codec::{OperationId, SequenceNumber};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
@@ -47,7 +48,8 @@ impl ToolCall {
     /// Links the call to the model answer that asked for it: the record at `answer`, whose tool call number `ordinal` this
     /// is, counted from 0. If that call already committed, the recorded result is returned and the tool does not run.
     #[must_use]
-    pub fn with_origin(self, answer: u64, ordinal: u32) -> ToolCall {
+    pub fn with_origin(self, answer: impl Into<SequenceNumber>, ordinal: u32) -> ToolCall {
+        let answer = answer.into();
         ToolCall { origin: Some(CallOrigin { answer, ordinal }), ..self }
     }
 }
@@ -232,7 +234,7 @@ impl ToolRunner {
         }
     }
 
-    fn of_interrupted(&self, invoked: &ToolInvoked, end: u64) -> Result<Option<Known>> {
+    fn of_interrupted(&self, invoked: &ToolInvoked, end: SequenceNumber) -> Result<Option<Known>> {
         let unsettled = self.session.unsettled_operations();
         if let Some(unsettled) = unsettled.into_iter().find(|one| one.operation == invoked.operation) {
             return Ok(Some(Known::Unsettled(unsettled)));
@@ -258,7 +260,7 @@ enum Known {
 impl Known {
     fn recorded(
         invoked: &ToolInvoked,
-        end: u64,
+        end: SequenceNumber,
         (success, message, value): (bool, String, Option<Value>),
     ) -> Known {
         Known::Recorded(Box::new(ToolReport {
@@ -281,6 +283,6 @@ impl Known {
 }
 
 /// What is said of an interrupted call that nobody but a person can judge.
-pub(super) fn unsettled_error(operation: u64, tool: &str) -> Error {
+pub(super) fn unsettled_error(operation: OperationId, tool: &str) -> Error {
     Error::ToolIdempotency { operation, tool: tool.to_owned() }
 }

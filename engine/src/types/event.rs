@@ -1,3 +1,4 @@
+use foldlog_codec::SequenceNumber;
 use std::any::Any;
 use std::sync::Arc;
 
@@ -59,7 +60,7 @@ struct Versioned {
 
 impl Versioned {
     #[cold]
-    fn bad(&self, sequence: u64, reason: String) -> Box<Error> {
+    fn bad(&self, sequence: SequenceNumber, reason: String) -> Box<Error> {
         Box::new(Error::Decode { name: self.name.to_owned(), sequence, reason })
     }
 }
@@ -81,7 +82,7 @@ pub(crate) type Decoded = std::result::Result<AnyValue, Box<Error>>;
 fn decode<T: DeserializeOwned>(
     kind: &Versioned,
     version: u32,
-    sequence: u64,
+    sequence: SequenceNumber,
     recorded: Recorded<'_>,
 ) -> std::result::Result<T, Box<Error>> {
     let (Recorded::InBody(bytes) | Recorded::Elsewhere(bytes)) = recorded;
@@ -100,7 +101,7 @@ fn decode<T: DeserializeOwned>(
 fn decode_other<T: DeserializeOwned>(
     kind: &Versioned,
     version: u32,
-    sequence: u64,
+    sequence: SequenceNumber,
     bytes: &[u8],
 ) -> std::result::Result<T, Box<Error>> {
     let bad = |reason: String| kind.bad(sequence, reason);
@@ -120,7 +121,7 @@ fn append<T: DeserializeOwned + Send + Sync + 'static>(
     rows: &mut Rows,
     kind: &Versioned,
     version: u32,
-    sequence: u64,
+    sequence: SequenceNumber,
     recorded: Recorded<'_>,
 ) -> std::result::Result<(), Box<Error>> {
     let (Recorded::InBody(bytes) | Recorded::Elsewhere(bytes)) = recorded;
@@ -144,7 +145,11 @@ impl Versioned {
 }
 
 /// An event from its recording.
-pub(crate) fn decode_event<E: Event>(version: u32, sequence: u64, recorded: Recorded<'_>) -> Decoded {
+pub(crate) fn decode_event<E: Event>(
+    version: u32,
+    sequence: SequenceNumber,
+    recorded: Recorded<'_>,
+) -> Decoded {
     Ok(Arc::new(decode::<E>(&Versioned::event::<E>(), version, sequence, recorded)?))
 }
 
@@ -152,14 +157,18 @@ pub(crate) fn decode_event<E: Event>(version: u32, sequence: u64, recorded: Reco
 pub(crate) fn append_event<E: Event>(
     rows: &mut Rows,
     version: u32,
-    sequence: u64,
+    sequence: SequenceNumber,
     recorded: Recorded<'_>,
 ) -> std::result::Result<(), Box<Error>> {
     append::<E>(rows, &Versioned::event::<E>(), version, sequence, recorded)
 }
 
 /// An item of a slice whose items are no events.
-pub(crate) fn decode_item<S: Slice>(version: u32, sequence: u64, recorded: Recorded<'_>) -> Decoded {
+pub(crate) fn decode_item<S: Slice>(
+    version: u32,
+    sequence: SequenceNumber,
+    recorded: Recorded<'_>,
+) -> Decoded {
     Ok(Arc::new(decode::<S::Item>(&Versioned::item::<S>(), version, sequence, recorded)?))
 }
 
@@ -167,7 +176,7 @@ pub(crate) fn decode_item<S: Slice>(version: u32, sequence: u64, recorded: Recor
 pub(crate) fn append_item<S: Slice>(
     rows: &mut Rows,
     version: u32,
-    sequence: u64,
+    sequence: SequenceNumber,
     recorded: Recorded<'_>,
 ) -> std::result::Result<(), Box<Error>> {
     append::<S::Item>(rows, &Versioned::item::<S>(), version, sequence, recorded)

@@ -1,3 +1,4 @@
+use foldlog_codec::SequenceNumber;
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Deref;
@@ -122,7 +123,7 @@ impl<T> Item<T> {
 
     /// Where the item was inserted: the record's sequence number, and the item's place among those that the
     /// record inserted. `None` for a new one.
-    pub fn position(&self) -> Option<(u64, u32)> {
+    pub fn position(&self) -> Option<(SequenceNumber, u32)> {
         self.id.map(|id| (id.sequence, id.ordinal))
     }
 }
@@ -201,7 +202,7 @@ pub enum Clear<T> {
 #[derive(Debug)]
 pub struct ReducerContext {
     pub(crate) seed: u64,
-    pub(crate) sequence: u64,
+    pub(crate) sequence: SequenceNumber,
     pub(crate) time_us: i64,
 }
 
@@ -212,7 +213,7 @@ impl ReducerContext {
     }
 
     /// The sequence number that the record will have.
-    pub fn sequence(&self) -> u64 {
+    pub fn sequence(&self) -> SequenceNumber {
         self.sequence
     }
 

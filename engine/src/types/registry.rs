@@ -1,3 +1,4 @@
+use foldlog_codec::SequenceNumber;
 use std::any::TypeId;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,7 +21,7 @@ use crate::fold::rows::Rows;
 pub(crate) const TAIL_ITEMS: usize = 1;
 
 /// Reads an item of a slice: its version, the record that inserted it, its bytes.
-pub(crate) type DecodeItem = fn(u32, u64, Recorded<'_>) -> Decoded;
+pub(crate) type DecodeItem = fn(u32, SequenceNumber, Recorded<'_>) -> Decoded;
 
 /// How a slice's items are read.
 #[derive(Clone, Copy, Debug)]
@@ -31,7 +32,7 @@ pub(crate) struct Decoder {
     pub(crate) behind: AppendItem,
 }
 
-type AppendItem = fn(&mut Rows, u32, u64, Recorded<'_>) -> std::result::Result<(), Box<Error>>;
+type AppendItem = fn(&mut Rows, u32, SequenceNumber, Recorded<'_>) -> std::result::Result<(), Box<Error>>;
 
 /// Everything that a host declares, once: its slices, and which events change them how.
 ///

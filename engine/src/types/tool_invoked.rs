@@ -1,6 +1,7 @@
 //! What LOG keeps of each tool call.
 
 use foldlog_codec::body::{CallOrigin, Cause, ExternalEffects, Outcome, ToolEnd};
+use foldlog_codec::{OperationId, SequenceNumber};
 use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
@@ -12,15 +13,15 @@ use super::Slice;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToolInvoked {
     /// The operation's name: the sequence number of its first begin.
-    pub operation: u64,
+    pub operation: OperationId,
     /// The sequence number of the begin that this ended.
-    pub begin: u64,
+    pub begin: SequenceNumber,
     /// The operation within which it ran.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub parent: Option<u64>,
+    pub parent: Option<OperationId>,
     /// The operation that it undid.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub undoes: Option<u64>,
+    pub undoes: Option<OperationId>,
     /// The answer that asked for it, and which of its calls this is.
     #[serde(default, rename = "asked_by", skip_serializing_if = "Option::is_none")]
     pub origin: Option<CallOrigin>,
@@ -91,13 +92,13 @@ mod tests {
             (begin, elapsed_us) in any::<(u64, u64)>(),
         ) {
             let end = ToolEnd {
-                begin,
-                again,
+                begin: begin.into(),
+                again: again.map(Into::into),
                 tool: Cow::Owned(tool),
                 call_id: call_id.map(Cow::Owned),
                 origin: origin.map(CallOrigin::from),
-                parent,
-                undoes,
+                parent: parent.map(Into::into),
+                undoes: undoes.map(Into::into),
                 outcome,
                 cause,
                 rolls_back: outcome != Outcome::Committed,

@@ -101,7 +101,7 @@ fn write(session: Session, run: &Run) -> foldlog::Result<Written> {
     // A handle outlives the closing, by which the last bytes are written.
     let closed = session.clone();
     session.close()?;
-    let records = closed.position().map_or(0, |last| last + 1);
+    let records = closed.position().map_or(0, |last| last.get() + 1);
     Ok(Written { sessions: 1, records, rollbacks, log_bytes: closed.log_bytes() })
 }
 

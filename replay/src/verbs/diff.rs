@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use foldlog::audit::LogReader;
-use foldlog::{Error, State, Value};
+use foldlog::{Error, SequenceNumber, State, Value};
 use foldlog_codec::escape;
 use foldlog_codec::msgpack::Reader;
 
@@ -20,7 +20,12 @@ const VALUE_CHARS_MAX: usize = 100;
 /// # Errors
 ///
 /// Where the session cannot be read, or there is no such position.
-pub fn run(session: &Path, before: u64, after: u64, output: &mut Output<'_>) -> Result<u8> {
+pub fn run(
+    session: &Path,
+    before: SequenceNumber,
+    after: SequenceNumber,
+    output: &mut Output<'_>,
+) -> Result<u8> {
     let reader = open_session(session, output)?;
     let before = reader.state_reader_at(position(&reader, Some(before))?)?;
     let after = reader.state_reader_at(position(&reader, Some(after))?)?;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use foldlog::{Policy, Store};
+use foldlog::{Policy, SequenceNumber, Store};
 
 use super::show::Timeline;
 use crate::cli::Format;
@@ -17,7 +17,12 @@ use crate::reading::{each_record, open_outline, open_session, position, store_of
 /// # Errors
 ///
 /// Where the session cannot be read, or there is no such position.
-pub fn run(session: &Path, at: Option<u64>, format: Format, output: &mut Output<'_>) -> Result<u8> {
+pub fn run(
+    session: &Path,
+    at: Option<SequenceNumber>,
+    format: Format,
+    output: &mut Output<'_>,
+) -> Result<u8> {
     let reader = match format {
         Format::Jsonl => open_outline(session, output)?,
         Format::SnapshotJson => open_session(session, output)?,
@@ -26,7 +31,7 @@ pub fn run(session: &Path, at: Option<u64>, format: Format, output: &mut Output<
     match format {
         Format::Jsonl => {
             let timeline = Timeline::of(&reader);
-            each_record(&reader, 0..=at, |record| output.value(&timeline.value(record)))?;
+            each_record(&reader, SequenceNumber::MIN..=at, |record| output.value(&timeline.value(record)))?;
         }
         Format::SnapshotJson => {
             let policies = BTreeSet::from([Policy::State, Policy::Log]);

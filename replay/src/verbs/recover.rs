@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 use foldlog::filesystem::{self, FilesystemSnapshot, HostFilesystem, HostFilesystemOptions, Rebind};
 use foldlog::resources::{NotUndone, Snapshotable};
 use foldlog::tools::{ExecuteOptions, Recovered, ToolRegistry, ToolRunner};
-use foldlog::{ExecutionState, OpenOperation, ResourceRegistry, Session, Store, UnsettledOperation};
+use foldlog::{
+    ExecutionState, OpenOperation, OperationId, ResourceRegistry, Session, Store, UnsettledOperation,
+};
 use foldlog_codec::escape;
 use serde::{Serialize, Serializer};
 use uuid::Uuid;
@@ -53,7 +55,7 @@ struct Document {
 
 #[derive(Serialize)]
 struct Operation {
-    operation: u64,
+    operation: OperationId,
     tool: String,
     call_id: Option<String>,
 }

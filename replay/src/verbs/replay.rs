@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use foldlog::audit::{AlongPath, Comparison, ItemName, LogReader, ReadOptions, SliceReader, StateReader};
 use foldlog::log::storage::FileStorage;
-use foldlog::{Parent, Policy, Store, Value};
+use foldlog::{Parent, Policy, SequenceNumber, Store, Value};
 use foldlog_codec::escape;
 use serde::Serialize;
 use uuid::Uuid;
@@ -60,7 +60,7 @@ pub struct Replayed {
 #[derive(Clone, Debug, Serialize)]
 pub struct Diverged {
     /// The record behind which the difference shows.
-    pub sequence: u64,
+    pub sequence: SequenceNumber,
     /// The slice.
     pub slice: String,
     /// Where in it.
@@ -136,7 +136,7 @@ fn lineage(reader: &LogReader, output: &mut Output<'_>) -> Result<bool> {
 ///
 /// Where the log cannot be read or contradicts itself.
 pub fn replay(reader: &LogReader, thorough: bool, mut progress: Progress) -> Result<Replayed> {
-    let rollbacks: BTreeMap<u64, u64> = reader.rollbacks().collect();
+    let rollbacks: BTreeMap<SequenceNumber, SequenceNumber> = reader.rollbacks().collect();
     let chosen = if thorough { rollbacks.keys().copied().collect() } else { sample(&rollbacks) };
     // The state is asked for behind each chosen rollback and behind the record before it.
     let mut checks = Checks {
@@ -146,7 +146,7 @@ pub fn replay(reader: &LogReader, thorough: bool, mut progress: Progress) -> Res
         comparison: Comparison::default(),
         whole: 0,
     };
-    let (mut next, mut difference, mut failure) = (0, None, None);
+    let (mut next, mut difference, mut failure) = (SequenceNumber::MIN, None, None);
     let end = reader.fold(|record, state| {
         let sequence = record.sequence;
         if sequence != next {
@@ -154,7 +154,7 @@ pub fn replay(reader: &LogReader, thorough: bool, mut progress: Progress) -> Res
             return Err(foldlog::Error::Inconsistent { sequence, reason });
         }
         next += 1;
-        progress.at(next);
+        progress.at(next.get());
         if difference.is_none() && (chosen.contains(&sequence) || chosen.contains(&next)) {
             match checks.at(sequence, state()) {
                 Ok(found) => difference = found,
@@ -176,7 +176,7 @@ pub fn replay(reader: &LogReader, thorough: bool, mut progress: Progress) -> Res
     }
     Ok(Replayed {
         session: reader.opened().session,
-        records: next,
+        records: next.get(),
         rollbacks: rollbacks.len() as u64,
         checked: chosen.len() as u64,
         compared: checks.whole + checks.comparison.items(),
@@ -188,7 +188,7 @@ pub fn replay(reader: &LogReader, thorough: bool, mut progress: Progress) -> Res
 }
 
 /// At most so many rollbacks, spread evenly, the first and the last among them.
-fn sample(rollbacks: &BTreeMap<u64, u64>) -> BTreeSet<u64> {
+fn sample(rollbacks: &BTreeMap<SequenceNumber, SequenceNumber>) -> BTreeSet<SequenceNumber> {
     let last = rollbacks.len().saturating_sub(1);
     let places: BTreeSet<usize> = (0..SAMPLE).map(|place| place * last / (SAMPLE - 1)).collect();
     rollbacks.keys().enumerate().filter(|(place, _)| places.contains(place)).map(|(_, at)| *at).collect()
@@ -196,7 +196,7 @@ fn sample(rollbacks: &BTreeMap<u64, u64>) -> BTreeSet<u64> {
 
 /// The checks of a replay. Each looks at what changed since the one before, and at whole slices only to say what differs.
 struct Checks<'a> {
-    rollbacks: &'a BTreeMap<u64, u64>,
+    rollbacks: &'a BTreeMap<SequenceNumber, SequenceNumber>,
     /// The slices where they were last looked at.
     last: Option<StateReader>,
     /// STATE along the path to each target, which most often goes on where the last one ended.
@@ -207,7 +207,7 @@ struct Checks<'a> {
 }
 
 impl Checks<'_> {
-    fn at(&mut self, sequence: u64, state: StateReader) -> Result<Option<Diverged>> {
+    fn at(&mut self, sequence: SequenceNumber, state: StateReader) -> Result<Option<Diverged>> {
         if let Some(to) = self.rollbacks.get(&sequence).copied() {
             let along = self.along.state_reader(to)?;
             if !self.comparison.is_same(&along, &state) {
@@ -235,7 +235,11 @@ fn items_len(state: &StateReader) -> u64 {
 }
 
 /// The first item of a LOG slice that is no longer what it was.
-fn log_grows(sequence: u64, before: &StateReader, state: &StateReader) -> Result<Option<Diverged>> {
+fn log_grows(
+    sequence: SequenceNumber,
+    before: &StateReader,
+    state: &StateReader,
+) -> Result<Option<Diverged>> {
     for before in before.slices().filter(|slice| slice.policy() == Policy::Log) {
         let after = state.slice(before.name());
         let mut names = after.iter().flat_map(SliceReader::names);
@@ -274,7 +278,7 @@ fn value(slice: &SliceReader<'_>, name: ItemName) -> Result<Value> {
 /// The first difference of two folds of one log, in the slices whose policy is wanted. In one log items of one name are the
 /// same, so what they say is read only where the names differ.
 fn first_unlike(
-    sequence: u64,
+    sequence: SequenceNumber,
     expected: &StateReader,
     found: &StateReader,
     wanted: impl Fn(Policy) -> bool,
@@ -317,12 +321,12 @@ mod tests {
 
     #[test]
     fn a_sample_is_spread_from_the_first_rollback_to_the_last() {
-        let rollbacks = |count: u64| (0..count).map(|at| (10 * at + 5, at)).collect();
+        let rollbacks = |count: u64| (0..count).map(|at| ((10 * at + 5).into(), at.into())).collect();
         assert!(sample(&rollbacks(0)).is_empty());
         assert_eq!(sample(&rollbacks(1)).len(), 1);
         assert_eq!(sample(&rollbacks(16)).len(), 16);
         let chosen = sample(&rollbacks(1000));
         assert_eq!(chosen.len(), 16);
-        assert_eq!((chosen.first(), chosen.last()), (Some(&5), Some(&9995)));
+        assert_eq!((chosen.first(), chosen.last()), (Some(&5.into()), Some(&9995.into())));
     }
 }

@@ -3,7 +3,10 @@
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
-use foldlog::{Error, MissingObject, SalvageReport, SessionOptions, SkippedBytes, SmolStr, Store};
+use foldlog::{
+    Error, MissingObject, OperationId, SalvageReport, SequenceNumber, SessionOptions, SkippedBytes, SmolStr,
+    Store,
+};
 use serde::Serialize;
 use uuid::Uuid;
 
@@ -48,14 +51,14 @@ struct Left {
     offset: u64,
     bytes: u64,
     records: u64,
-    sequences: Vec<(u64, u64)>,
+    sequences: Vec<(SequenceNumber, SequenceNumber)>,
     more: bool,
     reason: String,
 }
 
 #[derive(Debug, Serialize)]
 struct Missing {
-    sequence: u64,
+    sequence: SequenceNumber,
     #[serde(serialize_with = "escape::serialize_path")]
     path: PathBuf,
     reason: String,
@@ -63,7 +66,7 @@ struct Missing {
 
 #[derive(Debug, Serialize)]
 struct Operation {
-    operation: u64,
+    operation: OperationId,
     tool: String,
 }
 
@@ -85,7 +88,8 @@ impl Document {
         };
         let open = salvaged.open.iter().map(|open| (open.operation, &open.tool));
         let unsettled = salvaged.unsettled.iter().map(|unsettled| (unsettled.operation, &unsettled.tool));
-        let operation = |(operation, tool): (u64, &SmolStr)| Operation { operation, tool: tool.to_string() };
+        let operation =
+            |(operation, tool): (OperationId, &SmolStr)| Operation { operation, tool: tool.to_string() };
         Document {
             session: salvaged.session,
             dir: salvaged.dir.clone(),
@@ -232,8 +236,8 @@ fn print(salvaged: &SalvageReport, output: &mut Output<'_>) -> Result<()> {
     Ok(())
 }
 
-fn ranges(sequences: &[(u64, u64)]) -> Option<String> {
-    let range = |(first, last): &(u64, u64)| match first == last {
+fn ranges(sequences: &[(SequenceNumber, SequenceNumber)]) -> Option<String> {
+    let range = |(first, last): &(SequenceNumber, SequenceNumber)| match first == last {
         true => first.to_string(),
         false => format!("{first} to {last}"),
     };

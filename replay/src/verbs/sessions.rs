@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use foldlog::{Error, Parent, SessionSummary};
+use foldlog::{Error, OperationId, Parent, SequenceNumber, SessionSummary};
 use foldlog_codec::escape;
 use foldlog_codec::record::time_text;
 use serde::Serialize;
@@ -30,9 +30,9 @@ struct ParentRow {
     session: Uuid,
     how: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
-    position: Option<u64>,
+    position: Option<SequenceNumber>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    operation: Option<u64>,
+    operation: Option<OperationId>,
 }
 
 impl Row {

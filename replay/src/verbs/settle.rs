@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use foldlog::{Settlement, Store, Value};
+use foldlog::{OperationId, SequenceNumber, Settlement, Store, Value};
 use serde::Serialize;
 
 use crate::cli::Settled;
@@ -17,7 +17,7 @@ use crate::reading::store_of;
 #[derive(Debug)]
 pub struct Decided<'a> {
     /// The operation.
-    pub operation: u64,
+    pub operation: OperationId,
     /// What became of it.
     pub decision: Settled,
     /// Who decided.
@@ -28,8 +28,8 @@ pub struct Decided<'a> {
 
 #[derive(Serialize)]
 struct Document {
-    operation: u64,
-    sequence: u64,
+    operation: OperationId,
+    sequence: SequenceNumber,
 }
 
 /// Records what was decided about an interrupted operation.

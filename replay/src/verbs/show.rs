@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 use std::path::Path;
 
 use foldlog::audit::LogReader;
-use foldlog::{Kind, Record, Value};
+use foldlog::{Kind, Record, SequenceNumber, Value};
 use foldlog_codec::escape;
 use foldlog_codec::record::{Names, RecordJson, time_text};
 
@@ -22,8 +22,8 @@ const NAME_CHARS_MAX: usize = 36;
 /// Where the session cannot be read, or there is no such kind or position.
 pub fn run(
     session: &Path,
-    from: u64,
-    to: Option<u64>,
+    from: SequenceNumber,
+    to: Option<SequenceNumber>,
     kind: Option<&str>,
     output: &mut Output<'_>,
 ) -> Result<u8> {
@@ -60,7 +60,7 @@ fn known_kind(name: &str) -> Result<Kind> {
 #[derive(Debug)]
 pub struct Timeline {
     names: Names,
-    live: Vec<RangeInclusive<u64>>,
+    live: Vec<RangeInclusive<SequenceNumber>>,
 }
 
 impl Timeline {
@@ -73,7 +73,7 @@ impl Timeline {
     }
 
     /// Whether no later rollback abandoned a record.
-    pub fn is_live(&self, sequence: u64) -> bool {
+    pub fn is_live(&self, sequence: SequenceNumber) -> bool {
         self.live.iter().any(|range| range.contains(&sequence))
     }
 

@@ -3,8 +3,8 @@
 use std::ops::ControlFlow;
 use std::path::Path;
 
-use foldlog::Error;
 use foldlog::audit::{SliceReader, StateReader};
+use foldlog::{Error, SequenceNumber};
 use foldlog_codec::escape;
 use foldlog_codec::msgpack::{Limits, Streamed};
 
@@ -20,7 +20,12 @@ const ITEM_CHARS_MAX: usize = 160;
 /// # Errors
 ///
 /// Where the session cannot be read, or there is no such position or slice.
-pub fn run(session: &Path, at: Option<u64>, slice: Option<&str>, output: &mut Output<'_>) -> Result<u8> {
+pub fn run(
+    session: &Path,
+    at: Option<SequenceNumber>,
+    slice: Option<&str>,
+    output: &mut Output<'_>,
+) -> Result<u8> {
     let reader = open_session(session, output)?;
     let at = position(&reader, at)?;
     let state = reader.state_reader_at(at)?;
@@ -39,7 +44,7 @@ pub fn run(session: &Path, at: Option<u64>, slice: Option<&str>, output: &mut Ou
     Ok(HOLDS)
 }
 
-fn must_be_there(state: &StateReader, name: &str, at: u64) -> Result<()> {
+fn must_be_there(state: &StateReader, name: &str, at: SequenceNumber) -> Result<()> {
     if state.slice(name).is_some() {
         return Ok(());
     }

@@ -14,7 +14,7 @@ use std::fs;
 use std::path::Path;
 
 use foldlog::audit::{FrameInfo, LogReader, SegmentInfo, StateReader};
-use foldlog::{Error, Kind, Record};
+use foldlog::{Error, Kind, Record, SequenceNumber};
 use foldlog_codec::body::{
     Action, Added, BuiltIn, Declare, Dispatch, Effect, EventDeclaration, Import, ObjectId, Payload, ToolEnd,
 };
@@ -72,7 +72,7 @@ pub struct SegmentStats {
     /// The session that wrote it: in a fork, an ancestor for what the two share.
     pub session: Uuid,
     /// The sequence number of its first record.
-    pub first_sequence: u64,
+    pub first_sequence: SequenceNumber,
     /// How many of its records belong to the log.
     pub records: u64,
     /// Bytes of it that belong to the log: header, frames and seal.
@@ -176,7 +176,7 @@ pub fn stats(reader: &LogReader) -> Result<Stats> {
     seals.for_each(|segment| counts.add(Kind::SEAL, segment.seal_bytes));
     let records = reader.records_len();
     let live = reader.live_path().live_at(last_position(reader));
-    let live_records = live.iter().map(|range| range.end() - range.start() + 1).sum::<u64>().min(records);
+    let live_records = live.iter().map(|range| *range.end() - *range.start() + 1).sum::<u64>().min(records);
     let of_kind = |kind| counts.kinds.get(&kind).map_or(0, |(frames, _)| *frames);
     Ok(Stats {
         session: reader.opened().session,
@@ -267,7 +267,7 @@ impl Counts<'_> {
         Ok(())
     }
 
-    fn dispatch(&mut self, sequence: u64, dispatch: Dispatch<'_>) {
+    fn dispatch(&mut self, sequence: SequenceNumber, dispatch: Dispatch<'_>) {
         let mut event_data = None;
         let mut bound = Vec::new();
         if let Action::Event { event, data } = dispatch.action {
@@ -287,7 +287,11 @@ impl Counts<'_> {
     }
 
     /// Counts the items that a record put into a slice.
-    fn items<'p>(&mut self, (slice, sequence): (u32, u64), items: impl IntoIterator<Item = Payload<'p>>) {
+    fn items<'p>(
+        &mut self,
+        (slice, sequence): (u32, SequenceNumber),
+        items: impl IntoIterator<Item = Payload<'p>>,
+    ) {
         let live = self.state.and_then(|state| state.slice_of(slice));
         for (ordinal, payload) in (0..).zip(items) {
             let bytes = payload_bytes(payload);

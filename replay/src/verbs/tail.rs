@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use foldlog::audit::{Followed, Follower, Progress};
-use foldlog::{Error, Kind, LivePath};
+use foldlog::{Error, Kind, LivePath, SequenceNumber};
 use foldlog_codec::body::Rollback;
 
 use super::show::{Timeline, line, value};
@@ -28,7 +28,7 @@ pub enum Start {
     /// So many records before the end.
     Last(u64),
     /// At this record.
-    From(u64),
+    From(SequenceNumber),
 }
 
 /// Shows the records from `start` on, as `show` does, and with `follow` those that come until the process is
@@ -58,7 +58,7 @@ pub fn run(session: &Path, start: Start, follow: bool, output: &mut Output<'_>) 
 fn print(follower: &mut Follower, start: Start, follow: bool, output: &mut Output<'_>) -> Result<u8> {
     let known = Known::of(follower)?;
     if !follow {
-        let Some(last) = known.records.checked_sub(1) else {
+        let Some(last) = known.next.checked_sub(1) else {
             return Err(Failure::usage("there is no record yet", "give --follow to wait for the first"));
         };
         if let Start::From(from) = start {
@@ -89,8 +89,8 @@ fn pause(wait: Duration, output: &Output<'_>) -> Result<bool> {
 
 /// What is known of the log before the first record is printed.
 struct Known {
-    records: u64,
-    live: Vec<RangeInclusive<u64>>,
+    next: SequenceNumber,
+    live: Vec<RangeInclusive<SequenceNumber>>,
 }
 
 impl Known {
@@ -110,12 +110,12 @@ impl Known {
             }
             Ok(())
         })?;
-        let records = ahead.records_len();
-        Ok(Known { records, live: records.checked_sub(1).map(|last| path.live_at(last)).unwrap_or_default() })
+        let next = SequenceNumber::new(ahead.records_len());
+        Ok(Known { next, live: next.checked_sub(1).map(|last| path.live_at(last)).unwrap_or_default() })
     }
 
-    fn is_live(&self, sequence: u64) -> bool {
-        sequence >= self.records || self.live.iter().any(|range| range.contains(&sequence))
+    fn is_live(&self, sequence: SequenceNumber) -> bool {
+        sequence >= self.next || self.live.iter().any(|range| range.contains(&sequence))
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use foldlog::audit::{self, LogReader, ReadOptions};
 use foldlog::log::storage::FileStorage;
-use foldlog::{Corruption, Error, Record, RecoveryReport};
+use foldlog::{Corruption, Error, Record, RecoveryReport, SequenceNumber};
 use serde::Serialize;
 use uuid::Uuid;
 
@@ -55,7 +55,7 @@ pub struct Damage {
     /// Where in it.
     pub offset: Option<u64>,
     /// The record that should stand there, or that is wrong.
-    pub sequence: Option<u64>,
+    pub sequence: Option<SequenceNumber>,
     /// What is wrong.
     pub reason: String,
 }
@@ -71,7 +71,7 @@ pub struct Torn {
     /// Where in it.
     pub offset: u64,
     /// The first record that is not there.
-    pub sequence: u64,
+    pub sequence: SequenceNumber,
     /// How many bytes were left out.
     pub bytes: u64,
 }
@@ -82,7 +82,7 @@ pub struct Unsupported {
     /// The session.
     pub session: Uuid,
     /// The record.
-    pub sequence: u64,
+    pub sequence: SequenceNumber,
     /// Its kind.
     pub kind: String,
 }
@@ -262,7 +262,7 @@ fn named(dir: &Path) -> Option<Uuid> {
 /// What an error says is damaged; other errors are handed back.
 fn damage_of(dir: &Path, error: Error) -> Result<Damage, Error> {
     let reason = error.to_string();
-    let at = |session, segment, place: Option<(u64, u64)>| Damage {
+    let at = |session, segment, place: Option<(u64, SequenceNumber)>| Damage {
         session,
         segment,
         offset: place.map(|(offset, _)| offset),
@@ -301,14 +301,17 @@ fn damage_of(dir: &Path, error: Error) -> Result<Damage, Error> {
         // Something stands behind a header that does not check: this was a session.
         Error::NotASession { .. } if named(dir).is_some() && holds_anything(dir) => {
             let segment = segments(dir).unwrap_or_default().into_iter().next();
-            at(None, segment.unwrap_or_else(|| dir.to_owned()), Some((0, 0)))
+            at(None, segment.unwrap_or_else(|| dir.to_owned()), Some((0, SequenceNumber::MIN)))
         }
         other => return Err(other),
     })
 }
 
 /// Where the first record stands for which `wanted` holds.
-fn first_place(dir: &Path, mut wanted: impl FnMut(&Record<'_>) -> bool) -> Option<(PathBuf, u64, u64)> {
+fn first_place(
+    dir: &Path,
+    mut wanted: impl FnMut(&Record<'_>) -> bool,
+) -> Option<(PathBuf, u64, SequenceNumber)> {
     let mut place = None;
     // Damage behind the record does not hide it.
     let _ = audit::walk(dir, &mut |frame| {

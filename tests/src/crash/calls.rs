@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use foldlog::{Idempotency, Kind};
+use foldlog::{Idempotency, Kind, OperationId, SequenceNumber};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -54,9 +54,9 @@ impl Errand {
 #[derive(Clone, Debug, PartialEq)]
 pub struct OpenCall {
     /// The sequence number of its begin.
-    pub begin: u64,
-    operation: u64,
-    undoes: Option<u64>,
+    pub begin: SequenceNumber,
+    operation: OperationId,
+    undoes: Option<OperationId>,
     call: Call,
     /// What was when it began.
     then: Rc<Slices>,
@@ -101,11 +101,11 @@ pub enum Act {
     /// A step is added within a call, and paid for.
     Step(StepAdded),
     /// A call begins, for the first time, again, or to undo what another did.
-    Begin(Call, Option<u64>, Option<u64>),
+    Begin(Call, Option<OperationId>, Option<OperationId>),
     /// The innermost open call ends.
     End(End),
     /// An interrupted call is decided about; whether it is to be run again.
-    Settle(u64, bool),
+    Settle(OperationId, bool),
 }
 
 impl Act {
@@ -131,7 +131,7 @@ pub struct After {
     /// The open calls, the outermost first.
     pub open: Vec<OpenCall>,
     /// The calls that were interrupted, by their operations' names.
-    pub unsettled: BTreeMap<u64, UnsettledCall>,
+    pub unsettled: BTreeMap<OperationId, UnsettledCall>,
 }
 
 impl After {
@@ -149,12 +149,12 @@ impl After {
     }
 
     /// The sequence numbers of the open calls' begins.
-    pub fn begins(&self) -> Vec<u64> {
+    pub fn begins(&self) -> Vec<SequenceNumber> {
         self.open.iter().map(|open| open.begin).collect()
     }
 
     /// The calls that somebody has to decide about.
-    pub fn to_settle(&self) -> Vec<u64> {
+    pub fn to_settle(&self) -> Vec<OperationId> {
         let manual = self
             .unsettled
             .iter()
@@ -164,7 +164,7 @@ impl After {
 
     /// What everything amounts to after one more record.
     #[must_use]
-    pub fn after(&self, act: &Act, sequence: u64) -> After {
+    pub fn after(&self, act: &Act, sequence: SequenceNumber) -> After {
         let mut next = self.clone();
         match act {
             Act::Change(slices) => next.slices = Rc::clone(slices),
@@ -178,7 +178,7 @@ impl After {
                 }
                 next.open.push(OpenCall {
                     begin: sequence,
-                    operation: again.unwrap_or(sequence),
+                    operation: again.unwrap_or(sequence.into()),
                     undoes: *undoes,
                     call: call.clone(),
                     then: Rc::clone(&self.slices),

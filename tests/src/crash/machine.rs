@@ -6,7 +6,9 @@ use std::sync::Arc;
 use foldlog::audit::{LogReader, walk_on};
 use foldlog::log::SegmentSizes;
 use foldlog::log::storage::{CrashKind, MemoryStorage, Storage};
-use foldlog::{BackgroundSync, Durability, FixedClock, Kind, Result, Session, Store, StoreOptions};
+use foldlog::{
+    BackgroundSync, Durability, FixedClock, Kind, Result, SequenceNumber, Session, Store, StoreOptions,
+};
 use uuid::Uuid;
 
 use crate::host::{Noted, StepAdded, types};
@@ -30,9 +32,9 @@ pub struct FrameAt {
     /// Behind its last byte.
     pub end: usize,
     /// The sequence number in it.
-    pub sequence: u64,
+    pub sequence: SequenceNumber,
     /// Every record below this was durable when it was written.
-    pub watermark: u64,
+    pub watermark: SequenceNumber,
     /// Its kind.
     pub kind: Kind,
 }
@@ -169,7 +171,7 @@ pub fn large_note(n: u64) -> Noted {
 
 /// How many records a session has.
 pub fn count(session: &Session) -> u64 {
-    session.position().map_or(0, |last| last + 1)
+    session.position().map_or(0, |last| last.get() + 1)
 }
 
 /// Dispatches so many steps.

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use foldlog::{Durability, Kind, Result, Session, ToolInvocations};
+use foldlog::{Durability, Kind, Result, SequenceNumber, Session, ToolInvocations};
 use uuid::Uuid;
 
 use super::{Act, After, Change, Slices};
@@ -80,7 +80,7 @@ impl SessionMemory {
         let slices = Rc::new(self.now().slices.imported());
         let mut memory = SessionMemory::begun(session.id(), Slices::default());
         memory.imported_calls = self.imported_calls + self.ended_calls();
-        let records = session.position().map_or(0, |last| last + 1);
+        let records = session.position().map_or(0, |last| last.get() + 1);
         memory.pending = (0..records).map(|_| Act::Change(Rc::clone(&slices))).collect();
         memory.learn(session)?;
         memory.pending.clear();
@@ -131,10 +131,10 @@ impl SessionMemory {
     }
 
     /// Notes that a change was acknowledged as the record `sequence`.
-    pub fn told(&mut self, sequence: u64, promise: Promise) {
-        self.acknowledged = self.acknowledged.max(sequence + 1);
+    pub fn told(&mut self, sequence: SequenceNumber, promise: Promise) {
+        self.acknowledged = self.acknowledged.max((sequence + 1).get());
         if promise == Promise::Durable {
-            self.told_durable(sequence + 1);
+            self.told_durable((sequence + 1).get());
         }
     }
 
@@ -199,7 +199,7 @@ impl SessionMemory {
     /// or the slices are not what they were.
     pub fn check_after(&mut self, session: &Session, lost: Lost) -> Result<()> {
         let id = self.id;
-        let left = session.position().map_or(0, |last| last + 1);
+        let left = session.position().map_or(0, |last| last.get() + 1);
         let required = self.required(lost);
         assert!(left >= required, "{id}: {required} records were promised ({lost:?}), {left} are left");
         self.forget_from(left);
@@ -219,7 +219,7 @@ impl SessionMemory {
         assert_eq!(self.len(), left, "{id}: fewer records are read than there are");
         let now = self.now();
         assert_eq!(Slices::of(session)?, now.shown(), "{id}: the slices after {left} records");
-        let open: Vec<u64> = session.open_operations().iter().map(|open| open.begin).collect();
+        let open: Vec<_> = session.open_operations().iter().map(|open| open.begin).collect();
         assert_eq!(open, now.begins(), "{id}: the calls that are open after {left} records");
         assert_eq!(session.is_interrupted(), !open.is_empty(), "{id}: {open:?}");
         let unsettled = session.unsettled_operations();
@@ -231,9 +231,9 @@ impl SessionMemory {
         assert_eq!(unsettled, expected, "{id}: the calls that are not settled after {left} records");
         let calls = session.log::<ToolInvocations>()?.len();
         assert_eq!(calls, self.imported_calls + self.ended_calls(), "{id}: one item of each call that ended");
-        assert!(session.synced() <= left, "{id}: more is durable than there is");
+        assert!(session.synced() <= left.into(), "{id}: more is durable than there is");
         self.acknowledged = left;
-        self.durable = self.durable.max(session.synced());
+        self.durable = self.durable.max(session.synced().get());
         if lost == Lost::Power {
             // What a power cut left is on the disk, and nothing that follows may cost it.
             self.durable = left;

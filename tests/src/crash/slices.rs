@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use foldlog::{EventSlice, Result, Session, SnapshotOptions};
+use foldlog::{EventSlice, Result, SequenceNumber, Session, SnapshotOptions};
 
 use super::{After, Chance};
 use crate::host::{
@@ -94,7 +94,7 @@ impl Change {
     /// # Errors
     ///
     /// What the session says.
-    pub fn perform(&self, session: &Session) -> Result<u64> {
+    pub fn perform(&self, session: &Session) -> Result<SequenceNumber> {
         match self.clone() {
             Change::Step(step) => session.dispatch(step),
             Change::Note(note) => session.dispatch(note),

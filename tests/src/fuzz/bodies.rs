@@ -35,7 +35,7 @@ fn scanned(bytes: &[u8]) {
     if let Some(header) = header {
         assert_eq!(SegmentHeader::decode(&header.encode()), Ok(header));
     }
-    let context = header.map_or(Context::new(7, 100), |it| Context::new(it.salt, it.first_sequence));
+    let context = header.map_or(Context::new(7, 100.into()), |it| Context::new(it.salt, it.first_sequence));
     let mut at = HEADER_LEN.min(bytes.len());
     while let Ok(found) = frame::decode(context, &bytes[at..]) {
         let mut again = Vec::new();
@@ -99,7 +99,7 @@ fn names() -> Names {
 pub fn record(bytes: &[u8]) {
     let Some((kind, body)) = bytes.split_first() else { return };
     let Some(kind) = Kind::from_byte(*kind) else { return };
-    let record = Record { sequence: 7, kind, time_us: 1_700_000_000_000_000, body };
+    let record = Record { sequence: 7.into(), kind, time_us: 1_700_000_000_000_000, body };
     let reads = check_body(&record).is_ok();
     macro_rules! comes_back {
         ($body:ident) => {

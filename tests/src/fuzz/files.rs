@@ -215,7 +215,7 @@ fn built(entries: &[u8]) -> Set {
         salt: 0x5a17 + u64::from(ordinal),
         previous,
     };
-    let mut at = header(0, 0, None);
+    let mut at = header(0, 0.into(), None);
     let mut bytes = at.encode().to_vec();
     let (mut sequence, mut time_us, mut chain) = (0_u64, 1_700_000_000_000_000_i64, 0);
     let keep = |set: &mut Set, ordinal: u32, mut bytes: Vec<u8>| {
@@ -230,7 +230,7 @@ fn built(entries: &[u8]) -> Set {
         let Some(kind) = Kind::from_byte(kind) else {
             let previous = Previous { ordinal: at.ordinal, end: bytes.len() as u64, crc: chain };
             keep(&mut set, at.ordinal, std::mem::take(&mut bytes));
-            at = header(at.ordinal + 1, sequence, Some(previous));
+            at = header(at.ordinal + 1, sequence.into(), Some(previous));
             bytes.extend(at.encode());
             continue;
         };
@@ -239,8 +239,8 @@ fn built(entries: &[u8]) -> Set {
             crc: 0,
             predecessor_crc: chain,
             body_len: body.len() as u32,
-            sequence,
-            watermark: sequence,
+            sequence: sequence.into(),
+            watermark: sequence.into(),
             kind,
             time_us,
         };

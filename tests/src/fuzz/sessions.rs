@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use foldlog::audit::{Followed, Follower, LogReader};
 use foldlog::log::storage::Storage;
-use foldlog::{Durability, Error, Policy, RecoveryReport, SessionOptions, Store};
+use foldlog::{Durability, Error, Policy, RecoveryReport, SequenceNumber, SessionOptions, Store};
 use foldlog_codec::Record;
 
 use super::files::Set;
@@ -95,7 +95,7 @@ impl Ground {
         assert!(framed >= len, "{framed} of {len}");
         reader.segments().expect("its segments can be listed");
         let now = reader.state().expect("it is read");
-        assert_eq!(now.position, Some(len - 1));
+        assert_eq!(now.position, Some(SequenceNumber::new(len - 1)));
         let last = reader.state_at(len - 1).expect("the last position is one");
         assert_eq!(last.slices, now.slices);
         for position in [0, len / 2, len - 1] {

@@ -109,7 +109,7 @@ fn a_copy_that_was_taken_while_the_session_was_written_is_told_from_damage() {
     let verified = Json::parse(&verified.stdout);
     let damage = &verified.get("corrupt").unwrap().elements()[0];
     assert_eq!(damage.get("offset"), Some(&Json::Scalar(offset.into())));
-    assert_eq!(damage.get("sequence"), Some(&Json::Scalar(sequence.into())));
+    assert_eq!(damage.get("sequence"), Some(&Json::Scalar(sequence.get().into())));
     assert_eq!(damage.get("segment"), Some(&Json::text(segment.to_str().unwrap())));
 
     // Damage before the end of a segment, or in its last frame, is damage still.

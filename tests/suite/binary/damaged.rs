@@ -75,9 +75,9 @@ pub(super) fn torn_copy(session: &Session, into: &Path) -> (PathBuf, u64, (u64, 
     fs::create_dir(&copy).unwrap();
     fs::copy(segment(session.dir()), segment(&copy)).unwrap();
     let last = session.position().unwrap();
-    let (offset, bytes) = place(&copy, last);
+    let (offset, bytes) = place(&copy, last.get());
     flip(&segment(&copy), offset + bytes - 1);
-    (copy, last, (offset, bytes))
+    (copy, last.get(), (offset, bytes))
 }
 
 #[test]
@@ -260,18 +260,24 @@ fn a_session_that_has_lost_its_segments_is_damaged_and_named() {
 /// Writes a log of these records, sound frame for sound frame, whatever they say.
 pub(super) fn forge(dir: &Path, records: &[(Kind, Vec<u8>)]) {
     let session = Uuid::from_u128(9);
-    let header =
-        SegmentHeader { ordinal: 0, session, first_sequence: 0, watermark: 0, salt: 11, previous: None };
+    let header = SegmentHeader {
+        ordinal: 0,
+        session,
+        first_sequence: 0.into(),
+        watermark: 0.into(),
+        salt: 11,
+        previous: None,
+    };
     let mut bytes = header.encode().to_vec();
-    let context = Context::new(11, 0);
+    let context = Context::new(11, 0.into());
     let mut predecessor_crc = 0;
     for (sequence, (kind, body)) in (0..).zip(records) {
         let header = Header {
             crc: 0,
             predecessor_crc,
             body_len: body.len() as u32,
-            sequence,
-            watermark: 0,
+            sequence: sequence.into(),
+            watermark: 0.into(),
             kind: *kind,
             time_us: 1_767_323_045_000_006,
         };
@@ -318,17 +324,17 @@ pub(super) fn forged(last: (Kind, Vec<u8>)) -> Fixture {
 
 #[test]
 fn a_log_that_shrinks_diverges_and_says_where() {
-    let fixture = forged((Kind::ROLLBACK, Rollback { to: 2, preserve_logs: false }.encode()));
+    let fixture = forged((Kind::ROLLBACK, Rollback { to: 2.into(), preserve_logs: false }.encode()));
     // Every frame and body is sound; only the fold shows that LOG went back.
     insta::assert_snapshot!(fixture.transcript(&["verify STORE", "replay SESSION", "replay SESSION --json"]));
 }
 
 #[test]
 fn records_that_contradict_the_log_are_corrupt() {
-    let fixture = forged((Kind::ROLLBACK, Rollback { to: 7, preserve_logs: true }.encode()));
+    let fixture = forged((Kind::ROLLBACK, Rollback { to: 7.into(), preserve_logs: true }.encode()));
     assert_eq!(fixture.run("verify SESSION").code, 1);
     assert_eq!(fixture.run("replay SESSION").code, 1);
-    let removed = Removed::Items(vec![ItemId { sequence: 77, ordinal: 0 }]);
+    let removed = Removed::Items(vec![ItemId { sequence: 77.into(), ordinal: 0 }]);
     let added = Added::Items { items: Vec::new(), version: 1 };
     let effects = Some(vec![Effect { slice: 1, removed, added, before: None }]);
     let fixture = forged((Kind::DISPATCH, Dispatch { action: Action::Clear, effects }.encode()));

@@ -64,7 +64,7 @@ fn begin(place: &str, arguments: &[u8]) -> Vec<u8> {
 
 fn end(begin: u64, result: &[u8]) -> Vec<u8> {
     let end = ToolEnd {
-        begin,
+        begin: begin.into(),
         again: None,
         tool: Cow::from(hostile("end tool")),
         call_id: Some(Cow::from(hostile("end call"))),
@@ -113,7 +113,7 @@ fn records() -> Vec<(Kind, Vec<u8>)> {
     };
     let (arguments, observed) = (payload("arguments"), payload("observed"));
     let settle = Settle {
-        operation: 6,
+        operation: 6.into(),
         decision: foldlog::Decision::Failed,
         result: None,
         by: hostile("by"),
@@ -135,7 +135,7 @@ fn records() -> Vec<(Kind, Vec<u8>)> {
         (Kind::TOOL_END, end(10, &payload("result"))),
         dispatch(event),
         (Kind::TOOL_BEGIN, begin("open", &arguments)),
-        (Kind::ROLLBACK, Rollback { to: 4, preserve_logs: false }.encode()),
+        (Kind::ROLLBACK, Rollback { to: 4.into(), preserve_logs: false }.encode()),
     ]
 }
 
@@ -302,8 +302,10 @@ fn no_control_character_from_outside_reaches_the_terminal_by_any_verb() {
 fn nor_by_what_is_said_of_damage() {
     let mut contradicting = records();
     contradicting.truncate(3);
-    let removed =
-        foldlog_codec::body::Removed::Items(vec![foldlog_codec::body::ItemId { sequence: 77, ordinal: 0 }]);
+    let removed = foldlog_codec::body::Removed::Items(vec![foldlog_codec::body::ItemId {
+        sequence: 77.into(),
+        ordinal: 0,
+    }]);
     let added = foldlog_codec::body::Added::Items { items: Vec::new(), version: 1 };
     let effects = Some(vec![foldlog_codec::body::Effect { slice: 1, removed, added, before: None }]);
     contradicting.push((Kind::DISPATCH, Dispatch { action: Action::Clear, effects }.encode()));

@@ -85,7 +85,11 @@ fn a_session_that_was_begun_by_a_call_names_the_call() {
         (None, format!("child of {parent}"), r#""how":"child"}"#),
         (Some(12), format!("child of operation 12 of {parent}"), r#""how":"child","operation":12}"#),
     ] {
-        let begun = SessionOptions { parent: Some(parent), operation, ..SessionOptions::default() };
+        let begun = SessionOptions {
+            parent: Some(parent),
+            operation: operation.map(Into::into),
+            ..SessionOptions::default()
+        };
         let child = store.create_with(&types(), begun).unwrap();
         let (id, dir) = (child.id(), child.dir().to_owned());
         child.close().unwrap();

@@ -188,7 +188,7 @@ fn what_holds_nothing_sound_or_is_in_use_makes_no_session_and_no_store() {
 /// Each frame checks, and still the last record contradicts the others.
 #[test]
 fn a_record_that_contradicts_the_log_is_left() {
-    let fixture = forged((Kind::ROLLBACK, Rollback { to: 7, preserve_logs: true }.encode()));
+    let fixture = forged((Kind::ROLLBACK, Rollback { to: 7.into(), preserve_logs: true }.encode()));
     let to = fixture.folder.path().join("other");
     let salvaged = salvage_json(&fixture.session, &to);
     assert_eq!(salvaged.get("records"), Some(&Json::Scalar(4.into())));

@@ -237,7 +237,9 @@ fn forged_logs_are_counted_as_they_are_or_refused() {
     let headers = number(&counted, "segment_header_bytes");
     assert_eq!(sum(&counted, "kinds", "bytes") + headers, number(&counted, "used_bytes"));
     // A rollback to what is not before it.
-    let ahead =
-        forged((Kind::ROLLBACK, foldlog_codec::body::Rollback { to: 7, preserve_logs: true }.encode()));
+    let ahead = forged((
+        Kind::ROLLBACK,
+        foldlog_codec::body::Rollback { to: 7.into(), preserve_logs: true }.encode(),
+    ));
     assert_eq!(ahead.run("stats SESSION").code, 1);
 }

@@ -276,7 +276,7 @@ fn another_process_is_followed_over_turns_a_kill_and_a_recovery_until_a_signal()
         write_steps(&session, 40);
         let last = session.position().unwrap();
         assert_eq!(last, before + 40);
-        read_through(&mut following, &mut next, last);
+        read_through(&mut following, &mut next, last.get());
         assert!(segments(&dir) > 6);
         kill(Pid::from_raw(following.id().try_into().unwrap()), signal).unwrap();
         following.ended();

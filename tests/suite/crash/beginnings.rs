@@ -247,8 +247,8 @@ fn a_folder_that_holds_anything_else_is_left_alone() {
     for header in [
         SegmentHeader { ordinal: 1, ..own },
         SegmentHeader { session: Uuid::from_u128(78), ..own },
-        SegmentHeader { first_sequence: 1, ..own },
-        SegmentHeader { watermark: 1, ..own },
+        SegmentHeader { first_sequence: 1.into(), ..own },
+        SegmentHeader { watermark: 1.into(), ..own },
         SegmentHeader { previous, ..own },
     ] {
         is_left_alone(&format!("{header:?}"), &unbegun("0000000000.seg", &header.encode()));

@@ -75,7 +75,7 @@ fn a_log_cut_at_any_byte_of_its_last_records_is_what_stands_before_the_cut() {
                     None => assert!(boundary, "{told}"),
                     Some(torn) => {
                         assert!(!boundary, "{told}: {torn:?}");
-                        assert_eq!((torn.sequence, &torn.segment), (left, &last.segment), "{told}");
+                        assert_eq!((torn.sequence, &torn.segment), (left.into(), &last.segment), "{told}");
                         assert!(torn.bytes > 0 && torn.offset < at as u64, "{told}: {torn:?}");
                     }
                 }

@@ -137,7 +137,7 @@ fn what_a_recovery_made_durable_is_damaged_and_never_torn_however_the_machine_re
             // The first append is what makes the tail durable.
             recovered = count(&session);
             write_steps(&session, RECORDS);
-            assert!(session.synced() >= recovered, "{durability:?}: what was recovered is durable");
+            assert!(session.synced() >= recovered.into(), "{durability:?}: what was recovered is durable");
         }
         machine.crash(CrashKind::Process);
         let all = count(&machine.open(id, durability).unwrap());
@@ -199,7 +199,7 @@ fn what_a_recovery_attests_is_promised_only_once_its_name_is_durable() {
         let promised = session.synced().max(known);
         machine.crash(CrashKind::PowerLosingAll);
         let left = count(&machine.open(id, Durability::Process).unwrap());
-        assert!(left >= promised, "call {nth}: {left} of {promised}");
+        assert!(left >= promised.get(), "call {nth}: {left} of {promised}");
         deaths += u64::from(died);
         if !died && nth % 2 == 0 {
             break;

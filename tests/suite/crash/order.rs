@@ -168,7 +168,7 @@ impl Tool for Watches {
 
     fn call(&self, _: Nothing, context: &ToolContext) -> Result<ToolResult<bool>, ToolError> {
         *self.seen.lock().unwrap() = self.disk.take_trace();
-        assert!(context.session().synced() > context.operation(), "its begin is durable");
+        assert!(context.session().synced() > context.operation().into(), "its begin is durable");
         Ok(ToolResult::ok("seen", true))
     }
 }

@@ -63,7 +63,7 @@ fn a_sync_after_a_kill_covers_what_the_killed_process_wrote() {
     machine.crash(CrashKind::Process);
     let session = machine.open(id, Durability::Process).unwrap();
     let all = count(&session);
-    assert!(session.synced() < all && session.recovery().unattested > 0);
+    assert!(session.synced() < all.into() && session.recovery().unattested > 0);
     session.sync().unwrap();
     assert_eq!(session.synced(), all);
     machine.crash(CrashKind::PowerLosingAll);
@@ -105,7 +105,7 @@ fn die_at_each_call(durability: Durability) {
             let done = if n % 8 == 3 { session.dispatch(large_note(n)) } else { session.dispatch(step(n)) };
             let done = if n % 5 == 4 { done.and_then(|at| session.sync().map(|()| at)) } else { done };
             match done {
-                Ok(at) => acknowledged = at + 1,
+                Ok(at) => acknowledged = (at + 1).get(),
                 Err(_) => break,
             }
         }
@@ -489,11 +489,11 @@ fn a_reader_that_comes_and_goes_leaves_the_writer_its_background_syncs() {
     let text = "z".repeat(1 << 20);
     let mut last = 0;
     for _ in 0..5 {
-        last = session.dispatch(foldlog_tests::host::Noted { text: text.clone() }).unwrap();
+        last = (session.dispatch(foldlog_tests::host::Noted { text: text.clone() }).unwrap()).get();
     }
     // Over 4 MiB are synced at once by the thread; all that is waited for here is that it gets to run.
     let begun = std::time::Instant::now();
-    while session.synced() < last {
+    while session.synced() < last.into() {
         assert!(begun.elapsed().as_secs() < 60, "nobody syncs what the writer wrote");
         std::thread::yield_now();
     }

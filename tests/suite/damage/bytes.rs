@@ -57,7 +57,7 @@ fn no_attested_byte_is_ever_wrong_unnoticed_or_taken_for_a_torn_tail() {
             if frame == Some(closing) {
                 assert_eq!(judged.unwrap_or_else(|error| panic!("{told}: {error}")), all);
                 let torn = machine.audit(id).unwrap().report().torn.clone().unwrap();
-                assert_eq!((torn.offset, torn.sequence), (offset as u64, all), "{told}");
+                assert_eq!((torn.offset, torn.sequence), (offset as u64, all.into()), "{told}");
                 return;
             }
             let error = judged.map(|records| panic!("{told}: {records} records are read")).unwrap_err();
@@ -101,7 +101,7 @@ fn a_wrong_byte_of_the_unattested_tail_is_a_tear_after_a_power_cut_and_damage_in
                     // The frame that closed the process before is the first of the tail; nothing is lost with it
                     // but its word, and a tail in which it is wrong begins there.
                     assert!(records >= attested && records < all, "{told}: {records}");
-                    assert_eq!((torn.offset, torn.sequence), (start as u64, records), "{told}");
+                    assert_eq!((torn.offset, torn.sequence), (start as u64, records.into()), "{told}");
                     assert_eq!(torn.segment, *path, "{told}");
                     assert!(boot == OTHER_BOOT || frame == Some(last), "{told}: sound frames follow");
                     torn_bytes += 1;

@@ -146,7 +146,7 @@ fn first_of<'a>(frames: &'a [FrameAt], path: &PathBuf) -> Option<&'a FrameAt> {
 /// recovery's segment begins with records that stand there too.
 fn after_the_one_before(frames: &[FrameAt], path: &PathBuf) -> u64 {
     let first = first_of(frames, path).unwrap();
-    first.sequence + if path.ends_with("0000000002.seg") { 2 } else { 0 }
+    (first.sequence + if path.ends_with("0000000002.seg") { 2 } else { 0 }).get()
 }
 
 #[test]
@@ -199,7 +199,7 @@ fn each_byte_of_every_kind_of_record_is_found_and_named() {
         let in_chain = first_of(&frames, path);
         let (offset, sequence) = match (frame, in_chain) {
             (Some(frame), _) => (frame.start, frame.sequence),
-            (None, Some(_)) if at < SEGMENT_HEADER => (0, after_the_one_before(&frames, path)),
+            (None, Some(_)) if at < SEGMENT_HEADER => (0, after_the_one_before(&frames, path).into()),
             _ => {
                 // A seal, what a recovery cut off, or a segment that it left out.
                 assert_eq!(judged.unwrap_or_else(|error| panic!("{told}: {error}")), all);
@@ -241,7 +241,7 @@ fn each_bit_of_each_header_is_found_and_named() {
             let found = corruption(judge(&machine, id).unwrap_err());
             assert_eq!(
                 (&found.segment, found.offset, found.sequence),
-                (&path, 0, next),
+                (&path, 0, next.into()),
                 "bit {bit}: {found}"
             );
             machine.disk.mutate_file(&path, invert).unwrap();

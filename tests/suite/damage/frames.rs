@@ -1,7 +1,7 @@
 //! Whole frames: swapped, repeated, removed, and stale ones behind a tear.
 
-use foldlog::Durability;
 use foldlog::log::storage::CrashKind;
+use foldlog::{Durability, SequenceNumber};
 use foldlog_tests::crash::{BOOT, FrameAt, Machine, OTHER_BOOT, count, write_steps};
 use foldlog_tests::host::{StepAdded, types};
 use uuid::Uuid;
@@ -95,7 +95,7 @@ fn a_stale_frame_of_another_life_never_follows_a_new_one() {
                 assert_eq!((found.offset, found.sequence), (patched.start as u64, patched.sequence));
             }
             Ok(records) => {
-                assert_eq!((boot, records), (OTHER_BOOT, patched.sequence));
+                assert_eq!((boot, records), (OTHER_BOOT, patched.sequence.get()));
                 let torn = machine.audit(id).unwrap().report().torn.clone().unwrap();
                 assert_eq!((torn.offset, torn.sequence), (patched.start as u64, patched.sequence));
             }
@@ -122,8 +122,11 @@ fn a_frame_of_another_segment_says_nothing() {
     let last = frames.last().unwrap();
     let first = frames.iter().find(|frame| frame.segment == last.segment).unwrap();
     // As many records from its segment's first one as would put it behind the torn one here.
-    let stale = frames.iter().find(|frame| frame.sequence > last.sequence - first.sequence + 1).unwrap();
-    assert!(stale.segment != last.segment && stale.watermark > 0);
+    let stale = frames
+        .iter()
+        .find(|frame| frame.sequence > SequenceNumber::new(last.sequence - first.sequence + 1))
+        .unwrap();
+    assert!(stale.segment != last.segment && stale.watermark > 0.into());
     let stale = whole.disk.read_file(&stale.segment).unwrap()[stale.start..stale.end].to_vec();
     for boot in [BOOT, OTHER_BOOT] {
         let machine = whole.copied(boot);
@@ -159,7 +162,7 @@ fn recovery_leaves_every_old_byte_and_rewrites_what_nobody_had_attested() {
     let frames = machine.frames(id).unwrap();
     let fresh = frames.last().unwrap().segment.clone();
     let rewritten = frames.iter().filter(|frame| frame.segment == fresh && !frame.kind.is_envelope());
-    let sequences: Vec<u64> = rewritten.map(|frame| frame.sequence).collect();
+    let sequences: Vec<u64> = rewritten.map(|frame| frame.sequence.get()).collect();
     assert_eq!(sequences, (sound - unattested..=sound).collect::<Vec<_>>());
     assert!(!unsound.contains(&fresh));
     // They are durable although this level promises nothing: only the new record may go.

@@ -75,7 +75,7 @@ fn whatever_bears_an_images_name_is_passed_over_and_left_alone() {
     }
     let before = listed(&images);
     let session = store.open_session(id, &types()).unwrap();
-    assert_eq!(session.recovery().from_image, Some(position));
+    assert_eq!(session.recovery().from_image, Some(position.into()));
     assert_eq!(session.recovery().dropped_images, files.iter().rev().cloned().collect::<Vec<_>>());
     assert_eq!(session.state().unwrap(), state);
     assert_eq!(listed(&images), before, "opening leaves all as it is");
@@ -84,7 +84,10 @@ fn whatever_bears_an_images_name_is_passed_over_and_left_alone() {
     session.close().unwrap();
     let session = store.open_session(id, &types()).unwrap();
     assert_eq!(session.state().unwrap(), state);
-    assert!(session.recovery().from_image.is_some_and(|next| next > position), "new images are written");
+    assert!(
+        session.recovery().from_image.is_some_and(|next| next > position.into()),
+        "new images are written"
+    );
 }
 
 /// The engine makes and reads files in a folder of its own only.

@@ -19,14 +19,27 @@ use super::{flip, unattested};
 /// A log of these frames, each sound and behind the one before: kind, how much it attests, body.
 fn forge(machine: &Machine, id: Uuid, frames: &[(Kind, u64, Vec<u8>)]) {
     let (salt, mut sequence, mut predecessor_crc) = (11, 0, 0);
-    let header =
-        SegmentHeader { ordinal: 0, session: id, first_sequence: 0, watermark: 0, salt, previous: None };
+    let header = SegmentHeader {
+        ordinal: 0,
+        session: id,
+        first_sequence: 0.into(),
+        watermark: 0.into(),
+        salt,
+        previous: None,
+    };
     let mut bytes = header.encode().to_vec();
     for (kind, watermark, body) in frames {
         let (body_len, watermark, kind) = (body.len() as u32, *watermark, *kind);
-        let header =
-            Header { crc: 0, predecessor_crc, body_len, sequence, watermark, kind, time_us: 1_700_000_000 };
-        predecessor_crc = frame::encode(Context::new(salt, 0), &header, body, &mut bytes).unwrap();
+        let header = Header {
+            crc: 0,
+            predecessor_crc,
+            body_len,
+            sequence: sequence.into(),
+            watermark: watermark.into(),
+            kind,
+            time_us: 1_700_000_000,
+        };
+        predecessor_crc = frame::encode(Context::new(salt, 0.into()), &header, body, &mut bytes).unwrap();
         sequence += u64::from(!kind.is_envelope());
     }
     bytes.resize(8192, 0);
@@ -123,7 +136,7 @@ fn nothing_is_taken_behind_a_frame_that_cannot_be_known_again() {
         let machine = whole.copied(OTHER_BOOT);
         machine.disk.mutate_file(&resumed.segment, |bytes| meddle(bytes)).unwrap();
         let salvaged = salvage(&machine, id).unwrap();
-        holds(&machine, &reader, &salvaged, resumed.sequence, told);
+        holds(&machine, &reader, &salvaged, resumed.sequence.get(), told);
         assert!(salvaged.mended.is_empty(), "{told}: {salvaged:?}");
         assert_eq!(salvaged.left[0].offset, resumed.start as u64, "{told}");
     };

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use foldlog::audit::{LogReader, walk_on};
 use foldlog::log::storage::{FileStorage, Storage};
-use foldlog::{BackgroundSync, Durability, Store, StoreOptions};
+use foldlog::{BackgroundSync, Durability, SequenceNumber, Store, StoreOptions};
 use foldlog_codec::Kind;
 use foldlog_codec::frame::{self, Context, Header};
 use foldlog_codec::segment::SegmentHeader;
@@ -72,8 +72,8 @@ fn a_frame_in_the_middle_of_noise_is_evidence_all_the_same() {
                 crc: 0,
                 predecessor_crc: 7,
                 body_len: 0,
-                sequence: records + 9,
-                watermark: records + 9,
+                sequence: SequenceNumber::new(records + 9),
+                watermark: SequenceNumber::new(records + 9),
                 kind: Kind::SYNCED,
                 time_us: 0,
             };
@@ -89,7 +89,11 @@ fn a_frame_in_the_middle_of_noise_is_evidence_all_the_same() {
                 .unwrap();
             let machine = machine.copied(OTHER_BOOT);
             let corrupt = corruption(machine.open(id, Durability::Process).unwrap_err());
-            assert_eq!((corrupt.offset, corrupt.sequence), (end as u64, records), "{name}, at {place}");
+            assert_eq!(
+                (corrupt.offset, corrupt.sequence),
+                (end as u64, records.into()),
+                "{name}, at {place}"
+            );
         }
     }
 }

@@ -7,7 +7,9 @@ use std::path::PathBuf;
 use foldlog::audit::LogReader;
 use foldlog::log::storage::{CrashKind, Fault, Op, Storage};
 use foldlog::tools::ExecuteOptions;
-use foldlog::{Durability, Error, Kind, Parent, SalvageReport, SessionOptions, Settlement, Store};
+use foldlog::{
+    Durability, Error, Kind, Parent, SalvageReport, SequenceNumber, SessionOptions, Settlement, Store,
+};
 use foldlog_tests::crash::{BOOT, FrameAt, Machine, OTHER_BOOT, step, write_steps};
 use foldlog_tests::host::types;
 use uuid::Uuid;
@@ -44,7 +46,7 @@ fn content(reader: &LogReader, records: u64) -> Content {
     let mut content = Vec::new();
     let Some(last) = records.checked_sub(1) else { return content };
     let take = |record: &foldlog::Record<'_>| {
-        content.push((record.sequence, record.kind, record.time_us, record.body.to_vec()));
+        content.push((record.sequence.get(), record.kind, record.time_us, record.body.to_vec()));
         Ok(())
     };
     reader.records(0, last, take).unwrap();
@@ -69,7 +71,11 @@ pub(super) fn holds(
     assert_eq!(reader.state().unwrap().slices, expected.slices, "{told}");
     // Its own records say where it comes from.
     assert_eq!(reader.records_len(), records + 2, "{told}");
-    assert_eq!((reader.opened().session, reader.opened_sequence()), (salvaged.session, records), "{told}");
+    assert_eq!(
+        (reader.opened().session, reader.opened_sequence()),
+        (salvaged.session, records.into()),
+        "{told}"
+    );
     assert!(
         matches!(reader.opened().parent, Some(Parent::Fork { position, .. }) if position == records - 1),
         "{told}"
@@ -82,14 +88,14 @@ pub(super) fn holds(
         })
         .unwrap();
     assert_eq!(kinds, [Kind::OPENED, Kind::OBSERVED], "{told}");
-    let open: Vec<u64> = salvaged.open.iter().map(|open| open.operation).collect();
+    let open: Vec<_> = salvaged.open.iter().map(|open| open.operation).collect();
     assert_eq!(open, expected.open_operations, "{told}");
     // A host opens it, and goes on where nothing is to be recovered first.
     let session = elsewhere(machine).open_session(salvaged.session, &types()).unwrap();
     match open.as_slice() {
         [] => {
             session.dispatch(step(77)).unwrap();
-            assert!(session.position() > Some(records + 1), "{told}");
+            assert!(session.position() > Some(SequenceNumber::new(records + 1)), "{told}");
         }
         _ => assert!(matches!(session.dispatch(step(77)), Err(Error::Interrupted { .. })), "{told}"),
     }
@@ -143,7 +149,7 @@ fn a_wrong_byte_costs_what_cannot_be_known_and_nothing_else() {
             .left
             .iter()
             .flat_map(|left| &left.sequences)
-            .flat_map(|(first, last)| *first..=*last)
+            .flat_map(|(first, last)| first.get()..=last.get())
             .collect();
         match frame.map(|frame| (frame.kind, frame.sequence)) {
             Some((kind, _)) if kind.is_envelope() => {
@@ -155,11 +161,11 @@ fn a_wrong_byte_costs_what_cannot_be_known_and_nothing_else() {
                 *costs.entry("nothing: a frame that is no record").or_default() += 1;
             }
             Some((_, sequence)) => {
-                holds(&machine, &reader, &salvaged, sequence, &told);
+                holds(&machine, &reader, &salvaged, sequence.get(), &told);
                 let (end, offset) = &salvaged.end;
                 assert!(*end != path || *offset <= frame.unwrap().start as u64, "{told}: {salvaged:?}");
-                assert_eq!(sequences, (sequence + 1..all).collect::<Vec<_>>(), "{told}: {salvaged:?}");
-                assert_eq!(left, all - sequence - 1, "{told}");
+                assert_eq!(sequences, (sequence.get() + 1..all).collect::<Vec<_>>(), "{told}: {salvaged:?}");
+                assert_eq!(left, all - sequence.get() - 1, "{told}");
                 assert!(
                     salvaged.damage.is_some() && salvaged.left[0].segment == path,
                     "{told}: {salvaged:?}"
@@ -203,7 +209,7 @@ fn frames_that_are_swapped_repeated_or_removed_cost_what_stands_behind_them() {
                 assert!(salvage(&machine, id).unwrap_err().is_damage(), "{told}");
                 continue;
             }
-            holds(&machine, &reader, &salvage(&machine, id).unwrap(), records, &told);
+            holds(&machine, &reader, &salvage(&machine, id).unwrap(), records.get(), &told);
             tried += 1;
         }
     }
@@ -237,7 +243,7 @@ fn a_segment_that_is_gone_costs_what_stood_in_it_and_behind_it() {
             continue;
         }
         let salvaged = salvage(&machine, id).unwrap();
-        holds(&machine, &reader, &salvaged, records, &told);
+        holds(&machine, &reader, &salvaged, records.get(), &told);
         assert!(
             matches!(salvaged.damage, Some(Error::MissingSegment { .. } | Error::Corrupt(_))),
             "{salvaged:?}"
@@ -305,7 +311,7 @@ fn a_segment_of_another_session_is_never_taken_for_ones_own() {
             continue;
         }
         let salvaged = salvage(&machine, id).unwrap();
-        holds(&machine, &reader, &salvaged, records, &path.display().to_string());
+        holds(&machine, &reader, &salvaged, records.get(), &path.display().to_string());
         let left = salvaged.left.iter().find(|left| left.segment == path).unwrap();
         assert!(left.records > 0 && left.reason.contains(&other.1.to_string()), "{left:?}");
     }
@@ -320,7 +326,7 @@ fn a_record_whose_object_is_missing_or_damaged_ends_what_is_taken() {
     reader
         .records(0, u64::MAX, |record| {
             for object in record.objects() {
-                naming.entry(object.file_name()).or_insert(record.sequence);
+                naming.entry(object.file_name()).or_insert(record.sequence.get());
             }
             Ok(())
         })
@@ -339,7 +345,7 @@ fn a_record_whose_object_is_missing_or_damaged_ends_what_is_taken() {
             let before = naming.values().filter(|naming| *naming < sequence).count();
             assert_eq!(salvaged.objects, before as u64, "{salvaged:?}");
             let [missing] = salvaged.missing_objects.as_slice() else { panic!("{salvaged:?}") };
-            assert_eq!((&missing.path, missing.sequence), (&path, *sequence));
+            assert_eq!((&missing.path, missing.sequence), (&path, SequenceNumber::new(*sequence)));
             let left: u64 = salvaged.left.iter().map(|left| left.records).sum();
             assert_eq!(left, reader.records_len() - sequence);
         }
@@ -374,7 +380,7 @@ fn a_sound_session_is_taken_whole_and_a_torn_tail_is_named() {
     flip(&machine, &last.segment, last.start + 3);
     machine.disk.write_file(machine.dir(id).join("notes.txt"), "of the host").unwrap();
     let salvaged = salvage(&machine, id).unwrap();
-    holds(&machine, &reader, &salvaged, last.sequence, "torn");
+    holds(&machine, &reader, &salvaged, last.sequence.get(), "torn");
     let [left] = salvaged.left.as_slice() else { panic!("{salvaged:?}") };
     assert_eq!((left.offset, left.bytes), (last.start as u64, (last.end - last.start) as u64));
     assert!(salvaged.damage.is_none() && left.reason.contains("durable"), "{salvaged:?}");
@@ -394,7 +400,7 @@ fn a_call_that_was_open_where_the_sound_part_ends_is_reported_and_recovered() {
         let machine = whole.copied(OTHER_BOOT);
         flip(&machine, &end.segment, end.end - 1);
         let salvaged = salvage(&machine, id).unwrap();
-        holds(&machine, &reader, &salvaged, end.sequence, "an open call");
+        holds(&machine, &reader, &salvaged, end.sequence.get(), "an open call");
         let [open] = salvaged.open.as_slice() else { panic!("{salvaged:?}") };
         let session = elsewhere(&machine).open_session(salvaged.session, &types()).unwrap();
         assert_eq!(session.recovery().interrupted, std::slice::from_ref(open));
@@ -471,7 +477,7 @@ fn what_only_has_a_segments_name_is_left_and_named() {
     let first = whole.frames(id).unwrap().into_iter().find(|frame| frame.segment == path).unwrap();
     whole.disk.make_other(&path).unwrap();
     let salvaged = elsewhere(&whole).salvage(whole.dir(id), SessionOptions::default()).unwrap();
-    holds(&whole, &reader, &salvaged, first.sequence, "a link");
+    holds(&whole, &reader, &salvaged, first.sequence.get(), "a link");
     let left = salvaged.left.iter().find(|left| left.segment == path).unwrap();
     assert!(left.more && left.reason.contains("no regular file"), "{left:?}");
 }

@@ -144,7 +144,7 @@ impl Day {
         for held in &self.held {
             let memory = &held.memory;
             let reader = store.open_read_only(memory.id, &types()).expect("a reader opens it");
-            assert_eq!(reader.position().map_or(0, |last| last + 1), memory.len());
+            assert_eq!(reader.position().map_or(0, |last| (last + 1).get()), memory.len());
             assert_eq!(Slices::of(&reader).expect("it is read"), memory.now().shown());
             let audit = self.machine.audit(memory.id).expect("an auditor reads it");
             assert_eq!(audit.records_len(), memory.len());
@@ -209,7 +209,7 @@ impl Day {
     fn hold(&mut self, session: Session, mut memory: SessionMemory, promise: Promise) {
         memory.told(session.position().expect("it has a record"), promise);
         self.read("what was begun", |_| memory.learn(&session));
-        memory.told_durable(session.synced());
+        memory.told_durable(session.synced().get());
         self.held.push(Held { memory, session: Some(session) });
     }
 
@@ -329,7 +329,7 @@ impl Day {
         // A call whose begin or end may not be in the log shows what was before it.
         let now = memory.now();
         let left = now.slices.back_to(&now.slices);
-        let next = memory.pending.front().map(|act| (*now.after(act, memory.len()).slices).clone());
+        let next = memory.pending.front().map(|act| (*now.after(act, memory.len().into()).slices).clone());
         let now = [Some((*now.slices).clone()), next, Some(now.shown()), Some(left)];
         assert!(now.iter().flatten().any(|now| *now == slices), "after {error}: {slices:?}");
         Verdict::Poisoned
@@ -343,7 +343,7 @@ impl Day {
         let expected =
             if handle.is_interrupted() { memory.now().shown() } else { (*memory.now().slices).clone() };
         assert_eq!(slices, expected, "refused, and yet something changed: {error}");
-        assert_eq!(handle.position().map_or(0, |last| last + 1), memory.len(), "{error}");
+        assert_eq!(handle.position().map_or(0, |last| (last + 1).get()), memory.len(), "{error}");
         Verdict::Refused
     }
 
@@ -357,7 +357,7 @@ impl Day {
             match change.perform(handle) {
                 Ok(sequence) => {
                     let promise = self.promised(change.is_boundary());
-                    self.acknowledged(at, handle, sequence, promise);
+                    self.acknowledged(at, handle, sequence.get(), promise);
                     return Some(());
                 }
                 Err(error) => {
@@ -375,10 +375,10 @@ impl Day {
     }
 
     fn acknowledged(&mut self, at: usize, handle: &Session, sequence: u64, promise: Promise) {
-        self.held[at].memory.told(sequence, promise);
+        self.held[at].memory.told(sequence.into(), promise);
         let mut memory = self.held[at].memory.clone();
         self.read("what was acknowledged", |_| memory.learn(handle));
-        memory.told_durable(handle.synced());
+        memory.told_durable(handle.synced().get());
         assert_eq!(memory.len(), sequence + 1);
         self.held[at].memory = memory;
     }
@@ -452,7 +452,7 @@ impl Day {
             Ok(report) => {
                 assert_eq!(report.success, well, "there is room for a small end: {}", report.message);
                 let promise = self.promised(true);
-                self.acknowledged(at, &session, report.end, promise);
+                self.acknowledged(at, &session, report.end.get(), promise);
                 Some(())
             }
             Err(error) => {
@@ -473,7 +473,7 @@ impl Day {
             match runner.begin(&ToolCall::new("write", "{}"), &ExecuteOptions::default()) {
                 Ok(operation) => {
                     let promise = self.promised(true);
-                    self.acknowledged(at, &session, operation.id(), promise);
+                    self.acknowledged(at, &session, operation.id().get(), promise);
                     return Some(Some(operation));
                 }
                 Err(error) => {

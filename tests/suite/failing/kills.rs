@@ -328,7 +328,10 @@ impl Known {
             assert_eq!(open > 0, self.open, "the child finds what the parent found");
         }
         let last = session.position().unwrap();
-        assert!(heard.last.is_none_or(|heard| heard <= last), "{heard:?}, and there are records to {last}");
+        assert!(
+            heard.last.is_none_or(|heard| heard <= last.get()),
+            "{heard:?}, and there are records to {last}"
+        );
         let slices = Slices::of(&session).unwrap();
         let calls = session.log::<ToolInvocations>().unwrap().len();
         let possible = self.possible(heard);

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use foldlog::log::SegmentSizes;
 use foldlog::log::storage::{FileStorage, Storage};
 use foldlog::tools::{ExecuteOptions, Operation, ToolCall, ToolRegistry, ToolResult, ToolRunner};
-use foldlog::{Durability, Error, ExecutionState, ResourceRegistry, Result, Session, Store, StoreOptions};
+use foldlog::{
+    Durability, Error, ExecutionState, ResourceRegistry, Result, SequenceNumber, Session, Store, StoreOptions,
+};
 use foldlog_tests::child;
 use foldlog_tests::host::{Noted, Notes, Plan, StepAdded, types};
 use foldlog_tests::loop_disk::LoopDisk;
@@ -50,7 +52,7 @@ fn written(n: u64) -> Written {
 }
 
 impl Written {
-    fn dispatch(&self, handle: &Session) -> Result<u64> {
+    fn dispatch(&self, handle: &Session) -> Result<SequenceNumber> {
         match self.clone() {
             Written::Note(note) => handle.dispatch(note),
             Written::Step(step) => handle.dispatch(step),

@@ -355,7 +355,7 @@ fn view_of<S: Slice<Item: Debug>>(session: &Session) -> String {
 fn perform(store: &Store, session: &mut Option<Session>, action: &Action) -> String {
     let live = session.as_ref().unwrap();
     let id = live.id();
-    let place = |at: &Index| at.index(live.position().map_or(1, |last| last as usize + 1)) as u64;
+    let place = |at: &Index| at.index(live.position().map_or(1, |last| last.get() as usize + 1)) as u64;
     let (done, next) = match action {
         Action::Change(change) => (told(dispatch(live, change)), None),
         Action::Snapshot => (told(live.snapshot(SnapshotOptions::default())), None),

@@ -230,7 +230,7 @@ fn answers(disk: &MemoryStorage, id: Uuid) -> (Vec<String>, Files) {
     for one in session.unsettled_operations() {
         said.push(format!("{:?}", session.settle(one.operation, &Settlement::Failed, "a test", "so")));
     }
-    let last = session.position().unwrap();
+    let last = session.position().unwrap().get();
     for to in [last, last / 2, last / 3] {
         said.push(format!("{:?}", session.rollback_to(to).map_err(|error| error.to_string())));
         said.push(all_of(session));

@@ -16,7 +16,7 @@ mod world;
 
 use std::collections::BTreeMap;
 
-use foldlog::{Error, Export, ImportOptions, Kind};
+use foldlog::{Error, Export, ImportOptions, Kind, SequenceNumber};
 use proptest::prelude::*;
 use proptest::sample::Index;
 
@@ -100,8 +100,8 @@ fn check_positions(world: &World) {
         assert_eq!(world.session().state_at(position).unwrap(), at);
         let along = reader.state_along(position).unwrap();
         assert_eq!(state_bytes(&along), state_bytes(&at), "along the path of {position}");
-        let live: Vec<u64> = reader.live_path().live_at(position).into_iter().flatten().collect();
-        assert!(live.iter().eq(&then.live), "the path of {position}");
+        let live = reader.live_path().live_at(position);
+        assert!(world::flat(&live).iter().eq(&then.live), "the path of {position}");
     }
     // LOG grows or stays from each record to the next.
     for pair in world.model.past.windows(2) {
@@ -118,7 +118,7 @@ fn log_lengths(world: &World) -> BTreeMap<String, usize> {
 }
 
 /// What counts of each record.
-fn content(world: &World) -> Vec<(u64, Kind, i64, Vec<u8>)> {
+fn content(world: &World) -> Vec<(SequenceNumber, Kind, i64, Vec<u8>)> {
     let mut content = Vec::new();
     let read = world.session().records(0, u64::MAX, |record| {
         content.push((record.sequence, record.kind, record.time_us, record.body.to_vec()));

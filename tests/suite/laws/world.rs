@@ -7,8 +7,8 @@ use foldlog::audit::LogReader;
 use foldlog::log::SegmentSizes;
 use foldlog::testkit::rollback_discarding_logs;
 use foldlog::{
-    Durability, Error, Export, FixedClock, ImportOptions, Policy, Result, Session, SessionOptions, Slice,
-    Snapshot, SnapshotOptions, State, Store, StoreOptions,
+    Durability, Error, Export, FixedClock, ImportOptions, Policy, Result, SequenceNumber, Session,
+    SessionOptions, Slice, Snapshot, SnapshotOptions, State, Store, StoreOptions,
 };
 use foldlog_tests::host::*;
 use foldlog_tests::model::{Change, Cleared, Model, Slices};
@@ -129,15 +129,15 @@ impl World {
                 if !self.snapshots.is_empty() {
                     let snapshot = self.snapshots[at.index(self.snapshots.len())].clone();
                     let done = self.session().rollback(&snapshot).unwrap();
-                    let (sequence, abandoned) = self.model.roll_back(snapshot.position);
-                    assert_eq!((done.sequence, flat(&done.abandoned)), (sequence, abandoned));
+                    let (sequence, abandoned) = self.model.roll_back(snapshot.position.get());
+                    assert_eq!((done.sequence, flat(&done.abandoned)), (sequence.into(), abandoned));
                 }
             }
             Action::RollBackLogsToo(at) => {
                 let to = at.index(self.model.past.len()) as u64;
                 let done = rollback_discarding_logs(self.session(), to).unwrap();
                 let (sequence, abandoned) = self.model.roll_back_logs_too(to);
-                assert_eq!((done.sequence, flat(&done.abandoned)), (sequence, abandoned));
+                assert_eq!((done.sequence, flat(&done.abandoned)), (sequence.into(), abandoned));
             }
             Action::Reopen(how) => self.reopen(*how),
             Action::Fork { at, follow } => {
@@ -169,7 +169,7 @@ impl World {
     pub(super) fn roll_back(&mut self, to: u64) {
         let done = self.session().rollback_to(to).unwrap();
         let (sequence, abandoned) = self.model.roll_back(to);
-        assert_eq!((done.sequence, done.to), (sequence, to));
+        assert_eq!((done.sequence, done.to), (sequence.into(), to.into()));
         assert_eq!(flat(&done.abandoned), abandoned, "abandoned by going back to {to}");
     }
 
@@ -229,7 +229,7 @@ impl World {
     fn check_live(&mut self) {
         let session = self.session();
         let (state, now) = (session.state().unwrap(), self.model.now());
-        assert_eq!(session.position(), Some(self.model.position()));
+        assert_eq!(session.position(), Some(self.model.position().into()));
         assert_eq!(values(&state), now.slices);
         assert_eq!(state.tags, now.tags);
         check_typed(session, &now.slices);
@@ -289,7 +289,7 @@ fn options(disk: &Disk, ground: Ground, clock: &Arc<FixedClock>, durability: Dur
 }
 
 /// Has the session make a change.
-pub(super) fn dispatch(session: &Session, change: &Change) -> Result<u64> {
+pub(super) fn dispatch(session: &Session, change: &Change) -> Result<SequenceNumber> {
     match change.clone() {
         Change::Step(step) => session.dispatch(step),
         Change::Note(text) => session.dispatch(Noted { text }),
@@ -375,6 +375,6 @@ fn check_log<S: Slice>(session: &Session, slices: &Slices) {
 }
 
 /// The records of some ranges.
-pub(super) fn flat(ranges: &[std::ops::RangeInclusive<u64>]) -> BTreeSet<u64> {
-    ranges.iter().cloned().flatten().collect()
+pub(super) fn flat(ranges: &[std::ops::RangeInclusive<SequenceNumber>]) -> BTreeSet<u64> {
+    ranges.iter().flat_map(|range| range.start().get()..=range.end().get()).collect()
 }

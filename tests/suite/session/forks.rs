@@ -70,7 +70,7 @@ fn a_fork_of_a_fork_may_share_only_the_eldest_ones_records() {
     let middle = home.store.fork(eldest.id(), last, &types(), SessionOptions::default()).unwrap();
     middle.dispatch(step("middle")).unwrap();
 
-    for at in [0, old, last] {
+    for at in [0, old.get(), last.get()] {
         let young = home.store.fork(middle.id(), at, &types(), SessionOptions::default()).unwrap();
         young.dispatch(step("young")).unwrap();
         let young = home.reopened(young, &types());

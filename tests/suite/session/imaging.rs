@@ -36,7 +36,7 @@ fn a_session_of_many_short_lives_gets_its_images_and_few_segments() {
         let session = store.open_session(id, &types()).unwrap();
         let report = session.recovery();
         assert!(report.closed);
-        longest = longest.max(report.records - report.from_image.unwrap_or(0));
+        longest = longest.max(report.records - report.from_image.map_or(0, u64::from));
         for _ in 0..40 {
             session.dispatch(step(&format!("{life} {}", "x".repeat(200)))).unwrap();
         }
@@ -178,7 +178,7 @@ fn at_most_one_image_of_a_session_waits_to_be_written() {
     while asked(1).is_none() && session.log_bytes() < 64 << 20 {
         write(1);
     }
-    assert!(asked(1).is_some_and(|position| position > behind), "{:?}, {behind}", slow.images);
+    assert!(asked(1).is_some_and(|position| position > behind.get()), "{:?}, {behind}", slow.images);
     session.sync().unwrap();
     session.close().unwrap();
     let images = disk.files().into_iter().filter(|path| path.to_str().unwrap().ends_with(".image"));

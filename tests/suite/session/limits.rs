@@ -12,8 +12,8 @@ use std::sync::Arc;
 use foldlog::audit::{LogReader, ReadOptions};
 use foldlog::log::storage::FileStorage;
 use foldlog::{
-    Durability, Error, Event, EventSlice, ExportedSlice, ImportOptions, Result, Session, SessionOptions,
-    SessionTypes, Slice, Store, StoreOptions, Value,
+    Durability, Error, Event, EventSlice, ExportedSlice, ImportOptions, Result, SequenceNumber, Session,
+    SessionOptions, SessionTypes, Slice, Store, StoreOptions, Value,
 };
 use foldlog_codec::body::{OBJECT_BYTES_MAX, SLICES_MAX};
 use foldlog_codec::frame::BODY_LEN_MAX;
@@ -158,7 +158,7 @@ struct Row {
     beyond: Act,
 }
 
-fn act(act: impl Fn(&Session) -> Result<u64> + 'static) -> Act {
+fn act(act: impl Fn(&Session) -> Result<SequenceNumber> + 'static) -> Act {
     Box::new(move |session| act(session).map(drop))
 }
 
@@ -254,7 +254,11 @@ fn what_no_reader_takes_is_refused_before_it_is_acknowledged() {
         let options = ReadOptions { memory_bytes: Some(1 << 30), ..ReadOptions::default() };
         let reader = LogReader::open_with(Arc::new(FileStorage::new()), session.dir(), options);
         let records = reader.unwrap_or_else(|error| panic!("{limit}: {error}")).records_len();
-        assert_eq!(Some(records), session.position().map(|last| last + 1), "{limit}");
+        assert_eq!(
+            Some(records),
+            (session.position().map(|last| last + 1)).map(SequenceNumber::get),
+            "{limit}"
+        );
         session.close().unwrap();
     }
 }

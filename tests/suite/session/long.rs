@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use foldlog::{Error, Event, SessionTypes, Slice, SnapshotOptions, Store, StoreOptions};
+use foldlog::{Error, Event, SequenceNumber, SessionTypes, Slice, SnapshotOptions, Store, StoreOptions};
 use foldlog_tests::host::{self, Draft, DraftEdited, Noted, Undeclared};
 use serde::{Deserialize, Deserializer, Serialize};
 use uuid::Uuid;
@@ -114,7 +114,7 @@ fn is_named<const BAD: u64>(store: &Store, id: Uuid) {
     match store.open_session(id, &types) {
         Err(Error::Decode { name, sequence, reason }) => {
             // Before the first line stand the opening and the declaration.
-            assert_eq!((name.as_str(), sequence), ("line", BAD + 2));
+            assert_eq!((name.as_str(), sequence), ("line", SequenceNumber::new(BAD + 2)));
             assert!(reason.contains("not this one"), "{reason}");
         }
         other => panic!("{:?}", other.map(drop)),

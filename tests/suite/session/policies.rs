@@ -1,7 +1,7 @@
 //! What becomes of a slice when its session goes back, is emptied, or is read by a reducer.
 
 use foldlog::testkit::rollback_discarding_logs;
-use foldlog::{Clear, Error, Policy, SessionTypes, Slice, SliceOp, SnapshotOptions};
+use foldlog::{Clear, Error, Policy, SequenceNumber, SessionTypes, Slice, SliceOp, SnapshotOptions};
 use foldlog_tests::host::*;
 use serde_json::json;
 
@@ -135,7 +135,7 @@ fn a_log_only_grows_whoever_asks() {
     let session = home.store.create(&types).unwrap();
     session.dispatch(Noted { text: "one".to_owned() }).unwrap();
     let before = (session.state().unwrap(), session.position());
-    let only_grows = |result: foldlog::Result<u64>, what: &str| match result {
+    let only_grows = |result: foldlog::Result<SequenceNumber>, what: &str| match result {
         Err(Error::LogOnlyGrows { slice, operation }) => {
             assert_eq!((slice.as_str(), operation), ("notes", what));
         }

@@ -23,7 +23,7 @@ fn they_hear_every_record_in_order_with_the_event() {
     session.subscribe(move |notice| {
         let title = notice.event::<StepAdded>().map(|step| step.title.clone());
         let name = notice.event_name().map(|(name, version)| (name.to_owned(), version));
-        hears.lock().unwrap().push((notice.sequence(), notice.kind(), name, title));
+        hears.lock().unwrap().push((notice.sequence().get(), notice.kind(), name, title));
     });
     session.dispatch(step("read")).unwrap();
     session.snapshot(SnapshotOptions::default()).unwrap();
@@ -65,7 +65,7 @@ fn nobody_is_told_of_what_may_be_lost() {
     let session = home.session();
     session.dispatch(step("kept")).unwrap();
     let (hears, heard) = heard();
-    session.subscribe(move |notice| hears.lock().unwrap().push(notice.sequence()));
+    session.subscribe(move |notice| hears.lock().unwrap().push(notice.sequence().get()));
     home.disk.inject(Fault::FailNth { op: Op::SyncData, nth: 1, error: std::io::ErrorKind::Other });
     assert!(matches!(session.dispatch(step("unknown")), Err(Error::DurabilityUnknown { .. })));
     assert!(matches!(session.dispatch(step("refused")), Err(Error::Poisoned { .. })));
@@ -78,7 +78,7 @@ fn one_that_panics_costs_a_warning_and_nothing_else() {
     let session = home.session();
     session.subscribe(|notice| panic!("deaf at {}", notice.sequence()));
     let (hears, heard) = heard();
-    session.subscribe(move |notice| hears.lock().unwrap().push(notice.sequence()));
+    session.subscribe(move |notice| hears.lock().unwrap().push(notice.sequence().get()));
     let sequence = session.dispatch(step("read")).unwrap();
     assert_eq!(*heard.lock().unwrap(), [1, 2], "the others are told");
     assert_eq!(titles::<Plan>(&session), ["read"], "the record is kept");
@@ -102,17 +102,17 @@ fn one_that_dispatches_is_told_of_its_own_after_the_others_heard_the_first() {
     let (first, second) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new(Vec::new())));
     let (hears, handle) = (Arc::clone(&first), session.clone());
     session.subscribe(move |notice| {
-        hears.lock().unwrap().push(notice.sequence());
+        hears.lock().unwrap().push(notice.sequence().get());
         if let Some(step) = notice.event::<StepAdded>() {
             let sequence = handle.dispatch(Noted { text: step.title.clone() }).unwrap();
             assert_eq!(handle.position(), Some(sequence), "it is kept when the call returns");
         }
     });
     let hears = Arc::clone(&second);
-    session.subscribe(move |notice| hears.lock().unwrap().push(notice.sequence()));
+    session.subscribe(move |notice| hears.lock().unwrap().push(notice.sequence().get()));
     session.dispatch(step("read")).unwrap();
     session.dispatch(step("write")).unwrap();
-    let all: Vec<u64> = (3..=session.position().unwrap()).collect();
+    let all: Vec<u64> = (3..=session.position().unwrap().get()).collect();
     assert_eq!((&*first.lock().unwrap(), &*second.lock().unwrap()), (&all, &all));
     assert_eq!(session.log::<Notes>().unwrap().len(), 3);
     session.close().unwrap();
@@ -127,12 +127,12 @@ fn a_subscription_lasts_from_its_call_to_its_end() {
     let (late_hears, late) = self::heard();
     let handle = session.clone();
     let subscription = session.subscribe(move |notice| {
-        hears.lock().unwrap().push(notice.sequence());
+        hears.lock().unwrap().push(notice.sequence().get());
         if notice.sequence() == 3 {
             // A record that nobody has been told of yet, and one more who is to hear only what comes after.
             handle.dispatch(step("during")).unwrap();
             let late_hears = Arc::clone(&late_hears);
-            handle.subscribe(move |notice| late_hears.lock().unwrap().push(notice.sequence()));
+            handle.subscribe(move |notice| late_hears.lock().unwrap().push(notice.sequence().get()));
         }
     });
     session.dispatch(step("begins")).unwrap();

@@ -34,8 +34,8 @@ fn no_record_is_lost_and_each_is_durable_when_its_call_returns() {
                 let mut last = 0;
                 for n in 0..EACH {
                     let sequence = session.dispatch(part(&n.to_string(), of)).unwrap();
-                    assert!(sequence > last && sequence < session.synced());
-                    last = sequence;
+                    assert!(sequence > last.into() && sequence < session.synced());
+                    last = sequence.get();
                     // Readers run beside the writers and see at least what their own thread wrote.
                     let view = session.view::<Plan>().unwrap();
                     assert_eq!(view.iter().filter(|step| step.part == of).count() as u64, n + 1);
@@ -138,7 +138,7 @@ fn a_background_sync_needs_no_call_to_wait_for_it() {
     let session = home.session();
     session.dispatch(part("", 0)).unwrap();
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
-    while session.synced() < 3 {
+    while session.synced() < 3.into() {
         assert!(std::time::Instant::now() < deadline, "about a second was promised");
         std::thread::yield_now();
     }

@@ -176,7 +176,7 @@ fn a_recording_that_cannot_be_brought_up_to_date_says_where_and_why() {
     session.close().unwrap();
     match home.store.open_session(id, &types::<Stubborn>()) {
         Err(Error::Decode { name, sequence, reason }) => {
-            assert_eq!((name.as_str(), sequence), ("task_set", 2));
+            assert_eq!((name.as_str(), sequence), ("task_set", 2.into()));
             assert_eq!(reason, "upcasting from version 1: there is no way from version 1 to 3");
         }
         other => panic!("{other:?}"),
@@ -209,5 +209,5 @@ fn what_cannot_be_written_is_refused_before_anything_happens() {
         }
         other => panic!("{other:?}"),
     }
-    assert_eq!(session.position(), Some(0));
+    assert_eq!(session.position(), Some(0.into()));
 }

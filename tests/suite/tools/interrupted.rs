@@ -24,7 +24,7 @@ fn opening_reports_and_shows_the_state_before_the_call_and_takes_no_writes() {
     let [open] = run.session().recovery().interrupted.clone().try_into().unwrap();
     assert_eq!(
         (open.tool.as_str(), open.operation, open.idempotency),
-        ("write", open.begin, Idempotency::Manual)
+        ("write", open.begin.into(), Idempotency::Manual)
     );
     assert_eq!(run.plan(), ["planned"], "STATE as at the begin");
     assert_eq!(run.desk.text("letter").as_deref(), Some("half done"), "nothing was restored yet");
@@ -83,7 +83,7 @@ fn a_manual_tool_runs_again_once_somebody_says_so() {
     run.session().settle(operation, &Settlement::RunAgain, "the host", "nothing was sent").unwrap();
     let [recovered] = run.runner.recover(&ExecuteOptions::default()).unwrap().try_into().unwrap();
     let Recovery::RanAgain(report) = recovered.recovery else { panic!("{recovered:?}") };
-    assert!(report.success && report.operation == operation && report.begin != operation);
+    assert!(report.success && report.operation == operation && report.begin != operation.sequence());
     assert_eq!(run.plan(), ["planned", "half done"]);
     assert_eq!((run.counts().ran, run.ledger()[0].outcome, run.ledger()[0].runs), (2, Fate::Committed, 2));
 }

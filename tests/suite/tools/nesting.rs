@@ -117,10 +117,10 @@ fn a_position_within_a_call_is_no_place_to_go_back_to() {
     let calls = [("one", Then::Succeed)];
     let report =
         delegating(&run).execute(&delegate(&calls, Then::Succeed), &ExecuteOptions::default()).unwrap();
-    for position in report.begin..report.end {
+    for position in report.begin.through(report.end - 1) {
         let refused = run.session().rollback_to(position);
         assert!(
-            matches!(refused, Err(Error::InsideTransaction { operation, .. }) if operation <= position),
+            matches!(refused, Err(Error::InsideTransaction { operation, .. }) if operation <= position.into()),
             "{position}: {refused:?}"
         );
         let refused = store_of(&run.disk).fork(run.id, position, &types(), Default::default());

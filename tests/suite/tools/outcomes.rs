@@ -18,7 +18,7 @@ fn a_call_that_has_success_stays_and_says_so() {
     let [invoked] = run.invoked().try_into().unwrap();
     assert_eq!(
         (invoked.operation, invoked.begin, invoked.outcome),
-        (report.begin, report.begin, Outcome::Committed)
+        (report.begin.into(), report.begin, Outcome::Committed)
     );
     let [entry] = run.ledger().try_into().unwrap();
     assert_eq!(

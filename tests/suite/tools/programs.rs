@@ -148,7 +148,7 @@ fn a_call_that_another_thread_cancels_ends_with_its_program_and_is_taken_back() 
             thread::yield_now();
         }
         let operation = session.open_operations()[0].operation;
-        assert!(session.cancel(operation) && !session.cancel(operation + 1), "one runs, and no other");
+        assert!(session.cancel(operation) && !session.cancel(operation.get() + 1), "one runs, and no other");
         (operation, running.join().unwrap().unwrap())
     });
     assert_eq!((report.operation, report.success, report.cause), (operation, false, Some(Cause::Cancelled)));

@@ -6,7 +6,7 @@ use std::sync::{Barrier, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use foldlog::{Cause, Outcome};
+use foldlog::{Cause, OperationId, Outcome};
 
 use super::*;
 
@@ -236,7 +236,7 @@ fn with_a_stuck_tool(run: &Run, while_stuck: impl FnOnce(&ToolRunner)) -> Result
     })
 }
 
-fn is_stuck<T>(result: Result<T>, operation: u64) -> bool {
+fn is_stuck<T>(result: Result<T>, operation: OperationId) -> bool {
     matches!(result, Err(Error::Stuck { operation: stuck }) if stuck == operation)
 }
 
@@ -319,7 +319,7 @@ fn begun(runner: &ToolRunner, text: &str) -> foldlog::tools::Operation {
     operation
 }
 
-fn names_of_the_stuck(session: &Session) -> Vec<u64> {
+fn names_of_the_stuck(session: &Session) -> Vec<OperationId> {
     session.stuck_operations().iter().map(|stuck| stuck.operation).collect()
 }
 

@@ -143,7 +143,7 @@ mod tests {
     }
 
     fn id(sequence: u64) -> ItemId {
-        ItemId { sequence, ordinal: 0 }
+        ItemId { sequence: sequence.into(), ordinal: 0 }
     }
 
     /// How many items got other keys than they had.
@@ -175,7 +175,7 @@ mod tests {
     /// had been put in front.
     #[test]
     fn an_item_that_is_put_before_others_moves_few_of_them() {
-        let first = |rows: &Rows| rows.iter().next().map_or(0, |row| row.id.sequence);
+        let first = |rows: &Rows| rows.iter().next().map_or(0, |row| row.id.sequence.get());
         assert_eq!(keys_given(20_000, |_, rows| first(rows)), 1.0, "the newest first");
         assert_eq!(keys_given(20_000, |_, _| 4), 1.0, "before the last");
         assert_eq!(keys_given(20_000, |_, _| 3), 1.0, "before one in the middle");
@@ -216,8 +216,8 @@ mod tests {
     #[test]
     fn more_items_than_a_gap_has_keys_are_put_in_at_once() {
         let mut rows = Rows::default();
-        (1..=200).for_each(|sequence| rows.push_value(sequence, 1, &mut Some(sequence)));
-        rows.insert_before(ItemId { sequence: 100, ordinal: 0 }, vec![row(300)]);
+        (1..=200).for_each(|sequence| rows.push_value(sequence.into(), 1, &mut Some(sequence)));
+        rows.insert_before(ItemId { sequence: 100.into(), ordinal: 0 }, vec![row(300)]);
         // Two neighbours whose keys have nothing between them.
         let key = natural_key(id(100));
         let at = rows.displaced.get(&id(300)).copied().unwrap();

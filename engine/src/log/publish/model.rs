@@ -69,7 +69,7 @@ struct Log {
 impl Log {
     fn new(sound: u64) -> Log {
         Log {
-            gate: SyncGate::new(0),
+            gate: SyncGate::new(SequenceNumber::MIN),
             written: AtomicU64::new(0),
             durable: AtomicU64::new(0),
             running: AtomicU64::new(0),
@@ -80,7 +80,7 @@ impl Log {
     /// Writes a record, and returns once it is durable or never will be.
     fn write(&self) -> (u64, Result<bool, Arc<Cause>>) {
         let target = self.written.fetch_add(1, Ordering::AcqRel) + 1;
-        let told = self.gate.wait(target, || {
+        let told = self.gate.wait(target.into(), || {
             assert_eq!(self.running.fetch_add(1, Ordering::AcqRel), 0, "one sync runs at a time");
             let through = self.written.load(Ordering::Acquire);
             let sound = self.sound.load(Ordering::Relaxed);
@@ -89,7 +89,7 @@ impl Log {
                 self.durable.store(through, Ordering::Relaxed);
             }
             self.running.fetch_sub(1, Ordering::AcqRel);
-            if sound > 0 { Ok(through) } else { Err(Arc::new(Cause("the disk is gone"))) }
+            if sound > 0 { Ok(through.into()) } else { Err(Arc::new(Cause("the disk is gone"))) }
         });
         (target, told)
     }
@@ -97,8 +97,11 @@ impl Log {
     /// What anyone is told to be durable is.
     fn look(&self) -> u64 {
         let synced = self.gate.synced();
-        assert!(self.durable.load(Ordering::Relaxed) >= synced, "{synced} records are said to be durable");
-        synced
+        assert!(
+            self.durable.load(Ordering::Relaxed) >= synced.get(),
+            "{synced} records are said to be durable"
+        );
+        synced.get()
     }
 }
 
@@ -153,7 +156,7 @@ fn after_a_failed_sync_nobody_is_told_more_than_was_durable_before_it_in_any_ord
             }
             // A sync that failed is not tried again: whatever it was for stays unknown.
             if log.gate.failure().is_some() {
-                assert!(log.gate.wait(u64::MAX, || Ok(u64::MAX)).is_err());
+                assert!(log.gate.wait(SequenceNumber::MAX, || Ok(SequenceNumber::MAX)).is_err());
             }
         });
     }

@@ -108,7 +108,7 @@ impl Walk<'_> {
             return Ok(None);
         };
         let of_image = image.openings.iter().any(|(_, opened)| opened.session == segment.header.session);
-        let Some(records) = next.header.first_sequence.checked_sub(segment.header.first_sequence) else {
+        let Some(records) = next.header.first_sequence.checked_since(segment.header.first_sequence) else {
             return Ok(None);
         };
         let seal = segment.seal_behind(self.storage)?;

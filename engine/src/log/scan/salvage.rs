@@ -29,7 +29,7 @@ use std::sync::Arc;
 use foldlog_codec::body::{Opened, Rollback};
 use foldlog_codec::frame::{self, Context, Header};
 use foldlog_codec::segment::{HEADER_LEN as SEGMENT_HEADER_LEN, Previous, SegmentHeader};
-use foldlog_codec::{Kind, Record};
+use foldlog_codec::{Kind, Record, SequenceNumber};
 use uuid::Uuid;
 
 use super::{FrameAt, Walk, out_of_chain, search};
@@ -65,8 +65,8 @@ pub(crate) struct SoundPart {
     /// These segments with the envelope frames behind the last record.
     walked: Vec<Segment>,
     mends: Vec<Mend>,
-    pub(crate) openings: Vec<(u64, Opened)>,
-    pub(crate) rollbacks: BTreeMap<u64, Rollback>,
+    pub(crate) openings: Vec<(SequenceNumber, Opened)>,
+    pub(crate) rollbacks: BTreeMap<SequenceNumber, Rollback>,
     pub(crate) epoch: u64,
     /// The session of a segment that follows the sound part by its header, and of which no record is sound: that of a
     /// fork whose first record is damaged.
@@ -83,7 +83,7 @@ pub(crate) struct Behind {
     pub(crate) offset: u64,
     pub(crate) bytes: u64,
     pub(crate) records: u64,
-    pub(crate) ranges: Vec<(u64, u64)>,
+    pub(crate) ranges: Vec<(SequenceNumber, SequenceNumber)>,
     /// Whether there are more ranges or records than are told.
     pub(crate) more: bool,
     /// The session that its header names.
@@ -99,7 +99,7 @@ struct Boundary {
     segment: usize,
     end: u64,
     crc: u32,
-    next_sequence: u64,
+    next_sequence: SequenceNumber,
     time_us: i64,
     /// Where the last record before it ends, where that stands in the same segment.
     last_record: Option<u64>,
@@ -305,7 +305,11 @@ impl<'a> Reading<'a> {
         let mut window = Window::new(opened, None).map_err(io)?;
         let first_offset = SEGMENT_HEADER_LEN as u64;
         for salt in &file.salts {
-            let Ok(first) = window.frame(Context::new(*salt, 0), first_offset).map_err(io)? else { continue };
+            let Ok(first) =
+                window.frame(Context::new(*salt, SequenceNumber::MIN), first_offset).map_err(io)?
+            else {
+                continue;
+            };
             let (predecessor_crc, relative) = (first.header.predecessor_crc, first.header.sequence);
             let boundary = match predecessor_crc == self.walk.last_crc {
                 true => None,
@@ -467,7 +471,7 @@ impl SoundPart {
                     let own = self.is_own(header.session);
                     let end = if own { self.end_of(header.ordinal) } else { None };
                     let range = (SEGMENT_HEADER_LEN as u64, end);
-                    let q = if own { q } else { 0 };
+                    let q = if own { q } else { SequenceNumber::MIN };
                     behind(storage, &file.path, range, &[context], (Some(header), q))?
                 }
                 None => {
@@ -510,7 +514,7 @@ fn behind(
     path: &Path,
     (from, end): (u64, Option<u64>),
     contexts: &[Context],
-    (header, q): (Option<&SegmentHeader>, u64),
+    (header, q): (Option<&SegmentHeader>, SequenceNumber),
 ) -> Result<Behind> {
     let session = header.map(|header| header.session);
     let mut found = Behind { path: path.to_owned(), offset: from, session, ..Behind::default() };

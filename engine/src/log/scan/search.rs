@@ -10,8 +10,8 @@
 
 use std::path::Path;
 
-use foldlog_codec::crc;
 use foldlog_codec::frame::{self, Context, Frame, HEADER_LEN as FRAME_HEADER_LEN, Header, UNCOVERED_LEN};
+use foldlog_codec::{SequenceNumber, crc};
 
 use crate::error::{Error, Result};
 use crate::log::storage::{Access, Storage};
@@ -82,7 +82,7 @@ pub(super) fn search(
     storage: &dyn Storage,
     (path, from, end): (&Path, u64, Option<u64>),
     contexts: &[Context],
-    q: u64,
+    q: SequenceNumber,
     found: &mut dyn FnMut(u64, Frame<'_>),
 ) -> Result<u64> {
     let io = |error| Error::io("read", path, error);
@@ -118,7 +118,7 @@ fn gather(
     window: &mut Window,
     (from, used): (u64, u64),
     at: &mut Prefix,
-    (contexts, q): (&[Context], u64),
+    (contexts, q): (&[Context], SequenceNumber),
     places: &mut Vec<Place>,
 ) -> std::io::Result<u64> {
     let end = window.end();
@@ -185,7 +185,7 @@ fn sound(window: &mut Window, begun: Prefix, mut places: Vec<Place>) -> std::io:
 }
 
 /// A header that may stand behind the record `q`: a cheap test before anything else is done with it.
-fn plausible(context: Context, bytes: &[u8], q: u64) -> Option<Header> {
+fn plausible(context: Context, bytes: &[u8], q: SequenceNumber) -> Option<Header> {
     let header = frame::peek(context, bytes).ok()?;
     let near = header.sequence >= q && header.sequence - q <= u64::from(u32::MAX);
     (near && header.watermark <= header.sequence).then_some(header)

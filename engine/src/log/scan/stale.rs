@@ -7,6 +7,7 @@
 //! short. A disk that lost the end of a segment leaves the same, and the error says so.
 
 use crate::sabotage::{self, Breakage};
+use foldlog_codec::SequenceNumber;
 use foldlog_codec::frame::{HEADER_LEN, claimed_len};
 use foldlog_codec::segment::HEADER_LEN as SEGMENT_HEADER_LEN;
 
@@ -22,7 +23,7 @@ pub(super) fn judge(
     storage: &dyn Storage,
     segments: &[Segment],
     spot: &BadSpot,
-    sequence: u64,
+    sequence: SequenceNumber,
 ) -> Result<Option<Error>> {
     let next = spot.segment.checked_add(1).and_then(|next| segments.get(next));
     let (Some(segment), Some(next)) = (segments.get(spot.segment), next) else { return Ok(None) };
@@ -51,7 +52,11 @@ pub(super) fn judge(
 
 /// Tells a copy that was taken during writes from damage, as [`judge`] does, where the chain is cut at a segment without
 /// a header.
-pub(super) fn judge_header(storage: &dyn Storage, beyond: &[Beyond], sequence: u64) -> Result<Option<Error>> {
+pub(super) fn judge_header(
+    storage: &dyn Storage,
+    beyond: &[Beyond],
+    sequence: SequenceNumber,
+) -> Result<Option<Error>> {
     let named = |file: &Beyond| file.header.and_then(|header| Some((header, header.previous?)));
     let Some((next, (header, previous))) = beyond.iter().find_map(|file| Some((file, named(file)?))) else {
         return Ok(None);

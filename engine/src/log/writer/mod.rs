@@ -53,7 +53,7 @@ use foldlog_codec::frame::{self, BODY_LEN_MAX, Context, HEADER_LEN as FRAME_HEAD
 use foldlog_codec::image::LastFrame;
 use foldlog_codec::msgpack::{self, Limits};
 use foldlog_codec::segment::Previous;
-use foldlog_codec::{Error as CodecError, Kind};
+use foldlog_codec::{Error as CodecError, Kind, SequenceNumber};
 use uuid::Uuid;
 
 use self::ahead::{Ahead, Pace};
@@ -134,7 +134,7 @@ impl Body<'_> {
 /// What an append has to know of the session.
 pub(crate) struct AppendContext<'a> {
     /// Everything below is durable.
-    pub(crate) synced: u64,
+    pub(crate) synced: SequenceNumber,
     /// The declarations so far, for a segment's head.
     pub(crate) declared: &'a dyn Fn() -> Declare,
 }
@@ -143,7 +143,7 @@ pub(crate) struct AppendContext<'a> {
 enum Start {
     New,
     Continue { end: u64, named: bool },
-    Recover { attested: u64 },
+    Recover { attested: SequenceNumber },
     Behind { previous: Previous },
     Running,
 }
@@ -190,9 +190,9 @@ pub(crate) struct Log {
     last_offset: Option<u64>,
     last_time_us: i64,
     /// The highest watermark that a frame of the log holds.
-    watermark: u64,
+    watermark: SequenceNumber,
     /// What this writer made durable before its first append.
-    recovered: u64,
+    recovered: SequenceNumber,
     epoch: Option<u64>,
     written_bytes: u64,
     /// How large the segment is that its last writer closed and this one went on in; 0 where there is none.
@@ -290,8 +290,8 @@ impl Log {
             last_crc: 0,
             last_offset: None,
             last_time_us: 0,
-            watermark: 0,
-            recovered: 0,
+            watermark: SequenceNumber::MIN,
+            recovered: SequenceNumber::MIN,
             epoch: None,
             written_bytes: 0,
             reopened_bytes: 0,
@@ -306,7 +306,7 @@ impl Log {
         }
     }
 
-    pub(crate) fn next_sequence(&self) -> u64 {
+    pub(crate) fn next_sequence(&self) -> SequenceNumber {
         self.places.next_sequence
     }
 
@@ -321,7 +321,7 @@ impl Log {
     }
 
     /// From which record on an earlier process left some that the first append makes durable; `None` where it makes none.
-    pub(crate) fn unattested_from(&self) -> Option<u64> {
+    pub(crate) fn unattested_from(&self) -> Option<SequenceNumber> {
         match self.start {
             Start::Recover { attested } => Some(attested),
             _ => None,
@@ -334,13 +334,13 @@ impl Log {
     }
 
     /// How far the log itself says that it is durable.
-    pub(crate) fn watermark(&self) -> u64 {
+    pub(crate) fn watermark(&self) -> SequenceNumber {
         self.watermark
     }
 
     /// Everything below this was made durable before the first append: by a recovery, or by a sync of the name of the
     /// segment that one had made.
-    pub(crate) fn recovered(&self) -> u64 {
+    pub(crate) fn recovered(&self) -> SequenceNumber {
         self.recovered
     }
 
@@ -372,7 +372,7 @@ impl Log {
         time_us: i64,
         body: Body<'_>,
         context: &AppendContext<'_>,
-    ) -> Result<u64> {
+    ) -> Result<SequenceNumber> {
         let frame_len = body.frame_len();
         check_body(frame_len.saturating_sub(FRAME_HEADER_LEN), || body.bytes())?;
         let time_us = time_us.clamp(frame::TIME_US_MIN, frame::TIME_US_MAX);
@@ -401,7 +401,7 @@ impl Log {
     /// Appends a `Synced` frame where there is room; a segment begun later says the same in its header. One that does
     /// not speak of everything leaves room for one that does: should the disk be full there is no later segment, and
     /// without its word a closed log would pass for one that was not.
-    pub(crate) fn attest(&mut self, synced: u64) -> Result<()> {
+    pub(crate) fn attest(&mut self, synced: SequenceNumber) -> Result<()> {
         let frames = if synced < self.places.next_sequence { 2 } else { 1 };
         let room = self.active.as_ref().is_some_and(|active| {
             active.offset + frames * FRAME_HEADER_LEN as u64 + seal_bytes_max() <= active.capacity
@@ -486,7 +486,7 @@ impl Log {
         self.epoch.map_or(0, |epoch| epoch.saturating_add(1))
     }
 
-    fn resumed(&self, time_us: i64, recovered: Option<u64>) -> Vec<u8> {
+    fn resumed(&self, time_us: i64, recovered: Option<SequenceNumber>) -> Vec<u8> {
         let epoch = self.next_epoch();
         Resumed { epoch, boot_id: self.storage.boot_id(), clock_us: time_us, recovered }.encode()
     }
@@ -530,10 +530,10 @@ impl Log {
     fn write(
         &mut self,
         kind: Kind,
-        sequence: u64,
+        sequence: SequenceNumber,
         time_us: i64,
         body: Body<'_>,
-        watermark: u64,
+        watermark: SequenceNumber,
     ) -> Result<u64> {
         let Some(active) = &mut self.active else {
             let reason = "no segment is open for writing".to_owned();
@@ -541,7 +541,7 @@ impl Log {
         };
         // What a recovery attested it tells its caller only afterwards.
         let watermark = watermark.max(self.recovered);
-        let watermark = if sabotage::is(Breakage::WatermarkFrozen) { 0 } else { watermark };
+        let watermark = if sabotage::is(Breakage::WatermarkFrozen) { SequenceNumber::MIN } else { watermark };
         let predecessor_crc = self.last_crc;
         let header = Header { crc: 0, predecessor_crc, body_len: 0, sequence, watermark, kind, time_us };
         let (crc, frame) = match body {

@@ -26,7 +26,7 @@ use std::sync::Arc;
 
 use foldlog_codec::frame::HEADER_LEN as FRAME_HEADER_LEN;
 use foldlog_codec::segment::Previous;
-use foldlog_codec::{Kind, Record};
+use foldlog_codec::{Kind, Record, SequenceNumber};
 
 use super::rollover::{HEAD_BYTES, PAGE_BYTES, encoded, write_header};
 use super::{AppendContext, Body, Log};
@@ -41,7 +41,12 @@ use crate::sabotage::{self, Breakage};
 
 impl Log {
     /// Makes the fresh segment of a recovery, as the module says.
-    pub(super) fn recover(&mut self, attested: u64, time_us: i64, context: &AppendContext<'_>) -> Result<()> {
+    pub(super) fn recover(
+        &mut self,
+        attested: SequenceNumber,
+        time_us: i64,
+        context: &AppendContext<'_>,
+    ) -> Result<()> {
         let Tail { records, bytes } = self.unattested(attested)?;
         let cut = self.cut_at(attested)?;
         let ordinal = self.next_ordinal()?;
@@ -88,9 +93,9 @@ impl Log {
     }
 
     /// The records that nobody has attested, their objects synced once more.
-    fn unattested(&self, attested: u64) -> Result<Tail> {
+    fn unattested(&self, attested: SequenceNumber) -> Result<Tail> {
         let mut tail = Tail::default();
-        self.places.read(&self.storage, attested, u64::MAX, &mut |record: Record<'_>| {
+        self.places.read(&self.storage, attested, SequenceNumber::MAX, &mut |record: Record<'_>| {
             tail.bytes += FRAME_HEADER_LEN as u64 + record.body.len() as u64;
             if !sabotage::is(Breakage::RecoveredObjectUnsynced) {
                 record.objects().iter().try_for_each(|object| self.objects.sync_again(object))?;
@@ -102,7 +107,7 @@ impl Log {
     }
 
     /// Writes records as the next ones.
-    fn rewrite(&mut self, records: Vec<(Kind, i64, Vec<u8>)>, attested: u64) -> Result<()> {
+    fn rewrite(&mut self, records: Vec<(Kind, i64, Vec<u8>)>, attested: SequenceNumber) -> Result<()> {
         for (kind, time_us, body) in records {
             let sequence = self.places.next_sequence;
             let offset = self.write(kind, sequence, time_us, Body::Alone(&body), attested)?;
@@ -178,7 +183,7 @@ impl Log {
 
     /// Where the chain is to be cut so that record `attested - 1` is its last. All below is durable, envelope frames
     /// too: see the module above.
-    fn cut_at(&self, attested: u64) -> Result<Cut> {
+    fn cut_at(&self, attested: SequenceNumber) -> Result<Cut> {
         let mut places = self.places.clone();
         if attested == 0 {
             places = Places::default();

@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use foldlog_codec::Kind;
 use foldlog_codec::body::Declare;
 use foldlog_codec::frame::{HEADER_LEN as FRAME_HEADER_LEN, Header};
 use foldlog_codec::segment::{HEADER_LEN as SEGMENT_HEADER_LEN, Previous, SegmentHeader};
+use foldlog_codec::{Kind, SequenceNumber};
 use foldlog_filesystem::is_out_of_space;
 
 use super::ahead::Made;
@@ -108,7 +108,7 @@ impl Log {
     }
 
     /// Writes the declarations so far, encoded, at a segment's head.
-    pub(super) fn declare_head(&mut self, declared: &[u8], synced: u64) -> Result<()> {
+    pub(super) fn declare_head(&mut self, declared: &[u8], synced: SequenceNumber) -> Result<()> {
         if !declared.is_empty() {
             let sequence = self.places.next_sequence;
             self.write(Kind::DECLARED, sequence, self.last_time_us, Body::Alone(declared), synced)?;
@@ -175,7 +175,7 @@ impl Log {
         &self,
         ordinal: u32,
         path: PathBuf,
-        (previous, first_sequence): (Option<Previous>, u64),
+        (previous, first_sequence): (Option<Previous>, SequenceNumber),
         (file, capacity): (Arc<dyn StorageFile>, u64),
         context: &AppendContext<'_>,
     ) -> (Active, Segment) {
@@ -265,7 +265,7 @@ impl Log {
             predecessor_crc: self.last_crc,
             body_len: 0,
             sequence: self.places.next_sequence,
-            watermark: 0,
+            watermark: SequenceNumber::MIN,
             kind: Kind::SEAL,
             time_us: self.last_time_us,
         };

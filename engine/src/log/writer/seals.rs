@@ -10,6 +10,7 @@
 //!    that a segment is missing.
 //! 2. A seal is written behind the last byte of a segment that nobody appends to any more.
 
+use foldlog_codec::SequenceNumber;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -128,12 +129,12 @@ impl Seals {
     pub(super) fn add(&mut self, sealing: Sealing) {
         self.unnamed.push_back(sealing);
         if sabotage::is(Breakage::SealBeforeName) {
-            self.synced(u64::MAX);
+            self.synced(SequenceNumber::MAX);
         }
     }
 
     /// Has those sealed behind which a record is durable: the sync that made it so began with the names.
-    pub(super) fn synced(&mut self, through: u64) {
+    pub(super) fn synced(&mut self, through: SequenceNumber) {
         let named = self.unnamed.partition_point(|sealing| sealing.header.sequence < through);
         if named > 0 {
             self.shared.waiting.lock().extend(self.unnamed.drain(..named));

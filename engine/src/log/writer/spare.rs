@@ -17,6 +17,7 @@
 //! 4. It is there at most from a first begin until the session closes with no call open; a plain dispatch makes no
 //!    system call for it.
 
+use foldlog_codec::SequenceNumber;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -62,7 +63,7 @@ pub(super) struct Spare {
     /// Where the last frame ends that attests.
     attested_at: u64,
     /// The syncs that were planned and not attested yet: through which record, and what was written then.
-    planned: Vec<(u64, u64)>,
+    planned: Vec<(SequenceNumber, u64)>,
 }
 
 impl Spare {
@@ -87,12 +88,12 @@ impl Spare {
     }
 
     /// A sync was planned.
-    pub(super) fn planned(&mut self, through: u64, written: u64) {
+    pub(super) fn planned(&mut self, through: SequenceNumber, written: u64) {
         self.planned.push((through, written));
     }
 
     /// A frame attests all below `synced`, and ends where so much was written.
-    pub(super) fn attested(&mut self, synced: u64, written: u64) {
+    pub(super) fn attested(&mut self, synced: SequenceNumber, written: u64) {
         let done = self.planned.iter().take_while(|(through, _)| *through <= synced).count();
         let Some((_, reached)) = self.planned.drain(..done).next_back() else { return };
         // What attests is made durable by the next sync that was planned behind it.

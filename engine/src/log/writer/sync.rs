@@ -1,5 +1,6 @@
 //! What one sync has to do.
 
+use foldlog_codec::SequenceNumber;
 use std::io;
 use std::ops::Range;
 use std::path::PathBuf;
@@ -22,7 +23,7 @@ pub(crate) struct SyncPlan {
     pub(super) dirs: Vec<PathBuf>,
     pub(super) files: Vec<Written>,
     /// Everything below is durable once the plan has run.
-    pub(crate) through: u64,
+    pub(crate) through: SequenceNumber,
 }
 
 /// A part of a segment that is not known to be durable.

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Child, Stdio};
 
 use foldlog::tools::ExecuteOptions;
-use foldlog::{Durability, Store};
+use foldlog::{Durability, SequenceNumber, Store};
 use uuid::Uuid;
 
 use super::agent::{self, StepState};
@@ -23,7 +23,7 @@ const KEPT: &str = "kept ";
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Acknowledged {
     pub(super) count: u64,
-    pub(super) last: u64,
+    pub(super) last: SequenceNumber,
 }
 
 /// The child's part: writes records and says of each that it is kept, then calls a tool within which it is killed.
@@ -63,7 +63,7 @@ pub(super) fn kill_within_a_call(store: &Path, session: Uuid, output: &Output<'_
 fn read_and_kill(child: &mut Child) -> Result<Acknowledged> {
     let gone = || Failure::Child(std::io::Error::other("it ended before it was killed"));
     let stdout = child.stdout.take().ok_or_else(gone)?;
-    let (mut acknowledged, mut inside) = (Acknowledged { count: 0, last: 0 }, false);
+    let (mut acknowledged, mut inside) = (Acknowledged { count: 0, last: SequenceNumber::MIN }, false);
     for line in BufReader::new(stdout).lines() {
         let line = line.map_err(Failure::Child)?;
         if line.starts_with(INSIDE) {

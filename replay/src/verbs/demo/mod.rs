@@ -15,7 +15,7 @@ use std::time::Instant;
 
 use foldlog::audit::LogReader;
 use foldlog::tools::{ExecuteOptions, ToolRunner};
-use foldlog::{Session, SessionOptions, SessionTypes, Settlement, Store};
+use foldlog::{SequenceNumber, Session, SessionOptions, SessionTypes, Settlement, Store};
 use serde::Serialize;
 use uuid::Uuid;
 
@@ -40,7 +40,7 @@ struct Summary {
     recovered_records: u64,
     unattested: u64,
     torn_bytes: u64,
-    rolled_back_to: u64,
+    rolled_back_to: SequenceNumber,
     records: u64,
     verify: bool,
     replay: bool,
@@ -82,7 +82,7 @@ pub fn run(dir: Option<&Path>, output: &mut Output<'_>) -> Result<u8> {
     let rolled_back_to = failing_step(&runner, output)?;
     drop(runner);
     let fork = fork(&store, &types, &session, rolled_back_to, output)?;
-    let records = session.position().map_or(0, |last| last + 1);
+    let records = session.position().map_or(0, |last| last.get() + 1);
     let dir_of = [session.dir().to_owned(), store.session_dir(fork)];
     session.close()?;
     checked(&dir_of, output)?;
@@ -221,7 +221,7 @@ fn recovered(runner: &ToolRunner, files: &[String], output: &mut Output<'_>) -> 
 }
 
 /// The session is opened again; nothing that was acknowledged may be missing.
-fn reopened(session: &Session, acknowledged: u64, output: &mut Output<'_>) -> Result<()> {
+fn reopened(session: &Session, acknowledged: SequenceNumber, output: &mut Output<'_>) -> Result<()> {
     let report = session.recovery();
     heading(output, "3. The session is opened again. The recovery report:")?;
     let closed = if report.closed { "was closed" } else { "was not closed by its writer" };
@@ -238,12 +238,13 @@ fn reopened(session: &Session, acknowledged: u64, output: &mut Output<'_>) -> Re
         Some(last) if last >= acknowledged => {
             say(output, format_args!("   the last acknowledged record, {acknowledged}, is there"))
         }
-        last => Err(broken(format!("record {acknowledged} was acknowledged; the last one is {last:?}"))),
+        Some(last) => Err(broken(format!("record {acknowledged} was acknowledged; the last one is {last}"))),
+        None => Err(broken(format!("record {acknowledged} was acknowledged; there is none"))),
     }
 }
 
 /// A tool fails half way: files and STATE go back, LOG stays. Answers with the position before it.
-fn failing_step(runner: &ToolRunner, output: &mut Output<'_>) -> Result<u64> {
+fn failing_step(runner: &ToolRunner, output: &mut Output<'_>) -> Result<SequenceNumber> {
     heading(output, "4. A tool fails half way; files and slices go back, what was noted of it stays.")?;
     let session = runner.state().session();
     let (steps, notes) = (session.view::<Steps>()?.len(), session.log::<Notes>()?.len());
@@ -270,7 +271,7 @@ fn fork(
     store: &Store,
     types: &SessionTypes,
     session: &Session,
-    at: u64,
+    at: SequenceNumber,
     output: &mut Output<'_>,
 ) -> Result<Uuid> {
     heading(output, format_args!("5. A fork from position {at} tries another way."))?;

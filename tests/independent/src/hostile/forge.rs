@@ -51,11 +51,17 @@ impl Forge {
         salt: u64,
         previous: Option<Previous>,
     ) -> Forge {
-        let header =
-            SegmentHeader { ordinal, session, first_sequence, watermark: first_sequence, salt, previous };
+        let header = SegmentHeader {
+            ordinal,
+            session,
+            first_sequence: first_sequence.into(),
+            watermark: first_sequence.into(),
+            salt,
+            previous,
+        };
         Forge {
             id: session,
-            context: Context::new(salt, first_sequence),
+            context: Context::new(salt, first_sequence.into()),
             bytes: header.encode().to_vec(),
             crc: previous.map_or(0, |previous| previous.crc),
             next: first_sequence,
@@ -103,8 +109,8 @@ impl Forge {
             crc: 0,
             predecessor_crc: self.crc,
             body_len: u32::try_from(body.len())?,
-            sequence: self.next,
-            watermark: self.watermark,
+            sequence: self.next.into(),
+            watermark: self.watermark.into(),
             kind,
             time_us: self.time_us,
         };

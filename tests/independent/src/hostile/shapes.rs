@@ -183,7 +183,7 @@ fn sound(base: &Path) -> Result<Made> {
         }
     }
     let last = session.position().unwrap_or_default();
-    let made = Made { store: store.path().to_owned(), session: session.dir().to_owned(), last };
+    let made = Made { store: store.path().to_owned(), session: session.dir().to_owned(), last: last.get() };
     session.close()?;
     Ok(made)
 }

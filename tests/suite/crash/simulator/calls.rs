@@ -31,7 +31,7 @@ impl World {
         let opened = known.open.as_mut().expect("it is open");
         let done = match is_elsewhere {
             true => opened.runner.begin(&as_called(&call), &ExecuteOptions::default()).map(|operation| {
-                let begin = operation.id();
+                let begin = operation.id().sequence();
                 opened.operation = Some(operation);
                 begin
             }),
@@ -107,7 +107,7 @@ impl World {
         };
         self.say(|| format!("   {id}: settles {operation}: {settlement:?}"));
         let known = self.known.get_mut(&id).expect("it is known");
-        known.memory.pending.push_back(Act::Settle(operation, again));
+        known.memory.pending.push_back(Act::Settle(operation.into(), again));
         let done = known.session().settle(operation, &settlement, "the simulator", "chance");
         let is_done = done.is_ok();
         self.wrote(id, done.map(|sequence| Some((sequence, promise))));

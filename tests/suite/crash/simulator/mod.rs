@@ -15,7 +15,10 @@ use std::sync::{Arc, Mutex};
 use foldlog::audit::LogReader;
 use foldlog::log::SegmentSizes;
 use foldlog::log::storage::{CrashKind, Fault, FileStorage, MemoryStorage, Op, Storage};
-use foldlog::{BackgroundSync, Durability, Error, FixedClock, Session, SessionOptions, Store, StoreOptions};
+use foldlog::{
+    BackgroundSync, Durability, Error, FixedClock, SequenceNumber, Session, SessionOptions, Store,
+    StoreOptions,
+};
 use foldlog_tests::crash::{Act, Chance, Change, End, Lost, Promise, SessionMemory, Slices, Twin};
 use foldlog_tests::host::types;
 use tempfile::TempDir;
@@ -285,7 +288,7 @@ impl World {
             26..=37 if !open.is_empty() => {
                 let id = pick(open);
                 match self.known[&id].memory.now().to_settle().first() {
-                    Some(operation) if self.chance.percent(50) => self.settle(id, *operation),
+                    Some(operation) if self.chance.percent(50) => self.settle(id, operation.get()),
                     _ => self.call(id),
                 }
             }
@@ -482,26 +485,26 @@ impl World {
     }
 
     /// Takes in what a call wrote, and what it was told: the last record and what was promised of it, where there is one.
-    fn wrote(&mut self, id: Uuid, done: foldlog::Result<Option<(u64, Promise)>>) {
+    fn wrote(&mut self, id: Uuid, done: foldlog::Result<Option<(SequenceNumber, Promise)>>) {
         let known = self.known.get_mut(&id).expect("it is known");
         let Some(opened) = &known.open else { return };
         let Told { begins, dispatches } = opened.take_told();
         let at = |durable: bool| if durable { Promise::Durable } else { Promise::Written };
-        begins
-            .iter()
-            .for_each(|begin| known.memory.told(*begin, at(known.durability != Durability::Process)));
-        dispatches
-            .iter()
-            .for_each(|sequence| known.memory.told(*sequence, at(known.durability == Durability::Every)));
+        begins.iter().for_each(|begin| {
+            known.memory.told(SequenceNumber::new(*begin), at(known.durability != Durability::Process))
+        });
+        dispatches.iter().for_each(|sequence| {
+            known.memory.told(SequenceNumber::new(*sequence), at(known.durability == Durability::Every))
+        });
         let done = match done {
             Ok(told) => {
                 known.wrote = true;
                 if let Some((sequence, promise)) = told {
-                    known.memory.told(sequence, promise);
+                    known.memory.told(sequence.into(), promise);
                 }
                 // Where a fault struck behind the acknowledgement nothing can be read any more.
                 let read = known.memory.learn(&opened.session);
-                known.memory.told_durable(opened.session.synced());
+                known.memory.told_durable(opened.session.synced().get());
                 read
             }
             Err(error) => Err(error),

@@ -96,12 +96,12 @@ impl<const PLACE: usize> Tool for Runs<PLACE> {
         let Shared { purse, told, runner } = &self.0;
         // Whoever runs knows that its begin was acknowledged; of one that is run again the first begin tells nothing.
         if !context.is_resume() {
-            told.lock().unwrap().begins.push(context.operation());
+            told.lock().unwrap().begins.push(context.operation().get());
         }
         for step in errand.steps() {
             purse.pay()?;
             let sequence = context.session().dispatch(step)?;
-            told.lock().unwrap().dispatches.push(sequence);
+            told.lock().unwrap().dispatches.push(sequence.get());
         }
         if let Some(within) = &errand.within {
             let runner = runner.lock().unwrap().clone().expect("the process is alive");
