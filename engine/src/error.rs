@@ -89,7 +89,7 @@ pub enum Error {
         found: Uuid,
     },
     /// The folder holds no session.
-    #[error("{} is no session: {}", escape::path(path), escape::text(reason))]
+    #[error("{} is not a session: {}", escape::path(path), escape::text(reason))]
     NotASession {
         /// The folder.
         path: PathBuf,

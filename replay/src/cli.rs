@@ -1,4 +1,4 @@
-//! The verbs and their options, and [`run`].
+//! The command line: the verbs with their options and help, and [`run`], which runs one.
 
 use foldlog::{OperationId, SequenceNumber};
 use std::borrow::Cow;
@@ -15,25 +15,28 @@ use crate::output::Output;
 use crate::verbs;
 use crate::verbs::tail::Start;
 
-/// Reads, checks and replays the logs of agents' sessions, without the code that wrote them.
+/// Reads, checks and repairs the logs of agents' sessions, without the code that wrote them.
 ///
-/// SESSION is the folder of a session: STORE/sessions/ID. Exit codes: 0 what was asked holds, 1 a log does
-/// not hold (corrupt, diverged), 2 wrong usage or unreadable.
+/// STORE is a folder of sessions, SESSION the folder of one: STORE/sessions/ID. Records are numbered from 0; a position is
+/// the number of the last record at some moment. Only `recover` and `settle` write into a session.
+///
+/// Exit codes: 0 what was asked holds; 1 a log does not hold (corrupt or diverged); 2 wrong usage, or something cannot be
+/// read.
 #[derive(Debug, Parser)]
 #[command(name = "foldlog", version, max_term_width = 100)]
 struct Arguments {
-    /// Print JSON: one document, or one object a line for lists.
+    /// Print JSON: one document, or for lists one object a line
     #[arg(long, global = true)]
     json: bool,
-    /// Read a log only as long as what is known of it takes no more memory: bytes, or as 64M or 1GiB. 64 MiB if nothing is
-    /// said, and three times the log's bytes on top for verbs that ask for slices.
+    /// Refuse a log that takes more memory than this, in bytes or as 64M or 1GiB [default: 64M, and for verbs that ask for
+    /// slices three times the log's bytes on top]
     #[arg(long, global = true, value_name = "BYTES", value_parser = bytes)]
     memory: Option<u64>,
     #[command(subcommand)]
     verb: Verb,
 }
 
-/// A number of bytes: digits alone, or with K, M, G, KiB, MiB or GiB, of 1024 each.
+/// Reads a number of bytes: digits alone, or digits with K, M, G, KiB, MiB or GiB behind them, which are powers of 1024.
 fn bytes(text: &str) -> Result<u64, String> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = text.split_at(digits);
@@ -42,15 +45,17 @@ fn bytes(text: &str) -> Result<u64, String> {
         "K" | "KiB" => 10,
         "M" | "MiB" => 20,
         "G" | "GiB" => 30,
-        _ => return Err("give a number of bytes, or one with K, M, G, KiB, MiB or GiB behind it".to_owned()),
+        _ => return Err("give a number of bytes, such as 67108864, 64M or 1GiB".to_owned()),
     };
     let number: u64 = number.parse().map_err(|error| format!("{error}"))?;
-    number.checked_mul(1 << shift).ok_or_else(|| "it is too large".to_owned())
+    number.checked_mul(1 << shift).ok_or_else(|| "the number is too large".to_owned())
 }
 
-/// The fields of `stats --json`, which [`verbs::stats::Stats`] describes one by one.
+/// Describes the fields of `stats --json`; [`verbs::stats::Stats`] describes them one by one.
 const STATS_JSON: &str = "\
-With --json one object. `bytes` and what ends in `_bytes` are bytes, all else are numbers of things:
+`rollbacks` counts records of that kind. The end of a call that was rolled back is a `tool_end`.
+
+With --json one object. `bytes` and fields that end in `_bytes` are bytes, other numbers count things:
   session, records, live_records, abandoned_records, snapshots, rollbacks,
   used_bytes, allocated_bytes, segment_header_bytes, torn_bytes,
   segments  ordinal, session, first_sequence, records, used_bytes, allocated_bytes, sealed
@@ -60,89 +65,93 @@ With --json one object. `bytes` and what ends in `_bytes` are bytes, all else ar
   objects   count, bytes (in the folder), named_count, named_bytes (by records)
   images    name, bytes";
 
-/// The fields of `ledger --json`.
+/// Describes the fields of `ledger --json`.
 const LEDGER_JSON: &str = "\
 With --json one object a line, for each operation:
-  operation   its name: the sequence number of its first begin
-  parent      the operation within which it ran; undoes: the one that it undid
-  call_id     the provider's name for the call, which may have come twice
-  tool, idempotency
-  outcome     open, committed, failed, interrupted, settled, abandoned (committed, then rolled back)
-  cause       why it failed
-  effects     outside of what is taken back: none, unknown
-  not_undone  what it did to its resources and was not undone with it: resource, path, reason
-  begin, end  of its latest run; elapsed_us; runs
-  settled     decision, by, reason, sequence";
+  operation    its id: the sequence number of its first begin
+  parent       the operation within which it ran; undoes: the operation that it undid
+  call_id      the provider's id of the call, which may name several operations
+  tool         its name; idempotency: whether it may be run again
+  outcome      open, committed, failed, interrupted, settled, abandoned (committed, then rolled back)
+  cause        why it failed
+  effects      on anything that a rollback does not reach: none, unknown
+  not_undone   changes of its resources that its rollback did not undo: resource, path, reason
+  begin, end   sequence numbers of its latest run; elapsed_us: how long that took; runs: how many there were
+  settled      decision, by, reason, sequence";
 
-/// The fields of `recover --json`.
+/// Says what a recovery does, and describes the fields of `recover --json`.
 const RECOVER_JSON: &str = "\
-What was left half done is captured first, so that nothing is lost, where it can be. No tool is run: calls that
-may be run again are by their host, the others wait for `settle`.
+If it can be captured, what the call left half done is captured first, so that nothing is lost. No tool is run:
+the host runs again the calls that may be, and the others wait for `foldlog settle`.
 
 With --json one object:
   session
-  ended         operation, tool, call_id: the calls that were open
-  workspaces    name, root, snapshots; rebound: whether another folder took its place; overwritten: whether what was in it was removed; removed_mark: what the mark said that --force removed
-  marks         root, removed_mark: of the folders given with --force where no call has a workspace to be restored
-  not_undone    resource, path, reason: what the call did that was not undone, and where what it left was not captured
-  unsettled     operation, tool, call_id: to be run again by the host, or settled";
+  ended         the calls that were open: operation, tool, call_id
+  workspaces    name, root, snapshots;
+                rebound: whether another folder took the place of the call's;
+                overwritten: whether files of that folder were removed;
+                removed_mark: what the mark said that --force removed
+  marks         where no call has a workspace to be restored, the folders given with --force: root, removed_mark
+  not_undone    changes of the call that were not undone, and what it left that was not captured: resource, path, reason
+  unsettled     calls that the host runs again or a person settles: operation, tool, call_id";
 
-/// The fields of `salvage --json`.
+/// Describes the fields of `salvage --json`.
 const SALVAGE_JSON: &str = "\
 With --json one object:
   session, dir     the new session
-  from             the damaged one
-  records          how many were taken: those below this sequence number
-  objects          how many were taken
-  damage           what opening says of the damaged session; null where it opens
+  from             the damaged session
+  records          number of records that were copied: those below this sequence number
+  objects          number of objects that were copied
+  damage           the error with which the damaged session does not open; null if it opens
   segment, offset  where its sound part ends
-  mended           segment, offset: damaged, and known again by what follows
-  left             segment, offset, bytes, records, sequences, more, reason: what was not taken
-  missing_objects  sequence, path, reason
-  open, unsettled  operation, tool: to be recovered, to be settled
-  beside           what else is in the session's folder, and was not carried over";
+  mended           damaged places that what follows them proves: segment, offset
+  left             what was not copied: segment, offset, bytes, records, sequences, more, reason
+  missing_objects  objects that are missing or damaged: sequence, path, reason
+  open, unsettled  calls to be recovered, and to be settled: operation, tool
+  beside           other files in the session's folder, which were not copied";
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Show what foldlog does: write, kill, reopen, roll back, fork, verify, replay.
+    /// Show what foldlog is for: write, kill, recover, roll back, fork, verify, replay.
     Demo {
-        /// Keep the store in this folder, which must be new or empty.
+        /// Keep the store in this folder, which must be new or empty. Without it the store is temporary.
         #[arg(long)]
         dir: Option<PathBuf>,
     },
-    /// Import agent runs of other tools, one session a run.
+    /// Import recorded runs of other tools' agents, one session a run.
     #[command(subcommand)]
     Import(ImportVerb),
     /// List the sessions of a store.
     Sessions {
         /// The store's folder.
+        #[arg(value_name = "STORE")]
         dir: PathBuf,
     },
-    /// Show the timeline, one line a record.
+    /// List the records, one a line, and whether each is live or abandoned by a rollback.
     Show {
         /// The session's folder.
         session: PathBuf,
         /// The first record.
-        #[arg(long, default_value_t)]
+        #[arg(long, value_name = "SEQUENCE", default_value_t)]
         from: SequenceNumber,
-        /// The last record.
-        #[arg(long)]
+        /// The last record [default: the last one of the log].
+        #[arg(long, value_name = "SEQUENCE")]
         to: Option<SequenceNumber>,
         /// Only records of this kind, such as `dispatch` or `rollback`.
         #[arg(long)]
         kind: Option<String>,
     },
-    /// Show the last records, and with --follow those that come.
+    /// List the last records, and with --follow further ones as another process writes them.
     Tail {
         /// The session's folder.
         session: PathBuf,
-        /// How many records.
+        /// How many records before the end.
         #[arg(short = 'n', long, default_value_t = 10, conflicts_with = "from")]
         lines: u64,
-        /// The first record, in place of a number of records; with --follow it may be yet to come.
+        /// The first record, in place of a number of records; with --follow it need not be written yet.
         #[arg(long, value_name = "SEQUENCE")]
         from: Option<SequenceNumber>,
-        /// Go on as another process writes, until interrupted.
+        /// Go on as another process writes, until this one is interrupted.
         #[arg(short, long)]
         follow: bool,
     },
@@ -150,11 +159,11 @@ enum Verb {
     State {
         /// The session's folder.
         session: PathBuf,
-        /// The position; the last one where nothing is said.
-        #[arg(long)]
+        /// The position [default: the last one].
+        #[arg(long, value_name = "POSITION")]
         at: Option<SequenceNumber>,
-        /// Only this slice.
-        #[arg(long)]
+        /// Only the slice of this name.
+        #[arg(long, value_name = "NAME")]
         slice: Option<String>,
     },
     /// Show what changed between two positions, by slice and path.
@@ -168,27 +177,27 @@ enum Verb {
     },
     /// Check every frame, body, seal and object of sessions or whole stores.
     ///
-    /// The captures of workspaces are not checked: a restore checks what it reads of them.
+    /// Captures of workspaces are not checked: a restore checks them as it reads them.
     Verify {
         /// Folders of sessions or stores.
         #[arg(required = true, value_name = "PATH")]
         paths: Vec<PathBuf>,
     },
-    /// Fold a session from its first record and check what its rollbacks claim.
+    /// Fold a session from its first record, and check that its rollbacks restored what they claim.
     Replay {
         /// The session's folder.
         session: PathBuf,
-        /// Check every rollback, not only a sample of 16.
+        /// Check every rollback, not only 16 of them.
         #[arg(long)]
         thorough: bool,
     },
-    /// Show what a session's log is made of, by segment, kind, event and slice.
+    /// Count what a session's log is made of, by segment, kind, event and slice.
     #[command(after_help = STATS_JSON)]
     Stats {
         /// The session's folder.
         session: PathBuf,
     },
-    /// Show what became of each tool call.
+    /// Say what became of each tool call.
     #[command(after_help = LEDGER_JSON)]
     Ledger {
         /// The session's folder.
@@ -199,122 +208,126 @@ enum Verb {
     Recover {
         /// The session's folder.
         session: PathBuf,
-        /// The folder of a workspace that the call worked on; NAME may be left out where there is one alone.
+        /// The folder of a workspace that the call worked on. `NAME=` may be left out if there is one workspace only.
         #[arg(long = "workspace", value_name = "NAME=DIR")]
         workspaces: Vec<String>,
-        /// The folder that holds a workspace's snapshots, where that is not in the session's own.
+        /// The folder that holds a workspace's captures, if it is not in the session's folder.
         #[arg(long, value_name = "NAME=DIR")]
         snapshots: Vec<String>,
-        /// A folder to take the place of a workspace that is gone or was replaced: an empty one, or see --overwrite.
+        /// A folder that takes the place of a workspace which is gone, was replaced, or is a copy. It must be empty, unless
+        /// --overwrite is given.
         #[arg(long, value_name = "NAME=DIR")]
         rebind: Vec<String>,
-        /// Let a folder given by --rebind have files, which are removed.
+        /// Remove the files of a folder given by --rebind that the capture does not hold.
         #[arg(long, requires = "rebind")]
         overwrite: bool,
-        /// Remove the mark of another session that keeps this one away, also where no call is open: for one that is not true.
+        /// Remove another session's mark from the folders given, also if no call is open. Only for a mark that is not true.
         #[arg(long)]
         force: bool,
     },
-    /// Decide about a tool call that was interrupted and cannot safely run again. Writes into the session.
+    /// Record a person's decision about an interrupted call that cannot safely be run again. Writes into the session.
     Settle {
         /// The session's folder.
         session: PathBuf,
-        /// The operation, as `ledger` names it.
+        /// The operation's id, as `foldlog ledger` lists it.
         operation: OperationId,
-        /// What became of it.
+        /// What became of the call.
         #[arg(value_enum)]
         decision: Settled,
         /// Who decides.
-        #[arg(long)]
+        #[arg(long, value_name = "WHO")]
         by: String,
         /// Why.
-        #[arg(long)]
+        #[arg(long, value_name = "WHY")]
         reason: String,
-        /// What it came to, where it had done its work: JSON.
-        #[arg(long)]
+        /// The result of a committed call, as JSON.
+        #[arg(long, value_name = "JSON")]
         result: Option<String>,
     },
-    /// Make a new session of what is sound in a damaged one before its first damage. The damaged one is only read.
+    /// Copy what is sound in a damaged session, before its first damage, into a new session. The damaged one is only read.
     ///
-    /// Damage in a segment's header, or in a frame that holds no record, does not count where what follows proves what was
-    /// there. Of a record no byte is put right: what stands behind a damaged one, behind a missing segment or behind a
-    /// record whose object is missing is counted and not taken.
+    /// Damage in a segment's header, or in a frame that holds no record, does not count if what follows proves what was
+    /// there. No byte of a record is repaired: records behind a damaged one, behind a missing segment or behind a record
+    /// whose object is missing are counted and not copied.
     #[command(after_help = SALVAGE_JSON)]
     Salvage {
-        /// The session's folder.
+        /// The damaged session's folder.
         session: PathBuf,
-        /// The store that takes the new session in; made where there is none.
-        #[arg(long, value_name = "DIR")]
+        /// The store of the new session; it is created if it does not exist.
+        #[arg(long, value_name = "STORE")]
         to: PathBuf,
     },
-    /// Write a session for other tools.
+    /// Print a session for other tools.
     Export {
         /// The session's folder.
         session: PathBuf,
-        /// The position; the last one where nothing is said.
-        #[arg(long)]
+        /// The position [default: the last one].
+        #[arg(long, value_name = "POSITION")]
         at: Option<SequenceNumber>,
-        /// The form.
+        /// What to print.
         #[arg(long)]
         format: Format,
     },
-    /// Print the completions of a shell.
+    /// Print a script that completes the verbs and options in a shell.
     Completions {
         /// The shell.
         shell: Shell,
     },
-    /// The demo's child, which writes until it is killed.
+    /// Run the demo's child process, which writes until it is killed.
     #[command(hide = true)]
     DemoChild {
         /// The store's folder.
         store: PathBuf,
-        /// The session.
+        /// The session's id.
         session: Uuid,
     },
 }
 
 #[derive(Debug, Subcommand)]
 enum ImportVerb {
-    /// A file of tau-bench: an array of runs with `task_id`, `trial` and `traj`.
+    /// Import a file of tau-bench: an array of runs with `task_id`, `trial` and `traj`.
     TauBench {
         /// The file.
         file: PathBuf,
-        /// The store's folder; made where there is none.
-        #[arg(long)]
+        /// The store's folder; it is created if it does not exist.
+        #[arg(long, value_name = "DIR")]
         store: PathBuf,
     },
-    /// Trajectories of SWE-agent: a run a file, with `history`.
+    /// Import trajectories of SWE-agent: one run a file, with `history`.
     SweAgent {
         /// The files.
         #[arg(required = true, value_name = "FILE")]
         files: Vec<PathBuf>,
-        /// The store's folder; made where there is none.
-        #[arg(long)]
+        /// The store's folder; it is created if it does not exist.
+        #[arg(long, value_name = "DIR")]
         store: PathBuf,
     },
 }
 
-/// What became of an interrupted call.
+/// Names what a person says became of an interrupted call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Settled {
-    /// It had done its work.
+    /// The call had done its work.
     Committed,
-    /// It had not, and is not to be run again.
+    /// The call had not done its work, and is not run again.
     Failed,
-    /// It is to be run again by the next recovery.
+    /// The next recovery by the host runs the call again.
     RunAgain,
 }
 
-/// The form of an export.
+/// Names what an export prints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Format {
-    /// The slices, as other implementations of agent sessions read them.
+    /// The slices, as one JSON document for other implementations of agent sessions.
     SnapshotJson,
     /// The records, one JSON object a line, as `show --json` prints them.
     Jsonl,
 }
 
-/// Runs the binary with these arguments, the program's name first, and returns its exit code.
+/// Runs the binary with `arguments`, of which the first is the program's name, and returns its exit code.
+///
+/// The exit code is 0 if what was asked holds, 1 if a log does not hold, and 2 for wrong usage and for what cannot be read.
+/// Errors are written to `output.stderr`, with what to do next.
 pub fn run(arguments: impl IntoIterator<Item = OsString>, output: &mut Output<'_>) -> u8 {
     let color = if output.color { ColorChoice::Always } else { ColorChoice::Never };
     let parsed = Arguments::command()
@@ -340,7 +353,8 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>, output: &mut Output<'_
     }
 }
 
-/// Help and versions are results; anything else is wrong usage, whose message quotes what was typed.
+/// Prints what clap has to say in place of running a verb: help and version are results, anything else is wrong usage,
+/// whose message quotes what was typed and is escaped for that.
 fn not_parsed(error: &clap::Error, output: &mut Output<'_>) -> u8 {
     let rendered = error.render();
     let plain = rendered.to_string();
@@ -351,7 +365,7 @@ fn not_parsed(error: &clap::Error, output: &mut Output<'_>) -> u8 {
         (false, _) => plain.lines().map(escape::text).collect::<Vec<_>>().join("\n"),
     };
     if error.use_stderr() {
-        // Where standard error is gone there is nobody left to be told.
+        // If standard error is gone, nobody is left to be told.
         let _ = writeln!(output.stderr, "{}", text.trim_end());
         return UNUSABLE;
     }

@@ -1,13 +1,13 @@
 //! The differences of two states, by slice and path.
 //!
-//! Items are matched by what they are, not by where they stand: an item that both states hold, known by the
-//! record that inserted it and its place in that record, is the same. Between two such items, what went and
-//! what came is paired in order and compared field by field; what has no partner went or came whole. So an
-//! appended item is one difference, a replaced one shows the fields that changed, and nothing behind an item
-//! that went is reported merely because it moved.
+//! Items are matched by identity, not by place: an item that both states hold, known by the sequence number of the record
+//! that inserted it and its ordinal in that record, is the same item. Between two such items, the removed and the added items
+//! are paired in order and compared field by field; one without a partner is removed or added whole. So an appended item is
+//! one difference, a replaced item shows the fields that changed, and an item behind a removed one is not reported because it
+//! moved.
 //!
-//! A path begins at the slice: `items[3].status`. The index is the item's place in the later state, or in the
-//! earlier one where the item went.
+//! A path begins at the slice: `items[3].status`. The index is the item's place in the later state, or in the earlier one
+//! if the item was removed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,39 +18,39 @@ use serde::Serialize;
 
 use crate::failure::Result;
 
-/// One difference.
+/// Describes one difference of two states.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Difference {
-    /// The slice; `None` for the session's tags.
+    /// Name of the slice; `None` for the session's tags.
     pub slice: Option<String>,
-    /// Where in it.
+    /// Path of the value within the slice, such as `items[3].status`.
     pub path: String,
-    /// What happened there.
+    /// What happened to the value.
     pub change: Change,
-    /// What stood there; nil where nothing did.
+    /// The value in the earlier state; nil if it was added.
     pub before: Value,
-    /// What stands there; nil where nothing does.
+    /// The value in the later state; nil if it was removed.
     pub after: Value,
 }
 
-/// What happened to a value.
+/// Names what happened to a value between two states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Change {
-    /// It came.
+    /// Only the later state holds the value.
     Added,
-    /// It went.
+    /// Only the earlier state holds the value.
     Removed,
-    /// It is another.
+    /// The two states hold different values.
     Changed,
 }
 
-/// Two states of one log, whose items say something only where one state alone holds them: what both hold is the same, and
-/// need not be read to be compared.
+/// Reads two states of one log in which only items that one state alone holds have contents. Items that both hold are equal,
+/// and are not read.
 ///
 /// # Errors
 ///
-/// What reading says.
+/// The engine's error if an item cannot be read.
 pub fn unlike(before: &StateReader, after: &StateReader) -> foldlog::Result<(State, State)> {
     let in_one = |state: &StateReader, other: &StateReader| {
         state.to_state_of(|slice, item| {
@@ -60,25 +60,26 @@ pub fn unlike(before: &StateReader, after: &StateReader) -> foldlog::Result<(Sta
     Ok((in_one(before, after)?, in_one(after, before)?))
 }
 
-/// Takes one difference after the other; where it fails, no more are looked for.
+/// Takes one difference after the other. If it fails, no more are looked for.
 pub type Sink<'a> = dyn FnMut(Difference) -> Result<()> + 'a;
 
-/// Hands what changed between two states to `sink`: in slices in the order of their names, then in tags. One pair of items
-/// is decoded at a time.
+/// Hands the differences of two states to `sink`: those of slices, in the order of their names, then those of tags. One pair of
+/// items is decoded at a time.
 ///
 /// # Errors
 ///
-/// [`foldlog::Error::Decode`] where an item is no MessagePack, or what `sink` says.
+/// [`foldlog::Error::Decode`] if an item is not MessagePack, or the error of `sink`.
 pub fn states(before: &State, after: &State, sink: &mut Sink<'_>) -> Result<()> {
     slices(before, after, |_| true, sink)?;
     Collector { slice: None, sink }.values("tags", &text_map(&before.tags), &text_map(&after.tags))
 }
 
-/// As [`states`], of the slices whose policy is wanted. A slice that only one state knows was, or is, empty in the other.
+/// Hands the differences of the slices whose policy is `wanted` to `sink`. A slice that only one state knows counts as empty in
+/// the other.
 ///
 /// # Errors
 ///
-/// As [`states`].
+/// [`foldlog::Error::Decode`] if an item is not MessagePack, or the error of `sink`.
 pub fn slices(
     before: &State,
     after: &State,
@@ -93,7 +94,7 @@ pub fn slices(
         }
         let old = old.map(|slice| slice.items.as_slice()).unwrap_or_default();
         let new = new.map(|slice| slice.items.as_slice()).unwrap_or_default();
-        // Most slices did not change, and comparing them costs little.
+        // Most slices are equal, which is cheap to find out.
         if old == new {
             continue;
         }
@@ -123,7 +124,7 @@ impl Collector<'_, '_> {
             old.iter().enumerate().map(|(place, item)| ((item.sequence, item.ordinal), place)).collect();
         let (mut old_from, mut new_from) = (0, 0);
         for (place, item) in new.iter().enumerate() {
-            // An item that moved back, which no log can do, is taken as one that went and came.
+            // An item that moved back, which no log can do, counts as removed and added.
             let partner = places.get(&(item.sequence, item.ordinal)).filter(|at| **at >= old_from);
             let Some((at, before)) = partner.and_then(|at| Some((*at, old.get(*at)?))) else { continue };
             self.between(old, old_from..at, new, new_from..place)?;
@@ -135,7 +136,7 @@ impl Collector<'_, '_> {
         self.between(old, old_from..old.len(), new, new_from..new.len())
     }
 
-    /// Compares what went with what came, between two items that stayed.
+    /// Compares the removed items with the added ones between two items that stayed.
     fn between(
         &mut self,
         old: &[StoredItem],
@@ -158,7 +159,7 @@ impl Collector<'_, '_> {
         Ok(())
     }
 
-    /// Compares two values field by field. The depth of values from a log is bounded by their decoding.
+    /// Compares two values field by field. Decoding has bounded the depth of values from a log.
     fn values(&mut self, path: &str, before: &Value, after: &Value) -> Result<()> {
         match (before, after) {
             (before, after) if before == after => Ok(()),
@@ -192,7 +193,7 @@ impl Collector<'_, '_> {
     }
 }
 
-/// The path of a field: `.name`, or `["any text"]`.
+/// Returns the path of a field: `.name`, or `["any text"]`.
 fn field(path: &str, key: &Value) -> String {
     let plain = |text: &&str| {
         !text.is_empty() && text.chars().all(|c| c.is_alphanumeric() || c == '_') && {

@@ -1,4 +1,4 @@
-//! Requests to end, for a verb that would otherwise go on without end.
+//! Signals that ask the process to end, for a verb that would otherwise go on without end.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -12,17 +12,17 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::{flag, low_level};
 
-/// The signals by which the process is asked to end.
+/// Handles the signals by which the process is asked to end: SIGINT and SIGTERM.
 #[derive(Debug)]
 pub(crate) struct Interrupts {
     asked: Arc<AtomicBool>,
-    /// Readable once a signal has come, so that it ends a wait.
+    /// Socket that is readable once a signal has come, which ends a wait.
     wake: UnixStream,
 }
 
 impl Interrupts {
-    /// Takes the signals over. The first one asks; a second one ends the process at once, since it may be stuck
-    /// writing into a pipe that nobody reads.
+    /// Handles the signals from now on. The first one asks the process to end; a second one ends it at once, since it may
+    /// be stuck writing into a pipe that nobody reads.
     pub(crate) fn take_over() -> io::Result<Interrupts> {
         let asked = Arc::new(AtomicBool::new(false));
         let (wake, waker) = UnixStream::pair()?;
@@ -34,10 +34,10 @@ impl Interrupts {
         Ok(Interrupts { asked, wake })
     }
 
-    /// Waits for so long, or until the process is asked to end or its output has no reader; whether to go on.
+    /// Waits for `wait`, or until the process is asked to end or its output has no reader, and returns whether to go on.
     pub(crate) fn pause(&self, wait: Duration) -> io::Result<bool> {
         let stdout = io::stdout();
-        // A pipe without a reader says so whatever it is asked for; nothing else is of interest.
+        // A pipe without a reader reports an error whatever events are asked for; no other event is of interest.
         let mut fds = [
             PollFd::new(self.wake.as_fd(), PollFlags::POLLIN),
             PollFd::new(stdout.as_fd(), PollFlags::empty()),

@@ -1,25 +1,25 @@
-//! The binary `foldlog`, and what it is made of: reading logs without the code of the host that wrote them.
+//! The binary `foldlog`: reads, checks and repairs logs without the code of the host that wrote them.
 //!
-//! [`run`] takes arguments and an [`Output`] and returns the exit code, so that a test runs a verb in its own
-//! process.
+//! [`run`] takes arguments and an [`Output`] and returns the exit code, so that a test runs a verb in its own process.
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`cli`] | the verbs and their options |
-//! | [`verbs`] | one file a verb |
+//! | [`cli`] | the verbs, their options and help |
+//! | [`verbs`] | what each verb does, in one file a verb |
 //! | [`diff`] | the differences of two states, by slice and path |
-//! | [`runs`] | agent runs of other tools, and how they become sessions |
-//! | [`reading`] | a session or a store at a path, its records, their names |
-//! | [`output`] | where results, notes and progress go |
+//! | [`runs`] | recorded runs of other tools' agents, and how they become sessions |
+//! | [`reading`] | opening a session or a store at a path, walking its records, naming them |
+//! | [`output`] | the streams for results, notes and errors |
+//! | [`progress`] | a progress bar for long work |
 //! | [`failure`] | why a verb ends early, its exit code, and what to do next |
 //!
 //! # Invariants
 //!
 //! 1. Results go to standard output; notes, progress and errors go to standard error.
-//! 2. No verb writes into a log that it reads; `import`, `salvage` and `demo` write new sessions only.
-//! 3. The exit code is 0 where what was asked holds, 1 where a log does not hold, 2 for wrong usage and for
-//!    what cannot be read.
+//! 2. Only `recover` and `settle` write into a session that exists; `import`, `salvage` and `demo` write new sessions.
+//! 3. The exit code is 0 if what was asked holds, 1 if a log does not hold, 2 for wrong usage and for what cannot be read.
 //! 4. A reader that closes the pipe early is no error.
+//! 5. Nothing from a log, a file name or the system reaches a terminal or JSON unescaped.
 
 pub mod cli;
 pub mod diff;

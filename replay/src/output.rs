@@ -1,4 +1,4 @@
-//! Where results, notes and progress go.
+//! The streams that results, notes, errors and progress go to, and what a verb needs of its process.
 
 use std::cell::OnceCell;
 use std::fmt;
@@ -15,30 +15,30 @@ use crate::failure::{HOLDS, Result, UNUSABLE};
 use crate::interrupts::Interrupts;
 use crate::progress::Progress;
 
-/// Makes the command that runs the demo's child, which is to be killed while it writes: it has to call
-/// [`write_until_killed`](crate::verbs::demo::write_until_killed) with this store and this session.
+/// Makes the command that runs the demo's child process, which is killed while it writes. That process calls
+/// [`write_until_killed`](crate::verbs::demo::write_until_killed) with the store and the session that are given here.
 pub type ChildCommand<'a> = dyn Fn(&Path, Uuid) -> io::Result<Command> + 'a;
 
-/// Waits for so long, or until the process is asked to end or nobody reads its results any more; whether to go
-/// on. From the first call on, a request to end is answered by it.
+/// Waits for a time, or until the process is asked to end (SIGINT, SIGTERM) or the reader of its results is gone, and returns
+/// whether to go on. From the first call on, a request to end no longer kills the process but is answered here.
 pub type Pause<'a> = dyn Fn(Duration) -> io::Result<bool> + 'a;
 
-/// Where results, notes and progress go.
+/// Holds the streams and the process's services that a verb uses.
 pub struct Output<'a> {
-    /// Results.
+    /// Stream of results.
     pub stdout: &'a mut dyn Write,
-    /// Notes and errors.
+    /// Stream of notes and errors.
     pub stderr: &'a mut dyn Write,
-    /// Whether the process's standard error is a terminal that may show a progress bar.
+    /// Whether a progress bar may be drawn on the process's standard error.
     pub progress: bool,
     /// Whether messages may be coloured.
     pub color: bool,
-    /// How the demo runs its child.
+    /// Makes the command of the demo's child process.
     pub child: &'a ChildCommand<'a>,
-    /// How a verb that goes on without end waits.
+    /// Waits, for a verb that goes on without end.
     pub pause: &'a Pause<'a>,
     pub(crate) json: bool,
-    /// How much memory what is known of a log may take, where it was said.
+    /// Most bytes of memory that a log may take; `None` if the command line says nothing.
     pub(crate) memory_bytes: Option<u64>,
 }
 
@@ -49,8 +49,8 @@ impl fmt::Debug for Output<'_> {
 }
 
 impl<'a> Output<'a> {
-    /// Output into two writers, without progress or colour. A verb that would go on without end ends where it
-    /// would first wait.
+    /// Makes an output of two writers, without progress or colour. A verb that would go on without end ends at its first
+    /// wait.
     pub fn new(
         stdout: &'a mut dyn Write,
         stderr: &'a mut dyn Write,
@@ -68,36 +68,37 @@ impl<'a> Output<'a> {
         }
     }
 
-    /// Whether results are to be JSON.
+    /// Returns whether results are printed as JSON.
     pub fn json(&self) -> bool {
         self.json
     }
 
-    /// Writes one line of the result. Whatever in it did not come from the program is [escaped](foldlog_codec::escape);
-    /// a newline in it goes on with a marked line.
+    /// Writes one line of the result. Control characters in `line` are [escaped](foldlog_codec::escape); a newline in it
+    /// starts a line that is marked as a continuation.
     pub(crate) fn line(&mut self, line: impl fmt::Display) -> Result<()> {
         Ok(writeln!(self.stdout, "{}", escape::lines(line))?)
     }
 
-    /// Writes one JSON value on a line of its own.
+    /// Writes one JSON value, escaped, on a line of its own.
     pub(crate) fn value(&mut self, value: &(impl Serialize + ?Sized)) -> Result<()> {
         escape::write_json(&mut *self.stdout, value).map_err(io::Error::from)?;
         Ok(writeln!(self.stdout)?)
     }
 
-    /// Tells a person something that is not part of the result, escaped as by [`line`](Output::line).
+    /// Writes a line that is not part of the result to standard error, escaped as by [`line`](Output::line).
     pub(crate) fn note(&mut self, note: impl fmt::Display) {
-        // Where standard error is gone there is nobody left to be told.
+        // If standard error is gone, nobody is left to be told.
         let _ = writeln!(self.stderr, "{}", escape::lines(note));
     }
 
-    /// Shows how far a long piece of work is.
+    /// Starts to show the progress of work of `total` steps, named `what`.
     pub(crate) fn progress(&self, what: &'static str, total: u64) -> Progress {
         Progress::new(self.progress, what, total)
     }
 }
 
-/// Runs `verb` with the process's own streams, and returns its exit code.
+/// Runs `verb` with the process's own streams, and returns its exit code, or [`UNUSABLE`] if the results of a verb that holds
+/// cannot be written.
 pub fn with_process(verb: impl FnOnce(&mut Output<'_>) -> u8) -> u8 {
     let terminal = io::stderr().is_terminal();
     let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
@@ -110,7 +111,7 @@ pub fn with_process(verb: impl FnOnce(&mut Output<'_>) -> u8) -> u8 {
     };
     let interrupts = OnceCell::new();
     let pause = |wait| {
-        // Only now: a verb that comes to an end by itself is ended by signals as any process is.
+        // Signals are handled from the first wait on: they end a verb that never waits as they end any process.
         if interrupts.get().is_none() {
             let _ = interrupts.set(Interrupts::take_over()?);
         }
@@ -123,8 +124,7 @@ pub fn with_process(verb: impl FnOnce(&mut Output<'_>) -> u8) -> u8 {
     let code = verb(&mut output);
     match stdout.flush() {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe && code == HOLDS => {
-            let _ =
-                writeln!(io::stderr(), "error: the output could not be written: {}", escape::shown(error));
+            let _ = writeln!(io::stderr(), "error: the output cannot be written: {}", escape::shown(error));
             UNUSABLE
         }
         _ => code,

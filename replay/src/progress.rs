@@ -1,13 +1,13 @@
-//! Progress of long work, for a person who waits.
+//! A progress bar for long work, for a person who waits.
 
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// How long work takes before a bar is shown: shorter work would only flicker.
+/// Time after which a bar is shown, so that shorter work does not flicker.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// How far a piece of work is. Shown on standard error, and only where that is a terminal.
+/// Shows how far a piece of work is, on standard error, if that is a terminal.
 #[derive(Debug)]
 pub struct Progress {
     since: Instant,
@@ -18,12 +18,12 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Progress of `total` steps.
+    /// Starts to show work of `total` steps, named `what`, if a bar is `wanted`.
     pub fn new(wanted: bool, what: &'static str, total: u64) -> Progress {
         Progress { since: Instant::now(), what, total, wanted, bar: None }
     }
 
-    /// Says that so many steps are done.
+    /// Shows that `done` steps are done.
     pub fn at(&mut self, done: u64) {
         if !self.wanted || (self.bar.is_none() && self.since.elapsed() < PATIENCE) {
             return;

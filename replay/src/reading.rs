@@ -1,4 +1,4 @@
-//! A session or a store at a path, its records, and what to call them.
+//! Opens a session or a store at a path, walks its records, and names them.
 
 use std::collections::BTreeSet;
 use std::io::{self, Write};
@@ -24,13 +24,13 @@ use foldlog_codec::escape;
 use crate::failure::{Failure, Result};
 use crate::output::Output;
 
-/// Whether a folder is a store: it holds a folder `sessions`.
+/// Returns whether a folder is a store, that is, holds a folder `sessions`.
 pub fn is_store(path: &Path) -> bool {
     path.join("sessions").is_dir()
 }
 
-/// Whether any segment in the folder holds more than zeros behind its header, and more than a crash leaves there before
-/// the first record. What cannot be read may.
+/// Returns whether any segment in the folder `dir` may hold a record: one that cannot be read, or that holds more than zeros
+/// behind its header and more than a crash leaves there before the first record.
 pub(crate) fn holds_anything(dir: &Path) -> bool {
     if audit::is_leftover(dir).unwrap_or_default() {
         return false;
@@ -39,7 +39,7 @@ pub(crate) fn holds_anything(dir: &Path) -> bool {
 }
 
 fn holds_data(path: &Path) -> io::Result<bool> {
-    // No link is followed and no pipe waited for, as when a log is read; and holes take no time.
+    // Links are not followed and pipes not waited for, as when a log is read. Holes are skipped.
     let file = FileStorage::new().open(path, Access::Read)?;
     let mut bytes = vec![0; 64 << 10];
     let mut offset = HEADER_LEN as u64;
@@ -53,7 +53,7 @@ fn holds_data(path: &Path) -> io::Result<bool> {
     }
 }
 
-/// The segment files of a folder, in order; nothing where it cannot be read.
+/// Returns the segment files of a folder in the order of their ordinals, or `None` if the folder cannot be read.
 pub(crate) fn segments(dir: &Path) -> Option<Vec<PathBuf>> {
     let entries = std::fs::read_dir(dir).ok()?.filter_map(|entry| Some(entry.ok()?.path()));
     let mut segments: Vec<PathBuf> =
@@ -62,24 +62,24 @@ pub(crate) fn segments(dir: &Path) -> Option<Vec<PathBuf>> {
     Some(segments)
 }
 
-/// Says that a session's folder is passed over: a crash while a session was begun leaves one that
-/// [holds nothing](holds_anything), and nobody was told of the session. What else stands there is named, since it proves
-/// neither that there were records nor that there were none.
+/// Notes that a session's folder is passed over. A crash while a session is begun leaves a folder that
+/// [holds nothing](holds_anything), of a session that was never acknowledged. The note names what else is in the folder, which
+/// proves neither that there were records nor that there were none.
 pub(crate) fn pass_over(dir: &Path, output: &mut Output<'_>) {
     let segments = segments(dir).unwrap_or_default();
     let mut beside: Vec<PathBuf> = entries(dir).filter(|path| !segments.contains(path)).collect();
-    // A writer leaves word before its first record is there, and takes it back when it closes.
+    // A writer names itself before it writes its first record, and removes that file when it closes.
     beside.extend(word_of_writer(dir));
     beside.sort();
     let names: Vec<String> = beside.iter().map(|path| escape::path(path)).collect();
     let names = match names.is_empty() {
         true => String::new(),
-        false => format!("; whether it had some is not told by what is left: {}", names.join(", ")),
+        false => format!("; nobody can tell whether it held some from what is left: {}", names.join(", ")),
     };
-    output.note(format_args!("note: {} holds no records: passed over{names}", escape::path(dir)));
+    output.note(format_args!("note: {} is passed over: it holds no records{names}", escape::path(dir)));
 }
 
-/// The file in which a writer of the session says who it is, where there is one.
+/// Returns the file in which a writer of the session says who it is, if there is one.
 fn word_of_writer(dir: &Path) -> Option<PathBuf> {
     let id = dir.file_name()?.to_str()?;
     let word = dir.parent()?.parent()?.join("writers").join(format!("{id}.json"));
@@ -90,17 +90,17 @@ fn entries(dir: &Path) -> impl Iterator<Item = PathBuf> {
     std::fs::read_dir(dir).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()))
 }
 
-/// Why the session in a folder has lost its segments, if it has: there are none, and what else is there is only made
-/// behind a first record. A crash while a session was begun leaves none of it.
+/// Returns the reason for which the session in a folder has lost its segments, if it has: the folder has no segment, but holds
+/// what is only made after a first record. A crash while a session is begun leaves nothing of that:
 ///
-/// | left of it | made |
+/// | what is there | when it is made |
 /// |---|---|
-/// | `objects`, alone | beside the segment that is to name them |
+/// | `objects` | beside the segment whose records name them |
 /// | `recovery.spare` | while a tool call is open |
 /// | `snapshots`, of images | of a log |
 /// | any folder that holds a folder `objects` | with the first capture of a workspace |
 ///
-/// The word of a writer in the store's folder `writers` is left before there is a record, and is no sign of one.
+/// A writer's file in the store's folder `writers` is made before there is a record, and is no sign of one.
 pub(crate) fn lost_segments(dir: &Path) -> Option<String> {
     let id = dir.canonicalize().ok()?;
     Uuid::try_parse(id.file_name()?.to_str()?).ok()?;
@@ -119,23 +119,23 @@ pub(crate) fn lost_segments(dir: &Path) -> Option<String> {
         .collect();
     names.sort();
     (!names.is_empty())
-        .then(|| format!("it has lost its segments: of a session with records it holds {}", names.join(", ")))
+        .then(|| format!("its segments are missing: it holds {}, which only records bring", names.join(", ")))
 }
 
-/// Opens the store at a path, which must be there: a reader makes no folders.
+/// Opens the store at a path, without creating one.
 ///
 /// # Errors
 ///
-/// [`Failure::Usage`] where there is no store, or what the engine says.
+/// [`Failure::Usage`] if there is no store at `path`, [`Failure::Engine`] if it cannot be opened.
 pub fn open_store(path: &Path) -> Result<Store> {
     if !is_store(path) {
-        let what = format!("{} is no store: it has no folder `sessions`", escape::path(path));
-        return Err(Failure::usage(what, "give the folder that `sessions` stands in"));
+        let what = format!("{} is not a store: it has no folder `sessions`", escape::path(path));
+        return Err(Failure::usage(what, "give the folder that holds the folder `sessions`"));
     }
     Ok(Store::open(path)?)
 }
 
-/// The store that a session's folder stands in, with the session's id, if it stands in one.
+/// Returns the store that holds a session's folder, and the session's id; `None` if the folder is in no store.
 pub fn store_of(session: &Path) -> Option<(PathBuf, Uuid)> {
     let session = session.canonicalize().ok()?;
     let id = Uuid::try_parse(session.file_name()?.to_str()?).ok()?;
@@ -143,20 +143,21 @@ pub fn store_of(session: &Path) -> Option<(PathBuf, Uuid)> {
     Some((sessions.parent()?.to_owned(), id))
 }
 
-/// Opens a session for reading, and says of its log what a reader should know.
+/// Opens a session for reading, and notes on standard error what a reader should know of its log: that others may read it,
+/// that its end is torn, which calls are open or unsettled, and which records cannot be folded.
 ///
 /// # Errors
 ///
-/// What the engine says.
+/// [`Failure::Engine`] if the folder holds no session, or its log is corrupt or cannot be read.
 pub fn open_session(path: &Path, output: &mut Output<'_>) -> Result<LogReader> {
     open_as(path, false, output)
 }
 
-/// As [`open_session`], for a verb that asks for no slices: what their items hold is not looked at.
+/// Opens a session as [`open_session`] does, for a verb that asks for no slices: the contents of their items are not read.
 ///
 /// # Errors
 ///
-/// As [`open_session`].
+/// [`Failure::Engine`] if the folder holds no session, or its log is corrupt or cannot be read.
 pub fn open_outline(path: &Path, output: &mut Output<'_>) -> Result<LogReader> {
     open_as(path, true, output)
 }
@@ -170,20 +171,20 @@ fn open_as(path: &Path, outline: bool, output: &mut Output<'_>) -> Result<LogRea
     note_interrupted(&report.interrupted, &report.unsettled, output);
     if let Some((sequence, kind)) = report.unsupported {
         output.note(format_args!(
-            "note: record {sequence} is of kind {kind}, which this version keeps but cannot fold"
+            "note: record {sequence} is of kind {kind}, which this version shows but cannot fold"
         ));
     }
     Ok(reader)
 }
 
-/// Says that others may read a session's files, if they may.
+/// Notes that others may read a session's files, if they may.
 pub(crate) fn note_exposed(exposed: Option<&Exposed>, output: &mut Output<'_>) {
     if let Some(exposed) = exposed {
         output.note(format_args!("note: {exposed}; `chmod -R go= STORE` keeps them out"));
     }
 }
 
-/// Says which calls a process left open, and which wait to be settled.
+/// Notes which calls are open, and which wait to be settled.
 pub(crate) fn note_interrupted(
     open: &[OpenOperation],
     unsettled: &[UnsettledOperation],
@@ -191,50 +192,51 @@ pub(crate) fn note_interrupted(
 ) {
     for open in open {
         output.note(format_args!(
-            "note: operation {} (`{}`) has begun and not ended: it runs, or its process is gone and the session is \
-             to be recovered, by its host or `foldlog recover`; STATE is shown as it is within it",
+            "note: operation {} (`{}`) has not ended: it runs, or its process is gone and the session has to be recovered, \
+             by its host or `foldlog recover`; STATE is shown as it is within the call",
             open.operation,
             escape::text(&open.tool)
         ));
     }
     for unsettled in unsettled {
         output.note(format_args!(
-            "note: operation {} (`{}`) was interrupted and waits to be run again or settled",
+            "note: operation {} (`{}`) was interrupted: its host runs it again if it may, or `foldlog settle` decides",
             unsettled.operation,
             escape::text(&unsettled.tool)
         ));
     }
 }
 
-/// Says what stands behind a log's end, if anything does.
+/// Notes a torn tail, if the log has one.
 pub(crate) fn note_torn(torn: Option<&TornTail>, output: &mut Output<'_>) {
     if let Some(torn) = torn {
         output.note(format_args!(
-            "note: the log ends at record {}: {} bytes behind it that nobody was told are durable are left out",
+            "note: the tail of the log is torn: record {} and what follows, {} bytes that were never acknowledged as \
+             durable, are left out",
             torn.sequence, torn.bytes
         ));
     }
 }
 
-/// The last position of a log; a session that can be opened has one.
+/// Returns the last position of a log. A session that can be opened has one.
 pub fn last_position(reader: &LogReader) -> SequenceNumber {
     SequenceNumber::new(reader.records_len()).saturating_sub(1)
 }
 
-/// A position that was asked for, or the last.
+/// Returns the position that was asked for, or the last one if none was.
 ///
 /// # Errors
 ///
-/// [`Failure::Usage`] beyond the end, with the last position.
+/// [`Failure::Usage`] if the position is beyond the log's end.
 pub fn position(reader: &LogReader, asked: Option<SequenceNumber>) -> Result<SequenceNumber> {
     position_of(last_position(reader), asked)
 }
 
-/// As [`position`], where the last position is `last`.
+/// Returns the position that was asked for, or `last` if none was.
 ///
 /// # Errors
 ///
-/// As [`position`].
+/// [`Failure::Usage`] if the position is beyond `last`.
 pub fn position_of(last: SequenceNumber, asked: Option<SequenceNumber>) -> Result<SequenceNumber> {
     match asked {
         Some(asked) if asked > last => {
@@ -245,11 +247,12 @@ pub fn position_of(last: SequenceNumber, asked: Option<SequenceNumber>) -> Resul
     }
 }
 
-/// What came of writing to the output through the engine: a reader that went away is no failure of the log's.
+/// Turns the result of a function of the engine that writes to the output into the verb's: an error of the output is
+/// [`Failure::Output`], since it says nothing of the log.
 ///
 /// # Errors
 ///
-/// What was written said.
+/// [`Failure::Output`] if the output cannot be written, [`Failure::Engine`] for any other error.
 pub(crate) fn written(result: foldlog::Result<()>) -> Result<()> {
     result.map_err(|error| match error {
         Error::Io { op: "write", source, .. } => {
@@ -259,11 +262,11 @@ pub(crate) fn written(result: foldlog::Result<()>) -> Result<()> {
     })
 }
 
-/// Hands records to a visitor that may fail in its own way.
+/// Hands the records of a range to `visit`, in order, until it fails.
 ///
 /// # Errors
 ///
-/// What reading says, or what `visit` says.
+/// The error of `visit`, or [`Failure::Engine`] if a record cannot be read.
 pub fn each_record(
     reader: &LogReader,
     range: RangeInclusive<SequenceNumber>,
@@ -282,20 +285,20 @@ pub fn each_record(
     }
 }
 
-/// The error by which a visitor ends a walk; nobody gets to see it.
+/// Makes the error with which a visitor ends a walk. It is replaced before anybody sees it.
 pub(crate) fn stopped(path: &Path) -> Error {
     let source = Arc::new(io::Error::from(io::ErrorKind::Interrupted));
     Error::Io { op: "read", path: path.to_owned(), source }
 }
 
-/// What to call a record in a listing: the event's name, a snapshot's tag, where a rollback goes.
+/// Names a record in a listing: by its event, a snapshot's tag, the target of a rollback, the tool of a call.
 pub fn record_name(record: &Record<'_>, names: &Names) -> String {
     let name = match record.kind {
         Kind::OPENED => Opened::decode(record.body).map(|opened| opened_name(&opened)),
         Kind::DECLARE => Declare::decode(record.body).map(|declare| {
             let mut declared: Vec<&str> = declare.events.iter().map(|event| event.name.as_str()).collect();
             let events: BTreeSet<&str> = declared.iter().copied().collect();
-            // The slice of an event that nobody declared bears the event's name.
+            // The implicit slice of an undeclared event has the event's name, which is listed once.
             let slices = declare.slices.iter().map(|slice| slice.name.as_str());
             declared.extend(slices.filter(|slice| !events.contains(slice)));
             declared.join(", ")
@@ -336,7 +339,7 @@ fn opened_name(opened: &Opened) -> String {
     match opened.parent {
         Some(Parent::Fork { session, position, .. }) => format!("fork of {session} at {position}"),
         Some(Parent::Child { session, operation: Some(operation) }) => {
-            // The operation first: a column is too narrow for a session's id.
+            // The operation comes first, since the column is too narrow for a session's id.
             format!("child of operation {operation} of {session}")
         }
         Some(Parent::Child { session, operation: None }) => format!("child of {session}"),
@@ -363,7 +366,7 @@ fn dispatch_name(dispatch: &Dispatch<'_>, names: &Names) -> String {
     std::iter::once(operation.to_owned()).chain(slices).collect::<Vec<_>>().join(" ")
 }
 
-/// Text for a person's eye: cut where it is long, since `--json` holds it whole.
+/// Cuts a text for a person to at most `max` characters, the last of which is then `…`. `--json` prints it whole.
 pub fn shortened(text: &str, max: usize) -> String {
     if text.chars().count() <= max {
         return text.to_owned();
@@ -372,11 +375,11 @@ pub fn shortened(text: &str, max: usize) -> String {
     format!("{head}…")
 }
 
-/// The beginning of a value's JSON, escaped: more than so many characters where there are more, and not much more.
+/// Returns the beginning of a value's JSON, escaped: over `chars` characters if the JSON has more, but not many more.
 pub fn beginning(value: &(impl Serialize + ?Sized), chars: usize) -> String {
-    // The longest character takes four bytes, and an escape stands for one in twelve.
+    // A character takes at most four bytes.
     let mut start = Start { bytes: Vec::new(), max: 4 * chars + 64 };
-    // An error only says that there is enough.
+    // An error says only that enough was written.
     let _ = escape::write_json(&mut start, value);
     let mut json = start.bytes;
     if let Err(cut) = std::str::from_utf8(&json) {
@@ -385,7 +388,7 @@ pub fn beginning(value: &(impl Serialize + ?Sized), chars: usize) -> String {
     String::from_utf8(json).unwrap_or_default()
 }
 
-/// Takes so many bytes and no more.
+/// Keeps the first `max` bytes of what is written, and then refuses more.
 struct Start {
     bytes: Vec<u8>,
     max: usize,
@@ -403,7 +406,7 @@ impl Write for Start {
     }
 }
 
-/// A number of things: `1 session`, `2 sessions`.
+/// Writes a number of things: `1 session`, `2 sessions`.
 pub fn counted(count: u64, thing: &str) -> String {
     if count == 1 { format!("1 {thing}") } else { format!("{count} {thing}s") }
 }

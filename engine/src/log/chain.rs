@@ -146,10 +146,10 @@ pub(super) fn discover_above(storage: &dyn Storage, dir: &Path, floor: Option<u3
 fn not_a_session_or_io(dir: &Path, error: std::io::Error) -> Error {
     match error.kind() {
         std::io::ErrorKind::NotFound => {
-            Error::NotASession { path: dir.to_owned(), reason: "there is nothing".to_owned() }
+            Error::NotASession { path: dir.to_owned(), reason: "there is no such folder".to_owned() }
         }
         std::io::ErrorKind::NotADirectory => {
-            Error::NotASession { path: dir.to_owned(), reason: "it is no folder".to_owned() }
+            Error::NotASession { path: dir.to_owned(), reason: "it is not a folder".to_owned() }
         }
         _ => Error::io("list", dir, error),
     }

@@ -37,7 +37,7 @@
 //! A file system without extended attributes, or a root folder that may not be written, has none, and the lease alone
 //! stands between sessions: there a host recovers a killed session before it lets another one work. The same goes for
 //! sessions that do not find one another's folders by the same path, so that one seems to be gone that is not; for a root
-//! folder that is replaced by another meanwhile; and for a session at the level [`Process`](crate::Level::Process) whose
+//! folder that is replaced by another meanwhile; and for a session at the level [`Process`](crate::Durability::Process) whose
 //! end a power cut took after another one had begun.
 //!
 //! The mark is text of one line: version, `open` or `idle`, `durable` or `fresh`, session, boot, device, inode, and the

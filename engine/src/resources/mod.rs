@@ -138,7 +138,7 @@ pub trait Snapshotable: Send + Sync + 'static {
     }
 
     /// Makes what restores changed durable, so that an end which says that the resource is back can be. Called behind
-    /// [`restore`](Snapshotable::restore), from [`Durability::Boundary`](crate::Level::Boundary) on. By default there is nothing
+    /// [`restore`](Snapshotable::restore), from [`Durability::Boundary`](crate::Durability::Boundary) on. By default there is nothing
     /// to do.
     ///
     /// # Errors

@@ -55,7 +55,7 @@ impl Session {
     /// An event that the host never declared is appended to a STATE slice of its own, which bears its name:
     /// read it as [`Of<E>`](crate::Of).
     ///
-    /// Durable when this returns at [`Durability::Every`](crate::Level::Every); at the other levels after the next
+    /// Durable when this returns at [`Durability::Every`](crate::Durability::Every); at the other levels after the next
     /// sync.
     ///
     /// # Errors

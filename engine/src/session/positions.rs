@@ -91,8 +91,8 @@ pub struct RollbackReport {
 impl Session {
     /// Records a position. Costs the same however much the session holds.
     ///
-    /// Durable when this returns at [`Durability::Boundary`](crate::Level::Boundary) and
-    /// [`Durability::Every`](crate::Level::Every).
+    /// Durable when this returns at [`Durability::Boundary`](crate::Durability::Boundary) and
+    /// [`Durability::Every`](crate::Durability::Every).
     ///
     /// # Errors
     ///

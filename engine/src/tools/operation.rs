@@ -226,8 +226,8 @@ impl Operation {
     /// Ends the call with what the tool answered. Without success all that it did is taken back, and so it is where the
     /// call, or one within which it runs, was [cancelled](Operation::cancel) before.
     ///
-    /// Durable when this returns at [`Durability::Boundary`](crate::Level::Boundary) and
-    /// [`Durability::Every`](crate::Level::Every).
+    /// Durable when this returns at [`Durability::Boundary`](crate::Durability::Boundary) and
+    /// [`Durability::Every`](crate::Durability::Every).
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! From a run to a session.
+//! Writes a run into a session.
 
 use std::path::Path;
 
@@ -11,16 +11,16 @@ use foldlog::{
 
 use super::{Message, Run, Step, ToolCalled, ToolCounted, ToolCounts};
 
-/// What was written.
+/// Counts what was written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Written {
-    /// Sessions.
+    /// Number of sessions.
     pub sessions: u64,
-    /// Records.
+    /// Number of records.
     pub records: u64,
-    /// Rollbacks among them.
+    /// Number of calls that failed, whose ends are rollbacks.
     pub rollbacks: u64,
-    /// Bytes that the logs use, allocated but unused space not.
+    /// Bytes that the logs use, without space that is allocated and unused.
     pub log_bytes: u64,
 }
 
@@ -33,21 +33,21 @@ impl std::ops::AddAssign for Written {
     }
 }
 
-/// What a record takes beside its payload, generously.
+/// Upper bound of the bytes that a record takes beside its payload.
 const RECORD_BYTES: u64 = 64;
 
-/// What a call takes beside its arguments and its result, generously.
+/// Upper bound of the bytes that a call takes beside its arguments and its result.
 const CALL_BYTES: u64 = 512;
 
-/// What a session's identity and declarations take, generously.
+/// Upper bound of the bytes that a session's identity and declarations take.
 const HEAD_BYTES: u64 = 2048;
 
-/// Segments are made in whole pages.
+/// Bytes of a page; a segment's length is a multiple of it.
 const PAGE_BYTES: u64 = 4096;
 
-/// How the store is opened for a run. Nothing has to survive a power cut before the session is closed, which
-/// syncs it; and since the run has ended, its log is made as large as it needs to be: one segment, no seals
-/// and no declarations repeated at the heads of others.
+/// Chooses how the store is opened for a run. Nothing has to survive a power cut before the session is closed, which syncs it.
+/// The run's length is known, so its log gets one segment of that size: no seals, and no declarations repeated at the heads of
+/// further segments.
 fn options(run: &Run) -> StoreOptions {
     let defaults = StoreOptions::default();
     let payload = |bytes: usize| match bytes as u64 {
@@ -58,7 +58,7 @@ fn options(run: &Run) -> StoreOptions {
         let message = payload(step.message.encode().len());
         let Some(call) = &step.call else { return message };
         let result = foldlog_codec::msgpack::to_vec(&call.result).map_or(0, |bytes| bytes.len());
-        // The count, and what a begin and an end hold beside, are short.
+        // The count, and the other fields of a begin and an end, are short.
         message + payload(call.arguments_text().len()) + payload(result) + CALL_BYTES
     });
     let bytes = (HEAD_BYTES + steps.sum::<u64>()).next_multiple_of(PAGE_BYTES);
@@ -66,12 +66,11 @@ fn options(run: &Run) -> StoreOptions {
     StoreOptions { durability: Durability::Process, background: BackgroundSync::Inline, segments, ..defaults }
 }
 
-/// Writes a run into a session of its own, in the store at `root`. Where that fails, nothing of the session
-/// stays.
+/// Writes a run into a session of its own, in the store at `root`. If that fails, the session is deleted.
 ///
 /// # Errors
 ///
-/// What the engine says.
+/// The engine's error if the store or the session cannot be written.
 pub fn run(root: &Path, types: &SessionTypes, run: &Run) -> foldlog::Result<Written> {
     let store = Store::open_with(root, options(run))?;
     let options = SessionOptions::default().tag("task_id", &run.task_id).tag("trial", &run.trial);
@@ -79,7 +78,7 @@ pub fn run(root: &Path, types: &SessionTypes, run: &Run) -> foldlog::Result<Writ
     let id = session.id();
     let written = write(session, run);
     if written.is_err() {
-        // The first error is the one to tell; the session is closed, so that it can be deleted.
+        // The first error is the one to report. The session is closed by now, so it can be deleted.
         let _ = store.delete(id);
     }
     written
@@ -98,14 +97,14 @@ fn write(session: Session, run: &Run) -> foldlog::Result<Written> {
         }
     }
     drop(runner);
-    // A handle outlives the closing, by which the last bytes are written.
+    // A second handle outlives the closing, which writes the last bytes.
     let closed = session.clone();
     session.close()?;
     let records = closed.position().map_or(0, |last| last.get() + 1);
     Ok(Written { sessions: 1, records, rollbacks, log_bytes: closed.log_bytes() })
 }
 
-/// Writes a tool call as the transaction that it was; whether it was committed.
+/// Writes a tool call as the transaction that it was, and returns whether it was committed.
 fn tool_call(runner: &ToolRunner, step: &Step, call: &ToolCalled) -> foldlog::Result<bool> {
     let asked = ToolCall {
         call_id: call.call.as_deref().map(SmolStr::new),

@@ -1,20 +1,20 @@
-//! Agent runs of other tools, and how they become sessions.
+//! Recorded runs of other tools' agents, and how they become sessions.
 //!
 //! A run becomes one session:
 //!
 //! | slice | policy | holds |
 //! |---|---|---|
 //! | `messages` | STATE | the run's message objects, unchanged |
-//! | `last_message` | STATE | the last of them |
+//! | `last_message` | STATE | the last message |
 //! | `tool_counts` | STATE | how often each tool was called: `{name, count}` |
-//! | `tool_invoked` | LOG | every call, as the engine itself keeps it |
+//! | `tool_invoked` | LOG | every call, as the engine records it |
 //!
-//! A tool call becomes a transaction: its begin, which holds the arguments, the count, the tool's message, and its end,
-//! which holds the result. Where that begins with `Error` the call failed: the end takes count and message back, and the
-//! LOG alone remembers it.
+//! A tool call becomes a transaction: its begin, which holds the arguments; the count; the tool's message; and its end, which
+//! holds the result. If the result begins with `Error`, the call failed: its end rolls back the count and the message, and
+//! only LOG keeps the call.
 //!
-//! A result belongs to the call of the same ordinal in the assistant's message before it. Ids are data: in
-//! these files one id is often used again for another call.
+//! A result belongs to the call of the same ordinal in the assistant's message before it. Ids are data: in these files one
+//! id often names several calls.
 
 pub mod import;
 mod swe_agent;
@@ -32,27 +32,27 @@ pub use swe_agent::read as read_swe_agent;
 pub use tau_bench::read as read_tau_bench;
 pub use types::{LastMessage, Message, Messages, ToolCalled, ToolCounted, ToolCounts, types};
 
-/// One run of an agent.
+/// Holds one run of an agent.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Run {
-    /// What the agent was to do.
+    /// Name of the task, which becomes the session's tag `task_id`.
     pub task_id: String,
-    /// Which attempt this was.
+    /// Name of the attempt, which becomes the session's tag `trial`.
     pub trial: String,
-    /// What happened, in order.
+    /// Messages, in order.
     pub steps: Vec<Step>,
 }
 
-/// One message, with the call that it answers.
+/// Holds one message, and the call whose result it is.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Step {
-    /// The message object, as it stands in the file.
+    /// The message object, as it is in the file.
     pub message: Value,
-    /// The call, where the message is a tool's result.
+    /// The call whose result the message is; `None` for any other message.
     pub call: Option<ToolCalled>,
 }
 
-/// A call that an assistant's message makes.
+/// Holds a call that an assistant's message makes.
 #[derive(Clone, Debug, PartialEq)]
 struct Call {
     id: Option<String>,
@@ -60,7 +60,7 @@ struct Call {
     arguments: Value,
 }
 
-/// Turns messages into steps, pairing results with calls.
+/// Turns messages into steps, and pairs results with calls.
 #[derive(Debug, Default)]
 struct Pairing {
     open: VecDeque<Call>,
@@ -68,8 +68,7 @@ struct Pairing {
 }
 
 impl Pairing {
-    /// Takes a message that answers no call. Where it makes calls itself, those that are still open never got
-    /// a result.
+    /// Takes a message that is not a tool's result. If it makes calls itself, calls that are still open got no result.
     fn message(&mut self, message: &Value, calls: Option<Vec<Call>>) {
         if let Some(calls) = calls {
             self.open = calls.into();
@@ -77,9 +76,9 @@ impl Pairing {
         self.steps.push(Step { message: message.clone(), call: None });
     }
 
-    /// Takes a message that answers the next open call.
+    /// Takes a message that is the result of the next open call.
     fn result(&mut self, message: &Value) -> Result<(), String> {
-        let call = self.open.pop_front().ok_or("it is a tool's result, but no call before it is open")?;
+        let call = self.open.pop_front().ok_or("it is a tool's result, but no call waits for one")?;
         let result = message.get("content").cloned().unwrap_or_default();
         let failed = result_text(&result).is_some_and(|text| text.starts_with("Error"));
         let Call { id, tool, arguments } = call;
@@ -89,7 +88,7 @@ impl Pairing {
     }
 }
 
-/// The text of a result: itself, or that of its first part.
+/// Returns the text of a result: the result itself, or the text of its first part.
 fn result_text(result: &Value) -> Option<&str> {
     match result.as_array() {
         Some(parts) => parts.first()?.get("text")?.as_str(),
@@ -97,11 +96,11 @@ fn result_text(result: &Value) -> Option<&str> {
     }
 }
 
-/// The calls in a message's `tool_calls`; `None` where there are none.
+/// Returns the calls in a message's `tool_calls`, or `None` if there are none.
 fn tool_calls(message: &Value) -> Result<Option<Vec<Call>>, String> {
     let calls = match message.get("tool_calls") {
         None | Some(Value::Nil) => return Ok(None),
-        Some(calls) => calls.as_array().ok_or("`tool_calls` is no array")?,
+        Some(calls) => calls.as_array().ok_or("`tool_calls` is not an array")?,
     };
     let calls: Result<Vec<Call>, String> = calls
         .iter()
@@ -118,11 +117,11 @@ fn tool_calls(message: &Value) -> Result<Option<Vec<Call>>, String> {
     Ok(Some(calls?).filter(|calls| !calls.is_empty()))
 }
 
-/// The JSON value that a file holds.
+/// Reads the JSON value that a file holds.
 fn read_json(path: &Path) -> Result<Value> {
     let text = std::fs::read(path).map_err(|source| Failure::File { path: path.to_owned(), source })?;
     serde_json::from_slice(&text)
-        .map_err(|error| malformed(path, None, format!("it is not the JSON of runs: {error}")))
+        .map_err(|error| malformed(path, None, format!("the file is not JSON: {error}")))
 }
 
 fn malformed(path: &Path, run: Option<usize>, reason: impl Into<String>) -> Failure {

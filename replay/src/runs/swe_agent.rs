@@ -1,10 +1,9 @@
-//! Trajectories of SWE-agent: a file is one run, whose messages stand in `history`.
+//! Trajectories of SWE-agent: a file is one run, whose messages are in `history`.
 //!
-//! The task is the file's name without its ending, the trial 0. Where an assistant's message has `tool_calls`,
-//! these are its calls and the messages of role `tool` their results. Older files have no such role: there an
-//! assistant's message with a text in `action` is a call of the tool that the action's first word names, with
-//! the whole action as its arguments, and the next message of type `observation` is its result. The last
-//! action often has none.
+//! The task is the file's name without its ending, the trial 0. If an assistant's message has `tool_calls`, these are its
+//! calls, and messages of role `tool` are their results. Older files have no such role: there an assistant's message with a
+//! text in `action` is a call of the tool that the action's first word names, with the whole action as its arguments, and the
+//! next message of type `observation` is its result. The last action often has no result.
 
 use std::path::Path;
 
@@ -13,11 +12,12 @@ use foldlog::Value;
 use super::{Call, Pairing, Run, malformed, read_json, tool_calls};
 use crate::failure::Result;
 
-/// The run of a file.
+/// Reads the run of a file.
 ///
 /// # Errors
 ///
-/// Where the file cannot be read, or is not what it should be.
+/// [`Failure::File`](crate::Failure::File) if the file cannot be read, [`Failure::Malformed`](crate::Failure::Malformed) if it
+/// holds something else.
 pub fn read(path: &Path) -> Result<Run> {
     let file = read_json(path)?;
     let wrong = |reason: String| malformed(path, Some(0), reason);
@@ -25,7 +25,7 @@ pub fn read(path: &Path) -> Result<Run> {
         return Err(wrong("it has no array `history`".to_owned()));
     };
     let Some(task_id) = path.file_stem().and_then(|stem| stem.to_str()) else {
-        return Err(wrong("its name is no text that could be a tag".to_owned()));
+        return Err(wrong("the file's name is not UTF-8, and cannot become a tag".to_owned()));
     };
     let mut pairing = Pairing::default();
     for (index, message) in messages.iter().enumerate() {
@@ -49,7 +49,7 @@ fn take(pairing: &mut Pairing, message: &Value) -> Result<(), String> {
     Ok(())
 }
 
-/// The call that an action stands for.
+/// Returns the call that an action stands for.
 fn action(message: &Value) -> Option<Call> {
     let action = message.get("action")?;
     let tool = action.as_str()?.split_whitespace().next()?;

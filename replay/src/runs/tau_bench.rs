@@ -7,15 +7,16 @@ use foldlog::Value;
 use super::{Pairing, Run, malformed, read_json, tool_calls};
 use crate::failure::Result;
 
-/// The runs of a file.
+/// Reads the runs of a file.
 ///
 /// # Errors
 ///
-/// Where the file cannot be read, or is not what it should be: then with the run's index.
+/// [`Failure::File`](crate::Failure::File) if the file cannot be read, [`Failure::Malformed`](crate::Failure::Malformed), with
+/// the index of the run, if it holds something else.
 pub fn read(path: &Path) -> Result<Vec<Run>> {
     let file = read_json(path)?;
     let Some(runs) = file.as_array() else {
-        return Err(malformed(path, None, "it holds no array of runs"));
+        return Err(malformed(path, None, "the file does not hold an array of runs"));
     };
     let runs = runs.iter().enumerate();
     runs.map(|(index, value)| run(value).map_err(|reason| malformed(path, Some(index), reason))).collect()
@@ -47,7 +48,7 @@ fn take(pairing: &mut Pairing, message: &Value) -> Result<(), String> {
     }
 }
 
-/// A number or a text as the text of a tag.
+/// Returns the text of a tag from a field that holds a number or a text.
 fn tag(run: &Value, field: &str) -> Result<String, String> {
     match run.get(field) {
         Some(Value::Str(text)) => Ok(text.clone()),

@@ -1,7 +1,7 @@
 use foldlog::{Event, SessionTypes, Slice, Value};
 use serde::{Deserialize, Serialize};
 
-/// A message of a run: whatever object stands in its file, the order of its keys included.
+/// Holds a message of a run: the object that is in the file, with its keys in the same order.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Message(pub Value);
@@ -10,23 +10,23 @@ impl Event for Message {
     const NAME: &'static str = "message";
 }
 
-/// A tool was called: what a run says of it.
+/// Holds what a run says of a tool call.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ToolCalled {
-    /// The provider's id of the call, which may name other calls too.
+    /// Provider's id of the call, which may name other calls too.
     pub call: Option<String>,
-    /// The tool's name.
+    /// Name of the tool.
     pub tool: String,
-    /// Its arguments, as they stand in the file: JSON in a text, or a command.
+    /// Arguments as they are in the file: JSON in a text, or a command.
     pub arguments: Value,
-    /// What the tool answered.
+    /// Result of the tool.
     pub result: Value,
-    /// Whether it failed.
+    /// Whether the call failed.
     pub failed: bool,
 }
 
 impl ToolCalled {
-    /// The arguments as text: the text itself, or the JSON of what else they are.
+    /// Returns the arguments as text: the text itself, or the JSON of any other value.
     pub fn arguments_text(&self) -> String {
         match self.arguments.as_str() {
             Some(text) => text.to_owned(),
@@ -35,12 +35,12 @@ impl ToolCalled {
     }
 }
 
-/// How often a tool was called.
+/// Says how often a tool was called.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ToolCounted {
-    /// The tool's name.
+    /// Name of the tool.
     pub name: String,
-    /// How often.
+    /// Number of calls so far.
     pub count: u64,
 }
 
@@ -48,7 +48,7 @@ impl Event for ToolCounted {
     const NAME: &'static str = "tool_counted";
 }
 
-/// STATE: the messages.
+/// Holds the messages, as STATE.
 #[derive(Debug)]
 pub struct Messages;
 
@@ -57,7 +57,7 @@ impl Slice for Messages {
     type Item = Message;
 }
 
-/// STATE: the last message.
+/// Holds the last message, as STATE.
 #[derive(Debug)]
 pub struct LastMessage;
 
@@ -66,7 +66,7 @@ impl Slice for LastMessage {
     type Item = Message;
 }
 
-/// STATE: how often each tool was called.
+/// Holds how often each tool was called, as STATE.
 #[derive(Debug)]
 pub struct ToolCounts;
 
@@ -75,11 +75,11 @@ impl Slice for ToolCounts {
     type Item = ToolCounted;
 }
 
-/// The declarations under which runs are imported.
+/// Makes the declarations with which runs are imported.
 ///
 /// # Errors
 ///
-/// Where the declarations contradict each other, which a test rules out.
+/// An error if the declarations contradict each other, which a test rules out.
 pub fn types() -> foldlog::Result<SessionTypes> {
     SessionTypes::builder()
         .slice::<Messages>()

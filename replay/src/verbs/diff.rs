@@ -1,4 +1,4 @@
-//! `foldlog diff`: what changed between two positions.
+//! `foldlog diff`: the differences of the slices and tags at two positions.
 
 use std::path::Path;
 
@@ -12,14 +12,15 @@ use crate::failure::{HOLDS, Result};
 use crate::output::Output;
 use crate::reading::{beginning, open_session, position, shortened};
 
-/// How much of a value a person is shown.
+/// Number of characters of a value that a person is shown.
 const VALUE_CHARS_MAX: usize = 100;
 
-/// Shows what changed from position `before` to position `after`.
+/// Prints what changed from position `before` to position `after`.
 ///
 /// # Errors
 ///
-/// Where the session cannot be read, or there is no such position.
+/// - [`Failure::Usage`](crate::Failure::Usage) if the log has no such position.
+/// - [`Failure::Engine`](crate::Failure::Engine) if the session is corrupt, cannot be read, or takes more memory than it may.
 pub fn run(
     session: &Path,
     before: SequenceNumber,
@@ -35,7 +36,7 @@ pub fn run(
         states(&before, &after, &mut |difference| output.value(&difference))?;
         return Ok(HOLDS);
     }
-    // The slice whose differences were printed last.
+    // Name of the slice whose differences were printed last.
     let mut last: Option<Option<String>> = None;
     states(&before, &after, &mut |difference| {
         if last.as_ref() != Some(&difference.slice) {
@@ -50,8 +51,8 @@ pub fn run(
     Ok(HOLDS)
 }
 
-/// Checks that a pair of changed items, decoded, takes no more memory than the reader may: an item of nothing but small values
-/// takes many times its bytes.
+/// Checks that a pair of changed items takes no more memory than the reader may when it is decoded: an item of many small
+/// values takes many times its bytes.
 fn check_decoded(reader: &LogReader, before: &State, after: &State) -> Result<()> {
     let budget = reader.memory_bytes();
     let slices = [before, after].into_iter().flat_map(|state| state.slices.values());

@@ -1,4 +1,4 @@
-//! `foldlog export`: a session for other tools.
+//! `foldlog export`: a session's slices or records for other tools.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -11,12 +11,13 @@ use crate::failure::{HOLDS, Result};
 use crate::output::Output;
 use crate::reading::{each_record, open_outline, open_session, position, store_of, written};
 
-/// Writes the session as it was at `at`, in one form or the other. CACHE slices are left out: they can be
-/// computed again. Children are those in the store that the session stands in.
+/// Prints the session as of position `at`, or of the last one. Snapshot JSON holds STATE and LOG slices; CACHE slices can be
+/// computed again, and are left out. Children are those in the store of the session.
 ///
 /// # Errors
 ///
-/// Where the session cannot be read, or there is no such position.
+/// - [`Failure::Usage`](crate::Failure::Usage) if the log has no such position.
+/// - [`Failure::Engine`](crate::Failure::Engine) if the session is corrupt or cannot be read.
 pub fn run(
     session: &Path,
     at: Option<SequenceNumber>,

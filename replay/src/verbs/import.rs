@@ -1,4 +1,4 @@
-//! `foldlog import`: agent runs of other tools.
+//! `foldlog import`: recorded runs of other tools' agents, one session a run.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -21,22 +21,26 @@ struct Document {
     seconds: f64,
 }
 
-/// Imports the runs of a file of tau-bench. A file with a malformed run is not imported at all.
+/// Imports the runs of a file of tau-bench into the store at `store`. If any run is malformed, none is imported.
 ///
 /// # Errors
 ///
-/// Where the file is malformed or unreadable, or the store cannot be written.
+/// - [`Failure::File`](crate::Failure::File) or [`Failure::Malformed`](crate::Failure::Malformed) if the file cannot be read
+///   or holds something else; nothing is imported then.
+/// - [`Failure::Engine`](crate::Failure::Engine) if the store cannot be written; runs before the one that failed stay.
 pub fn tau_bench(file: &Path, store: &Path, output: &mut Output<'_>) -> Result<u8> {
     let since = Instant::now();
     let runs = read_tau_bench(file)?;
     write(&runs, store, since, output)
 }
 
-/// Imports trajectories of SWE-agent, a run a file. Where one file is malformed none is imported.
+/// Imports trajectories of SWE-agent, one run a file, into the store at `store`. If any file is malformed, none is imported.
 ///
 /// # Errors
 ///
-/// As [`tau_bench`].
+/// - [`Failure::File`](crate::Failure::File) or [`Failure::Malformed`](crate::Failure::Malformed) if a file cannot be read or
+///   holds something else; nothing is imported then.
+/// - [`Failure::Engine`](crate::Failure::Engine) if the store cannot be written; runs before the one that failed stay.
 pub fn swe_agent(files: &[PathBuf], store: &Path, output: &mut Output<'_>) -> Result<u8> {
     let since = Instant::now();
     let runs: Result<Vec<Run>> = files.iter().map(|file| read_swe_agent(file)).collect();
@@ -44,7 +48,7 @@ pub fn swe_agent(files: &[PathBuf], store: &Path, output: &mut Output<'_>) -> Re
 }
 
 fn write(runs: &[Run], store: &Path, since: Instant, output: &mut Output<'_>) -> Result<u8> {
-    // Made even where there are no runs, so that `sessions` finds a store.
+    // The store is created even if there are no runs, so that `sessions` finds it.
     Store::open(store)?;
     let types = types()?;
     let mut written = Written::default();

@@ -9,11 +9,11 @@ use crate::failure::{HOLDS, Result};
 use crate::output::Output;
 use crate::reading::{counted, open_outline};
 
-/// Shows what became of each operation of a session, in the order in which they began.
+/// Lists what became of each operation of a session, in the order in which the operations began.
 ///
 /// # Errors
 ///
-/// Where the session cannot be read.
+/// [`Failure::Engine`](crate::Failure::Engine) if the session is corrupt or cannot be read.
 pub fn run(session: &Path, output: &mut Output<'_>) -> Result<u8> {
     let ledger = open_outline(session, output)?.ledger()?;
     if output.json() {

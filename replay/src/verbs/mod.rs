@@ -1,4 +1,4 @@
-//! The verbs, one file each. Every `run` returns the exit code where it came to a result.
+//! The verbs, one file each. Every `run` prints its result and returns the exit code, or fails with why it ended early.
 
 pub mod demo;
 pub mod diff;

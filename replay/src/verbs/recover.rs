@@ -1,5 +1,5 @@
-//! `foldlog recover`: what a process left half done, restored and ended without its host. With `settle` the one verb that
-//! writes into a session.
+//! `foldlog recover`: restores the workspaces of an interrupted session and ends its open calls, without its host. `recover`
+//! and `settle` are the verbs that write into a session that exists.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -20,21 +20,21 @@ use crate::failure::{Failure, HOLDS, Result};
 use crate::output::Output;
 use crate::reading::store_of;
 
-/// How long somebody else may hold a workspace before the recovery gives up.
+/// Time after which the recovery gives up waiting for somebody else who holds a workspace.
 const WAIT_MAX: Duration = Duration::from_secs(30);
 
-/// What a person says of the workspaces.
+/// Holds what a person says of the workspaces. Each folder is given as `NAME=DIR`, or as `DIR` if there is one workspace only.
 #[derive(Debug)]
 pub struct Asked<'a> {
-    /// `NAME=DIR`, or `DIR` of the only one.
+    /// Folders that the call worked on.
     pub workspaces: &'a [String],
-    /// The same of folders that take the place of workspaces which are gone or were replaced.
+    /// Folders that take the place of workspaces which are gone or were replaced.
     pub rebound: &'a [String],
-    /// Whether what is in those is removed; else each has to be empty.
+    /// Whether files in the folders of `rebound` are removed; if not, each of these folders must be empty.
     pub overwrite: bool,
-    /// The same of the folders that hold their snapshots, where these are not in the session's own.
+    /// Folders that hold the workspaces' captures, for those that are not in the session's folder.
     pub snapshots: &'a [String],
-    /// Whether a mark that keeps this session away is removed.
+    /// Whether another session's mark, which keeps this session away, is removed.
     pub force: bool,
 }
 
@@ -43,10 +43,10 @@ struct Document {
     session: Uuid,
     ended: Vec<Operation>,
     workspaces: Vec<Workspace>,
-    /// Marks that were asked to be removed where there is no workspace to restore.
+    /// Folders given with `--force` while no call has a workspace to be restored.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     marks: Vec<Mark>,
-    /// What was asked for and had nothing to be done for it.
+    /// Note on options that changed nothing.
     #[serde(skip)]
     idle: Option<&'static str>,
     not_undone: Vec<NotUndone>,
@@ -69,22 +69,22 @@ struct Workspace {
     snapshots: PathBuf,
     /// Whether this folder took the place of the one that the call worked on.
     rebound: bool,
-    /// Whether what was in it and is not in the capture was removed for that.
+    /// Whether files of this folder that the capture does not hold were removed.
     overwritten: bool,
-    /// What the mark said that was removed.
+    /// Text of the mark that was removed.
     removed_mark: Option<String>,
 }
 
-/// The mark of a folder that no call is open on.
+/// Holds a folder that no open call works on, and its mark.
 #[derive(Serialize)]
 struct Mark {
     #[serde(serialize_with = "as_text")]
     root: PathBuf,
-    /// What it said; nothing where there was none.
+    /// Text of the mark that was removed; `None` if the folder had none.
     removed_mark: Option<String>,
 }
 
-/// Writes a path as text, its bytes that are no UTF-8 as `\xNN`.
+/// Writes a path as text, with bytes that are not UTF-8 as `\xNN`.
 fn as_text<S: Serializer>(path: &Path, serializer: S) -> std::result::Result<S::Ok, S::Error> {
     match path.to_str() {
         Some(text) => serializer.serialize_str(text),
@@ -106,16 +106,16 @@ impl From<&UnsettledOperation> for Operation {
     }
 }
 
-/// Restores the workspaces of an interrupted session from what it has captured of them, and ends its open calls as
-/// interrupted. No tool is run.
+/// Restores the workspaces of an interrupted session from its captures, and ends its open calls as interrupted. No tool is run.
 ///
 /// # Errors
 ///
-/// Where the session stands in no store, is open for writing, or has changed what no workspace is; where a workspace is not
-/// named, cannot be restored, or was worked on since by another session.
+/// - [`Failure::Usage`] if the session is in no store, or no folder is given for a workspace.
+/// - [`Failure::Engine`] if another process has the session open for writing; if a workspace cannot be restored, or another
+///   session has worked on it since; or if the call worked on a resource that is not a folder, which only the host restores.
 pub fn run(dir: &Path, asked: &Asked<'_>, output: &mut Output<'_>) -> Result<u8> {
     let Some((root, id)) = store_of(dir) else {
-        let what = format!("{} is no session in a store", dir.display());
+        let what = format!("{} is not the folder of a session in a store", escape::path(dir));
         return Err(Failure::usage(what, "give the folder of a session: STORE/sessions/ID"));
     };
     let session = Store::open(&root)?.open_to_recover(id)?;
@@ -150,7 +150,7 @@ fn recover(session: &Session, dir: &Path, asked: &Asked<'_>) -> Result<Document>
         }
         let removed_mark = match asked.force {
             true => {
-                // The mark of a folder that this call never worked on may be true.
+                // A folder that this call never worked on may bear a true mark, which stays.
                 files.check_folder(&taken)?;
                 files.remove_mark(Instant::now() + WAIT_MAX)?
             }
@@ -176,24 +176,23 @@ fn recover(session: &Session, dir: &Path, asked: &Asked<'_>) -> Result<Document>
     })
 }
 
-/// Lets a folder take the place of the one that the call worked on.
+/// Lets a folder take the place of the one that the call worked on. Without `overwrite` it must be empty.
 fn take_place(files: &HostFilesystem, overwrite: bool) -> Result<()> {
     let rebind = if overwrite { Rebind::Overwrite } else { Rebind::IfEmpty };
     files.rebind(rebind).map_err(|error| match error {
         filesystem::Error::Path { .. } if !overwrite => Failure::usage(
             error.to_string(),
-            "give an empty folder, or have what is in this one and not in the capture removed: --overwrite",
+            "give an empty folder, or add --overwrite, which removes the files that the capture does not hold",
         ),
         error => error.into(),
     })
 }
 
-/// Removes the marks of the folders that a person names, where there is no workspace to restore: they keep a session away
-/// that has nothing to recover.
+/// Removes the marks of the folders given with `--force` while there is no workspace to restore.
 fn unmark(dir: &Path, asked: &Asked<'_>) -> Result<Vec<Mark>> {
     let forced = if asked.force { asked.workspaces } else { &[] };
     let mark = |given: &String| {
-        // No call says which names there are.
+        // Without an open call no workspace has a name, so any `NAME=` is accepted.
         let folder = match given.split_once('=') {
             Some((_, folder)) if !Path::new(given).is_dir() => folder,
             _ => given.as_str(),
@@ -205,22 +204,22 @@ fn unmark(dir: &Path, asked: &Asked<'_>) -> Result<Vec<Mark>> {
     forced.iter().map(mark).collect()
 }
 
-/// What is to be said of options that have nothing to be done for them, where there is no workspace to restore.
+/// Returns the note on options that change nothing while there is no workspace to restore.
 fn idle(asked: &Asked<'_>) -> Option<&'static str> {
     match (asked.force, asked.workspaces.is_empty(), asked.rebound.is_empty()) {
         (true, true, _) => {
-            Some("no mark was removed: --force removes that of a folder given by --workspace DIR")
+            Some("no mark was removed: --force removes the mark of a folder given by --workspace DIR")
         }
         (true, false, true) | (false, true, true) => None,
-        (true, false, false) => Some("no call has a workspace to be restored: --rebind changed nothing"),
+        (true, false, false) => Some("--rebind changed nothing: no call has a workspace to be restored"),
         (false, ..) => Some(
-            "no call has a workspace to be restored, and nothing was changed; with --workspace DIR, --force removes the \
-             mark of another session",
+            "nothing was changed: no call has a workspace to be restored; to remove another session's mark from a folder, \
+             give --workspace DIR --force",
         ),
     }
 }
 
-/// Where a workspace that is to be restored is, and what was taken of it.
+/// Holds a workspace that is to be restored: its folder, and its capture.
 struct Place {
     name: String,
     root: PathBuf,
@@ -229,8 +228,8 @@ struct Place {
     taken: FilesystemSnapshot,
 }
 
-/// The workspaces among what a call had captured, each at the place that a person named. What else was captured nothing but
-/// the host can restore, and the engine says so.
+/// Returns the workspaces among the resources that the call captured, each with the folder that a person gave. Other resources
+/// only the host can restore; the engine refuses a recovery without them.
 fn places(captured: BTreeMap<String, Option<Vec<u8>>>, dir: &Path, asked: &Asked<'_>) -> Result<Vec<Place>> {
     let taken: BTreeMap<String, FilesystemSnapshot> = captured
         .into_iter()
@@ -246,12 +245,15 @@ fn places(captured: BTreeMap<String, Option<Vec<u8>>>, dir: &Path, asked: &Asked
                 (Some(root), None) => (root, false),
                 (None, Some(root)) => (root, true),
                 (Some(_), Some(_)) => {
-                    let what = format!("the workspace `{name}` is given as it was and as another folder");
-                    return Err(Failure::usage(what, "give it by --workspace or by --rebind"));
+                    let what = format!("the workspace `{name}` is given twice: by --workspace and by --rebind");
+                    return Err(Failure::usage(
+                        what,
+                        "give --workspace if it is the folder that the call worked on, --rebind if it is another one",
+                    ));
                 }
                 (None, None) => {
                     let what =
-                        format!("the call worked on the workspace `{name}`, and nothing says where that is");
+                        format!("the call worked on the workspace `{name}`, whose folder is not given");
                     return Err(Failure::usage(what, format!("give its folder: --workspace {name}=DIR")));
                 }
             };
@@ -264,7 +266,7 @@ fn places(captured: BTreeMap<String, Option<Vec<u8>>>, dir: &Path, asked: &Asked
         .collect()
 }
 
-/// The folders that a person gave, by the workspaces' names.
+/// Returns the folders given by `option`, by the workspaces' names.
 fn named(
     given: &[String],
     taken: &BTreeMap<String, FilesystemSnapshot>,
@@ -276,27 +278,28 @@ fn named(
         let (name, folder) = match one.split_once('=') {
             Some((name, folder)) if taken.contains_key(name) => (name, folder),
             _ if taken.is_empty() => continue,
-            // A folder's path may have the sign in it as well.
+            // The path of a folder may hold a `=` too.
             split => match only.filter(|_| split.is_none() || Path::new(one).is_dir()) {
                 Some(only) => (only.as_str(), one.as_str()),
                 None => {
                     let names = taken.keys().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
-                    let what = format!("{one} names none of the session's workspaces, which are {names}");
+                    let one = escape::text(one);
+                    let what = format!("`{one}` names none of the session's workspaces, which are {names}");
                     return Err(Failure::usage(what, format!("give each as {option} NAME=DIR")));
                 }
             },
         };
         if named.insert(name.to_owned(), PathBuf::from(folder)).is_some() {
             return Err(Failure::usage(
-                format!("the workspace `{name}` is named twice"),
-                format!("give {option} once for each"),
+                format!("the workspace `{name}` is given twice by {option}"),
+                format!("give {option} once for each workspace"),
             ));
         }
     }
     Ok(named)
 }
 
-/// The folder within the session's own that holds a snapshot: the one of the workspace's name, or whichever does.
+/// Returns the folder within the session's folder that holds a capture: the one of the workspace's name, or any other.
 fn kept_in(dir: &Path, name: &str, commit: &str) -> Result<PathBuf> {
     let holds = |folder: &Path| {
         let object =
@@ -309,7 +312,7 @@ fn kept_in(dir: &Path, name: &str, commit: &str) -> Result<PathBuf> {
     others.sort();
     let found = own.map(|name| dir.join(name)).into_iter().chain(others).find(|folder| holds(folder));
     found.ok_or_else(|| {
-        let what = format!("the session's folder does not hold the snapshot of the workspace `{name}`");
+        let what = format!("the session's folder does not hold the capture of the workspace `{name}`");
         Failure::usage(what, format!("give the folder in which the host keeps it: --snapshots {name}=DIR"))
     })
 }
@@ -326,7 +329,7 @@ fn print(document: &Document, output: &mut Output<'_>) -> Result<()> {
         }
     }
     for Mark { root, .. } in marks.iter().filter(|mark| mark.removed_mark.is_none()) {
-        output.note(format_args!("note: {} bears no mark", escape::path(root)));
+        output.note(format_args!("note: {} has no mark", escape::path(root)));
     }
     if let Some(idle) = idle {
         output.note(format_args!("note: {idle}"));
@@ -342,11 +345,11 @@ fn print(document: &Document, output: &mut Output<'_>) -> Result<()> {
         for Workspace { name, root, rebound, overwritten, .. } in workspaces {
             if *rebound {
                 let removed = match overwritten {
-                    true => "; what was in it and not in the capture is removed",
+                    true => "; files in it that the capture does not hold were removed",
                     false => "",
                 };
                 output.line(format_args!(
-                    "workspace `{name}`: {} took the place of its folder{removed}",
+                    "workspace `{name}`: {} took the place of the call's folder{removed}",
                     escape::path(root)
                 ))?;
             }
@@ -357,12 +360,12 @@ fn print(document: &Document, output: &mut Output<'_>) -> Result<()> {
         }
     }
     for Operation { operation, tool, .. } in ended {
-        output.line(format_args!("operation {operation} (`{tool}`) is ended"))?;
+        output.line(format_args!("operation {operation} (`{tool}`) was ended as interrupted"))?;
     }
     for Operation { operation, tool, .. } in unsettled {
         output.line(format_args!(
-            "operation {operation} (`{tool}`) waits: its host runs it again if it may, or `foldlog settle SESSION \
-             {operation} committed|failed|run-again` decides"
+            "operation {operation} (`{tool}`) waits: its host runs it again if it may, or a person decides: `foldlog settle \
+             SESSION {operation} committed|failed|run-again --by WHO --reason WHY`"
         ))?;
     }
     Ok(())

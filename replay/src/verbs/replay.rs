@@ -1,12 +1,11 @@
-//! `foldlog replay`: folds a session from its first record and checks what it claims.
+//! `foldlog replay`: folds a session from its first record, and checks that:
 //!
-//! 1. The fold passes: no record contradicts those before it, sequence numbers have no gaps, seals match.
-//! 2. Rollback equivalence: STATE behind a rollback to `n` equals STATE of a fresh fold along the path that
-//!    was live at `n`, stored byte for stored byte.
-//! 3. Lineage: what a fork shares with its parent is what the parent holds, where the parent stands in the same
-//!    store.
-//! 4. LOG only grows: at each rollback looked at, a LOG slice holds what it held at the one before, and the
-//!    rollback itself leaves it as it was.
+//! 1. The fold succeeds: no record contradicts those before it, sequence numbers have no gaps, seals match.
+//! 2. Rollback equivalence holds: STATE after a rollback to `n` equals STATE of a fresh fold along the path that was live at
+//!    `n`, stored byte for stored byte.
+//! 3. Lineage holds: what a fork shares with its parent is what the parent holds, if the parent is in the same store.
+//! 4. LOG only grows: at each rollback that is checked, a LOG slice holds all that it held at the rollback checked before,
+//!    and the rollback itself changes no LOG slice.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
@@ -26,56 +25,57 @@ use crate::output::Output;
 use crate::progress::Progress;
 use crate::reading::{beginning, counted, open_session, shortened, stopped, store_of};
 
-/// How many rollbacks are checked where not all are to be.
+/// Number of rollbacks that are checked without `--thorough`.
 const SAMPLE: usize = 16;
 
-/// How much of a value a person is shown.
+/// Number of characters of a value that a person is shown.
 const VALUE_CHARS_MAX: usize = 200;
 
-/// What a replay came to.
+/// Reports what a replay found. The fields are those of `replay --json`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Replayed {
-    /// The session.
+    /// Id of the session.
     pub session: Uuid,
-    /// How many records were folded.
+    /// Number of records that were folded.
     pub records: u64,
-    /// How many rollbacks there are.
+    /// Number of rollbacks in the log, ends of calls that were rolled back included.
     pub rollbacks: u64,
-    /// How many of them were checked.
+    /// Number of rollbacks that were checked.
     pub checked: u64,
-    /// How many items were looked at for that.
+    /// Number of items that the checks looked at.
     #[serde(skip)]
     pub compared: u64,
-    /// How many segments' seals were checked.
+    /// Number of segments whose seals were checked.
     pub seals: u64,
-    /// Whether what a fork shares was compared with its parent.
+    /// Whether what a fork shares with its parent was compared with the parent.
     pub lineage: bool,
-    /// The digest of all slices at the end, hexadecimal.
+    /// Digest of all slices at the end, in hexadecimal.
     pub digest: String,
-    /// The first difference.
+    /// First difference; `None` if the log holds.
     pub difference: Option<Diverged>,
 }
 
-/// Where a log does not claim what its fold gives.
+/// Describes where a log claims something else than its fold gives.
 #[derive(Clone, Debug, Serialize)]
 pub struct Diverged {
-    /// The record behind which the difference shows.
+    /// Sequence number of the record after which the difference shows.
     pub sequence: SequenceNumber,
-    /// The slice.
+    /// Name of the slice.
     pub slice: String,
-    /// Where in it.
+    /// Path of the value within the slice.
     pub path: String,
-    /// What should stand there; nil where nothing should.
+    /// Value that should be there; nil if none should.
     pub expected: Value,
-    /// What the fold gives; nil where it gives nothing.
+    /// Value that the fold gives; nil if it gives none.
     pub found: Value,
 }
 
-/// Replays a session.
+/// Replays a session, and prints what was found.
 ///
 /// # Errors
 ///
-/// Where the session cannot be read, is damaged or diverges: then the first difference is printed before.
+/// - [`Failure::DoesNotHold`] if the log diverges, with the first difference.
+/// - [`Failure::Engine`] if the session is corrupt or cannot be read.
 pub fn run(session: &Path, thorough: bool, output: &mut Output<'_>) -> Result<u8> {
     let reader = open_session(session, output)?;
     let progress = output.progress("replaying records", reader.records_len());
@@ -89,14 +89,14 @@ pub fn run(session: &Path, thorough: bool, output: &mut Output<'_>) -> Result<u8
         output.line(format_args!("session {}: {records} folded", replayed.session))?;
         output.line(format_args!("{} of {rollbacks} checked", replayed.checked))?;
         if replayed.lineage {
-            output.line("what it shares with its parent is what the parent holds")?;
+            output.line("the records that it shares with its parent are those that the parent holds")?;
         }
         output.line(format_args!("digest {}", replayed.digest))?;
     }
     match replayed.difference {
         None if output.json() => Ok(HOLDS),
         None => {
-            output.line("the log holds what its fold gives")?;
+            output.line("the log holds: a fold from its first record contradicts nothing in it")?;
             Ok(HOLDS)
         }
         Some(difference) => Err(Failure::DoesNotHold(text(&difference))),
@@ -111,7 +111,7 @@ fn text(difference: &Diverged) -> String {
     format!("diverged at record {sequence}, `{slice}` {path}: expected {expected}, found {found}")
 }
 
-/// Compares a fork with its parent, where that is at hand; whether it was.
+/// Compares a fork with its parent, and returns whether the parent could be read.
 fn lineage(reader: &LogReader, output: &mut Output<'_>) -> Result<bool> {
     let Some(Parent::Fork { session, .. }) = reader.opened().parent else { return Ok(false) };
     let Some((store, _)) = store_of(reader.dir()) else { return Ok(false) };
@@ -122,23 +122,23 @@ fn lineage(reader: &LogReader, output: &mut Output<'_>) -> Result<bool> {
             reader.check_lineage(&parent)?;
             Ok(true)
         }
-        // A fork is whole on its own: its parent may have been deleted, and may be damaged.
+        // A fork is whole by itself: its parent may be deleted or damaged.
         Err(error) => {
-            output.note(format_args!("note: not compared with the parent: {error}"));
+            output.note(format_args!("note: the fork was not compared with its parent: {error}"));
             Ok(false)
         }
     }
 }
 
-/// Folds a log and checks a sample of its rollbacks, or all of them.
+/// Folds a log, and checks 16 of its rollbacks, or all of them if `thorough`. Lineage is not checked here.
 ///
 /// # Errors
 ///
-/// Where the log cannot be read or contradicts itself.
+/// [`Failure::Engine`] if the log is corrupt, contradicts itself, or cannot be read.
 pub fn replay(reader: &LogReader, thorough: bool, mut progress: Progress) -> Result<Replayed> {
     let rollbacks: BTreeMap<SequenceNumber, SequenceNumber> = reader.rollbacks().collect();
     let chosen = if thorough { rollbacks.keys().copied().collect() } else { sample(&rollbacks) };
-    // The state is asked for behind each chosen rollback and behind the record before it.
+    // The state is taken after each chosen rollback and after the record before it.
     let mut checks = Checks {
         rollbacks: &rollbacks,
         last: None,
@@ -170,7 +170,7 @@ pub fn replay(reader: &LogReader, thorough: bool, mut progress: Progress) -> Res
         return Err(failure);
     }
     let end = end?;
-    // Opening folded the same records; two folds that differ would mean that the fold is not one.
+    // Opening folded the same records, and has to have come to the same.
     if difference.is_none() {
         difference = first_unlike(next.saturating_sub(1), &reader.state_reader()?, &end, |_| true)?;
     }
@@ -187,22 +187,23 @@ pub fn replay(reader: &LogReader, thorough: bool, mut progress: Progress) -> Res
     })
 }
 
-/// At most so many rollbacks, spread evenly, the first and the last among them.
+/// Chooses at most [`SAMPLE`] rollbacks, spread evenly, among them the first and the last.
 fn sample(rollbacks: &BTreeMap<SequenceNumber, SequenceNumber>) -> BTreeSet<SequenceNumber> {
     let last = rollbacks.len().saturating_sub(1);
     let places: BTreeSet<usize> = (0..SAMPLE).map(|place| place * last / (SAMPLE - 1)).collect();
     rollbacks.keys().enumerate().filter(|(place, _)| places.contains(place)).map(|(_, at)| *at).collect()
 }
 
-/// The checks of a replay. Each looks at what changed since the one before, and at whole slices only to say what differs.
+/// Checks rollbacks one after the other. Each check looks at what changed since the one before, and at whole slices only to say
+/// what differs.
 struct Checks<'a> {
     rollbacks: &'a BTreeMap<SequenceNumber, SequenceNumber>,
-    /// The slices where they were last looked at.
+    /// Slices as of the last check.
     last: Option<StateReader>,
-    /// STATE along the path to each target, which most often goes on where the last one ended.
+    /// Folds STATE along the path to each target, mostly on from the last target.
     along: AlongPath<'a>,
     comparison: Comparison,
-    /// How many items were looked at beside what it looked at.
+    /// Number of items looked at, not counting those that `comparison` counts.
     whole: u64,
 }
 
@@ -234,7 +235,7 @@ fn items_len(state: &StateReader) -> u64 {
     state.slices().map(|slice| slice.len() as u64).sum()
 }
 
-/// The first item of a LOG slice that is no longer what it was.
+/// Returns the first item of a LOG slice that is no longer what it was in `before`.
 fn log_grows(
     sequence: SequenceNumber,
     before: &StateReader,
@@ -261,7 +262,7 @@ fn log_grows(
     Ok(None)
 }
 
-/// What one item of a slice says.
+/// Reads and decodes one item of a slice.
 fn value(slice: &SliceReader<'_>, name: ItemName) -> Result<Value> {
     let mut value = Value::Nil;
     slice.read_these(std::iter::once(name), |name, bytes| {
@@ -275,8 +276,8 @@ fn value(slice: &SliceReader<'_>, name: ItemName) -> Result<Value> {
     Ok(value)
 }
 
-/// The first difference of two folds of one log, in the slices whose policy is wanted. In one log items of one name are the
-/// same, so what they say is read only where the names differ.
+/// Returns the first difference of two folds of one log, in the slices whose policy is `wanted`. Items of one log with equal
+/// names are equal, so contents are read only if names differ.
 fn first_unlike(
     sequence: SequenceNumber,
     expected: &StateReader,

@@ -1,4 +1,4 @@
-//! `foldlog salvage`: a new session of all that is sound in a damaged one, which is only read.
+//! `foldlog salvage`: copies the sound part of a damaged session, which is only read, into a new session.
 
 use std::fs;
 use std::path::{Component, Path, PathBuf};
@@ -16,7 +16,7 @@ use crate::failure::{Failure, HOLDS, Result};
 use crate::output::Output;
 use crate::reading::{counted, note_interrupted};
 
-/// What was salvaged, and what was left.
+/// Holds what was copied and what was left. The fields are those of `salvage --json`.
 #[derive(Debug, Serialize)]
 struct Document {
     session: Uuid,
@@ -113,18 +113,19 @@ impl Document {
     }
 }
 
-/// Makes a new session in the store `to` of all that is sound in the session at `session`.
+/// Copies the sound part of the session at `session`, before its first damage, into a new session in the store `to`, which is
+/// created if it does not exist.
 ///
 /// # Errors
 ///
-/// Where nothing in the session is sound, or it cannot be read or is open for writing; where `to` is a link, stands in
-/// the session's own folder, or holds anything but a store.
+/// - [`Failure::Usage`] if `to` is a link, is inside the session's folder, or holds anything but a store.
+/// - [`Failure::Engine`] if nothing in the session is sound, it cannot be read, or a process has it open for writing.
 pub fn run(session: &Path, to: &Path, output: &mut Output<'_>) -> Result<u8> {
     let session = match session.canonicalize() {
         Ok(session) if session.is_dir() => session,
-        Ok(path) => return Err(Error::NotASession { path, reason: "it is no folder".to_owned() }.into()),
+        Ok(path) => return Err(Error::NotASession { path, reason: "it is not a folder".to_owned() }.into()),
         Err(_) => {
-            let (path, reason) = (session.to_owned(), "there is nothing".to_owned());
+            let (path, reason) = (session.to_owned(), "there is no such folder".to_owned());
             return Err(Error::NotASession { path, reason }.into());
         }
     };
@@ -134,7 +135,7 @@ pub fn run(session: &Path, to: &Path, output: &mut Output<'_>) -> Result<u8> {
         Ok(salvaged) => salvaged,
         Err(error) => {
             if is_new {
-                // Only what is empty goes.
+                // Only empty folders are removed.
                 let _ = fs::remove_dir(to.join("sessions"));
                 let _ = fs::remove_dir(to);
             }
@@ -150,31 +151,31 @@ pub fn run(session: &Path, to: &Path, output: &mut Output<'_>) -> Result<u8> {
     Ok(HOLDS)
 }
 
-/// Checks that a store may be made or written at `to`; whether there is nothing yet.
+/// Checks that `to` is a store or can become one, and returns whether nothing is there yet.
 fn check_target(session: &Path, to: &Path) -> Result<bool> {
     let next = "give the folder of a store, or one that is new or empty";
     let wrong = |what: &str| Err(Failure::usage(format!("{} {what}", escape::path(to)), next));
     let failed = |source| Failure::File { path: to.to_owned(), source };
     let resolved = resolve(to).map_err(failed)?;
-    let Some(resolved) = resolved else { return wrong("leads back over folders that are not there") };
+    let Some(resolved) = resolved else { return wrong("has `..` behind a folder that does not exist") };
     if resolved.starts_with(session) {
-        return wrong("stands within the session that is to be salvaged");
+        return wrong("is inside the session that is to be salvaged");
     }
     match fs::symlink_metadata(to) {
         Err(_) => return Ok(true),
         Ok(found) if found.is_symlink() => return wrong("is a link"),
-        Ok(found) if !found.is_dir() => return wrong("is no folder"),
+        Ok(found) if !found.is_dir() => return wrong("is not a folder"),
         Ok(_) => {}
     }
     match fs::symlink_metadata(to.join("sessions")) {
         Ok(found) if found.is_dir() => Ok(false),
-        Ok(_) => wrong("is no store: its `sessions` is no folder"),
+        Ok(_) => wrong("is not a store: its `sessions` is not a folder"),
         Err(_) if fs::read_dir(to).map_err(failed)?.next().is_none() => Ok(false),
-        Err(_) => wrong("is no store, and not empty"),
+        Err(_) => wrong("is not a store, and not empty"),
     }
 }
 
-/// Where a path leads to of which the last parts may not be there yet; `None` where these lead back.
+/// Resolves a path whose last parts may not exist yet. Returns `None` if there is a `..` among these.
 fn resolve(path: &Path) -> std::io::Result<Option<PathBuf>> {
     let path = std::path::absolute(path)?;
     let mut missing = Vec::new();
@@ -195,12 +196,12 @@ fn print(salvaged: &SalvageReport, output: &mut Output<'_>) -> Result<()> {
     let (records, objects) = (counted(salvaged.records, "record"), counted(salvaged.objects, "object"));
     let (segment, offset) = &salvaged.end;
     output.line(format_args!(
-        "taken    {records} and {objects}, up to byte {offset} of {}",
+        "copied   {records} and {objects}, up to byte {offset} of {}",
         escape::path(segment)
     ))?;
     for (segment, offset) in &salvaged.mended {
         output.line(format_args!(
-            "mended   {} at byte {offset}: what follows says what it was",
+            "mended   {} at byte {offset}: damaged, but what follows proves what was there",
             escape::path(segment)
         ))?;
     }
@@ -228,10 +229,10 @@ fn print(salvaged: &SalvageReport, output: &mut Output<'_>) -> Result<()> {
     }
     for name in &salvaged.beside {
         let name = escape::text(name);
-        output.line(format_args!("beside   {name}: not of the log, and not carried over"))?;
+        output.line(format_args!("beside   {name}: not part of the log, and not copied"))?;
     }
     if salvaged.left.is_empty() && salvaged.missing_objects.is_empty() {
-        output.line("nothing was left")?;
+        output.line("every record was copied")?;
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! `foldlog sessions`: what is in a store.
+//! `foldlog sessions`: the sessions of a store.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ use crate::failure::{DOES_NOT_HOLD, Failure, HOLDS, Result};
 use crate::output::Output;
 use crate::reading;
 
-/// One session in the listing.
+/// Holds the row of a session.
 #[derive(Debug, Serialize)]
 struct Row {
     session: Uuid,
@@ -70,17 +70,17 @@ impl Row {
     }
 }
 
-/// How much memory what is known of a session may take where nothing is said.
+/// Most bytes of memory that a session may take if the command line says nothing.
 const MEMORY_BYTES: u64 = 64 << 20;
 
-/// A session that could not be read, in the listing.
+/// Holds the row of a session that cannot be read.
 #[derive(Debug, Serialize)]
 struct UnreadRow {
     session: Uuid,
     error: String,
 }
 
-/// Lists a session that cannot be read as a row that says so. The others follow.
+/// Lists a session that cannot be read as a row that says why, and reports the error.
 fn unread(session: Uuid, error: String, output: &mut Output<'_>) -> Result<()> {
     output.note(format_args!("error: {error}"));
     if output.json() {
@@ -89,12 +89,13 @@ fn unread(session: Uuid, error: String, output: &mut Output<'_>) -> Result<()> {
     output.line(format_args!("{session}  cannot be read: {error}"))
 }
 
-/// Lists the sessions of the store at `dir`. A session that cannot be read is a row that says why, and named on standard error; the
-/// exit code then is that of the worst. So is a folder in which a crash left no session yet, which is no failure.
+/// Lists the sessions of the store at `dir`. A session that cannot be read is listed with why, and reported on standard error;
+/// the exit code is then 1 if any session is damaged, else 2. A folder in which a crash left a session without records is
+/// noted on standard error, and is no failure.
 ///
 /// # Errors
 ///
-/// Where there is no store at `dir`, or it cannot be read.
+/// [`Failure::Usage`] if there is no store at `dir`, [`Failure::Engine`] if the store cannot be read.
 pub fn run(dir: &Path, output: &mut Output<'_>) -> Result<u8> {
     let store = reading::open_store(dir)?;
     let ids = store.session_ids()?;
@@ -107,7 +108,7 @@ pub fn run(dir: &Path, output: &mut Output<'_>) -> Result<u8> {
     }
     let mut progress = output.progress("reading sessions", ids.len() as u64);
     let mut code = HOLDS;
-    // Said once: what keeps others out of one keeps them out of all.
+    // One note is enough: the same command keeps others out of all sessions.
     let exposed = ids.iter().find_map(|id| foldlog::audit::exposed(&store.session_dir(*id)));
     reading::note_exposed(exposed.as_ref(), output);
     for (done, id) in (1..).zip(ids) {
@@ -126,7 +127,7 @@ pub fn run(dir: &Path, output: &mut Output<'_>) -> Result<u8> {
             Err(error) => {
                 unread(id, error.to_string(), output)?;
                 let failure = Failure::from(error);
-                // Damage says more than what could not be read at all.
+                // Damage outranks what cannot be read.
                 code = if code == DOES_NOT_HOLD { code } else { failure.exit_code() };
             }
         }

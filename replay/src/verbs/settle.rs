@@ -1,5 +1,5 @@
-//! `foldlog settle`: a person's decision about an interrupted tool call. With `recover` the one verb that writes into a
-//! session.
+//! `foldlog settle`: a person's decision about an interrupted tool call. `settle` and `recover` are the verbs that write into
+//! a session that exists.
 
 use std::path::Path;
 
@@ -13,16 +13,16 @@ use crate::failure::{Failure, HOLDS, Result};
 use crate::output::Output;
 use crate::reading::store_of;
 
-/// What was decided, by whom and why.
+/// Holds a person's decision about an operation.
 #[derive(Debug)]
 pub struct Decided<'a> {
-    /// The operation.
+    /// Operation id: the sequence number of the operation's first begin.
     pub operation: OperationId,
-    /// What became of it.
+    /// What became of the operation.
     pub decision: Settled,
     /// Who decided.
     pub by: &'a str,
-    /// Why.
+    /// Why that was decided.
     pub reason: &'a str,
 }
 
@@ -32,11 +32,13 @@ struct Document {
     sequence: SequenceNumber,
 }
 
-/// Records what was decided about an interrupted operation.
+/// Records a decision about an interrupted operation, with the result, as JSON, of a committed one. The decision is durable
+/// when this returns.
 ///
 /// # Errors
 ///
-/// Where the session stands in no store, is open for writing, or has no such operation that waits for it.
+/// - [`Failure::Usage`] if the session is in no store, or `result` is not JSON or given for a call that was not committed.
+/// - [`Failure::Engine`] if another process has the session open for writing, or no such operation waits to be settled.
 pub fn run(
     session: &Path,
     decided: &Decided<'_>,
@@ -44,17 +46,18 @@ pub fn run(
     output: &mut Output<'_>,
 ) -> Result<u8> {
     let Some((root, id)) = store_of(session) else {
-        let what = format!("{} is no session in a store", escape::path(session));
+        let what = format!("{} is not the folder of a session in a store", escape::path(session));
         return Err(Failure::usage(what, "give the folder of a session: STORE/sessions/ID"));
     };
     let result: Option<Value> = result.map(serde_json::from_str).transpose().map_err(|error| {
-        Failure::usage(format!("the result is no JSON: {error}"), "give JSON, such as '{\"sent\": true}'")
+        Failure::usage(format!("the result is not JSON: {error}"), "give JSON, such as '{\"sent\": true}'")
     })?;
     let settlement = match decided.decision {
         Settled::Committed => Settlement::Committed(result),
         other if result.is_some() => {
-            let what = format!("a call that is {other:?} has no result").to_lowercase();
-            return Err(Failure::usage(what, "leave out --result, or say `committed`"));
+            let decision = if other == Settled::Failed { "failed" } else { "run-again" };
+            let what = format!("a call that is settled as `{decision}` has no result");
+            return Err(Failure::usage(what, "leave out --result, or settle the call as `committed`"));
         }
         Settled::Failed => Settlement::Failed,
         Settled::RunAgain => Settlement::RunAgain,
@@ -65,7 +68,7 @@ pub fn run(
         output.value(&Document { operation, sequence })?;
     } else {
         let next = match settlement {
-            Settlement::RunAgain => "; it is run again when its host recovers the session",
+            Settlement::RunAgain => "; its host runs the call again when it recovers the session",
             _ => "",
         };
         output.line(format_args!("operation {operation} is settled by record {sequence}{next}"))?;

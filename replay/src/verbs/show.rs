@@ -1,4 +1,4 @@
-//! `foldlog show`: the timeline.
+//! `foldlog show`: the records of a session, one a line.
 
 use std::ops::RangeInclusive;
 use std::path::Path;
@@ -12,14 +12,15 @@ use crate::failure::{Failure, HOLDS, Result};
 use crate::output::Output;
 use crate::reading::{each_record, last_position, open_outline, position, record_name, shortened};
 
-/// How much of a name a person is shown, so that the columns stand.
+/// Number of characters of a name that a person is shown, so that the columns stay aligned.
 const NAME_CHARS_MAX: usize = 36;
 
-/// Shows the records from `from` through `to`, of one kind or of all.
+/// Lists the records from `from` through `to`, of one kind or of all.
 ///
 /// # Errors
 ///
-/// Where the session cannot be read, or there is no such kind or position.
+/// - [`Failure::Usage`] if there is no such kind or position.
+/// - [`Failure::Engine`] if the session is corrupt or cannot be read.
 pub fn run(
     session: &Path,
     from: SequenceNumber,
@@ -53,10 +54,10 @@ fn known_kind(name: &str) -> Result<Kind> {
     }
     let kinds = Kind::ALL.iter().filter(|kind| !kind.is_envelope()).map(|kind| kind.name());
     let next = format!("the kinds are {}", kinds.collect::<Vec<_>>().join(", "));
-    Err(Failure::usage(format!("there is no kind of record called `{name}`"), next))
+    Err(Failure::usage(format!("there is no kind of record called `{}`", escape::text(name)), next))
 }
 
-/// How a log's records are listed.
+/// Lists the records of a log, each with its name and whether it is live.
 #[derive(Debug)]
 pub struct Timeline {
     names: Names,
@@ -64,31 +65,31 @@ pub struct Timeline {
 }
 
 impl Timeline {
-    /// The headings of the columns that [`text`](Timeline::text) fills.
+    /// Headings of the columns that [`text`](Timeline::text) fills.
     pub const HEADINGS: &str = "sequence  time                              kind        name                                   bytes  path";
 
-    /// The timeline of a log as its last record leaves it.
+    /// Reads from a log what its last record leaves live, and the names that it declares.
     pub fn of(reader: &LogReader) -> Timeline {
         Timeline { names: reader.names(), live: reader.live_path().live_at(last_position(reader)) }
     }
 
-    /// Whether no later rollback abandoned a record.
+    /// Returns whether the record of this sequence number is live, that is, not abandoned by a later rollback.
     pub fn is_live(&self, sequence: SequenceNumber) -> bool {
         self.live.iter().any(|range| range.contains(&sequence))
     }
 
-    /// One line for a person.
+    /// Writes a record as one line for a person.
     pub fn text(&self, record: &Record<'_>) -> String {
         line(record, &self.names, self.is_live(record.sequence))
     }
 
-    /// The record's JSON form, with its name and whether it is live.
+    /// Returns a record's JSON form, with its name and whether it is live.
     pub fn value<'a>(&self, record: &Record<'a>) -> RecordJson<'a> {
         value(record, &self.names, self.is_live(record.sequence))
     }
 }
 
-/// A record as one line for a person.
+/// Writes a record as one line for a person.
 pub(super) fn line(record: &Record<'_>, names: &Names, live: bool) -> String {
     let (time, name) = (time_text(record.time_us), record_name(record, names));
     let path = if live { "live" } else { "abandoned" };
@@ -97,10 +98,10 @@ pub(super) fn line(record: &Record<'_>, names: &Names, live: bool) -> String {
     format!("{sequence:>8}  {time:<32}  {kind:<10}  {name:<NAME_CHARS_MAX$} {bytes:>7}  {path}")
 }
 
-/// A record's JSON form, with its name and whether it is live.
+/// Returns a record's JSON form, with its name and whether it is live.
 pub(super) fn value<'a>(record: &Record<'a>, names: &Names, live: bool) -> RecordJson<'a> {
     let mut value = record.to_json(names).unwrap_or_else(|error| {
-        // What has no JSON form of its own is still a record with a place and a time.
+        // A record without a JSON form of its own still has a sequence number, a time and a kind.
         let mut value = RecordJson::default();
         value.set("sequence", Value::from(record.sequence));
         value.set("time", Value::from(time_text(record.time_us)));

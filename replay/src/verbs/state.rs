@@ -12,14 +12,15 @@ use crate::failure::{Failure, HOLDS, Result};
 use crate::output::Output;
 use crate::reading::{beginning, counted, open_session, position, shortened, written};
 
-/// How much of an item a person is shown.
+/// Number of characters of an item that a person is shown.
 const ITEM_CHARS_MAX: usize = 160;
 
-/// Shows the slices at `at`, one of them or all.
+/// Prints the slices at position `at`, or at the last one: the one named `slice`, or all.
 ///
 /// # Errors
 ///
-/// Where the session cannot be read, or there is no such position or slice.
+/// - [`Failure::Usage`] if there is no such position, or no such slice there.
+/// - [`Failure::Engine`] if the session is corrupt or cannot be read.
 pub fn run(
     session: &Path,
     at: Option<SequenceNumber>,
@@ -50,7 +51,7 @@ fn must_be_there(state: &StateReader, name: &str, at: SequenceNumber) -> Result<
     }
     let names: Vec<&str> = state.slices().map(|slice| slice.name()).collect();
     let next = match names.as_slice() {
-        [] => "no slice was declared up to there".to_owned(),
+        [] => "give a later position: no slice is declared at this one".to_owned(),
         names => format!("the slices are {}", escape::text(&names.join(", "))),
     };
     Err(Failure::usage(format!("there is no slice `{}` at position {at}", escape::text(name)), next))
@@ -68,7 +69,7 @@ fn text(slice: &SliceReader<'_>, output: &mut Output<'_>) -> Result<()> {
             reason: error.to_string(),
         })?;
         let json = beginning(&value, ITEM_CHARS_MAX);
-        // Where the item came from is what a person looks up next in the timeline.
+        // The sequence number of the item's record is what a person looks up next in the timeline.
         let line = format!("  [{place}] @{} {}", name.sequence, shortened(&json, ITEM_CHARS_MAX));
         place += 1;
         failure = output.line(line).err();

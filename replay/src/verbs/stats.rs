@@ -1,12 +1,12 @@
-//! `foldlog stats`: what a session's log is made of.
+//! `foldlog stats`: counts what a session's log is made of.
 //!
-//! With `--json` one object, whose fields are those of [`Stats`]; a field whose name ends in `_bytes`, or is
-//! `bytes`, counts bytes, every other number counts what it is called. Of a log that holds:
+//! `--json` prints one object with the fields of [`Stats`]. Fields named `bytes` or ending in `_bytes` are bytes; every other
+//! number counts what its name says. Of a log that holds:
 //!
-//! 1. `used_bytes` is the sum of the segments' `used_bytes`, and also that of `segment_header_bytes` and of
-//!    `bytes` over all `kinds`;
-//! 2. `records` is `live_records` and `abandoned_records` together, and the sum of the segments' `records`,
-//!    and that of `frames` over those `kinds` that are no `envelope`.
+//! 1. `used_bytes` is the sum of the segments' `used_bytes`, and also the sum of `segment_header_bytes` and the `bytes` of all
+//!    `kinds`.
+//! 2. `records` is the sum of `live_records` and `abandoned_records`, also the sum of the segments' `records`, and also the
+//!    sum of the `frames` of those `kinds` that are not an `envelope`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
@@ -27,130 +27,132 @@ use crate::failure::{Failure, HOLDS, Result};
 use crate::output::Output;
 use crate::reading::{counted, last_position, open_session};
 
-/// What a session's log is made of.
+/// Reports what a session's log is made of.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Stats {
-    /// The session.
+    /// Id of the session.
     pub session: Uuid,
-    /// How many records there are.
+    /// Number of records.
     pub records: u64,
-    /// How many of them no rollback has abandoned.
+    /// Number of records that no rollback has abandoned.
     pub live_records: u64,
-    /// How many of them a rollback has abandoned.
+    /// Number of records that a rollback has abandoned.
     pub abandoned_records: u64,
-    /// How many snapshots there are, abandoned ones included.
+    /// Number of snapshot records, abandoned ones included.
     pub snapshots: u64,
-    /// How many rollbacks there are, abandoned ones included.
+    /// Number of rollback records, abandoned ones included. The end of a call that was rolled back is of another kind, and is
+    /// not counted here.
     pub rollbacks: u64,
     /// Bytes of the segments that belong to the log.
     pub used_bytes: u64,
-    /// Length of the segments' files, space allocated ahead included.
+    /// Length of the segments' files in bytes, space allocated ahead included.
     pub allocated_bytes: u64,
-    /// Length of the segments' headers.
+    /// Length of the segments' headers in bytes.
     pub segment_header_bytes: u64,
-    /// Bytes behind the log's end that nobody was told are durable and that were left out.
+    /// Bytes of the torn tail, which were never acknowledged as durable and do not belong to the log.
     pub torn_bytes: u64,
-    /// The segments, oldest first.
+    /// Segments, oldest first.
     pub segments: Vec<SegmentStats>,
-    /// The frames by kind, in the kinds' order.
+    /// Frames by kind, in the order of the kinds' numbers.
     pub kinds: Vec<KindStats>,
-    /// The events by name.
+    /// Events, in the order of their names.
     pub events: Vec<EventStats>,
-    /// The slices by name.
+    /// Slices, in the order of their names.
     pub slices: Vec<SliceStats>,
-    /// The object folder.
+    /// Objects: in the session's folder `objects`, and named by records.
     pub objects: ObjectStats,
-    /// The files of the image folder, by name.
+    /// Files of the session's folder `snapshots`, which holds images, in the order of their names.
     pub images: Vec<ImageStats>,
 }
 
-/// A segment.
+/// Describes one segment.
 #[derive(Clone, Debug, Serialize)]
 pub struct SegmentStats {
-    /// Its ordinal.
+    /// Ordinal of the segment, from 0.
     pub ordinal: u32,
-    /// The session that wrote it: in a fork, an ancestor for what the two share.
+    /// Id of the session that wrote the segment: in a fork, an ancestor's for segments that the two share.
     pub session: Uuid,
-    /// The sequence number of its first record.
+    /// Sequence number of the segment's first record.
     pub first_sequence: SequenceNumber,
-    /// How many of its records belong to the log.
+    /// Number of the segment's records that belong to the log.
     pub records: u64,
-    /// Bytes of it that belong to the log: header, frames and seal.
+    /// Bytes of the segment that belong to the log: header, frames and seal.
     pub used_bytes: u64,
-    /// Length of its file.
+    /// Length of the segment's file in bytes.
     pub allocated_bytes: u64,
-    /// Whether it is sealed.
+    /// Whether the segment is sealed.
     pub sealed: bool,
 }
 
-/// The frames of one kind.
+/// Counts the frames of one kind.
 #[derive(Clone, Debug, Serialize)]
 pub struct KindStats {
-    /// The kind's name.
+    /// Name of the kind.
     pub kind: String,
-    /// Whether its frames are envelope frames, which are no records of the session.
+    /// Whether the frames are the log's own notes (envelope frames), and not records of the session.
     pub envelope: bool,
-    /// How many frames there are.
+    /// Number of frames.
     pub frames: u64,
-    /// Their bytes, frame headers included.
+    /// Bytes of the frames, frame headers included.
     pub bytes: u64,
 }
 
-/// The dispatches of one event.
+/// Counts the dispatches of one event.
 #[derive(Clone, Debug, Serialize)]
 pub struct EventStats {
-    /// The event's name.
+    /// Name of the event.
     pub event: String,
-    /// How many records there are.
+    /// Number of records.
     pub records: u64,
-    /// Bytes of their payloads, those that stand in the object folder included, each time that they are named.
+    /// Bytes of the records' payloads. A payload in the object folder counts each time that a record names it.
     pub payload_bytes: u64,
 }
 
-/// The items of one slice.
+/// Counts the items of one slice.
 #[derive(Clone, Debug, Serialize)]
 pub struct SliceStats {
-    /// The slice's name.
+    /// Name of the slice.
     pub slice: String,
-    /// Its policy.
+    /// Policy of the slice: `state`, `log` or `cache`.
     pub policy: &'static str,
-    /// How many items it holds at the log's end.
+    /// Number of items that the slice holds at the log's end.
     pub live_items: u64,
-    /// Bytes of their payloads.
+    /// Bytes of the payloads of these items.
     pub live_bytes: u64,
-    /// How many items were ever put into it, on abandoned paths too.
+    /// Number of items that records ever added to the slice, abandoned records included.
     pub ever_items: u64,
-    /// Bytes of their payloads.
+    /// Bytes of the payloads of all items ever added.
     pub ever_bytes: u64,
 }
 
-/// The object folder.
+/// Counts objects.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct ObjectStats {
-    /// How many objects stand there.
+    /// Number of objects in the folder.
     pub count: u64,
-    /// Their bytes.
+    /// Bytes of the objects in the folder.
     pub bytes: u64,
-    /// How many different ones the records name.
+    /// Number of different objects that records name.
     pub named_count: u64,
-    /// Their bytes.
+    /// Bytes of the different objects that records name, as the records say.
     pub named_bytes: u64,
 }
 
-/// A file of the image folder.
+/// Describes a file in the folder of images.
 #[derive(Clone, Debug, Serialize)]
 pub struct ImageStats {
-    /// Its name.
+    /// Name of the file.
     pub name: String,
-    /// Its length.
+    /// Length of the file in bytes.
     pub bytes: u64,
 }
 
-/// Shows what a session's log is made of.
+/// Prints what a session's log is made of.
 ///
 /// # Errors
 ///
-/// Where the session cannot be read or is damaged.
+/// [`Failure::Engine`] if the session is corrupt or cannot be read, [`Failure::File`] if its folder of objects or images cannot
+/// be read.
 pub fn run(session: &Path, output: &mut Output<'_>) -> Result<u8> {
     let reader = open_session(session, output)?;
     let stats = stats(&reader)?;
@@ -166,7 +168,8 @@ pub fn run(session: &Path, output: &mut Output<'_>) -> Result<u8> {
 ///
 /// # Errors
 ///
-/// Where the log, its object folder or its image folder cannot be read.
+/// [`Failure::Engine`] if the log is corrupt or cannot be read, [`Failure::File`] if its folder of objects or images cannot be
+/// read.
 pub fn stats(reader: &LogReader) -> Result<Stats> {
     let segments = reader.segments()?;
     let state = reader.state_reader()?;
@@ -210,20 +213,20 @@ fn segment_stats(segment: &SegmentInfo) -> SegmentStats {
     }
 }
 
-/// A number of things, and their bytes.
+/// Holds a number of things, and their bytes.
 type Sum = (u64, u64);
 
 fn count(sum: &mut Sum, bytes: u64) {
-    // An object's length is a claim of the record's, and sums of claims may be anything.
+    // A record claims an object's length, and sums of claims may overflow.
     *sum = (sum.0 + 1, sum.1.saturating_add(bytes));
 }
 
-/// What is counted while the frames pass.
+/// Holds what is counted as the frames are read.
 #[derive(Default)]
 struct Counts<'a> {
-    /// The slices at the log's end.
+    /// Slices at the log's end.
     state: Option<&'a StateReader>,
-    /// Bytes of the items that they hold.
+    /// Bytes of the items that each slice holds at the log's end.
     live_bytes: BTreeMap<u32, u64>,
     kinds: BTreeMap<Kind, Sum>,
     declared: BTreeMap<u32, EventDeclaration>,
@@ -277,7 +280,7 @@ impl Counts<'_> {
             let built_in = bindings.unwrap_or_default().iter().filter(|b| b.built_in != BuiltIn::Explicit);
             bound.extend(built_in.map(|binding| Effect::append(binding.slice)));
         }
-        // Whether the items before went makes no difference to those that came.
+        // Removed items make no difference to the number of added ones.
         for effect in dispatch.effects.unwrap_or(bound) {
             match effect.added {
                 Added::Event => self.items((effect.slice, sequence), event_data),
@@ -286,7 +289,7 @@ impl Counts<'_> {
         }
     }
 
-    /// Counts the items that a record put into a slice.
+    /// Counts the items that a record added to a slice.
     fn items<'p>(
         &mut self,
         (slice, sequence): (u32, SequenceNumber),
@@ -313,7 +316,7 @@ impl Counts<'_> {
         kinds.collect()
     }
 
-    /// An event's versions are declared each by itself; to a reader they are one event.
+    /// Sums up the events by name: each version of an event is declared by itself, but to a reader they are one event.
     fn events(&self) -> Vec<EventStats> {
         let mut by_name: BTreeMap<&str, Sum> = BTreeMap::new();
         for (id, event) in &self.declared {
@@ -356,7 +359,7 @@ fn objects(session: &Path, counts: &Counts<'_>) -> Result<ObjectStats> {
         ..ObjectStats::default()
     };
     for (name, bytes) in files(&session.join("objects"))? {
-        // What a crash left half-written bears another name.
+        // A file that a crash left half-written has a name of another form.
         if ObjectId::from_file_name(&name, bytes).is_some() {
             stats.count += 1;
             stats.bytes = stats.bytes.saturating_add(bytes);
@@ -370,7 +373,7 @@ fn images(session: &Path) -> Result<Vec<ImageStats>> {
     Ok(files.into_iter().map(|(name, bytes)| ImageStats { name, bytes }).collect())
 }
 
-/// The regular files of a folder that need not be there, each with its length, by name.
+/// Returns the regular files of a folder by name, each with its length in bytes; none if there is no folder.
 fn files(dir: &Path) -> Result<BTreeMap<String, u64>> {
     let failed = |source| Failure::File { path: dir.to_owned(), source };
     let mut found = BTreeMap::new();
@@ -381,7 +384,7 @@ fn files(dir: &Path) -> Result<BTreeMap<String, u64>> {
     for entry in entries {
         let entry = entry.map_err(failed)?;
         let metadata = match entry.metadata() {
-            // A writer may rename or drop what it was still making.
+            // A writer may rename or remove a file that it was still making.
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
             metadata => metadata.map_err(failed)?,
         };
@@ -440,14 +443,14 @@ fn print_tables(stats: &Stats, output: &mut Output<'_>) -> Result<()> {
     stats.images.iter().try_for_each(|image| row(output, &image.name, &[&image.bytes]))
 }
 
-/// The headings of a table, behind an empty line.
+/// Writes the headings of a table, after an empty line.
 fn heading(output: &mut Output<'_>, name: &str, columns: &[&str]) -> Result<()> {
     let columns: Vec<&dyn Display> = columns.iter().map(|column| column as &dyn Display).collect();
     output.line("")?;
     row(output, name, &columns)
 }
 
-/// A line of a table: what it is about, and its numbers.
+/// Writes a line of a table: its name and its numbers.
 fn row(output: &mut Output<'_>, name: impl Display, cells: &[&dyn Display]) -> Result<()> {
     let cells: String = cells.iter().map(|cell| format!("  {:>10}", cell.to_string())).collect();
     output.line(format_args!("{:<28}{cells}", escape::shown(name).to_string()))

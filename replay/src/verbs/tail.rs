@@ -1,4 +1,4 @@
-//! `foldlog tail`: the last records, and those that come.
+//! `foldlog tail`: the last records of a session, and further ones as another process writes them.
 
 use std::ops::RangeInclusive;
 use std::path::Path;
@@ -6,42 +6,43 @@ use std::time::Duration;
 
 use foldlog::audit::{Followed, Follower, Progress};
 use foldlog::{Error, Kind, LivePath, SequenceNumber};
-use foldlog_codec::body::Rollback;
+use foldlog_codec::body::{Rollback, ToolEnd};
 
 use super::show::{Timeline, line, value};
 use crate::failure::{Failure, HOLDS, Result};
 use crate::output::Output;
 use crate::reading::{note_torn, position_of, stopped};
 
-/// How long to wait for the next record while they keep coming.
+/// Wait between two looks at the log after one that found records.
 const WAIT_MIN: Duration = Duration::from_millis(50);
 
-/// How long to wait while nothing comes.
+/// Longest wait between two looks: each look that finds nothing doubles the wait up to this.
 const WAIT_MAX: Duration = Duration::from_millis(200);
 
-/// After how many records a verb that still has more to print asks whether it is to end.
+/// Number of records that are printed between two checks whether the process was asked to end.
 const RECORDS_BETWEEN_ASKING: u64 = 1024;
 
-/// Where a listing begins.
+/// Names the first record of a listing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
-    /// So many records before the end.
+    /// The listing begins this many records before the end.
     Last(u64),
-    /// At this record.
+    /// The listing begins with the record of this sequence number.
     From(SequenceNumber),
 }
 
-/// Shows the records from `start` on, as `show` does, and with `follow` those that come until the process is
-/// asked to end. What is said of a record's path is so when it is printed: a rollback that comes later names
-/// the position that it goes back to.
+/// Lists the records from `start` on, in the form of `show`, and with `follow` further ones until the process is asked to
+/// end. A record is listed as live or abandoned as of the moment at which it is printed; a rollback that is printed later
+/// names the position that it rolls back to.
 ///
 /// # Errors
 ///
-/// Where the session cannot be read, is damaged from there on, or is deleted; without `follow` also where the
-/// first record is not there.
+/// - [`Failure::Usage`] if, without `follow`, the session has no record `start` yet.
+/// - [`Failure::Deleted`] if the session is deleted meanwhile.
+/// - [`Failure::Engine`] if the session cannot be read, or is corrupt from there on.
 pub fn run(session: &Path, start: Start, follow: bool, output: &mut Output<'_>) -> Result<u8> {
     if follow {
-        // Takes the signals over, before there is anything that a reader could take for a beginning.
+        // The signals are handled before the first line, so that whoever has seen a line can ask this process to end.
         pause(Duration::ZERO, output)?;
     }
     let mut follower = match start {
@@ -49,7 +50,7 @@ pub fn run(session: &Path, start: Start, follow: bool, output: &mut Output<'_>) 
         Start::From(from) => Follower::open(session, from)?,
     };
     print(&mut follower, start, follow, output).map_err(|failure| match failure {
-        // Whatever call it was that failed, this is why.
+        // Whichever call failed, it failed because the session is gone.
         Failure::Engine(_) if !session.exists() => Failure::Deleted { path: session.to_owned() },
         failure => failure,
     })
@@ -59,7 +60,10 @@ fn print(follower: &mut Follower, start: Start, follow: bool, output: &mut Outpu
     let known = Known::of(follower)?;
     if !follow {
         let Some(last) = known.next.checked_sub(1) else {
-            return Err(Failure::usage("there is no record yet", "give --follow to wait for the first"));
+            return Err(Failure::usage(
+                "the session has no record yet",
+                "give --follow to wait for the first one",
+            ));
         };
         if let Start::From(from) = start {
             position_of(last, Some(from))?;
@@ -87,26 +91,29 @@ fn pause(wait: Duration, output: &Output<'_>) -> Result<bool> {
     (output.pause)(wait).map_err(Failure::Wait)
 }
 
-/// What is known of the log before the first record is printed.
+/// Holds what is known of the log before the first record is printed: its length and its live path.
 struct Known {
     next: SequenceNumber,
     live: Vec<RangeInclusive<SequenceNumber>>,
 }
 
 impl Known {
-    /// Looks ahead to the present end, so that what a later rollback abandoned is printed as such.
+    /// Reads ahead to the present end, so that records that a later rollback abandoned are printed as abandoned.
     fn of(follower: &Follower) -> Result<Known> {
         let mut path = LivePath::default();
         let mut ahead = follower.clone();
         ahead.poll(|met| {
-            if let Followed::Record { record, .. } = met
-                && record.kind == Kind::ROLLBACK
-            {
-                let body = |error: foldlog_codec::Error| Error::Inconsistent {
-                    sequence: record.sequence,
-                    reason: error.to_string(),
-                };
-                path.add(record.sequence, Rollback::decode(record.body).map_err(body)?.to);
+            let Followed::Record { record, .. } = met else { return Ok(()) };
+            let to = match record.kind {
+                Kind::ROLLBACK => Rollback::decode(record.body).map(|rollback| Some(rollback.to)),
+                // The end of a call that was not committed is the rollback to its begin.
+                Kind::TOOL_END => ToolEnd::decode(record.body).map(|end| end.rolled_back_to()),
+                _ => Ok(None),
+            };
+            let sequence = record.sequence;
+            let to = to.map_err(|error| Error::Inconsistent { sequence, reason: error.to_string() })?;
+            if let Some(to) = to {
+                path.add(sequence, to);
             }
             Ok(())
         })?;
@@ -119,7 +126,7 @@ impl Known {
     }
 }
 
-/// Prints what has come; nothing is returned where the process was asked to end meanwhile.
+/// Prints the records written since the last look. Returns `None` if the process was asked to end meanwhile.
 fn poll(
     follower: &mut Follower,
     known: &Known,
@@ -141,8 +148,8 @@ fn poll(
             Followed::Replaced { from, through } => {
                 output.stdout.flush()?;
                 output.note(format_args!(
-                    "note: session {session} was recovered, and records {from} to {through} as printed are no \
-                     longer part of it: what took their place follows"
+                    "note: session {session} was recovered: records {from} to {through}, as printed above, are no longer \
+                     part of it; the records that replace them follow"
                 ));
             }
             _ => {}

@@ -1,4 +1,4 @@
-//! `foldlog verify`: every frame, every body, every seal and every object of sessions or stores.
+//! `foldlog verify`: checks every frame, body, seal and object of sessions or stores.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,97 +15,97 @@ use crate::failure::{Failure, HOLDS, Result, UNUSABLE};
 use crate::output::Output;
 use crate::reading::{counted, holds_anything, is_store, lost_segments, open_store, pass_over, segments};
 
-/// What a verification found.
+/// Reports what a verification found. The fields are those of `verify --json`.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Verified {
-    /// How many sessions were checked.
+    /// Number of sessions that were checked.
     pub sessions: u64,
-    /// How many folders of a store were passed over since they hold no records.
+    /// Number of folders in stores that were passed over because they hold no records.
     #[serde(skip_serializing_if = "is_zero")]
     pub passed_over: u64,
-    /// How many sound records they hold.
+    /// Number of sound records in the sessions.
     pub records: u64,
-    /// How many bytes their logs use, up to the damage where there is some.
+    /// Bytes of the sessions' logs, up to the damage of a damaged one.
     pub bytes: u64,
-    /// How many bytes stand behind ends that a crash tore off before they were acknowledged as durable.
+    /// Bytes of torn tails, which were never acknowledged as durable.
     pub torn_bytes: u64,
-    /// What is damaged.
+    /// Damage.
     pub corrupt: Vec<Damage>,
-    /// Where the torn ends are.
+    /// Torn tails.
     pub torn: Vec<Torn>,
-    /// Records of kinds that this version keeps and shows but cannot fold: the first of each session.
+    /// First record of each session that this version shows but cannot fold.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unsupported: Vec<Unsupported>,
-    /// Files that others than their owner may read, the first of each session.
+    /// First file of each session that others than its owner may read.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub exposed: Vec<Open>,
-    /// What could not be read at all.
+    /// Sessions that could not be read.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unreadable: Vec<Unreadable>,
 }
 
-/// Damage in a session, with what is known of its place.
+/// Describes damage in a session, with what is known of its place.
 #[derive(Clone, Debug, Serialize)]
 pub struct Damage {
-    /// The session.
+    /// Id of the session; `None` if it cannot be known.
     pub session: Option<Uuid>,
-    /// The file.
+    /// The damaged or missing file.
     #[serde(serialize_with = "escape::serialize_path")]
     pub segment: PathBuf,
-    /// Where in it.
+    /// Place in the file in bytes, if it is known.
     pub offset: Option<u64>,
-    /// The record that should stand there, or that is wrong.
+    /// Sequence number of the record that is wrong, or that should be at that place.
     pub sequence: Option<SequenceNumber>,
     /// What is wrong.
     pub reason: String,
 }
 
-/// An end that a crash tore off.
+/// Describes a torn tail.
 #[derive(Clone, Debug, Serialize)]
 pub struct Torn {
-    /// The session.
+    /// Id of the session.
     pub session: Uuid,
-    /// The segment in which the sound part ends.
+    /// Segment in which the sound part ends.
     #[serde(serialize_with = "escape::serialize_path")]
     pub segment: PathBuf,
-    /// Where in it.
+    /// Place in the segment, in bytes, at which the sound part ends.
     pub offset: u64,
-    /// The first record that is not there.
+    /// Sequence number of the first record that is left out.
     pub sequence: SequenceNumber,
-    /// How many bytes were left out.
+    /// Number of bytes that are left out.
     pub bytes: u64,
 }
 
-/// The first record of a session that this version cannot fold.
+/// Names the first record of a session that this version cannot fold.
 #[derive(Clone, Debug, Serialize)]
 pub struct Unsupported {
-    /// The session.
+    /// Id of the session.
     pub session: Uuid,
-    /// The record.
+    /// Sequence number of the record.
     pub sequence: SequenceNumber,
-    /// Its kind.
+    /// Kind of the record.
     pub kind: String,
 }
 
-/// A file that others than its owner may read.
+/// Names a file that others than its owner may read.
 #[derive(Clone, Debug, Serialize)]
 pub struct Open {
-    /// The session.
+    /// Id of the session.
     pub session: Uuid,
-    /// The file.
+    /// The file or folder.
     #[serde(serialize_with = "escape::serialize_path")]
     pub path: PathBuf,
-    /// Its permission bits, in octal digits.
+    /// Permission bits of the file, in octal digits.
     pub mode: String,
 }
 
-/// A session that could not be read.
+/// Names a session that could not be read.
 #[derive(Clone, Debug, Serialize)]
 pub struct Unreadable {
-    /// Its folder.
+    /// Folder of the session.
     #[serde(serialize_with = "escape::serialize_path")]
     pub path: PathBuf,
-    /// Why.
+    /// Why the session could not be read.
     pub reason: String,
 }
 
@@ -114,11 +114,13 @@ fn is_zero(count: &u64) -> bool {
     *count == 0
 }
 
-/// Checks sessions and stores.
+/// Checks sessions and stores, and prints what was found. Returns 2 as the exit code if a session of a store cannot be read and
+/// nothing is damaged.
 ///
 /// # Errors
 ///
-/// Where a path is neither a session nor a store, or something is damaged: the result is printed before.
+/// - [`Failure::DoesNotHold`] if something is damaged, after the result is printed.
+/// - [`Failure::Engine`] if a path is neither a session nor a store, or a session that was named cannot be read.
 pub fn run(paths: &[PathBuf], output: &mut Output<'_>) -> Result<u8> {
     let mut verified = Verified::default();
     let dirs = session_dirs(paths, &mut verified, output)?;
@@ -143,7 +145,7 @@ pub fn run(paths: &[PathBuf], output: &mut Output<'_>) -> Result<u8> {
     }
 }
 
-/// A session's folder, and whether it was found in a store or named by the user.
+/// Holds a session's folder, and whether it was found in a store or named by the user.
 struct SessionDir {
     path: PathBuf,
     of_store: bool,
@@ -174,11 +176,11 @@ fn session_dirs(
     Ok(dirs)
 }
 
-/// Checks one session and adds what was found, in so many bytes of memory at most.
+/// Checks one session, in at most `memory_bytes` of memory, and adds what was found to `verified`.
 ///
 /// # Errors
 ///
-/// Where the folder holds no session, or cannot be read.
+/// [`Failure::Engine`] if the folder holds no session, the session cannot be read, or it takes more memory than it may.
 pub fn session(dir: &Path, memory_bytes: Option<u64>, verified: &mut Verified) -> Result<()> {
     let (mut records, mut bytes, mut damage) = (0, 0, Vec::new());
     let walked = audit::walk(dir, &mut |frame| {
@@ -247,7 +249,7 @@ pub fn session(dir: &Path, memory_bytes: Option<u64>, verified: &mut Verified) -
     Ok(())
 }
 
-/// Folds the log, which reads every object that it names, and checks its seals.
+/// Folds the log, which reads every object that the log names, and checks its seals.
 fn folded(dir: &Path, memory_bytes: Option<u64>) -> Result<RecoveryReport, Error> {
     let options = ReadOptions { memory_bytes, ..ReadOptions::default() };
     let reader = LogReader::open_with(Arc::new(FileStorage::new()), dir, options)?;
@@ -259,7 +261,7 @@ fn named(dir: &Path) -> Option<Uuid> {
     Uuid::try_parse(dir.canonicalize().ok()?.file_name()?.to_str()?).ok()
 }
 
-/// What an error says is damaged; other errors are handed back.
+/// Returns the damage that an error describes. Errors that describe none are handed back.
 fn damage_of(dir: &Path, error: Error) -> Result<Damage, Error> {
     let reason = error.to_string();
     let at = |session, segment, place: Option<(u64, SequenceNumber)>| Damage {
@@ -298,7 +300,7 @@ fn damage_of(dir: &Path, error: Error) -> Result<Damage, Error> {
             let reason = lost_segments(dir).unwrap_or_default();
             Damage { reason, ..at(None, dir.to_owned(), None) }
         }
-        // Something stands behind a header that does not check: this was a session.
+        // There are bytes behind a header that does not check, so this was a session.
         Error::NotASession { .. } if named(dir).is_some() && holds_anything(dir) => {
             let segment = segments(dir).unwrap_or_default().into_iter().next();
             at(None, segment.unwrap_or_else(|| dir.to_owned()), Some((0, SequenceNumber::MIN)))
@@ -307,7 +309,7 @@ fn damage_of(dir: &Path, error: Error) -> Result<Damage, Error> {
     })
 }
 
-/// Where the first record stands for which `wanted` holds.
+/// Finds the first record for which `wanted` holds: its segment, its place there in bytes, and its sequence number.
 fn first_place(
     dir: &Path,
     mut wanted: impl FnMut(&Record<'_>) -> bool,
@@ -333,7 +335,7 @@ fn print(verified: &Verified, output: &mut Output<'_>) -> Result<()> {
     output.line(format_args!("{sessions}, {records}, {} bytes", verified.bytes))?;
     for torn in &verified.torn {
         output.line(format_args!(
-            "torn     {} at byte {}, record {}: {} bytes that nobody was told are durable",
+            "torn     {} at byte {}, record {}: {} bytes that were never acknowledged as durable",
             escape::path(&torn.segment),
             torn.offset,
             torn.sequence,
@@ -349,7 +351,7 @@ fn print(verified: &Verified, output: &mut Output<'_>) -> Result<()> {
     for unsupported in &verified.unsupported {
         let Unsupported { session, sequence, kind } = unsupported;
         output.line(format_args!(
-            "unknown  {session}, record {sequence}: kind {kind} is kept but not folded"
+            "unknown  {session}, record {sequence}: this version cannot fold kind {kind}"
         ))?;
     }
     for open in &verified.exposed {

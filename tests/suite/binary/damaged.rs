@@ -214,7 +214,7 @@ fn a_session_that_has_lost_its_segments_is_damaged_and_named() {
     // The fork shares no file by name, so it can be read on.
     fs::remove_dir_all(lost).unwrap();
     let is_lost = |left: &str| {
-        let said = format!("it has lost its segments: of a session with records it holds `{left}`");
+        let said = format!("its segments are missing: it holds `{left}`, which only records bring");
         let verified = fixture.run("verify STORE");
         assert_eq!(verified.code, 1, "{left}: {}{}", verified.stdout, verified.stderr);
         assert!(

@@ -117,7 +117,7 @@ fn what_a_killed_host_left_half_done_is_restored_without_it() {
     assert_eq!(ran.code, 0, "{ran:?}");
     assert!(ran.stdout.contains("workspace `workspace` is as it was before the call"), "{}", ran.stdout);
     assert!(
-        ran.stdout.contains("(`dies`) is ended") && ran.stdout.contains("foldlog settle"),
+        ran.stdout.contains("(`dies`) was ended as interrupted") && ran.stdout.contains("foldlog settle"),
         "{}",
         ran.stdout
     );
@@ -205,11 +205,11 @@ fn a_workspace_that_was_replaced_is_restored_into_the_folder_that_a_person_names
     };
     is_refused(&["--workspace", &killed.workspace()], "--rebind NAME=DIR");
     is_refused(&["--rebind", &killed.workspace()], "not empty");
-    is_refused(&["--rebind", &killed.workspace()], "removed: --overwrite");
+    is_refused(&["--rebind", &killed.workspace()], "add --overwrite");
     let misnamed = format!("elsewhere={}", killed.root().display());
     is_refused(&["--workspace", &misnamed], "names none of the session's workspaces, which are `workspace`");
     let both = ["--workspace", &killed.workspace(), "--rebind", &other.display().to_string()];
-    is_refused(&both, "by --workspace or by --rebind");
+    is_refused(&both, "by --workspace and by --rebind");
     is_refused(&["--workspace", &killed.workspace(), "--overwrite"], "--rebind");
 
     let rebound = killed.recover(&["--rebind", &other.display().to_string(), "--json"]);
@@ -229,7 +229,7 @@ fn a_workspace_that_was_replaced_is_restored_into_the_folder_that_a_person_names
     assert_eq!((killed.page().as_str(), killed.fate()), ("as it was", Fate::Interrupted));
     assert!(!killed.root().join("more").exists());
     let said = format!(
-        "workspace `workspace`: {} took the place of its folder; what was in it and not in the capture is removed",
+        "workspace `workspace`: {} took the place of the call's folder; files in it that the capture does not hold were removed",
         killed.root().display()
     );
     assert!(ran.stdout.contains(&said), "{}", ran.stdout);
@@ -270,7 +270,7 @@ fn a_mark_is_removed_by_force_also_for_a_session_that_has_no_open_call() {
     assert!(ran.stderr.contains("which said: ") && ran.stderr.contains(holder), "{}", ran.stderr);
     assert!(!bears_mark());
     let ran = recover(&["--workspace", &killed.root().display().to_string(), "--force"]);
-    assert!(ran.stderr.contains("bears no mark"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("has no mark"), "{}", ran.stderr);
     // Nothing else was touched, and the one that left it half done is recovered as before.
     assert_eq!((killed.page().as_str(), killed.fate()), ("half done", Fate::Open));
     assert_eq!(killed.recover(&["--workspace", &killed.workspace()]).code, 0);

@@ -109,13 +109,13 @@ fn a_person_is_told_what_was_taken_and_what_was_left() {
     assert_eq!(ran.code, 0, "{}", ran.stderr);
     let lines: Vec<&str> = ran.stdout.lines().collect();
     assert!(lines[0].starts_with("salvaged "), "{}", ran.stdout);
-    assert!(lines[1].starts_with(&format!("taken    4 records and 0 objects, up to byte {offset} of ")));
+    assert!(lines[1].starts_with(&format!("copied   4 records and 0 objects, up to byte {offset} of ")));
     assert!(lines.iter().any(|line| line.starts_with("damage ") && line.contains("record 4")));
     assert!(lines.iter().any(|line| line.starts_with("left ") && line.contains("sound records (5 to ")));
     // Of a sound session there is nothing to say.
     let sound = self::fixture();
     let ran = salvage(&sound.session, &to);
-    assert!(ran.code == 0 && ran.stdout.ends_with("nothing was left\n"), "{}", ran.stdout);
+    assert!(ran.code == 0 && ran.stdout.ends_with("every record was copied\n"), "{}", ran.stdout);
 }
 
 #[test]

@@ -69,6 +69,15 @@ fn tail_prints_what_show_prints() {
 }
 
 #[test]
+fn tail_prints_what_a_failed_call_wrote_as_abandoned_as_show_does() {
+    let fixture = super::operations::fixture();
+    let (tail, show) = (fixture.run("tail SESSION -n 100"), fixture.run("show SESSION"));
+    let abandoned = show.stdout.lines().filter(|line| line.ends_with("abandoned")).count();
+    assert!(abandoned > 1, "{}", show.stdout);
+    assert_eq!(tail.stdout, show.stdout);
+}
+
+#[test]
 fn follow_prints_what_is_written_later_over_turns_and_closings() {
     let folder = tempfile::tempdir().unwrap();
     let store = Store::open_with(folder.path(), small()).unwrap();
@@ -147,7 +156,7 @@ fn a_session_deleted_while_it_is_followed_is_said_to_be() {
         round < 9
     });
     assert_eq!((ran.code, round), (2, 3));
-    assert!(ran.stderr.contains("the session was deleted meanwhile"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("was deleted while it was read"), "{}", ran.stderr);
 }
 
 /// Copies a session's segments as a kill would leave them.
@@ -192,8 +201,8 @@ fn a_recovery_that_put_other_records_in_place_is_said_on_one_line() {
     });
     assert_eq!(ran.code, 0, "{}", ran.stderr);
     let note = format!(
-        "note: session {id} was recovered, and records 3 to 5 as printed are no longer part of it: what took \
-         their place follows\n"
+        "note: session {id} was recovered: records 3 to 5, as printed above, are no longer part of it; the records \
+         that replace them follow\n"
     );
     assert_eq!(ran.stderr, note);
     let sequences: Vec<&str> = ran.stdout.lines().skip(1).map(|line| line[..8].trim()).collect();

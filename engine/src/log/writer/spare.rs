@@ -10,7 +10,7 @@
 //!
 //! 1. While a call is open, a recovery after a kill of the process finds all the space that it needs in the spare, or
 //!    in the temporary file that an earlier recovery had made of it. After a power cut it does so where the begin was
-//!    synced: from [`Durability::Boundary`](crate::Level::Boundary) on. That is one recovery's space: one that is killed
+//!    synced: from [`Durability::Boundary`](crate::Durability::Boundary) on. That is one recovery's space: one that is killed
 //!    while it writes the end of a call, behind its own segment's name, leaves it used, and the next needs 8 KiB anew.
 //! 2. Where the spare cannot grow as far as a record needs, that record is [`Error::Full`] and nothing has happened.
 //! 3. The spare holds nothing. A file of its name that does is left out of use.

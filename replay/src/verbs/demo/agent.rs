@@ -1,9 +1,9 @@
-//! The scripted agent's events and slices.
+//! The events and slices of the demo's scripted agent.
 
 use foldlog::{Event, Policy, SessionTypes, Slice};
 use serde::{Deserialize, Serialize};
 
-/// A step was planned.
+/// Says that a step was added to the plan.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct PlanStep {
     pub(super) title: String,
@@ -13,7 +13,7 @@ impl Event for PlanStep {
     const NAME: &'static str = "plan.step_added";
 }
 
-/// Something was noted.
+/// Says that the agent noted something.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Noted {
     pub(super) text: String,
@@ -23,7 +23,7 @@ impl Event for Noted {
     const NAME: &'static str = "noted";
 }
 
-/// How far a step is.
+/// Says how far a step is.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct StepState {
     pub(super) step: String,
@@ -34,7 +34,7 @@ impl Event for StepState {
     const NAME: &'static str = "step.state";
 }
 
-/// STATE: the plan.
+/// Holds the plan, as STATE.
 pub(super) struct Plan;
 
 impl Slice for Plan {
@@ -42,7 +42,7 @@ impl Slice for Plan {
     type Item = PlanStep;
 }
 
-/// LOG: what was noted.
+/// Holds what the agent noted, as LOG.
 pub(super) struct Notes;
 
 impl Slice for Notes {
@@ -50,7 +50,7 @@ impl Slice for Notes {
     type Item = Noted;
 }
 
-/// STATE: how far each step is.
+/// Holds how far each step is, as STATE.
 pub(super) struct Steps;
 
 impl Slice for Steps {

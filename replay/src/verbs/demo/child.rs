@@ -1,4 +1,4 @@
-//! The child process that is killed within a tool call.
+//! The demo's child process, which is killed within a tool call.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -13,24 +13,25 @@ use super::tools::{self, Edit, INSIDE, Then};
 use crate::failure::{Failure, HOLDS, Result};
 use crate::output::Output;
 
-/// How many records the child writes before it calls the tool in which it is killed.
+/// Number of records that the child writes before it calls the tool in which it is killed.
 const RECORDS: u64 = 40;
 
-/// What the child says before the sequence number of each record that it was told is kept.
+/// Text that the child prints before the sequence number of each record that was acknowledged to it.
 const KEPT: &str = "kept ";
 
-/// What the child was told is kept.
+/// Holds the number of records that were acknowledged to the child, and the sequence number of the last one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Acknowledged {
     pub(super) count: u64,
     pub(super) last: SequenceNumber,
 }
 
-/// The child's part: writes records and says of each that it is kept, then calls a tool within which it is killed.
+/// Runs the child's part: writes records, prints the sequence number of each once it is acknowledged, and then calls a tool
+/// within which the parent kills this process.
 ///
 /// # Errors
 ///
-/// Where the session cannot be written, or the parent is gone.
+/// [`Failure::Engine`] if the session cannot be written, [`Failure::Output`] if the parent is gone.
 pub fn write_until_killed(store: &Path, session: Uuid, output: &mut Output<'_>) -> Result<u8> {
     let session = Store::open(store)?.open_session_at(session, &agent::types()?, Durability::Process)?;
     for number in 0..RECORDS {
@@ -43,18 +44,18 @@ pub fn write_until_killed(store: &Path, session: Uuid, output: &mut Output<'_>) 
         .write("src/zones.txt", "half of the fi")
         .rename("notes.txt", "moved.txt")
         .delete("README.txt");
-    // What it comes to is for nobody: the parent kills within it.
+    // The parent kills this process within the call, so nobody gets the report.
     tools::runner(store, &session)?.execute(&edit.call(), &ExecuteOptions::default())?;
     Ok(HOLDS)
 }
 
-/// Starts the child, kills it once it is within its call, and says what it was told.
+/// Starts the child, kills it once it is within its call, and returns which records were acknowledged to it.
 pub(super) fn kill_within_a_call(store: &Path, session: Uuid, output: &Output<'_>) -> Result<Acknowledged> {
     let mut command = (output.child)(store, session).map_err(Failure::Child)?;
     command.stdin(Stdio::null()).stdout(Stdio::piped());
     let mut child = command.spawn().map_err(Failure::Child)?;
     let acknowledged = read_and_kill(&mut child);
-    // Whatever happened, the child is not to outlive the demo, nor to stay as a zombie.
+    // In every case the child ends before the demo does, and is waited for.
     let _ = child.kill();
     let _ = child.wait();
     acknowledged
@@ -70,10 +71,10 @@ fn read_and_kill(child: &mut Child) -> Result<Acknowledged> {
             inside = true;
             child.kill().map_err(Failure::Child)?;
         }
-        // A test's child says other things too.
+        // A test's child prints other lines too.
         let Some(sequence) = line.strip_prefix(KEPT).and_then(|text| text.parse().ok()) else { continue };
         acknowledged = Acknowledged { count: acknowledged.count + 1, last: sequence };
     }
-    // What the child had said before it died was still in the pipe, and counts.
+    // Lines that the child printed before it died are still in the pipe, and count.
     if !inside || acknowledged.count == 0 { Err(gone()) } else { Ok(acknowledged) }
 }

@@ -1,8 +1,8 @@
-//! `foldlog demo`: what foldlog is for, with nothing but itself.
+//! `foldlog demo`: shows what foldlog is for, with nothing but itself.
 //!
-//! A scripted agent plans and edits files, a child process is killed within a tool, the session is opened again and
-//! recovered, a tool fails half way and leaves nothing but what was noted of it, a fork goes its own way, and the logs
-//! are verified and replayed.
+//! A scripted agent plans and edits files; a child process is killed within a tool call; the session is opened again and
+//! recovered; a tool fails half way, is rolled back, and leaves only what it noted; a fork tries another way; and the logs are
+//! verified and replayed.
 
 mod agent;
 mod child;
@@ -29,10 +29,10 @@ use foldlog_codec::escape;
 use crate::failure::{Failure, HOLDS, Result};
 use crate::output::Output;
 
-/// What the demo came to.
+/// Reports what the demo came to. The fields are those of `demo --json`.
 #[derive(Debug, Serialize)]
 struct Summary {
-    /// The store, where it stays.
+    /// Folder of the store; `None` if it was temporary.
     store: Option<PathBuf>,
     session: Uuid,
     fork: Uuid,
@@ -47,12 +47,14 @@ struct Summary {
     seconds: f64,
 }
 
-/// Runs the demo in a temporary store, or in `dir`, where the store stays.
+/// Runs the demo in a temporary store, or in a store at `dir`, which stays.
 ///
 /// # Errors
 ///
-/// Where `dir` holds something already, the child cannot be run, the store cannot be written, or something
-/// that foldlog promises does not hold.
+/// - [`Failure::Usage`] if `dir` is not empty.
+/// - [`Failure::Child`] if the child process cannot be run.
+/// - [`Failure::Engine`] or [`Failure::File`] if the store or the workspace cannot be written.
+/// - [`Failure::DoesNotHold`] if something that foldlog promises does not hold.
 pub fn run(dir: Option<&Path>, output: &mut Output<'_>) -> Result<u8> {
     let since = Instant::now();
     let temporary = match dir {
@@ -106,7 +108,10 @@ pub fn run(dir: Option<&Path>, output: &mut Output<'_>) -> Result<u8> {
         output.value(&summary)?;
     } else if let Some(store) = &summary.store {
         output.line("")?;
-        output.line(format_args!("The store stays in {}.", escape::path(store)))?;
+        output.line(format_args!(
+            "The store is in {}. Try `foldlog sessions`, `ledger`, `state` and `diff` on it.",
+            escape::path(store)
+        ))?;
     }
     Ok(HOLDS)
 }
@@ -129,23 +134,23 @@ fn must_be_empty(dir: &Path) -> Result<()> {
     }
 }
 
-/// Tells a person; a program gets the summary alone.
+/// Writes a line for a person. With `--json` only the summary is written.
 fn say(output: &mut Output<'_>, text: impl std::fmt::Display) -> Result<()> {
     if output.json() { Ok(()) } else { output.line(text) }
 }
 
-/// Says what is shown next, behind an empty line: a line break within the text would make it a text of several lines.
+/// Writes a heading for a person, after an empty line. A line break within the text would be shown as a continuation.
 fn heading(output: &mut Output<'_>, text: impl std::fmt::Display) -> Result<()> {
     say(output, "")?;
     say(output, text)
 }
 
-/// A promise that did not hold.
+/// Reports a promise that does not hold.
 fn broken(what: impl Into<String>) -> Failure {
     Failure::DoesNotHold(what.into())
 }
 
-/// The agent plans, notes and edits files.
+/// Lets the agent plan, note and edit files. Returns the session's id, and the files.
 fn plan(
     root: &Path,
     store: &Store,
@@ -179,7 +184,10 @@ fn plan(
     drop(runner);
     say(
         output,
-        format_args!("   3 steps planned, 1 note, 3 tool calls; {} records, synced on closing", last.end + 1),
+        format_args!(
+            "   3 steps planned, 1 note, 3 tool calls; {} records, durable once it is closed",
+            last.end + 1
+        ),
     )?;
     say(output, format_args!("   files: {}", files.join(", ")))?;
     let id = session.id();
@@ -187,18 +195,18 @@ fn plan(
     Ok((id, files))
 }
 
-/// A child writes, and is killed within a tool call.
+/// Lets a child process write, and kills it within a tool call.
 fn kill(root: &Path, id: Uuid, output: &mut Output<'_>) -> Result<child::Acknowledged> {
     heading(
         output,
-        "2. A child process goes on, and is killed (SIGKILL) within a tool that has changed half of its files.",
+        "2. A child process goes on, and is killed (SIGKILL) within a tool call that has changed half of its files.",
     )?;
     let acknowledged = child::kill_within_a_call(root, id, output)?;
-    say(output, format_args!("   it was told of {} records that they are kept", acknowledged.count))?;
+    say(output, format_args!("   {} records were acknowledged to it", acknowledged.count))?;
     Ok(acknowledged)
 }
 
-/// What the call that was killed had done is taken back, and a person says what became of it.
+/// Recovers the session: rolls back what the killed call had done, and lets a person say what became of it.
 fn recovered(runner: &ToolRunner, files: &[String], output: &mut Output<'_>) -> Result<()> {
     let session = runner.state().session();
     let half_done = tools::listed(runner)?;
@@ -206,30 +214,30 @@ fn recovered(runner: &ToolRunner, files: &[String], output: &mut Output<'_>) -> 
     let steps = session.state()?;
     for recovered in runner.recover(&ExecuteOptions::default())? {
         let (operation, tool) = (recovered.operation, recovered.tool);
-        say(output, format_args!("   recovered: operation {operation} (`{tool}`) is taken back"))?;
+        say(output, format_args!("   recovered: operation {operation} (`{tool}`) was rolled back"))?;
         session.settle(operation, &Settlement::Failed, "the demo", "it was killed before it was done")?;
-        say(output, "   nobody can know whether it may run again, so a person settles it: failed")?;
+        say(output, "   whether it may run again nobody can know, so a person settles it: failed")?;
     }
     let after = tools::listed(runner)?;
     say(output, format_args!("   files: {}", after.join(", ")))?;
     let same =
         |name: &str| -> Result<bool> { Ok(session.state()?.slices.get(name) == steps.slices.get(name)) };
     if after != files || half_done == files || !same("steps")? || !same("plan")? {
-        return Err(broken("recovery did not bring files and slices back to what they were before the call"));
+        return Err(broken("the recovery did not restore files and slices to before the call"));
     }
     Ok(())
 }
 
-/// The session is opened again; nothing that was acknowledged may be missing.
+/// Reports what opening the session found. No acknowledged record may be missing.
 fn reopened(session: &Session, acknowledged: SequenceNumber, output: &mut Output<'_>) -> Result<()> {
     let report = session.recovery();
     heading(output, "3. The session is opened again. The recovery report:")?;
-    let closed = if report.closed { "was closed" } else { "was not closed by its writer" };
-    say(output, format_args!("   {} records; the log {closed}", report.records))?;
-    say(output, format_args!("   {} of them not yet synced; they are kept", report.unattested))?;
+    let closed = if report.closed { "closed the log" } else { "did not close the log" };
+    say(output, format_args!("   {} records; their writer {closed}", report.records))?;
+    say(output, format_args!("   {} of them not yet attested as durable; they are kept", report.unattested))?;
     match &report.torn {
-        Some(torn) => say(output, format_args!("   {} torn bytes left out at the end", torn.bytes))?,
-        None => say(output, "   nothing torn")?,
+        Some(torn) => say(output, format_args!("   a torn tail of {} bytes is left out", torn.bytes))?,
+        None => say(output, "   no torn tail")?,
     }
     for open in &report.interrupted {
         say(output, format_args!("   interrupted: operation {} (`{}`)", open.operation, open.tool))?;
@@ -243,9 +251,12 @@ fn reopened(session: &Session, acknowledged: SequenceNumber, output: &mut Output
     }
 }
 
-/// A tool fails half way: files and STATE go back, LOG stays. Answers with the position before it.
+/// Lets a tool fail half way: files and STATE are rolled back, LOG stays. Returns the position before the call.
 fn failing_step(runner: &ToolRunner, output: &mut Output<'_>) -> Result<SequenceNumber> {
-    heading(output, "4. A tool fails half way; files and slices go back, what was noted of it stays.")?;
+    heading(
+        output,
+        "4. A tool fails half way: files and STATE are rolled back, what it noted in LOG stays.",
+    )?;
     let session = runner.state().session();
     let (steps, notes) = (session.view::<Steps>()?.len(), session.log::<Notes>()?.len());
     let files = tools::listed(runner)?;
@@ -261,12 +272,12 @@ fn failing_step(runner: &ToolRunner, output: &mut Output<'_>) -> Result<Sequence
     let files_after = tools::listed(runner)?;
     say(output, format_args!("   files: {}", files_after.join(", ")))?;
     if steps_after != steps || notes_after != notes + 1 || files_after != files {
-        return Err(broken("a failed tool did not leave files and STATE as they were, and LOG as it grew"));
+        return Err(broken("a failed call did not leave files and STATE as before, or LOG lost its note"));
     }
     Ok(begin.saturating_sub(1))
 }
 
-/// A fork goes its own way.
+/// Forks the session, and lets the fork try another way. Returns the fork's id.
 fn fork(
     store: &Store,
     types: &SessionTypes,
@@ -282,14 +293,14 @@ fn fork(
     if session.state()?.digest() != before {
         return Err(broken("what the fork wrote reached its parent"));
     }
-    say(output, format_args!("   {}: it shares {} records and wrote its own", fork.id(), at + 1))?;
-    say(output, "   the parent is as it was")?;
+    say(output, format_args!("   fork {} shares {} records and wrote its own", fork.id(), at + 1))?;
+    say(output, "   its parent is as it was")?;
     let id = fork.id();
     fork.close()?;
     Ok(id)
 }
 
-/// Both logs are verified and replayed, as an auditor would.
+/// Verifies and replays both logs, as an auditor would.
 fn checked(dirs: &[PathBuf], output: &mut Output<'_>) -> Result<()> {
     heading(output, "6. An auditor, who has the folders alone:")?;
     let mut verified = verify::Verified::default();

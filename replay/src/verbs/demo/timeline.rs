@@ -1,4 +1,4 @@
-//! The demo's timeline.
+//! The records of the demo's sessions, as the demo prints them.
 
 use std::path::PathBuf;
 
@@ -10,15 +10,16 @@ use crate::output::Output;
 use crate::reading::{each_record, last_position, record_name};
 use crate::verbs::show::Timeline;
 
-/// How many records of one name are shown before the rest is counted.
+/// Number of records of one name that are printed before the rest is counted.
 const ALIKE_MAX: usize = 3;
 
-/// Prints the timelines of the session and its fork, records in a row of one name but counted.
+/// Prints the records of the session and of its fork. Of many records of one name in a row the first are printed, and the others
+/// counted.
 pub(super) fn print(dirs: &[PathBuf], output: &mut Output<'_>) -> Result<()> {
     if output.json() {
         return Ok(());
     }
-    for (dir, whose) in dirs.iter().zip(["7. The timeline:", "   The fork's own part of its timeline:"]) {
+    for (dir, whose) in dirs.iter().zip(["7. The session's records:", "   The fork's own records:"]) {
         heading(output, whose)?;
         let reader = LogReader::open(dir)?;
         let (timeline, names) = (Timeline::of(&reader), reader.names());

@@ -12,32 +12,32 @@ use std::sync::Arc;
 
 use super::agent::{Noted, StepState};
 
-/// How long a call that is to be killed waits for that.
+/// Time that a call which is to be killed waits for its end.
 const WAIT_MAX: Duration = Duration::from_secs(60);
 
-/// What a child says from within a call, before it waits for its end.
+/// Text that the child process prints from within a call, before it waits for its end.
 pub(super) const INSIDE: &str = "inside ";
 
-/// What an edit does when it has done its work.
+/// Names what an edit does once it has changed files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Then {
     Succeed,
     Fail,
-    /// Says so and waits to be killed.
+    /// Prints [`INSIDE`] and waits to be killed.
     WaitForTheEnd,
 }
 
-/// Changes of files, done one after the other.
+/// Describes changes of files, in the order in which they are made.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub(super) struct Edit {
-    /// The step that the edit is of.
+    /// Step of the plan that the edit belongs to.
     pub(super) step: String,
-    /// Paths and what they are to hold.
+    /// Files to write: paths and contents.
     pub(super) write: Vec<(String, String)>,
-    /// Paths and their new names.
+    /// Files to rename: paths and new paths.
     pub(super) rename: Vec<(String, String)>,
-    /// Paths.
+    /// Files to delete: paths.
     pub(super) delete: Vec<String>,
     pub(super) then: Then,
 }
@@ -60,7 +60,7 @@ impl Tool for EditFiles {
         match edit.then {
             Then::Succeed => {}
             Then::Fail => {
-                session.dispatch(Noted { text: "2 of 40 tests fail: taking it all back".to_owned() })?;
+                session.dispatch(Noted { text: "2 of 40 tests fail: rolling it all back".to_owned() })?;
                 return Err(ToolError::failed("2 of 40 tests fail"));
             }
             Then::WaitForTheEnd => {
@@ -76,12 +76,12 @@ impl Tool for EditFiles {
     }
 }
 
-/// The folder that the agent works on: beside the store's sessions.
+/// Returns the folder that the agent works on, beside the store's sessions.
 pub(super) fn workspace(root: &Path) -> PathBuf {
     root.join("workspace")
 }
 
-/// The agent's run: the session, the folder, and the tool.
+/// Makes the agent's run of the session, the folder and the tool.
 pub(super) fn runner(root: &Path, session: &Session) -> foldlog::Result<ToolRunner> {
     let snapshots = session.dir().join("workspace");
     let files = HostFilesystem::open(workspace(root), snapshots, HostFilesystemOptions::default())?;
@@ -91,7 +91,7 @@ pub(super) fn runner(root: &Path, session: &Session) -> foldlog::Result<ToolRunn
 }
 
 impl Edit {
-    /// An edit of a step that does nothing yet.
+    /// Makes an edit of a step that changes nothing yet.
     pub(super) fn of(step: &str, then: Then) -> Edit {
         Edit { step: step.to_owned(), write: Vec::new(), rename: Vec::new(), delete: Vec::new(), then }
     }
@@ -111,13 +111,13 @@ impl Edit {
         self
     }
 
-    /// The call of the tool with this.
+    /// Makes the tool call that asks for this edit.
     pub(super) fn call(&self) -> ToolCall {
         ToolCall::new(EditFiles::NAME, serde_json::to_string(self).unwrap_or_default())
     }
 }
 
-/// The files of the folder, one a line.
+/// Lists the files of the folder, each with its length.
 pub(super) fn listed(runner: &ToolRunner) -> foldlog::Result<Vec<String>> {
     let files = runner.state().resources().get::<dyn Filesystem>();
     let mut listed = Vec::new();

@@ -500,7 +500,7 @@ impl World {
             Ok(told) => {
                 known.wrote = true;
                 if let Some((sequence, promise)) = told {
-                    known.memory.told(sequence.into(), promise);
+                    known.memory.told(sequence, promise);
                 }
                 // Where a fault struck behind the acknowledgement nothing can be read any more.
                 let read = known.memory.learn(&opened.session);
