@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::{Arc, LazyLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use foldlog::log::storage::{FileStorage, Storage, StorageFile};
+use foldlog::storage::{FileStorage, Storage, StorageFile};
 use foldlog_codec::frame::{self, Context, Header};
 use foldlog_codec::{Kind, msgpack};
 

@@ -81,7 +81,8 @@ pub fn verify(dir: &Path) -> Result<Vec<Row>> {
     let walk = |bodies: bool| {
         timed(EVENTS, || {
             let walked = audit::walk(&session, &mut |frame| {
-                if bodies && let Err(error) = audit::check_body(&frame.record) {
+                if bodies && let Err(error) = foldlog_codec::body::check(frame.record.kind, frame.record.body)
+                {
                     return Err(foldlog::Error::Export(error.to_string()));
                 }
                 Ok(())

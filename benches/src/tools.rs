@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use foldlog::filesystem::{Filesystem, InMemoryFilesystem};
-use foldlog::resources::BudgetTracker;
+use foldlog::tools::resources::BudgetTracker;
 use foldlog::tools::{
     ExecuteOptions, Tool, ToolCall, ToolContext, ToolError, ToolRegistry, ToolResult, ToolRunner,
 };

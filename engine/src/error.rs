@@ -1,5 +1,6 @@
 use std::fmt;
 use std::io::ErrorKind;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -9,8 +10,8 @@ use foldlog_codec::{Kind, OperationId, SequenceNumber};
 use foldlog_filesystem as filesystem;
 use uuid::Uuid;
 
-use crate::fold::operations::OpenOperation;
-use crate::log::storage::{Entry, EntryKind, Storage};
+use crate::operation::OpenOperation;
+use crate::storage::{Entry, EntryKind, Storage};
 
 /// A result of the engine.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -723,6 +724,23 @@ impl From<Box<Error>> for Error {
     fn from(error: Box<Error>) -> Error {
         *error
     }
+}
+
+/// Runs what a host wrote: a panic is [`Error::Resource`], of what `what` names.
+pub(crate) fn caught<T>(what: &str, run: impl FnOnce() -> Result<T>) -> Result<T> {
+    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
+        let reason = format!("panicked: {}", panic_message(&*panic));
+        Err(Error::Resource { resource: what.to_owned(), reason })
+    })
+}
+
+/// Returns what a panic said.
+pub(crate) fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
+    panic
+        .downcast_ref::<&str>()
+        .map(|text| (*text).to_owned())
+        .or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "a panic without a message".to_owned())
 }
 
 #[cfg(test)]

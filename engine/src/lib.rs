@@ -5,17 +5,20 @@ pub mod audit;
 mod background;
 mod clock;
 mod error;
-pub mod execution;
 mod fold;
 mod generator;
+mod items;
 pub mod log;
-pub mod resources;
+mod operation;
+mod options;
 #[cfg(feature = "sabotage")]
 #[doc(hidden)]
 pub mod sabotage;
 #[cfg(not(feature = "sabotage"))]
 mod sabotage;
 mod session;
+mod snapshot_json;
+pub mod storage;
 mod store;
 #[cfg(feature = "testkit")]
 pub mod testkit;
@@ -24,8 +27,6 @@ mod types;
 
 pub use clock::{Clock, FixedClock, SystemClock};
 pub use error::{Corruption, Error, Holder, Result};
-pub use execution::ExecutionState;
-pub use fold::operations::{OpenOperation, UnsettledOperation};
 pub use fold::path::Path as LivePath;
 pub use foldlog_codec::body::{
     CallOrigin, Cause, Decision, ExternalEffects, Idempotency, Outcome, Parent, Policy,
@@ -36,18 +37,20 @@ pub use foldlog_codec::{Kind, OperationId, Record, SequenceNumber};
 pub use foldlog_filesystem as filesystem;
 pub use foldlog_filesystem::Unrestored;
 pub use generator::Generator;
-pub use log::{Exposed, StoreAccess};
-pub use resources::{NotUndone, ResourceRegistry};
+pub use log::Exposed;
+pub use operation::{NotUndone, OpenOperation, UnsettledOperation};
+pub use options::{BackgroundSync, Durability, SessionOptions, StoreOptions};
 pub use session::{
     AbandonedCall, LogView, RecordNotification, RecoveryReport, RollbackReport, Session, Settlement,
     SliceState, Snapshot, SnapshotOptions, State, StoredItem, SubscriberPanic, Subscription,
 };
 /// The text that a call's tool and id are: short ones cost no memory of their own, long ones are shared.
 pub use smol_str::SmolStr;
-pub use store::{
-    BackgroundSync, Durability, Export, ExportedSlice, ImportOptions, MissingObject, SalvageReport,
-    SessionOptions, SessionSummary, SkippedBytes, Store, StoreOptions,
-};
+pub use snapshot_json::{Export, ExportedSlice};
+pub use storage::StoreAccess;
+pub use store::{ImportOptions, MissingObject, SalvageReport, SessionSummary, SkippedBytes, Store};
+pub use tools::ExecutionState;
+pub use tools::resources::ResourceRegistry;
 pub use types::{
     Clear, Event, EventSlice, Item, ReducerContext, SessionTypes, SessionTypesBuilder, Slice, SliceOp,
     ToolInvocations, ToolInvoked, UpcastError, View, default_policy,

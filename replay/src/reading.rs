@@ -1,5 +1,6 @@
 //! Opens a session or a store at a path, walks its records, and names them.
 
+use foldlog::SequenceNumber;
 use std::collections::BTreeSet;
 use std::io::{self, Write};
 use std::ops::RangeInclusive;
@@ -8,8 +9,8 @@ use std::sync::Arc;
 
 use foldlog::audit::{self, LogReader, ReadOptions};
 use foldlog::log::TornTail;
-use foldlog::log::storage::{Access, FileStorage, Storage};
-use foldlog::{Error, Exposed, Kind, OpenOperation, Record, SequenceNumber, Store, UnsettledOperation};
+use foldlog::storage::{Access, FileStorage, Storage};
+use foldlog::{Error, Exposed, Kind, OpenOperation, Record, Store, UnsettledOperation};
 use foldlog_codec::body::{
     Action, Declare, Dispatch, Import, Observed, Opened, Parent, Rollback, Settle, Snapshot, ToolBegin,
     ToolEnd,

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use foldlog::log::storage::EntryKind;
+use foldlog::storage::EntryKind;
 use foldlog::{Durability, Error, SessionOptions, Store, StoreAccess, StoreOptions};
 use foldlog_tests::child;
 use foldlog_tests::host::{Plan, StepAdded, types};

@@ -1,14 +1,15 @@
 //! Following a log while it is written: each record once, as it comes; what is merely being written is not yet
 //! there, what is damaged is, and a recovery is followed.
 
+use foldlog::SequenceNumber;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use foldlog::audit::{Followed, Follower, LogReader, Progress};
-use foldlog::log::storage::{Access, CrashKind, Entry, HeldLock, MemoryStorage, Storage, StorageFile};
-use foldlog::{Corruption, Durability, Error, Kind, Result, SequenceNumber};
+use foldlog::storage::{Access, CrashKind, Entry, HeldLock, MemoryStorage, Storage, StorageFile};
+use foldlog::{Corruption, Durability, Error, Kind, Result};
 use foldlog_codec::segment::SegmentHeader;
 use foldlog_tests::crash::{BOOT, Machine, OTHER_BOOT, step, write_steps};
 use foldlog_tests::host::types;

@@ -1,13 +1,14 @@
 //! What takes time with the square of a log's length. Each of these logs is as long as makes a fold that does take minutes,
 //! and one that does not well under a second.
 
+use foldlog::SequenceNumber;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use foldlog::audit::LogReader;
-use foldlog::log::storage::MemoryStorage;
-use foldlog::{Kind, Policy, SequenceNumber, Store, StoreOptions};
+use foldlog::storage::MemoryStorage;
+use foldlog::{Kind, Policy, Store, StoreOptions};
 use foldlog_codec::body::*;
 use foldlog_codec::msgpack;
 use foldlog_replay::progress::Progress;

@@ -41,9 +41,9 @@ pub use operation::{
 };
 pub use position::{Import, ImportedSlice, Rollback, Snapshot};
 
-use crate::Error;
 use crate::msgpack::{Reader, Token, Writer};
 use crate::sabotage::{self, Breakage};
+use crate::{Error, Kind};
 
 /// What becomes of a slice when STATE goes back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -170,5 +170,29 @@ impl<'a> Payload<'a> {
 
     fn write(&self, writer: &mut Writer) {
         writer.raw(self.bytes);
+    }
+}
+
+/// Checks that a record's body reads as its kind says. Of a kind that this version cannot name it only has to be MessagePack.
+///
+/// # Errors
+///
+/// What is wrong with the body.
+pub fn check(kind: Kind, body: &[u8]) -> Result<(), Error> {
+    match kind {
+        Kind::OPENED => Opened::decode(body).map(drop),
+        Kind::DECLARE | Kind::DECLARED => Declare::decode(body).map(drop),
+        Kind::DISPATCH => Dispatch::decode(body).map(drop),
+        Kind::SNAPSHOT => Snapshot::decode(body).map(drop),
+        Kind::ROLLBACK => Rollback::decode(body).map(drop),
+        Kind::TOOL_BEGIN => ToolBegin::decode(body).map(drop),
+        Kind::TOOL_END => ToolEnd::decode(body).map(drop),
+        Kind::SETTLE => Settle::decode(body).map(drop),
+        Kind::OBSERVED => Observed::decode(body).map(drop),
+        Kind::IMPORT => Import::decode(body).map(drop),
+        Kind::RESUMED => Resumed::decode(body).map(drop),
+        Kind::SEAL => Seal::decode(body).map(drop),
+        Kind::SYNCED => Ok(()),
+        _ => crate::msgpack::check(body),
     }
 }

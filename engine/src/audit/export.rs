@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 use super::{LogReader, SliceReader, StateReader};
 use crate::error::{Error, Result};
-use crate::store::{ExportHead, item_versions};
+use crate::snapshot_json::{ExportHead, item_versions};
 
 impl SliceReader<'_> {
     /// The items as a list of values, read one after the other as they are written.

@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::log::TornTail;
 use crate::log::follow::Cursor;
 use crate::log::scan::FrameAt;
-use crate::log::storage::{FileStorage, Storage};
+use crate::storage::{FileStorage, Storage};
 
 /// Of how many records a digest is kept, so that what a recovery rewrites is told from what it changes. Only
 /// records that nobody has attested count, and the engine syncs long before there are so many.

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::LogReader;
 use crate::error::{Error, Result};
-use crate::resources::NotUndone;
+use crate::operation::NotUndone;
 
 /// What became of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]

@@ -12,29 +12,31 @@ mod segments;
 mod shared;
 mod state;
 
+use foldlog_codec::SequenceNumber;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use foldlog_codec::Record;
 use foldlog_codec::body::{Opened, Parent, Payload, Seal};
 use foldlog_codec::digest::SegmentDigest;
 use foldlog_codec::frame::{Frame, Header};
 use foldlog_codec::record::Names;
-use foldlog_codec::{Kind, Record, SequenceNumber};
 use uuid::Uuid;
 
 use crate::error::{Corruption, Error, Result};
 use crate::fold::history::History;
-use crate::fold::log_items::LogSource;
+use crate::fold::log_source::LogSource;
 use crate::fold::memory::{MEMORY_BYTES_MIN, MEMORY_PER_BYTE, Watch};
 use crate::fold::path::Path as LivePath;
 use crate::fold::projection::{LogSlices, Projection};
 use crate::log::objects::Objects;
 use crate::log::reader::Places;
 use crate::log::scan;
-use crate::log::storage::{FileStorage, Storage};
-use crate::log::{self, Exposed, StoreAccess, layout, partial_creation};
+use crate::log::{self, Exposed, layout, partial_creation};
 use crate::session::{RecoveryReport, State, read_outline};
+use crate::storage::StoreAccess;
+use crate::storage::{FileStorage, Storage};
 
 pub use along::AlongPath;
 pub use follow::{Followed, Follower, Progress};
@@ -505,32 +507,6 @@ fn seal_mismatch(segment: &Path, offset: u64, sequence: SequenceNumber, seal: &S
         found_crc: None,
         reason: format!("the {} records before it are not those that it seals", seal.records),
     }))
-}
-
-/// Whether a record's body reads as its kind says. Kinds that this version cannot name only have to be
-/// MessagePack.
-///
-/// # Errors
-///
-/// What is wrong with the body.
-pub fn check_body(record: &Record<'_>) -> Result<(), foldlog_codec::Error> {
-    use foldlog_codec::body;
-    match record.kind {
-        Kind::OPENED => body::Opened::decode(record.body).map(drop),
-        Kind::DECLARE | Kind::DECLARED => body::Declare::decode(record.body).map(drop),
-        Kind::DISPATCH => body::Dispatch::decode(record.body).map(drop),
-        Kind::SNAPSHOT => body::Snapshot::decode(record.body).map(drop),
-        Kind::ROLLBACK => body::Rollback::decode(record.body).map(drop),
-        Kind::TOOL_BEGIN => body::ToolBegin::decode(record.body).map(drop),
-        Kind::TOOL_END => body::ToolEnd::decode(record.body).map(drop),
-        Kind::SETTLE => body::Settle::decode(record.body).map(drop),
-        Kind::OBSERVED => body::Observed::decode(record.body).map(drop),
-        Kind::IMPORT => body::Import::decode(record.body).map(drop),
-        Kind::RESUMED => body::Resumed::decode(record.body).map(drop),
-        Kind::SEAL => body::Seal::decode(record.body).map(drop),
-        Kind::SYNCED => Ok(()),
-        _ => foldlog_codec::msgpack::check(record.body),
-    }
 }
 
 #[cfg(test)]

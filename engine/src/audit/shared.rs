@@ -3,7 +3,7 @@
 use foldlog_codec::body::Policy;
 
 use super::StateReader;
-use crate::fold::rows::Rows;
+use crate::items::rows::Rows;
 
 impl StateReader {
     /// The ids of the slices of a policy.

@@ -7,10 +7,10 @@ use std::ops::ControlFlow;
 use foldlog_codec::body::{ItemId, Policy};
 
 use crate::error::Result;
-use crate::fold::log_items::LogSource;
+use crate::fold::log_source::LogSource;
 use crate::fold::projection::Projection;
-use crate::fold::row::RowRef;
-use crate::fold::rows::Rows;
+use crate::items::row::RowRef;
+use crate::items::rows::Rows;
 use crate::session::{SliceState, State, StoredItem};
 
 /// All slices at one position. What the items say stays in the log until it is read, so that this takes a few bytes for

@@ -16,7 +16,7 @@ use crate::error::Result;
 use crate::log::objects::Objects;
 use crate::log::reader::Places;
 use crate::log::scan::Location;
-use crate::log::storage::Storage;
+use crate::storage::Storage;
 use crate::types::SessionTypes;
 
 /// A log that can be read: its places, its objects and its rollbacks.

@@ -22,10 +22,11 @@ use super::path::Path;
 use super::positions::Positions;
 use super::projection::{DecodedValues, Folding, LogSlices, Projection};
 use super::record_body::RecordBody;
-use super::rows::NewValue;
 use crate::error::Result;
+use crate::items::AnyValue;
+use crate::items::rows::NewValue;
 use crate::log::objects::Objects;
-use crate::types::{AnyValue, SessionTypes};
+use crate::types::SessionTypes;
 
 /// What a fold needs beside the records.
 #[derive(Clone, Copy)]

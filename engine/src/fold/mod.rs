@@ -1,16 +1,12 @@
-//! The fold: from records to slices.
+//! The fold: from records to slices, whose items stand in [`items`](crate::items).
 //!
 //! | module | holds |
 //! |---|---|
-//! | `row` | one item, as it is held and as it is looked at |
-//! | `rows` | the items of one slice, shared between views |
-//! | `runs` | values that were put in at a stretch, in one piece of memory |
-//! | `index` | which items have which key, for `upsert_by` |
-//! | `log_items` | the items of a LOG slice, which stay in the log |
-//! | `tree` | the persistent map behind `rows` and `index` |
+//! | `log_source` | items read from the log |
+//! | `item_reading` | what unread items say |
 //! | `names` | what the log has declared |
 //! | `operations` | operations that are not done with |
-//! | `content` | what a record says, decoded |
+//! | `record_body` | what a record says, decoded |
 //! | `projection` | [`Projection::apply`], the only code that changes a projection |
 //! | `history` | folding a stretch of a log |
 //! | `pipeline` | folding a log while it is read, with a second thread where it is long |
@@ -29,9 +25,9 @@
 //! 3. The fold needs no host code: with the host's types it also decodes items, without them it does not.
 
 pub(crate) mod history;
-pub(crate) mod index;
+pub(crate) mod item_reading;
 pub(crate) mod live;
-pub(crate) mod log_items;
+pub(crate) mod log_source;
 pub(crate) mod memory;
 pub(crate) mod names;
 pub(crate) mod operations;
@@ -41,8 +37,4 @@ pub(crate) mod positions;
 pub(crate) mod projection;
 pub(crate) mod record_body;
 pub(crate) mod restore;
-pub(crate) mod row;
-pub(crate) mod rows;
-pub(crate) mod runs;
-pub(crate) mod tree;
 pub(crate) mod unread;

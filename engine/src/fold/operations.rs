@@ -18,17 +18,12 @@ use std::sync::Arc;
 use foldlog_codec::body::{
     Decision, ExternalEffects, Idempotency, OPEN_OPERATIONS_MAX, Outcome, Settle, ToolBegin, ToolEnd,
 };
-use foldlog_codec::image::{self, Image};
+use foldlog_codec::image::Image;
 use smol_str::SmolStr;
 
-use super::tree::Tree;
 use crate::error::{Error, Result};
-
-/// An operation that has begun and not ended.
-pub type OpenOperation = image::OpenOperation<SmolStr>;
-
-/// An operation that was interrupted and neither run again nor settled since.
-pub type UnsettledOperation = image::UnsettledOperation<SmolStr>;
+use crate::items::tree::Tree;
+use crate::operation::{OpenOperation, UnsettledOperation};
 
 /// The operations of a log that are not done with. Each position that is kept shares them, and a begin or an end follows
 /// on nearly every one: what is open or waits to be settled may be a great deal, so a clone shares that too.

@@ -24,7 +24,8 @@ use super::live::{LiveState, Sources};
 use super::names::Names;
 use super::record_body::RecordBody;
 use crate::error::Result;
-use crate::types::{AnyValue, DecodeItem, Recorded, SessionTypes};
+use crate::items::AnyValue;
+use crate::types::{DecodeItem, Recorded, SessionTypes};
 
 /// How many bytes of records one thread hands to the other at a time. What waits stays in the process's memory, so
 /// it is kept small beside a session.
@@ -333,10 +334,11 @@ mod tests {
 
     use super::*;
     use crate::error::Error;
-    use crate::fold::projection::{Items, LogSlices};
-    use crate::fold::runs::Value;
+    use crate::fold::projection::LogSlices;
+    use crate::items::Items;
+    use crate::items::runs::Value;
     use crate::log::objects::Objects;
-    use crate::log::storage::MemoryStorage;
+    use crate::storage::MemoryStorage;
     use crate::types::{Event, Slice};
 
     #[derive(Serialize, Deserialize, Debug, PartialEq)]

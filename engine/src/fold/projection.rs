@@ -11,54 +11,23 @@ use foldlog_codec::body::{
 use foldlog_codec::image::Image;
 use foldlog_codec::{Kind, Record, SequenceNumber};
 
-use super::log_items::LogItems;
 use super::names::Names;
 use super::operations::Operations;
 use super::record_body::RecordBody;
-use super::row::{ItemRef, Row, RowItem, RowRef};
-use super::rows::{NewValue, Rows};
 use super::unread;
 use crate::error::{Error, Result};
+use crate::items::AnyValue;
+use crate::items::Items;
+use crate::items::log_items::LogItems;
+use crate::items::row::{ItemRef, Row, RowItem, RowRef};
+use crate::items::rows::{NewValue, Rows};
 use crate::log::objects::Objects;
 use crate::types::{
-    AnyValue, Decoder, Recorded, SessionTypes, Slice, SliceTypes, TAIL_ITEMS, ToolInvocations, ToolInvoked,
+    Decoder, Recorded, SessionTypes, Slice, SliceTypes, TAIL_ITEMS, ToolInvocations, ToolInvoked,
 };
 
 /// The version of the items that tools' ends make.
 pub(super) const INVOKED_VERSION: u32 = ToolInvocations::ITEM_VERSION;
-
-/// The items of one slice.
-#[derive(Clone, Debug)]
-pub(crate) enum Items {
-    /// All of them.
-    Held(Rows),
-    /// The last ones of a LOG slice, whose others are read from the log.
-    InLog(LogItems),
-}
-
-impl Items {
-    pub(crate) fn is_empty(&self) -> bool {
-        match self {
-            Items::Held(rows) => rows.is_empty(),
-            Items::InLog(items) => items.len() == 0,
-        }
-    }
-
-    /// The items that are held: all, or the last ones of a LOG slice.
-    pub(crate) fn held(&self) -> &Rows {
-        match self {
-            Items::Held(rows) => rows,
-            Items::InLog(items) => items.tail(),
-        }
-    }
-
-    fn push(&mut self, row: Row) {
-        match self {
-            Items::Held(rows) => rows.push(row),
-            Items::InLog(items) => items.push(row),
-        }
-    }
-}
 
 /// What is held in memory of the items of LOG slices, and of all others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -8,15 +8,17 @@ use std::sync::Arc;
 use foldlog_codec::body::{ItemId, OPEN_OPERATIONS_MAX, Policy};
 use foldlog_codec::image::{BegunImage, BegunSlice, Image, ItemImage, SliceImage};
 
-use super::log_items::{LogItems, LogSource, Mark};
+use super::log_source::LogSource;
 use super::names::Names;
-use super::projection::{Frozen, Items, Projection, SliceState};
-use super::row::{Row, RowItem, RowRef};
-use super::rows::Rows;
+use super::projection::{Frozen, Projection, SliceState};
 use crate::error::{Error, Result};
+use crate::items::Items;
+use crate::items::log_items::{LogItems, Mark};
+use crate::items::row::{Row, RowItem, RowRef};
+use crate::items::rows::Rows;
 use crate::log::objects::Objects;
 use crate::log::reader::Places;
-use crate::log::storage::Storage;
+use crate::storage::Storage;
 use crate::types::{Recorded, SessionTypes, SliceTypes, TAIL_ITEMS};
 
 /// The slices of a projection, for an image; how many items they have, and not yet the items.

@@ -23,9 +23,9 @@ use foldlog_codec::segment::{HEADER_LEN, SegmentHeader};
 use foldlog_codec::{Error as CodecError, Kind, SequenceNumber};
 
 use super::layout;
-use super::storage::{Access, EntryKind, Storage, StorageFile};
 use super::window::Window;
 use crate::error::{Corruption, Error, Result};
+use crate::storage::{Access, EntryKind, Storage, StorageFile};
 
 /// A segment with a sound header.
 #[derive(Clone, Debug)]

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use foldlog_codec::escape;
 
 use super::layout;
-use super::storage::{EntryKind, Storage, StoreAccess};
 use crate::sabotage::{self, Breakage};
+use crate::storage::{EntryKind, Storage, StoreAccess};
 
 /// A file of a session that others may read or write than the store is for.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -36,10 +36,10 @@ use uuid::Uuid;
 use super::chain::{self, Beyond, Chain, Segment};
 use super::layout;
 use super::scan::{self, BadSpot, FrameAt, TornTail};
-use super::storage::{Storage, StorageFile};
 use super::window::Window;
 use crate::error::{Corruption, Error, Result};
 use crate::sabotage::Breakage;
+use crate::storage::{Storage, StorageFile};
 
 /// How many bytes behind the end are looked at for anything that is not 0.
 const NEAR_BYTES: u64 = 64 << 10;

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use foldlog_codec::image::{Front, IMAGE_BYTES_MAX};
 
 use super::layout;
-use super::storage::{Access, EntryKind, Storage, StorageFile};
+use crate::storage::{Access, EntryKind, Storage, StorageFile};
 
 /// How many images are kept: should the newest not do, the one before may.
 const KEPT_MAX: usize = 2;

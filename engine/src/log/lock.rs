@@ -21,9 +21,9 @@ use foldlog_filesystem::is_out_of_space;
 use uuid::Uuid;
 
 use super::layout;
-use super::storage::{Access, EntryKind, HeldLock, Storage, process_mark};
 use crate::error::{Error, Holder, Result};
 use crate::sabotage::{self, Breakage};
+use crate::storage::{Access, EntryKind, HeldLock, Storage, process_mark};
 
 const HOLDER_BYTES_MAX: u64 = 4096;
 

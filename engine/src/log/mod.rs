@@ -2,7 +2,6 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`storage`] | the seam to the file system and its backends |
 //! | `layout` | where things stand in a store |
 //! | `chain` | which files make up a log |
 //! | `scan` | walking a log; damage or torn tail; what of a damaged one is sound |
@@ -29,11 +28,9 @@ pub(crate) mod partial_creation;
 pub(crate) mod publish;
 pub(crate) mod reader;
 pub(crate) mod scan;
-pub mod storage;
 mod window;
 pub(crate) mod writer;
 
 pub use exposed::Exposed;
 pub use scan::TornTail;
-pub use storage::StoreAccess;
 pub use writer::SegmentSizes;

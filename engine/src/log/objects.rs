@@ -18,9 +18,9 @@ use foldlog_codec::body::{OBJECT_BYTES_MAX, ObjectId, Payload, payload_fits};
 use parking_lot::Mutex;
 
 use super::layout;
-use super::storage::{Access, EntryKind, Storage, StorageFile};
 use crate::error::{Error, Result};
 use crate::sabotage::{self, Breakage};
+use crate::storage::{Access, EntryKind, Storage, StorageFile};
 
 /// How much of an object is read at a time where nobody wants it whole.
 const PIECE_BYTES: usize = 256 << 10;

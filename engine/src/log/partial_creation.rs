@@ -28,10 +28,10 @@ use foldlog_codec::{Error as CodecError, Kind, SequenceNumber};
 use uuid::Uuid;
 
 use super::layout;
-use super::storage::{Access, EntryKind, Storage};
 use super::window::Window;
 use crate::error::{Error, Result};
 use crate::sabotage::{self, Breakage};
+use crate::storage::{Access, EntryKind, Storage};
 
 /// What there is in a folder in which no record was ever written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

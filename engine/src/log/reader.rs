@@ -10,9 +10,9 @@ use foldlog_codec::{Record, SequenceNumber};
 
 use super::chain::Segment;
 use super::scan::Location;
-use super::storage::Storage;
 use super::window::Window;
 use crate::error::{Error, Result};
+use crate::storage::Storage;
 
 /// How many bytes of a segment stand between two places that the index remembers.
 const INDEX_BYTES: u64 = 64 << 10;

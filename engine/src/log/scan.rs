@@ -46,10 +46,10 @@ use uuid::Uuid;
 use super::chain::{self, Chain, Segment};
 use super::layout;
 use super::reader::Index;
-use super::storage::Storage;
 use super::window::Window;
 use crate::error::{Corruption, Error, Result};
 use crate::sabotage::{self, Breakage};
+use crate::storage::Storage;
 
 mod resume;
 pub(crate) mod salvage;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use foldlog_codec::frame::{self, Context, Frame};
 use foldlog_codec::{Error as CodecError, frame::HEADER_LEN};
 
-use super::storage::StorageFile;
+use crate::storage::StorageFile;
 
 const WINDOW_BYTES: u64 = 64 << 10;
 

@@ -12,18 +12,20 @@ use foldlog_codec::{Kind, SequenceNumber};
 
 use super::event_plan::{EncodeBuffer, EventPlan, FastPath, PlannedReducer};
 use super::schedule::WriteScope;
-use super::subscribers::panic_message;
 use super::writing::{PendingEvent, PendingRecord, promises_sync};
 use super::{Inner, Session, WriterState};
+use crate::error::panic_message;
 use crate::error::{Error, Result};
 use crate::fold::names::Names;
-use crate::fold::projection::{DecodedValues, Items};
+use crate::fold::projection::DecodedValues;
 use crate::fold::record_body::RecordBody;
-use crate::fold::rows::{NewValue, OwnedValue, Rows};
-use crate::fold::runs;
+use crate::items::AnyValue;
+use crate::items::Items;
+use crate::items::rows::{NewValue, OwnedValue, Rows};
+use crate::items::runs;
 use crate::types::{
-    AnyValue, Clear, Event, NewItem, NewItems, ReduceCall, ReduceError, ReducerContext, Resolved,
-    SessionTypes, Slice, SliceOp, new_items, resolve_op,
+    Clear, Event, NewItem, NewItems, ReduceCall, ReduceError, ReducerContext, Resolved, SessionTypes, Slice,
+    SliceOp, new_items, resolve_op,
 };
 use parking_lot::MutexGuard;
 
@@ -53,7 +55,7 @@ impl Session {
     /// Records an event and lets its reducers change their slices. Returns the record's sequence number.
     ///
     /// An event that the host never declared is appended to a STATE slice of its own, which bears its name:
-    /// read it as [`Of<E>`](crate::Of).
+    /// read it as [`Of<E>`](crate::EventSlice).
     ///
     /// Durable when this returns at [`Durability::Every`](crate::Durability::Every); at the other levels after the next
     /// sync.

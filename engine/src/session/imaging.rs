@@ -32,10 +32,10 @@ use uuid::Uuid;
 use super::{Inner, WriterState};
 use crate::background::{Left, Rank};
 use crate::error::{Error, Result};
-use crate::fold::log_items::LogSource;
+use crate::fold::log_source::LogSource;
 use crate::fold::projection::{Frozen, Projection};
 use crate::fold::restore;
-use crate::fold::row::RowRef;
+use crate::items::row::RowRef;
 use crate::log::images::Building;
 use crate::sabotage::{self, Breakage};
 

@@ -7,8 +7,10 @@ use std::marker::PhantomData;
 use std::ops::ControlFlow;
 
 use crate::error::{Error, Result};
-use crate::fold::log_items::{LogItems, LogSource, Mark, Stored};
-use crate::types::{AnyValue, DecodeItem, Item, Recorded};
+use crate::fold::log_source::{LogSource, Stored};
+use crate::items::AnyValue;
+use crate::items::log_items::{LogItems, Mark};
+use crate::types::{DecodeItem, Item, Recorded};
 
 /// How many items are read at a time.
 const BATCH_ITEMS: usize = 256;

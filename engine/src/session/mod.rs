@@ -29,6 +29,7 @@ mod dispatching;
 mod event_plan;
 mod imaging;
 mod log_view;
+pub(crate) mod open_store;
 mod opening;
 pub(crate) mod operation_records;
 pub(crate) mod operations;
@@ -50,17 +51,17 @@ use foldlog_codec::frame::{TIME_US_MAX, TIME_US_MIN};
 use parking_lot::{Condvar, Mutex};
 use uuid::Uuid;
 
+use self::open_store::OpenStore;
 use crate::background::Background;
 use crate::error::{Error, Result};
 use crate::fold::live::LiveState;
 use crate::fold::path::Path;
 use crate::log::lock::WriterLock;
 use crate::log::publish::SyncGate;
-use crate::log::storage::{Storage, process_mark};
 use crate::log::writer::Log;
-use crate::resources::AnyResource;
+use crate::options::Durability;
 use crate::sabotage::{self, Breakage};
-use crate::store::{Durability, StoreInner};
+use crate::storage::{Storage, process_mark};
 use crate::types::SessionTypes;
 
 pub use log_view::LogView;
@@ -68,7 +69,6 @@ pub use opening::RecoveryReport;
 pub use operations::Settlement;
 pub use positions::{AbandonedCall, RollbackReport, Snapshot, SnapshotOptions};
 pub use reading::{SliceState, State, StoredItem};
-pub(crate) use subscribers::panic_message;
 pub use subscribers::{RecordNotification, SubscriberPanic, Subscription};
 #[cfg(feature = "testkit")]
 pub(crate) use writing::{Asked, due, failed, promises_sync, sync_in_time, sync_through};
@@ -77,6 +77,13 @@ pub(crate) use opening::{
     Images, OpenAs, Read, SessionSeed, begin, left_open, lock_or_read_only, open, open_as_read, read_outline,
 };
 pub(crate) use shared_prefix::{SharedPrefix, cut};
+
+/// Something whose captures a record names, so that they have to be durable before it.
+pub(crate) trait SyncCaptures: Send + Sync {
+    /// Makes the captures durable that were made since the last call, and `earlier` ones, given as they were recorded. A
+    /// panic of the host's code is an error.
+    fn sync_captures(&self, earlier: &[Vec<u8>]) -> Result<()>;
+}
 
 /// A handle on an open session. Cheap to clone; every clone is the same session.
 ///
@@ -105,7 +112,7 @@ impl Drop for Handles {
 pub(crate) struct Inner {
     id: Uuid,
     dir: PathBuf,
-    store: Arc<StoreInner>,
+    store: Arc<OpenStore>,
     types: Option<SessionTypes>,
     durability: Durability,
     read_only: Option<String>,
@@ -121,7 +128,7 @@ pub(crate) struct Inner {
     /// Held while an image is written, and taken before the state's lock.
     imaging: Mutex<()>,
     /// Those resources of which captures were taken that are durable with the next sync only.
-    captured: Mutex<Vec<Arc<dyn AnyResource>>>,
+    captured: Mutex<Vec<Arc<dyn SyncCaptures>>>,
     /// The process that opened the session; see [`process_mark`].
     process: u32,
 }
@@ -172,15 +179,6 @@ impl Session {
     /// Where the session comes from, if it was forked or begun for another.
     pub fn parent(&self) -> Option<Parent> {
         self.inner.state.lock().opened().parent
-    }
-
-    /// The sessions that were forked from this one or begun for it, in ascending order.
-    ///
-    /// # Errors
-    ///
-    /// As [`Store::children`](crate::Store::children).
-    pub fn children(&self) -> Result<Vec<Uuid>> {
-        self.store().children(self.inner.id)
     }
 
     /// The session's tags.
@@ -245,11 +243,11 @@ impl Session {
     }
 
     /// Has these resources make their captures durable before the log is synced next.
-    pub(crate) fn sync_first<'a>(&self, resources: impl Iterator<Item = &'a Arc<dyn AnyResource>>) {
+    pub(crate) fn sync_first(&self, resources: impl Iterator<Item = Arc<dyn SyncCaptures>>) {
         let mut captured = self.inner.captured.lock();
         for resource in resources {
-            if !captured.iter().any(|known| Arc::ptr_eq(known, resource)) {
-                captured.push(Arc::clone(resource));
+            if !captured.iter().any(|known| std::ptr::addr_eq(Arc::as_ptr(known), Arc::as_ptr(&resource))) {
+                captured.push(resource);
             }
         }
     }
@@ -264,8 +262,9 @@ impl Session {
         self.inner.types()
     }
 
-    pub(crate) fn store(&self) -> crate::store::Store {
-        crate::store::Store::of(&self.inner.store)
+    /// Returns what the sessions of this one's store share.
+    pub(crate) fn open_store(&self) -> &Arc<OpenStore> {
+        &self.inner.store
     }
 
     pub(crate) fn now_us(&self) -> i64 {

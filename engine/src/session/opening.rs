@@ -11,6 +11,7 @@ use parking_lot::{Condvar, Mutex};
 use uuid::Uuid;
 
 use super::imaging::Imaged;
+use super::open_store::OpenStore;
 use super::schedule::{RunningCalls, WriteScope};
 use super::writing::{Asked, PendingRecord};
 use super::{Inner, Session, WriterState};
@@ -18,7 +19,6 @@ use crate::error::{Error, Result};
 use crate::fold::history::History;
 use crate::fold::live::{LiveState, Sources};
 use crate::fold::memory::Watch;
-use crate::fold::operations::{OpenOperation, UnsettledOperation};
 use crate::fold::path::Path;
 use crate::fold::pipeline::{Fold, fold_while_reading};
 use crate::fold::positions::Positions;
@@ -33,10 +33,11 @@ use crate::log::objects::Objects;
 use crate::log::publish::SyncGate;
 use crate::log::reader::Places;
 use crate::log::scan::{Scan, Scanner};
-use crate::log::storage::{Storage, process_mark};
 use crate::log::writer::Log;
+use crate::operation::{OpenOperation, UnsettledOperation};
+use crate::options::Durability;
 use crate::sabotage::{self, Breakage};
-use crate::store::{Durability, StoreInner};
+use crate::storage::{Storage, process_mark};
 use crate::types::SessionTypes;
 
 /// What opening a session found.
@@ -353,14 +354,14 @@ pub(crate) fn left_open(
 }
 
 /// Opens the session in `dir`. Writes nothing.
-pub(crate) fn open(store: &Arc<StoreInner>, dir: &FilePath, open_as: OpenAs) -> Result<Session> {
+pub(crate) fn open(store: &Arc<OpenStore>, dir: &FilePath, open_as: OpenAs) -> Result<Session> {
     let read = open_read(&store.options.storage, dir, open_as.types.as_ref(), LogSlices::InLog)?;
     open_as_read(store, dir, open_as, read)
 }
 
 /// Opens the session in `dir`, which was read.
 pub(crate) fn open_as_read(
-    store: &Arc<StoreInner>,
+    store: &Arc<OpenStore>,
     dir: &FilePath,
     open_as: OpenAs,
     read: Read,
@@ -404,7 +405,7 @@ pub(crate) fn open_as_read(
 /// Begins a new session in `log`, which is new. The first record is written at once, so that the session is
 /// there for everyone; `rest` follow it.
 pub(crate) fn begin(
-    store: &Arc<StoreInner>,
+    store: &Arc<OpenStore>,
     dir: &FilePath,
     seed: SessionSeed,
     log: Log,
@@ -449,7 +450,7 @@ pub(crate) fn begin(
 }
 
 fn assemble(
-    store: &Arc<StoreInner>,
+    store: &Arc<OpenStore>,
     dir: &FilePath,
     mut open_as: OpenAs,
     report: RecoveryReport,
@@ -517,7 +518,7 @@ fn check_declared(types: &SessionTypes, folded: &LiveState) -> Result<()> {
 
 /// Takes a session's lock, or says why it can only be read.
 pub(crate) fn lock_or_read_only(
-    store: &StoreInner,
+    store: &OpenStore,
     session: Uuid,
 ) -> Result<(Option<WriterLock>, Option<String>)> {
     let options = &store.options;

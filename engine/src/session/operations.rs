@@ -24,11 +24,11 @@ use super::{Inner, Session, WriterState};
 use crate::clock;
 use crate::error::{Error, Result};
 use crate::fold::live::LiveState;
-use crate::fold::operations::{OpenOperation, UnsettledOperation};
 use crate::fold::record_body::{Lent, RecordBody};
 use crate::log::writer::{END_BYTES, Room, check_body_len};
+use crate::operation::{OpenOperation, UnsettledOperation};
+use crate::options::Durability;
 use crate::sabotage::{self, Breakage};
-use crate::store::Durability;
 use crate::types::{Slice, ToolInvocations, encode};
 
 impl Session {

@@ -13,9 +13,10 @@ use super::log_view::{LogView, Viewed};
 use super::{Inner, Session, WriterState};
 use crate::error::{Error, Result};
 use crate::fold::history::History;
-use crate::fold::log_items::{LogSource, Stored};
-use crate::fold::projection::{Items, LogSlices, Projection};
-use crate::fold::row::RowRef;
+use crate::fold::log_source::{LogSource, Stored};
+use crate::fold::projection::{LogSlices, Projection};
+use crate::items::Items;
+use crate::items::row::RowRef;
 use crate::types::{DecodeItem, Item, Recorded, Slice, View, decode_item};
 
 /// One slice without its type: items as they were recorded.

@@ -14,8 +14,8 @@ use crate::fold::history::History;
 use crate::fold::projection::{LogSlices, Projection};
 use crate::log::objects::Objects;
 use crate::log::reader::{Located, Places};
-use crate::log::storage::Storage;
 use crate::sabotage::{self, Breakage};
+use crate::storage::Storage;
 use crate::types::SessionTypes;
 
 /// The records that a fork shares with its parent, and what they amount to.

@@ -10,7 +10,9 @@ use parking_lot::Mutex;
 
 use super::Session;
 use super::writing::PendingEvent;
-use crate::types::{AnyValue, Event};
+use crate::error::panic_message;
+use crate::items::AnyValue;
+use crate::types::Event;
 
 /// How many warnings are kept until they are taken.
 const WARNINGS_MAX: usize = 64;
@@ -166,15 +168,6 @@ impl Subscribers {
         }
         warnings.push_back(SubscriberPanic { sequence, message });
     }
-}
-
-/// What a panic said.
-pub(crate) fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
-    panic
-        .downcast_ref::<&str>()
-        .map(|text| (*text).to_owned())
-        .or_else(|| panic.downcast_ref::<String>().cloned())
-        .unwrap_or_else(|| "a panic without a message".to_owned())
 }
 
 impl Session {

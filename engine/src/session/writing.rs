@@ -16,12 +16,12 @@ use crate::error::{Error, Result};
 use crate::fold::live::{LiveState, Sources};
 use crate::fold::projection::DecodedValues;
 use crate::fold::record_body::RecordBody;
+use crate::items::AnyValue;
 use crate::log::publish::SyncGate;
-use crate::log::storage::Storage;
 use crate::log::writer::{AppendContext, Body, Room, SyncPlan};
+use crate::options::Durability;
 use crate::sabotage::{self, Breakage};
-use crate::store::Durability;
-use crate::types::AnyValue;
+use crate::storage::Storage;
 
 /// Unsynced bytes at which a background sync is started.
 const UNSYNCED_BYTES_MAX: u64 = 4 << 20;

@@ -1,136 +1,23 @@
-//! Snapshot JSON: a session's slices for other tools, and back into a new session.
-//!
-//! ```json
-//! {
-//!   "version": "1",
-//!   "created_at": "2026-01-02T03:04:05.000006+00:00",
-//!   "parent_id": null,
-//!   "children_ids": [],
-//!   "tags": {"task_id": "7"},
-//!   "policies": {"plan": "state", "tool_invoked": "log"},
-//!   "slices": [{"slice_type": "plan", "item_type": "plan.step_added", "items": [{"title": "read"}]}]
-//! }
-//! ```
-//!
-//! Slices stand in the order of their names; empty ones are left out; times are ISO 8601 with offset. A slice
-//! whose items were not all recorded at version 1 also holds `item_versions`, one for each item. An export that was
-//! taken within tools' calls also holds `open_operations`, their names, and begins no session. What stands beside these
-//! fields is passed over on reading.
+//! Sessions out to snapshot JSON, and in again: see [`snapshot_json`](crate::snapshot_json).
 
+use foldlog_codec::{OperationId, SequenceNumber};
 use std::collections::{BTreeMap, BTreeSet};
 
-use chrono::{DateTime, SecondsFormat};
+use foldlog_codec::Kind;
 use foldlog_codec::body::{Declare, Import, ImportedSlice, Payload, Policy, SliceDeclaration};
-use foldlog_codec::escape;
 use foldlog_codec::msgpack::Value;
-use foldlog_codec::{Kind, OperationId, SequenceNumber};
-use serde::ser::SerializeMap;
-use serde::{Deserialize, Serialize};
-use uuid::Uuid;
 
-use super::{SessionOptions, Store};
+use super::Store;
 use crate::audit::LogReader;
 use crate::error::{Error, Result};
 use crate::fold::names::Names;
+use crate::options::SessionOptions;
 use crate::session::{Session, Snapshot, State};
+use crate::snapshot_json::{Export, ExportHead, ExportedSlice, item_versions};
 use crate::types::{Recorded, SessionTypes, Slice, ToolInvocations, check_payload, default_policy};
 
 /// Items as they are recorded, each with its version.
 type RecordedItems = Vec<(Vec<u8>, u32)>;
-
-/// The version of the JSON form.
-const VERSION: &str = "1";
-
-/// A session's slices in a form that other tools read.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Export {
-    version: String,
-    created_at: String,
-    /// The session that it was forked from or begun for.
-    pub parent_id: Option<Uuid>,
-    /// The sessions that were forked from it or begun for it.
-    #[serde(default)]
-    pub children_ids: Vec<Uuid>,
-    /// Its tags.
-    #[serde(default)]
-    pub tags: BTreeMap<String, String>,
-    /// The policy of each slice: `state`, `log` or `cache`.
-    #[serde(default)]
-    pub policies: BTreeMap<String, String>,
-    /// The operations that were open when it was taken, so that half of what they did is in it: no session begins with
-    /// such an export. Left out where there are none.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub open_operations: Vec<OperationId>,
-    /// The slices in the order of their names, empty ones left out.
-    pub slices: Vec<ExportedSlice>,
-}
-
-/// All of an export but its slices, for whoever writes these one by one.
-pub(crate) struct ExportHead {
-    export: Export,
-}
-
-impl ExportHead {
-    pub(crate) fn new(
-        created_at_us: i64,
-        (parent_id, children_ids): (Option<Uuid>, Vec<Uuid>),
-        tags: BTreeMap<String, String>,
-        policies: BTreeMap<String, String>,
-    ) -> Result<ExportHead> {
-        let export = Export {
-            version: VERSION.to_owned(),
-            created_at: iso_8601(created_at_us)?,
-            parent_id,
-            children_ids,
-            tags,
-            policies,
-            open_operations: Vec::new(),
-            slices: Vec::new(),
-        };
-        Ok(ExportHead { export })
-    }
-
-    /// Of a moment at which these operations were open.
-    pub(crate) fn within(mut self, open_operations: Vec<OperationId>) -> ExportHead {
-        self.export.open_operations = open_operations;
-        self
-    }
-
-    /// Writes the fields that stand before the slices, in the order in which [`Export`] has them.
-    pub(crate) fn serialize_into<M: SerializeMap>(&self, map: &mut M) -> Result<(), M::Error> {
-        let Export { version, created_at, parent_id, children_ids, tags, policies, open_operations, .. } =
-            &self.export;
-        map.serialize_entry("version", version)?;
-        map.serialize_entry("created_at", created_at)?;
-        map.serialize_entry("parent_id", parent_id)?;
-        map.serialize_entry("children_ids", children_ids)?;
-        map.serialize_entry("tags", tags)?;
-        map.serialize_entry("policies", policies)?;
-        if !open_operations.is_empty() {
-            map.serialize_entry("open_operations", open_operations)?;
-        }
-        Ok(())
-    }
-}
-
-/// The versions of a slice's items; none where all are 1.
-pub(crate) fn item_versions<I: Iterator<Item = u32>>(versions: impl Fn() -> I) -> Vec<u32> {
-    if versions().all(|version| version == 1) { Vec::new() } else { versions().collect() }
-}
-
-/// One slice of an export.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct ExportedSlice {
-    /// The slice's name.
-    pub slice_type: String,
-    /// The name of its items' type.
-    pub item_type: String,
-    /// The items.
-    pub items: Vec<Value>,
-    /// The version that each item was recorded at; empty where all are 1.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub item_versions: Vec<u32>,
-}
 
 /// How an export is taken in.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -143,84 +30,26 @@ pub struct ImportOptions {
     pub keep_unknown: bool,
 }
 
-impl Export {
-    fn of(state: &State, created_at_us: i64, policies: &BTreeSet<Policy>) -> Result<Export> {
-        let ExportHead { mut export } =
-            ExportHead::new(created_at_us, (None, Vec::new()), state.tags.clone(), BTreeMap::new())?
-                .within(state.open_operations.clone());
-        let wanted = |policy: Policy| policies.contains(&policy);
-        for (name, slice) in state.slices.iter().filter(|(_, slice)| wanted(slice.policy)) {
-            if slice.items.is_empty() {
-                continue;
-            }
-            let items: Result<Vec<Value>> = slice.items.iter().map(|item| item.value()).collect();
-            export.policies.insert(name.clone(), slice.policy.name().to_owned());
-            export.slices.push(ExportedSlice {
-                slice_type: name.clone(),
-                item_type: slice.item.clone(),
-                items: items?,
-                item_versions: item_versions(|| slice.items.iter().map(|item| item.version)),
-            });
+/// Makes the export of a state.
+fn export_of(state: &State, created_at_us: i64, policies: &BTreeSet<Policy>) -> Result<Export> {
+    let ExportHead { mut export } =
+        ExportHead::new(created_at_us, (None, Vec::new()), state.tags.clone(), BTreeMap::new())?
+            .within(state.open_operations.clone());
+    let wanted = |policy: Policy| policies.contains(&policy);
+    for (name, slice) in state.slices.iter().filter(|(_, slice)| wanted(slice.policy)) {
+        if slice.items.is_empty() {
+            continue;
         }
-        Ok(export)
+        let items: Result<Vec<Value>> = slice.items.iter().map(|item| item.value()).collect();
+        export.policies.insert(name.clone(), slice.policy.name().to_owned());
+        export.slices.push(ExportedSlice {
+            slice_type: name.clone(),
+            item_type: slice.item.clone(),
+            items: items?,
+            item_versions: item_versions(|| slice.items.iter().map(|item| item.version)),
+        });
     }
-
-    /// When it was taken, in microseconds since 1970-01-01 UTC.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Export`] where that is no time of ISO 8601 with offset.
-    pub fn created_at_us(&self) -> Result<i64> {
-        DateTime::parse_from_rfc3339(&self.created_at)
-            .map(|time| time.timestamp_micros())
-            .map_err(|error| Error::Export(format!("created_at {:?}: {error}", self.created_at)))
-    }
-
-    /// The JSON text, on many lines, control characters and bidirectional marks [escaped](foldlog_codec::escape).
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Export`] where a value has no JSON form.
-    pub fn to_json(&self) -> Result<String> {
-        let mut json = Vec::new();
-        escape::write_json_pretty(&mut json, self).map_err(|error| Error::Export(error.to_string()))?;
-        String::from_utf8(json).map_err(|error| Error::Export(error.to_string()))
-    }
-
-    /// An export from its JSON text.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Export`] where the text is no export of version 1, or contradicts itself.
-    pub fn from_json(text: &str) -> Result<Export> {
-        let bad = |reason: String| Err(Error::Export(reason));
-        let export: Export = serde_json::from_str(text).map_err(|error| Error::Export(error.to_string()))?;
-        if export.version != VERSION {
-            return bad(format!("version {:?} is not {VERSION:?}", export.version));
-        }
-        export.created_at_us()?;
-        let mut seen = BTreeSet::new();
-        for slice in &export.slices {
-            if !seen.insert(&slice.slice_type) {
-                return bad(format!("slice `{}` stands twice", slice.slice_type));
-            }
-            if !slice.item_versions.is_empty() && slice.item_versions.len() != slice.items.len() {
-                return bad(format!("slice `{}` has not as many versions as items", slice.slice_type));
-            }
-        }
-        for (slice, policy) in &export.policies {
-            if Policy::from_name(policy).is_none() {
-                return bad(format!("slice `{slice}` has policy {policy:?}"));
-            }
-        }
-        Ok(export)
-    }
-}
-
-fn iso_8601(time_us: i64) -> Result<String> {
-    DateTime::from_timestamp_micros(time_us)
-        .map(|time| time.to_rfc3339_opts(SecondsFormat::Micros, false))
-        .ok_or_else(|| Error::Export(format!("{time_us} microseconds are in no calendar")))
+    Ok(export)
 }
 
 impl Session {
@@ -266,9 +95,9 @@ impl Session {
     }
 
     fn export_state(&self, state: &State, time_us: i64, policies: &BTreeSet<Policy>) -> Result<Export> {
-        let mut export = Export::of(state, time_us, policies)?;
+        let mut export = export_of(state, time_us, policies)?;
         export.parent_id = self.parent().map(|parent| parent.session());
-        export.children_ids = self.store().children(self.id())?;
+        export.children_ids = self.children()?;
         Ok(export)
     }
 }
@@ -293,7 +122,7 @@ impl LogReader {
             time_us = record.time_us;
             Ok(())
         })?;
-        let mut export = Export::of(&state, time_us, policies)?;
+        let mut export = export_of(&state, time_us, policies)?;
         export.parent_id = self.opened().parent.map(|parent| parent.session());
         Ok(export)
     }

@@ -29,11 +29,11 @@ use crate::fold::record_body::RecordBody;
 use crate::log::chain::Segment;
 use crate::log::reader::Places;
 use crate::log::scan::Scan;
-use crate::log::storage::{Access, EntryKind};
 use crate::log::writer::{AppendContext, Body, Log};
 use crate::log::{images, layout};
 use crate::sabotage::{self, Breakage};
 use crate::session::{Images, OpenAs, Read, Session, SharedPrefix, lock_or_read_only, open_as_read};
+use crate::storage::{Access, EntryKind};
 use crate::types::SessionTypes;
 
 /// How much is copied at a time where a file cannot be linked.

@@ -2,9 +2,7 @@
 
 mod export;
 mod fork;
-mod options;
 mod salvage;
-mod writers;
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -23,42 +21,20 @@ use crate::fold::memory::MEMORY_BYTES_MIN;
 use crate::generator::Generator;
 use crate::log::layout;
 use crate::log::partial_creation::{self, PartialCreation};
-use crate::log::storage::{EntryKind, Storage};
-use crate::log::writer::{Ground, Log};
+use crate::log::writer::Log;
+use crate::options::{BackgroundSync, Durability, SessionOptions, StoreOptions};
+use crate::session::open_store::{OpenStore, Writers};
 use crate::session::{OpenAs, Session, SessionSeed, Settlement, begin, lock_or_read_only, open};
+use crate::storage::{EntryKind, Storage};
 use crate::types::SessionTypes;
 
-pub use export::{Export, ExportedSlice, ImportOptions};
-pub(crate) use export::{ExportHead, item_versions};
-pub use options::{BackgroundSync, Durability, SessionOptions, StoreOptions};
+pub use export::ImportOptions;
 pub use salvage::{MissingObject, SalvageReport, SkippedBytes};
-
-pub(crate) use writers::Writers;
 
 /// A folder of sessions. Cheap to clone; dropping it closes nothing.
 #[derive(Clone, Debug)]
 pub struct Store {
-    inner: Arc<StoreInner>,
-}
-
-#[derive(Debug)]
-pub(crate) struct StoreInner {
-    pub(crate) root: PathBuf,
-    pub(crate) options: StoreOptions,
-    pub(crate) background: Background,
-    pub(crate) writers: Writers,
-    generator: Mutex<Generator>,
-}
-
-impl StoreInner {
-    /// What the logs of this store stand on.
-    pub(crate) fn ground(&self) -> Ground {
-        Ground {
-            storage: Arc::clone(&self.options.storage),
-            sizes: self.options.segments,
-            background: self.background.clone(),
-        }
-    }
+    inner: Arc<OpenStore>,
 }
 
 /// What a listing says of a session.
@@ -118,6 +94,17 @@ fn sync_name(storage: &dyn Storage, folder: Option<&Path>) -> Result<()> {
     }
 }
 
+impl Session {
+    /// Returns the sessions that were forked from this one or begun for it, in ascending order.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] where the store's folder cannot be read; sessions whose logs cannot be read are passed over.
+    pub fn children(&self) -> Result<Vec<Uuid>> {
+        Store::of(self.open_store()).children(self.id())
+    }
+}
+
 impl Store {
     /// Opens the store at `path` with the default options; makes it where there is none.
     ///
@@ -154,10 +141,10 @@ impl Store {
             BackgroundSync::Inline => Background::Inline,
         };
         let (writers, generator) = (Writers::default(), Mutex::new(generator));
-        Ok(Store { inner: Arc::new(StoreInner { root, options, background, writers, generator }) })
+        Ok(Store { inner: Arc::new(OpenStore { root, options, background, writers, generator }) })
     }
 
-    pub(crate) fn of(inner: &Arc<StoreInner>) -> Store {
+    pub(crate) fn of(inner: &Arc<OpenStore>) -> Store {
         Store { inner: Arc::clone(inner) }
     }
 

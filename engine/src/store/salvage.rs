@@ -29,16 +29,16 @@ use super::{SessionOptions, Store};
 use crate::audit::LogReader;
 use crate::error::{Corruption, Error, Result};
 use crate::fold::history::History;
-use crate::fold::operations::{OpenOperation, UnsettledOperation};
 use crate::fold::projection::LogSlices;
 use crate::log::chain::Segment;
 use crate::log::objects::Objects;
 use crate::log::reader::{Located, Places};
 use crate::log::scan::salvage::{Behind, Mend, SoundPart, sound_part};
-use crate::log::storage::Access;
 use crate::log::writer::{AppendContext, Body, Log};
 use crate::log::{layout, lock};
+use crate::operation::{OpenOperation, UnsettledOperation};
 use crate::session::{cut, lock_or_read_only};
+use crate::storage::Access;
 
 /// The name of the record that says where a salvaged session comes from.
 const SALVAGED: &str = "foldlog.salvaged";

@@ -13,9 +13,10 @@ use crate::audit::LogReader;
 use crate::clock::FixedClock;
 use crate::error::{Error, Result};
 use crate::log::SegmentSizes;
-use crate::log::storage::{CrashKind, MemoryStorage};
+use crate::options::{BackgroundSync, SessionOptions, StoreOptions};
 use crate::session::{Session, Snapshot, SnapshotOptions, State};
-use crate::store::{BackgroundSync, SessionOptions, Store, StoreOptions};
+use crate::storage::{CrashKind, MemoryStorage};
+use crate::store::Store;
 use crate::types::SessionTypes;
 
 /// The second at which every history begins: 2026-01-01T00:00:00Z.

@@ -2,8 +2,8 @@ use std::collections::BTreeMap;
 
 use crate::Policy;
 use crate::error::{Error, Result};
-use crate::execution::{CompositeSnapshot, ExecutionState};
 use crate::session::StoredItem;
+use crate::tools::{CompositeSnapshot, ExecutionState};
 
 /// Says whether two snapshots of one run stand for the same: every STATE slice, item by item as it was recorded, and
 /// every resource that rolls back. LOG, CACHE and what cannot be given back, such as a budget, do not count.

@@ -48,7 +48,7 @@
 //!
 //! Events of several types are one strategy by `prop_oneof![a().prop_map(dispatch), b().prop_map(dispatch)]`;
 //! what is no dispatch is an [`Action::new`]. Histories are lived on a disk in memory
-//! ([`MemoryStorage`](crate::log::storage::MemoryStorage)), which a host's other tests may use too.
+//! ([`MemoryStorage`](crate::storage::MemoryStorage)), which a host's other tests may use too.
 //!
 //! A [`RawLog`] is a log without events and slices, to measure what a disk and the log itself take.
 

@@ -14,8 +14,8 @@ use crate::error::{Error, Result};
 use crate::log::partial_creation::PartialCreation;
 use crate::log::publish::SyncGate;
 use crate::log::writer::{AppendContext, Body, Ground, Log, SyncPlan};
+use crate::options::{BackgroundSync, Durability, StoreOptions};
 use crate::session::{Asked, due, failed, promises_sync, sync_in_time, sync_through};
-use crate::store::{BackgroundSync, Durability, StoreOptions};
 
 /// A log that holds whatever it is given: what a session does for a record, less the event and the slices.
 ///
@@ -190,8 +190,8 @@ mod tests {
     use super::*;
     use crate::audit;
     use crate::log::SegmentSizes;
-    use crate::log::storage::{Fault, MemoryStorage, Op};
-    use crate::store::BackgroundSync;
+    use crate::options::BackgroundSync;
+    use crate::storage::{Fault, MemoryStorage, Op};
 
     fn log_on(disk: &MemoryStorage) -> RawLog {
         let storage = Arc::new(disk.clone());

@@ -1,16 +1,19 @@
 //! Tools as transactions: a call that fails leaves no trace in state, files or memory, and a truthful one in the log.
 //!
+//! Each module uses only those above it in this table.
+//!
 //! | module | holds |
 //! |---|---|
-//! | `tool` | [`Tool`], what it answers, and tools of any type by their names |
-//! | `context` | [`ToolContext`]: what a tool is given |
-//! | `command` | a program that a tool starts |
-//! | `programs` | the programs of a call, which do not outlive it: how they are known and ended |
-//! | `cgroup` | a control group for them, where the system lets one be made |
-//! | `operation` | [`Operation`]: one call from its begin to its end |
-//! | `runner` | [`ToolRunner`]: the one path that every call takes |
+//! | [`resources`] | what a tool works on beside the session: registry, captures of one resource, budget, leases, marks |
+//! | `captures` | [`CompositeSnapshot`]: a position of the session, and what each resource was then |
+//! | `checkpoints` | [`CheckpointStore`]: positions before and after tool calls |
+//! | `execution` | [`ExecutionState`]: one run, its session and its resources |
+//! | `call` | one call: [`Tool`], [`ToolContext`], [`ToolCommand`], [`Operation`], [`ToolReport`] |
+//! | `restoring` | rolling back to a composite snapshot, as an operation of its own |
+//! | `runner` | [`ToolRunner`]: begins a call, runs its handler, ends it |
+//! | `known` | what the log says of a call that was begun for the same model answer before |
 //! | `recovery` | what becomes of calls that a process left open |
-//! | `restoring` | going back to a composite snapshot, as an operation of its own |
+//! | `execute` | [`ToolRunner::execute`]: the one path that every call takes |
 //!
 //! # The order of a call
 //!
@@ -29,21 +32,23 @@
 //! [`ToolRunner::recover`] has restored the resources and recorded the end. A run that recovers its own call knows what
 //! they were, also of those that do not outlive the process.
 
-mod cgroup;
-mod command;
-mod context;
-mod operation;
-mod programs;
+mod call;
+mod captures;
+mod checkpoints;
+mod execute;
+mod execution;
+mod known;
 mod recovery;
+pub mod resources;
 mod restoring;
 mod runner;
-mod tool;
 
-pub use command::ToolCommand;
-pub use context::ToolContext;
-pub(crate) use operation::GoesBack;
-pub use operation::{Operation, ToolReport};
+pub use call::{
+    ExecuteOptions, Operation, Tool, ToolCall, ToolCommand, ToolContext, ToolError, ToolRegistry, ToolReport,
+    ToolResult,
+};
+pub use captures::{CompositeSnapshot, Phase, SnapshotMetadata};
+pub use checkpoints::{CHECKPOINTS_MAX, CheckpointStore, ToolCheckpoint};
+pub use execution::{ExecutionState, ExecutionStateBuilder};
 pub use recovery::{Recovered, Recovery};
-pub(crate) use restoring::go_back;
-pub use runner::{ExecuteOptions, ToolCall, ToolRunner};
-pub use tool::{Tool, ToolError, ToolRegistry, ToolResult};
+pub use runner::ToolRunner;

@@ -21,21 +21,20 @@
 //! A restore that was left open is taken back too, and ended as failed: nobody has to decide about it.
 
 use foldlog_codec::OperationId;
-use foldlog_codec::body::{Cause, ExternalEffects, Idempotency, Outcome, ToolEnd};
-use foldlog_codec::msgpack::Value;
-use smol_str::SmolStr;
-use std::borrow::Cow;
 use std::time::Instant;
 
-use super::operation::{Spec, ToolReport};
-use super::programs::Group;
+use foldlog_codec::body::{Cause, Idempotency, Outcome, ToolEnd};
+use foldlog_codec::msgpack::Value;
+use smol_str::SmolStr;
+
+use super::call::{CallInfo, ExecuteOptions, Group, ToolCall, ToolReport};
+use super::captures::Captures;
+use super::execution::Leases;
 use super::restoring::RESTORE;
-use super::runner::{ExecuteOptions, ToolCall, ToolRunner, unsettled_error};
+use super::runner::{ToolRunner, unsettled_error};
 use crate::clock;
 use crate::error::{Error, Result};
-use crate::execution::{Captures, Leases};
-use crate::fold::operations::UnsettledOperation;
-use crate::resources::NotUndone;
+use crate::operation::{NotUndone, UnsettledOperation};
 use crate::sabotage::{self, Breakage};
 use crate::session::operation_records::BeginRead;
 
@@ -155,38 +154,17 @@ impl ToolRunner {
         let first = open.iter().find(|open| !open.reads_only);
         for open in open.iter().rev() {
             let origin = session.read_begin(open.begin, |begin| begin.origin)?;
-            let harmless = open.reads_only || open.idempotency == Idempotency::Natural;
             // Of a restore nothing is left that anybody could decide about.
-            let (outcome, cause) = match open.tool == RESTORE {
+            let ended = match open.tool == RESTORE {
                 true => (Outcome::Failed, Some(Cause::Dropped)),
                 false => (Outcome::Interrupted, None),
             };
-            let end = ToolEnd {
-                begin: open.begin,
-                again: (open.operation.sequence() != open.begin).then_some(open.operation),
-                tool: Cow::Borrowed(&open.tool),
-                call_id: open.call_id.as_deref().map(Cow::Borrowed),
-                origin,
-                parent: open.parent,
-                undoes: open.undoes,
-                outcome,
-                cause,
-                rolls_back: !open.reads_only && !sabotage::is(Breakage::InterruptedStateKept),
-                outside: if harmless { ExternalEffects::None } else { ExternalEffects::Unknown },
-                elapsed_us: 0,
-                result: None,
-                shown: None,
-                overrides: None,
-                resources: found.to_record(),
-                not_undone: match first {
-                    Some(first) if first.begin == open.begin => {
-                        not_undone.iter().map(NotUndone::to_record).collect()
-                    }
-                    _ => Vec::new(),
-                },
-                // Known to the session.
-                slice: 0,
-            };
+            let info = CallInfo::of_open(open, origin);
+            let mut end = ToolEnd { resources: found.to_record(), ..info.to_end(open.begin, ended) };
+            end.rolls_back &= !sabotage::is(Breakage::InterruptedStateKept);
+            if first.is_some_and(|first| first.begin == open.begin) {
+                end.not_undone = not_undone.iter().map(NotUndone::to_record).collect();
+            }
             session.end_interrupted(end)?;
         }
         self.state.all_ended();
@@ -224,28 +202,15 @@ impl ToolRunner {
         let call = ToolCall { tool: tool.clone(), call_id: call_id.clone(), arguments, origin };
         let reads_only = handler.reads_only();
         if idempotency == Idempotency::Compensate && !undone && !run_again {
-            let spec = Spec {
-                call: &call,
-                idempotency,
-                reads_only: false,
-                again: None,
-                undoes: Some(operation),
-                goes_back: None,
-            };
-            match self.run(&spec, options, |context| handler.undo(&call.arguments, context)) {
+            let undo = CallInfo { undoes: Some(operation), idempotency, ..CallInfo::new(&call) };
+            match self.run(undo, &call.arguments, options, |context| handler.undo(&call.arguments, context)) {
                 Ok(report) if report.success => {}
                 Ok(report) => return Ok(Recovery::NotUndone(report)),
                 Err(error) => return Err(error),
             }
         }
-        let spec = Spec {
-            call: &call,
-            idempotency,
-            reads_only,
-            again: Some(operation),
-            undoes: None,
-            goes_back: None,
-        };
-        self.run(&spec, options, |context| handler.call(&call.arguments, context)).map(Recovery::RanAgain)
+        let info = CallInfo { again: Some(operation), idempotency, reads_only, ..CallInfo::new(&call) };
+        self.run(info, &call.arguments, options, |context| handler.call(&call.arguments, context))
+            .map(Recovery::RanAgain)
     }
 }

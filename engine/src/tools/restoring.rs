@@ -13,41 +13,102 @@ use std::sync::Arc;
 
 use foldlog_codec::body::{Cause, Idempotency};
 
-use super::operation::{Ending, GoesBack, Operation, Spec, caught};
-use super::runner::{ExecuteOptions, ToolCall};
-use crate::error::{Error, Result};
-use crate::execution::{Captures, ExecutionState};
+use super::call::{CallInfo, Ending, ExecuteOptions, Operation, RestoreScope, ToolCall};
+use super::captures::{Captures, CompositeSnapshot};
+use super::checkpoints::ToolCheckpoint;
+use super::execution::ExecutionState;
+use crate::error::{Error, Result, caught};
+use crate::options::SessionOptions;
 use crate::sabotage::{self, Breakage};
-use crate::session::RollbackReport;
+use crate::session::{RollbackReport, Session};
+use crate::store::Store;
 
 /// What a restore is called in the log, where a call has its tool. Its arguments say where it goes back to.
 pub(super) const RESTORE: &str = "foldlog.restore";
 
+impl ExecutionState {
+    /// Brings the session and every resource of a snapshot back to it, what was spent too, or leaves all as they are. LOG
+    /// stays, and so does what calls did elsewhere: those that may have are [named](RollbackReport::outside).
+    ///
+    /// In the log it is an operation of its own, `foldlog.restore`. A process that ends within it leaves the session
+    /// interrupted, and [`ToolRunner::recover`](crate::tools::ToolRunner::recover) brings all back to what it was before,
+    /// but for resources that no tool takes back with it. Durable as a [`Session::rollback`] is.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::SnapshotMismatch`] where the snapshot is of another session, or of a resource that this run does not
+    /// have or cannot have back; [`Error::RestoreFailed`] where a resource could not be restored, or could not be
+    /// brought back to what it was after something else failed: it names those that are as they were in neither case.
+    /// [`Error::Interrupted`] where the session is to be recovered first, [`Error::ResourceDirty`] where another one is,
+    /// [`Error::Stuck`] where a call does not end. Else as [`Session::rollback`].
+    pub fn restore(&self, snapshot: &CompositeSnapshot) -> Result<RollbackReport> {
+        self.go_back(snapshot, RestoreScope::All)
+    }
+
+    /// STATE and resources go back to what they were before a tool call, but for those that no tool takes back with it:
+    /// what was spent stays spent. Else as [`restore`](ExecutionState::restore).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoCheckpoint`] where none is kept, [`Error::AmbiguousCall`] where the name stands for several
+    /// operations; else as [`restore`](ExecutionState::restore).
+    pub fn rollback_to_tool(&self, call_id: &str) -> Result<RollbackReport> {
+        let checkpoint = self.checkpoint(call_id)?;
+        self.go_back(&checkpoint.pre, RestoreScope::AsATool)
+    }
+
+    /// Back to a snapshot with all resources, or with those alone that a failed tool takes back with it.
+    fn go_back(&self, snapshot: &CompositeSnapshot, scope: RestoreScope) -> Result<RollbackReport> {
+        if snapshot.session.session != self.session().id() {
+            let (found, own) = (snapshot.session.session, self.session().id());
+            return Err(Error::SnapshotMismatch(format!("it is of session {found}, this one is {own}")));
+        }
+        let captures = snapshot.captures(self.resources())?;
+        go_back(self, snapshot.session.position, &captures, scope)
+    }
+
+    /// A new session that shares the records before a tool call.
+    ///
+    /// # Errors
+    ///
+    /// As [`rollback_to_tool`](ExecutionState::rollback_to_tool), and as [`Store::fork`](crate::Store::fork).
+    pub fn fork_at_tool(&self, call_id: &str) -> Result<Session> {
+        let position = self.checkpoint(call_id)?.pre.session.position;
+        let session = self.session();
+        Store::of(session.open_store()).fork(
+            session.id(),
+            position,
+            session.types()?,
+            SessionOptions::default(),
+        )
+    }
+
+    fn checkpoint(&self, call_id: &str) -> Result<ToolCheckpoint> {
+        let missing = || Error::NoCheckpoint(call_id.to_owned());
+        self.checkpoints().ok_or_else(missing)?.get(call_id)?.ok_or_else(missing)
+    }
+}
+
 /// Brings the session back to a position and the resources to what they were then, or leaves all as they are.
-pub(crate) fn go_back(
+fn go_back(
     state: &ExecutionState,
     position: SequenceNumber,
     captures: &Captures,
-    goes_back: GoesBack,
+    scope: RestoreScope,
 ) -> Result<RollbackReport> {
     let call = ToolCall::new(RESTORE, format!("{{\"position\":{position}}}"));
-    let spec = Spec {
-        call: &call,
-        // Recovery takes it back, and nothing of it is outside of what goes back.
-        idempotency: Idempotency::Natural,
-        reads_only: false,
-        again: None,
-        undoes: None,
-        goes_back: Some(goes_back),
-    };
+    // Recovery rolls it back, and nothing of it is outside of what is rolled back.
+    let idempotency = Idempotency::Natural;
+    let info = CallInfo { idempotency, restores: Some(scope), ..CallInfo::new(&call) };
     if sabotage::is(Breakage::RestoreUnrecorded) {
-        state.put_back(captures, goes_back == GoesBack::All)?;
+        state.put_back(captures, scope == RestoreScope::All)?;
         return state.session().rollback_to(position);
     }
-    let operation = Operation::begin(state, state.session(), &spec, &ExecuteOptions::default())?;
+    let operation =
+        Operation::begin(state, state.session(), info, &call.arguments, &ExecuteOptions::default())?;
     let session = operation.context().session().clone();
     let restored = caught("the snapshot", || {
-        let not_undone = state.put_back(captures, goes_back == GoesBack::All)?;
+        let not_undone = state.put_back(captures, scope == RestoreScope::All)?;
         Ok((session.restore_to(position)?, not_undone))
     });
     let cause = match restored {

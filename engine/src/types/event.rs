@@ -1,5 +1,4 @@
 use foldlog_codec::SequenceNumber;
-use std::any::Any;
 use std::sync::Arc;
 
 use foldlog_codec::body::{ItemId, Payload};
@@ -9,8 +8,9 @@ use serde::de::DeserializeOwned;
 
 use super::Slice;
 use crate::error::{Error, Result};
-use crate::fold::rows::Rows;
-use crate::fold::runs::VALUE_BYTES_MAX;
+use crate::items::AnyValue;
+use crate::items::rows::Rows;
+use crate::items::runs::VALUE_BYTES_MAX;
 
 /// Something that happened, as the host records it.
 ///
@@ -210,6 +210,3 @@ pub(crate) fn check_payload(name: &str, bytes: &[u8]) -> Result<()> {
     msgpack::check_payload(bytes).map_err(|error| bad(error.to_string()))?;
     check_no_reference(bytes).map_err(bad)
 }
-
-/// A host's value of any type.
-pub(crate) type AnyValue = Arc<dyn Any + Send + Sync>;

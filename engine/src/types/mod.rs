@@ -21,7 +21,7 @@ pub use slice::{EventSlice, Slice, default_policy};
 pub use tool_invoked::{ToolInvocations, ToolInvoked};
 
 pub(crate) use event::{
-    AnyValue, Decoded, Recorded, append_event, append_item, check_payload, decode_event, decode_item, encode,
+    Decoded, Recorded, append_event, append_item, check_payload, decode_event, decode_item, encode,
     encode_into,
 };
 pub(crate) use reducer::{NewItem, NewItems, Resolved, new_items, resolve_op};

@@ -7,13 +7,14 @@ use std::sync::Arc;
 use foldlog_codec::body::{ItemId, Removed};
 use serde::Serialize;
 
-use super::{AnyValue, Event, Slice, encode};
+use super::{Event, Slice, encode};
 use crate::error::{Error, Result};
-use crate::fold::index::KeyOf;
-use crate::fold::row::{ItemRef, RowRef};
-use crate::fold::rows::Rows;
-use crate::fold::runs::{self, Run};
 use crate::generator::Generator;
+use crate::items::AnyValue;
+use crate::items::index::KeyOf;
+use crate::items::row::{ItemRef, RowRef};
+use crate::items::rows::Rows;
+use crate::items::runs::{self, Run};
 
 /// The items of a slice as they were at one moment. The writer goes on; a view does not change.
 pub struct View<T> {

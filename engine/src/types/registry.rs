@@ -9,13 +9,14 @@ use foldlog_codec::msgpack::Value;
 
 use super::reducer::{downcast, resolve_op, resolve_upsert};
 use super::{
-    AnyValue, Decoded, Event, Recorded, ReducerContext, Resolved, Slice, SliceOp, ToolInvocations, View,
-    append_event, append_item, decode_event, decode_item, default_policy, encode,
+    Decoded, Event, Recorded, ReducerContext, Resolved, Slice, SliceOp, ToolInvocations, View, append_event,
+    append_item, decode_event, decode_item, default_policy, encode,
 };
 use crate::error::{Error, Result};
-use crate::fold::index::{KeyIndex, KeyOf, Keys};
-use crate::fold::projection::Items;
-use crate::fold::rows::Rows;
+use crate::items::AnyValue;
+use crate::items::Items;
+use crate::items::index::{KeyIndex, KeyOf, Keys};
+use crate::items::rows::Rows;
 
 /// How many of a LOG slice's last items its reducers see, where the host does not say.
 pub(crate) const TAIL_ITEMS: usize = 1;

@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use foldlog::NotUndone;
 use foldlog::filesystem::{self, FilesystemSnapshot, HostFilesystem, HostFilesystemOptions, Rebind};
-use foldlog::resources::{NotUndone, Snapshotable};
+use foldlog::tools::resources::Snapshotable;
 use foldlog::tools::{ExecuteOptions, Recovered, ToolRegistry, ToolRunner};
 use foldlog::{
     ExecutionState, OpenOperation, OperationId, ResourceRegistry, Session, Store, UnsettledOperation,

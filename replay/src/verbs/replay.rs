@@ -7,14 +7,15 @@
 //! 4. LOG only grows: at each rollback that is checked, a LOG slice holds all that it held at the rollback checked before,
 //!    and the rollback itself changes no LOG slice.
 
+use foldlog::SequenceNumber;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
 use foldlog::audit::{AlongPath, Comparison, ItemName, LogReader, ReadOptions, SliceReader, StateReader};
-use foldlog::log::storage::FileStorage;
-use foldlog::{Parent, Policy, SequenceNumber, Store, Value};
+use foldlog::storage::FileStorage;
+use foldlog::{Parent, Policy, Store, Value};
 use foldlog_codec::escape;
 use serde::Serialize;
 use uuid::Uuid;

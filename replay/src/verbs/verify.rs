@@ -1,11 +1,12 @@
 //! `foldlog verify`: checks every frame, body, seal and object of sessions or stores.
 
+use foldlog::SequenceNumber;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use foldlog::audit::{self, LogReader, ReadOptions};
-use foldlog::log::storage::FileStorage;
-use foldlog::{Corruption, Error, Record, RecoveryReport, SequenceNumber};
+use foldlog::storage::FileStorage;
+use foldlog::{Corruption, Error, Record, RecoveryReport};
 use serde::Serialize;
 use uuid::Uuid;
 
@@ -188,7 +189,7 @@ pub fn session(dir: &Path, memory_bytes: Option<u64>, verified: &mut Verified) -
             records += 1;
         }
         bytes += frame.bytes;
-        if let Err(error) = audit::check_body(&frame.record) {
+        if let Err(error) = foldlog_codec::body::check(frame.record.kind, frame.record.body) {
             damage.push(Damage {
                 session: None,
                 segment: frame.segment.to_owned(),

@@ -1,14 +1,13 @@
 //! A machine with a disk in memory, on which processes open a store one after the other.
 
+use foldlog::SequenceNumber;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use foldlog::audit::{LogReader, walk_on};
 use foldlog::log::SegmentSizes;
-use foldlog::log::storage::{CrashKind, MemoryStorage, Storage};
-use foldlog::{
-    BackgroundSync, Durability, FixedClock, Kind, Result, SequenceNumber, Session, Store, StoreOptions,
-};
+use foldlog::storage::{CrashKind, MemoryStorage, Storage};
+use foldlog::{BackgroundSync, Durability, FixedClock, Kind, Result, Session, Store, StoreOptions};
 use uuid::Uuid;
 
 use crate::host::{Noted, StepAdded, types};

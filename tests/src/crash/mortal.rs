@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use foldlog::log::storage::{Access, Entry, FileStorage, HeldLock, Storage, StorageFile};
+use foldlog::storage::{Access, Entry, FileStorage, HeldLock, Storage, StorageFile};
 use uuid::Uuid;
 
 /// The real file system as one process sees it: once it is killed, each call fails and changes nothing, so that what is

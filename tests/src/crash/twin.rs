@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use foldlog::log::storage::{
+use foldlog::storage::{
     Access, Entry, EntryKind, FileStorage, HeldLock, MemoryStorage, Storage, StorageFile,
 };
 use uuid::Uuid;

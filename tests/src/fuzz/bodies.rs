@@ -1,10 +1,11 @@
 //! Frames and bodies.
 
+use foldlog::SequenceNumber;
 use std::sync::Arc;
 
 use foldlog::Kind;
-use foldlog::audit::{check_body, walk_on};
-use foldlog::log::storage::{MemoryStorage, Storage};
+use foldlog::audit::walk_on;
+use foldlog::storage::{MemoryStorage, Storage};
 use foldlog_codec::body::{
     Declare, Dispatch, EventDeclaration, Import, Observed, Opened, Policy, Resumed, Rollback, Seal, Settle,
     SliceDeclaration, Snapshot, ToolBegin, ToolEnd,
@@ -99,8 +100,8 @@ fn names() -> Names {
 pub fn record(bytes: &[u8]) {
     let Some((kind, body)) = bytes.split_first() else { return };
     let Some(kind) = Kind::from_byte(*kind) else { return };
-    let record = Record { sequence: 7.into(), kind, time_us: 1_700_000_000_000_000, body };
-    let reads = check_body(&record).is_ok();
+    let record = Record { sequence: SequenceNumber::new(7), kind, time_us: 1_700_000_000_000_000, body };
+    let reads = foldlog_codec::body::check(record.kind, record.body).is_ok();
     macro_rules! comes_back {
         ($body:ident) => {
             if let Ok(found) = $body::decode(body) {

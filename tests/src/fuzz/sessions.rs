@@ -1,12 +1,13 @@
 //! Whole sessions.
 
+use foldlog::SequenceNumber;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use foldlog::audit::{Followed, Follower, LogReader};
-use foldlog::log::storage::Storage;
-use foldlog::{Durability, Error, Policy, RecoveryReport, SequenceNumber, SessionOptions, Store};
+use foldlog::storage::Storage;
+use foldlog::{Durability, Error, Policy, RecoveryReport, SessionOptions, Store};
 use foldlog_codec::Record;
 
 use super::files::Set;

@@ -40,7 +40,7 @@ fn a_session_over_its_budget_is_a_row_that_says_so_and_the_others_follow() {
     // A verb that asks for slices is refused by name, and told how to go on.
     let dir = store.session_dir(store.session_ids().unwrap()[0]);
     let options = ReadOptions { memory_bytes: Some(100), ..ReadOptions::default() };
-    let storage = std::sync::Arc::new(foldlog::log::storage::FileStorage::new());
+    let storage = std::sync::Arc::new(foldlog::storage::FileStorage::new());
     match LogReader::open_with(storage, &dir, options) {
         Err(Error::OverBudget { session_dir, needed, budget, .. }) => {
             assert_eq!((session_dir, budget), (dir.clone(), 100));

@@ -9,7 +9,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use foldlog::audit::LogReader;
-use foldlog::log::storage::EntryKind;
+use foldlog::storage::EntryKind;
 use foldlog::{Error, Store};
 use foldlog_tests::host::types;
 use foldlog_tests::verbs::{Ran, foldlog};

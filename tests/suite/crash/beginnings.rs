@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
-use foldlog::log::storage::{CrashKind, Fault, Storage};
+use foldlog::storage::{CrashKind, Fault, Storage};
 use foldlog::{
     Clock, Durability, Error, FixedClock, Kind, Result, Session, SessionOptions, Store, StoreOptions,
 };
@@ -295,8 +295,8 @@ fn a_beginning_that_fails_behind_a_leftover_takes_back_its_own_files_alone() {
     {
         for fault in [
             Fault::ShortWrite { nth, bytes: 30 },
-            Fault::FailNth { op: foldlog::log::storage::Op::SyncData, nth, error: std::io::ErrorKind::Other },
-            Fault::FailNth { op: foldlog::log::storage::Op::Create, nth, error: std::io::ErrorKind::Other },
+            Fault::FailNth { op: foldlog::storage::Op::SyncData, nth, error: std::io::ErrorKind::Other },
+            Fault::FailNth { op: foldlog::storage::Op::Create, nth, error: std::io::ErrorKind::Other },
         ] {
             let machine = whole.copied(BOOT);
             machine.disk.write_file(&segment, bytes_until(&segment, &whole, resumed)).unwrap();

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use foldlog::log::storage::CrashKind;
+use foldlog::storage::CrashKind;
 use foldlog::{Durability, Error};
 use foldlog_tests::crash::{BOOT, FrameAt, Machine, OTHER_BOOT, count, write_steps};
 use foldlog_tests::host::types;

@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use foldlog::log::storage::{CrashKind, Fault, Op};
+use foldlog::storage::{CrashKind, Fault, Op};
 use foldlog::{BackgroundSync, Durability, Error, Session, SessionOptions, Store, StoreOptions};
 use foldlog_tests::crash::{BOOT, Machine, Mortal, OTHER_BOOT, count, write_steps};
 use foldlog_tests::host::{Plan, types};

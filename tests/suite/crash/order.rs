@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
-use foldlog::log::storage::{MemoryStorage, Op};
+use foldlog::storage::{MemoryStorage, Op};
 use foldlog::tools::{
     ExecuteOptions, Tool, ToolCall, ToolContext, ToolError, ToolRegistry, ToolResult, ToolRunner,
 };

@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use foldlog::log::SegmentSizes;
-use foldlog::log::storage::{Access, CrashKind, Fault, Op, Storage};
+use foldlog::storage::{Access, CrashKind, Fault, Op, Storage};
 use foldlog::{BackgroundSync, Durability, Error, Kind, SessionOptions, Store, StoreOptions};
 use foldlog_codec::frame::{self, Header};
 use foldlog_codec::segment::{Previous, SegmentHeader};

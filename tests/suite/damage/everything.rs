@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use foldlog::log::storage::CrashKind;
+use foldlog::storage::CrashKind;
 use foldlog::tools::{ExecuteOptions, ToolCall, ToolError, ToolRegistry, ToolResult, ToolRunner};
 use foldlog::{
     Durability, Error, ExecutionState, ImportOptions, Kind, ResourceRegistry, Session, SessionOptions,

@@ -1,7 +1,8 @@
 //! Whole frames: swapped, repeated, removed, and stale ones behind a tear.
 
-use foldlog::log::storage::CrashKind;
-use foldlog::{Durability, SequenceNumber};
+use foldlog::Durability;
+use foldlog::SequenceNumber;
+use foldlog::storage::CrashKind;
 use foldlog_tests::crash::{BOOT, FrameAt, Machine, OTHER_BOOT, count, write_steps};
 use foldlog_tests::host::{StepAdded, types};
 use uuid::Uuid;

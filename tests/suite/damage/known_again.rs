@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::PathBuf;
 
-use foldlog::log::storage::CrashKind;
+use foldlog::storage::CrashKind;
 use foldlog::{Durability, Kind};
 use foldlog_codec::body::{Observed, Opened, Payload};
 use foldlog_codec::frame::{self, Context, Header};

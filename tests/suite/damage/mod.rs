@@ -14,7 +14,7 @@ mod segments;
 
 use std::path::Path;
 
-use foldlog::log::storage::CrashKind;
+use foldlog::storage::CrashKind;
 use foldlog::{Corruption, Durability, Error};
 use foldlog_tests::crash::{FrameAt, Machine, write_steps};
 use foldlog_tests::host::types;

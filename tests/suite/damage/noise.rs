@@ -1,12 +1,13 @@
 //! Bytes behind the end of a log that are nobody's frames, however many they are.
 
+use foldlog::SequenceNumber;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use foldlog::audit::{LogReader, walk_on};
-use foldlog::log::storage::{FileStorage, Storage};
-use foldlog::{BackgroundSync, Durability, SequenceNumber, Store, StoreOptions};
+use foldlog::storage::{FileStorage, Storage};
+use foldlog::{BackgroundSync, Durability, Store, StoreOptions};
 use foldlog_codec::Kind;
 use foldlog_codec::frame::{self, Context, Header};
 use foldlog_codec::segment::SegmentHeader;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use foldlog::audit::LogReader;
-use foldlog::log::storage::{CrashKind, Fault, Op, Storage};
+use foldlog::storage::{CrashKind, Fault, Op, Storage};
 use foldlog::tools::ExecuteOptions;
 use foldlog::{
     Durability, Error, Kind, Parent, SalvageReport, SequenceNumber, SessionOptions, Settlement, Store,

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use foldlog::log::storage::{CrashKind, Storage};
+use foldlog::storage::{CrashKind, Storage};
 use foldlog::{Durability, Error, Kind, Session};
 use foldlog_tests::crash::{BOOT, Machine, OTHER_BOOT};
 use foldlog_tests::host::{DraftEdited, Noted, Notes, types};

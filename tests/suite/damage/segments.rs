@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use foldlog::audit::LogReader;
-use foldlog::log::storage::EntryKind;
+use foldlog::storage::EntryKind;
 use foldlog::{Durability, Error, Store};
 use foldlog_tests::crash::{BOOT, Machine, OTHER_BOOT, step, write_steps};
 use foldlog_tests::host::types;

@@ -5,7 +5,7 @@
 //! the same call is made again. After any other failure every later call fails with that first cause, reading goes on,
 //! and the session is opened again and compared with what is remembered of it.
 
-use foldlog::log::storage::CrashKind;
+use foldlog::storage::CrashKind;
 use foldlog::tools::{ExecuteOptions, Operation, ToolCall, ToolError, ToolRegistry, ToolResult, ToolRunner};
 use foldlog::{
     Durability, Error, ExecutionState, Export, ImportOptions, ResourceRegistry, Result, Session,

@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use foldlog::Durability;
-use foldlog::log::storage::{CrashKind, Fault, Op};
+use foldlog::storage::{CrashKind, Fault, Op};
 use foldlog_tests::crash::Chance;
 
 use super::day::Day;
@@ -135,7 +135,8 @@ fn whichever_call_fails_the_session_says_so_and_nothing_acknowledged_is_gone() {
     let [days, refused, poisoned, harmless] = [&told.days, &told.refused, &told.poisoned, &told.harmless]
         .map(|count| count.load(Ordering::Relaxed));
     println!("{days} days of {whole}: {refused} with a refusal, {poisoned} poisoned, {harmless} unharmed");
-    assert!(poisoned > days / 20 && refused > 4 && harmless < days, "{poisoned} poisoned, {refused} refused");
+    // One that fails for lack of space is mostly made again with the room of what the session can do without.
+    assert!(poisoned > days / 20 && refused > 0 && harmless < days, "{poisoned} poisoned, {refused} refused");
 }
 
 /// `FOLDLOG_FAILING_SEED=n` lives that day alone; `FOLDLOG_FAILING_SEEDS=count` so many.

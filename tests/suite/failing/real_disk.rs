@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use foldlog::log::SegmentSizes;
-use foldlog::log::storage::{FileStorage, Storage};
+use foldlog::storage::{FileStorage, Storage};
 use foldlog::tools::{ExecuteOptions, Operation, ToolCall, ToolRegistry, ToolResult, ToolRunner};
 use foldlog::{
     Durability, Error, ExecutionState, ResourceRegistry, Result, SequenceNumber, Session, Store, StoreOptions,

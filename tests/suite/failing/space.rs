@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use foldlog::log::SegmentSizes;
-use foldlog::log::storage::{CrashKind, Fault, MemoryStorage, Storage};
+use foldlog::storage::{CrashKind, Fault, MemoryStorage, Storage};
 use foldlog::tools::{ExecuteOptions, ToolCall, ToolRegistry, ToolRunner};
 use foldlog::{
     BackgroundSync, Durability, Error, ExecutionState, ResourceRegistry, Session, Store, StoreOptions,

@@ -2,7 +2,7 @@
 
 use std::io::ErrorKind;
 
-use foldlog::log::storage::{CrashKind, Fault, Op};
+use foldlog::storage::{CrashKind, Fault, Op};
 use foldlog::{Durability, Error, Session};
 use foldlog_tests::crash::{Machine, Slices, count, large_note, step, write_steps};
 use foldlog_tests::host::{Noted, Notes, types};

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use foldlog::BackgroundSync;
-use foldlog::log::storage::{CrashKind, FileStorage, MemoryStorage, Storage};
+use foldlog::storage::{CrashKind, FileStorage, MemoryStorage, Storage};
 use proptest::prelude::*;
 use tempfile::TempDir;
 

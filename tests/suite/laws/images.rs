@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use foldlog::log::SegmentSizes;
-use foldlog::log::storage::{MemoryStorage, Storage};
+use foldlog::storage::{MemoryStorage, Storage};
 use foldlog::testkit::rollback_discarding_logs;
 use foldlog::{
     BackgroundSync, Durability, Export, FixedClock, ImportOptions, RecoveryReport, Session, SessionOptions,

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use foldlog::log::SegmentSizes;
-use foldlog::log::storage::{CrashKind, MemoryStorage};
+use foldlog::storage::{CrashKind, MemoryStorage};
 use foldlog::tools::{
     ExecuteOptions, Tool, ToolCall, ToolContext, ToolError, ToolRegistry, ToolResult, ToolRunner,
 };

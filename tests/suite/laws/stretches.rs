@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use foldlog::log::storage::MemoryStorage;
+use foldlog::storage::MemoryStorage;
 use foldlog::{
     BackgroundSync, Event, Item, Session, SessionTypes, Slice, SliceOp, Snapshot, SnapshotOptions, Store,
     StoreOptions, View,

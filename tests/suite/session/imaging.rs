@@ -8,7 +8,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use foldlog::log::SegmentSizes;
-use foldlog::log::storage::{Access, Entry, HeldLock, MemoryStorage, Op, Storage, StorageFile};
+use foldlog::storage::{Access, Entry, HeldLock, MemoryStorage, Op, Storage, StorageFile};
 use foldlog::{BackgroundSync, Durability, Event, SessionTypes, Slice, Store, StoreOptions};
 use foldlog_tests::host::types;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use foldlog::log::SegmentSizes;
-use foldlog::log::storage::CrashKind;
+use foldlog::storage::CrashKind;
 use foldlog::{Clock, Durability};
 
 use super::*;

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use foldlog::audit::{LogReader, ReadOptions};
-use foldlog::log::storage::FileStorage;
+use foldlog::storage::FileStorage;
 use foldlog::{
     Durability, Error, Event, EventSlice, ExportedSlice, ImportOptions, Result, SequenceNumber, Session,
     SessionOptions, SessionTypes, Slice, Store, StoreOptions, Value,

@@ -17,7 +17,7 @@ mod versions;
 
 use std::sync::Arc;
 
-use foldlog::log::storage::MemoryStorage;
+use foldlog::storage::MemoryStorage;
 use foldlog::{
     BackgroundSync, FixedClock, Session, SessionOptions, SessionTypes, Slice, Store, StoreOptions,
 };

@@ -329,7 +329,7 @@ fn an_import_that_does_not_fit_leaves_nothing() {
     session.close().unwrap();
     let before = home.store.session_ids().unwrap();
     let capacity_bytes = home.disk.used_bytes() + 50_000;
-    home.disk.inject(foldlog::log::storage::Fault::DiskFull { capacity_bytes });
+    home.disk.inject(foldlog::storage::Fault::DiskFull { capacity_bytes });
     let refused = home.store.import(&export, &types(), ImportOptions::default());
     assert!(matches!(refused, Err(Error::Full { .. })), "{refused:?}");
     home.disk.clear_faults();

@@ -2,7 +2,7 @@
 
 use foldlog::audit::LogReader;
 use foldlog::log::SegmentSizes;
-use foldlog::log::storage::{CrashKind, Fault};
+use foldlog::storage::{CrashKind, Fault};
 use foldlog::{Error, SessionOptions, SessionTypes};
 use foldlog_tests::host::*;
 use uuid::Uuid;

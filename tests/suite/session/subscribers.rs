@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use foldlog::log::storage::{Fault, Op};
+use foldlog::storage::{Fault, Op};
 use foldlog::{Durability, Error, Kind, SnapshotOptions};
 use foldlog_tests::host::*;
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use foldlog::log::storage::{CrashKind, Fault, Op};
+use foldlog::storage::{CrashKind, Fault, Op};
 use foldlog::{BackgroundSync, Durability, SnapshotOptions, Store, StoreOptions};
 use foldlog_tests::host::*;
 

@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use foldlog::audit::Fate;
-use foldlog::execution::{CHECKPOINTS_MAX, CompositeSnapshot, Phase};
-use foldlog::log::storage::Fault;
+use foldlog::storage::Fault;
+use foldlog::tools::{CHECKPOINTS_MAX, CompositeSnapshot, Phase};
 use foldlog::{Cause, RollbackReport, SmolStr, SnapshotOptions};
 
 use super::*;

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use foldlog::Durability;
-use foldlog::log::storage::Op;
+use foldlog::storage::Op;
 
 use super::*;
 

@@ -1,7 +1,7 @@
 //! Processes that end within a call, and the ones that come after.
 
 use foldlog::audit::Fate;
-use foldlog::log::storage::Fault;
+use foldlog::storage::Fault;
 use foldlog::tools::{Recovered, Recovery};
 use foldlog::{Decision, Settlement, Value};
 

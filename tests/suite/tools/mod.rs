@@ -25,9 +25,9 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use foldlog::audit::{LedgerEntry, LogReader};
-use foldlog::execution::CheckpointStore;
-use foldlog::log::storage::{CrashKind, MemoryStorage};
-use foldlog::resources::{BudgetTracker, CaptureOptions, Snapshotable, Usage};
+use foldlog::storage::{CrashKind, MemoryStorage};
+use foldlog::tools::CheckpointStore;
+use foldlog::tools::resources::{BudgetTracker, CaptureOptions, Snapshotable, Usage};
 use foldlog::tools::{
     ExecuteOptions, Tool, ToolCall, ToolContext, ToolError, ToolRegistry, ToolReport, ToolResult, ToolRunner,
 };

@@ -2,7 +2,7 @@
 
 use foldlog::Settlement;
 use foldlog::audit::Fate;
-use foldlog::log::storage::Fault;
+use foldlog::storage::Fault;
 use foldlog::tools::Recovery;
 
 use super::*;

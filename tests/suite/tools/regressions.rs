@@ -4,7 +4,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use foldlog::audit::Fate;
-use foldlog::log::storage::{Fault, Op};
+use foldlog::storage::{Fault, Op};
 use foldlog::tools::{Recovered, Recovery};
 use foldlog::{Cause, Durability, Policy, SessionOptions, Settlement, Value};
 

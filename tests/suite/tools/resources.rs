@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use foldlog::Kind;
-use foldlog::resources::{Lease, LeaseHolder};
+use foldlog::tools::resources::{Lease, LeaseHolder};
 use foldlog_codec::body::{ToolBegin, ToolEnd};
 
 use super::*;

@@ -26,20 +26,19 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use foldlog_codec::body::{Opened, Rollback};
+use foldlog_codec::body::{self, Opened, Rollback};
 use foldlog_codec::frame::{self, Context, Header};
 use foldlog_codec::segment::{HEADER_LEN as SEGMENT_HEADER_LEN, Previous, SegmentHeader};
 use foldlog_codec::{Kind, Record, SequenceNumber};
 use uuid::Uuid;
 
 use super::{FrameAt, Walk, out_of_chain, search};
-use crate::audit::check_body;
 use crate::error::{Error, Result};
 use crate::log::chain::{self, Beyond, Chain, Segment, SegmentFiles};
 use crate::log::layout;
 use crate::log::reader::Places;
-use crate::log::storage::{Access, Storage};
 use crate::log::window::Window;
+use crate::storage::{Access, Storage};
 
 mod envelopes;
 
@@ -218,7 +217,8 @@ impl<'a> Reading<'a> {
             };
             let len = frame.len() as u64;
             let at = FrameAt { frame, segment: &segment, offset };
-            if check_body(&at.record()).is_err() {
+            let record = at.record();
+            if body::check(record.kind, record.body).is_err() {
                 break self.ended(&segment, offset, next.as_ref());
             }
             self.walk.take(index, &at)?;

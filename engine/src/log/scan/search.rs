@@ -14,9 +14,9 @@ use foldlog_codec::frame::{self, Context, Frame, HEADER_LEN as FRAME_HEADER_LEN,
 use foldlog_codec::{SequenceNumber, crc};
 
 use crate::error::{Error, Result};
-use crate::log::storage::{Access, Storage};
 use crate::log::window::{Span, Window};
 use crate::sabotage::{self, Breakage};
+use crate::storage::{Access, Storage};
 
 /// How many places are checked at a time.
 const PLACES_MAX: usize = 1 << 20;

@@ -14,8 +14,8 @@ use foldlog_codec::segment::HEADER_LEN as SEGMENT_HEADER_LEN;
 use super::BadSpot;
 use crate::error::{Error, Result};
 use crate::log::chain::{Beyond, Segment};
-use crate::log::storage::{Access, Storage};
 use crate::log::window::Window;
+use crate::storage::{Access, Storage};
 
 /// The error of a segment that is older than its successor expects; `None` where the bad spot is anything else.
 /// `sequence` should stand there.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use crate::background::{Background, Left, Rank};
-use crate::log::storage::{Storage, StorageFile};
+use crate::storage::{Storage, StorageFile};
 
 /// How far ahead of the writer things are made ready at least and at most, in bytes.
 pub(super) const WINDOW_BYTES: RangeInclusive<u64> = 256 << 10..=24 << 20;

@@ -66,8 +66,8 @@ use crate::log::objects::Objects;
 use crate::log::partial_creation::PartialCreation;
 use crate::log::reader::{Located, Places};
 use crate::log::scan::{Location, Scan};
-use crate::log::storage::{Storage, StorageFile};
 use crate::sabotage::{self, Breakage};
+use crate::storage::{Storage, StorageFile};
 
 pub(crate) use self::room::Room;
 pub(crate) use self::sync::SyncPlan;

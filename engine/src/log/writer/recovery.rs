@@ -35,9 +35,9 @@ use crate::log::chain::Segment;
 use crate::log::layout;
 use crate::log::reader::Places;
 use crate::log::scan::Location;
-use crate::log::storage::{Access, EntryKind};
 use crate::log::window::Window;
 use crate::sabotage::{self, Breakage};
+use crate::storage::{Access, EntryKind};
 
 impl Log {
     /// Makes the fresh segment of a recovery, as the module says.

@@ -17,8 +17,8 @@ use crate::error::{Error, Result};
 use crate::generator::Generator;
 use crate::log::chain::Segment;
 use crate::log::layout;
-use crate::log::storage::StorageFile;
 use crate::sabotage::{self, Breakage};
+use crate::storage::StorageFile;
 
 /// Room that a new segment keeps for its `Resumed` frame and the like, beside its declarations.
 pub(super) const HEAD_BYTES: u64 =

@@ -24,9 +24,9 @@ use super::sync::Written;
 use crate::background::{Background, Left, Rank};
 use crate::error::{Error, Result};
 use crate::log::chain::Segment;
-use crate::log::storage::{Access, Storage, StorageFile};
 use crate::log::window::Window;
 use crate::sabotage::{self, Breakage};
+use crate::storage::{Access, Storage, StorageFile};
 
 /// How much of a segment is digested in one step, in bytes.
 const STEP_BYTES: u64 = 256 << 10;

@@ -30,9 +30,9 @@ use super::sync::Written;
 use super::{AppendContext, END_BYTES, Log};
 use crate::error::{Error, Result};
 use crate::log::layout;
-use crate::log::storage::{Access, Entry, EntryKind, Storage, StorageFile};
 use crate::log::window::Window;
 use crate::sabotage::{self, Breakage};
+use crate::storage::{Access, Entry, EntryKind, Storage, StorageFile};
 
 /// What the spare leaves for the tail to grow by before it has to grow itself, at least.
 const GROWTH_BYTES_MIN: u64 = 8 << 10;

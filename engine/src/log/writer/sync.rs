@@ -10,7 +10,7 @@ use crate::sabotage::{self, Breakage};
 
 use crate::error::{Error, Result};
 use crate::log::objects::Unsynced;
-use crate::log::storage::{Storage, StorageFile};
+use crate::storage::{Storage, StorageFile};
 
 /// The longest piece of a segment that is synced at once. Pieces end at multiples of it: the system keeps what is brought
 /// in for a writer in a hurry in units that grow to this, and writes one whole for each part of it.

@@ -7,6 +7,7 @@
 mod calls;
 mod tools;
 
+use foldlog::SequenceNumber;
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::PathBuf;
@@ -14,11 +15,8 @@ use std::sync::{Arc, Mutex};
 
 use foldlog::audit::LogReader;
 use foldlog::log::SegmentSizes;
-use foldlog::log::storage::{CrashKind, Fault, FileStorage, MemoryStorage, Op, Storage};
-use foldlog::{
-    BackgroundSync, Durability, Error, FixedClock, SequenceNumber, Session, SessionOptions, Store,
-    StoreOptions,
-};
+use foldlog::storage::{CrashKind, Fault, FileStorage, MemoryStorage, Op, Storage};
+use foldlog::{BackgroundSync, Durability, Error, FixedClock, Session, SessionOptions, Store, StoreOptions};
 use foldlog_tests::crash::{Act, Chance, Change, End, Lost, Promise, SessionMemory, Slices, Twin};
 use foldlog_tests::host::types;
 use tempfile::TempDir;

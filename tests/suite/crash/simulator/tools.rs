@@ -2,8 +2,8 @@
 
 use std::sync::{Arc, Mutex};
 
-use foldlog::log::storage::{MemoryStorage, Storage};
-use foldlog::resources::{CaptureOptions, Snapshotable};
+use foldlog::storage::{MemoryStorage, Storage};
+use foldlog::tools::resources::{CaptureOptions, Snapshotable};
 use foldlog::tools::{
     ExecuteOptions, Operation, Tool, ToolCall, ToolContext, ToolError, ToolRegistry, ToolResult, ToolRunner,
 };

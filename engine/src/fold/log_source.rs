@@ -1,0 +1,242 @@
+//! Reads the items of slices from the log, where their records stand.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use foldlog_codec::body::{Action, Added, BuiltIn, Dispatch, Import, ItemId, Payload, ToolEnd};
+use foldlog_codec::{Kind, Record, SequenceNumber};
+
+use super::names::Names;
+use super::projection::{INVOKED_VERSION, Projection};
+use crate::error::{Error, Result};
+use crate::items::Items;
+use crate::items::log_items::{LogItems, Mark};
+use crate::items::row::RowRef;
+use crate::log::objects::Objects;
+use crate::log::reader::Places;
+use crate::storage::Storage;
+
+/// An item as it stands in the log.
+#[derive(Clone, Debug)]
+pub(crate) struct Stored {
+    pub(crate) place: u64,
+    pub(crate) id: ItemId,
+    pub(crate) version: u32,
+    pub(crate) bytes: Arc<[u8]>,
+}
+
+/// Records that are wanted are read in one walk where fewer than so many stand between them.
+const NEAR_RECORDS: u64 = 512;
+
+/// The bytes of items that are not held, found in the log.
+#[derive(Debug, Default)]
+pub(crate) struct RecordedItems {
+    found: BTreeMap<(u32, ItemId), Arc<[u8]>>,
+}
+
+impl RecordedItems {
+    /// The bytes of a slice's item.
+    pub(crate) fn bytes<'a>(&'a self, slice: u32, row: RowRef<'a>) -> Result<&'a Arc<[u8]>> {
+        let found = row.bytes().or_else(|| self.found.get(&(slice, row.id)));
+        found.ok_or_else(|| Error::Inconsistent {
+            sequence: row.id.sequence,
+            reason: format!("the record does not hold item {} of slice {slice}", row.id.ordinal),
+        })
+    }
+}
+
+/// Where the items of LOG slices are read: a log as it was at one moment. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(crate) struct LogSource {
+    pub(crate) storage: Arc<dyn Storage>,
+    pub(crate) places: Places,
+    pub(crate) objects: Arc<Objects>,
+    pub(crate) names: Arc<Names>,
+}
+
+impl LogSource {
+    /// Hands the items of `slice` from place `from` on to `visit`, until it says that it has enough or the slice
+    /// ends. `near` is a mark that is known to stand before `from`.
+    pub(crate) fn read(
+        &self,
+        slice: u32,
+        items: &LogItems,
+        from: u64,
+        near: Option<Mark>,
+        visit: &mut dyn FnMut(Mark, Stored) -> Result<ControlFlow<()>>,
+    ) -> Result<()> {
+        if from >= items.len() {
+            return Ok(());
+        }
+        let known = items.mark(from);
+        let start =
+            near.filter(|near| near.place <= from && known.is_none_or(|mark| mark.place <= near.place));
+        let Some(mut at) = start.or(known) else { return Ok(()) };
+        self.places.read_until(&self.storage, at.sequence, SequenceNumber::MAX, &mut |record| {
+            if items.undone().iter().any(|range| range.contains(&record.sequence)) {
+                return Ok(ControlFlow::Continue(()));
+            }
+            at.sequence = record.sequence;
+            let mut place = at.place;
+            for (ordinal, payload, version) in self.items_in(&record, slice)? {
+                if place >= items.len() {
+                    return Ok(ControlFlow::Break(()));
+                }
+                if place >= from {
+                    let id = ItemId { sequence: record.sequence, ordinal };
+                    let bytes = Arc::from(self.objects.resolve(Payload::new(&payload))?);
+                    if visit(at, Stored { place, id, version, bytes })?.is_break() {
+                        return Ok(ControlFlow::Break(()));
+                    }
+                }
+                place += 1;
+            }
+            at.place = place;
+            Ok(if place >= items.len() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+        })
+    }
+
+    /// The bytes of the items that a projection does not hold, since it knows their types.
+    pub(crate) fn recorded(&self, projection: &Projection) -> Result<RecordedItems> {
+        let mut wanted = Vec::new();
+        for (slice, items) in (0..).zip(projection.slices()) {
+            if let Items::Held(rows) = items {
+                let unknown = rows.iter().filter(|row| row.bytes().is_none());
+                wanted.extend(unknown.map(|row| (row.id, slice)));
+            }
+        }
+        let mut recorded = RecordedItems::default();
+        self.find(wanted, &mut |slice, id, payload| {
+            recorded.found.insert((slice, id), Arc::from(self.objects.resolve(payload)?));
+            Ok(())
+        })?;
+        Ok(recorded)
+    }
+
+    /// The bytes of some items of one slice, those that are not held.
+    pub(crate) fn recorded_of(&self, slice: u32, rows: &[RowRef<'_>]) -> Result<RecordedItems> {
+        let unknown = rows.iter().filter(|row| row.bytes().is_none());
+        let mut recorded = RecordedItems::default();
+        self.find(unknown.map(|row| (row.id, slice)).collect(), &mut |slice, id, payload| {
+            recorded.found.insert((slice, id), Arc::from(self.objects.resolve(payload)?));
+            Ok(())
+        })?;
+        Ok(recorded)
+    }
+
+    /// How many bytes some items take as they were recorded, without reading those that are objects.
+    pub(crate) fn len_of(&self, wanted: Vec<(ItemId, u32)>) -> Result<u64> {
+        let mut bytes = 0;
+        self.find(wanted, &mut |_, _, payload| {
+            bytes += payload.object().map_or(payload.bytes().len() as u64, |object| object.len);
+            Ok(())
+        })?;
+        Ok(bytes)
+    }
+
+    /// Hands the payloads of items on to `visit`, as their records come.
+    fn find(
+        &self,
+        mut wanted: Vec<(ItemId, u32)>,
+        visit: &mut dyn FnMut(u32, ItemId, Payload<'_>) -> Result<()>,
+    ) -> Result<()> {
+        wanted.sort_unstable_by_key(|(id, slice)| (id.sequence, *slice, id.ordinal));
+        let near =
+            |one: &(ItemId, u32), next: &(ItemId, u32)| next.0.sequence - one.0.sequence < NEAR_RECORDS;
+        for run in wanted.chunk_by(near) {
+            let (Some((first, _)), Some((last, _))) = (run.first(), run.last()) else { continue };
+            let mut rest = run;
+            self.places.read(&self.storage, first.sequence, last.sequence, &mut |record| {
+                if rest.first().is_none_or(|(id, _)| id.sequence > record.sequence) {
+                    return Ok(());
+                }
+                let of_record = rest.partition_point(|(id, _)| id.sequence <= record.sequence);
+                let (now, later) = rest.split_at(of_record.min(rest.len()));
+                rest = later;
+                for items in now.chunk_by(|one, next| one.1 == next.1) {
+                    let Some((_, slice)) = items.first() else { continue };
+                    for (ordinal, payload, _) in self.items_in(&record, *slice)? {
+                        let id = ItemId { sequence: record.sequence, ordinal };
+                        if items.binary_search_by_key(&ordinal, |(id, _)| id.ordinal).is_ok() {
+                            visit(*slice, id, Payload::new(&payload))?;
+                        }
+                    }
+                }
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+
+    /// The items that a record added to a slice: their ordinals, payloads and versions.
+    pub(super) fn items_in<'a>(&self, record: &Record<'a>, slice: u32) -> Result<Vec<AddedItem<'a>>> {
+        let sequence = record.sequence;
+        let bad = |reason: String| Error::Inconsistent { sequence, reason };
+        let body = |error: foldlog_codec::Error| bad(error.to_string());
+        match record.kind {
+            Kind::DISPATCH => {
+                let dispatch = Dispatch::decode(record.body).map_err(body)?;
+                let event = match dispatch.action {
+                    Action::Event { event, data } => {
+                        let declared = self.names.event(event);
+                        Some((
+                            declared.ok_or_else(|| bad(format!("event {event} was never declared")))?,
+                            data,
+                        ))
+                    }
+                    _ => None,
+                };
+                Ok(match (dispatch.effects, event) {
+                    (None, Some((declared, data))) => {
+                        let appended = declared
+                            .bindings
+                            .iter()
+                            .any(|binding| binding.slice == slice && binding.built_in != BuiltIn::Explicit);
+                        if appended {
+                            vec![(0, Cow::from(data.bytes()), declared.version)]
+                        } else {
+                            Vec::new()
+                        }
+                    }
+                    (None, None) => Vec::new(),
+                    (Some(effects), event) => effects
+                        .into_iter()
+                        .filter(|effect| effect.slice == slice)
+                        .flat_map(|effect| added(effect.added, event.map(|(e, data)| (data, e.version))))
+                        .collect(),
+                })
+            }
+            Kind::IMPORT => {
+                let import = Import::decode(record.body).map_err(body)?;
+                let slices = import.slices.into_iter().filter(|imported| imported.slice == slice);
+                let items = slices.flat_map(|imported| imported.items);
+                Ok((0..)
+                    .zip(items)
+                    .map(|(ordinal, (item, version))| (ordinal, Cow::from(item.bytes()), version))
+                    .collect())
+            }
+            Kind::TOOL_END => {
+                let end = ToolEnd::decode(record.body).map_err(body)?;
+                let invoked = (end.slice == slice).then(|| (0, Cow::from(end.invoked()), INVOKED_VERSION));
+                Ok(invoked.into_iter().collect())
+            }
+            _ => Ok(Vec::new()),
+        }
+    }
+}
+
+/// An item that a record adds: its ordinal, its payload's bytes, its version.
+pub(super) type AddedItem<'a> = (u32, Cow<'a, [u8]>, u32);
+
+/// What an effect adds. `event` is the record's own, where it has one.
+fn added<'a>(added: Added<'a>, event: Option<(Payload<'a>, u32)>) -> Vec<AddedItem<'a>> {
+    let item = |ordinal, payload: Payload<'a>, version| (ordinal, Cow::from(payload.bytes()), version);
+    match added {
+        Added::Event => event.map(|(data, version)| item(0, data, version)).into_iter().collect(),
+        Added::Items { items, version } => {
+            (0..).zip(items).map(|(ordinal, payload)| item(ordinal, payload, version)).collect()
+        }
+    }
+}

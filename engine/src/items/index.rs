@@ -1,0 +1,240 @@
+//! Which items of a slice have which key, for `upsert_by`.
+
+use std::cmp::Ordering;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use foldlog_codec::body::ItemId;
+
+use super::row::RowRef;
+use super::runs::Value;
+use super::tree::Tree;
+
+/// The items of one slice by a key that the host computes. Shared between views as the items are.
+///
+/// A key function that panics makes the index useless, never the fold: the calls then answer `None` or
+/// `false`, and the slice does without.
+pub(crate) trait KeyIndex: Send + Sync {
+    /// The names of the items whose key is that of `value`, in ascending order.
+    fn find(&self, value: &Value) -> Option<Vec<ItemId>>;
+    /// Takes an item in; false where it has no key.
+    fn insert(&mut self, row: RowRef<'_>) -> bool;
+    /// Takes an item out; false where it has no key.
+    fn remove(&mut self, row: RowRef<'_>) -> bool;
+    /// The index of no items.
+    fn emptied(&self) -> Box<dyn KeyIndex>;
+    /// The same index once more.
+    fn boxed_clone(&self) -> Box<dyn KeyIndex>;
+}
+
+/// The function that a host computes keys with.
+pub(crate) type KeyOf<T, K> = Arc<dyn Fn(&T) -> K + Send + Sync>;
+
+/// The index over items of type `T` by keys of type `K`.
+pub(crate) struct Keys<T, K: Ord> {
+    key_of: KeyOf<T, K>,
+    ids: Tree<Held<K>, Ids, 16, 8>,
+}
+
+/// A key as the tree holds it. Many of them are cloned with every block that is copied, and so those with
+/// memory of their own are counted.
+#[derive(Clone)]
+enum Held<K> {
+    Plain(K),
+    Counted(Arc<K>),
+}
+
+impl<K> Held<K> {
+    fn new(key: K) -> Held<K> {
+        if std::mem::needs_drop::<K>() { Held::Counted(Arc::new(key)) } else { Held::Plain(key) }
+    }
+
+    /// As the tree is to hold it.
+    fn counted(self) -> Held<K> {
+        match self {
+            Held::Plain(key) => Held::new(key),
+            counted => counted,
+        }
+    }
+
+    fn key(&self) -> &K {
+        match self {
+            Held::Plain(key) => key,
+            Held::Counted(key) => key,
+        }
+    }
+}
+
+impl<K: Ord> Ord for Held<K> {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.key().cmp(other.key())
+    }
+}
+
+impl<K: Ord> PartialOrd for Held<K> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<K: Ord> PartialEq for Held<K> {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl<K: Ord> Eq for Held<K> {}
+
+/// The items of one key. There is hardly ever more than one, and that one costs no memory of its own.
+#[derive(Clone)]
+enum Ids {
+    One(ItemId),
+    Many(Arc<[ItemId]>),
+}
+
+impl Ids {
+    fn as_slice(&self) -> &[ItemId] {
+        match self {
+            Ids::One(id) => std::slice::from_ref(id),
+            Ids::Many(ids) => ids,
+        }
+    }
+
+    fn of(ids: impl Iterator<Item = ItemId>) -> Option<Ids> {
+        let mut ids: Vec<ItemId> = ids.collect();
+        ids.sort_unstable();
+        match ids.as_slice() {
+            [] => None,
+            [id] => Some(Ids::One(*id)),
+            ids => Some(Ids::Many(Arc::from(ids))),
+        }
+    }
+
+    fn with(&self, id: ItemId) -> Option<Ids> {
+        Ids::of(self.as_slice().iter().copied().chain([id]))
+    }
+
+    fn without(&self, id: ItemId) -> Option<Ids> {
+        match self {
+            Ids::One(only) if *only == id => None,
+            ids => Ids::of(ids.as_slice().iter().copied().filter(|present| *present != id)),
+        }
+    }
+}
+
+impl<T: 'static, K: Ord + Clone + Send + Sync + 'static> Keys<T, K> {
+    pub(crate) fn new(key_of: KeyOf<T, K>) -> Keys<T, K> {
+        Keys { key_of, ids: Tree::default() }
+    }
+
+    fn key(&self, value: &Value) -> Option<K> {
+        let value = value.downcast_ref()?;
+        catch_unwind(AssertUnwindSafe(|| (self.key_of)(value))).ok()
+    }
+
+    fn key_of_row(&self, row: RowRef<'_>) -> Option<K> {
+        self.key(row.typed()?)
+    }
+}
+
+impl<T: 'static, K: Ord + Clone + Send + Sync + 'static> KeyIndex for Keys<T, K> {
+    fn find(&self, value: &Value) -> Option<Vec<ItemId>> {
+        // A key that is only looked up needs no counting.
+        let key = Held::Plain(self.key(value)?);
+        Some(self.ids.get(&key).map(|ids| ids.as_slice().to_vec()).unwrap_or_default())
+    }
+
+    fn insert(&mut self, row: RowRef<'_>) -> bool {
+        let Some(key) = self.key_of_row(row).map(Held::new) else { return false };
+        if let Some(ids) = self.ids.insert(key.clone(), Ids::One(row.id)).and_then(|ids| ids.with(row.id)) {
+            self.ids.insert(key, ids);
+        }
+        true
+    }
+
+    fn remove(&mut self, row: RowRef<'_>) -> bool {
+        let Some(key) = self.key_of_row(row) else { return false };
+        let held = Held::Plain(key);
+        if let Some(ids) = self.ids.remove(&held).and_then(|ids| ids.without(row.id)) {
+            self.ids.insert(held.counted(), ids);
+        }
+        true
+    }
+
+    fn emptied(&self) -> Box<dyn KeyIndex> {
+        Box::new(Keys::new(Arc::clone(&self.key_of)))
+    }
+
+    fn boxed_clone(&self) -> Box<dyn KeyIndex> {
+        Box::new(Keys { key_of: Arc::clone(&self.key_of), ids: self.ids.clone() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::super::row::{Row, RowItem};
+    use super::super::rows::Rows;
+    use super::*;
+    use crate::generator::Generator;
+    use crate::items::AnyValue;
+
+    fn row(sequence: u64, value: u64) -> Row {
+        let id = ItemId { sequence: sequence.into(), ordinal: 0 };
+        Row { id, version: 1, item: RowItem::Typed(Arc::new(value)) }
+    }
+
+    /// Upserts and plain items by turns, under keys of which some are shared.
+    fn run<K: Ord + Clone + Send + Sync + 'static>(key_of: fn(&u64) -> K) {
+        let mut numbers = Generator::from_seed(3);
+        let mut rows = Rows::indexed(Some(Box::new(Keys::new(Arc::new(key_of)))));
+        let mut wanted: BTreeMap<u64, Vec<ItemId>> = BTreeMap::new();
+        let mut views = Vec::new();
+        let alike = |rows: &Rows, value: u64| rows.alike(&(Arc::new(value) as AnyValue));
+        for sequence in 1..2_000 {
+            let value = numbers.below(150);
+            let named = wanted.entry(value).or_default();
+            if numbers.below(3) == 0 && !named.is_empty() {
+                rows.remove(named.swap_remove(0));
+                named.sort_unstable();
+            } else if numbers.below(3) > 0 {
+                alike(&rows, value).into_iter().flatten().for_each(|id| rows.remove(id));
+                named.clear();
+            }
+            rows.push(row(sequence, value));
+            named.push(ItemId { sequence: sequence.into(), ordinal: 0 });
+            if sequence % 100 == 0 {
+                views.push((rows.clone(), wanted.clone()));
+            }
+        }
+        views.push((rows, wanted));
+        for (view, wanted) in &views {
+            for value in 0..151 {
+                let ids = wanted.get(&value).cloned().unwrap_or_default();
+                assert_eq!(alike(view, value), Some(ids), "items alike {value}");
+            }
+            assert_eq!(view.len(), wanted.values().map(Vec::len).sum::<usize>());
+            assert_eq!(alike(&view.emptied(), 1), Some(Vec::new()));
+        }
+    }
+
+    #[test]
+    fn an_index_names_the_items_of_each_key_in_every_view() {
+        run(|value| *value);
+        run(|value| value.to_string());
+    }
+
+    #[test]
+    fn a_key_function_that_panics_costs_the_index_and_a_view_keeps_its_own() {
+        let key_of: KeyOf<u64, u64> = Arc::new(|value| if *value == 13 { panic!("no key") } else { *value });
+        let mut rows = Rows::indexed(Some(Box::new(Keys::new(key_of))));
+        rows.push(row(1, 1));
+        let view = rows.clone();
+        rows.push(row(2, 13));
+        let one: AnyValue = Arc::new(1_u64);
+        assert_eq!(rows.len(), 2);
+        assert_eq!(rows.alike(&one), None);
+        assert_eq!(view.alike(&one), Some(vec![ItemId { sequence: 1.into(), ordinal: 0 }]));
+    }
+}

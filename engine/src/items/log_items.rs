@@ -1,0 +1,127 @@
+//! The items of a LOG slice, which stay in the log.
+//!
+//! A LOG slice only grows and may be far longer than anyone wants to hold. In memory are its length, its last
+//! items, as many as its reducers see, and marks: which record the items of some places stand in. The others are
+//! found by walking the log from a mark ([`LogSource`](crate::fold::log_source::LogSource)).
+
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use foldlog_codec::SequenceNumber;
+
+use super::row::Row;
+use super::rows::Rows;
+
+/// How many items stand between two marks at most.
+const MARK_ITEMS: u64 = 256;
+
+/// How many records stand between an item and the mark before it at most.
+const MARK_RECORDS: u64 = 4096;
+
+/// Where an item stands: its place in the slice, and the record that inserted it as its first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Mark {
+    pub(crate) place: u64,
+    pub(crate) sequence: SequenceNumber,
+}
+
+/// What is held of a LOG slice.
+#[derive(Clone, Debug)]
+pub(crate) struct LogItems {
+    len: u64,
+    /// The last items, at most `tail_max`.
+    tail: Rows,
+    tail_max: usize,
+    marks: Arc<Vec<Mark>>,
+    /// Records whose items were taken back, which only tests can have done.
+    undone: Arc<Vec<RangeInclusive<SequenceNumber>>>,
+}
+
+impl LogItems {
+    /// No items; the last `tail_max` of those to come are held.
+    pub(crate) fn new(tail_max: usize) -> LogItems {
+        let tail = Rows::default();
+        LogItems { len: 0, tail, tail_max: tail_max.max(1), marks: Arc::default(), undone: Arc::default() }
+    }
+
+    /// Of a slice with so many items and these marks, whose last items are still to be read.
+    pub(crate) fn restored(
+        len: u64,
+        marks: Vec<Mark>,
+        undone: Vec<RangeInclusive<SequenceNumber>>,
+        tail_max: usize,
+    ) -> LogItems {
+        LogItems { len, marks: Arc::new(marks), undone: Arc::new(undone), ..LogItems::new(tail_max) }
+    }
+
+    /// Sets the last items.
+    pub(crate) fn set_tail(&mut self, tail: Rows) {
+        self.tail = tail;
+    }
+
+    pub(crate) fn marks(&self) -> &[Mark] {
+        &self.marks
+    }
+
+    pub(crate) fn undone(&self) -> &[RangeInclusive<SequenceNumber>] {
+        &self.undone
+    }
+
+    pub(crate) fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// The last items.
+    pub(crate) fn tail(&self) -> &Rows {
+        &self.tail
+    }
+
+    pub(crate) fn tail_max(&self) -> usize {
+        self.tail_max
+    }
+
+    /// Takes in one more item.
+    pub(crate) fn push(&mut self, row: Row) {
+        let sequence = row.id.sequence;
+        let near = |mark: &Mark| {
+            mark.sequence == sequence
+                || (self.len < mark.place + MARK_ITEMS && sequence < mark.sequence + MARK_RECORDS)
+        };
+        // The first item of its record, or a walk from the mark would miss those before it.
+        if row.id.ordinal == 0 && !self.marks.last().is_some_and(near) {
+            Arc::make_mut(&mut self.marks).push(Mark { place: self.len, sequence });
+        }
+        self.len += 1;
+        if self.tail_max == 1 {
+            self.tail.hold_only(row);
+            return;
+        }
+        if self.tail.len() >= self.tail_max {
+            self.tail = self.tail.tail(self.tail_max - 1);
+        }
+        self.tail.push(row);
+    }
+
+    /// Goes back to `then`, the same slice as it was when record `to` had been written; `at` is the record that
+    /// says so.
+    pub(crate) fn go_back(&mut self, then: &LogItems, to: SequenceNumber, at: SequenceNumber) {
+        let mut undone = (*then.undone).clone();
+        undone.push(to + 1..=at);
+        *self = LogItems { undone: Arc::new(undone), ..then.clone() };
+    }
+
+    /// A place with no item before it of any record behind `sequence`; the slice's end where there are none at all.
+    pub(crate) fn place_behind(&self, sequence: SequenceNumber) -> u64 {
+        if self.tail.last().is_some_and(|last| last.id.sequence <= sequence) {
+            return self.len;
+        }
+        let after = self.marks.partition_point(|mark| mark.sequence <= sequence);
+        after.checked_sub(1).and_then(|at| self.marks.get(at)).map_or(0, |mark| mark.place)
+    }
+
+    /// The last mark at or before a place.
+    pub(crate) fn mark(&self, place: u64) -> Option<Mark> {
+        let after = self.marks.partition_point(|mark| mark.place <= place);
+        self.marks.get(after.checked_sub(1)?).copied()
+    }
+}

@@ -1,0 +1,529 @@
+//! The items of one slice.
+//!
+//! A persistent ordered map, so that a clone costs the same at ten items and at ten million and shares what
+//! did not change. Items appended take a key from their own name, which only grows, and so stand in order of
+//! insertion. Items that a reducer put before others take keys in the [gap](gaps) between their neighbours; these few
+//! are remembered by name in a second map.
+//!
+//! What is appended by dispatching stands in [runs](super::runs), where nothing is shared and nobody looks items up by
+//! what they are. A run takes one slot of the map, under its first item's key; the last one, into which more is put,
+//! stands behind the map. A run is taken apart into rows where an item of it is removed or one is put before it.
+//!
+//! # Invariants
+//!
+//! 1. Keys ascend: from slot to slot, within a run, and from the map's last to those of the open run.
+//! 2. Items in runs have the keys of their own names, and none is in `displaced`.
+//! 3. `len` is the number of items.
+
+use foldlog_codec::SequenceNumber;
+use std::sync::Arc;
+
+use foldlog_codec::body::ItemId;
+
+use super::index::KeyIndex;
+use super::row::{ItemRef, Row, RowItem, RowRef};
+use super::runs::{self, AnyRun};
+use super::tree::Tree;
+use crate::items::AnyValue;
+
+mod changes;
+mod gaps;
+
+type Key = u128;
+
+// Small blocks: a row holds two counted pointers, and a change next to a view counts all those of a leaf.
+type ByKey = Tree<Key, Slot, 8, 8>;
+type Displaced = Tree<ItemId, Key, 8, 8>;
+
+/// What stands under one key.
+#[derive(Clone)]
+enum Slot {
+    Row(Row),
+    /// Under the key of its first item.
+    Run(Arc<dyn AnyRun>),
+}
+
+impl Slot {
+    fn rows(&self) -> impl DoubleEndedIterator<Item = RowRef<'_>> {
+        let (row, run) = match self {
+            Slot::Row(row) => (Some(row.borrow()), None),
+            Slot::Run(run) => (None, Some(run.as_ref())),
+        };
+        row.into_iter().chain(run.into_iter().flat_map(rows_of))
+    }
+}
+
+fn rows_of<'a>(run: &'a (dyn AnyRun + 'static)) -> impl DoubleEndedIterator<Item = RowRef<'a>> {
+    let row = move |at| RowRef { id: run.id(at), version: run.version(), item: ItemRef::InRun(run, at) };
+    (0..run.len()).map(row)
+}
+
+/// The items of one slice, in order.
+pub(crate) struct Rows {
+    by_key: ByKey,
+    displaced: Displaced,
+    /// The last run, into which what is dispatched is put.
+    open: Option<Box<dyn AnyRun>>,
+    len: usize,
+    /// By the host's key, where an `upsert_by` asks for it. Shared with the views until one changes.
+    index: Option<Arc<dyn KeyIndex>>,
+}
+
+impl Default for Rows {
+    fn default() -> Self {
+        Rows::indexed(None)
+    }
+}
+
+impl Clone for Rows {
+    fn clone(&self) -> Self {
+        let Rows { by_key, displaced, open, len, index } = self;
+        Rows {
+            by_key: by_key.clone(),
+            displaced: displaced.clone(),
+            open: open.as_ref().map(|open| open.again()),
+            len: *len,
+            index: index.clone(),
+        }
+    }
+}
+
+impl std::fmt::Debug for Rows {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
+    }
+}
+
+/// The key of an item that was appended. Ordinals leave 2^32 keys between two neighbours.
+fn natural_key(id: ItemId) -> Key {
+    (Key::from(id.sequence.get()) << 64) | (Key::from(id.ordinal) << 32)
+}
+
+impl Rows {
+    /// No items, with an index that will take them in.
+    pub(crate) fn indexed(index: Option<Box<dyn KeyIndex>>) -> Rows {
+        let (by_key, displaced) = (Tree::default(), Tree::default());
+        Rows { by_key, displaced, open: None, len: 0, index: index.map(Arc::from) }
+    }
+
+    /// No items, indexed as these are.
+    pub(crate) fn emptied(&self) -> Rows {
+        Rows::indexed(self.index.as_ref().map(|index| index.emptied()))
+    }
+
+    /// The names of the items whose key is that of `value`; `None` where there is no index to ask.
+    pub(crate) fn alike(&self, value: &AnyValue) -> Option<Vec<ItemId>> {
+        self.index.as_ref()?.find(value.as_ref())
+    }
+
+    /// Has the index take part in a change. One that cannot is given up.
+    fn tell_index(&mut self, change: impl FnOnce(&mut dyn KeyIndex) -> bool) {
+        let Some(mut index) = self.index.take() else { return };
+        if Arc::get_mut(&mut index).is_none() {
+            index = Arc::from(index.boxed_clone());
+        }
+        if let Some(own) = Arc::get_mut(&mut index)
+            && change(own)
+        {
+            self.index = Some(index);
+        }
+    }
+
+    fn place(&mut self, key: Key, row: Row) {
+        self.tell_index(|index| index.insert(row.borrow()));
+        self.by_key.insert(key, Slot::Row(row));
+        self.len += 1;
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// About how much the items take where nothing is held but their names.
+    pub(crate) fn unread_bytes(&self) -> u64 {
+        // A slot's share of its block, which may be half full, and of a run.
+        const SLOT_BYTES: u64 = 112;
+        self.by_key.len() as u64 * SLOT_BYTES
+            + self.displaced.len() as u64 * SLOT_BYTES
+            + self.len as u64 * 16
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The slot that an item stands in, or would stand in.
+    fn slot(&self, id: ItemId) -> Option<(Key, &Slot)> {
+        let key = self.displaced.get(&id).copied().unwrap_or_else(|| natural_key(id));
+        match self.by_key.get(&key) {
+            Some(slot) => Some((key, slot)),
+            None => self.by_key.before(&key).map(|(key, slot)| (*key, slot)),
+        }
+    }
+
+    pub(crate) fn contains(&self, id: ItemId) -> bool {
+        match self.slot(id) {
+            Some((_, Slot::Row(row))) if row.id == id => true,
+            Some((_, Slot::Run(run))) if runs::find(run.as_ref(), id).is_some() => true,
+            _ => self.is_in_open(id),
+        }
+    }
+
+    fn is_in_open(&self, id: ItemId) -> bool {
+        self.open.as_deref().is_some_and(|open| runs::find(open, id).is_some())
+    }
+
+    /// The key of an item, which stands in no run from then on.
+    fn loosen(&mut self, id: ItemId) -> Option<Key> {
+        if self.is_in_open(id) {
+            self.seal();
+        }
+        let run = match self.slot(id)? {
+            (key, Slot::Row(row)) => return (row.id == id).then_some(key),
+            (_, Slot::Run(run)) => {
+                runs::find(run.as_ref(), id)?;
+                Arc::clone(run)
+            }
+        };
+        // The first one takes the run's place.
+        for at in 0..run.len() {
+            let (id, version) = (run.id(at), run.version());
+            let item = RowItem::InRun(Arc::clone(&run), at);
+            self.by_key.insert(natural_key(id), Slot::Row(Row { id, version, item }));
+        }
+        Some(natural_key(id))
+    }
+
+    /// Nothing more is put into the open run.
+    fn seal(&mut self) {
+        if let Some(run) = self.open.take() {
+            self.by_key.insert(natural_key(run.id(0)), Slot::Run(Arc::from(run)));
+        }
+    }
+
+    pub(crate) fn remove(&mut self, id: ItemId) {
+        let Some(key) = self.loosen(id) else { return };
+        if let Some(Slot::Row(row)) = self.by_key.remove(&key) {
+            self.tell_index(|index| index.remove(row.borrow()));
+            self.len -= 1;
+        }
+        if !self.displaced.is_empty() {
+            self.displaced.remove(&id);
+        }
+    }
+
+    pub(crate) fn clear(&mut self) {
+        *self = self.emptied();
+    }
+
+    /// Appends an item, whose name must be behind all names before.
+    pub(crate) fn push(&mut self, row: Row) {
+        self.seal();
+        self.place(natural_key(row.id), row);
+    }
+
+    /// As [`push`](Rows::push), of the value that `value` holds, the first item of its record; where it holds none,
+    /// nothing happens.
+    #[inline]
+    pub(crate) fn push_value<T: Send + Sync + 'static>(
+        &mut self,
+        sequence: SequenceNumber,
+        version: u32,
+        value: &mut Option<T>,
+    ) {
+        match self.open.as_deref_mut().and_then(|open| runs::room(open, version)) {
+            Some(room) => {
+                let Some(value) = value.take() else { return };
+                room.push(sequence, value);
+                self.len += 1;
+            }
+            None => {
+                let Some(value) = value.take() else { return };
+                self.push_value_elsewhere(sequence, version, value);
+            }
+        }
+    }
+
+    /// As [`push_value`](Rows::push_value), where the open run takes none. Behind one that somebody looks at another is
+    /// begun once a block of rows stands between them: where that happens again and again, runs of one item would cost
+    /// more than rows.
+    #[cold]
+    fn push_value_elsewhere<T: Send + Sync + 'static>(
+        &mut self,
+        sequence: SequenceNumber,
+        version: u32,
+        value: T,
+    ) {
+        let many = self.open.as_ref().is_some_and(|open| open.is_only());
+        self.seal();
+        let is_due = many || self.by_key.is_empty() || self.by_key.is_tail_full();
+        if self.index.is_none() && runs::is_for::<T>() && is_due {
+            self.open = Some(runs::begin(sequence, version, value, many));
+            self.len += 1;
+            return;
+        }
+        let id = ItemId { sequence, ordinal: 0 };
+        self.place(natural_key(id), Row { id, version, item: RowItem::Typed(Arc::new(value)) });
+    }
+
+    /// As [`push`](Rows::push), of a value that is shared. The row is made where it is to stand, out of what is in
+    /// registers: a processor that reads what it has just written, but in larger pieces, waits until all that it wrote
+    /// before is written out.
+    #[inline]
+    pub(crate) fn push_shared(&mut self, id: ItemId, version: u32, value: AnyValue) {
+        let key = natural_key(id);
+        let is_plain = self.index.is_none() && self.open.is_none();
+        match if is_plain { self.by_key.room_behind(&key) } else { None } {
+            Some(room) => {
+                room.push(key, Slot::Row(Row { id, version, item: RowItem::Typed(value) }));
+                self.len += 1;
+            }
+            None => self.push(Row { id, version, item: RowItem::Typed(value) }),
+        }
+    }
+
+    /// Holds one item and no other, in the memory of the one before where no view shares it.
+    pub(crate) fn hold_only(&mut self, row: Row) {
+        if self.index.is_some() || !self.displaced.is_empty() {
+            self.clear();
+            self.push(row);
+            return;
+        }
+        self.open = None;
+        self.by_key.hold_only(natural_key(row.id), Slot::Row(row));
+        self.len = 1;
+    }
+
+    /// The same items in the same order, those that stand in no run made anew.
+    pub(crate) fn map<E>(&self, make: impl Fn(RowRef<'_>) -> Result<Row, E>) -> Result<Rows, E> {
+        let mut by_key = Tree::default();
+        for (key, slot) in self.by_key.iter() {
+            let slot = match slot {
+                Slot::Row(row) => Slot::Row(make(row.borrow())?),
+                Slot::Run(run) => Slot::Run(Arc::clone(run)),
+            };
+            by_key.insert(*key, slot);
+        }
+        Ok(Rows { by_key, ..self.clone() })
+    }
+
+    pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = RowRef<'_>> {
+        let closed = self.by_key.iter().flat_map(|(_, slot)| slot.rows());
+        closed.chain(self.open.as_deref().into_iter().flat_map(rows_of))
+    }
+
+    pub(crate) fn last(&self) -> Option<RowRef<'_>> {
+        self.iter().next_back()
+    }
+
+    /// The last `count` items.
+    pub(crate) fn tail(&self, count: usize) -> Rows {
+        let mut tail = Rows::default();
+        // Put in as they stand, since what comes behind all others is put in fastest.
+        let rows: Vec<RowRef<'_>> = self.iter().rev().take(count).collect();
+        for row in rows.into_iter().rev() {
+            let displaced = self.displaced.get(&row.id).copied();
+            if let Some(key) = displaced {
+                tail.displaced.insert(row.id, key);
+            }
+            tail.place(displaced.unwrap_or_else(|| natural_key(row.id)), row.to_row());
+        }
+        tail
+    }
+}
+
+/// The value of an event that is being folded.
+pub(crate) trait NewValue {
+    /// Puts it behind all other items; it is the first item of its record, and its name behind all names before.
+    fn push(self, rows: &mut Rows, id: ItemId, version: u32);
+    /// The same value behind a counted handle.
+    fn shared(self) -> Option<AnyValue>;
+}
+
+impl NewValue for AnyValue {
+    #[inline]
+    fn push(self, rows: &mut Rows, id: ItemId, version: u32) {
+        rows.push_shared(id, version, self);
+    }
+
+    fn shared(self) -> Option<AnyValue> {
+        Some(self)
+    }
+}
+
+/// A value that nobody else wants, so that it can stand in a run. Taken from where it is only when its place is known: it
+/// would else be moved from call to call, and each time be read before it is written out.
+pub(crate) struct OwnedValue<'a, T>(pub(crate) &'a mut Option<T>);
+
+impl<T: Send + Sync + 'static> NewValue for OwnedValue<'_, T> {
+    #[inline]
+    fn push(self, rows: &mut Rows, id: ItemId, version: u32) {
+        rows.push_value(id.sequence, version, self.0);
+    }
+
+    fn shared(self) -> Option<AnyValue> {
+        Some(Arc::new(self.0.take()?))
+    }
+}
+
+/// The key of the last item of a slot that stands under `key`.
+fn last_key(key: Key, slot: &Slot) -> Key {
+    match slot {
+        Slot::Row(_) => key,
+        Slot::Run(run) => natural_key(run.id(run.len().saturating_sub(1))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::generator::Generator;
+
+    fn row(sequence: u64, ordinal: u32) -> Row {
+        Row {
+            id: ItemId { sequence: sequence.into(), ordinal },
+            version: 1,
+            item: RowItem::Bytes(Arc::from([])),
+        }
+    }
+
+    fn value(row: RowRef<'_>) -> Option<u64> {
+        row.typed()?.downcast_ref().copied()
+    }
+
+    fn ids(rows: &Rows) -> Vec<(u64, u32)> {
+        rows.iter().map(|row| (row.id.sequence.get(), row.id.ordinal)).collect()
+    }
+
+    #[test]
+    fn items_stand_in_order_and_views_stay_as_they_were() {
+        let mut rows = Rows::default();
+        for sequence in 1..=4 {
+            rows.push(row(sequence, 0));
+        }
+        let view = rows.clone();
+        rows.remove(ItemId { sequence: 2.into(), ordinal: 0 });
+        rows.insert_before(ItemId { sequence: 3.into(), ordinal: 0 }, vec![row(5, 0), row(5, 1)]);
+        rows.push(row(6, 0));
+        assert_eq!(ids(&rows), [(1, 0), (5, 0), (5, 1), (3, 0), (4, 0), (6, 0)]);
+        assert_eq!(ids(&view), [(1, 0), (2, 0), (3, 0), (4, 0)]);
+        assert_eq!(ids(&rows.tail(2)), [(4, 0), (6, 0)]);
+    }
+
+    #[test]
+    fn a_gap_that_is_used_up_is_made_anew() {
+        let mut rows = Rows::default();
+        rows.push(row(1, 0));
+        rows.push(row(2, 0));
+        let mut wanted = vec![(1, 0), (2, 0)];
+        let mut anchor = ItemId { sequence: 2.into(), ordinal: 0 };
+        // Always before the item put in last: the gap halves each time.
+        for sequence in 3..400 {
+            rows.insert_before(anchor, vec![row(sequence, 0)]);
+            wanted.insert(1, (sequence, 0));
+            anchor = ItemId { sequence: sequence.into(), ordinal: 0 };
+        }
+        rows.push(row(400, 0));
+        wanted.push((400, 0));
+        assert_eq!(ids(&rows), wanted);
+        for (sequence, ordinal) in wanted {
+            assert!(rows.contains(ItemId { sequence: sequence.into(), ordinal }));
+            rows.remove(ItemId { sequence: sequence.into(), ordinal });
+        }
+        assert!(rows.is_empty());
+    }
+
+    #[test]
+    fn what_is_put_in_at_a_stretch_stands_in_runs_and_a_view_keeps_what_it_saw() {
+        let mut rows = Rows::default();
+        (1..=200).for_each(|sequence| rows.push_value(sequence.into(), 1, &mut Some(sequence)));
+        assert_eq!(rows.by_key.len(), 3, "runs of 64 before the open one");
+        let view = rows.clone();
+        (201..=400).for_each(|sequence| rows.push_value(sequence.into(), 1, &mut Some(sequence)));
+        assert!(rows.by_key.len() < 20, "{} slots", rows.by_key.len());
+        let values = |rows: &Rows| -> Vec<u64> { rows.iter().filter_map(value).collect() };
+        assert_eq!(values(&view), Vec::from_iter(1..=200));
+        assert_eq!(values(&rows), Vec::from_iter(1..=400));
+        // Where somebody looks at each item, most of them stand in rows.
+        let mut looked_at = Rows::default();
+        let mut views = Vec::new();
+        for sequence in 1..=80 {
+            looked_at.push_value(sequence.into(), 1, &mut Some(sequence));
+            views.push(looked_at.clone());
+        }
+        let rows_len = looked_at.by_key.iter().filter(|(_, slot)| matches!(slot, Slot::Row(_))).count();
+        assert_eq!(rows_len, 70);
+        for (len, view) in (1..).zip(&views) {
+            assert_eq!(values(view), Vec::from_iter(1..=len));
+        }
+    }
+
+    #[test]
+    fn values_of_another_version_or_too_large_for_a_run_stand_beside() {
+        let mut rows = Rows::default();
+        rows.push_value(1.into(), 1, &mut Some(1_u64));
+        rows.push_value(2.into(), 2, &mut Some(2_u64));
+        rows.push_value(3.into(), 2, &mut Some([0_u8; 9_000]));
+        rows.push_value(4.into(), 2, &mut Some(4_u64));
+        rows.push_value(5.into(), 2, &mut None::<u64>);
+        let versions: Vec<u32> = rows.iter().map(|row| row.version).collect();
+        assert_eq!((versions, rows.len()), (vec![1, 2, 2, 2], 4));
+        let values: Vec<Option<u64>> = rows.iter().map(value).collect();
+        assert_eq!(values, [Some(1), Some(2), None, Some(4)]);
+    }
+
+    #[test]
+    fn rows_are_the_list_that_they_stand_for() {
+        for seed in 0..30 {
+            let mut numbers = Generator::from_seed(seed);
+            let mut rows = Rows::default();
+            let mut wanted: Vec<(u64, u32)> = Vec::new();
+            let mut views = Vec::new();
+            let mut stretch = 0;
+            for sequence in 1..600 {
+                let at = numbers.below(wanted.len() as u64) as usize;
+                if stretch > 0 {
+                    stretch -= 1;
+                    rows.push_value(sequence.into(), 1, &mut Some(sequence));
+                    wanted.push((sequence, 0));
+                    continue;
+                }
+                match (numbers.below(12), wanted.get(at).copied()) {
+                    (10, _) => stretch = numbers.below(100),
+                    (11, _) => {
+                        rows.push_value(sequence.into(), 1, &mut Some(sequence));
+                        wanted.push((sequence, 0));
+                    }
+                    (0..4, Some((anchor, ordinal))) => {
+                        // Often before the same item, so that gaps are used up.
+                        let added = 1 + numbers.below(3) as u32;
+                        let new: Vec<Row> = (0..added).map(|ordinal| row(sequence, ordinal)).collect();
+                        rows.insert_before(ItemId { sequence: anchor.into(), ordinal }, new);
+                        wanted.splice(at..at, (0..added).map(|ordinal| (sequence, ordinal)));
+                    }
+                    (4..7, Some((sequence, ordinal))) => {
+                        rows.remove(ItemId { sequence: sequence.into(), ordinal });
+                        assert!(!rows.contains(ItemId { sequence: sequence.into(), ordinal }));
+                        wanted.remove(at);
+                    }
+                    _ => {
+                        rows.push(row(sequence, 0));
+                        wanted.push((sequence, 0));
+                    }
+                }
+                if numbers.below(20) == 0 {
+                    views.push((rows.clone(), wanted.clone()));
+                }
+                assert_eq!(ids(&rows), wanted);
+                assert_eq!(rows.len(), wanted.len());
+                assert!(rows.iter().all(|row| value(row).is_none_or(|value| row.id.sequence == value)));
+                assert_eq!(
+                    rows.last().map(|row| (row.id.sequence.get(), row.id.ordinal)),
+                    wanted.last().copied()
+                );
+                assert_eq!(ids(&rows.tail(5)), wanted[wanted.len().saturating_sub(5)..]);
+            }
+            views.iter().for_each(|(view, wanted): &(Rows, Vec<_>)| assert_eq!(ids(view), *wanted));
+        }
+    }
+}

@@ -1,0 +1,337 @@
+//! Segments written through a mapping: a record costs a copy in memory and no system call. The only file of the
+//! project that holds `unsafe`.
+//!
+//! What is copied into a shared mapping is in the system's page cache at once: every other handle reads it, it
+//! outlives the process, and a sync of the file makes it durable.
+//!
+//! # Invariants
+//!
+//! 1. A file is mapped over its present length, all of which was really allocated when it was made, and is never
+//!    made shorter while it is mapped: a store beyond the end of the file, or into a hole on a full disk, would
+//!    kill the process. Where an allocation is no such promise no file is mapped ([`kept`](super::kept)).
+//! 2. Nothing is read through the mapping, so no Rust reference into it ever exists; whoever else writes the
+//!    file can at worst spoil its bytes, which their checksums tell.
+//! 3. Two stores through one mapping never run at once.
+
+use std::io;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+
+use memmap2::{Advice, MmapOptions, MmapRaw, UncheckedAdvice};
+use nix::libc;
+
+use super::StorageFile;
+use super::file::PlainFile;
+
+const PAGE_BYTES: usize = 4096;
+
+/// A page of this process's that the system empties in each copy that the process makes of itself. `None` where the
+/// system does not.
+static PROCESS_MARK: OnceLock<Option<ProcessMark>> = OnceLock::new();
+
+struct ProcessMark(MmapRaw);
+
+impl ProcessMark {
+    fn new() -> Option<ProcessMark> {
+        let map = MmapOptions::new().len(PAGE_BYTES).map_anon().ok().map(MmapRaw::from)?;
+        // SAFETY: the range is a whole mapping of this process's own, which nobody else refers to, and which lives as
+        // long as the process. The advice changes what children find in it, and nothing here.
+        #[allow(unsafe_code)]
+        let advised = unsafe { libc::madvise(map.as_mut_ptr().cast(), PAGE_BYTES, libc::MADV_WIPEONFORK) };
+        (advised == 0).then_some(ProcessMark(map))
+    }
+
+    fn word(&self) -> &AtomicU32 {
+        // SAFETY: the page is aligned for it, is as long as the process lives, and is only ever used through this.
+        #[allow(unsafe_code)]
+        unsafe {
+            AtomicU32::from_ptr(self.0.as_mut_ptr().cast())
+        }
+    }
+}
+
+/// Returns a number that a copy of this process made by `fork` does not share: the copy is given another one when it
+/// asks. A process that runs another program has nothing of this one's anyway. Costs two loads. Always 0 where the system
+/// does not empty pages in copies.
+#[inline]
+pub(crate) fn process_mark() -> u32 {
+    let Some(mark) = PROCESS_MARK.get_or_init(ProcessMark::new) else { return 0 };
+    match mark.word().load(Ordering::Relaxed) {
+        0 => new_process_mark(mark),
+        mark => mark,
+    }
+}
+
+/// Draws a number that no process above this one has: a copy knows the last one that was drawn. Its process id would not
+/// do, since two namespaces have the same ones.
+#[cold]
+fn new_process_mark(mark: &ProcessMark) -> u32 {
+    static LAST: AtomicU32 = AtomicU32::new(0);
+    let next = LAST.fetch_add(1, Ordering::Relaxed).wrapping_add(1).max(1);
+    match mark.word().compare_exchange(0, next, Ordering::Relaxed, Ordering::Relaxed) {
+        Ok(_) => next,
+        Err(drawn) => drawn,
+    }
+}
+
+/// How many bytes are brought in with one call: long enough that the call's own cost does not show, short enough for a
+/// writer to make it itself.
+const PIECE_BYTES: usize = 256 << 10;
+
+/// Fewer bytes than these are not worth a call of their own before a sync.
+const LEAVE_BYTES_MIN: usize = 64 << 10;
+
+/// Below this a file's pages are brought in by writing to them: a handful is not worth another thread's waking.
+const PREPARED_FILE_BYTES_MIN: u64 = 256 << 10;
+
+/// A segment file and its mapping.
+#[derive(Debug)]
+pub(super) struct MappedFile {
+    map: MmapRaw,
+    /// Set while bytes are copied into the mapping. A lock costs twice as much, and nobody ever waits here but a
+    /// caller in error: a log has one writer.
+    storing: AtomicBool,
+    /// Up to where pages were brought in, or are about to be.
+    prepared: AtomicUsize,
+    file: PlainFile,
+}
+
+impl MappedFile {
+    /// Maps a file over its present length; gives it back where it cannot be mapped.
+    pub(super) fn new(file: PlainFile) -> Result<MappedFile, PlainFile> {
+        let len = file.len().ok().and_then(|len| usize::try_from(len).ok()).unwrap_or(0);
+        match MmapOptions::new().len(len).map_raw(&file.file) {
+            Ok(map) => {
+                Ok(MappedFile { map, storing: AtomicBool::new(false), prepared: AtomicUsize::new(0), file })
+            }
+            Err(_) => Err(file),
+        }
+    }
+}
+
+impl MappedFile {
+    /// Brings the pages of `from..to` in that nobody has brought in or is about to: the writer and the background
+    /// take one piece after the other, so neither waits for the other's.
+    fn bring_in(&self, from: usize, to: usize) -> io::Result<()> {
+        let to = to.min(self.map.len());
+        let mut prepared = self.prepared.load(Ordering::Relaxed);
+        loop {
+            let start = prepared.max(from / PAGE_BYTES * PAGE_BYTES);
+            if start >= to {
+                return Ok(());
+            }
+            let end = (start / PIECE_BYTES + 1).saturating_mul(PIECE_BYTES).min(to);
+            match self.prepared.compare_exchange_weak(prepared, end, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => prepared = end,
+                Err(found) => {
+                    prepared = found;
+                    continue;
+                }
+            }
+            self.map.advise_range(Advice::PopulateWrite, start, end - start)?;
+        }
+    }
+
+    /// Takes the whole pages within `from..to` out of the mapping; they stay in the page cache. A sync makes each
+    /// page read-only that is mapped, and tells the processor that the writer runs on, page by page; taken out
+    /// together they cost one such message.
+    fn leave(&self, from: usize, to: usize) {
+        let (from, to) = (from.next_multiple_of(PAGE_BYTES), to / PAGE_BYTES * PAGE_BYTES);
+        let Some(len) = to.checked_sub(from).filter(|len| *len >= LEAVE_BYTES_MIN) else { return };
+        // SAFETY: the range is within the mapping, which is shared and of a file: what is taken out is brought in
+        // again from the page cache, with all that was stored, when it is touched. No reference leads into it.
+        #[allow(unsafe_code)]
+        let left = unsafe { self.map.unchecked_advise_range(UncheckedAdvice::DontNeed, from, len) };
+        // Where it fails the sync takes longer, and no more.
+        drop(left);
+    }
+}
+
+impl StorageFile for MappedFile {
+    fn len(&self) -> io::Result<u64> {
+        self.file.len()
+    }
+
+    fn next_data(&self, offset: u64) -> io::Result<u64> {
+        self.file.next_data(offset)
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.file.read_at(buf, offset)
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        let start = usize::try_from(offset).ok();
+        let fits =
+            start.and_then(|start| start.checked_add(bytes.len())).is_some_and(|end| end <= self.map.len());
+        let (Some(start), true) = (start, fits) else {
+            return self.file.write_at(bytes, offset);
+        };
+        if start + bytes.len() > self.prepared.load(Ordering::Relaxed) {
+            // Where it fails, the pages come one by one.
+            let _ = self.bring_in(start, (start + bytes.len()).next_multiple_of(PIECE_BYTES));
+        }
+        while self.storing.swap(true, Ordering::Acquire) {
+            std::hint::spin_loop();
+        }
+        // SAFETY: `start + bytes.len()` is within the mapping, as was just checked, and the mapping is writable
+        // and lives as long as `self`. The source is a slice of this process's own memory and so no part of the
+        // mapping, into which no reference ever leads. No other thread stores meanwhile: `storing` is set. That
+        // the file behind the mapping stays as long as it was is invariant 1.
+        #[allow(unsafe_code)]
+        unsafe {
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.map.as_mut_ptr().add(start), bytes.len());
+        }
+        self.storing.store(false, Ordering::Release);
+        Ok(())
+    }
+
+    fn allocate(&self, bytes: u64) -> io::Result<()> {
+        // What is behind the mapping is written plainly.
+        self.file.allocate(bytes)
+    }
+
+    fn is_worth_preparing(&self) -> bool {
+        self.map.len() as u64 >= PREPARED_FILE_BYTES_MIN
+    }
+
+    fn prepare(&self, from: u64, to: u64) -> io::Result<()> {
+        let (from, to) =
+            (usize::try_from(from).unwrap_or(usize::MAX), usize::try_from(to).unwrap_or(usize::MAX));
+        if from == 0 && to > PIECE_BYTES {
+            // A file that is read from its beginning on is read ahead of in growing units, a quarter of the work of
+            // single pages; around a fault the system reads single ones, and as far as it ever reads ahead. Where the
+            // read fails, single pages it is.
+            let _ = self.file.read_at(&mut [0], 0);
+        }
+        self.bring_in(from, to)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.file.sync_data()
+    }
+
+    /// Through the mapping, since that way alone leaves out the pages that were brought in ahead: a sync of the
+    /// whole file writes them empty, and the writer has to wait for each once more.
+    fn sync_range(&self, from: u64, to: u64) -> io::Result<()> {
+        let to = usize::try_from(to).unwrap_or(usize::MAX).min(self.map.len());
+        let from = usize::try_from(from).unwrap_or(usize::MAX);
+        let Some(len) = to.checked_sub(from).filter(|len| *len > 0) else { return Ok(()) };
+        self.leave(from, to);
+        loop {
+            match self.map.flush_range(from, len) {
+                // As the standard library does with a sync of the whole file. A failure of the disk is told by
+                // another error, and that one is final.
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                answer => return answer,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tempfile::tempdir;
+
+    use super::*;
+    use crate::storage::{FileStorage, Storage};
+
+    #[test]
+    fn what_is_written_while_pages_are_brought_in_and_synced_is_all_there() {
+        let dir = tempdir().unwrap();
+        // Many pieces, a part of one, and half a page.
+        let bytes = (4 << 20) + (300 << 10) + 2048;
+        let file = FileStorage::new().create_segment(&dir.path().join("segment"), bytes).unwrap();
+        let other = Arc::clone(&file);
+        let background = std::thread::spawn(move || {
+            other.prepare(0, bytes)?;
+            other.prepare(2 << 20, u64::MAX)?;
+            (0..4).try_for_each(|nth| other.sync_range(nth << 20, (nth + 1) << 20))
+        });
+        let record = |nth: u64| [nth.to_le_bytes(); 32].concat();
+        let places = || (0..bytes / 256).map(|nth| (nth, nth * 256));
+        for (nth, offset) in places() {
+            file.write_at(&record(nth), offset).unwrap();
+        }
+        background.join().unwrap().unwrap();
+        let mut found = vec![0; 256];
+        for (nth, offset) in places() {
+            file.read_at(&mut found, offset).unwrap();
+            assert_eq!(found, record(nth), "at {offset}");
+        }
+    }
+
+    #[test]
+    fn a_writer_brings_in_what_nobody_else_did() {
+        let dir = tempdir().unwrap();
+        let file = FileStorage::new().create(&dir.path().join("segment"), 3 << 20).unwrap();
+        drop(file);
+        let file = std::fs::File::options().read(true).write(true).open(dir.path().join("segment")).unwrap();
+        let mapped = MappedFile::new(PlainFile { file }).unwrap();
+        let prepared = || mapped.prepared.load(Ordering::Relaxed);
+        mapped.write_at(b"first", 0).unwrap();
+        assert_eq!(prepared(), PIECE_BYTES);
+        mapped.write_at(b"within", 5).unwrap();
+        assert_eq!(prepared(), PIECE_BYTES);
+        mapped.write_at(b"across", PIECE_BYTES as u64 - 3).unwrap();
+        assert_eq!(prepared(), 2 * PIECE_BYTES);
+        // A writer that goes on far inside a file leaves what is before it alone.
+        mapped.write_at(b"last", (3 << 20) - 4).unwrap();
+        assert_eq!(prepared(), 3 << 20);
+        mapped.write_at(b"between", 1 << 20).unwrap();
+        let mut found = [0; 7];
+        mapped.read_at(&mut found, 1 << 20).unwrap();
+        assert_eq!(&found, b"between");
+    }
+
+    /// A process that forks shares its sessions' locks with the copy, which wrote into the same log at the same places.
+    #[test]
+    fn a_process_that_was_forked_writes_nothing_and_lets_go_of_nothing() {
+        use nix::sys::wait::{WaitStatus, waitpid};
+        use nix::unistd::{ForkResult, fork};
+
+        use crate::{BackgroundSync, Durability, Error, SessionTypes, Store, StoreOptions};
+
+        let dir = tempdir().unwrap();
+        let options = || StoreOptions {
+            durability: Durability::Process,
+            background: BackgroundSync::Inline,
+            ..StoreOptions::default()
+        };
+        let types = SessionTypes::builder().build().unwrap();
+        let store = Store::open_with(dir.path(), options()).unwrap();
+        let session = store.create(&types).unwrap();
+        session.set_tag("by", "the one").unwrap();
+        // SAFETY: the child asks the session, which refuses it before any lock, and ends without running what this
+        // process would run at its end. Memory is allocated there, which the C library allows after a fork.
+        #[allow(unsafe_code)]
+        match unsafe { fork() }.unwrap() {
+            ForkResult::Child => {
+                let refused = |answer| matches!(answer, Err(Error::Forked { .. }));
+                let is_refused = refused(session.set_tag("by", "the copy").map(drop))
+                    && refused(session.sync())
+                    && refused(session.clone().close());
+                drop(session);
+                // It has sessions of its own, as any process.
+                let own = store.create(&types).and_then(|own| own.set_tag("by", "the copy").map(|_| own));
+                let own = own.and_then(|own| own.close()).is_ok();
+                // SAFETY: nothing is left to be done here.
+                unsafe { nix::libc::_exit(if is_refused && own { 0 } else { 1 }) }
+            }
+            ForkResult::Parent { child } => {
+                assert_eq!(waitpid(child, None).unwrap(), WaitStatus::Exited(child, 0));
+            }
+        }
+        session.set_tag("still", "here").unwrap();
+        match Store::open_with(dir.path(), options()).unwrap().open_session(session.id(), &types) {
+            Err(Error::Locked { holder, .. }) => assert_eq!(holder.pid, Some(std::process::id())),
+            other => panic!("{other:?}"),
+        }
+        let id = session.id();
+        session.close().unwrap();
+        assert_eq!(store.summary(id).unwrap().tags.len(), 2);
+        assert_eq!(store.session_ids().unwrap().len(), 2);
+    }
+}

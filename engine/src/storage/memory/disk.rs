@@ -1,0 +1,507 @@
+//! The disk behind the in-memory storage: files and folders, who holds which lock, and what is broken.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
+
+use nix::errno::Errno;
+use uuid::{Builder, Uuid};
+
+use super::CrashKind;
+use super::body::Body;
+use super::chance::{Chance, Fate, Grain};
+use super::fault::{Faults, Op, Strike};
+use super::folder::Folder;
+use crate::storage::{Access, Entry, EntryKind};
+
+/// What a name leads to, as an inode number does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct NodeId(u64);
+
+impl NodeId {
+    pub(super) fn number(self) -> u64 {
+        self.0
+    }
+}
+
+/// The folder that is always there.
+const ROOT: NodeId = NodeId(0);
+
+enum Node {
+    File(Body),
+    Folder(Folder),
+    /// A link, or anything else that the engine never opens.
+    Other,
+}
+
+pub(super) struct Disk {
+    nodes: BTreeMap<NodeId, Node>,
+    next_node: u64,
+    /// How many crashes there were; what was opened in an earlier life is dead.
+    pub(super) life: u64,
+    pub(super) boot_id: Option<Uuid>,
+    /// Locks are held on files, not on paths, as on a real disk.
+    locks: BTreeSet<(NodeId, u64)>,
+    pub(super) faults: Faults,
+    /// The call that is under way is the process's last.
+    dying: bool,
+    pub(super) trace: Vec<(Op, Arc<Path>)>,
+}
+
+/// The name that a path ends with, and the folder which that name is in.
+struct Place {
+    folder: NodeId,
+    name: OsString,
+}
+
+impl Disk {
+    pub(super) fn new(boot_id: Option<Uuid>) -> Self {
+        Self {
+            nodes: BTreeMap::from([(ROOT, Node::Folder(Folder::default()))]),
+            next_node: 1,
+            life: 0,
+            boot_id,
+            locks: BTreeSet::new(),
+            faults: Faults::default(),
+            dying: false,
+            trace: Vec::new(),
+        }
+    }
+
+    /// Records a call, and fails it where a fault says so. Answers how many bytes the call may write.
+    pub(super) fn begin(&mut self, op: Op, path: impl Into<Arc<Path>>) -> io::Result<usize> {
+        let path = path.into();
+        self.trace.push((op, Arc::clone(&path)));
+        match self.faults.count(op) {
+            Some(Strike::Fail(io::ErrorKind::Interrupted)) if op.is_made_again() => self.begin(op, path),
+            Some(Strike::Fail(kind)) => Err(io::Error::new(kind, "an injected fault")),
+            Some(Strike::Short(bytes)) => Ok(bytes),
+            Some(Strike::Die(bytes)) if op == Op::Write => {
+                self.dying = true;
+                Ok(bytes.min(usize::MAX - 1))
+            }
+            Some(Strike::Die(_)) => {
+                self.crash(CrashKind::Process);
+                Err(super::dead())
+            }
+            None => Ok(usize::MAX),
+        }
+    }
+
+    /// Ends the process where its last call was a write, which is done by now.
+    pub(super) fn end_write(&mut self) -> io::Result<()> {
+        if std::mem::take(&mut self.dying) {
+            self.crash(CrashKind::Process);
+            return Err(super::dead());
+        }
+        Ok(())
+    }
+
+    fn folder(&self, id: NodeId) -> io::Result<&Folder> {
+        match self.nodes.get(&id) {
+            Some(Node::Folder(folder)) => Ok(folder),
+            Some(_) => Err(Errno::ENOTDIR.into()),
+            None => Err(Errno::ENOENT.into()),
+        }
+    }
+
+    fn folder_mut(&mut self, id: NodeId) -> io::Result<&mut Folder> {
+        match self.nodes.get_mut(&id) {
+            Some(Node::Folder(folder)) => Ok(folder),
+            Some(_) => Err(Errno::ENOTDIR.into()),
+            None => Err(Errno::ENOENT.into()),
+        }
+    }
+
+    pub(super) fn body(&self, id: NodeId) -> io::Result<&Body> {
+        match self.nodes.get(&id) {
+            Some(Node::File(body)) => Ok(body),
+            Some(_) => Err(not_regular()),
+            None => Err(Errno::ENOENT.into()),
+        }
+    }
+
+    pub(super) fn body_mut(&mut self, id: NodeId) -> io::Result<&mut Body> {
+        match self.nodes.get_mut(&id) {
+            Some(Node::File(body)) => Ok(body),
+            Some(_) => Err(not_regular()),
+            None => Err(Errno::ENOENT.into()),
+        }
+    }
+
+    pub(super) fn find(&self, path: &Path) -> io::Result<NodeId> {
+        let mut at = ROOT;
+        for name in names_of(path)? {
+            at = self.folder(at)?.get(name).ok_or(Errno::ENOENT)?;
+        }
+        Ok(at)
+    }
+
+    fn place(&self, path: &Path) -> io::Result<Place> {
+        let mut names = names_of(path)?;
+        let name = names.pop().ok_or(Errno::EBUSY)?.to_owned();
+        let mut folder = ROOT;
+        for name in names {
+            folder = self.folder(folder)?.get(name).ok_or(Errno::ENOENT)?;
+        }
+        self.folder(folder)?;
+        Ok(Place { folder, name })
+    }
+
+    fn at(&self, place: &Place) -> io::Result<Option<NodeId>> {
+        Ok(self.folder(place.folder)?.get(&place.name))
+    }
+
+    fn add(&mut self, place: &Place, node: Node) -> io::Result<NodeId> {
+        let id = NodeId(self.next_node);
+        self.folder_mut(place.folder)?.add(&place.name, id);
+        self.nodes.insert(id, node);
+        self.next_node += 1;
+        Ok(id)
+    }
+
+    /// Refuses a change where the disk takes none.
+    fn may_change(&self) -> io::Result<()> {
+        if self.faults.read_only() { Err(Errno::EROFS.into()) } else { Ok(()) }
+    }
+
+    /// How many bytes the files may still grow by.
+    pub(super) fn room(&self) -> u64 {
+        match self.faults.capacity() {
+            Some(capacity) => capacity.saturating_sub(self.used_bytes()),
+            None => u64::MAX,
+        }
+    }
+
+    /// Refuses to make something of `len` bytes where there is no room for it.
+    fn may_grow(&self, len: u64) -> io::Result<()> {
+        let room = self.room();
+        if room == 0 || len > room { Err(Errno::ENOSPC.into()) } else { Ok(()) }
+    }
+
+    pub(super) fn create_dir_all(&mut self, path: &Path) -> io::Result<()> {
+        let mut at = ROOT;
+        for name in names_of(path)? {
+            at = match self.folder(at)?.get(name) {
+                Some(found) => found,
+                None => {
+                    self.may_change()?;
+                    self.may_grow(0)?;
+                    let place = Place { folder: at, name: name.to_owned() };
+                    self.add(&place, Node::Folder(Folder::default()))?
+                }
+            };
+        }
+        self.folder(at).map(drop)
+    }
+
+    fn describe(&self, name: &OsStr, id: NodeId) -> Entry {
+        let (kind, len) = match self.nodes.get(&id) {
+            Some(Node::File(body)) => (EntryKind::File, body.len()),
+            Some(Node::Folder(_)) => (EntryKind::Folder, 0),
+            Some(Node::Other) | None => (EntryKind::Other, 0),
+        };
+        Entry { name: name.to_string_lossy().into(), kind, len, mode: None }
+    }
+
+    pub(super) fn list(&self, path: &Path) -> io::Result<Vec<Entry>> {
+        let folder = self.folder(self.find(path)?)?;
+        let mut entries: Vec<_> = folder.names().map(|(name, id)| self.describe(name, id)).collect();
+        entries.sort_by(|left, right| left.name.cmp(&right.name));
+        Ok(entries)
+    }
+
+    pub(super) fn entry(&self, path: &Path) -> io::Result<Option<Entry>> {
+        match self.find(path) {
+            Ok(id) => Ok(Some(self.describe(path.file_name().unwrap_or_default(), id))),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    pub(super) fn create(&mut self, path: &Path, len: u64) -> io::Result<NodeId> {
+        let place = self.place(path)?;
+        if self.at(&place)?.is_some() {
+            return Err(Errno::EEXIST.into());
+        }
+        is_position(len)?;
+        self.may_change()?;
+        self.may_grow(len)?;
+        self.add(&place, Node::File(Body::allocated(len)))
+    }
+
+    pub(super) fn open(&self, path: &Path, access: Access) -> io::Result<NodeId> {
+        let id = self.find(path)?;
+        self.body(id)?;
+        if access == Access::Write {
+            self.may_change()?;
+        }
+        Ok(id)
+    }
+
+    /// Writes the part of `bytes` that may be written, and fails where that is not all.
+    pub(super) fn write(&mut self, id: NodeId, bytes: &[u8], offset: u64, limit: usize) -> io::Result<()> {
+        self.may_change()?;
+        let end = offset.checked_add(bytes.len() as u64).ok_or(Errno::EFBIG)?;
+        is_position(end)?;
+        let len = self.body(id)?.len();
+        // Only what lengthens a file needs room, and what is allocated never does.
+        let fits = if end > len { len.saturating_add(self.room()).saturating_sub(offset) } else { u64::MAX };
+        let fits = usize::try_from(fits).unwrap_or(usize::MAX);
+        let kept = bytes.get(..limit.min(fits)).unwrap_or(bytes);
+        self.body_mut(id)?.write(kept, offset);
+        if kept.len() == bytes.len() && limit == usize::MAX {
+            Ok(())
+        } else if fits < limit {
+            Err(Errno::ENOSPC.into())
+        } else {
+            Err(io::Error::other("an injected short write"))
+        }
+    }
+
+    pub(super) fn allocate(&mut self, id: NodeId, bytes: u64) -> io::Result<()> {
+        let len = self.body(id)?.len();
+        if bytes <= len {
+            return Ok(());
+        }
+        is_position(bytes)?;
+        self.may_change()?;
+        self.may_grow(bytes - len)?;
+        self.body_mut(id)?.lengthen(bytes);
+        Ok(())
+    }
+
+    pub(super) fn rename(&mut self, from: &Path, to: &Path) -> io::Result<()> {
+        let (from, to) = (self.place(from)?, self.place(to)?);
+        if from.folder != to.folder {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "a rename stays within one folder"));
+        }
+        let id = self.at(&from)?.ok_or(Errno::ENOENT)?;
+        match self.at(&to)? {
+            // Two names of one file: the system does nothing at all.
+            Some(found) if found == id => return Ok(()),
+            Some(found) => match (self.nodes.get(&id), self.nodes.get(&found)) {
+                (Some(Node::Folder(_)), Some(Node::Folder(there))) if there.is_empty() => {}
+                (Some(Node::Folder(_)), Some(Node::Folder(_))) => return Err(Errno::ENOTEMPTY.into()),
+                (Some(Node::Folder(_)), _) => return Err(Errno::ENOTDIR.into()),
+                (_, Some(Node::Folder(_))) => return Err(Errno::EISDIR.into()),
+                _ => {}
+            },
+            None => {}
+        }
+        self.may_change()?;
+        self.folder_mut(from.folder)?.rename(&from.name, &to.name, id);
+        Ok(())
+    }
+
+    pub(super) fn hard_link(&mut self, from: &Path, to: &Path) -> io::Result<()> {
+        let id = self.find(from)?;
+        self.body(id)?;
+        let place = self.place(to)?;
+        if self.at(&place)?.is_some() {
+            return Err(Errno::EEXIST.into());
+        }
+        self.may_change()?;
+        self.folder_mut(place.folder)?.add(&place.name, id);
+        Ok(())
+    }
+
+    pub(super) fn remove_file(&mut self, path: &Path) -> io::Result<()> {
+        let place = self.place(path)?;
+        let id = self.at(&place)?.ok_or(Errno::ENOENT)?;
+        if matches!(self.nodes.get(&id), Some(Node::Folder(_))) {
+            return Err(Errno::EISDIR.into());
+        }
+        self.may_change()?;
+        self.folder_mut(place.folder)?.remove(&place.name);
+        Ok(())
+    }
+
+    pub(super) fn remove_dir_all(&mut self, path: &Path) -> io::Result<()> {
+        let place = self.place(path)?;
+        let top = self.at(&place)?.ok_or(Errno::ENOENT)?;
+        self.folder(top)?;
+        self.may_change()?;
+        // Each name below goes for itself, so that a power cut may leave a half-emptied folder.
+        for (folder, name, _) in self.names_below(top) {
+            self.folder_mut(folder)?.remove(&name);
+        }
+        self.folder_mut(place.folder)?.remove(&place.name);
+        Ok(())
+    }
+
+    pub(super) fn sync_dir(&mut self, path: &Path) -> io::Result<()> {
+        let id = self.find(path)?;
+        self.folder_mut(id)?.sync();
+        Ok(())
+    }
+
+    /// Takes the lock on one byte; answers the file that it is on, or nothing where it is held.
+    pub(super) fn lock(&mut self, path: &Path, offset: u64) -> io::Result<Option<NodeId>> {
+        is_position(offset)?;
+        let place = self.place(path)?;
+        self.may_change()?;
+        let id = match self.at(&place)? {
+            Some(found) => found,
+            None => {
+                self.may_grow(0)?;
+                self.add(&place, Node::File(Body::default()))?
+            }
+        };
+        self.body(id)?;
+        Ok(self.locks.insert((id, offset)).then_some(id))
+    }
+
+    pub(super) fn unlock(&mut self, id: NodeId, offset: u64) {
+        self.locks.remove(&(id, offset));
+    }
+
+    /// Each name below a folder with the folder that it is in and what it leads to, as it is seen.
+    fn names_below(&self, top: NodeId) -> Vec<(NodeId, OsString, NodeId)> {
+        let mut found = Vec::new();
+        let mut open = vec![top];
+        while let Some(id) = open.pop() {
+            if let Some(Node::Folder(folder)) = self.nodes.get(&id) {
+                for (name, below) in folder.names() {
+                    found.push((id, name.clone(), below));
+                    open.push(below);
+                }
+            }
+        }
+        found
+    }
+
+    pub(super) fn used_bytes(&self) -> u64 {
+        let seen: BTreeSet<_> = self.names_below(ROOT).into_iter().map(|(_, _, id)| id).collect();
+        let lengths = seen.into_iter().filter_map(|id| self.body(id).ok()).map(Body::len);
+        lengths.fold(0, u64::saturating_add)
+    }
+
+    /// All files that a path leads to, with their bytes.
+    pub(super) fn files(&self) -> BTreeMap<PathBuf, &Body> {
+        let mut files = BTreeMap::new();
+        let mut open = vec![(PathBuf::from("/"), ROOT)];
+        while let Some((path, id)) = open.pop() {
+            match self.nodes.get(&id) {
+                Some(Node::Folder(folder)) => {
+                    open.extend(folder.names().map(|(name, below)| (path.join(name), below)));
+                }
+                Some(Node::File(body)) => {
+                    files.insert(path, body);
+                }
+                Some(Node::Other) | None => {}
+            }
+        }
+        files
+    }
+
+    /// Puts a file in place at once and durably, and the folders above it too.
+    pub(super) fn settle_file(&mut self, path: &Path, bytes: &[u8]) -> io::Result<()> {
+        self.settle_node(path, Node::File(Body::settled(bytes)))
+    }
+
+    /// Puts something in place that is no regular file and no folder.
+    pub(super) fn settle_other(&mut self, path: &Path) -> io::Result<()> {
+        self.settle_node(path, Node::Other)
+    }
+
+    fn settle_node(&mut self, path: &Path, node: Node) -> io::Result<()> {
+        let mut names = names_of(path)?;
+        let last = names.pop().ok_or(Errno::EISDIR)?.to_owned();
+        let mut folder = ROOT;
+        for name in names {
+            let place = Place { folder, name: name.to_owned() };
+            folder = match self.at(&place)? {
+                Some(found) => found,
+                None => self.add(&place, Node::Folder(Folder::default()))?,
+            };
+            self.folder_mut(place.folder)?.sync();
+        }
+        let place = Place { folder, name: last };
+        match self.at(&place)? {
+            Some(found) if matches!(self.nodes.get(&found), Some(Node::Folder(_))) => {
+                return Err(Errno::EISDIR.into());
+            }
+            // The file stays the same one, so that open handles and other names see its new bytes.
+            Some(found) => drop(self.nodes.insert(found, node)),
+            None => drop(self.add(&place, node)?),
+        }
+        self.folder_mut(folder)?.sync();
+        Ok(())
+    }
+
+    pub(super) fn write_back(&mut self, seed: u64) {
+        let mut chance = Chance::new(seed);
+        for node in self.nodes.values_mut() {
+            match node {
+                Node::File(body) => body.write_back(Fate::Mixed, &mut chance),
+                Node::Folder(folder) => folder.write_back(Fate::Mixed, &mut chance),
+                Node::Other => {}
+            }
+        }
+    }
+
+    pub(super) fn crash(&mut self, kind: CrashKind) {
+        self.life += 1;
+        self.locks.clear();
+        match kind {
+            CrashKind::Process => {}
+            CrashKind::Power { seed } => {
+                let mut chance = Chance::new(seed);
+                let (pages, names) = (Fate::draw(&mut chance), Fate::draw(&mut chance));
+                let grain = Grain::draw(&mut chance);
+                self.lose_power((pages, grain), names, chance);
+            }
+            CrashKind::PowerLosingAll => {
+                self.lose_power((Fate::AllOld, Grain::Page), Fate::AllOld, Chance::new(self.life));
+            }
+        }
+    }
+
+    fn lose_power(&mut self, (pages, grain): (Fate, Grain), names: Fate, mut chance: Chance) {
+        for node in self.nodes.values_mut() {
+            match node {
+                Node::File(body) => body.lose_power(pages, grain, &mut chance),
+                Node::Folder(folder) => folder.lose_power(names, &mut chance),
+                Node::Other => {}
+            }
+        }
+        // Both views are one now and no handle is left, so what no name leads to is gone for good.
+        let kept: BTreeSet<_> = self.names_below(ROOT).into_iter().map(|(_, _, id)| id).collect();
+        self.nodes.retain(|id, _| *id == ROOT || kept.contains(id));
+        self.boot_id = self.boot_id.map(|old| {
+            // The old id takes part, so that the same seed twice still gives two different boots.
+            let (high, low) = old.as_u64_pair();
+            let mut draw = || u128::from(chance.next()) << 64 | u128::from(chance.next());
+            let drawn = draw() ^ (u128::from(low) << 64 | u128::from(high));
+            let fresh = Builder::from_random_bytes(drawn.to_be_bytes()).into_uuid();
+            if fresh == old { Uuid::from_u128(!old.as_u128()) } else { fresh }
+        });
+    }
+}
+
+/// The names that lead to a path from the root. A relative path starts there too.
+fn names_of(path: &Path) -> io::Result<Vec<&OsStr>> {
+    let mut names = Vec::new();
+    for component in path.components() {
+        match component {
+            Component::RootDir | Component::CurDir => {}
+            Component::Normal(name) => names.push(name),
+            Component::ParentDir | Component::Prefix(_) => {
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, "a path in memory cannot go up"));
+            }
+        }
+    }
+    Ok(names)
+}
+
+/// A system counts positions with a sign, so half of all numbers are no position at all.
+fn is_position(position: u64) -> io::Result<()> {
+    i64::try_from(position).map(drop).map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))
+}
+
+fn not_regular() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")
+}

@@ -1,0 +1,394 @@
+//! A disk in memory, which loses, tears and refuses what a real one may.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use nix::errno::Errno;
+use parking_lot::{Mutex, MutexGuard};
+use uuid::Uuid;
+
+use super::{Access, Entry, HeldLock, Storage, StorageFile};
+
+mod body;
+mod chance;
+mod disk;
+mod fault;
+mod folder;
+#[cfg(test)]
+mod tests;
+
+use body::Body;
+use disk::{Disk, NodeId};
+pub use fault::{Fault, Op};
+
+/// The boot id of a new disk; a fixed one, so that tests repeat.
+const FIRST_BOOT_ID: Uuid = Uuid::from_u128(0x666f_6c64_6c6f_4067_8000_0000_0000_0001);
+
+/// How a machine or a process ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CrashKind {
+    /// The process is killed: everything written stays, also what was not synced.
+    Process,
+    /// The power is cut. Of what was not synced, each page of 4 KiB, each file's length and each change of
+    /// names independently reached the disk or did not; some seeds keep or lose all of them, and some tear pages:
+    /// each sector of 512 bytes, or each byte, is old or new. Changes that touch the same name reach the disk in
+    /// their order. The boot id changes.
+    Power {
+        /// Decides what is lost.
+        seed: u64,
+    },
+    /// The power is cut and nothing that was not synced had reached the disk. The boot id changes.
+    PowerLosingAll,
+}
+
+/// A disk in memory.
+///
+/// Clones share the disk. What is read is always what was written; what a power cut leaves is what was
+/// synced, and by chance some of the rest. The folder `/` is always there, and relative paths begin there.
+///
+/// ```
+/// use foldlog::storage::{CrashKind, MemoryStorage, Storage};
+/// use std::path::Path;
+///
+/// let disk = MemoryStorage::new();
+/// disk.create(Path::new("/kept"), 4096)?.sync_data()?;
+/// disk.sync_dir(Path::new("/"))?;
+/// disk.create(Path::new("/lost"), 4096)?.sync_data()?;
+/// disk.crash(CrashKind::PowerLosingAll);
+/// assert_eq!(disk.files(), [Path::new("/kept")]);
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct MemoryStorage {
+    disk: Arc<Mutex<Disk>>,
+    /// The life that this value dies with; `None` outlives every crash.
+    life: Option<u64>,
+}
+
+impl Default for MemoryStorage {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for MemoryStorage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryStorage").field("life", &self.life).finish_non_exhaustive()
+    }
+}
+
+impl MemoryStorage {
+    /// An empty disk, always with the same boot id.
+    pub fn new() -> Self {
+        Self::with_boot_id(FIRST_BOOT_ID)
+    }
+
+    /// An empty disk of a machine with this boot id, or of one that does not tell.
+    pub fn with_boot_id(boot_id: impl Into<Option<Uuid>>) -> Self {
+        Self { disk: Arc::new(Mutex::new(Disk::new(boot_id.into()))), life: None }
+    }
+
+    /// Returns this disk as one process sees it: after the next crash each storage call through the returned
+    /// value, or through clones of it, answers an error and changes nothing.
+    ///
+    /// Give this one to code whose threads or destructors may still run after the crash; a dead process
+    /// would not remove files either.
+    #[must_use]
+    pub fn process(&self) -> Self {
+        let life = self.disk.lock().life;
+        Self { disk: Arc::clone(&self.disk), life: Some(life) }
+    }
+
+    /// Ends the process or cuts the power. Held locks are let go, and every open file is dead: each later
+    /// call on it answers an error.
+    ///
+    /// Faults stay as they are, and what is left afterwards is all durable where the power was cut.
+    pub fn crash(&self, kind: CrashKind) {
+        self.disk.lock().crash(kind);
+    }
+
+    /// Lets some of what was not synced reach the disk, as the kernel may at any time. A page that is written
+    /// to again afterwards can then survive a power cut in this older state.
+    pub fn write_back(&self, seed: u64) {
+        self.disk.lock().write_back(seed);
+    }
+
+    /// Breaks something.
+    pub fn inject(&self, fault: Fault) {
+        self.disk.lock().faults.add(fault);
+    }
+
+    /// Mends everything that was broken, except for what is lost already.
+    pub fn clear_faults(&self) {
+        self.disk.lock().faults = fault::Faults::default();
+    }
+
+    /// The bytes of a file as they would be read; `None` where there is no file.
+    ///
+    /// Like all methods of this type itself it works on a broken disk too, and leaves no trace.
+    pub fn read_file(&self, path: impl AsRef<Path>) -> Option<Vec<u8>> {
+        let disk = self.disk.lock();
+        let id = disk.find(path.as_ref()).ok()?;
+        Some(disk.body(id).ok()?.bytes())
+    }
+
+    /// The number of a file, as an inode's: two names with one number lead to the same bytes.
+    pub fn file_number(&self, path: impl AsRef<Path>) -> Option<u64> {
+        let disk = self.disk.lock();
+        let id = disk.find(path.as_ref()).ok()?;
+        disk.body(id).ok().map(|_| id.number())
+    }
+
+    /// Makes or replaces a file. Its bytes are durable at once, and so are its name, the folders above it and
+    /// the other names in them.
+    pub fn write_file(&self, path: impl AsRef<Path>, bytes: impl AsRef<[u8]>) -> io::Result<()> {
+        self.disk.lock().settle_file(path.as_ref(), bytes.as_ref())
+    }
+
+    /// Changes a file's bytes as they are read, and makes them durable as [`MemoryStorage::write_file`] does.
+    pub fn mutate_file(&self, path: impl AsRef<Path>, change: impl FnOnce(&mut Vec<u8>)) -> io::Result<()> {
+        let path = path.as_ref();
+        let mut bytes = self.read_file(path).ok_or(Errno::ENOENT)?;
+        // The disk is not locked meanwhile, so that the change may look at other files.
+        change(&mut bytes);
+        self.write_file(path, bytes)
+    }
+
+    /// Puts something in place, durably, that is neither a regular file nor a folder, such as a link.
+    pub fn make_other(&self, path: impl AsRef<Path>) -> io::Result<()> {
+        self.disk.lock().settle_other(path.as_ref())
+    }
+
+    /// The paths of all files, sorted. A file with two names is there twice.
+    pub fn files(&self) -> Vec<PathBuf> {
+        self.disk.lock().files().into_keys().collect()
+    }
+
+    /// All files with their bytes as they would be read.
+    pub fn dump(&self) -> BTreeMap<PathBuf, Vec<u8>> {
+        self.disk.lock().files().into_iter().map(|(path, body)| (path, body.bytes())).collect()
+    }
+
+    /// The lengths of all files together, which is what [`Fault::DiskFull`] counts.
+    pub fn used_bytes(&self) -> u64 {
+        self.disk.lock().used_bytes()
+    }
+
+    /// The storage calls since the trace was last taken, in their order, those that failed included. Calls
+    /// through what a crash has killed are not among them.
+    pub fn trace(&self) -> Vec<(Op, PathBuf)> {
+        self.disk.lock().trace.iter().map(|(op, path)| (*op, path.to_path_buf())).collect()
+    }
+
+    /// Returns the [trace](MemoryStorage::trace), and begins a new one.
+    pub fn take_trace(&self) -> Vec<(Op, PathBuf)> {
+        let trace = std::mem::take(&mut self.disk.lock().trace);
+        trace.into_iter().map(|(op, path)| (op, path.to_path_buf())).collect()
+    }
+
+    fn begin(&self, op: Op, path: &Path) -> io::Result<MutexGuard<'_, Disk>> {
+        let mut disk = self.disk.lock();
+        if self.life.is_some_and(|life| life != disk.life) {
+            return Err(dead());
+        }
+        disk.begin(op, path)?;
+        Ok(disk)
+    }
+
+    fn handle(&self, disk: &Disk, node: NodeId, path: &Path, access: Access) -> Arc<dyn StorageFile> {
+        let (life, path) = (disk.life, path.into());
+        let failures = AtomicU64::new(disk.body(node).map_or(0, Body::failures));
+        Arc::new(MemoryFile { disk: Arc::clone(&self.disk), life, node, path, access, failures })
+    }
+}
+
+impl Storage for MemoryStorage {
+    fn create_dir_all(&self, path: &Path) -> io::Result<()> {
+        self.begin(Op::CreateDirAll, path)?.create_dir_all(path)
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<Entry>> {
+        self.begin(Op::List, dir)?.list(dir)
+    }
+
+    fn entry(&self, path: &Path) -> io::Result<Option<Entry>> {
+        self.begin(Op::Entry, path)?.entry(path)
+    }
+
+    fn create(&self, path: &Path, allocate_bytes: u64) -> io::Result<Arc<dyn StorageFile>> {
+        let mut disk = self.begin(Op::Create, path)?;
+        let node = disk.create(path, allocate_bytes)?;
+        Ok(self.handle(&disk, node, path, Access::Write))
+    }
+
+    fn open(&self, path: &Path, access: Access) -> io::Result<Arc<dyn StorageFile>> {
+        let disk = self.begin(Op::Open, path)?;
+        let node = disk.open(path, access)?;
+        Ok(self.handle(&disk, node, path, access))
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.begin(Op::Rename, to)?.rename(from, to)
+    }
+
+    fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.begin(Op::HardLink, to)?.hard_link(from, to)
+    }
+
+    fn remove_file(&self, path: &Path) -> io::Result<()> {
+        self.begin(Op::RemoveFile, path)?.remove_file(path)
+    }
+
+    fn remove_dir_all(&self, path: &Path) -> io::Result<()> {
+        self.begin(Op::RemoveDirAll, path)?.remove_dir_all(path)
+    }
+
+    fn sync_dir(&self, path: &Path) -> io::Result<()> {
+        self.begin(Op::SyncDir, path)?.sync_dir(path)
+    }
+
+    fn free_bytes(&self, _dir: &Path) -> io::Result<u64> {
+        Ok(self.disk.lock().room())
+    }
+
+    fn boot_id(&self) -> Option<Uuid> {
+        self.disk.lock().boot_id
+    }
+
+    fn try_lock(&self, path: &Path, offset: u64) -> io::Result<Option<Box<dyn HeldLock>>> {
+        let mut disk = self.begin(Op::TryLock, path)?;
+        let Some(node) = disk.lock(path, offset)? else { return Ok(None) };
+        let life = disk.life;
+        Ok(Some(Box::new(MemoryLock { disk: Arc::clone(&self.disk), life, node, offset })))
+    }
+}
+
+/// An open file of a disk in memory.
+struct MemoryFile {
+    disk: Arc<Mutex<Disk>>,
+    life: u64,
+    node: NodeId,
+    path: Arc<Path>,
+    access: Access,
+    /// How many failed syncs of the file this handle was told of, or was opened after.
+    failures: AtomicU64,
+}
+
+impl MemoryFile {
+    fn alive(&self) -> io::Result<MutexGuard<'_, Disk>> {
+        let disk = self.disk.lock();
+        if disk.life == self.life { Ok(disk) } else { Err(dead()) }
+    }
+}
+
+impl fmt::Debug for MemoryFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("MemoryFile");
+        shown.field("path", &self.path).field("access", &self.access).finish_non_exhaustive()
+    }
+}
+
+impl MemoryFile {
+    fn sync(&self, sync: impl FnOnce(&mut Body)) -> io::Result<()> {
+        let mut disk = self.alive()?;
+        let begun = disk.begin(Op::SyncData, Arc::clone(&self.path));
+        if disk.life != self.life {
+            // A process that dies in a sync makes no kernel forget what it has to write.
+            return begun.map(drop);
+        }
+        let body = disk.body_mut(self.node)?;
+        match begun {
+            Ok(_) => {
+                sync(body);
+                let failures = body.failures();
+                if self.failures.swap(failures, Ordering::Relaxed) != failures {
+                    return Err(io::Error::other("a sync of the file through another handle failed"));
+                }
+                Ok(())
+            }
+            Err(error) => {
+                body.fail_sync();
+                self.failures.store(body.failures(), Ordering::Relaxed);
+                Err(error)
+            }
+        }
+    }
+}
+
+impl StorageFile for MemoryFile {
+    fn len(&self) -> io::Result<u64> {
+        let mut disk = self.alive()?;
+        disk.begin(Op::Len, Arc::clone(&self.path))?;
+        Ok(disk.body(self.node)?.len())
+    }
+
+    fn next_data(&self, offset: u64) -> io::Result<u64> {
+        Ok(self.alive()?.body(self.node)?.next_data(offset))
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        let mut disk = self.alive()?;
+        disk.begin(Op::Read, Arc::clone(&self.path))?;
+        Ok(disk.body(self.node)?.read(buf, offset))
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        let mut disk = self.alive()?;
+        let limit = disk.begin(Op::Write, Arc::clone(&self.path))?;
+        if self.access == Access::Read {
+            disk.end_write()?;
+            return Err(Errno::EBADF.into());
+        }
+        let written = disk.write(self.node, bytes, offset, limit);
+        disk.end_write()?;
+        written
+    }
+
+    fn allocate(&self, bytes: u64) -> io::Result<()> {
+        let mut disk = self.alive()?;
+        disk.begin(Op::Create, Arc::clone(&self.path))?;
+        disk.allocate(self.node, bytes)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.sync(Body::sync)
+    }
+
+    fn sync_range(&self, from: u64, to: u64) -> io::Result<()> {
+        self.sync(|body| body.sync_range(from, to))
+    }
+}
+
+/// A held lock of a disk in memory.
+struct MemoryLock {
+    disk: Arc<Mutex<Disk>>,
+    life: u64,
+    node: NodeId,
+    offset: u64,
+}
+
+impl HeldLock for MemoryLock {}
+
+impl fmt::Debug for MemoryLock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryLock").field("offset", &self.offset).finish_non_exhaustive()
+    }
+}
+
+impl Drop for MemoryLock {
+    fn drop(&mut self) {
+        let mut disk = self.disk.lock();
+        // After a crash somebody else may hold the same lock.
+        if disk.life == self.life {
+            disk.unlock(self.node, self.offset);
+        }
+    }
+}
+
+fn dead() -> io::Error {
+    io::Error::other("the process that held this has crashed")
+}

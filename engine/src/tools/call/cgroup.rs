@@ -1,0 +1,158 @@
+//! A control group (cgroup v2) for the programs of one call, where the system lets this process make one below its own.
+//!
+//! What stands in it stays in it whatever it does to its process group, its session or its environment, unless it may
+//! write into another group. Nothing depends on it: without one, the programs of a call are known by their environment.
+//!
+//! A program joins once it is started. What it starts before that, and with a cleared environment, is in no group.
+
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path, PathBuf};
+
+use rustix::fs::statfs;
+
+/// What the file system of control groups says that it is.
+const CGROUP2_MAGIC: u64 = 0x6367_7270;
+
+/// Groups that a program made below its call's are removed down to this depth.
+const DEPTH_MAX: usize = 64;
+
+/// The control group of a call's programs.
+#[derive(Debug)]
+pub(in crate::tools) struct Cgroup {
+    folder: PathBuf,
+}
+
+impl Cgroup {
+    /// Makes a group of this name below the process's own; `None` where none can be made whose members can be killed.
+    pub(in crate::tools) fn make(name: &str) -> Option<Cgroup> {
+        let folder = own()?.join(name);
+        fs::create_dir(&folder).ok()?;
+        let made = Cgroup { folder };
+        if !made.kill_file().is_file() {
+            made.remove();
+            return None;
+        }
+        Some(made)
+    }
+
+    /// The group that a log names, if it is one and has this name: a path that comes from a file is believed no further.
+    pub(in crate::tools) fn recorded(path: &str, name: &str) -> Option<Cgroup> {
+        let folder = PathBuf::from(path);
+        let is_plain = folder.is_absolute()
+            && folder.components().all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
+        let is_named = folder.file_name().is_some_and(|last| last.as_bytes() == name.as_bytes());
+        let is_group = || statfs(&folder).is_ok_and(|found| found.f_type as u64 == CGROUP2_MAGIC);
+        (is_plain && is_named && is_group()).then_some(Cgroup { folder })
+    }
+
+    pub(in crate::tools) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// The file that kills all members when `1` is written into it.
+    pub(in crate::tools) fn kill_file(&self) -> PathBuf {
+        self.folder.join("cgroup.kill")
+    }
+
+    /// Puts a process into the group. Where that is refused, or the process is gone, nothing has changed.
+    pub(in crate::tools) fn join(&self, process: u32) {
+        let _ = fs::write(self.folder.join("cgroup.procs"), process.to_string());
+    }
+
+    /// Kills what is in the group, but for this process itself: one that was started by a call is not to end with it when
+    /// it recovers that call.
+    pub(in crate::tools) fn kill(&self) {
+        if !own().is_some_and(|own| own.starts_with(&self.folder)) {
+            let _ = fs::write(self.kill_file(), "1");
+        }
+    }
+
+    /// Whether anything runs in the group. What has ended and was not waited for does not.
+    pub(in crate::tools) fn is_populated(&self) -> bool {
+        let events = fs::read_to_string(self.folder.join("cgroup.events")).unwrap_or_default();
+        events.lines().any(|line| line == "populated 1")
+            && !own().is_some_and(|own| own.starts_with(&self.folder))
+    }
+
+    /// Removes the group, and those below it that a program made. One in which something runs stays.
+    pub(in crate::tools) fn remove(&self) {
+        remove(&self.folder, 0);
+    }
+}
+
+fn remove(folder: &Path, depth: usize) {
+    let below = fs::read_dir(folder).into_iter().flatten().flatten();
+    for entry in below.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
+        if depth < DEPTH_MAX {
+            remove(&entry.path(), depth + 1);
+        }
+    }
+    let _ = fs::remove_dir(folder);
+}
+
+/// The folder of the process's own group.
+fn own() -> Option<PathBuf> {
+    let mounts = fs::read("/proc/self/mountinfo").ok()?;
+    let own = fs::read("/proc/self/cgroup").ok()?;
+    found_in(&mounts, &own)
+}
+
+/// Where the mounts and the groups that a process is said to have put its folder.
+fn found_in(mounts: &[u8], groups: &[u8]) -> Option<PathBuf> {
+    let lines = |bytes: &'_ [u8]| bytes.split(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect::<Vec<_>>();
+    let own = lines(groups).into_iter().find_map(|line| line.strip_prefix(b"0::").map(<[u8]>::to_vec))?;
+    let own = PathBuf::from(std::ffi::OsStr::from_bytes(&own));
+    lines(mounts).into_iter().find_map(|line| {
+        // Mount, parent, device, root, mounted at, options, any more, `-`, type.
+        let words: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
+        let kind = words.iter().skip_while(|word| **word != b"-").nth(1)?;
+        let (root, mounted) = (unescaped(words.get(3)?), unescaped(words.get(4)?));
+        if *kind != b"cgroup2" {
+            return None;
+        }
+        Some(mounted.join(own.strip_prefix(root).ok()?))
+    })
+}
+
+/// A path as the system lists it: spaces and the like stand as `\` and three octal digits.
+fn unescaped(listed: &[u8]) -> PathBuf {
+    let mut path = Vec::with_capacity(listed.len());
+    let mut rest = listed;
+    while let [first, after @ ..] = rest {
+        let digits = after.get(..3).filter(|_| *first == b'\\');
+        let digits = digits.and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok());
+        path.push(digits.unwrap_or(*first));
+        rest = if digits.is_some() { after.get(3..).unwrap_or_default() } else { after };
+    }
+    PathBuf::from(std::ffi::OsStr::from_bytes(&path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_own_group_is_found_where_it_is_mounted() {
+        let mounts = b"25 1 0:22 / /proc rw - proc proc rw\n41 31 0:38 / /sys/fs/cgroup\\040two rw,relatime - cgroup2 cgroup2 rw\n";
+        let own = b"9:name=systemd:/old\n0::/user.slice/one\n";
+        assert_eq!(found_in(mounts, own), Some(PathBuf::from("/sys/fs/cgroup two/user.slice/one")));
+        // Of a part that is mounted, what is below it.
+        let part = b"41 31 0:38 /user.slice /groups rw shared:9 - cgroup2 cgroup2 rw\n";
+        assert_eq!(found_in(part, own), Some(PathBuf::from("/groups/one")));
+        assert_eq!(found_in(part, b"0::/system.slice/two\n"), None);
+        assert_eq!(found_in(b"", own), None);
+        assert_eq!(found_in(mounts, b"9:name=systemd:/old\n"), None);
+    }
+
+    #[test]
+    fn a_folder_that_a_log_names_is_no_group_unless_the_system_says_so() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("foldlog-call");
+        fs::create_dir(&path).unwrap();
+        let path = path.to_str().unwrap();
+        assert!(Cgroup::recorded(path, "foldlog-call").is_none());
+        assert!(Cgroup::recorded("/sys/fs/cgroup/../foldlog-call", "foldlog-call").is_none());
+        assert!(Cgroup::recorded("foldlog-call", "foldlog-call").is_none());
+    }
+}

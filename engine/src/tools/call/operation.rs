@@ -1,0 +1,429 @@
+//! One call from its begin to its end.
+
+use foldlog_codec::{OperationId, SequenceNumber};
+use std::fmt;
+use std::sync::Arc;
+
+use foldlog_codec::body::{Cause, ExternalEffects, Payload, ToolBegin, ToolEnd};
+use foldlog_codec::msgpack::{Value, Writer};
+use parking_lot::Mutex;
+use serde::Serialize;
+
+use super::answer::{Answered, ToolError, ToolResult};
+use super::context::ToolContext;
+use super::ending::Ending;
+use super::info::{CallInfo, ExecuteOptions, RestoreScope};
+use super::programs::Programs;
+use super::report::ToolReport;
+use super::running::{Held, RunningCall};
+use crate::clock;
+use crate::error::{Error, Result, caught};
+use crate::operation::NotUndone;
+use crate::sabotage::{self, Breakage};
+use crate::session::operations::Ended;
+use crate::session::{Session, Snapshot};
+use crate::tools::captures::{Captures, Phase, SnapshotMetadata};
+use crate::tools::checkpoints::{CheckpointStore, ToolCheckpoint};
+use crate::tools::execution::{ExecutionState, Leases};
+use crate::types::encode;
+
+/// How many bytes MessagePack puts in front of a text, at most.
+const TEXT_HEAD_BYTES: usize = 5;
+
+/// One call from its begin to its end, for tools that run elsewhere. Ended by [`end`](Operation::end),
+/// [`fail`](Operation::fail) or [`abort`](Operation::abort); where it is dropped instead, the next call that waits for
+/// it takes back what it did.
+#[must_use]
+pub struct Operation {
+    context: ToolContext,
+    /// Whether its end is known to be recorded.
+    ended: bool,
+}
+
+impl fmt::Debug for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Operation")
+            .field("begin", &self.running().begun.begin)
+            .field("tool", &self.running().info.tool)
+            .finish()
+    }
+}
+
+impl Drop for Operation {
+    fn drop(&mut self) {
+        if !self.ended && self.running().held.lock().is_some() {
+            let running = Arc::clone(self.running());
+            let dropped =
+                move || running.finish(Ending::failed(Cause::Dropped, "dropped without an end")).map(drop);
+            self.running().begun.abandon(Arc::new(dropped));
+        }
+    }
+}
+
+impl Operation {
+    fn running(&self) -> &Arc<RunningCall> {
+        &self.context.running
+    }
+
+    /// The operation's name.
+    pub fn id(&self) -> OperationId {
+        self.running().begun.within.operation()
+    }
+
+    /// What the tool is to be given.
+    pub fn context(&self) -> &ToolContext {
+        &self.context
+    }
+
+    /// Tells the tool to stop, and with it all that runs within its call: its handle is no longer good, and the programs
+    /// that it started are to end. Where the call has not ended after the store's [grace](crate::StoreOptions::grace),
+    /// it is [stuck](Session::stuck_operations).
+    pub fn cancel(&self) {
+        self.running().begun.cancel();
+    }
+
+    /// Ends the call with what the tool answered. Without success all that it did is taken back, and so it is where the
+    /// call, or one within which it runs, was [cancelled](Operation::cancel) before.
+    ///
+    /// Durable when this returns at [`Durability::Boundary`](crate::Durability::Boundary) and
+    /// [`Durability::Every`](crate::Durability::Every).
+    ///
+    /// # Errors
+    ///
+    /// As [`ToolRunner::execute`](crate::tools::ToolRunner::execute).
+    pub fn end<T: Serialize>(self, result: ToolResult<T>) -> Result<ToolReport> {
+        let ToolResult { success, message, value, outside } = result;
+        let value = match value.map(|value| encode(&self.running().info.tool, &value)).transpose() {
+            Ok(value) => value,
+            // As of a tool that runs here: what cannot be recorded is a failure.
+            Err(error) => return self.fail(ToolError::failed(error.to_string())),
+        };
+        let answered = Answered { success, message, value, outside };
+        let ending = Ending::of(Ok(answered), &self.running().begun.within);
+        self.finish(ending)
+    }
+
+    /// Ends the call with why the tool gave no answer; all that it did is taken back.
+    ///
+    /// # Errors
+    ///
+    /// As [`end`](Operation::end).
+    pub fn fail(self, error: ToolError) -> Result<ToolReport> {
+        let ending = Ending::of(Err(error), &self.running().begun.within);
+        self.finish(ending)
+    }
+
+    /// Ends the call, whatever it did, as cancelled; all that it did is taken back.
+    ///
+    /// # Errors
+    ///
+    /// As [`end`](Operation::end).
+    pub fn abort(self, reason: &str) -> Result<ToolReport> {
+        self.finish(Ending::failed(Cause::Cancelled, reason))
+    }
+
+    /// Ends the call with what its handler came to.
+    pub(in crate::tools) fn finish(mut self, ending: Ending) -> Result<ToolReport> {
+        let report = self.running().finish_and_raise(ending);
+        self.ended = report.is_ok();
+        report
+    }
+
+    /// Gives the call its turn, captures the resources and records the begin.
+    pub(in crate::tools) fn begin(
+        state: &ExecutionState,
+        session: &Session,
+        info: CallInfo,
+        arguments: &str,
+        options: &ExecuteOptions,
+    ) -> Result<Operation> {
+        if !session.is_same(state.session()) {
+            let (found, own) = (session.id(), state.session().id());
+            return Err(Error::SnapshotMismatch(format!(
+                "the call runs within one of session {found}, this run is of {own}"
+            )));
+        }
+        let until = options.deadline.map(clock::after);
+        let reads_only = info.reads_only;
+        let admission = session.admit(reads_only, until)?;
+        let info = CallInfo { parent: session.within().map(|within| within.operation()), ..info };
+        // What an operation holds, those within it work on too.
+        let leases = if info.parent.is_none() { state.lease(until)? } else { None };
+        if let Some(leases) = leases.as_deref().filter(|_| !reads_only) {
+            caught("the mark of who works on it", || leases.open())?;
+        }
+        let tag = || tagged("pre", info.call_id.as_deref());
+        let captured = || caught("what was before", || state.capture(until, tag));
+        let before = if reads_only { Captures::default() } else { captured()? };
+        let mut text = Writer::with_capacity(arguments.len() + TEXT_HEAD_BYTES);
+        text.str(arguments);
+        let text = text.finish();
+        let body = ToolBegin { resources: before.to_record(), ..info.to_begin(&text) };
+        let begun = admission.begin(body, state.checkpoints().is_some() && info.restores.is_none())?;
+        let session = session.through(Arc::clone(&begun.within));
+        let running = Arc::new(RunningCall {
+            // An operation that is let go of stays with its session, to be ended by whoever comes next or when it closes.
+            state: state.uncounted(),
+            begun,
+            info,
+            programs: Programs::default(),
+            held: Mutex::new(Some(Held { before, leases, text })),
+        });
+        Ok(Operation { context: ToolContext { session, running }, ended: false })
+    }
+}
+
+fn tagged(side: &str, call_id: Option<&str>) -> Option<String> {
+    call_id.map(|call_id| [side, ":", call_id].concat())
+}
+
+/// Lets go of what an operation holds, and of the operation itself where its end was not recorded: that is left open,
+/// for a recovery.
+struct Unended<'a> {
+    running: &'a RunningCall,
+    ended: bool,
+    /// What the resources were, which a recovery by the same run restores them to.
+    before: Captures,
+    _leases: Option<Arc<Leases>>,
+}
+
+impl Drop for Unended<'_> {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.running.state.leave_unended(self.running.begun.begin, self.before.clone());
+            self.running.begun.give_up();
+        }
+    }
+}
+
+/// How long a message may be that is recorded on a full disk, in bytes.
+const SHORT_BYTES: usize = 256;
+
+fn short(message: &str) -> String {
+    let end = (0..=SHORT_BYTES.min(message.len())).rev().find(|at| message.is_char_boundary(*at));
+    message.get(..end.unwrap_or_default()).unwrap_or_default().to_owned()
+}
+
+impl RunningCall {
+    /// Ends the call; what its caller has to handle in another way is an error.
+    fn finish_and_raise(&self, ending: Ending) -> Result<ToolReport> {
+        let overrides = ending.overrides.clone();
+        let report = self.finish(ending)?;
+        let operation = report.operation;
+        match (report.cause, overrides) {
+            (Some(Cause::Expansion), overrides) => Err(Error::VisibilityExpansion {
+                operation,
+                overrides: overrides.map(|(overrides, _)| overrides).unwrap_or_default(),
+                reason: report.message,
+            }),
+            (Some(Cause::Deadline), _) => Err(Error::DeadlineExceeded { operation: Some(operation) }),
+            _ => Ok(report),
+        }
+    }
+
+    fn finish(&self, mut ending: Ending) -> Result<ToolReport> {
+        let mut held = self.held.lock();
+        let operation = self.begun.within.operation();
+        if held.is_none() {
+            return Err(Error::NoSuchOperation { operation, reason: "it is over" });
+        }
+        // What was refused to it since it was to stop may be missing from what it did, whatever it says itself.
+        let stopped = match &self.begun.within {
+            within if within.is_late() => Some((Cause::Deadline, "its time was over")),
+            within if within.was_cancelled() => Some((Cause::Cancelled, "it was cancelled")),
+            _ => None,
+        };
+        if let Some((cause, reason)) = stopped.filter(|_| ending.cause.is_none()) {
+            ending = Ending { outside: ending.outside, ..Ending::failed(cause, reason) };
+        }
+        // Where something within it does not end, it can be ended later.
+        self.begun.end_inner()?;
+        let Some(Held { before, leases, mut text }) = held.take() else {
+            return Err(Error::NoSuchOperation { operation, reason: "it is over" });
+        };
+        // From here on the operation ends, or is left open for a recovery, whatever happens.
+        let mut unended = Unended { running: self, ended: false, before: before.clone(), _leases: leases };
+        if !self.programs.end() && ending.cause.is_none() {
+            ending = Ending::failed(Cause::Error, "a program that it started does not end");
+        }
+        let mut after = None;
+        if ending.cause.is_none() && !self.info.reads_only {
+            let tag = || tagged("post", self.info.call_id.as_deref());
+            let until = self.begun.within.until();
+            match caught("what it left", || self.state.capture(until, tag)) {
+                // What cannot be stopped in time, such as a sync, may have taken longer.
+                _ if self.begun.within.is_late() => {
+                    ending = Ending::failed(Cause::Deadline, "its time was over");
+                }
+                Ok(captures) => after = Some(captures),
+                Err(error) => {
+                    ending =
+                        Ending::failed(Cause::Error, format!("what it left cannot be captured: {error}"));
+                }
+            }
+        }
+        // Without its end the call is open still: whatever is not as it was, a recovery restores again.
+        if ending.cause.is_some() {
+            ending.not_undone.append(&mut self.restore(&before)?);
+        }
+        let mut recorded = self.record(&ending, after.as_ref(), &mut text);
+        let unrecorded = match &recorded {
+            Err(Error::Full { .. }) => Some("there is no space to record what it answered".to_owned()),
+            Err(error @ Error::TooLarge { .. }) => {
+                Some(format!("what it answered cannot be recorded: {error}"))
+            }
+            _ => None,
+        };
+        if let Some(reason) = unrecorded {
+            // Room is kept for an end that says no more than this.
+            if ending.cause.is_none() {
+                ending = Ending::failed(Cause::Error, &reason).telling(self.restore(&before)?);
+            }
+            (ending.message, ending.value, ending.overrides, after) =
+                (short(&ending.message), None, None, None);
+            let not_undone = std::mem::take(&mut ending.not_undone);
+            recorded = self.record(&ending, None, &mut text);
+            ending.not_undone = not_undone;
+        }
+        let ended = recorded?;
+        unended.ended = true;
+        drop(unended);
+        let report = self.report(ending, &ended)?;
+        self.checkpoint(&report, before, after);
+        Ok(report)
+    }
+
+    /// Brings the resources back to what they were before the call, and tells what is not as it was all the same.
+    fn restore(&self, before: &Captures) -> Result<Vec<NotUndone>> {
+        if self.info.reads_only {
+            return Ok(Vec::new());
+        }
+        let all = self.info.restores == Some(RestoreScope::All);
+        let restored = self.state.put_back(before, all);
+        if sabotage::is(Breakage::EndedUnrestored) { Ok(restored.unwrap_or_default()) } else { restored }
+    }
+
+    /// What is known of effects outside: a tool that may have some has, unless it says that it has none.
+    fn outside(&self, ending: &Ending) -> ExternalEffects {
+        ending.outside.unwrap_or(self.info.outside())
+    }
+
+    /// Records the end. What the model sees is encoded into `text`.
+    fn record(&self, ending: &Ending, after: Option<&Captures>, text: &mut Vec<u8>) -> Result<Ended> {
+        let begin = self.begun.begin;
+        let mut shown = Writer::reusing(std::mem::take(text));
+        shown.str(&ending.message);
+        *text = shown.finish();
+        let end = ToolEnd {
+            outside: self.outside(ending),
+            result: ending.value.as_deref().map(Payload::new),
+            shown: Some(Payload::new(text)),
+            overrides: ending.overrides.as_ref().map(|(_, encoded)| Payload::new(encoded)),
+            resources: after.map(Captures::to_record).unwrap_or_default(),
+            not_undone: ending.not_undone.iter().map(NotUndone::to_record).collect(),
+            ..self.info.to_end(begin, (ending.outcome(), ending.cause))
+        };
+        self.begun.end(end, self.checkpoints().is_some())
+    }
+
+    fn report(&self, ending: Ending, ended: &Ended) -> Result<ToolReport> {
+        let value = ending.value.as_deref().map(Value::decode).transpose();
+        let unread = |error| Error::Encode { name: self.info.tool.to_string(), reason: format!("{error}") };
+        Ok(ToolReport {
+            operation: self.begun.within.operation(),
+            begin: self.begun.begin,
+            end: ended.end,
+            tool: self.info.tool.clone(),
+            call_id: self.info.call_id.clone(),
+            outcome: ending.outcome(),
+            cause: ending.cause,
+            success: ending.cause.is_none(),
+            outside: self.outside(&ending),
+            not_undone: ending.not_undone,
+            message: ending.message,
+            value: value.map_err(unread)?,
+            elapsed_us: ended.elapsed_us,
+            recorded: false,
+        })
+    }
+
+    /// Where positions before and after calls are kept; a restore is none.
+    fn checkpoints(&self) -> Option<&CheckpointStore> {
+        self.state.checkpoints().filter(|_| self.info.restores.is_none())
+    }
+
+    fn checkpoint(&self, report: &ToolReport, before: Captures, after: Option<Captures>) {
+        let Some(checkpoints) = self.checkpoints() else { return };
+        let session = self.state.session();
+        let at = |position: SequenceNumber, resources: Captures, phase: Phase| {
+            let policies = [crate::Policy::State].into_iter().collect();
+            let (time_us, tag) = (self.begun.began_us, None);
+            let snapshot = Snapshot { session: session.id(), position, time_us, tag, policies };
+            let side = if phase == Phase::PreTool { "pre" } else { "post" };
+            let metadata = SnapshotMetadata {
+                tag: tagged(side, self.info.call_id.as_deref()),
+                tool_call_id: self.info.call_id.clone(),
+                tool_name: Some(self.info.tool.clone()),
+                phase,
+            };
+            self.state.composite(snapshot, resources, metadata)
+        };
+        // No tool begins with the first record, which opens the session.
+        let begin = report.begin.saturating_sub(1);
+        checkpoints.record(ToolCheckpoint {
+            operation: report.operation,
+            tool_call_id: self.info.call_id.clone(),
+            tool_name: self.info.tool.clone(),
+            pre: at(begin, before, Phase::PreTool),
+            post: report.success.then(|| at(report.end, after.unwrap_or_default(), Phase::PostTool)),
+            result_summary: Some(report.message.clone()),
+            success: report.success,
+            elapsed_us: report.elapsed_us,
+            recorded_at_us: self.state.clock().now_us(),
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::ResourceRegistry;
+    use crate::storage::MemoryStorage;
+    use crate::tools::{ToolCall, ToolRegistry, ToolRunner};
+    use crate::{SessionTypes, Store, StoreOptions};
+
+    /// What another thread began within a call that was let go of, after somebody had taken it upon itself to end that
+    /// one and before its handle was no longer good, kept it from ending. Nobody tried again, so that it stayed open, and
+    /// in the way of all others, until the session was recovered.
+    #[test]
+    fn nothing_begins_within_a_call_that_was_let_go_of_once_somebody_ends_it() {
+        let (storage, grace) = (Arc::new(MemoryStorage::new()), Duration::ZERO);
+        let options = StoreOptions { storage, grace, ..StoreOptions::default() };
+        let store = Store::open_with("/store", options).unwrap();
+        let session = store.create(&SessionTypes::builder().build().unwrap()).unwrap();
+        let state = ExecutionState::new(session.clone(), ResourceRegistry::default());
+        let runner = ToolRunner::new(state, ToolRegistry::new());
+        // A deadline, so that a failure is no endless wait.
+        let options = ExecuteOptions { deadline: Some(Duration::from_secs(20)) };
+        let call = ToolCall::new("elsewhere", "{}");
+        let outer = runner.begin(&call, &ExecuteOptions::default()).unwrap();
+        let (within, core) = (runner.within(outer.context()), Arc::clone(outer.running()));
+        drop(outer);
+        // What dropping it left to be run, and before that what another thread may do at that very moment.
+        let (tells, told) = mpsc::channel();
+        let (inner, again) = (call.clone(), Arc::clone(&core));
+        let dropped = move || {
+            tells.send(within.begin(&inner, &options)).unwrap();
+            again.finish(Ending::failed(Cause::Dropped, "dropped without an end")).map(drop)
+        };
+        core.begun.abandon(Arc::new(dropped));
+        let next = runner.begin(&call, &options);
+        let inner = told.recv().unwrap();
+        assert!(matches!(inner, Err(Error::Revoked { .. })), "{inner:?}; and the next one: {next:?}");
+        next.unwrap().abort("it is over").unwrap();
+        assert!(session.open_operations().is_empty() && !session.is_interrupted());
+    }
+}

@@ -1,0 +1,164 @@
+//! How a run's filesystem is captured and restored.
+
+use std::sync::Arc;
+
+use super::{CaptureOptions, ResourceRegistryBuilder, Snapshotable};
+use crate::error::Result;
+use foldlog_filesystem::{Filesystem, InMemoryFilesystem, MemorySnapshot};
+
+impl Snapshotable for InMemoryFilesystem {
+    const NAME: &'static str = "filesystem";
+    type Snapshot = MemorySnapshot;
+
+    fn snapshot(&self, _: &CaptureOptions<'_>) -> Result<MemorySnapshot> {
+        Ok(InMemoryFilesystem::snapshot(self))
+    }
+
+    fn restore(&self, snapshot: &MemorySnapshot) -> Result<()> {
+        InMemoryFilesystem::restore(self, snapshot);
+        Ok(())
+    }
+
+    fn is_shared(&self) -> bool {
+        false
+    }
+
+    fn is_unchanged(&self, since: &MemorySnapshot) -> bool {
+        self.is_at(since)
+    }
+
+    fn is_same(one: &MemorySnapshot, other: &MemorySnapshot) -> bool {
+        one.is_same(other)
+    }
+}
+
+impl ResourceRegistryBuilder {
+    /// Registers a filesystem under its own type and as the run's [`Filesystem`], to be captured before each tool and
+    /// restored after one that fails.
+    pub fn filesystem<F: Filesystem + Snapshotable>(self, filesystem: Arc<F>) -> Self {
+        let shared: Arc<dyn Filesystem> = Arc::clone(&filesystem) as _;
+        self.snapshotable(filesystem).resource::<dyn Filesystem>(shared)
+    }
+}
+
+#[cfg(feature = "host-filesystem")]
+mod host {
+    use std::io::ErrorKind;
+    use std::path::Path;
+    use std::time::{Duration, Instant};
+
+    use foldlog_codec::msgpack;
+    use foldlog_filesystem::{self as filesystem, FilesystemSnapshot, HostFilesystem, Restored, Unrestored};
+
+    use crate::clock;
+    use crate::error::{Error, Result};
+    use crate::tools::resources::mark::MarkedLease;
+    use crate::tools::resources::{CaptureOptions, Lease, LeaseHolder, Snapshotable};
+
+    /// How long a lease is waited for at a time where the call has no deadline.
+    const ASK_FOR: Duration = Duration::from_secs(60);
+
+    impl Snapshotable for HostFilesystem {
+        const NAME: &'static str = "workspace";
+        type Snapshot = FilesystemSnapshot;
+
+        /// Untagged, whatever the tag: so equal content has equal snapshots, and one of a workspace in which nothing
+        /// changed writes nothing.
+        fn snapshot(&self, options: &CaptureOptions<'_>) -> Result<FilesystemSnapshot> {
+            self.keep_unsynced();
+            Ok(HostFilesystem::snapshot_until(self, None, options.durable, options.until)?)
+        }
+
+        fn sync_captures(&self, earlier: &[FilesystemSnapshot]) -> Result<()> {
+            Ok(HostFilesystem::sync_captures(self, earlier)?)
+        }
+
+        fn restore(&self, snapshot: &FilesystemSnapshot) -> Result<()> {
+            Ok(HostFilesystem::restore(self, snapshot).map(drop)?)
+        }
+
+        fn restore_and_tell(&self, snapshot: &FilesystemSnapshot) -> Result<Vec<Unrestored>> {
+            let Restored { inexact, mounts, .. } = HostFilesystem::restore(self, snapshot)?;
+            let reason = "something is mounted there, and was left alone with all that is in it";
+            let mounts = mounts.into_iter().map(|path| Unrestored::new(path, reason));
+            Ok(inexact.into_iter().chain(mounts).collect())
+        }
+
+        fn check(&self, snapshot: &FilesystemSnapshot) -> Result<()> {
+            Ok(self.check_folder(snapshot)?)
+        }
+
+        fn sync_restored(&self) -> Result<()> {
+            Ok(HostFilesystem::sync_restored(self)?)
+        }
+
+        /// Whichever folders they are of, and whatever became of its repositories, which no restore touches.
+        fn is_same(one: &FilesystemSnapshot, other: &FilesystemSnapshot) -> bool {
+            let own = |snapshot: &FilesystemSnapshot| FilesystemSnapshot {
+                repositories: None,
+                folder: None,
+                ..snapshot.clone()
+            };
+            own(one) == own(other)
+        }
+
+        fn record(snapshot: &FilesystemSnapshot) -> Result<Option<Vec<u8>>> {
+            let mut recorded = Vec::new();
+            msgpack::append(snapshot, &mut recorded).map_err(|error| refused(error.to_string()))?;
+            Ok(Some(recorded))
+        }
+
+        fn recall(recorded: &[u8]) -> Result<FilesystemSnapshot> {
+            msgpack::from_slice(recorded).map_err(|error| refused(error.to_string()))
+        }
+
+        fn free_caches(&self) {
+            HostFilesystem::free_caches(self);
+        }
+
+        fn holds(&self, folder: &Path) -> bool {
+            HostFilesystem::holds(self, folder)
+        }
+
+        /// Marks the root folder while a call may change what is in it, and is refused where it bears the mark of another
+        /// session that left it half done.
+        fn lease(&self, lessee: &LeaseHolder<'_>, until: Option<Instant>) -> Result<Option<Lease>> {
+            let mut may_open_up = lessee.is_interrupted();
+            loop {
+                let moment = until.unwrap_or_else(|| clock::after(ASK_FOR));
+                let leased = match self.lease_for(moment, || lessee.draw_token()) {
+                    // The call that is to be recovered may have taken the right to open it from everyone.
+                    Err(filesystem::Error::Io { source, .. })
+                        if may_open_up && source.kind() == ErrorKind::PermissionDenied =>
+                    {
+                        may_open_up = false;
+                        if let Some(recorded) = lessee.interrupted_capture(Self::NAME)? {
+                            self.make_openable(&Self::recall(&recorded)?)?;
+                        }
+                        continue;
+                    }
+                    leased => leased?,
+                };
+                match leased {
+                    Some(lease) => {
+                        let marked = MarkedLease::new(lease, self.root(), lessee)?;
+                        // What is interrupted is about to be restored anyway.
+                        if marked.was_before_boot() && !lessee.is_interrupted() {
+                            self.tell_of_boot(|| {
+                                let recorded = lessee.last_captured(Self::NAME)?;
+                                recorded.map(|recorded| Self::recall(&recorded)).transpose()
+                            });
+                        }
+                        return Ok(Some(Lease::marked(marked)));
+                    }
+                    None if until.is_some() => return Err(Error::DeadlineExceeded { operation: None }),
+                    None => {}
+                }
+            }
+        }
+    }
+
+    fn refused(reason: String) -> Error {
+        Error::Resource { resource: HostFilesystem::NAME.to_owned(), reason }
+    }
+}
