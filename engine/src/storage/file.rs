@@ -19,13 +19,13 @@ use super::mapped::{MappedFile, process_mark};
 use super::{Access, Entry, EntryKind, HeldLock, Storage, StorageFile, StoreAccess};
 use crate::sabotage::{self, Breakage};
 
-/// A file is filled in pieces of one page. Larger writes leave large folios in the page cache, and then each
-/// later sync of a few bytes writes a whole folio anew.
+/// One page of zeros, in pieces of which a file is filled. Larger writes leave large folios in the page cache, and then
+/// each later sync of a few bytes writes a whole folio anew.
 const FILL_PIECE: [u8; 4096] = [0; 4096];
 
-/// The real file system.
+/// Reads and writes the real file system of this machine.
 ///
-/// It has no state of its own: every value of this type sees the same files, whichever way it writes them.
+/// The type has no state of its own: every value sees the same files, whichever way it writes them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileStorage {
     mapped: bool,
@@ -39,20 +39,20 @@ impl Default for FileStorage {
 }
 
 impl FileStorage {
-    /// The file system of this machine, segments written through a mapping: the fast way, a record costs a
-    /// copy in memory and no system call. On a file system that copies on write or lies across a network each record is
-    /// one positioned write.
+    /// Returns the file system of this machine, with segments written through a memory mapping: appending a record
+    /// costs a copy in memory and no system call. On a file system that copies on write or lies across a network each
+    /// record is one positioned write.
     pub fn new() -> Self {
         FileStorage { mapped: true, access: StoreAccess::Private }
     }
 
-    /// The file system of this machine, segments written with one positioned write a record.
+    /// Returns the file system of this machine, with one positioned write for each record.
     pub fn positioned() -> Self {
         FileStorage { mapped: false, access: StoreAccess::Private }
     }
 
-    /// The mapping of a segment file. Where its file system does not keep what it allocates ([`kept`]) or does not map
-    /// files, or the process may not map any more, the plain way does as well.
+    /// Maps a segment file. Returns the plain file where its file system does not keep what it allocates ([`kept`]) or
+    /// does not map files, or where the process may not map any more.
     fn segment(self, file: PlainFile) -> Arc<dyn StorageFile> {
         let is_kept = sabotage::is(Breakage::MappedWhereNotKept) || keeps_allocations(&file.file);
         match self.mapped && is_kept {
@@ -75,26 +75,26 @@ fn create(path: &Path, allocate_bytes: u64, access: StoreAccess) -> io::Result<P
         .custom_flags(OFlag::O_NOFOLLOW.bits())
         .open(path)?;
     if let Err(error) = set_mode(&file, access.file_mode()).and_then(|()| allocate(&file, 0, length)) {
-        // The reason why allocation failed is worth more to the caller than why removing failed.
+        // The reason why the allocation failed is worth more to the caller than why removing the file failed.
         let _ = fs::remove_file(path);
         return Err(error);
     }
     Ok(PlainFile { file })
 }
 
-/// The permission bits that a file or folder is made with: its own, but for those of others until
-/// [`set_mode`] gives it exactly these.
+/// Returns the permission bits with which to create a file or folder of `mode`: only its owner's bits, until
+/// [`set_mode`] gives it exactly `mode`.
 fn made_with(mode: u32) -> u32 {
     if sabotage::is(Breakage::UmaskObeyed) { mode | 0o055 } else { mode & 0o700 }
 }
 
-/// Gives a file or folder that was just made its permission bits, of which the umask may have taken some.
+/// Gives a file or folder that was just made its permission bits, of which the umask may have taken some away.
 fn set_mode(made: &File, mode: u32) -> io::Result<()> {
     if sabotage::is(Breakage::UmaskObeyed) {
         return Ok(());
     }
     match made.set_permissions(fs::Permissions::from_mode(mode)) {
-        // Some file systems keep no permissions of their own, and say so where they are asked for others.
+        // Some file systems keep no permissions of their own, and say so when a program sets others.
         Err(error)
             if matches!(error.kind(), io::ErrorKind::Unsupported | io::ErrorKind::PermissionDenied) =>
         {
@@ -104,7 +104,7 @@ fn set_mode(made: &File, mode: u32) -> io::Result<()> {
     }
 }
 
-/// Makes a folder; one that is there is [`io::ErrorKind::AlreadyExists`].
+/// Makes a folder with these permission bits. Fails with [`io::ErrorKind::AlreadyExists`] where there is one.
 fn create_dir(path: &Path, mode: u32) -> io::Result<()> {
     fs::DirBuilder::new().mode(made_with(mode)).create(path)?;
     let flags = OFlag::O_NOFOLLOW | OFlag::O_DIRECTORY;
@@ -135,7 +135,7 @@ impl Storage for FileStorage {
             self.create_dir_all(parent)?;
         }
         match create_dir(path, self.access.folder_mode()) {
-            // Somebody else was faster, and what they made need not be a folder.
+            // Another process made something here first, which need not be a folder.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 require_folder(&fs::symlink_metadata(path)?, path)
             }
@@ -150,7 +150,7 @@ impl Storage for FileStorage {
             let found = found?;
             match found.metadata() {
                 Ok(metadata) => entries.push(describe(found.file_name().to_string_lossy().into(), &metadata)),
-                // It was removed after the folder was read, so it is no longer there to be shown.
+                // The entry was removed after the folder was read, so there is nothing left to show.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(error),
             }
@@ -232,11 +232,11 @@ impl Storage for FileStorage {
 
     fn try_lock(&self, path: &Path, offset: u64) -> io::Result<Option<Box<dyn HeldLock>>> {
         let start = to_offset(offset)?;
-        // Each lock has a descriptor of its own: the system tells the holders of such locks apart by the open
-        // file, so two locks through one descriptor would never exclude each other.
+        // Each lock has a descriptor of its own: the system tells the holders of such locks apart by the open file, so
+        // two locks through one descriptor would never exclude each other.
         let file = match open(path, Access::Write) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => match create(path, 0, self.access) {
-                // Somebody else was faster.
+                // Another process made the lock file first.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => open(path, Access::Write)?,
                 made => made?,
             },
@@ -254,7 +254,7 @@ impl Storage for FileStorage {
         let flags = OFlag::O_NOFOLLOW | OFlag::O_DIRECTORY;
         let folder = OpenOptions::new().read(true).custom_flags(flags.bits()).open(path)?;
         match flock(&folder, FlockOperation::NonBlockingLockExclusive) {
-            // A file system that locks no folders leaves the store's own lock.
+            // Where a file system locks no folders, only the store's own lock remains.
             Ok(())
             | Err(rustix::io::Errno::BADF | rustix::io::Errno::NOLCK | rustix::io::Errno::OPNOTSUPP) => {
                 Ok(Some(Box::new(FolderLock { folder, process: process_mark() })))
@@ -265,11 +265,12 @@ impl Storage for FileStorage {
     }
 }
 
-/// A lock on a folder.
+/// Holds a lock on a folder.
 #[derive(Debug)]
 struct FolderLock {
     folder: File,
-    /// The process that took it, as for a byte's.
+    /// Mark of the process that took the lock: a process forked from it shares the open folder and must not release the
+    /// lock.
     process: u32,
 }
 
@@ -283,7 +284,7 @@ impl Drop for FolderLock {
     }
 }
 
-/// An open file of the real file system.
+/// Holds an open file of the real file system.
 #[derive(Debug)]
 pub(super) struct PlainFile {
     pub(super) file: File,
@@ -295,7 +296,7 @@ impl StorageFile for PlainFile {
     }
 
     fn next_data(&self, offset: u64) -> io::Result<u64> {
-        // This moves the file's cursor, which nothing here goes by.
+        // This call moves the file's cursor, which no other call here uses.
         match lseek(&self.file, to_offset(offset)?, Whence::SeekData) {
             Ok(found) => Ok(found.unsigned_abs()),
             Err(Errno::ENXIO) => Ok(self.len()?.max(offset)),
@@ -324,7 +325,7 @@ impl StorageFile for PlainFile {
     }
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        // This goes on after a short or an interrupted write.
+        // `write_all_at` goes on after a short or an interrupted write.
         self.file.write_all_at(bytes, offset)
     }
 
@@ -347,12 +348,13 @@ impl StorageFile for PlainFile {
     }
 }
 
-/// A lock on one byte of a file, which belongs to the open file and not to the process.
+/// Holds a lock on one byte of a file. The lock belongs to the open file and not to the process.
 #[derive(Debug)]
 struct ByteLock {
     file: File,
     start: libc::off_t,
-    /// The process that took it: one that it forked shares the open file, and must not let go for it.
+    /// Mark of the process that took the lock: a process forked from it shares the open file and must not release the
+    /// lock.
     process: u32,
 }
 
@@ -360,8 +362,8 @@ impl HeldLock for ByteLock {}
 
 impl Drop for ByteLock {
     fn drop(&mut self) {
-        // Closing alone would not let go at once where another thread has just forked: until its child runs
-        // its own program, the child shares this open file.
+        // Closing the file would not release the lock at once where another thread has just forked: until the child
+        // runs its own program, it shares this open file.
         if self.process == process_mark() {
             let _ = set_lock(&self.file, libc::F_UNLCK, self.start);
         }
@@ -396,7 +398,7 @@ fn open_regular(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
     if file.metadata()?.is_file() { Ok(file) } else { Err(not_regular(path)) }
 }
 
-/// Gives a file of the length `from` the length `to`, and the space for it.
+/// Lengthens a file from `from` to `to` bytes and allocates the space.
 fn allocate(file: &File, from: libc::off_t, to: libc::off_t) -> io::Result<()> {
     let Some(len) = to.checked_sub(from).filter(|len| *len > 0) else { return Ok(()) };
     // The C library's `posix_fallocate` is not used: where the file system cannot allocate, it writes a byte
@@ -412,8 +414,7 @@ fn allocate(file: &File, from: libc::off_t, to: libc::off_t) -> io::Result<()> {
     }
 }
 
-/// Writes zeros behind a file's end up to a length, which is how space is had where a file system cannot be asked for
-/// it.
+/// Writes zeros behind a file's end up to the length `to`: the way to get space where a file system has no call for it.
 fn fill_with_zeros(file: &File, from: u64, to: u64) -> io::Result<()> {
     let mut position = from;
     while position < to {
@@ -461,7 +462,7 @@ fn require_folder(found: &Metadata, path: &Path) -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::NotADirectory, format!("{} is not a folder", path.display())))
 }
 
-/// The system counts positions with a sign, so half of all numbers are no position at all.
+/// Converts a position to the system's signed type. Positions of 2^63 and above are [`io::ErrorKind::InvalidInput`].
 fn to_offset(position: u64) -> io::Result<libc::off_t> {
     libc::off_t::try_from(position).map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))
 }
@@ -621,7 +622,7 @@ mod tests {
         assert!(storage.try_lock(&path, 7).unwrap().is_none());
         let far = storage.try_lock(&path, i64::MAX as u64).unwrap();
         assert!(far.is_some());
-        // Opening and closing the file elsewhere must not let go, as it would with a process's locks.
+        // Opening and closing the file elsewhere must not release the lock, as it would release a lock of the process.
         drop(storage.open(&path, Access::Read).unwrap());
         assert!(storage.try_lock(&path, 7).unwrap().is_none());
         drop(held);

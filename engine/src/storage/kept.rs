@@ -1,18 +1,19 @@
-//! Which file systems keep what they allocate.
+//! Which file systems keep the space that they allocate.
 //!
-//! A store into a mapping cannot fail: where the system finds no space for it, it kills the process. So a segment is
-//! mapped only where space that was allocated once is there whenever it is written. A file system that copies on write
-//! needs new space for a block that it already holds, and across a network or another process nobody knows; `statfs`
-//! tells which one it is, and there each record is a positioned write, which can answer with an error.
+//! A store into a memory mapping cannot fail: where the system finds no space for the page, it kills the process. So
+//! the engine maps a segment only where space that was allocated once is there whenever it is written. A file system
+//! that copies on write needs new space for a block that it already holds, and of one across a network or in another
+//! process nobody knows. `statfs` tells which file system a file is on; on those of the table below each record is a
+//! positioned write, which can answer with an error.
 //!
-//! Not told apart is an overlay whose upper folder lies on one of these, and a copy that shares its blocks with another
-//! file (`cp --reflink`) and was made of a session by hand.
+//! Two cases cannot be told apart from a file system that keeps its space: an overlay whose upper folder lies on one of
+//! these, and a session that somebody copied by hand in a way that shares blocks (`cp --reflink`).
 
 use std::fs::File;
 
 use nix::sys::statfs::fstatfs;
 
-/// The numbers by which `statfs` names the file systems on which an allocation promises nothing.
+/// Numbers by which `statfs` names the file systems on which an allocation promises nothing.
 const NOT_KEPT: [(u32, &str); 18] = [
     (0x9123_683e, "btrfs"),
     (0x2fc1_2fc1, "zfs"),
@@ -34,14 +35,14 @@ const NOT_KEPT: [(u32, &str); 18] = [
     (0xbacb_acbc, "vmhgfs"),
 ];
 
-/// Whether the file system that a file is on has the space that it allocated when it is written. One that does not say
-/// what it is counts as one that has.
+/// Returns whether the file system of `file` still has the space that it allocated when the file is written. A file
+/// system that does not say what it is counts as one that has.
 pub(super) fn keeps_allocations(file: &File) -> bool {
     fstatfs(file).map_or(true, |found| is_kept(found.filesystem_type().0 as u32))
 }
 
-/// Says whether the file system of this number keeps what it allocates. The number has 32 bits, whatever type a machine
-/// gives it.
+/// Returns whether the file system with this `statfs` number keeps what it allocates. The number has 32 bits, whatever
+/// type a machine gives it.
 fn is_kept(number: u32) -> bool {
     !NOT_KEPT.iter().any(|(not_kept, _)| *not_kept == number)
 }

@@ -1,15 +1,16 @@
-//! Segments written through a mapping: a record costs a copy in memory and no system call. The only file of the
-//! project that holds `unsafe`.
+//! Segments written through a memory mapping: appending a record costs a copy in memory and no system call. This is the
+//! only file of the project that holds `unsafe`.
 //!
-//! What is copied into a shared mapping is in the system's page cache at once: every other handle reads it, it
-//! outlives the process, and a sync of the file makes it durable.
+//! Bytes copied into a shared mapping are in the system's page cache at once: every other handle reads them, they
+//! outlive the process, and a sync of the file makes them durable.
 //!
 //! # Invariants
 //!
-//! 1. A file is mapped over its present length, all of which was really allocated when it was made, and is never
-//!    made shorter while it is mapped: a store beyond the end of the file, or into a hole on a full disk, would
-//!    kill the process. Where an allocation is no such promise no file is mapped ([`kept`](super::kept)).
-//! 2. Nothing is read through the mapping, so no Rust reference into it ever exists; whoever else writes the
+//! 1. A file is mapped over its present length, all of which was really allocated when the file was made, and nobody
+//!    makes a file shorter while it is mapped: a store beyond the end of the file, or into a hole on a full disk, would
+//!    kill the process. On file systems where an allocation promises no space, no file is mapped
+//!    ([`kept`](super::kept)).
+//! 2. Nothing is read through the mapping, so no Rust reference into it ever exists. Another process that writes the
 //!    file can at worst spoil its bytes, which their checksums tell.
 //! 3. Two stores through one mapping never run at once.
 
@@ -25,8 +26,8 @@ use super::file::PlainFile;
 
 const PAGE_BYTES: usize = 4096;
 
-/// A page of this process's that the system empties in each copy that the process makes of itself. `None` where the
-/// system does not.
+/// Page of memory that the system empties in each copy that this process makes of itself by `fork`. `None` where the
+/// system cannot do that.
 static PROCESS_MARK: OnceLock<Option<ProcessMark>> = OnceLock::new();
 
 struct ProcessMark(MmapRaw);
@@ -50,9 +51,8 @@ impl ProcessMark {
     }
 }
 
-/// Returns a number that a copy of this process made by `fork` does not share: the copy is given another one when it
-/// asks. A process that runs another program has nothing of this one's anyway. Costs two loads. Always 0 where the system
-/// does not empty pages in copies.
+/// Returns a number that a copy of this process made by `fork` does not share: the copy gets another number when it
+/// calls this. Costs two loads. Always 0 where the system does not empty pages in copies.
 #[inline]
 pub(crate) fn process_mark() -> u32 {
     let Some(mark) = PROCESS_MARK.get_or_init(ProcessMark::new) else { return 0 };
@@ -62,8 +62,8 @@ pub(crate) fn process_mark() -> u32 {
     }
 }
 
-/// Draws a number that no process above this one has: a copy knows the last one that was drawn. Its process id would not
-/// do, since two namespaces have the same ones.
+/// Draws a number that no process above this one in the tree of forks has: a copy knows the last number that was drawn.
+/// The process id would not do, since two namespaces have the same ids.
 #[cold]
 fn new_process_mark(mark: &ProcessMark) -> u32 {
     static LAST: AtomicU32 = AtomicU32::new(0);
@@ -74,30 +74,31 @@ fn new_process_mark(mark: &ProcessMark) -> u32 {
     }
 }
 
-/// How many bytes are brought in with one call: long enough that the call's own cost does not show, short enough for a
-/// writer to make it itself.
+/// Number of bytes brought into memory with one call: long enough that the call's own cost does not show, short enough
+/// for a writer to make the call itself.
 const PIECE_BYTES: usize = 256 << 10;
 
-/// Fewer bytes than these are not worth a call of their own before a sync.
+/// Number of bytes below which taking pages out of the mapping before a sync is not worth a call.
 const LEAVE_BYTES_MIN: usize = 64 << 10;
 
-/// Below this a file's pages are brought in by writing to them: a handful is not worth another thread's waking.
+/// File length in bytes below which pages are brought in by writing to them: a handful of pages is not worth waking
+/// another thread.
 const PREPARED_FILE_BYTES_MIN: u64 = 256 << 10;
 
-/// A segment file and its mapping.
+/// Holds a segment file and its mapping.
 #[derive(Debug)]
 pub(super) struct MappedFile {
     map: MmapRaw,
-    /// Set while bytes are copied into the mapping. A lock costs twice as much, and nobody ever waits here but a
+    /// Set while bytes are copied into the mapping. A lock would cost twice as much, and nobody ever waits here but a
     /// caller in error: a log has one writer.
     storing: AtomicBool,
-    /// Up to where pages were brought in, or are about to be.
+    /// Offset up to which pages were brought in, or are about to be.
     prepared: AtomicUsize,
     file: PlainFile,
 }
 
 impl MappedFile {
-    /// Maps a file over its present length; gives it back where it cannot be mapped.
+    /// Maps a file over its present length. Returns the file as the error where it cannot be mapped.
     pub(super) fn new(file: PlainFile) -> Result<MappedFile, PlainFile> {
         let len = file.len().ok().and_then(|len| usize::try_from(len).ok()).unwrap_or(0);
         match MmapOptions::new().len(len).map_raw(&file.file) {
@@ -110,8 +111,8 @@ impl MappedFile {
 }
 
 impl MappedFile {
-    /// Brings the pages of `from..to` in that nobody has brought in or is about to: the writer and the background
-    /// take one piece after the other, so neither waits for the other's.
+    /// Brings in those pages of `from..to` that nobody has brought in or is about to. The writer and the background
+    /// thread take one piece after the other, so neither waits for the other's piece.
     fn bring_in(&self, from: usize, to: usize) -> io::Result<()> {
         let to = to.min(self.map.len());
         let mut prepared = self.prepared.load(Ordering::Relaxed);
@@ -133,8 +134,8 @@ impl MappedFile {
     }
 
     /// Takes the whole pages within `from..to` out of the mapping; they stay in the page cache. A sync makes each
-    /// page read-only that is mapped, and tells the processor that the writer runs on, page by page; taken out
-    /// together they cost one such message.
+    /// mapped page read-only and tells the writer's processor so, page by page; pages taken out together cost one such
+    /// message.
     fn leave(&self, from: usize, to: usize) {
         let (from, to) = (from.next_multiple_of(PAGE_BYTES), to / PAGE_BYTES * PAGE_BYTES);
         let Some(len) = to.checked_sub(from).filter(|len| *len >= LEAVE_BYTES_MIN) else { return };
@@ -187,7 +188,7 @@ impl StorageFile for MappedFile {
     }
 
     fn allocate(&self, bytes: u64) -> io::Result<()> {
-        // What is behind the mapping is written plainly.
+        // Positions behind the mapping are written plainly.
         self.file.allocate(bytes)
     }
 
@@ -199,9 +200,9 @@ impl StorageFile for MappedFile {
         let (from, to) =
             (usize::try_from(from).unwrap_or(usize::MAX), usize::try_from(to).unwrap_or(usize::MAX));
         if from == 0 && to > PIECE_BYTES {
-            // A file that is read from its beginning on is read ahead of in growing units, a quarter of the work of
-            // single pages; around a fault the system reads single ones, and as far as it ever reads ahead. Where the
-            // read fails, single pages it is.
+            // The system reads a file that is read from its beginning ahead in growing units, a quarter of the work of
+            // single pages; around a page fault it reads single pages, and never further ahead. If the read fails,
+            // single pages come in, which is only slower.
             let _ = self.file.read_at(&mut [0], 0);
         }
         self.bring_in(from, to)
@@ -211,8 +212,8 @@ impl StorageFile for MappedFile {
         self.file.sync_data()
     }
 
-    /// Through the mapping, since that way alone leaves out the pages that were brought in ahead: a sync of the
-    /// whole file writes them empty, and the writer has to wait for each once more.
+    /// Syncs through the mapping, which leaves out the pages that were brought in ahead: a sync of the whole file would
+    /// write them empty, and the writer would have to wait for each of them once more.
     fn sync_range(&self, from: u64, to: u64) -> io::Result<()> {
         let to = usize::try_from(to).unwrap_or(usize::MAX).min(self.map.len());
         let from = usize::try_from(from).unwrap_or(usize::MAX);
@@ -220,7 +221,7 @@ impl StorageFile for MappedFile {
         self.leave(from, to);
         loop {
             match self.map.flush_range(from, len) {
-                // As the standard library does with a sync of the whole file. A failure of the disk is told by
+                // The standard library retries a sync of the whole file in this case too. A failure of the disk is
                 // another error, and that one is final.
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 answer => return answer,
@@ -286,7 +287,7 @@ mod tests {
         assert_eq!(&found, b"between");
     }
 
-    /// A process that forks shares its sessions' locks with the copy, which wrote into the same log at the same places.
+    /// A forked copy shares the locks of its parent's sessions, and once wrote into the same log at the same places.
     #[test]
     fn a_process_that_was_forked_writes_nothing_and_lets_go_of_nothing() {
         use nix::sys::wait::{WaitStatus, waitpid};

@@ -1,22 +1,23 @@
 //! The seam between the log and the file system.
 //!
-//! Everything the engine does to a disk goes through [`Storage`] and [`StorageFile`]; the code above them is
-//! the same for every backend. [`FileStorage`] writes segments through a mapping, or, if asked to, with plain
-//! positioned writes; `MemoryStorage` (feature `testkit`) keeps everything in memory and can lose, tear and
-//! refuse what a real disk may lose, tear and refuse.
+//! Everything the engine does to a disk goes through [`Storage`] and [`StorageFile`]; the code above them is the same
+//! for every backend. [`FileStorage`] writes segments through a memory mapping, or, if the host asks for it, with plain
+//! positioned writes. `MemoryStorage` (feature `testkit`) keeps everything in memory and can lose, tear and refuse what
+//! a real disk may lose, tear and refuse.
 //!
 //! # What a backend promises
 //!
 //! 1. A write that returned is seen by every later read of the same file, also through other handles.
-//! 2. [`StorageFile::sync_data`] makes the file's bytes and length durable, not its name;
-//!    [`StorageFile::sync_range`] makes the length and some of the bytes so.
+//! 2. [`StorageFile::sync_data`] makes the file's bytes and length durable, not its name; [`StorageFile::sync_range`]
+//!    makes the length and some of the bytes durable.
 //! 3. [`Storage::sync_dir`] makes the names in one folder durable.
 //! 4. A rename within one folder is atomic: after a crash the old names or the new one stand, never neither.
 //! 5. No call follows a symbolic link in the last component of the path that it is given.
-//! 6. A file created with `allocate_bytes` has that length, reads as zeros, and writing below that length
-//!    never fails for want of space. On the file systems of `kept.rs`'s table nobody can promise the latter; there a
-//!    write may fail as any other may.
-//! 7. Whatever it makes has the permissions of its [`StoreAccess`], whatever the process's umask is.
+//! 6. A file created with `allocate_bytes` has that length, reads as zeros, and a write below that length never fails
+//!    for want of space. On the file systems in the table of `kept.rs` nobody can promise the latter: there a write may
+//!    fail with an error as any other write may.
+//! 7. Every file and folder that a backend makes has the permissions of its [`StoreAccess`], whatever the process's
+//!    umask is.
 //! 8. A call that a signal interrupts is made again where that does no harm: creating, opening, locking, reading,
 //!    writing and syncing never answer [`io::ErrorKind::Interrupted`].
 
@@ -40,16 +41,16 @@ pub(crate) use mapped::process_mark;
 pub use memory::{CrashKind, Fault, MemoryStorage, Op};
 pub use permissions::StoreAccess;
 
-/// What a file is opened for.
+/// Names what a caller opens a file for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Reading only.
+    /// Reading only. Writes through the handle fail.
     Read,
     /// Reading and writing.
     Write,
 }
 
-/// What stands behind a name in a folder.
+/// Names what stands behind a name in a folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EntryKind {
     /// A regular file.
@@ -82,91 +83,94 @@ impl std::fmt::Display for EntryKind {
     }
 }
 
-/// One name in a folder. A name that is not valid UTF-8 is shown with replacement characters; the engine
-/// never made it and never opens it.
+/// Describes one name in a folder. Where a name is not valid UTF-8, `name` shows it with replacement characters: the
+/// engine never made such a name and never opens it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// The last component of the path.
+    /// Last component of the path.
     pub name: String,
-    /// What stands behind the name; links are not followed.
+    /// Kind of what stands behind the name; links are not followed.
     pub kind: EntryKind,
     /// Length in bytes of a regular file, 0 otherwise.
     pub len: u64,
-    /// Who may do what with it: the system's permission bits. `None` where the backend keeps none.
+    /// Permission bits that the system keeps for the entry. `None` where the backend keeps none.
     pub mode: Option<u32>,
 }
 
-/// A held lock; dropping it lets go.
+/// Holds a lock until it is dropped.
 pub trait HeldLock: Send + Sync + Debug {}
 
-/// The calls that the engine makes on a file system.
+/// Makes the calls on a file system that the engine needs.
 pub trait Storage: Send + Sync + Debug {
-    /// Returns a backend for the same files that gives whatever it makes the permissions of `access`. `None` where this one
-    /// keeps no permissions.
+    /// Returns a backend for the same files that gives every file and folder it makes the permissions of `access`.
+    /// `None` where this backend keeps no permissions.
     fn for_users(&self, access: StoreAccess) -> Option<Arc<dyn Storage>> {
         let _ = access;
         None
     }
 
-    /// Makes a folder and the folders above it; one that exists is no error.
+    /// Makes a folder and the folders above it. A folder that exists is no error.
     fn create_dir_all(&self, path: &Path) -> io::Result<()>;
 
-    /// The names in a folder, sorted by name.
+    /// Returns the names in a folder, sorted by name.
     fn list(&self, dir: &Path) -> io::Result<Vec<Entry>>;
 
-    /// What stands at a path, without following a link; `None` if nothing does.
+    /// Returns what stands at a path, without following a link. `None` if nothing stands there.
     fn entry(&self, path: &Path) -> io::Result<Option<Entry>>;
 
-    /// Makes a new file whose space is really allocated; an existing name is [`io::ErrorKind::AlreadyExists`].
-    /// Where allocation fails nothing is left behind.
+    /// Makes a new file of `allocate_bytes` zeros whose space is really allocated. Fails with
+    /// [`io::ErrorKind::AlreadyExists`] where the name is taken. If the allocation fails, no file is left behind.
     fn create(&self, path: &Path, allocate_bytes: u64) -> io::Result<Arc<dyn StorageFile>>;
 
-    /// Makes a new file as [`create`](Storage::create) does, which records are then appended to.
+    /// Makes a new file like [`create`](Storage::create), for a caller that then appends records to it.
     fn create_segment(&self, path: &Path, allocate_bytes: u64) -> io::Result<Arc<dyn StorageFile>> {
         self.create(path, allocate_bytes)
     }
 
-    /// Opens a file that [`create_segment`](Storage::create_segment) made, to append more records to it.
+    /// Opens a file that [`create_segment`](Storage::create_segment) made, for a caller that appends more records to
+    /// it.
     fn open_segment(&self, path: &Path) -> io::Result<Arc<dyn StorageFile>> {
         self.open(path, Access::Write)
     }
 
-    /// Opens an existing regular file. A link, or anything that is not a regular file, is
-    /// [`io::ErrorKind::InvalidInput`].
+    /// Opens an existing regular file. Fails with [`io::ErrorKind::InvalidInput`] for a link and for anything else that
+    /// is not a regular file.
     fn open(&self, path: &Path, access: Access) -> io::Result<Arc<dyn StorageFile>>;
 
     /// Renames a file within one folder, replacing what stood there.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
 
-    /// Gives a file a second name. [`io::ErrorKind::CrossesDevices`] where that cannot be.
+    /// Gives a file a second name. Fails with [`io::ErrorKind::CrossesDevices`] where the file system cannot give the
+    /// file that name; the caller then copies.
     fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()>;
 
-    /// Takes a name away.
+    /// Removes the name of a file. The bytes stay for as long as another name or an open handle leads to them.
     fn remove_file(&self, path: &Path) -> io::Result<()>;
 
-    /// Takes a folder and all in it away, without following links.
+    /// Removes a folder and everything in it, without following links.
     fn remove_dir_all(&self, path: &Path) -> io::Result<()>;
 
     /// Makes the names in a folder durable.
     fn sync_dir(&self, path: &Path) -> io::Result<()>;
 
-    /// Returns how many bytes are free for new files in a folder; `u64::MAX` where the backend does not know, as by default.
+    /// Returns how many bytes are free for new files in a folder. The default implementation, for backends that do not
+    /// know, returns `u64::MAX`.
     fn free_bytes(&self, dir: &Path) -> io::Result<u64> {
         let _ = dir;
         Ok(u64::MAX)
     }
 
-    /// The identity of the machine's present boot; `None` where the machine does not tell.
+    /// Returns the identity of the machine's present boot. `None` where the machine does not tell.
     fn boot_id(&self) -> Option<Uuid>;
 
-    /// Takes an exclusive lock on the byte at `offset` of the file at `path`, which is made where it is
-    /// missing. `None` where another holder, in this process or another, has it. The lock dies with its
-    /// holder's process.
+    /// Takes an exclusive lock on the byte at `offset` of the file at `path`, which this call makes where it is
+    /// missing. `None` where another holder, in this process or another, has the lock. The lock ends with its holder's
+    /// process.
     fn try_lock(&self, path: &Path, offset: u64) -> io::Result<Option<Box<dyn HeldLock>>>;
 
     /// Takes an exclusive lock on a folder, whichever paths lead to it. `None` where another holder, in this process or
-    /// another, has it. The lock dies with its holder's process. A backend in which one path alone leads to a folder has
-    /// nothing to lock, as by default.
+    /// another, has the lock. The lock ends with its holder's process. The default implementation, for backends in
+    /// which only one path leads to a folder, locks nothing.
     fn try_lock_folder(&self, path: &Path) -> io::Result<Option<Box<dyn HeldLock>>> {
         let _ = path;
         Ok(Some(Box::new(Unlocked)))
@@ -179,56 +183,56 @@ struct Unlocked;
 
 impl HeldLock for Unlocked {}
 
-/// An open file. Reads and writes are positioned; there is no cursor.
+/// Reads and writes one open file at given positions; there is no cursor.
 pub trait StorageFile: Send + Sync + Debug {
-    /// Length in bytes, allocated space included.
+    /// Returns the file's length in bytes, allocated space included.
     fn len(&self) -> io::Result<u64>;
 
-    /// Whether the file has no bytes at all.
+    /// Returns whether the file has no bytes at all.
     fn is_empty(&self) -> io::Result<bool> {
         Ok(self.len()? == 0)
     }
 
-    /// Where the next bytes at or behind `offset` stand that may be other than 0; the file's length where none
-    /// are. A backend that cannot tell says `offset`, and the caller reads on from there.
+    /// Returns the position, at or behind `offset`, of the next bytes that may be other than 0; the file's length where
+    /// there are none. A backend that cannot tell returns `offset`, and the caller reads on from there.
     fn next_data(&self, offset: u64) -> io::Result<u64> {
         Ok(offset)
     }
 
-    /// Reads up to `buf.len()` bytes; fewer only at the end of the file.
+    /// Reads up to `buf.len()` bytes and returns how many it read: fewer only at the end of the file.
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize>;
 
-    /// Writes all of `bytes`. After an error any part of them may be there.
+    /// Writes all of `bytes`. After an error any part of them may be in the file.
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
 
-    /// Whether [`prepare`](StorageFile::prepare) is worth calling.
+    /// Returns whether [`prepare`](StorageFile::prepare) is worth calling.
     fn is_worth_preparing(&self) -> bool {
         false
     }
 
-    /// Sees to it that writing the bytes `from..to` will not have to wait for memory. Changes nothing that can
-    /// be read, and may be called while other threads write; where it fails, writing is slower and no more.
+    /// Prepares the bytes `from..to` so that a write there does not have to wait for memory. Changes nothing that can
+    /// be read, and may run while other threads write. If this call fails, writing is slower and nothing else.
     fn prepare(&self, from: u64, to: u64) -> io::Result<()> {
         let _ = (from, to);
         Ok(())
     }
 
-    /// Makes the file at least so many bytes long, all of which are really allocated as [`Storage::create`] does it. After an
-    /// error the file may be longer than it was.
+    /// Makes the file at least `bytes` long, all of it really allocated as by [`Storage::create`]. After an error the
+    /// file may be longer than before.
     fn allocate(&self, bytes: u64) -> io::Result<()>;
 
     /// Gives the space of the bytes `from..to` back to the disk: they read as 0 from then on, and the length stays. The
-    /// bytes must be 0 already, and nobody may write them any more. What a file system cannot do is left undone.
+    /// bytes must be 0 already, and nobody may write them any more. Does nothing where the file system cannot do this.
     fn give_back(&self, from: u64, to: u64) -> io::Result<()> {
         let _ = (from, to);
         Ok(())
     }
 
-    /// Makes the file's bytes and length durable. After an error nothing is known of them.
+    /// Makes the file's bytes and length durable. After an error nothing is known of either.
     fn sync_data(&self) -> io::Result<()>;
 
-    /// Makes the bytes `from..to` and the file's length durable; other bytes may become so too. After an error nothing is
-    /// known of them.
+    /// Makes the bytes `from..to` and the file's length durable; other bytes may become durable too. After an error
+    /// nothing is known of any of them.
     fn sync_range(&self, from: u64, to: u64) -> io::Result<()> {
         let _ = (from, to);
         self.sync_data()

@@ -1,13 +1,13 @@
-//! Who may read what a store keeps.
+//! Permissions of what a store makes.
 
-/// Who may read and write the folders and files that a store makes from now on, whatever the umask of the process is.
-/// What is there already keeps its permissions; opening a session
-/// [says](crate::RecoveryReport::exposed) where they are wider.
+/// Says who may read and write the folders and files that a store makes from now on, whatever the umask of the process
+/// is. Files that exist already keep their permissions; opening a session [reports](crate::RecoveryReport::exposed)
+/// where those are wider.
 ///
-/// A log holds what an agent read, secrets with it, and keeps what was deleted since.
+/// A log holds what an agent read, secrets included, and keeps what was deleted since.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StoreAccess {
-    /// The process's user alone: folders 0700, files 0600.
+    /// Only the process's user may read and write: folders 0700, files 0600.
     #[default]
     Private,
     /// The files' group may read: folders 0750, files 0640.
@@ -19,7 +19,7 @@ pub enum StoreAccess {
 }
 
 impl StoreAccess {
-    /// The permission bits of its files.
+    /// Returns the permission bits of the store's files.
     pub fn file_mode(self) -> u32 {
         match self {
             StoreAccess::Private => 0o600,
@@ -29,7 +29,7 @@ impl StoreAccess {
         }
     }
 
-    /// The permission bits of its folders: whoever may read a file may also go to it.
+    /// Returns the permission bits of the store's folders: whoever may read a file may also pass its folder.
     pub fn folder_mode(self) -> u32 {
         self.file_mode() | (self.file_mode() & 0o444) >> 2
     }

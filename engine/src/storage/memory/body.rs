@@ -1,17 +1,17 @@
-//! The bytes of one file: as they are read, and as a power cut would leave them.
+//! The bytes of one file: as reads see them, and as a power cut would leave them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::chance::{Chance, Fate, Grain};
 
-/// What the kernel writes as a whole.
+/// Number of bytes that the kernel writes as a whole.
 const PAGE_BYTES: usize = 4096;
 
 type Page = [u8; PAGE_BYTES];
 
-/// One view of a file. A page that is not there is all zeros; pages are shared between views until one of
-/// them changes.
+/// Holds one view of a file's bytes. A page that is not there is all zeros; views share pages until one of them
+/// changes.
 #[derive(Clone, Default)]
 struct Image {
     pages: BTreeMap<u64, Arc<Page>>,
@@ -55,7 +55,7 @@ impl Image {
         self.len = self.len.max(position);
     }
 
-    /// Takes over one page of another view.
+    /// Copies one page of another view into this one.
     fn take_page(&mut self, page: u64, from: &Image) {
         match from.pages.get(&page) {
             Some(found) => self.pages.insert(page, Arc::clone(found)),
@@ -63,7 +63,7 @@ impl Image {
         };
     }
 
-    /// Takes over one page of another view, torn: each piece of it, or not.
+    /// Copies some pieces of a page of another view into this one, each by chance: the page is torn.
     fn take_pieces(&mut self, page: u64, from: &Image, grain: Grain, chance: &mut Chance) {
         let Some(new) = from.pages.get(&page) else { return };
         let torn = Arc::make_mut(self.pages.entry(page).or_insert_with(|| Arc::new([0; PAGE_BYTES])));
@@ -74,7 +74,7 @@ impl Image {
         }
     }
 
-    /// Sets the length, and makes sure that what stood behind it never comes back.
+    /// Sets the length, and clears the bytes behind it so that they never come back.
     fn cut_at(&mut self, len: u64) {
         let (page, within) = locate(len);
         let behind = self.pages.split_off(&page);
@@ -87,32 +87,32 @@ impl Image {
     }
 }
 
-/// One file: the view that is read, the view that is safe, and which pages differ.
+/// Holds one file: the bytes that reads see, the bytes that are durable, and which pages differ.
 #[derive(Default)]
 pub(super) struct Body {
     current: Image,
     durable: Image,
     /// Pages that the next sync writes.
     dirty: BTreeSet<u64>,
-    /// Pages that a failed sync left behind: they look clean, so no later sync writes them, and the disk may
-    /// never have got them.
+    /// Pages that a failed sync left behind: they look clean, so no later sync writes them, and the disk may never have
+    /// got them.
     abandoned: BTreeSet<u64>,
-    /// How many syncs failed. Each handle that was open then is told once, as Linux does.
+    /// Number of failed syncs. Each handle that was open then is told once, as on Linux.
     failures: u64,
 }
 
 impl Body {
-    /// A new file of zeros, of which nothing is durable yet.
+    /// Returns a new file of `len` zeros, of which nothing is durable yet.
     pub(super) fn allocated(len: u64) -> Self {
         Self { current: Image { pages: BTreeMap::new(), len }, ..Self::default() }
     }
 
-    /// Makes the file longer, by zeros.
+    /// Lengthens the file to at least `len` bytes, with zeros.
     pub(super) fn lengthen(&mut self, len: u64) {
         self.current.len = self.current.len.max(len);
     }
 
-    /// A file of which everything is durable.
+    /// Returns a file with these bytes, all durable.
     pub(super) fn settled(bytes: &[u8]) -> Self {
         let mut image = Image::default();
         image.write(bytes, 0);
@@ -127,7 +127,7 @@ impl Body {
         self.current.read(buf, offset)
     }
 
-    /// Where the next page at or behind `offset` begins that was ever written.
+    /// Returns where the next page at or behind `offset` begins that was ever written.
     pub(super) fn next_data(&self, offset: u64) -> u64 {
         let page = self.current.pages.range(locate(offset).0..).next();
         page.map_or(self.current.len, |(page, _)| page * PAGE_BYTES as u64).max(offset)
@@ -139,7 +139,7 @@ impl Body {
         bytes
     }
 
-    /// Writes; the caller has seen to it that the end of `bytes` is a position at all.
+    /// Writes bytes at a position. The caller has checked that `offset + bytes.len()` does not overflow.
     pub(super) fn write(&mut self, bytes: &[u8], offset: u64) {
         let Some(last) = (bytes.len() as u64).checked_sub(1) else { return };
         self.current.write(bytes, offset);
@@ -156,7 +156,7 @@ impl Body {
         self.durable.len = self.current.len;
     }
 
-    /// Makes the pages durable that hold the bytes `from..to`, and the length.
+    /// Makes the pages that hold the bytes `from..to`, and the length, durable.
     pub(super) fn sync_range(&mut self, from: u64, to: u64) {
         let Some(last) = to.checked_sub(1).filter(|last| *last >= from) else { return };
         let synced: Vec<u64> = self.dirty.range(locate(from).0..=locate(last).0).copied().collect();
@@ -167,13 +167,13 @@ impl Body {
         self.durable.len = self.current.len;
     }
 
-    /// What the kernel does when a sync fails: it forgets that the pages were dirty.
+    /// Fails a sync as the kernel does, which forgets that the pages were dirty.
     pub(super) fn fail_sync(&mut self) {
         self.abandoned.append(&mut self.dirty);
         self.failures += 1;
     }
 
-    /// How many syncs failed so far.
+    /// Returns the number of failed syncs so far.
     pub(super) fn failures(&self) -> u64 {
         self.failures
     }
@@ -192,7 +192,7 @@ impl Body {
         }
     }
 
-    /// Cuts the power: each page that was not synced is there, or not, or torn, and the length is there or not.
+    /// Cuts the power: each page that was not synced reached the disk, or did not, or is torn, and so for the length.
     pub(super) fn lose_power(&mut self, fate: Fate, grain: Grain, chance: &mut Chance) {
         self.dirty.append(&mut self.abandoned);
         self.write_back(fate, chance);
@@ -209,7 +209,7 @@ impl Body {
     }
 }
 
-/// The page that a position lies in, and where in it.
+/// Returns the page that a position lies in, and the offset within the page.
 fn locate(position: u64) -> (u64, usize) {
     let page_bytes = PAGE_BYTES as u64;
     // The remainder is smaller than a page, so it always fits.

@@ -1,6 +1,6 @@
 //! Chance that a test can repeat: the same seed always gives the same losses.
 
-/// A small generator, splitmix64. It needs to be repeatable and even, not hard to guess.
+/// Generates random numbers by splitmix64, which is repeatable and even; nothing here needs to be hard to guess.
 #[derive(Debug)]
 pub(super) struct Chance {
     state: u64,
@@ -23,19 +23,19 @@ impl Chance {
     }
 }
 
-/// In what pieces a power cut may tear a page that was not synced.
+/// Names the pieces in which a power cut may tear a page that was not synced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Grain {
-    /// It is there or not.
+    /// The page reached the disk as a whole or not at all.
     Page,
-    /// Each of its sectors is.
+    /// Each sector of the page reached the disk or did not.
     Sector,
-    /// Each of its bytes is.
+    /// Each byte of the page reached the disk or did not.
     Byte,
 }
 
 impl Grain {
-    /// Half of all disks keep pages whole.
+    /// Draws a grain. Half of all disks keep pages whole.
     pub(super) fn draw(chance: &mut Chance) -> Self {
         match chance.next() >> 62 {
             0 => Self::Sector,
@@ -44,7 +44,7 @@ impl Grain {
         }
     }
 
-    /// How long a piece is that is there or not.
+    /// Returns the length of a piece in bytes.
     pub(super) fn bytes(self) -> usize {
         match self {
             Self::Page => 4096,
@@ -54,19 +54,19 @@ impl Grain {
     }
 }
 
-/// What happens to the things that were not synced.
+/// Says how much of what was not synced reached the disk.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Fate {
-    /// None of them reached the disk.
+    /// No change reached the disk.
     AllOld,
-    /// All of them did.
+    /// Every change reached the disk.
     AllNew,
-    /// Each did or did not.
+    /// Each change reached the disk or did not.
     Mixed,
 }
 
 impl Fate {
-    /// The two extremes are rare among many independent coins, so they are drawn on purpose.
+    /// Draws a fate. The two extremes are rare among many independent coins, so they have a share of their own.
     pub(super) fn draw(chance: &mut Chance) -> Self {
         match chance.next() >> 61 {
             0 => Self::AllOld,
@@ -75,7 +75,7 @@ impl Fate {
         }
     }
 
-    /// Whether the next thing reached the disk.
+    /// Returns whether the next change reached the disk.
     pub(super) fn reached(self, chance: &mut Chance) -> bool {
         match self {
             Self::AllOld => false,

@@ -1,4 +1,4 @@
-//! The disk behind the in-memory storage: files and folders, who holds which lock, and what is broken.
+//! The disk behind the in-memory storage: its files and folders, its locks, and its faults.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -16,7 +16,7 @@ use super::fault::{Faults, Op, Strike};
 use super::folder::Folder;
 use crate::storage::{Access, Entry, EntryKind};
 
-/// What a name leads to, as an inode number does.
+/// Identifies a file or folder, as an inode number does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct NodeId(u64);
 
@@ -26,7 +26,7 @@ impl NodeId {
     }
 }
 
-/// The folder that is always there.
+/// The folder `/`, which always exists.
 const ROOT: NodeId = NodeId(0);
 
 enum Node {
@@ -39,18 +39,18 @@ enum Node {
 pub(super) struct Disk {
     nodes: BTreeMap<NodeId, Node>,
     next_node: u64,
-    /// How many crashes there were; what was opened in an earlier life is dead.
+    /// Number of crashes so far. Handles and locks of an earlier life are dead.
     pub(super) life: u64,
     pub(super) boot_id: Option<Uuid>,
-    /// Locks are held on files, not on paths, as on a real disk.
+    /// Locked bytes, each with its file: locks are held on files, not on paths, as on a real disk.
     locks: BTreeSet<(NodeId, u64)>,
     pub(super) faults: Faults,
-    /// The call that is under way is the process's last.
+    /// Set during the call that a [`Fault::Die`](super::Fault::Die) lets the process die in.
     dying: bool,
     pub(super) trace: Vec<(Op, Arc<Path>)>,
 }
 
-/// The name that a path ends with, and the folder which that name is in.
+/// Holds the name that a path ends with, and the folder that contains this name.
 struct Place {
     folder: NodeId,
     name: OsString,
@@ -70,7 +70,7 @@ impl Disk {
         }
     }
 
-    /// Records a call, and fails it where a fault says so. Answers how many bytes the call may write.
+    /// Traces a call, and fails it where a fault says so. Returns how many bytes the call may write.
     pub(super) fn begin(&mut self, op: Op, path: impl Into<Arc<Path>>) -> io::Result<usize> {
         let path = path.into();
         self.trace.push((op, Arc::clone(&path)));
@@ -90,7 +90,7 @@ impl Disk {
         }
     }
 
-    /// Ends the process where its last call was a write, which is done by now.
+    /// Ends the process if the write that was just done is its last call.
     pub(super) fn end_write(&mut self) -> io::Result<()> {
         if std::mem::take(&mut self.dying) {
             self.crash(CrashKind::Process);
@@ -162,12 +162,12 @@ impl Disk {
         Ok(id)
     }
 
-    /// Refuses a change where the disk takes none.
+    /// Refuses a change where the disk is read-only.
     fn may_change(&self) -> io::Result<()> {
         if self.faults.read_only() { Err(Errno::EROFS.into()) } else { Ok(()) }
     }
 
-    /// How many bytes the files may still grow by.
+    /// Returns how many bytes the files may still grow by.
     pub(super) fn room(&self) -> u64 {
         match self.faults.capacity() {
             Some(capacity) => capacity.saturating_sub(self.used_bytes()),
@@ -241,13 +241,13 @@ impl Disk {
         Ok(id)
     }
 
-    /// Writes the part of `bytes` that may be written, and fails where that is not all.
+    /// Writes as much of `bytes` as `limit` and the room on the disk allow, and fails where that is not all.
     pub(super) fn write(&mut self, id: NodeId, bytes: &[u8], offset: u64, limit: usize) -> io::Result<()> {
         self.may_change()?;
         let end = offset.checked_add(bytes.len() as u64).ok_or(Errno::EFBIG)?;
         is_position(end)?;
         let len = self.body(id)?.len();
-        // Only what lengthens a file needs room, and what is allocated never does.
+        // Only bytes that lengthen a file need room; bytes that were allocated never do.
         let fits = if end > len { len.saturating_add(self.room()).saturating_sub(offset) } else { u64::MAX };
         let fits = usize::try_from(fits).unwrap_or(usize::MAX);
         let kept = bytes.get(..limit.min(fits)).unwrap_or(bytes);
@@ -280,7 +280,7 @@ impl Disk {
         }
         let id = self.at(&from)?.ok_or(Errno::ENOENT)?;
         match self.at(&to)? {
-            // Two names of one file: the system does nothing at all.
+            // Both are names of one file: the system does nothing at all.
             Some(found) if found == id => return Ok(()),
             Some(found) => match (self.nodes.get(&id), self.nodes.get(&found)) {
                 (Some(Node::Folder(_)), Some(Node::Folder(there))) if there.is_empty() => {}
@@ -324,7 +324,7 @@ impl Disk {
         let top = self.at(&place)?.ok_or(Errno::ENOENT)?;
         self.folder(top)?;
         self.may_change()?;
-        // Each name below goes for itself, so that a power cut may leave a half-emptied folder.
+        // Each name below is removed by itself, so that a power cut may leave a half-emptied folder.
         for (folder, name, _) in self.names_below(top) {
             self.folder_mut(folder)?.remove(&name);
         }
@@ -338,7 +338,7 @@ impl Disk {
         Ok(())
     }
 
-    /// Takes the lock on one byte; answers the file that it is on, or nothing where it is held.
+    /// Takes the lock on one byte. Returns the file that the lock is on, or `None` where somebody holds it.
     pub(super) fn lock(&mut self, path: &Path, offset: u64) -> io::Result<Option<NodeId>> {
         is_position(offset)?;
         let place = self.place(path)?;
@@ -358,7 +358,8 @@ impl Disk {
         self.locks.remove(&(id, offset));
     }
 
-    /// Each name below a folder with the folder that it is in and what it leads to, as it is seen.
+    /// Returns each name below a folder, with the folder that holds the name and the node that it leads to, as reads
+    /// see them.
     fn names_below(&self, top: NodeId) -> Vec<(NodeId, OsString, NodeId)> {
         let mut found = Vec::new();
         let mut open = vec![top];
@@ -379,7 +380,7 @@ impl Disk {
         lengths.fold(0, u64::saturating_add)
     }
 
-    /// All files that a path leads to, with their bytes.
+    /// Returns all files that a path leads to, with their bytes.
     pub(super) fn files(&self) -> BTreeMap<PathBuf, &Body> {
         let mut files = BTreeMap::new();
         let mut open = vec![(PathBuf::from("/"), ROOT)];
@@ -397,12 +398,12 @@ impl Disk {
         files
     }
 
-    /// Puts a file in place at once and durably, and the folders above it too.
+    /// Puts a file in place, with the folders above it, all durable at once.
     pub(super) fn settle_file(&mut self, path: &Path, bytes: &[u8]) -> io::Result<()> {
         self.settle_node(path, Node::File(Body::settled(bytes)))
     }
 
-    /// Puts something in place that is no regular file and no folder.
+    /// Puts something in place, durable at once, that is neither a regular file nor a folder.
     pub(super) fn settle_other(&mut self, path: &Path) -> io::Result<()> {
         self.settle_node(path, Node::Other)
     }
@@ -424,7 +425,7 @@ impl Disk {
             Some(found) if matches!(self.nodes.get(&found), Some(Node::Folder(_))) => {
                 return Err(Errno::EISDIR.into());
             }
-            // The file stays the same one, so that open handles and other names see its new bytes.
+            // The node stays the same, so that open handles and other names see its new bytes.
             Some(found) => drop(self.nodes.insert(found, node)),
             None => drop(self.add(&place, node)?),
         }
@@ -468,11 +469,12 @@ impl Disk {
                 Node::Other => {}
             }
         }
-        // Both views are one now and no handle is left, so what no name leads to is gone for good.
+        // What reads see and what is durable are one now, and no handle is left: nodes that no name leads to are gone
+        // for good.
         let kept: BTreeSet<_> = self.names_below(ROOT).into_iter().map(|(_, _, id)| id).collect();
         self.nodes.retain(|id, _| *id == ROOT || kept.contains(id));
         self.boot_id = self.boot_id.map(|old| {
-            // The old id takes part, so that the same seed twice still gives two different boots.
+            // The old id takes part, so that two crashes with the same seed still give two different boots.
             let (high, low) = old.as_u64_pair();
             let mut draw = || u128::from(chance.next()) << 64 | u128::from(chance.next());
             let drawn = draw() ^ (u128::from(low) << 64 | u128::from(high));
@@ -482,7 +484,7 @@ impl Disk {
     }
 }
 
-/// The names that lead to a path from the root. A relative path starts there too.
+/// Splits a path into its names from the root. A relative path starts at the root too.
 fn names_of(path: &Path) -> io::Result<Vec<&OsStr>> {
     let mut names = Vec::new();
     for component in path.components() {
@@ -497,7 +499,7 @@ fn names_of(path: &Path) -> io::Result<Vec<&OsStr>> {
     Ok(names)
 }
 
-/// A system counts positions with a sign, so half of all numbers are no position at all.
+/// Refuses a position of 2^63 or above, as a system does that counts positions with a sign.
 fn is_position(position: u64) -> io::Result<()> {
     i64::try_from(position).map(drop).map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))
 }

@@ -1,8 +1,9 @@
-//! What a disk may refuse.
+//! What a disk in memory may refuse.
 
 use std::io;
 
-/// A call of the storage seam, for traces and for faults.
+/// Names a call of [`Storage`](crate::storage::Storage) or [`StorageFile`](crate::storage::StorageFile), for traces and
+/// for faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Op {
     /// `Storage::create_dir_all`.
@@ -27,7 +28,8 @@ pub enum Op {
     SyncDir,
     /// `Storage::try_lock`.
     TryLock,
-    /// `StorageFile::len`, traced, like all calls on a file, with the path that the file was opened by.
+    /// `StorageFile::len`. A trace shows this and every other call on a file with the path by which the file was
+    /// opened.
     Len,
     /// `StorageFile::read_at`.
     Read,
@@ -37,63 +39,63 @@ pub enum Op {
     SyncData,
 }
 
-/// Something that goes wrong with a disk. Several may be injected at once.
+/// Describes something that goes wrong with a disk. Several faults may be injected at once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// One later call fails and changes nothing, and then the fault is over.
+    /// Lets one later call fail without changing anything; then the fault is over.
     ///
-    /// A `SyncData` that fails leaves the pages that it should have written looking clean, as Linux does: no
-    /// later sync writes them unless they are written to again, and a power cut may lose them. Each other
-    /// handle that is open on the file is told once, by its next sync.
+    /// A `SyncData` that fails leaves the pages that it should have written looking clean, as Linux does: no later sync
+    /// writes them unless somebody writes to them again, and a power cut may lose them. Each other handle that is open
+    /// on the file is told once, by its next sync.
     ///
-    /// [`io::ErrorKind::Interrupted`] is what the system answers beneath the seam: where
-    /// [`Op::is_made_again`] the call is made again, and its caller sees nothing of it.
+    /// [`io::ErrorKind::Interrupted`] is what the system answers beneath the seam: a backend makes the call again where
+    /// [`Op::is_made_again`] says so, and its caller sees nothing of the failure.
     FailNth {
-        /// Which calls are counted.
+        /// Kind of the calls that are counted.
         op: Op,
-        /// Which of them fails; 1 is the very next one.
+        /// Number of the call that fails, counted from now on; 1 is the very next call.
         nth: u64,
-        /// What it answers.
+        /// Error that the call answers.
         error: io::ErrorKind,
     },
-    /// Nothing may grow beyond a capacity: making a file or lengthening it answers
-    /// [`io::ErrorKind::StorageFull`] where the lengths of all files would exceed it, and so does making a
-    /// folder, an empty file or a lock file once nothing at all is left. A write that does not fit keeps the
-    /// part of it that does. It lasts until the faults are cleared.
+    /// Limits what all files together may hold. Making or lengthening a file answers [`io::ErrorKind::StorageFull`]
+    /// where the lengths of all files would exceed the capacity; making a folder, an empty file or a lock file does so
+    /// once no byte is left. A write that does not fit keeps the part of it that does. The fault lasts until the faults
+    /// are cleared.
     DiskFull {
-        /// How many bytes all files may have together.
+        /// Number of bytes that all files may have together.
         capacity_bytes: u64,
     },
-    /// Each call that would change something, taking a lock and opening for writing included, answers
-    /// [`io::ErrorKind::ReadOnlyFilesystem`]. It lasts until the faults are cleared.
+    /// Lets each call that would change something, taking a lock and opening for writing included, answer
+    /// [`io::ErrorKind::ReadOnlyFilesystem`]. The fault lasts until the faults are cleared.
     ReadOnly,
-    /// One later write keeps only its first bytes and fails, and then the fault is over.
+    /// Lets one later write keep only its first bytes and fail; then the fault is over.
     ShortWrite {
-        /// Which write it is; 1 is the very next one.
+        /// Number of the write that fails, counted from now on; 1 is the very next write.
         nth: u64,
-        /// How many of its bytes are written all the same.
+        /// Number of bytes of it that are written all the same.
         bytes: usize,
     },
-    /// The process dies in the middle of one later call that changes or syncs something; calls that only
-    /// look, and locks, are not counted. A write keeps its first bytes, any other call does nothing. Every
-    /// file, lock and [`process`](super::MemoryStorage::process) is dead then, as after
-    /// [`CrashKind::Process`](super::CrashKind::Process); the power may be cut next.
+    /// Lets the process die in the middle of one later call that changes or syncs something; calls that only look, and
+    /// locks, are not counted. A write keeps its first bytes, any other call does nothing. Every file, lock and
+    /// [`process`](super::MemoryStorage::process) is dead then, as after
+    /// [`CrashKind::Process`](super::CrashKind::Process); a test may cut the power next.
     Die {
-        /// Which call it is; 1 is the very next one.
+        /// Number of the call in which the process dies, counted from now on; 1 is the very next call.
         nth: u64,
-        /// How many bytes are written, where the call is a write.
+        /// Number of bytes that are written, if the call is a write.
         bytes: usize,
     },
 }
 
 impl Op {
-    /// Whether the call changes a disk or makes a change durable. A lock is neither: it leaves nothing behind.
+    /// Returns whether the call changes a disk or makes a change durable. A lock is neither: it leaves nothing behind.
     pub fn changes(self) -> bool {
         !matches!(self, Op::List | Op::Entry | Op::Open | Op::TryLock | Op::Len | Op::Read)
     }
 
-    /// Whether a backend makes the call again where a signal interrupts it: those that POSIX says a signal may
-    /// interrupt, and that do the same when they are made twice.
+    /// Returns whether a backend makes the call again where a signal interrupts it: this holds for the calls that POSIX
+    /// lets a signal interrupt and that do the same when made twice.
     pub fn is_made_again(self) -> bool {
         matches!(
             self,
@@ -102,7 +104,7 @@ impl Op {
     }
 }
 
-/// The faults that wait for their moment, and those that last.
+/// Holds the faults that wait for their moment, and those that last.
 #[derive(Default)]
 pub(super) struct Faults {
     counted: Vec<Counted>,
@@ -111,20 +113,20 @@ pub(super) struct Faults {
 }
 
 struct Counted {
-    /// Which calls are counted; `None` for all that change something.
+    /// Kind of the calls that are counted; `None` for all calls that change something.
     op: Option<Op>,
     left: u64,
     strike: Strike,
 }
 
-/// What a call suffers.
+/// Says what a fault does to a call.
 #[derive(Clone, Copy)]
 pub(super) enum Strike {
-    /// It fails and changes nothing.
+    /// The call fails and changes nothing.
     Fail(io::ErrorKind),
-    /// It writes only so many bytes, and fails.
+    /// The call writes only this many bytes, and fails.
     Short(usize),
-    /// It writes only so many bytes, and the process is dead.
+    /// The call writes only this many bytes, and the process is dead.
     Die(usize),
 }
 
@@ -145,8 +147,8 @@ impl Faults {
         }
     }
 
-    /// Counts a call and tells what it suffers. Where two faults strike the same call, the one that was
-    /// injected first is felt and both are over.
+    /// Counts a call and returns what a fault does to it. Where two faults strike the same call, the one that was
+    /// injected first takes effect and both are over.
     pub(super) fn count(&mut self, op: Op) -> Option<Strike> {
         let mut felt = None;
         self.counted.retain_mut(|fault| {

@@ -1,4 +1,4 @@
-//! The names in one folder: as they are seen, and as a power cut would leave them.
+//! The names in one folder: as reads see them, and as a power cut would leave them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -6,7 +6,7 @@ use std::ffi::{OsStr, OsString};
 use super::chance::{Chance, Fate};
 use super::disk::NodeId;
 
-/// One change of names, which a power cut keeps or loses as a whole.
+/// Describes one change of names, which a power cut keeps or loses as a whole.
 enum Change {
     Added { name: OsString, node: NodeId },
     Removed { name: OsString },
@@ -37,12 +37,12 @@ impl Change {
     }
 }
 
-/// One folder.
+/// Holds the names of one folder.
 #[derive(Default)]
 pub(super) struct Folder {
     current: BTreeMap<OsString, NodeId>,
     durable: BTreeMap<OsString, NodeId>,
-    /// The changes since the last sync, oldest first.
+    /// Changes since the last sync, oldest first.
     pending: Vec<Change>,
 }
 
@@ -55,7 +55,7 @@ impl Folder {
         self.current.is_empty()
     }
 
-    /// The names as they are seen, sorted.
+    /// Returns the names as reads see them, sorted.
     pub(super) fn names(&self) -> impl Iterator<Item = (&OsString, NodeId)> {
         self.current.iter().map(|(name, node)| (name, *node))
     }
@@ -82,8 +82,8 @@ impl Folder {
         }
     }
 
-    /// Lets some changes reach the disk, as the kernel may at any time. Changes that touch one name reach it
-    /// in their order: otherwise a name that was renamed away and made anew could lose the renamed file.
+    /// Lets some changes reach the disk, as the kernel may at any time. Changes that touch one name reach the disk in
+    /// their order: otherwise a file whose name was renamed away and then made anew could be lost.
     pub(super) fn write_back(&mut self, fate: Fate, chance: &mut Chance) {
         let mut waiting = BTreeSet::new();
         for change in std::mem::take(&mut self.pending) {
@@ -97,7 +97,7 @@ impl Folder {
         }
     }
 
-    /// Cuts the power: each change that was not synced is there or not.
+    /// Cuts the power: each change that was not synced reached the disk or did not.
     pub(super) fn lose_power(&mut self, fate: Fate, chance: &mut Chance) {
         self.write_back(fate, chance);
         self.pending.clear();

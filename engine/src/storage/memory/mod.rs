@@ -1,4 +1,4 @@
-//! A disk in memory, which loses, tears and refuses what a real one may.
+//! A disk in memory, which loses, tears and refuses what a real disk may.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -25,30 +25,30 @@ use body::Body;
 use disk::{Disk, NodeId};
 pub use fault::{Fault, Op};
 
-/// The boot id of a new disk; a fixed one, so that tests repeat.
+/// Boot id of a new disk. It is fixed, so that tests repeat.
 const FIRST_BOOT_ID: Uuid = Uuid::from_u128(0x666f_6c64_6c6f_4067_8000_0000_0000_0001);
 
-/// How a machine or a process ends.
+/// Names how a machine or a process ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CrashKind {
     /// The process is killed: everything written stays, also what was not synced.
     Process,
-    /// The power is cut. Of what was not synced, each page of 4 KiB, each file's length and each change of
-    /// names independently reached the disk or did not; some seeds keep or lose all of them, and some tear pages:
-    /// each sector of 512 bytes, or each byte, is old or new. Changes that touch the same name reach the disk in
-    /// their order. The boot id changes.
+    /// The power is cut. Of what was not synced, each page of 4 KiB, each file's length and each change of names
+    /// independently reached the disk or did not. Some seeds keep or lose all of them, and some tear pages: each sector
+    /// of 512 bytes, or each byte, is old or new. Changes that touch the same name reach the disk in their order. The
+    /// boot id changes.
     Power {
-        /// Decides what is lost.
+        /// Seed that decides what is lost.
         seed: u64,
     },
-    /// The power is cut and nothing that was not synced had reached the disk. The boot id changes.
+    /// The power is cut, and nothing that was not synced had reached the disk. The boot id changes.
     PowerLosingAll,
 }
 
-/// A disk in memory.
+/// Keeps a disk in memory.
 ///
-/// Clones share the disk. What is read is always what was written; what a power cut leaves is what was
-/// synced, and by chance some of the rest. The folder `/` is always there, and relative paths begin there.
+/// Clones share the disk. A read always returns what was written last; a power cut leaves what was synced, and by
+/// chance some of the rest. The folder `/` always exists, and relative paths begin there.
 ///
 /// ```
 /// use foldlog::storage::{CrashKind, MemoryStorage, Storage};
@@ -65,7 +65,8 @@ pub enum CrashKind {
 #[derive(Clone)]
 pub struct MemoryStorage {
     disk: Arc<Mutex<Disk>>,
-    /// The life that this value dies with; `None` outlives every crash.
+    /// Number of the life of the process that this value stands for, which ends at the next crash; `None` outlives
+    /// every crash.
     life: Option<u64>,
 }
 
@@ -82,104 +83,106 @@ impl fmt::Debug for MemoryStorage {
 }
 
 impl MemoryStorage {
-    /// An empty disk, always with the same boot id.
+    /// Returns an empty disk, always with the same boot id.
     pub fn new() -> Self {
         Self::with_boot_id(FIRST_BOOT_ID)
     }
 
-    /// An empty disk of a machine with this boot id, or of one that does not tell.
+    /// Returns an empty disk of a machine with this boot id, or, for `None`, of a machine that does not tell its boot
+    /// id.
     pub fn with_boot_id(boot_id: impl Into<Option<Uuid>>) -> Self {
         Self { disk: Arc::new(Mutex::new(Disk::new(boot_id.into()))), life: None }
     }
 
-    /// Returns this disk as one process sees it: after the next crash each storage call through the returned
-    /// value, or through clones of it, answers an error and changes nothing.
+    /// Returns this disk as one process sees it: after the next crash each storage call through the returned value, or
+    /// through clones of it, answers an error and changes nothing.
     ///
-    /// Give this one to code whose threads or destructors may still run after the crash; a dead process
-    /// would not remove files either.
+    /// Give the returned value to code whose threads or destructors may still run after the crash: a dead process would
+    /// not remove files either.
     #[must_use]
     pub fn process(&self) -> Self {
         let life = self.disk.lock().life;
         Self { disk: Arc::clone(&self.disk), life: Some(life) }
     }
 
-    /// Ends the process or cuts the power. Held locks are let go, and every open file is dead: each later
-    /// call on it answers an error.
+    /// Ends the process or cuts the power. Every held lock is released and every open file is dead: each later call on
+    /// it answers an error.
     ///
-    /// Faults stay as they are, and what is left afterwards is all durable where the power was cut.
+    /// Faults stay as they are. After a power cut everything that is left is durable.
     pub fn crash(&self, kind: CrashKind) {
         self.disk.lock().crash(kind);
     }
 
-    /// Lets some of what was not synced reach the disk, as the kernel may at any time. A page that is written
-    /// to again afterwards can then survive a power cut in this older state.
+    /// Lets some of what was not synced reach the disk, as the kernel may at any time. A page that is written again
+    /// afterwards can then survive a power cut in this older state.
     pub fn write_back(&self, seed: u64) {
         self.disk.lock().write_back(seed);
     }
 
-    /// Breaks something.
+    /// Adds a fault to the disk.
     pub fn inject(&self, fault: Fault) {
         self.disk.lock().faults.add(fault);
     }
 
-    /// Mends everything that was broken, except for what is lost already.
+    /// Removes all faults. What a fault has already lost stays lost.
     pub fn clear_faults(&self) {
         self.disk.lock().faults = fault::Faults::default();
     }
 
-    /// The bytes of a file as they would be read; `None` where there is no file.
+    /// Returns the bytes of a file as a read would. `None` where there is no file.
     ///
-    /// Like all methods of this type itself it works on a broken disk too, and leaves no trace.
+    /// This method works on a broken disk too and leaves no trace, as all methods of the type itself do.
     pub fn read_file(&self, path: impl AsRef<Path>) -> Option<Vec<u8>> {
         let disk = self.disk.lock();
         let id = disk.find(path.as_ref()).ok()?;
         Some(disk.body(id).ok()?.bytes())
     }
 
-    /// The number of a file, as an inode's: two names with one number lead to the same bytes.
+    /// Returns the number of a file, as an inode's: two names with one number lead to the same bytes.
     pub fn file_number(&self, path: impl AsRef<Path>) -> Option<u64> {
         let disk = self.disk.lock();
         let id = disk.find(path.as_ref()).ok()?;
         disk.body(id).ok().map(|_| id.number())
     }
 
-    /// Makes or replaces a file. Its bytes are durable at once, and so are its name, the folders above it and
-    /// the other names in them.
+    /// Makes or replaces a file. Its bytes are durable at once, and so are its name, the folders above it and the other
+    /// names in them.
     pub fn write_file(&self, path: impl AsRef<Path>, bytes: impl AsRef<[u8]>) -> io::Result<()> {
         self.disk.lock().settle_file(path.as_ref(), bytes.as_ref())
     }
 
-    /// Changes a file's bytes as they are read, and makes them durable as [`MemoryStorage::write_file`] does.
+    /// Changes a file's bytes as a read would return them, and makes them durable as [`MemoryStorage::write_file`]
+    /// does.
     pub fn mutate_file(&self, path: impl AsRef<Path>, change: impl FnOnce(&mut Vec<u8>)) -> io::Result<()> {
         let path = path.as_ref();
         let mut bytes = self.read_file(path).ok_or(Errno::ENOENT)?;
-        // The disk is not locked meanwhile, so that the change may look at other files.
+        // The disk is not locked meanwhile, so that `change` may look at other files.
         change(&mut bytes);
         self.write_file(path, bytes)
     }
 
-    /// Puts something in place, durably, that is neither a regular file nor a folder, such as a link.
+    /// Puts something in place, durable at once, that is neither a regular file nor a folder, such as a link.
     pub fn make_other(&self, path: impl AsRef<Path>) -> io::Result<()> {
         self.disk.lock().settle_other(path.as_ref())
     }
 
-    /// The paths of all files, sorted. A file with two names is there twice.
+    /// Returns the paths of all files, sorted. A file with two names is listed twice.
     pub fn files(&self) -> Vec<PathBuf> {
         self.disk.lock().files().into_keys().collect()
     }
 
-    /// All files with their bytes as they would be read.
+    /// Returns all files with their bytes as reads would return them.
     pub fn dump(&self) -> BTreeMap<PathBuf, Vec<u8>> {
         self.disk.lock().files().into_iter().map(|(path, body)| (path, body.bytes())).collect()
     }
 
-    /// The lengths of all files together, which is what [`Fault::DiskFull`] counts.
+    /// Returns the sum of the lengths of all files, which is what [`Fault::DiskFull`] counts.
     pub fn used_bytes(&self) -> u64 {
         self.disk.lock().used_bytes()
     }
 
-    /// The storage calls since the trace was last taken, in their order, those that failed included. Calls
-    /// through what a crash has killed are not among them.
+    /// Returns the storage calls since the trace was last taken, in their order, those that failed included. Calls
+    /// through a handle or a process that a crash has killed are not among them.
     pub fn trace(&self) -> Vec<(Op, PathBuf)> {
         self.disk.lock().trace.iter().map(|(op, path)| (*op, path.to_path_buf())).collect()
     }
@@ -267,14 +270,14 @@ impl Storage for MemoryStorage {
     }
 }
 
-/// An open file of a disk in memory.
+/// Holds an open file of a disk in memory.
 struct MemoryFile {
     disk: Arc<Mutex<Disk>>,
     life: u64,
     node: NodeId,
     path: Arc<Path>,
     access: Access,
-    /// How many failed syncs of the file this handle was told of, or was opened after.
+    /// Number of failed syncs of the file that this handle was told of, or was opened after.
     failures: AtomicU64,
 }
 
@@ -297,7 +300,7 @@ impl MemoryFile {
         let mut disk = self.alive()?;
         let begun = disk.begin(Op::SyncData, Arc::clone(&self.path));
         if disk.life != self.life {
-            // A process that dies in a sync makes no kernel forget what it has to write.
+            // A process that dies in a sync does not make the kernel forget what it has to write.
             return begun.map(drop);
         }
         let body = disk.body_mut(self.node)?;
@@ -363,7 +366,7 @@ impl StorageFile for MemoryFile {
     }
 }
 
-/// A held lock of a disk in memory.
+/// Holds a lock of a disk in memory.
 struct MemoryLock {
     disk: Arc<Mutex<Disk>>,
     life: u64,
@@ -382,7 +385,7 @@ impl fmt::Debug for MemoryLock {
 impl Drop for MemoryLock {
     fn drop(&mut self) {
         let mut disk = self.disk.lock();
-        // After a crash somebody else may hold the same lock.
+        // After a crash another process may hold the same lock.
         if disk.life == self.life {
             disk.unlock(self.node, self.offset);
         }
