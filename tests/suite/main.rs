@@ -1,4 +1,4 @@
-//! The tests that cross crates, in one runner. `README.md` beside this folder maps the checklist to them.
+//! The tests that cross crates, in one runner. `README.md` beside this folder says which behaviour each of them shows.
 
 mod bad_input;
 mod binary;

@@ -130,7 +130,7 @@ fn without_types_a_session_is_read_exported_and_forked_but_not_written() {
     assert_eq!(stored(&fork, "notes"), stored(&session, "notes"));
 }
 
-/// P9: updates have gapless numbers, and a changed byte does not go unnoticed.
+/// Sequence numbers have no gaps, and a changed byte does not go unnoticed.
 #[test]
 fn numbers_have_no_gaps_across_segments_and_a_changed_byte_is_found() {
     let home = home_with(|options| {
