@@ -74,7 +74,7 @@ foldlog_codec::breakages! {
     // Tools.
     BeginNotDurable = "begin-not-durable": "A tool runs before its begin is durable.",
     EndNotDurable = "end-not-durable": "A call returns before its end is durable.",
-    EndAndRollbackApart = "end-and-rollback-apart": "A failed tool's end and its rollback are two records.",
+    EndWithoutRollback = "end-without-rollback": "A failed tool's end does not roll STATE back.",
     NoRoomForEnd = "no-room-for-end": "A begin keeps no room for its end.",
     InterruptedWrittenOn = "interrupted-written-on": "An interrupted session takes writes before it is recovered.",
     ProgramsNotAwaited = "programs-not-awaited": "Recovery does not wait for the programs of the call.",

@@ -25,9 +25,11 @@
 //!    another thread's.
 //! 5. Subscribers are told.
 
+mod declaring;
 mod dispatching;
 mod event_plan;
 mod imaging;
+mod large_payloads;
 mod log_view;
 pub(crate) mod open_store;
 mod opening;

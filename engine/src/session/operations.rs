@@ -11,13 +11,13 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-use foldlog_codec::body::{Decision, Declare, Payload, Rollback, Settle, ToolBegin, ToolEnd};
+use foldlog_codec::body::{Decision, Declare, Payload, Settle, ToolBegin, ToolEnd};
 use foldlog_codec::msgpack::Value;
 use foldlog_codec::{Kind, OperationId, SequenceNumber};
 use parking_lot::MutexGuard;
 use uuid::Uuid;
 
-use super::dispatching::slice_declaration;
+use super::declaring::slice_declaration;
 use super::schedule::{Abandon, Access, Admitted, CallScope, runs_here};
 use super::writing::{PendingRecord, promises_sync};
 use super::{Inner, Session, WriterState};
@@ -474,27 +474,13 @@ impl Inner {
         };
         let declared = state.live.projection.names.slice_named(ToolInvocations::NAME);
         end.slice = declared.ok_or_else(missing)?.id;
-        let apart = end.rolled_back_to().filter(|_| sabotage::is(Breakage::EndAndRollbackApart));
-        if apart.is_some() {
-            let LiveState { positions, projection, .. } = &mut state.live;
-            positions.before_change(projection);
-        }
-        let begun = apart.and_then(|begin| state.live.positions.get(begin));
-        end.rolls_back &= apart.is_none();
+        end.rolls_back &= !sabotage::is(Breakage::EndWithoutRollback);
         let body = end.encode_into(std::mem::take(&mut state.body));
         let draft = PendingRecord::new(Kind::TOOL_END, &body, RecordBody::ToolEnd(Lent::Of(&end)));
         let promised =
             promises_sync(self.durability, Kind::TOOL_END) && !sabotage::is(Breakage::EndNotDurable);
         let sequence = self.write_draft(&mut state, time_us, draft, promised)?;
         state.body = body;
-        // Never but for a breakage: what is to be taken back is, with the end itself.
-        if let Some((to, frozen)) = apart.zip(begun) {
-            state.live.positions.keep_snapshot(to, frozen);
-            let rollback = Rollback { to, preserve_logs: true };
-            let body = rollback.encode();
-            let draft = PendingRecord::new(Kind::ROLLBACK, &body, RecordBody::Rollback(rollback));
-            self.write_draft(&mut state, time_us, draft, promised)?;
-        }
         if keep {
             let frozen = Arc::new(state.live.projection.freeze());
             state.live.positions.keep_snapshot(sequence, frozen);

@@ -24,5 +24,5 @@ pub(crate) use event::{
     Decoded, Recorded, append_event, append_item, check_payload, decode_event, decode_item, encode,
     encode_into,
 };
-pub(crate) use reducer::{NewItem, NewItems, Resolved, new_items, resolve_op};
+pub(crate) use reducer::{NewItem, NewItems, SliceEffect, new_items, resolve_op};
 pub(crate) use registry::{DecodeItem, Decoder, Reduce, ReduceCall, ReduceError, SliceTypes, TAIL_ITEMS};

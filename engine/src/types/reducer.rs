@@ -1,10 +1,10 @@
-use foldlog_codec::SequenceNumber;
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Deref;
 use std::sync::Arc;
 
-use foldlog_codec::body::{ItemId, Removed};
+use foldlog_codec::SequenceNumber;
+use foldlog_codec::body::{Added, Effect, ItemId, Payload, Removed};
 use serde::Serialize;
 
 use super::{Event, Slice, encode};
@@ -239,25 +239,37 @@ pub(crate) enum NewItems {
     Items { items: Vec<NewItem>, version: u32 },
 }
 
-/// What an event does to one slice: resolved against the present items, nothing changed yet.
+/// What an event does to one slice, resolved against the items that the slice has; nothing is changed yet.
 #[derive(Clone)]
-pub(crate) struct Resolved {
+pub(crate) struct SliceEffect {
     pub(crate) removed: Removed,
     pub(crate) added: NewItems,
     pub(crate) before: Option<ItemId>,
 }
 
-impl Resolved {
-    pub(crate) fn append() -> Resolved {
-        Resolved { removed: Removed::None, added: NewItems::Event, before: None }
+impl SliceEffect {
+    pub(crate) fn append() -> SliceEffect {
+        SliceEffect { removed: Removed::None, added: NewItems::Event, before: None }
     }
 
-    pub(crate) fn replace() -> Resolved {
-        Resolved { removed: Removed::All, ..Resolved::append() }
+    pub(crate) fn replace() -> SliceEffect {
+        SliceEffect { removed: Removed::All, ..SliceEffect::append() }
     }
 
-    pub(crate) fn items(items: Vec<NewItem>, version: u32) -> Resolved {
-        Resolved { removed: Removed::None, added: NewItems::Items { items, version }, before: None }
+    pub(crate) fn items(items: Vec<NewItem>, version: u32) -> SliceEffect {
+        SliceEffect { added: NewItems::Items { items, version }, ..SliceEffect::append() }
+    }
+
+    /// Returns the effect as a record holds it, on the slice of this id.
+    pub(crate) fn to_record(&self, slice: u32) -> Effect<'_> {
+        let added = match &self.added {
+            NewItems::Event => Added::Event,
+            NewItems::Items { items, version } => Added::Items {
+                items: items.iter().map(|item| Payload::new(&item.bytes)).collect(),
+                version: *version,
+            },
+        };
+        Effect { slice, removed: self.removed.clone(), added, before: self.before }
     }
 
     /// Whether it leaves the slice as it is.
@@ -268,18 +280,14 @@ impl Resolved {
 }
 
 /// Resolves what a reducer wants against the slice's present items.
-pub(crate) fn resolve_op<S: Slice>(rows: &Rows, op: SliceOp<S::Item>, version: u32) -> Result<Resolved> {
-    let none = |removed: Removed| Resolved {
-        removed,
-        added: NewItems::Items { items: Vec::new(), version },
-        before: None,
-    };
+pub(crate) fn resolve_op<S: Slice>(rows: &Rows, op: SliceOp<S::Item>, version: u32) -> Result<SliceEffect> {
+    let none = |removed: Removed| SliceEffect { removed, ..SliceEffect::items(Vec::new(), version) };
     Ok(match op {
-        SliceOp::Append(item) => Resolved::items(vec![new_item::<S>(&Item::from(item))?], version),
+        SliceOp::Append(item) => SliceEffect::items(vec![new_item::<S>(&Item::from(item))?], version),
         SliceOp::Extend(items) => {
             let items: Result<Vec<NewItem>> =
                 items.into_iter().map(|item| new_item::<S>(&Item::from(item))).collect();
-            Resolved::items(items?, version)
+            SliceEffect::items(items?, version)
         }
         SliceOp::Clear(Clear::All) if rows.is_empty() => none(Removed::None),
         SliceOp::Clear(Clear::All) => none(Removed::All),
@@ -306,7 +314,7 @@ fn new_item<S: Slice>(item: &Item<S::Item>) -> Result<NewItem> {
 }
 
 /// Keeps the common head and tail, so that a change of one item in a long slice is a short record.
-fn replace<S: Slice>(rows: &Rows, wanted: Vec<Item<S::Item>>, version: u32) -> Result<Resolved> {
+fn replace<S: Slice>(rows: &Rows, wanted: Vec<Item<S::Item>>, version: u32) -> Result<SliceEffect> {
     let mut encoded: Vec<Option<NewItem>> = vec![None; wanted.len()];
     let mut same = |place: usize, row: RowRef<'_>| -> Result<bool> {
         let (Some(item), Some(slot)) = (wanted.get(place), encoded.get_mut(place)) else { return Ok(false) };
@@ -355,7 +363,7 @@ fn replace<S: Slice>(rows: &Rows, wanted: Vec<Item<S::Item>>, version: u32) -> R
         _ => Removed::Items(removed),
     };
     let before = anchor.filter(|_| !items.is_empty());
-    Ok(Resolved { removed, added: NewItems::Items { items, version }, before })
+    Ok(SliceEffect { removed, before, ..SliceEffect::items(items, version) })
 }
 
 /// Resolves `upsert_by`: items of an equal key go, the event comes last.
@@ -363,7 +371,7 @@ pub(crate) fn resolve_upsert<E: Event, K: PartialEq>(
     rows: &Rows,
     event: &AnyValue,
     key_of: &KeyOf<E, K>,
-) -> Result<Resolved> {
+) -> Result<SliceEffect> {
     let ids = match rows.alike(event) {
         Some(ids) => ids,
         None => {
@@ -373,7 +381,7 @@ pub(crate) fn resolve_upsert<E: Event, K: PartialEq>(
         }
     };
     let removed = if ids.is_empty() { Removed::None } else { Removed::Items(ids) };
-    Ok(Resolved { removed, ..Resolved::append() })
+    Ok(SliceEffect { removed, ..SliceEffect::append() })
 }
 
 /// A typed event behind an erased pointer.

@@ -9,8 +9,8 @@ use foldlog_codec::msgpack::Value;
 
 use super::reducer::{downcast, resolve_op, resolve_upsert};
 use super::{
-    Decoded, Event, Recorded, ReducerContext, Resolved, Slice, SliceOp, ToolInvocations, View, append_event,
-    append_item, decode_event, decode_item, default_policy, encode,
+    Decoded, Event, Recorded, ReducerContext, Slice, SliceEffect, SliceOp, ToolInvocations, View,
+    append_event, append_item, decode_event, decode_item, default_policy, encode,
 };
 use crate::error::{Error, Result};
 use crate::items::AnyValue;
@@ -95,7 +95,7 @@ pub(crate) struct ReduceCall<'a> {
     pub(crate) context: &'a ReducerContext,
 }
 
-type Reducer = dyn Fn(&ReduceCall<'_>) -> Result<Resolved, ReduceError> + Send + Sync;
+type Reducer = dyn Fn(&ReduceCall<'_>) -> Result<SliceEffect, ReduceError> + Send + Sync;
 
 /// Why a reducer gave no result.
 pub(crate) enum ReduceError {
@@ -218,13 +218,13 @@ impl SessionTypesBuilder {
 
     /// Binds the slice's items, which are events: each one dispatched is appended.
     pub fn append_all<S: Slice<Item: Event>>(self) -> Self {
-        let run: Arc<Reducer> = Arc::new(|_| Ok(Resolved::append()));
+        let run: Arc<Reducer> = Arc::new(|_| Ok(SliceEffect::append()));
         self.bind_event::<S>(Reduce { built_in: BuiltIn::Append, run })
     }
 
     /// Binds the slice's items, which are events: each one dispatched replaces all before.
     pub fn replace_latest<S: Slice<Item: Event>>(self) -> Self {
-        let run: Arc<Reducer> = Arc::new(|_| Ok(Resolved::replace()));
+        let run: Arc<Reducer> = Arc::new(|_| Ok(SliceEffect::replace()));
         self.bind_event::<S>(Reduce { built_in: BuiltIn::Replace, run })
     }
 

@@ -1,0 +1,45 @@
+//! Payloads that are too large for a record: each becomes an object, and a reference to it stands in the record.
+
+use foldlog_codec::body::Payload;
+
+use super::{Inner, WriterState};
+use crate::error::Result;
+
+impl Inner {
+    pub(super) fn is_large(&self, bytes: &[u8]) -> bool {
+        bytes.len() as u64 > self.store.options.object_bytes_min
+    }
+
+    /// The references that stand in a record for those of its payloads that are large, in their order.
+    pub(super) fn references<'p, 'a: 'p>(
+        &self,
+        state: &WriterState,
+        payloads: impl Iterator<Item = &'p mut Payload<'a>>,
+    ) -> Result<Vec<Vec<u8>>> {
+        let mut references = Vec::new();
+        // Nearly always there is none, and a result for each would be moved about for nothing.
+        for payload in payloads.filter(|payload| self.is_large(payload.bytes())) {
+            references.extend(self.recorded(state, payload.bytes())?);
+        }
+        Ok(references)
+    }
+
+    /// Puts references in the place of the payloads for which they were made.
+    pub(super) fn refer<'p, 'a: 'p>(
+        &self,
+        payloads: impl Iterator<Item = &'p mut Payload<'a>>,
+        references: &'a [Vec<u8>],
+    ) {
+        let large = payloads.filter(|payload| self.is_large(payload.bytes()));
+        large.zip(references).for_each(|(payload, reference)| *payload = Payload::new(reference));
+    }
+
+    /// The reference that stands in a record for bytes that are large; they are kept in the object folder.
+    pub(super) fn recorded(&self, state: &WriterState, bytes: &[u8]) -> Result<Option<Vec<u8>>> {
+        if !self.is_large(bytes) {
+            return Ok(None);
+        }
+        let put = state.log.put_object(bytes).map_err(|error| self.failed(error));
+        Ok(Some(put?.reference()))
+    }
+}
