@@ -1,12 +1,12 @@
 //! The command line: the verbs with their options and help, and [`run`], which runs one.
 
-use foldlog::{OperationId, SequenceNumber};
 use std::borrow::Cow;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{ColorChoice, CommandFactory, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
+use foldlog::{OperationId, SequenceNumber};
 use foldlog_codec::escape;
 use uuid::Uuid;
 

@@ -1,7 +1,8 @@
 //! Folds along live paths, one after the other.
 
-use foldlog_codec::SequenceNumber;
 use std::ops::RangeInclusive;
+
+use foldlog_codec::SequenceNumber;
 
 use super::{LogReader, StateReader};
 use crate::error::Result;

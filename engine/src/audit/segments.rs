@@ -1,9 +1,9 @@
 //! The segments of a log, and all their frames.
 
-use foldlog_codec::SequenceNumber;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use foldlog_codec::SequenceNumber;
 use uuid::Uuid;
 
 use super::{FrameInfo, LogReader};

@@ -1,10 +1,10 @@
 //! Slices at one position, read item by item.
 
-use foldlog_codec::{OperationId, SequenceNumber};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
 use foldlog_codec::body::{ItemId, Policy};
+use foldlog_codec::{OperationId, SequenceNumber};
 
 use crate::error::Result;
 use crate::fold::log_source::LogSource;

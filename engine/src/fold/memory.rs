@@ -11,11 +11,11 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use crate::sabotage::{self, Breakage};
 use foldlog_codec::{Record, SequenceNumber};
 
 use super::projection::Projection;
 use crate::error::{Error, Result};
+use crate::sabotage::{self, Breakage};
 
 /// What a reader that asks for no STATE may take, in bytes.
 pub(crate) const MEMORY_BYTES_MIN: u64 = 64 << 20;

@@ -1,8 +1,8 @@
 //! What the log has declared.
 
-use foldlog_codec::SequenceNumber;
 use std::collections::BTreeMap;
 
+use foldlog_codec::SequenceNumber;
 use foldlog_codec::body::{Declare, EventDeclaration, SLICES_MAX, SliceDeclaration};
 use foldlog_codec::frame::BODY_LEN_MAX;
 

@@ -4,9 +4,10 @@
 //! `p` is therefore: the records behind the last rollback at or before `p`, that rollback itself, and before
 //! it the path that was live at the rollback's target.
 
-use foldlog_codec::SequenceNumber;
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
+
+use foldlog_codec::SequenceNumber;
 
 /// The rollbacks of a log: from each rollback's sequence number to its target.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -4,9 +4,10 @@
 //! session keeps the positions of its latest snapshots, and a fold over a log with rollbacks keeps each
 //! rollback's target from the time it passes it until the last rollback that needs it.
 
-use foldlog_codec::SequenceNumber;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+
+use foldlog_codec::SequenceNumber;
 
 use super::projection::{Frozen, Projection};
 

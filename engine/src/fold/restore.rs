@@ -1,10 +1,10 @@
 //! From a projection to an image and back.
 
-use foldlog_codec::SequenceNumber;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use foldlog_codec::SequenceNumber;
 use foldlog_codec::body::{ItemId, OPEN_OPERATIONS_MAX, Policy};
 use foldlog_codec::image::{BegunImage, BegunSlice, Image, ItemImage, SliceImage};
 

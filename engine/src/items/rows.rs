@@ -15,9 +15,9 @@
 //! 2. Items in runs have the keys of their own names, and none is in `displaced`.
 //! 3. `len` is the number of items.
 
-use foldlog_codec::SequenceNumber;
 use std::sync::Arc;
 
+use foldlog_codec::SequenceNumber;
 use foldlog_codec::body::ItemId;
 
 use super::index::KeyIndex;

@@ -11,9 +11,9 @@
 //! 3. It has [`RUN_ITEMS_MAX`] items at most, which take [`RUN_BYTES_MAX`] at most, and [`VALUE_BYTES_MAX`] each when
 //!    recorded: one item that is left, or a handle of it, holds the whole run in memory.
 
-use foldlog_codec::SequenceNumber;
 use std::any::Any;
 
+use foldlog_codec::SequenceNumber;
 use foldlog_codec::body::ItemId;
 use triomphe::Arc;
 

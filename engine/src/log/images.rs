@@ -5,10 +5,10 @@
 //! written under a temporary name, part by part as these are found, synced and renamed, so a name in the folder mostly
 //! means a whole image; its digest, which is written last, tells where it does not.
 
-use foldlog_codec::SequenceNumber;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use foldlog_codec::SequenceNumber;
 use foldlog_codec::image::{Front, IMAGE_BYTES_MAX};
 
 use super::layout;

@@ -12,9 +12,9 @@
 //!   sessions/.new-<session>/      a fork that is being built
 //! ```
 
-use foldlog_codec::SequenceNumber;
 use std::path::{Path, PathBuf};
 
+use foldlog_codec::SequenceNumber;
 use uuid::Uuid;
 
 const SEGMENT_SUFFIX: &str = ".seg";

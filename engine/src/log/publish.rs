@@ -13,11 +13,12 @@
 //! 2. At most one sync runs at a time.
 //! 3. After a failed sync no call succeeds for a target that was not reached before.
 
-use foldlog_codec::SequenceNumber;
 use std::fmt::Debug;
 use std::ops::DerefMut;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use foldlog_codec::SequenceNumber;
 
 /// The primitives that the gate stands on.
 pub(crate) trait Primitives {

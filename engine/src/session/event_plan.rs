@@ -1,8 +1,8 @@
 //! What a session keeps between the dispatches of an event, so that each costs little more than its encoding.
 
-use foldlog_codec::SequenceNumber;
 use std::cell::Cell;
 
+use foldlog_codec::SequenceNumber;
 use foldlog_codec::body::{Action, BuiltIn, Dispatch, Payload};
 use foldlog_codec::frame::HEADER_LEN;
 

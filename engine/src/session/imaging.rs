@@ -21,9 +21,9 @@
 //! 6. None is begun that would take over a quarter of what the disk has left: while one is built, there is room for
 //!    records and objects.
 
-use foldlog_codec::SequenceNumber;
 use std::sync::Arc;
 
+use foldlog_codec::SequenceNumber;
 use foldlog_codec::body::{ItemId, Opened, Rollback};
 use foldlog_codec::image::{BegunImage, IMAGE_BYTES_MAX, Image, ItemImage, LastFrame};
 use smol_str::SmolStr;

@@ -1,10 +1,11 @@
 //! LOG slices, read from the log by position.
 
-use foldlog_codec::SequenceNumber;
 use std::collections::VecDeque;
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::ControlFlow;
+
+use foldlog_codec::SequenceNumber;
 
 use crate::error::{Error, Result};
 use crate::fold::log_source::{LogSource, Stored};

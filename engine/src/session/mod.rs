@@ -42,12 +42,12 @@ mod shared_prefix;
 mod subscribers;
 mod writing;
 
-use foldlog_codec::SequenceNumber;
 use std::any::TypeId;
 use std::collections::BTreeMap;
 use std::path::{Path as FilePath, PathBuf};
 use std::sync::Arc;
 
+use foldlog_codec::SequenceNumber;
 use foldlog_codec::body::{Opened, Parent};
 use foldlog_codec::frame::{TIME_US_MAX, TIME_US_MIN};
 use parking_lot::{Condvar, Mutex};

@@ -14,13 +14,13 @@
 //! an operation that was told to stop, by its deadline or by a cancel, waits no longer than the store's grace from then
 //! on: it is stuck, and with it every operation that has to wait for its end.
 
-use foldlog_codec::OperationId;
 use std::cell::RefCell;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use foldlog_codec::OperationId;
 use parking_lot::MutexGuard;
 use uuid::Uuid;
 

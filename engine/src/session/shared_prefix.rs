@@ -1,10 +1,10 @@
 //! What a fork shares with its parent.
 
-use foldlog_codec::SequenceNumber;
 use std::collections::BTreeMap;
 use std::path::Path as FilePath;
 use std::sync::Arc;
 
+use foldlog_codec::SequenceNumber;
 use foldlog_codec::body::{Opened, Rollback};
 
 use super::opening::{Read, open_read};

@@ -63,9 +63,10 @@ pub use history::{Action, History, Step, dispatch, histories, histories_of};
 pub use proptest;
 pub use raw_log::RawLog;
 
+use foldlog_codec::SequenceNumber;
+
 use crate::error::Result;
 use crate::session::{RollbackReport, Session};
-use foldlog_codec::SequenceNumber;
 
 /// A rollback that takes LOG slices back too (`preserve_logs = false`): for tests that run one session many
 /// times from one position. A host's logs stay whatever happens, so this is no method of [`Session`].

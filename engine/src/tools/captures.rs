@@ -1,9 +1,9 @@
-use foldlog_codec::SequenceNumber;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use foldlog_codec::SequenceNumber;
 use foldlog_codec::body::{Payload, ResourceSnapshot};
 use foldlog_codec::msgpack::{self, Limits, Value};
 use foldlog_filesystem::Unrestored;

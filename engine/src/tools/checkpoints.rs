@@ -1,7 +1,7 @@
-use foldlog_codec::OperationId;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use foldlog_codec::OperationId;
 use parking_lot::Mutex;
 use smol_str::SmolStr;
 

@@ -1,6 +1,5 @@
 //! Everything that a run changes, under one root: the session and the resources.
 
-use foldlog_codec::SequenceNumber;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
@@ -9,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Instant;
 
+use foldlog_codec::SequenceNumber;
 use parking_lot::{Condvar, Mutex};
 
 use super::captures::{Captures, CompositeSnapshot, SnapshotMetadata};

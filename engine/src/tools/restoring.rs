@@ -8,9 +8,9 @@
 //! | 3. a rollback to the snapshot's position is recorded | recovery does so, and its end takes the rollback back |
 //! | 4. the end is recorded | all is as it was at the snapshot |
 
-use foldlog_codec::SequenceNumber;
 use std::sync::Arc;
 
+use foldlog_codec::SequenceNumber;
 use foldlog_codec::body::{Cause, Idempotency};
 
 use super::call::{CallInfo, Ending, ExecuteOptions, Operation, RestoreScope, ToolCall};

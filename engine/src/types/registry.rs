@@ -1,9 +1,9 @@
-use foldlog_codec::SequenceNumber;
 use std::any::TypeId;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
+use foldlog_codec::SequenceNumber;
 use foldlog_codec::body::{BuiltIn, Policy};
 use foldlog_codec::msgpack::Value;
 

@@ -132,9 +132,9 @@ impl SessionMemory {
 
     /// Notes that a change was acknowledged as the record `sequence`.
     pub fn told(&mut self, sequence: SequenceNumber, promise: Promise) {
-        self.acknowledged = self.acknowledged.max((sequence + 1).get());
+        self.acknowledged = self.acknowledged.max(sequence.get() + 1);
         if promise == Promise::Durable {
-            self.told_durable((sequence + 1).get());
+            self.told_durable(sequence.get() + 1);
         }
     }
 

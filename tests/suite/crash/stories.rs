@@ -105,7 +105,7 @@ fn die_at_each_call(durability: Durability) {
             let done = if n % 8 == 3 { session.dispatch(large_note(n)) } else { session.dispatch(step(n)) };
             let done = if n % 5 == 4 { done.and_then(|at| session.sync().map(|()| at)) } else { done };
             match done {
-                Ok(at) => acknowledged = (at + 1).get(),
+                Ok(at) => acknowledged = at.get() + 1,
                 Err(_) => break,
             }
         }

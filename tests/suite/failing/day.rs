@@ -144,7 +144,7 @@ impl Day {
         for held in &self.held {
             let memory = &held.memory;
             let reader = store.open_read_only(memory.id, &types()).expect("a reader opens it");
-            assert_eq!(reader.position().map_or(0, |last| (last + 1).get()), memory.len());
+            assert_eq!(reader.position().map_or(0, |last| last.get() + 1), memory.len());
             assert_eq!(Slices::of(&reader).expect("it is read"), memory.now().shown());
             let audit = self.machine.audit(memory.id).expect("an auditor reads it");
             assert_eq!(audit.records_len(), memory.len());
@@ -343,7 +343,7 @@ impl Day {
         let expected =
             if handle.is_interrupted() { memory.now().shown() } else { (*memory.now().slices).clone() };
         assert_eq!(slices, expected, "refused, and yet something changed: {error}");
-        assert_eq!(handle.position().map_or(0, |last| (last + 1).get()), memory.len(), "{error}");
+        assert_eq!(handle.position().map_or(0, |last| last.get() + 1), memory.len(), "{error}");
         Verdict::Refused
     }
 

@@ -101,7 +101,7 @@ fn whichever_call_fails_nothing_acknowledged_is_gone_after_reopening() {
                 let done =
                     if n % 5 == 3 { session.dispatch(large_note(n)) } else { session.dispatch(step(n)) };
                 match done {
-                    Ok(at) => acknowledged = (at + 1).get(),
+                    Ok(at) => acknowledged = at.get() + 1,
                     Err(_) => refusals += 1,
                 }
             }

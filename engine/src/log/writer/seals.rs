@@ -10,10 +10,10 @@
 //!    that a segment is missing.
 //! 2. A seal is written behind the last byte of a segment that nobody appends to any more.
 
-use foldlog_codec::SequenceNumber;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use foldlog_codec::SequenceNumber;
 use foldlog_codec::body::Seal;
 use foldlog_codec::digest::SegmentDigest;
 use foldlog_codec::frame::{self, Header};

@@ -17,11 +17,11 @@
 //! 4. It is there at most from a first begin until the session closes with no call open; a plain dispatch makes no
 //!    system call for it.
 
-use foldlog_codec::SequenceNumber;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use foldlog_codec::SequenceNumber;
 use foldlog_codec::frame::HEADER_LEN as FRAME_HEADER_LEN;
 use foldlog_codec::segment::{HEADER_LEN as SEGMENT_HEADER_LEN, SegmentHeader};
 

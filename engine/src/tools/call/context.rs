@@ -1,8 +1,8 @@
-use foldlog_codec::OperationId;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
+use foldlog_codec::OperationId;
 use serde::Serialize;
 use uuid::Uuid;
 

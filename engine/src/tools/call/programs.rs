@@ -22,7 +22,6 @@
 //! end within ten seconds (it waits for a device) makes the call fail, and a recovery say that the operation is
 //! [stuck](crate::Error::Stuck).
 
-use foldlog_codec::SequenceNumber;
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -31,6 +30,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use foldlog_codec::SequenceNumber;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use parking_lot::Mutex;
