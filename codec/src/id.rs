@@ -19,8 +19,8 @@ use crate::msgpack::Value;
 /// Numbers a record of a log: 0 for the first, and one more for each that follows.
 ///
 /// A sequence number also names a position: what the log amounts to once the record of that number is applied. In a
-/// snapshot, a rollback and a fork it means that position. Numbers are never used twice, and a fork goes on with the
-/// number behind the last record that it shares with its parent.
+/// snapshot, a rollback and a fork it means that position. A rollback frees no number: its own record has the next one. A
+/// fork goes on with the number behind the last record that it shares with its parent.
 ///
 /// ```
 /// use foldlog_codec::SequenceNumber;
@@ -56,34 +56,39 @@ pub struct SequenceNumber(u64);
 pub struct OperationId(u64);
 
 macro_rules! number {
-    ($name:ident) => {
+    ($name:ident, $noun:literal) => {
         impl $name {
-            /// Makes one of a plain number.
+            #[doc = concat!("Makes ", $noun, " of a plain number.")]
             #[must_use]
+            #[inline]
             pub const fn new(number: u64) -> $name {
                 $name(number)
             }
 
-            /// Returns the plain number.
+            #[doc = concat!("Returns ", $noun, " as a plain number.")]
             #[must_use]
+            #[inline]
             pub const fn get(self) -> u64 {
                 self.0
             }
         }
 
         impl From<u64> for $name {
+            #[inline]
             fn from(number: u64) -> $name {
                 $name(number)
             }
         }
 
         impl From<$name> for u64 {
+            #[inline]
             fn from(number: $name) -> u64 {
                 number.0
             }
         }
 
         impl From<$name> for Value {
+            #[inline]
             fn from(number: $name) -> Value {
                 Value::Unsigned(number.0)
             }
@@ -92,24 +97,28 @@ macro_rules! number {
         impl FromStr for $name {
             type Err = ParseIntError;
 
+            #[inline]
             fn from_str(text: &str) -> Result<$name, ParseIntError> {
                 text.parse().map($name)
             }
         }
 
         impl fmt::Display for $name {
+            #[inline]
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 self.0.fmt(f)
             }
         }
 
         impl PartialEq<u64> for $name {
+            #[inline]
             fn eq(&self, number: &u64) -> bool {
                 self.0 == *number
             }
         }
 
         impl PartialEq<$name> for u64 {
+            #[inline]
             fn eq(&self, number: &$name) -> bool {
                 *self == number.0
             }
@@ -117,36 +126,40 @@ macro_rules! number {
     };
 }
 
-number!(SequenceNumber);
-number!(OperationId);
+number!(SequenceNumber, "a sequence number");
+number!(OperationId, "an operation id");
 
 impl SequenceNumber {
-    /// The number of a log's first record.
+    /// Sequence number of a log's first record.
     pub const MIN: SequenceNumber = SequenceNumber(0);
 
-    /// The greatest number. No record has it; as the end of a range it stands for the log's end.
+    /// Greatest sequence number, which no log gets to; as the end of a range it stands for the log's end.
     pub const MAX: SequenceNumber = SequenceNumber(u64::MAX);
 
-    /// Returns the number of the record that follows; [`MAX`](SequenceNumber::MAX) is followed by itself.
+    /// Returns the sequence number of the next record; [`MAX`](SequenceNumber::MAX) is followed by itself.
     #[must_use]
+    #[inline]
     pub const fn next(self) -> SequenceNumber {
         self.saturating_add(1)
     }
 
-    /// Returns the number `records` further on, at most [`MAX`](SequenceNumber::MAX).
+    /// Returns the sequence number `records` further on, at most [`MAX`](SequenceNumber::MAX).
     #[must_use]
+    #[inline]
     pub const fn saturating_add(self, records: u64) -> SequenceNumber {
         SequenceNumber(self.0.saturating_add(records))
     }
 
-    /// Returns the number `records` before, at least [`MIN`](SequenceNumber::MIN).
+    /// Returns the sequence number `records` before, at least [`MIN`](SequenceNumber::MIN).
     #[must_use]
+    #[inline]
     pub const fn saturating_sub(self, records: u64) -> SequenceNumber {
         SequenceNumber(self.0.saturating_sub(records))
     }
 
-    /// Returns the number `records` further on; `None` where no such number exists.
+    /// Returns the sequence number `records` further on; `None` where no such number exists.
     #[must_use]
+    #[inline]
     pub const fn checked_add(self, records: u64) -> Option<SequenceNumber> {
         match self.0.checked_add(records) {
             Some(number) => Some(SequenceNumber(number)),
@@ -154,8 +167,9 @@ impl SequenceNumber {
         }
     }
 
-    /// Returns the number `records` before; `None` where no such number exists.
+    /// Returns the sequence number `records` before; `None` where no such number exists.
     #[must_use]
+    #[inline]
     pub const fn checked_sub(self, records: u64) -> Option<SequenceNumber> {
         match self.0.checked_sub(records) {
             Some(number) => Some(SequenceNumber(number)),
@@ -165,17 +179,19 @@ impl SequenceNumber {
 
     /// Returns how many records there are from `earlier` to before this one; 0 where `earlier` is the later one.
     #[must_use]
+    #[inline]
     pub const fn since(self, earlier: SequenceNumber) -> u64 {
         self.0.saturating_sub(earlier.0)
     }
 
     /// Returns how many records there are from `earlier` to before this one; `None` where `earlier` is the later one.
     #[must_use]
+    #[inline]
     pub const fn checked_since(self, earlier: SequenceNumber) -> Option<u64> {
         self.0.checked_sub(earlier.0)
     }
 
-    /// Returns the numbers from this one through `last`, in order; none where `last` is before this one.
+    /// Returns the sequence numbers from this one through `last`, in order; none where `last` is before this one.
     ///
     /// ```
     /// use foldlog_codec::SequenceNumber;
@@ -183,18 +199,21 @@ impl SequenceNumber {
     /// let positions: Vec<u64> = SequenceNumber::new(3).through(SequenceNumber::new(5)).map(u64::from).collect();
     /// assert_eq!(positions, [3, 4, 5]);
     /// ```
+    #[inline]
     pub fn through(self, last: SequenceNumber) -> impl DoubleEndedIterator<Item = SequenceNumber> + Clone {
         (self.0..=last.0).map(SequenceNumber)
     }
 
-    /// Returns the number's bytes, the least significant first.
+    /// Returns the eight bytes of the sequence number, the least significant first.
     #[must_use]
+    #[inline]
     pub const fn to_le_bytes(self) -> [u8; 8] {
         self.0.to_le_bytes()
     }
 
-    /// Makes a number of its bytes, the least significant first.
+    /// Makes a sequence number of its eight bytes, the least significant first.
     #[must_use]
+    #[inline]
     pub const fn from_le_bytes(bytes: [u8; 8]) -> SequenceNumber {
         SequenceNumber(u64::from_le_bytes(bytes))
     }
@@ -203,12 +222,14 @@ impl SequenceNumber {
 impl Add<u64> for SequenceNumber {
     type Output = SequenceNumber;
 
+    #[inline]
     fn add(self, records: u64) -> SequenceNumber {
         SequenceNumber(self.0 + records)
     }
 }
 
 impl AddAssign<u64> for SequenceNumber {
+    #[inline]
     fn add_assign(&mut self, records: u64) {
         self.0 += records;
     }
@@ -217,6 +238,7 @@ impl AddAssign<u64> for SequenceNumber {
 impl Sub<u64> for SequenceNumber {
     type Output = SequenceNumber;
 
+    #[inline]
     fn sub(self, records: u64) -> SequenceNumber {
         SequenceNumber(self.0 - records)
     }
@@ -225,6 +247,7 @@ impl Sub<u64> for SequenceNumber {
 impl Sub<SequenceNumber> for SequenceNumber {
     type Output = u64;
 
+    #[inline]
     fn sub(self, earlier: SequenceNumber) -> u64 {
         self.0 - earlier.0
     }
@@ -233,18 +256,21 @@ impl Sub<SequenceNumber> for SequenceNumber {
 impl OperationId {
     /// Returns the sequence number of the operation's first `tool_begin`.
     #[must_use]
+    #[inline]
     pub const fn sequence(self) -> SequenceNumber {
         SequenceNumber(self.0)
     }
 }
 
 impl From<SequenceNumber> for OperationId {
+    #[inline]
     fn from(begin: SequenceNumber) -> OperationId {
         OperationId(begin.0)
     }
 }
 
 impl From<OperationId> for SequenceNumber {
+    #[inline]
     fn from(operation: OperationId) -> SequenceNumber {
         operation.sequence()
     }
