@@ -1,4 +1,4 @@
-// The README's hosts are tested where there is all that they use.
+// The README's examples are tested only with the features that they use.
 #![cfg_attr(any(not(doctest), feature = "host-filesystem"), doc = include_str!("../../README.md"))]
 
 pub mod audit;
@@ -44,7 +44,8 @@ pub use session::{
     AbandonedCall, LogView, RecordNotification, RecoveryReport, RollbackReport, Session, Settlement,
     SliceState, Snapshot, SnapshotOptions, State, StoredItem, SubscriberPanic, Subscription,
 };
-/// The text that a call's tool and id are: short ones cost no memory of their own, long ones are shared.
+/// String type of a call's tool name and call id. Up to 23 bytes are stored inline; longer ones are reference
+/// counted.
 pub use smol_str::SmolStr;
 pub use snapshot_json::{Export, ExportedSlice};
 pub use storage::StoreAccess;

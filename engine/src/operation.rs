@@ -1,4 +1,5 @@
-//! What a log says of an operation: that it is open, that it waits for a decision, what of it could not be undone.
+//! What a log says of an operation: that it is open, that it is unsettled, and what of it could not be
+//! undone.
 
 use std::borrow::Cow;
 
@@ -7,24 +8,26 @@ use foldlog_filesystem::Unrestored;
 use serde::Serialize;
 use smol_str::SmolStr;
 
-/// An operation that has begun and not ended.
+/// Describes an operation that has begun and not ended.
 pub type OpenOperation = image::OpenOperation<SmolStr>;
 
-/// An operation that was interrupted and neither run again nor settled since.
+/// Describes an operation that was interrupted and has neither run again nor been settled since.
 pub type UnsettledOperation = image::UnsettledOperation<SmolStr>;
 
-/// Something that a call did to a resource and that was not undone with it: the resource is as it was but for this.
+/// Describes a change that a call made to a resource and that its rollback could not undo. The rest of the
+/// resource was restored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct NotUndone {
-    /// The resource's name.
+    /// Name of the resource.
     pub resource: String,
-    /// What of the resource: a path of a workspace, say.
+    /// What part of the resource kept its change: in a workspace, a path.
     pub path: String,
-    /// What about it, and why.
+    /// What the change is, and why it could not be undone.
     pub reason: String,
 }
 
-/// So many of them are told of one call; of further ones, how many there are.
+/// Maximum number of entries that are recorded for a resource of a call. One more entry counts those left
+/// out.
 const NOT_UNDONE_MAX: usize = 100;
 
 impl NotUndone {
@@ -32,7 +35,7 @@ impl NotUndone {
         NotUndone { resource: resource.to_owned(), path: path.into(), reason: reason.into() }
     }
 
-    /// As a record tells it.
+    /// Converts the recorded form.
     pub(crate) fn of_record(recorded: &body::NotUndone<'_>) -> NotUndone {
         NotUndone::new(&recorded.resource, &*recorded.path, &*recorded.reason)
     }
@@ -46,7 +49,8 @@ impl NotUndone {
         }
     }
 
-    /// Those of one resource, not more than are told.
+    /// Converts what `resource` reports, keeping the first [`NOT_UNDONE_MAX`] entries and a count of the
+    /// others.
     pub(crate) fn of_resource(resource: &str, mut told: Vec<Unrestored>) -> Vec<NotUndone> {
         let more = told.len().saturating_sub(NOT_UNDONE_MAX);
         told.truncate(NOT_UNDONE_MAX);

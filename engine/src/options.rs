@@ -1,4 +1,4 @@
-//! How stores and sessions work: durability, segments, images, who syncs.
+//! Options of stores and sessions: durability, access, segments, images, background work.
 
 use foldlog_codec::OperationId;
 use std::collections::BTreeMap;
@@ -11,64 +11,66 @@ use crate::clock::{Clock, SystemClock};
 use crate::log::SegmentSizes;
 use crate::storage::{FileStorage, Storage, StoreAccess};
 
-/// When a record is durable.
+/// Names when a record is durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Durability {
-    /// A record survives a kill of the process as soon as the call returns. A power cut loses what was not
-    /// yet synced in the background: about a second, or 4 MiB.
+    /// A record survives a kill of the process as soon as the call returns. A power cut loses what the
+    /// background has not synced yet: about a second of records, or 4 MiB.
     Process,
-    /// As `Process`, and what an agent could not repeat is durable when the call returns: snapshots,
-    /// rollbacks and imports, and of the kinds to come tools begun and ended, inputs, answers, turns, adapter
-    /// states and settlements.
+    /// What an agent could not repeat is durable when the call returns: snapshots, rollbacks, imports, begins
+    /// and ends of tool calls, and settlements. All other records are as durable as with
+    /// [`Process`](Durability::Process).
     #[default]
     Boundary,
     /// Every record is durable when the call returns.
     Every,
 }
 
-/// Who syncs what no call waits for.
+/// Names who syncs the records that no call waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum BackgroundSync {
-    /// One thread of the store's, started when it is first needed.
+    /// The store's background thread, started when it is first needed.
     #[default]
     Thread,
-    /// The call that finds 4 MiB, or a second by the session's clock that nobody sets
-    /// ([`steady_us`](crate::Clock::steady_us)), unsynced. With it and a [`FixedClock`](crate::FixedClock), one thread's
-    /// calls give the same bytes each time.
+    /// The call that finds 4 MiB unsynced, or a record that has been unsynced for a second of
+    /// [`steady_us`](crate::Clock::steady_us). With a [`FixedClock`](crate::FixedClock), the calls of a
+    /// single thread then write the same bytes each time.
     Inline,
 }
 
-/// How a store works.
+/// Holds the options of a [`Store`](crate::Store).
 #[derive(Clone, Debug)]
 pub struct StoreOptions {
-    /// The file system.
+    /// File system that holds the store.
     pub storage: Arc<dyn Storage>,
-    /// Who may read what the store makes from now on; the process's user alone where nothing is said.
+    /// Who may read the files that the store creates. Defaults to the process's user alone.
     pub access: StoreAccess,
-    /// Where sessions take the time from.
+    /// Clock that sessions take their time from.
     pub clock: Arc<dyn Clock>,
-    /// What session ids and seeds are drawn from; the system's entropy where nothing is said.
+    /// Seed that session ids and session seeds are drawn from. `None` draws them from the system's entropy.
     pub seed: Option<u64>,
-    /// The level of sessions that do not say their own.
+    /// Durability of sessions whose [`SessionOptions::durability`] is `None`.
     pub durability: Durability,
-    /// How large segments are.
+    /// Sizes of segment files, in bytes.
     pub segments: SegmentSizes,
-    /// Payloads over this many bytes go into the object folder.
+    /// Largest payload that is stored within its record, in bytes. Larger ones go into the object folder.
     pub object_bytes_min: u64,
-    /// How many bytes the log has to grow by before an image is written, so that opening need not fold all
-    /// records; or by twice of what the last image took, if that is more. It grows over all lives of the session, however
-    /// short each is.
+    /// Bytes by which a log grows before its session writes an image, so that opening need not fold all
+    /// records. The session waits for twice the size of the last image, if that is more. Growth is counted
+    /// over all openings of the session, however short each is.
     pub image_bytes_min: u64,
-    /// Who syncs what no call waits for.
+    /// Who syncs the records that no call waits for.
     pub background: BackgroundSync,
-    /// How long after its deadline, or after it was cancelled, an operation may still take to end before it is
-    /// [stuck](crate::Session::stuck_operations), which whoever waits for it is told.
+    /// Time that an operation has to end after its deadline or its cancellation. After it, the operation
+    /// counts as [stuck](crate::Session::stuck_operations), and calls that wait for it fail with
+    /// [`Error::Stuck`](crate::Error::Stuck).
     pub grace: Duration,
 }
 
 impl Default for StoreOptions {
-    /// Mapped files for the process's user alone, the system's clock and entropy, [`Durability::Boundary`], objects over 64 KiB,
-    /// images every 1 MiB, a background thread, ten seconds of grace.
+    /// Returns the defaults: mapped files that only the process's user may read, the system's clock and
+    /// entropy, [`Durability::Boundary`], objects for payloads over 64 KiB, an image every 1 MiB, a
+    /// background thread, and ten seconds of grace.
     fn default() -> Self {
         StoreOptions {
             storage: Arc::new(FileStorage::new()),
@@ -85,25 +87,25 @@ impl Default for StoreOptions {
     }
 }
 
-/// What a new session is to be.
+/// Holds the options of a new session.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SessionOptions {
-    /// Its id; drawn where nothing is said.
+    /// Session id. `None` draws one.
     pub id: Option<Uuid>,
-    /// Its seed; drawn where nothing is said.
+    /// Session seed, from which reducers' generators start. `None` draws one.
     pub seed: Option<u64>,
-    /// Its tags.
+    /// Tags that the session starts with.
     pub tags: BTreeMap<String, String>,
-    /// The session on whose behalf it is begun.
+    /// Session on whose behalf this one is created.
     pub parent: Option<Uuid>,
-    /// The operation of the parent's on whose behalf it is begun; not looked at where there is no parent.
+    /// Operation of the parent on whose behalf the session is created. Ignored if `parent` is `None`.
     pub operation: Option<OperationId>,
-    /// Its level; the store's where nothing is said.
+    /// Durability of the session's records. `None` takes that of the store.
     pub durability: Option<Durability>,
 }
 
 impl SessionOptions {
-    /// Adds a tag.
+    /// Adds a tag to the options.
     #[must_use]
     pub fn tag(mut self, key: impl Into<String>, value: impl Into<String>) -> SessionOptions {
         self.tags.insert(key.into(), value.into());

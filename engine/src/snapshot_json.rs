@@ -1,4 +1,4 @@
-//! Snapshot JSON: a session's slices for other tools, and back into a new session.
+//! Snapshot JSON: the slices of a session in a form that other tools read, and that a new session can import.
 //!
 //! ```json
 //! {
@@ -12,10 +12,10 @@
 //! }
 //! ```
 //!
-//! Slices stand in the order of their names; empty ones are left out; times are ISO 8601 with offset. A slice
-//! whose items were not all recorded at version 1 also holds `item_versions`, one for each item. An export that was
-//! taken within tools' calls also holds `open_operations`, their names, and begins no session. What stands beside these
-//! fields is passed over on reading.
+//! Slices are sorted by name and empty ones are left out. Times are ISO 8601 with offset. A slice whose items
+//! were not all recorded at version 1 also has `item_versions`, one for each item. An export that was taken
+//! within tool calls also has `open_operations`, their operation ids, and cannot be imported. Reading ignores
+//! all other fields.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,34 +30,34 @@ use uuid::Uuid;
 
 use crate::error::{Error, Result};
 
-/// The version of the JSON form.
+/// Version of the JSON form.
 const VERSION: &str = "1";
 
-/// A session's slices in a form that other tools read.
+/// Holds the slices of a session, as snapshot JSON has them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Export {
     version: String,
     created_at: String,
-    /// The session that it was forked from or begun for.
+    /// Session that the exported one was forked from or created for.
     pub parent_id: Option<Uuid>,
-    /// The sessions that were forked from it or begun for it.
+    /// Sessions that were forked from the exported one or created for it.
     #[serde(default)]
     pub children_ids: Vec<Uuid>,
-    /// Its tags.
+    /// Tags of the session.
     #[serde(default)]
     pub tags: BTreeMap<String, String>,
-    /// The policy of each slice: `state`, `log` or `cache`.
+    /// Policy of each slice by the slice's name: `state`, `log` or `cache`.
     #[serde(default)]
     pub policies: BTreeMap<String, String>,
-    /// The operations that were open when it was taken, so that half of what they did is in it: no session begins with
-    /// such an export. Left out where there are none.
+    /// Operations that were open when the export was taken, so that it may hold half of their changes. An
+    /// export with open operations cannot be imported. Left out of the JSON if empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub open_operations: Vec<OperationId>,
-    /// The slices in the order of their names, empty ones left out.
+    /// Slices in the order of their names, without the empty ones.
     pub slices: Vec<ExportedSlice>,
 }
 
-/// All of an export but its slices, for whoever writes these one by one.
+/// Holds an export without its slices, for writers that stream these.
 pub(crate) struct ExportHead {
     pub(crate) export: Export,
 }
@@ -82,13 +82,13 @@ impl ExportHead {
         Ok(ExportHead { export })
     }
 
-    /// Of a moment at which these operations were open.
+    /// Adds the operations that were open when the export was taken.
     pub(crate) fn within(mut self, open_operations: Vec<OperationId>) -> ExportHead {
         self.export.open_operations = open_operations;
         self
     }
 
-    /// Writes the fields that stand before the slices, in the order in which [`Export`] has them.
+    /// Writes the fields that precede the slices, in the order of [`Export`]'s fields.
     pub(crate) fn serialize_into<M: SerializeMap>(&self, map: &mut M) -> Result<(), M::Error> {
         let Export { version, created_at, parent_id, children_ids, tags, policies, open_operations, .. } =
             &self.export;
@@ -105,53 +105,55 @@ impl ExportHead {
     }
 }
 
-/// The versions of a slice's items; none where all are 1.
+/// Returns the versions of a slice's items, or nothing if all are 1.
 pub(crate) fn item_versions<I: Iterator<Item = u32>>(versions: impl Fn() -> I) -> Vec<u32> {
     if versions().all(|version| version == 1) { Vec::new() } else { versions().collect() }
 }
 
-/// One slice of an export.
+/// Holds one slice of an export.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ExportedSlice {
-    /// The slice's name.
+    /// Name of the slice.
     pub slice_type: String,
-    /// The name of its items' type.
+    /// Name of the type of its items.
     pub item_type: String,
-    /// The items.
+    /// Items in the slice's order.
     pub items: Vec<Value>,
-    /// The version that each item was recorded at; empty where all are 1.
+    /// Version that each item was recorded at. Empty if all are 1.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub item_versions: Vec<u32>,
 }
 
 impl Export {
-    /// When it was taken, in microseconds since 1970-01-01 UTC.
+    /// Returns when the export was taken, in microseconds since 1970-01-01 UTC.
     ///
     /// # Errors
     ///
-    /// [`Error::Export`] where that is no time of ISO 8601 with offset.
+    /// [`Error::Export`] if `created_at` is no time of ISO 8601 with offset.
     pub fn created_at_us(&self) -> Result<i64> {
         DateTime::parse_from_rfc3339(&self.created_at)
             .map(|time| time.timestamp_micros())
             .map_err(|error| Error::Export(format!("created_at {:?}: {error}", self.created_at)))
     }
 
-    /// The JSON text, on many lines, control characters and bidirectional marks [escaped](foldlog_codec::escape).
+    /// Writes the export as indented JSON text, control characters and bidirectional marks
+    /// [escaped](foldlog_codec::escape).
     ///
     /// # Errors
     ///
-    /// [`Error::Export`] where a value has no JSON form.
+    /// [`Error::Export`] if a value has no JSON form.
     pub fn to_json(&self) -> Result<String> {
         let mut json = Vec::new();
         escape::write_json_pretty(&mut json, self).map_err(|error| Error::Export(error.to_string()))?;
         String::from_utf8(json).map_err(|error| Error::Export(error.to_string()))
     }
 
-    /// An export from its JSON text.
+    /// Reads an export from JSON text.
     ///
     /// # Errors
     ///
-    /// [`Error::Export`] where the text is no export of version 1, or contradicts itself.
+    /// [`Error::Export`] if the text is not JSON of this form, its version is not 1, `created_at` is no time,
+    /// a slice occurs twice, a slice has not as many versions as items, or a policy is unknown.
     pub fn from_json(text: &str) -> Result<Export> {
         let bad = |reason: String| Err(Error::Export(reason));
         let export: Export = serde_json::from_str(text).map_err(|error| Error::Export(error.to_string()))?;

@@ -11,16 +11,16 @@ use crate::fold::projection::{LogSlices, Projection};
 use crate::log::scan::Location;
 use crate::session::State;
 
-/// A fold along live paths that goes on where it stands, as long as the next path goes on where the last one
-/// ended; else it starts anew. The rollbacks of an agent mostly go back to ever later positions of one path: each then
-/// takes time in proportion to what came since the last.
+/// Folds along the live paths of several positions, one after the other. If the next path extends the last
+/// one, the fold continues where it stands; otherwise it starts over. An agent mostly rolls back to ever
+/// later positions of one path, and then each fold takes time in proportion to the records since the last.
 #[derive(Debug)]
 pub struct AlongPath<'a> {
     reader: &'a LogReader,
     projection: Projection,
-    /// What was live at the position that the projection stands at, in ascending order.
+    /// Records that are live at the projection's position, in ascending order.
     live: Vec<RangeInclusive<SequenceNumber>>,
-    /// Where the next record stands, where that is known.
+    /// Location of the next record, if it is known.
     at: Option<(SequenceNumber, Location)>,
 }
 
@@ -33,24 +33,29 @@ impl<'a> AlongPath<'a> {
     ///
     /// # Errors
     ///
-    /// As [`LogReader::state_along`].
+    /// [`Error::NoSuchPosition`] if the log has no record at `position`, [`Error::OverBudget`] if the fold
+    /// takes more memory than [`LogReader::memory_bytes`], [`Error::Io`] or [`Error::Object`] if a file of
+    /// the log can no longer be read.
     pub fn state(&mut self, position: impl Into<SequenceNumber>) -> Result<State> {
         let position = position.into();
         self.state_reader(position)?.to_state()
     }
 
-    /// Returns the slices that [`state`](AlongPath::state) returns, to be read item by item.
+    /// Returns the slices at `position`, folding only the records that were live then, to be read item by
+    /// item.
     ///
     /// # Errors
     ///
-    /// As [`LogReader::state_along`].
+    /// [`Error::NoSuchPosition`] if the log has no record at `position`, [`Error::OverBudget`] if the fold
+    /// takes more memory than [`LogReader::memory_bytes`], [`Error::Io`] or [`Error::Object`] if a file of
+    /// the log can no longer be read.
     pub fn state_reader(&mut self, position: impl Into<SequenceNumber>) -> Result<StateReader> {
         let position = position.into();
         self.reader.check_position(position)?;
         if !goes_on(&mut self.live, &self.reader.path, position) {
             self.projection = Projection::new(LogSlices::Unread);
         }
-        // Of a fold that fails midway nothing is to be used again.
+        // A fold that fails midway must not be used again.
         let mut projection = std::mem::replace(&mut self.projection, Projection::new(LogSlices::Unread));
         let live = std::mem::take(&mut self.live);
         self.reader.history().fold_on(&mut projection, &live, position, &mut self.at)?;
@@ -60,12 +65,13 @@ impl<'a> AlongPath<'a> {
     }
 }
 
-/// Turns a path into the one that was live at `position`. Whether that goes on where the other ended; where it does, no
-/// more of it is looked at than what is new.
+/// Turns a path into the one that was live at `position`, and returns whether the new path extends the old
+/// one. If it does, only its new part is visited.
 fn goes_on(live: &mut Vec<RangeInclusive<SequenceNumber>>, path: &Path, position: SequenceNumber) -> bool {
     let mut new = Vec::new();
     for range in path.down_from(position) {
-        // Ranges of two paths that begin alike begin with the same rollback, or with 0: below them the paths are one.
+        // Ranges of two paths that begin alike begin with the same rollback, or with 0: below them the paths
+        // are one.
         if let Some(last) = live.last()
             && last.start() == range.start()
             && last.end() <= range.end()

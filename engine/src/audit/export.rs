@@ -1,4 +1,4 @@
-//! Snapshot JSON, written item by item.
+//! Writes slices as JSON, item by item.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,13 +16,13 @@ use crate::error::{Error, Result};
 use crate::snapshot_json::{ExportHead, item_versions};
 
 impl SliceReader<'_> {
-    /// The items as a list of values, read one after the other as they are written.
+    /// Returns the items as a list that serde writes. Each item is read from the log when it is written.
     pub fn streamed(&self) -> impl Serialize + '_ {
         Items { slice: self, failure: None }
     }
 }
 
-/// Where an error goes that a serializer cannot carry.
+/// Holds an error of the log while a serializer, which cannot carry it, unwinds.
 type Failure = RefCell<Option<Error>>;
 
 struct Items<'a> {
@@ -57,7 +57,7 @@ impl Serialize for Items<'_> {
     }
 }
 
-/// The slices of a state, each with its policy and its items.
+/// Serializes the slices of a state, each with its policy and its items.
 struct Slices<'a> {
     state: &'a StateReader,
     only: Option<&'a str>,
@@ -89,7 +89,7 @@ impl Serialize for OneSlice<'_> {
     }
 }
 
-/// A state as `foldlog state --json` prints it.
+/// Serializes a state as `foldlog state --json` prints it.
 struct Document<'a> {
     sequence: SequenceNumber,
     slices: Slices<'a>,
@@ -105,12 +105,14 @@ impl Serialize for Document<'_> {
 }
 
 impl StateReader {
-    /// Writes the slices, or one of them, as JSON: `{"sequence": 7, "slices": {"plan": {"policy": "state", "items": []}}}`.
+    /// Writes the slices, or only the one named `only`, as JSON: `{"sequence": 7, "slices": {"plan":
+    /// {"policy": "state", "items": []}}}`.
     ///
     /// # Errors
     ///
-    /// What reading says, [`Error::Decode`] where an item is no MessagePack; [`Error::Io`] where `out` fails. A part is
-    /// written by then.
+    /// [`Error::Decode`] if an item is no MessagePack, [`Error::Io`] if `out` fails or the log cannot be
+    /// read, [`Error::Object`] if an object is missing or damaged. Part of the JSON may have been written by
+    /// then.
     pub fn write_json(&self, only: Option<&str>, out: impl Write) -> Result<()> {
         let failure = Failure::default();
         let slices = Slices { state: self, only, failure: &failure };
@@ -120,7 +122,7 @@ impl StateReader {
     }
 }
 
-/// What went wrong: with the log, or with what was written to.
+/// Converts what a serializer returned to the log's error or to that of the output.
 fn told(written: serde_json::Result<()>, failure: &Failure) -> Result<()> {
     written.map_err(|error| match failure.take() {
         Some(failure) => failure,
@@ -175,14 +177,16 @@ impl Serialize for ExportedSlice<'_> {
 }
 
 impl LogReader {
-    /// Writes the slices of these policies as they were at a position, as [`Export::to_json`](crate::Export::to_json) of
-    /// [`export_at`](LogReader::export_at) would, one item after the other. `children` are the session's, for whoever knows
-    /// its store.
+    /// Writes the slices of these policies as they were at `position`, item by item, as
+    /// [`Export::to_json`](crate::Export::to_json) writes the result of [`export_at`](LogReader::export_at).
+    /// `children` are the sessions forked from this one or created for it, which the store knows.
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchPosition`], [`Error::Decode`] where a recorded item is no MessagePack, [`Error::Io`] where `out` fails,
-    /// or what reading says. A part may be written by then.
+    /// [`Error::NoSuchPosition`] if the log has no record at `position`, [`Error::Decode`] if an item is no
+    /// MessagePack, [`Error::Io`] if `out` fails or the log cannot be read, [`Error::Object`] if an object is
+    /// missing or damaged, [`Error::OverBudget`] if the fold takes more memory than
+    /// [`LogReader::memory_bytes`]. Part of the JSON may have been written by then.
     pub fn write_export(
         &self,
         position: impl Into<SequenceNumber>,

@@ -1,4 +1,4 @@
-//! Records as they come.
+//! Follows a log while it is written.
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -16,63 +16,64 @@ use crate::log::follow::Cursor;
 use crate::log::scan::FrameAt;
 use crate::storage::{FileStorage, Storage};
 
-/// Of how many records a digest is kept, so that what a recovery rewrites is told from what it changes. Only
-/// records that nobody has attested count, and the engine syncs long before there are so many.
+/// Number of records whose digests are kept, to tell records that a recovery rewrote unchanged from records
+/// that it replaced. Only records that are not attested as durable count, and the engine syncs long before
+/// there are so many.
 const DIGESTS_MAX: usize = 1 << 17;
 
-/// Follows a log that another process may be writing: [`poll`](Follower::poll) hands over the records that have
-/// come since, and never waits.
+/// Follows a log that another process may be writing. [`poll`](Follower::poll) hands over the records that
+/// were appended since the last poll, and never waits.
 ///
-/// It disturbs nobody: it opens files for reading only and takes no lock. A frame that does not check at the
-/// end of what is written is not yet there; it is damage once something behind it attests it, by the rules by
-/// which opening judges. What stands before the place at which the follower begins is not checked.
+/// A follower opens files for reading only and takes no lock. A frame at the end of the log whose checksum
+/// does not match counts as not yet written; it is corrupt once a later frame attests it, by the rules of
+/// opening. Records before the one at which the follower starts are not checked.
 ///
-/// A poll reads what is new and, where that is nothing, the names in the folder. Memory does not grow with the
-/// log: a window of 64 KiB or the largest record, the names that the log declared, 16 bytes for each of the
-/// latest records that no sync has covered, at most 2 MiB, and a header for each segment that still is ahead.
+/// A poll reads the new bytes and, if there are none, the names in the folder. Memory does not grow with the
+/// log: it holds a window of 64 KiB or the largest record, the names that the log declared, 16 bytes for each
+/// record that no sync has covered, at most 2 MiB, and a header for each segment that is still ahead.
 #[derive(Clone, Debug)]
 pub struct Follower {
     cursor: Cursor,
     handed: Handed,
 }
 
-/// What a [`Follower`] meets.
+/// Describes what a [`Follower`] hands over.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Followed<'a> {
-    /// A record has come.
+    /// A record was appended.
     Record {
         /// The record.
         record: Record<'a>,
-        /// What the names in it stand for.
+        /// What the names in the record stand for.
         names: &'a Names,
     },
-    /// The log was recovered, and records that were handed over are no longer what they were, or no longer
-    /// there. Those that took their place follow.
+    /// A recovery of the log changed or removed records that were handed over. The records that replace them
+    /// follow.
     Replaced {
-        /// The first of them.
+        /// Sequence number of the first record that was replaced.
         from: SequenceNumber,
-        /// The last.
+        /// Sequence number of the last record that was replaced.
         through: SequenceNumber,
     },
 }
 
-/// What a poll came to.
+/// Reports what a poll found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Progress {
-    /// How many records were handed over.
+    /// Number of records that were handed over.
     pub records: u64,
-    /// Bytes behind the end of what was read that do not check and are not known to be damage: a frame that is
-    /// just being written, or a torn tail.
+    /// Bytes behind the last record whose checksum does not match and that are not known to be damage: a
+    /// frame that is being written, or a torn tail.
     pub torn: Option<TornTail>,
 }
 
-/// What was handed over.
+/// Holds what was handed over.
 #[derive(Clone, Debug)]
 struct Handed {
     from: SequenceNumber,
-    /// The next record that was never handed over, or was and has been replaced.
+    /// Sequence number of the next record that was never handed over, or was and has been replaced.
     next: SequenceNumber,
     names: Names,
     /// Digests of the records before `next`.
@@ -80,23 +81,24 @@ struct Handed {
 }
 
 impl Follower {
-    /// Follows the log in the folder `dir` from record `from` on, which need not be there yet.
+    /// Follows the log in the folder `dir` from record `from` on, which need not be written yet.
     ///
     /// # Errors
     ///
-    /// [`Error::NotASession`], [`Error::NotAFile`], [`Error::Corrupt`], [`Error::OlderThanSuccessor`],
-    /// [`Error::MissingSegment`], [`Error::WrongSession`],
-    /// [`Error::FutureFormat`], [`Error::Io`].
+    /// [`Error::NotASession`] if `dir` holds no session, [`Error::NotAFile`] if one of its segments is no
+    /// regular file, [`Error::Corrupt`], [`Error::OlderThanSuccessor`], [`Error::MissingSegment`] or
+    /// [`Error::WrongSession`] if the headers of the segments show damage, [`Error::FutureFormat`] if a later
+    /// version wrote them, [`Error::Io`] if they cannot be read.
     pub fn open(dir: impl AsRef<Path>, from: impl Into<SequenceNumber>) -> Result<Follower> {
         let from = from.into();
         Follower::open_on(Arc::new(FileStorage::new()), dir, from)
     }
 
-    /// As [`open`](Follower::open), on a storage of the caller's own.
+    /// Follows the log in the folder `dir` of `storage` from record `from` on, which need not be written yet.
     ///
     /// # Errors
     ///
-    /// As [`open`](Follower::open).
+    /// Those of [`open`](Follower::open).
     pub fn open_on(
         storage: Arc<dyn Storage>,
         dir: impl AsRef<Path>,
@@ -108,35 +110,35 @@ impl Follower {
         Ok(Follower { cursor, handed })
     }
 
-    /// As [`open`](Follower::open), from the `count`-th record before the present end on.
+    /// Follows the log in the folder `dir` from the `count`-th last of its present records on.
     ///
     /// # Errors
     ///
-    /// As [`open`](Follower::open), and as [`poll`](Follower::poll).
+    /// Those of [`open`](Follower::open) and of [`poll`](Follower::poll), which looks for the log's end.
     pub fn open_last(dir: impl AsRef<Path>, count: u64) -> Result<Follower> {
         let mut scout = Follower::open(&dir, SequenceNumber::MAX)?;
         scout.poll(|_| Ok(()))?;
         Follower::open(dir, scout.cursor.next_sequence().saturating_sub(count))
     }
 
-    /// The session.
+    /// Returns the id of the session.
     pub fn session(&self) -> Uuid {
         self.cursor.session()
     }
 
-    /// How many records the log was seen to have, those before the first that was asked for included. A poll
-    /// brings it up to date.
+    /// Returns how many records the log had at the last poll, the skipped ones before the first included.
     pub fn records_len(&self) -> u64 {
         self.cursor.next_sequence().get()
     }
 
-    /// Hands what has come to `visit`, in order. Where `visit` fails, the next poll hands over the same again.
+    /// Hands the records that were appended since the last poll to `visit`, in order. If `visit` fails, the
+    /// next poll hands over the same record again.
     ///
     /// # Errors
     ///
-    /// [`Error::Corrupt`], [`Error::MissingSegment`], [`Error::WrongSession`], [`Error::Inconsistent`] where
-    /// the log is damaged, after all records before the damage; [`Error::NotASession`] where the session was
-    /// deleted meanwhile; [`Error::Io`]; what `visit` says.
+    /// [`Error::Corrupt`], [`Error::MissingSegment`], [`Error::WrongSession`] or [`Error::Inconsistent`] if
+    /// the log is damaged, once all records before the damage were handed over; [`Error::NotASession`] if the
+    /// session was deleted; [`Error::Io`] if a file cannot be read; the error of `visit`.
     pub fn poll(&mut self, mut visit: impl FnMut(Followed<'_>) -> Result<()>) -> Result<Progress> {
         let mut records = 0;
         let handed = &mut self.handed;
@@ -144,7 +146,7 @@ impl Follower {
             records += u64::from(handed.take(at, &mut visit)?);
             Ok(())
         })?;
-        // A recovery whose log is shorter has replaced the rest by nothing, for now.
+        // A recovery whose log is shorter has removed the rest, for now.
         let end = self.cursor.next_sequence().max(handed.from);
         if end < handed.next {
             visit(Followed::Replaced { from: end, through: handed.next - 1 })?;
@@ -155,7 +157,7 @@ impl Follower {
 }
 
 impl Handed {
-    /// Takes a frame; whether its record was handed over.
+    /// Takes a frame, and returns whether its record was handed over.
     fn take(&mut self, at: &FrameAt<'_>, visit: &mut dyn FnMut(Followed<'_>) -> Result<()>) -> Result<bool> {
         let header = at.frame.header;
         let (sequence, kind, time_us) = (header.sequence, header.kind, header.time_us);
@@ -167,7 +169,7 @@ impl Handed {
         }
         let digest = digest(&record);
         if sequence < self.next {
-            // Without a digest it was durable when it was handed over, and no recovery rewrites that.
+            // A record without a digest was durable when it was handed over, and no recovery rewrites it.
             if self.digest_of(sequence).is_none_or(|known| *known == digest) {
                 return Ok(false);
             }
@@ -202,7 +204,7 @@ impl Handed {
         self.digests.get(self.digests.len().checked_sub(back)?)
     }
 
-    /// No recovery rewrites what is durable.
+    /// Drops the digests of records that are durable, which no recovery rewrites.
     fn forget_below(&mut self, watermark: SequenceNumber) {
         let first = self.next.saturating_sub(self.digests.len() as u64);
         let durable = usize::try_from(watermark.since(first)).unwrap_or(usize::MAX);

@@ -1,4 +1,4 @@
-//! What became of each operation, from the log alone.
+//! The fate of each operation, read from the log alone.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -13,26 +13,26 @@ use super::LogReader;
 use crate::error::{Error, Result};
 use crate::operation::NotUndone;
 
-/// What became of an operation.
+/// Names what became of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fate {
-    /// It has begun and not ended.
+    /// The operation has begun and not ended.
     Open,
-    /// What it did stays.
+    /// The operation succeeded, and its changes stay.
     Committed,
-    /// What it did was taken back.
+    /// The operation failed, and its changes were rolled back.
     Failed,
-    /// Its process ended before it did; nobody has settled it.
+    /// The operation's process ended before it did, and nobody has settled it.
     Interrupted,
-    /// It was interrupted, and somebody decided what became of it.
+    /// The operation was interrupted, and somebody decided about it.
     Settled,
-    /// It was committed, and a later rollback took back what it did in STATE.
+    /// The operation was committed, and a later rollback undid its changes of STATE.
     Abandoned,
 }
 
 impl Fate {
-    /// The name in listings and JSON.
+    /// Returns the name that listings and JSON use.
     pub fn name(self) -> &'static str {
         match self {
             Fate::Open => "open",
@@ -45,59 +45,59 @@ impl Fate {
     }
 }
 
-/// What somebody decided.
+/// Describes what somebody decided about an interrupted operation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Settled {
     /// The decision.
     pub decision: Decision,
     /// Who decided.
     pub by: String,
-    /// Why.
+    /// Reason that was given.
     pub reason: String,
-    /// The decision's record.
+    /// Sequence number of the decision's record.
     pub sequence: SequenceNumber,
 }
 
-/// One operation.
+/// Describes one operation, over all of its runs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LedgerEntry {
-    /// Its name: the sequence number of its first begin.
+    /// Operation id: the sequence number of the operation's first `tool_begin`.
     pub operation: OperationId,
-    /// The operation within which it ran.
+    /// Operation within which this one ran.
     pub parent: Option<OperationId>,
-    /// The operation that it undid.
+    /// Operation that this one undid.
     pub undoes: Option<OperationId>,
-    /// The provider's name for the call.
+    /// Call id that the model's provider gave.
     pub call_id: Option<String>,
-    /// The tool.
+    /// Name of the tool.
     pub tool: String,
-    /// What might be done with it when it was interrupted.
+    /// What may be done with the operation if it is interrupted.
     pub idempotency: Idempotency,
-    /// What became of it.
+    /// What became of the operation.
     pub outcome: Fate,
-    /// Why, where it failed.
+    /// Why the operation failed, if it did.
     pub cause: Option<Cause>,
-    /// What is known of its effects outside; nothing while it is open.
+    /// What is known of effects that a rollback does not undo. `None` while the operation is open.
     pub effects: Option<ExternalEffects>,
-    /// What it did to its resources and was not undone with it.
+    /// Changes of its resources that could not be undone when the operation was rolled back.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub not_undone: Vec<NotUndone>,
-    /// The sequence number of its latest begin.
+    /// Sequence number of the operation's latest `tool_begin`.
     pub begin: SequenceNumber,
-    /// The sequence number of the end of that.
+    /// Sequence number of the end of that run. `None` while it is open.
     pub end: Option<SequenceNumber>,
-    /// How long that ran, in microseconds.
+    /// Duration of that run, in microseconds.
     pub elapsed_us: Option<u64>,
-    /// How often it began.
+    /// Number of times that the operation began.
     pub runs: u64,
-    /// The latest decision about it.
+    /// Latest decision about the operation.
     pub settled: Option<Settled>,
 }
 
 #[derive(Default)]
 struct Ledger {
     entries: BTreeMap<OperationId, LedgerEntry>,
-    /// From the begins of those that are open to their names.
+    /// Operation ids of open operations, by the sequence numbers of their begins.
     open: BTreeMap<SequenceNumber, OperationId>,
 }
 
@@ -167,11 +167,12 @@ impl Ledger {
 }
 
 impl LogReader {
-    /// What became of each operation, in the order in which they first began.
+    /// Returns what became of each operation, in the order of their first begins.
     ///
     /// # Errors
     ///
-    /// What reading says.
+    /// [`Error::Inconsistent`](crate::Error::Inconsistent) if a record's body cannot be decoded,
+    /// [`Error::Io`](crate::Error::Io) if a segment can no longer be read.
     pub fn ledger(&self) -> Result<Vec<LedgerEntry>> {
         let mut ledger = Ledger::default();
         let Some(last) = self.places.next_sequence.checked_sub(1) else { return Ok(Vec::new()) };

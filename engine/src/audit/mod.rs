@@ -1,8 +1,8 @@
-//! Reading a log without the host's code, and without disturbing whoever writes it.
+//! Reads a log without the host's code, and without disturbing its writer.
 //!
-//! A [`LogReader`] takes a session's folder, wherever it stands: in a store, or copied from one. It opens
-//! files for reading only, takes no lock, and judges damage as opening does. A [`Follower`] hands over the
-//! records of such a log as they come.
+//! A [`LogReader`] opens a session's folder, in a store or copied from one. It opens files for reading only,
+//! takes no lock, and judges damage by the rules of opening. A [`Follower`] hands over the records of a log
+//! while it is written. Nothing here writes, and nothing here decodes an item as a host's type.
 
 mod along;
 mod export;
@@ -45,18 +45,18 @@ pub use segments::SegmentInfo;
 pub use shared::Comparison;
 pub use state::{ItemName, SliceReader, StateReader};
 
-/// One frame of a log, envelope frames included.
+/// Describes one frame of a log. Envelope frames, which hold no record of the session, are included.
 #[derive(Clone, Copy, Debug)]
 pub struct FrameInfo<'a> {
-    /// The segment file.
+    /// Path of the segment file.
     pub segment: &'a Path,
-    /// Where in it, in bytes.
+    /// Offset of the frame in the segment file, in bytes.
     pub offset: u64,
     /// Length of the whole frame, in bytes.
     pub bytes: u64,
-    /// Every record below this was durable when the frame was written.
+    /// Sequence number below which every record was durable when the frame was written.
     pub watermark: SequenceNumber,
-    /// What the frame holds.
+    /// Content of the frame.
     pub record: Record<'a>,
 }
 
@@ -68,37 +68,39 @@ impl<'a> FrameInfo<'a> {
     }
 }
 
-/// What a walk over a log's frames found.
+/// Reports what a walk over a log's frames found.
 #[derive(Clone, Debug)]
 pub struct Walked {
-    /// The session.
+    /// Id of the session.
     pub session: Uuid,
-    /// How many records there are.
+    /// Number of records.
     pub records: u64,
     /// Bytes that the log uses.
     pub log_bytes: u64,
-    /// What opening would say of the log's end.
+    /// What opening would report.
     pub report: RecoveryReport,
 }
 
-/// How a log is read.
+/// Holds the options of a [`LogReader`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReadOptions {
-    /// Whether the slices are left out: for whoever only wants records, names or operations. What is said of items that
-    /// contradict each other, and of objects that are missing, is left out too.
+    /// Whether the reader skips the slices, for callers that only need records, names or operations. The
+    /// reader then does not notice items that contradict each other, or missing objects.
     pub outline: bool,
-    /// How many bytes what is known of the log may take in memory, windows and single records not counted. `None` for
-    /// 64 MiB, and where the slices are not left out, three times the bytes of the log on top.
+    /// Bytes of memory that the reader's knowledge of the log may take, windows and single records not
+    /// counted. `None` stands for 64 MiB, and three times the bytes of the log on top unless `outline` is
+    /// set.
     pub memory_bytes: Option<u64>,
 }
 
-/// A log, open for reading.
+/// Reads a log.
 ///
 /// # Memory
 ///
-/// A reader holds what the log declares, its operations that are not done with, its rollbacks, and of each item a name:
-/// about 20 bytes where items come one by one, 112 at most, and not what the item says. It folds no more of a log than fits
-/// into [`ReadOptions::memory_bytes`] and ends with [`Error::OverBudget`] beyond. Objects are read piece by piece, each once.
+/// A reader holds what the log declares, its open and unsettled operations, its rollbacks, and the name of
+/// each item: about 20 bytes for items that come one by one, 112 at most, whatever the items hold. It folds
+/// no more of a log than fits into [`ReadOptions::memory_bytes`] and fails with [`Error::OverBudget`] beyond.
+/// Objects are read piece by piece, each once.
 #[derive(Debug)]
 pub struct LogReader {
     storage: Arc<dyn Storage>,
@@ -109,7 +111,7 @@ pub struct LogReader {
     rollbacks: BTreeMap<SequenceNumber, foldlog_codec::body::Rollback>,
     path: LivePath,
     outline: Projection,
-    /// The slices at the end, where they were not left out.
+    /// Slices at the end of the log. `None` with [`ReadOptions::outline`].
     folded: Option<Projection>,
     opened: Opened,
     opened_sequence: SequenceNumber,
@@ -117,34 +119,35 @@ pub struct LogReader {
     report: RecoveryReport,
 }
 
-/// Whether a session's folder in a store holds nothing but what a crash left before the session's first record was there.
-/// Nobody was told of such a session; it can be [begun](crate::Store::create_with) again under its id. While somebody
-/// writes there, the answer is of no use.
+/// Returns whether a session's folder in a store holds only what a crash left before the session's first
+/// record was written. Nobody was told of such a session; it can be [created](crate::Store::create_with)
+/// again under its id. The answer means nothing while another process writes to the folder.
 ///
 /// # Errors
 ///
-/// [`Error::Io`] where the folder cannot be read.
+/// [`Error::Io`] if the folder cannot be read.
 pub fn is_leftover(dir: &Path) -> Result<bool> {
     let Some(session) = layout::session_of(dir) else { return Ok(false) };
     Ok(partial_creation::find(&FileStorage::new(), dir, session)?.is_some())
 }
 
-/// Walks the frames of the log in `dir` and hands each to `visit`, in order: every checksum is checked, no
-/// record is folded.
+/// Walks the frames of the log in `dir` and hands each to `visit`, in order. It checks every checksum and
+/// folds no record.
 ///
 /// # Errors
 ///
-/// As [`LogReader::open`], or what `visit` says.
+/// Those of [`LogReader::open`], except for objects and the fold, and the error of `visit`.
 pub fn walk(dir: &Path, visit: &mut dyn FnMut(&FrameInfo<'_>) -> Result<()>) -> Result<Walked> {
     let storage: Arc<dyn Storage> = Arc::new(FileStorage::new());
     walk_on(&storage, dir, visit)
 }
 
-/// As [`walk`], on a storage of the caller's own.
+/// Walks the frames of the log in the folder `dir` of `storage` and hands each to `visit`, in order. It
+/// checks every checksum and folds no record.
 ///
 /// # Errors
 ///
-/// As [`walk`].
+/// Those of [`LogReader::open`], except for objects and the fold, and the error of `visit`.
 pub fn walk_on(
     storage: &Arc<dyn Storage>,
     dir: &Path,
@@ -159,7 +162,7 @@ pub fn walk_on(
     Ok(Walked { session, records, log_bytes: scan.used_bytes, report })
 }
 
-/// Finds a file of the session in the folder `dir` that others than its owner may read, and can.
+/// Finds a file of the session in the folder `dir` that users other than its owner can read.
 pub fn exposed(dir: &Path) -> Option<Exposed> {
     exposed_on(&FileStorage::new(), dir)
 }
@@ -169,31 +172,35 @@ fn exposed_on(storage: &dyn Storage, dir: &Path) -> Option<Exposed> {
 }
 
 impl LogReader {
-    /// Opens the log in the folder `dir` and folds it, as [`ReadOptions::default`] says.
+    /// Opens the log in the folder `dir` and folds it, with the default [`ReadOptions`].
     ///
     /// # Errors
     ///
-    /// [`Error::NotASession`], [`Error::NotAFile`], [`Error::Corrupt`], [`Error::OlderThanSuccessor`],
-    /// [`Error::MissingSegment`], [`Error::WrongSession`],
-    /// [`Error::FutureFormat`], [`Error::Object`], [`Error::Inconsistent`], [`Error::Io`].
+    /// [`Error::NotASession`] if `dir` holds no session, [`Error::NotAFile`] if one of its segments is no
+    /// regular file, [`Error::Corrupt`], [`Error::OlderThanSuccessor`], [`Error::MissingSegment`] or
+    /// [`Error::WrongSession`] if the log is damaged, [`Error::FutureFormat`] if a later version wrote it,
+    /// [`Error::Object`] if an object is missing or damaged, [`Error::Inconsistent`] if a record contradicts
+    /// those before it, [`Error::OverBudget`] if the fold takes more than 64 MiB and three times the bytes of
+    /// the log, [`Error::Io`] if a file cannot be read.
     pub fn open(dir: impl AsRef<Path>) -> Result<LogReader> {
         LogReader::open_on(Arc::new(FileStorage::new()), dir)
     }
 
-    /// As [`open`](LogReader::open), on a storage of the caller's own.
+    /// Opens the log in the folder `dir` of `storage` and folds it, with the default [`ReadOptions`].
     ///
     /// # Errors
     ///
-    /// As [`open`](LogReader::open).
+    /// Those of [`open`](LogReader::open).
     pub fn open_on(storage: Arc<dyn Storage>, dir: impl AsRef<Path>) -> Result<LogReader> {
         LogReader::open_with(storage, dir, ReadOptions::default())
     }
 
-    /// Opens the log in the folder `dir` of a storage, and reads it as `options` say.
+    /// Opens the log in the folder `dir` of `storage`, and reads it with these options.
     ///
     /// # Errors
     ///
-    /// As [`open`](LogReader::open); [`Error::OverBudget`].
+    /// Those of [`open`](LogReader::open), except that [`Error::OverBudget`] is returned beyond
+    /// [`ReadOptions::memory_bytes`].
     pub fn open_with(
         storage: Arc<dyn Storage>,
         dir: impl AsRef<Path>,
@@ -233,61 +240,63 @@ impl LogReader {
         }
     }
 
-    /// The log's folder.
+    /// Returns the folder of the log.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// The session's first record of its own: id, seed, tags at creation, parent.
+    /// Returns the session's own first record: its id, its seed, its tags at creation, its parent.
     pub fn opened(&self) -> &Opened {
         &self.opened
     }
 
-    /// The sequence number of that record: 0, or behind what a fork shares with its parent.
+    /// Returns the sequence number of the session's own first record: 0, or in a fork the one behind the
+    /// records shared with the parent.
     pub fn opened_sequence(&self) -> SequenceNumber {
         self.opened_sequence
     }
 
-    /// What opening found.
+    /// Returns what opening found.
     pub fn report(&self) -> &RecoveryReport {
         &self.report
     }
 
-    /// How many records there are, which is the next sequence number.
+    /// Returns how many records the log has, which is also the next sequence number.
     pub fn records_len(&self) -> u64 {
         self.places.next_sequence.get()
     }
 
-    /// Bytes that the log uses.
+    /// Returns how many bytes the log uses.
     pub fn log_bytes(&self) -> u64 {
         self.log_bytes
     }
 
-    /// Returns how many bytes of memory what is known of the log may take: what [`ReadOptions::memory_bytes`] says, or 64 MiB
-    /// and three times the bytes of the log.
+    /// Returns how many bytes of memory the reader's knowledge of the log may take:
+    /// [`ReadOptions::memory_bytes`], or 64 MiB and three times the bytes of the log.
     pub fn memory_bytes(&self) -> u64 {
         let of_log = self.log_bytes.saturating_mul(MEMORY_PER_BYTE);
         self.options.memory_bytes.unwrap_or(MEMORY_BYTES_MIN.saturating_add(of_log))
     }
 
-    /// What the names in records stand for.
+    /// Returns what the names in records stand for.
     pub fn names(&self) -> Names {
         let mut names = Names::default();
         names.learn(&self.outline.names.all());
         names
     }
 
-    /// The session's tags at the log's end.
+    /// Returns the session's tags at the end of the log.
     pub fn tags(&self) -> &BTreeMap<String, String> {
         &self.outline.tags
     }
 
-    /// Which records are live.
+    /// Returns which records are live at the end of the log.
     pub fn live_path(&self) -> &LivePath {
         &self.path
     }
 
-    /// The rollbacks: each record's sequence number with the position that it goes back to.
+    /// Returns the rollbacks in order: the sequence number of each record, and the position that it rolled
+    /// back to.
     pub fn rollbacks(&self) -> impl DoubleEndedIterator<Item = (SequenceNumber, SequenceNumber)> {
         self.rollbacks.iter().map(|(at, rollback)| (*at, rollback.to))
     }
@@ -296,7 +305,7 @@ impl LogReader {
     ///
     /// # Errors
     ///
-    /// What reading says, or what `visit` says.
+    /// [`Error::Io`] if a segment can no longer be read; the error of `visit`.
     pub fn records(
         &self,
         from: impl Into<SequenceNumber>,
@@ -307,20 +316,24 @@ impl LogReader {
         self.places.read(&self.storage, from, through, &mut |record| visit(&record))
     }
 
-    /// The slices at the log's end, with all that they hold in memory.
+    /// Returns the slices at the end of the log, with all items in memory.
     ///
     /// # Errors
     ///
-    /// What reading says.
+    /// [`Error::OverBudget`] if the fold takes more memory than [`memory_bytes`](LogReader::memory_bytes),
+    /// [`Error::Object`] if an object is missing or damaged, [`Error::Io`] if a segment can no longer be
+    /// read.
     pub fn state(&self) -> Result<State> {
         self.state_reader()?.to_state()
     }
 
-    /// The slices at the log's end.
+    /// Returns the slices at the end of the log, to be read item by item.
     ///
     /// # Errors
     ///
-    /// What reading says.
+    /// [`Error::OverBudget`] if the fold takes more memory than [`memory_bytes`](LogReader::memory_bytes),
+    /// [`Error::Inconsistent`] or [`Error::Object`] if an outline reader finds what other readers find at
+    /// opening, [`Error::Io`] if a segment can no longer be read.
     pub fn state_reader(&self) -> Result<StateReader> {
         match &self.folded {
             Some(folded) => Ok(self.reader_of(folded.clone())),
@@ -328,11 +341,13 @@ impl LogReader {
         }
     }
 
-    /// The slices when the record at `position` had been written.
+    /// Returns the slices as they were when the record at `position` had been written, to be read item by
+    /// item.
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchPosition`], or what reading says.
+    /// [`Error::NoSuchPosition`] if the log has no record at `position`; else those of
+    /// [`state_reader`](LogReader::state_reader).
     pub fn state_reader_at(&self, position: impl Into<SequenceNumber>) -> Result<StateReader> {
         let position = position.into();
         self.check_position(position)?;
@@ -362,38 +377,43 @@ impl LogReader {
         Ok(self.history().fold_within(end, None, how, visit)?.projection)
     }
 
-    /// The slices when the record at `position` had been written, with all that they held in memory.
+    /// Returns the slices as they were when the record at `position` had been written, with all items in
+    /// memory.
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchPosition`], or what reading says.
+    /// [`Error::NoSuchPosition`] if the log has no record at `position`; else those of
+    /// [`state`](LogReader::state).
     pub fn state_at(&self, position: impl Into<SequenceNumber>) -> Result<State> {
         let position = position.into();
         self.state_reader_at(position)?.to_state()
     }
 
-    /// STATE as a fold along the path that was live at `position` gives it, abandoned records left out. LOG
-    /// slices hold that path's items alone.
+    /// Returns the slices at `position`, folding only the records that were live then: abandoned records are
+    /// left out, also from LOG slices.
     ///
     /// # Errors
     ///
-    /// As [`state_at`](LogReader::state_at).
+    /// [`Error::NoSuchPosition`] if the log has no record at `position`; else those of
+    /// [`state`](LogReader::state).
     pub fn state_along(&self, position: impl Into<SequenceNumber>) -> Result<State> {
         let position = position.into();
         self.check_position(position)?;
         self.reader_of(self.history().fold_along(&self.path, position)?).to_state()
     }
 
-    /// As [`state_along`](LogReader::state_along), for many positions one after the other.
+    /// Starts folds along the live paths of many positions, one after the other, as
+    /// [`state_along`](LogReader::state_along) does for one.
     pub fn along(&self) -> AlongPath<'_> {
         AlongPath::of(self)
     }
 
-    /// Folds the log from its first record on. `visit` gets each record and, if it asks, the slices after it.
+    /// Folds the log from its first record on. `visit` gets each record, and a function that returns the
+    /// slices after it.
     ///
     /// # Errors
     ///
-    /// What reading says, or what `visit` says.
+    /// Those of [`state_reader`](LogReader::state_reader), and the error of `visit`.
     pub fn fold(
         &self,
         mut visit: impl FnMut(&Record<'_>, &dyn Fn() -> StateReader) -> Result<()>,
@@ -404,20 +424,22 @@ impl LogReader {
         Ok(self.reader_of(folded))
     }
 
-    /// The bytes of a payload, wherever they stand.
+    /// Returns the bytes of a payload, from its record or from the object folder.
     ///
     /// # Errors
     ///
-    /// [`Error::Object`] where the object is missing or is not what its name says.
+    /// [`Error::Object`] if the object is missing or does not match its name, [`Error::Io`] if it cannot be
+    /// read.
     pub fn payload(&self, payload: Payload<'_>) -> Result<Arc<[u8]>> {
         self.objects.resolve(payload).map(Arc::from)
     }
 
-    /// Checks the seals of finished segments against their records.
+    /// Checks the seals of finished segments against their records, and returns how many were checked.
     ///
     /// # Errors
     ///
-    /// [`Error::Corrupt`] for the first seal that does not match; [`Error::Io`].
+    /// [`Error::Corrupt`] for the first seal that does not match its records, [`Error::Io`] if a segment
+    /// cannot be read.
     pub fn check_seals(&self) -> Result<u64> {
         let mut checked = 0;
         for (segment, next) in self.places.segments.iter().zip(self.places.segments.iter().skip(1)) {
@@ -439,13 +461,14 @@ impl LogReader {
         Ok(checked)
     }
 
-    /// Checks that a fork's shared records are its parent's. The checksum that the fork recorded tells at
-    /// once; where a recovery has rewritten the parent's frames since, contents are compared.
+    /// Checks that the records which a fork shares are those of its parent. It compares the checksum that the
+    /// fork recorded; if a recovery has rewritten the parent's frames since, it compares the contents.
     ///
     /// # Errors
     ///
-    /// [`Error::WrongSession`] where the two are not fork and parent, [`Error::NoSuchPosition`] where the
-    /// parent no longer reaches that far, [`Error::Inconsistent`] where what they share is not the same.
+    /// [`Error::WrongSession`] if `parent` is not the parent of this fork, [`Error::NoSuchPosition`] if the
+    /// parent has no record at the fork's position, [`Error::Inconsistent`] if the shared records differ,
+    /// [`Error::Io`] if a segment cannot be read.
     pub fn check_lineage(&self, parent: &LogReader) -> Result<()> {
         let (expected, position, chain) = match self.opened.parent {
             Some(Parent::Fork { session, position, chain }) => (session, position, chain),
@@ -464,11 +487,11 @@ impl LogReader {
         Err(Error::Inconsistent { sequence: position, reason })
     }
 
-    /// The digest of the records through `position`: over their contents, not their frames.
+    /// Returns the digest of the records through `position`. It covers their contents, not their frames.
     ///
     /// # Errors
     ///
-    /// What reading says.
+    /// [`Error::Io`] if a segment can no longer be read.
     pub fn digest_through(&self, position: impl Into<SequenceNumber>) -> Result<[u8; 32]> {
         let position = position.into();
         let mut digest = SegmentDigest::new();

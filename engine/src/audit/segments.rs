@@ -10,35 +10,35 @@ use super::{FrameInfo, LogReader};
 use crate::error::{Error, Result};
 use crate::log::chain::Segment;
 
-/// A segment of a log.
+/// Describes a segment of a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SegmentInfo {
-    /// Its ordinal.
+    /// Ordinal of the segment.
     pub ordinal: u32,
-    /// Its file.
+    /// Path of the file.
     pub path: PathBuf,
-    /// The session that wrote it: in a fork, that of an ancestor for what the two share.
+    /// Session that wrote the segment. The shared segments of a fork were written by an ancestor.
     pub session: Uuid,
-    /// The sequence number of its first record.
+    /// Sequence number of the segment's first record.
     pub first_sequence: SequenceNumber,
-    /// How many of its records belong to the log. A recovery or a fork may have left out others.
+    /// Number of records that belong to the log. A recovery or a fork may have left out others of the file.
     pub records: u64,
-    /// Bytes of it that belong to the log: its header, frames and seal.
+    /// Bytes that belong to the log: header, frames and seal.
     pub used_bytes: u64,
     /// Length of the file in bytes, space allocated ahead included.
     pub allocated_bytes: u64,
-    /// Length of its seal in bytes, 0 where it is not sealed. The seal stands behind the frames that belong to
-    /// the chain.
+    /// Length of the seal in bytes, 0 if the segment is not sealed. The seal stands behind the frames that
+    /// belong to the chain.
     pub seal_bytes: u64,
 }
 
 impl LogReader {
-    /// The segments, oldest first.
+    /// Returns the segments, oldest first.
     ///
     /// # Errors
     ///
-    /// [`Error::Io`].
+    /// [`Error::Io`] if a segment cannot be read.
     pub fn segments(&self) -> Result<Vec<SegmentInfo>> {
         let segments = self.whole_segments();
         let last_end = self.last_end()?;
@@ -68,12 +68,12 @@ impl LogReader {
         Ok(infos)
     }
 
-    /// Hands every frame of the log to `visit`, in order, envelope frames included. Seals are not among them,
-    /// since they stand outside of the chain: [`SegmentInfo::seal_bytes`].
+    /// Hands every frame of the log to `visit`, in order, envelope frames included. Seals are not frames of
+    /// the chain and are not handed over; see [`SegmentInfo::seal_bytes`].
     ///
     /// # Errors
     ///
-    /// What reading says, or what `visit` says.
+    /// [`Error::Io`] if a segment can no longer be read; the error of `visit`.
     pub fn frames(&self, mut visit: impl FnMut(&FrameInfo<'_>) -> Result<()>) -> Result<()> {
         let mut places = self.places.clone();
         Arc::make_mut(&mut places.segments).truncate(self.whole_segments().len());
@@ -82,7 +82,7 @@ impl LogReader {
         })
     }
 
-    /// The segments up to the one in which the log ends: records that name objects which are not there may have
+    /// Returns the segments up to the one in which the log ends. Records that name missing objects may have
     /// been left out together with whole segments behind them.
     fn whole_segments(&self) -> &[Segment] {
         let segments = self.places.segments.as_slice();
@@ -91,7 +91,7 @@ impl LogReader {
         last.and_then(|last| segments.get(..=last)).unwrap_or(segments)
     }
 
-    /// Where the log ends in its last segment.
+    /// Returns the offset in the last segment at which the log ends, in bytes.
     fn last_end(&self) -> Result<u64> {
         let segments = self.whole_segments();
         let torn = self.report.torn.as_ref();

@@ -1,4 +1,4 @@
-//! Comparing slices at two positions by what changed: they share their items with the fold.
+//! Compares slices of two folds by what changed, without visiting the items that they share.
 
 use foldlog_codec::body::Policy;
 
@@ -6,7 +6,7 @@ use super::StateReader;
 use crate::items::rows::Rows;
 
 impl StateReader {
-    /// The ids of the slices of a policy.
+    /// Returns the ids of the slices of a policy.
     fn ids(&self, policy: Policy) -> impl Iterator<Item = u32> {
         let slices = self.projection().names.slices().iter();
         slices.filter(move |slice| slice.policy == policy).map(|slice| slice.id)
@@ -17,23 +17,23 @@ impl StateReader {
     }
 }
 
-/// Compares STATE of two folds of one log that go on side by side. What was found to be the same is not looked at again: where both
-/// have changed alike since then, they are the same still.
+/// Compares the slices of two folds of one log that advance side by side. Items that were found equal are not
+/// visited again: as long as both folds change them alike, they stay equal.
 #[derive(Debug, Default)]
 pub struct Comparison {
-    /// STATE by slice, where both were the same last; empty where they were not.
+    /// Items of each STATE slice when both folds last had the same ones. Empty if they differed.
     same: Vec<(Rows, Rows)>,
     items: u64,
 }
 
 impl Comparison {
-    /// How many items were looked at so far.
+    /// Returns how many items were visited so far.
     pub fn items(&self) -> u64 {
         self.items
     }
 
-    /// Whether each LOG slice is that of `earlier` with more items behind it. Looks at no more than what the two do not
-    /// share.
+    /// Returns whether each LOG slice of `later` is that of `earlier` with items appended. Visits only items
+    /// that the two do not share.
     pub fn logs_grew(&mut self, earlier: &StateReader, later: &StateReader) -> bool {
         let empty = Rows::default();
         later.ids(Policy::Log).chain(earlier.ids(Policy::Log)).all(|slice| {
@@ -44,8 +44,8 @@ impl Comparison {
         })
     }
 
-    /// Whether STATE of both is the same, by the names of the items. Says `false` also where items that
-    /// were put before others are not kept alike, which the slices themselves then tell from a difference.
+    /// Returns whether both have the same STATE, by the names of the items. May return `false` for equal
+    /// slices whose items were inserted before others; the caller must compare these in full.
     pub fn is_same(&mut self, one: &StateReader, other: &StateReader) -> bool {
         let empty = Rows::default();
         let len = one.projection().names.slices().len().max(other.projection().names.slices().len());

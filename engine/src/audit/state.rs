@@ -13,22 +13,22 @@ use crate::items::row::RowRef;
 use crate::items::rows::Rows;
 use crate::session::{SliceState, State, StoredItem};
 
-/// All slices at one position. What the items say stays in the log until it is read, so that this takes a few bytes for
-/// each item, however large it is. Cheap to clone.
+/// Reads the slices at one position. The items' bytes stay in the log until they are read, so a reader takes
+/// a few bytes for each item, however large it is. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct StateReader {
     projection: Projection,
     source: LogSource,
 }
 
-/// An item, by the record that inserted it. In one log, two items of one name are the same item.
+/// Names an item by the record that inserted it. Within one log and slice, the name is unique.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ItemName {
-    /// The sequence number of the record that inserted it.
+    /// Sequence number of the record that inserted the item.
     pub sequence: SequenceNumber,
-    /// Its place among the items that the record inserted into the slice.
+    /// Place of the item among those that the record inserted into the slice, from 0.
     pub ordinal: u32,
-    /// The version that it was recorded at.
+    /// Version that the item was recorded at.
     pub version: u32,
 }
 
@@ -42,7 +42,7 @@ impl ItemName {
     }
 }
 
-/// One slice of a [`StateReader`].
+/// Reads one slice of a [`StateReader`].
 #[derive(Clone, Copy, Debug)]
 pub struct SliceReader<'a> {
     name: &'a str,
@@ -62,22 +62,22 @@ impl StateReader {
         &self.projection
     }
 
-    /// The position: the sequence number of the last record that counts; `None` before the first.
+    /// Returns the position: the sequence number of the last record that was folded. `None` before the first.
     pub fn position(&self) -> Option<SequenceNumber> {
         self.projection.next_sequence().checked_sub(1)
     }
 
-    /// The session's tags.
+    /// Returns the session's tags at the position.
     pub fn tags(&self) -> &BTreeMap<String, String> {
         &self.projection.tags
     }
 
-    /// The operations that were open there: see [`State::open_operations`].
+    /// Returns the operations that were open at the position; see [`State::open_operations`].
     pub fn open_operations(&self) -> Vec<OperationId> {
         self.projection.operations.open().map(|open| open.operation).collect()
     }
 
-    /// The slices in the order of their names, empty ones included.
+    /// Returns the slices in the order of their names, empty ones included.
     pub fn slices(&self) -> impl Iterator<Item = SliceReader<'_>> {
         let names = &self.projection.names;
         let by_name: BTreeMap<&str, u32> =
@@ -85,12 +85,12 @@ impl StateReader {
         by_name.into_values().filter_map(|id| self.slice_of(id))
     }
 
-    /// The slice of that name.
+    /// Returns the slice named `name`.
     pub fn slice(&self, name: &str) -> Option<SliceReader<'_>> {
         self.slice_of(self.projection.names.slice_named(name)?.id)
     }
 
-    /// The slice that the log declared under that number.
+    /// Returns the slice that the log declared with this id.
     pub fn slice_of(&self, id: u32) -> Option<SliceReader<'_>> {
         let declared = self.projection.names.slice(id)?;
         let (policy, items) = self.projection.items(id)?;
@@ -98,20 +98,23 @@ impl StateReader {
         Some(SliceReader { name, policy, item, id, rows: items.held(), source: &self.source })
     }
 
-    /// All slices with all that their items say, in memory. Items that name one object share it.
+    /// Reads all slices with all their items into memory. Items that name one object share its bytes.
     ///
     /// # Errors
     ///
-    /// What reading says.
+    /// [`Error::Io`](crate::Error::Io) if a segment can no longer be read,
+    /// [`Error::Object`](crate::Error::Object) if an object is missing or damaged.
     pub fn to_state(&self) -> Result<State> {
         self.to_state_of(|_, _| true)
     }
 
-    /// Returns the slices with the bytes of those items for which `wanted` holds; the other items are there without bytes.
+    /// Reads all slices into memory, with the bytes of those items for which `wanted` returns `true`. The
+    /// other items have empty bytes.
     ///
     /// # Errors
     ///
-    /// What reading says.
+    /// [`Error::Io`](crate::Error::Io) if a segment can no longer be read,
+    /// [`Error::Object`](crate::Error::Object) if an object is missing or damaged.
     pub fn to_state_of(&self, wanted: impl Fn(&SliceReader<'_>, ItemName) -> bool) -> Result<State> {
         let mut slices = BTreeMap::new();
         for slice in self.slices() {
@@ -148,7 +151,8 @@ impl StateReader {
     ///
     /// # Errors
     ///
-    /// What reading says.
+    /// [`Error::Io`](crate::Error::Io) if a segment can no longer be read,
+    /// [`Error::Object`](crate::Error::Object) if an object is missing or damaged.
     pub fn digest(&self) -> Result<[u8; 32]> {
         let mut hasher = blake3::Hasher::new();
         for slice in self.slices().filter(|slice| !slice.is_empty()) {
@@ -163,61 +167,65 @@ impl StateReader {
 }
 
 impl<'a> SliceReader<'a> {
-    /// Its name.
+    /// Returns the name of the slice.
     pub fn name(&self) -> &'a str {
         self.name
     }
 
-    /// The number under which the log declared it.
+    /// Returns the id with which the log declared the slice.
     pub fn id(&self) -> u32 {
         self.id
     }
 
-    /// What becomes of it on rollback.
+    /// Returns the slice's policy, which says what a rollback does to it.
     pub fn policy(&self) -> Policy {
         self.policy
     }
 
-    /// The name of its items' type.
+    /// Returns the name of the items' type.
     pub fn item(&self) -> &'a str {
         self.item
     }
 
-    /// How many items it holds.
+    /// Returns how many items the slice has.
     pub fn len(&self) -> usize {
         self.rows.len()
     }
 
-    /// Whether it holds none.
+    /// Returns whether the slice has no items.
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
 
-    /// The names of its items, in their order.
+    /// Returns the names of the items in the slice's order.
     pub fn names(&self) -> impl Iterator<Item = ItemName> + use<'a> {
         self.rows.iter().map(|row| ItemName::of(&row))
     }
 
-    /// Whether it holds the item that the record `sequence` inserted in that place.
+    /// Returns whether the slice holds item number `ordinal` of those that the record `sequence` inserted.
     pub fn contains(&self, sequence: impl Into<SequenceNumber>, ordinal: u32) -> bool {
         let sequence = sequence.into();
         self.rows.contains(ItemId { sequence, ordinal })
     }
 
-    /// Hands each item's name and MessagePack to `visit`, in order, for as long as it wants more.
+    /// Hands the name and the MessagePack of each item to `visit`, in order, until it breaks.
     ///
     /// # Errors
     ///
-    /// What reading says, or what `visit` says.
+    /// [`Error::Io`](crate::Error::Io) if a segment can no longer be read,
+    /// [`Error::Object`](crate::Error::Object) if an object is missing or damaged; the error of `visit`.
     pub fn read(&self, visit: impl FnMut(ItemName, &[u8]) -> Result<ControlFlow<()>>) -> Result<()> {
         self.read_these(self.names(), visit)
     }
 
-    /// Reads the named items as [`read`](SliceReader::read) reads all.
+    /// Hands the name and the MessagePack of each named item to `visit`, in the order of `names`, until it
+    /// breaks.
     ///
     /// # Errors
     ///
-    /// As [`read`](SliceReader::read); [`Error::Inconsistent`](crate::Error::Inconsistent) where there is no such item.
+    /// [`Error::Inconsistent`](crate::Error::Inconsistent) if a record does not hold a named item,
+    /// [`Error::Io`](crate::Error::Io) if a segment can no longer be read,
+    /// [`Error::Object`](crate::Error::Object) if an object is missing or damaged; the error of `visit`.
     pub fn read_these(
         &self,
         names: impl Iterator<Item = ItemName>,

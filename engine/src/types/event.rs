@@ -12,32 +12,33 @@ use crate::items::AnyValue;
 use crate::items::rows::Rows;
 use crate::items::runs::VALUE_BYTES_MAX;
 
-/// Something that happened, as the host records it.
+/// Describes something that happened, in the host's own type.
 ///
-/// `NAME` is the host's own stable name, such as `"plan.step_added"`; it is written into logs and must never
-/// be used for another event. `VERSION` is raised when the fields change in a way that serde cannot read;
-/// [`upcast`](Event::upcast) then brings older recordings up to date. Stored bytes are never changed by it.
+/// `NAME` is the host's stable name, such as `"plan.step_added"`; it is written into logs and must never name
+/// another event. Raise `VERSION` when the fields change in a way that serde cannot read, and bring older
+/// recordings up to date in [`upcast`](Event::upcast), which never changes the stored bytes.
 ///
 /// The type must read back from what it writes: a field that serde skips is lost when a session is opened
 /// again.
 pub trait Event: Serialize + DeserializeOwned + Send + Sync + 'static {
-    /// The event's name in logs.
+    /// Name of the event in logs.
     const NAME: &'static str;
-    /// The version that [`Serialize`] writes; 1 or more.
+    /// Version of the form that [`Serialize`] writes; 1 or more.
     const VERSION: u32 = 1;
 
-    /// Brings a value recorded at `version`, which is below `VERSION`, to the present form.
+    /// Converts a value that was recorded at `version`, which is below `VERSION`, to the present form.
     ///
     /// # Errors
     ///
-    /// Where there is no way; the default has none.
+    /// Fails if the value cannot be converted, which the default implementation says of every value. Reading
+    /// the item then fails with [`Error::Decode`].
     fn upcast(version: u32, value: Value) -> Result<Value, UpcastError> {
         let _ = value;
         Err(UpcastError::new(format!("there is no way from version {version} to {}", Self::VERSION)))
     }
 }
 
-/// Why an older recording could not be brought up to date.
+/// Reports why an older recording could not be converted to the present form.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}")]
 pub struct UpcastError {
@@ -45,13 +46,13 @@ pub struct UpcastError {
 }
 
 impl UpcastError {
-    /// An error with a reason.
+    /// Makes an error with a reason.
     pub fn new(reason: impl Into<String>) -> UpcastError {
         UpcastError { reason: reason.into() }
     }
 }
 
-/// What a value's type says about its recordings.
+/// Holds what a type says about its recordings: its name, its version and its upcast.
 struct Versioned {
     name: &'static str,
     version: u32,
@@ -65,19 +66,19 @@ impl Versioned {
     }
 }
 
-/// A recorded value's bytes, and where they come from.
+/// Holds the bytes of a recorded value, by where they were read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Recorded<'a> {
-    /// A record's body, whose pre-scan they have passed when it was decoded.
+    /// Bytes of a record's body, which have passed the bounded pre-scan.
     InBody(&'a [u8]),
-    /// Anywhere else, such as the object folder: nobody has looked at them.
+    /// Bytes from any other place, such as the object folder, which nobody has scanned yet.
     Elsewhere(&'a [u8]),
 }
 
-/// What a decoder makes. Its error is boxed, so that a value is handed on in registers.
+/// Result of decoding an item. Its error is boxed, so that a value is returned in registers.
 pub(crate) type Decoded = std::result::Result<AnyValue, Box<Error>>;
 
-/// The one path from recorded bytes to a host's value: session, replay and audit all take it.
+/// Decodes recorded bytes to a host's value. Session, replay and audit all use this function.
 #[inline]
 fn decode<T: DeserializeOwned>(
     kind: &Versioned,
@@ -96,7 +97,7 @@ fn decode<T: DeserializeOwned>(
     value.map_err(|error| kind.bad(sequence, error.to_string()))
 }
 
-/// A value that was recorded at another version than the present one.
+/// Decodes a value that was recorded at another version than the present one.
 #[cold]
 fn decode_other<T: DeserializeOwned>(
     kind: &Versioned,
@@ -115,7 +116,7 @@ fn decode_other<T: DeserializeOwned>(
     msgpack::from_slice::<T>(&value.encode()).map_err(|error| bad(format!("after upcasting: {error}")))
 }
 
-/// Puts a value that was decoded behind the items of a slice.
+/// Decodes a value and appends it to the items of a slice.
 #[inline]
 fn append<T: DeserializeOwned + Send + Sync + 'static>(
     rows: &mut Rows,
@@ -144,7 +145,7 @@ impl Versioned {
     }
 }
 
-/// An event from its recording.
+/// Decodes an event.
 pub(crate) fn decode_event<E: Event>(
     version: u32,
     sequence: SequenceNumber,
@@ -153,7 +154,7 @@ pub(crate) fn decode_event<E: Event>(
     Ok(Arc::new(decode::<E>(&Versioned::event::<E>(), version, sequence, recorded)?))
 }
 
-/// As [`decode_event`], put behind the items of a slice as the first of its record.
+/// Decodes an event and appends it to the items of a slice, as the first item of its record.
 pub(crate) fn append_event<E: Event>(
     rows: &mut Rows,
     version: u32,
@@ -163,7 +164,7 @@ pub(crate) fn append_event<E: Event>(
     append::<E>(rows, &Versioned::event::<E>(), version, sequence, recorded)
 }
 
-/// An item of a slice whose items are no events.
+/// Decodes an item of a slice whose items are no events.
 pub(crate) fn decode_item<S: Slice>(
     version: u32,
     sequence: SequenceNumber,
@@ -172,7 +173,7 @@ pub(crate) fn decode_item<S: Slice>(
     Ok(Arc::new(decode::<S::Item>(&Versioned::item::<S>(), version, sequence, recorded)?))
 }
 
-/// As [`decode_item`], put behind the items of a slice as the first of its record.
+/// Decodes an item that is no event and appends it to the items of a slice, as the first item of its record.
 pub(crate) fn append_item<S: Slice>(
     rows: &mut Rows,
     version: u32,
@@ -182,14 +183,14 @@ pub(crate) fn append_item<S: Slice>(
     append::<S::Item>(rows, &Versioned::item::<S>(), version, sequence, recorded)
 }
 
-/// A host's value as it is recorded.
+/// Encodes a host's value as a record holds it.
 pub(crate) fn encode<T: Serialize>(name: &str, value: &T) -> Result<Vec<u8>> {
     let mut bytes = Vec::with_capacity(256);
     encode_into(name, value, &mut bytes)?;
     Ok(bytes)
 }
 
-/// As [`encode`], behind what the buffer holds.
+/// Encodes a host's value as a record holds it, and appends the bytes to `bytes`.
 pub(crate) fn encode_into<T: Serialize>(name: &str, value: &T, bytes: &mut Vec<u8>) -> Result<()> {
     let bad = |reason: String| Error::Encode { name: name.to_owned(), reason };
     let start = bytes.len();
@@ -204,7 +205,7 @@ fn check_no_reference(bytes: &[u8]) -> std::result::Result<(), String> {
     }
 }
 
-/// Checks that bytes which no type has encoded can stand in a record as a value of a host's.
+/// Checks that a record can hold bytes that were not encoded by a host's type.
 pub(crate) fn check_payload(name: &str, bytes: &[u8]) -> Result<()> {
     let bad = |reason: String| Error::Encode { name: name.to_owned(), reason };
     msgpack::check_payload(bytes).map_err(|error| bad(error.to_string()))?;

@@ -2,9 +2,9 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | `event` | [`Event`], and the one path by which a recorded value becomes a host's |
+//! | `event` | [`Event`], and the one function that decodes recorded values |
 //! | `slice` | [`Slice`], policies and their defaults |
-//! | `reducer` | [`SliceOp`], views, and how an operation becomes an effect |
+//! | `reducer` | [`SliceOp`], views, and how a [`SliceOp`] becomes an effect |
 //! | `tool_invoked` | the LOG slice that every session has |
 //! | `registry` | [`SessionTypes`] |
 

@@ -18,26 +18,27 @@ use crate::items::Items;
 use crate::items::index::{KeyIndex, KeyOf, Keys};
 use crate::items::rows::Rows;
 
-/// How many of a LOG slice's last items its reducers see, where the host does not say.
+/// Number of a LOG slice's last items that its reducers see by default.
 pub(crate) const TAIL_ITEMS: usize = 1;
 
-/// Reads an item of a slice: its version, the record that inserted it, its bytes.
+/// Decodes an item of a slice from its version, the sequence number of the record that inserted it, and its
+/// bytes.
 pub(crate) type DecodeItem = fn(u32, SequenceNumber, Recorded<'_>) -> Decoded;
 
-/// How a slice's items are read.
+/// Holds the functions that decode a slice's items.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Decoder {
-    /// As a value of its own.
+    /// Returns the decoded value.
     pub(crate) alone: DecodeItem,
-    /// As the last item of a slice, and the first of its record.
+    /// Appends the decoded value to the items of a slice, as the first item of its record.
     pub(crate) behind: AppendItem,
 }
 
 type AppendItem = fn(&mut Rows, u32, SequenceNumber, Recorded<'_>) -> std::result::Result<(), Box<Error>>;
 
-/// Everything that a host declares, once: its slices, and which events change them how.
+/// Holds everything that a host declares: its slices, and which events change them, by which reducers.
 ///
-/// Cheap to clone. [`Store::create`](crate::Store::create), [`open`](crate::Store::open_session),
+/// Cheap to clone. [`Store::create`](crate::Store::create), [`open_session`](crate::Store::open_session),
 /// [`fork`](crate::Store::fork) and [`import`](crate::Store::import) take it.
 #[derive(Clone, Default)]
 pub struct SessionTypes {
@@ -51,7 +52,7 @@ struct Registered {
     retired: Vec<(String, String)>,
 }
 
-/// What is known of a slice's type.
+/// Holds what the engine knows of a declared slice.
 #[derive(Clone)]
 pub(crate) struct SliceTypes {
     pub(crate) name: &'static str,
@@ -61,32 +62,32 @@ pub(crate) struct SliceTypes {
     pub(crate) item_type: TypeId,
     pub(crate) tail_items: usize,
     pub(crate) decoder: Decoder,
-    /// Makes the index of an `upsert_by`.
+    /// Makes the key index of an `upsert_by`.
     pub(crate) make_index: Option<Arc<MakeIndex>>,
-    /// Records an item of an export, of the present version, as the host itself would.
+    /// Encodes an item of an export that has the present version as the host itself would.
     pub(crate) recode: fn(&Value) -> Result<Vec<u8>>,
 }
 
 type MakeIndex = dyn Fn() -> Box<dyn KeyIndex> + Send + Sync;
 
 impl SliceTypes {
-    /// A new index over the slice's items, where an `upsert_by` asks for one.
+    /// Makes an empty key index for the slice's items, if an `upsert_by` needs one.
     pub(crate) fn index(&self) -> Option<Box<dyn KeyIndex>> {
         self.make_index.as_ref().map(|make| make())
     }
 }
 
-/// What is known of an event's type.
+/// Holds what the engine knows of a declared event.
 #[derive(Clone)]
 pub(crate) struct EventTypes {
     pub(crate) name: &'static str,
     pub(crate) version: u32,
     pub(crate) event_type: TypeId,
-    /// By the slice's name, in the order of declaration.
+    /// Reducers of the event with the names of their slices, in the order of declaration.
     pub(crate) reducers: Vec<(&'static str, Reduce)>,
 }
 
-/// The parts of a call that a reducer needs.
+/// Holds the arguments of a reducer call.
 pub(crate) struct ReduceCall<'a> {
     pub(crate) items: &'a Items,
     pub(crate) tail_items: usize,
@@ -97,15 +98,15 @@ pub(crate) struct ReduceCall<'a> {
 
 type Reducer = dyn Fn(&ReduceCall<'_>) -> Result<SliceEffect, ReduceError> + Send + Sync;
 
-/// Why a reducer gave no result.
+/// Reports why a reducer gave no result.
 pub(crate) enum ReduceError {
-    /// The reducer said no.
+    /// The reducer refused the event, with this reason.
     Refused(String),
-    /// The engine could not carry out what it wants.
+    /// The engine could not resolve the reducer's [`SliceOp`](crate::SliceOp).
     Engine(Error),
 }
 
-/// One reducer, its types erased.
+/// Holds one reducer, its types erased.
 #[derive(Clone)]
 pub(crate) struct Reduce {
     pub(crate) built_in: BuiltIn,
@@ -127,12 +128,12 @@ impl fmt::Debug for SessionTypes {
 }
 
 impl SessionTypes {
-    /// Begins a declaration.
+    /// Starts a declaration.
     pub fn builder() -> SessionTypesBuilder {
         SessionTypesBuilder { registered: Registered::default(), error: None }
     }
 
-    /// Whether this is the same declaration, made once.
+    /// Returns whether both are clones of one declaration.
     pub(crate) fn is_same(&self, other: &SessionTypes) -> bool {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
@@ -149,13 +150,13 @@ impl SessionTypes {
         self.inner.retired.iter().any(|(e, s)| e == event && s == slice)
     }
 
-    /// The names of all declared slices with their policies.
+    /// Returns the names and policies of all declared slices.
     pub fn slices(&self) -> impl Iterator<Item = (&'static str, Policy)> {
         self.inner.slices.values().map(|slice| (slice.name, slice.policy))
     }
 }
 
-/// Collects declarations; [`build`](SessionTypesBuilder::build) checks them.
+/// Collects declarations. [`build`](SessionTypesBuilder::build) checks them.
 #[must_use]
 pub struct SessionTypesBuilder {
     registered: Registered,
@@ -169,7 +170,7 @@ impl fmt::Debug for SessionTypesBuilder {
 }
 
 impl SessionTypesBuilder {
-    /// Declares a slice under its [default policy](default_policy).
+    /// Declares a slice with its [default policy](default_policy).
     pub fn slice<S: Slice>(self) -> Self {
         let policy = default_policy(S::NAME);
         self.slice_with::<S>(policy)
@@ -207,7 +208,7 @@ impl SessionTypesBuilder {
         self
     }
 
-    /// Says how many of a LOG slice's last items its reducers see; 1 where nothing is said.
+    /// Sets how many of a LOG slice's last items its reducers see. The default is 1.
     pub fn tail_items<S: Slice>(mut self, count: usize) -> Self {
         match self.registered.slices.get_mut(S::NAME) {
             Some(slice) => slice.tail_items = count,
@@ -216,20 +217,21 @@ impl SessionTypesBuilder {
         self
     }
 
-    /// Binds the slice's items, which are events: each one dispatched is appended.
+    /// Binds the slice to the event that its items are, and appends each one that is dispatched.
     pub fn append_all<S: Slice<Item: Event>>(self) -> Self {
         let run: Arc<Reducer> = Arc::new(|_| Ok(SliceEffect::append()));
         self.bind_event::<S>(Reduce { built_in: BuiltIn::Append, run })
     }
 
-    /// Binds the slice's items, which are events: each one dispatched replaces all before.
+    /// Binds the slice to the event that its items are. Each one that is dispatched replaces all items.
     pub fn replace_latest<S: Slice<Item: Event>>(self) -> Self {
         let run: Arc<Reducer> = Arc::new(|_| Ok(SliceEffect::replace()));
         self.bind_event::<S>(Reduce { built_in: BuiltIn::Replace, run })
     }
 
-    /// Binds the slice's items, which are events: each one dispatched drops the items of an equal key and
-    /// comes last. The items are indexed by their keys, so a long slice costs little more than a short one.
+    /// Binds the slice to the event that its items are. Each one that is dispatched replaces the items of an
+    /// equal key and comes last. The items are indexed by key, so a long slice costs little more than a short
+    /// one.
     pub fn upsert_by<S, K>(mut self, key_of: impl Fn(&S::Item) -> K + Send + Sync + 'static) -> Self
     where
         S: Slice<Item: Event>,
@@ -252,7 +254,7 @@ impl SessionTypesBuilder {
         self.bind_event::<S>(Reduce { built_in: BuiltIn::Explicit, run })
     }
 
-    /// Another name for [`upsert_by`](SessionTypesBuilder::upsert_by).
+    /// Does what [`upsert_by`](SessionTypesBuilder::upsert_by) does, under another name.
     pub fn replace_latest_by<S, K>(self, key_of: impl Fn(&S::Item) -> K + Send + Sync + 'static) -> Self
     where
         S: Slice<Item: Event>,
@@ -261,11 +263,11 @@ impl SessionTypesBuilder {
         self.upsert_by::<S, K>(key_of)
     }
 
-    /// Binds an event to a slice by a reducer of the host's own.
+    /// Binds an event to a slice by a reducer of the host.
     ///
-    /// A reducer is pure: it depends on its arguments alone and changes nothing. It is called while the
-    /// session is locked, so it must not call into the session. What it refuses, or where it panics, the
-    /// whole dispatch is refused: nothing is recorded and nothing changes.
+    /// A reducer is pure: its result depends on its arguments alone, and it changes nothing. The engine calls
+    /// it while the session is locked, so it must not call into the session. If it returns an error or
+    /// panics, the whole dispatch fails: nothing is recorded and no slice changes.
     pub fn reducer<S, E>(
         self,
         reducer: impl Fn(&View<S::Item>, &E, &ReducerContext) -> Result<SliceOp<S::Item>, String>
@@ -301,23 +303,24 @@ impl SessionTypesBuilder {
         self.bind::<S, E>(Reduce { built_in: BuiltIn::Explicit, run })
     }
 
-    /// Says that logs may hold a binding that this host gave up on purpose, so that opening them is no
-    /// [`Error::NotRegistered`].
+    /// Accepts logs that hold a binding of `event` to `slice`, which this host no longer declares. Without
+    /// it, opening such a log fails with [`Error::NotRegistered`].
     pub fn retired(mut self, event: impl Into<String>, slice: impl Into<String>) -> Self {
         self.registered.retired.push((event.into(), slice.into()));
         self
     }
 
-    /// Checks the declarations.
+    /// Checks the declarations and makes the types.
     ///
     /// # Errors
     ///
-    /// The first declaration that contradicts another: a slice with two policies or item types, an event with
-    /// two versions or Rust types, an event bound twice to one slice, a reducer of a slice that was not
-    /// declared, a LOG slice that is not only appended to. [`ToolInvocations`] counts as declared: its name,
-    /// `tool_invoked`, is no other slice's.
+    /// The error of the first declaration that contradicts another: [`Error::PolicyMismatch`] for a slice with two
+    /// policies; [`Error::DeclaredTwice`] for a slice with two item types, an event with two versions or Rust types,
+    /// or an event bound twice to one slice; [`Error::NoSuchSlice`] for an event bound to an undeclared slice;
+    /// [`Error::LogOnlyGrows`] for `replace_latest` or `upsert_by` of a LOG slice. [`ToolInvocations`] counts as
+    /// declared, so no other slice may be named `tool_invoked`.
     pub fn build(self) -> Result<SessionTypes> {
-        // Every session has it, so that a tool can be run in any.
+        // Every session has this slice, so that a tool can run in any of them.
         let all = self.slice::<ToolInvocations>();
         match all.error {
             Some(error) => Err(error),
@@ -329,7 +332,7 @@ impl SessionTypesBuilder {
         self.error.get_or_insert(error);
     }
 
-    /// Binds a slice to the event that its items are; from here on its items are read as that event.
+    /// Binds a slice to the event that its items are. From then on its items are decoded as that event.
     fn bind_event<S: Slice<Item: Event>>(mut self, reduce: Reduce) -> Self {
         if let Some(slice) = self.registered.slices.get_mut(S::NAME) {
             slice.item_name = <S::Item as Event>::NAME;
@@ -370,8 +373,8 @@ impl SessionTypesBuilder {
     }
 }
 
-/// By way of JSON text, since that is what an export holds: serde's JSON knows, for one, that a map's integer
-/// keys were text there.
+/// Goes by way of JSON text, since that is what an export holds: serde's JSON knows that a map's integer keys
+/// were text there.
 fn recode<S: Slice>(item: &Value) -> Result<Vec<u8>> {
     let bad = |error: serde_json::Error| Error::Export(format!("an item of `{}`: {error}", S::NAME));
     let text = serde_json::to_string(item).map_err(bad)?;

@@ -7,7 +7,8 @@ use serde::de::DeserializeOwned;
 
 use super::{Event, UpcastError};
 
-/// A typed sequence of a session, named by a marker type, so that two slices may hold items of one type.
+/// Declares a typed list of items of a session. Implement it for a marker type, so that several slices may hold
+/// items of one type.
 ///
 /// ```
 /// use foldlog::{Event, Slice};
@@ -30,32 +31,33 @@ use super::{Event, UpcastError};
 /// }
 /// ```
 pub trait Slice: 'static {
-    /// The slice's name in logs.
+    /// Name of the slice in logs.
     const NAME: &'static str;
-    /// What it holds.
+    /// Type of the slice's items.
     type Item: Serialize + DeserializeOwned + Send + Sync + 'static;
-    /// The name of the items' type in exports, where the items are no events.
+    /// Name of the items' type in exports, for items that are no events.
     const ITEM_NAME: &'static str = Self::NAME;
-    /// The version that items are recorded at, where they are no events; 1 or more. The items of a slice with
-    /// a built-in reducer are events, whose own version counts.
+    /// Version that items are recorded at, for items that are no events; 1 or more. Items of a slice with a
+    /// built-in reducer are events and take the event's version.
     const ITEM_VERSION: u32 = 1;
-    /// Whether this is [`EventSlice`] an event, whose slice comes into being with the first such event.
+    /// Whether the slice is an [`EventSlice`], which comes into being with the first dispatch of its event.
     #[doc(hidden)]
     const OF_EVENT: bool = false;
 
-    /// Brings an item recorded at `version`, which is below `ITEM_VERSION`, to the present form. Not called
-    /// for items that are events.
+    /// Converts an item that was recorded at `version`, which is below `ITEM_VERSION`, to the present form.
+    /// Not called for items that are events.
     ///
     /// # Errors
     ///
-    /// Where there is no way; the default has none.
+    /// Fails if the item cannot be converted, which the default implementation says of every item. Reading
+    /// the item then fails with [`Error::Decode`](crate::Error::Decode).
     fn upcast_item(version: u32, value: Value) -> Result<Value, UpcastError> {
         let _ = value;
         Err(UpcastError::new(format!("there is no way from version {version} to {}", Self::ITEM_VERSION)))
     }
 }
 
-/// The slice of an event that was never declared: it bears the event's name and holds every such event.
+/// Marks the implicit STATE slice of an undeclared event: it is named `E::NAME` and holds every such event.
 #[derive(Debug)]
 pub struct EventSlice<E>(PhantomData<fn() -> E>);
 
@@ -70,11 +72,11 @@ impl<E: Event> Slice for EventSlice<E> {
     }
 }
 
-/// The policy of a slice that is declared without one.
+/// Returns the policy of a slice that is declared without one.
 ///
 /// | slice | policy | why |
 /// |---|---|---|
-/// | `plan`, `visibility_overrides` | STATE | working state goes back with the rest |
+/// | `plan`, `visibility_overrides` | STATE | working state is rolled back with the rest |
 /// | `workspace_digest` | CACHE | can be computed again |
 /// | `tool_invoked`, `prompt_rendered`, `prompt_executed` | LOG | a record of what happened |
 /// | any other | STATE | the safe choice |

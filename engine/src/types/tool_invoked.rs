@@ -1,4 +1,4 @@
-//! What LOG keeps of each tool call.
+//! The item that each finished run of a tool adds to LOG.
 
 use foldlog_codec::body::{CallOrigin, Cause, ExternalEffects, Outcome, ToolEnd};
 use foldlog_codec::{OperationId, SequenceNumber};
@@ -7,42 +7,42 @@ use smol_str::SmolStr;
 
 use super::Slice;
 
-/// One run of a tool: exactly one for every begin that was ended, whatever became of it, so that an operation that was run
-/// again has one for each of its runs. Made of the record of its end
-/// ([`ToolEnd::invoked`](foldlog_codec::body::ToolEnd::invoked)), and not written a second time.
+/// Describes one finished run of a tool. There is exactly one for every `tool_begin` that was ended, so an
+/// operation that was run again has one for each run. The engine reads it from the record of the end
+/// ([`ToolEnd::invoked`](foldlog_codec::body::ToolEnd::invoked)); it takes no bytes of its own in the log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToolInvoked {
-    /// The operation's name: the sequence number of its first begin.
+    /// Operation id: the sequence number of the operation's first `tool_begin`.
     pub operation: OperationId,
-    /// The sequence number of the begin that this ended.
+    /// Sequence number of the `tool_begin` that started this run.
     pub begin: SequenceNumber,
-    /// The operation within which it ran.
+    /// Operation within which this one ran.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<OperationId>,
-    /// The operation that it undid.
+    /// Operation that this one undid.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub undoes: Option<OperationId>,
-    /// The answer that asked for it, and which of its calls this is.
+    /// Model answer that asked for the call, and the number of the tool call within it.
     #[serde(default, rename = "asked_by", skip_serializing_if = "Option::is_none")]
     pub origin: Option<CallOrigin>,
-    /// The tool.
+    /// Name of the tool.
     pub tool: SmolStr,
-    /// The provider's name for the call.
+    /// Call id that the model's provider gave.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call_id: Option<SmolStr>,
-    /// How it ended.
+    /// How the run ended.
     pub outcome: Outcome,
-    /// Why, where it failed.
+    /// Why the run failed, if it did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<Cause>,
-    /// What is known of its effects outside of what is taken back.
+    /// What is known of effects that a rollback does not undo.
     pub outside: ExternalEffects,
-    /// How long it ran, in microseconds.
+    /// Duration of the run, in microseconds.
     pub elapsed_us: u64,
 }
 
 impl ToolInvoked {
-    /// What reading [`ToolEnd::invoked`] would come to.
+    /// Builds the item that decoding [`ToolEnd::invoked`] returns.
     pub(crate) fn of(end: &ToolEnd<'_>) -> ToolInvoked {
         ToolInvoked {
             operation: end.operation(),
@@ -60,9 +60,9 @@ impl ToolInvoked {
     }
 }
 
-/// The LOG slice of all tool calls: `tool_invoked`. Every session has it, and a host has none of its own of that name. In an
-/// export of another program's, items of that name are something else; they come in under another name
-/// ([`ImportOptions::keep_unknown`](crate::ImportOptions::keep_unknown)).
+/// Marks the LOG slice of all tool calls, `tool_invoked`. Every session has it, and a host can declare no
+/// other slice of that name. In another program's export, a slice of that name holds other items; they are
+/// imported under another name ([`ImportOptions::keep_unknown`](crate::ImportOptions::keep_unknown)).
 #[derive(Debug)]
 pub struct ToolInvocations;
 
@@ -80,8 +80,8 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// What a host sees of a call is made in two ways: an untyped fold reads what the end would write, a typed one
-        /// takes it from the end.
+        /// The engine makes the item of a call in two ways: an untyped fold decodes what the end would write,
+        /// a typed one takes it from the end.
         #[test]
         fn a_call_taken_from_its_end_is_what_reading_it_would_come_to(
             (tool, call_id, origin) in (".{0,8}", prop::option::of(".{0,8}"), prop::option::of(any::<(u64, u32)>())),
