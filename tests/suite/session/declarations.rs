@@ -28,7 +28,7 @@ impl Slice for PlanOfNumbers {
 fn a_declaration_that_contradicts_itself_is_refused() {
     let builder = SessionTypes::builder;
     let error = builder().slice::<Plan>().slice_with::<Plan>(Policy::Log).build().unwrap_err();
-    let said = "slice `plan` is declared log, but was state";
+    let said = "slice `plan` is declared as log, but was first declared as state";
     assert_eq!(error.to_string(), said);
     assert!(
         builder().slice::<Plan>().slice_with::<Plan>(Policy::State).build().is_ok(),
@@ -137,7 +137,7 @@ fn a_slice_keeps_the_policy_that_its_log_was_begun_with() {
     let types = SessionTypes::builder().slice_with::<Notes>(Policy::State).append_all::<Notes>();
     let types = types.retired("noted", "note_sizes").build().unwrap();
     let error = home.store.open_session(id, &types).unwrap_err();
-    assert_eq!(error.to_string(), "slice `notes` is declared state, but was log");
+    assert_eq!(error.to_string(), "slice `notes` is declared as state, but was first declared as log");
 }
 
 #[test]

@@ -177,7 +177,10 @@ fn a_tool_that_would_wait_for_itself_is_told_so() {
     let tools = ToolRegistry::new().with(Careless { session: run.session().clone() });
     let runner = ToolRunner::new(run.runner.state().clone(), tools);
     let report = runner.execute(&ToolCall::new("careless", "{}"), &ExecuteOptions::default()).unwrap();
-    assert!(!report.success && report.message.contains("write through its context's session"), "{report:?}");
+    assert!(
+        !report.success && report.message.contains("write through the session of its context"),
+        "{report:?}"
+    );
 }
 
 /// Goes on after its time is over, until it is let go.

@@ -1,0 +1,68 @@
+//! Constructors of the errors that several modules make.
+
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use foldlog_codec::SequenceNumber;
+use foldlog_filesystem as filesystem;
+
+use super::Error;
+use crate::storage::{Entry, EntryKind, Storage};
+
+impl Error {
+    pub(crate) fn io(op: &'static str, path: impl Into<PathBuf>, source: std::io::Error) -> Error {
+        Error::Io { op, path: path.into(), source: Arc::new(source) }
+    }
+
+    /// Makes the error of a call that takes only regular files, and names what stands at `path` instead of one.
+    pub(crate) fn refused(
+        op: &'static str,
+        storage: &dyn Storage,
+        path: &Path,
+        source: std::io::Error,
+    ) -> Error {
+        if source.kind() == ErrorKind::InvalidInput
+            && let Ok(Some(Entry { kind, .. })) = storage.entry(path)
+            && kind != EntryKind::File
+        {
+            return Error::NotAFile { path: path.to_owned(), found: kind };
+        }
+        Error::io(op, path, source)
+    }
+
+    /// Makes the error of a file that could not be opened.
+    pub(crate) fn unopened(storage: &dyn Storage, path: &Path, source: std::io::Error) -> Error {
+        Error::refused("open", storage, path, source)
+    }
+
+    /// Makes the error of a record whose body does not decode as its kind requires.
+    pub(crate) fn unread(sequence: SequenceNumber) -> impl Fn(foldlog_codec::Error) -> Error + Copy {
+        move |error| Error::Inconsistent { sequence, reason: error.to_string() }
+    }
+
+    /// Makes the error of something that could not be made and does not exist now: [`Error::Full`] for `bytes` bytes
+    /// where the disk has no space, else [`Error::Io`].
+    pub(crate) fn unmade(
+        op: &'static str,
+        path: impl Into<PathBuf>,
+        bytes: u64,
+        source: std::io::Error,
+    ) -> Error {
+        match filesystem::is_out_of_space(&source) {
+            true => Error::Full { path: path.into(), bytes, source: Arc::new(source) },
+            false => Error::io(op, path, source),
+        }
+    }
+
+    /// Returns whether a lack of space caused the error.
+    pub(crate) fn is_full(&self) -> bool {
+        match self {
+            Error::Full { .. } => true,
+            Error::Io { source, .. } => filesystem::is_out_of_space(source),
+            Error::Filesystem(error) => error.is_full(),
+            Error::RestoreFailed { failed, .. } => failed.iter().any(|(_, error)| error.is_full()),
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,35 @@
+use std::fmt;
+
+use foldlog_codec::escape;
+
+/// Describes the process that holds a session's lock, as far as that process left a note. Every field of the note is
+/// `None` where there is none.
+#[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+pub struct Holder {
+    /// Process id of the holder.
+    pub pid: Option<u32>,
+    /// Name of the holder's machine.
+    pub host: Option<String>,
+    /// Time at which the holder opened the session, in ISO 8601.
+    pub since: Option<String>,
+    /// Whether that process has ended. A process that it forked, and that runs no other program, then still holds the
+    /// lock.
+    #[serde(skip)]
+    pub ended: bool,
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.pid, &self.host, &self.since) {
+            (Some(pid), Some(host), Some(since)) => {
+                let (host, since) = (escape::text(host), escape::text(since));
+                let ended = match self.ended {
+                    true => ", which has ended: a process that it forked still holds the lock",
+                    false => "",
+                };
+                write!(f, "process {pid} on {host} since {since}{ended}")
+            }
+            _ => f.write_str("its holder left no note"),
+        }
+    }
+}
