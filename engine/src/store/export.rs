@@ -1,4 +1,4 @@
-//! Sessions out to snapshot JSON, and in again: see [`snapshot_json`](crate::snapshot_json).
+//! Exports sessions to snapshot JSON, and imports them; see [`snapshot_json`](crate::snapshot_json).
 
 use foldlog_codec::{OperationId, SequenceNumber};
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,18 +19,19 @@ use crate::types::{Recorded, SessionTypes, Slice, ToolInvocations, check_payload
 /// Items as they are recorded, each with its version.
 type RecordedItems = Vec<(Vec<u8>, u32)>;
 
-/// How an export is taken in.
+/// Holds the options of an import.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ImportOptions {
-    /// The new session.
+    /// Options of the new session.
     pub session: SessionOptions,
-    /// Whether slices that the host did not declare are kept without types. Otherwise they are an error that
-    /// names them all. Items of a slice `tool_invoked` that are not the engine's own
-    /// [`ToolInvoked`](crate::ToolInvoked) are kept so too, in a slice `tool_invoked.imported`.
+    /// Whether slices that the host did not declare are imported without types. If `false`, such slices make
+    /// the import fail with an error that names all of them. If `true`, items of a slice `tool_invoked` that
+    /// are not the engine's own [`ToolInvoked`](crate::ToolInvoked) are imported into a slice
+    /// `tool_invoked.imported`.
     pub keep_unknown: bool,
 }
 
-/// Makes the export of a state.
+/// Makes an export of a state's slices of these policies.
 fn export_of(state: &State, created_at_us: i64, policies: &BTreeSet<Policy>) -> Result<Export> {
     let ExportHead { mut export } =
         ExportHead::new(created_at_us, (None, Vec::new()), state.tags.clone(), BTreeMap::new())?
@@ -53,33 +54,35 @@ fn export_of(state: &State, created_at_us: i64, policies: &BTreeSet<Policy>) -> 
 }
 
 impl Session {
-    /// The session's slices as they are now, in a form that other tools read. CACHE slices are left out:
-    /// they can be computed again.
+    /// Returns the session's present STATE and LOG slices as an export. CACHE slices are left out, since they
+    /// can be computed again.
     ///
     /// # Errors
     ///
-    /// [`Error::Decode`] where a recorded item is no MessagePack, [`Error::Io`] where the store cannot be
-    /// searched for children.
+    /// [`Error::Decode`] if a recorded item is no MessagePack, [`Error::Io`] if the log or the store's folder
+    /// cannot be read, [`Error::Object`] if an object is missing or damaged.
     pub fn export(&self) -> Result<Export> {
         let policies = BTreeSet::from([Policy::State, Policy::Log]);
         self.export_state(&self.state()?, self.now_us(), &policies)
     }
 
-    /// The slices that a snapshot stands for, as they were when it was taken.
+    /// Returns the slices of a snapshot's policies, as they were when it was taken.
     ///
     /// # Errors
     ///
-    /// As [`export`](Session::export); [`Error::NoSuchPosition`] where the log has no such snapshot.
+    /// [`Error::NoSuchPosition`] if the log has no record at the snapshot's position; else those of
+    /// [`export`](Session::export).
     pub fn export_snapshot(&self, snapshot: &Snapshot) -> Result<Export> {
         let state = self.state_at(snapshot.position)?;
         self.export_state(&state, snapshot.time_us, &snapshot.policies)
     }
 
-    /// The slices of these policies as they were at a position.
+    /// Returns the slices of these policies as they were at `position`.
     ///
     /// # Errors
     ///
-    /// As [`export`](Session::export); [`Error::NoSuchPosition`].
+    /// [`Error::NoSuchPosition`] if the log has no record at `position`; else those of
+    /// [`export`](Session::export).
     pub fn export_at(
         &self,
         position: impl Into<SequenceNumber>,
@@ -103,13 +106,15 @@ impl Session {
 }
 
 impl LogReader {
-    /// The slices of these policies as they were at a position. A log may stand outside any store, so no
-    /// children are named; who knows the store adds them.
+    /// Returns the slices of these policies as they were at `position`. The log may be outside of any store,
+    /// so [`Export::children_ids`] is empty.
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchPosition`], [`Error::Decode`] where a recorded item is no MessagePack, or what reading
-    /// says.
+    /// [`Error::NoSuchPosition`] if the log has no record at `position`, [`Error::Decode`] if a recorded item
+    /// is no MessagePack, [`Error::OverBudget`] if the fold takes more memory than
+    /// [`LogReader::memory_bytes`], [`Error::Object`] if an object is missing or damaged, [`Error::Io`] if
+    /// the log cannot be read.
     pub fn export_at(
         &self,
         position: impl Into<SequenceNumber>,
@@ -129,15 +134,17 @@ impl LogReader {
 }
 
 impl Store {
-    /// Begins a session with the slices of an export, LOG included. The tags of the export come first, those
-    /// of the options over them.
+    /// Creates a session with the slices of an export, LOG included. If a tag is in the export and in the
+    /// options, that of the options wins.
     ///
     /// # Errors
     ///
-    /// [`Error::SlicesNotRegistered`] naming all slices that the host did not declare, unless they are to be
-    /// kept; [`Error::Export`] where operations were open when it was taken; [`Error::PolicyMismatch`],
-    /// [`Error::Export`], [`Error::Decode`] or [`Error::NewerVersion`] where the host's types do not fit; else as
-    /// [`create`](Store::create). No session is left behind.
+    /// [`Error::SlicesNotRegistered`] with all slices that the host did not declare, unless
+    /// [`keep_unknown`](ImportOptions::keep_unknown) is set; [`Error::Export`] if operations were open when
+    /// the export was taken, or if an item does not fit the host's type; [`Error::PolicyMismatch`] if the
+    /// host declares another policy for a slice; [`Error::Decode`] or [`Error::NewerVersion`] if an item of
+    /// another version cannot be read; [`Error::TooLarge`] if the import passes a limit; else those of
+    /// [`create_with`](Store::create_with). No session is left behind.
     pub fn import(&self, export: &Export, types: &SessionTypes, options: ImportOptions) -> Result<Session> {
         if !export.open_operations.is_empty() {
             let open: Vec<String> = export.open_operations.iter().map(OperationId::to_string).collect();
@@ -200,7 +207,7 @@ impl Store {
         self.begin(types, options.session, None, rest, &references)
     }
 
-    /// Puts references in place of large items, and hands over the items.
+    /// Replaces large items by references to objects, and returns the items.
     fn import_large(&self, recorded: &mut [(u32, RecordedItems)]) -> Vec<Vec<u8>> {
         let mut large = Vec::new();
         for (bytes, _) in recorded.iter_mut().flat_map(|(_, items)| items) {
@@ -213,10 +220,10 @@ impl Store {
     }
 }
 
-/// Where another program's slice of calls goes, whose name the engine's own has.
+/// Name of the slice that receives another program's slice named `tool_invoked`.
 const FOREIGN_CALLS: &str = "tool_invoked.imported";
 
-/// The export with its slice of calls under another name, where the items are not the engine's own.
+/// Renames the export's slice `tool_invoked`, if its items are not the engine's own.
 fn with_foreign_calls_renamed(export: &Export, types: &SessionTypes) -> Result<Option<Export>> {
     let is_foreign = |slice: &&ExportedSlice| {
         slice.slice_type == ToolInvocations::NAME && import_items(types, slice).is_err()
@@ -241,8 +248,8 @@ fn with_foreign_calls_renamed(export: &Export, types: &SessionTypes) -> Result<O
     Ok(Some(renamed))
 }
 
-/// The items of a slice as they are recorded: through the host's type where it is known, so that they are
-/// what the host itself would have written.
+/// Encodes the items of a slice. Items of a declared slice go through the host's type, so that the bytes are
+/// those that the host itself would have written.
 fn import_items(types: &SessionTypes, slice: &ExportedSlice) -> Result<RecordedItems> {
     let known = types.slice(&slice.slice_type);
     let version_at = |place: usize| slice.item_versions.get(place).copied().unwrap_or(1);

@@ -1,15 +1,19 @@
-//! Forks.
+//! Forks: sessions that share the records of another one up to a position.
 //!
-//! A fork is built in a folder of a temporary name: the parent's segments and objects are linked into it (or
-//! copied, where links cannot be), its own first segment follows them, all is synced, and then the folder
-//! takes its name. A crash in between leaves nothing that looks like a session.
+//! A fork is built in a folder with a temporary name: the parent's segments and objects are linked into it,
+//! or copied if the file system has no links; the fork's own first segment follows; everything is synced; and
+//! then the folder is renamed. A crash in between leaves nothing that looks like a session.
 //!
-//! What nobody knows to be durable is never linked: where the parent has a writer in this store, that one syncs
-//! first; otherwise the segments and objects behind the parent's watermark are copied. A sync that failed in an
-//! earlier process may have left them looking safe, and syncing them again would not make them so.
+//! # Invariants
 //!
-//! The fork's first own segment names where the last linked one ends for it, so what the parent appends to
-//! that file later never reaches the fork; and a fork writes into its own segments only.
+//! 1. No file is linked whose bytes are not known to be durable. If the parent has a writer in this store,
+//!    the writer syncs
+//! first; otherwise the segments and objects behind the parent's watermark are copied. A sync that failed in
+//! an earlier process may have left them looking safe, and syncing them again would not make them so.
+//! 2. The fork's first own segment names the offset at which the last linked one ends for it, so the fork
+//!    never sees what
+//! the parent appends to that file later.
+//! 3. A fork writes into its own segments only.
 
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
@@ -36,22 +40,24 @@ use crate::session::{Images, OpenAs, Read, Session, SharedPrefix, lock_or_read_o
 use crate::storage::{Access, EntryKind};
 use crate::types::SessionTypes;
 
-/// How much is copied at a time where a file cannot be linked.
+/// Bytes that are copied at a time if a file cannot be linked.
 const COPY_BYTES: usize = 4096;
 
 impl Store {
-    /// Begins a session that shares the records of `parent` up to `position` and goes its own way from there.
-    /// Costs the same however many records are shared, where the parent is open for writing in this store with
-    /// the same `types` and `position` is its last or one of its latest 256 snapshots; otherwise the parent is read
-    /// as it is when it is opened. Later writes of either never reach the other. What it shares is durable when
-    /// this returns.
+    /// Creates a session that shares the records of `parent` through `position` and continues on its own.
+    /// Later writes of either never reach the other. The shared records are durable when this returns.
     ///
-    /// `options.parent` and `options.operation` are not looked at.
+    /// The cost does not depend on how many records are shared, if the parent is open for writing in this
+    /// store with the same `types` and `position` is its last record or one of its latest 256 snapshots.
+    /// Otherwise the parent is read as at opening.
+    ///
+    /// `options.parent` and `options.operation` are ignored.
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchPosition`] where the parent has no such record; else as
-    /// [`open_session`](Store::open_session) and [`create`](Store::create).
+    /// [`Error::NoSuchPosition`] if the parent has no record at `position`, [`Error::InsideTransaction`] if
+    /// an operation was open there; else those of [`open_session`](Store::open_session) for the parent and of
+    /// [`create_with`](Store::create_with) for the fork.
     pub fn fork(
         &self,
         parent: Uuid,
@@ -93,8 +99,9 @@ impl Store {
             }
             self.storage().sync_dir(&above).map_err(|error| Error::io("sync", &above, error))?;
         }
-        // Only now, when its name is durable too, does the fork say that it is: until then whoever opens it has
-        // to see to the name. The handle leads to the file under its new name. What attests is durable as well.
+        // Until its name is durable too, whoever opens the fork has to sync the name, so the fork attests
+        // itself only now. The handle leads to the file under its new name. The attesting frame is synced as
+        // well.
         log.attest(log.next_sequence())?;
         log.sync_plan().run(self.storage().as_ref(), &|| ())?;
         let read = self.as_read(&log, &dir, opened, shared_prefix)?;
@@ -125,7 +132,8 @@ impl Store {
         let names = &shared_prefix.projection.names;
         let context = AppendContext { synced: shared, declared: &|| names.all() };
         log.append(Kind::OPENED, self.inner.options.clock.now_us(), Body::Alone(&opened.encode()), &context)?;
-        // Before the folder takes its name, under which nobody would find what was made ahead.
+        // Before the folder is renamed: under the new name nobody would find the segments that were made
+        // ahead.
         log.finish()?;
         if sabotage::is(Breakage::ForkAttestedUnnamed) {
             log.attest(log.next_sequence())?;
@@ -134,8 +142,8 @@ impl Store {
         Ok(log)
     }
 
-    /// What reading the fork that `log` holds, now in `dir`, would find: it was closed with its first record, and
-    /// what it shares is known.
+    /// Returns what reading the new fork in `dir` would return: it was closed with its first record, and its
+    /// shared records are known.
     fn as_read(&self, log: &Log, dir: &Path, opened: Opened, shared_prefix: SharedPrefix) -> Result<Read> {
         let SharedPrefix { mut openings, rollbacks, projection, .. } = shared_prefix;
         let opened_sequence = log.next_sequence() - 1;
@@ -182,8 +190,8 @@ impl Store {
         Ok(Read { scan, folded, images: Images::default() })
     }
 
-    /// Links the parent's segments and objects into the new folder, synced; copies those with records from
-    /// `watermark` on.
+    /// Links the parent's segments and objects into the new folder and syncs it. Segments with records from
+    /// `watermark` on are copied.
     fn link(&self, places: &Places, watermark: SequenceNumber, parent: &Path, dir: &Path) -> Result<Places> {
         let storage = self.storage();
         let io = |op, path: &Path, error| Error::io(op, path, error);
@@ -197,8 +205,9 @@ impl Store {
             behind.extend(record.objects().iter().map(ObjectId::file_name));
             Ok(())
         })?;
-        // A segment that others follow may end with frames that are no records, such as the `Resumed` of whoever
-        // began the next one: they are durable where a record behind them is. The last one ends with a record.
+        // A segment that others follow may end with frames that are no records, such as the `Resumed` of the
+        // process that began the next one: they are durable if a record behind them is. The last one ends
+        // with a record.
         let followers =
             places.segments.iter().skip(1).map(|next| next.header.first_sequence.saturating_add(1));
         let attested_from = followers.chain([places.next_sequence]);
@@ -231,8 +240,8 @@ impl Store {
         Ok(Places { segments: Arc::new(linked), ..places.clone() })
     }
 
-    /// Links the images of what is shared, so that opening the fork need not fold all of it. One that cannot be
-    /// linked is done without.
+    /// Links the images of the shared records, so that opening the fork need not fold all of them. Skips an
+    /// image that cannot be linked.
     fn link_images(&self, next_sequence: SequenceNumber, parent: &Path, dir: &Path) {
         let storage = self.storage();
         let images = images::list(storage.as_ref(), parent);

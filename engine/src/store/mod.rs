@@ -1,4 +1,8 @@
 //! A store: a folder of sessions.
+//!
+//! A store creates, opens, lists, forks, deletes, exports, imports and salvages sessions. A session folder is
+//! named by the session's id; a folder in the making, or about to be deleted, has another name and is no
+//! session. At most one process writes a session, which it locks; reading takes no lock.
 
 mod export;
 mod fork;
@@ -31,31 +35,31 @@ use crate::types::SessionTypes;
 pub use export::ImportOptions;
 pub use salvage::{MissingObject, SalvageReport, SkippedBytes};
 
-/// A folder of sessions. Cheap to clone; dropping it closes nothing.
+/// Manages a folder of sessions. Cheap to clone; dropping it closes no session.
 #[derive(Clone, Debug)]
 pub struct Store {
     inner: Arc<OpenStore>,
 }
 
-/// What a listing says of a session.
+/// Summarizes a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionSummary {
-    /// The session's id.
+    /// Id of the session.
     pub session: Uuid,
-    /// How many records its log holds, those shared with a parent included.
+    /// Number of records in the log, those shared with a parent included.
     pub records: u64,
-    /// Bytes that its log uses, those shared with a parent included.
+    /// Bytes that the log uses, those shared with a parent included.
     pub log_bytes: u64,
-    /// The time of its first record of its own, in microseconds since 1970-01-01 UTC.
+    /// Time of the session's own first record, in microseconds since 1970-01-01 UTC.
     pub created_at_us: i64,
-    /// Its tags.
+    /// Tags of the session.
     pub tags: BTreeMap<String, String>,
-    /// Where it comes from.
+    /// Session that this one was forked from or created for.
     pub parent: Option<Parent>,
 }
 
-/// Makes the folders of a store, each durably before the next is made, so that what is kept in the store later
-/// is not lost with a folder above it. The last one's name is left to the first session that is synced.
+/// Makes the folders of a store, each durably before the next, so that the store cannot be lost together with
+/// a folder above it. The name of the last folder becomes durable with the first session that is synced.
 fn make_folders(storage: &dyn Storage, sessions: &Path) -> Result<()> {
     let mut missing = Vec::new();
     let mut at = Some(sessions);
@@ -67,15 +71,15 @@ fn make_folders(storage: &dyn Storage, sessions: &Path) -> Result<()> {
         at = path.parent();
     }
     for path in missing.into_iter().rev() {
-        // What stands above may have been made by a process that was killed before it synced this name.
+        // A process that was killed before it synced the name may have made the folders above.
         sync_name(storage, path.parent())?;
         storage.create_dir_all(path).map_err(|error| Error::unmade("create", path, 0, error))?;
     }
     Ok(())
 }
 
-/// Makes the name of a folder above a store durable, where the folder that holds it can be synced at all: one
-/// that nobody may read, or that is of no real file system, was there before.
+/// Makes the name of a folder above a store durable. Skips a parent folder that cannot be synced because
+/// nobody may read it or it is on no real file system: such a folder was there before.
 fn sync_name(storage: &dyn Storage, folder: Option<&Path>) -> Result<()> {
     let Some(above) = folder.filter(|folder| !folder.as_os_str().is_empty()).and_then(Path::parent) else {
         return Ok(());
@@ -95,32 +99,33 @@ fn sync_name(storage: &dyn Storage, folder: Option<&Path>) -> Result<()> {
 }
 
 impl Session {
-    /// Returns the sessions that were forked from this one or begun for it, in ascending order.
+    /// Returns the sessions that were forked from this one or created for it, in ascending order of their
+    /// ids. Sessions whose logs cannot be read are left out.
     ///
     /// # Errors
     ///
-    /// [`Error::Io`] where the store's folder cannot be read; sessions whose logs cannot be read are passed over.
+    /// [`Error::Io`] if the store's folder cannot be read.
     pub fn children(&self) -> Result<Vec<Uuid>> {
         Store::of(self.open_store()).children(self.id())
     }
 }
 
 impl Store {
-    /// Opens the store at `path` with the default options; makes it where there is none.
+    /// Opens the store at `path` with the default options, and creates it if there is none.
     ///
     /// # Errors
     ///
-    /// [`Error::Io`] where the folder cannot be made or read.
+    /// [`Error::Io`] if the folder cannot be created or read.
     pub fn open(path: impl AsRef<Path>) -> Result<Store> {
         Store::open_with(path, StoreOptions::default())
     }
 
-    /// Opens the store at `path`; makes it where there is none. A disk that takes no writes is no error where
-    /// the store is there already.
+    /// Opens the store at `path` with these options, and creates it if there is none. An existing store can
+    /// be opened on a disk that takes no writes.
     ///
     /// # Errors
     ///
-    /// [`Error::Io`] where the folder cannot be made or read.
+    /// [`Error::Io`] if the folder cannot be created or read.
     pub fn open_with(path: impl AsRef<Path>, mut options: StoreOptions) -> Result<Store> {
         if let Some(storage) = options.storage.for_users(options.access) {
             options.storage = storage;
@@ -148,7 +153,7 @@ impl Store {
         Store { inner: Arc::clone(inner) }
     }
 
-    /// The store's folder.
+    /// Returns the folder of the store.
     pub fn path(&self) -> &Path {
         &self.inner.root
     }
@@ -157,37 +162,39 @@ impl Store {
         &self.inner.options.storage
     }
 
-    /// The folder of a session.
+    /// Returns the folder of a session, which need not exist.
     pub fn session_dir(&self, session: Uuid) -> PathBuf {
         layout::session_dir(&self.inner.root, session)
     }
 
-    /// Begins a session with the default options.
+    /// Creates a session with the default options.
     ///
     /// # Errors
     ///
-    /// As [`create_with`](Store::create_with).
+    /// Those of [`create_with`](Store::create_with).
     pub fn create(&self, types: &SessionTypes) -> Result<Session> {
         self.create_with(types, SessionOptions::default())
     }
 
-    /// Begins a session. Its first record is written; it is durable at [`Durability::Every`] when this returns, at
-    /// the other levels after the next sync.
+    /// Creates a session. Its first record is written when this returns; it is durable with
+    /// [`Durability::Every`], and otherwise after the next sync.
     ///
-    /// Under a given id a session that a crash ended before its first record was there, so that nobody was told of it, is
-    /// begun again. What the crash left stays in the folder, and belongs to no log.
+    /// If a crash ended an earlier creation with the same id before its first record was written, nobody was
+    /// told of that session, and it is created again. The files that the crash left stay in the folder and
+    /// belong to no log.
     ///
     /// # Errors
     ///
-    /// [`Error::SessionExists`] where the folder holds anything else; [`Error::Locked`] where another process is about to
-    /// begin the same session; [`Error::ReadOnly`], [`Error::Full`], [`Error::Io`].
+    /// [`Error::SessionExists`] if the folder holds anything else, [`Error::Locked`] if another process is
+    /// creating the same session, [`Error::ReadOnly`] if the disk takes no writes, [`Error::Full`] if it has
+    /// no space, [`Error::Io`] if a file cannot be created.
     pub fn create_with(&self, types: &SessionTypes, options: SessionOptions) -> Result<Session> {
         let operation = options.operation;
         let parent = options.parent.map(|session| Parent::Child { session, operation });
         self.begin(types, options, parent, Vec::new(), &[])
     }
 
-    /// Begins a session whose records behind the first are `rest`, which name the objects `large`.
+    /// Creates a session whose records after the first are `rest`, which name the objects `large`.
     fn begin(
         &self,
         types: &SessionTypes,
@@ -198,7 +205,7 @@ impl Store {
     ) -> Result<Session> {
         let (id, seed) = match options.id {
             Some(id) => {
-                // Before the lock is asked for: a session that is there is no matter of who writes it.
+                // Checked before locking: that a session exists does not depend on who writes it.
                 self.partial_creation(id)?;
                 (id, options.seed.unwrap_or_else(|| self.inner.generator.lock().next_u64()))
             }
@@ -209,7 +216,7 @@ impl Store {
         let Some(lock) = lock else {
             return Err(Error::ReadOnly { session: id, reason: read_only.unwrap_or_default() });
         };
-        // Only under the lock is it sure that nobody else has begun it meanwhile.
+        // Checked again under the lock: another process may have created the session meanwhile.
         let partial_creation = self.partial_creation(id)?;
         self.storage().create_dir_all(&dir).map_err(|error| Error::unmade("create", &dir, 0, error))?;
         let parents = layout::folders_above_session(&self.inner.root).into();
@@ -220,13 +227,15 @@ impl Store {
         let seed = SessionSeed { opened, durability, types: types.clone(), lock };
         let begun = kept.and_then(|()| begin(&self.inner, &dir, seed, log, rest));
         if begun.is_err() {
-            // Nobody was told of the session, so nothing of it is to stay; what cannot be removed is a leftover.
+            // Nobody was told of the session, so nothing of it is to stay; what cannot be removed is a
+            // leftover.
             let _ = partial_creation::remove_all_but(self.storage().as_ref(), &dir, partial_creation);
         }
         begun
     }
 
-    /// What stands in the folder of a session that is to be begun; nothing, where there is no folder.
+    /// Returns what an earlier creation left in the folder of a session that is to be created. Empty if there
+    /// is no folder.
     fn partial_creation(&self, session: Uuid) -> Result<PartialCreation> {
         let dir = self.session_dir(session);
         let found = match self.storage().entry(&dir).map_err(|error| Error::io("look up", &dir, error))? {
@@ -239,7 +248,7 @@ impl Store {
         found.ok_or(Error::SessionExists { session })
     }
 
-    /// The id and the seed of a new session.
+    /// Returns the id and the seed of a new session.
     fn identity(&self, options: &SessionOptions) -> Result<(Uuid, u64)> {
         let mut generator = self.inner.generator.lock();
         let taken = |id: Uuid| -> Result<bool> {
@@ -261,24 +270,28 @@ impl Store {
         Ok((id, options.seed.unwrap_or_else(|| generator.next_u64())))
     }
 
-    /// Opens a session for reading and writing. Writes nothing: what recovery has to write comes with the
-    /// first append. On a disk that takes no writes the session can be read.
+    /// Opens a session for reading and writing. Opening writes nothing: what recovery has to write comes with
+    /// the first append. On a disk that takes no writes the session can only be read.
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchSession`]; [`Error::Locked`] where it is open for writing elsewhere;
-    /// [`Error::Corrupt`], [`Error::MissingSegment`], [`Error::WrongSession`] or [`Error::FutureFormat`] where
-    /// the log is not what it should be; [`Error::NotRegistered`], [`Error::PolicyMismatch`],
-    /// [`Error::NewerVersion`] or [`Error::Decode`] where the host's types do not fit it.
+    /// [`Error::NoSuchSession`] if the store has no such session; [`Error::Locked`] if it is open for writing
+    /// elsewhere; [`Error::Corrupt`], [`Error::OlderThanSuccessor`], [`Error::MissingSegment`],
+    /// [`Error::WrongSession`], [`Error::NotAFile`] or [`Error::Inconsistent`] if the log is damaged;
+    /// [`Error::FutureFormat`] if a later version wrote it; [`Error::Object`] if an object is missing or
+    /// damaged; [`Error::NotRegistered`] if the log binds an event to reducers that `types` lacks;
+    /// [`Error::PolicyMismatch`] if `types` declares another policy for a slice; [`Error::NewerVersion`] or
+    /// [`Error::Decode`] if a recorded item does not fit its type in `types`; [`Error::Io`] if a file cannot
+    /// be read.
     pub fn open_session(&self, session: Uuid, types: &SessionTypes) -> Result<Session> {
         self.open_session_at(session, types, self.inner.options.durability)
     }
 
-    /// As [`open_session`](Store::open_session), at a level of its own.
+    /// Opens a session for reading and writing, with a durability that replaces the store's default.
     ///
     /// # Errors
     ///
-    /// As [`open_session`](Store::open_session).
+    /// Those of [`open_session`](Store::open_session).
     pub fn open_session_at(
         &self,
         session: Uuid,
@@ -291,12 +304,12 @@ impl Store {
         open(&self.inner, &dir, OpenAs { types, durability, lock, read_only })
     }
 
-    /// Opens a session for reading, with the host's types; it may be open for writing elsewhere. What is
-    /// written later is not seen.
+    /// Opens a session for reading, with the host's types. The session may be open for writing elsewhere;
+    /// records that are written later are not seen.
     ///
     /// # Errors
     ///
-    /// As [`open_session`](Store::open_session), but never [`Error::Locked`].
+    /// Those of [`open_session`](Store::open_session), except [`Error::Locked`].
     pub fn open_read_only(&self, session: Uuid, types: &SessionTypes) -> Result<Session> {
         let dir = self.existing(session)?;
         let read_only = Some("it was opened for reading".to_owned());
@@ -304,11 +317,12 @@ impl Store {
         open(&self.inner, &dir, OpenAs { types, durability, lock: None, read_only })
     }
 
-    /// Opens a session without any types: it can be read, exported and forked, but not dispatched to.
+    /// Opens a session for reading, without any types: it can be read, exported and forked, but not
+    /// dispatched to.
     ///
     /// # Errors
     ///
-    /// As [`open_read_only`](Store::open_read_only), but for the host's types.
+    /// Those of [`open_read_only`](Store::open_read_only) that do not concern types.
     pub fn open_untyped(&self, session: Uuid) -> Result<Session> {
         let dir = self.existing(session)?;
         let read_only = Some("it was opened without types".to_owned());
@@ -316,24 +330,26 @@ impl Store {
         open(&self.inner, &dir, OpenAs { types: None, durability, lock: None, read_only })
     }
 
-    /// Opens a session without any types, to [recover](crate::tools::ToolRunner::recover) it and to settle its operations,
-    /// and for nothing else: nobody can dispatch to it. It is closed when those are done.
+    /// Opens a session without any types, to [recover](crate::tools::ToolRunner::recover) it and to settle
+    /// its operations. It cannot be dispatched to. Close it afterwards.
     ///
     /// # Errors
     ///
-    /// [`Error::Locked`] where the session is open for writing; else as [`open_untyped`](Store::open_untyped).
+    /// [`Error::Locked`] if the session is open for writing elsewhere; else those of
+    /// [`open_untyped`](Store::open_untyped).
     pub fn open_to_recover(&self, session: Uuid) -> Result<Session> {
         let dir = self.existing(session)?;
         let (lock, read_only) = lock_or_read_only(&self.inner, session)?;
         open(&self.inner, &dir, OpenAs { types: None, durability: Durability::Boundary, lock, read_only })
     }
 
-    /// Decides about an interrupted operation of a session that nobody has open for writing: see
-    /// [`Session::settle`]. Needs no types. Durable when this returns. Returns the decision's record.
+    /// Decides about an interrupted operation of a session that is not open for writing; see
+    /// [`Session::settle`]. Needs no types. Returns the sequence number of the decision's record, which is
+    /// durable then.
     ///
     /// # Errors
     ///
-    /// [`Error::Locked`] where the session is open for writing; else as [`Session::settle`].
+    /// [`Error::Locked`] if the session is open for writing; else those of [`Session::settle`].
     pub fn settle(
         &self,
         session: Uuid,
@@ -358,11 +374,11 @@ impl Store {
         }
     }
 
-    /// The ids of all sessions, in ascending order. Reads no log.
+    /// Returns the ids of all sessions, in ascending order, without reading their logs.
     ///
     /// # Errors
     ///
-    /// [`Error::Io`] where the folder cannot be read.
+    /// [`Error::Io`] if the folder cannot be read.
     pub fn session_ids(&self) -> Result<Vec<Uuid>> {
         let dir = layout::sessions_dir(&self.inner.root);
         let entries = self.storage().list(&dir).map_err(|error| Error::io("list", &dir, error))?;
@@ -370,20 +386,22 @@ impl Store {
         Ok(folders.filter_map(|entry| layout::session_of(Path::new(&entry.name))).collect())
     }
 
-    /// What a session is, read from its log without any types.
+    /// Summarizes a session from its log, without any types.
     ///
     /// # Errors
     ///
-    /// As [`open_untyped`](Store::open_untyped).
+    /// Those of [`open_untyped`](Store::open_untyped) that do not concern items, and [`Error::OverBudget`] if
+    /// that takes more than 64 MiB of memory.
     pub fn summary(&self, session: Uuid) -> Result<SessionSummary> {
         self.summary_within(session, MEMORY_BYTES_MIN)
     }
 
-    /// As [`summary`](Store::summary), in so many bytes of memory.
+    /// Summarizes a session from its log, without any types and in at most `memory_bytes` of memory.
     ///
     /// # Errors
     ///
-    /// As [`summary`](Store::summary); [`Error::OverBudget`].
+    /// Those of [`open_untyped`](Store::open_untyped) that do not concern items, and [`Error::OverBudget`] if
+    /// that takes more memory.
     pub fn summary_within(&self, session: Uuid, memory_bytes: u64) -> Result<SessionSummary> {
         let dir = self.existing(session)?;
         let options = ReadOptions { outline: true, memory_bytes: Some(memory_bytes) };
@@ -403,33 +421,35 @@ impl Store {
         })
     }
 
-    /// What all sessions are. A session whose log cannot be read is named with the reason, and so is, as
-    /// [`Error::NotASession`], what a crash left before a first record was there.
+    /// Returns the summaries of all sessions, in ascending order of their ids. A session whose log cannot be
+    /// read has the reason in place of a summary. A creation that a crash ended before its first record has
+    /// [`Error::NotASession`].
     ///
     /// # Errors
     ///
-    /// [`Error::Io`] where the folder cannot be read.
+    /// [`Error::Io`] if the folder cannot be read.
     pub fn sessions(&self) -> Result<Vec<(Uuid, Result<SessionSummary>)>> {
         Ok(self.session_ids()?.into_iter().map(|id| (id, self.summary(id))).collect())
     }
 
-    /// The sessions that were forked from this one or begun for it, in ascending order.
+    /// Returns the sessions that were forked from `session` or created for it, in ascending order of their
+    /// ids. Sessions whose logs cannot be read are left out.
     ///
     /// # Errors
     ///
-    /// [`Error::Io`] where the folder cannot be read; sessions whose logs cannot be read are passed over.
+    /// [`Error::Io`] if the folder cannot be read.
     pub fn children(&self, session: Uuid) -> Result<Vec<Uuid>> {
         let all = self.sessions()?.into_iter().filter_map(|(_, summary)| summary.ok());
         let children = all.filter(|s| s.parent.is_some_and(|parent| parent.session() == session));
         Ok(children.map(|summary| summary.session).collect())
     }
 
-    /// A session and all that descend from it, each behind its own descendants: the order in which a tree of
-    /// sessions can be folded up, exported or deleted.
+    /// Returns a session and all its descendants, each behind its own descendants: the order in which a tree
+    /// of sessions can be folded up, exported or deleted.
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchSession`]; [`Error::Io`] where the folder cannot be read.
+    /// [`Error::NoSuchSession`] if the store has no such session, [`Error::Io`] if the folder cannot be read.
     pub fn iter_sessions_bottom_up(
         &self,
         root: Uuid,
@@ -453,11 +473,12 @@ impl Store {
         Ok(order.into_iter())
     }
 
-    /// Deletes a session with all its records. Forks of it are whole on their own and stay.
+    /// Deletes a session with all its records. Its forks are complete on their own and stay.
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchSession`], [`Error::Locked`] where it is open for writing, [`Error::Io`].
+    /// [`Error::NoSuchSession`] if the store has no such session, [`Error::Locked`] if it is open for
+    /// writing, [`Error::Io`] if its files cannot be removed.
     pub fn delete(&self, session: Uuid) -> Result<()> {
         let dir = self.existing(session)?;
         let (lock, read_only) = lock_or_read_only(&self.inner, session)?;

@@ -1,20 +1,23 @@
-//! Salvaging: a new session of all that is sound in a damaged one.
+//! Salvage: a new session from all that is sound in a damaged one.
 //!
-//! The sound part of the damaged log ([`crate::log::scan::salvage`]) is copied frame for frame, so that sequence numbers,
-//! times and bodies are what they were, and the new session begins behind it as a fork does: its `Opened` record names
-//! the session and the record that it goes on from. The record after that, `foldlog.salvaged`, says where from, why, and
-//! what was left. It is all built in a folder of a temporary name and read once more, as an audit reads; only then does
-//! the folder take its name. The damaged session is opened for reading only.
+//! The sound part of the damaged log ([`crate::log::scan::salvage`]) is copied frame for frame, so that
+//! sequence numbers, times and bodies stay the same, and the new session continues behind it as a fork does:
+//! its `Opened` record names the session and the record that it continues from. The record after that,
+//! `foldlog.salvaged`, says where the records came from, why, and what was skipped. Everything is built in a
+//! folder with a temporary name and read once more, as an audit reads; only then is the folder renamed. The
+//! damaged session is opened for reading only.
 //!
-//! A record whose object is missing or damaged, or which contradicts those before it, ends the sound part as a bad frame
-//! does: nothing behind it can be folded.
+//! A record whose object is missing or damaged, or which contradicts those before it, ends the sound part as
+//! a bad frame does: nothing behind it can be folded.
 //!
-//! An operation that was open where the sound part ends stays open, to be recovered by its host, under its name; a host
-//! that names effects outside by the session as well finds the old one's id in the `Opened` record. What else a host
-//! keeps in the session's folder is named and not carried over; images are made anew.
+//! An operation that is open at the end of the sound part stays open under its operation id, to be recovered
+//! by its host; a host whose names for external effects include the session finds the old session's id in the
+//! `Opened` record. Other files in the session's folder are named in the report and not copied; images are
+//! made anew.
 //!
-//! Of a fork nothing is taken but its own word for what it shares: where its first record is sound, or its first segment
-//! follows what it shares, the parent's records are its own. Otherwise what is sound in the folder is another session's.
+//! A fork alone says what it shares: if its first record is sound, or its first segment follows the shared
+//! ones, the parent's records count as its own. Otherwise the sound records in the folder are another
+//! session's.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -40,97 +43,104 @@ use crate::operation::{OpenOperation, UnsettledOperation};
 use crate::session::{cut, lock_or_read_only};
 use crate::storage::Access;
 
-/// The name of the record that says where a salvaged session comes from.
+/// Name of the record that says where a salvaged session comes from.
 const SALVAGED: &str = "foldlog.salvaged";
 
-/// What a salvage took, and what it left.
+/// Reports what a salvage took, and what it skipped.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct SalvageReport {
-    /// The new session.
+    /// Id of the new session.
     pub session: Uuid,
-    /// Its folder.
+    /// Folder of the new session.
     pub dir: PathBuf,
-    /// The session that was salvaged.
+    /// Id of the session that was salvaged.
     pub from: Uuid,
-    /// How many of its records were taken: those below this sequence number.
+    /// Number of records that were taken: those below this sequence number.
     pub records: u64,
-    /// How many objects were taken: all that those records name.
+    /// Number of objects that were taken: all that those records name.
     pub objects: u64,
-    /// What opening says is wrong with the session that was salvaged; nothing where it opens.
+    /// Error with which opening the salvaged session fails. `None` if it opens.
     pub damage: Option<Error>,
-    /// The file in which the sound part ends, and where in it.
+    /// File in which the sound part ends, and the offset in it, in bytes.
     pub end: (PathBuf, u64),
-    /// What was damaged and could be known again: the file, and where in it.
+    /// Damaged places whose bytes could be reconstructed: file, and offset in bytes.
     pub mended: Vec<(PathBuf, u64)>,
-    /// What stands behind the sound part, file by file; nothing where all was taken.
+    /// Bytes behind the sound part, file by file. Empty if everything was taken.
     pub left: Vec<SkippedBytes>,
-    /// Objects that records name and that are missing or damaged. The first record that names one ends the sound part.
+    /// Objects that records name and that are missing or damaged. The first record that names one ends the
+    /// sound part.
     pub missing_objects: Vec<MissingObject>,
-    /// Operations that have begun in the sound part and not ended: the new session's host has to recover them.
+    /// Operations that have begun in the sound part and not ended. The new session's host has to recover
+    /// them.
     pub open: Vec<OpenOperation>,
-    /// Operations that were interrupted, and neither run again nor settled.
+    /// Operations that were interrupted and have neither run again nor been settled since.
     pub unsettled: Vec<UnsettledOperation>,
-    /// What else stands in the session's folder and was not carried over.
+    /// Names of other files in the session's folder, which were not copied.
     pub beside: Vec<String>,
 }
 
-/// What was left of a file.
+/// Describes the bytes of a file that a salvage skipped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SkippedBytes {
-    /// The file.
+    /// Path of the file.
     pub segment: PathBuf,
-    /// Where in it the part begins that was left.
+    /// Offset of the first skipped byte.
     pub offset: u64,
-    /// How many bytes that is, up to the last one that is not 0.
+    /// Number of skipped bytes, up to the last one that is not 0.
     pub bytes: u64,
-    /// How many records in it are sound in themselves. Nobody can say that they followed those that were taken.
+    /// Number of records in them whose checksums match. Nothing proves that they followed the records that
+    /// were taken.
     pub records: u64,
-    /// The sequence numbers of those records, in ranges; none where the segment's header is lost, which they count from.
+    /// Ranges of the sequence numbers of those records, inclusive. Empty if the segment's header, from which
+    /// they count, is lost.
     pub sequences: Vec<(SequenceNumber, SequenceNumber)>,
-    /// Whether there may be more than was counted: it is no regular file, or too much in it looks like records.
+    /// Whether there may be more records than were counted, since the path is no regular file or holds too
+    /// many places that look like records.
     pub more: bool,
-    /// Why it was left.
+    /// Why the bytes were skipped.
     pub reason: String,
 }
 
-/// An object that could not be carried over.
+/// Describes an object that could not be copied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MissingObject {
-    /// The first record that names it.
+    /// Sequence number of the first record that names the object.
     pub sequence: SequenceNumber,
-    /// The object's file.
+    /// Path of the object's file.
     pub path: PathBuf,
-    /// What is wrong with it.
+    /// What is wrong with the object.
     pub reason: String,
 }
 
-/// A session's sound part, copied into the folder in which the new session is built.
+/// Holds the sound part of a session, copied into the folder in which the new session is built.
 struct Laid {
     places: Places,
     objects: u64,
 }
 
-/// The first record that is not sound although its frame is.
+/// Describes the first record that cannot be taken although its frame is sound.
 struct Unsound {
     sequence: SequenceNumber,
     error: Error,
 }
 
 impl Store {
-    /// Makes a new session of all that is sound in the session in the folder `dir`, which stands in this store, in
-    /// another or in none, and is damaged or not. It is only read. What was taken is durable when this returns.
+    /// Creates a session from all that is sound in the session in the folder `dir`, which may be in this
+    /// store, in another one or in none, and need not be damaged. The folder is only read. The taken records
+    /// are durable when this returns.
     ///
-    /// `options.parent`, `options.operation` and `options.durability` are not looked at.
+    /// `options.parent`, `options.operation` and `options.durability` are ignored.
     ///
     /// # Errors
     ///
-    /// What opening says of the session where nothing in it is sound; [`Error::Locked`] where it is open for writing;
-    /// [`Error::WrongSession`] where what is sound in the folder is another session's; [`Error::WithinSession`];
-    /// [`Error::NotASession`], [`Error::NotAFile`], [`Error::FutureFormat`]; else as [`create`](Store::create). Where it fails there is no
-    /// new session.
+    /// The error with which the session opens, if nothing in it is sound; [`Error::Locked`] if it is open for
+    /// writing; [`Error::WrongSession`] if the sound records in the folder are another session's;
+    /// [`Error::WithinSession`] if this store is inside `dir`; [`Error::NotASession`] or [`Error::NotAFile`]
+    /// if `dir` holds no segment; [`Error::FutureFormat`] if a later version wrote the log; else those of
+    /// [`create_with`](Store::create_with). No session is left behind.
     pub fn salvage(&self, dir: impl AsRef<Path>, options: SessionOptions) -> Result<SalvageReport> {
         let dir = dir.as_ref();
         if self.inner.root.starts_with(dir) {
@@ -141,7 +151,7 @@ impl Store {
         let damage = match LogReader::open_on(Arc::clone(self.storage()), dir) {
             Ok(_) => None,
             Err(error) if error.is_damage() => Some(error),
-            // A log of which no header is sound may still be read by its frames.
+            // A log without any sound header may still be read by its frames.
             Err(error @ (Error::NotASession { .. } | Error::NotAFile { .. })) => Some(error),
             Err(error) => return Err(error),
         };
@@ -179,7 +189,7 @@ impl Salvaging<'_> {
         let mut places = self.part.places.clone();
         let mut missing_objects = Vec::new();
         let mut damage = self.damage.clone();
-        // Where a record turns out to be unsound, the sound part ends before it, and all is laid anew.
+        // If a record turns out to be unsound, the sound part ends before it, and everything is copied anew.
         let laid = loop {
             if places.next_sequence == 0 {
                 return Err(damage.unwrap_or_else(|| nothing_sound(self.dir)));
@@ -244,7 +254,7 @@ impl Salvaging<'_> {
         let storage = self.store.storage();
         let path = layout::segment_file(self.building, segment.header.ordinal);
         let end = segment.end.unwrap_or(0);
-        // The last one's successor is to be another than its seal says.
+        // The last segment's successor is to be another one than its seal says.
         let seal = if is_last { None } else { segment.seal(storage.as_ref())? };
         self.store.copy_file(&segment.path, &path, end + seal.map_or(0, |(_, len)| len))?;
         if !mends.is_empty() {
@@ -258,7 +268,7 @@ impl Salvaging<'_> {
         Ok(Segment { path, header: segment.header, end: Some(end) })
     }
 
-    /// Carries over the objects that the records name, up to the first that is not sound.
+    /// Copies the objects that the records name, up to the first that is not sound.
     fn lay_objects(&self, laid: &Places) -> Result<(u64, Option<Unsound>)> {
         let storage = self.store.storage();
         let (from, to) =
@@ -293,7 +303,7 @@ impl Salvaging<'_> {
         Ok((carried.len() as u64, unsound))
     }
 
-    /// Folds the records below `below`; the first that cannot be folded, if there is one.
+    /// Folds the records below `below`, and returns the first one that cannot be folded.
     fn fold(&self, laid: &Places, below: SequenceNumber) -> Result<Option<Unsound>> {
         let storage = self.store.storage();
         let objects = Objects::new(Arc::clone(storage), self.building);
@@ -315,7 +325,8 @@ impl Salvaging<'_> {
         self.part.rollbacks.range(..below).map(|(at, rollback)| (*at, *rollback)).collect()
     }
 
-    /// The places in the damaged log up to the record `last`, which is looked up in the copy: there the chain is mended.
+    /// Returns the places in the damaged log up to the record `last`. It is looked up in the copy, where the
+    /// chain is mended.
     fn cut_source(&self, places: &Places, laid: &Places, last: SequenceNumber) -> Result<Places> {
         let (cut, Located { end, .. }) = cut(self.store.storage(), laid.clone(), last)?;
         let mut segments: Vec<Segment> = places.segments.iter().take(cut.segments.len()).cloned().collect();
@@ -325,7 +336,7 @@ impl Salvaging<'_> {
         Ok(Places { segments: Arc::new(segments), ..cut })
     }
 
-    /// Names every object that is missing from the records from `from` on.
+    /// Adds every missing object that the records from `from` on name.
     fn name_missing(
         &self,
         laid: &Places,
@@ -353,8 +364,8 @@ impl Salvaging<'_> {
         })
     }
 
-    /// The session that is salvaged. What is sound in the folder of a session may be of one that it was forked from, or
-    /// of a stranger.
+    /// Returns the session that is salvaged. The sound records in its folder may belong to the session that
+    /// it was forked from, or to a stranger.
     fn source(&self, places: &Places, behind: &[Behind]) -> Result<Uuid> {
         let Some((_, opened)) = self.opened_below(places.next_sequence) else {
             return Err(nothing_sound(self.dir));
@@ -384,7 +395,7 @@ impl Salvaging<'_> {
         Err(Error::WrongSession { path: self.dir.to_owned(), expected, found })
     }
 
-    /// The session whose records are the last of those below `next_sequence`.
+    /// Returns the session that wrote the last of the records below `next_sequence`.
     fn opened_below(&self, next_sequence: SequenceNumber) -> Option<&(SequenceNumber, Opened)> {
         self.part.openings.iter().rfind(|(sequence, _)| *sequence < next_sequence)
     }
@@ -426,7 +437,7 @@ impl Salvaging<'_> {
         })
     }
 
-    /// What stands in the session's folder beside its log.
+    /// Returns the names of the files in the session's folder that are no part of its log.
     fn beside(&self) -> Result<Vec<String>> {
         let entries =
             self.store.storage().list(self.dir).map_err(|error| Error::io("list", self.dir, error))?;
@@ -440,7 +451,7 @@ impl Salvaging<'_> {
         Ok(entries.into_iter().map(|entry| entry.name).filter(|name| !own(name)).collect())
     }
 
-    /// Begins the new session behind what was laid, reads all of it once more, and gives the folder its name.
+    /// Begins the new session behind the copied part, reads all of it once more, and renames the folder.
     fn begin(
         &self,
         id: Uuid,
@@ -483,7 +494,7 @@ impl Salvaging<'_> {
         for above in layout::folders_above_session(&store.inner.root) {
             storage.sync_dir(&above).map_err(|error| Error::io("sync", &above, error))?;
         }
-        // As for a fork, the session says that it is durable only when its name is.
+        // Like a fork, the session attests itself only once its name is durable.
         log.attest(log.next_sequence())?;
         log.sync_plan().run(storage.as_ref(), &|| ())
     }
@@ -493,7 +504,7 @@ fn nothing_sound(dir: &Path) -> Error {
     Error::NotASession { path: dir.to_owned(), reason: "no record in it is sound".to_owned() }
 }
 
-/// What the new session's record says.
+/// Returns the content of the new session's `foldlog.salvaged` record.
 fn account(salvaged: &SalvageReport) -> Value {
     let file = |path: &Path| Value::Str(file_name(path).display().to_string());
     let map = |pairs: Vec<(&str, Value)>| {
