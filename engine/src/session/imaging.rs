@@ -1,25 +1,27 @@
-//! Images, so that opening need not fold every record.
+//! Writes images, so that opening need not fold every record.
 //!
 //! An image is due at a segment's end and at closing, once the log has grown by
-//! [`image_bytes_min`](crate::StoreOptions::image_bytes_min) since the last one, and by twice of what that one
-//! took: so images never cost more than half of what the log itself costs. The log grows over all lives of a session: one
-//! that is opened and closed again and again gets its images too. What is to be written is taken under the writer's lock,
-//! which costs little, since items are shared; it is written in the background.
+//! [`image_bytes_min`](crate::StoreOptions::image_bytes_min) since the last one, and by twice the size of
+//! that one: so images never cost more than half of what the log itself costs. Growth is counted over all
+//! openings of a session: one that is opened and closed again and again gets its images too. The content is
+//! taken under the writer's lock, which costs little, since items are shared; the image is written in the
+//! background.
 //!
-//! Items whose types are known are not held as they were recorded, and are read from the log, a few megabytes of them at a
-//! time, and written behind those before. How large an image would be is estimated before that, from some of its items:
-//! of one that no opening would read nothing is written.
+//! Items whose types are known are not held as they were recorded. They are read from the log, a few
+//! megabytes at a time, and written behind those before. The size of an image is estimated before that, from
+//! some of its items: an image that is too large for opening to read is not written.
 //!
 //! # Invariants
 //!
 //! 1. An image is written only after the log is durable through its position.
-//! 2. None is written once the session is closed, but by closing itself.
-//! 3. An image holds the operations that are open or unsettled, and STATE where those began that are open and may change
-//!    something. None is taken while the session is to be recovered: STATE is shown otherwise then than the log has it.
+//! 2. Once the session is closed, only closing itself writes an image.
+//! 3. An image holds the operations that are open or unsettled, and STATE at the begins of those that are
+//!    open and may change something. No image is taken while the session is to be recovered: it shows another
+//!    STATE then than the log has.
 //! 4. At most one image of a session waits to be written: what it holds of the past is held once.
-//! 5. Whatever becomes of an image, the session goes on as if there were none.
-//! 6. None is begun that would take over a quarter of what the disk has left: while one is built, there is room for
-//!    records and objects.
+//! 5. Whatever becomes of an image, the session continues as if there were none.
+//! 6. No image is begun that would take over a quarter of the free space of the disk: while one is built,
+//!    there is room for records and objects.
 
 use std::sync::Arc;
 
@@ -39,43 +41,43 @@ use crate::items::row::RowRef;
 use crate::log::images::Building;
 use crate::sabotage::{self, Breakage};
 
-/// How many items are looked at to estimate how large an image will be.
+/// Number of items that are measured to estimate the size of an image.
 const SAMPLE: usize = 64;
 
-/// How many bytes of items are read from the log at a time, about.
+/// Bytes of items that are read from the log at a time, about.
 const STEP_BYTES: u64 = 4 << 20;
 
-/// How many items are read at a time at most.
+/// Maximum number of items that are read at a time.
 const STEP_ITEMS: u64 = 4096;
 
-/// What is known of the last image.
+/// Holds what is known of the last image.
 #[derive(Debug, Default)]
 pub(super) struct Imaged {
-    /// How large it is, in bytes; 0 where there is none.
+    /// Length of the image in bytes; 0 if there is none.
     bytes: u64,
-    /// How many bytes of the log it covers.
+    /// Bytes of the log that the image covers.
     log_bytes: u64,
-    /// How many bytes of the log the image covers that was begun last, which may not be there yet.
+    /// Bytes of the log that the last image that was begun covers. It may not be written yet.
     taken_log_bytes: u64,
-    /// Whether a segment ended since.
+    /// Whether a segment ended since the last image was considered.
     pub(super) turned: bool,
-    /// Whether one waits to be written.
+    /// Whether an image waits to be written.
     waits: bool,
 }
 
 impl Imaged {
-    /// Behind an image of so many bytes, which covers so many of the log's.
+    /// Describes an image of `bytes` bytes, which covers `log_bytes` bytes of the log.
     pub(super) fn behind(bytes: u64, log_bytes: u64) -> Imaged {
         Imaged { bytes, log_bytes, taken_log_bytes: log_bytes, ..Imaged::default() }
     }
 }
 
-/// What an image is made of, taken at one moment.
+/// Holds the content of an image, taken at one moment.
 struct Taken {
-    /// Bytes of the log by then.
+    /// Bytes of the log at that moment.
     log_bytes: u64,
     projection: Projection,
-    /// STATE where open operations began.
+    /// STATE at the begins of open operations.
     begun: Vec<(SequenceNumber, Arc<Frozen>)>,
     source: LogSource,
     last: LastFrame,
@@ -87,18 +89,18 @@ struct Taken {
     rollbacks: Vec<(SequenceNumber, Rollback)>,
 }
 
-/// What became of an image.
+/// Names what became of an image.
 enum Made {
-    /// It is there, and so large.
+    /// The image was written, with this length in bytes.
     Written(u64),
-    /// It would be so large, and was not begun, or not ended.
+    /// The image would have this length in bytes, and was not begun or not finished.
     TooLarge(u64),
-    /// It could not be made, or was given up.
+    /// The image could not be made, or was given up.
     Not,
 }
 
 impl Taken {
-    /// The image without its items, which are written behind it.
+    /// Returns the image without its items, which are written behind it.
     fn head<'a>(&'a self, begun: Vec<BegunImage<'a>>) -> Image<'a> {
         let operations = &self.projection.operations;
         let told = !sabotage::is(Breakage::ImageWithoutCalls);
@@ -126,7 +128,7 @@ impl Taken {
         }
     }
 
-    /// How many bytes the items will take, about: some of them are measured.
+    /// Estimates how many bytes the items will take, by measuring some of them.
     fn items_estimated(&self, heads: &[BegunImage<'_>]) -> Result<u64> {
         let (mut bytes, mut unknown) = (0, 0_usize);
         for (_, rows) in restore::items_apart(&self.projection, &self.begun, heads) {
@@ -135,7 +137,7 @@ impl Taken {
                 unknown += usize::from(row.bytes().is_none());
             }
         }
-        // However small they are.
+        // The size of the unknown items does not matter.
         if unknown == 0 || bytes > IMAGE_BYTES_MAX {
             return Ok(bytes);
         }
@@ -151,14 +153,14 @@ impl Taken {
                 left -= 1;
             }
         }
-        // An item may stand in two places, once as it is now and once where an operation began.
+        // An item may stand in two places: as it is now, and where an operation began.
         some.sort_unstable();
         some.dedup();
         let mean = self.source.len_of(some.clone())? / some.len().max(1) as u64;
         Ok(bytes + mean.saturating_mul(unknown as u64))
     }
 
-    /// Writes the image. `goes_on` is asked between its parts, and lets pass what is more urgent.
+    /// Writes the image. Asks `goes_on` between its parts, which lets more urgent work pass.
     fn make(&self, session: &Inner, goes_on: &dyn Fn() -> bool) -> Result<Made> {
         let next_sequence = self.projection.next_sequence();
         let heads = restore::begun(&self.projection, &self.begun);
@@ -205,7 +207,8 @@ impl Taken {
 }
 
 impl Inner {
-    /// Takes what an image is made of, where one is due after an image that was taken when the log had `since` bytes.
+    /// Takes the content of an image, if one is due after an image that was taken when the log had `since`
+    /// bytes.
     fn take_image(&self, state: &mut WriterState, since: u64) -> Option<Taken> {
         let log_bytes = state.log.used_bytes();
         let grown = log_bytes.saturating_sub(since);
@@ -240,18 +243,19 @@ impl Inner {
         let imaged = &mut self.state.lock().imaged;
         match made {
             Made::Written(bytes) => (imaged.bytes, imaged.log_bytes) = (bytes, taken.log_bytes),
-            // As if it were there: it is not tried again before the log has grown by as much as it would ask for.
+            // Counted as if it were written: it is not tried again before the log has grown by as much as it
+            // would ask for.
             Made::TooLarge(bytes) => (imaged.bytes, imaged.log_bytes) = (bytes, taken.log_bytes),
             Made::Not => {}
         }
     }
 
-    /// Has an image written where a segment has ended and one is due.
+    /// Offers an image to the background, if a segment has ended and an image is due.
     pub(super) fn image_at_turn(self: &Arc<Self>, state: &mut WriterState) -> Option<impl FnOnce() + use<>> {
         if !state.imaged.turned {
             return None;
         }
-        // Asked again at the next turn only.
+        // Considered again at the next rollover only.
         state.imaged.turned = false;
         if state.imaged.waits && !sabotage::is(Breakage::ManyImagesWait) {
             return None;
@@ -267,7 +271,7 @@ impl Inner {
                     return Left::Nothing;
                 };
                 let _imaging = session.imaging.lock();
-                // Behind a closed session's back its folder may be another writer's, or gone.
+                // Once the session is closed, its folder may be another writer's, or gone.
                 let is_open = || !session.state.lock().closed;
                 if is_open() {
                     session.make_image(&taken, &|| {
@@ -282,12 +286,13 @@ impl Inner {
         })
     }
 
-    /// Writes an image where one is due, now that everything is durable and the session is closed for all others.
+    /// Writes an image if one is due, now that everything is durable and the session is closed for all
+    /// others.
     pub(super) fn image_at_closing(&self) {
         let _imaging = self.imaging.lock();
         let taken = {
             let mut state = self.state.lock();
-            // One that was being made is not made any more.
+            // An image that was being made is not made any more.
             let since = state.imaged.log_bytes;
             self.take_image(&mut state, since)
         };

@@ -1,4 +1,4 @@
-//! LOG slices, read from the log by position.
+//! Views of LOG slices, which read items from the log by their places.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -13,14 +13,14 @@ use crate::items::AnyValue;
 use crate::items::log_items::{LogItems, Mark};
 use crate::types::{DecodeItem, Item, Recorded};
 
-/// How many items are read at a time.
+/// Number of items that are read at a time.
 const BATCH_ITEMS: usize = 256;
 
-/// A LOG slice as it was at one moment, which is read from the log by position: it may be far longer than anyone
-/// wants to hold. The session goes on; a view does not change. It stays readable when the session is closed, for
-/// as long as its folder is there.
+/// Reads a LOG slice as it was at one moment. Items are read from the log when they are asked for, so the
+/// slice may be of any length. The view does not change while the session continues, and stays readable after
+/// the session is closed, as long as its folder exists.
 pub struct LogView<T> {
-    /// `None` for a slice of which the log knows nothing yet.
+    /// `None` if the log has not declared the slice yet.
     slice: Option<Viewed>,
     of: PhantomData<fn() -> T>,
 }
@@ -51,44 +51,43 @@ impl<T: Send + Sync + 'static> LogView<T> {
         LogView { slice, of: PhantomData }
     }
 
-    /// How many items there are.
+    /// Returns how many items the slice has.
     pub fn len(&self) -> u64 {
         self.slice.as_ref().map_or(0, |slice| slice.items.len())
     }
 
-    /// Whether there are none.
+    /// Returns whether the slice has no items.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The item at a place, counted from 0. Costs the same wherever it stands: a part of the log of at most some
-    /// thousand records is read.
+    /// Returns the item at `place`, counted from 0. The cost does not depend on the place: at most some
+    /// thousand records of the log are read.
     ///
     /// # Errors
     ///
-    /// Where the log cannot be read there, and [`Error::Decode`] where the item is not what the host's type
-    /// wants.
+    /// [`Error::Io`] if the log cannot be read, [`Error::Object`] if an object is missing or damaged,
+    /// [`Error::Decode`] or [`Error::NewerVersion`] if the item cannot be read as `T`.
     pub fn get(&self, place: u64) -> Result<Option<Item<T>>> {
         self.items_from(place).next().transpose()
     }
 
-    /// The last `count` items, in order.
+    /// Returns the last `count` items, in the slice's order.
     ///
     /// # Errors
     ///
-    /// As [`get`](LogView::get).
+    /// Those of [`get`](LogView::get).
     pub fn tail(&self, count: usize) -> Result<Vec<Item<T>>> {
         self.items_from(self.len().saturating_sub(count as u64)).collect()
     }
 
-    /// The items in order, each of which may fail to be read; the first that does is the last. They are read some
-    /// hundred at a time.
+    /// Returns the items in order, reading some hundred at a time. The first error ends the iterator.
     pub fn iter(&self) -> impl Iterator<Item = Result<Item<T>>> {
         self.items_from(0)
     }
 
-    /// The items of the records behind the one at `sequence`, as [`iter`](LogView::iter) reads them. Where there are none
-    /// nothing is read, and else no more than some hundred items before them.
+    /// Returns the items of the records after the one at `sequence`, as [`iter`](LogView::iter) does. If
+    /// there are none, nothing is read; else at most some hundred items before them.
     pub fn behind(&self, sequence: impl Into<SequenceNumber>) -> impl Iterator<Item = Result<Item<T>>> {
         let sequence = sequence.into();
         let place = self.slice.as_ref().map_or(0, |slice| slice.items.place_behind(sequence));
@@ -101,7 +100,7 @@ impl<T: Send + Sync + 'static> LogView<T> {
     }
 }
 
-/// Items from some place on.
+/// Iterates over the items from some place on.
 struct Items<'a, T> {
     slice: Option<&'a Viewed>,
     next: u64,

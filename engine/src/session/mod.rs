@@ -1,29 +1,33 @@
-//! A session: the handle that a host dispatches to and reads from.
+//! A session: the handle through which a host dispatches, reads, takes snapshots and rolls back.
 //!
 //! | module | holds |
 //! |---|---|
 //! | `opening` | from a folder to a session; [`RecoveryReport`] |
-//! | `writing` | how a record is written: resolve, append, apply, sync, tell |
+//! | `writing` | how a record is written: resolve, append, apply, sync, notify |
 //! | `dispatching` | events, seeds, clears, resets, tags |
+//! | `event_plan` | what is known of an event once it was dispatched, and its fast path |
+//! | `declaring` | what the log has to declare before a record can name it |
+//! | `large_payloads` | payloads that become objects |
 //! | `positions` | snapshots and rollbacks |
-//! | `operations` | tools' transactions: their begins and ends |
-//! | `schedule` | who may write while they run |
-//! | `operation_records` | what the log says of them |
+//! | `operations` | tool calls as transactions: their begins and ends |
+//! | `schedule` | who may write while operations run |
+//! | `operation_records` | what the log says of operations |
 //! | `reading` | views, stored values |
 //! | `imaging` | images, so that opening need not fold every record |
 //! | `log_view` | LOG slices, read from the log |
 //! | `shared_prefix` | what a fork shares with its parent |
-//! | `subscribers` | who is told of records |
+//! | `subscribers` | who is notified of records |
+//! | `open_store` | what the sessions of one store share |
 //!
-//! # The order of a write
+//! # Invariants: the order of a write
 //!
-//! 1. Reducers resolve the change against the present slices. Nothing has changed yet; what they refuse, or
-//!    where they panic, leaves no trace.
-//! 2. The record is appended. Where that fails the projection is as it was.
+//! 1. Reducers resolve the change against the present slices. Nothing has changed yet; a reducer that refuses
+//!    or panics leaves no trace.
+//! 2. The record is appended. If that fails, the projection is unchanged.
 //! 3. The record is applied: from here on readers see it.
-//! 4. The level's promise is kept: where the record must be durable, the call waits for a sync, its own or
-//!    another thread's.
-//! 5. Subscribers are told.
+//! 4. The session's [`Durability`] is kept: if the record must be durable, the call waits for a sync, its own
+//!    or another thread's.
+//! 5. Subscribers are notified.
 
 mod declaring;
 mod dispatching;
@@ -80,33 +84,33 @@ pub(crate) use opening::{
 };
 pub(crate) use shared_prefix::{SharedPrefix, cut};
 
-/// Something whose captures a record names, so that they have to be durable before it.
+/// Makes captures of a resource durable before the records that name them.
 pub(crate) trait SyncCaptures: Send + Sync {
-    /// Makes the captures durable that were made since the last call, and `earlier` ones, given as they were recorded. A
-    /// panic of the host's code is an error.
+    /// Makes the captures durable that were made since the last call, and the `earlier` ones, given as they
+    /// were recorded. A panic of the host's code is returned as an error.
     fn sync_captures(&self, earlier: &[Vec<u8>]) -> Result<()>;
 }
 
-/// A handle on an open session. Cheap to clone; every clone is the same session.
+/// Handles an open session. Cheap to clone; every clone handles the same session.
 ///
-/// The session closes when the last handle is dropped, or by [`close`](Session::close), which tells whether
-/// the last sync went well.
+/// The session closes when its last handle is dropped, or with [`close`](Session::close), which reports
+/// whether the last sync succeeded.
 #[derive(Clone)]
 pub struct Session {
     inner: Arc<Inner>,
-    /// Nothing for what the session itself holds, which is not to keep it open.
+    /// `None` for handles that must not keep the session open.
     _handles: Option<Arc<Handles>>,
-    /// The operation whose handle this is; it may write while others wait.
+    /// Operation whose handle this is. It may write while others wait.
     within: Option<Arc<schedule::CallScope>>,
 }
 
-/// What all handles of a session share, and nobody else: the background may hold on to the session while it syncs
-/// it or writes an image.
+/// Counts the handles of a session. The background thread has none: it may hold on to the session while it
+/// syncs it or writes an image.
 struct Handles(Arc<Inner>);
 
 impl Drop for Handles {
     fn drop(&mut self) {
-        // Nobody is left to be told; `close` is there for who wants to know.
+        // Nobody is left to be told; hosts that want to know call `close`.
         let _ = self.0.close();
     }
 }
@@ -120,39 +124,39 @@ pub(crate) struct Inner {
     read_only: Option<String>,
     report: RecoveryReport,
     state: Mutex<WriterState>,
-    /// Told whenever an operation is over, for those who wait to write.
+    /// Notified whenever an operation is over, for those that wait to write.
     schedule: Condvar,
     /// Held while the session is recovered.
     recovering: Mutex<()>,
     gate: SyncGate<Error>,
     subscribers: subscribers::Subscribers,
     lock: Mutex<Option<WriterLock>>,
-    /// Held while an image is written, and taken before the state's lock.
+    /// Held while an image is written, and locked before `state`.
     imaging: Mutex<()>,
-    /// Those resources of which captures were taken that are durable with the next sync only.
+    /// Resources with captures that only the next sync makes durable.
     captured: Mutex<Vec<Arc<dyn SyncCaptures>>>,
-    /// The process that opened the session; see [`process_mark`].
+    /// Mark of the process that opened the session; see [`process_mark`].
     process: u32,
 }
 
-/// What the writer changes, under one lock.
+/// Holds what the writer changes, under one lock.
 struct WriterState {
     log: Log,
     live: LiveState,
-    /// The `Opened` records of the session and its ancestors, each with its sequence number.
+    /// `Opened` records of the session and its ancestors, each with its sequence number.
     openings: Vec<(SequenceNumber, Opened)>,
     imaged: imaging::Imaged,
     first_unsynced_us: Option<i64>,
     asked: writing::Asked,
-    /// The events dispatched so far, by their Rust types.
+    /// Plans of the events dispatched so far, by their Rust types.
     plans: BTreeMap<TypeId, Arc<event_plan::EventPlan>>,
     closed: bool,
     /// Operations of this process that are not over.
     table: schedule::RunningCalls,
-    /// The body of an operation's record that is being written; kept for its memory.
+    /// Buffer for the body of an operation's record, kept for its memory.
     body: Vec<u8>,
-    /// Whether operations were left open, by another process or because their ends could not be written, and were not
-    /// recovered since.
+    /// Whether operations were left open, by another process or because their ends could not be written, and
+    /// have not been recovered since.
     interrupted: bool,
 }
 
@@ -163,88 +167,94 @@ impl std::fmt::Debug for Session {
 }
 
 impl Session {
-    /// The session's id.
+    /// Returns the id of the session.
     pub fn id(&self) -> Uuid {
         self.inner.id
     }
 
-    /// The folder that holds the session's log.
+    /// Returns the folder of the session's log.
     pub fn dir(&self) -> &FilePath {
         &self.inner.dir
     }
 
-    /// What opening found.
+    /// Returns what opening found.
     pub fn recovery(&self) -> &RecoveryReport {
         &self.inner.report
     }
 
-    /// Where the session comes from, if it was forked or begun for another.
+    /// Returns the session that this one was forked from or created for.
     pub fn parent(&self) -> Option<Parent> {
         self.inner.state.lock().opened().parent
     }
 
-    /// The session's tags.
+    /// Returns the tags of the session.
     pub fn tags(&self) -> BTreeMap<String, String> {
         (*self.inner.state.lock().live.projection.tags).clone()
     }
 
-    /// The sequence number of the last record; `None` where there is none yet.
+    /// Returns the sequence number of the last record. `None` before the first.
     pub fn position(&self) -> Option<SequenceNumber> {
         self.inner.state.lock().log.next_sequence().checked_sub(1)
     }
 
-    /// Bytes that the log uses, headers and envelope frames included, allocated but unused space not.
+    /// Returns how many bytes the log uses: headers and envelope frames included, allocated but unused space
+    /// not.
     pub fn log_bytes(&self) -> u64 {
         self.inner.state.lock().log.used_bytes()
     }
 
-    /// Every record below this is known to be durable.
+    /// Returns the sequence number below which every record is known to be durable.
     pub fn synced(&self) -> SequenceNumber {
         self.inner.gate.synced()
     }
 
-    /// Makes everything written so far durable. One sync serves every thread that waits.
+    /// Makes every record written so far durable. One sync serves all threads that wait.
+    ///
+    /// If opening found records that are not known to be durable and nothing was written since, this writes
+    /// them once more.
     ///
     /// # Errors
     ///
-    /// [`Error::DurabilityUnknown`] where the sync fails: what was not durable before may be there after reopening or
-    /// not. [`Error::Poisoned`] after an earlier failure. Where opening found records that nobody knows to be
-    /// durable and nothing was written since, they are written once more, with the errors of an append.
+    /// [`Error::DurabilityUnknown`](crate::Error::DurabilityUnknown) if the sync fails: after reopening,
+    /// records that were not durable before may be there or not. [`Error::Poisoned`](crate::Error::Poisoned)
+    /// after an earlier failure. [`Error::Full`](crate::Error::Full) or [`Error::Io`](crate::Error::Io) if
+    /// records that opening found cannot be written once more.
     pub fn sync(&self) -> Result<()> {
         self.inner.sync()
     }
 
-    /// Makes everything durable, says so in the log, and closes the session for every handle.
+    /// Makes every record durable, attests that in the log, and closes the session for all handles.
     ///
     /// # Errors
     ///
-    /// As [`sync`](Session::sync), and [`Error::Stuck`] where a tool still runs that was to stop long ago: what
-    /// it did is left for whoever opens the session next to recover. The session is closed all the same.
+    /// [`Error::Stuck`](crate::Error::Stuck) if an operation still runs although its grace is over; whoever
+    /// opens the session next recovers it. Else those of [`sync`](Session::sync). The session is closed in
+    /// any case.
     pub fn close(self) -> Result<()> {
         self.inner.close()
     }
 
-    /// What the session promises when a call returns.
+    /// Returns when a record is durable.
     pub fn durability(&self) -> Durability {
         self.inner.durability
     }
 
-    /// The seed that the session was created with.
+    /// Returns the seed that the session was created with.
     pub(crate) fn own_seed(&self) -> u64 {
         self.inner.state.lock().seed()
     }
 
-    /// Whether both are handles of one session, opened once.
+    /// Returns whether both are handles of one session, opened once.
     pub(crate) fn is_same(&self, other: &Session) -> bool {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
 
-    /// Which of the session's records are live.
+    /// Returns which of the session's records are live.
     pub(crate) fn live_path(&self) -> Path {
         self.inner.state.lock().live.path.clone()
     }
 
-    /// Has these resources make their captures durable before the log is synced next.
+    /// Makes these resources' captures durable before the next sync of the log.
     pub(crate) fn sync_first(&self, resources: impl Iterator<Item = Arc<dyn SyncCaptures>>) {
         let mut captured = self.inner.captured.lock();
         for resource in resources {
@@ -259,7 +269,7 @@ impl Session {
         self.inner.gate.fail(Arc::new(cause));
     }
 
-    /// The host's types.
+    /// Returns the host's types.
     pub(crate) fn types(&self) -> Result<&SessionTypes> {
         self.inner.types()
     }
@@ -279,8 +289,8 @@ impl Session {
 }
 
 impl Inner {
-    /// The session's clock, within what a record can hold, so that reducers and subscribers see the time that
-    /// is recorded.
+    /// Reads the session's clock and clamps the time to what a record can hold, so that reducers and
+    /// subscribers see the recorded time.
     fn now_us(&self) -> i64 {
         self.store.options.clock.now_us().clamp(TIME_US_MIN, TIME_US_MAX)
     }
@@ -290,17 +300,17 @@ impl Inner {
         self.sync_through(next)
     }
 
-    /// Says whether this process is not the one that opened the session, but a copy that it made of itself: whatever
-    /// threads and locks the session has are the other's.
+    /// Checks that this process opened the session. In a forked copy of that process, the session's threads
+    /// and locks belong to the original.
     #[inline]
     fn check_process(&self) -> Result<()> {
         if process_mark() == self.process { Ok(()) } else { Err(Error::Forked { session: self.id }) }
     }
 
     fn close(self: &Arc<Self>) -> Result<()> {
-        // Nothing of it is this process's to close.
+        // A forked process has nothing to close.
         self.check_process()?;
-        // What somebody let go of is taken back, and not left for the next process to recover.
+        // What somebody let go of is rolled back, and not left for the next process to recover.
         operations::end_abandoned(self);
         let (writing, stuck) = {
             let mut state = self.state.lock();
@@ -313,10 +323,10 @@ impl Inner {
         if writing && result.is_ok() {
             self.image_at_closing();
         }
-        // One that is being written in the background comes to its end first.
+        // Waits for an image that the background is writing.
         drop(self.imaging.lock());
         if let Some(lock) = self.lock.lock().take() {
-            // Forgotten first: behind the lock's back it might be the next writer that is forgotten.
+            // Forgotten before unlocking: afterwards this might forget the next writer.
             self.store.writers.forget(self.id);
             if let Background::Thread(worker) = &self.store.background {
                 worker.forget(self.id);
@@ -329,18 +339,18 @@ impl Inner {
 }
 
 impl Session {
-    /// The first handle of a session.
+    /// Makes the first handle of a session.
     fn of(inner: Arc<Inner>) -> Session {
         Session { _handles: Some(Arc::new(Handles(Arc::clone(&inner)))), inner, within: None }
     }
 
-    /// The handle of an operation.
+    /// Makes a handle for an operation.
     pub(crate) fn through(&self, within: Arc<schedule::CallScope>) -> Session {
         let (inner, handles) = (Arc::clone(&self.inner), self._handles.clone());
         Session { inner, _handles: handles, within: Some(within) }
     }
 
-    /// A handle that does not keep the session open.
+    /// Makes a handle that does not keep the session open.
     pub(crate) fn uncounted(&self) -> Session {
         Session { inner: Arc::clone(&self.inner), _handles: None, within: self.within.clone() }
     }

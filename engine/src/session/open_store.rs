@@ -13,7 +13,7 @@ use crate::generator::Generator;
 use crate::log::writer::Ground;
 use crate::options::StoreOptions;
 
-/// An open store, as its sessions see it.
+/// Holds an open store, as its sessions see it.
 #[derive(Debug)]
 pub(crate) struct OpenStore {
     pub(crate) root: PathBuf,
@@ -24,7 +24,7 @@ pub(crate) struct OpenStore {
 }
 
 impl OpenStore {
-    /// What the logs of this store stand on.
+    /// Returns what the logs of this store need: storage, access, sizes.
     pub(crate) fn ground(&self) -> Ground {
         Ground {
             storage: Arc::clone(&self.options.storage),
@@ -34,7 +34,7 @@ impl OpenStore {
     }
 }
 
-/// The sessions that are open for writing in this store.
+/// Holds the sessions that are open for writing in this store.
 #[derive(Default)]
 pub(crate) struct Writers {
     sessions: Mutex<BTreeMap<Uuid, Weak<Inner>>>,
@@ -47,17 +47,17 @@ impl std::fmt::Debug for Writers {
 }
 
 impl Writers {
-    /// Makes a session's writer known, without keeping it open.
+    /// Registers a session's writer, without keeping it open.
     pub(crate) fn register(&self, session: Uuid, inner: &Arc<Inner>) {
         self.sessions.lock().insert(session, Arc::downgrade(inner));
     }
 
-    /// The session's writer, where it is open in this store.
+    /// Returns the session's writer, if it is open in this store.
     pub(crate) fn get(&self, session: Uuid) -> Option<Arc<Inner>> {
         self.sessions.lock().get(&session)?.upgrade()
     }
 
-    /// Forgets a session that has closed.
+    /// Removes a session that has closed.
     pub(crate) fn forget(&self, session: Uuid) {
         self.sessions.lock().remove(&session);
     }

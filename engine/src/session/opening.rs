@@ -1,4 +1,7 @@
-//! From a folder to a session.
+//! From a folder to a session: reads the log, folds it, and checks it against the host's types.
+//!
+//! Opening writes nothing into the session's folder. [`open_read`] scans and folds, from the newest image
+//! that the log bears out; [`open_as_read`] makes the session from what was read; [`begin`] makes a new one.
 
 use std::collections::BTreeMap;
 use std::path::{Path as FilePath, PathBuf};
@@ -40,41 +43,42 @@ use crate::sabotage::{self, Breakage};
 use crate::storage::{Storage, process_mark};
 use crate::types::SessionTypes;
 
-/// What opening a session found.
+/// Reports what opening a session found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RecoveryReport {
-    /// How many records were read.
+    /// Number of records that were read.
     pub records: u64,
-    /// Bytes at the end that were left out, and where they are. They stay in their file.
+    /// Torn tail: bytes at the end of the log that were left out. They stay in their file.
     pub torn: Option<TornTail>,
-    /// Files that a crash left without anything in them that counts.
+    /// Files that a crash left without any record of the log in them.
     pub leftovers: Vec<PathBuf>,
-    /// How many sound records at the end nobody had been told were durable. They are kept; the first append
+    /// Number of sound records at the end that are not attested as durable. They are kept; the first append
     /// writes them once more, into a fresh segment.
     pub unattested: u64,
     /// Whether the last writer closed the session.
     pub closed: bool,
-    /// The first record of a kind that this version cannot fold, if there is one. The session can be read but
+    /// First record of a kind that this version cannot fold. With such a record, the session can be read but
     /// not written.
     pub unsupported: Option<(SequenceNumber, Kind)>,
-    /// How many of the records an image spared the fold; `None` where all were folded.
+    /// Number of records that an image spared the fold. `None` if all were folded.
     pub from_image: Option<SequenceNumber>,
-    /// Images that were no use: damaged, or not of this log. They are replaced in time.
+    /// Images that were damaged or not of this log. They are replaced in time.
     pub dropped_images: Vec<PathBuf>,
-    /// Operations that had begun and not ended, in the order in which they began. STATE is shown as it was before
+    /// Operations that had begun and not ended, in the order of their begins. STATE is shown as it was before
     /// them, and the session takes no writes until they are recovered.
     pub interrupted: Vec<OpenOperation>,
-    /// Operations that were interrupted before, and neither run again nor settled since.
+    /// Operations that were interrupted earlier and have neither run again nor been settled since.
     pub unsettled: Vec<UnsettledOperation>,
-    /// A file of the session that others may read than the store is [for](crate::StoreOptions::access), where there is
-    /// one and no folder keeps them out: of one that an earlier version made, or that was copied. An auditor, who knows of
-    /// no such option, is told of any file that others than its owner may read.
+    /// File of the session that users may read for whom the store is [not
+    /// meant](crate::StoreOptions::access), and that no folder keeps from them. An earlier version made such
+    /// files, or they were copied. A [`LogReader`](crate::audit::LogReader), which has no such option,
+    /// reports any file that users other than its owner may read.
     pub exposed: Option<Exposed>,
 }
 
 impl RecoveryReport {
-    /// Of a log that was read with its images.
+    /// Reports on a log that was read with its images.
     fn of_read(read: &Read) -> RecoveryReport {
         RecoveryReport {
             from_image: read.images.next_sequence,
@@ -83,7 +87,7 @@ impl RecoveryReport {
         }
     }
 
-    /// Of a log that was folded.
+    /// Reports on a log that was folded.
     pub(crate) fn of_folded(scan: &Scan, projection: &Projection) -> RecoveryReport {
         RecoveryReport {
             interrupted: projection.operations.open().cloned().collect(),
@@ -109,7 +113,7 @@ impl RecoveryReport {
     }
 }
 
-/// What a new session is made of.
+/// Holds what a new session is made of.
 pub(crate) struct SessionSeed {
     pub(crate) opened: Opened,
     pub(crate) durability: Durability,
@@ -117,7 +121,7 @@ pub(crate) struct SessionSeed {
     pub(crate) lock: WriterLock,
 }
 
-/// How a session is opened.
+/// Holds how a session is opened.
 pub(crate) struct OpenAs {
     pub(crate) types: Option<SessionTypes>,
     pub(crate) durability: Durability,
@@ -125,15 +129,15 @@ pub(crate) struct OpenAs {
     pub(crate) read_only: Option<String>,
 }
 
-/// A session that was read: its scan and its fold.
+/// Holds a session that was read: its scan and its fold.
 pub(crate) struct Read {
     pub(crate) scan: Scan,
     pub(crate) folded: LiveState,
     pub(crate) images: Images,
 }
 
-/// Reads the session in `dir`, with the host's types or without. A session goes on from the newest image that
-/// the log bears out; an audit folds every record.
+/// Reads the session in `dir`, with the host's types or without. A session continues from the newest image
+/// that the log bears out; an audit folds every record.
 pub(crate) fn open_read(
     storage: &Arc<dyn Storage>,
     dir: &FilePath,
@@ -146,12 +150,12 @@ pub(crate) fn open_read(
         LogSlices::InLog => images.go_on(storage, dir, types, &objects)?,
         _ => Scanner::new(storage.as_ref(), dir)?,
     };
-    // Kept, since the fold may have to begin once more.
+    // Kept, since the fold may have to start once more.
     let projection = images.projection.take().unwrap_or_else(|| Projection::new(log_slices));
     let folded = images.folded(&projection);
     let folding = Fold { folded, sources: Sources { objects: &objects, types }, failed: false };
     let (mut scan, folding) = fold_while_reading(folding, scanner.finished_bytes(), |take| {
-        // A walk uses itself up, and who is to walk is not known yet.
+        // A walk uses up its scanner, and whether a second thread walks is not known yet.
         scanner.clone().run(&mut |at| {
             let record = at.record();
             if !record.kind.is_envelope() {
@@ -160,18 +164,19 @@ pub(crate) fn open_read(
             Ok(())
         })
     })?;
-    // What could not be folded on the way is told, if it stays so, by the second reading.
+    // If a record could not be folded, the second reading reports it.
     let mut folded = if folding.failed { LiveState::default() } else { folding.folded };
     leave_out_records_without_objects(storage, &mut scan, &objects)?;
-    // One reading does, but for a log with a rollback to a position that nobody could know to be worth keeping,
-    // and for one whose last records are left out. The second begins behind the image too, if the rollbacks since do not
-    // go back before it.
+    // One reading is enough, except for a log with a rollback to a position that nobody could know to be
+    // worth keeping, and for one whose last records are left out. The second also begins behind the image,
+    // unless a rollback since goes to a position before it.
     if folded.projection.next_sequence() != scan.next_sequence {
         let places = places(&scan);
         let history = History { storage, places: &places, objects: &objects, rollbacks: &scan.rollbacks };
         let end = scan.next_sequence;
         let behind = images.next_sequence.filter(|next| *next <= end);
-        // Where they go back before the image, or what they say contradicts it, all records are folded.
+        // If a rollback goes to a position before the image, or a record contradicts it, all records are
+        // folded.
         let goes_on = behind.and_then(|_| {
             history.fold_behind(images.folded(&projection), end, types, &mut |_, _| Ok(())).ok()
         });
@@ -186,9 +191,9 @@ pub(crate) fn open_read(
     Ok(Read { scan, folded, images })
 }
 
-/// Reads what the log in `dir` says of its session, its items left out: names, tags, operations, rollbacks. Memory does
-/// not grow with what the slices hold, and is bounded by the budget. A record that contradicts those before it is told
-/// beside the scan: a fold with items may find an earlier one.
+/// Reads names, tags, operations and rollbacks of the log in `dir`, without items. Memory does not grow with
+/// the slices, and is bounded by `budget`. A record that contradicts those before it is returned beside the
+/// scan: a fold with items may find an earlier one.
 pub(crate) fn read_outline(
     storage: &Arc<dyn Storage>,
     dir: &FilePath,
@@ -210,7 +215,7 @@ pub(crate) fn read_outline(
         Ok(())
     })?;
     leave_out_records_without_objects(storage, &mut scan, objects)?;
-    // What could not be applied may be among the records that are left out.
+    // The record that could not be applied may be among those that are left out.
     if folded.projection.next_sequence() != scan.next_sequence {
         folded = outline();
         let last = scan.next_sequence.saturating_sub(1);
@@ -223,24 +228,24 @@ pub(crate) fn read_outline(
     Ok((scan, Ok(folded.projection)))
 }
 
-/// What opening made of a session's images.
+/// Holds what opening made of a session's images.
 #[derive(Default)]
 pub(crate) struct Images {
-    /// How many records the image in use spared.
+    /// Number of records that the image in use spared.
     next_sequence: Option<SequenceNumber>,
     projection: Option<Projection>,
-    /// STATE where operations began that were open there.
+    /// STATE at the begins of operations that were open at the image's position.
     begun: Vec<(SequenceNumber, Arc<Frozen>)>,
     rollbacks: BTreeMap<SequenceNumber, Rollback>,
-    /// How large it is, in bytes.
+    /// Length of the image in bytes.
     pub(crate) bytes: u64,
-    /// How many bytes of the log it covers.
+    /// Bytes of the log that the image covers.
     pub(crate) log_bytes: u64,
     dropped: Vec<PathBuf>,
 }
 
 impl Images {
-    /// The fold as it is behind an image, whose projection is `projection`.
+    /// Returns the fold as it is behind the image, whose projection is `projection`.
     fn folded(&self, projection: &Projection) -> LiveState {
         let mut positions = Positions::default();
         for (begin, frozen) in &self.begun {
@@ -251,7 +256,7 @@ impl Images {
         LiveState { projection, positions, rollbacks, path, watch: None }
     }
 
-    /// Finds the newest image that the log bears out, and has the walk begin behind it.
+    /// Finds the newest image that the log bears out, and makes the walk begin behind it.
     fn go_on<'a>(
         &mut self,
         storage: &'a Arc<dyn Storage>,
@@ -274,7 +279,8 @@ impl Images {
                     (self.bytes, self.log_bytes) = (bytes.len() as u64, scanner.passed_bytes());
                     return Ok(scanner);
                 }
-                // The log is read from its beginning, which also says what is wrong with it, if anything is.
+                // The log is read from its beginning, which also reports what is wrong with it, if anything
+                // is.
                 scanner = Scanner::new(storage.as_ref(), dir)?;
             }
             self.dropped.push(path);
@@ -284,7 +290,7 @@ impl Images {
 }
 
 impl Read {
-    /// The places of the session's records.
+    /// Returns the places of the session's records.
     pub(crate) fn places(&self) -> Places {
         places(&self.scan)
     }
@@ -295,8 +301,8 @@ fn places(scan: &Scan) -> Places {
     Places { segments, index, next_sequence: scan.next_sequence }
 }
 
-/// A record that nobody was told is durable may have reached the disk before the object that it names. It is
-/// a torn tail then, like a record of which only a part is there.
+/// Cuts the log before the first record, not known to be durable, whose object is missing. Such a record may
+/// have reached the disk before its object, and is then a torn tail, as a half-written record is.
 fn leave_out_records_without_objects(
     storage: &Arc<dyn Storage>,
     scan: &mut Scan,
@@ -330,8 +336,8 @@ fn leave_out_records_without_objects(
     Ok(())
 }
 
-/// What the session in `dir` has begun that may change something and not ended, from its log alone: its first such
-/// operation. `None` also where there is no such session in the folder.
+/// Returns the first operation of the session in `dir` that is open and may change something, from its log
+/// alone. Returns `None` also if the folder holds no such session.
 pub(crate) fn left_open(
     storage: &Arc<dyn Storage>,
     dir: &FilePath,
@@ -340,7 +346,7 @@ pub(crate) fn left_open(
     let Read { scan, folded, .. } = match open_read(storage, dir, None, LogSlices::InLog) {
         Ok(read) => read,
         Err(Error::NotASession { .. }) => return Ok(None),
-        // It may have been deleted while it was read.
+        // The session may have been deleted while it was read.
         Err(_) if matches!(storage.entry(dir), Ok(None)) => return Ok(None),
         Err(error) => return Err(error),
     };
@@ -359,7 +365,7 @@ pub(crate) fn open(store: &Arc<OpenStore>, dir: &FilePath, open_as: OpenAs) -> R
     open_as_read(store, dir, open_as, read)
 }
 
-/// Opens the session in `dir`, which was read.
+/// Opens the session in `dir` from what was read. Writes nothing.
 pub(crate) fn open_as_read(
     store: &Arc<OpenStore>,
     dir: &FilePath,
@@ -373,7 +379,7 @@ pub(crate) fn open_as_read(
     let exposed = exposed::find(options.storage.as_ref(), dir, options.access);
     let report = RecoveryReport { exposed, ..RecoveryReport::of_read(&read) };
     let Read { scan, mut folded, images } = read;
-    // A handle that only reads has nothing to recover: the operations may be another process's, and run.
+    // A read-only handle has nothing to recover: the operations may be another process's, and run.
     let interrupted = !report.interrupted.is_empty() && open_as.lock.is_some();
     folded.positions.before_change(&folded.projection);
     if let Some(begin) = folded.projection.operations.changing().map(|open| open.begin)
@@ -402,8 +408,8 @@ pub(crate) fn open_as_read(
     assemble(store, dir, open_as, report, gate, state)
 }
 
-/// Begins a new session in `log`, which is new. The first record is written at once, so that the session is
-/// there for everyone; `rest` follow it.
+/// Begins a new session in `log`, which is new. The first record is written at once, so that every process
+/// sees the session; the records `rest` follow it.
 pub(crate) fn begin(
     store: &Arc<OpenStore>,
     dir: &FilePath,
@@ -479,7 +485,7 @@ fn assemble(
         captured: Mutex::default(),
         process: process_mark(),
     });
-    // A handle that only reads must not stand in the writer's place, or nobody would sync what it writes.
+    // A read-only handle must not be registered as the writer, or nobody would sync what the writer writes.
     if inner.lock.lock().is_some() {
         store.writers.register(id, &inner);
     }
@@ -516,7 +522,7 @@ fn check_declared(types: &SessionTypes, folded: &LiveState) -> Result<()> {
     Ok(())
 }
 
-/// Takes a session's lock, or says why it can only be read.
+/// Locks a session, or returns why it can only be read.
 pub(crate) fn lock_or_read_only(
     store: &OpenStore,
     session: Uuid,
@@ -529,13 +535,13 @@ pub(crate) fn lock_or_read_only(
 }
 
 impl WriterState {
-    /// The session's own `Opened` record.
+    /// Returns the session's own `Opened` record.
     pub(super) fn opened(&self) -> Opened {
         let last = self.openings.last().map(|(_, opened)| opened.clone());
         last.unwrap_or_else(|| Opened { session: Uuid::nil(), seed: 0, tags: BTreeMap::new(), parent: None })
     }
 
-    /// The seed that counts for the next record.
+    /// Returns the seed that counts for the next record.
     pub(super) fn seed(&self) -> u64 {
         self.openings.last().map_or(0, |(_, opened)| opened.seed)
     }

@@ -1,4 +1,4 @@
-//! What the log says of operations: facts that are recorded for whoever recovers, and begins, ends and settlements
+//! What the log says of operations: facts that are recorded for recovery, and begins, ends and settlements
 //! read back.
 
 use std::borrow::Cow;
@@ -18,10 +18,10 @@ use crate::error::{Error, Result};
 use crate::fold::record_body::RecordBody;
 use crate::types::{ToolInvocations, encode};
 
-/// Calls that only read say nothing of resources; behind more than these it is no longer looked for what one says.
+/// Number of latest calls that are searched for a capture of a resource. Calls that only read record none.
 const LATEST_CALLS: usize = 64;
 
-/// What a begin says that is needed to run the tool again.
+/// Holds what the record of a begin says that is needed to run the tool again.
 pub(crate) struct BeginRead {
     /// One MessagePack string.
     pub(crate) arguments: Vec<u8>,
@@ -30,7 +30,7 @@ pub(crate) struct BeginRead {
 }
 
 impl Session {
-    /// Records a fact for whoever recovers the session.
+    /// Records a fact for recovery.
     pub(crate) fn observe<T: Serialize>(&self, name: &'static str, data: &T) -> Result<SequenceNumber> {
         let state = self.writable(WriteScope::Log)?;
         let time_us = self.inner.now_us();
@@ -39,7 +39,7 @@ impl Session {
         self.inner.write(state, time_us, [PendingRecord::new(Kind::OBSERVED, &body, RecordBody::Observed)])
     }
 
-    /// The facts of that name that were recorded from a record on.
+    /// Returns the facts named `name` that were recorded from record `from` on.
     pub(crate) fn observed<T: DeserializeOwned>(
         &self,
         name: &'static str,
@@ -60,19 +60,22 @@ impl Session {
         Ok(found)
     }
 
-    /// What the first operation that was left open, and may have changed something, had captured of each resource, by the
-    /// resources' names, as the resources recorded it: what a recovery restores. `None` for one that did not outlive its
-    /// process; empty where nothing was left open.
+    /// Returns what a recovery restores: the captures of the first open operation that may have changed
+    /// something, by the names of the resources, as the resources recorded them. A capture is `None` if it
+    /// did not outlive its process. The map is empty if no operation is open that another process, or an end
+    /// that could not be written, left.
     ///
     /// # Errors
     ///
-    /// What reading the log says.
+    /// [`Error::Io`](crate::Error::Io) if the log cannot be read, [`Error::Object`](crate::Error::Object) if
+    /// an object is missing or damaged.
     pub fn open_captures(&self) -> Result<BTreeMap<String, Option<Vec<u8>>>> {
         let first = self.left_open().into_iter().find(|open| !open.reads_only);
         first.map_or_else(|| Ok(BTreeMap::new()), |open| self.read_begin(open.begin, |begin| begin.resources))
     }
 
-    /// The captures in records of an earlier process that this one's first append makes durable, by the resources' names.
+    /// Returns the captures, by the names of the resources, in records of an earlier process that this
+    /// process's first append makes durable.
     pub(crate) fn unattested_captures(&self) -> Result<BTreeMap<String, Vec<Vec<u8>>>> {
         let (source, from) = {
             let state = self.inner.state.lock();
@@ -97,7 +100,7 @@ impl Session {
         Ok(found)
     }
 
-    /// Hands the begin of an operation on to `read`, its payloads resolved.
+    /// Hands the begin of an operation to `read`, its payloads resolved.
     pub(crate) fn read_begin<T>(
         &self,
         begin: SequenceNumber,
@@ -123,8 +126,8 @@ impl Session {
         found.map(read).ok_or(missing)
     }
 
-    /// What the latest calls recorded of a resource where it was last known: after one that was committed, before one that
-    /// was not.
+    /// Returns the last known capture of a resource: that of the end of a committed call, or that of the
+    /// begin of another.
     pub(crate) fn last_captured(&self, resource: &str) -> Result<Option<Vec<u8>>> {
         let latest = self.log::<ToolInvocations>()?.tail(LATEST_CALLS)?;
         for item in latest.iter().rev() {
@@ -152,7 +155,7 @@ impl Session {
         Ok(found)
     }
 
-    /// The result of an operation, and what the model saw of it, as its end holds them.
+    /// Returns the result of an operation and the text that the model saw, from the record of its end.
     pub(crate) fn read_end(&self, end: SequenceNumber) -> Result<(Option<Value>, String)> {
         let source = self.inner.log_source(&self.inner.state.lock());
         let bad = Error::unread(end);
@@ -168,7 +171,7 @@ impl Session {
         Ok(found)
     }
 
-    /// What somebody decided about an operation, looked for from a record on: the decision, its result, by whom and why.
+    /// Returns the last decision about an operation in the records from `from` on.
     pub(crate) fn read_settlement(
         &self,
         operation: OperationId,

@@ -17,86 +17,86 @@ use crate::fold::projection::{Frozen, LogSlices};
 use crate::fold::record_body::RecordBody;
 use crate::types::{ToolInvocations, ToolInvoked};
 
-/// What a snapshot is to stand for.
+/// Holds the options of a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SnapshotOptions {
-    /// What the host calls it.
+    /// Name that the host gives the snapshot.
     pub tag: Option<String>,
-    /// The policies whose slices it stands for when it is exported. A rollback to it always takes STATE back
-    /// and leaves LOG.
+    /// Policies whose slices an export of the snapshot holds. A rollback to it always restores STATE and
+    /// keeps LOG.
     pub policies: BTreeSet<Policy>,
 }
 
 impl Default for SnapshotOptions {
-    /// No tag, STATE alone.
+    /// Returns options without a tag, for STATE alone.
     fn default() -> Self {
         SnapshotOptions { tag: None, policies: BTreeSet::from([Policy::State]) }
     }
 }
 
 impl SnapshotOptions {
-    /// STATE alone, under a tag.
+    /// Returns options with a tag, for STATE alone.
     pub fn tagged(tag: impl Into<String>) -> SnapshotOptions {
         SnapshotOptions { tag: Some(tag.into()), ..SnapshotOptions::default() }
     }
 
-    /// Takes in slices of all policies.
+    /// Adds the slices of all policies to the snapshot.
     #[must_use]
     pub fn include_all(self) -> SnapshotOptions {
         SnapshotOptions { policies: Policy::ALL.into_iter().collect(), ..self }
     }
 }
 
-/// A position worth coming back to. A record in the log; this is its name.
+/// Names a position that the session recorded for later rollbacks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
-    /// The session.
+    /// Session that took the snapshot.
     pub session: Uuid,
-    /// The sequence number of the snapshot's record, which is the position.
+    /// Sequence number of the snapshot's record, which is the position.
     pub position: SequenceNumber,
-    /// When it was taken, in microseconds since 1970-01-01 UTC.
+    /// When the snapshot was taken, in microseconds since 1970-01-01 UTC.
     pub time_us: i64,
-    /// What the host calls it.
+    /// Name that the host gave the snapshot.
     pub tag: Option<String>,
-    /// The policies whose slices it stands for when it is exported.
+    /// Policies whose slices an export of the snapshot holds.
     pub policies: BTreeSet<Policy>,
 }
 
-/// A tool call that was committed and that a rollback went back behind, although it may have done what no rollback
-/// takes back.
+/// Describes a committed tool call that a rollback abandoned although it may have effects that no rollback
+/// undoes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AbandonedCall {
-    /// The operation's name.
+    /// Operation id of the call.
     pub operation: OperationId,
-    /// The tool.
+    /// Name of the tool.
     pub tool: SmolStr,
-    /// The provider's name for the call.
+    /// Call id that the model's provider gave.
     pub call_id: Option<SmolStr>,
 }
 
-/// What a rollback did.
+/// Reports what a rollback did.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RollbackReport {
-    /// The sequence number of the rollback's record.
+    /// Sequence number of the rollback's record.
     pub sequence: SequenceNumber,
-    /// The position that STATE went back to.
+    /// Position that STATE was rolled back to.
     pub to: SequenceNumber,
-    /// The records that were live before and no longer are. They stay in the log.
+    /// Ranges of records that were live before the rollback and no longer are. They stay in the log.
     pub abandoned: Vec<RangeInclusive<SequenceNumber>>,
-    /// The calls among them whose effects outside of the session and its resources are not known to be none, in the
-    /// order in which they ended: those stay as they are.
+    /// Calls among the abandoned records that may have effects outside of the session and its resources, in
+    /// the order of their ends. The rollback did not undo these effects.
     pub outside: Vec<AbandonedCall>,
 }
 
 impl Session {
-    /// Records a position. Costs the same however much the session holds.
+    /// Records a snapshot of the present position. The cost does not depend on how much the session holds.
     ///
-    /// Durable when this returns at [`Durability::Boundary`](crate::Durability::Boundary) and
-    /// [`Durability::Every`](crate::Durability::Every).
+    /// The record is durable when this returns, with [`Durability::Boundary`](crate::Durability::Boundary)
+    /// and [`Durability::Every`](crate::Durability::Every).
     ///
     /// # Errors
     ///
-    /// As [`dispatch`](Session::dispatch).
+    /// Those of [`dispatch`](Session::dispatch) that do not concern events.
     pub fn snapshot(&self, options: SnapshotOptions) -> Result<Snapshot> {
         let inner = &self.inner;
         let state = self.writable(WriteScope::State)?;
@@ -110,12 +110,12 @@ impl Session {
         Ok(Snapshot { session: inner.id, position, time_us, tag, policies })
     }
 
-    /// STATE goes back to what it was at the snapshot; see [`rollback_to`](Session::rollback_to).
+    /// Rolls STATE back to a snapshot, as [`rollback_to`](Session::rollback_to) does to a position.
     ///
     /// # Errors
     ///
-    /// [`Error::WrongSession`] for a snapshot of another session, which an import takes; else as
-    /// [`rollback_to`](Session::rollback_to).
+    /// [`Error::WrongSession`] if another session took the snapshot; an import is another session than the
+    /// exported one. Else those of [`rollback_to`](Session::rollback_to).
     pub fn rollback(&self, snapshot: &Snapshot) -> Result<RollbackReport> {
         if snapshot.session != self.id() {
             let (expected, found) = (self.id(), snapshot.session);
@@ -124,17 +124,21 @@ impl Session {
         self.rollback_to(snapshot.position)
     }
 
-    /// STATE goes back to what it was when the record at `position` had been written, also where an earlier
-    /// rollback had abandoned that record. LOG slices stay, CACHE slices are emptied, tags stay. The
-    /// abandoned records stay in the log.
+    /// Rolls STATE back to what it was when the record at `position` had been written, even if an earlier
+    /// rollback abandoned that record. LOG slices and tags stay, CACHE slices are emptied. The abandoned
+    /// records stay in the log.
     ///
-    /// Takes microseconds for the latest 256 snapshots; for other positions the log is folded up to there. Where tools
-    /// have run since, what the log says of their calls is read. Durable as a [`snapshot`](Session::snapshot) is.
+    /// The latest 256 snapshots take microseconds; for other positions the log is folded up to there. If
+    /// tools have run since, their calls are read from the log. The record is durable when this returns, with
+    /// [`Durability::Boundary`](crate::Durability::Boundary) and
+    /// [`Durability::Every`](crate::Durability::Every).
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchPosition`] where there is no such record, [`Error::InsideTransaction`] where a tool was
-    /// running then that is over, [`Error::OutsideTransaction`] through the handle of an operation that began later; else as [`dispatch`](Session::dispatch).
+    /// [`Error::NoSuchPosition`] if the log has no record at `position`, [`Error::InsideTransaction`] if an
+    /// operation was open there that is over now, [`Error::OutsideTransaction`] if this is the handle of an
+    /// operation that began later, or one is open; else those of [`dispatch`](Session::dispatch) that do not
+    /// concern events.
     pub fn rollback_to(&self, position: impl Into<SequenceNumber>) -> Result<RollbackReport> {
         let position = position.into();
         self.roll_back(position, true)
@@ -144,13 +148,13 @@ impl Session {
         self.roll_back_past(to, preserve_logs, None)
     }
 
-    /// Rolls back to a position through the handle of the operation that restores a composite snapshot, which began later
-    /// than what it goes back to.
+    /// Rolls back to a position before the operation whose handle this is, which restores a composite
+    /// snapshot.
     pub(crate) fn restore_to(&self, position: SequenceNumber) -> Result<RollbackReport> {
         self.roll_back_past(position, true, self.within().map(|within| within.operation()))
     }
 
-    /// Goes back, past the begin of one operation where that is given.
+    /// Rolls back to `to`. The operation `past` may have begun later than that.
     fn roll_back_past(
         &self,
         to: SequenceNumber,
@@ -164,7 +168,8 @@ impl Session {
             return Err(Error::NoSuchPosition { position: to, last: next.checked_sub(1) });
         }
         let frozen = inner.frozen_at(&state, to)?;
-        // Back to where other operations were open than are now would leave half of what one did.
+        // Rolling back to a position at which other operations were open than are now would leave half of the
+        // changes of one.
         let then = frozen.projection().operations.all_changing();
         let now = state.live.projection.operations.all_changing();
         if let Some(operation) = then.iter().find(|open| !now.contains(open)) {
@@ -189,7 +194,7 @@ impl Session {
 }
 
 impl Inner {
-    /// The committed calls whose ends are in these ranges, and that may have had effects outside.
+    /// Returns the committed calls that ended within these ranges and may have effects outside.
     fn calls_with_effects(
         &self,
         state: &mut WriterState,
@@ -215,7 +220,7 @@ impl Inner {
         Ok(calls)
     }
 
-    /// The slices as they were at a position, kept or folded anew.
+    /// Returns the slices at a position, from a kept projection or by folding.
     pub(super) fn frozen_at(&self, state: &WriterState, position: SequenceNumber) -> Result<Arc<Frozen>> {
         if let Some(frozen) = state.live.positions.get(position).filter(|frozen| frozen.is_whole()) {
             return Ok(frozen);

@@ -1,4 +1,4 @@
-//! Reading a session.
+//! Reads a session's slices, typed and untyped, and its records.
 
 use std::any::TypeId;
 use std::collections::BTreeMap;
@@ -19,27 +19,27 @@ use crate::items::Items;
 use crate::items::row::RowRef;
 use crate::types::{DecodeItem, Item, Recorded, Slice, View, decode_item};
 
-/// One slice without its type: items as they were recorded.
+/// Holds one slice without its type: the items as they were recorded.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SliceState {
-    /// What becomes of it on rollback.
+    /// Policy of the slice, which says what a rollback does to it.
     pub policy: Policy,
-    /// The name of its items' type.
+    /// Name of the items' type.
     pub item: String,
-    /// The items in order.
+    /// Items in the slice's order.
     pub items: Vec<StoredItem>,
 }
 
-/// An item as it was recorded. Upcasting never changes it.
+/// Holds an item as it was recorded. Upcasting never changes it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct StoredItem {
-    /// The sequence number of the record that inserted it.
+    /// Sequence number of the record that inserted the item.
     pub sequence: SequenceNumber,
-    /// Its place among the items that the record inserted into the slice.
+    /// Place of the item among those that the record inserted into the slice, from 0.
     pub ordinal: u32,
-    /// The version that it was recorded at.
+    /// Version that the item was recorded at.
     pub version: u32,
-    /// Its MessagePack.
+    /// MessagePack of the item.
     pub bytes: Arc<[u8]>,
 }
 
@@ -56,11 +56,11 @@ impl StoredItem {
         StoredItem { sequence, ordinal, version: row.version, bytes: Arc::clone(bytes) }
     }
 
-    /// The item as a value of any shape.
+    /// Decodes the item as a value of any shape.
     ///
     /// # Errors
     ///
-    /// [`Error::Decode`] where the bytes are no MessagePack within the limits.
+    /// [`Error::Decode`] if the bytes are no MessagePack, or exceed its limits.
     pub fn value(&self) -> Result<Value> {
         Value::decode(&self.bytes).map_err(|error| Error::Decode {
             name: "item".to_owned(),
@@ -70,22 +70,22 @@ impl StoredItem {
     }
 }
 
-/// All slices at one position, without types.
+/// Holds all slices at one position, without types.
 #[derive(Clone, Debug, PartialEq)]
 pub struct State {
-    /// The position: the sequence number of the last record that counts; `None` before the first.
+    /// Position: the sequence number of the last record that was folded. `None` before the first.
     pub position: Option<SequenceNumber>,
-    /// The session's tags.
+    /// Tags of the session.
     pub tags: BTreeMap<String, String>,
-    /// The operations that were open there, so that half of what they did may be in the slices. None of a state that was
-    /// folded along a path, since operations are no path's.
+    /// Operations that were open at the position, so that the slices may hold half of their changes. Empty if
+    /// only the records of a live path were folded.
     pub open_operations: Vec<OperationId>,
-    /// The slices by name, empty ones included.
+    /// Slices by name, empty ones included.
     pub slices: BTreeMap<String, SliceState>,
 }
 
 impl State {
-    /// Of a projection that knows no types and holds its LOG slices.
+    /// Makes the state of a projection that knows no types and holds its LOG slices.
     pub(crate) fn of(projection: &Projection) -> State {
         let slices = projection.names.slices().iter().filter_map(|slice| {
             let (policy, items) = projection.items(slice.id)?;
@@ -98,7 +98,7 @@ impl State {
         State::at(projection, slices.collect())
     }
 
-    /// Of a session's projection, whose items stand in the log.
+    /// Makes the state of a session's projection, reading its items from the log.
     pub(crate) fn read(projection: &Projection, source: &LogSource) -> Result<State> {
         let recorded = source.recorded(projection)?;
         let mut slices = BTreeMap::new();
@@ -132,7 +132,7 @@ impl State {
         }
     }
 
-    /// A digest over the names, policies and stored items of all slices that are not empty; BLAKE3.
+    /// Returns the BLAKE3 digest of the names, policies and stored items of all slices that are not empty.
     pub fn digest(&self) -> [u8; 32] {
         let mut hasher = blake3::Hasher::new();
         for (name, slice) in self.slices.iter().filter(|(_, slice)| !slice.items.is_empty()) {
@@ -156,13 +156,13 @@ impl State {
 }
 
 impl Session {
-    /// The items of a STATE or CACHE slice as they are now. The view stays as it is while the session goes
-    /// on.
+    /// Returns the present items of a STATE or CACHE slice. The view does not change while the session
+    /// continues.
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchSlice`] for a slice that neither the host nor the log knows, for a LOG slice, and where
-    /// the items are of another type; [`Error::Decode`] where a recorded item cannot be read as `S::Item`.
+    /// [`Error::NoSuchSlice`] if neither the host nor the log knows the slice, if it is LOG, or if its items
+    /// are of another type; [`Error::Decode`] if a recorded item cannot be read as `S::Item`.
     pub fn view<S: Slice>(&self) -> Result<View<S::Item>> {
         match self.read::<S>()? {
             (Policy::Log, _) => Err(Error::NoSuchSlice {
@@ -173,36 +173,38 @@ impl Session {
         }
     }
 
-    /// The items of a LOG slice as they are now.
+    /// Returns the present items of a LOG slice, which the view reads from the log.
     ///
     /// # Errors
     ///
-    /// As [`view`](Session::view), the policies exchanged.
+    /// [`Error::NoSuchSlice`] if neither the host nor the log knows the slice, if it is not LOG, or if its
+    /// items are of another type.
     pub fn log<S: Slice>(&self) -> Result<LogView<S::Item>> {
         self.inner.log::<S>(&mut self.inner.state.lock())
     }
 
-    /// The last item of a slice of any policy.
+    /// Returns the last item of a slice of any policy.
     ///
     /// # Errors
     ///
-    /// As [`view`](Session::view), LOG slices allowed.
+    /// [`Error::NoSuchSlice`] if neither the host nor the log knows the slice, or if its items are of another
+    /// type; [`Error::Decode`] if a recorded item cannot be read as `S::Item`.
     pub fn latest<S: Slice>(&self) -> Result<Option<Item<S::Item>>> {
         let (_, items) = self.read::<S>()?;
         Ok(items.and_then(|items| View::new(items.held().clone()).items().next_back()))
     }
 
-    /// The policy and the items of a slice; none where the log knows nothing of it yet.
+    /// Returns the policy and the items of a slice. The items are `None` if the log has not declared it yet.
     fn read<S: Slice>(&self) -> Result<(Policy, Option<Items>)> {
         self.inner.read::<S>(&mut self.inner.state.lock())
     }
 
-    /// All slices as they are now, without types. LOG slices are read from the log, so this takes memory for all
-    /// of them.
+    /// Returns all present slices, without types. LOG slices are read from the log, so the result holds all
+    /// of their items in memory.
     ///
     /// # Errors
     ///
-    /// What reading the log says.
+    /// [`Error::Io`] if the log cannot be read, [`Error::Object`] if an object is missing or damaged.
     pub fn state(&self) -> Result<State> {
         let (projection, source) = {
             let state = self.inner.state.lock();
@@ -211,12 +213,13 @@ impl Session {
         State::read(&projection, &source)
     }
 
-    /// All slices as they were when the record at `position` had been written: STATE along the path that was
-    /// live then. Folds the log up to there.
+    /// Returns the slices at `position`, folding the log up to there: STATE holds what the records that were
+    /// live then changed.
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchPosition`], or what reading the log says.
+    /// [`Error::NoSuchPosition`] if the log has no record at `position`, [`Error::Io`] if the log cannot be
+    /// read, [`Error::Object`] if an object is missing or damaged.
     pub fn state_at(&self, position: impl Into<SequenceNumber>) -> Result<State> {
         let position = position.into();
         let state = self.inner.state.lock();
@@ -234,7 +237,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// What reading the log says, or what `visit` says.
+    /// [`Error::Io`] if the log cannot be read; the error of `visit`.
     pub fn records(
         &self,
         from: impl Into<SequenceNumber>,
@@ -248,7 +251,7 @@ impl Session {
 }
 
 impl Inner {
-    /// The log as it is now, for whoever reads items from it later.
+    /// Returns the log as it is now, from which items can be read later.
     pub(super) fn log_source(&self, state: &WriterState) -> LogSource {
         LogSource {
             storage: Arc::clone(&self.store.options.storage),
@@ -303,8 +306,8 @@ impl Inner {
         }
     }
 
-    /// Sees to it that the items of a slice are there as the host's type. Those of declared slices are decoded
-    /// as they are folded; those of an event that nobody declared only here, where its type is known.
+    /// Decodes the items of an undeclared event's slice, whose type is known only here. Items of declared
+    /// slices are decoded when they are folded. Fails if the items are not of type `S::Item`.
     pub(super) fn decode_slice<S: Slice>(&self, state: &mut WriterState) -> Result<()> {
         let other =
             || Error::NoSuchSlice { slice: S::NAME.to_owned(), reason: "its items are of another type" };
@@ -322,7 +325,7 @@ impl Inner {
             Items::Held(rows) => {
                 rows.iter().all(|row| row.typed().is_some_and(|typed| typed.is::<S::Item>()))
             }
-            // They are read, each as what is asked for, when they are asked for.
+            // These are decoded as the type that is asked for, when they are read.
             Items::InLog(_) => true,
         });
         if all { Ok(()) } else { Err(other()) }

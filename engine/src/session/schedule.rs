@@ -1,18 +1,25 @@
-//! Who may write while operations run, and what their handles know.
+//! The schedule of calls: who may write while operations run, and what an operation's handle knows.
 //!
-//! Operations form a tree. One that is begun within another runs beside its ancestors and does not wait for them;
-//! all others take turns, but for those that read only, which run together.
+//! Operations form a tree. An operation that is begun within another runs beside its ancestors and does not
+//! wait for them. All others run one after the other, except that those that only read run together.
 //!
 //! | who | waits while |
 //! |---|---|
-//! | an operation that is to begin | one runs that is none of its ancestors, unless both read only |
+//! | an operation that is to begin | one runs that is none of its ancestors, unless both only read |
 //! | a write of STATE through an operation's own handle | an operation runs within it that may change STATE |
 //! | a write of STATE from outside | an operation runs that may change STATE |
 //! | a write of LOG alone | never |
 //!
-//! Whoever would wait on a thread for what runs on that very thread is told so, and does not wait. Whoever waits for
-//! an operation that was told to stop, by its deadline or by a cancel, waits no longer than the store's grace from then
-//! on: it is stuck, and with it every operation that has to wait for its end.
+//! # Terms
+//!
+//! Each admitted operation has a *ticket*, a number that no other operation of this process has. An operation
+//! is *abandoned* if whoever ran it dropped it without ending it; whoever would wait for it ends it.
+//!
+//! # Invariants
+//!
+//! 1. Nobody waits on a thread for an operation that runs on that very thread: such a call fails at once.
+//! 2. Nobody waits longer than the store's grace for an operation that should stop, because of its deadline
+//!    or a cancellation. It is *stuck* then, and so is every operation that has to wait for its end.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -29,16 +36,16 @@ use crate::clock;
 use crate::error::{Error, Result};
 use crate::sabotage::{self, Breakage};
 
-/// What a write changes.
+/// Names which slices a write changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WriteScope {
-    /// STATE or CACHE, perhaps beside others.
+    /// STATE or CACHE, and perhaps LOG.
     State,
-    /// Nothing but LOG.
+    /// LOG alone.
     Log,
 }
 
-/// What a handle is to do in its turn.
+/// Names what a handle wants to do.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Access {
     /// Write a record.
@@ -48,7 +55,8 @@ pub(super) enum Access {
 }
 
 impl Access {
-    /// What it is called where it is refused to an operation that only reads; nothing, where that may do it.
+    /// Returns what an operation that only reads is told when this is refused to it. `None` if it may do
+    /// this.
     fn changes(self) -> Option<&'static str> {
         match self {
             Access::Write(WriteScope::State) => Some("change STATE"),
@@ -57,7 +65,8 @@ impl Access {
         }
     }
 
-    /// Whether an operation is in the way of one who asks within the operation with the ticket `asker`.
+    /// Returns whether the operation `other` must end before this can be done within the operation with the
+    /// ticket `asker`.
     fn is_blocked_by(self, other: &Admitted, table: &RunningCalls, asker: Option<u64>) -> bool {
         match self {
             Access::Write(WriteScope::State) => table.changes(other, asker),
@@ -67,15 +76,15 @@ impl Access {
     }
 }
 
-/// What an operation's handle knows of it.
+/// Holds what an operation's handle knows of the operation.
 pub(crate) struct CallScope {
     pub(super) ticket: u64,
-    /// The operation's name.
+    /// Operation id.
     pub(super) operation: OperationId,
     pub(super) until: Option<Instant>,
-    /// Set where it is to stop.
+    /// Set if the operation should stop.
     pub(super) cancelled: AtomicBool,
-    /// The operation within which it runs.
+    /// Operation within which this one runs.
     pub(super) parent: Option<Arc<CallScope>>,
 }
 
@@ -98,7 +107,8 @@ impl CallScope {
         self.cancelled.store(true, Ordering::Release);
     }
 
-    /// Whether it is to stop: it, or one within which it runs, was cancelled, or its time is over.
+    /// Returns whether the operation should stop: it, or one within which it runs, was cancelled, or its
+    /// deadline passed.
     pub(crate) fn is_cancelled(&self) -> bool {
         self.was_cancelled() || self.is_late()
     }
@@ -124,10 +134,10 @@ impl CallScope {
     }
 }
 
-/// What brings an operation to its end that whoever ran it let go of.
+/// Ends an operation that whoever ran it dropped without ending it.
 pub(crate) type Abandon = Arc<dyn Fn() -> Result<()> + Send + Sync>;
 
-/// Operations of this process that are not over.
+/// Holds the operations of this process that are not over.
 #[derive(Default)]
 pub(super) struct RunningCalls {
     pub(super) next: u64,
@@ -136,26 +146,26 @@ pub(super) struct RunningCalls {
 
 pub(super) struct Admitted {
     pub(super) ticket: u64,
-    /// The ticket of the operation within which it runs.
+    /// Ticket of the operation within which this one runs.
     pub(super) parent: Option<u64>,
     pub(super) reads_only: bool,
     pub(super) until: Option<Instant>,
-    /// When it was first told to stop before its time was over: by a cancel of it or of one within which it runs, or by
-    /// the end of the latter.
+    /// When the operation was first told to stop before its deadline: by a cancellation of it or of one
+    /// within which it runs, or by the end of the latter.
     pub(super) told_to_stop: Option<Instant>,
-    /// The operation, from its begin on.
+    /// The operation, once it has begun.
     pub(super) begun: Option<Arc<CallScope>>,
     pub(super) abandon: Option<Abandon>,
 }
 
 impl Admitted {
-    /// The operation's name, once it has begun.
+    /// Returns the operation id, once the operation has begun.
     pub(super) fn operation(&self) -> Option<OperationId> {
         self.begun.as_ref().map(|begun| begun.operation)
     }
 
-    /// From when on it is stuck, should it still run then. One that was let go of is not: whoever would wait for it brings
-    /// it to its end, and from then on it counts as one that somebody works on.
+    /// Returns when the operation becomes stuck if it still runs then. An abandoned operation does not:
+    /// whoever would wait for it ends it, and from then on it counts as one that somebody works on.
     fn stuck_at(&self, grace: Duration) -> Option<Instant> {
         if self.abandon.is_some() || sabotage::is(Breakage::StuckUntold) {
             return None;
@@ -175,14 +185,14 @@ impl RunningCalls {
         self.admitted.iter().find(|admitted| admitted.ticket == ticket)
     }
 
-    /// The names of those that have begun and still run so long after they were to stop.
+    /// Returns the operations that have begun and still run although their grace is over.
     pub(super) fn stuck(&self, grace: Duration) -> impl Iterator<Item = OperationId> {
         let is_stuck = move |admitted: &&Admitted| admitted.stuck_at(grace).is_some_and(clock::is_past);
         self.admitted.iter().filter(is_stuck).filter_map(Admitted::operation)
     }
 
-    /// Of those that have to end before one within `asker` has its turn, the one that is stuck first: when, and its
-    /// name. No operation ends before those within it, so these count as well.
+    /// Returns the operation that becomes stuck first, and when, of those that have to end before `turn` can
+    /// be done within `asker`. No operation ends before those within it, so these count as well.
     fn stuck_first(
         &self,
         turn: Access,
@@ -199,8 +209,8 @@ impl RunningCalls {
         self.admitted.iter().filter(ends_first).filter_map(stuck).min_by_key(|(at, _)| *at)
     }
 
-    /// Notes since when the operations within the one with `ticket` are to stop, and that one itself where it is `too`.
-    /// The first time counts.
+    /// Notes when the operations within the one with `ticket` were told to stop, and that one itself if `too`
+    /// is set. Keeps an earlier time.
     pub(super) fn tell_to_stop(&mut self, ticket: u64, too: bool) {
         let told = |one: &u64| self.is_within(*one, ticket) && (too || *one != ticket);
         let told: Vec<u64> = self.admitted.iter().map(|one| one.ticket).filter(told).collect();
@@ -210,14 +220,14 @@ impl RunningCalls {
         }
     }
 
-    /// Takes one out; whether it had begun.
+    /// Removes an operation, and returns whether it had begun.
     pub(super) fn remove(&mut self, ticket: u64) -> bool {
         let begun = self.get(ticket).is_some_and(|admitted| admitted.begun.is_some());
         self.admitted.retain(|admitted| admitted.ticket != ticket);
         begun
     }
 
-    /// Whether `ticket` is `of` or runs within it.
+    /// Returns whether `ticket` is `of` or runs within it.
     pub(super) fn is_within(&self, ticket: u64, of: u64) -> bool {
         let mut at = Some(ticket);
         while let Some(ticket) = at {
@@ -229,21 +239,21 @@ impl RunningCalls {
         false
     }
 
-    /// Whether one is in the way of an operation within `parent`.
+    /// Returns whether `other` must end before an operation within `parent` may begin.
     fn conflicts(&self, other: &Admitted, parent: Option<u64>, reads_only: bool) -> bool {
         let ancestor = parent.is_some_and(|parent| self.is_within(parent, other.ticket));
         let together = other.reads_only && reads_only;
         !ancestor && !together
     }
 
-    /// Whether one may change STATE, and runs within `below` where one is given.
+    /// Returns whether `other` may change STATE, and runs within `below` if that is given.
     fn changes(&self, other: &Admitted, below: Option<u64>) -> bool {
         let counts = below.is_none_or(|of| other.ticket != of && self.is_within(other.ticket, of));
         counts && !other.reads_only
     }
 
-    /// What brings one to its end that was let go of: none within which somebody still works, be it the asker. From now on
-    /// nobody begins anything within it either, so it is at nobody's mercy whether it ends.
+    /// Takes what ends an abandoned operation. Skips operations within which somebody still works, be it the
+    /// asker. From then on nobody can begin anything within the operation, so nothing delays its end.
     pub(super) fn take_abandoned(&mut self, asker: Option<u64>) -> Option<Abandon> {
         let is_free = |of: &Admitted| {
             let works = |other: &Admitted| other.abandon.is_none() && self.is_within(other.ticket, of.ticket);
@@ -254,25 +264,27 @@ impl RunningCalls {
         // The inner ones first: an operation cannot end before those within it.
         let at = self.admitted.iter().rposition(is_free)?;
         let admitted = self.admitted.get_mut(at)?;
-        // Under the lock under which others are admitted: its end itself tells it so later, and without that lock.
+        // Done under the lock under which others are admitted: the end itself does so too, but later and
+        // without that lock.
         if let Some(begun) = &admitted.begun {
             begun.cancel();
         }
         admitted.abandon.take()
     }
 
-    /// Whether somebody of this process still works on an operation.
+    /// Returns whether somebody of this process still works on an operation.
     pub(super) fn holds(&self, operation: OperationId) -> bool {
         self.admitted.iter().any(|admitted| admitted.operation() == Some(operation))
     }
 }
 
 thread_local! {
-    /// The sessions, tickets and operations whose tools run on this thread, or whose records it tells of.
+    /// Sessions, tickets and operations whose tools, or whose subscribers, run on this thread.
     static INSIDE: RefCell<Vec<(Uuid, u64, OperationId)>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Runs what must not wait on this thread for an operation to end: its own handler, or a subscriber.
+/// Runs code that must not wait on this thread for an operation to end: the operation's handler, or a
+/// subscriber.
 pub(super) fn inside<T>(
     (session, ticket, operation): (Uuid, u64, OperationId),
     run: impl FnOnce() -> T,
@@ -297,20 +309,20 @@ pub(crate) fn inside_call<T>(begun: &Session, run: impl FnOnce() -> T) -> T {
 }
 
 impl RunningCalls {
-    /// One whose end a subscriber of this session must not wait for.
+    /// Returns an operation whose end a subscriber of this session must not wait for.
     pub(super) fn told_within(&self) -> Option<(u64, OperationId)> {
         let changing = self.admitted.iter().find(|admitted| self.changes(admitted, None));
         changing.map(|admitted| (admitted.ticket, admitted.operation().unwrap_or_default()))
     }
 
-    /// The operation of this thread, if there is one, that would have to end before the one with `ticket` can.
+    /// Returns the operation of this thread, if any, that would have to end before the one with `ticket` can.
     pub(super) fn waits_for_itself(&self, session: Uuid, ticket: u64) -> Option<OperationId> {
         let ends_first = |own: &&(Uuid, u64, OperationId)| own.0 == session && self.is_within(own.1, ticket);
         INSIDE.with_borrow(|inside| inside.iter().rev().find(ends_first).map(|(_, _, operation)| *operation))
     }
 }
 
-/// Whether an operation of the session runs on this thread.
+/// Returns an operation of the session that runs on this thread, if any.
 pub(super) fn runs_here(session: Uuid) -> Option<OperationId> {
     INSIDE.with_borrow(|inside| {
         inside.iter().rev().find(|own| own.0 == session).map(|(_, _, operation)| *operation)
@@ -318,13 +330,13 @@ pub(super) fn runs_here(session: Uuid) -> Option<OperationId> {
 }
 
 impl Session {
-    /// Locks the writer's state for a write; waits for its turn.
+    /// Locks the writer's state, once the schedule allows this change.
     pub(super) fn writable(&self, change: WriteScope) -> Result<MutexGuard<'_, WriterState>> {
         let state = self.inner.writable()?;
         self.turn(state, || change)
     }
 
-    /// Waits for its turn where operations run.
+    /// Waits until the schedule allows this change. Returns at once if no operation runs.
     #[inline]
     pub(super) fn turn<'a>(
         &'a self,
@@ -338,7 +350,7 @@ impl Session {
         self.wait_for_turn(state, Access::Write(change()), until)
     }
 
-    /// Waits until nothing is in the way of what this handle is to do, or until `until`.
+    /// Waits until the schedule allows `turn` to this handle, or until the deadline `until`.
     #[cold]
     pub(super) fn wait_for_turn<'a>(
         &'a self,
@@ -379,7 +391,8 @@ impl Session {
 }
 
 impl Inner {
-    /// Waits until some operation is over or told to stop, until `until`, or until the one that is waited for is `stuck`.
+    /// Waits until an operation is over or told to stop, until the deadline `until`, or until the operation
+    /// that is waited for is `stuck`.
     fn wait(
         &self,
         state: &mut MutexGuard<'_, WriterState>,

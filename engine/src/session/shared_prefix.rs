@@ -1,4 +1,4 @@
-//! What a fork shares with its parent.
+//! The records that a fork shares with its parent.
 
 use std::collections::BTreeMap;
 use std::path::Path as FilePath;
@@ -18,15 +18,15 @@ use crate::sabotage::{self, Breakage};
 use crate::storage::Storage;
 use crate::types::SessionTypes;
 
-/// The records that a fork shares with its parent, and what they amount to.
+/// Holds the records that a fork shares with its parent, and their projection.
 pub(crate) struct SharedPrefix {
-    /// Where they stand, up to the last one that is shared.
+    /// Places of the records, up to the last one that is shared.
     pub(crate) places: Places,
-    /// Where that one stands.
+    /// Location of the last shared record.
     pub(crate) located: Located,
-    /// Everything below is known to be durable.
+    /// Sequence number below which every record is known to be durable.
     pub(crate) watermark: SequenceNumber,
-    /// How often the log was opened for writing, later openings than those shared included.
+    /// Number of times that the log was opened for writing, openings after the shared records included.
     pub(crate) epoch: u64,
     pub(crate) openings: Vec<(SequenceNumber, Opened)>,
     pub(crate) rollbacks: BTreeMap<SequenceNumber, Rollback>,
@@ -34,9 +34,9 @@ pub(crate) struct SharedPrefix {
 }
 
 impl SharedPrefix {
-    /// Of the session in `dir`, up to `position`. `writer` is the session where it is open for writing in this
-    /// store: it makes what is shared durable, and where `position` is its last or a snapshot that it keeps, and
-    /// its types are `types`, nothing has to be read or folded.
+    /// Takes the records of the session in `dir` through `position`. `writer` is the session, if it is open
+    /// for writing in this store: it makes the records durable, and if `position` is its last or a snapshot
+    /// that it keeps, and its types are `types`, nothing has to be read or folded.
     pub(crate) fn new(
         storage: &Arc<dyn Storage>,
         dir: &FilePath,
@@ -85,7 +85,7 @@ impl Inner {
     }
 }
 
-/// The places of a log's records up to `position`, and that of the last.
+/// Returns the places of a log's records through `position`, and the location of the last.
 pub(crate) fn cut(
     storage: &Arc<dyn Storage>,
     mut places: Places,

@@ -1,4 +1,4 @@
-//! Who is told of records.
+//! Subscribers, which a session notifies of its records.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,10 +14,10 @@ use crate::error::panic_message;
 use crate::items::AnyValue;
 use crate::types::Event;
 
-/// How many warnings are kept until they are taken.
+/// Maximum number of subscriber panics that are kept until they are taken.
 const WARNINGS_MAX: usize = 64;
 
-/// What a subscriber is told.
+/// Describes a record to a subscriber.
 #[derive(Clone)]
 pub struct RecordNotification {
     sequence: SequenceNumber,
@@ -52,27 +52,27 @@ impl RecordNotification {
         RecordNotification { sequence, time_us, kind, name, version, event }
     }
 
-    /// The record's sequence number.
+    /// Returns the sequence number of the record.
     pub fn sequence(&self) -> SequenceNumber {
         self.sequence
     }
 
-    /// The record's time, in microseconds since 1970-01-01 UTC.
+    /// Returns the time of the record, in microseconds since 1970-01-01 UTC.
     pub fn time_us(&self) -> i64 {
         self.time_us
     }
 
-    /// The record's kind.
+    /// Returns the kind of the record.
     pub fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// The event's name and version, where the record is a host's event.
+    /// Returns the event's name and version, if the record dispatched an event.
     pub fn event_name(&self) -> Option<(&str, u32)> {
         self.name.map(|name| (name, self.version))
     }
 
-    /// The event, where the record is one of type `E`.
+    /// Returns the event, if the record dispatched one of type `E`.
     pub fn event<E: Event>(&self) -> Option<&E> {
         self.event.as_ref()?.downcast_ref()
     }
@@ -82,18 +82,18 @@ impl RecordNotification {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Subscription(u64);
 
-/// A subscriber's failure. The record is kept all the same.
+/// Reports a panic of a subscriber. The record that it was notified of stays.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubscriberPanic {
-    /// The record that the subscriber was told of.
+    /// Sequence number of the record that the subscriber was notified of.
     pub sequence: SequenceNumber,
-    /// The panic's message.
+    /// Message of the panic.
     pub message: String,
 }
 
 type Subscriber = dyn Fn(&RecordNotification) + Send + Sync;
 
-/// One who is told of the records from `since` on.
+/// Holds a subscriber that is notified of the records from `since` on.
 #[derive(Clone)]
 struct Subscribed {
     id: u64,
@@ -106,28 +106,30 @@ pub(super) struct Subscribers {
     subscribers: Mutex<Vec<Subscribed>>,
     count: AtomicUsize,
     next: AtomicU64,
-    /// Each notice with the sequence number below which all must be durable before anyone is told.
+    /// Notifications, each with the sequence number below which all records must be durable before it is
+    /// delivered.
     queue: Mutex<VecDeque<(SequenceNumber, RecordNotification)>>,
     telling: Mutex<()>,
     warnings: Mutex<VecDeque<SubscriberPanic>>,
 }
 
 impl Subscribers {
-    /// Whether anyone listens. Under the writer's lock it stays so.
+    /// Returns whether anyone subscribed. Under the writer's lock the answer stays true.
     pub(super) fn listen(&self) -> bool {
         self.count.load(Ordering::Acquire) > 0
     }
 
-    /// Queues a notice, where anyone listens. Called under the writer's lock, so notices stand in the order
-    /// of their records.
+    /// Queues a notification, if anyone subscribed. Called under the writer's lock, so notifications have the
+    /// order of their records.
     pub(super) fn queue(&self, durable_first: SequenceNumber, notice: impl FnOnce() -> RecordNotification) {
         if self.listen() {
             self.queue.lock().push_back((durable_first, notice()));
         }
     }
 
-    /// Tells what is queued and durable as promised; `synced` says how far that is. Where another thread, or
-    /// a subscriber further up this stack, is telling, that one goes on until nothing is left.
+    /// Delivers the queued notifications whose records are as durable as promised; `synced` says below which
+    /// sequence number records are durable. If another thread, or a subscriber further up this stack, is
+    /// delivering, that one continues until the queue is empty.
     pub(super) fn tell(&self, synced: &dyn Fn() -> SequenceNumber) {
         let ready = || self.queue.lock().front().is_some_and(|(durable, _)| *durable <= synced());
         while self.listen() && ready() {
@@ -143,7 +145,7 @@ impl Subscribers {
         }
     }
 
-    /// Lets go of all subscribers: one that holds a handle of its session would else keep it open for good.
+    /// Drops all subscribers: one that holds a handle of its session would otherwise keep it open forever.
     pub(super) fn end(&self) {
         let ended = std::mem::take(&mut *self.subscribers.lock());
         self.count.store(0, Ordering::Release);
@@ -171,17 +173,18 @@ impl Subscribers {
 }
 
 impl Session {
-    /// Calls `subscriber` for each record from now on, in order, after the level's promise holds for it. It
-    /// may dispatch. Where it panics the record is kept, the other subscribers are told, and a [`SubscriberPanic`]
-    /// says so. Closing ends all subscriptions; a subscriber that holds a handle of this session keeps it open
-    /// until then.
+    /// Calls `subscriber` for each record from now on, in order, once the record is as durable as
+    /// [`durability`](Session::durability) promises. The subscriber may dispatch. If it panics, the record
+    /// stays, the other subscribers are called, and [`take_panics`](Session::take_panics) reports the panic.
+    /// Closing ends all subscriptions; a subscriber that holds a handle of this session keeps it open until
+    /// then.
     pub fn subscribe(
         &self,
         subscriber: impl Fn(&RecordNotification) + Send + Sync + 'static,
     ) -> Subscription {
         let subscribers = &self.inner.subscribers;
         let id = subscribers.next.fetch_add(1, Ordering::Relaxed);
-        // Records before this one may still wait to be told to others.
+        // Records before this one may still be queued for others.
         let state = self.inner.state.lock();
         let since = state.log.next_sequence();
         subscribers.subscribers.lock().push(Subscribed { id, since, subscriber: Arc::new(subscriber) });
@@ -189,7 +192,7 @@ impl Session {
         Subscription(id)
     }
 
-    /// Ends a subscription; one that has ended is no error.
+    /// Ends a subscription. Does nothing if it has ended already.
     pub fn unsubscribe(&self, subscription: Subscription) {
         let subscribers = &self.inner.subscribers;
         let mut list = subscribers.subscribers.lock();
@@ -203,7 +206,7 @@ impl Session {
         drop(ended);
     }
 
-    /// Takes the warnings since the last call; of many, the last 64.
+    /// Returns the panics of subscribers since the last call, at most the last 64.
     pub fn take_panics(&self) -> Vec<SubscriberPanic> {
         self.inner.subscribers.warnings.lock().drain(..).collect()
     }

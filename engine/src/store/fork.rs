@@ -7,12 +7,11 @@
 //! # Invariants
 //!
 //! 1. No file is linked whose bytes are not known to be durable. If the parent has a writer in this store,
-//!    the writer syncs
-//! first; otherwise the segments and objects behind the parent's watermark are copied. A sync that failed in
-//! an earlier process may have left them looking safe, and syncing them again would not make them so.
+//!    the writer syncs first; otherwise the segments and objects behind the parent's watermark are copied. A
+//!    sync that failed in an earlier process may have left them looking safe, and syncing them again would
+//!    not make them so.
 //! 2. The fork's first own segment names the offset at which the last linked one ends for it, so the fork
-//!    never sees what
-//! the parent appends to that file later.
+//!    never sees what the parent appends to that file later.
 //! 3. A fork writes into its own segments only.
 
 use std::collections::BTreeSet;
