@@ -1,11 +1,11 @@
-//! Keeps what an agent knows of a chat: a plan that goes back with a rollback, and notes that stay.
+//! Keeps what an agent knows of a chat: a plan that a rollback restores, and notes that stay.
 //!
-//! `cargo run --bin chat_state [FOLDER]` keeps the store in FOLDER, or in a temporary folder.
+//! `cargo run --bin chat_state [FOLDER]` writes the store to FOLDER, or to a temporary folder.
 
 use foldlog::{Event, Policy, SessionTypes, Slice, SnapshotOptions, Store};
 use serde::{Deserialize, Serialize};
 
-/// A step of the plan, as it was last said.
+/// Says what a step of the plan is now.
 #[derive(Serialize, Deserialize)]
 struct StepChanged {
     title: String,
@@ -16,6 +16,7 @@ impl Event for StepChanged {
     const NAME: &'static str = "plan.step_changed";
 }
 
+/// Says that the agent noted something.
 #[derive(Serialize, Deserialize)]
 struct Noted {
     text: String,
@@ -25,7 +26,7 @@ impl Event for Noted {
     const NAME: &'static str = "noted";
 }
 
-/// STATE: the latest word on each step.
+/// Holds the latest event of each step, as STATE.
 struct Plan;
 
 impl Slice for Plan {
@@ -33,7 +34,7 @@ impl Slice for Plan {
     type Item = StepChanged;
 }
 
-/// LOG: all that was noted.
+/// Holds all notes, as LOG.
 struct Notes;
 
 impl Slice for Notes {

@@ -1,5 +1,5 @@
-//! Kills a process within a tool call, and recovers its session in the next one: files and STATE are as they were before
-//! the call, and a person decides what becomes of it.
+//! Lets a process die within a tool call, and recovers its session in the next one: files and STATE are restored to before
+//! the call, and a person decides what became of it.
 //!
 //! `cargo run --bin crash_and_recover`
 
@@ -17,7 +17,7 @@ use foldlog::{ExecutionState, ResourceRegistry, Session, SessionTypes, Settlemen
 #[derive(serde::Deserialize, schemars::JsonSchema)]
 struct Nothing {}
 
-/// Writes half of what it has to, and takes its process with it.
+/// Writes half of what it has to, and ends its process.
 struct Release;
 
 impl Tool for Release {
@@ -68,7 +68,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             "an example",
             "the registry has no such version",
         )?;
-        println!("`{}` is settled as failed", waiting.tool);
+        println!("`{}` is settled as failed", waiting.tool); // the ledger says by whom, and why
     }
     session.close()?;
     Ok(())

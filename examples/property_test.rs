@@ -1,7 +1,8 @@
-//! Holds a host's own events and reducers against the law of rollback, in any history of dispatches, snapshots, rollbacks,
-//! reopenings, kills and forks. What fails is shrunk to a few steps.
+//! Tries a host's own events and reducers against the law of rollback: STATE after a rollback is that of a fresh fold, over
+//! random histories of dispatches, snapshots, rollbacks, reopenings, kills and forks. A history that fails is shrunk to a few
+//! steps.
 //!
-//! A host has this among its tests; `cargo run --bin property_test` runs it as a program.
+//! A host puts this among its tests; `cargo run --bin property_test` runs it as a program.
 
 use foldlog::testkit::proptest::prelude::*;
 use foldlog::testkit::proptest::test_runner::TestRunner;
@@ -19,7 +20,7 @@ impl Event for CardMoved {
     const NAME: &'static str = "card_moved";
 }
 
-/// Where each card is.
+/// Holds where each card is, as STATE.
 struct Board;
 
 impl Slice for Board {

@@ -1,4 +1,4 @@
-//! Runs tools as transactions over a real folder: what a tool that fails has written is not there afterwards.
+//! Runs tools as transactions over a real folder: what a tool that fails has written is rolled back.
 //!
 //! `cargo run --bin tools_on_a_folder`
 
@@ -17,7 +17,7 @@ struct Edit {
     text: String,
 }
 
-/// Writes a file, and then checks it: a check that fails is a tool that fails.
+/// Writes a file, and then checks it. If the check fails, the tool fails, and the file is rolled back.
 struct Write;
 
 impl Tool for Write {

@@ -1,4 +1,4 @@
-//! The log by itself, and dispatches, which are the log and the fold.
+//! Measures appends to the log by itself, and dispatches, which are the log and the fold.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -16,26 +16,26 @@ use crate::subject::{Step, append_types, step, store};
 
 const BODY: [u8; 256] = [0x5a; 256];
 
-/// Bodies of 64 MiB, and of 1 GiB.
+/// Bytes of bodies that a round writes: 64 MiB, and 1 GiB.
 const OPS: u64 = (64 << 20) / BODY.len() as u64;
 const OPS_LONG: u64 = (1 << 30) / BODY.len() as u64;
 
-/// A gigabyte takes seconds to reach the disk, so it is written less often.
+/// Number of rounds that write a gigabyte, which takes seconds to reach the disk.
 const ROUNDS_LONG: usize = 3;
 
 const OPS_EVERY: u64 = 1_000;
 
 const EVENTS: u64 = 100_000;
 
-/// A limit's file is written round and round where there are more bytes than it holds.
+/// Length of a limit's file, which is written again from its beginning once it is full.
 const LIMIT_BYTES: u64 = 80 << 20;
 
-/// What stands for the store: its logs share its background thread.
+/// Stands for the store, whose background thread its logs share.
 fn store_of_logs(dir: &Path) -> Result<RawLog> {
     Ok(RawLog::create(dir.join("store"), &StoreOptions::default())?)
 }
 
-/// Hands a new log to `run`, and closes and deletes it after that.
+/// Hands a new log to `run`, and then closes and deletes it.
 fn with_log<T>(store: &RawLog, dir: &Path, run: impl FnOnce(&RawLog) -> Result<T>) -> Result<T> {
     let path = dir.join("log");
     let log = store.create_beside(&path)?;
@@ -87,7 +87,7 @@ pub fn append(dir: &Path) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// In a pass of its own, every single append is timed, which takes two more readings of a clock each.
+/// Times every single append, in a pass of its own, which takes two more readings of a clock each.
 fn slowest(store: &RawLog, dir: &Path) -> Result<[Row; 2]> {
     let mut all = with_log(store, dir, |log| {
         let mut all = Vec::with_capacity(OPS_LONG as usize);
@@ -125,10 +125,10 @@ fn append_every(store: &RawLog, dir: &Path) -> Result<Row> {
     Ok(Row::beside("append", "256 B", "Every", subject, limit).at_most(AtMost::Ratio(1.1)))
 }
 
-/// An event kept in the plainest way.
+/// Holds an event that is kept in the plainest way.
 type Kept = Vec<Arc<dyn Any>>;
 
-/// Writes events as the limit does.
+/// Writes events as the limit of a dispatch does.
 fn write_all(mapped: &mut Mapped, steps: &[Step]) -> Result<()> {
     (0..).zip(steps).try_for_each(|(sequence, step)| mapped.append_event(sequence, limits::now_us(), step))
 }
@@ -141,8 +141,8 @@ fn log_event(log: &RawLog, body: &mut Vec<u8>, step: &Step) -> Result<()> {
     Ok(())
 }
 
-/// Beside the row itself others, which say where its time goes: the log without a session, the limit with each event kept
-/// in the plainest way, and both.
+/// Measures dispatches. Further rows say where the time goes: the log without a session, the limit with each event kept in
+/// the plainest way, and both.
 pub fn dispatch(dir: &Path) -> Result<Vec<Row>> {
     let types = append_types()?;
     let store = store(dir)?;

@@ -1,4 +1,4 @@
-//! The import of recorded runs: many short sessions.
+//! Measures the import of recorded runs: many short sessions.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use foldlog_replay::runs::{import, read_tau_bench, types};
 
 use crate::measure::{AtMost, ROUNDS, Result, Row, take_turns, timed};
 
-/// The recorded runs beside the checkout, where the tests look for them too.
+/// Finds the recorded runs beside the checkout, where the tests look for them too.
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/data/tau-bench/gpt-4o-airline.json");
 
 pub fn tau_bench(dir: &Path) -> Result<Vec<Row>> {

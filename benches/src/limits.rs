@@ -1,4 +1,4 @@
-//! The limits: the least that the machine has to do for each thing, in as few lines as show it.
+//! The limits: the least that the machine has to do for what each subject does.
 
 use std::fs::File;
 use std::hint::black_box;
@@ -17,16 +17,16 @@ use crate::subject::Step;
 
 static CONTEXT: LazyLock<Context> = LazyLock::new(|| Context::new(7, 0.into()));
 
-/// The row that says whether a subject that has a second thread found a second processor for it. Where two of them are
-/// halves of one, this takes up to twice the limit.
+/// Measures the limit by two threads at once, which says whether a subject with two threads had two processors: if these
+/// are halves of one, this row takes up to twice the limit.
 pub const LIMIT_TWICE: &str = "the limit, by each of two threads at once";
 
-/// A clock read: the system's.
+/// Reads the system's clock.
 pub fn now_us() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as i64)
 }
 
-/// Framing, CRC.
+/// Writes a frame with its CRC.
 pub fn write_frame(sequence: u64, time_us: i64, body: &[u8], out: &mut Vec<u8>) -> Result<()> {
     let (kind, watermark) = (Kind::DISPATCH, sequence);
     let header = Header {
@@ -42,9 +42,9 @@ pub fn write_frame(sequence: u64, time_us: i64, body: &[u8], out: &mut Vec<u8>) 
     Ok(())
 }
 
-/// A mapped file with all its pages brought in, which is written round and round. The engine's own is used, as
-/// nobody else may map files here; of its `write_at`, the call through a trait and a lock that nobody else wants
-/// are more than a bare copy: 16 ns of 105, where that was measured.
+/// Holds a mapped file with all its pages brought in, which is written again from its beginning once it is full. It is the
+/// engine's own, since only the engine maps files here; a call through a trait and a lock without contention make its
+/// `write_at` slower than a bare copy, by 16 ns of 105 when that was measured.
 pub struct Mapped {
     file: Arc<dyn StorageFile>,
     bytes: u64,
@@ -59,12 +59,12 @@ impl Mapped {
         Ok(Mapped { file, bytes, offset: 0, frame: Vec::new(), body: Vec::new() })
     }
 
-    /// Brings all pages in, those too that the system has written to the disk meanwhile.
+    /// Brings all pages in, also those that the system has written to the disk meanwhile.
     pub fn fault_in(&self) -> io::Result<()> {
         self.file.prepare(0, self.bytes)
     }
 
-    /// Framing, CRC, copy; the clock was read.
+    /// Writes a frame with its CRC into the file, for a time that was read before.
     pub fn append(&mut self, sequence: u64, time_us: i64, body: &[u8]) -> Result<()> {
         self.frame.clear();
         write_frame(sequence, time_us, body, &mut self.frame)?;
@@ -76,7 +76,7 @@ impl Mapped {
         Ok(())
     }
 
-    /// Encoding, with the check that what was encoded can be read again; then as `append`.
+    /// Encodes an event, checks that it can be read again, and appends it as [`append`](Mapped::append) does.
     pub fn append_event(&mut self, sequence: u64, time_us: i64, step: &Step) -> Result<()> {
         let mut body = std::mem::take(&mut self.body);
         body.clear();
@@ -87,7 +87,7 @@ impl Mapped {
     }
 }
 
-/// A plain file, filled with 4 KiB writes and synced: larger writes leave larger units in the page cache, and each
+/// Holds a plain file, filled with writes of 4 KiB and synced: larger writes leave larger units in the page cache, and each
 /// sync would write a whole one.
 pub fn filled(path: &Path, bytes: u64) -> io::Result<File> {
     let file = File::create_new(path)?;
@@ -96,13 +96,13 @@ pub fn filled(path: &Path, bytes: u64) -> io::Result<File> {
     Ok(file)
 }
 
-/// One positioned write, one sync.
+/// Makes one positioned write and one sync.
 pub fn write_and_sync(file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
     file.write_all_at(bytes, offset)?;
     file.sync_data()
 }
 
-/// Checks the CRC of frames that stand one behind the other; returns how many there are.
+/// Checks the CRC of frames one behind the other in memory, and returns how many there are.
 pub fn check_frames(bytes: &[u8], mut visit: impl FnMut(&[u8])) -> u64 {
     let (mut rest, mut frames) = (bytes, 0);
     while let Ok(frame) = frame::decode(*CONTEXT, rest) {
@@ -113,7 +113,7 @@ pub fn check_frames(bytes: &[u8], mut visit: impl FnMut(&[u8])) -> u64 {
     frames
 }
 
-/// Decoding alone, as of bytes that are known to be sound.
+/// Decodes an event without the pre-scan, as if its bytes were known to be sound.
 pub fn decoded(body: &[u8]) -> Option<Step> {
     msgpack::from_scanned::<Step>(body).ok()
 }
@@ -122,7 +122,7 @@ pub fn decode(body: &[u8]) {
     let _ = black_box(decoded(body));
 }
 
-/// Decoding behind the pre-scan, without which no byte of a file is trusted.
+/// Decodes an event after the pre-scan, without which no byte of a file is trusted.
 pub fn check_and_decode(body: &[u8]) {
     let _ = black_box(msgpack::from_slice::<Step>(body));
 }

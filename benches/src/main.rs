@@ -1,10 +1,10 @@
-//! Measures foldlog, and beside it, in the same run, the least that the machine has to do.
+//! Measures foldlog, and beside it, in the same run, its limits: the least that the machine has to do for the same.
 //!
 //! `cargo run --release -p foldlog-benches -- [append|dispatch|replay|verify|rollback|open|fork|tau-bench|tools|workspace]...
 //! [--json] [--dir DIR]` prints one row a line: `bench, subject, param, ns_per_op, ratio_to_limit, at_most`. Each
-//! number is the median of several rounds, in which subject and limit take turns; a row whose limit's median is
-//! over 1.5 times its own minimum is void, since the machine was busy then; and a row says so where much of the
-//! subject's time passed in waiting for a processor. `README.md` beside the sources says what was learnt.
+//! number is the median of several rounds, of the subject and of the limit alternately. A row whose limit's median is over
+//! 1.5 times its minimum is void, since the machine was busy then. A row says so if the subject waited for a processor over a
+//! tenth of its time. `README.md` beside the sources says what was learnt.
 //!
 //! | module | holds |
 //! |---|---|
@@ -33,15 +33,15 @@ use crate::measure::{Result, Row};
 #[derive(Parser)]
 #[command(about = "Measures foldlog beside its limits")]
 struct Arguments {
-    /// What to measure; all where nothing is said.
+    /// What to measure [default: everything].
     benches: Vec<Bench>,
-    /// One JSON object a line.
+    /// Print one JSON object a line.
     #[arg(long)]
     json: bool,
-    /// Where files go; the system's temporary folder where nothing is said. The most at a time is 1.4 GB.
+    /// Where files go, at most 1.4 GB at a time [default: the system's temporary folder].
     #[arg(long)]
     dir: Option<PathBuf>,
-    /// For the runner itself: opens a session of a store and prints what it holds in memory.
+    /// Open a session of a store and print what it holds in memory. For the runner itself.
     #[arg(long, hide = true, num_args = 2)]
     held_by: Option<Vec<String>>,
 }

@@ -1,4 +1,4 @@
-//! Rounds, medians and rows.
+//! Runs rounds, takes medians and prints rows.
 
 use std::thread;
 use std::time::Instant;
@@ -7,32 +7,32 @@ use serde::Serialize;
 
 pub type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
-/// How often subject and limit take turns.
+/// Number of rounds of subject and limit.
 pub const ROUNDS: usize = 15;
 
-/// How far a limit's median may be over its minimum.
+/// Most that a limit's median may be, as a multiple of its minimum, before its row is void.
 const UNSTEADY: f64 = 1.5;
 
-/// How much of a subject's time may pass in waiting for a processor before its row says so.
+/// Part of a subject's time, of 1, that it may wait for a processor before its row says so.
 const WAITED: f64 = 0.1;
 
-/// What one round came to.
+/// Holds what one round came to.
 #[derive(Clone, Copy)]
 pub struct Round {
     ns_per_op: f64,
-    /// How much of the time, of 1, this thread waited for a processor: other programs had them, or the subject's own
-    /// threads.
+    /// Part of the time, of 1, that this thread waited for a processor, which other programs or the subject's own threads
+    /// had.
     waited: f64,
 }
 
 impl Round {
-    /// Of something that is no time.
+    /// Makes a round of something that is not a time.
     pub fn of(value: f64) -> Round {
         Round { ns_per_op: value, waited: 0.0 }
     }
 }
 
-/// Nanoseconds an operation, of `ops` operations.
+/// Times `ops` operations, in nanoseconds an operation.
 pub fn timed(ops: u64, run: impl FnOnce() -> Result<()>) -> Result<Round> {
     let waited = waited_ns();
     let start = Instant::now();
@@ -42,13 +42,13 @@ pub fn timed(ops: u64, run: impl FnOnce() -> Result<()>) -> Result<Round> {
     Ok(Round { ns_per_op: ns / ops as f64, waited: waited / ns })
 }
 
-/// How long this thread has waited for a processor so far; 0 where the system does not tell.
+/// Returns the time that this thread has waited for a processor so far; 0 if the system does not tell.
 fn waited_ns() -> u64 {
     let all = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     all.split_whitespace().nth(1).and_then(|waited| waited.parse().ok()).unwrap_or_default()
 }
 
-/// The rounds of one contestant.
+/// Holds the rounds of a subject or of a limit.
 #[derive(Clone, Copy)]
 pub struct Measured {
     pub median: f64,
@@ -75,7 +75,7 @@ fn median(sorted: &[f64]) -> f64 {
     sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// Lets contestants take turns, each of which says what one round of it came to.
+/// Runs the rounds of subjects and limits alternately. Each contestant runs one round and returns what it came to.
 pub fn take_turns<const N: usize>(
     rounds: usize,
     mut contestants: [&mut dyn FnMut() -> Result<Round>; N],
@@ -89,7 +89,7 @@ pub fn take_turns<const N: usize>(
     Ok(results.map(Measured::of))
 }
 
-/// Does two things at once, each in a thread of its own.
+/// Runs two functions at once, each in a thread of its own.
 pub fn at_once(things: [&mut (dyn FnMut() -> Result<()> + Send); 2]) -> Result<()> {
     thread::scope(|scope| {
         let threads = things.map(|thing| scope.spawn(|| thing().map_err(|error| error.to_string())));
@@ -100,7 +100,7 @@ pub fn at_once(things: [&mut (dyn FnMut() -> Result<()> + Send); 2]) -> Result<(
     })
 }
 
-/// What a row is meant to be at most.
+/// Target of a row: the most that it may be.
 #[derive(Clone, Copy, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AtMost {
@@ -116,25 +116,25 @@ pub struct Row {
     ns_per_op: Option<f64>,
     ratio_to_limit: Option<f64>,
     void: bool,
-    /// How much of the subject's time passed in waiting for a processor.
+    /// Part of the subject's time, of 1, that it waited for a processor.
     waited: f64,
     at_most: Option<AtMost>,
 }
 
 impl Row {
-    /// A time by itself, measured once.
+    /// Makes a row of a time that was measured once, without a limit.
     pub fn once(bench: &'static str, subject: &str, param: impl ToString, ns_per_op: f64) -> Row {
         let (subject, param, ns_per_op) = (subject.to_owned(), param.to_string(), Some(ns_per_op));
         let (ratio_to_limit, void, waited, at_most) = (None, false, 0.0, None);
         Row { bench, subject, param, ns_per_op, ratio_to_limit, void, waited, at_most }
     }
 
-    /// Without a limit.
+    /// Makes a row of a subject without a limit.
     pub fn alone(bench: &'static str, subject: &str, param: impl ToString, measured: Measured) -> Row {
         Row { waited: measured.waited, ..Row::once(bench, subject, param, measured.median) }
     }
 
-    /// Beside its limit.
+    /// Makes a row of a subject beside its limit.
     pub fn beside(
         bench: &'static str,
         subject: &str,
@@ -149,7 +149,7 @@ impl Row {
         }
     }
 
-    /// What the larger of a pair takes, of what the smaller takes.
+    /// Makes a row of two sizes of one subject: the ratio is the larger's time to the smaller's.
     pub fn pair(
         bench: &'static str,
         subject: &str,
