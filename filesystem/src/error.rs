@@ -5,103 +5,105 @@ use foldlog_codec::escape;
 
 use crate::{FolderIdentity, is_out_of_space};
 
-/// A result of a workspace.
+/// The result of an operation on a workspace, with [`Error`] unless said otherwise.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Says why a workspace could not be used, captured or restored.
+/// Reports why an operation, a snapshot or a restore of a workspace failed.
 ///
-/// No message holds a control character: what an error quotes of a path or the system is
-/// [escaped](foldlog_codec::escape). The fields are as they were found.
+/// No message holds a control character: what it quotes of a path or of the system is
+/// [escaped](foldlog_codec::escape). The fields hold the original.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A call to the file system failed.
+    /// The file system refused an operation.
     #[error("{op} {}: {}", escape::path(path), escape::shown(source))]
     Io {
-        /// What was tried.
+        /// Operation that failed, as a verb: `read`, `rename to`.
         op: &'static str,
-        /// On which file or folder.
+        /// Path of the file or folder.
         path: PathBuf,
-        /// What the system answered.
+        /// Error of the system.
         source: Arc<std::io::Error>,
     },
-    /// There is no space for a file that was to be made. It is not there, and all goes on once there is space.
+    /// The disk, or the quota of the files' owner, has no space for a file. The file was not made; the operation
+    /// succeeds once there is space.
     #[error("no space for {bytes} bytes at {}: {}", escape::path(path), escape::shown(source))]
     Full {
-        /// The file that could not be made.
+        /// Path of the file that was not made; of a restore, the workspace.
         path: PathBuf,
-        /// How many bytes were asked for.
+        /// Number of bytes that were to be written and were not, as far as known; 0 for a mark.
         bytes: u64,
-        /// What the system answered.
+        /// Error of the system.
         source: Arc<std::io::Error>,
     },
-    /// An object of the store of snapshots is missing, damaged, or of a form that this version does not read.
+    /// An object of the store of snapshots is missing, damaged, or of a form that this version cannot read.
     #[error("object {}: {}", escape::path(path), escape::text(reason))]
     Object {
-        /// Its file, or the store's folder.
+        /// Path of the object's file, or of the store's folder.
         path: PathBuf,
-        /// What is wrong.
+        /// What is wrong with the object.
         reason: String,
     },
-    /// A path of a workspace, or a workspace itself, cannot be used in this way. Nothing was changed.
+    /// A path of a workspace, or the workspace itself, cannot be used in this way. Nothing was changed.
     #[error("workspace path `{}`: {}", escape::text(path), escape::text(reason))]
     Path {
-        /// The path as it was given, or below the workspace's root; `.` is the root. Bytes that are no UTF-8 are
-        /// shown as `\xNN`.
+        /// The path as the caller gave it, or relative to the workspace's root; `.` is the root. Bytes that are not
+        /// UTF-8 appear as `\xNN`.
         path: String,
-        /// Why not.
+        /// Why the path is refused.
         reason: String,
     },
-    /// A snapshot came to more bytes than the host lets it read (`HostFilesystemOptions::capture_bytes_max`). Nothing was
-    /// changed.
+    /// A snapshot has to read more bytes than `HostFilesystemOptions::capture_bytes_max` allows. No snapshot was taken.
     #[error(
-        "the workspace holds more new content than a capture may read, {bytes_max} bytes: reached at `{}`",
+        "the workspace holds more new content than a capture may read, {bytes_max} bytes: reached at `{}`; leave paths out, \
+         or raise `capture_bytes_max`",
         escape::text(path)
     )]
     CaptureTooLarge {
-        /// Where it came to that.
+        /// Path of the file at which the limit was reached.
         path: String,
-        /// What the host allows.
+        /// Limit in bytes.
         bytes_max: u64,
     },
-    /// The folder at the workspace's path is not the one that the call, or the snapshot that is to be restored, is of.
-    /// Nothing was changed. Have the path lead to that folder again, or, where another one is to take its place, ask for
-    /// it by `HostFilesystem::rebind`.
+    /// The folder at the workspace's path is not the folder that the lease holds, or that the snapshot was taken of.
+    /// Nothing was changed. Move that folder back to the path, or let another one take its place with
+    /// `HostFilesystem::rebind`.
     #[error(
-        "workspace {} is not the folder that it was at the begin: {} was expected, and {} found; put that folder back, or \
-         rebind the workspace to another one",
+        "workspace {} is another folder: expected {}, found {}; move that folder back, or rebind the workspace to the one \
+         that is there",
         escape::path(workspace),
-        folder_text(expected.as_deref(), "no known folder"),
-        folder_text(found.as_deref(), "nothing, since it is gone,")
+        folder_text(expected.as_deref(), "a folder that the snapshot does not name"),
+        folder_text(found.as_deref(), "none")
     )]
     Replaced {
-        /// The workspace's path.
+        /// Path of the workspace.
         workspace: PathBuf,
-        /// The folder that it was; `None` where the snapshot does not tell.
+        /// Folder that was expected; `None` if the snapshot does not tell.
         expected: Option<Box<FolderIdentity>>,
-        /// The folder that the path leads to; `None` where it leads to none.
+        /// Folder that the path leads to; `None` if it leads to none.
         found: Option<Box<FolderIdentity>>,
     },
-    /// A workspace was restored but for these paths. It can be restored again.
+    /// These paths could not be restored, each for its own reason; all other paths are as they were at the snapshot.
+    /// The restore can be run again.
     #[error("not restored: {}", escape::text(&.0.iter().map(|left| format!("`{}` ({})", left.path, left.reason)).collect::<Vec<_>>().join(", ")))]
     NotRestored(Vec<Unrestored>),
-    /// What was asked for took longer than it may. Nothing was changed.
+    /// The operation reached its deadline. Nothing was changed.
     #[error("the deadline passed")]
     DeadlineExceeded,
 }
 
-/// Names a path of a workspace that is not as it was.
+/// Names a path that a restore could not make what it was at the snapshot, and says why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Unrestored {
-    /// The path below the workspace's root; `.` is the root. Bytes that are no UTF-8 are shown as `\xNN`.
+    /// Path relative to the workspace's root; `.` is the root. Bytes that are not UTF-8 appear as `\xNN`.
     pub path: String,
-    /// What kept it from being restored.
+    /// What the path differs in, or what failed.
     pub reason: String,
 }
 
 impl Unrestored {
-    /// Names a path that was not restored, or not as it was, and why.
+    /// Creates the report for one path.
     pub fn new(path: impl Into<String>, reason: impl Into<String>) -> Unrestored {
         Unrestored { path: path.into(), reason: reason.into() }
     }
@@ -116,7 +118,8 @@ impl Error {
         Error::Io { op, path: path.into(), source: Arc::new(source) }
     }
 
-    /// Says what kept something from being made that is not there now: a lack of space has its own error.
+    /// Wraps the failure of a write of which nothing remains: [`Error::Full`] if it is a lack of space, else
+    /// [`Error::Io`].
     #[cfg(feature = "host")]
     pub(crate) fn unmade(
         op: &'static str,
@@ -134,7 +137,7 @@ impl Error {
         Error::Path { path: path.into(), reason: reason.into() }
     }
 
-    /// Returns whether a lack of space is the reason.
+    /// Returns whether the operation failed for lack of space, on the disk or in the owner's quota.
     pub fn is_full(&self) -> bool {
         match self {
             Error::Full { .. } => true,

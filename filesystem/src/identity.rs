@@ -3,21 +3,21 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-/// Tells which folder a workspace is, whatever path leads to it. Captures record it, so that no restore, in this process or
-/// in another, is led into another folder that stands at the workspace's path by then.
+/// Identifies a workspace's folder across processes and reboots, whatever path leads to it. A snapshot records the
+/// identity, so that no restore changes another folder that stands at the workspace's path by then.
 ///
-/// Paths, devices and inodes do not say so alone: a folder is replaced, a device gets another number with the next mount,
-/// and an inode is given to a new folder once the old one is removed.
+/// Neither path, device nor inode is enough alone: a folder can be replaced, a device gets another number with the next
+/// mount, and an inode is given to a new folder once the old one is removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct FolderIdentity {
-    /// A random number that the folder bears in its extended attribute `user.foldlog.token`; `None` where its file system
-    /// has no such attributes, or the folder may not be written.
+    /// Random number in the folder's extended attribute `user.foldlog.token`; `None` if the file system has no such
+    /// attributes, or the folder may not be written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<Uuid>,
-    /// The folder's inode.
+    /// Inode of the folder.
     pub inode: u64,
-    /// When the folder was made, in nanoseconds since 1970-01-01 UTC; `None` where its file system does not tell.
+    /// Time at which the folder was made, in nanoseconds since 1970-01-01 UTC; `None` if the file system does not tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub born_ns: Option<i64>,
 }
@@ -28,8 +28,8 @@ impl FolderIdentity {
         FolderIdentity { token, inode, born_ns }
     }
 
-    /// Whether a folder that was found is the one that this was recorded of: its token is the same, and its inode or the time
-    /// at which it was made; or, where one of the two has no token, its inode and that time are.
+    /// Returns whether `found` is the folder that `self` was recorded of. If both have a token, the tokens must be
+    /// equal, and either the inodes or the times of making; otherwise both the inodes and those times.
     pub fn is_borne_by(&self, found: &FolderIdentity) -> bool {
         let same_inode = self.inode == found.inode;
         let same_birth = self.born_ns.is_some() && self.born_ns == found.born_ns;

@@ -1,13 +1,41 @@
-//! Workspaces: the files that an agent's tools work on.
+//! Workspaces: the files that an agent's tools work on, in memory or in a real folder, captured and restored as a
+//! whole.
 //!
 //! | type | what it is |
 //! |---|---|
-//! | [`Filesystem`] | what a tool does with files, whichever filesystem it has |
-//! | [`InMemoryFilesystem`] | files in memory, whose snapshot is a pointer |
-//! | `HostFilesystem` | a real folder, whose snapshots are git objects (feature `host`) |
+//! | [`Filesystem`] | the operations of a tool on files, whichever filesystem carries them out |
+//! | [`InMemoryFilesystem`] | files in memory; a snapshot is a pointer |
+//! | `HostFilesystem` | a folder of the host; a snapshot is a git commit in a store beside the folder (feature `host`) |
 //!
-//! A path is UTF-8, relative to the workspace's root, its parts separated by `/`; `.` is the root. `..`,
-//! absolute paths, empty parts, NUL and paths that are too long are refused, never repaired.
+//! # Terms
+//!
+//! | term | meaning |
+//! |---|---|
+//! | workspace | a folder with all that is in it, in memory or on disk |
+//! | root | the workspace's own folder; every path is relative to it, and `.` names it |
+//! | snapshot | what a workspace held at one moment; a snapshot that a record of a log names is a capture |
+//! | restore | makes a workspace what it was at a snapshot |
+//! | store | the folder of a `HostFilesystem`'s snapshots, a bare git repository |
+//! | left out | of a path: no snapshot holds it, and no restore touches it |
+//! | lease | holds a workspace for one holder among threads and processes |
+//! | mark | an attribute of the root folder that says who worked there, should that process end |
+//! | identity | what tells a folder from any other that stands at its path later ([`FolderIdentity`]) |
+//!
+//! # Invariants
+//!
+//! 1. A path is UTF-8 and relative, with parts separated by `/`; parts that are `.` are skipped. A path that is
+//!    absolute or empty, has an empty part, `..` or NUL in it, more than 4,095 bytes or more than 256 parts is refused
+//!    with [`Error::Path`], never repaired.
+//! 2. No operation, snapshot or restore follows a link out of the workspace.
+//! 3. A restore changes nothing before it has read every object that it needs. It can be run again until it succeeds,
+//!    and names each path that it could not restore.
+//! 4. No error's message holds a control character.
+//!
+//! # What this crate does not do
+//!
+//! It knows of no log and no session: `foldlog` decides when a workspace is captured and restored, and records it. It
+//! makes no file durable but those of a snapshot, and, when asked, those that a restore changed. It keeps nobody from a
+//! folder who does not ask for a lease.
 
 mod error;
 #[cfg(feature = "host")]
@@ -29,94 +57,137 @@ pub use identity::FolderIdentity;
 pub use memory::{InMemoryFilesystem, MemorySnapshot};
 pub use system::{boot_id, is_out_of_space};
 
-/// What a tool does with the files of its workspace.
+/// Lists what a tool may do with the files of its workspace.
 ///
-/// Every call refuses a path that is not relative and plain with [`Error::Path`];
-/// what the filesystem itself refuses is [`Error::Io`], a file that is not there having the
-/// kind `NotFound`. Nothing is synced: what makes a workspace durable is a snapshot.
+/// Each operation refuses with [`Error::Path`] a path that breaks the rules of [the crate](crate) or that a link leads
+/// out of the workspace, and fails with [`Error::Io`] if the filesystem itself refuses; the error's kind is `NotFound`
+/// if nothing stands at the path. No operation makes anything durable: a snapshot does. In a folder of the host no
+/// operation writes into a folder named `.git`, or removes one.
+///
+/// ```
+/// use foldlog_filesystem::{Error, Filesystem, InMemoryFilesystem};
+///
+/// fn count_lines(files: &dyn Filesystem) -> Result<usize, Error> {
+///     let mut lines = 0;
+///     for path in files.glob("src/**/*.rs")? {
+///         lines += files.read(&path)?.iter().filter(|byte| **byte == b'\n').count();
+///     }
+///     Ok(lines)
+/// }
+///
+/// let files = InMemoryFilesystem::new();
+/// files.write("src/main.rs", b"fn main() {}\n")?;
+/// files.append("src/parts/one.rs", b"//! One.\n")?;
+/// assert_eq!(count_lines(&files)?, 2);
+/// assert!(matches!(files.read("../outside"), Err(Error::Path { .. })));
+/// # Ok::<(), Error>(())
+/// ```
 pub trait Filesystem: Send + Sync {
-    /// The whole content of a file.
+    /// Returns the whole content of the file at `path`. A link within the workspace is followed.
     ///
     /// # Errors
     ///
-    /// Where there is no such file, or it is a folder.
+    /// [`Error::Io`] if no file stands at `path` or the file cannot be read; [`Error::Path`] if the path is refused, or
+    /// names neither a file nor a folder.
     fn read(&self, path: &str) -> Result<Vec<u8>>;
 
-    /// Makes a file hold these bytes, and makes it and the folders on its way where they are missing.
+    /// Replaces the content of the file at `path` by `bytes`, and creates the file and the folders above it if they are
+    /// missing. A link within the workspace is followed.
     ///
     /// # Errors
     ///
-    /// Where a folder is in the way, or a file on the way.
+    /// [`Error::Io`] if a folder stands at `path`, a file stands where a folder is needed, or the file cannot be
+    /// written; [`Error::Path`] if the path is refused, or names neither a file nor a folder.
     fn write(&self, path: &str, bytes: &[u8]) -> Result<()>;
 
-    /// Puts bytes behind a file's last, and makes it and the folders on its way where they are missing.
+    /// Appends `bytes` to the file at `path`, and creates the file and the folders above it if they are missing. A link
+    /// within the workspace is followed.
     ///
     /// # Errors
     ///
-    /// As [`write`](Filesystem::write).
+    /// [`Error::Io`] if a folder stands at `path`, a file stands where a folder is needed, or the file cannot be
+    /// written; [`Error::Path`] if the path is refused, or names neither a file nor a folder.
     fn append(&self, path: &str, bytes: &[u8]) -> Result<()>;
 
-    /// Removes a file, or a folder with all that is in it.
+    /// Removes the file or link at `path`, or the folder at `path` with all that is in it. A link is not followed.
     ///
     /// # Errors
     ///
-    /// Where there is nothing, or it is the root.
+    /// [`Error::Io`] if nothing stands at `path` or it cannot be removed; [`Error::Path`] if the path is refused, is
+    /// the root, or names a folder of the host that holds a `.git` or a mount: then nothing was removed.
     fn delete(&self, path: &str) -> Result<()>;
 
-    /// Gives a file or a folder another path, and makes the folders on its way where they are missing. A file
-    /// takes the place of a file; nothing else is replaced.
+    /// Moves the file, link or folder at `from` to `to`, and creates the folders above `to` if they are missing. A file
+    /// or link replaces a file or link at `to`; a folder replaces nothing. A link is not followed.
     ///
     /// # Errors
     ///
-    /// Where there is nothing at `from`, something else at `to`, or a folder would come into itself.
+    /// [`Error::Io`] if nothing stands at `from`, or if what stands at `to` may not be replaced; [`Error::Path`] if one
+    /// of the paths is refused or is the root, if a folder would be moved into itself, or if folders would stand in one
+    /// another more than 256 deep.
     fn rename(&self, from: &str, to: &str) -> Result<()>;
 
-    /// What is in a folder, sorted by name. A name that is not UTF-8 is not among it, since no path can say it.
+    /// Returns the entries of the folder at `folder`, sorted by name. A name that is not UTF-8 is missing from them,
+    /// since no path can hold it.
     ///
     /// # Errors
     ///
-    /// Where there is no such folder.
+    /// [`Error::Io`] if no folder stands at `folder` or the folder cannot be read; [`Error::Path`] if the path is
+    /// refused.
     fn list(&self, folder: &str) -> Result<Vec<Entry>>;
 
-    /// The paths of all files, folders and links that a pattern matches, sorted. `*` and `?` stand for
-    /// characters of one name, `[a-z]` and `[!a-z]` for one of them, `**` for any number of folders, `\` takes a
-    /// character as it is. Links are not followed, and `.git` folders are not looked into.
+    /// Returns the paths of all files, folders and links that match `pattern`, sorted. Links are not followed, and
+    /// folders named `.git` are not searched.
+    ///
+    /// | in a pattern | matches |
+    /// |---|---|
+    /// | `*` | any number of characters of one name |
+    /// | `?` | one character of one name |
+    /// | `[a-z]`, `[!a-z]`, `[^a-z]` | one character that is, or is not, in the set |
+    /// | `**` between `/` | any number of folders, none as well; at the end at least one name |
+    /// | `\` | the character behind it as it is |
+    ///
+    /// A `[` without its `]` matches itself. Braces have no meaning. A leading `.` of a name needs no pattern of its
+    /// own.
     ///
     /// # Errors
     ///
-    /// Where the pattern is absolute or holds `..`.
+    /// [`Error::Path`] if the pattern is refused as a path would be, or is the root; [`Error::Io`] if a folder cannot
+    /// be read.
     fn glob(&self, pattern: &str) -> Result<Vec<String>>;
 
-    /// What a path names. A link at its end is not followed.
+    /// Returns kind, length, permissions and time of what stands at `path`. A link at the end of `path` is not
+    /// followed.
     ///
     /// # Errors
     ///
-    /// Where there is nothing.
+    /// [`Error::Io`] if nothing stands at `path` or the system does not tell; [`Error::Path`] if the path is refused.
     fn stat(&self, path: &str) -> Result<FileStat>;
 
-    /// Whether a path names anything. A link at its end is not followed: it exists, wherever it leads.
+    /// Returns whether anything stands at `path`. A link at the end of `path` is not followed: it exists, wherever it
+    /// leads.
     ///
     /// # Errors
     ///
-    /// Where the path is refused.
+    /// [`Error::Path`] if the path is refused; [`Error::Io`] if the system does not tell.
     fn exists(&self, path: &str) -> Result<bool>;
 }
 
-/// What a folder holds under one name.
+/// Describes one entry of a folder, as [`Filesystem::list`] returns it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub struct Entry {
-    /// The name, without its folder.
+    /// Name of the entry within its folder.
     pub name: String,
-    /// What it names.
+    /// Kind of file that the name stands for. A link is not followed.
     pub kind: FileKind,
 }
 
-/// What a path names.
+/// Names the kinds of files that a path can stand for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum FileKind {
-    /// A file.
+    /// A regular file.
     File,
     /// A folder.
     Folder,
@@ -126,17 +197,17 @@ pub enum FileKind {
     Special,
 }
 
-/// What is known of a path without reading it.
+/// Describes a file, folder or link without its content, as [`Filesystem::stat`] returns it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FileStat {
-    /// What it is.
+    /// Kind of file.
     pub kind: FileKind,
-    /// A file's length in bytes, and of a link that of its target's path. What a folder says depends on the
-    /// filesystem.
+    /// Length in bytes: of a file its content's, of a link its target path's. The length of a folder has no meaning
+    /// across filesystems.
     pub len: u64,
-    /// The permission bits, `0o7777` of them.
+    /// Permission bits, those of `0o7777`.
     pub mode: u32,
-    /// When it was changed last, in microseconds since 1970-01-01 UTC.
+    /// Time of the last change of content, in microseconds since 1970-01-01 UTC.
     pub modified_us: i64,
 }

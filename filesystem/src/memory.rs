@@ -1,5 +1,5 @@
-//! Files in memory. A folder is a persistent tree of what it holds, so that a snapshot is a pointer to the root
-//! and a change copies only the folders on its way, of each the few blocks that it touches.
+//! Files in memory. A folder is a persistent tree of its entries, so that a snapshot is a pointer to the root, and a
+//! change copies only the folders above it, and of each the few blocks that it touches.
 
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -34,14 +34,31 @@ struct File {
     modified_us: i64,
 }
 
-/// A filesystem in memory. Taking a snapshot of it and going back to one cost the same at ten files and at ten
-/// thousand. Nothing of it outlives its process.
+/// Holds files in memory, for tests and for tools that need no real folder.
+///
+/// Taking a snapshot and restoring one cost the same at ten files and at ten thousand. Nothing outlives the process.
+/// There are no links and no permissions: files have the mode `0o644`, folders `0o755`.
+///
+/// ```
+/// use foldlog_filesystem::{Filesystem, InMemoryFilesystem};
+///
+/// let files = InMemoryFilesystem::new();
+/// files.write("notes/today.md", b"write the plan")?;
+/// let before = files.snapshot();
+///
+/// files.delete("notes")?;
+/// assert!(!files.exists("notes/today.md")?);
+///
+/// files.restore(&before);
+/// assert_eq!(files.read("notes/today.md")?, b"write the plan");
+/// # Ok::<(), foldlog_filesystem::Error>(())
+/// ```
 pub struct InMemoryFilesystem {
     now_us: Box<dyn Fn() -> i64 + Send + Sync>,
     root: RwLock<Arc<Folder>>,
 }
 
-/// An [`InMemoryFilesystem`] as it was at one moment. A clone of it is a pointer.
+/// Holds what an [`InMemoryFilesystem`] was at one moment. Cloning it copies a pointer.
 #[derive(Clone)]
 pub struct MemorySnapshot {
     root: Arc<Folder>,
@@ -60,14 +77,15 @@ impl std::fmt::Debug for MemorySnapshot {
 }
 
 impl MemorySnapshot {
-    /// Whether both hold the same files and folders with the same content, whenever they were written.
+    /// Returns whether `self` and `other` hold the same files and folders with the same content, whatever their times
+    /// are.
     pub fn is_same(&self, other: &MemorySnapshot) -> bool {
         self.root.is_same(&other.root)
     }
 }
 
 impl Folder {
-    /// Folders are at most [`DEPTH_MAX`] deep, so this calls itself no more often than that.
+    /// Compares two folders; they are at most [`DEPTH_MAX`] deep, so the recursion is no deeper.
     fn is_same(&self, other: &Folder) -> bool {
         let mut pairs = self.children.iter().zip(other.children.iter());
         self.children.size() == other.children.size()
@@ -96,30 +114,31 @@ fn system_us() -> i64 {
 }
 
 impl InMemoryFilesystem {
-    /// An empty filesystem whose times are the system's.
+    /// Creates an empty filesystem that takes its times from the system's clock.
     pub fn new() -> InMemoryFilesystem {
         InMemoryFilesystem::with_time(system_us)
     }
 
-    /// Makes an empty filesystem whose times are what `now_us` says: microseconds since 1970-01-01 UTC.
+    /// Creates an empty filesystem that takes its times from `now_us`, in microseconds since 1970-01-01 UTC.
     pub fn with_time(now_us: impl Fn() -> i64 + Send + Sync + 'static) -> InMemoryFilesystem {
         let root = Arc::new(Folder::new(now_us()));
         InMemoryFilesystem { now_us: Box::new(now_us), root: RwLock::new(root) }
     }
 
-    /// All files and folders as they are now.
+    /// Returns all files and folders as they are now, with their times.
     pub fn snapshot(&self) -> MemorySnapshot {
         MemorySnapshot { root: Arc::clone(&self.root.read()) }
     }
 
-    /// Makes all files and folders what they were at a snapshot, their times included.
+    /// Replaces all files and folders by those of `snapshot`, with their times.
     pub fn restore(&self, snapshot: &MemorySnapshot) {
         let before = std::mem::replace(&mut *self.root.write(), Arc::clone(&snapshot.root));
         // What nobody else holds is freed here, behind the lock.
         drop(before);
     }
 
-    /// Whether nothing was changed since a snapshot. Never says so of other content, and may deny it of the same.
+    /// Returns `true` only if the content is that of `snapshot`. It may return `false` for equal content that was
+    /// written again; compare snapshots with [`MemorySnapshot::is_same`] to know.
     pub fn is_at(&self, snapshot: &MemorySnapshot) -> bool {
         Arc::ptr_eq(&self.root.read(), &snapshot.root)
     }
@@ -128,7 +147,7 @@ impl InMemoryFilesystem {
         Arc::clone(&self.root.read())
     }
 
-    /// Changes the tree, or leaves it as it was where the change fails.
+    /// Applies a change to the tree, or leaves the tree as it was if the change fails.
     fn change(&self, change: impl FnOnce(&mut Arc<Folder>, i64) -> Result<()>) -> Result<()> {
         let now_us = (self.now_us)();
         let mut present = self.root.write();
@@ -170,7 +189,7 @@ impl Folder {
     }
 }
 
-/// What becomes of folders that are missing on the way.
+/// Says whether folders that are missing above a path are made.
 #[derive(Clone, Copy)]
 enum Missing {
     Make(i64),
@@ -181,7 +200,7 @@ fn refused(op: &'static str, path: &str, kind: ErrorKind) -> Error {
     Error::io(op, path, kind.into())
 }
 
-/// Changes the folder at a path, and the folders on the way to it with it.
+/// Applies a change to the folder at a path, and copies the folders above that somebody else holds.
 fn edit<T>(
     folder: &mut Arc<Folder>,
     parts: &[&str],
@@ -218,7 +237,7 @@ fn find(root: Arc<Folder>, parts: &[&str]) -> Result<Node, ErrorKind> {
     Ok(found)
 }
 
-/// How many folders stand in one another below a node, itself included.
+/// Returns how many levels a node has, itself included.
 fn depth(node: &Node) -> usize {
     let mut deepest = 0;
     let mut left = vec![(node.clone(), 1)];

@@ -1,4 +1,4 @@
-//! What the system says, for workspaces and for whoever keeps files beside them.
+//! Facts of the machine that workspaces and logs both need: its boot, and what its errors mean.
 
 use std::fs;
 use std::io::{Error, ErrorKind};
@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 
 use uuid::Uuid;
 
-/// Returns the identity of the machine's present boot; `None` where the machine does not tell.
+/// Returns the id of the machine's present boot; `None` if the machine does not tell. It changes with every boot.
 pub fn boot_id() -> Option<Uuid> {
     static BOOT_ID: OnceLock<Option<Uuid>> = OnceLock::new();
     *BOOT_ID.get_or_init(|| {
@@ -14,7 +14,7 @@ pub fn boot_id() -> Option<Uuid> {
     })
 }
 
-/// Returns whether an error means that there is no space left for what was to be made: on the disk, or for its owner.
+/// Returns whether `error` means that the disk, or the quota of the files' owner, has no space left.
 pub fn is_out_of_space(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
 }

@@ -1,4 +1,4 @@
-//! Which folder a workspace is at the moment, and what of that a host is told.
+//! Binds a workspace to the folder that its path leads to, and reports to the host what changed about that folder.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -19,75 +19,77 @@ use crate::FolderIdentity;
 use crate::error::{Error, Result};
 use crate::sabotage::{self, Breakage};
 
-/// So many notices are kept until somebody takes them.
+/// Largest number of notices that are kept for the host to take.
 const NOTICES_MAX: usize = 256;
 
-/// So many paths are told of in one notice.
+/// Largest number of paths in one notice.
 const TOLD_PATHS_MAX: usize = 100;
 
-/// Which folders a capture may be restored into beside its own.
+/// Names the folders that a snapshot of another folder may be restored into, see [`HostFilesystem::rebind`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rebind {
-    /// A folder in which nothing is.
+    /// An empty folder only.
     IfEmpty,
-    /// Any folder. What is in it and is not in the capture is removed.
+    /// Any folder. What it holds and the snapshot does not is removed.
     Overwrite,
 }
 
-/// Something about a workspace that no call fails for and that a person may want to know.
+/// Reports something about a workspace that fails no call and that a person may want to know.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WorkspaceNotice {
-    /// The path leads to another folder than at the last capture, so that one is the workspace now. It is captured whole;
-    /// captures of the one before are not restored into it.
+    /// The path leads to another folder than at the last snapshot, and that folder is the workspace now. The next
+    /// snapshot reads it whole; snapshots of the folder before are not restored into it.
     Replaced {
-        /// The folder at the last capture.
+        /// Folder at the last snapshot.
         before: FolderIdentity,
-        /// The folder now.
+        /// Folder that the path leads to now.
         now: FolderIdentity,
     },
-    /// File systems are mounted inside the workspace: these paths were left out of a capture, or left alone by a restore.
+    /// File systems are mounted inside the workspace. A snapshot left them out, or a restore left them alone.
     Mounted {
-        /// The paths, relative to the root; bytes that are no UTF-8 as `\xNN`.
+        /// Paths of the mounts, relative to the root. Bytes that are not UTF-8 appear as `\xNN`.
         paths: Vec<String>,
     },
-    /// The machine was started again since the session's last capture, and the workspace is not as it was captured: a power
-    /// cut takes what was not synced, and somebody may have worked on it since.
+    /// The machine was rebooted since the last snapshot, and the workspace is not what it was then: a power cut takes
+    /// what was not synced, and somebody may have worked on the folder since.
     ChangedSinceBoot {
-        /// The first paths that differ.
+        /// The first 100 paths that differ, sorted.
         paths: Vec<String>,
-        /// How many more do.
+        /// Number of further paths that differ.
         more: u64,
     },
-    /// The machine was started again since the session's last capture, and whether the workspace is as it was captured
-    /// cannot be known: a power cut may have taken the capture itself.
+    /// The machine was rebooted since the last snapshot, and whether the workspace is what it was then cannot be known:
+    /// a power cut may have taken the snapshot itself.
     UnknownSinceBoot {
-        /// Why not.
+        /// Error that kept the snapshot and the workspace from being compared.
         reason: String,
     },
 }
 
 impl HostFilesystem {
-    /// Waits until nobody else holds the workspace, and holds it: among threads, sessions and processes, as far
-    /// as they ask for a lease. `None` where the deadline passes first. For as long as the lease is held, this workspace is
-    /// the folder that its path led to when the lease was taken.
+    /// Waits until nobody else holds the workspace, and holds it until the lease is dropped: among threads, sessions
+    /// and processes that ask for a lease. Returns `None` if `until` passes first. While the lease is held, this
+    /// workspace is the folder that its path led to when the lease was taken.
     ///
-    /// Whether a session that is to be recovered left the workspace half done is looked at where a run's calls lease
-    /// it, not here.
+    /// A lease says nothing of the [mark](WorkspaceLease::mark) that a killed process left on the folder; the engine
+    /// checks it before a tool call.
     ///
     /// # Errors
     ///
-    /// Where the workspace is gone or its file system has no locks. [`Error::Replaced`] where another lease of this
-    /// value is held and the path leads elsewhere by now.
+    /// [`Error::Path`] if the workspace is gone; [`Error::Io`] if its folder cannot be opened or its file system has no
+    /// locks; [`Error::Replaced`] if another lease of this value is held and the path leads to another folder by now,
+    /// or if the path changes meanwhile until `until` passes.
     pub fn lease(&self, until: Instant) -> Result<Option<WorkspaceLease>> {
         self.lease_for(until, entropic)
     }
 
-    /// Leases the workspace as [`lease`](HostFilesystem::lease) does, and gives the folder this token where it has none.
+    /// Leases the workspace like [`lease`](HostFilesystem::lease), and gives its folder the token that `token` returns,
+    /// with the next snapshot, if the folder has none.
     ///
     /// # Errors
     ///
-    /// As [`lease`](HostFilesystem::lease).
+    /// The errors of [`lease`](HostFilesystem::lease).
     pub fn lease_for(&self, until: Instant, token: impl FnOnce() -> Uuid) -> Result<Option<WorkspaceLease>> {
         loop {
             // Who it is is asked once it is held: a token may be set meanwhile.
@@ -112,7 +114,7 @@ impl HostFilesystem {
         }
     }
 
-    /// The folder that a lease holds, or else the one that the path leads to.
+    /// Returns the folder that a lease holds, or else the one that the path leads to, and whether it is leased.
     fn root_of_lease(&self) -> Result<(Arc<Root>, bool)> {
         match self.bound.lock().upgrade().filter(|_| !sabotage::is(Breakage::WorkspaceByPath)) {
             Some(root) => Ok((root, true)),
@@ -120,12 +122,12 @@ impl HostFilesystem {
         }
     }
 
-    /// The folder that tools' operations are beneath.
+    /// Returns the folder beneath which a tool's operations are carried out.
     pub(super) fn folder(&self) -> Result<Arc<OwnedFd>> {
         Ok(Arc::clone(self.root_of_lease()?.0.folder()))
     }
 
-    /// The folder to be captured or restored, to which the path has to lead still.
+    /// Returns the folder that a snapshot or a restore is of, after checking that the path still leads to it.
     pub(super) fn bound_root(&self) -> Result<Arc<Root>> {
         let (root, is_leased) = self.root_of_lease()?;
         if is_leased {
@@ -134,7 +136,7 @@ impl HostFilesystem {
         Ok(root)
     }
 
-    /// Checks that a capture is of this folder, or that another one may take its place.
+    /// Checks that a snapshot is of this folder, or that another folder may take its place.
     pub(super) fn check_capture_of(
         &self,
         state: &State,
@@ -163,37 +165,39 @@ impl HostFilesystem {
         }
     }
 
-    /// Checks that a snapshot is of the folder that is there now, or that another one may take its place.
+    /// Checks that `snapshot` may be restored into the folder that is there now: it was taken of that folder, or the
+    /// workspace was [rebound](HostFilesystem::rebind).
     ///
     /// # Errors
     ///
-    /// [`Error::Replaced`] where it is not; [`Error::Path`] where a folder that is to take the place has to be empty and is
-    /// not.
+    /// [`Error::Replaced`] if the snapshot is of another folder; [`Error::Path`] if the workspace was rebound to an
+    /// empty folder and the folder is not empty, or if it is gone.
     pub fn check_folder(&self, snapshot: &FilesystemSnapshot) -> Result<()> {
         let state = self.state.lock();
         let root = self.bound_root()?;
         self.check_capture_of(&state, &root, snapshot)
     }
 
-    /// Gives the owner back the right to open the workspace's folder, where a call took it from everyone and this is the
-    /// folder that a snapshot is of: it cannot be leased otherwise, to be restored.
+    /// Gives the owner back the right to open the workspace's folder, if a call took it from everyone and the folder is
+    /// the one that `snapshot` was taken of. The folder can be leased, and so restored, only then.
     ///
     /// # Errors
     ///
-    /// [`Error::Replaced`] where it is another folder: nothing was changed. [`Error::Io`] where the permissions cannot be
-    /// changed.
+    /// [`Error::Replaced`] if the snapshot is of another folder: nothing was changed then. [`Error::Io`] if the
+    /// permissions cannot be changed; [`Error::Path`] if the workspace is gone.
     pub fn make_openable(&self, snapshot: &FilesystemSnapshot) -> Result<()> {
         Root::open_again(&self.root, snapshot.folder.as_ref()).map(drop)
     }
 
-    /// Lets captures of other folders be restored into the one that the path leads to now, where these are gone or not to
-    /// be had: before a recovery that is refused with [`Error::Replaced`], on a value that was opened on the folder
-    /// which is to take the place. Holds for this value and this folder. With [`Rebind::IfEmpty`] the folder has to be empty
-    /// until the first such restore; a recovery that was cut short behind that needs [`Rebind::Overwrite`].
+    /// Allows snapshots of other folders to be restored into the folder that the path leads to now, if theirs is gone
+    /// or cannot be had: call it before a recovery that is refused with [`Error::Replaced`]. It holds for this value
+    /// and this folder. With [`Rebind::IfEmpty`] the folder has to be empty until the first such restore, and a restore
+    /// that is cut short needs [`Rebind::Overwrite`] to be run again by another process.
     ///
     /// # Errors
     ///
-    /// [`Error::Path`] where the folder is not empty and is not to be overwritten, or is gone.
+    /// [`Error::Path`] if the folder is gone, or if it is not empty and `rebind` is [`Rebind::IfEmpty`]; [`Error::Io`]
+    /// if it cannot be read; [`Error::Replaced`] if the workspace is leased and the path leads to another folder.
     pub fn rebind(&self, rebind: Rebind) -> Result<()> {
         let mut state = self.state.lock();
         let root = self.bound_root()?;
@@ -204,8 +208,9 @@ impl HostFilesystem {
         Ok(())
     }
 
-    /// Tells what is not as a snapshot from before the machine was started says, by a
-    /// [notice](HostFilesystem::take_notices): once in the life of this value. `last` reads that snapshot.
+    /// Compares the workspace with the snapshot that `last` returns, which was taken before the machine was rebooted,
+    /// and leaves a [notice](HostFilesystem::take_notices) of what differs or why that cannot be known. Only the first
+    /// call of this value does anything; `Ok(None)` from `last` compares nothing. Every file is read.
     pub fn tell_of_boot<E: fmt::Display>(
         &self,
         last: impl FnOnce() -> Result<Option<FilesystemSnapshot>, E>,
@@ -230,8 +235,8 @@ impl HostFilesystem {
         self.state.lock().notice(notice);
     }
 
-    /// The paths at which the workspace is not as a snapshot says: a capture of what is there, for which every file is read
-    /// whatever the stat cache says, is compared with it, tree by tree.
+    /// Returns the paths at which the workspace is not what a snapshot says. It takes a snapshot of what is there, for
+    /// which it reads every file whatever the stat cache says, and compares the two tree by tree.
     fn differences(&self, snapshot: &FilesystemSnapshot) -> Result<Vec<String>> {
         {
             let mut state = self.state.lock();
@@ -275,14 +280,14 @@ impl HostFilesystem {
         Ok(differs.iter().map(|path| manifest::told(path)).collect())
     }
 
-    /// Takes what there is to tell about the workspace since this was last asked, the oldest first; of very many, the first
-    /// ones.
+    /// Returns the notices about the workspace since the last call, the oldest first, and forgets them. At most 256 are
+    /// kept; later ones are dropped.
     pub fn take_notices(&self) -> Vec<WorkspaceNotice> {
         std::mem::take(&mut self.state.lock().notices)
     }
 }
 
-/// A token of no session.
+/// Draws a token for a folder from the system's entropy.
 pub(super) fn entropic() -> Uuid {
     Uuid::new_v4()
 }
@@ -294,7 +299,7 @@ impl State {
         }
     }
 
-    /// Forgets what was found in another folder, and tells of it.
+    /// Forgets what was found in another folder, and leaves a notice if there was one.
     pub(super) fn look_at(&mut self, place: Place, now: FolderIdentity) {
         let before = self.folder.replace((place, now));
         if let Some((was, before)) = before

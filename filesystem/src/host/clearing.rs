@@ -1,9 +1,10 @@
 //! What a restore removes before it writes anything, so that a disk which a tool has filled takes what is written then.
 //!
-//! In all folders what the snapshot does not have goes first, and with it what stands where something of another kind is to
-//! be. Files that are only replaced stay until what replaces them is whole, unless the file system has less room than all
-//! that is to be written needs: then they go first too. Very deep folders are cleared when their turn comes. What is removed here is in no snapshot that is to be kept, or in the
-//! one that is restored, so a restore that is cut short is made once more as any other.
+//! In all folders what the snapshot does not have goes first, and with it what stands where something of another kind
+//! is to be. Files that are only replaced stay until what replaces them is whole, unless the file system has less room
+//! than all that is to be written needs: then they go first too. Very deep folders are cleared when their turn comes.
+//! What is removed here is in no snapshot that is to be kept, or in the one that is restored, so a restore that is cut
+//! short is made once more as any other.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Removing from the store what no snapshot needs any more.
+//! Removes from the store what no snapshot needs any more.
 
 use std::collections::HashSet;
 use std::fs;
@@ -20,13 +20,13 @@ use crate::error::{Error, Result};
 const COLLECTED: &str = "collected";
 
 impl HostFilesystem {
-    /// Removes from the store what none of these snapshots needs, and says how many objects that were. No other
-    /// process may take snapshots into the store meanwhile.
+    /// Removes from the store every object that none of the snapshots `keep` needs, and returns the number of objects
+    /// that it removed. No other process may take snapshots into the store meanwhile.
     ///
     /// # Errors
     ///
-    /// [`Error::Object`] where a snapshot's commit or a folder of it is damaged or missing: then nothing was
-    /// removed.
+    /// [`Error::Object`] if a snapshot's commit, or a folder of it, is missing or damaged: nothing was removed then.
+    /// [`Error::Io`] if an object cannot be removed: some objects that no snapshot needs may remain.
     pub fn collect(&self, keep: &[FilesystemSnapshot]) -> Result<u64> {
         let mut state = self.state.lock();
         let state = &mut *state;
@@ -84,7 +84,7 @@ impl HostFilesystem {
         Ok(removed)
     }
 
-    /// Which collection was the last.
+    /// Returns a number that every collection of the store changes.
     pub(super) fn mark(&self) -> [u8; 16] {
         let found = fs::symlink_metadata(self.objects.store().join(COLLECTED));
         let (inode, changed) = found.map_or((0, 0), |found| {
@@ -99,7 +99,7 @@ impl HostFilesystem {
     }
 }
 
-/// The same folder, all objects unknown but these.
+/// Copies a folder's content, in which only the objects `kept` stay known.
 fn without(folder: &Arc<Folder>, kept: &HashSet<ObjectId>) -> Arc<Folder> {
     let judge = |id: ObjectId| if kept.contains(&id) { id } else { ObjectId::UNKNOWN };
     let mut entries = folder.entries.clone();

@@ -1,8 +1,8 @@
-//! One holder of a workspace at a time: among the threads of a process by a table, among processes by the
+//! Gives a workspace to one holder at a time: among the threads of a process by a table, among processes by the
 //! system's lock on the workspace's folder, which ends with its process.
 //!
-//! So what a process leaves half done that is killed within a call is held by nobody until its session is recovered. A
-//! [mark](super::mark) on the folder keeps others away until then.
+//! A process that is killed within a call therefore holds the half-done folder no longer. A [mark](super::mark) on the
+//! folder keeps others away until the process's session is recovered.
 
 use std::collections::HashSet;
 use std::os::fd::OwnedFd;
@@ -18,10 +18,10 @@ use parking_lot::{Condvar, Mutex};
 use super::root::Root;
 use crate::error::{Error, Result};
 
-/// How often another process's lock is asked for. The system has no way to wait for one with a deadline.
+/// Interval at which another process's lock is asked for. The system has no way to wait for one with a deadline.
 const ASK_EVERY: Duration = Duration::from_millis(5);
 
-/// A folder, whichever paths lead to it, within one process: its device and its inode.
+/// Names a folder within one process, whichever paths lead to it, by its device and its inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Place {
     pub(super) device: u64,
@@ -35,14 +35,14 @@ impl From<&FileStat> for Place {
 }
 
 impl Place {
-    /// The place of an open folder.
+    /// Returns the place of an open folder.
     pub(super) fn of(folder: &OwnedFd, path: &Path) -> Result<Place> {
         let stat = fstat(folder).map_err(|errno| Error::io("look at", path, errno.into()))?;
         Ok(Place::from(&stat))
     }
 }
 
-/// The workspaces that this process holds.
+/// Holds the places of the workspaces that this process holds.
 struct Table {
     held: Mutex<Option<HashSet<Place>>>,
     changed: Condvar,
@@ -50,41 +50,42 @@ struct Table {
 
 static TABLE: Table = Table { held: Mutex::new(None), changed: Condvar::new() };
 
-/// Holds a workspace, until it is dropped or the process ends.
+/// Holds a workspace until it is dropped or the process ends, see
+/// [`HostFilesystem::lease`](super::HostFilesystem::lease).
 #[derive(Debug)]
-#[must_use = "a lease is let go when it is dropped"]
+#[must_use = "dropping a lease releases the workspace"]
 pub struct WorkspaceLease {
-    // Let go in this order: the system's lock before the place in the table, so that the next thread finds both
+    // Released in this order: the system's lock before the place in the table, so that the next thread finds both
     // free.
     root: Flock<OwnedFd>,
     seat: Seat,
     path: PathBuf,
-    /// While this is held the workspace is this folder, wherever its path leads.
+    /// Folder that the workspace is for as long as this is held, wherever its path leads.
     _bound: Option<Arc<Root>>,
 }
 
 impl WorkspaceLease {
-    /// The folder that is held.
+    /// Returns the folder that is held.
     pub(super) fn root(&self) -> &OwnedFd {
         &self.root
     }
 
-    /// The workspace's path, for errors.
+    /// Returns the workspace's path, for errors.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Returns the folder's device, which may get another number with the next boot or mount.
+    /// Returns the number of the folder's device. The next boot or mount may give the device another number.
     pub fn device(&self) -> u64 {
         self.seat.0.device
     }
 
-    /// Returns the folder's inode.
+    /// Returns the number of the folder's inode.
     pub fn inode(&self) -> u64 {
         self.seat.0.inode
     }
 
-    /// A second handle of the folder.
+    /// Returns a second handle of the folder.
     pub(super) fn handle(&self, path: &Path) -> Result<OwnedFd> {
         self.root.try_clone().map_err(|error| Error::io("open", path, error))
     }
@@ -94,7 +95,7 @@ impl WorkspaceLease {
     }
 }
 
-/// A row of the table.
+/// Holds a place in the table until it is dropped.
 #[derive(Debug)]
 struct Seat(Place);
 
@@ -107,12 +108,13 @@ impl Drop for Seat {
     }
 }
 
+/// Waits until nobody else holds the folder, and holds it. Returns `None` if `until` passes first.
 pub(super) fn take(root: OwnedFd, path: &Path, until: Instant) -> Result<Option<WorkspaceLease>> {
     let place = Place::of(&root, path)?;
     let mut held = TABLE.held.lock();
     while !held.get_or_insert_default().insert(place) {
         if TABLE.changed.wait_until(&mut held, until).timed_out() {
-            // It may have been let go at the last moment.
+            // It may have been released at the last moment.
             if held.get_or_insert_default().insert(place) {
                 break;
             }

@@ -1,5 +1,5 @@
-//! The mark on a workspace's root folder: an extended attribute in which whoever works there leaves word of themselves, for
-//! others to find should their process end. What it says, and what follows from it, is theirs; here is how it is kept.
+//! Keeps the mark on a workspace's root folder: an extended attribute that names who works there, for others to find
+//! should that process end. The engine decides what a mark says and what follows from it; this module only stores it.
 //!
 //! A file system without extended attributes, or a folder that may not be written, takes no mark.
 
@@ -14,42 +14,42 @@ use super::lease::WorkspaceLease;
 use crate::error::{Error, Result};
 use crate::sabotage::{self, Breakage};
 
-/// The attribute.
+/// Name of the attribute.
 const NAME: &str = "user.foldlog.work";
 
-/// No mark is longer, in bytes: a path of 4,096, and what stands beside it.
+/// Length of the longest mark in bytes: a path of 4,096, and what stands beside it.
 const BYTES_MAX: usize = 4352;
 
-/// No attribute is longer.
+/// Length of the longest attribute in bytes.
 const XATTR_BYTES_MAX: usize = 64 << 10;
 
-/// What a workspace's root folder bears as its mark.
+/// Reports what the root folder of a workspace bears as its mark, see [`WorkspaceLease::mark`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WorkspaceMark {
-    /// The folder takes none.
+    /// The folder can bear no mark: its file system has no extended attributes, or it may not be written.
     Unsupported,
-    /// There is none.
+    /// The folder bears no mark.
     Absent,
-    /// These bytes.
+    /// Content of the mark.
     Bytes(Vec<u8>),
-    /// More bytes than any mark has.
+    /// The attribute is longer than any mark, 4,352 bytes.
     TooLong,
 }
 
-/// Whether an error says that the folder takes no mark, by what it is or by whose it is.
+/// Returns whether an error says that the folder can bear no mark, for its file system or its permissions.
 fn takes_none(errno: Errno) -> bool {
     matches!(errno, Errno::OPNOTSUPP | Errno::NOSYS | Errno::ROFS | Errno::ACCESS | Errno::PERM)
 }
 
 impl WorkspaceLease {
-    /// Names the attribute that holds the mark.
+    /// Name of the extended attribute that holds the mark.
     pub const MARK: &'static str = NAME;
 
-    /// Reads the folder's mark.
+    /// Returns the mark that the folder bears.
     ///
     /// # Errors
     ///
-    /// [`Error::Io`] where the attribute cannot be read.
+    /// [`Error::Io`] if the attribute cannot be read.
     pub fn mark(&self) -> Result<WorkspaceMark> {
         let mut bytes = Vec::with_capacity(BYTES_MAX);
         match fgetxattr(self.root(), NAME, spare_capacity(&mut bytes)) {
@@ -61,12 +61,13 @@ impl WorkspaceLease {
         }
     }
 
-    /// Gives the folder this mark, in place of the one that it bears. Returns `false` where it takes none. Durable once the
-    /// folder is [synced](WorkspaceLease::sync).
+    /// Replaces the folder's mark by `bytes`. Returns `false` if the folder can bear no mark. The mark is durable once
+    /// [`sync`](WorkspaceLease::sync) returns.
     ///
     /// # Errors
     ///
-    /// [`Error::Full`] where there is no space for it, else [`Error::Io`].
+    /// [`Error::Full`] if the file system has no space for the mark; [`Error::Io`] if it refuses the mark for another
+    /// reason.
     pub fn set_mark(&self, bytes: &[u8]) -> Result<bool> {
         match fsetxattr(self.root(), NAME, bytes, XattrFlags::empty()) {
             Ok(()) => Ok(true),
@@ -75,12 +76,12 @@ impl WorkspaceLease {
         }
     }
 
-    /// Makes the folder itself durable, with its mark and the names in it. Returns `false` where its file system syncs no
+    /// Makes the folder itself durable, with its mark and the names in it. Returns `false` if its file system syncs no
     /// folders.
     ///
     /// # Errors
     ///
-    /// [`Error::Io`] where the sync fails.
+    /// [`Error::Io`] if the sync fails.
     pub fn sync(&self) -> Result<bool> {
         match fsync(self.root()) {
             Ok(()) => Ok(true),
@@ -91,16 +92,16 @@ impl WorkspaceLease {
 }
 
 impl HostFilesystem {
-    /// Removes the mark of whoever worked on the workspace last, and returns what it said, `None` where there was none. For
-    /// a mark that is not true: a recovery is refused for the sake of a session that left nothing half done, or that
-    /// nobody can recover. Where the mark is true, what that session is to roll back is then worked on by others.
+    /// Removes the mark from the workspace's folder and returns its text; `None` if there was none. Use it for a mark
+    /// that is not true: a recovery is refused because of a session that left nothing half done, or that nobody can
+    /// recover. If the mark is true, others then work on files that its session still has to roll back.
     ///
-    /// Waits until nobody holds the workspace, but not past `until`.
+    /// Waits for the lease of the workspace, but not past `until`.
     ///
     /// # Errors
     ///
-    /// [`Error::DeadlineExceeded`] where somebody holds the workspace for longer; else as
-    /// [`lease`](HostFilesystem::lease), and where the attribute cannot be removed.
+    /// [`Error::DeadlineExceeded`] if somebody else holds the workspace until `until`; [`Error::Io`] if the attribute
+    /// cannot be removed; otherwise the errors of [`lease`](HostFilesystem::lease).
     pub fn remove_mark(&self, until: Instant) -> Result<Option<String>> {
         let Some(lease) = self.lease(until)? else { return Err(Error::DeadlineExceeded) };
         let failed = |errno: Errno| Error::io("remove the mark of", self.root(), errno.into());

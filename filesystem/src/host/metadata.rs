@@ -1,5 +1,6 @@
-//! What a snapshot says of a workspace beside contents and permissions: owners, extended attributes, which names are one
-//! file, which files have holes, which were still being written. It is an object in the store, which the capture names.
+//! What a snapshot says of a workspace beside contents and permissions: owners, extended attributes, which names are
+//! one file, which files have holes, which were still being written. It is an object in the store, which the capture
+//! names.
 //!
 //! ```text
 //! foldlog-metadata 1
@@ -50,7 +51,8 @@ pub(super) struct Other {
     pub(super) attributes: Attributes,
 }
 
-/// Which names are one file: for each path of such a file, which of those files it is, and how many names each has within.
+/// Which names are one file: for each path of such a file, which of those files it is, and how many names each has
+/// within.
 #[derive(Debug, Default)]
 pub(super) struct Links {
     of_path: HashMap<Vec<u8>, u32>,
@@ -130,7 +132,8 @@ impl Metadata {
         self.owner == other.owner && self.others == other.others
     }
 
-    /// Which of the files of several names each such path is, as long as both sides number them alike: by all their paths.
+    /// Which of the files of several names each such path is, as long as both sides number them alike: by all their
+    /// paths.
     pub(super) fn links(&self) -> HashMap<&[u8], Arc<Vec<&[u8]>>> {
         let mut files: HashMap<u32, Vec<&[u8]>> = HashMap::new();
         for (path, other) in &self.others {

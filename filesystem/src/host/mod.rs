@@ -1,4 +1,4 @@
-//! A real folder as a workspace.
+//! A folder of the host as a workspace: a tool's operations on it, snapshots of it as git objects, and restores.
 //!
 //! | module | holds |
 //! |---|---|
@@ -43,9 +43,9 @@
 //! 3. An object's file is named only when it is whole; a commit is written after everything that it names.
 //! 4. A restore has read every object that it needs before it changes anything.
 //! 5. Nothing depends on the stat cache: without it every answer is the same.
-//! 6. A mount inside the workspace is named by snapshots and restores, and never captured, entered or removed. Where one
-//!    stands over what the snapshot has, that path is [not restored](Error::NotRestored); elsewhere it stays, with the
-//!    folders around it. Tools' own operations go through mounts, but delete none.
+//! 6. A mount inside the workspace is named by snapshots and restores, and never captured, entered or removed. Where
+//!    one stands over what the snapshot has, that path is [not restored](Error::NotRestored); elsewhere it stays, with
+//!    the folders around it. Tools' own operations go through mounts, but delete none.
 
 mod attributes;
 mod beneath;
@@ -101,7 +101,31 @@ pub use snapshot::FilesystemSnapshot;
 use state::State;
 use unsynced::Unsynced;
 
-/// A real folder, whose snapshots are git objects in a store of its own.
+/// Holds a folder of the host as a workspace, and keeps snapshots of it as git commits in a store of its own.
+///
+/// ```
+/// use foldlog_filesystem::{Filesystem, HostFilesystem, HostFilesystemOptions};
+///
+/// let dir = tempfile::tempdir()?;
+/// let (folder, store) = (dir.path().join("work"), dir.path().join("store"));
+/// std::fs::create_dir(&folder)?;
+///
+/// let options = HostFilesystemOptions::default().leave_out("target/");
+/// let work = HostFilesystem::open(&folder, &store, options)?;
+/// work.write("src/main.rs", b"fn main() {}\n")?;
+/// let before = work.snapshot(Some("before the call"), true)?;
+///
+/// // Whoever changes the folder, and however.
+/// std::fs::remove_dir_all(folder.join("src"))?;
+/// std::fs::write(folder.join("stray"), "")?;
+///
+/// let restored = work.restore(&before)?;
+/// assert_eq!(work.read("src/main.rs")?, b"fn main() {}\n");
+/// assert!(!work.exists("stray")? && restored.inexact.is_empty());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # What a restore gives back
 ///
 /// | of a workspace | after a tool that failed |
 /// |---|---|
@@ -121,25 +145,30 @@ use unsynced::Unsynced;
 /// | pipes, sockets, devices | removed where the tool made them; no tool begins where there are some |
 /// | folders in one another | as before down to 256, removed however many there are |
 ///
-/// What is told stands in [`Restored::inexact`], and of a tool's call in `ToolReport`. Names of
-/// `.foldlog-restoring-` and sixteen characters more are a restore's own: no snapshot holds them, and a restore removes
-/// them. A store holds what the workspace once held, secrets as well, until it is [collected](HostFilesystem::collect);
-/// nobody but its owner may read it.
+/// What is told stands in [`Restored::inexact`], and for a tool call in the engine's `ToolReport`.
 ///
-/// Links are never followed out of the workspace, and what is mounted inside it is left out, named
-/// ([`FilesystemSnapshot::mounts`], [`Restored::mounts`]) and left alone. What a program writes through a memory mapping
-/// may show in a file's times only once the system writes it out; until then a snapshot may miss a second such change.
+/// # Files
 ///
-/// It may be used from many threads; snapshots and restores of one value take turns. Whoever else changes the
-/// workspace is held off by a [`lease`](HostFilesystem::lease), as far as they ask for one. Calls of a run set a mark
-/// beside it, the extended attribute `user.foldlog.work` of the root folder, so that no other session works on what a
-/// killed one left half done, before that one is recovered: see `Error::ResourceDirty` of the engine. Where a file system has no such
-/// attributes, or the root may not be written, a host has to see to that.
+/// Snapshots and restores never follow a link out of the workspace. They never enter a mount inside it: they name it
+/// ([`FilesystemSnapshot::mounts`], [`Restored::mounts`]) and leave it alone. Names that consist of
+/// `.foldlog-restoring-` and sixteen characters belong to restores: no snapshot holds such a file, and a restore
+/// removes it. A store holds whatever the workspace once held, secrets as well, until it is
+/// [collected](HostFilesystem::collect); only its owner may read it. What a program writes through a memory mapping may
+/// show in a file's times only once the system writes it out; until then a snapshot may miss a second such change.
+///
+/// # Threads and processes
+///
+/// Many threads may use one value: operations run at once, snapshots and restores one after the other. A
+/// [`lease`](HostFilesystem::lease) keeps everybody else out who asks for one. The engine's tool calls also set a
+/// [mark](WorkspaceLease::mark) on the root folder, the extended attribute `user.foldlog.work`, so that no other
+/// session works on what a killed call left half done before that call's session is recovered (`Error::ResourceDirty`
+/// of the engine). If the file system has no extended attributes, or the root may not be written, the host has to see
+/// to that.
 pub struct HostFilesystem {
     root: PathBuf,
     objects: Objects,
     options: HostFilesystemOptions,
-    /// The folder that a lease holds.
+    /// Folder that a lease holds.
     bound: Mutex<Weak<Root>>,
     unsynced: Unsynced,
     state: Mutex<State>,
@@ -156,13 +185,13 @@ impl fmt::Debug for HostFilesystem {
 }
 
 impl HostFilesystem {
-    /// A workspace in the folder `root`, whose snapshots go into the folder `store`. The store is made with the
-    /// first snapshot; until then nothing is written.
+    /// Opens the folder `root` as a workspace whose snapshots are kept in the folder `store`. Nothing is written: the
+    /// first snapshot creates the store.
     ///
     /// # Errors
     ///
-    /// [`Error::Path`] where there is no folder at `root`, where one of the two is inside the other, or the
-    /// store is a link.
+    /// [`Error::Path`] if `root` is no folder, if `store` is a link or no folder, or if one of the two is inside the
+    /// other; [`Error::Io`] if one of them cannot be looked at.
     pub fn open(
         root: impl AsRef<Path>,
         store: impl AsRef<Path>,
@@ -198,17 +227,18 @@ impl HostFilesystem {
         })
     }
 
-    /// The workspace's folder.
+    /// Returns the workspace's path without links, as it was when the workspace was opened.
     pub fn root(&self) -> &Path {
         &self.root
     }
 
-    /// The folder of the snapshots.
+    /// Returns the path of the folder that keeps the snapshots.
     pub fn store(&self) -> &Path {
         self.objects.store()
     }
 
-    /// Whether a folder is the workspace or inside it, whichever path leads there.
+    /// Returns whether `folder` is the workspace's folder or inside it, whichever path leads there. Returns `false` if
+    /// nothing stands at `folder`.
     pub fn holds(&self, folder: &Path) -> bool {
         fs::canonicalize(folder).is_ok_and(|folder| folder.starts_with(&self.root))
     }
@@ -221,7 +251,7 @@ impl Drop for HostFilesystem {
     }
 }
 
-/// A folder's path without links, though the last parts of it may not be there yet.
+/// Resolves the links in a path whose last parts may be missing.
 fn whole(path: &Path) -> Result<PathBuf> {
     let absolute = std::path::absolute(path).map_err(|error| Error::io("find", path, error))?;
     let mut missing = Vec::new();

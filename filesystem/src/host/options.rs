@@ -1,21 +1,25 @@
-//! How a workspace's snapshots are taken.
+//! What a host asks of a workspace's snapshots.
 
-/// How a [`HostFilesystem`](super::HostFilesystem) takes its snapshots.
+/// Configures how a [`HostFilesystem`](super::HostFilesystem) takes snapshots. The default leaves out nothing but
+/// `.git`, keeps times and sets no limit.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct HostFilesystemOptions {
-    /// What snapshots leave out and restores leave alone, as lines of a `.gitignore`: a pattern without `/` is
-    /// for names anywhere, one with `/` for paths below the root, one that ends in `/` for folders. Everything
-    /// named `.git` is always left out.
+    /// Patterns of paths that snapshots leave out and restores leave alone, written like lines of a `.gitignore`: a
+    /// pattern without `/` matches names in any folder, one with a `/` before its end matches paths relative to the
+    /// root, and one that ends in `/` matches folders only. Of several that match, the last decides, and `!` in front
+    /// of a pattern takes paths back in. What is named `.git` is always left out. Each snapshot records the patterns
+    /// and is restored by them.
     pub leave_out: Vec<String>,
-    /// Whether the workspace's `.gitignore` files count as well.
+    /// Whether the workspace's `.gitignore` files leave paths out as well. Default: `false`.
     pub gitignore: bool,
-    /// Whether snapshots say when files were last changed, so that restores give that back; so by default. They do so
-    /// only where nothing but `.git` is left out: with old times beside a left-out `target/`, a build would take stale
-    /// files for fresh ones. Without times two runs that do the same have equal snapshots.
+    /// Whether snapshots keep the times of the last change of content, for restores to give back. Default: `true`. A
+    /// snapshot that leaves out anything but `.git` keeps no times: with old times beside a left-out `target/`, a build
+    /// would take stale files for fresh ones. Without times, equal content has equal snapshots.
     pub times: bool,
-    /// How many bytes of contents one snapshot may read, holes left out; any number by default. Where it comes to more
-    /// the snapshot is [`Error::CaptureTooLarge`](crate::Error::CaptureTooLarge): a call does not begin, or fails and is rolled back.
+    /// Largest number of bytes that one snapshot may read of contents, without their holes; `None`, the default, sets
+    /// no limit. A snapshot that would read more fails with [`Error::CaptureTooLarge`](crate::Error::CaptureTooLarge):
+    /// a tool call does not begin then, or it fails and is rolled back.
     pub capture_bytes_max: Option<u64>,
 }
 
@@ -31,28 +35,28 @@ impl Default for HostFilesystemOptions {
 }
 
 impl HostFilesystemOptions {
-    /// Keeps times, or does not.
+    /// Sets whether snapshots keep [times](HostFilesystemOptions::times).
     #[must_use]
     pub fn times(mut self, kept: bool) -> Self {
         self.times = kept;
         self
     }
 
-    /// Bounds how many bytes of contents one snapshot may read.
+    /// Sets the largest number of [bytes that a snapshot may read](HostFilesystemOptions::capture_bytes_max).
     #[must_use]
     pub fn capture_bytes_max(mut self, bytes: u64) -> Self {
         self.capture_bytes_max = Some(bytes);
         self
     }
 
-    /// Leaves a pattern out.
+    /// Adds a pattern of paths that snapshots [leave out](HostFilesystemOptions::leave_out).
     #[must_use]
     pub fn leave_out(mut self, pattern: impl Into<String>) -> Self {
         self.leave_out.push(pattern.into());
         self
     }
 
-    /// Lets `.gitignore` files count, or not.
+    /// Sets whether [`.gitignore` files](HostFilesystemOptions::gitignore) leave paths out.
     #[must_use]
     pub fn gitignore(mut self, counts: bool) -> Self {
         self.gitignore = counts;

@@ -1,8 +1,8 @@
 //! How deep folders are come to without holding all of those around them open.
 //!
-//! Down to 32 folders in one another each is held open for as long as something in it is to be done. Below that every 16th
-//! is, and those between are opened again from there, step by step as [`step`](super::step) takes them. So a tree of the
-//! greatest depth that a snapshot takes needs about 50 descriptors.
+//! Down to 32 folders in one another each is held open for as long as something in it is to be done. Below that every
+//! 16th is, and those between are opened again from there, step by step as [`step`](super::step) takes them. So a tree
+//! of the greatest depth that a snapshot takes needs about 50 descriptors.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 //! Removing a folder with all that is in it, however deep that goes.
 //!
-//! One folder is open at a time, and one more while another is entered: the way up leads by `..`, and is believed where the
-//! folder that it leads to is the one that was come from. So neither the stack nor the process's descriptors bound how deep
-//! a tree may be that a tool left.
+//! One folder is open at a time, and one more while another is entered: the way up leads by `..`, and is believed where
+//! the folder that it leads to is the one that was come from. So neither the stack nor the process's descriptors bound
+//! how deep a tree may be that a tool left.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;

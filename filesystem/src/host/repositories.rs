@@ -1,8 +1,9 @@
 //! What a tool changed in the workspace's git repositories, which no restore touches: told, and not undone.
 //!
-//! A capture looks at what of a repository takes effect by itself or decides where it stands: `config`, `hooks`, `HEAD`,
-//! refs, `info`, `worktrees`, and the files that lead elsewhere; not at repositories of submodules in `modules`. It keeps a digest of each, and no content, since a `config` may hold a
-//! password. Objects and the index are not looked at: nothing comes of them alone.
+//! A capture looks at what of a repository takes effect by itself or decides where it stands: `config`, `hooks`,
+//! `HEAD`, refs, `info`, `worktrees`, and the files that lead elsewhere; not at repositories of submodules in
+//! `modules`. It keeps a digest of each, and no content, since a `config` may hold a password. Objects and the index
+//! are not looked at: nothing comes of them alone.
 //!
 //! ```text
 //! foldlog-repositories 1

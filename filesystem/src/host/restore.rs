@@ -26,19 +26,21 @@ use super::{FilesystemSnapshot, HostFilesystem, Rebind, WorkspaceNotice};
 use crate::error::{Error, Result, Unrestored};
 use crate::sabotage::{self, Breakage};
 
-/// What a restore did.
+/// Reports what a restore changed, and what it left otherwise than the snapshot says.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Restored {
-    /// How many files, links and folders were made, or given their content or permissions back.
+    /// Number of files, links and folders that were made, or were given their content or permissions back.
     pub written: u64,
-    /// How many were removed.
+    /// Number of files, links and folders that were removed.
     pub removed: u64,
-    /// Folders that the snapshot does not have, and that remain since what snapshots leave out is in them, or a mount.
+    /// Paths of folders that the snapshot does not have and that remain, because something in them is left out of
+    /// snapshots or is a mount.
     pub kept: Vec<String>,
-    /// Where something is mounted that was left alone, with all that is in it.
+    /// Paths of mounts, which were left alone with all that is in them.
     pub mounts: Vec<String>,
-    /// What was restored, but not as it was, and why: each path once.
+    /// Paths that differ from the snapshot after the restore, each once, with the reason. The restore succeeded all the
+    /// same.
     pub inexact: Vec<Unrestored>,
 }
 
@@ -53,17 +55,17 @@ impl Restored {
 }
 
 impl HostFilesystem {
-    /// Brings the workspace back to a snapshot, whoever changed it and how: only what differs is touched. It may
-    /// be killed at any moment and called again, with the same end. What it changes is durable once it is
-    /// [synced](HostFilesystem::sync_restored).
+    /// Makes the workspace what it was at `snapshot`, whoever changed it and how, and returns what was changed. Only
+    /// what differs is touched. A restore that was killed at any moment can be run again, with the same end. What it
+    /// changed is durable once [`sync_restored`](HostFilesystem::sync_restored) returns.
     ///
     /// # Errors
     ///
-    /// [`Error::Replaced`] where the snapshot is of another folder than the one that is there: nothing was changed.
-    /// [`Error::Object`] where the store lacks something that is needed or holds it damaged: then nothing in the
-    /// workspace was changed. [`Error::Full`] where the disk has no room although all was removed first that is to go: make
-    /// room, and restore again. [`Error::NotRestored`] where some paths could not be restored: it names each, and
-    /// all others are as they were.
+    /// [`Error::Replaced`] if the snapshot was taken of another folder, and [`Error::Object`] if the store lacks an
+    /// object that is needed or holds it damaged: nothing was changed then. [`Error::Full`] if the disk has no room,
+    /// although everything that is to go was removed first: make room, and restore again. [`Error::NotRestored`] if
+    /// some paths could not be restored: it names each of them, and all others are as they were. [`Error::Io`] and
+    /// [`Error::Path`] if the workspace cannot be read.
     pub fn restore(&self, snapshot: &FilesystemSnapshot) -> Result<Restored> {
         let mut state = self.state.lock();
         let state = &mut *state;
@@ -158,7 +160,7 @@ impl HostFilesystem {
         Ok(restored)
     }
 
-    /// Walks the workspace as it is, through folders that must be given permissions first as well.
+    /// Walks the workspace as it is, and gives the owner access to each folder that cannot be read without.
     fn walk_all(
         &self,
         state: &mut State,
@@ -226,13 +228,14 @@ impl HostFilesystem {
         set_permissions(&folder, &name, present | 0o700)
     }
 
-    /// Makes durable what restores changed since this was last called, wherever the workspace's path leads by now: by one
-    /// sync of the file system, since a restore changes names, owners, permissions and times in any number of folders.
+    /// Makes durable what restores changed since the last call, wherever the workspace's path leads by now. It syncs
+    /// the whole file system once, since a restore changes names, owners, permissions and times in any number of
+    /// folders.
     ///
     /// # Errors
     ///
-    /// Where the file system cannot be synced. Calling it again then promises nothing, since the system may take for written
-    /// what never reached the disk; restoring again does not write it once more.
+    /// [`Error::Io`] if the file system cannot be synced. A second call promises nothing then, since the system may
+    /// take for written what never reached the disk, and neither does another restore, which writes only what differs.
     pub fn sync_restored(&self) -> Result<()> {
         let Some(root) = self.state.lock().unsynced.take() else { return Ok(()) };
         nix::unistd::syncfs(&**root.folder()).map_err(|errno| Error::io("sync", &self.root, errno.into()))

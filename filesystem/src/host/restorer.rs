@@ -1,4 +1,5 @@
-//! Bringing a workspace back to a snapshot: the execution of a plan, which can be cut short at any step and begun again.
+//! Bringing a workspace back to a snapshot: the execution of a plan, which can be cut short at any step and begun
+//! again.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -375,7 +376,8 @@ impl<'a> Restorer<'a> {
         }
     }
 
-    /// Removes what stands under a name. What is left out of snapshots keeps the folders that it is in, which are noted.
+    /// Removes what stands under a name. What is left out of snapshots keeps the folders that it is in, which are
+    /// noted.
     pub(super) fn take_away(
         &mut self,
         folder: &OwnedFd,

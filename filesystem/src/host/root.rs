@@ -11,10 +11,10 @@
 //! 1. Within a lease everything happens beneath the handle that was opened with it, and nothing by the path. Before a
 //!    capture and before a restore the path is looked at, and has to lead to that folder still: else both are refused
 //!    with [`Error::Replaced`], and nothing is read, written or removed.
-//! 2. A restore is refused in the same way unless its capture was taken of that very folder: through the same handle, or by
-//!    the identity that the capture recorded. A capture that recorded none is of no folder that could be known.
-//! 3. Between leases the path may come to lead to another folder, as a new clone does. The next lease is of that one, it is
-//!    captured as if nothing were known of it, and this is [told](super::WorkspaceNotice::Replaced).
+//! 2. A restore is refused in the same way unless its capture was taken of that very folder: through the same handle,
+//!    or by the identity that the capture recorded. A capture that recorded none is of no folder that could be known.
+//! 3. Between leases the path may come to lead to another folder, as a new clone does. The next lease is of that one,
+//!    it is captured as if nothing were known of it, and this is [told](super::WorkspaceNotice::Replaced).
 //!
 //! # What this does not do
 //!

@@ -1,4 +1,4 @@
-//! Taking a snapshot of a workspace: what one says, how it is taken, and how it becomes durable.
+//! Takes snapshots of a workspace and makes them durable; [`FilesystemSnapshot`] is what a log records of one.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -20,55 +20,66 @@ use super::{HostFilesystem, WorkspaceNotice, binding};
 use crate::FolderIdentity;
 use crate::error::{Error, Result};
 
-/// A workspace at one moment: all that a restore in another process needs, beside the store itself.
+/// Names a snapshot of a [`HostFilesystem`], with all that a restore in another process needs beside the store. A log
+/// records it as JSON or MessagePack.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FilesystemSnapshot {
-    /// The commit in the store, in hexadecimal. Equal content, permissions and tag have equal commits.
+    /// Id of the git commit in the store, in hexadecimal. Equal content, permissions and tag have equal commits.
     pub commit: String,
-    /// What it leaves out.
+    /// Patterns of the paths that the snapshot leaves out.
     pub leave_out: Vec<String>,
-    /// Whether `.gitignore` files counted.
+    /// Whether `.gitignore` files left paths out as well.
     pub gitignore: bool,
-    /// How many files and links it holds.
+    /// Number of files and links in the snapshot.
     pub files: u64,
-    /// Where something was mounted, which it leaves out whole. Bytes that are no UTF-8 are shown as `\xNN`.
+    /// Paths of the mounts in the workspace, which the snapshot leaves out whole. Bytes that are not UTF-8 appear as
+    /// `\xNN`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mounts: Vec<String>,
-    /// The object in the store that says what the commit does not: owners, extended attributes, times, holes, and which
-    /// names are one file. In hexadecimal; `None` in snapshots from before there was any.
+    /// Id of the object in the store that holds owners, extended attributes, times, holes, and which names are one
+    /// file, in hexadecimal. `None` in snapshots of versions that kept none of these.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<String>,
-    /// The object in the store that says what the git repositories in the workspace were like, so that what a tool
-    /// changed in one is [told](super::Restored::inexact). In hexadecimal; `None` where there was none.
+    /// Id of the object in the store that holds digests of the git repositories in the workspace, in hexadecimal, by
+    /// which a restore [reports](super::Restored::inexact) what a tool changed in one. `None` if there was no
+    /// repository.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repositories: Option<String>,
-    /// The folder that it is of, which alone it is restored into. `None` in snapshots that earlier versions took: these are
-    /// restored where the workspace was [rebound](HostFilesystem::rebind) only.
+    /// Identity of the workspace's folder, the only one that the snapshot is restored into. `None` in snapshots of
+    /// earlier versions: they are restored only after [`HostFilesystem::rebind`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub folder: Option<FolderIdentity>,
 }
 
 impl HostFilesystem {
-    /// Takes a snapshot of the workspace. Where nothing changed since the last one this is a walk, and nothing
-    /// is read or written. The tag is for who reads the store with git.
+    /// Takes a snapshot of the workspace. If nothing changed since the last one, this walks the folder, and reads and
+    /// writes nothing. `tag` becomes a part of the commit's message, for readers who look into the store with git.
     ///
-    /// With `durable` everything that the snapshot needs is synced before this returns; without it nothing is,
-    /// and a power cut may take the snapshot, though not a kill.
+    /// With `durable`, everything that the snapshot needs is durable when this returns. Without it a power cut may take
+    /// the snapshot, though a kill does not; [`sync_captures`](HostFilesystem::sync_captures) makes it durable later.
     ///
     /// # Errors
     ///
-    /// An error that names the path where something can be no part of a snapshot (a pipe, a socket, a device),
-    /// cannot be read, or changes whenever it is read. There is no snapshot then, and all earlier ones are as
-    /// they were.
+    /// No snapshot was taken, and all earlier ones are as they were:
+    ///
+    /// - [`Error::Path`] if something in the workspace cannot be a part of a snapshot (a pipe, a socket, a device, more
+    ///   than 256 folders in one another, a `.gitignore` of more than 1 MiB, content made to collide with another's
+    ///   SHA-1), changes each time it is read, or if the workspace is gone.
+    /// - [`Error::Io`] if a file cannot be read or an object cannot be written.
+    /// - [`Error::Full`] if the disk has no space for an object.
+    /// - [`Error::CaptureTooLarge`] if the snapshot would read more than
+    ///   [`capture_bytes_max`](super::HostFilesystemOptions::capture_bytes_max) bytes.
+    /// - [`Error::Replaced`] if the workspace is leased and its path leads to another folder.
     pub fn snapshot(&self, tag: Option<&str>, durable: bool) -> Result<FilesystemSnapshot> {
         self.snapshot_until(tag, durable, None)
     }
 
-    /// As [`snapshot`](HostFilesystem::snapshot), but goes on no longer than until a moment.
+    /// Takes a snapshot like [`snapshot`](HostFilesystem::snapshot), but gives up at the moment `until`. `None` sets no
+    /// deadline.
     ///
     /// # Errors
     ///
-    /// As `snapshot`; [`Error::DeadlineExceeded`] where the moment passed.
+    /// [`Error::DeadlineExceeded`] if `until` passed; otherwise the errors of [`snapshot`](HostFilesystem::snapshot).
     pub fn snapshot_until(
         &self,
         tag: Option<&str>,
@@ -153,7 +164,8 @@ impl HostFilesystem {
         })
     }
 
-    /// Keeps what a snapshot says beside contents and permissions; where nothing changed that is kept already.
+    /// Writes the object of the workspace's metadata, unless nothing changed since it was last written, and returns its
+    /// id.
     fn keep_metadata(&self, last: &mut Last, walked: &Walked) -> Result<ObjectId> {
         if let Some((_, Some(id))) = &last.metadata
             && self.objects.is_known(*id)
@@ -168,12 +180,18 @@ impl HostFilesystem {
         Ok(id)
     }
 
-    /// From now on remembers the snapshots that are not durable yet, for [`sync_captures`](Self::sync_captures).
+    /// Starts to remember the snapshots that are not durable yet, for [`sync_captures`](Self::sync_captures) to sync.
     pub fn keep_unsynced(&self) {
         self.unsynced.keep();
     }
 
-    /// Syncs what all snapshots need that were remembered, and those that earlier processes took, while others go on.
+    /// Makes durable all snapshots that were taken since [`keep_unsynced`](Self::keep_unsynced), and the snapshots
+    /// `earlier`, which other processes took. Snapshots and restores go on meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] if the store cannot be synced, now or in an earlier call: a sync that failed is not retried, since
+    /// the next one may succeed without having written anything.
     pub fn sync_captures(&self, earlier: &[FilesystemSnapshot]) -> Result<()> {
         self.unsynced.sync(|pending| {
             let mut earlier = earlier.iter().filter_map(|snapshot| self.commit_of(snapshot).ok());
@@ -186,7 +204,7 @@ impl HostFilesystem {
         })
     }
 
-    /// Syncs what a snapshot needs and is not known to be durable.
+    /// Syncs the objects that a snapshot needs and that are not known to be durable.
     fn sync(&self, commit: ObjectId, beside: &[ObjectId], root: &Folder) -> Result<()> {
         if beside.iter().chain([&commit]).all(|id| self.objects.is_durable(*id)) {
             return Ok(());

@@ -1,5 +1,5 @@
-//! Files with holes: a blob that says where a file has data, and another that holds the data without the holes, one piece
-//! behind the other. A file of 200 GiB without data costs two small objects, and no reading.
+//! Files with holes: a blob that says where a file has data, and another that holds the data without the holes, one
+//! piece behind the other. A file of 200 GiB without data costs two small objects, and no reading.
 //!
 //! ```text
 //! foldlog-sparse 1
@@ -79,8 +79,8 @@ impl Sparse {
         Data { file, pieces: &self.pieces, done: 0 }
     }
 
-    /// Takes the data, one piece behind the other, and writes each where it belongs. The file is made as long as it is to
-    /// be first.
+    /// Takes the data, one piece behind the other, and writes each where it belongs. The file is made as long as it is
+    /// to be first.
     pub(super) fn writer<'a>(&'a self, file: &'a File) -> io::Result<impl Write + 'a> {
         file.set_len(self.length)?;
         Ok(Data { file, pieces: &self.pieces, done: 0 })

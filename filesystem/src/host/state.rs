@@ -1,4 +1,5 @@
-//! What a workspace's value knows of its folder from one call to the next, and when the stat cache is read and written.
+//! What a [`HostFilesystem`] knows of its folder from one call to the next, and when it reads and writes the stat
+//! cache.
 
 use std::fs;
 use std::sync::Arc;
@@ -16,39 +17,44 @@ use super::trees::Trees;
 use super::{HostFilesystem, Rebind, WorkspaceNotice};
 use crate::{FolderIdentity, boot_id};
 
-/// The stat cache's file in the store.
+/// Name of the stat cache's file in the store.
 pub(super) const CACHE: &str = "stat-cache";
 
-/// A stat cache longer than this is not read.
+/// Largest stat cache that is read, in bytes.
 const CACHE_BYTES_MAX: u64 = 1 << 30;
 
-/// The stat cache is written once so large a part of it, and so many files, are new, and at the end: of a large
-/// workspace it is itself large.
+/// The stat cache is written at the end, and before that once an eighth of it and 64 files are new: that of a large
+/// workspace is itself large.
 pub(super) const UNSAVED_PART: u64 = 8;
 pub(super) const UNSAVED_FILES: u64 = 64;
 
+/// Holds what a workspace is known to be, under the workspace's lock.
 #[derive(Default)]
 pub(super) struct State {
-    /// What the workspace was found to hold last: the stat cache. Every object that it names is in the store.
+    /// What the last walk or restore found: the stat cache. Every object that it names is in the store.
     pub(super) last: Option<Last>,
     pub(super) trees: Trees,
+    /// The last known collection of the store, see [`HostFilesystem::mark`].
     pub(super) mark: Option<[u8; 16]>,
+    /// Number of files that the stat cache's file does not hold as they are.
     pub(super) unsaved: u64,
-    /// What of the workspace's repositories was looked at last.
+    /// What the last snapshot or restore found in the workspace's repositories.
     pub(super) seen: Seen,
-    /// The folder that all this is of.
+    /// The folder that the rest was found in.
     pub(super) folder: Option<(Place, FolderIdentity)>,
-    /// The folder that captures of others may be restored into.
+    /// The folder that snapshots of other folders may be restored into.
     pub(super) rebound: Option<(Place, Rebind)>,
-    /// What the holder of the lease gives to a folder that has no token.
+    /// The token that the holder of the lease gives to a folder without one.
     pub(super) token: Option<Uuid>,
-    /// Where a restore changed something that is not synced yet.
+    /// The folder in which a restore changed something that is not synced yet.
     pub(super) unsynced: Option<Arc<Root>>,
-    /// Whether it was looked at what another boot left of it.
+    /// Whether the host was told what a reboot left of the workspace.
     pub(super) is_boot_told: bool,
+    /// Notices that the host has not taken yet.
     pub(super) notices: Vec<WorkspaceNotice>,
 }
 
+/// Holds what the workspace was last found to be.
 pub(super) struct Last {
     pub(super) root: Arc<Folder>,
     pub(super) permissions: Option<Arc<Permissions>>,
@@ -58,7 +64,8 @@ pub(super) struct Last {
 }
 
 impl HostFilesystem {
-    /// Removes what can be made again: the stat cache. What fails here leaves it.
+    /// Removes the stat cache from the store, to free its space: the next process reads every file again. A failure
+    /// leaves the cache and is not reported.
     pub fn free_caches(&self) {
         let mut state = self.state.lock();
         let _ = fs::remove_file(self.objects.store().join(CACHE));
@@ -66,7 +73,7 @@ impl HostFilesystem {
         state.unsaved = 0;
     }
 
-    /// Reads the stat cache, the first time; forgets everything where another process collected the store.
+    /// Reads the stat cache the first time, and forgets everything if another process collected the store since.
     pub(super) fn begin(&self, state: &mut State, root: Option<&Root>) {
         if let Some(root) = root {
             state.look_at(root.place(), root.identity());
@@ -108,8 +115,8 @@ impl HostFilesystem {
         Circumstances { boot: boot.into_bytes(), mark, folder }
     }
 
-    /// Writes the stat cache where more than so much of it is new. What fails here costs the next process time
-    /// and nothing else.
+    /// Writes the stat cache if more than `new_max` of its files are new. A failure costs the next process time and
+    /// nothing else.
     pub(super) fn save(&self, state: &mut State, new_max: u64) {
         let Some(last) = &state.last else { return };
         if state.unsaved <= new_max {

@@ -1,5 +1,5 @@
-//! When the files of a workspace were last changed: one object for each folder, beside its tree object, so that a change
-//! of one file makes new objects for the folders around it alone.
+//! When the files of a workspace were last changed: one object for each folder, beside its tree object, so that a
+//! change of one file makes new objects for the folders around it alone.
 //!
 //! ```text
 //! head      "foldlog times 1\n"
