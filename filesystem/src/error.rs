@@ -69,11 +69,10 @@ pub enum Error {
     /// Nothing was changed. Move that folder back to the path, or let another one take its place with
     /// `HostFilesystem::rebind`.
     #[error(
-        "workspace {} is another folder: expected {}, found {}; move that folder back, or rebind the workspace to the one \
-         that is there",
+        "workspace {} is {}: expected {}; move that folder back, or rebind the workspace to another one",
         escape::path(workspace),
-        folder_text(expected.as_deref(), "a folder that the snapshot does not name"),
-        folder_text(found.as_deref(), "none")
+        found.as_deref().map_or_else(|| "gone".to_owned(), |found| format!("another folder, {found}")),
+        expected.as_deref().map_or_else(|| "a folder that the snapshot does not name".to_owned(), ToString::to_string)
     )]
     Replaced {
         /// Path of the workspace.
@@ -107,10 +106,6 @@ impl Unrestored {
     pub fn new(path: impl Into<String>, reason: impl Into<String>) -> Unrestored {
         Unrestored { path: path.into(), reason: reason.into() }
     }
-}
-
-fn folder_text(folder: Option<&FolderIdentity>, none: &str) -> String {
-    folder.map_or_else(|| none.to_owned(), ToString::to_string)
 }
 
 impl Error {
