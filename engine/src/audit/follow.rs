@@ -150,7 +150,7 @@ impl Follower {
         let end = self.cursor.next_sequence().max(handed.from);
         if end < handed.next {
             visit(Followed::Replaced { from: end, through: handed.next - 1 })?;
-            handed.go_back(end);
+            handed.forget_from(end);
         }
         Ok(Progress { records, torn })
     }
@@ -174,7 +174,7 @@ impl Handed {
                 return Ok(false);
             }
             visit(Followed::Replaced { from: sequence, through: self.next - 1 })?;
-            self.go_back(sequence);
+            self.forget_from(sequence);
         }
         visit(Followed::Record { record, names: &self.names })?;
         self.next = sequence + 1;
@@ -211,7 +211,8 @@ impl Handed {
         self.digests.drain(..durable.min(self.digests.len()));
     }
 
-    fn go_back(&mut self, sequence: SequenceNumber) {
+    /// Counts the records from `sequence` on as not handed over.
+    fn forget_from(&mut self, sequence: SequenceNumber) {
         let gone = usize::try_from(self.next.since(sequence)).unwrap_or(usize::MAX);
         self.digests.truncate(self.digests.len().saturating_sub(gone));
         self.next = sequence;

@@ -1,4 +1,4 @@
-//! Folding a stretch of a log.
+//! Folds a part of a log: up to a position, behind an image, or along a live path.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -19,7 +19,7 @@ use crate::log::scan::Location;
 use crate::storage::Storage;
 use crate::types::SessionTypes;
 
-/// A log that can be read: its places, its objects and its rollbacks.
+/// Holds a log that can be read: its places, its objects and its rollbacks.
 pub(crate) struct History<'a> {
     pub(crate) storage: &'a Arc<dyn Storage>,
     pub(crate) places: &'a Places,
@@ -28,7 +28,7 @@ pub(crate) struct History<'a> {
 }
 
 impl History<'_> {
-    /// Folds the records below `end`. `visit` sees each record after it was applied.
+    /// Folds the records below `end`. `visit` gets each record after it was applied.
     pub(crate) fn fold(
         &self,
         end: SequenceNumber,
@@ -39,7 +39,8 @@ impl History<'_> {
         self.fold_within(end, types, (log_slices, None), visit)
     }
 
-    /// Folds the records below `end`, and ends where the watch says that this takes too much memory.
+    /// Folds the records below `end`, and fails with [`Error::OverBudget`](crate::Error::OverBudget) if
+    /// `watch` counts too much memory.
     pub(crate) fn fold_within(
         &self,
         end: SequenceNumber,
@@ -51,8 +52,8 @@ impl History<'_> {
         self.fold_behind(folded, end, types, visit)
     }
 
-    /// Goes on with a fold, through the records below `end`. Where one of them goes back to a position before those, and
-    /// no operation began there that is still open, the fold fails.
+    /// Continues a fold through the records below `end`. Fails if one of them rolls back to a position before
+    /// `folded`, unless an operation began there that is still open.
     pub(crate) fn fold_behind(
         &self,
         mut folded: LiveState,
@@ -78,16 +79,16 @@ impl History<'_> {
 }
 
 impl History<'_> {
-    /// Folds the records that were live when `position` was written, and no others. Rollbacks on that path
-    /// have been taken into account by the path, so STATE passes them unchanged.
+    /// Folds only the records that were live when `position` was written. The path has taken rollbacks into
+    /// account, so they change no slice.
     pub(crate) fn fold_along(&self, path: &Path, position: SequenceNumber) -> Result<Projection> {
         let mut projection = Projection::new(LogSlices::Unread);
         self.fold_on(&mut projection, &path.live_at(position), position, &mut None)?;
         Ok(projection)
     }
 
-    /// Goes on with such a fold, through `position`, whose live ranges are given in ascending order. `at` is where the
-    /// next record stands, where that is known.
+    /// Continues a fold along live ranges, given in ascending order, through `position`. `at` is the location
+    /// of the next record, if it is known.
     pub(crate) fn fold_on(
         &self,
         projection: &mut Projection,
@@ -107,7 +108,8 @@ impl History<'_> {
             }
             let folding = Folding { objects: self.objects, types: None, frozen: &|_| None };
             match RecordBody::of(&record)? {
-                // Operations do not go back with STATE, so they are not a path's: a begin may stand on it without its end.
+                // Operations are not rolled back with STATE, so a path has none: a begin may be on it without
+                // its end.
                 RecordBody::ToolBegin(_) | RecordBody::Settle(_) => projection.pass_over(&record),
                 RecordBody::ToolEnd(end) => projection.apply_end_along(record.sequence, &end, &folding),
                 content => projection.apply(record.sequence, content, DecodedValues::Nothing, &folding),

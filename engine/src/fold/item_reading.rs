@@ -1,10 +1,10 @@
-//! Reads what unread items say, from the records that hold them.
+//! Reads the bytes of unread items from the records that hold them.
 //!
 //! # Invariants
 //!
-//! 1. A reading holds one window or one record, one object, and at most [`ASIDE_BYTES_MAX`] of items that do not stand in
-//!    the order of their records.
-//! 2. An object is read once where items that name it follow each other.
+//! 1. A reading holds one window or one record, one object, and at most [`ASIDE_BYTES_MAX`] of items that are
+//!    not in the order of their records.
+//! 2. An object is read once for consecutive items that name it.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -15,27 +15,28 @@ use foldlog_codec::body::{ItemId, ObjectId, Payload};
 use super::log_source::LogSource;
 use crate::error::{Error, Result};
 
-/// How many items are looked at together.
+/// Number of items that are sorted together.
 const CHUNK_ITEMS: usize = 4096;
 
-/// Records that are wanted are read in one walk where fewer than so many stand between them.
+/// Distance in records below which two wanted records are read in one walk.
 const NEAR_RECORDS: u64 = 512;
 
-/// How many bytes of items are kept that are not yet their turn.
+/// Maximum bytes of items that are kept until they are to be visited.
 const ASIDE_BYTES_MAX: usize = 4 << 20;
 
-/// Called with an item's name, its version and its bytes.
+/// Visits an item's name, its version and its bytes.
 pub(crate) type Visit<'a> = dyn FnMut(ItemId, u32, &[u8]) -> Result<ControlFlow<()>> + 'a;
 
-/// Called with an item's name, its version and its payload.
+/// Visits an item's name, its version and its payload.
 type VisitPayload<'a> = dyn FnMut((ItemId, u32), Payload<'_>) -> Result<ControlFlow<()>> + 'a;
 
 impl LogSource {
-    /// Hands what the items of a slice say to `visit`, in the order in which `names` comes, for as long as it wants more.
+    /// Hands the bytes of a slice's items to `visit`, in the order of `names`, until it breaks.
     ///
     /// # Errors
     ///
-    /// What reading says, or what `visit` says; [`Error::Inconsistent`] where a record does not hold such an item.
+    /// [`Error::Inconsistent`] if a record does not hold a named item, [`Error::Io`] if a segment cannot be
+    /// read, [`Error::Object`] if an object is missing or damaged; the error of `visit`.
     pub(crate) fn read_items(
         &self,
         slice: u32,
@@ -46,7 +47,7 @@ impl LogSource {
         self.read_payloads(slice, names, &mut |(id, version), payload| {
             let Some(named) = payload.object() else { return visit(id, version, payload.bytes()) };
             if object.as_ref().is_none_or(|(read, _)| *read != named) {
-                // The one before is let go of first.
+                // Drops the object before this one first.
                 object = None;
                 object = Some((named, self.objects.get(&named)?.into()));
             }
@@ -55,11 +56,12 @@ impl LogSource {
         })
     }
 
-    /// Reads items that are to be kept: those that name one object share its bytes.
+    /// Hands the bytes of a slice's items to `visit`, in the order of `names`, to be kept: items that name
+    /// one object share its bytes.
     ///
     /// # Errors
     ///
-    /// As [`read_items`](LogSource::read_items).
+    /// Those of [`read_items`](LogSource::read_items).
     pub(crate) fn read_shared_items(
         &self,
         slice: u32,
@@ -109,7 +111,7 @@ impl LogSource {
         Ok(ControlFlow::Continue(()))
     }
 
-    /// Reads items that do not stand in the order of their records, as many as may be kept.
+    /// Reads as many of the items that are not in the order of their records as may be kept.
     fn set_aside(&self, slice: u32, chunk: &[(ItemId, u32)]) -> Result<BTreeMap<ItemId, Box<[u8]>>> {
         let mut sorted = chunk.to_vec();
         sorted.sort_unstable();
@@ -128,7 +130,7 @@ impl LogSource {
     }
 }
 
-/// Hands the payloads of items to `visit`, which stand in the order of their records.
+/// Hands the payloads of items, which are in the order of their records, to `visit`.
 fn each_payload(
     source: &LogSource,
     slice: u32,

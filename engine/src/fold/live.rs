@@ -1,14 +1,14 @@
-//! What a log amounts to as it grows: the slices, and what later records need of earlier positions.
+//! The state of a log as it grows: its slices, and the earlier positions that later records need.
 //!
-//! Whoever appends a record, opens a session, reads one's history or audits it applies records by [`LiveState::apply`] and
-//! nothing else, so that a live session and a replay of its log cannot come to different things. (`History::fold_on` folds
-//! one path alone, without rollbacks, and stays apart: tests hold this fold against it.)
+//! Appending, opening, reading the history and auditing all apply records with [`LiveState::apply`] and
+//! nothing else, so that a live session and a replay of its log cannot differ. (`History::fold_on` folds one
+//! path alone, without rollbacks, and is separate: tests compare this fold with it.)
 //!
 //! | part | of a session | of an audit | of an outline |
 //! |---|---|---|---|
 //! | projection | all slices, LOG slices by their last items | names and places of items | names, tags, operations |
-//! | positions that rollbacks of the log go back to | kept | kept | not kept |
-//! | positions of snapshots and of open calls | kept | not kept: an audit knows all positions beforehand | not kept |
+//! | targets of the log's rollbacks | kept | kept | not kept |
+//! | positions of snapshots and of open operations | kept | not kept: an audit knows all positions beforehand | not kept |
 //! | rollbacks and live path | kept | not kept: a scan found them all | not kept |
 
 use std::collections::BTreeMap;
@@ -28,23 +28,23 @@ use crate::items::rows::NewValue;
 use crate::log::objects::Objects;
 use crate::types::SessionTypes;
 
-/// What a fold needs beside the records.
+/// Holds what a fold needs beside the records.
 #[derive(Clone, Copy)]
 pub(crate) struct Sources<'a> {
-    /// Where large payloads are to be had.
+    /// Object folder that holds large payloads.
     pub(crate) objects: &'a Objects,
-    /// The host's types; without them items stay undecoded.
+    /// Types of the host. Without them items stay undecoded.
     pub(crate) types: Option<&'a SessionTypes>,
 }
 
-/// What a log amounts to.
+/// Holds the state of a log: its projection, and what later records need of earlier positions.
 #[derive(Default)]
 pub(crate) struct LiveState {
     pub(crate) projection: Projection,
     pub(crate) positions: Positions,
     pub(crate) rollbacks: BTreeMap<SequenceNumber, Rollback>,
     pub(crate) path: Path,
-    /// Where it may take only so much memory.
+    /// Counts the memory of the fold, if it is limited.
     pub(crate) watch: Option<Watch>,
 }
 
@@ -58,7 +58,8 @@ impl LiveState {
     ///
     /// # Errors
     ///
-    /// As [`apply`](LiveState::apply), and [`Error::OverBudget`](crate::Error::OverBudget) where it is watched.
+    /// Those of [`apply`](LiveState::apply); [`Error::OverBudget`](crate::Error::OverBudget) if the fold
+    /// takes more memory than it may.
     pub(crate) fn apply_record(&mut self, record: &Record<'_>, sources: Sources<'_>) -> Result<()> {
         if record.kind == Kind::DISPATCH
             && let Some((event, data)) = Dispatch::plain_event(record.body)
@@ -82,7 +83,7 @@ impl LiveState {
     ///
     /// # Errors
     ///
-    /// As [`Projection::apply`]; the projection has not changed then.
+    /// Those of [`Projection::apply`]; the projection is unchanged then.
     pub(crate) fn apply(
         &mut self,
         sequence: SequenceNumber,
@@ -95,7 +96,8 @@ impl LiveState {
         let ended = if let RecordBody::ToolEnd(end) = &content { Some(end.begin) } else { None };
         let begins = matches!(&content, RecordBody::ToolBegin(begin) if !begin.reads_only);
         let is_snapshot = matches!(&content, RecordBody::Snapshot);
-        // Nothing goes back there any more, and what is not shared with it need not be copied to be changed.
+        // Nothing can roll back there any more, and what is not shared with the position can be changed
+        // without a copy.
         if let Some(begin) = ended.filter(|_| rollback.is_none()) {
             self.positions.end(begin);
         }
@@ -132,12 +134,12 @@ impl LiveState {
         Ok(())
     }
 
-    /// Applies a record that holds no more than an event which does as declared: nearly every record, so what
-    /// [`apply`](LiveState::apply) does for others is left out. `data` is not looked at where the value is there.
+    /// Applies a plain event, as nearly every record is, without what [`apply`](LiveState::apply) does for
+    /// others. `data` is ignored if a value is given.
     ///
     /// # Errors
     ///
-    /// As [`apply`](LiveState::apply).
+    /// Those of [`apply`](LiveState::apply).
     #[inline]
     pub(crate) fn apply_event<V: NewValue>(
         &mut self,
@@ -152,7 +154,7 @@ impl LiveState {
         Ok(())
     }
 
-    /// Keeps the position of a record that was just applied, where a rollback of the log goes back to it.
+    /// Keeps the position of a record that was just applied, if a rollback of the log goes to it.
     #[inline]
     pub(crate) fn keep_target(&mut self, sequence: SequenceNumber) {
         if self.positions.wants(sequence) {

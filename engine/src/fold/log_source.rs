@@ -1,4 +1,4 @@
-//! Reads the items of slices from the log, where their records stand.
+//! Reads the items of slices from the records that hold them.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ use crate::log::objects::Objects;
 use crate::log::reader::Places;
 use crate::storage::Storage;
 
-/// An item as it stands in the log.
+/// Holds an item as it was recorded.
 #[derive(Clone, Debug)]
 pub(crate) struct Stored {
     pub(crate) place: u64,
@@ -27,17 +27,21 @@ pub(crate) struct Stored {
     pub(crate) bytes: Arc<[u8]>,
 }
 
-/// Records that are wanted are read in one walk where fewer than so many stand between them.
+/// Distance in records below which two wanted records are read in one walk.
 const NEAR_RECORDS: u64 = 512;
 
-/// The bytes of items that are not held, found in the log.
+/// Holds the bytes of items that a projection does not hold, found in the log.
 #[derive(Debug, Default)]
 pub(crate) struct RecordedItems {
     found: BTreeMap<(u32, ItemId), Arc<[u8]>>,
 }
 
 impl RecordedItems {
-    /// The bytes of a slice's item.
+    /// Returns the bytes of a slice's item.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Inconsistent`] if the log's record does not hold the item.
     pub(crate) fn bytes<'a>(&'a self, slice: u32, row: RowRef<'a>) -> Result<&'a Arc<[u8]>> {
         let found = row.bytes().or_else(|| self.found.get(&(slice, row.id)));
         found.ok_or_else(|| Error::Inconsistent {
@@ -47,7 +51,7 @@ impl RecordedItems {
     }
 }
 
-/// Where the items of LOG slices are read: a log as it was at one moment. Cheap to clone.
+/// Reads items from a log as it was at one moment. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct LogSource {
     pub(crate) storage: Arc<dyn Storage>,
@@ -57,8 +61,8 @@ pub(crate) struct LogSource {
 }
 
 impl LogSource {
-    /// Hands the items of `slice` from place `from` on to `visit`, until it says that it has enough or the slice
-    /// ends. `near` is a mark that is known to stand before `from`.
+    /// Hands the items of `slice` from place `from` on to `visit`, until it breaks or the slice ends. `near`
+    /// is a mark that is known to be before `from`.
     pub(crate) fn read(
         &self,
         slice: u32,
@@ -98,7 +102,7 @@ impl LogSource {
         })
     }
 
-    /// The bytes of the items that a projection does not hold, since it knows their types.
+    /// Returns the bytes of those items that a projection holds as the host's values only.
     pub(crate) fn recorded(&self, projection: &Projection) -> Result<RecordedItems> {
         let mut wanted = Vec::new();
         for (slice, items) in (0..).zip(projection.slices()) {
@@ -115,7 +119,8 @@ impl LogSource {
         Ok(recorded)
     }
 
-    /// The bytes of some items of one slice, those that are not held.
+    /// Returns the bytes of those of `rows`, which are items of one slice, that are held as the host's values
+    /// only.
     pub(crate) fn recorded_of(&self, slice: u32, rows: &[RowRef<'_>]) -> Result<RecordedItems> {
         let unknown = rows.iter().filter(|row| row.bytes().is_none());
         let mut recorded = RecordedItems::default();
@@ -126,7 +131,7 @@ impl LogSource {
         Ok(recorded)
     }
 
-    /// How many bytes some items take as they were recorded, without reading those that are objects.
+    /// Returns how many bytes these items take as they were recorded, without reading those that are objects.
     pub(crate) fn len_of(&self, wanted: Vec<(ItemId, u32)>) -> Result<u64> {
         let mut bytes = 0;
         self.find(wanted, &mut |_, _, payload| {
@@ -136,7 +141,7 @@ impl LogSource {
         Ok(bytes)
     }
 
-    /// Hands the payloads of items on to `visit`, as their records come.
+    /// Hands the payloads of items to `visit`, in the order of their records.
     fn find(
         &self,
         mut wanted: Vec<(ItemId, u32)>,
@@ -170,7 +175,7 @@ impl LogSource {
         Ok(())
     }
 
-    /// The items that a record added to a slice: their ordinals, payloads and versions.
+    /// Returns the items that a record added to a slice.
     pub(super) fn items_in<'a>(&self, record: &Record<'a>, slice: u32) -> Result<Vec<AddedItem<'a>>> {
         let sequence = record.sequence;
         let bad = |reason: String| Error::Inconsistent { sequence, reason };
@@ -227,10 +232,10 @@ impl LogSource {
     }
 }
 
-/// An item that a record adds: its ordinal, its payload's bytes, its version.
+/// Describes an item that a record adds: its ordinal, its payload's bytes, its version.
 pub(super) type AddedItem<'a> = (u32, Cow<'a, [u8]>, u32);
 
-/// What an effect adds. `event` is the record's own, where it has one.
+/// Returns the items that an effect adds. `event` is the record's event, if it has one.
 fn added<'a>(added: Added<'a>, event: Option<(Payload<'a>, u32)>) -> Vec<AddedItem<'a>> {
     let item = |ordinal, payload: Payload<'a>, version| (ordinal, Cow::from(payload.bytes()), version);
     match added {

@@ -1,12 +1,12 @@
-//! How much memory a fold may take.
+//! Limits the memory of a fold.
 //!
-//! A log may come from anywhere, and a few bytes in it can ask for much: names, kept positions, items of one byte each. A
-//! reader that only wants to know something of a log counts what its fold holds, and ends with
-//! [`Error::OverBudget`](crate::Error::OverBudget) where that is more than it may take, long before memory is. Counted is
-//! what grows with the log; a window, a record and what it is decoded into come on top.
+//! A log may come from anywhere, and a few of its bytes can ask for much memory: names, kept positions, items
+//! of one byte each. A reader counts what its fold holds and fails with
+//! [`Error::OverBudget`](crate::Error::OverBudget) if that is more than it may take. It counts what grows
+//! with the log; a window, and a record with what it is decoded into, come on top.
 //!
-//! What is counted is an estimate, and rather too much than too little. Of two kept positions that share their items those
-//! of both count, but never more than what came between them can have added.
+//! The count is an estimate, and rather too high than too low. Two kept positions that share items count them
+//! twice, but never more than what came between them can have added.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -17,43 +17,44 @@ use super::projection::Projection;
 use crate::error::{Error, Result};
 use crate::sabotage::{self, Breakage};
 
-/// What a reader that asks for no STATE may take, in bytes.
+/// Bytes that a reader of names, tags and operations alone may take.
 pub(crate) const MEMORY_BYTES_MIN: u64 = 64 << 20;
 
-/// How many times the bytes of a log its fold may take on top.
+/// Bytes that a fold may take on top for each byte of the log.
 pub(crate) const MEMORY_PER_BYTE: u64 = 3;
 
-/// What an operation that is not done with takes, its tree's share included.
+/// Bytes of an open or unsettled operation, its tree's share included.
 const OPERATION_BYTES: u64 = 320;
 
-/// What a name takes beside its text, which is held twice.
+/// Bytes of a name beside its text, which is held twice.
 const NAME_BYTES: u64 = 256;
 
-/// What a kept position takes beside its slices and items.
+/// Bytes of a kept position beside its slices and items.
 const POSITION_BYTES: u64 = 4096;
 
-/// What a slice takes in each position.
+/// Bytes of a slice in each position.
 const SLICE_BYTES: u64 = 208;
 
-/// What an item takes where it stands alone, at most; a body holds at most one item for each of its bytes.
+/// Maximum bytes of an item that is held alone. A body holds at most one item for each of its bytes.
 const ITEM_BYTES: u64 = 112;
 
-/// After so many bytes of bodies, or so many records, what is held is counted again.
+/// Bytes of bodies after which the memory is counted again. The same is done after [`RECORDS_BETWEEN`]
+/// records.
 const BYTES_BETWEEN: u64 = 1 << 20;
 const RECORDS_BETWEEN: u64 = 1 << 14;
 
-/// Sees to it that a fold takes no more than it may.
+/// Counts the memory of a fold, and fails it if it takes too much.
 #[derive(Debug)]
 pub(crate) struct Watch {
     session_dir: PathBuf,
     budget: u64,
-    /// Bytes of all bodies, which a reader that was not told how much it may take is given on top, as many times over.
+    /// Bytes of all bodies. A reader without a budget of its own may take a multiple of them on top.
     read: u64,
     records: u64,
     bytes: u64,
     /// Bytes of bodies since the last position was kept.
     since_kept: u64,
-    /// What each kept position takes.
+    /// Bytes of each kept position.
     kept: BTreeMap<SequenceNumber, u64>,
 }
 
@@ -62,26 +63,26 @@ impl Watch {
         Watch { session_dir, budget, read: 0, records: 0, bytes: 0, since_kept: 0, kept: BTreeMap::new() }
     }
 
-    /// A position was kept.
+    /// Counts a position that is kept.
     pub(super) fn keep(&mut self, sequence: SequenceNumber, projection: &Projection) {
         let items = projection.items_bytes().min(self.since_kept.saturating_mul(ITEM_BYTES));
         self.since_kept = 0;
         let slices = projection.slices().count() as u64 * SLICE_BYTES;
         self.kept.insert(sequence, POSITION_BYTES + slices + items);
-        // Each may take much.
+        // Counted at once, since each position may take much.
         self.bytes = self.bytes.saturating_add(POSITION_BYTES + slices);
     }
 
-    /// A position was let go of.
+    /// Uncounts a position that was dropped.
     pub(super) fn let_go(&mut self, sequence: SequenceNumber) {
         self.kept.remove(&sequence);
     }
 
-    /// A record was applied.
+    /// Counts a record that was applied.
     ///
     /// # Errors
     ///
-    /// [`Error::OverBudget`].
+    /// [`Error::OverBudget`] if the fold takes more memory than its budget.
     pub(super) fn applied(&mut self, record: &Record<'_>, projection: &Projection) -> Result<()> {
         self.since_kept = self.since_kept.saturating_add(record.body.len() as u64);
         self.bytes = self.bytes.saturating_add(record.body.len() as u64);
@@ -109,7 +110,7 @@ impl Watch {
 }
 
 impl Projection {
-    /// What its items take, as far as it holds them by name.
+    /// Estimates the bytes of the items that are held by name.
     fn items_bytes(&self) -> u64 {
         self.slices().map(|items| items.held().unread_bytes()).sum()
     }

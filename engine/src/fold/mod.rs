@@ -1,26 +1,27 @@
-//! The fold: from records to slices, whose items stand in [`items`](crate::items).
+//! The fold: from records to slices, whose items are kept in [`items`](crate::items).
 //!
 //! | module | holds |
 //! |---|---|
 //! | `log_source` | items read from the log |
-//! | `item_reading` | what unread items say |
+//! | `item_reading` | the bytes of unread items |
 //! | `names` | what the log has declared |
-//! | `operations` | operations that are not done with |
-//! | `record_body` | what a record says, decoded |
-//! | `projection` | [`Projection::apply`], the only code that changes a projection |
-//! | `history` | folding a stretch of a log |
-//! | `pipeline` | folding a log while it is read, with a second thread where it is long |
+//! | `operations` | open and unsettled operations |
+//! | `record_body` | decoded record bodies |
+//! | `projection` | [`Projection::apply`], the only code that changes a projection, and how it rolls back |
+//! | `history` | folds of a part of a log |
+//! | `pipeline` | folding a log while it is read, with a second thread if it is long |
 //! | `restore` | from a projection to an image and back |
 //! | `unread` | items whose bodies stay in the log |
 //! | `memory` | how much memory a fold may take |
-//! | `live` | what a log amounts to: projection, positions, rollbacks and live path, changed by one `apply` |
+//! | `live` | projection, positions, rollbacks and live path, changed by one `apply` |
 //! | `positions` | projections at earlier positions, for rollbacks |
 //! | `path` | which records are live |
 //!
 //! # Invariants
 //!
-//! 1. Live dispatch, opening, rollback, fork, replay and audit all go through [`LiveState::apply`](live::LiveState::apply)
-//!    and its short way for plain events, which alone call [`Projection::apply`].
+//! 1. Live dispatch, opening, rollback, fork, replay and audit all go through
+//!    [`LiveState::apply`](live::LiveState::apply) and its fast path for plain events, which alone call
+//!    [`Projection::apply`].
 //! 2. `apply` checks a record against the projection before it changes anything.
 //! 3. The fold needs no host code: with the host's types it also decodes items, without them it does not.
 

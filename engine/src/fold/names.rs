@@ -1,4 +1,4 @@
-//! What the log has declared.
+//! Names: the events and slices that a log has declared.
 
 use std::collections::BTreeMap;
 
@@ -9,19 +9,23 @@ use foldlog_codec::frame::BODY_LEN_MAX;
 use crate::error::{Error, Result};
 use crate::sabotage::{self, Breakage};
 
-/// Declared events and slices. Never rolled back.
+/// Holds declared events and slices. They are never rolled back.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Names {
     events: BTreeMap<u32, EventDeclaration>,
     slices: Vec<SliceDeclaration>,
     event_ids: BTreeMap<String, u32>,
     slice_ids: BTreeMap<String, u32>,
-    /// At least as many bytes as a segment's head takes to repeat all of it.
+    /// Upper bound of the bytes that a segment's head takes to repeat all declarations.
     bytes: usize,
 }
 
 impl Names {
     /// Checks a declaration against those before it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Inconsistent`] if the declaration contradicts an earlier one or itself, or passes a limit.
     pub(crate) fn check(&self, sequence: SequenceNumber, declare: &Declare) -> Result<()> {
         let bad = |reason: String| Error::Inconsistent { sequence, reason };
         self.check_len(declare).map_err(|error| bad(error.to_string()))?;
@@ -45,8 +49,13 @@ impl Names {
         Ok(())
     }
 
-    /// Checks that the head of a segment, one frame, can repeat this too, and that there are not more slices than can be.
-    /// Called before a declaration is written, and again when it is read.
+    /// Checks that the head of a segment, which is one frame, can repeat this declaration too, and that the
+    /// number of slices is within its limit. Called before a declaration is written, and again when it is
+    /// read.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TooLarge`] if the declarations pass one of the limits.
     pub(crate) fn check_len(&self, declare: &Declare) -> Result<()> {
         let slices = declare.slices.last().map_or(0, |last| last.id as usize + 1);
         if slices > SLICES_MAX {
@@ -61,7 +70,7 @@ impl Names {
         Ok(())
     }
 
-    /// How many bytes a declaration adds to what is known.
+    /// Returns how many bytes a declaration adds.
     fn new_bytes(&self, declare: &Declare) -> usize {
         let events = declare.events.iter().filter(|event| !self.events.contains_key(&event.id));
         let slices = declare.slices.iter().filter(|slice| slice.id as usize >= self.slices.len());
@@ -69,7 +78,7 @@ impl Names {
         lens.fold(0, usize::saturating_add)
     }
 
-    /// Takes in a declaration that was checked.
+    /// Adds a declaration that was checked.
     pub(crate) fn learn(&mut self, declare: Declare) {
         self.bytes = self.bytes.saturating_add(self.new_bytes(&declare));
         for slice in declare.slices {
@@ -88,12 +97,12 @@ impl Names {
         self.events.get(&id)
     }
 
-    /// The latest declaration of an event.
+    /// Returns the latest declaration of an event.
     pub(crate) fn event_named(&self, name: &str) -> Option<&EventDeclaration> {
         self.event_ids.get(name).and_then(|id| self.events.get(id))
     }
 
-    /// The latest declaration of each event.
+    /// Returns the latest declaration of each event.
     pub(crate) fn events(&self) -> impl Iterator<Item = &EventDeclaration> {
         self.event_ids.values().filter_map(|id| self.events.get(id))
     }
@@ -116,7 +125,7 @@ impl Names {
         last.checked_add(1).ok_or(Error::TooLarge { what: "event id", found, max })
     }
 
-    /// Everything, for a segment's head.
+    /// Returns all declarations, for a segment's head.
     pub(crate) fn all(&self) -> Declare {
         Declare { events: self.events.values().cloned().collect(), slices: self.slices.clone() }
     }

@@ -1,16 +1,17 @@
-//! Operations that are not done with: begun and not ended, or interrupted and not settled.
+//! Operations that are open (begun and not ended) or unsettled (interrupted, and neither run again nor
+//! settled).
 //!
 //! | record | what becomes of an operation |
 //! |---|---|
-//! | `tool_begin` | it is open; one that runs an interrupted operation again settles that |
-//! | `tool_end`, committed or failed | it is over; one that undid an interrupted operation says so of that |
-//! | `tool_end`, interrupted | it is unsettled, unless it ran within another, whose fate it shares |
+//! | `tool_begin` | it is open; if it runs an interrupted operation again, that one is settled |
+//! | `tool_end`, committed or failed | it is over; if it undid an interrupted operation, that one is marked as undone |
+//! | `tool_end`, interrupted | it is unsettled, unless it ran within another one, whose fate it shares |
 //! | `settle` | it is over, or to be run again |
 //!
-//! One within which something ran that may have had effects outside is `Manual`, whatever it says of itself, unless it
-//! undoes them: to run it again would run those again too.
+//! An operation within which another one may have had effects outside is `Manual`, whatever its tool
+//! declares, unless it undoes them: running it again would run those again too.
 //!
-//! None of this goes back with STATE.
+//! No rollback changes any of this.
 
 use foldlog_codec::{OperationId, SequenceNumber};
 use std::sync::Arc;
@@ -25,13 +26,13 @@ use crate::error::{Error, Result};
 use crate::items::tree::Tree;
 use crate::operation::{OpenOperation, UnsettledOperation};
 
-/// The operations of a log that are not done with. Each position that is kept shares them, and a begin or an end follows
-/// on nearly every one: what is open or waits to be settled may be a great deal, so a clone shares that too.
+/// Holds the open and unsettled operations of a log. Each kept position shares them, and nearly every one is
+/// followed by a begin or an end; since they may be many, clones share the trees too.
 #[derive(Clone, Default)]
 pub(crate) struct Operations {
-    /// By their begins, so in the order in which they began.
+    /// Open operations by the sequence numbers of their begins.
     open: Tree<SequenceNumber, Arc<OpenOperation>, 16, 16>,
-    /// By their names.
+    /// Unsettled operations by their ids.
     unsettled: Tree<OperationId, Arc<UnsettledOperation>, 16, 16>,
 }
 
@@ -42,7 +43,7 @@ impl std::fmt::Debug for Operations {
 }
 
 impl Operations {
-    /// Those that an image holds.
+    /// Takes the operations that an image holds.
     pub(super) fn restored(image: &Image<'_>) -> Operations {
         let (mut open, mut unsettled) = (Tree::default(), Tree::default());
         for one in &image.open {
@@ -54,20 +55,20 @@ impl Operations {
         Operations { open, unsettled }
     }
 
-    /// The operations that are open, in the order in which they began.
+    /// Returns the open operations in the order of their begins.
     pub(crate) fn open(&self) -> impl DoubleEndedIterator<Item = &OpenOperation> {
         self.open.iter().map(|(_, open)| open.as_ref())
     }
 
-    /// The one of that name that is open.
+    /// Returns the open operation with this id.
     fn open_one(&self, operation: OperationId) -> Option<&OpenOperation> {
-        // Most have begun once, and bear the name of their begin.
+        // Most have begun once, and their id is the sequence number of that begin.
         let first =
             self.open.get(&operation.sequence()).map(Arc::as_ref).filter(|open| open.operation == operation);
         first.or_else(|| self.open().find(|open| open.operation == operation))
     }
 
-    /// The operations that wait to be run again or settled, in the order of their names.
+    /// Returns the unsettled operations in the order of their ids.
     pub(crate) fn unsettled(&self) -> impl Iterator<Item = &UnsettledOperation> {
         self.unsettled.iter().map(|(_, unsettled)| unsettled.as_ref())
     }
@@ -76,7 +77,7 @@ impl Operations {
         self.unsettled.get(&operation).map(Arc::as_ref)
     }
 
-    /// Changes one that waits to be run again or settled, if it does.
+    /// Changes an unsettled operation, if there is one with this id.
     fn change_unsettled(
         &mut self,
         operation: OperationId,
@@ -88,22 +89,23 @@ impl Operations {
         true
     }
 
-    /// How many are not done with.
+    /// Returns how many operations are open or unsettled.
     pub(crate) fn count(&self) -> usize {
         self.open.len() + self.unsettled.len()
     }
 
-    /// The names of the open operations that may change STATE.
+    /// Returns the ids of the open operations that may change STATE.
     pub(crate) fn all_changing(&self) -> Vec<OperationId> {
         self.open().filter(|open| !open.reads_only).map(|open| open.operation).collect()
     }
 
-    /// The first open operation that may change STATE: until it ends, STATE is not final.
+    /// Returns the first open operation that may change STATE. Until it ends, STATE is not final.
     pub(crate) fn changing(&self) -> Option<&OpenOperation> {
         self.open().find(|open| !open.reads_only)
     }
 
-    /// Says why a begin does not follow what is known, if it does not: the operation in question, and the reason.
+    /// Checks whether a begin fits the operations so far. Returns the operation that it contradicts, and the
+    /// reason.
     pub(crate) fn check_begin(&self, begin: &ToolBegin<'_>) -> Result<(), (OperationId, &'static str)> {
         if let Some(last) = self.open.last().filter(|_| self.open.len() >= OPEN_OPERATIONS_MAX) {
             return Err((last.1.operation, "it is open beside as many as can be, so no other begins"));
@@ -142,7 +144,8 @@ impl Operations {
         Ok(())
     }
 
-    /// Says why an end does not follow what is known, if it does not; nothing has changed yet.
+    /// Checks whether an end fits the operations so far. Returns the operation that it contradicts, and the
+    /// reason.
     pub(crate) fn check_end(&self, end: &ToolEnd<'_>) -> Result<(), (OperationId, &'static str)> {
         let Some(open) = self.open.get(&end.begin) else {
             return Err((end.operation(), "it is not open, so it cannot end"));
@@ -171,7 +174,7 @@ impl Operations {
         if end.outcome == Outcome::Interrupted && open.parent.is_none() {
             let OpenOperation { operation, begin, tool, call_id, .. } = open.as_ref().clone();
             let idempotency = match open.idempotency {
-                // Its own undoing is to see to what ran within it.
+                // The tool's own undoing must also undo what ran within it.
                 Idempotency::Compensate => Idempotency::Compensate,
                 _ if open.had_effects_within => Idempotency::Manual,
                 _ if open.reads_only => Idempotency::Natural,
@@ -189,7 +192,7 @@ impl Operations {
         let waits = match settle.decision {
             Decision::RunAgain => self.change_unsettled(operation, |unsettled| unsettled.run_again = true),
             Decision::Committed | Decision::Failed => {
-                // Asked before anything is copied that need not be.
+                // Looked up first, so that nothing is copied in vain.
                 self.unsettled_one(operation).is_some() && self.unsettled.remove(&operation).is_some()
             }
         };

@@ -1,22 +1,22 @@
-//! Which records are live.
+//! Live paths: which records count at a position.
 //!
-//! A rollback record at `r` with target `n` says: STATE as it was at `n`. The path that is live at a position
-//! `p` is therefore: the records behind the last rollback at or before `p`, that rollback itself, and before
-//! it the path that was live at the rollback's target.
+//! A rollback record at `r` with target `n` says: STATE is as it was at `n`. The path that is live at a
+//! position `p` is therefore: the records behind the last rollback at or before `p`, that rollback itself,
+//! and before it the path that was live at the rollback's target.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
 use foldlog_codec::SequenceNumber;
 
-/// The rollbacks of a log: from each rollback's sequence number to its target.
+/// Holds the rollbacks of a log: the target of each by its own sequence number.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Path {
     rollbacks: BTreeMap<SequenceNumber, SequenceNumber>,
 }
 
 impl Path {
-    /// The path of a log with these rollbacks, each with its target, which must be below it.
+    /// Makes the path of a log with these rollbacks: sequence number and target, which must be lower.
     pub fn new<A: Into<SequenceNumber>, T: Into<SequenceNumber>>(
         rollbacks: impl IntoIterator<Item = (A, T)>,
     ) -> Path {
@@ -24,7 +24,7 @@ impl Path {
         Path { rollbacks: rollbacks.filter(|(at, to)| to < at).collect() }
     }
 
-    /// Takes in one more rollback.
+    /// Adds a rollback to the path.
     pub fn add(&mut self, at: impl Into<SequenceNumber>, to: impl Into<SequenceNumber>) {
         let (at, to) = (at.into(), to.into());
         if to < at {
@@ -32,7 +32,7 @@ impl Path {
         }
     }
 
-    /// The ranges of records that were live when `position` was written, in ascending order.
+    /// Returns the ranges of records that were live when `position` was written, in ascending order.
     pub fn live_at(&self, position: impl Into<SequenceNumber>) -> Vec<RangeInclusive<SequenceNumber>> {
         let position = position.into();
         let mut ranges: Vec<_> = self.down_from(position).collect();
@@ -40,7 +40,7 @@ impl Path {
         ranges
     }
 
-    /// The same ranges in descending order, found as they are asked for.
+    /// Finds the ranges of live records in descending order, lazily.
     pub(crate) fn down_from(
         &self,
         position: SequenceNumber,
@@ -54,8 +54,8 @@ impl Path {
         })
     }
 
-    /// The ranges of records that are live before record `next` is written and would not be after it, if it
-    /// were a rollback to `to`. Takes time in proportion to what is abandoned, not to the log.
+    /// Returns the ranges of records that a rollback to `to`, written as record `next`, would abandon, in
+    /// ascending order. Takes time in proportion to the abandoned ranges, not to the log.
     pub fn abandoned_by(
         &self,
         next: impl Into<SequenceNumber>,
@@ -83,7 +83,7 @@ impl Path {
         abandoned
     }
 
-    /// Whether a record was live when `position` was written.
+    /// Returns whether the record `sequence` was live when `position` was written.
     pub fn is_live(&self, sequence: impl Into<SequenceNumber>, position: impl Into<SequenceNumber>) -> bool {
         let (sequence, position) = (sequence.into(), position.into());
         self.live_at(position).iter().any(|range| range.contains(&sequence))
@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn nested_and_repeated_rollbacks_leave_the_path_that_was_live_at_their_target() {
-        // 0 1 2 3 [4: back to 1] 5 6 [7: back to 3, which 4 had abandoned] 8
+        // 0 1 2 3 [4: rolls back to 1] 5 6 [7: rolls back to 3, which 4 had abandoned] 8
         let range = |first, last| SequenceNumber::new(first)..=SequenceNumber::new(last);
         let path = Path::new([(4, 1), (7, 3)]);
         assert_eq!(path.live_at(3), [range(0, 3)]);

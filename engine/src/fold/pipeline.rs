@@ -1,15 +1,16 @@
-//! Fold a log while it is read.
+//! Folds a log while it is read.
 //!
-//! To read a log and check its frames is one thing, to decode its items and fold them another. Of a long log
-//! a second thread does the first, batch by batch and in order, and where the folding thread is behind it decodes
-//! items too. The caller folds: what lives as long as the session is best made by the thread that will use it, and
-//! an allocator may take more calls of the system's for each page of a new thread than the page is worth.
+//! Of a long log, a second thread reads the records and checks their frames, batch by batch and in order, and
+//! also decodes items while the folding thread is behind. The caller folds: what lives as long as the session is
+//! best allocated by the thread that will use it, and an allocator may take more system calls for each page of a
+//! new thread than the page is worth.
 //!
 //! # Invariants
 //!
 //! 1. Records are folded in the order in which they were read, each once.
-//! 2. What comes out is the same with one thread and with two, failures included.
-//! 3. Memory is bounded: the reading thread waits where [`WAITING_MAX`] batches or [`WAITING_BYTES_MAX`] wait.
+//! 2. The result is the same with one thread and with two, failures included.
+//! 3. Memory is bounded: the reading thread waits while [`WAITING_MAX`] batches or [`WAITING_BYTES_MAX`]
+//!    wait.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -27,27 +28,27 @@ use crate::error::Result;
 use crate::items::AnyValue;
 use crate::types::{DecodeItem, Recorded, SessionTypes};
 
-/// How many bytes of records one thread hands to the other at a time. What waits stays in the process's memory, so
-/// it is kept small beside a session.
+/// Bytes of records that one thread hands to the other at a time. Waiting batches stay in the process's
+/// memory, so this is small beside a session.
 const BATCH_BYTES: usize = 32 << 10;
 
-/// How many batches wait at most.
+/// Maximum number of waiting batches.
 const WAITING_MAX: usize = 16;
 
-/// How many bytes of records wait at most, or a single record: a body may be 16 MiB long.
+/// Maximum bytes of waiting records, unless a single record is longer: a body may be 16 MiB long.
 const WAITING_BYTES_MAX: usize = 4 << 20;
 
-/// A log of fewer bytes is folded by the thread that reads it.
+/// Bytes of a log from which on a second thread reads it.
 const HELPED_BYTES_MIN: u64 = 2 << 20;
 
-/// Where so many wait, the reading thread decodes.
+/// Number of waiting batches from which on the reading thread also decodes.
 const BEHIND: usize = 6;
 
-/// A fold that is going on.
+/// Holds a fold in progress.
 pub(crate) struct Fold<'a> {
     pub(crate) folded: LiveState,
     pub(crate) sources: Sources<'a>,
-    /// Whether some record could not be folded; nothing is folded after it.
+    /// Whether a record could not be folded. Nothing is folded after it.
     pub(crate) failed: bool,
 }
 
@@ -85,15 +86,15 @@ impl Fold<'_> {
     }
 }
 
-/// Records that were read.
+/// Holds records that were read.
 #[derive(Default)]
 struct Batch {
     bytes: Vec<u8>,
     entries: Vec<Entry>,
 }
 
-/// Allocators get pieces from here on from the system one by one, and give each back when it is let go of; smaller
-/// ones would stay in the process. Only what is filled of it takes memory.
+/// Bytes that are allocated for a batch. Allocators take pieces of this size from the system one by one and
+/// return each when it is freed; smaller ones would stay in the process. Only the filled part takes memory.
 const ROOM_BYTES: usize = 256 << 10;
 
 impl Batch {
@@ -101,7 +102,7 @@ impl Batch {
         Batch { bytes: Vec::with_capacity(ROOM_BYTES), entries: Vec::new() }
     }
 
-    /// Takes bytes in; answers with their place.
+    /// Copies bytes into the batch, and returns their range.
     fn take_in(&mut self, bytes: &[u8]) -> Range<usize> {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(bytes);
@@ -110,11 +111,11 @@ impl Batch {
 }
 
 enum Entry {
-    /// An event that does as declared, whose value is decoded.
+    /// A plain event whose value is decoded.
     Value { sequence: SequenceNumber, event: u32, value: AnyValue },
-    /// One whose payload, which has passed the pre-scan, stands in the batch.
+    /// A plain event whose payload, which has passed the pre-scan, is in the batch.
     Event { sequence: SequenceNumber, event: u32, at: Range<usize> },
-    /// Any record; its body stands in the batch.
+    /// Any record. Its body is in the batch.
     Record { sequence: SequenceNumber, kind: Kind, time_us: i64, at: Range<usize> },
 }
 
@@ -127,15 +128,15 @@ struct Queue {
 #[derive(Default)]
 struct State {
     waiting: VecDeque<Batch>,
-    /// Their bytes.
+    /// Bytes of the waiting batches.
     bytes: usize,
-    /// Batches that were folded, for their memory.
+    /// Folded batches, kept for their memory.
     spare: Vec<Batch>,
-    /// Set by whichever thread is gone.
+    /// Set when one of the threads has finished.
     ended: bool,
 }
 
-/// Says at its end, however that comes, that one thread is gone.
+/// Tells the other thread when one has finished, also by an error or a panic.
 struct Part<'a>(&'a Queue);
 
 impl Drop for Part<'_> {
@@ -146,8 +147,8 @@ impl Drop for Part<'_> {
 }
 
 impl Queue {
-    /// Hands a batch over, and takes an empty one for it. Also says whether the folding thread is behind. Where that
-    /// one is gone, nobody asks for the batch any more.
+    /// Hands over a batch. Returns an empty one, and whether the folding thread is behind. If that thread has
+    /// finished, the batch is dropped.
     fn put(&self, batch: Batch) -> (Batch, bool) {
         let mut state = self.state.lock();
         while !state.ended
@@ -183,7 +184,7 @@ impl Queue {
     fn fold_all(&self, fold: &mut Fold<'_>) {
         while let Some(mut batch) = self.take() {
             fold.fold_batch(&mut batch);
-            // One that had to take in a long record is let go of.
+            // A batch that had to hold a long record is freed.
             if batch.bytes.capacity() <= 2 * ROOM_BYTES {
                 self.state.lock().spare.push(batch);
             }
@@ -191,16 +192,17 @@ impl Queue {
     }
 }
 
-/// How events are decoded ahead of their turn.
+/// Decodes events before they are folded.
 struct Decoding<'a> {
     types: &'a SessionTypes,
     names: Names,
-    /// The event asked for last: its id, its version, and how its item is decoded, where that can be done ahead.
+    /// Event that was decoded last: its id, its version, and the function that decodes its item, if that can
+    /// be done ahead.
     latest: Option<(u32, u32, Option<DecodeItem>)>,
 }
 
 impl Decoding<'_> {
-    /// What a declaration says is known before the batch that holds it is folded.
+    /// Learns what a record declares before the batch that holds it is folded.
     fn learn(&mut self, record: &Record<'_>) {
         if let Ok(RecordBody::Declare(declare)) = RecordBody::of(record)
             && self.names.check(record.sequence, &declare).is_ok()
@@ -218,7 +220,7 @@ impl Decoding<'_> {
         Some((declared.version, decode))
     }
 
-    /// The event's value, where that is all there is to fold.
+    /// Returns the event's value, if nothing else of the record has to be folded.
     fn decoded(&mut self, sequence: SequenceNumber, event: u32, data: Payload<'_>) -> Option<AnyValue> {
         if self.latest.is_none_or(|(latest, ..)| latest != event) {
             let (version, decode) = self.decode_item(event)?;
@@ -232,12 +234,12 @@ impl Decoding<'_> {
     }
 }
 
-/// The reading thread's side.
+/// Collects batches on the reading thread.
 struct Reader<'a> {
     queue: &'a Queue,
     decoding: Option<Decoding<'a>>,
     batch: Batch,
-    /// How much was read for it.
+    /// Bytes that were read for the batch.
     batch_bytes: usize,
     /// Whether the folding thread is behind, so that this one decodes.
     behind: bool,
@@ -252,7 +254,7 @@ impl Reader<'_> {
             decoding.learn(record);
         }
         let event = if kind == Kind::DISPATCH { Dispatch::plain_event(body) } else { None };
-        // Each entry is put in where it is made: to make it first and move it then would wait for its stores.
+        // Each entry is made in its place: moving it there would wait for its stores.
         match event {
             Some((event, data)) => {
                 let decoding = self.decoding.as_mut().filter(|_| self.behind);
@@ -281,11 +283,11 @@ impl Reader<'_> {
     }
 }
 
-/// Goes on with a fold by what `read` hands over, of which there are about so many bytes. `read` is called once.
+/// Continues a fold with the records that `read` hands over, about `bytes` bytes of them. Calls `read` once.
 ///
 /// # Errors
 ///
-/// Those of `read`. What could not be folded is no error; the fold says that it failed.
+/// The error of `read`. A record that cannot be folded is no error, but sets [`Fold::failed`].
 pub(crate) fn fold_while_reading<'a, T: Send>(
     mut folding: Fold<'a>,
     bytes: u64,
@@ -296,7 +298,7 @@ pub(crate) fn fold_while_reading<'a, T: Send>(
     Ok((done, folding))
 }
 
-/// Folds while another thread reads. `None` where the system gives no thread; nothing was read then.
+/// Folds while another thread reads. Returns `None` if the system gives no thread; nothing was read then.
 fn fold_beside<T: Send>(
     folding: &mut Fold<'_>,
     read: &(impl Fn(&mut dyn FnMut(&Record<'_>)) -> Result<T> + Sync),
@@ -305,7 +307,7 @@ fn fold_beside<T: Send>(
     let decoding = folding.sources.types.map(|types| Decoding { types, names, latest: None });
     let queue = &Queue::default();
     thread::scope(|scope| {
-        // Where reading fails or panics, the other thread has to know; and the other way round.
+        // If reading fails or panics, the folding thread has to know, and the other way round.
         let part = Part(queue);
         let reading = move || {
             let _part = part;
@@ -357,8 +359,8 @@ mod tests {
         type Item = Word;
     }
 
-    /// The first records declare as they go: one event that does as declared, one of which each record says what it
-    /// does, and one that nobody knows.
+    /// The first records declare: a plain event, an event whose records list their effects, and an unknown
+    /// one.
     fn declare(id: u32) -> Vec<u8> {
         let built_in = if id == 1 { BuiltIn::Explicit } else { BuiltIn::Append };
         let slice = SliceDeclaration {
@@ -406,8 +408,8 @@ mod tests {
         bytes
     }
 
-    /// What the records come to: the words by the records they are of, whether the others were decoded, and how far
-    /// all were folded.
+    /// Returns what the records amount to: the words by their records, whether the others were decoded, and
+    /// how far all were folded.
     fn folded(folded: &LiveState) -> (Vec<(SequenceNumber, String)>, Vec<bool>, SequenceNumber) {
         let rows = |name: &str| match folded.projection.items_named(name) {
             Some((_, Items::Held(rows))) => rows.clone(),
@@ -434,7 +436,7 @@ mod tests {
             alone.apply_record(&record, sources).unwrap();
         }
         assert!(folded(&alone).0.len() > 300);
-        // The thread that does nothing but hand over is soon ahead, and begins to decode.
+        // The thread that only hands over is soon ahead, and begins to decode.
         let start = targets(&records);
         let folding = Fold { folded: start, sources, failed: false };
         let (read, together) = fold_while_reading(folding, bytes(&records), |take| {

@@ -1,15 +1,32 @@
-//! The projection: what all records so far amount to.
+//! The projection: the slices, names, tags and operations after all records so far.
+//!
+//! A *plain event* is a dispatch that changes each of its slices as its event was declared to, so that its
+//! record holds no effects.
+//!
+//! # Invariants
+//!
+//! 1. [`Projection::apply`] and its fast path [`Projection::apply_event`] are the only code that changes a
+//!    projection for a record. An error leaves the projection unchanged.
+//! 2. Records are applied in the order of their sequence numbers, without a gap.
+//! 3. Clones share everything that has not changed, so a kept position costs little.
 
-use std::borrow::Cow;
+mod rollback;
+mod slice_state;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use foldlog_codec::body::{
-    Action, Added, Binding, BuiltIn, Declare, Dispatch, Effect, EventDeclaration, Import, ItemId, Payload,
-    Policy, Removed, Rollback, ToolEnd,
+    Action, Added, BuiltIn, Declare, Dispatch, Effect, EventDeclaration, Import, ItemId, Payload, Policy,
+    Removed, Rollback, ToolEnd,
 };
 use foldlog_codec::image::Image;
 use foldlog_codec::{Kind, Record, SequenceNumber};
+
+pub(crate) use rollback::Frozen;
+pub(super) use slice_state::SliceState;
+
+use slice_state::{bound_slice, new_item, new_rows, put, put_value};
 
 use super::names::Names;
 use super::operations::Operations;
@@ -22,52 +39,31 @@ use crate::items::log_items::LogItems;
 use crate::items::row::{ItemRef, Row, RowItem, RowRef};
 use crate::items::rows::{NewValue, Rows};
 use crate::log::objects::Objects;
-use crate::types::{
-    Decoder, Recorded, SessionTypes, Slice, SliceTypes, TAIL_ITEMS, ToolInvocations, ToolInvoked,
-};
+use crate::types::{Recorded, SessionTypes, Slice, SliceTypes, TAIL_ITEMS, ToolInvocations, ToolInvoked};
 
-/// The version of the items that tools' ends make.
+/// Version of the items that ends of tool calls add.
 pub(super) const INVOKED_VERSION: u32 = ToolInvocations::ITEM_VERSION;
 
-/// What is held in memory of the items of LOG slices, and of all others.
+/// Names how much of the items a projection holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum LogSlices {
-    /// All are held, as an audit wants them that compares slices position by position.
+    /// All items of all slices.
     #[default]
     Held,
-    /// The last ones are held; a session reads the others from its log.
+    /// The last items of LOG slices, and all items of the others; a session reads the rest from its log.
     InLog,
-    /// No item of any slice is held but by its name: see [`super::unread`].
+    /// The names of all items, and nothing else; see [`super::unread`].
     Unread,
-    /// No items at all, so that what contradicts them is not noticed: names, tags and operations alone.
+    /// No items: names, tags and operations alone. Records that contradict items are not noticed.
     Outline,
 }
 
-/// A projection as it was at one position.
-#[derive(Clone, Debug)]
-pub(crate) struct Frozen {
-    projection: Projection,
-    /// Whether STATE alone is what it was, as an image tells it.
-    state_alone: bool,
-}
-
-impl Frozen {
-    pub(crate) fn projection(&self) -> &Projection {
-        &self.projection
-    }
-
-    /// Whether everything is what it was.
-    pub(crate) fn is_whole(&self) -> bool {
-        !self.state_alone
-    }
-}
-
-/// Values that the caller has at hand, so that what was just encoded need not be decoded.
+/// Holds values that the caller has in memory, so that they need not be decoded.
 pub(crate) enum DecodedValues<'a> {
     Nothing,
-    /// The event's own value.
+    /// The value of the dispatched event.
     Event(AnyValue),
-    /// By slice and ordinal, in ascending order of them.
+    /// Values by slice id and ordinal, in ascending order.
     Items(&'a [((u32, u32), AnyValue)]),
 }
 
@@ -84,41 +80,30 @@ impl DecodedValues<'_> {
     }
 }
 
-/// What the fold needs beside the record.
+/// Holds what applying a record needs beside the record.
 pub(crate) struct Folding<'a> {
-    /// Where large payloads are to be had.
+    /// Object folder that holds large payloads.
     pub(crate) objects: &'a Objects,
-    /// The host's types; without them items stay undecoded.
+    /// Types of the host. Without them items stay undecoded.
     pub(crate) types: Option<&'a SessionTypes>,
-    /// STATE at the target of a rollback record.
+    /// Returns the slices at the target of a rollback record.
     pub(crate) frozen: &'a dyn Fn(SequenceNumber) -> Option<Arc<Frozen>>,
 }
 
-/// One slice.
-#[derive(Clone, Debug)]
-pub(super) struct SliceState {
-    pub(super) policy: Policy,
-    pub(super) items: Items,
-    /// How the host reads an item, where it knows the slice.
-    pub(super) decoder: Option<Decoder>,
-    /// Whether nothing is held of an item but its name.
-    pub(super) unread: bool,
-}
-
-/// What all records so far amount to.
+/// Holds what all records so far amount to.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Projection {
     pub(crate) names: Arc<Names>,
     slices: Vec<SliceState>,
     pub(crate) tags: Arc<BTreeMap<String, String>>,
-    /// Records of kinds that this version cannot fold: the first one's sequence number and kind.
+    /// Sequence number and kind of the first record of a kind that this version cannot fold.
     pub(crate) unsupported: Option<(SequenceNumber, Kind)>,
     pub(crate) operations: Arc<Operations>,
     next_sequence: SequenceNumber,
     log_slices: LogSlices,
 }
 
-/// A record's change of one slice, checked and with its items at hand.
+/// Describes the change of one slice by a record, checked and with its items decoded.
 struct SliceChange {
     slice: usize,
     removed: Removed,
@@ -127,12 +112,12 @@ struct SliceChange {
 }
 
 impl Projection {
-    /// Of no records.
+    /// Makes the projection of no records.
     pub(crate) fn new(log_slices: LogSlices) -> Projection {
         Projection { log_slices, ..Projection::default() }
     }
 
-    /// Of the records that an image covers.
+    /// Makes the projection of the records that an image covers.
     pub(super) fn restored(names: Arc<Names>, slices: Vec<SliceState>, image: &Image<'_>) -> Projection {
         Projection {
             names,
@@ -145,48 +130,32 @@ impl Projection {
         }
     }
 
-    /// The items of all slices, by id.
+    /// Returns the items of all slices, in the order of their ids.
     pub(super) fn slices(&self) -> impl Iterator<Item = &Items> {
         self.slices.iter().map(|slice| &slice.items)
     }
 
-    /// What is held of the items.
+    /// Returns how much of the items the projection holds.
     pub(super) fn log_slices(&self) -> LogSlices {
         self.log_slices
     }
 
-    /// The sequence number of the next record.
+    /// Returns the sequence number of the next record.
     pub(crate) fn next_sequence(&self) -> SequenceNumber {
         self.next_sequence
     }
 
-    /// The items of a slice.
+    /// Returns the policy and the items of the slice with this id.
     pub(crate) fn items(&self, slice: u32) -> Option<(Policy, &Items)> {
         self.slices.get(slice as usize).map(|slice| (slice.policy, &slice.items))
     }
 
-    /// The items of a slice of that name.
+    /// Returns the policy and the items of the slice of this name.
     pub(crate) fn items_named(&self, name: &str) -> Option<(Policy, &Items)> {
         self.items(self.names.slice_named(name)?.id)
     }
 
-    /// Everything as it is, for coming back to. Shared, so it costs little.
-    pub(crate) fn freeze(&self) -> Frozen {
-        Frozen { projection: self.clone(), state_alone: false }
-    }
-
-    /// An earlier position of which STATE is known, by slice; a slice that is not named was empty.
-    pub(super) fn state_alone(&self, mut slices: BTreeMap<u32, Rows>) -> Frozen {
-        let mut projection = self.clone();
-        for (id, slice) in (0..).zip(&mut projection.slices) {
-            if let (Policy::State, Items::Held(rows)) = (slice.policy, &mut slice.items) {
-                *rows = slices.remove(&id).unwrap_or_else(|| rows.emptied());
-            }
-        }
-        Frozen { projection, state_alone: true }
-    }
-
-    /// Decodes the items of a slice that are not decoded yet.
+    /// Decodes those items of a slice that are not decoded yet.
     pub(crate) fn decode_rows(
         &mut self,
         slice: u32,
@@ -208,14 +177,13 @@ impl Projection {
         Ok(())
     }
 
-    /// Applies a record, whose content is decoded: the only code that changes a projection, with its short way
-    /// [`apply_event`](Projection::apply_event).
+    /// Applies a decoded record.
     ///
     /// # Errors
     ///
-    /// [`Error::Inconsistent`] where the record contradicts those before it, [`Error::Decode`] or
-    /// [`Error::NewerVersion`] where an item is not what the host's type wants, [`Error::Object`] where a
-    /// large payload is missing. Nothing has changed then.
+    /// [`Error::Inconsistent`] if the record contradicts those before it, [`Error::Decode`] or
+    /// [`Error::NewerVersion`] if an item cannot be read as the host's type, [`Error::Object`] if a large
+    /// payload is missing or damaged. The projection is unchanged then.
     pub(crate) fn apply(
         &mut self,
         sequence: SequenceNumber,
@@ -243,9 +211,12 @@ impl Projection {
         Ok(())
     }
 
-    /// As [`apply`](Projection::apply), of a dispatch that holds no more than an event which does as declared: nearly
-    /// every record, so nothing is made here that is moved afterwards. `data` is not looked at where the value is at
-    /// hand.
+    /// Applies a plain event, as nearly every record is: nothing is made here that is moved afterwards.
+    /// `data` is ignored if `value` is given.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`apply`](Projection::apply).
     #[inline]
     pub(crate) fn apply_event<V: NewValue>(
         &mut self,
@@ -259,7 +230,7 @@ impl Projection {
         Ok(())
     }
 
-    /// An event does to each slice what its declaration says.
+    /// Changes each slice of a plain event as the event was declared to.
     #[inline]
     fn as_declared<V: NewValue>(
         &mut self,
@@ -297,7 +268,7 @@ impl Projection {
         Ok(())
     }
 
-    /// What is left of a content for a projection that holds no items.
+    /// Removes from a record what a projection without items does not need.
     fn without_items<'a>(&self, content: RecordBody<'a>) -> RecordBody<'a> {
         if self.log_slices != LogSlices::Outline {
             return content;
@@ -312,11 +283,11 @@ impl Projection {
         }
     }
 
-    /// Passes over an event, for a projection that holds no items.
+    /// Skips an event, for a projection that holds no items.
     ///
     /// # Errors
     ///
-    /// As [`apply`](Projection::apply).
+    /// [`Error::Inconsistent`] if `sequence` is not the next sequence number.
     pub(super) fn pass_over_event(&mut self, sequence: SequenceNumber) -> Result<()> {
         self.check_next(sequence)?;
         self.next_sequence += 1;
@@ -331,11 +302,12 @@ impl Projection {
         Err(Error::Inconsistent { sequence, reason })
     }
 
-    /// Passes over a record that is not on the path being folded. What it declares is never undone.
+    /// Skips a record that is not on the path being folded, except for what it declares, which is never
+    /// rolled back.
     ///
     /// # Errors
     ///
-    /// As [`apply`](Projection::apply).
+    /// [`Error::Inconsistent`] if a declaration contradicts those before it.
     pub(crate) fn pass_over(&mut self, record: &Record<'_>) -> Result<()> {
         if record.kind == Kind::DECLARE
             && let RecordBody::Declare(declare) = RecordBody::of(record)?
@@ -496,7 +468,8 @@ impl Projection {
         Ok(())
     }
 
-    /// A tool's end takes back what the tool did, where it failed, and adds to LOG what is to be known of it.
+    /// Ends an operation: rolls back the tool's changes unless the end is a commit, and adds the call's item
+    /// to LOG.
     fn tool_end(&mut self, sequence: SequenceNumber, end: &ToolEnd<'_>, folding: &Folding<'_>) -> Result<()> {
         self.operations.check_end(end).map_err(|(operation, reason)| Error::Inconsistent {
             sequence,
@@ -513,8 +486,12 @@ impl Projection {
         Ok(())
     }
 
-    /// As [`apply`](Projection::apply), of a tool's end on a path that is folded by itself: what it takes back is not on
-    /// that path, and operations are none of the path's.
+    /// Applies the end of an operation in a fold along a live path: the records that it rolls back are not on
+    /// that path, and such a fold keeps no operations.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`apply`](Projection::apply).
     pub(crate) fn apply_end_along(
         &mut self,
         sequence: SequenceNumber,
@@ -534,13 +511,14 @@ impl Projection {
         }
     }
 
-    /// The item that a tool's end adds to its LOG slice.
+    /// Makes the item that the end of an operation adds to its LOG slice.
     fn invoked(&self, sequence: SequenceNumber, end: &ToolEnd<'_>, folding: &Folding<'_>) -> Result<Row> {
         let bad = |reason: String| Error::Inconsistent { sequence, reason };
         let slice = self.slices.get(end.slice as usize).filter(|slice| slice.policy == Policy::Log);
         let Some(slice) = slice else { return Err(bad(format!("slice {} is no LOG slice", end.slice))) };
         let (id, version) = (ItemId { sequence, ordinal: 0 }, INVOKED_VERSION);
-        // A host that knows the slice knows it as this, and need not read what would be written.
+        // A host that knows the slice knows it as `ToolInvocations`, so the item need not be encoded and read
+        // back.
         let name = self.names.slice(end.slice).map(|declared| declared.name.as_str());
         let is_known = slice.decoder.is_some() && !slice.unread && name == Some(ToolInvocations::NAME);
         let item = match is_known {
@@ -548,53 +526,6 @@ impl Projection {
             false => new_item(slice, sequence, (Payload::new(&end.invoked()), version), None, folding)?,
         };
         Ok(Row { id, version, item })
-    }
-
-    /// Shows STATE as it was when the first operation that is still open began: what was done since is taken back
-    /// once the session is recovered. Not recorded, so it is for a session's own projection that takes no record
-    /// until then.
-    pub(crate) fn set_back_to(&mut self, begin: SequenceNumber, frozen: &Frozen) {
-        self.go_back(self.next_sequence, &Rollback { to: begin, preserve_logs: true }, frozen);
-    }
-
-    fn rollback(
-        &mut self,
-        sequence: SequenceNumber,
-        rollback: &Rollback,
-        folding: &Folding<'_>,
-    ) -> Result<()> {
-        let to = rollback.to;
-        if to >= sequence {
-            let reason = format!("it goes back to {to}, which is not before it");
-            return Err(Error::Inconsistent { sequence, reason });
-        }
-        let known = (folding.frozen)(to).filter(|frozen| rollback.preserve_logs || frozen.is_whole());
-        let frozen = known.ok_or_else(|| Error::Inconsistent {
-            sequence,
-            reason: format!("nothing is known of position {to}"),
-        })?;
-        self.go_back(sequence, rollback, &frozen);
-        Ok(())
-    }
-
-    /// STATE goes back to what it was, CACHE is emptied; `sequence` is the record that says so.
-    fn go_back(&mut self, sequence: SequenceNumber, rollback: &Rollback, frozen: &Frozen) {
-        let to = rollback.to;
-        for (index, slice) in self.slices.iter_mut().enumerate() {
-            let then = frozen.projection.slices.get(index).map(|then| &then.items);
-            match (&mut slice.items, then) {
-                (Items::Held(rows), _) if slice.policy == Policy::Cache => rows.clear(),
-                _ if slice.policy == Policy::Log && rollback.preserve_logs => {}
-                (Items::Held(rows), Some(Items::Held(then))) => *rows = then.clone(),
-                // A slice that was declared later was empty then.
-                (Items::Held(rows), _) => rows.clear(),
-                (Items::InLog(items), Some(Items::InLog(then))) => items.go_back(then, to, sequence),
-                (Items::InLog(items), _) => {
-                    let then = LogItems::new(items.tail_max());
-                    items.go_back(&then, to, sequence);
-                }
-            }
-        }
     }
 }
 
@@ -604,7 +535,7 @@ fn declared(names: &Names, sequence: SequenceNumber, event: u32) -> Result<&Even
     names.event(event).ok_or_else(|| Error::Inconsistent { sequence, reason: reason() })
 }
 
-/// An event of several bindings, or of none, does to each slice what its declaration says.
+/// Changes each slice of a plain event that has several bindings, or none, as the event was declared to.
 fn as_declared_many(
     slices: &mut [SliceState],
     (sequence, declared): (SequenceNumber, &EventDeclaration),
@@ -626,86 +557,4 @@ fn as_declared_many(
         }
     }
     Ok(())
-}
-
-/// The slice of a binding that happens as declared; `None` for one of which the record would say what it did.
-#[inline]
-fn bound_slice<'a>(
-    slices: &'a mut [SliceState],
-    sequence: SequenceNumber,
-    binding: &Binding,
-) -> Result<Option<&'a mut SliceState>> {
-    let bad = |reason: String| Err(Error::Inconsistent { sequence, reason });
-    let Some(slice) = slices.get_mut(binding.slice as usize) else {
-        return bad(format!("slice {} was never declared", binding.slice));
-    };
-    if binding.built_in == BuiltIn::Replace && slice.policy == Policy::Log {
-        return bad(format!("LOG slice {} only grows", binding.slice));
-    }
-    Ok((binding.built_in != BuiltIn::Explicit).then_some(slice))
-}
-
-fn put(slice: &mut SliceState, binding: &Binding, row: Row) {
-    match &mut slice.items {
-        Items::Held(rows) => {
-            if binding.built_in == BuiltIn::Replace {
-                rows.clear();
-            }
-            rows.push(row);
-        }
-        Items::InLog(items) => items.push(row),
-    }
-}
-
-/// As [`put`], of a value.
-#[inline]
-fn put_value<V: NewValue>(slice: &mut SliceState, binding: &Binding, id: ItemId, version: u32, value: V) {
-    match &mut slice.items {
-        Items::Held(rows) if binding.built_in != BuiltIn::Replace => value.push(rows, id, version),
-        _ => {
-            if let Some(value) = value.shared() {
-                put(slice, binding, Row { id, version, item: RowItem::Typed(value) });
-            }
-        }
-    }
-}
-
-/// Names new items, and decodes them where the host's types are there.
-fn new_rows<'a>(
-    slice: &SliceState,
-    (id, sequence): (u32, SequenceNumber),
-    items: impl IntoIterator<Item = (Payload<'a>, u32)>,
-    at_hand: &DecodedValues<'_>,
-    folding: &Folding<'_>,
-) -> Result<Vec<Row>> {
-    (0..)
-        .zip(items)
-        .map(|(ordinal, (payload, version))| {
-            let item = new_item(slice, sequence, (payload, version), at_hand.get(id, ordinal), folding)?;
-            Ok(Row { id: ItemId { sequence, ordinal }, version, item })
-        })
-        .collect()
-}
-
-fn new_item(
-    slice: &SliceState,
-    sequence: SequenceNumber,
-    (payload, version): (Payload<'_>, u32),
-    at_hand: Option<AnyValue>,
-    folding: &Folding<'_>,
-) -> Result<RowItem> {
-    if let Some(value) = at_hand {
-        return Ok(RowItem::Typed(value));
-    }
-    if slice.unread {
-        folding.objects.check(payload)?;
-        return Ok(RowItem::Typed(unread::value()));
-    }
-    let Some(decoder) = slice.decoder else { return Ok(RowItem::Bytes(folding.objects.shared(payload)?)) };
-    let bytes = folding.objects.resolve(payload)?;
-    let recorded = match &bytes {
-        Cow::Borrowed(bytes) => Recorded::InBody(bytes),
-        Cow::Owned(bytes) => Recorded::Elsewhere(bytes),
-    };
-    Ok(RowItem::Typed((decoder.alone)(version, sequence, recorded)?))
 }

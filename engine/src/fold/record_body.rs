@@ -1,4 +1,4 @@
-//! What a record says, decoded.
+//! Decoded bodies of records.
 
 use std::ops::Deref;
 
@@ -7,7 +7,7 @@ use foldlog_codec::{Kind, Record};
 
 use crate::error::{Error, Result};
 
-/// A large part of a content: its own where it was decoded, else that from which the body was built.
+/// Holds a large part of a body: owned if it was decoded, or borrowed from the writer that encoded it.
 #[derive(Debug)]
 pub(crate) enum Lent<'a, T> {
     Own(Box<T>),
@@ -25,7 +25,7 @@ impl<T> Deref for Lent<'_, T> {
     }
 }
 
-/// A record's body, decoded. Whoever has just built a body hands over what it was built from.
+/// Holds a decoded body. A writer passes the parts from which it encoded the body.
 #[derive(Debug)]
 pub(crate) enum RecordBody<'a> {
     Opened(Opened),
@@ -39,12 +39,12 @@ pub(crate) enum RecordBody<'a> {
     ToolBegin(Lent<'a, ToolBegin<'a>>),
     ToolEnd(Lent<'a, ToolEnd<'a>>),
     Settle(Settle<'a>),
-    /// Of a kind that this version cannot fold.
+    /// A record of a kind that this version cannot fold.
     Unsupported(Kind),
 }
 
 impl<'a> RecordBody<'a> {
-    /// The rollback that the record is, or is among other things.
+    /// Returns the rollback, if the record is one or is one among other things.
     pub(crate) fn rollback(&self) -> Option<Rollback> {
         match self {
             RecordBody::Rollback(rollback) => Some(*rollback),
@@ -57,7 +57,7 @@ impl<'a> RecordBody<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::Inconsistent`] where the body does not read as its kind says.
+    /// [`Error::Inconsistent`] if the body is not what its kind says.
     pub(crate) fn of(record: &Record<'a>) -> Result<RecordBody<'a>> {
         let Record { sequence, kind, body, .. } = *record;
         let content = match kind {
@@ -66,7 +66,7 @@ impl<'a> RecordBody<'a> {
             Kind::DISPATCH => Dispatch::decode(body).map(RecordBody::Dispatch),
             Kind::IMPORT => Import::decode(body).map(RecordBody::Import),
             Kind::ROLLBACK => Rollback::decode(body).map(RecordBody::Rollback),
-            // What it says is for those who export it; to the slices it is but a position.
+            // The snapshot's tag and policies matter for exports only.
             Kind::SNAPSHOT => Ok(RecordBody::Snapshot),
             Kind::OBSERVED => Ok(RecordBody::Observed),
             Kind::TOOL_BEGIN => {

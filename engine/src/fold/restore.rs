@@ -1,4 +1,4 @@
-//! From a projection to an image and back.
+//! Converts a projection to an image and back.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -21,7 +21,7 @@ use crate::log::reader::Places;
 use crate::storage::Storage;
 use crate::types::{Recorded, SessionTypes, SliceTypes, TAIL_ITEMS};
 
-/// The slices of a projection, for an image; how many items they have, and not yet the items.
+/// Returns the slices of a projection for an image, with the number of their items but without the items.
 pub(crate) fn slices(projection: &Projection) -> Vec<SliceImage<'static>> {
     let slice = |items: &Items| match items {
         Items::Held(rows) => SliceImage::Held { len: rows.len() as u64, items: Vec::new() },
@@ -34,8 +34,8 @@ pub(crate) fn slices(projection: &Projection) -> Vec<SliceImage<'static>> {
     projection.slices().map(slice).collect()
 }
 
-/// STATE where open operations began, for an image of `projection`; its items are those that stand
-/// [apart](items_apart).
+/// Returns STATE at the begins of open operations, for an image of `projection`. Its items are those that
+/// [`items_apart`] returns.
 pub(crate) fn begun(
     projection: &Projection,
     begun: &[(SequenceNumber, Arc<Frozen>)],
@@ -68,8 +68,8 @@ fn state_rows(projection: &Projection, slice: u32) -> Option<&Rows> {
     }
 }
 
-/// All items that an image holds, slice by slice, as they stand behind its map: those of the projection's slices, and
-/// those that `heads` says stand behind them.
+/// Returns all items that an image holds, slice by slice, in the order in which they follow its map: the
+/// items of the projection, then those of the begins in `heads`.
 pub(crate) fn items_apart<'a>(
     projection: &'a Projection,
     begun: &'a [(SequenceNumber, Arc<Frozen>)],
@@ -89,26 +89,27 @@ pub(crate) fn items_apart<'a>(
     held.chain(begun)
 }
 
-/// Where the projection's LOG slices are to be read.
+/// Holds what the last items of LOG slices are read from.
 pub(crate) struct Ground<'a> {
     pub(crate) storage: &'a Arc<dyn Storage>,
     pub(crate) places: Places,
     pub(crate) objects: &'a Arc<Objects>,
 }
 
-/// What an image was made of.
+/// Holds what was read from an image.
 pub(crate) struct Restored {
     pub(crate) projection: Projection,
-    /// STATE where open operations began that may change something.
+    /// STATE at the begins of open operations that may change something.
     pub(crate) begun: Vec<(SequenceNumber, Arc<Frozen>)>,
 }
 
-/// The projection of a session that an image holds, and STATE where open operations began.
+/// Makes the projection of a session from an image, and STATE at the begins of open operations.
 ///
 /// # Errors
 ///
-/// [`Error::Inconsistent`] where the image contradicts itself, [`Error::Decode`] or [`Error::NewerVersion`] where
-/// an item is not what the host's type wants, and what reading the last items of LOG slices says.
+/// [`Error::Inconsistent`] if the image contradicts itself, [`Error::Decode`] or [`Error::NewerVersion`] if
+/// an item cannot be read as the host's type, [`Error::Io`] or [`Error::Object`] if the last items of a LOG
+/// slice cannot be read.
 pub(crate) fn projection(
     image: &Image<'_>,
     types: Option<&SessionTypes>,
@@ -162,7 +163,7 @@ pub(crate) fn projection(
     Ok(Restored { projection, begun })
 }
 
-/// STATE where open operations began.
+/// Makes STATE at the begins of open operations.
 fn begun_states(
     image: &Image<'_>,
     projection: &Projection,
@@ -192,11 +193,11 @@ fn begun_states(
     Ok(states)
 }
 
-/// The items of a slice, in their order. Those that a reducer once put before older ones get their places from
-/// the items that they stand before, as they did then.
+/// Makes the items of a slice, in their order. Items that a reducer once inserted before older ones get their
+/// keys from the items that they precede, as they did then.
 fn rows(items: &[ItemImage<'_>], types: Option<&SliceTypes>) -> Result<Rows> {
     let mut rows = Rows::indexed(types.and_then(SliceTypes::index));
-    // From the end: an item stands in order of insertion if all behind it came later.
+    // From the end: an item is in order of insertion if all behind it came later.
     let mut least: Option<ItemId> = None;
     let mut in_order: Vec<bool> = items
         .iter()
@@ -240,7 +241,7 @@ fn row(item: &ItemImage<'_>, types: Option<&SliceTypes>) -> Result<Row> {
     Ok(Row { id, version, item })
 }
 
-/// Reads the last items of a LOG slice, which its reducers are to see.
+/// Reads the last items of a LOG slice, which its reducers see.
 fn with_tail(
     mut items: LogItems,
     slice: u32,

@@ -1,9 +1,9 @@
-//! Items whose bodies stay in the log.
+//! Unread items, whose bodies stay in the log.
 //!
-//! An audit asks which items a slice holds far more often than what they say, and a log may be longer than memory. So an
-//! [unread](super::projection::LogSlices::Unread) projection holds the name and the version of each item and nothing else:
-//! eight bytes where items come one by one. What an item says is read from its record when it is asked for, and handed on
-//! at once ([`item_reading`](super::item_reading)).
+//! An audit asks which items a slice holds far more often than for their content, and a log may be larger
+//! than memory. So an [unread](super::projection::LogSlices::Unread) projection holds only the name and the
+//! version of each item: eight bytes for items that come one by one. The content is read from the item's
+//! record when it is asked for, and handed on at once ([`item_reading`](super::item_reading)).
 //!
 //! # Invariants
 //!
@@ -17,17 +17,17 @@ use crate::items::AnyValue;
 use crate::items::rows::Rows;
 use crate::types::{Decoded, Decoder, Recorded};
 
-/// Stands for what an item says.
+/// Stands for the content of an unread item.
 struct Unread;
 
 static UNREAD: LazyLock<AnyValue> = LazyLock::new(|| Arc::new(Unread));
 
-/// What stands for an item that was not read.
+/// Returns the value that stands for an unread item.
 pub(super) fn value() -> AnyValue {
     Arc::clone(&UNREAD)
 }
 
-/// Reads nothing.
+/// Decodes every item to a value that stands for an unread one.
 pub(super) const DECODER: Decoder = Decoder { alone, behind };
 
 fn alone(_: u32, _: SequenceNumber, _: Recorded<'_>) -> Decoded {

@@ -104,7 +104,7 @@ impl LogItems {
 
     /// Goes back to `then`, the same slice as it was when record `to` had been written; `at` is the record that
     /// says so.
-    pub(crate) fn go_back(&mut self, then: &LogItems, to: SequenceNumber, at: SequenceNumber) {
+    pub(crate) fn roll_back(&mut self, then: &LogItems, to: SequenceNumber, at: SequenceNumber) {
         let mut undone = (*then.undone).clone();
         undone.push(to + 1..=at);
         *self = LogItems { undone: Arc::new(undone), ..then.clone() };

@@ -385,7 +385,7 @@ pub(crate) fn open_as_read(
     if let Some(begin) = folded.projection.operations.changing().map(|open| open.begin)
         && let Some(frozen) = folded.positions.get(begin)
     {
-        folded.projection.set_back_to(begin, &frozen);
+        folded.projection.show_state_at(begin, &frozen);
     }
     // A fork attests what it shares before its folder has its name; until it attests a record of its own, a
     // power cut may still take the whole folder.

@@ -436,7 +436,7 @@ impl Inner {
             *interrupted = true;
             positions.before_change(projection);
             if let Some(frozen) = positions.get(begin).filter(|_| !reads_only) {
-                projection.set_back_to(begin, &frozen);
+                projection.show_state_at(begin, &frozen);
             }
         }
         drop(state);

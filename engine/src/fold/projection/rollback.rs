@@ -1,0 +1,98 @@
+//! How a projection rolls back: keeps its present position, and returns to a kept one.
+//!
+//! A rollback restores STATE, empties CACHE, and keeps LOG, names, tags and operations.
+
+use std::collections::BTreeMap;
+
+use foldlog_codec::SequenceNumber;
+use foldlog_codec::body::{Policy, Rollback};
+
+use super::{Folding, Projection};
+use crate::error::{Error, Result};
+use crate::items::Items;
+use crate::items::log_items::LogItems;
+use crate::items::rows::Rows;
+
+/// Holds a projection as it was at one position.
+#[derive(Clone, Debug)]
+pub(crate) struct Frozen {
+    projection: Projection,
+    /// Whether only STATE is that of the position, since an image tells no more.
+    state_alone: bool,
+}
+
+impl Frozen {
+    pub(crate) fn projection(&self) -> &Projection {
+        &self.projection
+    }
+
+    /// Returns whether all slices, not only STATE, are those of the position.
+    pub(crate) fn is_whole(&self) -> bool {
+        !self.state_alone
+    }
+}
+
+impl Projection {
+    /// Keeps the present position for a later rollback. Items are shared, so this costs little.
+    pub(crate) fn freeze(&self) -> Frozen {
+        Frozen { projection: self.clone(), state_alone: false }
+    }
+
+    /// Makes an earlier position of which only STATE is known, by slice id. A slice that is not named was
+    /// empty.
+    pub(in crate::fold) fn state_alone(&self, mut slices: BTreeMap<u32, Rows>) -> Frozen {
+        let mut projection = self.clone();
+        for (id, slice) in (0..).zip(&mut projection.slices) {
+            if let (Policy::State, Items::Held(rows)) = (slice.policy, &mut slice.items) {
+                *rows = slices.remove(&id).unwrap_or_else(|| rows.emptied());
+            }
+        }
+        Frozen { projection, state_alone: true }
+    }
+
+    /// Shows STATE as it was when the first open operation began, until a recovery rolls back what was done
+    /// since. No record says so, so this is for the projection of a session that takes no record until then.
+    pub(crate) fn show_state_at(&mut self, begin: SequenceNumber, frozen: &Frozen) {
+        self.roll_back_to(self.next_sequence, &Rollback { to: begin, preserve_logs: true }, frozen);
+    }
+
+    pub(super) fn rollback(
+        &mut self,
+        sequence: SequenceNumber,
+        rollback: &Rollback,
+        folding: &Folding<'_>,
+    ) -> Result<()> {
+        let to = rollback.to;
+        if to >= sequence {
+            let reason = format!("it rolls back to {to}, which is not before it");
+            return Err(Error::Inconsistent { sequence, reason });
+        }
+        let known = (folding.frozen)(to).filter(|frozen| rollback.preserve_logs || frozen.is_whole());
+        let frozen = known.ok_or_else(|| Error::Inconsistent {
+            sequence,
+            reason: format!("nothing is known of position {to}"),
+        })?;
+        self.roll_back_to(sequence, rollback, &frozen);
+        Ok(())
+    }
+
+    /// Rolls STATE back to what it was in `frozen`, and empties CACHE. `sequence` is the rollback's record.
+    fn roll_back_to(&mut self, sequence: SequenceNumber, rollback: &Rollback, frozen: &Frozen) {
+        let to = rollback.to;
+        for (index, slice) in self.slices.iter_mut().enumerate() {
+            let then = frozen.projection.slices.get(index).map(|then| &then.items);
+            match (&mut slice.items, then) {
+                (Items::Held(rows), _) if slice.policy == Policy::Cache => rows.clear(),
+                _ if slice.policy == Policy::Log && rollback.preserve_logs => {}
+                (Items::Held(rows), Some(Items::Held(then))) => *rows = then.clone(),
+                // A slice that was declared later was empty then.
+                (Items::Held(rows), _) => rows.clear(),
+                (Items::InLog(items), Some(Items::InLog(then))) => items.roll_back(then, to, sequence),
+                (Items::InLog(items), _) => {
+                    let then = LogItems::new(items.tail_max());
+                    items.roll_back(&then, to, sequence);
+                }
+            }
+        }
+    }
+}

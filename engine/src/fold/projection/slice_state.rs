@@ -1,0 +1,114 @@
+//! One slice of a projection, and how a record's new items are decoded and added to it.
+
+use std::borrow::Cow;
+
+use foldlog_codec::SequenceNumber;
+use foldlog_codec::body::{Binding, BuiltIn, ItemId, Payload, Policy};
+
+use super::{DecodedValues, Folding};
+use crate::error::{Error, Result};
+use crate::fold::unread;
+use crate::items::row::{Row, RowItem};
+use crate::items::rows::NewValue;
+use crate::items::{AnyValue, Items};
+use crate::types::{Decoder, Recorded};
+
+/// Holds one slice.
+#[derive(Clone, Debug)]
+pub(in crate::fold) struct SliceState {
+    pub(in crate::fold) policy: Policy,
+    pub(in crate::fold) items: Items,
+    /// Decodes an item, if the host knows the slice.
+    pub(in crate::fold) decoder: Option<Decoder>,
+    /// Whether only the names of items are held.
+    pub(in crate::fold) unread: bool,
+}
+
+/// Returns the slice of a binding that changes it as declared. `None` if records of the event list their
+/// effects on the slice.
+#[inline]
+pub(super) fn bound_slice<'a>(
+    slices: &'a mut [SliceState],
+    sequence: SequenceNumber,
+    binding: &Binding,
+) -> Result<Option<&'a mut SliceState>> {
+    let bad = |reason: String| Err(Error::Inconsistent { sequence, reason });
+    let Some(slice) = slices.get_mut(binding.slice as usize) else {
+        return bad(format!("slice {} was never declared", binding.slice));
+    };
+    if binding.built_in == BuiltIn::Replace && slice.policy == Policy::Log {
+        return bad(format!("LOG slice {} only grows", binding.slice));
+    }
+    Ok((binding.built_in != BuiltIn::Explicit).then_some(slice))
+}
+
+pub(super) fn put(slice: &mut SliceState, binding: &Binding, row: Row) {
+    match &mut slice.items {
+        Items::Held(rows) => {
+            if binding.built_in == BuiltIn::Replace {
+                rows.clear();
+            }
+            rows.push(row);
+        }
+        Items::InLog(items) => items.push(row),
+    }
+}
+
+/// Adds a value to a slice, as its binding was declared to.
+#[inline]
+pub(super) fn put_value<V: NewValue>(
+    slice: &mut SliceState,
+    binding: &Binding,
+    id: ItemId,
+    version: u32,
+    value: V,
+) {
+    match &mut slice.items {
+        Items::Held(rows) if binding.built_in != BuiltIn::Replace => value.push(rows, id, version),
+        _ => {
+            if let Some(value) = value.shared() {
+                put(slice, binding, Row { id, version, item: RowItem::Typed(value) });
+            }
+        }
+    }
+}
+
+/// Names new items, and decodes them if the host's types are known.
+pub(super) fn new_rows<'a>(
+    slice: &SliceState,
+    (id, sequence): (u32, SequenceNumber),
+    items: impl IntoIterator<Item = (Payload<'a>, u32)>,
+    at_hand: &DecodedValues<'_>,
+    folding: &Folding<'_>,
+) -> Result<Vec<Row>> {
+    (0..)
+        .zip(items)
+        .map(|(ordinal, (payload, version))| {
+            let item = new_item(slice, sequence, (payload, version), at_hand.get(id, ordinal), folding)?;
+            Ok(Row { id: ItemId { sequence, ordinal }, version, item })
+        })
+        .collect()
+}
+
+pub(super) fn new_item(
+    slice: &SliceState,
+    sequence: SequenceNumber,
+    (payload, version): (Payload<'_>, u32),
+    at_hand: Option<AnyValue>,
+    folding: &Folding<'_>,
+) -> Result<RowItem> {
+    if let Some(value) = at_hand {
+        return Ok(RowItem::Typed(value));
+    }
+    if slice.unread {
+        folding.objects.check(payload)?;
+        return Ok(RowItem::Typed(unread::value()));
+    }
+    let Some(decoder) = slice.decoder else { return Ok(RowItem::Bytes(folding.objects.shared(payload)?)) };
+    let bytes = folding.objects.resolve(payload)?;
+    let recorded = match &bytes {
+        Cow::Borrowed(bytes) => Recorded::InBody(bytes),
+        Cow::Owned(bytes) => Recorded::Elsewhere(bytes),
+    };
+    Ok(RowItem::Typed((decoder.alone)(version, sequence, recorded)?))
+}
