@@ -1,15 +1,15 @@
-//! A store's one background thread: it does what no call waits for.
+//! A store's one background thread, which does what no call waits for.
 //!
-//! | rank | what | why there |
+//! | rank | task | why it has this rank |
 //! |---|---|---|
-//! | space | pages brought in, the next segment made | the writer is about to need them |
-//! | sync | what became due | bounds what a power cut loses |
-//! | seal | the digest of a finished segment | only later openings and audits ask for it |
-//! | image | a projection written beside the log | only later openings ask for it |
+//! | space | brings pages in, makes the next segment | the writer is about to need them |
+//! | sync | syncs what became due | bounds what a power cut loses |
+//! | seal | writes the digest of a finished segment | only later openings and audits read it |
+//! | image | writes a projection beside the log | only later openings read it |
 //!
-//! The thread begins with the first task and ends when it has had nothing to do for a while: an idle store keeps
-//! none. A task of many steps is asked for one at a time, and a step that is long by nature lets what is more
-//! urgent pass, so that the writer never waits long.
+//! The thread begins with the first task and ends when it has had nothing to do for a second: an idle store keeps no
+//! thread. A task of many steps is asked for one step at a time, and a step that is long by nature calls
+//! [`Background::let_pass`], so that more urgent tasks never wait long.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use crate::clock;
 /// How long a sync that is not urgent may wait, and how long the thread stays without work.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
 
-/// How urgent a task is, the most urgent first.
+/// Rank of a task, the most urgent first; the module's table describes each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Rank {
     Space,
@@ -33,7 +33,7 @@ pub(crate) enum Rank {
     Image,
 }
 
-/// What is left of a task after a step.
+/// Says whether a task has more steps to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Left {
     Nothing,
@@ -42,22 +42,22 @@ pub(crate) enum Left {
 
 type Task = Box<dyn FnMut() -> Left + Send>;
 
-/// Who does what need not be done at once.
+/// Says who does the tasks that no call waits for.
 #[derive(Clone, Debug)]
 pub(crate) enum Background {
-    /// The caller, at once. One thread's calls then do the same each time.
+    /// The calling thread, at once. The calls of one thread then do the same each time.
     Inline,
-    /// A thread of the store's.
+    /// The store's background thread.
     Thread(Arc<Worker>),
 }
 
 impl Background {
-    /// One with a thread of its own, which begins when it is first needed.
+    /// Returns a background with a thread of its own, which begins when a task first needs it.
     pub(crate) fn thread() -> Background {
         Background::Thread(Arc::default())
     }
 
-    /// Has a task done, step by step.
+    /// Hands over a task, to be done step by step.
     pub(crate) fn offer(&self, rank: Rank, mut task: impl FnMut() -> Left + Send + 'static) {
         match self {
             Background::Inline => while task() == Left::More {},
@@ -65,8 +65,8 @@ impl Background {
         }
     }
 
-    /// Called within a long step of a task of this rank: what is more urgent is done now. In a thread that is not
-    /// the background's this does nothing.
+    /// Does the tasks that are more urgent than `rank`, from within a long step of a task of that rank. In a thread
+    /// that is not the background thread this does nothing.
     pub(crate) fn let_pass(&self, rank: Rank) {
         if let Background::Thread(worker) = self {
             worker.shared.let_pass(rank);
@@ -74,7 +74,7 @@ impl Background {
     }
 }
 
-/// The thread and what it has to do.
+/// Holds the background thread and its tasks.
 #[derive(Default)]
 pub(crate) struct Worker {
     shared: Arc<Shared>,
@@ -89,7 +89,7 @@ struct Shared {
 #[derive(Default)]
 struct State {
     tasks: BTreeMap<Rank, VecDeque<Task>>,
-    /// Syncs that may wait, by session, and until when all of them may.
+    /// Syncs that may wait, by session; `later_until` says until when.
     later: BTreeMap<Uuid, Task>,
     later_until: Option<Instant>,
     running: bool,
@@ -99,7 +99,7 @@ struct State {
 }
 
 impl State {
-    /// Takes the most urgent task, of those more urgent than `rank` where one is given.
+    /// Takes the most urgent task; where `rank` is given, the most urgent of those above that rank.
     fn take_above(&mut self, rank: Option<Rank>) -> Option<(Rank, Task)> {
         let mut tasks = self.tasks.iter_mut().take_while(|(other, _)| rank.is_none_or(|rank| **other < rank));
         tasks.find_map(|(rank, tasks)| Some((*rank, tasks.pop_front()?)))
@@ -120,7 +120,7 @@ impl Worker {
         self.see_to_it(state);
     }
 
-    /// Has the sync of a session done once [`PATIENCE`] is over, unless it is offered before.
+    /// Hands over the sync of a session, to be done once [`PATIENCE`] has passed, unless somebody offers it before.
     pub(crate) fn offer_later(&self, session: Uuid, sync: impl FnMut() -> Left + Send + 'static) {
         let mut state = self.shared.state.lock();
         state.later.insert(session, Box::new(sync));
@@ -142,10 +142,10 @@ impl Worker {
             let shared = Arc::clone(&self.shared);
             let spawned =
                 std::thread::Builder::new().name("foldlog-background".to_owned()).spawn(move || shared.run());
-            // Where the system gives no thread, the next call that offers something asks again.
+            // Where the system gives no thread, the next call that offers a task tries again.
             state.running = spawned.is_ok();
         } else if state.waiting {
-            // Whoever holds a session's lock here must not be held up by the thread it wakes.
+            // The woken thread must not hold up a caller that holds a session's lock.
             drop(state);
             self.shared.changed.notify_one();
         }
@@ -186,7 +186,7 @@ impl Shared {
         }
     }
 
-    /// Waits for the most urgent task; `None` once the thread is to end.
+    /// Waits for the most urgent task. `None` once the thread is to end.
     fn next(&self) -> Option<(Rank, Task)> {
         let mut state = self.state.lock();
         let idle_until = clock::after(PATIENCE);
@@ -208,7 +208,7 @@ impl Shared {
                 return None;
             }
             if !clock::counter_is_learnt() {
-                // What is offered meanwhile waits for a millisecond, once in a process.
+                // Tasks offered meanwhile wait for a millisecond, once in a process.
                 MutexGuard::unlocked(&mut state, clock::learn_counter);
                 continue;
             }
@@ -269,7 +269,7 @@ mod tests {
                 Left::Nothing
             });
         }
-        // Elsewhere than in the background's own thread this is no turn of anybody's.
+        // The test's own thread is not the background thread, so this does nothing.
         background.let_pass(Rank::Image);
         go.send(()).unwrap();
         let order: Vec<&str> = (0..4).map(|_| heard.recv().unwrap()).collect();

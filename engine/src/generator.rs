@@ -1,8 +1,8 @@
-//! Where randomness is drawn: the only file that does.
+//! Random numbers. No other module draws any.
 //!
-//! Session ids and seeds come from the store's generator; salts and the numbers that reducers see come from
-//! the session's seed. ChaCha with 8 rounds (`rand_chacha`, whose streams are promised to stay the same), so
-//! that one seed gives one log on every machine and in every version.
+//! Session ids and seeds come from the store's generator; salts and the numbers that reducers see come from the
+//! session's seed. The generator is ChaCha with 8 rounds (`rand_chacha`, whose streams are promised to stay the same),
+//! so that one seed gives one log on every machine and in every version.
 
 use foldlog_codec::SequenceNumber;
 use rand_chacha::ChaCha8Rng;
@@ -11,35 +11,35 @@ use uuid::Uuid;
 
 use crate::sabotage::{self, Breakage};
 
-/// A seeded generator of numbers.
+/// Generates random numbers from a seed.
 #[derive(Debug, Clone)]
 pub struct Generator {
     rng: ChaCha8Rng,
 }
 
 impl Generator {
-    /// The generator of a seed.
+    /// Returns the generator of a seed: the same seed gives the same numbers on every machine and in every version.
     pub fn from_seed(seed: u64) -> Generator {
         Generator { rng: ChaCha8Rng::seed_from_u64(seed) }
     }
 
-    /// A generator with a seed from the system's entropy.
+    /// Returns a generator whose seed comes from the system's entropy.
     pub(crate) fn from_entropy() -> Generator {
         let entropy = Uuid::new_v4().as_u128();
         Generator::from_seed((entropy >> 64) as u64 ^ entropy as u64)
     }
 
-    /// The generator that reducers see at one record: it depends on the seed of the session in which the
-    /// record was first written and on the record's sequence number, and on nothing else.
+    /// Returns the generator that reducers see at one record. It depends on the seed of the session in which the record
+    /// was first written and on the record's sequence number, and on nothing else.
     pub(crate) fn for_record(seed: u64, sequence: SequenceNumber) -> Generator {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
-        // Stream 0 is the session's own, so records take theirs from 1 on.
+        // Stream 0 is the session's own, so the streams of records begin at 1.
         rng.set_stream(sequence.get().wrapping_add(1));
         Generator { rng }
     }
 
-    /// The generator of the token by which a workspace's folder is known, where a session first binds it behind the record
-    /// at `position`.
+    /// Returns the generator of the token that identifies a workspace's folder, for a session that first binds the
+    /// folder behind the record at `position`.
     pub(crate) fn for_folder(seed: u64, position: SequenceNumber) -> Generator {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         // Records take their streams from the other end.
@@ -47,7 +47,7 @@ impl Generator {
         Generator { rng }
     }
 
-    /// The salt of a segment.
+    /// Returns the salt of a segment.
     pub(crate) fn salt(seed: u64, ordinal: u32) -> u64 {
         let ordinal = if sabotage::is(Breakage::SaltRepeated) { 0 } else { ordinal };
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
@@ -55,23 +55,23 @@ impl Generator {
         rng.next_u64()
     }
 
-    /// A number of 64 bits.
+    /// Returns a random number of 64 bits.
     pub fn next_u64(&mut self) -> u64 {
         self.rng.next_u64()
     }
 
-    /// A number below `bound`; 0 where the bound is 0. Each is as likely as the others but for a bias below
-    /// `bound / 2^64`.
+    /// Returns a random number below `bound`; 0 if `bound` is 0. Each number is as likely as the others but for a bias
+    /// below `bound / 2^64`.
     pub fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.next_u64()) * u128::from(bound)) >> 64) as u64
     }
 
-    /// A number from 0 up to but not including 1.
+    /// Returns a random number from 0 up to but not including 1.
     pub fn next_f64(&mut self) -> f64 {
         (self.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// A random (version 4) identifier.
+    /// Returns a random identifier (a version 4 UUID).
     pub fn uuid(&mut self) -> Uuid {
         let bits = u128::from(self.next_u64()) << 64 | u128::from(self.next_u64());
         uuid::Builder::from_random_bytes(bits.to_be_bytes()).into_uuid()

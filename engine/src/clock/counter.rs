@@ -1,52 +1,53 @@
 //! The system's time, carried on by the processor's counter.
 //!
-//! A reading of the system's clock takes a quarter of the time that an append takes, one of the counter a third of
-//! that. So each thread keeps its last reading of both, its anchor, and for a millisecond adds to it what the counter
-//! has counted since; then it asks the system once more.
+//! A reading of the system's clock takes a quarter of the time that an append takes; a reading of the counter takes a
+//! third of that. So each thread keeps its last reading of both, its *anchor*, and for a millisecond adds to it what
+//! the counter has counted since. Then it reads the system's clock once more.
 //!
 //! # Invariants
 //!
-//! 1. An anchor is carried on for no more than [`CARRIED_NS_MAX`] by the counter. So where a system's clock was set, or
+//! 1. An anchor is carried on by the counter for at most [`CARRIED_NS_MAX`]. Where somebody set the system's clock, or
 //!    a machine slept while its counter stood, readings show that a millisecond later; where two processors count apart
-//!    or a counter was set back, they are wrong by no more than that. Where counters go on as they should, the
-//!    difference from what the system would say is below a microsecond.
-//! 2. An anchor's two readings are at most [`ANCHOR_NS_MAX`] apart; a thread that was interrupted between them has none.
+//!    or a counter was set back, readings are wrong by no more than that. Where counters go on as they should, the
+//!    difference from the system's clock is below a microsecond.
+//! 2. An anchor's two readings are at most [`ANCHOR_NS_MAX`] apart; a thread that was interrupted between them has no
+//!    anchor.
 //! 3. A thread's readings go back only where the system's clock is set back, or its processors count apart: the counter
-//!    is read behind the system's clock, so that what is carried on is late rather than early.
+//!    is read after the system's clock, so that a carried-on reading is late rather than early.
 
 use std::cell::Cell;
 use std::hint::black_box;
 use std::sync::OnceLock;
 use std::time::Instant;
 
-/// For how long an anchor holds, in nanoseconds.
+/// Time for which an anchor holds, in nanoseconds.
 const CARRIED_NS_MAX: u64 = 1_000_000;
 
-/// How far apart the two readings of an anchor may be, in nanoseconds.
+/// Maximum distance between the two readings of an anchor, in nanoseconds.
 const ANCHOR_NS_MAX: u64 = 1_000;
 
-/// How often both are read to see which of them takes longer.
+/// Number of times that both are read to find out which of them takes longer.
 const TRIALS: u32 = 1_000;
 
-/// The counter, once it is known; nothing where it is of no use.
+/// The counter, once it is known; `None` inside where reading it is not worth while.
 static COUNTER: OnceLock<Option<Counter>> = OnceLock::new();
 
 thread_local! {
     static ANCHOR: Cell<Anchor> = const { Cell::new(Anchor { ticks: 0, system_ns: 0, ticks_max: 0 }) };
 }
 
-/// Finds out how fast the counter counts, which takes a millisecond and at worst a fifth of a second, once in a process.
-/// Until then nothing is carried on.
+/// Finds out how fast the counter counts, once in a process: this takes a millisecond, at worst a fifth of a second.
+/// Until then every reading comes from the system's clock.
 pub(crate) fn learn() {
     COUNTER.get_or_init(Counter::learn);
 }
 
-/// Whether [`learn`] was called.
+/// Returns whether [`learn`] was called.
 pub(crate) fn is_learnt() -> bool {
     COUNTER.get().is_some()
 }
 
-/// Nanoseconds since 1970: those of an anchor carried on, or else what `system_ns` says.
+/// Returns nanoseconds since 1970: an anchor carried on, or else what `system_ns` returns.
 pub(super) fn now_ns(system_ns: impl FnOnce() -> Option<u64>) -> Option<u64> {
     let Some(Some(counter)) = COUNTER.get() else { return system_ns() };
     let (anchor, ticks) = (ANCHOR.get(), counter.ticks.raw());
@@ -65,7 +66,8 @@ struct Counter {
 }
 
 impl Counter {
-    /// `None` where the counter is not at least twice as quick to read as the system's clock.
+    /// Finds the counter and its rate. `None` where the counter is not at least twice as quick to read as the system's
+    /// clock.
     fn learn() -> Option<Counter> {
         let ticks = quanta::Clock::new();
         let rate = Rate { ns_per_4g_ticks: ticks.delta_as_nanos(0, 1 << 32) };
@@ -81,44 +83,44 @@ impl Counter {
     }
 }
 
-/// How fast a counter counts: the nanoseconds of 2^32 of its ticks.
+/// Rate of a counter, as the nanoseconds that 2^32 of its ticks take.
 #[derive(Clone, Copy, Debug)]
 struct Rate {
     ns_per_4g_ticks: u64,
 }
 
 impl Rate {
-    /// The ticks of so many nanoseconds, rounded down.
+    /// Returns the ticks in `ns` nanoseconds, rounded down.
     fn ticks(self, ns: u64) -> u64 {
         (ns << 32).checked_div(self.ns_per_4g_ticks).unwrap_or(0)
     }
 
-    /// The nanoseconds of ticks that take no longer than [`CARRIED_NS_MAX`], rounded down.
+    /// Returns the nanoseconds in `ticks`, rounded down. They must take no longer than [`CARRIED_NS_MAX`].
     fn ns(self, ticks: u64) -> u64 {
         ticks.saturating_mul(self.ns_per_4g_ticks) >> 32
     }
 }
 
-/// What the system said when the counter stood where it did.
+/// Holds what the system's clock said when the counter stood at `ticks`.
 #[derive(Clone, Copy, Debug)]
 struct Anchor {
     ticks: u64,
     system_ns: u64,
-    /// How many ticks it holds.
+    /// Number of ticks for which the anchor holds.
     ticks_max: u64,
 }
 
 impl Anchor {
-    /// The anchor of a system's reading between two of the counter.
+    /// Makes the anchor of a reading of the system's clock between two readings of the counter.
     fn new(before: u64, system_ns: u64, after: u64, rate: Rate) -> Anchor {
         let apart = after.wrapping_sub(before);
         let ticks_max = if apart <= rate.ticks(ANCHOR_NS_MAX) { rate.ticks(CARRIED_NS_MAX) } else { 0 };
         Anchor { ticks: after, system_ns, ticks_max }
     }
 
-    /// The time at a later reading of the counter, while the anchor holds.
+    /// Returns the time at a later reading of the counter, `None` if the anchor no longer holds.
     fn carried_on(self, ticks: u64, rate: Rate) -> Option<u64> {
-        // A counter that went back has gone almost all the way round, and so further than any anchor holds.
+        // A counter that was set back has gone almost all the way round, and so further than any anchor holds.
         let since = ticks.wrapping_sub(self.ticks);
         (since < self.ticks_max).then(|| self.system_ns.saturating_add(rate.ns(since)))
     }

@@ -1,4 +1,4 @@
-//! Where time is read: nobody else asks the system for it.
+//! Clocks. No other module reads the system's time.
 
 mod counter;
 
@@ -8,29 +8,29 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 pub(crate) use self::counter::{is_learnt as counter_is_learnt, learn as learn_counter};
 
-/// The present moment, by the clock that nobody sets.
+/// Returns the present moment on the monotonic clock, which nobody can set.
 pub(crate) fn now() -> Instant {
     Instant::now()
 }
 
-/// The moment so long from now, by the clock that nobody sets.
+/// Returns the moment `wait` from now on the monotonic clock.
 pub(crate) fn after(wait: Duration) -> Instant {
     let now = Instant::now();
     now.checked_add(wait).unwrap_or(now)
 }
 
-/// Whether that moment is over.
+/// Returns whether a moment on the monotonic clock has passed.
 pub(crate) fn is_past(moment: Instant) -> bool {
     Instant::now() >= moment
 }
 
-/// A source of time. A session reads it once for each record.
+/// Tells the time. A session reads its clock once for each record.
 pub trait Clock: Send + Sync + std::fmt::Debug {
-    /// Microseconds since 1970-01-01 UTC.
+    /// Returns microseconds since 1970-01-01 UTC.
     fn now_us(&self) -> i64;
 
-    /// Microseconds since some moment, by a clock that nobody sets: what waits for a while waits by this one. By default
-    /// the system's.
+    /// Returns microseconds since some fixed moment, on a clock that nobody sets; timeouts and delays use this reading.
+    /// The default implementation reads the system's monotonic clock.
     fn steady_us(&self) -> i64 {
         static BEGIN: OnceLock<Instant> = OnceLock::new();
         let since = Instant::now().saturating_duration_since(*BEGIN.get_or_init(Instant::now));
@@ -38,11 +38,12 @@ pub trait Clock: Send + Sync + std::fmt::Debug {
     }
 }
 
-/// The system's clock.
+/// Reads the system's clock.
 ///
-/// Once a store's background thread has had a moment for it, a thread that asks often is told what the system said within
-/// the last millisecond and what the processor's counter has counted since: the same to a microsecond, in half the time.
-/// A system's clock that is set shows a millisecond later then.
+/// A thread that asks often gets what the system said within the last millisecond plus what the processor's counter has
+/// counted since, once the store's background thread has learnt how fast that counter counts. The readings agree to a
+/// microsecond, and take half the time. If somebody sets the system's clock, readings show that up to a millisecond
+/// later.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SystemClock;
 
@@ -55,13 +56,13 @@ impl Clock for SystemClock {
     }
 }
 
-/// Nanoseconds since 1970 by the system's clock, which go on until the year 2554; `None` outside these years.
+/// Returns nanoseconds since 1970 by the system's clock, for the years 1970 to 2554; `None` outside these years.
 fn system_ns() -> Option<u64> {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).ok()?;
     since.as_secs().checked_mul(1_000_000_000)?.checked_add(u64::from(since.subsec_nanos()))
 }
 
-/// What the system's clock says where it is set to a time that [`system_ns`] cannot tell.
+/// Returns microseconds since 1970 by the system's clock, for times that [`system_ns`] cannot tell.
 fn system_us_out_of_range() -> i64 {
     match SystemTime::now().duration_since(UNIX_EPOCH) {
         Ok(since) => i64::try_from(since.as_micros()).unwrap_or(i64::MAX),
@@ -69,7 +70,7 @@ fn system_us_out_of_range() -> i64 {
     }
 }
 
-/// A clock that stands still until it is moved, for tests and for deterministic runs.
+/// Stands still until a caller moves it, for tests and for deterministic runs.
 #[derive(Debug, Default)]
 pub struct FixedClock {
     now_us: AtomicI64,
@@ -77,22 +78,22 @@ pub struct FixedClock {
 }
 
 impl FixedClock {
-    /// A clock that always says `now_us`.
+    /// Makes a clock that always reads `now_us`.
     pub fn new(now_us: i64) -> FixedClock {
         FixedClock { now_us: AtomicI64::new(now_us), step_us: 0 }
     }
 
-    /// A clock that says `now_us` first and `step_us` more at each reading after.
+    /// Makes a clock that reads `now_us` first, and `step_us` more at each reading after that.
     pub fn stepping(now_us: i64, step_us: i64) -> FixedClock {
         FixedClock { now_us: AtomicI64::new(now_us), step_us }
     }
 
-    /// Moves the clock by so many microseconds.
+    /// Moves the clock forward by `by_us` microseconds.
     pub fn advance_us(&self, by_us: i64) {
         self.now_us.fetch_add(by_us, Ordering::Relaxed);
     }
 
-    /// Sets the clock.
+    /// Sets the clock to `now_us`, in microseconds since 1970-01-01 UTC.
     pub fn set_us(&self, now_us: i64) {
         self.now_us.store(now_us, Ordering::Relaxed);
     }
@@ -103,7 +104,8 @@ impl Clock for FixedClock {
         self.now_us.fetch_add(self.step_us, Ordering::Relaxed)
     }
 
-    /// The same clock, since nobody but a test sets it; a reading of it is no step.
+    /// Returns the clock's present value without a step: only a test sets this clock, so it serves as the steady one
+    /// too.
     fn steady_us(&self) -> i64 {
         self.now_us.load(Ordering::Relaxed)
     }

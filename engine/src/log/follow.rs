@@ -180,7 +180,7 @@ impl Cursor {
                 (at, read_again) = (now, 0);
             }
             if matches!(stop, Stop::End) {
-                self.turn()?;
+                self.roll_over()?;
                 continue;
             }
             match self.look_around(stop) {
@@ -246,7 +246,7 @@ impl Cursor {
     }
 
     /// Goes over to the next segment, which has to go on where this one ends.
-    fn turn(&mut self) -> Result<()> {
+    fn roll_over(&mut self) -> Result<()> {
         let Some(next) = self.ahead.pop_front() else {
             self.segment.end = None;
             return Ok(());

@@ -1,4 +1,4 @@
-//! What holds after any history.
+//! Assertions that hold for every history.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,27 +19,27 @@ use crate::storage::{CrashKind, MemoryStorage};
 use crate::store::Store;
 use crate::types::SessionTypes;
 
-/// The second at which every history begins: 2026-01-01T00:00:00Z.
+/// Time at which every history begins: 2026-01-01T00:00:00Z, in microseconds since 1970.
 const BEGIN_US: i64 = 1_767_225_600_000_000;
 
-/// The time between two steps.
+/// Time between two steps, in microseconds.
 const STEP_US: i64 = 1_000;
 
-/// Payloads over this become objects: small, so that histories hold some.
+/// Size in bytes from which payloads become objects: small, so that histories hold some.
 const OBJECT_BYTES_MIN: u64 = 512;
 
 /// Asserts, after each step of a history and at its end, what the engine promises of every session:
 ///
-/// - after a rollback STATE is what it was at its target, CACHE is empty, and LOG is as it was before;
-/// - STATE at each position is STATE of a fold along the path that was live there, and each position can be
-///   seen again as the session showed it;
-/// - opened again, after a close, a kill or a fork, the session shows what it showed before, read with the
-///   host's types and without;
-/// - what a reducer refuses leaves no trace.
+/// - after a rollback STATE is what it was at the rollback's target, CACHE is empty, and LOG is as it was before;
+/// - STATE at each position equals a fold of the records on the path that was live there, and a view of each position
+///   shows what the session showed then;
+/// - opened again, after a close, a kill or a fork, the session shows what it showed before, read with the host's types
+///   and without;
+/// - an event that a reducer refuses leaves no trace.
 ///
 /// # Panics
 ///
-/// Where one of these does not hold, or where an action fails with anything but a refusal.
+/// Panics where one of these does not hold, or where an action fails with anything but a refusal.
 #[track_caller]
 pub fn assert_rollback_equivalence(types: &SessionTypes, history: &History) {
     let mut life = Life::begin(types);
@@ -55,15 +55,15 @@ pub fn assert_rollback_equivalence(types: &SessionTypes, history: &History) {
     life.check_positions();
 }
 
-/// Asserts that a history gives the same records each time that it is lived with the same clock and seed, also
-/// where the session is closed and opened again after every step.
+/// Asserts that a history gives the same records each time that a session lives through it with the same clock and
+/// seed, also where the session is closed and opened again after every step.
 ///
-/// Reducers that read a clock, draw numbers elsewhere than from their context or go by the order of a hash map
-/// fail here, and so do events and items that do not read back as what was written.
+/// Reducers that read a clock, draw random numbers elsewhere than from their context, or depend on the order of a hash
+/// map fail here, and so do events and items that do not read back as they were written.
 ///
 /// # Panics
 ///
-/// At the first record that differs, or where an action fails with anything but a refusal.
+/// Panics at the first record that differs, or where an action fails with anything but a refusal.
 #[track_caller]
 pub fn assert_deterministic(types: &SessionTypes, history: &History) {
     let live = |reopening: bool| {
@@ -85,7 +85,7 @@ pub fn assert_deterministic(types: &SessionTypes, history: &History) {
     }
 }
 
-/// What counts of a record.
+/// Holds the parts of a record that two runs must agree on.
 struct Content {
     sequence: SequenceNumber,
     kind: Kind,
@@ -93,8 +93,8 @@ struct Content {
     body: Vec<u8>,
 }
 
-/// A record as a person can compare it. A fork's first record holds the checksum of a frame of its parent,
-/// which depends on where that was synced: its body is no part of this.
+/// Returns a record in a form that a person can compare. Leaves out the body of a fork's first record: it holds the
+/// checksum of a frame of the parent, which depends on when the parent was synced.
 fn shown(record: &Content) -> (Kind, i64, String) {
     if record.kind == Kind::OPENED {
         return (record.kind, record.time_us, String::new());
@@ -103,7 +103,7 @@ fn shown(record: &Content) -> (Kind, i64, String) {
     (record.kind, record.time_us, value.unwrap_or_else(|| format!("{:?}", record.body)))
 }
 
-/// A session that lives through a history.
+/// Holds a session that lives through a history.
 struct Life<'a> {
     types: &'a SessionTypes,
     disk: MemoryStorage,
@@ -111,7 +111,7 @@ struct Life<'a> {
     store: Store,
     session: Session,
     snapshots: Vec<Snapshot>,
-    /// What the session showed at each position.
+    /// State that the session showed at each position.
     shown: BTreeMap<SequenceNumber, State>,
     sessions: u64,
 }
@@ -163,7 +163,7 @@ impl<'a> Life<'a> {
         let (state, position) = (done(self.session.state()), self.session.position());
         match action.act(&self.session) {
             Ok(()) => {}
-            // An action of several calls may have got as far as some of them.
+            // An action that makes several calls may have done some of them.
             Err(Error::Refused { .. } | Error::ReducerPanicked { .. } | Error::LogOnlyGrows { .. }) => {
                 if self.session.position() == position {
                     assert_eq!(done(self.session.state()), state, "{action:?} was refused but left a trace");
@@ -206,7 +206,7 @@ impl<'a> Life<'a> {
         self.snapshots.retain(|snapshot| snapshot.position <= at);
     }
 
-    /// Every position, read from the log without the host's code.
+    /// Checks every position, read from the log without the host's code.
     fn check_positions(&self) {
         let reader = done(LogReader::open_on(Arc::new(self.disk.clone()), self.session.dir()));
         assert_eq!(done(reader.state()), done(self.session.state()), "read without types");
@@ -246,7 +246,7 @@ fn store(disk: &MemoryStorage, clock: &Arc<FixedClock>) -> Store {
             storage: Arc::new(disk.process()),
             clock: Arc::clone(clock) as _,
             seed: Some(1),
-            // As small as a segment gets, so that histories have several.
+            // The smallest size that a segment can have, so that histories have several.
             segments: SegmentSizes { first_bytes: 1, max_bytes: 4096, ahead_bytes_min: 0 },
             object_bytes_min: OBJECT_BYTES_MIN,
             image_bytes_min: 1,
@@ -256,7 +256,7 @@ fn store(disk: &MemoryStorage, clock: &Arc<FixedClock>) -> Store {
     ))
 }
 
-/// The slices of a policy that have items: by name, versions and stored bytes.
+/// Returns the slices of a policy that have items: by name, the version and stored bytes of each item.
 fn of(state: &State, policy: Policy) -> BTreeMap<&str, Vec<(u32, &[u8])>> {
     let slices = state.slices.iter().filter(|(_, slice)| slice.policy == policy && !slice.items.is_empty());
     slices
@@ -267,7 +267,7 @@ fn of(state: &State, policy: Policy) -> BTreeMap<&str, Vec<(u32, &[u8])>> {
         .collect()
 }
 
-/// What the engine did, which does not fail on a disk in memory.
+/// Unwraps the result of a call that does not fail on a disk in memory.
 #[track_caller]
 fn done<T>(result: Result<T>) -> T {
     match result {

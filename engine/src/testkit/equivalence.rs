@@ -5,12 +5,12 @@ use crate::error::{Error, Result};
 use crate::session::StoredItem;
 use crate::tools::{CompositeSnapshot, ExecutionState};
 
-/// Says whether two snapshots of one run stand for the same: every STATE slice, item by item as it was recorded, and
-/// every resource that rolls back. LOG, CACHE and what cannot be given back, such as a budget, do not count.
+/// Checks that two snapshots of one run hold the same: every STATE slice, item by item as recorded, and every resource
+/// that rolls back. LOG, CACHE, and resources that no rollback restores, such as a budget, do not count.
 ///
 /// # Errors
 ///
-/// [`Error::SnapshotMismatch`] with the first difference; else what reading the log says.
+/// [`Error::SnapshotMismatch`] with the first difference; otherwise the error of reading the log.
 pub fn snapshots_equivalent(
     state: &ExecutionState,
     one: &CompositeSnapshot,
@@ -19,7 +19,7 @@ pub fn snapshots_equivalent(
     let slices = |snapshot: &CompositeSnapshot| -> Result<BTreeMap<String, Vec<StoredItem>>> {
         let slices = state.session().state_at(snapshot.session.position)?.slices;
         let kept = slices.into_iter().filter(|(_, slice)| slice.policy == Policy::State);
-        // An empty slice is as good as one that was never declared.
+        // An empty slice equals one that was never declared.
         Ok(kept.map(|(name, slice)| (name, slice.items)).filter(|(_, items)| !items.is_empty()).collect())
     };
     let (left, right) = (slices(one)?, slices(other)?);

@@ -1,4 +1,4 @@
-//! Histories of a host's own actions.
+//! Histories: what a host's session lives through in a property test.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -13,7 +13,7 @@ use crate::types::Event;
 
 type Run = dyn Fn(&Session) -> Result<()> + Send + Sync;
 
-/// Something that a host does with its session.
+/// Holds something that a host does with its session.
 #[derive(Clone)]
 pub struct Action {
     label: String,
@@ -27,8 +27,8 @@ impl fmt::Debug for Action {
 }
 
 impl Action {
-    /// An action with the name that a failing history shows it by. It must do the same each time: what it
-    /// draws or reads elsewhere is no part of the history.
+    /// Makes an action, with the name by which a failing history shows it. The action must do the same each time:
+    /// whatever it draws or reads elsewhere is not part of the history.
     pub fn new(
         label: impl Into<String>,
         run: impl Fn(&Session) -> Result<()> + Send + Sync + 'static,
@@ -41,32 +41,32 @@ impl Action {
     }
 }
 
-/// The action of dispatching an event.
+/// Makes the action that dispatches an event.
 pub fn dispatch<E: Event + Clone + fmt::Debug>(event: E) -> Action {
     let label = format!("dispatch {} {event:?}", E::NAME);
     Action::new(label, move |session| session.dispatch(event.clone()).map(drop))
 }
 
-/// One step of a history.
+/// Names one step of a history.
 #[derive(Clone, Debug)]
 pub enum Step {
-    /// The host does something.
+    /// The host does something with its session.
     Act(Action),
-    /// A snapshot is taken.
+    /// The host takes a snapshot.
     Snapshot,
-    /// STATE goes back to a position, which may be abandoned already.
+    /// The session rolls STATE back to a position, which may be abandoned already.
     RollBack(Index),
-    /// STATE goes back to one of the snapshots, where there are any.
+    /// The session rolls STATE back to one of the snapshots, where there are any.
     RollBackToSnapshot(Index),
     /// The session is closed and opened again.
     Reopen,
-    /// The process is killed and the session opened by another.
+    /// The process is killed, and another process opens the session.
     Kill,
-    /// The session is forked at a position, and the fork goes on.
+    /// The session is forked at a position, and the history goes on in the fork.
     Fork(Index),
 }
 
-/// A step without what it is about.
+/// Names a step without its argument.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     Act,
@@ -78,26 +78,26 @@ enum Kind {
     Fork,
 }
 
-/// What happens to a session, step by step.
+/// Holds what happens to a session, step by step.
 #[derive(Clone, Debug)]
 pub struct History {
-    /// The steps.
+    /// Steps, in the order in which they happen.
     pub steps: Vec<Step>,
 }
 
-/// Histories of up to 32 steps, of which about every second is one of these actions.
+/// Generates histories of up to 32 steps, about half of which are one of these actions.
 pub fn histories(actions: impl Strategy<Value = Action>) -> impl Strategy<Value = History> {
     histories_of(actions, 1..=32)
 }
 
-/// Histories of so many steps.
+/// Generates histories whose number of steps lies in `steps`.
 pub fn histories_of(
     actions: impl Strategy<Value = Action>,
     steps: RangeInclusive<usize>,
 ) -> impl Strategy<Value = History> {
-    // Steps are left out from the first to the last, and then each is made simpler. What could not be left out
-    // at first may be once what stood behind it is gone, so that each is tried once more by `kept`. Its kind
-    // does not shrink: nobody would try to leave out what it turned into.
+    // Shrinking leaves steps out from the first to the last, and then makes each simpler. A step that could not be left
+    // out at first may become superfluous once a later one is gone, so `kept` tries each of them once more. The kind of
+    // a step does not shrink: no shrinking would then leave out the simpler kind.
     let kept = prop::bool::weighted(0.999);
     let kind = prop_oneof![
         8 => Just(Kind::Act),

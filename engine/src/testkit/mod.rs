@@ -1,8 +1,9 @@
 //! Property tests for a host's own events and reducers (feature `testkit`).
 //!
-//! A host says what it may do; [`histories`] mixes in snapshots, rollbacks to any position, reopenings, kills
-//! and forks; [`assert_rollback_equivalence`] holds each history against the engine's law. What fails is
-//! shrunk to a few steps.
+//! A *history* is a list of steps that one session lives through. A host names the actions that it may take;
+//! [`histories`] mixes in snapshots, rollbacks to any position, reopenings, kills and forks;
+//! [`assert_rollback_equivalence`] checks after each step what the engine promises. `proptest` shrinks a history that
+//! fails to a few steps.
 //!
 //! ```
 //! use foldlog::testkit::proptest::prelude::*;
@@ -46,11 +47,11 @@
 //! # the_plan_survives_any_history();
 //! ```
 //!
-//! Events of several types are one strategy by `prop_oneof![a().prop_map(dispatch), b().prop_map(dispatch)]`;
-//! what is no dispatch is an [`Action::new`]. Histories are lived on a disk in memory
+//! To dispatch events of several types, combine them: `prop_oneof![a().prop_map(dispatch), b().prop_map(dispatch)]`.
+//! [`Action::new`] makes any other action. Histories run on a disk in memory
 //! ([`MemoryStorage`](crate::storage::MemoryStorage)), which a host's other tests may use too.
 //!
-//! A [`RawLog`] is a log without events and slices, to measure what a disk and the log itself take.
+//! A [`RawLog`] is a log without events and slices, to measure the time that a disk and the log itself take.
 
 mod assertions;
 mod equivalence;
@@ -68,12 +69,12 @@ use foldlog_codec::SequenceNumber;
 use crate::error::Result;
 use crate::session::{RollbackReport, Session};
 
-/// A rollback that takes LOG slices back too (`preserve_logs = false`): for tests that run one session many
+/// Rolls a session back to a position, LOG slices included (`preserve_logs = false`): for tests that run one session many
 /// times from one position. A host's logs stay whatever happens, so this is no method of [`Session`].
 ///
 /// # Errors
 ///
-/// As [`Session::rollback_to`].
+/// The errors of [`Session::rollback_to`], under the same conditions.
 pub fn rollback_discarding_logs(
     session: &Session,
     position: impl Into<SequenceNumber>,

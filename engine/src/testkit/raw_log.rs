@@ -1,4 +1,4 @@
-//! A log without a session.
+//! A log without a session, to be measured.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,10 +17,10 @@ use crate::log::writer::{AppendContext, Body, Ground, Log, SyncPlan};
 use crate::options::{BackgroundSync, Durability, StoreOptions};
 use crate::session::{Asked, due, failed, promises_sync, sync_in_time, sync_through};
 
-/// A log that holds whatever it is given: what a session does for a record, less the event and the slices.
+/// Appends records to a log without events and slices, by the code that sessions use.
 ///
-/// One lock, one reading of the clock, the append, and the syncs that the level promises or that come due, with
-/// the code that sessions use. It is there to be measured: its folder holds sound frames, but no session.
+/// An append takes one lock, reads the clock once, writes the frame, and runs the syncs that its durability promises or
+/// that are due. The type is there for measurements: its folder holds sound frames, but no session.
 #[derive(Debug)]
 pub struct RawLog {
     shared: Arc<Shared>,
@@ -45,8 +45,8 @@ struct State {
 }
 
 impl RawLog {
-    /// A new log in the folder `dir`, which is made where it is missing. Of the options, those count that say
-    /// what a log stands on: storage, clock, segments and background.
+    /// Creates a log in the folder `dir`, which this call makes where it is missing. Of `options`, only storage, clock,
+    /// segment sizes and background count.
     ///
     /// # Errors
     ///
@@ -61,12 +61,12 @@ impl RawLog {
         RawLog::on(ground, Arc::clone(&options.clock), options.seed.unwrap_or_default(), dir.as_ref())
     }
 
-    /// One more log, in the folder `dir`, with which this one shares all that it stands on, the background's thread
-    /// too: as the sessions of one store do.
+    /// Creates another log in the folder `dir` that shares storage, clock and background thread with this log, like the
+    /// sessions of one store.
     ///
     /// # Errors
     ///
-    /// As [`create`](RawLog::create).
+    /// [`Error::Io`] where the folder cannot be made.
     pub fn create_beside(&self, dir: impl AsRef<Path>) -> Result<RawLog> {
         let Shared { ground, clock, seed, .. } = &*self.shared;
         RawLog::on(ground.clone(), Arc::clone(clock), *seed, dir.as_ref())
@@ -81,12 +81,12 @@ impl RawLog {
         Ok(RawLog { shared: Arc::new(Shared { id, ground, clock, seed, state, gate }) })
     }
 
-    /// Appends a record with this body, durably so where the level promises it of an event. Returns its sequence
-    /// number. The body's bytes may be any.
+    /// Appends a record with this body, which may be any bytes, and returns its sequence number. Returns once the
+    /// record is durable if `durability` promises that for events.
     ///
     /// # Errors
     ///
-    /// As [`Session::dispatch`](crate::Session::dispatch), but for what reducers and encoding say.
+    /// The errors of [`Session::dispatch`](crate::Session::dispatch) other than those of reducers and encoding.
     pub fn append(&self, body: &[u8], durability: Durability) -> Result<SequenceNumber> {
         let (shared, kind) = (&self.shared, Kind::DISPATCH);
         let mut state = shared.sound()?;
@@ -111,7 +111,7 @@ impl RawLog {
             let shared = Arc::downgrade(shared);
             move || {
                 if let Some(shared) = shared.upgrade() {
-                    // A failure poisons the log, and its next call says so.
+                    // A failure poisons the log, and the next call on it returns that failure.
                     let _ = shared.sync();
                 }
                 Left::Nothing
@@ -122,16 +122,16 @@ impl RawLog {
         Ok(sequence)
     }
 
-    /// Every record below this is known to be durable.
+    /// Returns the sequence number below which every record is known to be durable.
     pub fn synced(&self) -> SequenceNumber {
         self.shared.gate.synced()
     }
 
-    /// Ends what the background does for the log, and makes everything durable.
+    /// Ends the background tasks of the log, and makes every record durable.
     ///
     /// # Errors
     ///
-    /// As [`Session::close`](crate::Session::close).
+    /// The errors of [`Session::close`](crate::Session::close).
     pub fn close(self) -> Result<()> {
         let shared = &self.shared;
         {
@@ -148,7 +148,7 @@ impl RawLog {
 }
 
 impl Shared {
-    /// Locks the log, unless a write or sync has failed.
+    /// Locks the log. Fails if a write or sync has failed.
     fn sound(&self) -> Result<MutexGuard<'_, State>> {
         let state = self.state.lock();
         match self.gate.failure() {
@@ -174,7 +174,7 @@ impl Shared {
         state.log.sync_plan()
     }
 
-    /// Writes down that a sync was done. A log that failed meanwhile is not written any more.
+    /// Appends a `Synced` frame after a sync. Writes nothing to a log that has failed meanwhile.
     fn attest(&self) -> Result<()> {
         match self.sound() {
             Ok(mut state) => state.log.attest(self.gate.synced()),
@@ -207,7 +207,7 @@ mod tests {
         disk.take_trace().iter().filter(|(op, _)| *op == Op::Write).count()
     }
 
-    /// What is durable is so whatever becomes of the frame that says it; but nothing may follow half a frame.
+    /// A record stays durable whatever becomes of the frame that attests it; but nothing may follow half a frame.
     #[test]
     fn a_record_is_kept_although_the_frame_that_attests_it_failed_and_nothing_follows_that() {
         // The record is written first.
@@ -228,8 +228,8 @@ mod tests {
         }
     }
 
-    /// A record of another thread's failed while a sync ran: what was synced stays promised, and the frame that would
-    /// say so is not written behind the half of that record.
+    /// A record of another thread failed while a sync ran: the synced records stay acknowledged, and no attesting frame
+    /// is written behind the half of the failed record.
     #[test]
     fn a_log_that_failed_while_it_was_synced_is_not_written_to_say_that_it_was() {
         let disk = MemoryStorage::new();
@@ -250,9 +250,9 @@ mod tests {
         assert!(matches!(log.close(), Err(Error::Poisoned { .. })));
     }
 
-    /// A sync of the background's that ended when the last record of a full disk had been written took the room in
-    /// which closing says that all is durable: the next process took the log for one that was not closed, and had no
-    /// room to recover it.
+    /// A background sync that ended when the last record of a full disk had been written once took the room in which
+    /// closing attests everything: the next process took the log for one that was not closed, and had no room to
+    /// recover it.
     #[test]
     fn a_log_that_is_closed_on_a_full_disk_says_that_all_of_it_is_durable() {
         for body_len in 100..200 {
@@ -271,7 +271,7 @@ mod tests {
                 std::iter::repeat_with(|| log.append(&body, Durability::Process)).find_map(Result::err);
             assert!(matches!(full, Some(Error::Full { .. })));
             let shared = Arc::clone(&log.shared);
-            // It began before the last records were written.
+            // This sync began before the last records were written.
             shared.state.lock().log.attest(1.into()).unwrap();
             log.close().unwrap();
             let log = &shared.state.lock().log;
@@ -294,7 +294,7 @@ mod tests {
         let shared = Arc::clone(&log.shared);
         log.close().unwrap();
         assert_eq!(shared.gate.synced(), 102);
-        // Its frames are sound, but nothing says whose they are.
+        // The frames are sound, but no record says which session they belong to.
         let walked = audit::walk(&folder.path().join("log"), &mut |_| Ok(()));
         assert!(walked.is_err());
     }

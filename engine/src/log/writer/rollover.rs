@@ -238,9 +238,11 @@ impl Log {
             active.pages_through = to;
         }
         // A writer in a hurry needs the next segment before long.
-        let turn_near = active.capacity.saturating_sub(self.pace.hurry_bytes()).min(active.capacity / 4 * 3);
+        let rollover_near =
+            active.capacity.saturating_sub(self.pace.hurry_bytes()).min(active.capacity / 4 * 3);
         let worth_it = capacity >= self.sizes.ahead_bytes_min;
-        let ordinal = ordinal.filter(|_| worth_it && !active.asked_for_next && active.offset >= turn_near);
+        let ordinal =
+            ordinal.filter(|_| worth_it && !active.asked_for_next && active.offset >= rollover_near);
         if let Some(ordinal) = ordinal {
             let capacity = capacity.checked_next_multiple_of(PAGE_BYTES).unwrap_or(u64::MAX);
             let path = layout::segment_file(&self.dir, ordinal);
@@ -251,7 +253,7 @@ impl Log {
             true => active.pages_through.saturating_sub(window / 2),
             false => u64::MAX,
         };
-        let next_at = if active.offset >= turn_near { u64::MAX } else { turn_near };
+        let next_at = if active.offset >= rollover_near { u64::MAX } else { rollover_near };
         active.ask_at = pages_at.min(next_at);
     }
 
