@@ -1,8 +1,8 @@
 //! What is made ready before the writer needs it: the pages in front of it, and the next segment.
 //!
-//! The writer asks as it passes certain places of its segment; nothing is asked for while a session is idle.
-//! What comes too late, or fails, the writer does itself: a page by writing to it, a segment at its turn, where
-//! a lack of space is [`Error::Full`](crate::Error::Full).
+//! The writer asks for these as it passes certain offsets of its segment; nothing is asked for while a session is idle.
+//! What comes too late, or fails, the writer does itself: it brings a page in by writing to it, and makes a segment at
+//! the rollover, where a lack of space is [`Error::Full`](crate::Error::Full).
 
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
@@ -13,14 +13,14 @@ use parking_lot::Mutex;
 use crate::background::{Background, Left, Rank};
 use crate::storage::{Storage, StorageFile};
 
-/// How far ahead of the writer things are made ready at least and at most, in bytes.
+/// Least and largest number of bytes ahead of the writer for which things are made ready.
 pub(super) const WINDOW_BYTES: RangeInclusive<u64> = 256 << 10..=24 << 20;
 
-/// For how long a writer that goes on as fast as it did is to find things ready, in microseconds: more than a
-/// sync takes, since a page that is first touched while one runs has to wait for its end.
+/// Time in microseconds for which a writer that keeps its pace finds things ready. It is longer than a sync takes,
+/// since a page that is first touched while a sync runs has to wait for its end.
 const WINDOW_US: u64 = 30_000;
 
-/// How fast the writer goes.
+/// Measures how fast the writer goes.
 #[derive(Debug, Default)]
 pub(super) struct Pace {
     time_us: i64,
@@ -29,11 +29,11 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// How far ahead things are to be ready, now that so many bytes were written since opening.
+    /// Returns how many bytes ahead things are to be ready, now that `written_bytes` were written since opening.
     pub(super) fn window_bytes(&mut self, time_us: i64, written_bytes: u64) -> u64 {
         let took_us = time_us.saturating_sub(self.time_us).max(1).unsigned_abs();
         let wrote = written_bytes.saturating_sub(self.written_bytes);
-        // Less is no measure.
+        // A shorter time is no measure.
         if took_us >= PACE_US_MIN || self.window_bytes == 0 {
             let window = wrote.saturating_mul(WINDOW_US) / took_us;
             self.window_bytes = window.clamp(*WINDOW_BYTES.start(), *WINDOW_BYTES.end());
@@ -42,23 +42,23 @@ impl Pace {
         self.window_bytes
     }
 
-    /// How much a writer in a hurry goes on to write while things are made ready; nothing for others.
+    /// Returns how many bytes a writer in a hurry writes while things are made ready; 0 for other writers.
     pub(super) fn hurry_bytes(&self) -> u64 {
         if self.window_bytes > *WINDOW_BYTES.start() { self.window_bytes } else { 0 }
     }
 }
 
-/// The shortest time over which a pace is taken, in microseconds.
+/// Shortest time over which a pace is measured, in microseconds.
 const PACE_US_MIN: u64 = 200;
 
-/// A segment file without a header.
+/// Holds a segment file without a header, made ahead.
 #[derive(Debug)]
 pub(super) struct Made {
     pub(super) ordinal: u32,
     pub(super) path: PathBuf,
     pub(super) capacity: u64,
     pub(super) file: Arc<dyn StorageFile>,
-    /// Up to where its pages are brought in, or are about to be.
+    /// Offset up to which its pages are brought in, or are about to be.
     pub(super) prepared: u64,
 }
 
@@ -66,12 +66,12 @@ pub(super) struct Made {
 enum Next {
     #[default]
     Nothing,
-    /// Nobody has begun to make it.
+    /// Nobody has begun to make the segment.
     Asked,
     Ready(Made),
 }
 
-/// What was asked for in one session.
+/// Holds what one session's writer has asked for.
 #[derive(Debug)]
 pub(super) struct Ahead {
     storage: Arc<dyn Storage>,
@@ -84,17 +84,17 @@ impl Ahead {
         Ahead { storage: Arc::clone(storage), background: background.clone(), next: Arc::default() }
     }
 
-    /// Has the pages `from..to` of a segment brought in.
+    /// Asks for the pages `from..to` of a segment to be brought in.
     pub(super) fn ask_for_pages(&self, file: &Arc<dyn StorageFile>, from: u64, to: u64) {
         let file = Arc::clone(file);
         self.background.offer(Rank::Space, move || {
-            // Where it fails, the writer brings them in one by one.
+            // If this fails, the writer brings the pages in one by one.
             let _ = file.prepare(from, to);
             Left::Nothing
         });
     }
 
-    /// Has the next segment made, and its first `window` bytes brought in.
+    /// Asks for the next segment to be made, and for its first `window` bytes to be brought in.
     pub(super) fn ask_for_segment(&self, ordinal: u32, path: &Path, capacity: u64, window: u64) {
         *self.next.lock() = Next::Asked;
         let (storage, next, path) = (Arc::clone(&self.storage), Arc::clone(&self.next), path.to_owned());
@@ -119,8 +119,8 @@ impl Ahead {
         });
     }
 
-    /// The segment that was asked for, where it is there; one that nobody has begun to make is not made any
-    /// more.
+    /// Returns the segment that was asked for, if it is made. If nobody has begun to make the segment, it is not made
+    /// any more.
     pub(super) fn take_segment(&self) -> Option<Made> {
         match std::mem::take(&mut *self.next.lock()) {
             Next::Ready(made) => Some(made),
@@ -128,16 +128,16 @@ impl Ahead {
         }
     }
 
-    /// Gives the space of the segment that was made ahead back to the disk, and waits for one that is being made: until
-    /// the system has found that it does not fit, it holds what is left of the disk.
+    /// Gives the space of the segment that was made ahead back to the disk, and waits for a segment that is being made:
+    /// until the system has found that one does not fit, it holds what is left of the disk.
     pub(super) fn give_back(&self) {
         if let Some(made) = self.take_segment() {
-            // What cannot be removed is empty, and in nobody's way.
+            // A file that cannot be removed is empty, and disturbs nobody.
             let _ = self.discard(&made);
         }
     }
 
-    /// Takes a segment away that was made and is not needed.
+    /// Removes the file of a segment that was made and is not needed.
     pub(super) fn discard(&self, made: &Made) -> std::io::Result<()> {
         self.storage.remove_file(&made.path)
     }

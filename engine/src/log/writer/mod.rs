@@ -6,35 +6,37 @@
 //!
 //! | the log | what the first append does |
 //! |---|---|
-//! | is new | makes segment 0: header, `Resumed`, `Opened`; behind the leftover of an attempt that a crash ended, the segment after its last ([`partial_creation`](super::leftover)) |
+//! | is new | makes segment 0: header, `Resumed`, `Opened`; behind the [partial creation](super::partial_creation) of an attempt that a crash ended, the segment after its last |
 //! | was closed | goes on in the last segment, with a `Resumed` |
-//! | anything else | makes a fresh segment that names where the attested part ends, and rewrites into it the sound records behind that: under a temporary name, synced, renamed, its folder synced ([`recovery`]). The old bytes stay where they are |
+//! | anything else | makes a fresh segment that names where the attested part ends, and rewrites into it the sound records behind that end: under a temporary name, synced, renamed, its folder synced ([`recovery`]). The old bytes stay where they are |
 //! | is a fork | makes a segment of its own behind the linked ones |
 //!
-//! # Turning to the next segment
+//! # Rollover: from one segment to the next
 //!
-//! 1. The next file is made, its space allocated, unless it was made ahead ([`ahead`]). Where there is no space for one
-//!    as large as it should be, it is half as large, and so on; where there is none for the record either, the turn is
-//!    [`Error::Full`] and nothing has happened.
-//! 2. Its header and the declarations are written into it. Its name becomes durable with the next sync, and with
-//!    it those of the segments before; a power cut before that may leave any of them out, and what stood in them
-//!    was promised to nobody.
+//! 1. The writer makes the next file and allocates its space, unless it was made ahead ([`ahead`]). Where the disk has
+//!    no space for a file of the wanted size, the file is half as large, and so on; where there is no space for the
+//!    record either, the rollover is [`Error::Full`] and nothing has happened.
+//! 2. The writer writes the header and the declarations into it. The file's name becomes durable with the next sync,
+//!    and with it the names of the segments before. A power cut before that may lose any of these names; the records in
+//!    such segments were acknowledged to nobody.
 //! 3. The old segment is sealed, off the writer's path ([`seals`]).
 //!
 //! # Syncing
 //!
-//! What the records name outside of the log first (the session sees to it), then objects, then the folders whose names are
-//! new, then segments from the oldest to the newest. Only then does the watermark rise, and a `Synced` frame says so.
+//! One sync makes durable, in this order: what the records name outside of the log (the session does that), the
+//! objects, the folders whose names are new, and the segments from the oldest to the newest. Only then does the
+//! watermark rise, and a `Synced` frame says so.
 //!
 //! # Invariants
 //!
 //! 1. Bytes of a segment are never written twice, and never after a later segment was begun, but for its seal.
 //! 2. A failed write or sync is final: the caller poisons the session. A sync is never retried.
 //! 3. Where a record is attested, every frame before it is durable, envelope frames too, and the names of their
-//!    segments: a plan takes all that was written, none is run after one that failed, and whoever goes on behind a
-//!    close has everything behind the last record synced once more, since what attests is not synced itself. So a
-//!    recovery, which cuts right behind an attested record, syncs nothing below the cut. It could not help either: what
-//!    a failed sync left is not written by another; and a log of many segments has more files than a process may open.
+//!    segments. Three rules see to that: a plan of a sync takes everything that was written; no plan runs after one
+//!    that failed; and whoever goes on behind a close syncs everything behind the last record once more, since the
+//!    attesting frame itself is not synced. So a recovery, which cuts right behind an attested record, syncs nothing
+//!    below the cut. It could not help there either: a second sync does not write what a failed one left, and a log of
+//!    many segments has more files than a process may open.
 
 mod ahead;
 mod recovery;
@@ -73,32 +75,32 @@ pub(crate) use self::room::Room;
 pub(crate) use self::sync::SyncPlan;
 use self::sync::Written;
 
-/// Room that every segment keeps for its seal and for one `Synced` frame.
+/// Room in bytes that every segment keeps for its seal and for one `Synced` frame.
 const RESERVED_BYTES: u64 = 160;
 
-/// Room that is kept for the end of each open operation, in bytes: a full disk does not keep a tool from ending, though
-/// what it answered may have to be left out.
+/// Room in bytes that is kept for the end of each open operation: a full disk does not keep a tool from ending, though
+/// its answer may have to be left out.
 pub(crate) const END_BYTES: u64 = 4096;
 
-/// How large segments are, in bytes.
+/// Says how large segments are, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentSizes {
-    /// The first segment of a session, and of each opening.
+    /// Size of the first segment of a session, and of each opening.
     pub first_bytes: u64,
-    /// The largest; one that must hold a larger record is larger.
+    /// Largest size of a segment; one that must hold a larger record is larger.
     pub max_bytes: u64,
-    /// Segments of at least so many bytes are made ahead of their turn.
+    /// Size from which a segment is made ahead of the rollover to it.
     pub ahead_bytes_min: u64,
 }
 
 impl Default for SegmentSizes {
-    /// 16 KiB, 64 MiB, and 256 KiB.
+    /// Returns 16 KiB, 64 MiB, and 256 KiB.
     fn default() -> Self {
         SegmentSizes { first_bytes: 16 << 10, max_bytes: 64 << 20, ahead_bytes_min: 256 << 10 }
     }
 }
 
-/// What a log stands on.
+/// Holds what a log stands on: storage, background and sizes, as the store's options say.
 #[derive(Clone, Debug)]
 pub(crate) struct Ground {
     pub(crate) storage: Arc<dyn Storage>,
@@ -106,12 +108,12 @@ pub(crate) struct Ground {
     pub(crate) background: Background,
 }
 
-/// A record's body.
+/// Holds the body of a record to append.
 #[derive(Debug)]
 pub(crate) enum Body<'a> {
-    /// Bytes of the caller's.
+    /// Bytes that the caller holds.
     Alone(&'a [u8]),
-    /// The body stands behind the room that its frame's header needs, which spares it a copy.
+    /// Bytes behind the room that the frame's header needs, which spares the writer a copy.
     Roomy(&'a mut [u8]),
 }
 
@@ -131,11 +133,11 @@ impl Body<'_> {
     }
 }
 
-/// What an append has to know of the session.
+/// Holds what an append has to know of the session.
 pub(crate) struct AppendContext<'a> {
-    /// Everything below is durable.
+    /// Sequence number below which everything is durable.
     pub(crate) synced: SequenceNumber,
-    /// The declarations so far, for a segment's head.
+    /// Returns the declarations so far, for the head of a segment.
     pub(crate) declared: &'a dyn Fn() -> Declare,
 }
 
@@ -156,20 +158,20 @@ struct Active {
     ordinal: u32,
     offset: u64,
     capacity: u64,
-    /// Up to where records may be written before something is to be seen to: the capacity, or where the spare would no
-    /// longer be enough.
+    /// Offset up to which records may be written with no further check: the capacity, or where the spare would become
+    /// too small.
     limit: u64,
-    /// Up to where a sync was planned.
+    /// Offset up to which a sync was planned.
     planned: u64,
-    /// Where something is to be asked for that the writer will need soon.
+    /// Offset at which the writer asks for something that it will need soon.
     ask_at: u64,
-    /// Up to where pages were asked for.
+    /// Offset up to which pages were asked for.
     pages_through: u64,
     /// Whether the next segment was asked for.
     asked_for_next: bool,
 }
 
-/// The writer's side of a log.
+/// Writes a log.
 #[derive(Debug)]
 pub(crate) struct Log {
     storage: Arc<dyn Storage>,
@@ -186,33 +188,34 @@ pub(crate) struct Log {
     active: Option<Active>,
     ordinal_max: Option<u32>,
     last_crc: u32,
-    /// Where the last frame of the active segment begins, once there is one.
+    /// Offset of the last frame in the active segment; `None` before the first.
     last_offset: Option<u64>,
     last_time_us: i64,
-    /// The highest watermark that a frame of the log holds.
+    /// Highest watermark that a frame of the log holds.
     watermark: SequenceNumber,
-    /// What this writer made durable before its first append.
+    /// Sequence number below which this writer made everything durable before its first append.
     recovered: SequenceNumber,
     epoch: Option<u64>,
     written_bytes: u64,
-    /// How large the segment is that its last writer closed and this one went on in; 0 where there is none.
+    /// Capacity in bytes of the segment that its last writer closed and that this writer went on in; 0 where there is
+    /// none.
     reopened_bytes: u64,
     used_bytes: u64,
     unsynced_files: Vec<Written>,
     unsynced_dirs: Vec<PathBuf>,
     pub(crate) unsynced_bytes: u64,
-    /// Room in the active segment that is kept for the ends of operations.
+    /// Room in the active segment that is kept for the ends of operations, in bytes.
     reserved_bytes: u64,
-    /// Calls whose ends a recovery has to leave room for.
+    /// Number of calls whose ends a recovery has to leave room for.
     pub(crate) interrupted_calls: u64,
     spare: Spare,
-    /// The frame being written; kept for its memory.
+    /// Frame being written; kept for its memory.
     frame: Vec<u8>,
 }
 
 impl Log {
-    /// The log of a new session whose folder is there, and holds nothing but the `partial_creation` of an earlier attempt.
-    /// `parents` are the folders whose names are new and have to be synced with the first sync.
+    /// Returns the log of a new session, whose folder exists and holds nothing but the `partial_creation` of an earlier
+    /// attempt. The first sync also syncs `parents`, the folders whose names are new.
     pub(crate) fn create(
         ground: &Ground,
         dir: &Path,
@@ -227,7 +230,7 @@ impl Log {
         log
     }
 
-    /// The log of a session that was scanned.
+    /// Returns the log of a session that was scanned.
     pub(crate) fn open(ground: &Ground, dir: &Path, scan: Scan) -> Log {
         let start = if scan.clean || sabotage::is(Breakage::WrittenBehindTear) {
             Start::Continue { end: scan.end, named: scan.durable >= scan.watermark }
@@ -251,7 +254,7 @@ impl Log {
         log
     }
 
-    /// The log of a fork: `places` are the linked segments, `located` the last record that it shares,
+    /// Returns the log of a fork: `places` holds the linked segments, `located` the last record that the fork shares,
     /// `epoch` how often its parent was opened.
     pub(crate) fn fork(
         ground: &Ground,
@@ -310,17 +313,18 @@ impl Log {
         self.places.next_sequence
     }
 
-    /// Bytes of all segments that belong to the log, headers and envelope frames included.
+    /// Returns the bytes of all segments that belong to the log, headers and envelope frames included.
     pub(crate) fn used_bytes(&self) -> u64 {
         self.used_bytes
     }
 
-    /// How many finished segments, each with a file that is open, wait for a sync.
+    /// Returns how many finished segments, each with an open file, wait for a sync.
     pub(crate) fn unsynced_files(&self) -> usize {
         self.unsynced_files.len()
     }
 
-    /// From which record on an earlier process left some that the first append makes durable; `None` where it makes none.
+    /// Returns the sequence number of the first record that an earlier process left unattested and that the first
+    /// append makes durable; `None` where there is no such record.
     pub(crate) fn unattested_from(&self) -> Option<SequenceNumber> {
         match self.start {
             Start::Recover { attested } => Some(attested),
@@ -328,28 +332,28 @@ impl Log {
         }
     }
 
-    /// The time of the last record.
+    /// Returns the time of the last record, in microseconds since 1970.
     pub(crate) fn last_time_us(&self) -> i64 {
         self.last_time_us
     }
 
-    /// How far the log itself says that it is durable.
+    /// Returns the highest watermark that the log itself states.
     pub(crate) fn watermark(&self) -> SequenceNumber {
         self.watermark
     }
 
-    /// Everything below this was made durable before the first append: by a recovery, or by a sync of the name of the
-    /// segment that one had made.
+    /// Returns the sequence number below which everything was made durable before the first append: by a recovery, or
+    /// by a sync of the name of a recovery's segment.
     pub(crate) fn recovered(&self) -> SequenceNumber {
         self.recovered
     }
 
-    /// How often the log was opened for writing before.
+    /// Returns how often the log was opened for writing before.
     pub(crate) fn epoch(&self) -> u64 {
         self.epoch.unwrap_or(0)
     }
 
-    /// The last frame, where this writer wrote it.
+    /// Returns the last frame, if this writer wrote it.
     pub(crate) fn last_frame(&self) -> Option<LastFrame> {
         let (active, offset) = (self.active.as_ref()?, self.last_offset?);
         let segment = self.places.segments.last()?;
@@ -357,15 +361,15 @@ impl Log {
         Some(LastFrame { ordinal, salt, offset, end: active.offset, crc: self.last_crc })
     }
 
-    /// Whether anything was written since opening.
+    /// Returns whether this writer has written anything since opening.
     pub(crate) fn is_writing(&self) -> bool {
         matches!(self.start, Start::Running)
     }
 
-    /// Appends one record and returns its sequence number. It is not durable before a sync.
+    /// Appends one record and returns its sequence number. The record is not durable before a sync.
     ///
-    /// Nothing was written where the error is [`Error::Full`], [`Error::ReadOnly`] or [`Error::TooLarge`];
-    /// after any other the log must not be written again.
+    /// If the error is [`Error::Full`], [`Error::ReadOnly`] or [`Error::TooLarge`], nothing was written; after any
+    /// other error the log must not be written again.
     pub(crate) fn append(
         &mut self,
         kind: Kind,
@@ -379,14 +383,14 @@ impl Log {
         if !self.is_writing() {
             self.begin(time_us, context)?;
         }
-        // An end may use the room that was kept for it, and not that of other operations.
+        // The end of an operation may use the room that was kept for it, and not the room of other operations.
         let own = if kind == Kind::TOOL_END { END_BYTES } else { 0 };
         if let Some(active) = self.active.as_mut().filter(|_| own > 0) {
-            // What the spare is enough for was seen to at the begin.
+            // The begin made sure that the spare is large enough for this record.
             active.limit = active.capacity;
         }
         let reserved = self.reserved_bytes.saturating_sub(own);
-        // Declarations stand at the head of a recovery's segment once more.
+        // A recovery writes the declarations twice: as records, and at the head of its segment.
         let again = if kind == Kind::DECLARE { frame_len as u64 } else { 0 };
         self.make_room(frame_len as u64 + again + reserved, context)?;
         let sequence = self.places.next_sequence;
@@ -398,9 +402,9 @@ impl Log {
         Ok(sequence)
     }
 
-    /// Appends a `Synced` frame where there is room; a segment begun later says the same in its header. One that does
-    /// not speak of everything leaves room for one that does: should the disk be full there is no later segment, and
-    /// without its word a closed log would pass for one that was not.
+    /// Appends a `Synced` frame, if there is room; the header of a later segment attests the same. A frame that does
+    /// not attest everything leaves room for one that does: should the disk be full there is no later segment, and
+    /// without that last frame a closed log would pass for one that was not closed.
     pub(crate) fn attest(&mut self, synced: SequenceNumber) -> Result<()> {
         let frames = if synced < self.places.next_sequence { 2 } else { 1 };
         let room = self.active.as_ref().is_some_and(|active| {
@@ -415,7 +419,8 @@ impl Log {
         Ok(())
     }
 
-    /// Takes all that is not yet durable; the plan must be run, or the log is not written again.
+    /// Returns the plan of a sync of everything that is not yet durable. The caller must run the plan, or the log must
+    /// not be written again.
     pub(crate) fn sync_plan(&mut self) -> SyncPlan {
         let mut files = std::mem::take(&mut self.unsynced_files);
         files.extend(self.active.as_mut().and_then(Active::take_written));
@@ -429,8 +434,8 @@ impl Log {
         }
     }
 
-    /// Brings to an end what the background was asked for: what was made ahead is taken away, and every finished
-    /// segment is sealed. Called when the session closes, before the last sync; nothing is asked for after it.
+    /// Ends what the background was asked for: removes what was made ahead, and seals every finished segment. The
+    /// session calls this when it closes, before the last sync, and asks for nothing afterwards.
     pub(crate) fn finish(&mut self) -> Result<()> {
         if let Some(active) = &mut self.active {
             active.ask_at = u64::MAX;
@@ -448,7 +453,7 @@ impl Log {
         self.take_in_seals()
     }
 
-    /// Does what has to come before the first append; see the module. Fails as [`append`](Log::append) does.
+    /// Does what has to come before the first append, as the module docs say. Fails as [`append`](Log::append) does.
     pub(crate) fn begin(&mut self, time_us: i64, context: &AppendContext<'_>) -> Result<()> {
         match self.start {
             Start::Running => return Ok(()),
@@ -464,7 +469,7 @@ impl Log {
             Start::Recover { attested } => {
                 let read = self.places.clone();
                 if let Err(error) = self.recover(attested, time_us, context) {
-                    // Reading goes on where everything still stands.
+                    // Readers go on where everything still stands.
                     (self.places, self.active) = (read, None);
                     return Err(error);
                 }
@@ -474,7 +479,7 @@ impl Log {
         }
         let body = self.resumed(time_us, None);
         self.make_room(FRAME_HEADER_LEN as u64 + body.len() as u64, context)?;
-        // Only now: where there was no room, the next attempt has to write the same frame first.
+        // Only now: if there was no room, the next attempt has to write the same frame first.
         self.start = Start::Running;
         self.epoch = Some(self.next_epoch());
         let sequence = self.places.next_sequence;
@@ -495,7 +500,8 @@ impl Log {
     fn reopen(&mut self, end: u64, named: bool) -> Result<()> {
         let Some(segment) = self.places.segments.last() else { return Ok(()) };
         if !named {
-            // Whoever made the segment in a recovery may have been killed before its name was durable.
+            // The process that made the segment in a recovery may have been killed before the segment's name was
+            // durable.
             self.storage.sync_dir(&self.dir).map_err(|error| Error::io("sync", &self.dir, error))?;
             self.recovered = self.watermark.min(self.places.next_sequence);
         }
@@ -503,8 +509,8 @@ impl Log {
         let io = |op, error| self.write_error(op, &segment.path, error);
         let file = self.storage.open_segment(&segment.path).map_err(|error| io("open", error))?;
         let capacity = file.len().map_err(|error| io("open", error))?;
-        // The frames by which closing was attested were not synced themselves, and what comes next names them. There
-        // are several where one thread's sync was planned before another had attested the one before.
+        // The frames that attested the close were not synced themselves, and the next frame names them. There are
+        // several where one thread's sync was planned before another thread had attested the sync before.
         let planned = match self.next_sequence().checked_sub(1) {
             _ if sabotage::is(Breakage::ClosingFrameTrusted) => end,
             Some(last) => self.places.locate(&self.storage, last)?.end,
@@ -525,7 +531,7 @@ impl Log {
         }
     }
 
-    /// Writes a frame behind the last one; returns where it stands.
+    /// Writes a frame behind the last one, and returns its offset.
     #[inline(always)]
     fn write(
         &mut self,
@@ -539,7 +545,7 @@ impl Log {
             let reason = "no segment is open for writing".to_owned();
             return Err(Error::Inconsistent { sequence, reason });
         };
-        // What a recovery attested it tells its caller only afterwards.
+        // A recovery tells its caller only afterwards what it attested.
         let watermark = watermark.max(self.recovered);
         let watermark = if sabotage::is(Breakage::WatermarkFrozen) { SequenceNumber::MIN } else { watermark };
         let predecessor_crc = self.last_crc;
@@ -570,9 +576,9 @@ impl Log {
     }
 }
 
-/// Checks that a record with this body can be read again: how long it is, and how many values it holds. Each value
-/// takes a byte at least, so only the longest bodies are walked. How deep it nests is known: payloads are bounded so
-/// that what is around them fits.
+/// Checks that readers accept a record with this body: its length, and how many values it holds. Each value takes at
+/// least a byte, so only bodies longer than the limit on values are walked. The depth of nesting needs no check:
+/// payloads are bounded so that what is around them fits.
 #[inline]
 pub(crate) fn check_body<'b>(len: usize, body: impl FnOnce() -> &'b [u8]) -> Result<()> {
     if len as u64 <= Limits::default().items_max || sabotage::is(Breakage::BodyOverLimit) {

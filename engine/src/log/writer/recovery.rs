@@ -2,24 +2,24 @@
 //!
 //! # The fresh segment
 //!
-//! It holds, behind its header, a `Resumed` that says that a recovery wrote it and up to where, the declarations, the
-//! records that nobody had attested, and last a `Synced` frame that attests them. All of this is synced under a
-//! temporary name, which a scan passes over, and only then gets the name that counts: under that name the records and
-//! what attests them are durable together, so that no later recovery writes them once more. A thousand crashes cost a
-//! thousand tails.
+//! It holds, behind its header: a `Resumed` frame that says that a recovery wrote the segment and up to where, the
+//! declarations, the records that no frame had attested, and last a `Synced` frame that attests these. All of this is
+//! synced under a temporary name, which a scan passes over, and only then gets its final name. Under that name the
+//! records and the frame that attests them are durable together, so that no later recovery writes the same records once
+//! more: a thousand crashes cost a thousand tails.
 //!
 //! # Invariants
 //!
-//! 1. What the segment attests is durable wherever its name is. Whether that name is, who reads the log cannot tell as
-//!    long as nothing stands behind the attestation: then nothing is promised of it before the folder is synced once
-//!    more, by the next recovery or by whoever goes on in the segment.
-//! 2. Nothing of the log has changed where a recovery fails; its temporary file may stay.
-//! 3. A recovery builds in the space of the [spare](super::spare) or of the temporary file of an earlier recovery that
-//!    came to no end, where there is one that is large enough, and takes the others away once it is done. What such
-//!    files hold are copies of records that still stand where they were first written.
-//! 4. Of the segments behind which the log is continued no byte changes. Space behind their last byte that was only
-//!    allocated is given back to the disk: their writer is dead, it reads as the zeros that it held, and it would add
-//!    up over many crashes. No file gets shorter.
+//! 1. What the segment attests is durable if the segment's name is. Whether the name is durable, a reader of the log
+//!    cannot tell as long as nothing stands behind the attesting frame. Until then nothing counts as durable because of
+//!    it before the folder is synced once more: by the next recovery, or by whoever goes on in the segment.
+//! 2. Where a recovery fails, nothing of the log has changed; its temporary file may stay.
+//! 3. A recovery builds its segment in the space of the [spare](super::spare), or of the temporary file of an earlier
+//!    recovery that did not finish, if one of them is large enough, and removes the other such files once it is done.
+//!    These files hold only copies of records that still stand where they were first written.
+//! 4. No byte changes in the segments behind which the log is continued. Space behind their last byte that was only
+//!    allocated is given back to the disk: their writer is dead, the space reads as zeros before and after, and it
+//!    would add up over many crashes. No file gets shorter.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -40,7 +40,7 @@ use crate::sabotage::{self, Breakage};
 use crate::storage::{Access, EntryKind};
 
 impl Log {
-    /// Makes the fresh segment of a recovery, as the module says.
+    /// Makes the fresh segment of a recovery, as the module docs say.
     pub(super) fn recover(
         &mut self,
         attested: SequenceNumber,
@@ -61,7 +61,7 @@ impl Log {
         let (mut active, mut segment) =
             self.begun(ordinal, building.clone(), (cut.previous, attested), made, &below);
         write_header(&active, &segment)?;
-        // Only now does anything change, so that a disk without space leaves the log as it was read.
+        // Nothing has changed before this line, so that a disk without space leaves the log as it was read.
         let left = self.places.segments.last().cloned();
         self.places = cut.places;
         self.last_crc = cut.last_crc;
@@ -92,7 +92,7 @@ impl Log {
         Ok(())
     }
 
-    /// The records that nobody has attested, their objects synced once more.
+    /// Returns the records that no frame has attested, and syncs their objects once more.
     fn unattested(&self, attested: SequenceNumber) -> Result<Tail> {
         let mut tail = Tail::default();
         self.places.read(&self.storage, attested, SequenceNumber::MAX, &mut |record: Record<'_>| {
@@ -119,10 +119,10 @@ impl Log {
         Ok(())
     }
 
-    /// Makes durable what was built, and then the name that counts.
+    /// Syncs what was built, gives the segment its final name, and makes that name durable.
     fn name_for_good(&mut self, building: &Path, path: &Path) -> Result<()> {
-        // The names that an earlier process made may not be durable either: those of segments, and that of
-        // the session itself.
+        // Names that an earlier process made may not be durable either: those of segments, and that of the session
+        // itself.
         self.unsynced_dirs.push(self.dir.clone());
         if !sabotage::is(Breakage::RecoveryFoldersUnsynced) {
             let store = layout::store_of(&self.dir);
@@ -139,9 +139,9 @@ impl Log {
         Ok(())
     }
 
-    /// Takes away what earlier recoveries left half-built, and gives back the space that the last writer had only
-    /// allocated: in the segment where the log was `left`, and in those that it had made ahead. Whatever fails here
-    /// costs space and nothing else.
+    /// Removes what earlier recoveries left half-built, and gives back the space that the last writer had only
+    /// allocated: in the segment where the log was `left`, and in those that it had made ahead. A failure here costs
+    /// space and nothing else.
     fn clear_away(&self, left: Option<&Segment>, ordinal: u32) {
         let ended = left.map(|segment| segment.header.ordinal);
         for entry in self.storage.list(&self.dir).unwrap_or_default() {
@@ -156,7 +156,7 @@ impl Log {
                 let _ = self.storage.remove_file(&path);
             }
             let found = layout::segment_ordinal(&entry.name);
-            // What a fork shares with its parent may be the very segment that the parent's writer is in.
+            // The segment may be shared with the fork's parent, whose writer may be writing in it.
             let own = left.is_some_and(|segment| segment.header.session == self.session);
             if own && found.is_some_and(|found| Some(found) >= ended && found < ordinal) {
                 let _ = self.give_back(&path, entry.len);
@@ -171,7 +171,7 @@ impl Log {
         if used < len { file.give_back(used, len) } else { Ok(()) }
     }
 
-    /// The bytes of the chain, counted anew: what was rewritten counts once.
+    /// Counts the bytes of the chain anew: records that were rewritten count once.
     fn count_used(&self) -> Result<u64> {
         let mut used = self.active.as_ref().map_or(0, |active| active.offset);
         for segment in self.places.segments.iter() {
@@ -181,8 +181,8 @@ impl Log {
         Ok(used)
     }
 
-    /// Where the chain is to be cut so that record `attested - 1` is its last. All below is durable, envelope frames
-    /// too: see the module above.
+    /// Returns where to cut the chain so that record `attested - 1` is its last. Everything below is durable, envelope
+    /// frames too: see invariant 3 of the module above.
     fn cut_at(&self, attested: SequenceNumber) -> Result<Cut> {
         let mut places = self.places.clone();
         if attested == 0 {
@@ -199,15 +199,15 @@ impl Log {
     }
 }
 
-/// The records of a log that nobody has attested.
+/// Holds the records of a log that no frame has attested.
 #[derive(Default)]
 struct Tail {
     records: Vec<(Kind, i64, Vec<u8>)>,
-    /// Of their frames.
+    /// Length of their frames in bytes.
     bytes: u64,
 }
 
-/// A chain without its unattested end.
+/// Holds a chain without its unattested end.
 struct Cut {
     places: Places,
     previous: Option<Previous>,

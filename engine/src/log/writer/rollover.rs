@@ -1,4 +1,4 @@
-//! From one segment to the next.
+//! Rollover: from one segment to the next.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::log::layout;
 use crate::sabotage::{self, Breakage};
 use crate::storage::StorageFile;
 
-/// Room that a new segment keeps for its `Resumed` frame and the like, beside its declarations.
+/// Room in bytes that a new segment keeps for its `Resumed` frame and the like, beside its declarations.
 pub(super) const HEAD_BYTES: u64 =
     SEGMENT_HEADER_LEN as u64 + RESERVED_BYTES + 2 * FRAME_HEADER_LEN as u64 + 128;
 
@@ -44,7 +44,7 @@ impl Active {
         }
     }
 
-    /// What was written since the last plan of a sync.
+    /// Returns what was written since the last plan of a sync.
     pub(super) fn take_written(&mut self) -> Option<Written> {
         let (from, to) = (self.planned, self.offset);
         self.planned = to;
@@ -57,7 +57,7 @@ impl Active {
 }
 
 impl Log {
-    /// Makes the next segment and, where one is open, has that sealed.
+    /// Makes the next segment and, if one is open, has that one sealed.
     pub(super) fn new_segment(
         &mut self,
         previous: Option<Previous>,
@@ -84,8 +84,8 @@ impl Log {
         self.declare_head(&declared, context.synced)
     }
 
-    /// The ordinal of the segment to be made next. There is none behind the last that a name can have, which some file of
-    /// the folder may bear without being a segment.
+    /// Returns the ordinal of the segment to be made next. Fails behind the last ordinal that a name can have, which
+    /// some file of the folder may bear without being a segment.
     pub(super) fn next_ordinal(&self) -> Result<u32> {
         let Some(ordinal) = self.ordinal_max else { return Ok(0) };
         ordinal.checked_add(1).ok_or(Error::TooLarge {
@@ -107,7 +107,7 @@ impl Log {
         self.last_offset = None;
     }
 
-    /// Writes the declarations so far, encoded, at a segment's head.
+    /// Writes the encoded declarations at the head of a segment.
     pub(super) fn declare_head(&mut self, declared: &[u8], synced: SequenceNumber) -> Result<()> {
         if !declared.is_empty() {
             let sequence = self.places.next_sequence;
@@ -116,7 +116,7 @@ impl Log {
         Ok(())
     }
 
-    /// Makes a segment file, or takes the one that was made ahead; its header is still to be written.
+    /// Makes a segment file, or takes the one that was made ahead. The header is still to be written.
     fn create_segment(
         &self,
         path: PathBuf,
@@ -128,7 +128,7 @@ impl Log {
         let ordinal = self.next_ordinal()?;
         let wanted = HEAD_BYTES + declared_len as u64 + len;
         let (file, capacity, pages_through) = match self.made_ahead(ordinal, &path, wanted)? {
-            // Its first pages were brought in when it was made.
+            // The background brought the first pages in when it made the file.
             Some(made) => (made.file, made.capacity, made.prepared),
             None => {
                 let preferred = self.capacity_next();
@@ -143,15 +143,15 @@ impl Log {
         Ok((Active { pages_through, ..active }, segment))
     }
 
-    /// Makes a segment file of `preferred` bytes, or where the disk has no room for it of half as many, and so on: of
-    /// `wanted` bytes at least.
+    /// Makes a segment file of `preferred` bytes, or of half as many where the disk has no room, and so on down to
+    /// `wanted` bytes.
     pub(super) fn allocate_segment(
         &self,
         path: &Path,
         wanted: u64,
         preferred: u64,
     ) -> Result<(Arc<dyn StorageFile>, u64)> {
-        // A size that no file can have is refused when the file is made.
+        // Making the file refuses a size that no file can have.
         let whole_pages = |bytes: u64| bytes.checked_next_multiple_of(PAGE_BYTES).unwrap_or(u64::MAX);
         let wanted = whole_pages(wanted);
         let mut capacity = whole_pages(preferred).max(wanted);
@@ -170,7 +170,7 @@ impl Log {
         }
     }
 
-    /// A segment in a file, and how it begins; its header is still to be written.
+    /// Returns a segment in a file, and where its writer begins. The header is still to be written.
     pub(super) fn begun(
         &self,
         ordinal: u32,
@@ -192,9 +192,10 @@ impl Log {
         (active, segment)
     }
 
-    /// How large the next segment is to be: as large as all that will have been written since opening when this one
-    /// is full, and for a writer in a hurry up to three times that. Behind a segment that was closed and gone on in it is
-    /// twice as large as that one: so there are not more segments the more often a session is opened and closed.
+    /// Returns the size of the next segment in bytes: as large as all that will have been written since opening when
+    /// the present segment is full, and for a writer in a hurry up to three times that. Behind a segment that was
+    /// closed and continued it is twice as large as that segment, so that the number of segments does not grow with
+    /// each closing and opening.
     fn capacity_next(&self) -> u64 {
         let left = self.active.as_ref().map_or(0, |active| active.capacity.saturating_sub(active.offset));
         let written = self.written_bytes + left;
@@ -214,7 +215,7 @@ impl Log {
         }
     }
 
-    /// The segment that was made ahead, where it is the wanted one and large enough.
+    /// Returns the segment that was made ahead, if it has the wanted ordinal and is large enough.
     fn made_ahead(&self, ordinal: u32, path: &Path, wanted: u64) -> Result<Option<Made>> {
         let Some(made) = self.ahead.take_segment() else { return Ok(None) };
         if made.ordinal == ordinal && made.path == path && made.capacity >= wanted {
@@ -224,8 +225,8 @@ impl Log {
         Ok(None)
     }
 
-    /// Asks for what the writer will need soon: pages a window ahead, and where the window reaches beyond the
-    /// segment, the next one.
+    /// Asks for what the writer will need soon: pages a window ahead, and, where the window reaches beyond the segment,
+    /// the next segment.
     pub(super) fn look_ahead(&mut self, time_us: i64) {
         let window = self.pace.window_bytes(time_us, self.written_bytes);
         let (ordinal, capacity) = (self.next_ordinal().ok(), self.capacity_next());
@@ -257,8 +258,7 @@ impl Log {
         active.ask_at = pages_at.min(next_at);
     }
 
-    /// Has a finished segment sealed. The seal belongs to no chain, since its successor names the frame before
-    /// it.
+    /// Has a finished segment sealed. The seal stands outside the chain: the successor names the frame before the seal.
     fn seal(&mut self, finished: &Active, next: u32) {
         let segment = self.places.segments.iter().rfind(|segment| segment.header.ordinal == finished.ordinal);
         let Some(segment) = segment else { return };
@@ -274,7 +274,7 @@ impl Log {
         self.seals.add(Sealing::new(segment.clone(), next, header));
     }
 
-    /// Takes in what was sealed meanwhile.
+    /// Adds the seals that were written since the last call to what is used and to what is not yet durable.
     pub(super) fn take_in_seals(&mut self) -> Result<()> {
         let sealed = self.seals.take_sealed()?;
         self.used_bytes += sealed.bytes;
@@ -283,7 +283,7 @@ impl Log {
     }
 }
 
-/// The declarations so far, for a segment's head; nothing where there are none.
+/// Encodes the declarations so far, for the head of a segment. Empty where there are none.
 pub(super) fn encoded(context: &AppendContext<'_>) -> Vec<u8> {
     let declared = (context.declared)();
     if declared == Declare::default() { Vec::new() } else { declared.encode() }

@@ -1,4 +1,4 @@
-//! Room for what is to be written: in the segment, or else in the next one, and for the ends of open calls beside it.
+//! Room for what is to be written, in the segment or else in the next one, and beside it for the ends of open calls.
 
 use foldlog_codec::body::ObjectId;
 use foldlog_codec::frame::{self, HEADER_LEN as FRAME_HEADER_LEN};
@@ -9,18 +9,18 @@ use crate::error::{Error, Result};
 use crate::log::images;
 use crate::sabotage::{self, Breakage};
 
-/// What room is made for.
+/// Says what room is made for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Room {
-    /// Records that are appended next.
+    /// Records that the caller appends next.
     Records,
     /// The begin of a call, and its end. A recovery has space for both, should the process be killed in between.
     Call,
 }
 
 impl Log {
-    /// Makes room for records with these bodies, so that either all of them are appended or none is: the errors are those
-    /// of [`append`](Log::append), before the first of them.
+    /// Makes room for records with these bodies, so that either all of them are appended or none is: this call fails,
+    /// before the first of them, as [`append`](Log::append) would.
     pub(crate) fn reserve<'b>(
         &mut self,
         time_us: i64,
@@ -42,13 +42,14 @@ impl Log {
         }
     }
 
-    /// Keeps the bytes as an object, as [`Objects::put`](crate::log::objects::Objects::put) does.
+    /// Keeps the bytes as an object and returns its id, as [`Objects::put`](crate::log::objects::Objects::put) does. On
+    /// a full disk the session gives up its caches first.
     pub(crate) fn put_object(&self, bytes: &[u8]) -> Result<ObjectId> {
         self.with_room(|| self.objects.put(bytes))
     }
 
-    /// Calls `make`. Where the disk has no room for what it makes, gives up for it what the session can do without, and
-    /// calls it once more.
+    /// Calls `make`. If the disk has no room for what it makes, gives up what the session can do without, and calls it
+    /// once more.
     pub(super) fn with_room<T>(&self, mut make: impl FnMut() -> Result<T>) -> Result<T> {
         match make() {
             Err(Error::Full { .. }) => {
@@ -59,8 +60,8 @@ impl Log {
         }
     }
 
-    /// Gives the disk the room of what the session can do without: a segment that was made ahead, or is being made, and the
-    /// images.
+    /// Gives the disk the room of what the session can do without: a segment that was made ahead or is being made, and
+    /// the images.
     pub(super) fn give_up_caches(&self) {
         if !sabotage::is(Breakage::CachesBeforeRecords) {
             self.ahead.give_back();
@@ -74,7 +75,7 @@ impl Log {
         self.set_limit();
     }
 
-    /// Lets go of the room that was kept for the end of a call.
+    /// Releases the room that was kept for the end of a call.
     pub(crate) fn release_end(&mut self) {
         self.reserved_bytes = self.reserved_bytes.saturating_sub(END_BYTES);
         self.set_limit();
@@ -90,7 +91,7 @@ impl Log {
         }
     }
 
-    /// Makes room as [`make_room`](Log::make_room) does, where the frame does not fit into the segment, or may not fit into the spare.
+    /// Makes room for a frame of `len` bytes that does not fit into the segment, or may not fit into the spare.
     #[cold]
     fn make_more_room(&mut self, len: u64, context: &AppendContext<'_>) -> Result<()> {
         if self.reserved_bytes > 0 {
@@ -107,7 +108,7 @@ impl Log {
         Ok(())
     }
 
-    /// Sets up to where records may be written without a look at the spare.
+    /// Sets the offset up to which records may be written without another look at the spare.
     pub(super) fn set_limit(&mut self) {
         let left = match self.reserved_bytes {
             0 => u64::MAX,

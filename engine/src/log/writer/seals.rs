@@ -1,13 +1,13 @@
 //! Seals of finished segments, made off the writer's path.
 //!
-//! A seal holds the digest of its segment's records, which takes longer than writing them took. It stands
-//! outside the chain, so it may come late: the segments are sealed one after the other, a piece at a time, once a
-//! sync has reached the segment behind them.
+//! A *seal* holds the digest of its segment's records, which takes longer than writing them took. It stands outside the
+//! chain, so it may come late: the segments are sealed one after the other, a piece at a time, once a sync has reached
+//! the segment behind them.
 //!
 //! # Invariants
 //!
-//! 1. A seal is written only after the name of the next segment is durable: a seal without a successor means
-//!    that a segment is missing.
+//! 1. A seal is written only after the name of the next segment is durable: a seal without a successor means that a
+//!    segment is missing.
 //! 2. A seal is written behind the last byte of a segment that nobody appends to any more.
 
 use std::collections::VecDeque;
@@ -28,22 +28,23 @@ use crate::log::window::Window;
 use crate::sabotage::{self, Breakage};
 use crate::storage::{Access, Storage, StorageFile};
 
-/// How much of a segment is digested in one step, in bytes.
+/// Number of bytes of a segment that are digested in one step.
 const STEP_BYTES: u64 = 256 << 10;
 
-/// A segment that is being sealed.
+/// Holds a segment that is being sealed.
 #[derive(Debug)]
 pub(super) struct Sealing {
     segment: Segment,
     next: u32,
-    /// What the seal's own frame says of the records before it.
+    /// Header of the seal's own frame, which names the records before it.
     header: Header,
     digest: SegmentDigest,
     offset: u64,
 }
 
 impl Sealing {
-    /// Of a segment whose end is known; `next` is its successor's ordinal, `header` that of the seal's frame.
+    /// Begins the seal of a segment whose end is known; `next` is its successor's ordinal, `header` the header of the
+    /// seal's frame.
     pub(super) fn new(segment: Segment, next: u32, header: Header) -> Sealing {
         let (digest, offset) = (SegmentDigest::new(), SEGMENT_HEADER_LEN as u64);
         Sealing { segment, next, header, digest, offset }
@@ -73,7 +74,8 @@ impl Sealing {
         Ok(())
     }
 
-    /// Writes the seal; returns its length in bytes and the file, which was not kept open: many segments may wait.
+    /// Writes the seal, and returns its length in bytes and the file. The file was not kept open meanwhile: many
+    /// segments may wait.
     fn write(&self, storage: &dyn Storage) -> Result<(u64, Arc<dyn StorageFile>)> {
         let seal = Seal { next: self.next, records: self.digest.records(), hash: self.digest.finish() };
         let mut bytes = Vec::new();
@@ -86,29 +88,29 @@ impl Sealing {
     }
 }
 
-/// What was sealed since it was last asked.
+/// Holds what was sealed since the last call that took it.
 #[derive(Debug, Default)]
 pub(super) struct Sealed {
-    /// The seals, which are not yet durable.
+    /// Seals that are not yet durable.
     pub(super) files: Vec<Written>,
-    /// How many bytes the seals take.
+    /// Number of bytes of the seals.
     pub(super) bytes: u64,
 }
 
 #[derive(Debug)]
 struct Shared {
     storage: Arc<dyn Storage>,
-    /// Those whose successor's name is durable.
+    /// Segments whose successor's name is durable.
     waiting: Mutex<VecDeque<Sealing>>,
-    /// Held while a step runs; the writer never waits for it but at closing.
+    /// Segment of the step that runs. The writer waits for this lock only at closing.
     current: Mutex<Option<Sealing>>,
     sealed: Mutex<Result<Sealed>>,
 }
 
-/// The seals of one session's segments.
+/// Seals the segments of one session.
 #[derive(Debug)]
 pub(super) struct Seals {
-    /// Those whose successor's name may not be durable yet.
+    /// Segments whose successor's name may not be durable yet.
     unnamed: VecDeque<Sealing>,
     shared: Arc<Shared>,
     background: Background,
@@ -125,7 +127,7 @@ impl Seals {
         Seals { unnamed: VecDeque::new(), shared: Arc::new(shared), background: background.clone() }
     }
 
-    /// Has a finished segment sealed in time.
+    /// Has a finished segment sealed once its successor's name is durable.
     pub(super) fn add(&mut self, sealing: Sealing) {
         self.unnamed.push_back(sealing);
         if sabotage::is(Breakage::SealBeforeName) {
@@ -133,7 +135,8 @@ impl Seals {
         }
     }
 
-    /// Has those sealed behind which a record is durable: the sync that made it so began with the names.
+    /// Lets the segments be sealed behind which a record is durable now: the sync that made the record durable began
+    /// with the names.
     pub(super) fn synced(&mut self, through: SequenceNumber) {
         let named = self.unnamed.partition_point(|sealing| sealing.header.sequence < through);
         if named > 0 {
@@ -143,22 +146,22 @@ impl Seals {
         }
     }
 
-    /// Whether some segment waits for the name of its successor.
+    /// Returns whether some segment waits for the name of its successor.
     pub(super) fn wait_for_names(&self) -> bool {
         !self.unnamed.is_empty()
     }
 
-    /// Seals all that is left, in this thread; all names are durable.
+    /// Seals all segments that are left, in this thread. The names of all segments must be durable.
     pub(super) fn finish(&mut self) {
         self.shared.waiting.lock().extend(self.unnamed.drain(..));
         while self.shared.step() == Left::More {}
     }
 
-    /// What was sealed since the last call.
+    /// Returns what was sealed since the last call.
     ///
     /// # Errors
     ///
-    /// The first failure, again and again: nothing must be written after it.
+    /// Returns the first failure at every call after it: nothing may be written then.
     pub(super) fn take_sealed(&self) -> Result<Sealed> {
         match &mut *self.shared.sealed.lock() {
             Ok(sealed) => Ok(std::mem::take(sealed)),

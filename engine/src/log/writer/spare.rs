@@ -1,20 +1,21 @@
 //! The spare: space that is kept for the next recovery while calls are open.
 //!
 //! The room that a begin reserves for its end is in the segment that is being written, and after a crash nothing is
-//! written there any more: the recovery needs a fresh segment, for the tail that nobody has attested and for the ends
-//! of the calls that were cut short. On a full disk there would be none, and the session could not be recovered until
-//! somebody made space. So with the first begin a file is allocated that is large enough for it, and it grows while
-//! the tail does.
+//! written there any more: the recovery needs a fresh segment, for the tail that no frame has attested and for the ends
+//! of the interrupted calls. On a full disk there would be none, and the session could not be recovered until somebody
+//! made space. So the first begin allocates a file that is large enough for that segment, and the file grows while the
+//! tail does.
 //!
 //! # Invariants
 //!
 //! 1. While a call is open, a recovery after a kill of the process finds all the space that it needs in the spare, or
-//!    in the temporary file that an earlier recovery had made of it. After a power cut it does so where the begin was
-//!    synced: from [`Durability::Boundary`](crate::Durability::Boundary) on. That is one recovery's space: one that is killed
-//!    while it writes the end of a call, behind its own segment's name, leaves it used, and the next needs 8 KiB anew.
+//!    in the temporary file that an earlier recovery had made of it. After a power cut it does so if the begin was
+//!    synced: from [`Durability::Boundary`](crate::Durability::Boundary) on. This is the space of one recovery: one
+//!    that is killed while it writes the end of a call, after its own segment got its name, leaves the space used, and
+//!    the next recovery needs 8 KiB anew.
 //! 2. Where the spare cannot grow as far as a record needs, that record is [`Error::Full`] and nothing has happened.
-//! 3. The spare holds nothing. A file of its name that does is left out of use.
-//! 4. It is there at most from a first begin until the session closes with no call open; a plain dispatch makes no
+//! 3. The spare holds only zeros. A file of its name that holds anything else is not used.
+//! 4. The spare exists at most from a first begin until the session closes with no call open; a plain dispatch makes no
 //!    system call for it.
 
 use std::io::ErrorKind;
@@ -34,52 +35,54 @@ use crate::log::window::Window;
 use crate::sabotage::{self, Breakage};
 use crate::storage::{Access, Entry, EntryKind, Storage, StorageFile};
 
-/// What the spare leaves for the tail to grow by before it has to grow itself, at least.
+/// Number of bytes, at least, that the spare leaves for the tail before it has to grow again.
 const GROWTH_BYTES_MIN: u64 = 8 << 10;
 
-/// How much of a file is filled with zeros at a time.
+/// Zeros with which a file is filled, a page at a time.
 const ZEROS: [u8; 4096] = [0; 4096];
 
-/// What earlier processes left in which a recovery can build.
+/// Holds what earlier processes left in which a recovery can build.
 #[derive(Default)]
 struct Left {
-    /// Files that hold nothing, or nothing but what an earlier recovery copied, each with its length, the smallest first.
+    /// Files that hold nothing, or nothing but what an earlier recovery copied, each with its length in bytes, the
+    /// smallest first.
     files: Vec<(PathBuf, u64)>,
-    /// Temporary files of which a power cut left nobody knows what.
+    /// Temporary files of which a power cut may have left anything.
     unclear: Vec<PathBuf>,
 }
 
-/// The space that is kept, and how much of the log it is enough for.
+/// Holds the space that is kept, and how much of the log it is large enough for.
 #[derive(Debug, Default)]
 pub(super) struct Spare {
     file: Option<(Arc<dyn StorageFile>, u64)>,
-    /// How long the tail and the ends may get before it is too small.
+    /// Number of bytes that the tail and the ends may take before the spare is too small.
     room: u64,
-    /// Counted in bytes written since opening: where the tail begins that a recovery would have to write anew, as far
-    /// as is known to be durable.
+    /// Where the tail begins that a recovery would have to write anew after a power cut, as far as is known to be
+    /// durable. Counted in bytes written since opening.
     tail_from: u64,
-    /// Where it begins for one after which no power was cut.
+    /// Where the tail begins for a recovery after a kill of the process alone, counted in bytes written since opening.
     attested_from: u64,
-    /// Where the last frame ends that attests.
+    /// Where the last attesting frame ends, counted in bytes written since opening.
     attested_at: u64,
-    /// The syncs that were planned and not attested yet: through which record, and what was written then.
+    /// Syncs that were planned and not attested yet, each with the sequence number that it makes durable and the bytes
+    /// written when it was planned.
     planned: Vec<(SequenceNumber, u64)>,
 }
 
 impl Spare {
-    /// Whether it is enough for so many bytes more than were written.
+    /// Returns whether the spare is large enough for `more` bytes beyond the `written` ones.
     fn is_enough(&self, written: u64, more: u64) -> bool {
         self.file.is_some() && written.saturating_sub(self.tail_from) + more <= self.room
     }
 
-    /// Takes in the one that an earlier process left, where there is one, so that closing takes it away.
+    /// Takes over the spare that an earlier process left, so that closing removes it.
     pub(super) fn found(&mut self, path: PathBuf, storage: &dyn Storage) {
         let is_there = matches!(storage.entry(&path), Ok(Some(Entry { kind: EntryKind::File, .. })));
         let file = is_there.then(|| storage.open(&path, Access::Write).ok()).flatten();
         self.file = file.and_then(|file| file.len().ok().map(|bytes| (file, bytes)));
     }
 
-    /// How much more may be written before it is too small.
+    /// Returns how many more bytes may be written before the spare is too small.
     pub(super) fn left(&self, written: u64) -> u64 {
         match self.file {
             Some(_) => self.room.saturating_sub(written.saturating_sub(self.tail_from)),
@@ -87,23 +90,23 @@ impl Spare {
         }
     }
 
-    /// A sync was planned.
+    /// Notes that a sync was planned.
     pub(super) fn planned(&mut self, through: SequenceNumber, written: u64) {
         self.planned.push((through, written));
     }
 
-    /// A frame attests all below `synced`, and ends where so much was written.
+    /// Notes a frame that attests everything below `synced` and ends where `written` bytes were written.
     pub(super) fn attested(&mut self, synced: SequenceNumber, written: u64) {
         let done = self.planned.iter().take_while(|(through, _)| *through <= synced).count();
         let Some((_, reached)) = self.planned.drain(..done).next_back() else { return };
-        // What attests is made durable by the next sync that was planned behind it.
+        // The next sync that is planned behind an attesting frame makes that frame durable.
         if self.attested_at <= reached {
             self.tail_from = self.attested_from;
         }
         (self.attested_from, self.attested_at) = (reached, written);
     }
 
-    /// All that was written is durable and attested, by what is durable too.
+    /// Notes that everything written is durable, and attested by a frame that is durable too.
     pub(super) fn recovered(&mut self, written: u64) {
         self.planned.clear();
         (self.tail_from, self.attested_from, self.attested_at) = (written, written, written);
@@ -111,8 +114,8 @@ impl Spare {
 }
 
 impl Log {
-    /// Sees to it that a recovery has the space that it needs once `more` bytes are written, the ends of open calls among
-    /// them.
+    /// Makes sure that a recovery has the space that it needs once `more` bytes are written, the ends of open calls
+    /// among them.
     pub(super) fn keep_spare(&mut self, more: u64, context: &AppendContext<'_>) -> Result<()> {
         if self.spare.is_enough(self.written_bytes, more) || sabotage::is(Breakage::NoSpareForRecovery) {
             return Ok(());
@@ -126,7 +129,7 @@ impl Log {
             Error::Full { .. } if least < roomy => self.grow_spare(least),
             error => Err(error),
         });
-        // What the session can do without is given up for what it cannot.
+        // The session gives up what it can do without for what it cannot do without.
         let grown = grown.or_else(|error| match error {
             Error::Full { .. } => {
                 self.give_up_caches();
@@ -139,7 +142,7 @@ impl Log {
         Ok(())
     }
 
-    /// Gives the spare so many bytes; returns how many it has.
+    /// Grows the spare to `bytes`, and returns how many bytes it has.
     fn grow_spare(&mut self, bytes: u64) -> Result<u64> {
         let path = layout::spare_file(&self.dir);
         let full = |error| self.no_segment(&path, bytes, error);
@@ -151,7 +154,7 @@ impl Log {
             }
             None => match self.storage.create(&path, bytes) {
                 Ok(file) => (file, bytes),
-                // An earlier process left it.
+                // An earlier process left this file.
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {
                     let io = |error| Error::io("open", &path, error);
                     let file = self.storage.open(&path, Access::Write).map_err(io)?;
@@ -165,13 +168,13 @@ impl Log {
         if !self.unsynced_dirs.contains(&self.dir) {
             self.unsynced_dirs.push(self.dir.clone());
         }
-        // Nothing is in it, but that it is so long is to be as durable as the begin.
+        // The spare holds nothing, but its length has to be as durable as the begin.
         self.unsynced_files.push(Written { path, file: Arc::clone(&file), range: 0..1 });
         self.spare.file = Some((file, bytes));
         Ok(bytes)
     }
 
-    /// Takes the spare away, where no call is open that may need it.
+    /// Removes the spare, unless a call is open that may need it.
     pub(super) fn drop_spare(&mut self) -> Result<()> {
         if self.reserved_bytes > 0 || self.spare.file.take().is_none() {
             return Ok(());
@@ -184,8 +187,8 @@ impl Log {
         }
     }
 
-    /// Makes the file in which a recovery builds its segment: of `wanted` bytes at least, in the space that the spare or
-    /// an earlier recovery's temporary file has, or else in new space.
+    /// Makes the file in which a recovery builds its segment, of `wanted` bytes at least: in the space of the spare or
+    /// of an earlier recovery's temporary file, or else in new space.
     pub(super) fn space_for_recovery(
         &self,
         building: &Path,
@@ -196,12 +199,13 @@ impl Log {
         if let Some((path, bytes)) = left.iter().find(|(_, bytes)| *bytes >= wanted) {
             return self.build_in(path, *bytes, building);
         }
-        // So much goes into it besides that a life as long as the last one mostly leaves one segment and not two.
+        // With so much room besides, a session that lives as long as the last one mostly leaves one segment and not
+        // two.
         let made = self.allocate_segment(building, wanted, wanted + self.sizes.first_bytes);
         if !matches!(made, Err(Error::Full { .. })) || left.is_empty() && unclear.is_empty() {
             return made;
         }
-        // They would be taken away once the recovery is done.
+        // The end of the recovery would remove these files anyway.
         for path in unclear {
             self.storage.remove_file(&path).map_err(|error| Error::io("remove", &path, error))?;
         }
@@ -211,7 +215,7 @@ impl Log {
         }
     }
 
-    /// What there is to build in.
+    /// Finds the files that a recovery can build in.
     fn left_to_build_in(&self) -> Result<Left> {
         let mut left = Left::default();
         if sabotage::is(Breakage::NoSpareForRecovery) {
@@ -234,7 +238,7 @@ impl Log {
         Ok(left)
     }
 
-    /// Whether a file holds nothing but 0, or what a recovery of this session wrote under its temporary name.
+    /// Returns whether a file holds only zeros, or what a recovery of this session wrote under its temporary name.
     fn may_be_built_in(&self, path: &Path, half_built: Option<u32>) -> std::io::Result<bool> {
         let mut window = Window::new(self.storage.open(path, Access::Read)?, None)?;
         let head = window.bytes(0, SEGMENT_HEADER_LEN as u64)?;
@@ -244,13 +248,13 @@ impl Log {
         Ok(ours || window.used_end(0)? == 0)
     }
 
-    /// Makes a file that is no longer needed the one in which a recovery builds, of so many bytes.
+    /// Turns a file that is no longer needed into the one in which a recovery builds, of `bytes` bytes.
     fn build_in(&self, left: &Path, bytes: u64, building: &Path) -> Result<(Arc<dyn StorageFile>, u64)> {
         let io = |op: &'static str| move |error| Error::io(op, left, error);
         let file = self.storage.open(left, Access::Write).map_err(io("open"))?;
         let used = Window::new(Arc::clone(&file), None).and_then(|mut window| window.used_end(0));
         let used = used.map_err(io("read"))?;
-        // Written over and not made anew: the space that is there might be gone before it could be had again.
+        // The file is overwritten and not made anew: its space might be gone before it could be had again.
         let mut at = 0;
         while at < used {
             file.write_at(&ZEROS, at).map_err(io("write"))?;

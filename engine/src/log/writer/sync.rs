@@ -1,4 +1,4 @@
-//! What one sync has to do.
+//! The plan of one sync.
 
 use foldlog_codec::SequenceNumber;
 use std::io;
@@ -12,21 +12,22 @@ use crate::error::{Error, Result};
 use crate::log::objects::Unsynced;
 use crate::storage::{Storage, StorageFile};
 
-/// The longest piece of a segment that is synced at once. Pieces end at multiples of it: the system keeps what is brought
-/// in for a writer in a hurry in units that grow to this, and writes one whole for each part of it.
+/// Longest piece of a segment that is synced at once, in bytes. Pieces end at multiples of it: the system keeps pages
+/// that were brought in for a writer in a hurry in units that grow to this size, and writes a whole unit for each part
+/// of it.
 const PIECE_BYTES: u64 = 2 << 20;
 
-/// What one sync has to do; it runs without any lock of the session.
+/// Holds what one sync has to do; it runs without any lock of the session.
 #[derive(Debug)]
 pub(crate) struct SyncPlan {
     pub(super) objects: Unsynced,
     pub(super) dirs: Vec<PathBuf>,
     pub(super) files: Vec<Written>,
-    /// Everything below is durable once the plan has run.
+    /// Sequence number below which everything is durable once the plan has run.
     pub(crate) through: SequenceNumber,
 }
 
-/// A part of a segment that is not known to be durable.
+/// Names a part of a segment that is not known to be durable.
 #[derive(Debug)]
 pub(super) struct Written {
     pub(super) path: PathBuf,
@@ -35,8 +36,8 @@ pub(super) struct Written {
 }
 
 impl SyncPlan {
-    /// Makes everything durable, in the order that the module above names. `pause` is called between the pieces
-    /// of what is long.
+    /// Makes everything durable, in the order that the docs of the module above name. Calls `pause` between the pieces
+    /// of a long segment.
     pub(crate) fn run(&self, storage: &dyn Storage, pause: &dyn Fn()) -> Result<()> {
         if sabotage::is(Breakage::NoSync) {
             return Ok(());
