@@ -2,9 +2,9 @@
 //!
 //! | of the log | what is checked |
 //! |---|---|
-//! | the frame that the image names | it stands where the image says, with that checksum; by its predecessors' checksums it pins all before it |
-//! | a segment before that one | its seal: the successor that it names, how many records it holds, and that the successor follows the frame which it was written behind. Where it has none, since a crash came first, its frames are walked |
-//! | what the image covers of the frame's own segment | nothing: those bodies are for an audit |
+//! | the frame that the image names | the frame stands where the image says, with that checksum; by the checksums of its predecessors it pins everything before it |
+//! | a segment before that one | its seal: the successor that it names, how many records it holds, and that the successor follows the frame which the seal was written behind. Where a crash came before the seal, the segment's frames are walked |
+//! | what the image covers of the frame's own segment | nothing: an audit reads those bodies |
 //!
 //! Where anything differs the image is not of this log, and the walk begins with the first record.
 
@@ -23,8 +23,8 @@ use crate::log::window::Window;
 use crate::sabotage::{self, Breakage};
 
 impl Scanner<'_> {
-    /// Lets the walk begin behind what `image` covers; returns the places of the records before. `None` where the
-    /// log is not the one that the image is of, and nothing has changed.
+    /// Lets the walk begin behind what `image` covers, and returns the places of the records before. `None` where the
+    /// image is of another log; then the walk is unchanged.
     ///
     /// # Errors
     ///
@@ -77,14 +77,14 @@ impl Scanner<'_> {
 }
 
 impl Scanner<'_> {
-    /// Bytes of the log that the walk need not pass, once it goes on from an image.
+    /// Returns how many bytes of the log the walk leaves out because it begins behind an image.
     pub(crate) fn passed_bytes(&self) -> u64 {
         self.walk.used_bytes
     }
 }
 
 impl Walk<'_> {
-    /// The kind of the frame that the image names, where that frame stands in the segment.
+    /// Returns the kind of the frame that the image names. `None` where the segment holds no such frame.
     fn names_a_frame(&self, index: usize, image: &Image<'_>) -> Result<Option<Kind>> {
         let Some(segment) = self.chain.segments.get(index) else { return Ok(None) };
         let io = |error| Error::io("read", &segment.path, error);
@@ -100,7 +100,8 @@ impl Walk<'_> {
         Ok(same.then_some(header.kind))
     }
 
-    /// How many bytes a segment before the image's uses, where it is held: by its seal, or by its frames.
+    /// Returns how many bytes a segment before the image's uses. `None` where neither its seal nor its frames show that
+    /// the segment is the one that the image covers.
     fn held_bytes(&self, index: usize, image: &Image<'_>) -> Result<Option<u64>> {
         let (Some(segment), Some(next)) =
             (self.chain.segments.get(index), self.chain.segments.get(index + 1))
@@ -124,7 +125,7 @@ impl Walk<'_> {
         Ok((of_image && held).then_some(bytes))
     }
 
-    /// Whether the frames of a segment lead from its header to its successor's.
+    /// Returns whether the frames of a segment lead from its header to its successor's.
     fn frames_hold(&self, segment: &Segment, next: &Segment) -> Result<bool> {
         let io = |error| Error::io("read", &segment.path, error);
         let mut window = Window::new(segment.open(self.storage)?, segment.end).map_err(io)?;

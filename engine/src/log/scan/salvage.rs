@@ -1,26 +1,27 @@
 //! Reading as much of a damaged log as is sound.
 //!
-//! A scan ends with an error at the first damage. Here the damage is where the log ends, and what stands behind it is
-//! counted. A record is sound where an unbroken chain of checksums leads to it from the first: nothing else says that
-//! it followed the one before. So the chain is all that is taken, and it is followed across damage in three places, where
-//! what is lost can be had again and the next sound frame's word for its predecessor proves that it is the same:
+//! A scan ends with an error at the first damage. A salvage takes the damage for the log's end, and counts what stands
+//! behind it. A record is sound where an unbroken chain of checksums leads to it from the first: nothing else proves
+//! that it followed the record before. So a salvage takes the chain alone. It follows the chain across damage in three
+//! places, where the lost bytes can be computed again and the next sound frame names the same checksum:
 //!
-//! | damaged | known from | proved by |
+//! | damaged | computed from | proved by |
 //! |---|---|---|
 //! | an envelope frame, in its header | the frame before it, the watermarks that it can have had, its body, which says its own length; a `Synced` frame has none | the next frame, or the next segment's header, names its checksum, and has the sequence number that it had |
-//! | an envelope frame, in one byte of its body or watermark | its checksum, which stands in it and in what follows it: one byte alone can be another so that it fits | the same |
+//! | an envelope frame, in one byte of its body or watermark | its checksum, which stands in it and in what follows it: one byte can be replaced so that the checksum fits | the same |
 //! | a segment's header | its salt, which stands twice in it; the segment before | the first frame checks with that salt, and names the last frame of the segment before |
 //!
-//! An envelope frame takes no sequence number, so the one behind it says whether a record is missing between. Where more
-//! than a byte of a `Resumed` or `Declared` body is wrong, what it was cannot be known, and the frame behind it names a
-//! checksum that nothing else has: leading the chain past it would mean to write all that follows anew, under checksums
-//! that no fork, image or copy of the session knows. Of a record no byte is put right, not even a single one: that a byte
-//! fits does not prove that it was the only one that is wrong, and here it would be content.
+//! An envelope frame takes no sequence number, so the frame behind it says whether a record is missing between. Where
+//! more than one byte of a `Resumed` or `Declared` body is wrong, nobody can know what the body was, and the frame
+//! behind it names a checksum that nothing else has: to lead the chain past it, everything that follows would have to
+//! be written anew, under checksums that no fork, image or copy of the session knows. In a record no byte is put right,
+//! not even a single one: that a byte fits does not prove that no other byte is wrong, and here the byte would be
+//! content.
 //!
-//! A frame behind any other damage may be sound in itself, and still nobody can say what it followed: it is counted and
-//! not taken. Which file is which segment is said by the headers and not by the files' names, so segments that changed
-//! places are put right. A header that does not fit onto the segment that it names is of another log, or of another life
-//! of this one, and the chain is looked for without it.
+//! A frame behind any other damage may be sound in itself, and still nobody can say what it followed: a salvage counts
+//! it and does not take it. The headers say which file is which segment, not the files' names, so segments whose files
+//! changed places are put right. A header that does not fit onto the segment that it names belongs to another log, or
+//! to another life of this one, and a salvage looks for the chain without it.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -42,40 +43,40 @@ use crate::storage::{Access, Storage};
 
 mod envelopes;
 
-/// How many ranges of sequence numbers are told of one file.
+/// Maximum number of ranges of sequence numbers that are reported of one file.
 const RANGES_MAX: usize = 64;
 
-/// Bytes that were lost and are known again.
+/// Describes bytes that were lost and could be computed again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Mend {
-    /// The damaged file.
+    /// Path of the damaged file.
     pub(crate) path: PathBuf,
-    /// The segment that it is.
+    /// Ordinal of the segment in that file.
     pub(crate) ordinal: u32,
     pub(crate) offset: u64,
     pub(crate) bytes: Vec<u8>,
 }
 
-/// The records of a log to which an unbroken chain leads from the first, and where they stand.
+/// Holds the records of a log to which an unbroken chain leads from the first, and where they stand.
 pub(crate) struct SoundPart {
-    /// Their segments up to the last record, each with the end of its part of the chain. Headers that were mended are
-    /// mended here alone.
+    /// Segments up to the last record, each with the end of its part of the chain. Headers that were mended are mended
+    /// only here, not in their files.
     pub(crate) places: Places,
-    /// These segments with the envelope frames behind the last record.
+    /// The segments of `places`, and behind them those with only envelope frames.
     walked: Vec<Segment>,
     mends: Vec<Mend>,
     pub(crate) openings: Vec<(SequenceNumber, Opened)>,
     pub(crate) rollbacks: BTreeMap<SequenceNumber, Rollback>,
     pub(crate) epoch: u64,
-    /// The session of a segment that follows the sound part by its header, and of which no record is sound: that of a
-    /// fork whose first record is damaged.
+    /// Session of a segment that follows the sound part by its header but holds no sound record: the session of a fork
+    /// whose first record is damaged.
     pub(crate) followed_by: Option<Uuid>,
-    /// The session that the folder's name says.
+    /// Session that the folder's name says.
     named: Option<Uuid>,
     files: SegmentFiles,
 }
 
-/// What a file holds behind the sound part.
+/// Describes what a file holds behind the sound part.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Behind {
     pub(crate) path: PathBuf,
@@ -83,36 +84,36 @@ pub(crate) struct Behind {
     pub(crate) bytes: u64,
     pub(crate) records: u64,
     pub(crate) ranges: Vec<(SequenceNumber, SequenceNumber)>,
-    /// Whether there are more ranges or records than are told.
+    /// Whether the file holds more ranges or records than are listed.
     pub(crate) more: bool,
-    /// The session that its header names.
+    /// Session that the file's header names.
     pub(crate) session: Option<Uuid>,
-    /// The `Opened` records among them.
+    /// `Opened` records among the records found.
     pub(crate) openings: Vec<Opened>,
 }
 
-/// A place between two frames of the chain.
+/// Names a place between two frames of the chain.
 #[derive(Clone, Copy)]
 struct Boundary {
-    /// The segment's place in the chain.
+    /// Place of the segment in the chain.
     segment: usize,
     end: u64,
     crc: u32,
     next_sequence: SequenceNumber,
     time_us: i64,
-    /// Where the last record before it ends, where that stands in the same segment.
+    /// Offset at which the last record before the place ends; `None` where that record stands in another segment.
     last_record: Option<u64>,
 }
 
-/// Where a walk over one segment came to.
+/// Says where a walk over one segment ended.
 enum Went {
-    /// Where the next segment begins.
+    /// At the beginning of the next segment.
     ToNext,
-    /// To the last sound frame.
+    /// At the last sound frame.
     Ended,
-    /// To the last sound frame; what bears the next segment's ordinal does not follow.
+    /// At the last sound frame; the segment with the next ordinal does not follow it.
     Stranger(u32),
-    /// Nowhere: the segment belongs to another session than the records before it.
+    /// At the segment's head: the segment belongs to another session than the records before it.
     Back,
 }
 
@@ -120,7 +121,8 @@ enum Went {
 ///
 /// # Errors
 ///
-/// [`Error::NotASession`] where there are no segments, [`Error::NotAFile`] where none is a regular file, [`Error::FutureFormat`], [`Error::Io`].
+/// [`Error::NotASession`] where there are no segments, [`Error::NotAFile`] where none is a regular file,
+/// [`Error::FutureFormat`], [`Error::Io`].
 pub(crate) fn sound_part(storage: &dyn Storage, dir: &Path) -> Result<SoundPart> {
     let mut files = chain::segment_files(storage, dir)?;
     loop {
@@ -137,7 +139,7 @@ struct Reading<'a> {
     walk: Walk<'a>,
     files: SegmentFiles,
     mends: Vec<Mend>,
-    /// The segment of the last record, and where in it that ends.
+    /// Place in the chain of the last record's segment, and the offset at which that record ends.
     last_record: (usize, u64),
     followed_by: Option<Uuid>,
 }
@@ -151,8 +153,8 @@ impl<'a> Reading<'a> {
         Ok(Reading { walk, files, mends: Vec::new(), last_record: (0, 0), followed_by: None })
     }
 
-    /// Walks as far as the chain leads; returns the ordinal of a file that does not belong to it, without which it may
-    /// lead on.
+    /// Walks as far as the chain leads. Returns the ordinal of a file that does not belong to the chain; without this
+    /// file the chain may lead further.
     fn run(&mut self) -> Result<Option<u32>> {
         let mut index = 0;
         loop {
@@ -201,7 +203,7 @@ impl<'a> Reading<'a> {
             let (last_crc, next_sequence) = (self.walk.last_crc, self.walk.next_sequence);
             let sound = window.frame(context, offset).map_err(io)?.is_ok_and(|frame| {
                 out_of_chain(&frame.header, last_crc, next_sequence).is_none()
-                    // Nothing of the chain stands behind a segment's seal.
+                    // No frame of the chain stands behind a segment's seal.
                     && frame.header.kind != Kind::SEAL
             });
             let mended = match sound {
@@ -243,14 +245,14 @@ impl<'a> Reading<'a> {
         Ok(went)
     }
 
-    /// Whether the next segment begins behind what was read of this one up to `offset`.
+    /// Returns whether the next segment begins behind what was read of this one up to `offset`.
     fn leads_to(&self, segment: &Segment, offset: u64, next: &SegmentHeader) -> bool {
         next.previous
             == Some(Previous { ordinal: segment.header.ordinal, end: offset, crc: self.walk.last_crc })
             && next.first_sequence == self.walk.next_sequence
     }
 
-    /// What it means that a segment's sound frames end at `offset`, although `next` may follow.
+    /// Says what it means that a segment's sound frames end at `offset`, although `next` may follow.
     fn ended(&self, segment: &Segment, offset: u64, next: Option<&SegmentHeader>) -> Went {
         let Some((next, previous)) = next.and_then(|next| Some((next, next.previous?))) else {
             return Went::Ended;
@@ -260,8 +262,8 @@ impl<'a> Reading<'a> {
         if offset >= previous.end || skips { Went::Stranger(next.ordinal) } else { Went::Ended }
     }
 
-    /// Goes on with a file whose header is lost, where its first frame follows what was read; then with what follows
-    /// that by its header.
+    /// Goes on with a file whose header is lost but whose first frame follows what was read, and then with the segments
+    /// that follow the file by their headers.
     fn adopt(&mut self) -> Result<Option<usize>> {
         let last = self.walk.chain.segments.last().map(|last| last.header.ordinal);
         let lost = self.files.others.iter().filter(|file| {
@@ -295,8 +297,8 @@ impl<'a> Reading<'a> {
         Ok(None)
     }
 
-    /// The header that a file must have had, where its first frame follows what was read; and behind what, where that is
-    /// not the end of it: a recovery writes the last records once more.
+    /// Returns the header that a file must have had whose first frame follows what was read. The boundary says behind
+    /// what it follows, if that is not the end of the part read: a recovery writes the last records once more.
     fn mended_header(&self, file: &Beyond) -> Result<Option<(SegmentHeader, Option<Boundary>)>> {
         let io = |error| Error::io("read", &file.path, error);
         let storage = self.walk.storage;
@@ -352,7 +354,7 @@ impl<'a> Reading<'a> {
         Ok(None)
     }
 
-    /// The place in the chain behind the frame with that checksum, the last such.
+    /// Returns the place in the chain behind the last frame with that checksum.
     fn boundary(&self, crc: u32) -> Result<Option<Boundary>> {
         for (index, segment) in self.walk.chain.segments.iter().enumerate().rev() {
             let io = |error| Error::io("read", &segment.path, error);
@@ -420,7 +422,7 @@ impl<'a> Reading<'a> {
 }
 
 impl SoundPart {
-    /// The mends in that part of it which `places` hold.
+    /// Returns the mends in the part of the sound part that `places` hold.
     pub(crate) fn mends(&self, places: &Places) -> impl Iterator<Item = &Mend> {
         let ends: BTreeMap<u32, u64> = places
             .segments
@@ -430,8 +432,8 @@ impl SoundPart {
         self.mends.iter().filter(move |mend| ends.get(&mend.ordinal).is_some_and(|end| mend.offset < *end))
     }
 
-    /// What the files hold behind `places`, which is the sound part or the beginning of it: for each file that holds
-    /// anything.
+    /// Returns, for each file that holds anything behind `places`, what it holds. `places` is the sound part, or the
+    /// beginning of it.
     ///
     /// # Errors
     ///
@@ -443,7 +445,7 @@ impl SoundPart {
         let taken = if whole { self.walked.as_slice() } else { places.segments.as_slice() };
         if let Some(last) = taken.last() {
             let end = last.end.unwrap_or(SEGMENT_HEADER_LEN as u64);
-            // A seal is of no chain, and no loss.
+            // A seal stands outside the chain, and is no loss.
             let from = end + last.seal(storage)?.map_or(0, |(_, len)| len);
             let range = (from, self.end_of(last.header.ordinal).map(|end| end.max(from)));
             all.push(behind(storage, &last.path, range, &[last.context()], (Some(&last.header), q))?);
@@ -460,14 +462,14 @@ impl SoundPart {
         }
         let is_known = |path: &Path| self.walked.iter().any(|segment| segment.path == *path);
         let last = taken.last().map(|last| last.header.ordinal);
-        // Those that stand below and belong to no chain were left out by recoveries, in good order.
+        // Segments with lower ordinals that belong to no chain were left out by recoveries, in good order.
         let sound = self.files.sound.iter().filter(|(ordinal, _)| last.is_none_or(|last| **ordinal > last));
         let others = self.files.others.iter();
         for file in sound.map(|(_, file)| file).chain(others).filter(|file| !is_known(&file.path)) {
             let found = match &file.header {
                 Some(header) => {
                     let context = Context::new(header.salt, header.first_sequence);
-                    // Another log's numbers say nothing about this one's.
+                    // The sequence numbers of another log say nothing about this one.
                     let own = self.is_own(header.session);
                     let end = if own { self.end_of(header.ordinal) } else { None };
                     let range = (SEGMENT_HEADER_LEN as u64, end);
@@ -488,8 +490,8 @@ impl SoundPart {
         Ok(all)
     }
 
-    /// Where a segment's part of the chain ends, where the latest that follows it says so: what a recovery cut off counts
-    /// for nothing.
+    /// Returns where a segment's part of the chain ends, if the latest segment that follows it says so: bytes that a
+    /// recovery cut off do not count.
     fn end_of(&self, ordinal: u32) -> Option<u64> {
         let walked = self.walked.iter().map(|segment| segment.header);
         let headers = walked.chain(self.files.sound.values().filter_map(|file| file.header));
@@ -503,7 +505,7 @@ impl SoundPart {
         follows.max_by_key(|(ordinal, _)| *ordinal).map(|(_, end)| end)
     }
 
-    /// Whether a session is known to be the log's, or one that it was forked from.
+    /// Returns whether a session is known to be the log's own, or one that it was forked from.
     fn is_own(&self, session: Uuid) -> bool {
         self.named == Some(session) || self.openings.iter().any(|(_, opened)| opened.session == session)
     }
@@ -530,7 +532,7 @@ fn behind(
         {
             found.openings.push(opened);
         }
-        // Without a header nobody can say where a segment's numbers begin.
+        // Without a header nobody can say where a segment's sequence numbers begin.
         if header.is_none() {
             return;
         }

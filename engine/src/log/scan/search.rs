@@ -1,12 +1,13 @@
-//! Looking for sound frames where nobody knows where one begins.
+//! Looking for sound frames where nobody knows at which byte one begins.
 //!
-//! Any byte may begin a frame, and a frame may claim any length, so that to check each place by itself would take as
-//! long as the bytes times the largest frame. A file is therefore gone through twice: once to find the places whose
-//! headers could be one's, each with what the checksum of all bytes must have come to at its end, and once to see
-//! where it has. The search never gives up: it takes time that grows with the bytes that there are, whatever they are,
-//! and holes are passed over.
+//! Any byte may begin a frame, and a frame may claim any length, so that checking each place by itself would take as
+//! long as the number of bytes times the largest frame. The search therefore goes through a file twice: once to find
+//! the places whose headers could be a frame's, each with the checksum that all bytes up to the end of that frame must
+//! come to, and once to see whether they come to it. The search never gives up: it takes time that grows with the
+//! number of bytes, whatever they look like, and it skips holes.
 //!
-//! What it holds in memory is bounded: where too many places could begin a frame, they are gone through in parts.
+//! What it holds in memory is bounded: where more places could begin a frame than fit, the search goes through them in
+//! parts.
 
 use std::path::Path;
 
@@ -18,17 +19,17 @@ use crate::log::window::{Span, Window};
 use crate::sabotage::{self, Breakage};
 use crate::storage::{Access, Storage};
 
-/// How many places are checked at a time.
+/// Number of places that are checked at a time.
 const PLACES_MAX: usize = 1 << 20;
 
 const HEADER_BYTES: u64 = FRAME_HEADER_LEN as u64;
 
-/// A place at which a frame may begin.
+/// Describes a place at which a frame may begin.
 #[derive(Clone, Copy)]
 struct Place {
     offset: u64,
     len: u32,
-    /// The checksum at its end, where it is a frame.
+    /// Checksum at the frame's end, if there is a frame.
     at_end: u32,
 }
 
@@ -38,7 +39,7 @@ impl Place {
     }
 }
 
-/// The checksum of all bytes from where a search began up to one place.
+/// Holds the checksum of all bytes from where a search began up to one place.
 #[derive(Clone, Copy)]
 struct Prefix {
     offset: u64,
@@ -75,9 +76,9 @@ impl Prefix {
     }
 }
 
-/// Searches a file from `from` on, up to `end`, for sound frames that may stand behind the record `q`, and hands them to
-/// `found` with their places, in order; one that stands within another does not count. Returns where the last byte ends
-/// that is not 0.
+/// Searches a file from `from` up to `end` for sound frames that may stand behind the record `q`, and hands them with
+/// their offsets to `found`, in order; a frame within another one does not count. Returns the offset behind the last
+/// byte that is not 0.
 pub(super) fn search(
     storage: &dyn Storage,
     (path, from, end): (&Path, u64, Option<u64>),
@@ -113,7 +114,7 @@ pub(super) fn search(
     Ok(used)
 }
 
-/// Gathers the places from `from` on, up to `used`, at which a frame may begin; returns where to go on.
+/// Gathers the places from `from` up to `used` at which a frame may begin, and returns where to go on.
 fn gather(
     window: &mut Window,
     (from, used): (u64, u64),
@@ -125,7 +126,7 @@ fn gather(
     let mut offset = from;
     while offset < used && places.len() < PLACES_MAX {
         if let Span::Hole { end: hole_end } = window.span(offset, HEADER_BYTES)? {
-            // A header in which all is 0 is none, so the first that may be one has its last byte behind the hole.
+            // A header is never all 0, so the first that may be one has its last byte behind the hole.
             let next = hole_end.saturating_sub(HEADER_BYTES - 1);
             if next > offset {
                 at.take_zeros(next);
@@ -135,7 +136,7 @@ fn gather(
         }
         let base = offset;
         let bytes = window.bytes(base, HEADER_BYTES)?;
-        // Those at the very end of what is at hand are looked at when more of it is.
+        // Headers at the very end of the bytes read are looked at when more bytes are read.
         let heads = bytes.windows(FRAME_HEADER_LEN).take(usize::try_from(used - base).unwrap_or(usize::MAX));
         let mut looked_at = 0;
         for head in heads {
@@ -169,7 +170,8 @@ fn gather(
     Ok(offset)
 }
 
-/// Those of the places at which a sound frame stands, in order. `begun` is the checksum up to before the first of them.
+/// Returns those of the places at which a sound frame stands, in order. `begun` is the checksum up to the first of
+/// them.
 fn sound(window: &mut Window, begun: Prefix, mut places: Vec<Place>) -> std::io::Result<Vec<Place>> {
     let mut at = begun;
     places.sort_unstable_by_key(Place::end);
@@ -184,7 +186,7 @@ fn sound(window: &mut Window, begun: Prefix, mut places: Vec<Place>) -> std::io:
     Ok(sound)
 }
 
-/// A header that may stand behind the record `q`: a cheap test before anything else is done with it.
+/// Returns a header that may stand behind the record `q`: a cheap test before anything else is done with the place.
 fn plausible(context: Context, bytes: &[u8], q: SequenceNumber) -> Option<Header> {
     let header = frame::peek(context, bytes).ok()?;
     let near = header.sequence >= q && header.sequence - q <= u64::from(u32::MAX);

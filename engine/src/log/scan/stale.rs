@@ -1,10 +1,11 @@
 //! Telling a copy that was taken while its session was written from damage.
 //!
-//! Whoever copies a folder file by file while a writer goes on, the oldest file first, gets a segment as it was before its
-//! successor was begun, and the successor as it was later. The successor names the end that the segment came to, and the
-//! copy of the segment ends before that: in zeros, or in a frame that was just being written. Where the segment was copied
-//! before its first record, there is nothing in it at all, and not even a header. Nothing in it is wrong but that it is too
-//! short. A disk that lost the end of a segment leaves the same, and the error says so.
+//! A program that copies a folder file by file while a writer goes on, the oldest file first, gets a segment as it was
+//! before its successor was begun, and the successor as it was later. The successor names the end that the segment came
+//! to, and the copy of the segment ends before that end: in zeros, or in a frame that was just being written. Where the
+//! segment was copied before its first record, its copy holds nothing at all, and not even a header. Nothing in such a
+//! copy is wrong but that it is too short. A disk that lost the end of a segment leaves the same, and the error says
+//! so.
 
 use crate::sabotage::{self, Breakage};
 use foldlog_codec::SequenceNumber;
@@ -17,8 +18,8 @@ use crate::log::chain::{Beyond, Segment};
 use crate::log::window::Window;
 use crate::storage::{Access, Storage};
 
-/// The error of a segment that is older than its successor expects; `None` where the bad spot is anything else.
-/// `sequence` should stand there.
+/// Returns the error of a segment that is older than its successor expects. `None` where the bad spot is anything else.
+/// The record `sequence` should stand at the spot.
 pub(super) fn judge(
     storage: &dyn Storage,
     segments: &[Segment],
@@ -31,7 +32,7 @@ pub(super) fn judge(
         return Ok(None);
     };
     let io = |error| Error::io("read", &segment.path, error);
-    // What stands behind the end that the successor names is younger than what is missing, as in no copy.
+    // Bytes behind the end that the successor names are younger than what is missing, which no copy has.
     let mut window = Window::new(segment.open(storage)?, None).map_err(io)?;
     let used = window.used_end(spot.offset).map_err(io)?;
     let frame_end =
@@ -50,8 +51,7 @@ pub(super) fn judge(
     }))
 }
 
-/// Tells a copy that was taken during writes from damage, as [`judge`] does, where the chain is cut at a segment without
-/// a header.
+/// Returns the error of a copy whose chain is cut at a segment without a header, as [`judge`] does for a bad spot.
 pub(super) fn judge_header(
     storage: &dyn Storage,
     beyond: &[Beyond],

@@ -1,4 +1,4 @@
-//! Envelope frames that are damaged and known again.
+//! Damaged envelope frames whose bytes can be computed again.
 
 use foldlog_codec::frame::{self, BODY_LEN_MAX, Context, HEADER_LEN as FRAME_HEADER_LEN, Header};
 use foldlog_codec::segment::SegmentHeader;
@@ -10,12 +10,12 @@ use crate::log::chain::Segment;
 use crate::log::scan::out_of_chain;
 use crate::log::window::Window;
 
-/// How long an envelope frame may be of which one byte is put right: the longer it is, the likelier it becomes that some
-/// byte fits although more is wrong.
+/// Longest envelope frame, in bytes, of which one byte is put right: the longer the frame, the likelier it becomes that
+/// some byte fits although more is wrong.
 const PUT_RIGHT_BYTES_MAX: usize = 16 << 10;
 
 impl Reading<'_> {
-    /// The envelope frame that stood at `offset`, where what follows bears it out.
+    /// Returns the envelope frame that stood at `offset`, if the frames behind it prove what it was.
     pub(super) fn lost_envelope(
         &self,
         window: &mut Window,
@@ -27,7 +27,7 @@ impl Reading<'_> {
         let context = segment.context();
         let body = offset + FRAME_HEADER_LEN as u64;
         let previous = next.and_then(|next| next.previous);
-        // How long it was is said by its header, by its body, and by the next segment where it was the last.
+        // The frame's header, its body, and, where it was the last, the next segment each state its length.
         let stated = frame::claimed_len(window.bytes(offset, FRAME_HEADER_LEN as u64).map_err(io)?);
         let value = msgpack::scan(
             window.bytes(body, PUT_RIGHT_BYTES_MAX as u64).map_err(io)?,
@@ -61,7 +61,8 @@ impl Reading<'_> {
         Ok(None)
     }
 
-    /// The envelope frame with the checksum `named` that `bytes` must have been, if it can be known.
+    /// Returns the envelope frame with the checksum `named` that `bytes` must have been. `None` where that cannot be
+    /// known.
     fn known_again(&self, context: Context, bytes: &[u8], named: u32) -> Option<Vec<u8>> {
         let (stated, body) = bytes.split_first_chunk::<FRAME_HEADER_LEN>()?;
         let (sequence, predecessor_crc) = (self.walk.next_sequence, self.walk.last_crc);
@@ -81,7 +82,7 @@ impl Reading<'_> {
                 }
             }
         }
-        // Its own word for its checksum is the next one's too, so that is the right one, and the rest is wrong.
+        // The frame states the same checksum as the next one, so that checksum is right, and the rest is wrong.
         if bytes.len() > PUT_RIGHT_BYTES_MAX || stated.first_chunk() != Some(&named.to_le_bytes()) {
             return None;
         }

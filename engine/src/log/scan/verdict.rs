@@ -1,0 +1,218 @@
+//! Judging a bad spot: corrupt, torn, or a plain end.
+
+use std::io::ErrorKind;
+use std::path::Path;
+
+use foldlog_codec::frame::{Context, Header};
+use foldlog_codec::segment::HEADER_LEN as SEGMENT_HEADER_LEN;
+use foldlog_codec::{Error as CodecError, SequenceNumber};
+use uuid::Uuid;
+
+use super::search::search;
+use super::{TornTail, Walk, read_again_max, stale};
+use crate::error::{Error, Result};
+use crate::log::chain::{self, Chain};
+use crate::log::layout;
+use crate::sabotage::{self, Breakage};
+use crate::storage::Storage;
+
+/// Describes a bad spot before it is judged.
+pub(in crate::log) struct BadSpot {
+    /// Place of the segment in the chain.
+    pub(in crate::log) segment: usize,
+    pub(in crate::log) offset: u64,
+    pub(in crate::log) expected_crc: Option<u32>,
+    pub(in crate::log) found_crc: Option<u32>,
+    pub(in crate::log) reason: String,
+}
+
+/// Judges a bad spot that a walk other than a whole scan has come to, by the rules of a scan. The record
+/// `next_sequence` should stand at the spot, and the records before it were written under the boot `boot_id`, where
+/// that is known.
+pub(in crate::log) fn judge(
+    storage: &dyn Storage,
+    dir: &Path,
+    chain: Chain,
+    (next_sequence, boot_id): (SequenceNumber, Option<Uuid>),
+    spot: &BadSpot,
+) -> Result<Option<TornTail>> {
+    let mut walk = Walk { next_sequence, boot_id, ..Walk::new(storage, dir, chain) };
+    walk.torn = walk.judge(spot)?;
+    if walk.torn.is_none() && !walk.chain.beyond.is_empty() {
+        walk.judge_lost_headers()?;
+    }
+    Ok(walk.torn)
+}
+
+/// Gathers what sound frames behind a bad spot say.
+#[derive(Default)]
+struct Evidence {
+    /// Highest watermark of any of them.
+    watermark: SequenceNumber,
+    /// Whether there is any.
+    any: bool,
+}
+
+impl Walk<'_> {
+    /// Judges a bad spot. Corrupt bytes are an error; `None` is a plain end.
+    pub(super) fn judge(&self, spot: &BadSpot) -> Result<Option<TornTail>> {
+        let Some(segment) = self.chain.segments.get(spot.segment) else { return Ok(None) };
+        let mut evidence = Evidence::default();
+        let mut torn_bytes = 0;
+        let q = self.next_sequence;
+        let used =
+            self.gather(&segment.path, spot.offset, segment.end, &[segment.context()], &mut evidence)?;
+        torn_bytes += used - spot.offset;
+        let later = self.chain.segments.get(spot.segment + 1..).unwrap_or_default();
+        if torn_bytes == 0 && later.is_empty() {
+            // The chain ends here, and ends well. A lost header behind it is judged as a spot of its own, since the
+            // damage is there.
+            return Ok(None);
+        }
+        for segment in later {
+            evidence.any = true;
+            evidence.watermark = evidence.watermark.max(segment.header.watermark);
+            let from = SEGMENT_HEADER_LEN as u64;
+            torn_bytes +=
+                self.gather(&segment.path, from, segment.end, &[segment.context()], &mut evidence)?;
+        }
+        torn_bytes += self.gather_beyond(&mut evidence)?;
+        if let Some(proof) = self.proof(&evidence) {
+            if let Some(error) = stale::judge(self.storage, &self.chain.segments, spot, q)? {
+                return Err(error);
+            }
+            let reason = format!("{}; {proof}", spot.reason);
+            return Err(self.corrupt(&segment.path, spot.offset, spot.expected_crc, spot.found_crc, reason));
+        }
+        let (segment, offset) = (segment.path.clone(), spot.offset);
+        Ok(Some(TornTail { segment, offset, sequence: q, bytes: torn_bytes }))
+    }
+
+    fn gather_beyond(&self, evidence: &mut Evidence) -> Result<u64> {
+        let mut bytes = 0;
+        for file in &self.chain.beyond {
+            let contexts: Vec<Context> = match file.header {
+                Some(header) => {
+                    evidence.any = true;
+                    evidence.watermark = evidence.watermark.max(header.watermark);
+                    vec![Context::new(header.salt, header.first_sequence)]
+                }
+                // As far as anyone can tell, the segment of a lost header began at the next record.
+                None => file.salts.iter().map(|salt| Context::new(*salt, self.next_sequence)).collect(),
+            };
+            bytes += match self.gather(&file.path, 0, None, &contexts, evidence) {
+                // A file that its writer made ahead and did not need goes away when that writer closes the session.
+                Err(Error::Io { source, .. }) if source.kind() == ErrorKind::NotFound => 0,
+                gathered => gathered?,
+            };
+        }
+        Ok(bytes)
+    }
+
+    /// Returns why the evidence proves damage; `None` if it does not.
+    fn proof(&self, evidence: &Evidence) -> Option<String> {
+        if sabotage::is(Breakage::TailLeftOutUnexamined) {
+            return None;
+        }
+        let q = self.next_sequence;
+        if evidence.watermark > q {
+            return Some(format!(
+                "a later frame attests that records below {} were durable",
+                evidence.watermark
+            ));
+        }
+        (self.same_boot() && evidence.any)
+            .then(|| "sound frames follow, and the machine has not been restarted since".to_owned())
+    }
+
+    pub(super) fn same_boot(&self) -> bool {
+        let same = self.boot_id.is_some() && self.boot_id == self.storage.boot_id();
+        same && !sabotage::is(Breakage::BootIgnored)
+    }
+
+    /// Searches a file from `from` on for sound frames, adds them to the evidence, and returns the offset behind the
+    /// file's last byte that is not 0.
+    fn gather(
+        &self,
+        path: &Path,
+        from: u64,
+        end: Option<u64>,
+        contexts: &[Context],
+        evidence: &mut Evidence,
+    ) -> Result<u64> {
+        search(self.storage, (path, from, end), contexts, self.next_sequence, &mut |_, frame| {
+            evidence.any = true;
+            evidence.watermark = evidence.watermark.max(frame.header.watermark);
+        })
+    }
+
+    /// Returns whether the chain was cut off only by a segment that its writer had not yet finished when the folder was
+    /// listed.
+    fn is_overtaken(&self) -> Result<bool> {
+        let missing = self.chain.missing.map(|ordinal| (layout::segment_file(self.dir, ordinal), ordinal));
+        let unsound = self.chain.beyond.iter().filter(|file| file.header.is_none());
+        for (path, ordinal) in missing.into_iter().chain(unsound.map(|file| (file.path.clone(), file.named)))
+        {
+            for _ in 0..read_again_max(Breakage::ReaderReadsOnce) {
+                let found = chain::read_header(self.storage, path.clone(), ordinal)?;
+                if found.is_some_and(|file| file.header.is_some()) {
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    /// Judges files without a sound header that stand behind a chain with a sound end.
+    pub(super) fn judge_lost_headers(&mut self) -> Result<()> {
+        let mut evidence = Evidence::default();
+        let bytes = self.gather_beyond(&mut evidence)?;
+        let proof = self.proof(&evidence);
+        if (proof.is_some() || bytes > 0) && self.is_overtaken()? {
+            self.chain.beyond.clear();
+            // The log was not closed with its last frame, whatever that frame says.
+            self.last_kind = None;
+            return Ok(());
+        }
+        let Some(first) = self.chain.beyond.first() else { return Ok(()) };
+        if let Some(proof) = proof {
+            if let Some(ordinal) = self.chain.missing {
+                return Err(self.missing_segment(ordinal));
+            }
+            if let Some(error) = stale::judge_header(self.storage, &self.chain.beyond, self.next_sequence)? {
+                return Err(error);
+            }
+            let reason = format!("the segment's header does not check; {proof}");
+            return Err(self.corrupt(&first.path, 0, None, None, reason));
+        }
+        if bytes > 0 {
+            let (segment, sequence) = (first.path.clone(), self.next_sequence);
+            self.torn = Some(TornTail { segment, offset: 0, sequence, bytes });
+        }
+        Ok(())
+    }
+}
+
+/// Says why a frame whose bytes check does not belong behind the frame before it: the checksums expected and found,
+/// where they are the reason, and a text. `None` where the frame belongs there.
+pub(in crate::log) fn out_of_chain(
+    header: &Header,
+    last_crc: u32,
+    next_sequence: SequenceNumber,
+) -> Option<(Option<u32>, Option<u32>, String)> {
+    if header.predecessor_crc != last_crc && !sabotage::is(Breakage::PredecessorIgnored) {
+        let reason = "the frame names another predecessor than the one before it".to_owned();
+        return Some((Some(last_crc), Some(header.predecessor_crc), reason));
+    }
+    (header.sequence != next_sequence)
+        .then(|| (None, None, format!("the frame is record {}", header.sequence)))
+}
+
+pub(in crate::log) fn describe(error: &CodecError) -> (Option<u32>, Option<u32>, String) {
+    match error {
+        CodecError::Checksum { expected, found } => {
+            (Some(*expected), Some(*found), "the frame's checksum does not match".to_owned())
+        }
+        other => (None, None, format!("no frame stands there: {other}")),
+    }
+}
