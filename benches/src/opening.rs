@@ -1,4 +1,4 @@
-//! Opening with an image of the state, against folding all; and what an open session holds in memory.
+//! Measures opening with an image of the state beside folding all records, and what an open session holds in memory.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,29 +10,29 @@ use uuid::Uuid;
 use crate::measure::{AtMost, ROUNDS, Result, Round, Row, take_turns, timed};
 use crate::subject::{fill, journal_types, store};
 
-/// Records before the image, and behind it.
+/// Number of records before the image, and behind it.
 const BEFORE: u64 = 1_000_000;
 const BEHIND: u64 = 10_000;
 
-/// How many items are live in STATE.
+/// Number of live items in STATE.
 const LIVE: u64 = 1_000;
 
-/// The LOG items of the session that others are compared with.
+/// Number of LOG items of the session that others are compared with.
 const LOG_ITEMS_FEW: u64 = 10_000;
 
 const MEMORY_ROUNDS: usize = 3;
 
-/// Where a session keeps its images.
+/// Returns the folder in which a session keeps its images.
 const IMAGES: &str = "snapshots";
 
-/// The images of a session, put in place or taken away.
+/// Holds the images of a session, which are put in place or removed.
 struct Images {
     kept: PathBuf,
     place: PathBuf,
 }
 
 impl Images {
-    /// Those that are there now. Later ones are not wanted: they would leave no records behind them.
+    /// Takes the images that are there now. Later ones would leave no records behind them.
     fn keep(session: &Path, kept: PathBuf) -> Result<Images> {
         let place = session.join(IMAGES);
         if place.is_dir() {
@@ -131,7 +131,7 @@ fn opened(store: &Store, id: Uuid, types: &SessionTypes) -> Result<Round> {
     ns
 }
 
-/// As many live items, but few of the LOG.
+/// Makes a session of as many live items, but few LOG items.
 fn memory_subject(store: &Store, types: &SessionTypes) -> Result<Uuid> {
     let session = store.create(types)?;
     fill(&session, (0..LOG_ITEMS_FEW).map(|number| number % LIVE))?;
@@ -140,8 +140,8 @@ fn memory_subject(store: &Store, types: &SessionTypes) -> Result<Uuid> {
     Ok(id)
 }
 
-/// How many KiB an open session holds. A process of its own is asked: what this one has given back to its
-/// allocator would be counted too.
+/// Returns the KiB that an open session holds. It asks a process of its own, since what this process has given back to its
+/// allocator would count too.
 fn held(store: &Store, id: Uuid) -> Result<Round> {
     let child = Command::new(std::env::current_exe()?)
         .arg("--held-by")
@@ -153,7 +153,7 @@ fn held(store: &Store, id: Uuid) -> Result<Round> {
     Ok(Round::of(String::from_utf8_lossy(&child.stdout).trim().parse()?))
 }
 
-/// The child's part: opens the session and prints by how much its memory has grown, in KiB.
+/// Runs the child's part: opens the session and prints by how many KiB the process's memory has grown.
 pub fn print_held(path: &str, id: &str) -> Result<()> {
     let (types, store, id) = (journal_types()?, store(Path::new(path))?, Uuid::try_parse(id)?);
     let before = anonymous_kib()?;
@@ -163,8 +163,8 @@ pub fn print_held(path: &str, id: &str) -> Result<()> {
     Ok(())
 }
 
-/// Memory that no file stands behind, and that is really there. The pages of the program itself would be counted
-/// otherwise, which are brought in as it runs.
+/// Returns the resident memory without files behind it. Pages of the program itself, which are brought in as it runs, do not
+/// count.
 fn anonymous_kib() -> Result<u64> {
     let status = fs::read_to_string("/proc/self/status")?;
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));

@@ -1,4 +1,4 @@
-//! Rollbacks and forks, each of a short and of a long session: they should hardly differ.
+//! Measures rollbacks and forks of short and of long sessions, which should hardly differ.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! Whole logs, read: folded, and checked.
+//! Measures reading whole logs: folding them, and checking them.
 
 use std::any::Any;
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::subject::{append_types, closed, step, store, store_without_images};
 
 const EVENTS: u64 = 1_000_000;
 
-/// The limit's frames: all events', one behind the other in memory.
+/// Makes the limit's frames of all events, one behind the other in memory.
 fn frames() -> Result<Vec<u8>> {
     let (mut frames, mut body) = (Vec::new(), Vec::new());
     for number in 0..EVENTS {
@@ -24,7 +24,7 @@ fn frames() -> Result<Vec<u8>> {
     Ok(frames)
 }
 
-/// What is to read all events did, if `read` is how many it read.
+/// Checks that `read`, the number of events read, is that of all events.
 fn all(read: u64) -> Result<()> {
     if read < EVENTS { Err(format!("{read} of {EVENTS} events were read").into()) } else { Ok(()) }
 }

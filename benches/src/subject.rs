@@ -1,4 +1,4 @@
-//! What is measured: a host such as many are.
+//! The host that is measured.
 
 use std::ops::Range;
 use std::path::Path;
@@ -7,7 +7,7 @@ use foldlog::{Durability, Event, Policy, Result, Session, SessionTypes, Slice, S
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-/// An event of five fields, about 230 bytes when recorded.
+/// Holds an event of five fields, which takes about 230 bytes in the log.
 #[derive(Serialize, Deserialize, Clone)]
 pub struct Step {
     pub title: String,
@@ -21,7 +21,7 @@ impl Event for Step {
     const NAME: &'static str = "step";
 }
 
-/// Every step.
+/// Holds every step, as STATE.
 pub struct Steps;
 
 impl Slice for Steps {
@@ -29,7 +29,7 @@ impl Slice for Steps {
     type Item = Step;
 }
 
-/// The latest step of each number.
+/// Holds the latest step of each number, as STATE.
 pub struct Numbered;
 
 impl Slice for Numbered {
@@ -37,7 +37,7 @@ impl Slice for Numbered {
     type Item = Step;
 }
 
-/// Every step there ever was.
+/// Holds every step, as LOG.
 pub struct Journal;
 
 impl Slice for Journal {
@@ -65,7 +65,7 @@ pub fn upsert_types() -> Result<SessionTypes> {
     SessionTypes::builder().slice::<Numbered>().upsert_by::<Numbered, _>(|step| step.number).build()
 }
 
-/// STATE by number, and a LOG of all.
+/// Declares STATE by number, and LOG of all steps.
 pub fn journal_types() -> Result<SessionTypes> {
     SessionTypes::builder()
         .slice::<Numbered>()
@@ -75,12 +75,12 @@ pub fn journal_types() -> Result<SessionTypes> {
         .build()
 }
 
-/// A store at the level at which a dispatch waits for no disk.
+/// Opens a store whose dispatches wait for no disk: `Durability::Process`.
 pub fn store(path: &Path) -> Result<Store> {
     Store::open_with(path, StoreOptions { durability: Durability::Process, ..StoreOptions::default() })
 }
 
-/// One that writes no images: opening a session of it folds every record.
+/// Opens a store that writes no images, so that opening a session folds every record.
 pub fn store_without_images(path: &Path) -> Result<Store> {
     let options = StoreOptions {
         durability: Durability::Process,
@@ -95,7 +95,7 @@ pub fn fill(session: &Session, mut numbers: impl Iterator<Item = u64>) -> Result
     numbers.try_for_each(|number| session.dispatch(step(number)).map(drop))
 }
 
-/// A closed session of so many steps.
+/// Makes a closed session with the steps of these numbers.
 pub fn closed(store: &Store, types: &SessionTypes, numbers: Range<u64>) -> Result<Uuid> {
     let session = store.create(types)?;
     fill(&session, numbers)?;
@@ -104,7 +104,7 @@ pub fn closed(store: &Store, types: &SessionTypes, numbers: Range<u64>) -> Resul
     Ok(id)
 }
 
-/// An open session of so many steps, for which nothing is left to do in the background: it was closed since.
+/// Makes an open session with the steps of these numbers, without work left in the background: it was closed and opened again.
 pub fn settled(store: &Store, types: &SessionTypes, numbers: Range<u64>) -> Result<Session> {
     let id = closed(store, types, numbers)?;
     store.open_session(id, types)

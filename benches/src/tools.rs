@@ -1,4 +1,4 @@
-//! Tool calls that do nothing: what a transaction costs by itself.
+//! Measures tool calls that do nothing, which cost what a transaction costs by itself.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ const CALLS: u64 = 20_000;
 
 const CALLS_SYNCED: u64 = 200;
 
-/// Files in memory, which every call captures.
+/// Number of files in memory, which every call captures.
 const FILES: u64 = 100;
 
 #[derive(Serialize, Deserialize, JsonSchema)]
@@ -44,7 +44,7 @@ impl Tool for Empty {
     }
 }
 
-/// An event whose record is as long as half of a call's two.
+/// Holds an event whose record is half as long as the two records of a call.
 #[derive(Serialize, Deserialize, Clone)]
 struct Half {
     text: String,
@@ -80,7 +80,7 @@ fn runner(store: &Store) -> Result<ToolRunner> {
     Ok(ToolRunner::new(state, ToolRegistry::new().with(Empty)))
 }
 
-/// How long the two records of a call are, frames left out.
+/// Returns the bytes of the two records of a call, without their frames.
 fn record_bytes(runner: &ToolRunner) -> Result<u64> {
     let report = runner.execute(&call(), &ExecuteOptions::default())?;
     let mut bytes = 0;
@@ -121,7 +121,7 @@ fn called(store: &Store, calls: u64) -> Result<Round> {
     round
 }
 
-/// Calls that an answer asks for: whether they were run before is looked up.
+/// Measures calls that an answer asks for, which look up whether they were run before.
 fn asked_for(store: &Store, calls: u64) -> Result<Round> {
     let runner = runner(store)?;
     let session = runner.state().session().clone();

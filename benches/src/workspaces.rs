@@ -1,4 +1,4 @@
-//! Workspaces: what a snapshot and a restore cost, beside a bare walk and beside git.
+//! Measures snapshots and restores of workspaces, beside a bare walk and beside git.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -11,7 +11,7 @@ use foldlog::filesystem::{Filesystem, HostFilesystem, HostFilesystemOptions, InM
 
 use crate::measure::{AtMost, ROUNDS, Result, Round, Row, take_turns, timed};
 
-/// Git takes so long that it is asked less often.
+/// Number of rounds of git, which takes long.
 const ROUNDS_GIT: usize = 7;
 
 const FILES_IN_A_FOLDER: u64 = 100;
@@ -19,7 +19,7 @@ const FILES_IN_A_FOLDER: u64 = 100;
 const FEW: u64 = 10;
 const MANY: u64 = 10_000;
 
-/// Snapshots in memory are so quick that many are timed at once.
+/// Number of snapshots in memory that are timed at once, since one is very quick.
 const SNAPSHOTS: u64 = 10_000;
 
 fn file_of(root: &Path, number: u64) -> PathBuf {
@@ -37,7 +37,7 @@ fn fill(root: &Path, files: u64) -> Result<()> {
     Ok(())
 }
 
-/// Changes so many files, each time in another way.
+/// Changes `files` files, each time in another way.
 fn change(root: &Path, files: u64, time: u64) -> Result<()> {
     // Far apart, so that many folders change.
     (0..files).try_for_each(|number| {
@@ -45,7 +45,7 @@ fn change(root: &Path, files: u64, time: u64) -> Result<()> {
     })
 }
 
-/// The least that it takes to know that nothing changed: `lstat` of everything, by two threads.
+/// Runs the limit of a snapshot in which nothing changed: `lstat` of everything, by two threads.
 fn walk(root: &Path) -> Result<u64> {
     let folders = Mutex::new(vec![root.to_owned()]);
     let work = || -> std::io::Result<u64> {
@@ -84,7 +84,7 @@ fn walk(root: &Path) -> Result<u64> {
     sums.into_iter().try_fold(own, |sum, one| Ok(sum + one?))
 }
 
-/// A shadow repository, as agents' checkpoints are often made.
+/// Holds a shadow repository of git, with which agents' checkpoints are often made.
 struct Shadow<'a> {
     root: &'a Path,
     store: PathBuf,

@@ -1,4 +1,4 @@
-//! Tests that need a second process run this same test binary again, one test of it alone.
+//! Second processes for tests: this same test binary, which runs one test of it alone.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
@@ -6,13 +6,13 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 
 const PART: &str = "FOLDLOG_TEST_CHILD";
 
-/// Returns the argument that the parent handed to this process, where it is a child: `None` where somebody runs all ignored
-/// tests, of which a child's part is one.
+/// Returns the argument that the parent handed to this process if it is a child, or `None` if somebody runs all ignored
+/// tests, among which a child's part is.
 pub fn argument() -> Option<String> {
     std::env::var(PART).ok()
 }
 
-/// A child process that runs one test of this binary.
+/// Holds a child process that runs one test of this binary.
 pub struct Started {
     process: Child,
     output: Option<BufReader<ChildStdout>>,
@@ -23,16 +23,16 @@ pub struct Started {
 ///
 /// # Panics
 ///
-/// Where the system starts no process.
+/// If the system starts no process.
 pub fn start(name: &str, argument: &str) -> Started {
     start_under(&[], name, argument)
 }
 
-/// As [`start`], under a program that runs another, such as a tracer with its arguments.
+/// Starts the test `name` in a child process under a program that runs another, such as a tracer with its arguments.
 ///
 /// # Panics
 ///
-/// As [`start`].
+/// If the system starts no process.
 pub fn start_under(program: &[String], name: &str, argument: &str) -> Started {
     let this = std::env::current_exe().expect("a test knows its binary");
     let mut words = program.iter().map(OsString::from).chain([this.into_os_string()]);
@@ -48,7 +48,7 @@ pub fn start_under(program: &[String], name: &str, argument: &str) -> Started {
     Started { process, output: Some(output) }
 }
 
-/// Whether `strace` can trace a process here; says so where it cannot.
+/// Returns whether `strace` can trace a process here. If not, the test is reported as skipped.
 pub fn is_traced_here() -> bool {
     let works = Command::new("strace").args(["-qq", "-o", "/dev/null", "true"]).output();
     let works = works.is_ok_and(|output| output.status.success());
@@ -58,22 +58,22 @@ pub fn is_traced_here() -> bool {
     works
 }
 
-/// Says something to the parent, on a line of its own.
+/// Prints something for the parent, on a line of its own.
 pub fn tell(word: &str, value: impl std::fmt::Display) {
     println!("\n@{word} {value}");
 }
 
 impl Started {
-    /// The child's process id.
+    /// Returns the child's process id.
     pub fn id(&self) -> u32 {
         self.process.id()
     }
 
-    /// Waits until the child says `word`, and returns what it said with it; `None` where it ends before.
+    /// Waits until the child prints `word`, and returns the rest of that line; `None` if the child ends before.
     ///
     /// # Panics
     ///
-    /// Where the child's output cannot be read.
+    /// If the child's output cannot be read.
     pub fn hear(&mut self, word: &str) -> Option<String> {
         loop {
             let line = self.line()?;
@@ -83,12 +83,12 @@ impl Started {
         }
     }
 
-    /// Waits for the next line that the child prints, of whatever it is; `None` where it ends before. A line
-    /// that a kill cut short is empty.
+    /// Waits for the next line that the child prints, and returns it; `None` if the child ends before. A line that a kill cut
+    /// short is empty.
     ///
     /// # Panics
     ///
-    /// Where the child's output cannot be read.
+    /// If the child's output cannot be read.
     pub fn line(&mut self) -> Option<String> {
         let mut line = String::new();
         let read = self.output.as_mut()?.read_line(&mut line).expect("the child's output is text");
@@ -105,31 +105,31 @@ impl Started {
         self.output = None;
     }
 
-    /// Waits for the child's end, however it comes.
+    /// Waits for the child's end.
     ///
     /// # Panics
     ///
-    /// Where it cannot be waited for.
+    /// If the child cannot be waited for.
     pub fn ended(&mut self) {
         self.process.wait().expect("a child can be waited for");
     }
 
-    /// Kills the child with SIGKILL and waits for its end. What it has said can still be heard.
+    /// Kills the child with SIGKILL and waits for its end. What it has printed can still be read.
     ///
     /// # Panics
     ///
-    /// Where it cannot be waited for.
+    /// If the child cannot be waited for.
     pub fn kill(&mut self) {
         // One that has ended by itself cannot be killed, which is as good.
         let _ = self.process.kill();
         self.process.wait().expect("a child can be waited for");
     }
 
-    /// Waits for the child's end and says whether its test passed.
+    /// Waits for the child's end, and returns whether its test passed.
     ///
     /// # Panics
     ///
-    /// Where it cannot be waited for.
+    /// If the child cannot be waited for.
     pub fn passed(&mut self) -> bool {
         self.process.wait().expect("a child can be waited for").success()
     }

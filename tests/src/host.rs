@@ -1,16 +1,16 @@
-//! The types of a host such as the tests need.
+//! The host of the tests: its events, slices and declarations.
 
 use foldlog::{
     Clear, Event, Item, Policy, Result, SessionTypes, SessionTypesBuilder, Slice, SliceOp, UpcastError, Value,
 };
 use serde::{Deserialize, Serialize};
 
-/// A step of a plan.
+/// Says that a step was added to the plan.
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq)]
 pub struct StepAdded {
     /// What is to be done.
     pub title: String,
-    /// Which part of the plan it is of.
+    /// Part of the plan that the step belongs to.
     pub part: u8,
 }
 
@@ -18,7 +18,7 @@ impl Event for StepAdded {
     const NAME: &'static str = "plan.step_added";
 }
 
-/// Something noted for good.
+/// Says that something was noted.
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq)]
 pub struct Noted {
     /// The note.
@@ -29,12 +29,12 @@ impl Event for Noted {
     const NAME: &'static str = "noted";
 }
 
-/// A request to change the draft at a place.
+/// Asks to change the draft at a place.
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq)]
 pub struct DraftEdited {
-    /// Where; behind the end it appends.
+    /// Index of the line; beyond the end the line is appended.
     pub place: usize,
-    /// The new line; an empty one takes the line out.
+    /// The new line; an empty one removes the line.
     pub line: String,
 }
 
@@ -42,10 +42,10 @@ impl Event for DraftEdited {
     const NAME: &'static str = "draft.edited";
 }
 
-/// Lines put behind the draft, all at once.
+/// Appends lines to the draft, all at once.
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq)]
 pub struct LinesPasted {
-    /// The lines; none is no change.
+    /// The lines; an empty list changes nothing.
     pub lines: Vec<String>,
 }
 
@@ -53,10 +53,10 @@ impl Event for LinesPasted {
     const NAME: &'static str = "draft.lines_pasted";
 }
 
-/// The draft's first lines go to its end, in their order.
+/// Moves the draft's first lines to its end, in their order.
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq)]
 pub struct DraftTurned {
-    /// How many lines.
+    /// Number of lines.
     pub by: usize,
 }
 
@@ -64,7 +64,7 @@ impl Event for DraftTurned {
     const NAME: &'static str = "draft.turned";
 }
 
-/// Takes out of the draft all lines that hold a text.
+/// Removes from the draft all lines that hold a text.
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq)]
 pub struct LinesStruck {
     /// The text.
@@ -75,10 +75,10 @@ impl Event for LinesStruck {
     const NAME: &'static str = "draft.lines_struck";
 }
 
-/// An event whose first reducer takes it and whose second refuses it where it is no good.
+/// Holds an event that its first reducer takes, and its second refuses if `good` is false.
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq)]
 pub struct Doubted {
-    /// Whether the second takes it too.
+    /// Whether the second reducer takes the event too.
     pub good: bool,
 }
 
@@ -86,10 +86,10 @@ impl Event for Doubted {
     const NAME: &'static str = "doubted";
 }
 
-/// An event that no host declares.
+/// Holds an event that no host declares.
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq)]
 pub struct Undeclared {
-    /// Anything.
+    /// Any number.
     pub value: i64,
 }
 
@@ -97,7 +97,7 @@ impl Event for Undeclared {
     const NAME: &'static str = "undeclared";
 }
 
-/// STATE by `append_all`.
+/// Is STATE, folded by `append_all`.
 #[derive(Debug)]
 pub struct Plan;
 
@@ -106,7 +106,7 @@ impl Slice for Plan {
     type Item = StepAdded;
 }
 
-/// STATE by `replace_latest`.
+/// Is STATE, folded by `replace_latest`.
 #[derive(Debug)]
 pub struct CurrentStep;
 
@@ -115,7 +115,7 @@ impl Slice for CurrentStep {
     type Item = StepAdded;
 }
 
-/// STATE by `upsert_by` part.
+/// Is STATE, folded by `upsert_by` over parts.
 #[derive(Debug)]
 pub struct StepOfPart;
 
@@ -124,7 +124,7 @@ impl Slice for StepOfPart {
     type Item = StepAdded;
 }
 
-/// LOG by `append_all`.
+/// Is LOG, folded by `append_all`.
 #[derive(Debug)]
 pub struct Notes;
 
@@ -133,7 +133,7 @@ impl Slice for Notes {
     type Item = Noted;
 }
 
-/// LOG by a reducer of the host's own: a running count, which needs the last item.
+/// Is LOG, folded by a reducer of the host's own: a running count, which needs the last item.
 #[derive(Debug)]
 pub struct NoteSizes;
 
@@ -143,7 +143,7 @@ impl Slice for NoteSizes {
     const ITEM_NAME: &'static str = "note_size";
 }
 
-/// CACHE by `append_all`.
+/// Is CACHE, folded by `append_all`.
 #[derive(Debug)]
 pub struct Preview;
 
@@ -152,7 +152,7 @@ impl Slice for Preview {
     type Item = StepAdded;
 }
 
-/// STATE by a reducer that replaces, extends and clears.
+/// Is STATE, folded by a reducer that replaces, extends and clears.
 #[derive(Debug)]
 pub struct Draft;
 
@@ -171,7 +171,7 @@ impl Slice for Draft {
     }
 }
 
-/// STATE that takes every doubt.
+/// Is STATE, and takes every doubt.
 #[derive(Debug)]
 pub struct Doubts;
 
@@ -180,7 +180,7 @@ impl Slice for Doubts {
     type Item = Doubted;
 }
 
-/// LOG by a reducer that takes good ones alone.
+/// Is LOG, folded by a reducer that refuses doubts which are not good.
 #[derive(Debug)]
 pub struct GoodOnes;
 
@@ -189,7 +189,7 @@ impl Slice for GoodOnes {
     type Item = u64;
 }
 
-/// The host's declaration.
+/// Makes the host's declarations.
 ///
 /// # Panics
 ///
@@ -198,7 +198,7 @@ pub fn types() -> SessionTypes {
     builder().build().expect("the declarations agree")
 }
 
-/// The host's declaration, to which a test may add.
+/// Starts the host's declarations, to which a test may add.
 pub fn builder() -> SessionTypesBuilder {
     SessionTypes::builder()
         .slice::<Plan>()

@@ -1,4 +1,4 @@
-//! What the tests of several crates share: a host's types, and oracles that share no code with the engine.
+//! Shared parts of the tests: a host's types, child processes, disks, and oracles that share no code with the engine.
 
 pub mod child;
 pub mod crash;

@@ -1,4 +1,4 @@
-//! A small disk of its own, mounted from a file: one that can really be full.
+//! A small disk that is mounted from a file, and can really be full.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -6,28 +6,28 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
-/// A mounted ext4, which is unmounted when this is dropped.
+/// Holds a mounted file system, which is unmounted when this is dropped.
 #[derive(Debug)]
 pub struct LoopDisk {
     folder: TempDir,
 }
 
 impl LoopDisk {
-    /// A disk of so many bytes. `Err` says why this machine, or this user, may have none.
+    /// Mounts an ext4 of this many bytes. `Err` says why this machine, or this user, can have none.
     ///
     /// # Errors
     ///
-    /// What was tried and what came of it.
+    /// What was tried, and what came of it.
     pub fn mounted(bytes: u64) -> Result<LoopDisk, String> {
         // Nothing is kept for root, who may run the tests.
         LoopDisk::mounted_as("mkfs.ext4", &["-q", "-F", "-b", "4096", "-m", "0"], bytes)
     }
 
-    /// A disk of so many bytes on which this program makes the file system. `Err` as of [`mounted`](LoopDisk::mounted).
+    /// Mounts a disk of this many bytes, whose file system this program makes. `Err` says why this machine can have none.
     ///
     /// # Errors
     ///
-    /// What was tried and what came of it.
+    /// What was tried, and what came of it.
     pub fn mounted_as(make: &str, options: &[&str], bytes: u64) -> Result<LoopDisk, String> {
         let folder = TempDir::new().map_err(|error| error.to_string())?;
         let (image, root) = (folder.path().join("image"), folder.path().join("root"));
@@ -40,16 +40,16 @@ impl LoopDisk {
         Ok(LoopDisk { folder })
     }
 
-    /// Where it is mounted.
+    /// Returns the folder at which the disk is mounted.
     pub fn root(&self) -> PathBuf {
         self.folder.path().join("root")
     }
 
-    /// Fills it to the last block with a file of this name, which can be removed again.
+    /// Fills the disk to the last block with a file of this name, which can be removed again.
     ///
     /// # Panics
     ///
-    /// Where writing ends for another reason than that the disk is full.
+    /// If writing fails for another reason than a full disk.
     pub fn fill(&self, name: &str) -> PathBuf {
         let path = self.root().join(name);
         let mut file = std::fs::File::create(&path).expect("a file needs no block");

@@ -1,4 +1,4 @@
-//! A naive model of a session: plain vectors, no code of the engine's.
+//! A naive model of a session: plain vectors, and no code of the engine.
 //!
 //! It has its own idea of what the [host's](crate::host) reducers do, of policies, of rollbacks and of which
 //! records a call writes. Where the engine shares items between positions, the model copies every slice at
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::host::{Noted, StepAdded};
 
-/// What may be done to a session's slices and tags.
+/// Names what a test may do to a session's slices and tags.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Change {
     /// `StepAdded`, which changes four slices.
@@ -45,11 +45,11 @@ pub enum Change {
     ClearPart(u8),
     /// A reset.
     Reset,
-    /// A tag set, or taken away.
+    /// A tag that is set or removed.
     Tag(String, Option<String>),
 }
 
-/// A slice that may be cleared.
+/// Names a slice that a test clears.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cleared {
     /// STATE.
@@ -79,13 +79,13 @@ impl Cleared {
     }
 }
 
-/// A slice's policy and items.
+/// Holds a slice's policy and items.
 pub type Items = (&'static str, Vec<Value>);
 
-/// All slices by name.
+/// Holds all slices by name.
 pub type Slices = BTreeMap<String, Items>;
 
-/// Everything that there was when one record had been written.
+/// Holds everything that there was once a record had been written.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Moment {
     /// The slices, empty ones included.
@@ -106,7 +106,7 @@ impl Moment {
     }
 }
 
-/// A session as it should be.
+/// Holds a session as it should be.
 #[derive(Clone, Debug)]
 pub struct Model {
     seed: u64,
@@ -130,7 +130,7 @@ fn step(step: &StepAdded) -> Value {
 }
 
 impl Model {
-    /// A session that was just created.
+    /// Makes a session that was just created.
     pub fn new(seed: u64, tags: BTreeMap<String, String>) -> Model {
         let mut model = Model { seed, now: Moment::default(), past: Vec::new(), kinds: Vec::new() };
         model.now.tags = tags;
@@ -138,12 +138,12 @@ impl Model {
         model
     }
 
-    /// The slices and tags as they are.
+    /// Returns the present slices and tags.
     pub fn now(&self) -> &Moment {
         &self.now
     }
 
-    /// The last record's position.
+    /// Returns the last record's position.
     pub fn position(&self) -> u64 {
         self.past.len() as u64 - 1
     }
@@ -156,7 +156,7 @@ impl Model {
         sequence
     }
 
-    /// The items of a slice that has been declared.
+    /// Returns the items of a declared slice.
     fn items(&mut self, slice: &str) -> &mut Vec<Value> {
         &mut self.now.slices.get_mut(slice).expect("it was declared").1
     }
@@ -174,7 +174,7 @@ impl Model {
         self.write("declare");
     }
 
-    /// Makes a change and says the record's position, or refuses it and does nothing.
+    /// Makes a change and returns the record's position, or refuses the change and does nothing.
     pub fn change(&mut self, change: &Change) -> Option<u64> {
         match change {
             Change::Doubt(false) => return None,
@@ -285,18 +285,18 @@ impl Model {
         ((u128::from(rng.next_u64()) * 1000) >> 64) as u64
     }
 
-    /// Takes a snapshot and says its position.
+    /// Takes a snapshot and returns its position.
     pub fn snapshot(&mut self) -> u64 {
         self.write("snapshot")
     }
 
-    /// Goes back: STATE to what it was, CACHE to nothing. Says the rollback's position and the records that
-    /// were live and no longer are.
+    /// Rolls back: restores STATE and empties CACHE. Returns the rollback's position, and the records that were live and no
+    /// longer are.
     pub fn roll_back(&mut self, to: u64) -> (u64, BTreeSet<u64>) {
         self.go_back(to, true)
     }
 
-    /// Goes back as only tests can: LOG too goes to what it was.
+    /// Rolls back as only tests can: LOG is restored too.
     pub fn roll_back_logs_too(&mut self, to: u64) -> (u64, BTreeSet<u64>) {
         self.go_back(to, false)
     }
@@ -318,7 +318,7 @@ impl Model {
         (self.write("rollback"), abandoned)
     }
 
-    /// A fork: the same up to a position, then its own way with a seed of its own.
+    /// Makes a fork, which is the same up to a position and then goes on with a seed of its own.
     pub fn fork(&self, at: u64, seed: u64, tags: &BTreeMap<String, String>) -> Model {
         let shared = at as usize + 1;
         let (past, kinds) = (self.past[..shared].to_vec(), self.kinds[..shared].to_vec());
@@ -328,7 +328,7 @@ impl Model {
         fork
     }
 
-    /// A session begun with an export of this one: all but CACHE and what is empty, and the tags.
+    /// Makes a session that begins with an export of this one: its tags, and all slices but CACHE and empty ones.
     pub fn import(&self, seed: u64, tags: &BTreeMap<String, String>) -> Model {
         let mut import = Model::new(seed, tags.clone());
         let kept = |(_, (policy, items)): &(&String, &Items)| *policy != "cache" && !items.is_empty();

@@ -1,4 +1,4 @@
-//! The recorded runs, folded plainly: what their import must come to, without a line of the engine.
+//! A plain fold of the recorded runs, which says what their import must come to, without a line of the engine.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,7 +8,7 @@ use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 use serde::ser::{SerializeMap, SerializeSeq, Serializer};
 use serde::{Deserialize, Serialize};
 
-/// The folder of recorded runs beside the checkout; `None`, with a word on why, where it is missing.
+/// Finds the folder of recorded runs beside the checkout. Returns `None`, and reports the test as skipped, if it is missing.
 pub fn folder() -> Option<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data");
     if folder.join("tau-bench").is_dir() {
@@ -21,7 +21,7 @@ pub fn folder() -> Option<PathBuf> {
     None
 }
 
-/// JSON whose objects keep the order of their keys.
+/// Holds JSON whose objects keep the order of their keys.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Json {
     /// Neither an array nor an object.
@@ -38,34 +38,34 @@ impl Json {
         Json::Scalar(serde_json::Value::String(text.into()))
     }
 
-    /// The JSON of a file or a document.
+    /// Parses a document.
     ///
     /// # Panics
     ///
-    /// Where it is none.
+    /// If the text is not JSON.
     pub fn parse(text: &str) -> Json {
         serde_json::from_str(text).expect("JSON")
     }
 
-    /// A field of an object.
+    /// Returns a field of an object.
     pub fn get(&self, field: &str) -> Option<&Json> {
         let Json::Object(fields) = self else { return None };
         fields.iter().find(|(name, _)| name == field).map(|(_, value)| value)
     }
 
-    /// As [`get`](Json::get), to change it.
+    /// Returns a field of an object, to be changed.
     pub fn get_mut(&mut self, field: &str) -> Option<&mut Json> {
         let Json::Object(fields) = self else { return None };
         fields.iter_mut().find(|(name, _)| name == field).map(|(_, value)| value)
     }
 
-    /// The text, where it is text.
+    /// Returns the text, if this is text.
     pub fn as_str(&self) -> Option<&str> {
         let Json::Scalar(serde_json::Value::String(text)) = self else { return None };
         Some(text)
     }
 
-    /// The elements; none where it is no array.
+    /// Returns the elements; none if this is not an array.
     pub fn elements(&self) -> &[Json] {
         match self {
             Json::Array(elements) => elements,
@@ -73,7 +73,7 @@ impl Json {
         }
     }
 
-    /// As [`elements`](Json::elements), to change them.
+    /// Returns the elements, to be changed.
     pub fn elements_mut(&mut self) -> &mut [Json] {
         match self {
             Json::Array(elements) => elements,
@@ -160,7 +160,7 @@ impl<'de> Visitor<'de> for Ordered {
     }
 }
 
-/// What the import of a run must come to.
+/// Holds what the import of a run must come to.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Expected {
     /// STATE: the messages that were not rolled back.
@@ -169,12 +169,12 @@ pub struct Expected {
     pub tool_counts: Vec<(String, u64)>,
     /// LOG: call, tool, arguments, result, whether it failed.
     pub tool_calls: Vec<(Option<String>, String, Json, Json, bool)>,
-    /// How many calls failed.
+    /// Number of calls that failed.
     pub rollbacks: u64,
 }
 
 impl Expected {
-    /// The slices as `state --json` prints them, but for the engine's own.
+    /// Returns the slices as `state --json` prints them, without the engine's own.
     pub fn slices(&self) -> Json {
         let object = |fields: Vec<(&str, Json)>| {
             Json::Object(fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
@@ -200,7 +200,7 @@ impl Expected {
         let failed = result.as_str().is_some_and(|text| text.starts_with("Error"));
         self.tool_calls.push((id, tool.clone(), arguments, result, failed));
         if failed {
-            // The rollback takes back the count and the message; the LOG keeps the call.
+            // The rollback rolls back the count and the message; the LOG keeps the call.
             self.rollbacks += 1;
             return;
         }
@@ -211,11 +211,11 @@ impl Expected {
     }
 }
 
-/// The runs of a file of tau-bench, by task and trial.
+/// Folds the runs of a file of tau-bench, by task and trial.
 ///
 /// # Panics
 ///
-/// Where the file is not what it should be.
+/// If the file cannot be read, or holds something else.
 pub fn tau_bench(file: &Json) -> BTreeMap<(String, String), Expected> {
     let runs = file.elements().iter().map(|run| {
         let tag = |field| run.get(field).expect("a tag").shown();
@@ -224,17 +224,17 @@ pub fn tau_bench(file: &Json) -> BTreeMap<(String, String), Expected> {
     runs.collect()
 }
 
-/// The run of a trajectory of SWE-agent.
+/// Folds the run of a trajectory of SWE-agent.
 ///
 /// # Panics
 ///
-/// Where the file is not what it should be.
+/// If the file cannot be read, or holds something else.
 pub fn swe_agent(file: &Json) -> Expected {
     fold(file.get("history").expect("messages").elements(), true)
 }
 
-/// Folds messages. Where actions count, an assistant's `action` is a call if the message names none, and the
-/// next observation is its result.
+/// Folds messages. If actions count, an assistant's `action` is a call if the message names none, and the next observation is
+/// its result.
 fn fold(messages: &[Json], actions: bool) -> Expected {
     let mut expected = Expected::default();
     let mut open: Vec<(Option<String>, String, Json)> = Vec::new();

@@ -1,4 +1,4 @@
-//! Tests that cannot run everywhere say so, and are counted.
+//! Reports of tests that cannot run on this machine.
 
 use std::fmt::Display;
 use std::fs::OpenOptions;
@@ -7,11 +7,11 @@ use std::io::Write;
 /// Names the file to which a line is added for each test that is skipped.
 const FILE: &str = "FOLDLOG_SKIPPED";
 
-/// Says why the test that runs in this thread is skipped. The gate counts what was said, by `FOLDLOG_SKIPPED`.
+/// Reports why the test that runs in this thread is skipped. The gate counts the reports, by `FOLDLOG_SKIPPED`.
 ///
 /// # Panics
 ///
-/// Where that file cannot be written.
+/// If the file cannot be written.
 pub fn skipped(reason: impl Display) {
     println!("skipped: {reason}");
     let Some(path) = std::env::var_os(FILE) else { return };

@@ -1,4 +1,4 @@
-//! The binary's verbs, run in the test's own process.
+//! Runs the binary's verbs in the test's own process.
 
 use std::cell::RefCell;
 use std::ffi::OsString;
@@ -6,14 +6,14 @@ use std::path::Path;
 
 use foldlog_replay::Output;
 
-/// What a verb said and how it ended.
+/// Holds what a verb printed, and how it ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ran {
-    /// Its exit code.
+    /// Exit code.
     pub code: u8,
-    /// Its results.
+    /// Text on standard output: results.
     pub stdout: String,
-    /// Its notes and errors.
+    /// Text on standard error: notes and errors.
     pub stderr: String,
 }
 
@@ -21,17 +21,17 @@ pub struct Ran {
 ///
 /// # Panics
 ///
-/// Where it prints what is no text.
+/// If it prints what is not UTF-8.
 pub fn foldlog<A: Into<OsString>>(arguments: impl IntoIterator<Item = A>) -> Ran {
     let child = |_: &Path, _| Err(std::io::Error::other("only the test of the demo runs a child"));
     foldlog_with(arguments, &child)
 }
 
-/// As `foldlog`, with a child for the demo.
+/// Runs `foldlog` with these arguments, and with a child process for the demo.
 ///
 /// # Panics
 ///
-/// As `foldlog`.
+/// If it prints what is not UTF-8.
 pub fn foldlog_with<A: Into<OsString>>(
     arguments: impl IntoIterator<Item = A>,
     child: &foldlog_replay::output::ChildCommand<'_>,
@@ -39,12 +39,11 @@ pub fn foldlog_with<A: Into<OsString>>(
     ran(arguments, child, &|_| Ok(false))
 }
 
-/// As `foldlog`, for a verb that goes on without end: `pause` is called where it waits, and says whether it is
-/// to go on.
+/// Runs a verb that goes on without end: `pause` is called when it waits, and returns whether to go on.
 ///
 /// # Panics
 ///
-/// As `foldlog`.
+/// If it prints what is not UTF-8.
 pub fn foldlog_following<A: Into<OsString>>(
     arguments: impl IntoIterator<Item = A>,
     pause: impl FnMut() -> bool,

@@ -19,7 +19,7 @@ use uuid::Uuid;
 use crate::chance::Chance;
 use crate::report::{Result, Trouble};
 
-/// All levels, with the words by which a child is told.
+/// All durabilities, with the words by which a child is told.
 pub(crate) const LEVELS: [(&str, Durability); 3] =
     [("process", Durability::Process), ("boundary", Durability::Boundary), ("every", Durability::Every)];
 

@@ -1,4 +1,4 @@
-//! An ext4 that is shut down without a flush while a session is written on it, and mounted again: what a level promises
+//! An ext4 that is shut down without a flush while a session is written on it, and mounted again: what a durability promises
 //! is there. A workspace that a call restored is whole once the call has returned.
 
 use std::fs;

@@ -87,9 +87,9 @@ pub struct Call {
 pub enum End {
     /// What it did stays.
     Committed,
-    /// What it did was taken back.
+    /// What it did was rolled back.
     Failed,
-    /// What it did was taken back when the session was recovered.
+    /// What it did was rolled back when the session was recovered.
     Interrupted,
 }
 
@@ -143,7 +143,7 @@ impl After {
         }
     }
 
-    /// What is in the purse once the open calls were taken back.
+    /// What is in the purse once the open calls were rolled back.
     pub fn purse_shown(&self) -> i64 {
         self.open.first().map_or(self.purse, |open| open.purse)
     }

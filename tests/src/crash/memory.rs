@@ -121,7 +121,7 @@ impl SessionMemory {
         self.pending.push_back(Act::Change(Rc::new(slices)));
     }
 
-    /// What a level promises of a change.
+    /// What a durability promises of a change.
     pub fn promise(durability: Durability, change: &Change) -> Promise {
         match durability {
             Durability::Every => Promise::Durable,

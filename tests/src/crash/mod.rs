@@ -1,5 +1,5 @@
 //! What a crash must leave: the oracle of the crash simulator. It knows what was attempted, what was
-//! acknowledged and what the level promised, and shares no code with the engine.
+//! acknowledged and what the durability promised, and shares no code with the engine.
 
 mod calls;
 mod machine;

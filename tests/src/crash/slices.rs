@@ -111,7 +111,7 @@ impl Change {
         }
     }
 
-    /// Whether it is durable when the call returns at the level between the others.
+    /// Whether it is durable when the call returns at the durability between the other two.
     pub fn is_boundary(&self) -> bool {
         matches!(self, Change::Snapshot | Change::Rollback(..))
     }

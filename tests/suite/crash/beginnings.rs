@@ -44,7 +44,7 @@ enum Again {
     Refused,
 }
 
-/// Begins the session again in a new process, whose level this is. Whatever comes of it is a session that works, and
+/// Begins the session again in a new process, whose durability this is. Whatever comes of it is a session that works, and
 /// what was found stays as it was, byte for byte.
 fn begin_again(machine: &Machine, durability: Durability) -> Again {
     let found = files_of(machine);

@@ -27,7 +27,7 @@ impl Cut {
 }
 
 /// A session of several segments. Closed, all is attested; else the last records are those of a process that
-/// was killed at the level that syncs nothing.
+/// was killed at the durability that syncs nothing.
 fn session_of_segments(closed: bool) -> (Machine, Uuid) {
     let machine = Machine::default();
     let session = machine.process(Durability::Every).create(&types()).unwrap();

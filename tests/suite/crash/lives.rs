@@ -73,7 +73,7 @@ fn size(dir: &Path) -> (u64, u64) {
 /// Each recovery wrote the whole unattested tail anew and attested none of it, so the next one wrote it once more: 1,000
 /// lives of 20 records took 8.9 GB for a log of 8.7 MB, and each opening read all of it.
 ///
-/// `FOLDLOG_LIVES=n` runs so many lives at each level.
+/// `FOLDLOG_LIVES=n` runs so many lives at each durability.
 #[test]
 fn many_short_lives_take_no_more_than_their_records() {
     let lives = super::number_from("FOLDLOG_LIVES").unwrap_or(LIVES);

@@ -1,4 +1,4 @@
-//! Law 5: whatever a crash takes, opening gives what the levels promised, or says why not.
+//! Crashes: whatever one takes, opening gives what the durability promised, or says why not.
 
 mod beginnings;
 mod cuts;

@@ -98,8 +98,8 @@ fn a_segment_and_its_name_are_durable_before_what_is_in_it_and_the_one_before_it
     panic!("no segment was begun");
 }
 
-/// Nothing of the log is synced for its own sake at this level: an image that was written first would be of a log that
-/// a power cut can still take back.
+/// Nothing of the log is synced for its own sake at this durability: an image that was written first would be of a log that
+/// a power cut can still take away.
 #[test]
 fn an_image_is_written_once_the_log_is_durable_up_to_it() {
     let machine = Machine::default().with_images();

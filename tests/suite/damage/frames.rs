@@ -166,7 +166,7 @@ fn recovery_leaves_every_old_byte_and_rewrites_what_nobody_had_attested() {
     let sequences: Vec<u64> = rewritten.map(|frame| frame.sequence.get()).collect();
     assert_eq!(sequences, (sound - unattested..=sound).collect::<Vec<_>>());
     assert!(!unsound.contains(&fresh));
-    // They are durable although this level promises nothing: only the new record may go.
+    // They are durable although this durability promises nothing: only the new record may go.
     machine.crash(CrashKind::PowerLosingAll);
     assert!(judge(&machine, id).unwrap() >= sound);
 }

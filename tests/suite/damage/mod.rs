@@ -1,4 +1,4 @@
-//! Bad input at the level of the log: whatever is damaged is found and named, or was never promised, and then
+//! Bad input in the log's files: whatever is damaged is found and named, or was never promised, and then
 //! it is left out and reported. Nothing is ever taken for other content than was written.
 
 mod bytes;
@@ -40,7 +40,7 @@ fn attested() -> (Machine, Uuid) {
     (machine, id)
 }
 
-/// A session whose last segments were written at the level that syncs nothing, by a process that was killed.
+/// A session whose last segments were written at the durability that syncs nothing, by a process that was killed.
 fn unattested() -> (Machine, Uuid) {
     let machine = Machine::default();
     let session = machine.process(Durability::Every).create(&types()).unwrap();

@@ -1,4 +1,4 @@
-//! A day of a store on a disk of which calls fail: sessions are begun, written over several segments, taken back,
+//! A day of a store on a disk of which calls fail: sessions are begun, written over several segments, rolled back,
 //! forked, exported, imported, closed and deleted, with objects, images and tool calls.
 //!
 //! Whatever a call answers is judged at once. A refusal ([`Error::Full`], [`Error::ReadOnly`]) has changed nothing, and

@@ -95,7 +95,7 @@ fn calls_within_calls_all_end_on_a_full_disk_whatever_the_inner_ones_answered() 
         while let Some(operation) = operations.pop() {
             let answer = "v".repeat(answer_bytes);
             let report = operation.end(ToolResult::ok(answer.clone(), answer)).unwrap();
-            // Where the answer itself has no room the call is taken back, and says why.
+            // Where the answer itself has no room the call is rolled back, and says why.
             assert!(report.success || report.message.contains("no space"), "{}", report.message);
         }
         assert!(session.open_operations().is_empty() && !session.is_interrupted());

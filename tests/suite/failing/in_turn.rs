@@ -96,8 +96,8 @@ fn strikes(op: Op, nth: u64) -> Vec<Fault> {
     faults
 }
 
-/// In the short mode each call fails in one way at one level, and the ways and levels take turns; with
-/// `FOLDLOG_FAILING=all` each fails in every way at every level, before either kind of crash.
+/// In the short mode each call fails in one way at one durability, and the ways and durabilities alternate; with
+/// `FOLDLOG_FAILING=all` each fails in every way at every durability, before either kind of crash.
 #[test]
 fn whichever_call_fails_the_session_says_so_and_nothing_acknowledged_is_gone() {
     let all = std::env::var("FOLDLOG_FAILING").is_ok_and(|value| value == "all");

@@ -91,7 +91,7 @@ fn runner(session: &Session) -> ToolRunner {
     ToolRunner::new(ExecutionState::new(session.clone(), resources), ToolRegistry::new())
 }
 
-/// A life's argument: where the store is, the session, the level, the seed and the first place.
+/// A life's argument: where the store is, the session, the durability, the seed and the first place.
 struct Life {
     path: String,
     id: Uuid,
@@ -119,7 +119,7 @@ impl Life {
     }
 }
 
-/// Where a call fails the child ends at once, as if it were killed then: nothing is closed or taken back.
+/// Where a call fails the child ends at once, as if it were killed then: nothing is closed or rolled back.
 fn or_end<T>(result: Result<T>) -> T {
     result.unwrap_or_else(|error| {
         child::tell("failed", error);

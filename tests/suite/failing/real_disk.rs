@@ -146,7 +146,7 @@ fn ballast(store: &Store) -> Session {
     session
 }
 
-/// Until the disk is full at each level, by mapped and by plain writes, with a call open when it happens.
+/// Until the disk is full at each durability, by mapped and by plain writes, with a call open when it happens.
 #[test]
 fn a_disk_that_is_really_full_refuses_and_loses_nothing_and_a_begun_call_ends() {
     let storages: [(&str, Arc<dyn Storage>); 2] =
@@ -256,7 +256,7 @@ fn a_process_killed_on_a_full_disk_within_a_call_leaves_a_session_that_is_read_a
         process.kill();
         let rest = disk.fill("the last block");
 
-        // What the call wrote to STATE is taken back; its notes are LOG.
+        // What the call wrote to STATE is rolled back; its notes are LOG.
         let mut model = Model::default();
         (0..before).for_each(|n| model.take(written(n)));
         let plan = model.plan.clone();

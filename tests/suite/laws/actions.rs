@@ -8,7 +8,7 @@ use proptest::sample::Index;
 
 use super::ground::{Ground, grounds};
 
-/// A history, what it stands on, and the level at which it is lived.
+/// A history, what it stands on, and the durability at which it is lived.
 #[derive(Clone, Debug)]
 pub(super) struct History {
     pub(super) ground: Ground,

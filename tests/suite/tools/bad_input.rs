@@ -442,7 +442,7 @@ fn a_call_that_takes_its_workspace_away_fails_and_says_that_the_workspace_is_not
             }
             other => panic!("{other}"),
         }
-        // What can be taken back is, and the call is left open until the rest is too.
+        // What can be restored is, and the call is left open until the rest is too.
         assert!(plan(home.session()).is_empty());
         assert_eq!((home.fates(), home.invoked()), (vec![Fate::Open], 0));
         assert!(home.session().is_interrupted());

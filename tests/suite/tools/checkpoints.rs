@@ -368,7 +368,7 @@ fn a_restore_stands_in_the_log_as_an_operation_of_its_own() {
     assert_eq!(run.plan(), ["a", "b"]);
 }
 
-/// The calls that a rollback says it cannot take back.
+/// The calls that a rollback says it cannot roll back.
 fn told(done: &RollbackReport) -> Vec<&str> {
     done.outside.iter().filter_map(|call| call.call_id.as_deref()).collect()
 }
@@ -444,7 +444,7 @@ fn adapters_and_tools_take_the_run_that_the_host_owns() {
     let within = other.runner.within(context).execute(&call("paper", "four", Then::Succeed), &at_once);
     assert!(matches!(within, Err(Error::SnapshotMismatch(_))), "{within:?}");
     operation.abort("seen").unwrap();
-    // One takes back what the other did.
+    // One rolls back what the other did.
     adapters[1].state().rollback_to_tool("one").unwrap();
     assert_eq!(run.state(), (vec![], BTreeMap::new()));
 }

@@ -114,7 +114,7 @@ fn call(runner: &ToolRunner) {
     assert!(runner.execute(&ToolCall::new("rest", "{}"), &ExecuteOptions::default()).unwrap().success);
 }
 
-/// At the level of `Process` a call's captures were never synced, while the records that name them were, a second or
+/// At `Durability::Process` a call's captures were never synced, while the records that name them were, a second or
 /// 4 MiB later: after a power cut a session was to be recovered from captures that were not there.
 #[test]
 fn captures_are_durable_before_the_records_that_name_them() {
@@ -167,7 +167,7 @@ fn where_a_capture_may_be_lost_no_record_that_names_it_is_promised() {
     assert!(matches!(refused, Err(Error::Poisoned { .. })), "{refused:?}");
 }
 
-/// At the other levels a capture is durable before its record is there at all.
+/// At the other durabilities a capture is durable before its record is there at all.
 #[test]
 fn a_capture_of_a_call_whose_begin_is_durable_is_durable_when_it_is_taken() {
     let (kept, runner) = kept(Durability::Boundary);

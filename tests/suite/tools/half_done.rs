@@ -319,7 +319,7 @@ fn a_session_that_was_moved_is_still_its_own() {
     goes_on(&other, &place);
 }
 
-/// A copy has the session's id and its open call, and would take back the same.
+/// A copy has the session's id and its open call, and would roll back the same.
 #[test]
 fn a_copy_of_the_session_waits_as_others_do() {
     let place = Place::new();

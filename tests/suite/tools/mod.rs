@@ -133,7 +133,7 @@ struct Write {
 struct Writer {
     disk: MemoryStorage,
     idempotency: Idempotency,
-    /// How often it ran and how often it was undone, which no rollback takes back.
+    /// How often it ran and how often it was undone, which no rollback undoes.
     counts: Arc<Mutex<Counts>>,
 }
 

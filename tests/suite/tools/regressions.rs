@@ -460,7 +460,7 @@ fn closing_takes_back_what_was_let_go_of() {
 }
 
 /// A call that was let go of held its own session open: where nobody closed that by name, it stayed locked for as long
-/// as the process lived, and the call was never taken back.
+/// as the process lived, and the call was never rolled back.
 #[test]
 fn a_session_whose_call_was_let_go_of_closes_with_its_last_handle() {
     let Run { disk, desk, budget, counts, id, runner: first } = Run::new();
@@ -578,7 +578,7 @@ fn an_interrupted_call_that_reads_only_runs_again() {
     assert_eq!((*ran.lock().unwrap(), run.ledger()[0].outcome), (2, Fate::Committed));
 }
 
-/// A call within another, by a runner of other resources, was not taken back with it.
+/// A call within another, by a runner of other resources, was not rolled back with it.
 #[test]
 fn a_call_within_one_of_another_run_is_refused() {
     let run = Run::new();

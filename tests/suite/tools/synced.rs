@@ -66,7 +66,7 @@ fn set_mark_of_another_boot(place: &Place) {
     setxattr(place.root(), MARK, words.join(" ").as_bytes(), XattrFlags::empty()).unwrap();
 }
 
-/// At the level of processes nothing of a workspace is synced, and a power cut takes of it what it likes. Nobody was told.
+/// At `Durability::Process` nothing of a workspace is synced, and a power cut takes of it what it likes. Nobody was told.
 #[test]
 fn after_another_boot_the_first_call_tells_what_is_not_as_it_was_captured() {
     for (committed, last) in [(true, "last"), (false, "before")] {

@@ -268,7 +268,7 @@ fn a_tool_that_does_not_end_after_its_time_and_the_grace_is_stuck_and_the_sessio
         assert_eq!((plan(session), notes(session)), (vec!["begun".to_owned()], 1));
         assert!(!session.is_interrupted());
     });
-    // It has ended after all: as any that is late it is taken back, and the session goes on.
+    // It has ended after all: like any late call it is rolled back, and the session goes on.
     assert!(matches!(late, Err(Error::DeadlineExceeded { operation: Some(_) })), "{late:?}");
     assert_eq!(run.state(), (vec![], [("paper".to_owned(), "as it was".to_owned())].into()));
     let invoked = run.invoked();
@@ -474,7 +474,7 @@ fn a_call_that_cannot_end_for_a_stuck_one_within_it_is_waited_for_no_longer_than
     assert_eq!(names_of_the_stuck(run.session()), [inner.id()]);
     assert!(is_stuck(next(), inner.id()));
     assert_eq!(inner.end(ToolResult::ok("done after all", 0)).unwrap().cause, Some(Cause::Cancelled));
-    // What could not be ended then is taken back by whoever comes next.
+    // What could not be ended then is rolled back by whoever comes next.
     assert!(next().unwrap().success);
     assert_eq!(run.plan(), ["next"]);
     let (causes, stopped): (Vec<_>, _) =

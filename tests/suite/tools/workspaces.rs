@@ -1,4 +1,4 @@
-//! Several runs, each with a session and a store of its own, on one workspace: they take turns, and none takes back what
+//! Several runs, each with a session and a store of its own, on one workspace: they take turns, and none rolls back what
 //! another has committed.
 
 use std::fs;

@@ -9,7 +9,7 @@ use super::World;
 use super::tools::as_called;
 
 impl World {
-    /// What a level promises of a tool's begin and end, and of a decision.
+    /// What a durability promises of a tool's begin and end, and of a decision.
     fn promise_of_call(&self, id: Uuid) -> Promise {
         if self.known[&id].durability == Durability::Process { Promise::Written } else { Promise::Durable }
     }

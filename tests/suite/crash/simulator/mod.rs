@@ -108,7 +108,7 @@ impl Known {
         self.open = Some(Opened::new(session, &self.coins, disk.process()));
     }
 
-    /// What was open is taken back by a recovery; else the purse must be as the log says.
+    /// What was open is rolled back by a recovery; else the purse must be as the log says.
     fn check_purse(&mut self, lost: Lost) {
         let now = self.memory.now();
         let mut coins = self.coins.lock().unwrap();
