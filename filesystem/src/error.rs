@@ -5,7 +5,7 @@ use foldlog_codec::escape;
 
 use crate::{FolderIdentity, is_out_of_space};
 
-/// The result of an operation on a workspace, with [`Error`] unless said otherwise.
+/// Holds what an operation on a workspace returns, or its [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Reports why an operation, a snapshot or a restore of a workspace failed.
@@ -44,7 +44,7 @@ pub enum Error {
         /// What is wrong with the object.
         reason: String,
     },
-    /// A path of a workspace, or the workspace itself, cannot be used in this way. Nothing was changed.
+    /// The operation cannot use a path of the workspace, or the workspace itself. Nothing was changed.
     #[error("workspace path `{}`: {}", escape::text(path), escape::text(reason))]
     Path {
         /// The path as the caller gave it, or relative to the workspace's root; `.` is the root. Bytes that are not

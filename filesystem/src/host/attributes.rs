@@ -156,7 +156,7 @@ impl Wanted {
         Ok(told)
     }
 
-    /// Whom it belongs to then.
+    /// Gives a file its owner, tells if that fails, and returns whom the file belongs to then.
     fn give_owner(&self, target: &Target<'_>, present: Owner, told: &mut Vec<String>) -> Owner {
         let mut owner = present;
         let Some((uid, gid)) = self.owner.filter(|owner| *owner != present) else { return owner };

@@ -30,7 +30,7 @@ pub(super) enum Purpose {
     Look,
     /// What is there is changed; nothing in a `.git` folder may be.
     Change,
-    /// As `Change`, and missing folders on the way are made.
+    /// What is there is changed, and missing folders on the way are made; nothing in a `.git` folder may be.
     Make,
 }
 

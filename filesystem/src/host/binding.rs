@@ -38,8 +38,8 @@ pub enum Rebind {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WorkspaceNotice {
-    /// The path leads to another folder than at the last snapshot, and that folder is the workspace now. The next
-    /// snapshot reads it whole; snapshots of the folder before are not restored into it.
+    /// The workspace's path leads to another folder than at the last snapshot, and that folder is the workspace now.
+    /// The next snapshot reads it whole; snapshots of the folder before are not restored into it.
     Replaced {
         /// Folder at the last snapshot.
         before: FolderIdentity,

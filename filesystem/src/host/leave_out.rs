@@ -13,7 +13,7 @@ struct Rule {
 }
 
 /// A list of what is left out, as git reads one: the last line that matches decides, a line that begins with
-/// `!` takes back in, one that ends in `/` is for folders, and one with a `/` elsewhere is for the whole path
+/// `!` includes paths again, one that ends in `/` is for folders, and one with a `/` elsewhere is for the whole path
 /// below the list's folder.
 #[derive(Debug, Clone, Default)]
 pub(super) struct LeaveOut {

@@ -227,7 +227,7 @@ impl HostFilesystem {
         })
     }
 
-    /// Returns the workspace's path without links, as it was when the workspace was opened.
+    /// Returns the workspace's path, its links resolved when the workspace was opened.
     pub fn root(&self) -> &Path {
         &self.root
     }

@@ -8,7 +8,7 @@ pub struct HostFilesystemOptions {
     /// Patterns of paths that snapshots leave out and restores leave alone, written like lines of a `.gitignore`: a
     /// pattern without `/` matches names in any folder, one with a `/` before its end matches paths relative to the
     /// root, and one that ends in `/` matches folders only. Of several that match, the last decides, and `!` in front
-    /// of a pattern takes paths back in. What is named `.git` is always left out. Each snapshot records the patterns
+    /// of a pattern includes paths again. What is named `.git` is always left out. Each snapshot records the patterns
     /// and is restored by them.
     pub leave_out: Vec<String>,
     /// Whether the workspace's `.gitignore` files leave paths out as well. Default: `false`.

@@ -1,5 +1,4 @@
-//! Bringing a workspace back to a snapshot: the execution of a plan, which can be cut short at any step and begun
-//! again.
+//! Carries out the plan of a restore, which can be cut short at any step and run again.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -86,7 +85,7 @@ impl<'a> Restorer<'a> {
             .map_or_else(|| objects.said_len(blob, ObjectKind::Blob).unwrap_or(0), |held| len(held))
     }
 
-    /// Says why something failed, and takes note where that is a lack of room.
+    /// Says why an operation failed, and takes note if that is a lack of room.
     fn described(&self, errno: Errno) -> String {
         if matches!(errno, Errno::ENOSPC | Errno::EDQUOT) {
             self.shared.is_full.store(true, Ordering::Relaxed);
@@ -94,7 +93,7 @@ impl<'a> Restorer<'a> {
         described(errno)
     }
 
-    /// The same of a content that was not written.
+    /// Says why a content was not written, and takes note if that is a lack of room.
     fn unwritten(&self, error: &Error) -> String {
         if error.is_full() {
             self.shared.is_full.store(true, Ordering::Relaxed);

@@ -62,8 +62,8 @@ impl Root {
         Root::of(open_folder(path)?, path)
     }
 
-    /// As [`open`](Root::open), where its owner took all rights to it from everyone: gives these back first, if it is
-    /// the folder that a snapshot is of.
+    /// Opens a folder whose owner took all rights to it from everyone: gives these back first, if it is the folder that
+    /// a snapshot is of.
     pub(super) fn open_again(path: &Path, expected: Option<&FolderIdentity>) -> Result<Root> {
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         let shut = open(path, flags, Mode::empty()).map_err(|errno| unopened(path, errno))?;
@@ -94,7 +94,7 @@ impl Root {
         self.place
     }
 
-    /// Who it is. A folder without a token gets this one, where it takes any.
+    /// Returns the identity of the folder. A folder without a token gets this one, if it can bear one.
     pub(super) fn named(&self, token: impl FnOnce() -> Uuid) -> FolderIdentity {
         let mut identity = self.identity.lock();
         if identity.token.is_none() {
@@ -135,7 +135,7 @@ impl Root {
         Err(replaced(path, Some(&self.identity()), found))
     }
 
-    /// Whether nothing at all is in it.
+    /// Returns whether the folder is empty.
     pub(super) fn is_empty(&self, path: &Path) -> Result<bool> {
         let listed = list(&self.folder).map_err(|errno| Error::io("list", path, errno.into()))?;
         Ok(listed.is_empty())

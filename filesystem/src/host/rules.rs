@@ -59,7 +59,7 @@ impl Rules {
         Rules { host, gitignore, mounts: HashSet::new() }
     }
 
-    /// The same, and these paths are left out too.
+    /// Leaves out these paths as well, on which something is mounted.
     pub(super) fn without_mounts(self, mounts: HashSet<Vec<u8>>) -> Rules {
         Rules { mounts, ..self }
     }

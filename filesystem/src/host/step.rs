@@ -67,7 +67,7 @@ pub(super) fn open_at<F: AsFd>(folder: F, name: &[u8], flags: OFlag, mode: Mode)
     Err(Errno::EAGAIN)
 }
 
-/// The same without `openat2`.
+/// Opens what stands under a name on a system without `openat2`, and compares its mount with the folder's.
 fn open_and_compare<F: AsFd>(folder: F, name: &[u8], flags: OFlag, mode: Mode) -> Result<OwnedFd, Errno> {
     if name == b".." {
         return Err(MOUNT);
