@@ -1,4 +1,4 @@
-//! Which items of a slice have which key, for `upsert_by`.
+//! Key indexes: which items of a slice have which key, for `upsert_by`.
 
 use std::cmp::Ordering;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,34 +10,33 @@ use super::row::RowRef;
 use super::runs::Value;
 use super::tree::Tree;
 
-/// The items of one slice by a key that the host computes. Shared between views as the items are.
+/// Indexes the items of one slice by a key that the host computes. Views share it as they share the items.
 ///
-/// A key function that panics makes the index useless, never the fold: the calls then answer `None` or
-/// `false`, and the slice does without.
+/// A key function that panics makes the index useless, but the fold goes on: the methods then return `None`
+/// or `false`, and the slice drops the index.
 pub(crate) trait KeyIndex: Send + Sync {
-    /// The names of the items whose key is that of `value`, in ascending order.
+    /// Returns the names of the items with the key of `value`, in ascending order.
     fn find(&self, value: &Value) -> Option<Vec<ItemId>>;
-    /// Takes an item in; false where it has no key.
+    /// Adds an item. Returns `false` if it has no key.
     fn insert(&mut self, row: RowRef<'_>) -> bool;
-    /// Takes an item out; false where it has no key.
+    /// Removes an item. Returns `false` if it has no key.
     fn remove(&mut self, row: RowRef<'_>) -> bool;
-    /// The index of no items.
+    /// Makes an index of no items with the same key function.
     fn emptied(&self) -> Box<dyn KeyIndex>;
-    /// The same index once more.
+    /// Clones the index.
     fn boxed_clone(&self) -> Box<dyn KeyIndex>;
 }
 
-/// The function that a host computes keys with.
+/// The host's function that computes an item's key.
 pub(crate) type KeyOf<T, K> = Arc<dyn Fn(&T) -> K + Send + Sync>;
 
-/// The index over items of type `T` by keys of type `K`.
+/// Indexes items of type `T` by keys of type `K`.
 pub(crate) struct Keys<T, K: Ord> {
     key_of: KeyOf<T, K>,
     ids: Tree<Held<K>, Ids, 16, 8>,
 }
 
-/// A key as the tree holds it. Many of them are cloned with every block that is copied, and so those with
-/// memory of their own are counted.
+/// Holds a key in the tree. Cloning a block clones many keys, so keys that own memory are counted.
 #[derive(Clone)]
 enum Held<K> {
     Plain(K),
@@ -49,7 +48,7 @@ impl<K> Held<K> {
         if std::mem::needs_drop::<K>() { Held::Counted(Arc::new(key)) } else { Held::Plain(key) }
     }
 
-    /// As the tree is to hold it.
+    /// Counts the key if it owns memory.
     fn counted(self) -> Held<K> {
         match self {
             Held::Plain(key) => Held::new(key),
@@ -85,7 +84,7 @@ impl<K: Ord> PartialEq for Held<K> {
 
 impl<K: Ord> Eq for Held<K> {}
 
-/// The items of one key. There is hardly ever more than one, and that one costs no memory of its own.
+/// Holds the items of one key. There is hardly ever more than one, which costs no memory of its own.
 #[derive(Clone)]
 enum Ids {
     One(ItemId),
@@ -185,7 +184,7 @@ mod tests {
         Row { id, version: 1, item: RowItem::Typed(Arc::new(value)) }
     }
 
-    /// Upserts and plain items by turns, under keys of which some are shared.
+    /// Upserts and plain items alternate, under keys of which some are shared.
     fn run<K: Ord + Clone + Send + Sync + 'static>(key_of: fn(&u64) -> K) {
         let mut numbers = Generator::from_seed(3);
         let mut rows = Rows::indexed(Some(Box::new(Keys::new(Arc::new(key_of)))));

@@ -1,8 +1,8 @@
 //! The items of a LOG slice, which stay in the log.
 //!
-//! A LOG slice only grows and may be far longer than anyone wants to hold. In memory are its length, its last
-//! items, as many as its reducers see, and marks: which record the items of some places stand in. The others are
-//! found by walking the log from a mark ([`LogSource`](crate::fold::log_source::LogSource)).
+//! A LOG slice only grows and may be of any length. In memory are its length, its last items, as many as its
+//! reducers see, and *marks*: the records that hold the items of some places. The other items are found by
+//! walking the log from a mark ([`LogSource`](crate::fold::log_source::LogSource)).
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -12,20 +12,20 @@ use foldlog_codec::SequenceNumber;
 use super::row::Row;
 use super::rows::Rows;
 
-/// How many items stand between two marks at most.
+/// Maximum number of items between two marks.
 const MARK_ITEMS: u64 = 256;
 
-/// How many records stand between an item and the mark before it at most.
+/// Maximum number of records between an item and the mark before it.
 const MARK_RECORDS: u64 = 4096;
 
-/// Where an item stands: its place in the slice, and the record that inserted it as its first.
+/// Locates an item: its place in the slice, and the record that inserted it as its first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Mark {
     pub(crate) place: u64,
     pub(crate) sequence: SequenceNumber,
 }
 
-/// What is held of a LOG slice.
+/// Holds what is in memory of a LOG slice.
 #[derive(Clone, Debug)]
 pub(crate) struct LogItems {
     len: u64,
@@ -33,18 +33,18 @@ pub(crate) struct LogItems {
     tail: Rows,
     tail_max: usize,
     marks: Arc<Vec<Mark>>,
-    /// Records whose items were taken back, which only tests can have done.
+    /// Ranges of records whose items were rolled back, which only tests can do.
     undone: Arc<Vec<RangeInclusive<SequenceNumber>>>,
 }
 
 impl LogItems {
-    /// No items; the last `tail_max` of those to come are held.
+    /// Makes an empty slice, of whose future items the last `tail_max` are held.
     pub(crate) fn new(tail_max: usize) -> LogItems {
         let tail = Rows::default();
         LogItems { len: 0, tail, tail_max: tail_max.max(1), marks: Arc::default(), undone: Arc::default() }
     }
 
-    /// Of a slice with so many items and these marks, whose last items are still to be read.
+    /// Makes a slice of `len` items with these marks. Its last items are still to be read.
     pub(crate) fn restored(
         len: u64,
         marks: Vec<Mark>,
@@ -71,7 +71,7 @@ impl LogItems {
         self.len
     }
 
-    /// The last items.
+    /// Returns the last items.
     pub(crate) fn tail(&self) -> &Rows {
         &self.tail
     }
@@ -80,7 +80,7 @@ impl LogItems {
         self.tail_max
     }
 
-    /// Takes in one more item.
+    /// Appends an item.
     pub(crate) fn push(&mut self, row: Row) {
         let sequence = row.id.sequence;
         let near = |mark: &Mark| {
@@ -102,15 +102,15 @@ impl LogItems {
         self.tail.push(row);
     }
 
-    /// Goes back to `then`, the same slice as it was when record `to` had been written; `at` is the record that
-    /// says so.
+    /// Rolls the slice back to `then`, its state when record `to` had been written. `at` is the rollback's record.
     pub(crate) fn roll_back(&mut self, then: &LogItems, to: SequenceNumber, at: SequenceNumber) {
         let mut undone = (*then.undone).clone();
         undone.push(to + 1..=at);
         *self = LogItems { undone: Arc::new(undone), ..then.clone() };
     }
 
-    /// A place with no item before it of any record behind `sequence`; the slice's end where there are none at all.
+    /// Returns a place that no item of a record behind `sequence` precedes. Returns the slice's length if
+    /// there are no such items.
     pub(crate) fn place_behind(&self, sequence: SequenceNumber) -> u64 {
         if self.tail.last().is_some_and(|last| last.id.sequence <= sequence) {
             return self.len;
@@ -119,7 +119,7 @@ impl LogItems {
         after.checked_sub(1).and_then(|at| self.marks.get(at)).map_or(0, |mark| mark.place)
     }
 
-    /// The last mark at or before a place.
+    /// Returns the last mark at or before a place.
     pub(crate) fn mark(&self, place: u64) -> Option<Mark> {
         let after = self.marks.partition_point(|mark| mark.place <= place);
         self.marks.get(after.checked_sub(1)?).copied()

@@ -1,10 +1,10 @@
-//! The items of slices, as they are held in memory: persistent, shared between a projection and its views.
+//! The items of slices in memory: persistent collections, shared between a projection and its views.
 //!
 //! | module | holds |
 //! |---|---|
-//! | `row` | one item, as it is held and as it is looked at |
+//! | `row` | one item, owned and borrowed |
 //! | `rows` | the items of one slice, shared between views |
-//! | `runs` | values that were put in at a stretch, in one piece of memory |
+//! | `runs` | consecutive values of one type, in one piece of memory |
 //! | `index` | which items have which key, for `upsert_by` |
 //! | `log_items` | the items of a LOG slice, which stay in the log |
 //! | `tree` | the persistent map behind `rows` and `index` |
@@ -25,15 +25,15 @@ use log_items::LogItems;
 use row::Row;
 use rows::Rows;
 
-/// A decoded value of a type that only the host knows.
+/// Value of a type that only the host knows.
 pub(crate) type AnyValue = Arc<dyn Any + Send + Sync>;
 
-/// The items of one slice.
+/// Holds the items of one slice.
 #[derive(Clone, Debug)]
 pub(crate) enum Items {
-    /// All of them.
+    /// All items.
     Held(Rows),
-    /// The last ones of a LOG slice, whose others are read from the log.
+    /// The last items of a LOG slice. The others are read from the log.
     InLog(LogItems),
 }
 
@@ -45,7 +45,7 @@ impl Items {
         }
     }
 
-    /// The items that are held: all, or the last ones of a LOG slice.
+    /// Returns the items in memory: all, or the last ones of a LOG slice.
     pub(crate) fn held(&self) -> &Rows {
         match self {
             Items::Held(rows) => rows,

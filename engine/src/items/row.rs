@@ -1,4 +1,4 @@
-//! One item: as it is held, and as it is looked at wherever it stands.
+//! One item of a slice, owned ([`Row`]) or borrowed from wherever it is kept ([`RowRef`]).
 
 use std::sync::Arc;
 
@@ -7,23 +7,23 @@ use foldlog_codec::body::ItemId;
 use super::runs::{AnyRun, Value};
 use crate::items::AnyValue;
 
-/// One item.
+/// Holds one item.
 #[derive(Clone)]
 pub(crate) struct Row {
     pub(crate) id: ItemId,
-    /// The version that the bytes were recorded at.
+    /// Version that the item was recorded at.
     pub(crate) version: u32,
     pub(crate) item: RowItem,
 }
 
-/// What is held of an item.
+/// Holds the content of an item.
 #[derive(Clone)]
 pub(crate) enum RowItem {
-    /// Its own MessagePack, where its type is not known.
+    /// MessagePack of an item whose type is not known.
     Bytes(Arc<[u8]>),
-    /// The host's value. Its MessagePack is read from the log when it is asked for, which is seldom.
+    /// The host's value. Its MessagePack is read from the log if it is asked for, which is seldom.
     Typed(AnyValue),
-    /// The same, at a place of a run.
+    /// The host's value, at this place of a run.
     InRun(Arc<dyn AnyRun>, usize),
 }
 
@@ -38,16 +38,16 @@ impl Row {
     }
 }
 
-/// One item, wherever it stands.
+/// Borrows one item.
 #[derive(Clone, Copy)]
 pub(crate) struct RowRef<'a> {
     pub(crate) id: ItemId,
-    /// The version that the bytes were recorded at.
+    /// Version that the item was recorded at.
     pub(crate) version: u32,
     pub(crate) item: ItemRef<'a>,
 }
 
-/// What is held of an item; see [`RowItem`].
+/// Borrows the content of an item; see [`RowItem`].
 #[derive(Clone, Copy)]
 pub(crate) enum ItemRef<'a> {
     Bytes(&'a Arc<[u8]>),

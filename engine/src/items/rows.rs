@@ -1,13 +1,14 @@
 //! The items of one slice.
 //!
-//! A persistent ordered map, so that a clone costs the same at ten items and at ten million and shares what
-//! did not change. Items appended take a key from their own name, which only grows, and so stand in order of
-//! insertion. Items that a reducer put before others take keys in the [gap](gaps) between their neighbours; these few
-//! are remembered by name in a second map.
+//! A persistent ordered map holds them, so that a clone costs the same at ten items and at ten million and
+//! shares what did not change. Appended items take a key from their own name, which only grows, and so are in
+//! order of insertion. Items that a reducer inserted before others take keys in the [gap](gaps) between their
+//! neighbours; these few are found by name in a second map.
 //!
-//! What is appended by dispatching stands in [runs](super::runs), where nothing is shared and nobody looks items up by
-//! what they are. A run takes one slot of the map, under its first item's key; the last one, into which more is put,
-//! stands behind the map. A run is taken apart into rows where an item of it is removed or one is put before it.
+//! Dispatched values are kept in [runs](super::runs) while nothing is shared and nobody looks items up by
+//! value. A run takes one slot of the map, under its first item's key; the last one, the *open run*, follows
+//! the map. A run is taken apart into rows if one of its items is removed or an item is inserted before one
+//! of them.
 //!
 //! # Invariants
 //!
@@ -31,15 +32,15 @@ mod gaps;
 
 type Key = u128;
 
-// Small blocks: a row holds two counted pointers, and a change next to a view counts all those of a leaf.
+// Small blocks: a row holds two counted pointers, and a change beside a view counts all those of a leaf.
 type ByKey = Tree<Key, Slot, 8, 8>;
 type Displaced = Tree<ItemId, Key, 8, 8>;
 
-/// What stands under one key.
+/// Holds what is under one key of the map.
 #[derive(Clone)]
 enum Slot {
     Row(Row),
-    /// Under the key of its first item.
+    /// A run, under the key of its first item.
     Run(Arc<dyn AnyRun>),
 }
 
@@ -58,14 +59,14 @@ fn rows_of<'a>(run: &'a (dyn AnyRun + 'static)) -> impl DoubleEndedIterator<Item
     (0..run.len()).map(row)
 }
 
-/// The items of one slice, in order.
+/// Holds the items of one slice, in order.
 pub(crate) struct Rows {
     by_key: ByKey,
     displaced: Displaced,
-    /// The last run, into which what is dispatched is put.
+    /// The last run, to which dispatched values are appended.
     open: Option<Box<dyn AnyRun>>,
     len: usize,
-    /// By the host's key, where an `upsert_by` asks for it. Shared with the views until one changes.
+    /// Index by the host's key, for `upsert_by`. Views share it until one changes.
     index: Option<Arc<dyn KeyIndex>>,
 }
 
@@ -94,29 +95,29 @@ impl std::fmt::Debug for Rows {
     }
 }
 
-/// The key of an item that was appended. Ordinals leave 2^32 keys between two neighbours.
+/// Returns the key of an appended item. Ordinals leave 2^32 keys between two neighbours.
 fn natural_key(id: ItemId) -> Key {
     (Key::from(id.sequence.get()) << 64) | (Key::from(id.ordinal) << 32)
 }
 
 impl Rows {
-    /// No items, with an index that will take them in.
+    /// Makes an empty slice with an index of its items.
     pub(crate) fn indexed(index: Option<Box<dyn KeyIndex>>) -> Rows {
         let (by_key, displaced) = (Tree::default(), Tree::default());
         Rows { by_key, displaced, open: None, len: 0, index: index.map(Arc::from) }
     }
 
-    /// No items, indexed as these are.
+    /// Makes an empty slice, indexed as this one is.
     pub(crate) fn emptied(&self) -> Rows {
         Rows::indexed(self.index.as_ref().map(|index| index.emptied()))
     }
 
-    /// The names of the items whose key is that of `value`; `None` where there is no index to ask.
+    /// Returns the names of the items with the key of `value`. `None` if there is no index.
     pub(crate) fn alike(&self, value: &AnyValue) -> Option<Vec<ItemId>> {
         self.index.as_ref()?.find(value.as_ref())
     }
 
-    /// Has the index take part in a change. One that cannot is given up.
+    /// Applies a change to the index, and drops the index if that fails.
     fn tell_index(&mut self, change: impl FnOnce(&mut dyn KeyIndex) -> bool) {
         let Some(mut index) = self.index.take() else { return };
         if Arc::get_mut(&mut index).is_none() {
@@ -139,7 +140,7 @@ impl Rows {
         self.len
     }
 
-    /// About how much the items take where nothing is held but their names.
+    /// Estimates the bytes of the items when only their names are held.
     pub(crate) fn unread_bytes(&self) -> u64 {
         // A slot's share of its block, which may be half full, and of a run.
         const SLOT_BYTES: u64 = 112;
@@ -152,7 +153,7 @@ impl Rows {
         self.len == 0
     }
 
-    /// The slot that an item stands in, or would stand in.
+    /// Returns the slot that holds an item, or would hold it.
     fn slot(&self, id: ItemId) -> Option<(Key, &Slot)> {
         let key = self.displaced.get(&id).copied().unwrap_or_else(|| natural_key(id));
         match self.by_key.get(&key) {
@@ -173,7 +174,7 @@ impl Rows {
         self.open.as_deref().is_some_and(|open| runs::find(open, id).is_some())
     }
 
-    /// The key of an item, which stands in no run from then on.
+    /// Takes the run of an item apart, and returns the item's key.
     fn loosen(&mut self, id: ItemId) -> Option<Key> {
         if self.is_in_open(id) {
             self.seal();
@@ -185,7 +186,7 @@ impl Rows {
                 Arc::clone(run)
             }
         };
-        // The first one takes the run's place.
+        // The first row takes the run's place.
         for at in 0..run.len() {
             let (id, version) = (run.id(at), run.version());
             let item = RowItem::InRun(Arc::clone(&run), at);
@@ -194,7 +195,7 @@ impl Rows {
         Some(natural_key(id))
     }
 
-    /// Nothing more is put into the open run.
+    /// Closes the open run: nothing more is appended to it.
     fn seal(&mut self) {
         if let Some(run) = self.open.take() {
             self.by_key.insert(natural_key(run.id(0)), Slot::Run(Arc::from(run)));
@@ -216,14 +217,14 @@ impl Rows {
         *self = self.emptied();
     }
 
-    /// Appends an item, whose name must be behind all names before.
+    /// Appends an item, whose name must be higher than all before.
     pub(crate) fn push(&mut self, row: Row) {
         self.seal();
         self.place(natural_key(row.id), row);
     }
 
-    /// As [`push`](Rows::push), of the value that `value` holds, the first item of its record; where it holds none,
-    /// nothing happens.
+    /// Appends the value that `value` holds as the first item of its record. Its name must be higher than all
+    /// before. Does nothing if `value` is `None`.
     #[inline]
     pub(crate) fn push_value<T: Send + Sync + 'static>(
         &mut self,
@@ -244,9 +245,8 @@ impl Rows {
         }
     }
 
-    /// As [`push_value`](Rows::push_value), where the open run takes none. Behind one that somebody looks at another is
-    /// begun once a block of rows stands between them: where that happens again and again, runs of one item would cost
-    /// more than rows.
+    /// Appends a value that the open run does not take. If a view shares that run, another one begins only
+    /// after a block of rows: when this happens again and again, runs of one item would cost more than rows.
     #[cold]
     fn push_value_elsewhere<T: Send + Sync + 'static>(
         &mut self,
@@ -266,9 +266,9 @@ impl Rows {
         self.place(natural_key(id), Row { id, version, item: RowItem::Typed(Arc::new(value)) });
     }
 
-    /// As [`push`](Rows::push), of a value that is shared. The row is made where it is to stand, out of what is in
-    /// registers: a processor that reads what it has just written, but in larger pieces, waits until all that it wrote
-    /// before is written out.
+    /// Appends a shared value, whose name must be higher than all before. The row is made in its place, from
+    /// registers: a processor that reads what it has just written, but in larger pieces, waits until all of
+    /// that is written out.
     #[inline]
     pub(crate) fn push_shared(&mut self, id: ItemId, version: u32, value: AnyValue) {
         let key = natural_key(id);
@@ -282,7 +282,7 @@ impl Rows {
         }
     }
 
-    /// Holds one item and no other, in the memory of the one before where no view shares it.
+    /// Keeps this item alone, in the memory of the one before if no view shares it.
     pub(crate) fn hold_only(&mut self, row: Row) {
         if self.index.is_some() || !self.displaced.is_empty() {
             self.clear();
@@ -294,7 +294,7 @@ impl Rows {
         self.len = 1;
     }
 
-    /// The same items in the same order, those that stand in no run made anew.
+    /// Returns the same items in the same order, after making those that are in no run anew.
     pub(crate) fn map<E>(&self, make: impl Fn(RowRef<'_>) -> Result<Row, E>) -> Result<Rows, E> {
         let mut by_key = Tree::default();
         for (key, slot) in self.by_key.iter() {
@@ -316,10 +316,10 @@ impl Rows {
         self.iter().next_back()
     }
 
-    /// The last `count` items.
+    /// Returns the last `count` items.
     pub(crate) fn tail(&self, count: usize) -> Rows {
         let mut tail = Rows::default();
-        // Put in as they stand, since what comes behind all others is put in fastest.
+        // Appended in their order, since appending is fastest.
         let rows: Vec<RowRef<'_>> = self.iter().rev().take(count).collect();
         for row in rows.into_iter().rev() {
             let displaced = self.displaced.get(&row.id).copied();
@@ -332,11 +332,11 @@ impl Rows {
     }
 }
 
-/// The value of an event that is being folded.
+/// Describes the value of an event that is being folded.
 pub(crate) trait NewValue {
-    /// Puts it behind all other items; it is the first item of its record, and its name behind all names before.
+    /// Appends the value as the first item of its record. Its name must be higher than all before.
     fn push(self, rows: &mut Rows, id: ItemId, version: u32);
-    /// The same value behind a counted handle.
+    /// Returns the value behind a counted handle.
     fn shared(self) -> Option<AnyValue>;
 }
 
@@ -351,8 +351,8 @@ impl NewValue for AnyValue {
     }
 }
 
-/// A value that nobody else wants, so that it can stand in a run. Taken from where it is only when its place is known: it
-/// would else be moved from call to call, and each time be read before it is written out.
+/// Owns the value, so that a run can hold it. The value is taken out only when its place is known: otherwise
+/// it would move from call to call, and be read each time before it is written out.
 pub(crate) struct OwnedValue<'a, T>(pub(crate) &'a mut Option<T>);
 
 impl<T: Send + Sync + 'static> NewValue for OwnedValue<'_, T> {
@@ -366,7 +366,7 @@ impl<T: Send + Sync + 'static> NewValue for OwnedValue<'_, T> {
     }
 }
 
-/// The key of the last item of a slot that stands under `key`.
+/// Returns the key of the last item of a slot that is under `key`.
 fn last_key(key: Key, slot: &Slot) -> Key {
     match slot {
         Slot::Row(_) => key,
@@ -417,7 +417,7 @@ mod tests {
         rows.push(row(2, 0));
         let mut wanted = vec![(1, 0), (2, 0)];
         let mut anchor = ItemId { sequence: 2.into(), ordinal: 0 };
-        // Always before the item put in last: the gap halves each time.
+        // Always before the item inserted last: the gap halves each time.
         for sequence in 3..400 {
             rows.insert_before(anchor, vec![row(sequence, 0)]);
             wanted.insert(1, (sequence, 0));

@@ -1,27 +1,28 @@
-//! What changed between two states of a slice.
+//! Compares two states of a slice.
 //!
-//! Two folds of one log come to stand in different slots of the map although they hold the same items, since where a run
-//! ends depends on who looked when. So what changed is told item by item, whatever slots they stand in.
+//! Two folds of one log may keep the same items in different slots of the map, since where a run ends depends
+//! on who looked when. So changes are reported item by item, whatever slots they are in.
 
 use std::iter::Peekable;
 use std::ops::ControlFlow;
 
 use super::{Key, RowRef, Rows, Slot, natural_key, rows_of};
 
-/// An item that stands where it did not, or no longer stands where it did.
+/// Describes an item that was added, removed or moved.
 pub(crate) struct Changed<'a> {
     key: Key,
     item: RowRef<'a>,
     is_new: bool,
 }
 
-/// Whether two items have the same name, version and recorded bytes. Where these stay in the log, the name tells.
+/// Returns whether two items have the same name, version and recorded bytes. If the bytes are in the log, the
+/// name tells.
 fn is_same(one: &RowRef<'_>, other: &RowRef<'_>) -> bool {
     one.id == other.id && one.version == other.version && one.bytes() == other.bytes()
 }
 
 impl Changed<'_> {
-    /// Whether both are the same change.
+    /// Returns whether both are the same change.
     fn is_same(&self, other: &Changed<'_>) -> bool {
         self.key == other.key && self.is_new == other.is_new && is_same(&self.item, &other.item)
     }
@@ -29,16 +30,16 @@ impl Changed<'_> {
 
 type Keyed<'a> = (Key, RowRef<'a>);
 
-/// The items of the slot that stands under `key`.
+/// Returns the items of the slot that is under `key`.
 fn keyed(key: Key, slot: &Slot) -> impl Iterator<Item = Keyed<'_>> {
-    // In a run each has the key of its own name.
+    // In a run each item has the key of its own name.
     let is_run = matches!(slot, Slot::Run(_));
     slot.rows().map(move |row| (if is_run { natural_key(row.id) } else { key }, row))
 }
 
 impl Rows {
-    /// What changed since `before`, in the order of keys. Takes time that depends on how much that is where this was made
-    /// from it, of the rows of an audit, whose items say the same where they have the same names.
+    /// Returns what changed since `before`, in the order of keys. If this was made from `before`, takes time
+    /// in proportion to the changes. Items must be those of an audit, which are equal if their names are.
     pub(crate) fn changes_since<'a>(&'a self, before: &'a Rows) -> Changes<'a> {
         let (mut now, mut then) = (Vec::new(), Vec::new());
         let _ = self.by_key.differences(&before.by_key, &mut |key, slot_now, slot_then| {
@@ -48,7 +49,7 @@ impl Rows {
         });
         now.extend(self.in_open());
         then.extend(before.in_open());
-        // Nearly always they are in order: a run that was taken apart on one side only is not.
+        // They are in order except for a run that was taken apart on one side only.
         for keyed in [&mut now, &mut then] {
             keyed.sort_by_key(|(key, _)| *key);
         }
@@ -56,13 +57,14 @@ impl Rows {
         Changes { now: now.into_iter().peekable(), then: then.into_iter().peekable(), looked_at }
     }
 
-    /// The items of the open run, which are a few at most.
+    /// Returns the items of the open run, which are a few at most.
     fn in_open(&self) -> impl Iterator<Item = Keyed<'_>> {
         let rows = self.open.as_deref().into_iter().flat_map(rows_of);
         rows.map(|row| (natural_key(row.id), row))
     }
 
-    /// Whether this is `before` with more items behind it, as a LOG slice grows; and how many items were looked at.
+    /// Returns whether this is `before` with items appended, as a LOG slice grows, and how many items were
+    /// visited.
     pub(crate) fn only_grew_since(&self, before: &Rows) -> (bool, u64) {
         let mut changes = self.changes_since(before);
         let looked_at = changes.looked_at;
@@ -80,16 +82,16 @@ impl Rows {
     }
 }
 
-/// The items that changed, in the order of their keys; under one key the old one first.
+/// Holds the changed items, in the order of their keys; under one key the old one comes first.
 pub(crate) struct Changes<'a> {
     now: Peekable<std::vec::IntoIter<Keyed<'a>>>,
     then: Peekable<std::vec::IntoIter<Keyed<'a>>>,
-    /// How many items were looked at for that.
+    /// Number of items that were visited to find the changes.
     pub(crate) looked_at: u64,
 }
 
 impl Changes<'_> {
-    /// Whether both are the same changes.
+    /// Returns whether both are the same changes.
     pub(crate) fn are_same(mut self, mut other: Changes<'_>) -> bool {
         loop {
             match (self.next(), other.next()) {

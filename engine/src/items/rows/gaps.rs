@@ -1,32 +1,32 @@
-//! Items that stand before others, and the gaps that their keys are taken from.
+//! Inserts items before others, with keys from the gaps between their neighbours.
 //!
-//! A new key is taken from one end of the gap between its neighbours: from the end of the newer one, since what is put
-//! in next most often stands beside what was put in last. A list that is kept with the newest item first, or one that
-//! grows in front of a last item, so uses up a gap after millions of items only. Where a gap is used up, the keys around
-//! it are spread anew: those of the smallest range of keys, twice as large each time it is too full, of which only so
-//! much is in use that each half of it takes many more items before it is too full again. So an item is moved a few
-//! times at most for each that is put in, however they come.
+//! A new key is taken from one end of the gap between its neighbours: from the end of the newer one, since
+//! the next item is most often inserted beside the last one. So a list that keeps the newest item first, or
+//! one that grows in front of a last item, uses up a gap after millions of items only. When a gap is used up,
+//! the keys around it are spread anew: those of the smallest range of keys, twice as large each time it is
+//! too full, that is so empty that each half of it takes many more items before it is too full again. So an
+//! item moves a few times at most for each that is inserted, in any order.
 
 use foldlog_codec::body::ItemId;
 
 use super::{Key, Row, Rows, Slot, last_key};
 
-/// The share of a gap that new items take of it, as a shift.
+/// Share of a gap that new items take, as a right shift.
 const SHARE: u32 = 16;
 
-/// By how much a range may be fuller that is twice as large: 4/3 of the items, where 2 would be as full.
+/// How many times as many items a range of twice the size may hold: 4/3, where 2 would be as full.
 const DENSITY: (u128, u128) = (4, 3);
 
-/// A range of keys, and the items in it.
+/// Describes a range of keys, and its items.
 struct Range {
     low: Key,
-    /// How many keys there are.
+    /// Number of keys in the range.
     keys: Key,
     rows: Vec<(Key, Row)>,
 }
 
 impl Rows {
-    /// Puts items before the item `anchor`.
+    /// Inserts items before the item `anchor`.
     pub(crate) fn insert_before(&mut self, anchor: ItemId, rows: Vec<Row>) {
         let Some(above) = self.loosen(anchor) else { return };
         let below = self.by_key.before(&above);
@@ -48,7 +48,8 @@ impl Rows {
         }
     }
 
-    /// Puts items before the one at `at`, where there are not enough keys for them, and spreads what stands around.
+    /// Inserts items before the one at `at`, which has not enough keys before it, by spreading the keys
+    /// around it.
     fn spread_with(&mut self, at: Key, mut new: Vec<Row>) {
         let Range { low, keys, rows } = self.range_around(at, new.len());
         let behind = rows.partition_point(|(key, _)| *key < at);
@@ -71,10 +72,10 @@ impl Rows {
         }
     }
 
-    /// The smallest range of keys around `at` that is not too full once `more` items are put in.
+    /// Returns the smallest range of keys around `at` that is not too full after `more` items are inserted.
     fn range_around(&mut self, at: Key, more: usize) -> Range {
         self.seal();
-        // What is appended later is to stand behind all keys that are given now.
+        // What is appended later is to come behind all keys that are given now.
         let last = self.by_key.last().map_or(0, |(key, slot)| last_key(*key, slot));
         // Of a range of one key, in 2^32nds of an item.
         let mut most: u128 = 1 << 32;
@@ -83,7 +84,8 @@ impl Rows {
             let low = at >> durability << durability;
             let high = low.saturating_add((1 << durability) - 1).min(last);
             let keys = high - low + 1;
-            // One that ends at the last key is as large as it is, and not as it would be.
+            // A range that ends at the last key counts with its own size, not with that of its whole power of
+            // two.
             let allowed = if keys >> durability == 0 { most_of(keys) } else { most >> 32 };
             if allowed > more as Key
                 && let Some(rows) = self.rows_within(low, high, (allowed - more as Key) as usize)
@@ -95,7 +97,8 @@ impl Rows {
         Range { low: 0, keys: last, rows }
     }
 
-    /// The items whose keys are in a range, each in no run any more; `None` where there are more than `most`.
+    /// Returns the items whose keys are in a range, none of them in a run any more. `None` if there are more
+    /// than `most`.
     fn rows_within(&mut self, low: Key, high: Key, most: usize) -> Option<Vec<(Key, Row)>> {
         let mut rows = Vec::new();
         let mut end = high.saturating_add(1);
@@ -121,7 +124,7 @@ impl Rows {
     }
 }
 
-/// How many items may stand in a range of so many keys.
+/// Returns how many items may be in a range of `keys` keys.
 fn most_of(keys: Key) -> Key {
     let mut most: u128 = 1 << 32;
     for _ in 0..keys.ilog2() {
@@ -146,7 +149,7 @@ mod tests {
         ItemId { sequence: sequence.into(), ordinal: 0 }
     }
 
-    /// How many items got other keys than they had.
+    /// Returns how many items got other keys than they had.
     fn moved(before: &Rows, after: &Rows) -> u64 {
         let mut moved = 0;
         let _ = after.by_key.differences(&before.by_key, &mut |_, now, then| {
@@ -156,7 +159,7 @@ mod tests {
         moved
     }
 
-    /// Puts items in, each where `place` says, and returns how many keys were given for each.
+    /// Inserts items, each where `place` says, and returns how many keys were given for each.
     fn keys_given(count: u64, place: impl Fn(u64, &Rows) -> u64) -> f64 {
         let mut rows = Rows::default();
         (1..=4).for_each(|sequence| rows.push(row(sequence)));
@@ -171,15 +174,15 @@ mod tests {
         given as f64 / count as f64
     }
 
-    /// Newest-first lists took time with the square of their length: all keys were spread anew each time that 80 items
-    /// had been put in front.
+    /// Newest-first lists took time with the square of their length: all keys were spread anew each time that
+    /// 80 items had been inserted in front.
     #[test]
     fn an_item_that_is_put_before_others_moves_few_of_them() {
         let first = |rows: &Rows| rows.iter().next().map_or(0, |row| row.id.sequence.get());
         assert_eq!(keys_given(20_000, |_, rows| first(rows)), 1.0, "the newest first");
         assert_eq!(keys_given(20_000, |_, _| 4), 1.0, "before the last");
         assert_eq!(keys_given(20_000, |_, _| 3), 1.0, "before one in the middle");
-        // By turns at both sides of a gap, which is the worst there is.
+        // Alternately at both sides of a gap, which is the worst case.
         let both = keys_given(20_000, |sequence, _| match sequence {
             5 => 3,
             sequence if sequence % 2 == 0 => 3,

@@ -1,14 +1,15 @@
-//! A block: keys in ascending order, and what belongs to each. Leaves and inner blocks are both made of it.
+//! Blocks of the tree: keys in ascending order, and a slot for each. Leaves and inner blocks are both made of
+//! them.
 
 use arrayvec::ArrayVec;
 
-/// The fewest slots of a block that may hold `most`. Less than half, so that a removal next to an insertion
-/// does not join what the next one splits.
+/// Returns the fewest slots of a block that may hold `most`. Less than half, so that a removal next to an
+/// insertion does not join what the next one splits.
 pub(super) const fn least(most: usize) -> usize {
     most / 4 + 1
 }
 
-/// Keys in ascending order, and what belongs to each.
+/// Holds keys in ascending order, and a slot for each.
 #[derive(Clone)]
 pub(super) struct Block<K, S, const MOST: usize> {
     pub(super) keys: ArrayVec<K, MOST>,
@@ -39,11 +40,11 @@ impl<K: Ord + Clone, S: Clone, const MOST: usize> Block<K, S, MOST> {
         self.slots.clear();
     }
 
-    /// Takes an entry behind all others. There must be room.
+    /// Appends an entry. The block must not be full.
     #[inline]
     pub(super) fn push(&mut self, key: K, slot: S) {
-        // What cannot be is forgotten and not dropped: to be dropped an entry needs a place in memory, and every push
-        // would write it there first, read it again and write it here.
+        // The error that cannot happen is forgotten and not dropped: to be dropped an entry needs a place in
+        // memory, and every push would write it there first, read it again and write it here.
         match self.keys.try_push(key) {
             // As long as the keys, so there is room here too.
             Ok(()) => self.slots.try_push(slot).unwrap_or_else(std::mem::forget),
@@ -55,7 +56,7 @@ impl<K: Ord + Clone, S: Clone, const MOST: usize> Block<K, S, MOST> {
         self.keys.pop_at(at).zip(self.slots.pop_at(at))
     }
 
-    /// Takes an entry in at a place. A full block keeps the lower half and answers with the upper one.
+    /// Inserts an entry at place `at`. A full block keeps the lower half and returns the upper one.
     pub(super) fn insert(&mut self, at: usize, key: K, slot: S) -> Option<Self> {
         if !self.is_full() {
             if self.keys.try_insert(at, key).is_ok() {
@@ -70,7 +71,8 @@ impl<K: Ord + Clone, S: Clone, const MOST: usize> Block<K, S, MOST> {
         Some(upper)
     }
 
-    /// Takes over the right neighbour's entries; where they are too many, shares them evenly with it.
+    /// Joins the right neighbour to this block. If both together hold too many entries, shares them evenly
+    /// and returns the right half.
     pub(super) fn join(&mut self, right: Self) -> Option<Self> {
         let total = self.len() + right.len();
         let left = std::mem::replace(self, Block::new());
@@ -83,7 +85,7 @@ impl<K: Ord + Clone, S: Clone, const MOST: usize> Block<K, S, MOST> {
         self.keys.into_iter().zip(self.slots)
     }
 
-    /// Which slot a key belongs into, where slots stand for ranges.
+    /// Returns the slot for a key, in a block whose slots are ranges.
     pub(super) fn range_of(&self, key: &K) -> usize {
         self.keys.partition_point(|low| low <= key).saturating_sub(1)
     }

@@ -1,7 +1,7 @@
-//! What differs between two trees, found without looking at what they share.
+//! Finds what differs between two trees, without visiting what they share.
 //!
-//! Both are walked in the order of their keys. Where both walks stand before the same block, it is passed over: a tree
-//! and the one that it was made from by a few changes share all others.
+//! Both are walked in the order of their keys. A block that both walks reach is skipped: a tree and the one
+//! that it was made from by a few changes share all others.
 
 use std::ops::ControlFlow;
 
@@ -9,15 +9,15 @@ use triomphe::Arc;
 
 use super::{Inner, Leaf, Node, Tree};
 
-/// What one walk has before it.
+/// Names what a walk has before it.
 enum Ahead<'a, K, V, const LEAF: usize, const FAN: usize> {
-    /// With the depth of the blocks below it: 1 where they are leaves.
+    /// An inner block, with the depth of the blocks below it: 1 if they are leaves.
     Inner(&'a Arc<Inner<K, V, LEAF, FAN>>, usize),
     Leaf(&'a Arc<Leaf<K, V, LEAF>>),
     Entries(&'a [K], &'a [V]),
 }
 
-/// One walk: what it has before it, the next on top.
+/// Walks a tree: what is before it, the next on top.
 struct Walk<'a, K, V, const LEAF: usize, const FAN: usize>(Vec<Ahead<'a, K, V, LEAF, FAN>>);
 
 impl<'a, K: Ord + Clone, V: Clone, const LEAF: usize, const FAN: usize> Walk<'a, K, V, LEAF, FAN> {
@@ -32,7 +32,7 @@ impl<'a, K: Ord + Clone, V: Clone, const LEAF: usize, const FAN: usize> Walk<'a,
         Walk(tail.into_iter().chain(tree.root.as_ref().map(|root| ahead(root, depth))).collect())
     }
 
-    /// The depth of what is next; 0 for leaves and their entries.
+    /// Returns the depth of what is next; 0 for leaves and their entries.
     fn depth(&self) -> usize {
         match self.0.last() {
             Some(Ahead::Inner(_, depth)) => *depth,
@@ -40,7 +40,7 @@ impl<'a, K: Ord + Clone, V: Clone, const LEAF: usize, const FAN: usize> Walk<'a,
         }
     }
 
-    /// A key that is not above any of what is next.
+    /// Returns a key that is not above any of what is next.
     fn low(&self) -> Option<&'a K> {
         match self.0.last()? {
             Ahead::Inner(inner, _) => inner.keys.first(),
@@ -49,7 +49,7 @@ impl<'a, K: Ord + Clone, V: Clone, const LEAF: usize, const FAN: usize> Walk<'a,
         }
     }
 
-    /// Goes one block down.
+    /// Replaces the next block by what is in it.
     fn descend(&mut self) {
         match self.0.pop() {
             Some(Ahead::Inner(inner, depth)) => {
@@ -84,7 +84,7 @@ fn ahead<K, V, const LEAF: usize, const FAN: usize>(
     }
 }
 
-/// Whether both walks have the same block before them.
+/// Returns whether both walks have the same block before them.
 fn is_shared<K, V, const LEAF: usize, const FAN: usize>(
     left: &Walk<'_, K, V, LEAF, FAN>,
     right: &Walk<'_, K, V, LEAF, FAN>,
@@ -97,9 +97,9 @@ fn is_shared<K, V, const LEAF: usize, const FAN: usize>(
 }
 
 impl<K: Ord + Clone, V: Clone, const LEAF: usize, const FAN: usize> Tree<K, V, LEAF, FAN> {
-    /// Hands every key at which this tree and another may differ on to `visit`, in order, with what stands there in this
-    /// one and in the other, for as long as it wants more. What stands in blocks that both share is passed over; what
-    /// stands in both without being shared is for `visit` to compare. Takes time in proportion to what is not shared.
+    /// Hands every key at which the two trees may differ to `visit`, in order, with its values in this tree
+    /// and in the other, until it breaks. Skips blocks that both share; values that both hold without sharing
+    /// are for `visit` to compare. Takes time in proportion to what is not shared.
     pub(crate) fn differences<'a>(
         &'a self,
         other: &'a Self,
@@ -120,7 +120,8 @@ impl<K: Ord + Clone, V: Clone, const LEAF: usize, const FAN: usize> Tree<K, V, L
             };
             let whole = |walk: &Walk<'_, K, V, LEAF, FAN>| !matches!(walk.0.last(), Some(Ahead::Entries(..)));
             let (left_whole, right_whole) = (whole(&left), whole(&right));
-            // Blocks are opened from the higher one down, so that both come to stand before one that they share.
+            // Blocks are opened from the higher one down, so that both walks reach the blocks that they
+            // share.
             match order {
                 _ if left_whole && right_whole && left.depth() != right.depth() => {
                     if left.depth() > right.depth() { left.descend() } else { right.descend() }

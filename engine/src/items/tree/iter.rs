@@ -1,14 +1,14 @@
-//! Walking a tree from both ends.
+//! Iterates over a tree from both ends.
 
 use std::iter::Zip;
 use std::slice;
 
 use super::{Leaf, Node, Tree};
 
-/// The entries that one end of an iterator has come to.
+/// Holds the entries that one end of an iterator has reached.
 struct Way<'a, K, V, const LEAF: usize, const FAN: usize> {
     entries: Zip<slice::Iter<'a, K>, slice::Iter<'a, V>>,
-    /// What is still to come of the inner blocks on the way down.
+    /// What is left of the inner blocks on the way down.
     stack: Vec<slice::Iter<'a, Node<K, V, LEAF, FAN>>>,
     root: Option<&'a Node<K, V, LEAF, FAN>>,
     tail: Option<&'a Leaf<K, V, LEAF>>,
@@ -20,7 +20,7 @@ impl<'a, K, V, const LEAF: usize, const FAN: usize> Way<'a, K, V, LEAF, FAN> {
         Way { entries, stack: Vec::new(), root: tree.root.as_ref(), tail: tree.tail.as_deref() }
     }
 
-    /// The next leaf, `step` being the direction.
+    /// Returns the next leaf in the direction of `step`.
     fn leaf(
         &mut self,
         step: impl Fn(&mut slice::Iter<'a, Node<K, V, LEAF, FAN>>) -> Option<&'a Node<K, V, LEAF, FAN>>,
@@ -65,8 +65,8 @@ impl<'a, K, V, const LEAF: usize, const FAN: usize> Way<'a, K, V, LEAF, FAN> {
     }
 }
 
-/// The entries of a tree, from both ends. The ends do not know of each other's place, but of how many entries
-/// are left between them.
+/// Iterates over the entries of a tree, from both ends. The ends do not know each other's place, but how many
+/// entries are left between them.
 pub(crate) struct Iter<'a, K, V, const LEAF: usize, const FAN: usize> {
     front: Way<'a, K, V, LEAF, FAN>,
     back: Way<'a, K, V, LEAF, FAN>,

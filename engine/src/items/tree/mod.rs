@@ -46,14 +46,14 @@ enum Node<K, V, const LEAF: usize, const FAN: usize> {
     Inner(Arc<Inner<K, V, LEAF, FAN>>),
 }
 
-/// An ordered map whose clones share what did not change.
+/// Maps keys to values, in order. Clones share what did not change.
 pub(crate) struct Tree<K, V, const LEAF: usize, const FAN: usize> {
     root: Option<Node<K, V, LEAF, FAN>>,
     tail: Option<Arc<Leaf<K, V, LEAF>>>,
     len: usize,
 }
 
-/// Room for one entry behind all others.
+/// Gives room for one entry behind all others.
 pub(crate) struct Room<'a, K, V, const LEAF: usize> {
     tail: &'a mut Leaf<K, V, LEAF>,
     len: &'a mut usize,
@@ -67,7 +67,7 @@ impl<K: Ord + Clone, V: Clone, const LEAF: usize> Room<'_, K, V, LEAF> {
     }
 }
 
-/// What became of an insertion into a node: the value that was there, or the node's new right neighbour.
+/// Describes an insertion into a node: the value that was there, and the node's new right neighbour.
 struct Inserted<K, V, const LEAF: usize, const FAN: usize> {
     before: Option<V>,
     neighbour: Option<(K, Node<K, V, LEAF, FAN>)>,
@@ -97,7 +97,7 @@ impl<K: Ord + Clone, V: Clone, const LEAF: usize, const FAN: usize> Node<K, V, L
         }
     }
 
-    /// A key that is not above any in here.
+    /// Returns a key that is not above any in the node.
     fn low(&self) -> Option<&K> {
         match self {
             Node::Leaf(leaf) => leaf.keys.first(),
@@ -125,8 +125,8 @@ impl<K: Ord + Clone, V: Clone, const LEAF: usize, const FAN: usize> Node<K, V, L
         }
     }
 
-    /// The last entry before a key. A slot that the key belongs into may hold none, and then it is the last of
-    /// the slot before.
+    /// Returns the last entry before a key. The slot that the key belongs into may hold none, and then it is
+    /// the last of the slot before.
     fn before(&self, key: &K) -> Option<(&K, &V)> {
         match self {
             Node::Leaf(leaf) => {
@@ -176,8 +176,7 @@ impl<K: Ord + Clone, V: Clone, const LEAF: usize, const FAN: usize> Node<K, V, L
         Some((self.low()?.clone(), self))
     }
 
-    /// Takes a leaf in that is behind all others; answers with it, or with what holds it, where that is to
-    /// stand beside this node.
+    /// Appends a leaf. Returns what must be added beside this node: the leaf, or a node that holds it.
     fn append(&mut self, leaf: Node<K, V, LEAF, FAN>) -> Option<Self> {
         let Node::Inner(inner) = self else { return Some(leaf) };
         let inner = Arc::make_mut(inner);
@@ -210,7 +209,7 @@ impl<K: Ord + Clone, V: Clone, const LEAF: usize, const FAN: usize> Node<K, V, L
         }
     }
 
-    /// Takes over the right neighbour's slots, or shares them evenly with it.
+    /// Joins the right neighbour to this node, or shares the slots evenly with it.
     fn join(&mut self, right: Self) -> Option<Self> {
         match (self, right) {
             (Node::Leaf(left), Node::Leaf(right)) => {
@@ -228,7 +227,7 @@ impl<K: Ord + Clone, V: Clone, const LEAF: usize, const FAN: usize> Node<K, V, L
 }
 
 impl<K: Ord + Clone, V: Clone, const LEAF: usize, const FAN: usize> Inner<K, V, LEAF, FAN> {
-    /// Puts right a slot that holds too little: away with it, or together with a neighbour.
+    /// Repairs a slot that holds too little: removes it, or joins it with a neighbour.
     fn mend(&mut self, at: usize) {
         if self.slots.get(at).is_some_and(|slot| slot.len() == 0) {
             self.take(at);
@@ -242,7 +241,8 @@ impl<K: Ord + Clone, V: Clone, const LEAF: usize, const FAN: usize> Inner<K, V, 
         }
     }
 
-    /// The last slot may hold too little where it has no neighbour to be joined with. Now it has one.
+    /// Repairs the last slot but one: it may hold too little if it was last, without a neighbour to be joined
+    /// with.
     fn mend_last_but_one(&mut self) {
         let Some(at) = self.len().checked_sub(2) else { return };
         if self.slots.get(at).is_some_and(Node::is_scarce) {
@@ -272,7 +272,7 @@ impl<K: Ord + Clone, V: Clone, const LEAF: usize, const FAN: usize> Tree<K, V, L
         self.len == 0
     }
 
-    /// The tail, where a key is not before it.
+    /// Returns the tail, unless the key is before it.
     fn tail_of(&self, key: &K) -> Option<&Leaf<K, V, LEAF>> {
         self.tail.as_deref().filter(|tail| tail.keys.first().is_some_and(|first| first <= key))
     }
@@ -291,7 +291,7 @@ impl<K: Ord + Clone, V: Clone, const LEAF: usize, const FAN: usize> Tree<K, V, L
         }
     }
 
-    /// The last entry before a key.
+    /// Returns the last entry before a key.
     pub(crate) fn before(&self, key: &K) -> Option<(&K, &V)> {
         let in_tail = self.tail.as_deref().and_then(|tail| {
             let at = tail.keys.partition_point(|present| present < key).checked_sub(1)?;
@@ -300,7 +300,7 @@ impl<K: Ord + Clone, V: Clone, const LEAF: usize, const FAN: usize> Tree<K, V, L
         in_tail.or_else(|| self.root.as_ref()?.before(key))
     }
 
-    /// Puts a value at a key, and answers with the one that was there.
+    /// Inserts a value at a key, and returns the one that was there.
     pub(crate) fn insert(&mut self, key: K, value: V) -> Option<V> {
         match self.room_behind(&key) {
             Some(room) => {
@@ -311,7 +311,7 @@ impl<K: Ord + Clone, V: Clone, const LEAF: usize, const FAN: usize> Tree<K, V, L
         }
     }
 
-    /// Where an entry can be put that stands behind all others, if there is room left for it.
+    /// Returns room for an entry behind all others, if the tail has any.
     #[inline]
     pub(crate) fn room_behind(&mut self, key: &K) -> Option<Room<'_, K, V, LEAF>> {
         let tail = self.tail.as_mut()?;
@@ -321,12 +321,12 @@ impl<K: Ord + Clone, V: Clone, const LEAF: usize, const FAN: usize> Tree<K, V, L
         Some(Room { tail: Arc::make_mut(tail), len: &mut self.len })
     }
 
-    /// Whether an entry that is put behind all others begins a block.
+    /// Returns whether appending an entry begins a block.
     pub(crate) fn is_tail_full(&self) -> bool {
         self.tail.as_ref().is_some_and(|tail| tail.is_full())
     }
 
-    /// Holds one entry and no other. The block of the last one is used again where no clone shares it.
+    /// Keeps this entry alone. Reuses the block of the last one if no clone shares it.
     pub(crate) fn hold_only(&mut self, key: K, value: V) {
         let mut tail = self.tail.take();
         let only = match tail.as_mut().and_then(Arc::get_mut) {
@@ -368,7 +368,8 @@ impl<K: Ord + Clone, V: Clone, const LEAF: usize, const FAN: usize> Tree<K, V, L
             }
             Err(at) => at,
         };
-        // What comes behind a full tail begins the next one, and nothing is copied. What comes within splits it.
+        // What comes behind a full tail begins the next one, and nothing is copied. What comes within splits
+        // it.
         let next = if full && at == shared.len() {
             Some(Block::of([(key, value)]))
         } else {
@@ -380,7 +381,7 @@ impl<K: Ord + Clone, V: Clone, const LEAF: usize, const FAN: usize> Tree<K, V, L
         None
     }
 
-    /// Takes a leaf in behind the root's entries.
+    /// Appends a leaf to the root.
     fn append(&mut self, leaf: Arc<Leaf<K, V, LEAF>>) {
         match &mut self.root {
             None => self.root = Some(Node::Leaf(leaf)),
@@ -392,7 +393,7 @@ impl<K: Ord + Clone, V: Clone, const LEAF: usize, const FAN: usize> Tree<K, V, L
         }
     }
 
-    /// A new root above the present one and its right neighbour.
+    /// Adds a root above the present one and its right neighbour.
     fn grow(&mut self, neighbour: Node<K, V, LEAF, FAN>) {
         let both = [self.root.take(), Some(neighbour)];
         let mut inner = Block::of(both.into_iter().flatten().filter_map(Node::with_low));
@@ -401,7 +402,7 @@ impl<K: Ord + Clone, V: Clone, const LEAF: usize, const FAN: usize> Tree<K, V, L
         self.shrink();
     }
 
-    /// Takes a key's value out. Blocks on the way to it are copied even where there is no such key.
+    /// Removes a key and returns its value. Copies the blocks on the way even if there is no such key.
     pub(crate) fn remove(&mut self, key: &K) -> Option<V> {
         let value = if self.tail_of(key).is_some() {
             let tail = self.tail.as_mut()?;
@@ -420,7 +421,7 @@ impl<K: Ord + Clone, V: Clone, const LEAF: usize, const FAN: usize> Tree<K, V, L
         Some(value)
     }
 
-    /// Takes away roots that hold nothing but one node, and one that holds nothing.
+    /// Removes roots that hold only one node, and one that holds nothing.
     fn shrink(&mut self) {
         while let Some(Node::Inner(inner)) = &self.root
             && inner.len() == 1
@@ -432,7 +433,7 @@ impl<K: Ord + Clone, V: Clone, const LEAF: usize, const FAN: usize> Tree<K, V, L
         }
     }
 
-    /// All entries, in order.
+    /// Returns all entries, in order.
     pub(crate) fn iter(&self) -> Iter<'_, K, V, LEAF, FAN> {
         Iter::new(self)
     }

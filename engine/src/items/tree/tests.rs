@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use super::*;
 use crate::generator::Generator;
 
-/// What a node holds: how deep it is, and its first and last key.
+/// Describes a node: how deep it is, and its first and last key.
 struct Checked<K> {
     depth: usize,
     first: K,
@@ -13,7 +13,7 @@ struct Checked<K> {
 }
 
 impl<K: Ord + Clone + Debug, V: Clone, const LEAF: usize, const FAN: usize> Node<K, V, LEAF, FAN> {
-    /// Invariants 1 to 4 below one node.
+    /// Checks invariants 1 to 4 below one node.
     fn checked(&self, is_root: bool, on_right_edge: bool) -> Checked<K> {
         let spared = is_root || on_right_edge;
         assert!(self.len() > 0, "an empty block");
@@ -52,7 +52,7 @@ impl<K: Ord + Clone + Debug, V: Clone, const LEAF: usize, const FAN: usize> Node
 impl<K: Ord + Clone + Debug, V: Clone + PartialEq + Debug, const LEAF: usize, const FAN: usize>
     Tree<K, V, LEAF, FAN>
 {
-    /// All invariants, and that these and no other entries are there.
+    /// Checks all invariants, and that the tree holds these entries.
     fn check(&self, wanted: &BTreeMap<K, V>) {
         let root = self.root.as_ref().map(|root| root.checked(true, true));
         if let Some(Node::Inner(inner)) = &self.root {
@@ -70,8 +70,8 @@ impl<K: Ord + Clone + Debug, V: Clone + PartialEq + Debug, const LEAF: usize, co
     }
 }
 
-/// Changes and reads of all kinds, with versions kept on the way that must stay as they were. `bound` is the
-/// number of keys there are; `lean` is what of 100 changes are removals.
+/// Runs changes and reads of all kinds, and checks that versions kept on the way stay as they were. `bound`
+/// is the number of keys; of 100 changes, `lean` are removals.
 fn run<const LEAF: usize, const FAN: usize>(seed: u64, steps: u64, bound: u64, lean: impl Fn(u64) -> u64) {
     let mut numbers = Generator::from_seed(seed);
     let mut tree: Tree<u64, u64, LEAF, FAN> = Tree::default();
@@ -116,7 +116,8 @@ fn run<const LEAF: usize, const FAN: usize>(seed: u64, steps: u64, bound: u64, l
     kept.iter().for_each(|(earlier, was)| earlier.check(was));
 }
 
-/// The differences of two trees, once those are left out of which both hold the same, are those of the two maps.
+/// Checks that the differences of two trees, without those at which both hold the same, are those of the two
+/// maps.
 fn check_differences<const LEAF: usize, const FAN: usize>(
     (left, left_map): (&Tree<u64, u64, LEAF, FAN>, &BTreeMap<u64, u64>),
     (right, right_map): (&Tree<u64, u64, LEAF, FAN>, &BTreeMap<u64, u64>),
@@ -170,7 +171,7 @@ fn a_tree_is_the_map_that_it_stands_for_and_its_clones_stay_as_they_were() {
         run::<4, 4>(seed, 400, 200, |_| 45);
         run::<8, 8>(seed, 400, 300, |_| 40);
     }
-    // Growing and shrinking by turns, down to nothing and to several levels.
+    // Alternately growing and shrinking, down to nothing and to several levels.
     for seed in 0..8 {
         run::<4, 4>(seed, 3_000, 2_000, |step| if step / 500 % 2 == 0 { 15 } else { 85 });
         run::<5, 6>(seed, 3_000, 2_000, |step| if step / 500 % 2 == 0 { 15 } else { 85 });
