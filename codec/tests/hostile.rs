@@ -1,27 +1,24 @@
-//! Files that somebody made to harm their reader: every decoder answers, and takes no more memory than the
-//! bytes are worth.
+//! Decoders survive hostile files: each returns, and takes a bounded amount of memory.
 //!
-//! The bound is 64 times the input and a mebibyte. The allocator of this binary counts; since it counts for
-//! the whole process, each test holds [`alone`] while it runs.
+//! The bound is 64 times the input and a mebibyte. The allocator of this binary counts; since it counts for the whole
+//! process, each test holds [`alone`] while it runs.
 
 // The functions below are all tests, or called by nothing else.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod generated;
+mod greedy;
+mod measured;
 
-use std::alloc::System;
 use std::collections::BTreeMap;
-use std::hint::black_box;
 use std::ops::RangeInclusive;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use cap::Cap;
 use foldlog_codec::body::{
     Action, Binding, BuiltIn, Declare, Dispatch, Effect, EventDeclaration, Import, Observed, Opened, Payload,
     Policy, Resumed, Rollback, SLICES_MAX, Seal, Settle, SliceDeclaration, Snapshot, ToolBegin, ToolEnd,
 };
 use foldlog_codec::frame::{self, Context};
-use foldlog_codec::msgpack::{self, Limits, Reader, Value, Writer, scan};
+use foldlog_codec::msgpack::{self, Limits, Reader, Value, scan};
 use foldlog_codec::record::Names;
 use foldlog_codec::segment::SegmentHeader;
 use foldlog_codec::{Kind, Record, SequenceNumber};
@@ -29,49 +26,8 @@ use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use serde::Deserialize;
 
-#[global_allocator]
-static HEAP: Cap<System> = Cap::new(System, usize::MAX);
-
-/// Keeps the other tests of this binary from allocating while one of them measures.
-fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    // A test that failed has nothing to hide from the others.
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn bound(input: usize) -> usize {
-    64 * input + (1 << 20)
-}
-
-/// Runs `work` and returns by how many bytes the heap grew over `bound` at its peak; 0 where it did not.
-///
-/// The test harness prints from a thread of its own and allocates for it, now and then: what counts is the
-/// least of a few runs, and one run is enough where nothing went over.
-fn excess(bound: usize, work: impl Fn()) -> usize {
-    let mut least = usize::MAX;
-    for _ in 0..3 {
-        least = least.min(excess_once(bound, &work));
-        if least == 0 {
-            break;
-        }
-    }
-    least
-}
-
-/// The allocator's high-water mark never goes down, so the water is raised instead: ballast that nobody
-/// touches (no page of it is ever there) brings it to `bound` below the mark, and a mark that moved tells how
-/// far the work went over.
-fn excess_once(bound: usize, work: impl Fn()) -> usize {
-    if HEAP.max_allocated() - HEAP.allocated() < bound {
-        drop(black_box(Vec::<u8>::with_capacity(bound)));
-    }
-    let headroom = HEAP.max_allocated() - HEAP.allocated();
-    let ballast = black_box(Vec::<u8>::with_capacity(headroom.saturating_sub(bound)));
-    let mark = HEAP.max_allocated();
-    work();
-    drop(ballast);
-    HEAP.max_allocated() - mark
-}
+use greedy::{field, greedy_bodies, greedy_values};
+use measured::{alone, bound, excess, take};
 
 /// A list that a host may well have, and that goes as deep as its bytes say.
 #[derive(Debug, Deserialize)]
@@ -111,11 +67,6 @@ enum Untagged {
 }
 
 type Decoder = (&'static str, fn(&[u8]));
-
-/// Keeps what was decoded until it has been looked at, so that its memory counts.
-fn take<T>(decoded: T) {
-    drop(black_box(decoded));
-}
 
 fn context() -> Context {
     Context::new(7, 100.into())
@@ -275,318 +226,6 @@ fn an_event_as_declared_is_read_without_any_memory() {
     let later = [b"\x83\xa1v\x01", &body[1..]].concat();
     let named = || take(Dispatch::decode(&later).map(|dispatch| dispatch.effects.is_some()));
     assert_eq!(least(&named), Some(0));
-}
-
-/// Writes an array or a map by hand: `head` says how many there are, `one` writes each.
-fn many(count: usize, head: fn(&mut Writer, usize), one: impl Fn(&mut Writer, usize)) -> Vec<u8> {
-    let mut writer = Writer::new();
-    head(&mut writer, count);
-    (0..count).for_each(|at| one(&mut writer, at));
-    writer.finish()
-}
-
-fn array(writer: &mut Writer, len: usize) {
-    writer.array(len);
-}
-
-fn map(writer: &mut Writer, len: usize) {
-    writer.map(len);
-}
-
-/// A body of one field.
-fn field(name: &str, value: &[u8]) -> Vec<u8> {
-    let mut writer = Writer::new();
-    writer.map(1).str(name).raw(value);
-    writer.finish()
-}
-
-/// Values that take the most memory for the fewest bytes.
-fn greedy_values(count: usize) -> Vec<(&'static str, Vec<u8>)> {
-    let deep = |byte: u8, levels: usize, end: &[u8]| [vec![byte; levels].as_slice(), end].concat();
-    vec![
-        (
-            "array of nil",
-            many(count, array, |writer, _| {
-                writer.nil();
-            }),
-        ),
-        (
-            "array of 0",
-            many(count, array, |writer, _| {
-                writer.unsigned(0);
-            }),
-        ),
-        (
-            "array of empty text",
-            many(count, array, |writer, _| {
-                writer.str("");
-            }),
-        ),
-        (
-            "array of text of one byte",
-            many(count, array, |writer, _| {
-                writer.str("a");
-            }),
-        ),
-        (
-            "array of empty arrays",
-            many(count, array, |writer, _| {
-                writer.array(0);
-            }),
-        ),
-        (
-            "array of empty maps",
-            many(count, array, |writer, _| {
-                writer.map(0);
-            }),
-        ),
-        (
-            "array of arrays of one",
-            many(count, array, |writer, _| {
-                writer.array(1).nil();
-            }),
-        ),
-        (
-            "array of arrays of five",
-            many(count, array, |writer, _| {
-                writer.array(5).nil().nil().nil().nil().nil();
-            }),
-        ),
-        (
-            "array of maps of one",
-            many(count, array, |writer, _| {
-                writer.map(1).nil().nil();
-            }),
-        ),
-        (
-            "array of maps of text",
-            many(count, array, |writer, _| {
-                writer.map(1).str("").nil();
-            }),
-        ),
-        (
-            "array of empty extensions",
-            many(count, array, |writer, _| {
-                writer.ext(1, b"");
-            }),
-        ),
-        (
-            "array of deep arrays",
-            many(count / 100, array, |writer, _| {
-                (0..120).for_each(|_| {
-                    writer.array(1);
-                });
-                writer.nil();
-            }),
-        ),
-        (
-            "map of nil",
-            many(count, map, |writer, _| {
-                writer.nil().nil();
-            }),
-        ),
-        (
-            "map of empty text",
-            many(count, map, |writer, _| {
-                writer.str("").str("");
-            }),
-        ),
-        (
-            "map of text",
-            many(count, map, |writer, at| {
-                writer.str(&format!("{at:x}")).str("");
-            }),
-        ),
-        (
-            "map of arrays",
-            many(count, map, |writer, at| {
-                writer.str(&format!("{at:x}")).array(0);
-            }),
-        ),
-        ("text of one length", [&[0xdb][..], &(count as u32).to_be_bytes(), &vec![b'a'; count]].concat()),
-        ("bytes of one length", [&[0xc6][..], &(count as u32).to_be_bytes(), &vec![0; count]].concat()),
-        ("arrays down to the limit", deep(0x91, 128, &[0xc0])),
-        ("arrays past the limit", deep(0x91, count, &[0xc0])),
-        ("maps down to the limit", deep(0x81, 128, &[0xc0]).repeat(2)),
-        ("no MessagePack at all", vec![0xc1; count]),
-    ]
-}
-
-/// Bodies whose fields take the most memory for the fewest bytes.
-fn greedy_bodies(count: usize) -> Vec<(&'static str, Vec<u8>)> {
-    let effects = |value: &[u8]| {
-        let mut writer = Writer::new();
-        writer.map(3).str("e").unsigned(0).str("d").nil().str("x").raw(value);
-        writer.finish()
-    };
-    let of = |field: &str, value: &[u8]| {
-        let mut writer = Writer::new();
-        writer.array(1).map(2).str("s").unsigned(0).str(field).raw(value);
-        writer.finish()
-    };
-    let nothing = many(count, array, |writer, _| {
-        writer.unsigned(0);
-    });
-    let zeros = many(2 * count, array, |writer, _| {
-        writer.unsigned(0);
-    });
-    let slices = SLICES_MAX.min(count);
-    let bound_to = |name: &str, bindings: usize| {
-        let mut writer = Writer::new();
-        writer.map(2).str("events").array(1).map(3).str("id").unsigned(0).str("name").str("").str("to");
-        writer.array(2 * bindings);
-        (0..bindings).for_each(|_| {
-            writer.unsigned(0).unsigned(0);
-        });
-        writer.str("slices").array(1).map(2).str("id").unsigned(0).str("name").str(name);
-        writer.finish()
-    };
-    vec![
-        (
-            "effects in a byte each",
-            effects(&many(slices, array, |writer, _| {
-                writer.unsigned(1);
-            })),
-        ),
-        (
-            "effects on slices of their own",
-            effects(&many(slices, array, |writer, at| {
-                writer.unsigned(2 * at as u64 + 1);
-            })),
-        ),
-        (
-            "more effects than slices",
-            effects(&many(count, array, |writer, _| {
-                writer.unsigned(1);
-            })),
-        ),
-        ("effects twice over", {
-            let value = many(slices, array, |writer, _| {
-                writer.unsigned(1);
-            });
-            let mut writer = Writer::new();
-            writer.map(4).str("e").unsigned(0).str("d").nil().str("x").raw(&value).str("x").raw(&value);
-            writer.finish()
-        }),
-        (
-            "empty effects",
-            effects(&many(slices, array, |writer, _| {
-                writer.map(1).str("s").unsigned(0);
-            })),
-        ),
-        ("items added", effects(&of("a", &nothing))),
-        ("items removed", effects(&of("r", &zeros))),
-        (
-            "tags",
-            field(
-                "tags",
-                &many(count, map, |writer, at| {
-                    writer.str(&format!("{at:x}")).str("");
-                }),
-            ),
-        ),
-        ("tags of an import", {
-            let tags = many(count, map, |writer, at| {
-                writer.str(&format!("{at:x}")).str("");
-            });
-            field("tags", &tags)
-        }),
-        ("tags of a session", {
-            let mut writer = Writer::new();
-            writer.map(3).str("session").bin(&[0; 16]).str("seed").unsigned(0).str("tags");
-            writer.raw(&many(count, map, |writer, at| {
-                writer.str(&format!("{at:x}")).str("");
-            }));
-            writer.finish()
-        }),
-        (
-            "events",
-            field(
-                "events",
-                &many(count, array, |writer, at| {
-                    writer.map(2).str("id").unsigned(at as u64).str("name").str("");
-                }),
-            ),
-        ),
-        (
-            "events of one id",
-            field(
-                "events",
-                &many(count, array, |writer, _| {
-                    writer.map(2).str("id").unsigned(0).str("name").str("");
-                }),
-            ),
-        ),
-        (
-            "slices",
-            field(
-                "slices",
-                &many(count, array, |writer, at| {
-                    writer.map(2).str("id").unsigned(at as u64).str("name").str("");
-                }),
-            ),
-        ),
-        ("bindings", bound_to("", count)),
-        ("bindings to a slice of a long name", bound_to(&"n".repeat(count.min(1 << 16)), count)),
-        ("events bound to a slice of a long name", {
-            let mut writer = Writer::new();
-            writer.map(2).str("events").array(count / 16);
-            for _ in 0..count / 16 {
-                writer
-                    .map(3)
-                    .str("id")
-                    .unsigned(0)
-                    .str("name")
-                    .str("")
-                    .str("to")
-                    .array(2)
-                    .unsigned(0)
-                    .unsigned(0);
-            }
-            writer.str("slices").array(1).map(2).str("id").unsigned(0).str("name").str(&"n".repeat(count));
-            writer.finish()
-        }),
-        (
-            "policies",
-            field(
-                "policies",
-                &many(count, array, |writer, _| {
-                    writer.str("log");
-                }),
-            ),
-        ),
-        (
-            "slices of an import",
-            field(
-                "slices",
-                &many(count, array, |writer, _| {
-                    writer.map(1).str("s").unsigned(0);
-                }),
-            ),
-        ),
-        ("events that are none", field("events", &nothing)),
-        ("slices that are none", field("slices", &nothing)),
-        ("slices of an import that are none", field("slices", &nothing)),
-        ("items of an import", field("slices", &of("items", &nothing))),
-        ("items of an import and their versions", {
-            let mut writer = Writer::new();
-            writer.map(1).str("slices").array(1).map(3).str("s").unsigned(0);
-            writer.str("items").raw(&nothing).str("vers").raw(&nothing);
-            writer.finish()
-        }),
-        (
-            "a body of many fields",
-            many(count, map, |writer, _| {
-                writer.str("zz").nil();
-            }),
-        ),
-        (
-            "a version in every field",
-            many(count, map, |writer, _| {
-                writer.str("v").unsigned(1);
-            }),
-        ),
-    ]
 }
 
 /// A vector that grows by doubling holds the most just past a power of two, which is where these stand.

@@ -1,0 +1,56 @@
+//! Measures by how many bytes a piece of work exceeds the memory that it may take.
+
+use std::alloc::System;
+use std::hint::black_box;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use cap::Cap;
+
+#[global_allocator]
+static HEAP: Cap<System> = Cap::new(System, usize::MAX);
+
+/// Keeps the other tests of this binary from allocating while one of them measures.
+pub(crate) fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    // A test that failed has nothing to hide from the others.
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+pub(crate) fn bound(input: usize) -> usize {
+    64 * input + (1 << 20)
+}
+
+/// Runs `work` and returns by how many bytes the heap grew over `bound` at its peak; 0 where it did not.
+///
+/// The test harness prints from a thread of its own and allocates for it, now and then: what counts is the
+/// least of a few runs, and one run is enough where nothing went over.
+pub(crate) fn excess(bound: usize, work: impl Fn()) -> usize {
+    let mut least = usize::MAX;
+    for _ in 0..3 {
+        least = least.min(excess_once(bound, &work));
+        if least == 0 {
+            break;
+        }
+    }
+    least
+}
+
+/// The allocator's high-water mark never goes down, so the water is raised instead: ballast that nobody
+/// touches (no page of it is ever there) brings it to `bound` below the mark, and a mark that moved tells how
+/// far the work went over.
+pub(crate) fn excess_once(bound: usize, work: impl Fn()) -> usize {
+    if HEAP.max_allocated() - HEAP.allocated() < bound {
+        drop(black_box(Vec::<u8>::with_capacity(bound)));
+    }
+    let headroom = HEAP.max_allocated() - HEAP.allocated();
+    let ballast = black_box(Vec::<u8>::with_capacity(headroom.saturating_sub(bound)));
+    let mark = HEAP.max_allocated();
+    work();
+    drop(ballast);
+    HEAP.max_allocated() - mark
+}
+
+/// Keeps what was decoded until it has been looked at, so that its memory counts.
+pub(crate) fn take<T>(decoded: T) {
+    drop(black_box(decoded));
+}

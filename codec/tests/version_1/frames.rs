@@ -1,0 +1,440 @@
+//! The golden frames: one for each shape of each kind that version 1 writes.
+
+use std::sync::OnceLock;
+
+use foldlog_codec::Kind;
+use foldlog_codec::body::{
+    Action, Added, Binding, BuiltIn, CallOrigin, Cause, Decision, Declare, Dispatch, Effect,
+    EventDeclaration, ExternalEffects, Idempotency, Import, ImportedSlice, ItemId, NotUndone, ObjectId,
+    Observed, Opened, Outcome, Parent, Payload, Policy, Removed, ResourceSnapshot, Resumed, Rollback, Seal,
+    Settle, SliceDeclaration, Snapshot, ToolBegin, ToolEnd,
+};
+
+use super::{Body, EVENT, Golden, ITEM, OTHER, SESSION, TIME_US, tags};
+
+/// Returns all golden frames.
+pub(crate) fn goldens() -> Vec<Golden> {
+    [
+        opened_and_declared(),
+        dispatches(),
+        positions(),
+        calls(),
+        decisions_and_observations(),
+        imports(),
+        envelopes(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+fn golden(name: &'static str, kind: Kind, body: Body) -> Golden {
+    Golden { name, kind, body }
+}
+
+/// Returns openings of sessions, and declarations.
+fn opened_and_declared() -> Vec<Golden> {
+    let opened = |name, tags, parent| {
+        golden(
+            name,
+            Kind::OPENED,
+            Body::Opened(Opened { session: SESSION, seed: 0xfeed_f00d_dead_beef, tags, parent }),
+        )
+    };
+    vec![
+        opened("opened-plain", tags([]), None),
+        opened("opened-tagged", tags([("team", "blue"), ("owner", "Zoë")]), None),
+        opened(
+            "opened-fork",
+            tags([]),
+            Some(Parent::Fork { session: OTHER, position: 77_777.into(), chain: 0xdead_beef }),
+        ),
+        opened(
+            "opened-child",
+            tags([("role", "helper")]),
+            Some(Parent::Child { session: OTHER, operation: None }),
+        ),
+        opened(
+            "opened-child-of-a-call",
+            tags([]),
+            Some(Parent::Child { session: OTHER, operation: Some(88_888.into()) }),
+        ),
+        golden("declare", Kind::DECLARE, Body::Declare(declaration())),
+        golden(
+            "declare-one-slice",
+            Kind::DECLARE,
+            Body::Declare(Declare { events: vec![], slices: declaration().slices.split_off(3) }),
+        ),
+    ]
+}
+
+/// Returns dispatches: effects as declared and written out, and actions of the engine.
+fn dispatches() -> Vec<Golden> {
+    let dispatch =
+        |name, action, effects| golden(name, Kind::DISPATCH, Body::Dispatch(Dispatch { action, effects }));
+    let event = |data| Action::Event { event: 0, data: Payload::new(data) };
+    let id = |sequence, ordinal| ItemId { sequence, ordinal };
+    let items = |items: Vec<Payload<'static>>, version| Added::Items { items, version };
+    vec![
+        dispatch("dispatch-as-declared", event(EVENT), None),
+        dispatch(
+            "dispatch-built-in-effects",
+            event(EVENT),
+            Some(vec![Effect::append(0), Effect::replace(1), Effect::append(300)]),
+        ),
+        dispatch("dispatch-no-effect", event(EVENT), Some(vec![])),
+        dispatch(
+            "dispatch-edit",
+            event(EVENT),
+            Some(vec![Effect {
+                slice: 0,
+                removed: Removed::Items(vec![id(12.into(), 0), id(900.into(), 65_536)]),
+                added: items(vec![Payload::new(ITEM), Payload::new(EVENT)], 3),
+                before: Some(id(901.into(), 1)),
+            }]),
+        ),
+        dispatch(
+            "dispatch-event-inserted",
+            event(EVENT),
+            Some(vec![Effect { before: Some(id(3.into(), 0)), ..Effect::append(0) }]),
+        ),
+        dispatch(
+            "dispatch-replaced-by-items",
+            event(EVENT),
+            Some(vec![Effect {
+                slice: 1,
+                removed: Removed::All,
+                added: items(vec![Payload::new(ITEM)], 1),
+                before: None,
+            }]),
+        ),
+        dispatch("dispatch-object", event(object_reference()), None),
+        dispatch(
+            "dispatch-seed",
+            Action::Seed,
+            Some(vec![Effect {
+                slice: 2,
+                removed: Removed::None,
+                added: items(vec![Payload::new(ITEM), Payload::new(b"\xa5hello")], 1),
+                before: None,
+            }]),
+        ),
+        dispatch(
+            "dispatch-clear",
+            Action::Clear,
+            Some(vec![Effect {
+                slice: 0,
+                removed: Removed::Items(vec![id(0.into(), 0), id(1.into(), 2)]),
+                added: items(vec![], 1),
+                before: None,
+            }]),
+        ),
+        dispatch(
+            "dispatch-reset",
+            Action::Reset,
+            Some(
+                [0, 300]
+                    .into_iter()
+                    .map(|slice| Effect { added: items(vec![], 1), ..Effect::replace(slice) })
+                    .collect(),
+            ),
+        ),
+        dispatch(
+            "dispatch-tag-set",
+            Action::Tag { key: "team".to_owned(), value: Some("red".to_owned()) },
+            None,
+        ),
+        dispatch("dispatch-tag-removed", Action::Tag { key: "team".to_owned(), value: None }, None),
+    ]
+}
+
+/// Returns snapshots and rollbacks.
+fn positions() -> Vec<Golden> {
+    vec![
+        golden(
+            "snapshot-plain",
+            Kind::SNAPSHOT,
+            Body::Snapshot(Snapshot { tag: None, policies: vec![Policy::State] }),
+        ),
+        golden(
+            "snapshot-tagged",
+            Kind::SNAPSHOT,
+            Body::Snapshot(Snapshot {
+                tag: Some("before the refactoring".to_owned()),
+                policies: vec![Policy::State, Policy::Log],
+            }),
+        ),
+        golden(
+            "rollback-keeping-logs",
+            Kind::ROLLBACK,
+            Body::Rollback(Rollback { to: 1_001.into(), preserve_logs: true }),
+        ),
+        golden(
+            "rollback-of-everything",
+            Kind::ROLLBACK,
+            Body::Rollback(Rollback { to: 0.into(), preserve_logs: false }),
+        ),
+    ]
+}
+
+/// Returns begins and ends of operations.
+fn calls() -> Vec<Golden> {
+    vec![
+        golden("tool-begin", Kind::TOOL_BEGIN, Body::ToolBegin(begin())),
+        golden(
+            "tool-begin-nested-and-again",
+            Kind::TOOL_BEGIN,
+            Body::ToolBegin(ToolBegin {
+                call_id: Some("call_7".into()),
+                origin: Some(CallOrigin { answer: 1_001.into(), ordinal: 2 }),
+                parent: Some(1_010.into()),
+                idempotency: Idempotency::Keyed,
+                reads_only: true,
+                again: Some(1_005.into()),
+                undoes: Some(1_004.into()),
+                resources: resources(),
+                ..begin()
+            }),
+        ),
+        golden("tool-end-committed", Kind::TOOL_END, Body::ToolEnd(end())),
+        golden(
+            "tool-end-failed",
+            Kind::TOOL_END,
+            Body::ToolEnd(ToolEnd {
+                outcome: Outcome::Failed,
+                cause: Some(Cause::Expansion),
+                rolls_back: true,
+                outside: ExternalEffects::Unknown,
+                result: None,
+                overrides: Some(Payload::new(ITEM)),
+                resources: vec![],
+                ..end()
+            }),
+        ),
+        golden(
+            "tool-end-not-undone",
+            Kind::TOOL_END,
+            Body::ToolEnd(ToolEnd {
+                outcome: Outcome::Failed,
+                cause: Some(Cause::Error),
+                rolls_back: true,
+                result: None,
+                resources: vec![],
+                not_undone: vec![NotUndone {
+                    resource: "workspace".into(),
+                    path: ".git/hooks/pre-commit".into(),
+                    reason: "it was made, and nothing named .git is restored".into(),
+                }],
+                ..end()
+            }),
+        ),
+        golden(
+            "tool-end-interrupted",
+            Kind::TOOL_END,
+            Body::ToolEnd(ToolEnd {
+                again: Some(1_001.into()),
+                call_id: Some("call_7".into()),
+                origin: Some(CallOrigin { answer: 1_001.into(), ordinal: 2 }),
+                parent: Some(1_003.into()),
+                undoes: Some(1_002.into()),
+                outcome: Outcome::Interrupted,
+                rolls_back: true,
+                elapsed_us: 0,
+                result: None,
+                shown: None,
+                ..end()
+            }),
+        ),
+    ]
+}
+
+/// Returns decisions about interrupted operations, and an observation of a host.
+fn decisions_and_observations() -> Vec<Golden> {
+    vec![
+        golden(
+            "settle-committed",
+            Kind::SETTLE,
+            Body::Settle(Settle {
+                operation: 1_005.into(),
+                decision: Decision::Committed,
+                result: Some(Payload::new(EVENT)),
+                by: "a person".to_owned(),
+                reason: "the mail was sent".to_owned(),
+            }),
+        ),
+        golden(
+            "settle-run-again",
+            Kind::SETTLE,
+            Body::Settle(Settle {
+                operation: 1_005.into(),
+                decision: Decision::RunAgain,
+                result: None,
+                by: "the host".to_owned(),
+                reason: String::new(),
+            }),
+        ),
+        golden(
+            "observed",
+            Kind::OBSERVED,
+            Body::Observed(Observed { name: "host.mail".to_owned(), data: Payload::new(EVENT) }),
+        ),
+    ]
+}
+
+/// Returns imports of exported slices.
+fn imports() -> Vec<Golden> {
+    vec![
+        golden(
+            "import",
+            Kind::IMPORT,
+            Body::Import(Import {
+                from: Some(OTHER),
+                exported_at_us: Some(-1_234_567),
+                tags: tags([("team", "blue")]),
+                slices: vec![
+                    ImportedSlice {
+                        slice: 0,
+                        items: vec![(Payload::new(ITEM), 1), (Payload::new(EVENT), 2)],
+                    },
+                    ImportedSlice { slice: 2, items: vec![(Payload::new(object_reference()), 1)] },
+                    ImportedSlice { slice: 300, items: vec![] },
+                ],
+            }),
+        ),
+        golden(
+            "import-bare",
+            Kind::IMPORT,
+            Body::Import(Import { from: None, exported_at_us: None, tags: tags([]), slices: vec![] }),
+        ),
+    ]
+}
+
+/// Returns envelope frames, and frames of kinds of a later version.
+fn envelopes() -> Vec<Golden> {
+    vec![
+        golden("synced", Kind::SYNCED, Body::Bytes(b"")),
+        golden(
+            "seal",
+            Kind::SEAL,
+            Body::Seal(Seal { next: 8, records: 4_321, hash: ObjectId::of(b"records").hash }),
+        ),
+        golden(
+            "resumed",
+            Kind::RESUMED,
+            Body::Resumed(Resumed { epoch: 5, boot_id: Some(OTHER), clock_us: TIME_US, recovered: None }),
+        ),
+        golden(
+            "resumed-by-a-recovery",
+            Kind::RESUMED,
+            Body::Resumed(Resumed {
+                epoch: 6,
+                boot_id: Some(OTHER),
+                clock_us: TIME_US,
+                recovered: Some(4_321.into()),
+            }),
+        ),
+        golden(
+            "resumed-on-an-unknown-machine",
+            Kind::RESUMED,
+            Body::Resumed(Resumed { epoch: 0, boot_id: None, clock_us: -1, recovered: None }),
+        ),
+        golden("declared", Kind::DECLARED, Body::Declare(declaration())),
+        // Kinds of a later version: a value, and bytes that are none.
+        golden("unknown-content", later(77), Body::Bytes(b"\x82\xa1n\x2a\xa4list\x92\xc0\xc4\x02\x00\xff")),
+        golden("unknown-envelope", later(200), Body::Bytes(b"\xc1 no MessagePack")),
+    ]
+}
+
+fn resources() -> Vec<ResourceSnapshot<'static>> {
+    vec![
+        ResourceSnapshot { resource: "budget".into(), snapshot: Some(Payload::new(ITEM)) },
+        ResourceSnapshot { resource: "memory".into(), snapshot: None },
+    ]
+}
+
+fn begin() -> ToolBegin<'static> {
+    ToolBegin {
+        tool: "write_file".into(),
+        call_id: None,
+        arguments: Payload::new(b"\xaf{\"path\": \"a.b\"}"),
+        origin: None,
+        parent: None,
+        idempotency: Idempotency::Manual,
+        reads_only: false,
+        again: None,
+        undoes: None,
+        resources: vec![],
+    }
+}
+
+pub(crate) fn end() -> ToolEnd<'static> {
+    ToolEnd {
+        begin: 1_005.into(),
+        again: None,
+        tool: "write_file".into(),
+        call_id: None,
+        origin: None,
+        parent: None,
+        undoes: None,
+        outcome: Outcome::Committed,
+        cause: None,
+        rolls_back: false,
+        outside: ExternalEffects::None,
+        elapsed_us: 1_234,
+        result: Some(Payload::new(EVENT)),
+        shown: Some(Payload::new(b"\xa4done")),
+        overrides: None,
+        resources: resources(),
+        not_undone: vec![],
+        slice: 2,
+    }
+}
+
+pub(crate) fn declaration() -> Declare {
+    let plain = |id, name: &str, bindings| EventDeclaration {
+        id,
+        name: name.to_owned(),
+        version: 1,
+        bindings,
+        implicit: false,
+    };
+    let slice = |id, name: &str, policy, item: &str| SliceDeclaration {
+        id,
+        name: name.to_owned(),
+        policy,
+        item: item.to_owned(),
+    };
+    Declare {
+        events: vec![
+            plain(
+                0,
+                "plan.step_added",
+                vec![
+                    Binding { slice: 0, built_in: BuiltIn::Append },
+                    Binding { slice: 1, built_in: BuiltIn::Replace },
+                    Binding { slice: 300, built_in: BuiltIn::Explicit },
+                ],
+            ),
+            EventDeclaration { version: 4, ..plain(1, "plan.renamed", vec![]) },
+            EventDeclaration {
+                implicit: true,
+                ..plain(70_000, "note", vec![Binding { slice: 2, built_in: BuiltIn::Append }])
+            },
+        ],
+        slices: vec![
+            slice(0, "plan", Policy::State, "plan"),
+            slice(1, "title", Policy::State, "plan.title"),
+            slice(2, "note", Policy::Log, "note"),
+            slice(300, "seen", Policy::Cache, "seen.item"),
+        ],
+    }
+}
+
+fn object_reference() -> &'static [u8] {
+    static REFERENCE: OnceLock<Vec<u8>> = OnceLock::new();
+    REFERENCE.get_or_init(|| ObjectId::of(&[0x5a; 100_000]).reference())
+}
+/// Returns the kind of a byte that only a later version can name.
+pub(crate) fn later(byte: u8) -> Kind {
+    Kind::from_byte(byte).expect("only 0 is no kind")
+}

@@ -1,0 +1,82 @@
+//! The golden images: one of a session at rest, and one of a session within a call.
+
+use std::collections::BTreeMap;
+
+use foldlog_codec::body::{
+    CallOrigin, Declare, Idempotency, ItemId, Opened, Policy, Rollback, SliceDeclaration,
+};
+use foldlog_codec::image::{
+    BegunImage, BegunSlice, Image, Indexed, ItemImage, LastFrame, OpenOperation, SliceImage,
+    UnsettledOperation,
+};
+use uuid::Uuid;
+
+use super::{PREDECESSOR_CRC, SESSION, context, tags};
+
+/// Returns an image of a session at rest, and one within a call while an interrupted operation waits to be settled.
+pub(crate) fn images() -> [(&'static str, Image<'static>); 2] {
+    let item = |sequence, ordinal, bytes| ItemImage { id: ItemId { sequence, ordinal }, version: 2, bytes };
+    let opened = Opened { session: SESSION, seed: 3, tags: BTreeMap::new(), parent: None };
+    let slice = |id, name: &str, policy| SliceDeclaration {
+        id,
+        name: name.to_owned(),
+        policy,
+        item: format!("{name}.item"),
+    };
+    let at_rest = Image {
+        next_sequence: 40.into(),
+        last: LastFrame { ordinal: 2, salt: context().salt(), offset: 300, end: 340, crc: PREDECESSOR_CRC },
+        time_us: 1_767_322_800_000_000,
+        epoch: 1,
+        boot_id: Some(Uuid::from_u128(9)),
+        watermark: 40.into(),
+        openings: vec![(0.into(), opened)],
+        rollbacks: vec![(9.into(), Rollback { to: 3.into(), preserve_logs: true })],
+        index: vec![Indexed { sequence: 0.into(), ordinal: 0, offset: 84 }],
+        declared: Declare {
+            events: Vec::new(),
+            slices: vec![slice(0, "plan", Policy::State), slice(1, "notes", Policy::Log)],
+        },
+        tags: tags([("user", "ada")]),
+        unsupported: None,
+        open: Vec::new(),
+        unsettled: Vec::new(),
+        begun: Vec::new(),
+        slices: vec![
+            SliceImage::Held {
+                len: 2,
+                items: vec![item(5.into(), 0, b"\xa4done"), item(4.into(), 1, b"\xc0")],
+            },
+            SliceImage::InLog { len: 3, marks: vec![(0, 8.into())], undone: Vec::new() },
+        ],
+    };
+    let open = OpenOperation {
+        operation: 20.into(),
+        begin: 33.into(),
+        parent: Some(18.into()),
+        tool: "write",
+        call_id: Some("call_7"),
+        idempotency: Idempotency::Keyed,
+        reads_only: false,
+        undoes: None,
+        origin: Some(CallOrigin { answer: 17.into(), ordinal: 1 }),
+        had_effects_within: true,
+    };
+    let unsettled = UnsettledOperation {
+        operation: 11.into(),
+        begin: 12.into(),
+        tool: "send",
+        call_id: None,
+        idempotency: Idempotency::Manual,
+        undone: false,
+        run_again: true,
+    };
+    let begun = BegunSlice { slice: 0, kept: 1, len: 1, items: vec![item(2.into(), 0, b"\xa4todo")] };
+    let within_a_call = Image {
+        open: vec![open],
+        unsettled: vec![unsettled],
+        begun: vec![BegunImage { begin: 33.into(), slices: vec![begun] }],
+        ..at_rest.clone()
+    };
+    [("image-at-rest", at_rest), ("image-within-a-call", within_a_call)]
+}

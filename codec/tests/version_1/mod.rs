@@ -1,0 +1,152 @@
+//! The content of the golden files of format version 1, as values of this crate: frames, segment headers and images.
+
+mod frames;
+mod images;
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+
+use foldlog_codec::body::{
+    Declare, Dispatch, Import, Observed, Opened, Resumed, Rollback, Seal, Settle, Snapshot, ToolBegin,
+    ToolEnd,
+};
+use foldlog_codec::frame::{self, Context, Header};
+use foldlog_codec::record::Names;
+use foldlog_codec::segment::{Previous, SegmentHeader};
+use foldlog_codec::{Kind, Record, SequenceNumber};
+use uuid::Uuid;
+
+pub(crate) use frames::{declaration, end, goldens, later};
+pub(crate) use images::images;
+
+pub(crate) fn context() -> Context {
+    Context::new(0x0123_4567_89ab_cdef, 1_000.into())
+}
+pub(crate) const PREDECESSOR_CRC: u32 = 0xcafe_f00d;
+pub(crate) const SEQUENCE: SequenceNumber = SequenceNumber::new(1_042);
+pub(crate) const WATERMARK: SequenceNumber = SequenceNumber::new(1_040);
+/// 2026-01-02T03:04:05.678901 UTC.
+pub(crate) const TIME_US: i64 = 1_767_323_045_678_901;
+
+pub(crate) const SESSION: Uuid = Uuid::from_u128(0x0011_2233_4455_6677_8899_aabb_ccdd_eeff);
+pub(crate) const OTHER: Uuid = Uuid::from_u128(0xfedc_ba98_7654_3210_0f1e_2d3c_4b5a_6978);
+
+/// MessagePack of an event of a host: `{"step": 3, "text": "ship it"}`.
+pub(crate) const EVENT: &[u8] = b"\x82\xa4step\x03\xa4text\xa7ship it";
+pub(crate) const ITEM: &[u8] = b"\x81\xa4step\x07";
+
+/// One golden frame: the name of its file, its kind and its body.
+pub(crate) struct Golden {
+    pub(crate) name: &'static str,
+    pub(crate) kind: Kind,
+    pub(crate) body: Body,
+}
+
+/// A body of any kind.
+pub(crate) enum Body {
+    Opened(Opened),
+    Declare(Declare),
+    Dispatch(Dispatch<'static>),
+    Snapshot(Snapshot),
+    Rollback(Rollback),
+    Import(Import<'static>),
+    ToolBegin(ToolBegin<'static>),
+    ToolEnd(ToolEnd<'static>),
+    Settle(Settle<'static>),
+    Observed(Observed<'static>),
+    Resumed(Resumed),
+    Seal(Seal),
+    /// The bytes of a body for which this crate has no type.
+    Bytes(&'static [u8]),
+}
+
+impl Body {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        match self {
+            Body::Opened(body) => body.encode(),
+            Body::Declare(body) => body.encode(),
+            Body::Dispatch(body) => body.encode(),
+            Body::Snapshot(body) => body.encode(),
+            Body::Rollback(body) => body.encode(),
+            Body::Import(body) => body.encode(),
+            Body::ToolBegin(body) => body.encode(),
+            Body::ToolEnd(body) => body.encode(),
+            Body::Settle(body) => body.encode(),
+            Body::Observed(body) => body.encode(),
+            Body::Resumed(body) => body.encode(),
+            Body::Seal(body) => body.encode(),
+            Body::Bytes(bytes) => bytes.to_vec(),
+        }
+    }
+
+    pub(crate) fn assert_says(&self, name: &str, bytes: &[u8]) {
+        fn same<T: PartialEq + Debug>(name: &str, found: Result<T, foldlog_codec::Error>, expected: &T) {
+            let found = found.unwrap_or_else(|error| panic!("{name}: {error}"));
+            assert_eq!(&found, expected, "{name} decodes to something else");
+        }
+        match self {
+            Body::Opened(body) => same(name, Opened::decode(bytes), body),
+            Body::Declare(body) => same(name, Declare::decode(bytes), body),
+            Body::Dispatch(body) => same(name, Dispatch::decode(bytes), body),
+            Body::Snapshot(body) => same(name, Snapshot::decode(bytes), body),
+            Body::Rollback(body) => same(name, Rollback::decode(bytes), body),
+            Body::Import(body) => same(name, Import::decode(bytes), body),
+            Body::ToolBegin(body) => same(name, ToolBegin::decode(bytes), body),
+            Body::ToolEnd(body) => same(name, ToolEnd::decode(bytes), body),
+            Body::Settle(body) => same(name, Settle::decode(bytes), body),
+            Body::Observed(body) => same(name, Observed::decode(bytes), body),
+            Body::Resumed(body) => same(name, Resumed::decode(bytes), body),
+            Body::Seal(body) => same(name, Seal::decode(bytes), body),
+            Body::Bytes(body) => assert_eq!(&bytes, body, "{name}"),
+        }
+    }
+}
+
+pub(crate) fn tags<const N: usize>(pairs: [(&str, &str); N]) -> BTreeMap<String, String> {
+    pairs.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
+}
+
+/// Returns the names with which the JSON forms are made: those of [`declaration`].
+pub(crate) fn names() -> Names {
+    let mut names = Names::default();
+    names.learn(&declaration());
+    names
+}
+
+pub(crate) fn header(golden: &Golden) -> Header {
+    Header {
+        crc: 0,
+        predecessor_crc: PREDECESSOR_CRC,
+        body_len: 0,
+        sequence: SEQUENCE,
+        watermark: if golden.kind == Kind::OPENED { 0.into() } else { WATERMARK },
+        kind: golden.kind,
+        time_us: TIME_US,
+    }
+}
+
+pub(crate) fn frame_of(golden: &Golden) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    frame::encode(context(), &header(golden), &golden.body.encode(), &mut bytes).unwrap();
+    bytes
+}
+
+pub(crate) fn json_of(golden: &Golden, body: &[u8]) -> String {
+    let record = Record { sequence: SEQUENCE, kind: golden.kind, time_us: TIME_US, body };
+    let value = record.to_value(&names()).unwrap_or_else(|error| panic!("{}: {error}", golden.name));
+    serde_json::to_string_pretty(&value).unwrap() + "\n"
+}
+
+pub(crate) fn segment_headers() -> [(&'static str, SegmentHeader); 2] {
+    let later = SegmentHeader {
+        ordinal: 7,
+        session: SESSION,
+        first_sequence: 1_000.into(),
+        watermark: 998.into(),
+        salt: context().salt(),
+        previous: Some(Previous { ordinal: 5, end: 8_388_608, crc: PREDECESSOR_CRC }),
+    };
+    let first =
+        SegmentHeader { ordinal: 0, first_sequence: 0.into(), watermark: 0.into(), previous: None, ..later };
+    [("segment-first", first), ("segment-later", later)]
+}
