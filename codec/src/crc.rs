@@ -1,24 +1,31 @@
-//! What the checksum of some bytes says of the checksum of a part of them.
+//! Computes CRC-32 checksums of concatenated and of partial stretches of bytes.
 //!
-//! A CRC-32 is a remainder of polynomials, so the checksum of two stretches one behind the other follows from those of
-//! each. Whoever has the checksums of all bytes up to two places has, for the price of one multiplication, that of what
-//! stands between these, however much it is.
+//! A CRC-32 is a remainder of polynomials, so the checksum of two stretches, one behind the other, follows from the
+//! checksum of each. From the checksums of a file's bytes up to two offsets, one multiplication gives the checksum of the
+//! bytes between them, however many they are. A search for frames in a damaged segment uses this.
 
 use std::sync::OnceLock;
 
-/// CRC-32's polynomial, its bits in the order in which the checksum has them.
+/// The polynomial of CRC-32 (IEEE), with its bits reversed as in the checksum.
 pub(crate) const POLYNOMIAL: u32 = 0xedb8_8320;
 
-/// The bit of a checksum that is set where the polynomial was last added to it. As a polynomial, one.
+/// The most significant bit of a checksum, which is set where the polynomial was added last. Read as a polynomial, it is 1.
 pub(crate) const TOP: u32 = 1 << 31;
 
-/// Counts the lengths, in bytes from 0 on, whose power of x stands in a table.
+/// Number of lengths, in bytes from 0 on, whose power of x the table of low powers holds.
 const LOW_LENS: usize = 1 << 12;
 
-/// x to the eighth, which stands for one byte.
+/// x to the power of 8: moves a checksum on by one byte.
 const BYTE: u32 = TOP >> 8;
 
-/// The checksum of the bytes whose checksum is `before`, and of these behind them.
+/// Extends a checksum by bytes: returns the checksum of the stretch whose checksum is `before`, followed by `bytes`.
+///
+/// ```
+/// use foldlog_codec::crc;
+///
+/// let before = crc::with_bytes(0, b"fold");
+/// assert_eq!(crc::with_bytes(before, b"log"), crc::with_bytes(0, b"foldlog"));
+/// ```
 #[must_use]
 pub fn with_bytes(before: u32, bytes: &[u8]) -> u32 {
     let mut hasher = crc32fast::Hasher::new_with_initial(before);
@@ -26,14 +33,17 @@ pub fn with_bytes(before: u32, bytes: &[u8]) -> u32 {
     hasher.finalize()
 }
 
-/// The checksum of the bytes whose checksum is `before`, and of so many zeros behind them.
+/// Extends a checksum by zero bytes: returns the checksum of the stretch whose checksum is `before`, followed by `zeros`
+/// bytes of 0. The time that it takes does not grow with `zeros`.
 #[must_use]
 pub fn with_zeros(before: u32, zeros: u64) -> u32 {
     !shifted(!before, zeros)
 }
 
-/// What a checksum comes to so many bytes later, before those are added to it: the checksum of two stretches is that of
-/// the first, moved on by the length of the second, and exclusive-or that of the second.
+/// Moves a checksum on by `len` bytes, without the bytes themselves.
+///
+/// The checksum of two stretches, one behind the other, is the checksum of the first, moved on by the length of the second,
+/// exclusive-or the checksum of the second.
 #[must_use]
 pub fn shifted(checksum: u32, len: u64) -> u32 {
     let Powers { low, high } = powers();
@@ -46,6 +56,7 @@ pub fn shifted(checksum: u32, len: u64) -> u32 {
     }
 }
 
+/// Holds precomputed powers of x, from which [`shifted`] makes the factor for a length.
 struct Powers {
     /// x to eight times the index.
     low: Vec<u32>,
@@ -70,7 +81,7 @@ fn index(row: &[u32], at: u64) -> Option<u32> {
     row.get(usize::try_from(at).ok()?).copied()
 }
 
-/// `base` to a power.
+/// Raises the polynomial `base` to a power, modulo the polynomial of CRC-32.
 fn power_of(mut base: u32, mut exponent: u64) -> u32 {
     let mut power = TOP;
     while exponent > 0 {
@@ -83,7 +94,7 @@ fn power_of(mut base: u32, mut exponent: u64) -> u32 {
     power
 }
 
-/// The product of two polynomials, less what the checksum's own divides.
+/// Multiplies two polynomials, modulo the polynomial of CRC-32.
 fn product(left: u32, mut right: u32) -> u32 {
     let mut product = 0;
     for bit in (0..32).rev() {

@@ -1,30 +1,33 @@
-//! Digests over content.
+//! Computes BLAKE3 digests over the content of records, not over their frames.
 //!
-//! A digest covers (sequence number, kind, time, hash of the body) of each record in order, and nothing of
-//! its frame: salts, watermarks, checksums and envelope frames are not content, so a recovery that rewrites
-//! frames leaves every digest as it was. BLAKE3.
+//! A digest covers the sequence number, kind, time and body hash of each record, in order. Salts, watermarks, checksums and
+//! envelope frames are not content, so a recovery that rewrites frames leaves every digest as it was.
+//!
+//! For each record, the hasher takes the sequence number (`u64`), the kind byte, the time in microseconds (`i64`) and the
+//! BLAKE3 of the body (32 bytes), all little-endian.
 
 use crate::{Kind, SequenceNumber};
 
-/// A hasher takes many bytes at once several times as fast as it takes few: so much is gathered first.
+/// Number of bytes that are gathered before the hasher takes them: it hashes one large piece several times as fast as many
+/// small ones.
 const GATHERED_BYTES: usize = 16 << 10;
 
-/// A running digest over records.
+/// Accumulates the digest over a segment's records, one after the other.
 #[derive(Clone, Debug, Default)]
 pub struct SegmentDigest {
     hasher: blake3::Hasher,
-    /// What the hasher is still to be given.
+    /// Bytes that the hasher has not taken yet.
     gathered: Vec<u8>,
     records: u64,
 }
 
 impl SegmentDigest {
-    /// The digest of no records.
+    /// Creates the digest of no records.
     pub fn new() -> SegmentDigest {
         SegmentDigest::default()
     }
 
-    /// Takes one record in.
+    /// Adds the next record. `time_us` is in microseconds since 1970-01-01 UTC.
     pub fn update(&mut self, sequence: SequenceNumber, kind: Kind, time_us: i64, body: &[u8]) {
         self.records += 1;
         self.gathered.extend_from_slice(&sequence.to_le_bytes());
@@ -37,12 +40,12 @@ impl SegmentDigest {
         }
     }
 
-    /// How many records were taken in.
+    /// Returns how many records were added.
     pub fn records(&self) -> u64 {
         self.records
     }
 
-    /// The digest so far.
+    /// Returns the digest of the records added so far; more may be added afterwards.
     pub fn finish(&self) -> [u8; 32] {
         *self.hasher.clone().update(&self.gathered).finalize().as_bytes()
     }

@@ -1,70 +1,71 @@
 use crate::escape;
 
-/// Why bytes could not be read as what they should be.
+/// Reports why bytes or values could not be decoded or encoded.
 ///
-/// Offsets count from the start of the bytes that were handed in; the caller knows the file.
+/// Offsets count from the start of the bytes that the caller handed in: an error does not name the file, which only the
+/// caller knows.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Fewer bytes than the thing needs.
+    /// The input ends before the value or frame does.
     #[error("truncated at byte {offset}: {needed} bytes needed, {available} there")]
     Truncated {
-        /// Where the missing bytes should begin.
+        /// Offset, in bytes, at which the missing bytes should begin.
         offset: usize,
-        /// How many bytes were needed from there.
+        /// Number of bytes needed from `offset` on.
         needed: u64,
-        /// How many bytes there were.
+        /// Number of bytes that there are from `offset` on.
         available: u64,
     },
-    /// A checksum does not match its bytes.
+    /// A checksum does not match the bytes that it covers.
     #[error("checksum mismatch: expected {expected:#010x}, found {found:#010x}")]
     Checksum {
-        /// The checksum of the bytes.
+        /// Checksum computed from the bytes.
         expected: u32,
-        /// The checksum that stands there.
+        /// Checksum stored in the frame or header.
         found: u32,
     },
-    /// The bytes are no MessagePack.
+    /// The bytes are not the MessagePack, frame or header that they should be.
     #[error("not MessagePack at byte {offset}: {reason}")]
     Malformed {
-        /// Where reading stopped.
+        /// Offset, in bytes, at which decoding stopped.
         offset: usize,
-        /// What is wrong there.
+        /// What is wrong at `offset`.
         reason: &'static str,
     },
-    /// A limit of the pre-scan was passed.
-    #[error("limit passed at byte {offset}: {limit} is over {max}")]
+    /// A value exceeds a limit that writers and readers both enforce.
+    #[error("limit exceeded at byte {offset}: {limit} is over {max}")]
     Limit {
-        /// Where the limit was passed.
+        /// Offset, in bytes, at which the limit was exceeded; 0 where no byte stands for it.
         offset: usize,
-        /// Which limit.
+        /// Name of the limit.
         limit: &'static str,
-        /// Its value.
+        /// Greatest value that the limit allows.
         max: u64,
     },
-    /// The body of a record is well-formed but not what its kind says.
+    /// The body of a record does not decode as a body of its kind.
     #[error("{kind} body: {}", escape::shown(reason))]
     Body {
-        /// The kind of the record.
+        /// Name of the record's kind.
         kind: &'static str,
-        /// What is missing or wrong.
+        /// What is missing or wrong in the body.
         reason: String,
     },
-    /// The file is no segment.
+    /// The file does not begin with the magic bytes of a segment or an image.
     #[error("not a foldlog segment: the first bytes are {found:02x?}")]
     Magic {
-        /// The first eight bytes.
+        /// First eight bytes of the file.
         found: [u8; 8],
     },
-    /// The file was written by a later version.
+    /// A later version of foldlog wrote the segment.
     #[error("format version {found} is newer than {supported}, the newest that this version reads")]
     Version {
-        /// The version in the file.
+        /// Format version in the segment's header.
         found: u16,
-        /// The newest version that can be read.
+        /// Newest format version that this crate reads.
         supported: u16,
     },
-    /// The host's type could not be written or read.
+    /// A host's type could not be serialized to MessagePack or deserialized from it; the text says why.
     #[error("{}", escape::shown(.0))]
     Value(String),
 }

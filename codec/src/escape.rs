@@ -1,29 +1,29 @@
-//! Text from outside, made fit for a terminal.
+//! Escapes untrusted text for terminals, error messages and JSON.
 //!
-//! A log holds what an agent read: names, tags, reasons, paths. Printed raw, an escape sequence among them moves the
-//! cursor, rewrites what stands above or sets a window's title, and a bidirectional mark shows one text for another. So
-//! whatever did not come from the program itself passes through here before it is printed, and nothing else decides what
-//! is escaped.
+//! A log holds what an agent read: names, tags, reasons, paths. Printed raw, an escape sequence in such a text moves the
+//! cursor, rewrites the lines above or sets a window's title, and a bidirectional mark displays one text as another. So
+//! all text that does not come from the program itself passes through this module before it is printed, and no other
+//! module decides which characters are escaped.
 //!
-//! | escaped | what that is |
+//! | escaped category | which characters |
 //! |---|---|
 //! | Cc | control characters: ESC, BEL, CR, DEL, the C1 set |
 //! | Cf | format characters: bidirectional marks and overrides, zero-width joiners, tags |
 //! | Zl, Zp | the line and the paragraph separator |
-//! | bytes that are no UTF-8 | of paths alone: text is UTF-8 |
+//! | bytes that are not UTF-8 | in paths only: text is always UTF-8 |
 //!
 //! | for | form | newline |
 //! |---|---|---|
 //! | a person, within a line: [`text`], [`path`], [`shown`] | `\n`, `\r`, `\t`, `\u{1b}`, `\xff` | `\n` |
-//! | a person, a text of many lines: [`lines`] | the same | a new line that begins with [`MARK`], as no line of the program's does |
-//! | JSON: [`write_json`], [`write_json_pretty`], [`to_json`] | `\u001b`; two of them beyond U+FFFF | `\n` |
+//! | a person, a text of many lines: [`lines`] | `\r`, `\t`, `\u{1b}` | a new line that begins with [`MARK`], as no line of the program itself does |
+//! | JSON: [`write_json`], [`write_json_pretty`], [`to_json`] | `\u001b`; a surrogate pair beyond U+FFFF | `\n` |
 //!
 //! # Invariants
 //!
-//! 1. What comes out of the forms for a person holds none of these characters but the newlines of [`lines`]. To escape it
-//!    once more changes nothing, so a message may pass through each layer that it is shown by. A backslash stays as it is:
-//!    the forms are to be read, and what is to be exact is printed as JSON.
-//! 2. JSON parses back to what it was made of.
+//! 1. The forms for a person hold none of the escaped characters, except the newlines of [`lines`]. Escaping such a form
+//!    once more changes nothing, so each layer that displays a message may escape it. A backslash is not escaped: the
+//!    forms are for reading, and output that must be exact is printed as JSON.
+//! 2. The JSON parses back to the value that it was written from.
 
 use std::borrow::Cow;
 use std::fmt::{self, Display, Write as _};
@@ -36,12 +36,12 @@ use serde_json::ser::{CompactFormatter, Formatter, PrettyFormatter, Serializer};
 
 use crate::sabotage::{self, Breakage};
 
-/// What a line begins with that goes on with a text from outside.
+/// Prefix of every line but the first in the form that [`lines`] gives an untrusted text.
 pub const MARK: &str = "  | ";
 
-/// Unicode's format characters (Cf) and separators of lines and paragraphs (Zl, Zp), as of version 16. Its control
-/// characters (Cc) are what [`char::is_control`] says. A crate for all categories would bring a table of 3,000 lines for
-/// these; a test compares them with one.
+/// Unicode's format characters (Cf) and separators of lines and paragraphs (Zl, Zp), as of Unicode 16. Control characters
+/// (Cc) are those of [`char::is_control`]. A crate for all categories would bring a table of 3,000 lines for these few; a
+/// test compares the table with such a crate.
 const FORMAT: [RangeInclusive<char>; 21] = [
     '\u{ad}'..='\u{ad}',
     '\u{600}'..='\u{605}',
@@ -66,7 +66,7 @@ const FORMAT: [RangeInclusive<char>; 21] = [
     '\u{e0020}'..='\u{e007f}',
 ];
 
-/// Whether a character is never printed raw.
+/// Returns whether a character is escaped: categories Cc, Cf, Zl and Zp of Unicode.
 pub fn is_escaped(character: char) -> bool {
     if character < '\u{ad}' || sabotage::is(Breakage::ControlsRaw) {
         return character.is_control() && !sabotage::is(Breakage::ControlsRaw);
@@ -76,7 +76,14 @@ pub fn is_escaped(character: char) -> bool {
     range.is_some_and(|range| range.contains(&character))
 }
 
-/// The text within a line.
+/// Escapes a text for display within one line; borrows the text where nothing needs escaping.
+///
+/// ```
+/// use foldlog_codec::escape;
+///
+/// assert_eq!(escape::text("plan.step_added"), "plan.step_added");
+/// assert_eq!(escape::text("red\u{1b}[31m\nline"), r"red\u{1b}[31m\nline");
+/// ```
 pub fn text(text: &str) -> Cow<'_, str> {
     if !text.contains(is_escaped) {
         return Cow::Borrowed(text);
@@ -84,17 +91,30 @@ pub fn text(text: &str) -> Cow<'_, str> {
     Cow::Owned(shown(text).to_string())
 }
 
-/// The text of something that shows itself, within a line: the message of an error, a name.
+/// Escapes the `Display` text of a value for display within one line, such as an error's message.
+///
+/// ```
+/// use foldlog_codec::escape;
+///
+/// let reason = "no such file: a\tb";
+/// assert_eq!(format!("failed: {}", escape::shown(reason)), r"failed: no such file: a\tb");
+/// ```
 pub fn shown<T: Display>(shown: T) -> Shown<T> {
     Shown { shown, newline: "\\n" }
 }
 
-/// A text that may be of many lines. Each but the first begins with [`MARK`].
+/// Escapes the `Display` text of a value for display over several lines; each line but the first begins with [`MARK`].
+///
+/// ```
+/// use foldlog_codec::escape;
+///
+/// assert_eq!(escape::lines("one\ntwo\u{7}").to_string(), "one\n  | two\\u{7}");
+/// ```
 pub fn lines<T: Display>(shown: T) -> Shown<T> {
     Shown { shown, newline: "\n  | " }
 }
 
-/// A path within a line; bytes that are no UTF-8 are shown as `\xNN`.
+/// Escapes a path for display within one line; a byte that is not UTF-8 becomes `\xNN`.
 pub fn path(path: &Path) -> String {
     let mut out = String::new();
     for chunk in path.as_os_str().as_encoded_bytes().utf8_chunks() {
@@ -104,12 +124,12 @@ pub fn path(path: &Path) -> String {
     out
 }
 
-/// Serializes a path as text: for `serde(serialize_with)`. Bytes that are no UTF-8, which no JSON can hold, become `\xNN`;
-/// all else is as it is, since JSON has escapes of its own.
+/// Serializes a path as text, for use in `serde(serialize_with)`. A byte that is not UTF-8, which JSON cannot hold, becomes
+/// `\xNN`; other characters stay as they are, since JSON has escapes of its own.
 ///
 /// # Errors
 ///
-/// What the serializer says.
+/// The serializer's own error, where it refuses the text.
 pub fn serialize_path<S: serde::Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
     let mut out = String::new();
     for chunk in path.as_os_str().as_encoded_bytes().utf8_chunks() {
@@ -126,7 +146,7 @@ fn push_bytes(out: &mut String, bytes: &[u8]) {
     }
 }
 
-/// What shows itself, escaped: see [`shown`] and [`lines`].
+/// Displays a value with its untrusted characters escaped. [`shown`] and [`lines`] make it.
 #[derive(Clone, Copy, Debug)]
 pub struct Shown<T> {
     shown: T,
@@ -139,6 +159,7 @@ impl<T: Display> Display for Shown<T> {
     }
 }
 
+/// Escapes whatever is written through it.
 struct Escaping<'a, 'b> {
     out: &'a mut fmt::Formatter<'b>,
     newline: &'static str,
@@ -162,29 +183,35 @@ impl fmt::Write for Escaping<'_, '_> {
     }
 }
 
-/// Writes a value as JSON on one line.
+/// Writes a value to `out` as JSON on one line, its untrusted characters escaped as `\uNNNN`.
 ///
 /// # Errors
 ///
-/// What `out` or the value's `Serialize` says.
+/// Writing to `out` fails, or the value's `Serialize` does.
 pub fn write_json(out: impl Write, value: &(impl Serialize + ?Sized)) -> serde_json::Result<()> {
     value.serialize(&mut Serializer::with_formatter(out, Json(CompactFormatter)))
 }
 
-/// Writes a value as JSON on many lines.
+/// Writes a value to `out` as indented JSON over several lines, its untrusted characters escaped as `\uNNNN`.
 ///
 /// # Errors
 ///
-/// As [`write_json`].
+/// Writing to `out` fails, or the value's `Serialize` does.
 pub fn write_json_pretty(out: impl Write, value: &(impl Serialize + ?Sized)) -> serde_json::Result<()> {
     value.serialize(&mut Serializer::with_formatter(out, Json(PrettyFormatter::new())))
 }
 
-/// A value's JSON on one line.
+/// Returns a value's JSON on one line, its untrusted characters escaped as `\uNNNN`.
+///
+/// ```
+/// use foldlog_codec::escape;
+///
+/// assert_eq!(escape::to_json("\u{202e}txt").unwrap(), r#""\u202etxt""#);
+/// ```
 ///
 /// # Errors
 ///
-/// What the value's `Serialize` says.
+/// The value's `Serialize` fails.
 pub fn to_json(value: &(impl Serialize + ?Sized)) -> serde_json::Result<String> {
     let mut out = Vec::new();
     write_json(&mut out, value)?;
@@ -192,10 +219,12 @@ pub fn to_json(value: &(impl Serialize + ?Sized)) -> serde_json::Result<String> 
     String::from_utf8(out).map_err(serde::ser::Error::custom)
 }
 
-/// A form of JSON whose texts hold no character that is [escaped](is_escaped): what is below U+0020 `serde_json` sees to.
+/// Formats JSON so that its texts hold no raw character of the [escaped](is_escaped) categories. `serde_json` itself
+/// escapes the characters below U+0020.
 struct Json<F>(F);
 
-macro_rules! as_before {
+/// Forwards methods of [`Formatter`] to the inner formatter.
+macro_rules! forwarded {
     ($($name:ident($($argument:ident: $type:ty),*);)*) => {
         $(fn $name<W: ?Sized + Write>(&mut self, out: &mut W, $($argument: $type),*) -> io::Result<()> {
             self.0.$name(out, $($argument),*)
@@ -204,7 +233,7 @@ macro_rules! as_before {
 }
 
 impl<F: Formatter> Formatter for Json<F> {
-    as_before! {
+    forwarded! {
         begin_array();
         end_array();
         begin_array_value(first: bool);

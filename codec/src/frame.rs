@@ -1,4 +1,7 @@
-//! Framing: the header in front of every body.
+//! Encodes and decodes frames: the 28-byte header in front of every body, and its checksum.
+//!
+//! A *frame* is a header and a body. The *chain* of a session is the sequence of its frames, across segments. *Envelope*
+//! frames attest, seal and introduce segments; they take no sequence number of their own.
 //!
 //! ```text
 //!  0        4        8        12       16       20  21           28
@@ -11,24 +14,23 @@
 //! | field | meaning |
 //! |---|---|
 //! | `crc` | CRC-32 (IEEE) of the segment's salt (8 bytes), then bytes 4..28 of the header, then the body |
-//! | `prev` | `crc` of the frame before this one in the chain, envelope frames included; the chain goes on across segments |
+//! | `prev` | `crc` of the frame before this one in the chain, envelope frames included; the chain continues across segments |
 //! | `len` | length of the body in bytes |
-//! | `rel` | sequence number, less the segment's first sequence number. In an envelope frame: that of the next record |
-//! | `lag` | sequence number less the synced watermark: how many records the writer did not yet know to be durable; `u32::MAX` stands for "all of them" |
+//! | `rel` | sequence number minus the segment's first sequence number; in an envelope frame, the sequence number is that of the next record |
+//! | `lag` | sequence number minus the watermark: how many records the writer did not yet know to be durable; `u32::MAX` means that none was known to be durable |
 //! | `k` | kind, never 0 |
-//! | `time` | microseconds since 1970-01-01 UTC, 56 bits, two's complement. In an envelope frame: that of the record before |
+//! | `time` | microseconds since 1970-01-01 UTC, 56 bits, two's complement; in an envelope frame, the time of the record before |
 //!
-//! All little-endian. The header is 28 bytes because a log of small records is mostly headers: relative
-//! sequence numbers and lags keep 64-bit meaning in 32 bits, since a segment holds less than 2^32 bytes.
+//! All fields are little-endian. The header is 28 bytes because a log of small records consists mostly of headers:
+//! relative sequence numbers and lags express 64-bit numbers in 32 bits, since a segment holds less than 2^32 bytes.
 //!
 //! # Invariants
 //!
-//! 1. The CRC covers the header, so space filled with zeros is never a run of empty records.
-//! 2. The salt is drawn anew for every segment and is covered although it is not repeated, so a frame of
-//!    another segment or session never passes.
-//! 3. A frame names its predecessor's CRC, so an intact frame left behind by an older write never follows a
-//!    newer one.
-//! 4. Watermarks never go down along the chain.
+//! 1. The CRC covers the header, so a range of zeros never decodes as a run of empty records.
+//! 2. Every segment has a new random salt. The CRC covers it, although no frame repeats it, so a frame of another segment
+//!    or session never passes the check.
+//! 3. A frame names its predecessor's CRC, so an intact frame that an older write left behind never follows a newer one.
+//! 4. Watermarks never decrease along the chain.
 
 use crate::sabotage::{self, Breakage};
 use crate::{Error, Kind, SequenceNumber, crc};
@@ -36,61 +38,63 @@ use crate::{Error, Kind, SequenceNumber, crc};
 /// Length in bytes of the header in front of every body.
 pub const HEADER_LEN: usize = 28;
 
-/// The largest body that a frame may hold, in bytes. Larger payloads stand in the object folder.
+/// Length in bytes of the largest body that a frame may hold: 16 MiB. Larger payloads are kept in the object folder.
 pub const BODY_LEN_MAX: usize = 16 << 20;
 
-/// The earliest time that a frame can hold, in microseconds since 1970-01-01 UTC.
+/// Earliest time that a frame can hold, in microseconds since 1970-01-01 UTC.
 pub const TIME_US_MIN: i64 = -(1 << 55);
 
-/// The latest time that a frame can hold, in microseconds since 1970-01-01 UTC.
+/// Latest time that a frame can hold, in microseconds since 1970-01-01 UTC.
 pub const TIME_US_MAX: i64 = (1 << 55) - 1;
 
-/// What a frame's header says, in full numbers.
+/// Holds the fields of a frame's header, its relative numbers made absolute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// The frame's own checksum. [`encode`] computes it; the value handed to it is not looked at.
+    /// Checksum of the frame. [`encode`] and [`fill_in`] ignore it and compute their own.
     pub crc: u32,
-    /// The checksum of the frame before.
+    /// Checksum of the frame before this one in the chain.
     pub predecessor_crc: u32,
-    /// Length of the body in bytes.
+    /// Length of the body in bytes. [`encode`] and [`fill_in`] ignore it and take the length of the body.
     pub body_len: u32,
-    /// Sequence number; of the next record where the kind is an envelope's.
+    /// Sequence number of the record; in an envelope frame, of the next record.
     pub sequence: SequenceNumber,
-    /// Every record below this sequence number was durable when the frame was written.
+    /// Watermark: every record below this sequence number was durable when the frame was written.
     pub watermark: SequenceNumber,
-    /// Kind.
+    /// Kind of the record or envelope frame.
     pub kind: Kind,
-    /// Microseconds since 1970-01-01 UTC, within [`TIME_US_MIN`] and [`TIME_US_MAX`].
+    /// Time of the record in microseconds since 1970-01-01 UTC, from [`TIME_US_MIN`] to [`TIME_US_MAX`].
     pub time_us: i64,
 }
 
-/// What a segment lends to its frames. Made once for a segment, not for each frame.
+/// Holds what the frames of a segment need to be encoded and decoded: its salt and its first sequence number. Make one for
+/// a segment, not for each frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Context {
     salt: u64,
     first_sequence: SequenceNumber,
-    /// The CRC of the salt, from which every frame's goes on: so short an input takes the checksum's slow path.
+    /// CRC of the salt, with which the CRC of every frame begins. It is kept because so short an input takes the slow path
+    /// of the checksum.
     salt_crc: u32,
 }
 
 impl Context {
-    /// The context of a segment with this salt, which is part of every checksum in it, and this first sequence
-    /// number, which `rel` counts from.
+    /// Creates the context of a segment from its header's salt, which every checksum in the segment covers, and its first
+    /// sequence number, from which `rel` counts.
     pub fn new(salt: u64, first_sequence: SequenceNumber) -> Context {
         Context { salt, first_sequence, salt_crc: crc32fast::hash(&salt.to_le_bytes()) }
     }
 
-    /// The segment's salt.
+    /// Returns the segment's salt.
     pub fn salt(&self) -> u64 {
         self.salt
     }
 
-    /// The segment's first sequence number.
+    /// Returns the sequence number of the segment's first record.
     pub fn first_sequence(&self) -> SequenceNumber {
         self.first_sequence
     }
 
-    /// The checksum of a frame whose bytes behind `crc` are these.
+    /// Computes the checksum of a frame from its bytes behind `crc`.
     fn checksum(&self, covered: &[u8]) -> u32 {
         let covered = match sabotage::is(Breakage::CrcWithoutHeader) {
             true => covered.get(HEADER_LEN - 4..).unwrap_or_default(),
@@ -102,33 +106,54 @@ impl Context {
     }
 }
 
-/// A frame found sound.
+/// Holds a frame whose checksum matches, its body borrowed from the segment's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame<'a> {
-    /// The header.
+    /// Header of the frame.
     pub header: Header,
-    /// The body.
+    /// Body of the frame: for most kinds one MessagePack map, see [`body`](crate::body).
     pub body: &'a [u8],
 }
 
 impl Frame<'_> {
-    /// Length of the whole frame in bytes.
+    /// Returns the length of the whole frame in bytes, its header included.
     pub fn len(&self) -> usize {
         HEADER_LEN + self.body.len()
     }
 
-    /// Always false: a frame has a header.
+    /// Returns `false`: every frame has a header.
     pub fn is_empty(&self) -> bool {
         false
     }
 }
 
-/// Appends a whole frame to `out` and returns its checksum.
+/// Appends a whole frame, header and body, to `out` and returns its checksum.
+///
+/// ```
+/// use foldlog_codec::Kind;
+/// use foldlog_codec::frame::{self, Context, HEADER_LEN, Header};
+///
+/// let segment = Context::new(0x5eed, 100.into());
+/// let header = Header {
+///     crc: 0,
+///     predecessor_crc: 0,
+///     body_len: 0,
+///     sequence: 100.into(),
+///     watermark: 100.into(),
+///     kind: Kind::SNAPSHOT,
+///     time_us: 0,
+/// };
+/// let mut bytes = Vec::new();
+/// let crc = frame::encode(segment, &header, b"\x80", &mut bytes)?;
+/// assert_eq!(bytes.len(), HEADER_LEN + 1);
+/// assert_eq!(bytes[..4], crc.to_le_bytes());
+/// # Ok::<(), foldlog_codec::Error>(())
+/// ```
 ///
 /// # Errors
 ///
-/// [`Error::Limit`] where the body is over [`BODY_LEN_MAX`], the time outside its range, the sequence number
-/// below the segment's first or more than 2^32 above it; nothing is appended then.
+/// [`Error::Limit`] if the body is over [`BODY_LEN_MAX`], if the time is outside [`TIME_US_MIN`] to [`TIME_US_MAX`], or if
+/// the sequence number is below the segment's first or 2^32 or more above it. Nothing is appended then.
 pub fn encode(context: Context, header: &Header, body: &[u8], out: &mut Vec<u8>) -> Result<u32, Error> {
     let room = room(context, header, body.len())?;
     let start = out.len();
@@ -138,12 +163,14 @@ pub fn encode(context: Context, header: &Header, body: &[u8], out: &mut Vec<u8>)
     Ok(sealed(context, out.get_mut(start..).unwrap_or_default()))
 }
 
-/// Makes a frame of a body that stands behind [`HEADER_LEN`] bytes of room, and returns its checksum: the body is
-/// spared a copy.
+/// Writes a header over the first [`HEADER_LEN`] bytes of `frame`, in front of the body that fills the rest, and returns the
+/// frame's checksum. Unlike [`encode`], it does not copy the body.
 ///
 /// # Errors
 ///
-/// [`Error::Truncated`] where there is no such room, else as [`encode`]; nothing has changed then.
+/// [`Error::Truncated`] if `frame` is shorter than a header. [`Error::Limit`] if the body is over [`BODY_LEN_MAX`], if the
+/// time is outside [`TIME_US_MIN`] to [`TIME_US_MAX`], or if the sequence number is below the segment's first or 2^32 or more
+/// above it. `frame` is unchanged then.
 pub fn fill_in(context: Context, header: &Header, frame: &mut [u8]) -> Result<u32, Error> {
     let (len, needed) = (frame.len(), HEADER_LEN as u64);
     let Some((slot, body)) = frame.split_first_chunk_mut() else {
@@ -153,7 +180,7 @@ pub fn fill_in(context: Context, header: &Header, frame: &mut [u8]) -> Result<u3
     Ok(sealed(context, frame))
 }
 
-/// A header whose checksum is still to come.
+/// Encodes a header with a checksum of 0, which [`sealed`] fills in.
 #[inline]
 fn room(context: Context, header: &Header, body_len: usize) -> Result<[u8; HEADER_LEN], Error> {
     let limit = |limit: &'static str, max: u64| Error::Limit { offset: 0, limit, max };
@@ -185,7 +212,8 @@ fn room(context: Context, header: &Header, body_len: usize) -> Result<[u8; HEADE
     ])
 }
 
-/// Fills in the checksum, in one pass over the bytes where they stand, which is the quickest.
+/// Computes the checksum of a frame, writes it into the header and returns it: one pass over the bytes in place, which is
+/// the quickest way.
 #[inline]
 fn sealed(context: Context, frame: &mut [u8]) -> u32 {
     let crc = context.checksum(frame.get(4..).unwrap_or_default());
@@ -195,14 +223,42 @@ fn sealed(context: Context, frame: &mut [u8]) -> u32 {
     crc
 }
 
-/// Reads the frame at the start of `bytes` and checks it.
+/// Decodes the frame at the start of `bytes` and verifies its checksum. Bytes that follow the frame are ignored.
 ///
-/// The predecessor is not compared: the caller knows the chain.
+/// The caller compares `predecessor_crc`, since only the caller knows the chain.
+///
+/// ```
+/// use foldlog_codec::Kind;
+/// use foldlog_codec::frame::{self, Context, Header};
+///
+/// let segment = Context::new(0x5eed, 100.into());
+/// let header = Header {
+///     crc: 0,
+///     predecessor_crc: 7,
+///     body_len: 0,
+///     sequence: 105.into(),
+///     watermark: 103.into(),
+///     kind: Kind::SNAPSHOT,
+///     time_us: 0,
+/// };
+/// let mut bytes = Vec::new();
+/// frame::encode(segment, &header, b"\x80", &mut bytes)?;
+///
+/// let frame = frame::decode(segment, &bytes)?;
+/// assert_eq!(frame.header.sequence, 105);
+/// assert_eq!(frame.header.predecessor_crc, 7);
+/// assert_eq!(frame.body, b"\x80");
+///
+/// // The salt is covered: the frame does not pass in another segment.
+/// let other = Context::new(0xbad, 100.into());
+/// assert!(matches!(frame::decode(other, &bytes), Err(foldlog_codec::Error::Checksum { .. })));
+/// # Ok::<(), foldlog_codec::Error>(())
+/// ```
 ///
 /// # Errors
 ///
-/// [`Error::Truncated`] where bytes are missing, [`Error::Malformed`] for kind 0, [`Error::Limit`] for a
-/// length over [`BODY_LEN_MAX`], [`Error::Checksum`] where the checksum does not match.
+/// [`Error::Truncated`] if `bytes` ends before the frame does, [`Error::Malformed`] if the kind is 0, [`Error::Limit`] if the
+/// header claims a body over [`BODY_LEN_MAX`], [`Error::Checksum`] if the checksum does not match.
 pub fn decode(context: Context, bytes: &[u8]) -> Result<Frame<'_>, Error> {
     let header = peek(context, bytes)?;
     let end = HEADER_LEN + header.body_len as usize;
@@ -218,28 +274,30 @@ pub fn decode(context: Context, bytes: &[u8]) -> Result<Frame<'_>, Error> {
     Ok(Frame { header, body: covered.get(HEADER_LEN - 4..).unwrap_or_default() })
 }
 
-/// How many bytes of a frame stand before those that its checksum covers.
+/// Number of bytes at the start of a frame that its checksum does not cover: the checksum itself.
 pub const UNCOVERED_LEN: u64 = 4;
 
-/// The checksum of a stretch of bytes up to the end of a frame in it, where that frame is sound. `before` is that of the
-/// stretch up to behind the frame's own checksum, which is [`UNCOVERED_LEN`] bytes behind the frame's beginning.
+/// Predicts the checksum of a stretch of bytes up to the end of a frame in it, provided that the frame is intact.
 ///
-/// With it a search decides which of many places hold a frame by going through the bytes twice, whatever lengths they claim.
+/// `before` is the checksum of the stretch up to [`UNCOVERED_LEN`] bytes into the frame. With this function, a search
+/// decides which of many offsets hold a frame in two passes over the bytes, whatever lengths the offsets claim.
 #[must_use]
 pub fn checksum_at_end(context: Context, header: &Header, before: u32) -> u32 {
     let covered_len = HEADER_LEN as u64 - UNCOVERED_LEN + u64::from(header.body_len);
     header.crc ^ crc::shifted(context.salt_crc ^ before, covered_len)
 }
 
-/// What a frame must have been of which one byte behind its checksum is wrong: no other byte, and that byte with no other
-/// value, gives the checksum. `None` where there is no such byte, or several; and where the frame is sound.
+/// Repairs a frame of which exactly one byte behind its checksum is wrong, and returns the repaired frame.
 ///
-/// It is for those who know from elsewhere that the checksum is the right one. Where more than one byte is wrong, a
-/// frame of `n` bytes still has about `n` chances in 17 million to pass for another.
+/// The repair is unique: changing any other byte, or that byte to any other value, does not give the stored checksum.
+/// Returns `None` if no single byte can be changed so, if several can, or if the frame is intact.
+///
+/// Use it only where the stored checksum is known to be right from elsewhere. If more than one byte of a frame of `n` bytes
+/// is wrong, the chance that a repair is found all the same, and is wrong, is about `n` in 17 million.
 pub fn with_one_byte_put_right(context: Context, bytes: &[u8]) -> Option<Vec<u8>> {
     let (stated, covered) = bytes.split_first_chunk()?;
-    // What the checksum is off by is what the byte is off by, gone through all bytes behind it. So it is taken back
-    // through them, one by one; where a single byte is left of it, that one may be the wrong one.
+    // The difference of the checksums is the difference of the wrong byte, moved on through all bytes behind it. So the
+    // difference is moved back, one byte at a time; where it fits into a single byte, that byte may be the wrong one.
     let mut off = context.checksum(covered) ^ u32::from_le_bytes(*stated);
     let mut found = None;
     for at in (stated.len()..bytes.len()).rev() {
@@ -258,19 +316,22 @@ pub fn with_one_byte_put_right(context: Context, bytes: &[u8]) -> Option<Vec<u8>
     Some(frame)
 }
 
-/// How long the frame at the start of `bytes` says that it is, its header included: a mere claim. Where it claims more
-/// than a frame can be, or where there are too few bytes to tell, as long as a header: enough for [`decode`] to refuse
-/// it, and nothing is read for it in vain.
+/// Returns the length in bytes that the frame at the start of `bytes` claims, its header included, without a check of the
+/// checksum.
+///
+/// Returns [`HEADER_LEN`] if the claim is over the largest frame, or if `bytes` is too short to hold it: that many bytes are
+/// enough for [`decode`] to refuse the frame, and a reader reads no more for it.
 pub fn claimed_len(bytes: &[u8]) -> usize {
     let claimed = bytes.get(8..12).and_then(<[u8]>::first_chunk).map_or(0, |len| u32::from_le_bytes(*len));
     if claimed as usize > BODY_LEN_MAX { HEADER_LEN } else { HEADER_LEN + claimed as usize }
 }
 
-/// Reads the header at the start of `bytes` without looking at the checksum.
+/// Decodes the header at the start of `bytes` without a check of the checksum; the body need not be there.
 ///
 /// # Errors
 ///
-/// As [`decode`], but for the body and the checksum.
+/// [`Error::Truncated`] if `bytes` is shorter than a header, [`Error::Malformed`] if the kind is 0, [`Error::Limit`] if the
+/// header claims a body over [`BODY_LEN_MAX`].
 #[inline]
 pub fn peek(context: Context, bytes: &[u8]) -> Result<Header, Error> {
     let fixed: &[u8; HEADER_LEN] = bytes.first_chunk().ok_or(Error::Truncated {

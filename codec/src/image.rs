@@ -1,7 +1,8 @@
-//! Images: what a log amounted to at one position, kept beside it.
+//! Encodes and decodes images: caches of a log's state at one position.
 //!
-//! An image is a cache. It is written after the log is durable through its position, checked against the log
-//! before it is trusted, and left aside where anything differs.
+//! An *image* holds the slices, declarations and operations of a session at one position, so that opening the session need
+//! not read the whole log. It is a cache beside the log: a writer writes it after the log is durable through its position, and
+//! a reader checks it against the log before use and ignores it where anything differs.
 //!
 //! ```text
 //!  0          8                            40                  48
@@ -10,28 +11,30 @@
 //!  +----------+----------------------------+-------------------+---------------------+---------------+
 //! ```
 //!
-//! The items stand behind the map, which says how many there are: so an image is written as its items are found, and not
-//! held in memory. They are those of each slice whose items are held, by id, and then those of `begun`, in its order.
+//! The items follow the map, which says how many there are, so a writer writes each item when it finds it and holds none of
+//! them in memory. The items of each [held](SliceImage::Held) slice come first, by slice id; the items of `begun` follow, in
+//! its order.
 //!
 //! | field | meaning |
 //! |---|---|
-//! | `next` | the sequence number of the first record that the image does not cover |
-//! | `segment`, `salt`, `last`, `end`, `crc` | the segment of the last frame covered, by ordinal and salt; where that frame begins and ends; its checksum, which pins all frames before it |
-//! | `time`, `epoch`, `boot`, `synced` | what a walk over those frames finds: the last record's time, how often the log was opened, under which boot it was written last, and the watermark |
-//! | `opened` | array of sequence number and `Opened` body, one for the session and each of its ancestors |
-//! | `rollbacks` | packed: sequence number `u64`, target `u64`, whether LOG stayed `u8` |
+//! | `next` | sequence number of the first record that the image does not cover |
+//! | `segment`, `salt`, `last`, `end`, `crc` | the last frame covered: ordinal and salt of its segment; offsets at which it begins and ends; its checksum, which stands for all frames before it too |
+//! | `time`, `epoch`, `boot`, `synced` | what a scan of the covered frames finds: the last record's time, how often the log was opened for writing, the boot id at the last write, and the watermark |
+//! | `opened` | array of sequence number and `Opened` body, alternating: one pair for the session and one for each of its ancestors |
+//! | `rollbacks` | packed: sequence number `u64`, target `u64`, whether LOG was preserved `u8` |
 //! | `index` | packed: sequence number `u64`, segment ordinal `u32`, offset `u64` |
-//! | `declared` | a `Declare` body: all names, with the versions and reducers that they were recorded under |
-//! | `tags` | map |
-//! | `unsupported` | array of sequence number and kind, where there is a record that could not be folded |
-//! | `slices` | array with one element a slice, by id: how many items it has where they are held; an array of length, packed marks and packed ranges where they stand in the log |
-//! | `open` | array of [operations](OpenOperation) that had begun and not ended, in the order of their begins; left out where there are none, as the next two |
-//! | `unsettled` | array of [operations](UnsettledOperation) that were interrupted and neither run again nor settled, by their names |
-//! | `begun` | STATE where open operations began that may change something: array of begin and array of slice id, how many of the slice's items come first, and how many others follow them |
+//! | `declared` | a `Declare` body: all names, with the versions and bindings under which records use them |
+//! | `tags` | map of the session's tags |
+//! | `unsupported` | array of sequence number and kind of the first record that could not be folded; left out if there is none |
+//! | `slices` | array with one element for each slice, by id: the number of its items if the image holds them; if the items stay in the log, an array of their number, packed marks and packed ranges |
+//! | `open` | array of [operations](OpenOperation) that had begun and not ended, in the order of their begins; left out if empty |
+//! | `unsettled` | array of [operations](UnsettledOperation) that were interrupted and neither run again nor settled, by operation id; left out if empty |
+//! | `begun` | array of STATE at the begins of open operations that may change something; left out if empty. Each element is an array of the begin's sequence number and an array of slices; each slice is an array of its id, the number of its first items that are those of `slices`, and the number of the items that follow them |
 //!
-//! The length of the map is a `u64`. Packed fields are bytes, little-endian: an item is sequence number `u64`, ordinal `u32`, version `u32`, length
-//! `u32` and its bytes, in the slice's order; a mark is place `u64` and sequence number `u64`; a range is first
-//! `u64` and last `u64`. Fields that a reader does not know are passed over.
+//! The length of the map is a `u64`. Packed fields are byte strings of little-endian integers. An item is sequence number
+//! `u64`, ordinal `u32`, version `u32`, length `u32` and its bytes; items are in the slice's order. A mark is the item's place
+//! in the slice `u64` and a sequence number `u64`; a range is its first `u64` and last `u64` sequence number. A reader skips
+//! fields that it does not know.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -50,113 +53,113 @@ pub use operations::{BegunImage, BegunSlice, OpenOperation, UnsettledOperation};
 
 const MAGIC: &[u8; 8] = b"foldimg1";
 const DIGEST_LEN: usize = 32;
-/// What stands before the map, its length included.
+/// Length in bytes of everything before the map.
 const FRONT_LEN: usize = MAGIC.len() + DIGEST_LEN + 8;
 const KIND: &str = "image";
 
-/// The largest image that is written or read, in bytes.
+/// Size in bytes of the largest image that is written or read: 1 GiB.
 pub const IMAGE_BYTES_MAX: u64 = 1 << 30;
 
-/// What a log amounted to at one position.
+/// Holds the state of a log at one position, borrowed from the bytes of an image file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Image<'a> {
-    /// The sequence number of the first record that is not covered.
+    /// Sequence number of the first record that the image does not cover.
     pub next_sequence: SequenceNumber,
-    /// The last frame that is covered.
+    /// Last frame that the image covers.
     pub last: LastFrame,
-    /// The last record's time, in microseconds since 1970-01-01 UTC.
+    /// Time of the last record covered, in microseconds since 1970-01-01 UTC.
     pub time_us: i64,
-    /// How often the log had been opened for writing.
+    /// Number of times that the log had been opened for writing.
     pub epoch: u64,
-    /// The boot under which it was written last.
+    /// Boot id of the machine at the last write; `None` if it is not known.
     pub boot_id: Option<Uuid>,
-    /// Every record below this was known to be durable.
+    /// Watermark: every record below this sequence number was known to be durable.
     pub watermark: SequenceNumber,
-    /// The `Opened` records, each with its sequence number.
+    /// `Opened` records of the session and of its ancestors, each with its sequence number.
     pub openings: Vec<(SequenceNumber, Opened)>,
-    /// The rollbacks, each with its sequence number.
+    /// Rollbacks, each with its sequence number.
     pub rollbacks: Vec<(SequenceNumber, Rollback)>,
-    /// Where some records stand.
+    /// Positions of some records in the segments, for seeking.
     pub index: Vec<Indexed>,
-    /// All names.
+    /// Declarations of all events and slices.
     pub declared: Declare,
-    /// The session's tags.
+    /// Tags of the session.
     pub tags: BTreeMap<String, String>,
-    /// The first record of a kind that could not be folded.
+    /// Sequence number and kind of the first record that could not be folded.
     pub unsupported: Option<(SequenceNumber, Kind)>,
-    /// The operations that had begun and not ended, in the order of their begins.
+    /// Operations that had begun and not ended, in the order of their begins.
     pub open: Vec<OpenOperation<&'a str>>,
-    /// The operations that were interrupted and neither run again nor settled, by their names.
+    /// Operations that were interrupted and neither run again nor settled, by operation id.
     pub unsettled: Vec<UnsettledOperation<&'a str>>,
-    /// STATE where open operations began that may change something.
+    /// STATE at the begins of those open operations that may change something.
     pub begun: Vec<BegunImage<'a>>,
-    /// The slices by id.
+    /// Slices, by id.
     pub slices: Vec<SliceImage<'a>>,
 }
 
-/// The last frame that an image covers.
+/// Names the last frame that an image covers; its checksum stands for all frames before it too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LastFrame {
-    /// Its segment's ordinal.
+    /// Ordinal of the frame's segment.
     pub ordinal: u32,
-    /// Its segment's salt.
+    /// Salt of the frame's segment.
     pub salt: u64,
-    /// Where it begins.
+    /// Offset, in bytes, at which the frame begins.
     pub offset: u64,
-    /// Where it ends.
+    /// Offset, in bytes, at which the frame ends.
     pub end: u64,
-    /// Its checksum.
+    /// Checksum of the frame.
     pub crc: u32,
 }
 
-/// Where a record stands.
+/// Locates one record in the segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Indexed {
-    /// The record.
+    /// Sequence number of the record.
     pub sequence: SequenceNumber,
-    /// Its segment's ordinal.
+    /// Ordinal of the record's segment.
     pub ordinal: u32,
-    /// Where its frame begins.
+    /// Offset, in bytes, at which the record's frame begins.
     pub offset: u64,
 }
 
-/// One slice in an image.
+/// Holds one slice of an image: its items, or how to find them in the log.
 #[derive(Clone, Debug, PartialEq)]
 pub enum SliceImage<'a> {
-    /// Its items in order.
+    /// The image holds the slice's items.
     Held {
-        /// How many there are.
+        /// Number of items.
         len: u64,
-        /// The items.
+        /// Items, in the slice's order.
         items: Vec<ItemImage<'a>>,
     },
-    /// Of a LOG slice, what is needed to find its items in the log.
+    /// The items of a LOG slice stay in the log, and the image says how to find them there.
     InLog {
-        /// How many items it has.
+        /// Number of items.
         len: u64,
-        /// Places of items, and the records that inserted them.
+        /// Places of some items in the slice, each with the sequence number of the record that inserted the item.
         marks: Vec<(u64, SequenceNumber)>,
-        /// Records whose items were taken back.
+        /// Sequence numbers of records whose items were rolled back.
         undone: Vec<RangeInclusive<SequenceNumber>>,
     },
 }
 
-/// One item as it was recorded.
+/// Holds one item of a slice, as its record holds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ItemImage<'a> {
-    /// Where it was inserted.
+    /// Id of the item.
     pub id: ItemId,
-    /// The version that it was recorded at.
+    /// Version of the item's type at which it was recorded.
     pub version: u32,
-    /// Its MessagePack.
+    /// MessagePack of the item.
     pub bytes: &'a [u8],
 }
 
 impl ItemImage<'_> {
-    /// How many bytes an item takes beside its own.
+    /// Number of bytes that an item takes in a file beside its own MessagePack.
     pub const HEAD_LEN: u64 = 20;
 
-    /// Writes the item as it stands in a file.
+    /// Appends the item to `into`, packed as in an image file.
     pub fn write(&self, into: &mut Vec<u8>) {
         let ItemImage { id, version, bytes } = self;
         into.extend(id.sequence.to_le_bytes());
@@ -167,27 +170,27 @@ impl ItemImage<'_> {
     }
 }
 
-/// What stands first in a file, over all that follows: the magic bytes and the digest.
+/// Computes the front of an image file: the magic bytes, and the digest of all bytes that follow.
 #[derive(Clone, Debug, Default)]
 pub struct Front(blake3::Hasher);
 
 impl Front {
-    /// How long it is, in bytes.
+    /// Length in bytes of the front.
     pub const LEN: u64 = (MAGIC.len() + DIGEST_LEN) as u64;
 
-    /// Takes in what stands behind what was taken in before.
+    /// Adds the next bytes of the file behind the front to the digest.
     pub fn take(&mut self, bytes: &[u8]) {
         self.0.update(bytes);
     }
 
-    /// Its bytes.
+    /// Returns the bytes of the front.
     pub fn finish(&self) -> Vec<u8> {
         MAGIC.iter().chain(self.0.finalize().as_bytes()).copied().collect()
     }
 }
 
 impl<'a> Image<'a> {
-    /// The file's bytes.
+    /// Encodes the image as the bytes of its file.
     pub fn encode(&self) -> Vec<u8> {
         let mut rest = self.head();
         let held = self.slices.iter().flat_map(|slice| match slice {
@@ -201,7 +204,7 @@ impl<'a> Image<'a> {
         [front.finish(), rest].concat()
     }
 
-    /// What stands between the front and the items: the map, behind its length.
+    /// Encodes what stands between the front and the items of an image file: the length of the map, and the map.
     pub fn head(&self) -> Vec<u8> {
         let mut writer = Writer::new();
         let lists = [self.open.len(), self.unsettled.len(), self.begun.len()];
@@ -270,12 +273,13 @@ impl<'a> Image<'a> {
         }
     }
 
-    /// Reads a file's bytes and checks their digest.
+    /// Decodes the bytes of an image file and verifies their digest.
     ///
     /// # Errors
     ///
-    /// [`Error::Truncated`], [`Error::Magic`], or [`Error::Body`] where the digest does not match or the fields
-    /// are not what they should be.
+    /// [`Error::Truncated`] if there are fewer bytes than the front needs, [`Error::Magic`] if the file does not begin with the
+    /// magic bytes, [`Error::Body`] if the digest does not match, if a field is missing or malformed, or if the items end before
+    /// or after the end of the file.
     pub fn decode(bytes: &'a [u8]) -> Result<Image<'a>, Error> {
         let truncated =
             || Error::Truncated { offset: 0, needed: FRONT_LEN as u64, available: bytes.len() as u64 };
@@ -346,7 +350,7 @@ impl<'a> SliceImage<'a> {
     }
 }
 
-/// The fields of an image as they are found.
+/// Collects the fields of an image's map while it is decoded.
 #[derive(Default)]
 struct Fields<'a> {
     numbers: BTreeMap<&'static str, u64>,
@@ -364,7 +368,7 @@ struct Fields<'a> {
     slices: Option<Vec<SliceImage<'a>>>,
 }
 
-/// The fields that are plain integers of 0 or more.
+/// Names of the fields that are plain integers of 0 or more.
 const NUMBERS: [&str; 8] = ["next", "segment", "salt", "last", "end", "crc", "epoch", "synced"];
 
 impl<'a> Fields<'a> {
@@ -443,7 +447,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Packed fields that are still to be read.
+/// Decodes packed fields; holds the bytes that are still to be decoded.
 struct Packed<'a>(&'a [u8]);
 
 impl<'a> Packed<'a> {
@@ -476,7 +480,7 @@ impl<'a> Packed<'a> {
         Ok(SequenceNumber::from_le_bytes(self.array()?))
     }
 
-    /// Reads `len` items. The claimed count reserves no memory: each item takes bytes that are there.
+    /// Decodes `len` items. The claimed number reserves no memory: each item takes bytes that are there.
     fn items(&mut self, len: u64) -> Result<Vec<ItemImage<'a>>, Error> {
         let mut items = Vec::new();
         for _ in 0..len {
@@ -487,7 +491,7 @@ impl<'a> Packed<'a> {
         Ok(items)
     }
 
-    /// Reads until nothing is left.
+    /// Decodes entries until no byte is left.
     fn all<T>(mut self, mut read: impl FnMut(&mut Self) -> Result<T, Error>) -> Result<Vec<T>, Error> {
         let mut all = Vec::new();
         while !self.0.is_empty() {

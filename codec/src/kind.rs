@@ -1,14 +1,28 @@
-//! The kinds of record.
+//! Numbers the kinds of record.
 //!
-//! Content kinds have the high bit clear and take a sequence number. Envelope kinds have it set: they
-//! attest, seal and introduce, but they are no content, take no sequence number and enter no digest.
+//! Content kinds have the high bit clear and take a sequence number. Envelope kinds have the high bit set: such frames
+//! attest, seal and introduce segments; they are not content, take no sequence number and enter no digest.
 //!
-//! All kinds are numbered from the first version on, so that an older reader can name what it does not
-//! understand. 0 is never a kind: space filled with zeros must never look like a record.
+//! The first version numbers all planned kinds, so that an older reader can name a record that it does not understand. 0 is
+//! never a kind: a range of zeros must never decode as a record.
 
 use std::fmt;
 
-/// The kind byte of a frame.
+/// Names the kind of a record or envelope frame: one byte, of which an older reader keeps values that it does not know.
+///
+/// ```
+/// use foldlog_codec::Kind;
+///
+/// assert_eq!(Kind::DISPATCH.byte(), 3);
+/// assert_eq!(Kind::from_byte(3), Some(Kind::DISPATCH));
+/// assert_eq!(Kind::from_name("dispatch"), Some(Kind::DISPATCH));
+/// assert!(!Kind::DISPATCH.is_envelope() && Kind::SEAL.is_envelope());
+///
+/// let later = Kind::from_byte(77).unwrap();
+/// assert!(!later.is_known());
+/// assert_eq!(later.to_string(), "unknown-77");
+/// assert_eq!(Kind::from_byte(0), None);
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Kind(u8);
 
@@ -17,10 +31,10 @@ macro_rules! kinds {
         impl Kind {
             $($(#[$doc])* pub const $name: Kind = Kind($number);)*
 
-            /// Every kind that this version can name.
+            /// Every kind that this version can name, in ascending order of their bytes.
             pub const ALL: &'static [Kind] = &[$(Kind::$name),*];
 
-            /// The kind's name in listings and JSON; `unknown` for a kind of a later version.
+            /// Returns the kind's name in listings and JSON; `unknown` for a kind of a later version.
             pub fn name(self) -> &'static str {
                 match self.0 {
                     $($number => $text,)*
@@ -28,7 +42,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// The kind of that name.
+            /// Returns the kind of that name, or `None` if this version knows no such kind.
             pub fn from_name(name: &str) -> Option<Kind> {
                 match name {
                     $($text => Some(Kind::$name),)*
@@ -40,69 +54,69 @@ macro_rules! kinds {
 }
 
 kinds! {
-    /// The first record of a session: identity, seed, tags, parent.
+    /// Begins a session: its id, seed, tags and parent. See [`Opened`](crate::body::Opened).
     OPENED = 1, "opened";
-    /// Binds names of events and slices to the small integers that records use.
+    /// Binds names of events and slices to the small integers that records use. See [`Declare`](crate::body::Declare).
     DECLARE = 2, "declare";
-    /// An event and its effect, or an operation of the engine's own.
+    /// Records an event, or an action of the engine, with its effects. See [`Dispatch`](crate::body::Dispatch).
     DISPATCH = 3, "dispatch";
-    /// An input that the host observed.
+    /// Records a fact that the host observed. See [`Observed`](crate::body::Observed).
     OBSERVED = 4, "observed";
-    /// A tool is about to run.
+    /// Records that a tool is about to run. See [`ToolBegin`](crate::body::ToolBegin).
     TOOL_BEGIN = 5, "tool_begin";
-    /// A tool has ended.
+    /// Records that a tool has ended, and how. See [`ToolEnd`](crate::body::ToolEnd).
     TOOL_END = 6, "tool_end";
-    /// Somebody decided about an interrupted operation.
+    /// Records what somebody decided about an interrupted operation. See [`Settle`](crate::body::Settle).
     SETTLE = 7, "settle";
-    /// A message arrived.
+    /// Is to record a message that arrived. Numbered, but not written by this version.
     INPUT = 8, "input";
-    /// A provider is about to be asked.
+    /// Is to record that a provider is about to be asked. Numbered, but not written by this version.
     REQUEST = 9, "request";
-    /// A provider answered.
+    /// Is to record a provider's answer. Numbered, but not written by this version.
     ANSWER = 10, "answer";
-    /// A conversation turn is complete.
+    /// Is to record that a turn of a conversation is complete. Numbered, but not written by this version.
     TURN = 11, "turn";
-    /// A long conversation was shortened for a provider.
+    /// Is to record that a long conversation was shortened for a provider. Numbered, but not written by this version.
     SHORTENED = 12, "shortened";
-    /// A changed prompt was accepted.
+    /// Is to record that a changed prompt was accepted. Numbered, but not written by this version.
     PROMPT_ACCEPTED = 13, "prompt_accepted";
-    /// An adapter's state was captured.
+    /// Is to record the captured state of an adapter. Numbered, but not written by this version.
     ADAPTER_STATE = 14, "adapter_state";
-    /// A position worth coming back to.
+    /// Marks its own position for a later rollback. See [`Snapshot`](crate::body::Snapshot).
     SNAPSHOT = 15, "snapshot";
-    /// STATE goes back to a position.
+    /// Rolls STATE back to a position. See [`Rollback`](crate::body::Rollback).
     ROLLBACK = 16, "rollback";
-    /// The slices of an export enter a new session.
+    /// Imports the slices of an export into a new session. See [`Import`](crate::body::Import).
     IMPORT = 17, "import";
-    /// The whole STATE, written where older bodies are to go.
+    /// Is to hold the whole STATE, so that older bodies can be deleted. Numbered, but not written by this version.
     BASE = 18, "base";
-    /// Envelope: the writer was told that everything below the watermark is durable.
+    /// Envelope: attests that every record below the header's watermark is durable. Its body is empty.
     SYNCED = 128, "synced";
-    /// Envelope: a segment is finished, and its successor exists.
+    /// Envelope: ends a segment whose successor exists. See [`Seal`](crate::body::Seal).
     SEAL = 129, "seal";
-    /// Envelope: the session was opened for writing.
+    /// Envelope: states that the session was opened for writing. See [`Resumed`](crate::body::Resumed).
     RESUMED = 130, "resumed";
-    /// Envelope: the declarations so far, at a segment's head.
+    /// Envelope: repeats all declarations so far at the head of a segment. See [`Declare`](crate::body::Declare).
     DECLARED = 131, "declared";
 }
 
 impl Kind {
-    /// The kind of a byte on disk; `None` for 0, which is never a kind.
+    /// Returns the kind of a byte on disk, known or not; `None` for 0, which is never a kind.
     pub fn from_byte(byte: u8) -> Option<Kind> {
         (byte != 0).then_some(Kind(byte))
     }
 
-    /// The byte on disk.
+    /// Returns the kind's byte on disk.
     pub fn byte(self) -> u8 {
         self.0
     }
 
-    /// Whether this is an envelope frame: no content, no sequence number.
+    /// Returns whether frames of this kind are envelope frames, which are not content and take no sequence number.
     pub fn is_envelope(self) -> bool {
         self.0 & 0x80 != 0
     }
 
-    /// Whether this version can name the kind.
+    /// Returns whether this version can name the kind.
     pub fn is_known(self) -> bool {
         Kind::ALL.contains(&self)
     }

@@ -1,25 +1,62 @@
-//! The record format of foldlog: what stands in a segment file, byte for byte.
+//! Defines the record format of foldlog: what a segment file holds, byte for byte.
+//!
+//! A log is a chain of segment files. Each begins with a [segment header](segment) and goes on with [frames](frame); a
+//! frame is a fixed header in front of a [body], which is one MessagePack map. A [`Record`] is a frame's content in
+//! memory.
 //!
 //! | module | holds |
 //! |---|---|
 //! | [`frame`] | the 28-byte header and the CRC that every record carries |
 //! | [`segment`] | the header of a segment file |
 //! | [`id`] | sequence numbers and operation ids |
-//! | [`kind`] | the kinds of record, all numbered |
+//! | [`kind`] | the numbered kinds of record |
 //! | [`msgpack`] | MessagePack: tokens, limits, values, JSON forms |
-//! | [`body`] | what the body of each kind holds |
-//! | [`image`] | what a log amounted to at one position, kept beside it |
+//! | [`body`] | the fields of each kind's body |
+//! | [`image`] | a cache beside the log: the slices and operations at one position |
 //! | [`record`] | one record in memory, and its JSON form |
 //! | [`digest`] | hashes over content, never over frame bytes |
-//! | [`escape`] | text from outside, made fit for a terminal |
+//! | [`crc`] | CRC-32 of concatenated stretches of bytes |
+//! | [`escape`] | escaping of untrusted text for terminals and JSON |
 //!
 //! # Invariants
 //!
 //! 1. This crate does no I/O, reads no clock, draws no randomness and knows no Rust type of a host.
-//! 2. No function panics on input, and none allocates what a length field merely claims.
-//! 3. The same value is always written as the same bytes: no hash map's order reaches an output.
-//! 4. No message of an error holds a control character, whatever it quotes.
+//! 2. No function panics on any input, and none allocates memory for a length before that many bytes are there.
+//! 3. Equal values are encoded as equal bytes: the order of a hash map never reaches an output.
+//! 4. No error message holds a control character, whatever it quotes.
 //! 5. Integers outside MessagePack are little-endian and of fixed width.
+//!
+//! # Example
+//!
+//! Encode an event as a frame, and decode it as a reader of the segment does:
+//!
+//! ```
+//! use foldlog_codec::body::{Action, Dispatch, Payload};
+//! use foldlog_codec::frame::{self, Context, Header};
+//! use foldlog_codec::{Kind, msgpack};
+//!
+//! let data = msgpack::to_vec("ship it")?;
+//! let action = Action::Event { event: 0, data: Payload::new(&data) };
+//! let body = Dispatch { action, effects: None }.encode();
+//!
+//! let segment = Context::new(0x5eed, 100.into());
+//! let header = Header {
+//!     crc: 0,
+//!     predecessor_crc: 0,
+//!     body_len: 0,
+//!     sequence: 105.into(),
+//!     watermark: 103.into(),
+//!     kind: Kind::DISPATCH,
+//!     time_us: 1_767_323_045_678_901,
+//! };
+//! let mut bytes = Vec::new();
+//! frame::encode(segment, &header, &body, &mut bytes)?;
+//!
+//! let frame = frame::decode(segment, &bytes)?;
+//! let Action::Event { data, .. } = Dispatch::decode(frame.body)?.action else { unreachable!() };
+//! assert_eq!(msgpack::from_slice::<String>(data.bytes())?, "ship it");
+//! # Ok::<(), foldlog_codec::Error>(())
+//! ```
 
 #![deny(clippy::indexing_slicing)]
 
@@ -43,5 +80,5 @@ pub use id::{OperationId, SequenceNumber};
 pub use kind::Kind;
 pub use record::Record;
 
-/// The format version that this crate writes into segment headers.
+/// Format version that this crate writes into segment headers, and the newest that it reads.
 pub const FORMAT_VERSION: u16 = 1;

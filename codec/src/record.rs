@@ -1,4 +1,4 @@
-//! One record in memory, and its JSON form.
+//! Holds one record in memory, and makes its JSON form.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,30 +14,45 @@ use crate::body::{
 use crate::msgpack::{Hex, Limits, Streamed, Value};
 use crate::{Error, Kind, OperationId, SequenceNumber};
 
-/// A record: what a frame holds, without the frame.
+/// Holds the content of a frame: one record, or an envelope frame.
+///
+/// ```
+/// use foldlog_codec::body::{Policy, Snapshot};
+/// use foldlog_codec::record::Names;
+/// use foldlog_codec::{Kind, Record};
+///
+/// let body = Snapshot { tag: Some("before".to_owned()), policies: vec![Policy::State] }.encode();
+/// let record = Record { sequence: 7.into(), kind: Kind::SNAPSHOT, time_us: 0, body: &body };
+/// let json = serde_json::to_value(record.to_json(&Names::default())?).unwrap();
+/// assert_eq!(json["sequence"], 7);
+/// assert_eq!(json["kind"], "snapshot");
+/// assert_eq!(json["time"], "1970-01-01T00:00:00.000000+00:00");
+/// assert_eq!(json["tag"], "before");
+/// # Ok::<(), foldlog_codec::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record<'a> {
-    /// Sequence number; of the next record where the kind is an envelope's.
+    /// Sequence number of the record; in an envelope frame, of the next record.
     pub sequence: SequenceNumber,
-    /// Kind.
+    /// Kind of the record or envelope frame.
     pub kind: Kind,
-    /// Microseconds since 1970-01-01 UTC.
+    /// Time of the record in microseconds since 1970-01-01 UTC.
     pub time_us: i64,
-    /// The body's bytes.
+    /// Bytes of the body: for most kinds one MessagePack map, see [`body`](crate::body).
     pub body: &'a [u8],
 }
 
-/// What the names in records stand for, as far as the log has declared them.
+/// Maps the ids of events and slices in records to their names, as far as the log has declared them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Names {
-    /// Events by id: name and version.
+    /// Names and versions of events, by event id.
     pub events: BTreeMap<u32, (String, u32)>,
-    /// Slices by id.
+    /// Names of slices, by slice id.
     pub slices: BTreeMap<u32, String>,
 }
 
 impl Names {
-    /// Takes in what a declaration says.
+    /// Adds the names that a declaration binds; a later declaration of an id replaces an earlier one.
     pub fn learn(&mut self, declare: &Declare) {
         for event in &declare.events {
             self.events.insert(event.id, (event.name.clone(), event.version));
@@ -52,27 +67,29 @@ impl Names {
     }
 }
 
+/// Returns what stands for the name of a slice that the log has not declared.
 fn unnamed(id: u32) -> Cow<'static, str> {
     Cow::from(format!("slice-{id}"))
 }
 
-/// What names, and the objects that begin with one, may take of memory. One byte of a hostile body can ask
-/// for such an object, and for a copy of a name that is as long as a record; without a budget a record of
-/// 200 kB took gigabytes.
+/// Bounds the memory that names in a JSON form, and the objects that begin with one, may take.
+///
+/// One byte of a hostile body can ask for such an object, and for a copy of a name that is as long as a record: without
+/// a budget, a record of 200 kB took gigabytes.
 struct Budget {
     left: usize,
     max: usize,
 }
 
 impl Budget {
-    /// Three quarters of the 64 bytes that a byte of a body may take; what the body itself is read into takes
-    /// the rest.
+    /// Returns the budget of a body: three quarters of the 64 bytes of memory that each byte of a body may take. The
+    /// decoded body itself takes the rest.
     fn of(body: &[u8]) -> Budget {
         let max = ((640 << 10) + 48 * body.len()).min(NAMES_BYTES_MAX);
         Budget { left: max, max }
     }
 
-    /// A name, as the first field of an object of so many.
+    /// Charges for a name that is the first field of an object of `fields` fields, and returns the name as a value.
     fn name(&mut self, name: &str, fields: usize) -> Result<Value, Error> {
         let cost = size_of::<Part<'_>>() * (1 + 2 * fields) + TEXTS + name.len();
         self.left = self.left.checked_sub(cost).ok_or(Error::Limit {
@@ -84,20 +101,21 @@ impl Budget {
     }
 }
 
-/// What they take at most, however long the body is.
+/// Number of bytes that a [`Budget`] allows at most, however long the body is.
 const NAMES_BYTES_MAX: usize = 48 << 20;
 
-/// What the other texts in such an object take, roughly.
+/// Approximate number of bytes that the other texts take in an object that begins with a name.
 const TEXTS: usize = 24;
 
-/// A time as ISO 8601 with offset, microseconds included; the number itself where no calendar holds it.
+/// Formats a time, in microseconds since 1970-01-01 UTC, as ISO 8601 with microseconds and offset. A time that no calendar
+/// date can express is formatted as the number itself.
 pub fn time_text(time_us: i64) -> String {
     DateTime::from_timestamp_micros(time_us)
         .map_or_else(|| time_us.to_string(), |time| time.to_rfc3339_opts(SecondsFormat::Micros, false))
 }
 
 impl<'a> Record<'a> {
-    /// The objects that the record names; none where its body does not read.
+    /// Returns the ids of the objects that the record's payloads refer to; none if its body does not decode.
     pub fn objects(&self) -> BTreeSet<ObjectId> {
         let mut objects = BTreeSet::new();
         match self.kind {
@@ -137,26 +155,29 @@ impl<'a> Record<'a> {
         objects
     }
 
-    /// The record's JSON form: `sequence`, `time`, `kind`, `bytes` and the fields of its body under their full
-    /// names. A body of a kind that this version does not know is shown as the value it holds, or as
-    /// hexadecimal digits where it holds none; so is what is deeper, or has more parts, than a host may hand in
-    /// ([`Limits::of_payload`]), so that the whole is never deeper than readers of JSON take. Takes at most 64 times the memory of the body and a mebibyte,
-    /// however long the names are that it is shown with.
+    /// Returns the record's JSON form as a value: `sequence`, `time`, `kind`, `bytes` and the fields of its body under their
+    /// full names.
+    ///
+    /// The body of a kind that this version does not know becomes the field `body`: its value, or hexadecimal digits if it is
+    /// not a value within [`Limits::of_payload`]. A payload over these limits becomes hexadecimal digits too, so that the JSON
+    /// never nests deeper than readers of JSON accept. The function takes at most 64 times the memory of the body and a
+    /// mebibyte, however long the names are.
     ///
     /// # Errors
     ///
-    /// As [`to_json`](Record::to_json).
+    /// [`Error::Body`] if the body of a known kind does not decode as that kind, [`Error::Malformed`] if a payload holds text
+    /// that is not UTF-8, [`Error::Limit`] if the names in the JSON form would take too much memory.
     pub fn to_value(&self, names: &Names) -> Result<Value, Error> {
         self.to_json(names).map(|json| Part::Map(json.pairs).into_value())
     }
 
-    /// Returns the form that [`to_value`](Record::to_value) has, to be serialized and not looked at: payloads of hosts stay
-    /// MessagePack in the body until they are written, token by token. Takes at most 48 MiB beside what the body is decoded into.
+    /// Returns the record's JSON form for serialization: the same fields as [`to_value`](Record::to_value), but payloads
+    /// stay MessagePack in the body until they are serialized, token by token. It takes at most 48 MiB beside the decoded body.
     ///
     /// # Errors
     ///
-    /// [`Error::Body`] where a known kind's body is not what the kind says, [`Error::Limit`] where its JSON
-    /// form would take more memory than that.
+    /// [`Error::Body`] if the body of a known kind does not decode as that kind, [`Error::Malformed`] if a payload holds text
+    /// that is not UTF-8, [`Error::Limit`] if the names in the JSON form would take too much memory.
     pub fn to_json(&self, names: &Names) -> Result<RecordJson<'a>, Error> {
         let mut object = Object::default();
         let mut budget = Budget::of(self.body);
@@ -224,14 +245,14 @@ impl<'a> Record<'a> {
     }
 }
 
-/// A record's JSON form, which serializes as the [value](Record::to_value) does.
+/// Holds the JSON form of a record, which serializes to the same JSON as the [value](Record::to_value).
 #[derive(Debug, Default)]
 pub struct RecordJson<'a> {
     pairs: Vec<(&'static str, Part<'a>)>,
 }
 
 impl RecordJson<'_> {
-    /// Sets a field, in its place where it exists, else at the end.
+    /// Sets a field: in its place if the form has it, else at the end.
     pub fn set(&mut self, key: &'static str, value: Value) {
         match self.pairs.iter_mut().find(|(other, _)| *other == key) {
             Some((_, part)) => *part = Part::Value(value),
@@ -246,15 +267,15 @@ impl Serialize for RecordJson<'_> {
     }
 }
 
-/// A part of a record's JSON form.
+/// Holds a part of a record's JSON form.
 #[derive(Debug)]
 enum Part<'a> {
     Value(Value),
-    /// What a host handed in.
+    /// A payload of a host, still MessagePack.
     Payload(Streamed<'a>),
-    /// Bytes that are shown as hexadecimal digits.
+    /// Bytes that become hexadecimal digits.
     Hex(&'a [u8]),
-    /// The names of items.
+    /// Ids of items, which become pairs of sequence number and ordinal.
     Ids(Vec<ItemId>),
     Array(Vec<Part<'a>>),
     Map(Vec<(&'static str, Part<'a>)>),
@@ -274,7 +295,7 @@ impl Part<'_> {
             Part::Hex(bytes) => Value::from(Hex(bytes).to_string()),
             Part::Ids(ids) => Value::Array(ids.into_iter().map(id_value).collect()),
             Part::Array(parts) => {
-                // With no room to spare: where a body holds many, room for one too much in each adds up.
+                // Exact capacity: a body may hold many arrays, and spare capacity in each adds up.
                 let mut values = Vec::with_capacity(parts.len());
                 values.extend(parts.into_iter().map(Part::into_value));
                 Value::Array(values)
@@ -307,7 +328,8 @@ struct Object<'a> {
 }
 
 impl<'a> Object<'a> {
-    /// An object of so many fields: where a body holds many, room for a field too much in each adds up.
+    /// Creates an object with capacity for exactly `fields` fields: a body may hold many objects, and spare capacity in
+    /// each adds up.
     fn of(fields: usize) -> Object<'a> {
         Object { pairs: Vec::with_capacity(fields) }
     }
@@ -321,7 +343,7 @@ impl<'a> Object<'a> {
     }
 }
 
-/// An array with no room to spare.
+/// Makes an array of exact capacity.
 fn array<'a, T>(
     items: impl ExactSizeIterator<Item = T>,
     part: impl FnMut(T) -> Result<Part<'a>, Error>,
@@ -438,7 +460,7 @@ fn dispatch<'a>(
 
 fn payload(payload: Payload<'_>) -> Result<Part<'_>, Error> {
     match payload.object() {
-        // No host can have handed in what is deeper, and many readers of JSON take 128 levels in all.
+        // No host can have handed in a value over these limits, and many readers of JSON accept 128 levels in all.
         None => match Streamed::new(payload.bytes(), Limits::of_payload()) {
             Err(Error::Limit { .. }) => Ok(Part::Hex(payload.bytes())),
             streamed => streamed.map(Part::Payload),
@@ -517,7 +539,7 @@ fn tool_end<'a>(
     Ok(())
 }
 
-/// What a call's begin and its end both say.
+/// Sets the fields that the begin and the end of a call have in common.
 fn call(
     object: &mut Object<'_>,
     (tool, call_id): (Cow<'_, str>, Option<Cow<'_, str>>),

@@ -1,13 +1,13 @@
-//! Breaking foldlog on purpose, so that its tests can show that they would notice.
+//! Breaks foldlog on purpose, so that its tests can show that they would notice.
 //!
-//! For foldlog's own tests only. Without the feature `sabotage`, which no build has by default and no host should ask
-//! for, `is` is a constant `false` and nothing of this is left in a binary. With it, the breakage whose name the
-//! environment variable `FOLDLOG_SABOTAGE` holds is in force for the whole process; without the variable, none is.
+//! For foldlog's own tests only. Without the feature `sabotage`, which no build has by default and no host should enable,
+//! `is` is a constant `false` and no trace of a breakage is left in a binary. With the feature, the breakage that the
+//! environment variable `FOLDLOG_SABOTAGE` names is in force for the whole process; without the variable, none is.
 //!
-//! Each crate lists its own breakages by [`breakages!`](crate::breakages). `tests/README.md` says of each which tests catch it,
-//! and `tests/suite/sabotage.rs` sees to it that they do.
+//! Each crate lists its own breakages with [`breakages!`](crate::breakages). `tests/README.md` names the tests that catch each
+//! breakage, and `tests/suite/sabotage.rs` runs them.
 
-/// Declares the breakages of a crate, and whether one is in force.
+/// Declares the breakages of a crate, and a function that says whether one is in force.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! breakages {
@@ -19,10 +19,10 @@ macro_rules! breakages {
         }
 
         impl Breakage {
-            /// All of them: the name by which `FOLDLOG_SABOTAGE` asks for each, and what is broken.
+            /// Every breakage of the crate: the name that selects it in `FOLDLOG_SABOTAGE`, and what it breaks.
             pub const ALL: &'static [(&'static str, &'static str)] = &[$(($name, $what),)*];
 
-            /// Returns the name by which `FOLDLOG_SABOTAGE` asks for it.
+            /// Returns the name that selects the breakage in `FOLDLOG_SABOTAGE`.
             pub fn name(self) -> &'static str {
                 match self {
                     $(Breakage::$variant => $name,)*

@@ -1,65 +1,67 @@
-//! The header of a segment file.
+//! Encodes and decodes the header of a segment file.
+//!
+//! A *segment* is one file of a log: this header, then frames. Byte offset, length in bytes, and field:
 //!
 //! ```text
 //!   0  8  magic "FOLDLOG\n"
 //!   8  2  format version
-//!  10  2  header length in bytes (84), which is where the first frame stands
+//!  10  2  header length in bytes (84), which is the offset of the first frame
 //!  12  4  ordinal of this segment
 //!  16 16  session id of the writer
 //!  32  8  sequence number of the first record
 //!  40  8  watermark: records below it were durable when the segment was begun
 //!  48  8  salt
-//!  56  4  ordinal of the segment before, which a recovery or a fork may name out of turn; u32::MAX for none
-//!  60  8  where the segment before ends, in bytes: what stands behind belongs to no chain
+//!  56  4  ordinal of the segment before, not always this one's less 1: a recovery or a fork may skip some; u32::MAX for none
+//!  60  8  offset at which the chain leaves the segment before, in bytes: frames behind it belong to no chain
 //!  68  4  checksum of the last frame before that end
 //!  72  8  salt again
 //!  80  4  CRC-32 of bytes 0..80
 //! ```
 //!
-//! The salt stands twice so that a header with a damaged byte can be told from a segment that a crash left
-//! without one: with either copy the frames behind a broken header still answer, and then the header was
-//! there and was lost.
+//! All integers are little-endian. The salt is stored twice, so that a reader can tell a corrupt header from a segment that a
+//! crash left without one: if the frames behind a broken header pass with either copy of the salt, the header was written and
+//! is corrupt.
 
 use uuid::Uuid;
 
 use crate::{Error, FORMAT_VERSION, SequenceNumber};
 
-/// Length in bytes of the header, and the offset of a segment's first frame.
+/// Length in bytes of the header, and the byte offset of a segment's first frame.
 pub const HEADER_LEN: usize = 84;
 
 const MAGIC: [u8; 8] = *b"FOLDLOG\n";
 const NO_SEGMENT: u32 = u32::MAX;
 
-/// Where the segment before ends.
+/// Names the end of the previous segment: the place from which the chain continues in this one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Previous {
-    /// Its ordinal.
+    /// Ordinal of the previous segment.
     pub ordinal: u32,
-    /// The offset behind its last frame that belongs to the chain, in bytes.
+    /// Offset, in bytes, behind the previous segment's last frame that belongs to the chain.
     pub end: u64,
-    /// The checksum of that frame.
+    /// Checksum of the previous segment's last frame that belongs to the chain.
     pub crc: u32,
 }
 
-/// What a segment's header says.
+/// Holds the fields of a segment's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentHeader {
-    /// This segment's ordinal, also in its file's name.
+    /// Ordinal of the segment, which the name of its file also holds.
     pub ordinal: u32,
-    /// The session that wrote the segment. A fork's older segments name its ancestors.
+    /// Id of the session that wrote the segment. The older segments of a fork name its ancestors.
     pub session: Uuid,
-    /// Sequence number of the first record in it.
+    /// Sequence number of the segment's first record.
     pub first_sequence: SequenceNumber,
-    /// Records below this were durable when the segment was begun.
+    /// Watermark: every record below this sequence number was durable when the segment was begun.
     pub watermark: SequenceNumber,
-    /// Drawn anew for every segment; part of every checksum in it.
+    /// Random number of the segment, which every checksum in it covers.
     pub salt: u64,
-    /// The segment before, `None` for a session's first.
+    /// End of the previous segment; `None` for the first segment of a session.
     pub previous: Option<Previous>,
 }
 
 impl SegmentHeader {
-    /// The bytes on disk.
+    /// Encodes the header as its bytes on disk.
     pub fn encode(&self) -> [u8; HEADER_LEN] {
         let previous = self.previous.unwrap_or(Previous { ordinal: NO_SEGMENT, end: 0, crc: 0 });
         let mut out = Vec::with_capacity(HEADER_LEN);
@@ -82,12 +84,16 @@ impl SegmentHeader {
         bytes
     }
 
-    /// Reads a header from the start of a segment file.
+    /// Decodes a header from the start of a segment file and verifies its checksum.
     ///
     /// # Errors
     ///
-    /// [`Error::Truncated`], [`Error::Magic`], [`Error::Checksum`], or [`Error::Version`] for a file of a
-    /// later format, which is told before the checksum since its header may be laid out otherwise.
+    /// - [`Error::Truncated`] if there are fewer than [`HEADER_LEN`] bytes.
+    /// - [`Error::Magic`] if the file does not begin with the magic bytes.
+    /// - [`Error::Version`] if a later version wrote the file. It comes before the checksum, since the header of a later
+    ///   version may have another layout.
+    /// - [`Error::Checksum`] if the checksum does not match.
+    /// - [`Error::Malformed`] if the format version is 0, or the header length is not [`HEADER_LEN`].
     pub fn decode(bytes: &[u8]) -> Result<SegmentHeader, Error> {
         let fixed: &[u8; HEADER_LEN] = bytes.first_chunk().ok_or(Error::Truncated {
             offset: 0,
@@ -130,8 +136,8 @@ impl SegmentHeader {
         Ok(SegmentHeader { ordinal, session, first_sequence, watermark, salt, previous })
     }
 
-    /// Whether these first bytes of a file may be this header, cut short while it was written or partly lost since: each
-    /// is the header's own or 0. The salt and the checksum may be any.
+    /// Returns whether the first bytes of a file may be this header, truncated by a crash or partly lost since: each byte is
+    /// the header's own or 0. Any salt and any checksum are accepted.
     pub fn may_be_unfinished_as(&self, bytes: &[u8]) -> bool {
         let drawn = |at: usize| (48..56).contains(&at) || (72..HEADER_LEN).contains(&at);
         let places = bytes.iter().zip(self.encode()).enumerate();
@@ -139,7 +145,8 @@ impl SegmentHeader {
         others.next().is_none()
     }
 
-    /// The salts that the bytes of a damaged header suggest, for telling damage from a crash's leftover.
+    /// Returns the salts that the bytes of a corrupt header hold, at most two. A reader tries the frames behind the header
+    /// with each of them: see the [module's documentation](self).
     pub fn salvage_salts(bytes: &[u8]) -> Vec<u64> {
         let at = |offset: usize| -> Option<u64> {
             bytes.get(offset..)?.first_chunk().map(|chunk| u64::from_le_bytes(*chunk))
@@ -150,7 +157,7 @@ impl SegmentHeader {
     }
 }
 
-/// Whether the bytes would be a sound header of the present version but for the version field.
+/// Returns whether the bytes would be an intact header of the present version if their version field were right.
 fn resembles_current(fixed: &[u8; HEADER_LEN]) -> bool {
     let mut mended = *fixed;
     let version = FORMAT_VERSION.to_le_bytes();
@@ -159,7 +166,7 @@ fn resembles_current(fixed: &[u8; HEADER_LEN]) -> bool {
     crc32fast::hash(mended.get(..HEADER_LEN - 4).unwrap_or_default()) == found
 }
 
-/// Takes fields of fixed width one after the other from bytes that are known to be long enough.
+/// Decodes fields of fixed width, one after the other, from bytes that are known to be long enough.
 struct Fields<'a> {
     bytes: &'a [u8],
 }

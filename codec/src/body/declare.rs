@@ -1,3 +1,5 @@
+//! Encodes and decodes declarations of events and slices.
+
 use super::Policy;
 use super::fields::{bad, list, required, walk, walk_map};
 use crate::Error;
@@ -5,53 +7,55 @@ use crate::msgpack::{Reader, Writer};
 
 const KIND: &str = "declare";
 
-/// Binds names to the small integers that records use. Never rolled back; a later declaration of an id
-/// replaces the earlier one from there on. Repeated as an envelope frame at each segment's head.
+/// Declares events and slices: binds their names to the small integers that records use.
+///
+/// A rollback does not undo a declaration. A later declaration of an id replaces the earlier one for the records that follow.
+/// The writer repeats all declarations in an envelope frame at the head of each segment.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Declare {
-    /// Events.
+    /// Declared events.
     pub events: Vec<EventDeclaration>,
-    /// Slices.
+    /// Declared slices.
     pub slices: Vec<SliceDeclaration>,
 }
 
-/// One event type at one version.
+/// Declares one event type at one version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EventDeclaration {
-    /// The integer in records.
+    /// Integer that stands for the event in records.
     pub id: u32,
-    /// The host's name for it.
+    /// Name that the host gave the event.
     pub name: String,
-    /// The version of the payloads recorded under this id.
+    /// Version of the payloads that are recorded under this id.
     pub version: u32,
-    /// The slices that it reduces into.
+    /// Slices that the event reduces into, each with its effect.
     pub bindings: Vec<Binding>,
-    /// Whether the host never declared it, so that it goes into a slice of its own.
+    /// Whether the host never declared the event, so that it is appended to an implicit STATE slice of its own.
     pub implicit: bool,
 }
 
-/// An event's effect on one slice.
+/// Binds an event to one slice that it reduces into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Binding {
-    /// The slice's id.
+    /// Id of the slice.
     pub slice: u32,
-    /// What a dispatch does to it where the record names no effects.
+    /// Effect on the slice if the record of a dispatch lists no effects.
     pub built_in: BuiltIn,
 }
 
-/// The effects that need not be written out in every record.
+/// Names the effect of an event on a slice that a record need not write out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BuiltIn {
-    /// The event is appended.
+    /// The event is appended to the slice.
     Append,
-    /// The event replaces all items.
+    /// The event replaces all items of the slice.
     Replace,
-    /// Every record says what happens.
+    /// There is no built-in effect: every record lists its effects.
     Explicit,
 }
 
 impl BuiltIn {
-    /// The name in JSON: `append`, `replace` or `explicit`.
+    /// Returns the effect's name in JSON: `append`, `replace` or `explicit`.
     pub fn name(self) -> &'static str {
         match self {
             BuiltIn::Append => "append",
@@ -73,21 +77,21 @@ impl BuiltIn {
     }
 }
 
-/// One slice.
+/// Declares one slice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SliceDeclaration {
-    /// The integer in records.
+    /// Integer that stands for the slice in records.
     pub id: u32,
-    /// The slice's name.
+    /// Name of the slice.
     pub name: String,
-    /// What becomes of it on rollback.
+    /// What a rollback does to the slice.
     pub policy: Policy,
-    /// The name of its items' type.
+    /// Name of the type of the slice's items.
     pub item: String,
 }
 
 impl Declare {
-    /// The body's bytes.
+    /// Encodes the body as MessagePack.
     pub fn encode(&self) -> Vec<u8> {
         let mut writer = Writer::new();
         writer.map(usize::from(!self.events.is_empty()) + usize::from(!self.slices.is_empty()));
@@ -106,7 +110,7 @@ impl Declare {
         writer.finish()
     }
 
-    /// At least as many bytes as [`encode`](Declare::encode) gives.
+    /// Returns an upper bound, in bytes, of the length of the encoded body.
     pub fn len_max(&self) -> usize {
         let events = self.events.iter().map(EventDeclaration::len_max);
         events
@@ -114,11 +118,12 @@ impl Declare {
             .fold(FIELDS_BYTES, usize::saturating_add)
     }
 
-    /// Reads a body.
+    /// Decodes a body.
     ///
     /// # Errors
     ///
-    /// [`Error::Body`], or what the pre-scan says.
+    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its version is newer than this
+    /// crate reads, or if a field is missing or malformed.
     pub fn decode(bytes: &[u8]) -> Result<Declare, Error> {
         let mut declare = Declare::default();
         walk(KIND, bytes, |name, value| {
@@ -133,15 +138,15 @@ impl Declare {
     }
 }
 
-/// At least as many bytes as a declaration's fields take beside names and bindings, and six for each value in it, so
-/// that what is bounded in bytes is bounded in values too.
+/// Upper bound, in bytes, of what the fields of a declaration take beside names and bindings. It counts at least six bytes
+/// for each MessagePack value, so that a bound in bytes bounds the number of values too.
 const FIELDS_BYTES: usize = 72;
 
-/// The same for each binding.
+/// Upper bound, in bytes, of what one binding takes: six for each of its two values.
 const BINDING_BYTES: usize = 12;
 
 impl EventDeclaration {
-    /// At least as many bytes as the declaration takes in a body.
+    /// Returns an upper bound, in bytes, of what the declaration takes in a body.
     pub fn len_max(&self) -> usize {
         FIELDS_BYTES + self.name.len() + BINDING_BYTES * self.bindings.len()
     }
@@ -203,7 +208,7 @@ fn read_bindings(reader: &mut Reader<'_>) -> Result<Vec<Binding>, Error> {
 }
 
 impl SliceDeclaration {
-    /// At least as many bytes as the declaration takes in a body.
+    /// Returns an upper bound, in bytes, of what the declaration takes in a body.
     pub fn len_max(&self) -> usize {
         let item = if self.item == self.name { 0 } else { self.item.len() };
         FIELDS_BYTES + self.name.len() + item

@@ -1,13 +1,4 @@
-//! A dispatch: the event and its effect.
-//!
-//! Effects (`x`) are an array with one entry a slice. Where the field is missing, each of the event's declared
-//! bindings happened as declared, which is how the built-in reducers cost nothing. An entry is one of
-//!
-//! | entry | meaning |
-//! |---|---|
-//! | integer `2 * slice` | the event was appended |
-//! | integer `2 * slice + 1` | the event replaced all items |
-//! | map | `s` slice, `r` removed (`true` for all, or `[sequence, ordinal, ...]`), `a` added items (the event where missing), `b` `[sequence, ordinal]` of the item that the added ones stand before (behind all where missing), `ver` version of the added items (1 where missing) |
+//! Encodes and decodes dispatches: an event, or an action of the engine, and its effects on slices.
 
 use super::fields::{bad, list, required, walk, walk_map};
 use super::{Payload, SLICES_MAX};
@@ -16,94 +7,110 @@ use crate::{Error, SequenceNumber};
 
 const KIND: &str = "dispatch";
 
-/// The name of an item: where it was inserted. No rank in a slice is ever written.
+/// Names an item of a slice by the record that inserted it. An id never changes, unlike the item's place in the slice,
+/// which no record holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ItemId {
-    /// The sequence number of the record that inserted it.
+    /// Sequence number of the record that inserted the item.
     pub sequence: SequenceNumber,
-    /// Its place among the items that the record inserted into the slice.
+    /// Place of the item among those that the record inserted into the slice, counted from 0.
     pub ordinal: u32,
 }
 
-/// An event, or an action of the engine's own, with what it did.
+/// Records an event, or an action of the engine, with its effects on slices.
+///
+/// ```
+/// use foldlog_codec::body::{Action, Dispatch, Effect, Payload};
+/// use foldlog_codec::msgpack;
+///
+/// let data = msgpack::to_vec("ship it")?;
+/// let action = Action::Event { event: 3, data: Payload::new(&data) };
+/// // The event is appended to slice 0 and replaces all items of slice 1.
+/// let effects = Some(vec![Effect::append(0), Effect::replace(1)]);
+/// let dispatch = Dispatch { action, effects };
+///
+/// let body = dispatch.encode();
+/// assert_eq!(Dispatch::decode(&body)?, dispatch);
+/// # Ok::<(), foldlog_codec::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Dispatch<'a> {
-    /// What was dispatched.
+    /// Event or action that was dispatched.
     pub action: Action<'a>,
-    /// What it did; `None` where each declared binding happened as declared.
+    /// Effects on slices, at most one for each; `None` if each declared binding had its built-in effect.
     pub effects: Option<Vec<Effect<'a>>>,
 }
 
-/// What was dispatched.
+/// Holds what was dispatched: an event of the host, or an action of the engine.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action<'a> {
-    /// A host's event.
+    /// An event of the host.
     Event {
-        /// The event's id.
+        /// Id of the event, as declared.
         event: u32,
-        /// Its payload.
+        /// Payload of the event.
         data: Payload<'a>,
     },
-    /// Slices were given their first items.
+    /// The engine gave slices their first items.
     Seed,
-    /// Items were taken out of a slice.
+    /// The engine removed items from a slice.
     Clear,
-    /// All STATE and CACHE slices were emptied.
+    /// The engine emptied all STATE and CACHE slices.
     Reset,
-    /// A tag of the session was set, or taken away.
+    /// The engine set or removed a tag of the session.
     Tag {
-        /// The tag's key.
+        /// Key of the tag.
         key: String,
-        /// Its value; `None` takes it away.
+        /// Value of the tag; `None` removes the tag.
         value: Option<String>,
     },
 }
 
-/// What a record did to one slice.
+/// Describes what a record did to one slice.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Effect<'a> {
-    /// The slice's id.
+    /// Id of the slice.
     pub slice: u32,
-    /// What went.
+    /// Items that the record removed.
     pub removed: Removed,
-    /// What came.
+    /// Items that the record added.
     pub added: Added<'a>,
-    /// The item that the added ones stand before; behind all where `None`.
+    /// Item in front of which the added ones are inserted; `None` inserts them at the end.
     pub before: Option<ItemId>,
 }
 
-/// The items that an effect removed.
+/// Names the items that an effect removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Removed {
-    /// None.
+    /// The effect removed no item.
     None,
-    /// All.
+    /// The effect removed all items of the slice.
     All,
-    /// These.
+    /// The effect removed the items with these ids.
     Items(Vec<ItemId>),
 }
 
-/// The items that an effect added.
+/// Holds the items that an effect added.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Added<'a> {
-    /// The event itself.
+    /// The effect added the dispatched event itself.
     Event,
-    /// These, each recorded at this version of the slice's item type.
+    /// The effect added items of its own.
     Items {
-        /// The items.
+        /// Added items, in their order.
         items: Vec<Payload<'a>>,
-        /// Their version.
+        /// Version of the slice's item type at which all of them are recorded.
         version: u32,
     },
 }
 
 impl<'a> Effect<'a> {
-    /// The event is appended.
+    /// Creates the effect that appends the event to a slice.
     pub fn append(slice: u32) -> Effect<'a> {
         Effect { slice, removed: Removed::None, added: Added::Event, before: None }
     }
 
-    /// The event replaces all items.
+    /// Creates the effect that replaces all items of a slice by the event.
     pub fn replace(slice: u32) -> Effect<'a> {
         Effect { removed: Removed::All, ..Effect::append(slice) }
     }
@@ -223,14 +230,14 @@ fn read_removed(reader: &mut Reader<'_>) -> Result<Removed, Error> {
 }
 
 impl<'a> Dispatch<'a> {
-    /// The body's bytes.
+    /// Encodes the body as MessagePack.
     pub fn encode(&self) -> Vec<u8> {
         let mut writer = Writer::new();
         self.write(&mut writer);
         writer.finish()
     }
 
-    /// Appends the body's bytes to a writer.
+    /// Appends the encoded body to a writer.
     pub fn write(&self, writer: &mut Writer) {
         let fields = match &self.action {
             Action::Event { .. } => 2,
@@ -266,10 +273,10 @@ impl<'a> Dispatch<'a> {
         }
     }
 
-    /// The event's id and payload, of a body that holds nothing else and is written the way that
-    /// [`encode`](Dispatch::encode) writes it: nearly every record is, so it is read without asking each field for
-    /// its name. What is not just so is `None`, and [`decode`](Dispatch::decode) says whether anything is wrong with
-    /// it. The payload has passed the pre-scan.
+    /// Decodes the most frequent body on a fast path: an event's id and payload and nothing else, encoded exactly as
+    /// [`encode`](Dispatch::encode) does. The payload has passed the pre-scan.
+    ///
+    /// Returns `None` for any other body, valid or not: [`decode`](Dispatch::decode) tells which.
     pub fn plain_event(bytes: &'a [u8]) -> Option<(u32, Payload<'a>)> {
         let rest = bytes.strip_prefix(b"\x82\xa1e")?;
         let mut reader = Reader::new(rest);
@@ -279,11 +286,13 @@ impl<'a> Dispatch<'a> {
         (end == data.len()).then(|| (event, Payload::new(data)))
     }
 
-    /// Reads a body.
+    /// Decodes a body.
     ///
     /// # Errors
     ///
-    /// [`Error::Body`], or what the pre-scan says.
+    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its version is newer than this
+    /// crate reads, if a field is missing or malformed, if it holds neither an event nor a known action, if it has more than
+    /// [`SLICES_MAX`] effects, or if an effect adds the event although there is none.
     pub fn decode(bytes: &'a [u8]) -> Result<Dispatch<'a>, Error> {
         if let Some((event, data)) = Dispatch::plain_event(bytes) {
             return Ok(Dispatch { action: Action::Event { event, data }, effects: None });

@@ -1,25 +1,28 @@
+//! Encodes and decodes envelope frames that have a body.
+
 use uuid::Uuid;
 
 use super::fields::{fixed, required, walk};
 use crate::msgpack::Writer;
 use crate::{Error, SequenceNumber};
 
-/// Envelope: the session was opened for writing, and the first append followed.
+/// Envelope: states that the session was opened for writing. The writer appends it before its first record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resumed {
-    /// How often the session was opened for writing before.
+    /// Number of times that the session was opened for writing before.
     pub epoch: u64,
-    /// The machine's boot: while it lasts, nothing written can be torn out of order.
+    /// Boot id of the machine; `None` if it is not known. Until the machine restarts, no write is lost or
+    /// reordered, so a wrong byte is corruption and not a torn tail.
     pub boot_id: Option<Uuid>,
-    /// The session's clock at that append, in microseconds since 1970-01-01 UTC.
+    /// The session's clock at the first append, in microseconds since 1970-01-01 UTC.
     pub clock_us: i64,
-    /// Where a recovery began the segment: the sequence number behind the last record that it wrote into it. Its
-    /// `Synced` frame at that number became durable with the segment, and before the segment's name did.
+    /// Sequence number behind the last record that a recovery rewrote into the segment; `None` if no recovery began it. The
+    /// recovery's `SYNCED` frame at that number became durable with the segment, before the segment's name did.
     pub recovered: Option<SequenceNumber>,
 }
 
 impl Resumed {
-    /// The body's bytes.
+    /// Encodes the body as MessagePack.
     pub fn encode(&self) -> Vec<u8> {
         let mut writer = Writer::new();
         let optional = usize::from(self.boot_id.is_some()) + usize::from(self.recovered.is_some());
@@ -34,11 +37,12 @@ impl Resumed {
         writer.finish()
     }
 
-    /// Reads a body.
+    /// Decodes a body.
     ///
     /// # Errors
     ///
-    /// [`Error::Body`], or what the pre-scan says.
+    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its version is newer than this
+    /// crate reads, or if a field is missing or malformed.
     pub fn decode(bytes: &[u8]) -> Result<Resumed, Error> {
         let (mut epoch, mut boot_id, mut clock_us, mut recovered) = (None, None, 0, None);
         walk("resumed", bytes, |name, value| {
@@ -55,19 +59,19 @@ impl Resumed {
     }
 }
 
-/// Envelope: a segment is finished. Its successor existed before this was written.
+/// Envelope: ends a segment. The writer appends it after the next segment exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seal {
-    /// The successor's ordinal.
+    /// Ordinal of the next segment.
     pub next: u32,
-    /// How many records the segment holds, envelope frames left out.
+    /// Number of records in the segment, without envelope frames.
     pub records: u64,
-    /// The digest of those records: [`SegmentDigest`](crate::digest::SegmentDigest).
+    /// Digest of the segment's records: see [`SegmentDigest`](crate::digest::SegmentDigest).
     pub hash: [u8; 32],
 }
 
 impl Seal {
-    /// The body's bytes.
+    /// Encodes the body as MessagePack.
     pub fn encode(&self) -> Vec<u8> {
         let mut writer = Writer::new();
         writer.map(3).str("next").unsigned(u64::from(self.next));
@@ -75,11 +79,12 @@ impl Seal {
         writer.finish()
     }
 
-    /// Reads a body.
+    /// Decodes a body.
     ///
     /// # Errors
     ///
-    /// [`Error::Body`], or what the pre-scan says.
+    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its version is newer than this
+    /// crate reads, or if a field is missing or malformed.
     pub fn decode(bytes: &[u8]) -> Result<Seal, Error> {
         let (mut next, mut records, mut hash) = (None, None, None);
         walk("seal", bytes, |name, value| {

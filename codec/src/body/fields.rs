@@ -1,13 +1,13 @@
-//! Walking the fields of a body.
+//! Walks the fields of a body.
 
 use crate::Error;
 use crate::msgpack::Reader;
 
-/// The newest body version of any kind; each kind has had one so far.
+/// Newest version of a body, for every kind: no kind has had a second version yet.
 const VERSION: u64 = 1;
 
-/// Walks the fields of a body. Each field's value passes the pre-scan before `read` takes its name and a cursor
-/// at it, which ends where the value ends; whatever is left unread is passed over.
+/// Walks the fields of a body. The value of each field passes the pre-scan; then `read` is called with the field's name and
+/// a reader over exactly that value. Whatever `read` leaves unread is skipped.
 pub(crate) fn walk<'a>(
     kind: &'static str,
     bytes: &'a [u8],
@@ -28,7 +28,7 @@ pub(crate) fn walk<'a>(
     if reader.is_done() { Ok(()) } else { Err(bad(kind, "bytes follow the value")) }
 }
 
-/// Walks the pairs of one map.
+/// Walks the pairs of one map: calls `read` with each key and a reader over exactly its value.
 pub(crate) fn walk_map<'a>(
     reader: &mut Reader<'a>,
     mut read: impl FnMut(&str, &mut Reader<'a>) -> Result<(), Error>,
@@ -40,15 +40,15 @@ pub(crate) fn walk_map<'a>(
     Ok(())
 }
 
-/// Reads an array that has passed the pre-scan, one element after the other.
+/// Decodes an array that has passed the pre-scan, one element after the other.
 pub(crate) fn list<'a, T>(
     reader: &mut Reader<'a>,
     mut read: impl FnMut(&mut Reader<'a>) -> Result<T, Error>,
 ) -> Result<Vec<T>, Error> {
     let len = reader.array()?;
     let mut items = Vec::new();
-    // The pre-scan has seen that many elements, of a byte each at least; only where an element in memory is
-    // small too may the length decide how much is asked for at once.
+    // The pre-scan has seen that many elements, each of at least one byte. The length may decide how much memory is
+    // reserved at once only if an element is small in memory too.
     if size_of::<T>() <= 32 {
         items.reserve_exact(len as usize);
     }
@@ -66,10 +66,11 @@ pub(crate) fn required<T>(kind: &'static str, field: &str, value: Option<T>) -> 
     value.ok_or_else(|| bad(kind, format!("field `{field}` is missing")))
 }
 
-/// Reads bytes of a fixed number.
+/// Decodes a byte string of exactly `N` bytes.
 pub(crate) fn fixed<const N: usize>(reader: &mut Reader<'_>) -> Result<[u8; N], Error> {
     let bytes = reader.bin()?;
-    bytes
-        .try_into()
-        .map_err(|_| Error::Malformed { offset: reader.offset(), reason: "bytes of another length" })
+    bytes.try_into().map_err(|_| Error::Malformed {
+        offset: reader.offset(),
+        reason: "the byte string has the wrong length",
+    })
 }

@@ -1,66 +1,85 @@
-//! What stands in the body of each kind.
+//! Encodes and decodes the body of each kind of record.
 //!
-//! A body is one MessagePack map with short field names, which a reader without this crate can still show.
-//! A field `v`, the first where it stands, names the body's version; where it is missing the version is 1. Fields that a reader does not
-//! know are passed over, so that a later version may add some without a new version number.
+//! A *body* is one MessagePack map with short field names, which a reader without this crate can still show. A field `v`, the
+//! first if it is there, names the version of the body; without it the version is 1. A reader skips fields that it does not
+//! know, so that a later version of foldlog may add fields without a new version of the body.
+//!
+//! A *payload* is a value of the host within a body. A payload that is too large for the log is kept in the session's object
+//! folder, and the body holds a reference to it: a MessagePack extension of type 1, whose 40 bytes are the BLAKE3 of the
+//! object's bytes (32) and their number as a little-endian `u64`.
 //!
 //! | kind | fields |
 //! |---|---|
-//! | opened | `session` bytes of the id, `seed`, `tags` map, `parent` map (`session`, `how` fork or child; of a fork `position` and `chain`, of a child `operation` where one began it) |
-//! | declare, declared | `events` array of maps (`id`, `name`, `ver`, `to` array of bindings, `implicit`), `slices` array of maps (`id`, `name`, `policy`, `item`) |
-//! | dispatch | `e` event id, `d` data, `o` the engine's own operation, `x` effects |
-//! | snapshot | `tag`, `policies` array |
-//! | tool_begin | `t` tool, `call` provider's id, `args` JSON text, `by` answer and ordinal, `in` parent, `again` and `undo` operations, `idem` where not manual, `ro`, `res` array of maps (`r` resource, `s` snapshot) |
-//! | tool_end | `op` the begin, `again` the operation where that is another, `t`, `call`, `by`, `in` and `undo` as in the begin, `out`, `why`, `back` (true where STATE goes back), `fx` where not unknown, `us`, `result`, `shown` text, `over`, `res`, `s` the LOG slice that takes the call in |
-//! | observed | `n` name, `d` data |
-//! | settle | `op`, `is` decision, `by`, `why`, `result` |
-//! | rollback | `to`, `logs` (false where LOG went back too) |
-//! | import | `from` session, `at` time of the export, `tags`, `slices` array of maps (`s` slice id, `items`, `vers`) |
-//! | resumed | `epoch`, `boot` bytes of the boot id, `clock`, `recovered` where a recovery wrote records anew: the number behind the last of them |
+//! | opened | `session` bytes of the id, `seed`, `tags` map, `parent` map (`session`, `how` fork or child; for a fork `position` and `chain`, for a child `operation` if an operation began it) |
+//! | declare, declared | `events` array of maps (`id`, `name`, `ver` if not 1, `to` array of slice id and built-in effect in turn (0 append, 1 replace, 2 explicit), `implicit`), `slices` array of maps (`id`, `name`, `policy` if not state, `item` if not the slice's name) |
+//! | dispatch | `e` event id and `d` payload, or `o` action of the engine (seed, clear, reset, tag; for a tag `key` and `value`); `x` effects |
+//! | snapshot | `tag`, `policies` array, if not state alone |
+//! | tool_begin | `t` tool, `call` provider's id, `args` JSON text, `by` answer and ordinal, `in` parent, `again` and `undo` operations, `idem` if not manual, `ro`, `res` array of maps (`r` resource, `s` snapshot) |
+//! | tool_end | `op` sequence number of the begin, `again` operation id if it is an earlier begin, `t`, `call`, `by`, `in` and `undo` the values of the begin, `out` outcome, `why` cause, `back` (true if STATE is rolled back), `fx` effects outside if not unknown, `us` duration, `result`, `shown` text, `over` overrides, `res`, `left` array of maps of what was not undone (`r` resource, `p` path, `w` reason), `s` id of the LOG slice that the call is added to |
+//! | observed | `n` name, `d` payload |
+//! | settle | `op` operation id, `is` decision, `by`, `why`, `result` |
+//! | rollback | `to` target, `logs` (false if LOG is rolled back too) |
+//! | import | `from` session, `at` time of the export, `tags`, `slices` array of maps (`s` slice id, `items`, `vers` their versions if not all 1) |
+//! | resumed | `epoch`, `boot` bytes of the boot id, `clock`, `recovered` if a recovery rewrote records: the sequence number behind the last of them |
 //! | seal | `next` ordinal, `records`, `hash` |
-//! | synced | empty: the header's watermark says it all |
+//! | synced | no body: the watermark of the frame's header is the attestation |
 //!
-//! A payload that is too large for the log is an extension of type 1: 32 bytes BLAKE3, then its length as a
-//! little-endian `u64`.
+//! # Effects of a dispatch
+//!
+//! Effects (`x`) are an array with at most one entry for each slice. Without the field, each of the event's declared
+//! bindings had its built-in effect, so that the built-in reducers add no bytes to a record. An entry is one of
+//!
+//! | entry | meaning |
+//! |---|---|
+//! | integer `2 * slice` | the event was appended |
+//! | integer `2 * slice + 1` | the event replaced all items |
+//! | map | `s` slice id; `r` removed items: `true` for all, or `[sequence, ordinal, ...]`; `a` added items, or the event if missing; `b` `[sequence, ordinal]` of the item in front of which the added ones are inserted, or at the end if missing; `ver` version of the added items, or 1 if missing |
 
 mod declare;
 mod dispatch;
 mod envelope;
 pub(crate) mod fields;
+mod observed;
 pub(crate) mod opened;
 mod operation;
 mod position;
+mod settle;
+mod tool_begin;
+mod tool_end;
 
 pub use declare::{Binding, BuiltIn, Declare, EventDeclaration, SliceDeclaration};
 pub use dispatch::{Action, Added, Dispatch, Effect, ItemId, Removed};
 pub use envelope::{Resumed, Seal};
+pub use observed::Observed;
 pub use opened::{Opened, Parent};
 pub use operation::{
-    CallOrigin, Cause, Decision, ExternalEffects, Idempotency, NotUndone, Observed, Outcome,
-    ResourceSnapshot, Settle, ToolBegin, ToolEnd,
+    CallOrigin, Cause, Decision, ExternalEffects, Idempotency, NotUndone, Outcome, ResourceSnapshot,
 };
 pub use position::{Import, ImportedSlice, Rollback, Snapshot};
+pub use settle::Settle;
+pub use tool_begin::ToolBegin;
+pub use tool_end::ToolEnd;
 
 use crate::msgpack::{Reader, Token, Writer};
 use crate::sabotage::{self, Breakage};
 use crate::{Error, Kind};
 
-/// What becomes of a slice when STATE goes back.
+/// Names what a rollback does to a slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Policy {
-    /// Goes back on rollback.
+    /// STATE: a rollback restores the slice to the target position.
     State,
-    /// Never goes back, is never erased, only grows.
+    /// LOG: the slice only grows. A rollback leaves it as it is, and nothing erases it.
     Log,
-    /// Emptied on rollback and refilled from what follows.
+    /// CACHE: a rollback empties the slice, and later records fill it again.
     Cache,
 }
 
 impl Policy {
-    /// Every policy.
+    /// Every policy, in ascending order.
     pub const ALL: [Policy; 3] = [Policy::State, Policy::Log, Policy::Cache];
 
-    /// The name in records and JSON: `state`, `log` or `cache`.
+    /// Returns the policy's name in records and JSON: `state`, `log` or `cache`.
     pub fn name(self) -> &'static str {
         match self {
             Policy::State => "state",
@@ -69,65 +88,80 @@ impl Policy {
         }
     }
 
-    /// The policy of that name.
+    /// Returns the policy of that name, or `None` if there is none.
     pub fn from_name(name: &str) -> Option<Policy> {
         Policy::ALL.into_iter().find(|policy| policy.name() == name)
     }
 }
 
-/// The extension type of a reference to the object folder.
+/// MessagePack extension type of a reference to the object folder.
 const OBJECT_EXT: i8 = 1;
 
+/// Length in bytes of a reference: the BLAKE3 of the object and its length.
 const REFERENCE_LEN: usize = 40;
 
-/// How many slices a session may have, and so how many effects a record.
+/// Greatest number of slices that a session may have, and so of effects that a record may have.
 pub const SLICES_MAX: usize = 4096;
 
-/// The largest payload, in bytes, wherever it stands: an object over this is neither written nor read.
+/// Size in bytes of the largest payload, in a body or in the object folder: 1 GiB. A larger one is neither written nor read.
 pub const OBJECT_BYTES_MAX: u64 = 1 << 30;
 
-/// Whether a payload of so many bytes is within [`OBJECT_BYTES_MAX`]: what is asked before one is written.
+/// Returns whether a payload of so many bytes is within [`OBJECT_BYTES_MAX`]. A writer asks before it writes one.
 #[inline]
 pub fn payload_fits(bytes: usize) -> bool {
     bytes as u64 <= OBJECT_BYTES_MAX || sabotage::is(Breakage::PayloadOverLimit)
 }
 
-/// How many operations may be open at once, within one another or beside one another.
+/// Greatest number of operations that may be open at once in a session, nested or side by side.
 pub const OPEN_OPERATIONS_MAX: usize = 1024;
 
-/// A host's value in a record: the value itself, or a reference to the session's object folder. Either way the
-/// bytes are one MessagePack value.
+/// Holds a value of the host in a record: the value itself, or a reference to an object in the session's object folder. In
+/// both cases the bytes are one MessagePack value.
+///
+/// ```
+/// use foldlog_codec::body::{ObjectId, Payload};
+/// use foldlog_codec::msgpack;
+///
+/// let value = msgpack::to_vec(&["a", "b"])?;
+/// assert_eq!(Payload::new(&value).object(), None);
+///
+/// let id = ObjectId::of(&value);
+/// let reference = id.reference();
+/// assert_eq!(Payload::new(&reference).object(), Some(id));
+/// # Ok::<(), foldlog_codec::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Payload<'a> {
     bytes: &'a [u8],
 }
 
-/// The name of an object: the BLAKE3 of its bytes, and how many they are.
+/// Names an object in the object folder by its content: the BLAKE3 and the number of its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ObjectId {
     /// BLAKE3 of the object's bytes.
     pub hash: [u8; 32],
-    /// Their number.
+    /// Number of the object's bytes.
     pub len: u64,
 }
 
 impl ObjectId {
-    /// The name of these bytes.
+    /// Computes the id of an object from its bytes.
     pub fn of(bytes: &[u8]) -> ObjectId {
         ObjectId { hash: *blake3::hash(bytes).as_bytes(), len: bytes.len() as u64 }
     }
 
-    /// The file name in the object folder: 64 hexadecimal digits.
+    /// Returns the object's file name in the object folder: the 64 hexadecimal digits of its hash.
     pub fn file_name(&self) -> String {
         blake3::Hash::from_bytes(self.hash).to_hex().to_string()
     }
 
-    /// The object of that file name, where it is one and has so many bytes.
+    /// Returns the id of the object with that file name and of `len` bytes, or `None` if the name is not 64 hexadecimal
+    /// digits.
     pub fn from_file_name(name: &str, len: u64) -> Option<ObjectId> {
         blake3::Hash::from_hex(name).ok().map(|hash| ObjectId { hash: *hash.as_bytes(), len })
     }
 
-    /// The reference that stands in a record in place of the value.
+    /// Encodes the reference that a record holds in place of the value.
     pub fn reference(&self) -> Vec<u8> {
         let mut reference = [0; REFERENCE_LEN];
         let bytes = self.hash.iter().copied().chain(self.len.to_le_bytes());
@@ -139,17 +173,18 @@ impl ObjectId {
 }
 
 impl<'a> Payload<'a> {
-    /// A payload of bytes that are one MessagePack value: a host's, or [`ObjectId::reference`].
+    /// Wraps bytes that are one MessagePack value: a value of the host, or an [`ObjectId::reference`]. The bytes are not
+    /// checked.
     pub fn new(bytes: &'a [u8]) -> Payload<'a> {
         Payload { bytes }
     }
 
-    /// The bytes in the record.
+    /// Returns the bytes that the record holds.
     pub fn bytes(&self) -> &'a [u8] {
         self.bytes
     }
 
-    /// The object, where the record holds but a reference.
+    /// Returns the id of the object that the record refers to, or `None` if the record holds the value itself.
     #[inline]
     pub fn object(&self) -> Option<ObjectId> {
         // Asked of every payload, and nearly none begins as an extension with a length, which a reference is.
@@ -173,11 +208,14 @@ impl<'a> Payload<'a> {
     }
 }
 
-/// Checks that a record's body reads as its kind says. Of a kind that this version cannot name it only has to be MessagePack.
+/// Checks that a body decodes as a body of its kind. For a kind that this version does not decode, it only has to be one
+/// MessagePack value; the body of `SYNCED` is not looked at.
 ///
 /// # Errors
 ///
-/// What is wrong with the body.
+/// [`Error::Body`] if the body does not decode as one of its kind. For a kind that this version does not decode:
+/// [`Error::Truncated`] if the value ends early, [`Error::Malformed`] if the body is not exactly one MessagePack value,
+/// [`Error::Limit`] if it is over the [default limits](crate::msgpack::Limits).
 pub fn check(kind: Kind, body: &[u8]) -> Result<(), Error> {
     match kind {
         Kind::OPENED => Opened::decode(body).map(drop),

@@ -1,3 +1,5 @@
+//! Encodes and decodes the first record of a session.
+
 use std::collections::BTreeMap;
 
 use uuid::Uuid;
@@ -8,42 +10,43 @@ use crate::{Error, OperationId, SequenceNumber};
 
 const KIND: &str = "opened";
 
-/// The first record of a session; in a fork, the first record behind those it shares with its parent.
+/// Begins a session. It is the session's first record; in a fork, the first record behind those shared with the parent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Opened {
-    /// The session's id.
+    /// Id of the session.
     pub session: Uuid,
-    /// What the session's generator starts from.
+    /// Seed of the session's random generator.
     pub seed: u64,
-    /// Tags given at creation.
+    /// Tags that the host gave the session at its creation.
     pub tags: BTreeMap<String, String>,
-    /// Where the session comes from.
+    /// Session that this one comes from; `None` if it comes from none.
     pub parent: Option<Parent>,
 }
 
-/// Where a session comes from.
+/// Names the session that another one comes from, and how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parent {
-    /// It shares the parent's records up to a position.
+    /// The session is a fork: it shares the parent's records up to a position.
     Fork {
-        /// The parent's id.
+        /// Id of the parent.
         session: Uuid,
-        /// The last shared sequence number.
+        /// Sequence number of the last shared record.
         position: SequenceNumber,
-        /// The checksum of that record's frame.
+        /// Checksum of the frame of the last shared record.
         chain: u32,
     },
-    /// It was begun on behalf of the parent and shares no records with it.
+    /// The session was begun on behalf of the parent, and shares no records with it.
     Child {
-        /// The parent's id.
+        /// Id of the parent.
         session: Uuid,
-        /// The parent's operation on whose behalf it was begun, where it was one; older logs do not say.
+        /// Operation of the parent that began the session; `None` if no operation did, or in an older log, which does not
+        /// say.
         operation: Option<OperationId>,
     },
 }
 
 impl Parent {
-    /// The parent's id.
+    /// Returns the id of the parent.
     pub fn session(&self) -> Uuid {
         match self {
             Parent::Fork { session, .. } | Parent::Child { session, .. } => *session,
@@ -52,7 +55,7 @@ impl Parent {
 }
 
 impl Opened {
-    /// The body's bytes.
+    /// Encodes the body as MessagePack.
     pub fn encode(&self) -> Vec<u8> {
         let mut writer = Writer::new();
         let fields = 2 + usize::from(!self.tags.is_empty()) + usize::from(self.parent.is_some());
@@ -81,11 +84,12 @@ impl Opened {
         writer.finish()
     }
 
-    /// Reads a body.
+    /// Decodes a body.
     ///
     /// # Errors
     ///
-    /// [`Error::Body`], or what the pre-scan says.
+    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its version is newer than this
+    /// crate reads, or if a field is missing or malformed.
     pub fn decode(bytes: &[u8]) -> Result<Opened, Error> {
         let (mut session, mut seed, mut tags, mut parent) = (None, None, BTreeMap::new(), None);
         walk(KIND, bytes, |name, value| {

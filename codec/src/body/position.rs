@@ -1,3 +1,5 @@
+//! Encodes and decodes records that concern a position: snapshots, rollbacks and imports.
+
 use std::collections::BTreeMap;
 
 use uuid::Uuid;
@@ -8,17 +10,17 @@ use super::{Payload, Policy};
 use crate::msgpack::{Reader, Writer};
 use crate::{Error, SequenceNumber};
 
-/// A position worth coming back to: that of the record itself.
+/// Marks a position, that of the record itself, for a later rollback.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
-    /// What the host calls it.
+    /// Tag that the host gave the snapshot.
     pub tag: Option<String>,
-    /// The policies whose slices it stands for, in ascending order.
+    /// Policies of the slices that the snapshot covers, in ascending order.
     pub policies: Vec<Policy>,
 }
 
 impl Snapshot {
-    /// The body's bytes.
+    /// Encodes the body as MessagePack.
     pub fn encode(&self) -> Vec<u8> {
         let mut writer = Writer::new();
         let stated = self.policies != [Policy::State];
@@ -35,11 +37,12 @@ impl Snapshot {
         writer.finish()
     }
 
-    /// Reads a body.
+    /// Decodes a body.
     ///
     /// # Errors
     ///
-    /// [`Error::Body`], or what the pre-scan says.
+    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its version is newer than this
+    /// crate reads, or if a field is missing or malformed.
     pub fn decode(bytes: &[u8]) -> Result<Snapshot, Error> {
         let (mut tag, mut policies) = (None, vec![Policy::State]);
         walk("snapshot", bytes, |name, value| {
@@ -59,17 +62,17 @@ fn read_policy(reader: &mut Reader<'_>) -> Result<Policy, Error> {
     Policy::from_name(name).ok_or_else(|| bad("snapshot", format!("policy `{name}` is not known")))
 }
 
-/// STATE goes back to what it was when an earlier record had been written.
+/// Rolls STATE back to an earlier position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rollback {
-    /// The sequence number of that record.
+    /// Target: the sequence number of the last record whose changes stay.
     pub to: SequenceNumber,
-    /// Whether LOG stays, as it does but for tests.
+    /// Whether LOG stays as it is. Only tests roll LOG back too.
     pub preserve_logs: bool,
 }
 
 impl Rollback {
-    /// The body's bytes.
+    /// Encodes the body as MessagePack.
     pub fn encode(&self) -> Vec<u8> {
         let mut writer = Writer::new();
         writer.map(1 + usize::from(!self.preserve_logs)).str("to").unsigned(self.to.get());
@@ -79,11 +82,12 @@ impl Rollback {
         writer.finish()
     }
 
-    /// Reads a body.
+    /// Decodes a body.
     ///
     /// # Errors
     ///
-    /// [`Error::Body`], or what the pre-scan says.
+    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its version is newer than this
+    /// crate reads, or if a field is missing or malformed.
     pub fn decode(bytes: &[u8]) -> Result<Rollback, Error> {
         let (mut to, mut preserve_logs) = (None, true);
         walk("rollback", bytes, |name, value| {
@@ -98,30 +102,30 @@ impl Rollback {
     }
 }
 
-/// The slices of an export enter a new session, LOG included.
+/// Imports the slices of an export into a new session, LOG slices included.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Import<'a> {
-    /// The session that the export was taken from, where it is known.
+    /// Id of the exported session; `None` if it is not known.
     pub from: Option<Uuid>,
-    /// When the export was taken, in microseconds since 1970-01-01 UTC.
+    /// Time of the export, in microseconds since 1970-01-01 UTC; `None` if it is not known.
     pub exported_at_us: Option<i64>,
-    /// The tags of the export.
+    /// Tags of the exported session.
     pub tags: BTreeMap<String, String>,
-    /// The slices.
+    /// Imported slices.
     pub slices: Vec<ImportedSlice<'a>>,
 }
 
-/// One slice of an export.
+/// Holds one slice of an import.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ImportedSlice<'a> {
-    /// The slice's id in the new session.
+    /// Id of the slice in the new session.
     pub slice: u32,
-    /// Its items, each with the version that it was recorded at.
+    /// Items of the slice in its order, each with the version of its type at which it was recorded.
     pub items: Vec<(Payload<'a>, u32)>,
 }
 
 impl<'a> Import<'a> {
-    /// The body's bytes.
+    /// Encodes the body as MessagePack.
     pub fn encode(&self) -> Vec<u8> {
         let mut writer = Writer::new();
         let fields = 1
@@ -155,11 +159,12 @@ impl<'a> Import<'a> {
         writer.finish()
     }
 
-    /// Reads a body.
+    /// Decodes a body.
     ///
     /// # Errors
     ///
-    /// [`Error::Body`], or what the pre-scan says.
+    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its version is newer than this
+    /// crate reads, or if a field is missing or malformed.
     pub fn decode(bytes: &'a [u8]) -> Result<Import<'a>, Error> {
         let mut import =
             Import { from: None, exported_at_us: None, tags: BTreeMap::new(), slices: Vec::new() };

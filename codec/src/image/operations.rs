@@ -1,4 +1,4 @@
-//! Operations in an image: those that were open or unsettled at its position, and STATE where open ones began.
+//! Encodes and decodes the operations of an image: the open and the unsettled ones, and STATE at the begins of open ones.
 
 use super::{ItemImage, KIND};
 use crate::body::fields::{bad, list, required, walk_map};
@@ -6,57 +6,73 @@ use crate::body::{CallOrigin, Idempotency};
 use crate::msgpack::{Reader, Writer};
 use crate::{Error, OperationId, SequenceNumber};
 
-/// An operation that has begun and not ended, its texts held as `T`. In an image it is a map: `op` its name, `begin` its
-/// latest begin, `in` the operation within which it runs, `t` the tool, `call` the provider's name for the call, `idem` as
-/// in a `tool_begin`, `ro`, `undo` and `by` as there, `fx` whether something ran within it that may have had effects
-/// outside. Those that say nothing are left out.
+/// Describes an operation that has begun and not ended, with its texts held as `T`.
+///
+/// In an image it is a map. A field whose value is `None`, `false` or `manual` is left out.
+///
+/// | field | meaning |
+/// |---|---|
+/// | `op` | operation id |
+/// | `begin` | sequence number of the operation's latest `tool_begin` |
+/// | `in` | id of the operation within which it runs |
+/// | `t`, `call`, `idem`, `ro`, `undo`, `by` | the fields of these names in its `tool_begin` |
+/// | `fx` | whether a nested operation may have had effects outside |
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpenOperation<T> {
-    /// The operation's name: the sequence number of its first begin.
+    /// Operation id: the sequence number of the operation's first `tool_begin`.
     pub operation: OperationId,
-    /// The sequence number of its latest begin.
+    /// Sequence number of the operation's latest `tool_begin`.
     pub begin: SequenceNumber,
-    /// The operation within which it runs.
+    /// Id of the operation within which this one runs.
     pub parent: Option<OperationId>,
-    /// The tool.
+    /// Name of the tool.
     pub tool: T,
-    /// The provider's name for the call.
+    /// Id that the provider gave the call.
     pub call_id: Option<T>,
-    /// What may be done with it should it be interrupted.
+    /// How the operation may be run again if it is interrupted.
     pub idempotency: Idempotency,
-    /// Whether it changes nothing.
+    /// Whether the tool changes nothing.
     pub reads_only: bool,
-    /// The operation that it undoes.
+    /// Id of the operation whose effects this one undoes.
     pub undoes: Option<OperationId>,
-    /// The answer that asked for it, and which of its calls this is.
+    /// Model answer that asked for the call; `None` if the host asked.
     pub origin: Option<CallOrigin>,
-    /// Whether something ran within it that may have had effects outside: running this again would run that again,
-    /// as another operation.
+    /// Whether a nested operation may have had effects outside: if this operation is run again, the nested one runs again
+    /// too, as a new operation.
     pub had_effects_within: bool,
 }
 
-/// An operation that was interrupted and neither run again nor settled since, its texts held as `T`. In an image it is a
-/// map: `op`, `begin`, `t`, `call` and `idem` as of an open one, `undone` and `again` where they are so.
+/// Describes an operation that was interrupted and neither run again nor settled since, with its texts held as `T`.
+///
+/// In an image it is a map. A field whose value is `None`, `false` or `manual` is left out.
+///
+/// | field | meaning |
+/// |---|---|
+/// | `op` | operation id |
+/// | `begin` | sequence number of the operation's latest `tool_begin` |
+/// | `t`, `call`, `idem` | the fields of these names in its `tool_begin` |
+/// | `undone` | whether the operation's effects are undone |
+/// | `again` | whether somebody decided to run the operation again |
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnsettledOperation<T> {
-    /// The operation's name: the sequence number of its first begin.
+    /// Operation id: the sequence number of the operation's first `tool_begin`.
     pub operation: OperationId,
-    /// The sequence number of its latest begin, which holds its arguments.
+    /// Sequence number of the operation's latest `tool_begin`, which holds the arguments.
     pub begin: SequenceNumber,
-    /// The tool.
+    /// Name of the tool.
     pub tool: T,
-    /// The provider's name for the call.
+    /// Id that the provider gave the call.
     pub call_id: Option<T>,
-    /// What may be done with it.
+    /// How the operation may be run again.
     pub idempotency: Idempotency,
-    /// Whether what it did is undone.
+    /// Whether the operation's effects are undone.
     pub undone: bool,
-    /// Whether somebody decided that it is to be run again.
+    /// Whether somebody decided to run the operation again.
     pub run_again: bool,
 }
 
 impl<T> OpenOperation<T> {
-    /// Returns the operation with its texts held otherwise, as `text` makes them.
+    /// Returns a copy of the operation in which `text` has converted the tool's name and the provider's call id.
     pub fn with_texts<'s, U>(&'s self, text: impl Fn(&'s T) -> U) -> OpenOperation<U> {
         OpenOperation {
             operation: self.operation,
@@ -74,7 +90,7 @@ impl<T> OpenOperation<T> {
 }
 
 impl<T> UnsettledOperation<T> {
-    /// Returns the operation with its texts held otherwise, as `text` makes them.
+    /// Returns a copy of the operation in which `text` has converted the tool's name and the provider's call id.
     pub fn with_texts<'s, U>(&'s self, text: impl Fn(&'s T) -> U) -> UnsettledOperation<U> {
         UnsettledOperation {
             operation: self.operation,
@@ -88,25 +104,25 @@ impl<T> UnsettledOperation<T> {
     }
 }
 
-/// STATE where an operation began that is open and may change something: what a rollback to its begin goes back to.
+/// Holds STATE at the begin of an open operation that may change something: what its rollback restores.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BegunImage<'a> {
-    /// The begin's sequence number.
+    /// Sequence number of the operation's `tool_begin`.
     pub begin: SequenceNumber,
-    /// Its STATE slices; those that are not named were empty.
+    /// STATE slices at the begin; a slice that is not listed was empty.
     pub slices: Vec<BegunSlice<'a>>,
 }
 
-/// A STATE slice where an operation began: the first items of the slice as the image holds it, and others behind them.
+/// Holds a STATE slice at the begin of an operation: the first items of the same slice in the image, then further items.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BegunSlice<'a> {
-    /// The slice's id.
+    /// Id of the slice.
     pub slice: u32,
-    /// How many of the image's items of that slice come first.
+    /// Number of the first items that are those of the same slice in [`Image::slices`](super::Image::slices).
     pub kept: u64,
-    /// How many others follow.
+    /// Number of the further items.
     pub len: u64,
-    /// The others.
+    /// Further items, behind the first `kept`.
     pub items: Vec<ItemImage<'a>>,
 }
 
@@ -202,7 +218,7 @@ impl<'a> UnsettledOperation<&'a str> {
     }
 }
 
-/// The fields of an operation as they are found.
+/// Collects the fields of an operation while it is decoded.
 #[derive(Default)]
 struct Fields<'a> {
     operation: Option<OperationId>,
@@ -251,7 +267,7 @@ impl<'a> BegunImage<'a> {
         }
     }
 
-    /// The items are still to be read.
+    /// Decodes all but the items, which follow the image's map.
     pub(super) fn read(reader: &mut Reader<'a>) -> Result<BegunImage<'a>, Error> {
         let slice = |reader: &mut Reader<'a>| match reader.array()? {
             3 => Ok(BegunSlice {

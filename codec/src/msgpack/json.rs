@@ -1,12 +1,4 @@
-//! JSON forms of values.
-//!
-//! | MessagePack | JSON |
-//! |---|---|
-//! | nil, bool, integers, text, arrays | themselves |
-//! | numbers of 32 and 64 bits | the shortest decimal that reads back; `null` for infinities and NaN |
-//! | maps | objects, keys in their order; an integer key as its digits, any other key as its JSON text, in which a map is an array of pairs |
-//! | bytes | an array of integers, as serde writes a `Vec<u8>` |
-//! | extensions | `{"$ext": [type, "hex"]}` |
+//! Serializes values as JSON, and parses JSON into values.
 
 use serde::ser::{Serialize, SerializeMap, SerializeSeq, Serializer};
 
@@ -57,8 +49,8 @@ fn key_text(key: &Value) -> String {
     serde_json::to_string(&InKey(key)).unwrap_or_default()
 }
 
-/// A value within a key. No text of a key stands within that of another: each would double the other's quotes, and a
-/// few bytes of keys within keys would come to more than any memory holds.
+/// Serializes a value within a key. A map within a key is an array of pairs, so that no key's JSON text is quoted within
+/// another's: each level would double the quotes of those below, and a few bytes of nested keys would exhaust the memory.
 struct InKey<'a>(&'a Value);
 
 impl Serialize for InKey<'_> {
@@ -73,11 +65,11 @@ impl Serialize for InKey<'_> {
     }
 }
 
-/// The value of a JSON text; the order of an object's keys is kept.
+/// Parses a JSON text into a value; maps keep the order of the object's keys.
 ///
 /// # Errors
 ///
-/// What is wrong with the text, with line and column.
+/// The text is not one JSON value, or it nests deeper than 127 levels. The error names line and column.
 pub fn from_json(text: &str) -> Result<Value, serde_json::Error> {
     serde_json::from_str(text)
 }

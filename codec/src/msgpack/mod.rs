@@ -1,10 +1,19 @@
-//! MessagePack: tokens, a bounded pre-scan, values and their JSON forms.
+//! Reads and writes MessagePack: tokens, a bounded pre-scan, values and their JSON forms.
 //!
-//! Bytes that come from disk are never handed to a typed decoder before [`scan`] has walked them: it bounds
-//! depth, item count and declared lengths without recursion and without allocating, so that a hostile file
-//! can neither nest without end nor ask for memory that it does not fill. What it cannot bound is a host's
-//! type that contains itself without a field or element in between (`struct W(Option<Box<W>>)`): a decoder
-//! goes round in it without reading a byte.
+//! The *pre-scan* is [`scan`]. No bytes from disk reach a typed decoder before the pre-scan has walked them: it bounds depth,
+//! number of values and declared lengths, without recursion and without allocation, so that a hostile file can neither nest
+//! without end nor claim memory that it does not fill. The pre-scan cannot bound a host's type that contains itself without a
+//! field or element in between (`struct W(Option<Box<W>>)`): a decoder of such a type recurses without reading a byte.
+//!
+//! # JSON forms
+//!
+//! | MessagePack | JSON |
+//! |---|---|
+//! | nil, bool, integers, text, arrays | themselves |
+//! | floating-point numbers of 32 and 64 bits | the shortest decimal that parses back to the number; `null` for infinities and NaN |
+//! | maps | objects, keys in their order; a text key as it is, an integer key as its digits, any other key as its JSON text, in which a map is an array of pairs |
+//! | bytes | an array of integers, as serde writes a `Vec<u8>` |
+//! | extensions | `{"$ext": [type, "hex"]}` |
 
 mod json;
 mod read;
@@ -27,26 +36,31 @@ use serde::de::DeserializeOwned;
 use crate::Error;
 use crate::body::{OBJECT_BYTES_MAX, payload_fits};
 
-/// The MessagePack of a host's value, with field names.
+/// Serializes a host's value to MessagePack, structs as maps with field names, and checks that a reader will accept it.
 ///
 /// # Errors
 ///
-/// [`Error::Value`] where the type's `Serialize` fails, [`Error::Limit`] where the value is over
-/// [`Limits::of_payload`] or over [`OBJECT_BYTES_MAX`], and as [`scan`] where the type's `Serialize` wrote more or fewer values than it
-/// announced: it is better told now than when the log is opened again.
+/// - [`Error::Value`] if the type's `Serialize` fails.
+/// - [`Error::Limit`] if the value is over [`Limits::of_payload`] or over [`OBJECT_BYTES_MAX`].
+/// - [`Error::Truncated`] or [`Error::Malformed`] if the type's `Serialize` wrote fewer or more values than it announced. The
+///   host learns of it now rather than when the log is opened again.
 pub fn to_vec<T: Serialize + ?Sized>(value: &T) -> Result<Vec<u8>, Error> {
-    // Room for most events, which would otherwise grow from nothing in five steps.
+    // Enough for most events, which would otherwise grow the vector five times.
     let mut bytes = Vec::with_capacity(256);
     append(value, &mut bytes)?;
     Ok(bytes)
 }
 
-/// Appends the MessagePack of a host's value to `out`, as [`to_vec`] makes it, so that one buffer serves for
-/// value after value.
+/// Appends the MessagePack of a host's value to `out`, so that one buffer serves many values. The bytes are those of
+/// [`to_vec`].
 ///
 /// # Errors
 ///
-/// As [`to_vec`]; nothing is appended then.
+/// Nothing is appended in any of these cases.
+///
+/// - [`Error::Value`] if the type's `Serialize` fails.
+/// - [`Error::Limit`] if the value is over [`Limits::of_payload`] or over [`OBJECT_BYTES_MAX`].
+/// - [`Error::Truncated`] or [`Error::Malformed`] if the type's `Serialize` wrote fewer or more values than it announced.
 pub fn append<T: Serialize + ?Sized>(value: &T, out: &mut Vec<u8>) -> Result<(), Error> {
     let start = out.len();
     let mut bounded = Bounded { out: std::mem::take(out), start, over: false };
@@ -57,8 +71,8 @@ pub fn append<T: Serialize + ?Sized>(value: &T, out: &mut Vec<u8>) -> Result<(),
         false => written.map_err(|error| Error::Value(error.to_string())),
     };
     let appended = written
-        // No cheaper test stands in for the walk: rmp-serde writes down whatever length a type announces, and a
-        // record whose payload has no end would be no record when the log is read.
+        // No cheaper check can replace the walk: rmp-serde writes whatever length a type announces, and a reader would
+        // refuse a record whose payload does not end.
         .and_then(|()| check_payload(out.get(start..).unwrap_or_default()));
     if appended.is_err() {
         out.truncate(start);
@@ -66,11 +80,13 @@ pub fn append<T: Serialize + ?Sized>(value: &T, out: &mut Vec<u8>) -> Result<(),
     appended
 }
 
-/// Refuses what would make a payload too large before it is copied. Looks only where the buffer has to grow, so that
-/// small values pay nothing; what had room all the same is found once the payload is whole.
+/// Collects a payload, and refuses bytes that would make it too large before they are copied.
+///
+/// It checks only when the buffer has to grow, so that small values pay nothing. The check of the whole payload finds a
+/// payload that is too large although the buffer already had the capacity.
 struct Bounded {
     out: Vec<u8>,
-    /// Where the payload begins.
+    /// Offset, in bytes, at which the payload begins in `out`.
     start: usize,
     over: bool,
 }
@@ -98,47 +114,57 @@ impl io::Write for Bounded {
     }
 }
 
-/// A host's value from MessagePack, after the pre-scan.
+/// Deserializes a host's value from MessagePack, after the pre-scan.
+///
+/// ```
+/// use foldlog_codec::msgpack;
+///
+/// let bytes = msgpack::to_vec(&("ship it", 3))?;
+/// assert_eq!(msgpack::from_slice::<(String, u32)>(&bytes)?, ("ship it".to_owned(), 3));
+/// # Ok::<(), foldlog_codec::Error>(())
+/// ```
 ///
 /// # Errors
 ///
-/// As [`scan`], or [`Error::Value`] where the bytes are not what the type wants.
+/// [`Error::Truncated`] if the value ends early, [`Error::Malformed`] if the bytes are not exactly one MessagePack value,
+/// [`Error::Limit`] if it is over the default [`Limits`], [`Error::Value`] if it is not a value of the type.
 pub fn from_slice<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Error> {
     check(bytes)?;
     from_scanned(bytes)
 }
 
-/// A host's value from MessagePack that has passed the pre-scan already: its second walk is spared.
+/// Deserializes a host's value from MessagePack that has already passed the pre-scan, without a second walk.
 ///
-/// Whoever calls this vouches for the bytes. They are a [`Payload`](crate::body::Payload) as a body's `decode`
-/// handed it out, or what [`to_vec`] or [`append`] wrote, or [`check`] was asked. An object's bytes are no
-/// payload's: its name says that they are what was written, not that this was MessagePack. Bytes that nobody
-/// vouches for can neither do harm to memory's safety nor be taken for a value that they are not, but they can
-/// nest until the stack ends, and claim lengths that ask for memory.
+/// The caller vouches for the bytes: a body's `decode` returned them as a [`Payload`](crate::body::Payload), [`to_vec`] or
+/// [`append`] wrote them, or [`check`] accepted them. The bytes of an object do not qualify: its name proves that they are what
+/// was written, not that they are MessagePack. Other bytes cannot violate memory safety, nor pass for a value that they do not
+/// hold, but they can nest until the stack overflows, and claim lengths for which memory is allocated.
 ///
 /// # Errors
 ///
-/// [`Error::Value`] where the bytes are not what the type wants.
+/// [`Error::Value`] if the bytes are not a value of the type.
 #[inline]
 pub fn from_scanned<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Error> {
     rmp_serde::from_slice(bytes).map_err(|error| Error::Value(error.to_string()))
 }
 
-/// Checks that the bytes are exactly one MessagePack value within the default limits.
+/// Checks that the bytes are exactly one MessagePack value within the default [`Limits`].
 ///
 /// # Errors
 ///
-/// As [`scan`]; [`Error::Malformed`] where bytes follow the value.
+/// [`Error::Truncated`] if the value ends early, [`Error::Malformed`] if the bytes are not MessagePack or continue after the
+/// value, [`Error::Limit`] if the value is over the limits.
 pub fn check(bytes: &[u8]) -> Result<(), Error> {
     check_within(bytes, Limits::default())
 }
 
-/// Checks that the bytes are a value as [`to_vec`] makes them: one, within [`Limits::of_payload`] and not over
-/// [`OBJECT_BYTES_MAX`].
+/// Checks that the bytes are exactly one MessagePack value within [`Limits::of_payload`] and [`OBJECT_BYTES_MAX`], as
+/// every payload is.
 ///
 /// # Errors
 ///
-/// As [`to_vec`].
+/// [`Error::Truncated`] if the value ends early, [`Error::Malformed`] if the bytes are not MessagePack or continue after the
+/// value, [`Error::Limit`] if the value is over the limits.
 pub fn check_payload(bytes: &[u8]) -> Result<(), Error> {
     if !payload_fits(bytes.len()) {
         return Err(Error::Limit { offset: 0, limit: "payload length", max: OBJECT_BYTES_MAX });

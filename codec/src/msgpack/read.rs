@@ -1,28 +1,28 @@
-//! Reading: tokens, the pre-scan, and a cursor over bytes that passed it.
+//! Reads MessagePack: tokens, the pre-scan, and a reader over bytes that passed it.
 
 use rmp::Marker;
 
 use crate::Error;
 
-/// How much a value may ask of its reader.
+/// Bounds how deep a value may nest and how many values it may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// How deep arrays and maps may nest; at most 128.
+    /// Greatest depth of nested arrays and maps; a limit over 128 counts as 128.
     pub depth_max: usize,
-    /// How many values there may be in all, keys included.
+    /// Greatest number of values in all, keys and the outermost value included.
     pub items_max: u64,
 }
 
 impl Default for Limits {
-    /// 128 levels and 4,194,304 values.
+    /// Returns the limits of a reader: 128 levels and 4,194,304 values.
     fn default() -> Self {
         Limits { depth_max: DEPTH_MAX, items_max: 1 << 22 }
     }
 }
 
 impl Limits {
-    /// The limits of a value that a host hands in: 112 levels and 2,097,152 values, less than a reader allows,
-    /// so that the record around it stays within the reader's limits too.
+    /// Returns the limits of a value that a host hands in: 112 levels and 2,097,152 values. They are below a reader's limits,
+    /// so that the record around the value stays within the reader's limits too.
     pub fn of_payload() -> Limits {
         Limits { depth_max: 112, items_max: 1 << 21 }
     }
@@ -30,34 +30,34 @@ impl Limits {
 
 const DEPTH_MAX: usize = 128;
 
-/// One value's head: a scalar, or the length of an array or map whose values follow.
+/// Holds a scalar value, or the length of an array or map whose values follow.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Token<'a> {
-    /// Nothing.
+    /// Nil.
     Nil,
-    /// True or false.
+    /// Boolean.
     Bool(bool),
-    /// An integer of 0 or more.
+    /// Integer of 0 or more, however it was encoded.
     Unsigned(u64),
-    /// An integer below 0.
+    /// Integer below 0.
     Signed(i64),
-    /// A number of 32 bits.
+    /// Floating-point number of 32 bits.
     F32(f32),
-    /// A number of 64 bits.
+    /// Floating-point number of 64 bits.
     F64(f64),
-    /// Text; whether it is UTF-8 is not yet known.
+    /// Text, not yet checked to be UTF-8.
     Str(&'a [u8]),
-    /// Bytes.
+    /// Byte string.
     Bin(&'a [u8]),
-    /// An extension's type and bytes.
+    /// Extension: its type and its bytes.
     Ext(i8, &'a [u8]),
-    /// An array of so many values.
+    /// Beginning of an array: its number of values.
     Array(u32),
-    /// A map of so many pairs.
+    /// Beginning of a map: its number of pairs.
     Map(u32),
 }
 
-/// A cursor over MessagePack.
+/// Reads MessagePack from a byte slice, token by token. A copy of a reader can look ahead.
 #[derive(Clone, Copy, Debug)]
 pub struct Reader<'a> {
     bytes: &'a [u8],
@@ -65,17 +65,17 @@ pub struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// A cursor at the start of the bytes.
+    /// Creates a reader at the start of the bytes.
     pub fn new(bytes: &'a [u8]) -> Reader<'a> {
         Reader { bytes, offset: 0 }
     }
 
-    /// How many bytes have been read.
+    /// Returns the offset, in bytes, of the next token.
     pub fn offset(&self) -> usize {
         self.offset
     }
 
-    /// Whether all bytes have been read.
+    /// Returns whether all bytes have been read.
     pub fn is_done(&self) -> bool {
         self.offset >= self.bytes.len()
     }
@@ -106,13 +106,12 @@ impl<'a> Reader<'a> {
         Error::Truncated { offset: self.offset, needed, available: self.remaining() as u64 }
     }
 
-    /// Reads one head. A declared length of text or bytes is checked against what is there; a declared
-    /// number of array or map entries too, since each takes a byte at least.
+    /// Reads one token. The length that a token declares, in bytes or in values, never exceeds the number of bytes left.
     ///
     /// # Errors
     ///
-    /// [`Error::Truncated`] where bytes are missing, [`Error::Malformed`] for the one byte that MessagePack
-    /// never uses.
+    /// [`Error::Truncated`] if the token ends early or declares more bytes or values than there are bytes left,
+    /// [`Error::Malformed`] for the byte 0xc1, which MessagePack never uses.
     pub fn token(&mut self) -> Result<Token<'a>, Error> {
         let start = self.offset;
         let [marker] = self.fixed()?;
@@ -169,7 +168,7 @@ impl<'a> Reader<'a> {
         Ok(token)
     }
 
-    /// A length of 1, 2 or 4 bytes.
+    /// Reads a length of 1, 2 or 4 bytes, for a `width` of 0, 1 or 2.
     fn length(&mut self, width: u8) -> Result<u64, Error> {
         Ok(match width {
             0 => u64::from(u8::from_be_bytes(self.fixed()?)),
@@ -183,40 +182,43 @@ impl<'a> Reader<'a> {
         Ok(Token::Ext(kind as i8, self.take(len)?))
     }
 
-    /// Passes over one whole value and returns its bytes.
+    /// Skips one whole value within the default [`Limits`] and returns its bytes.
     ///
     /// # Errors
     ///
-    /// As [`scan`].
+    /// [`Error::Truncated`] if the value ends early, [`Error::Malformed`] if it is not MessagePack, [`Error::Limit`] if it is over
+    /// the limits. The offset of the error counts from the start of the value.
     pub fn value(&mut self) -> Result<&'a [u8], Error> {
         let rest = self.bytes.get(self.offset..).unwrap_or_default();
         let len = scan(rest, Limits::default())?;
         self.take(len as u64)
     }
 
-    /// Passes over one whole value and returns a cursor at its start, which ends where the value ends.
+    /// Skips one whole value within the default [`Limits`] and returns a reader over exactly that value, which keeps counting
+    /// offsets from this reader's start.
     ///
     /// # Errors
     ///
-    /// As [`scan`].
+    /// [`Error::Truncated`] if the value ends early, [`Error::Malformed`] if it is not MessagePack, [`Error::Limit`] if it is over
+    /// the limits. The offset of the error counts from the start of the value.
     pub fn part(&mut self) -> Result<Reader<'a>, Error> {
         let start = self.offset;
         self.value()?;
         Ok(Reader { bytes: self.bytes.get(..self.offset).unwrap_or_default(), offset: start })
     }
 
-    /// Takes all bytes that are left.
+    /// Reads all bytes that are left.
     pub fn rest(&mut self) -> &'a [u8] {
         let rest = self.bytes.get(self.offset..).unwrap_or_default();
         self.offset = self.bytes.len();
         rest
     }
 
-    /// Reads an array's length.
+    /// Reads the beginning of an array and returns its number of values.
     ///
     /// # Errors
     ///
-    /// [`Error::Malformed`] where something else stands there.
+    /// [`Error::Malformed`] if the next token is not an array, [`Error::Truncated`] if it ends early.
     pub fn array(&mut self) -> Result<u32, Error> {
         match self.token()? {
             Token::Array(len) => Ok(len),
@@ -224,11 +226,11 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Reads a map's length in pairs.
+    /// Reads the beginning of a map and returns its number of pairs.
     ///
     /// # Errors
     ///
-    /// [`Error::Malformed`] where something else stands there.
+    /// [`Error::Malformed`] if the next token is not a map, [`Error::Truncated`] if it ends early.
     pub fn map(&mut self) -> Result<u32, Error> {
         match self.token()? {
             Token::Map(len) => Ok(len),
@@ -240,7 +242,7 @@ impl<'a> Reader<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::Malformed`] where something else stands there, or no UTF-8.
+    /// [`Error::Malformed`] if the next token is not text or not UTF-8, [`Error::Truncated`] if it ends early.
     pub fn str(&mut self) -> Result<&'a str, Error> {
         match self.token()? {
             Token::Str(bytes) => std::str::from_utf8(bytes).map_err(|_| self.unexpected("text is not UTF-8")),
@@ -248,11 +250,11 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Reads bytes.
+    /// Reads a byte string.
     ///
     /// # Errors
     ///
-    /// [`Error::Malformed`] where something else stands there.
+    /// [`Error::Malformed`] if the next token is not a byte string, [`Error::Truncated`] if it ends early.
     pub fn bin(&mut self) -> Result<&'a [u8], Error> {
         match self.token()? {
             Token::Bin(bytes) => Ok(bytes),
@@ -264,7 +266,7 @@ impl<'a> Reader<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::Malformed`] where something else stands there.
+    /// [`Error::Malformed`] if the next token is not an integer of 0 or more, [`Error::Truncated`] if it ends early.
     pub fn unsigned(&mut self) -> Result<u64, Error> {
         match self.token()? {
             Token::Unsigned(value) => Ok(value),
@@ -272,20 +274,20 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Reads an integer of 0 or more that fits 32 bits.
+    /// Reads an integer from 0 to `u32::MAX`.
     ///
     /// # Errors
     ///
-    /// [`Error::Malformed`] where something else stands there.
+    /// [`Error::Malformed`] if the next token is not an integer in that range, [`Error::Truncated`] if it ends early.
     pub fn unsigned32(&mut self) -> Result<u32, Error> {
         u32::try_from(self.unsigned()?).map_err(|_| self.unexpected("an integer is over 32 bits"))
     }
 
-    /// Reads an integer.
+    /// Reads an integer from `i64::MIN` to `i64::MAX`.
     ///
     /// # Errors
     ///
-    /// [`Error::Malformed`] where something else stands there, or the integer is over 63 bits.
+    /// [`Error::Malformed`] if the next token is not an integer in that range, [`Error::Truncated`] if it ends early.
     pub fn signed(&mut self) -> Result<i64, Error> {
         match self.token()? {
             Token::Signed(value) => Ok(value),
@@ -296,11 +298,11 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Reads true or false.
+    /// Reads a boolean.
     ///
     /// # Errors
     ///
-    /// [`Error::Malformed`] where something else stands there.
+    /// [`Error::Malformed`] if the next token is not a boolean, [`Error::Truncated`] if it ends early.
     pub fn bool(&mut self) -> Result<bool, Error> {
         match self.token()? {
             Token::Bool(value) => Ok(value),
@@ -313,33 +315,35 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// An integer that was written as signed is the same integer.
+/// Returns the token of an integer that was encoded as signed: the same token as if it was encoded as unsigned, if it is 0
+/// or more.
 fn integer<'a>(value: i64) -> Token<'a> {
     u64::try_from(value).map_or(Token::Signed(value), Token::Unsigned)
 }
 
-/// Walks one value without recursion or allocation and returns its length in bytes.
+/// Walks the value at the start of `bytes`, without recursion or allocation, and returns its length in bytes. This is the
+/// pre-scan; it does not check that text is UTF-8, and ignores bytes that follow the value.
 ///
 /// # Errors
 ///
-/// [`Error::Truncated`], [`Error::Malformed`], or [`Error::Limit`] where the value nests deeper or holds more
-/// than the limits say.
+/// [`Error::Truncated`] if the value ends early, [`Error::Malformed`] if it is not MessagePack, [`Error::Limit`] if it nests
+/// deeper or holds more values than `limits` allow.
 pub fn scan(bytes: &[u8], limits: Limits) -> Result<usize, Error> {
-    // Nearly every value is sound and shallow; only for others is a stack of all levels made, and only what is
-    // no value is walked token by token, to say what is wrong with it and where.
+    // Nearly every value is valid and shallow. Only for the others is a stack of all levels made, and only bytes that are
+    // not a valid value are walked token by token, to report what is wrong with them and where.
     match end_of_value::<SHALLOW>(bytes, limits).or_else(|| end_of_value::<DEPTH_MAX>(bytes, limits)) {
         Some(end) => Ok(end),
         None => walk(bytes, limits),
     }
 }
 
-/// How deep values nest that need but a small stack.
+/// Depth of the values that need only a small stack.
 const SHALLOW: usize = 16;
 
-/// The length of a value that is whole, within the limits and at most `LEVELS` deep. `None` decides nothing:
-/// [`walk`] has the last word then, so this may refuse too much and must never allow too much.
+/// Returns the length of a value that is complete, within the limits and at most `LEVELS` deep. `None` decides nothing:
+/// [`walk`] decides then. So this function may refuse a valid value, but must never accept an invalid one.
 fn end_of_value<const LEVELS: usize>(bytes: &[u8], limits: Limits) -> Option<usize> {
-    // What the levels around the present one still owe.
+    // How many values each level around the present one still owes.
     let mut around = [0_u64; LEVELS];
     let (mut depth, mut at) = (0_usize, 0_usize);
     let (mut owed, mut items) = (1_u64, 1_u64);
@@ -443,25 +447,25 @@ fn end_of_value<const LEVELS: usize>(bytes: &[u8], limits: Limits) -> Option<usi
     }
 }
 
-/// The length of one byte behind the marker at `at`.
+/// Reads the length of one byte behind the marker at `at`.
 #[inline(always)]
 fn length8(bytes: &[u8], at: usize) -> Option<usize> {
     bytes.get(at + 1).map(|byte| usize::from(*byte))
 }
 
-/// The length of two bytes behind the marker at `at`.
+/// Reads the length of two bytes behind the marker at `at`.
 #[inline(always)]
 fn length16(bytes: &[u8], at: usize) -> Option<usize> {
     bytes.get(at + 1..)?.first_chunk().map(|bytes| usize::from(u16::from_be_bytes(*bytes)))
 }
 
-/// The length of four bytes behind the marker at `at`.
+/// Reads the length of four bytes behind the marker at `at`.
 #[inline(always)]
 fn length32(bytes: &[u8], at: usize) -> Option<usize> {
     usize::try_from(u32::from_be_bytes(*bytes.get(at + 1..)?.first_chunk()?)).ok()
 }
 
-/// The same walk, token by token: slower, and it tells what is wrong.
+/// Walks a value token by token: slower than [`end_of_value`], but it reports what is wrong and where.
 #[cold]
 fn walk(bytes: &[u8], limits: Limits) -> Result<usize, Error> {
     let mut reader = Reader::new(bytes);

@@ -1,7 +1,7 @@
-//! JSON of MessagePack, token by token.
+//! Serializes MessagePack as JSON, token by token.
 //!
-//! A [`Value`] takes up to 64 times the memory of its bytes. Whoever only prints it needs none of that: the
-//! bytes are walked, and each token is written when it is met. The JSON is that of the value.
+//! A [`Value`] takes up to 64 times the memory of its bytes. Printing needs none of that memory: [`Streamed`] walks the bytes
+//! and serializes each token when it comes to it. The JSON is that of the value.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -11,18 +11,19 @@ use serde::ser::{Error as _, Serialize, SerializeMap, SerializeSeq, Serializer};
 use super::{Limits, Reader, Token, Value, scan};
 use crate::Error;
 
-/// MessagePack that serializes as its [`Value`] does, and takes no memory for it.
+/// Holds MessagePack that serializes to the same JSON as its [`Value`], without the memory that the value would take.
 #[derive(Clone, Copy, Debug)]
 pub struct Streamed<'a> {
     bytes: &'a [u8],
 }
 
 impl<'a> Streamed<'a> {
-    /// Exactly one value.
+    /// Wraps bytes that are exactly one value, and checks them.
     ///
     /// # Errors
     ///
-    /// As [`Value::decode_within`](Value::decode_within).
+    /// [`Error::Truncated`] if the value ends early, [`Error::Malformed`] if the bytes are not MessagePack, continue after the
+    /// value or hold text that is not UTF-8, [`Error::Limit`] if the value is over `limits`.
     pub fn new(bytes: &'a [u8], limits: Limits) -> Result<Streamed<'a>, Error> {
         let end = scan(bytes, limits)?;
         if end != bytes.len() {
@@ -39,9 +40,9 @@ impl<'a> Streamed<'a> {
         Ok(Streamed { bytes })
     }
 
-    /// The value.
+    /// Decodes the value.
     pub fn to_value(self) -> Value {
-        // It was looked at already.
+        // `new` has checked the bytes.
         Value::decode(self.bytes).unwrap_or_default()
     }
 }
@@ -52,10 +53,10 @@ impl Serialize for Streamed<'_> {
     }
 }
 
-/// The value that a reader comes to next. The scan has bounded the depth, so the recursion is bounded too.
+/// Serializes the value that a reader comes to next. The pre-scan has bounded the depth, so the recursion is bounded too.
 struct Next<'r, 'a> {
     reader: &'r RefCell<Reader<'a>>,
-    /// Within a key that is no text a map is an array of pairs: see [`super::json`].
+    /// Whether the value is within a key that is not text, where a map is an array of pairs.
     in_key: bool,
 }
 
@@ -64,7 +65,7 @@ impl<'a> Next<'_, 'a> {
         self.reader.borrow_mut().token().map_err(E::custom)
     }
 
-    /// The text of a key of any kind.
+    /// Reads a key of any type, and returns the text that stands for it in JSON.
     fn key<E: serde::ser::Error>(&self) -> Result<String, E> {
         let before = *self.reader.borrow();
         if let Token::Str(text) = self.token()? {
@@ -124,7 +125,7 @@ impl Serialize for Next<'_, '_> {
     }
 }
 
-/// Bytes as hexadecimal digits.
+/// Displays and serializes bytes as hexadecimal digits.
 pub(crate) struct Hex<'a>(pub(crate) &'a [u8]);
 
 impl fmt::Display for Hex<'_> {

@@ -1,4 +1,4 @@
-//! A value of any shape, as it stands in a log.
+//! Holds MessagePack values of any shape.
 
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use std::fmt;
@@ -6,49 +6,62 @@ use std::fmt;
 use super::{Limits, Reader, Token, Writer, scan};
 use crate::Error;
 
-/// A MessagePack value. Maps keep the order of their pairs, which is part of what was recorded.
+/// Holds a MessagePack value of any type. Maps keep the order of their pairs, which is part of what was recorded.
+///
+/// ```
+/// use foldlog_codec::msgpack::{Value, from_json};
+///
+/// let mut step = from_json(r#"{"title": "ship it", "state": "open"}"#).unwrap();
+/// step.set("state", Value::from("done"));
+/// assert_eq!(step.get("state").and_then(Value::as_str), Some("done"));
+/// assert_eq!(Value::decode(&step.encode())?, step);
+/// assert_eq!(serde_json::to_string(&step).unwrap(), r#"{"title":"ship it","state":"done"}"#);
+/// # Ok::<(), foldlog_codec::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Default)]
 pub enum Value {
-    /// Nothing.
+    /// Nil, which is `null` in JSON.
     #[default]
     Nil,
-    /// True or false.
+    /// Boolean.
     Bool(bool),
-    /// An integer of 0 or more.
+    /// Integer of 0 or more, however it was encoded.
     Unsigned(u64),
-    /// An integer below 0.
+    /// Integer below 0.
     Signed(i64),
-    /// A number of 32 bits.
+    /// Floating-point number of 32 bits.
     F32(f32),
-    /// A number of 64 bits.
+    /// Floating-point number of 64 bits.
     F64(f64),
     /// Text.
     Str(String),
-    /// Bytes.
+    /// Byte string.
     Bin(Vec<u8>),
-    /// An extension's type and bytes.
+    /// Extension: its type and its bytes.
     Ext(i8, Vec<u8>),
-    /// An array.
+    /// Array of values.
     Array(Vec<Value>),
-    /// A map's pairs, in their order.
+    /// Map: pairs of key and value, in their order.
     Map(Vec<(Value, Value)>),
 }
 
 impl Value {
-    /// Reads exactly one value. Takes at most 64 times the memory of the bytes.
+    /// Decodes exactly one value within the default [`Limits`]. The value takes at most 64 times the memory of the bytes.
     ///
     /// # Errors
     ///
-    /// As [`scan`]; [`Error::Malformed`] for text that is not UTF-8 or bytes that follow the value.
+    /// [`Error::Truncated`] if the value ends early, [`Error::Malformed`] if the bytes are not MessagePack, continue after the
+    /// value or hold text that is not UTF-8, [`Error::Limit`] if the value is over the limits.
     pub fn decode(bytes: &[u8]) -> Result<Value, Error> {
         Value::decode_within(bytes, Limits::default())
     }
 
-    /// As [`Value::decode`], within limits of the caller's own.
+    /// Decodes exactly one value within the caller's limits. The value takes at most 64 times the memory of the bytes.
     ///
     /// # Errors
     ///
-    /// As [`Value::decode`].
+    /// [`Error::Truncated`] if the value ends early, [`Error::Malformed`] if the bytes are not MessagePack, continue after the
+    /// value or hold text that is not UTF-8, [`Error::Limit`] if the value is over `limits`.
     pub fn decode_within(bytes: &[u8], limits: Limits) -> Result<Value, Error> {
         let end = scan(bytes, limits)?;
         if end != bytes.len() {
@@ -75,7 +88,7 @@ impl Value {
             Token::Bin(bytes) => Value::Bin(bytes.to_vec()),
             Token::Ext(kind, bytes) => Value::Ext(kind, bytes.to_vec()),
             Token::Array(len) => {
-                // The scan has seen that many values, so the length is no mere claim.
+                // The pre-scan has seen that many values, so the length may decide the capacity.
                 let mut items = Vec::with_capacity(len as usize);
                 for _ in 0..len {
                     items.push(Value::read(reader)?);
@@ -92,14 +105,14 @@ impl Value {
         })
     }
 
-    /// The value's MessagePack; integers take their shortest form.
+    /// Encodes the value as MessagePack; integers take their shortest form.
     pub fn encode(&self) -> Vec<u8> {
         let mut writer = Writer::new();
         self.write(&mut writer);
         writer.finish()
     }
 
-    /// Appends the value's MessagePack to a writer.
+    /// Appends the value's MessagePack to a writer; integers take their shortest form.
     pub fn write(&self, writer: &mut Writer) {
         match self {
             Value::Nil => writer.nil(),
@@ -127,13 +140,14 @@ impl Value {
         };
     }
 
-    /// The value of a field of a map; `None` where there is no such field, or no map.
+    /// Returns the value of a field of a map, or `None` if this is not a map or has no such field.
     pub fn get(&self, field: &str) -> Option<&Value> {
         let Value::Map(pairs) = self else { return None };
         pairs.iter().find(|(key, _)| key.as_str() == Some(field)).map(|(_, value)| value)
     }
 
-    /// Sets a field of a map, in its place where it exists, else at the end. What is no map becomes one.
+    /// Sets a field of a map: in its place if the map has it, else at the end. A value that is not a map is replaced by a
+    /// map of this one field.
     pub fn set(&mut self, field: &str, value: Value) {
         if !matches!(self, Value::Map(_)) {
             *self = Value::Map(Vec::new());
@@ -146,14 +160,14 @@ impl Value {
         }
     }
 
-    /// Takes a field out of a map.
+    /// Removes a field from a map and returns its value, or `None` if this is not a map or has no such field.
     pub fn remove(&mut self, field: &str) -> Option<Value> {
         let Value::Map(pairs) = self else { return None };
         let at = pairs.iter().position(|(key, _)| key.as_str() == Some(field))?;
         Some(pairs.remove(at).1)
     }
 
-    /// The text, where it is text.
+    /// Returns the text of a [`Value::Str`], or `None` for any other value.
     pub fn as_str(&self) -> Option<&str> {
         match self {
             Value::Str(text) => Some(text),
@@ -161,7 +175,7 @@ impl Value {
         }
     }
 
-    /// The integer, where it is one of 0 or more.
+    /// Returns the integer of a [`Value::Unsigned`], or `None` for any other value.
     pub fn as_u64(&self) -> Option<u64> {
         match self {
             Value::Unsigned(value) => Some(*value),
@@ -169,7 +183,7 @@ impl Value {
         }
     }
 
-    /// The values, where it is an array.
+    /// Returns the values of a [`Value::Array`], or `None` for any other value.
     pub fn as_array(&self) -> Option<&[Value]> {
         match self {
             Value::Array(items) => Some(items),
@@ -203,7 +217,7 @@ impl From<u64> for Value {
 }
 
 impl From<i64> for Value {
-    /// An integer of 0 or more is [`Value::Unsigned`], however it was written.
+    /// Makes an integer of 0 or more a [`Value::Unsigned`], and one below 0 a [`Value::Signed`].
     fn from(value: i64) -> Value {
         u64::try_from(value).map_or(Value::Signed(value), Value::Unsigned)
     }
@@ -216,7 +230,7 @@ impl From<f64> for Value {
 }
 
 impl<'de> Deserialize<'de> for Value {
-    /// Takes any self-describing format's value; from JSON the order of an object's keys is kept.
+    /// Deserializes a value of any self-describing format; maps keep the order of their keys.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Value, D::Error> {
         deserializer.deserialize_any(AnyValue)
     }
@@ -292,8 +306,8 @@ impl<'de> Visitor<'de> for AnyValue {
     }
 }
 
-/// How much room to make at once for what a format claims. Made to measure, many small arrays take no more
-/// memory than they fill; a format without a pre-scan may still lie.
+/// Returns the capacity to reserve for a length that a format claims: exact for small arrays, so that many of them take no
+/// more memory than they fill, and bounded, since a format without a pre-scan may claim any length.
 fn claimed(len: Option<usize>) -> usize {
     len.unwrap_or(0).min(1024)
 }

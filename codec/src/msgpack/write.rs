@@ -1,4 +1,4 @@
-//! Writing engine bodies.
+//! Writes MessagePack value by value.
 
 /// Writes MessagePack into a growing buffer; integers take their shortest form.
 #[derive(Debug, Default)]
@@ -7,35 +7,35 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// An empty writer.
+    /// Creates an empty writer.
     pub fn new() -> Writer {
         Writer::default()
     }
 
-    /// An empty writer that takes so many bytes before it grows.
+    /// Creates an empty writer that takes `bytes` bytes before its buffer grows.
     pub fn with_capacity(bytes: usize) -> Writer {
         Writer { out: Vec::with_capacity(bytes) }
     }
 
-    /// A writer that goes on in a buffer, so that its allocation can be used again.
+    /// Creates an empty writer in the allocation of `out`, whose content is discarded.
     pub fn reusing(mut out: Vec<u8>) -> Writer {
         out.clear();
         Writer { out }
     }
 
-    /// The bytes written.
+    /// Returns the written bytes.
     pub fn finish(self) -> Vec<u8> {
         self.out
     }
 
-    /// Begins an array of `len` values.
+    /// Begins an array; the next `len` values that are written are its elements.
     pub fn array(&mut self, len: usize) -> &mut Self {
-        // A vector takes every write: the encoders' only error is the sink's.
+        // Writing to a vector never fails, and the encoders have no other error.
         let _ = rmp::encode::write_array_len(&mut self.out, len as u32);
         self
     }
 
-    /// Begins a map of `len` pairs.
+    /// Begins a map; the next `2 * len` values that are written are its keys and values, in turn.
     pub fn map(&mut self, len: usize) -> &mut Self {
         let _ = rmp::encode::write_map_len(&mut self.out, len as u32);
         self
@@ -47,56 +47,56 @@ impl Writer {
         self
     }
 
-    /// Writes bytes.
+    /// Writes a byte string.
     pub fn bin(&mut self, bytes: &[u8]) -> &mut Self {
         let _ = rmp::encode::write_bin(&mut self.out, bytes);
         self
     }
 
-    /// Writes an extension.
+    /// Writes an extension of the type `kind`.
     pub fn ext(&mut self, kind: i8, bytes: &[u8]) -> &mut Self {
         let _ = rmp::encode::write_ext_meta(&mut self.out, bytes.len() as u32, kind);
         self.out.extend_from_slice(bytes);
         self
     }
 
-    /// Writes an integer of 0 or more.
+    /// Writes an integer of 0 or more in its shortest form.
     pub fn unsigned(&mut self, value: u64) -> &mut Self {
         let _ = rmp::encode::write_uint(&mut self.out, value);
         self
     }
 
-    /// Writes an integer.
+    /// Writes an integer in its shortest form.
     pub fn signed(&mut self, value: i64) -> &mut Self {
         let _ = rmp::encode::write_sint(&mut self.out, value);
         self
     }
 
-    /// Writes true or false.
+    /// Writes a boolean.
     pub fn bool(&mut self, value: bool) -> &mut Self {
         let _ = rmp::encode::write_bool(&mut self.out, value);
         self
     }
 
-    /// Writes nothing's value.
+    /// Writes nil.
     pub fn nil(&mut self) -> &mut Self {
         let _ = rmp::encode::write_nil(&mut self.out);
         self
     }
 
-    /// Writes a number of 32 bits.
+    /// Writes a floating-point number of 32 bits.
     pub fn f32(&mut self, value: f32) -> &mut Self {
         let _ = rmp::encode::write_f32(&mut self.out, value);
         self
     }
 
-    /// Writes a number of 64 bits.
+    /// Writes a floating-point number of 64 bits.
     pub fn f64(&mut self, value: f64) -> &mut Self {
         let _ = rmp::encode::write_f64(&mut self.out, value);
         self
     }
 
-    /// Writes a value that is already MessagePack.
+    /// Appends bytes that are already MessagePack, unchecked.
     pub fn raw(&mut self, value: &[u8]) -> &mut Self {
         self.out.extend_from_slice(value);
         self

@@ -1,0 +1,46 @@
+//! Encodes and decodes an observation of a host.
+
+use super::Payload;
+use super::fields::{required, walk};
+use crate::Error;
+use crate::msgpack::Writer;
+
+const OBSERVED: &str = "observed";
+
+/// Records a fact that the host observed and that a later reader needs. It changes no slice.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Observed<'a> {
+    /// Name of the observation's type.
+    pub name: String,
+    /// Observed value.
+    pub data: Payload<'a>,
+}
+
+impl<'a> Observed<'a> {
+    /// Encodes the body as MessagePack.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut writer = Writer::new();
+        writer.map(2).str("n").str(&self.name).str("d");
+        self.data.write(&mut writer);
+        writer.finish()
+    }
+
+    /// Decodes a body.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its version is newer than this
+    /// crate reads, or if a field is missing or malformed.
+    pub fn decode(bytes: &'a [u8]) -> Result<Observed<'a>, Error> {
+        let (mut observed, mut data) = (None, None);
+        walk(OBSERVED, bytes, |name, value| {
+            match name {
+                "n" => observed = Some(value.str()?.to_owned()),
+                "d" => data = Some(Payload::new(value.rest())),
+                _ => {}
+            }
+            Ok(())
+        })?;
+        Ok(Observed { name: required(OBSERVED, "n", observed)?, data: required(OBSERVED, "d", data)? })
+    }
+}

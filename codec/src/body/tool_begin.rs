@@ -1,0 +1,131 @@
+//! Encodes and decodes the begin of an operation.
+
+use std::borrow::Cow;
+
+use super::Payload;
+use super::fields::{list, required, walk};
+use super::operation::{
+    BEGIN, CallOrigin, FIELDS_BYTES, Idempotency, ResourceSnapshot, payload_len, read_named, resources_len,
+    text_len, write_resources,
+};
+use crate::msgpack::Writer;
+use crate::{Error, OperationId};
+
+/// Records that a tool is about to run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ToolBegin<'a> {
+    /// Name of the tool.
+    pub tool: Cow<'a, str>,
+    /// Id that the provider gave the call.
+    pub call_id: Option<Cow<'a, str>>,
+    /// Arguments of the call as they arrived: JSON text, in one MessagePack string.
+    pub arguments: Payload<'a>,
+    /// Model answer that asked for the call; `None` if the host asked.
+    pub origin: Option<CallOrigin>,
+    /// Operation within which this one runs; `None` if it is not nested.
+    pub parent: Option<OperationId>,
+    /// How the tool may be run again if it is interrupted.
+    pub idempotency: Idempotency,
+    /// Whether the tool changes nothing, so that other such tools may run at the same time.
+    pub reads_only: bool,
+    /// Operation that runs again with this record; `None` if this record begins a new operation.
+    pub again: Option<OperationId>,
+    /// Operation whose effects this one undoes.
+    pub undoes: Option<OperationId>,
+    /// Snapshots of the resources before the tool runs, in the order of their names.
+    pub resources: Vec<ResourceSnapshot<'a>>,
+}
+
+impl<'a> ToolBegin<'a> {
+    /// Returns all payloads of the record for modification, so that a writer can replace large ones by references.
+    pub fn payloads_mut(&mut self) -> impl Iterator<Item = &mut Payload<'a>> {
+        let resources = self.resources.iter_mut().filter_map(|resource| resource.snapshot.as_mut());
+        std::iter::once(&mut self.arguments).chain(resources)
+    }
+
+    /// Encodes the body as MessagePack.
+    pub fn encode(&self) -> Vec<u8> {
+        self.encode_into(Vec::new())
+    }
+
+    /// Encodes the body as MessagePack into the allocation of `buffer`, whose content is discarded.
+    pub fn encode_into(&self, mut buffer: Vec<u8>) -> Vec<u8> {
+        let stated = self.idempotency != Idempotency::Manual;
+        let fields = 2
+            + usize::from(stated)
+            + usize::from(self.call_id.is_some())
+            + usize::from(self.origin.is_some())
+            + usize::from(self.parent.is_some())
+            + usize::from(self.reads_only)
+            + usize::from(self.again.is_some())
+            + usize::from(self.undoes.is_some())
+            + usize::from(!self.resources.is_empty());
+        let names = self.tool.len() + text_len(self.call_id.as_deref());
+        let payloads = payload_len(Some(self.arguments)) + resources_len(&self.resources);
+        buffer.clear();
+        buffer.reserve(FIELDS_BYTES + names + payloads);
+        let mut writer = Writer::reusing(buffer);
+        writer.map(fields).str("t").str(&self.tool);
+        if let Some(call_id) = &self.call_id {
+            writer.str("call").str(call_id);
+        }
+        writer.str("args");
+        self.arguments.write(&mut writer);
+        if let Some(origin) = self.origin {
+            origin.write(writer.str("by"));
+        }
+        for (field, operation) in [("in", self.parent), ("again", self.again), ("undo", self.undoes)] {
+            if let Some(operation) = operation {
+                writer.str(field).unsigned(operation.get());
+            }
+        }
+        if stated {
+            writer.str("idem").str(self.idempotency.name());
+        }
+        if self.reads_only {
+            writer.str("ro").bool(true);
+        }
+        write_resources(&mut writer, &self.resources);
+        writer.finish()
+    }
+
+    /// Decodes a body.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its version is newer than this
+    /// crate reads, or if a field is missing or malformed.
+    pub fn decode(bytes: &'a [u8]) -> Result<ToolBegin<'a>, Error> {
+        let (mut tool, mut call_id, mut arguments, mut origin) = (None, None, None, None);
+        let (mut parent, mut again, mut undoes, mut idempotency) = (None, None, None, Idempotency::Manual);
+        let (mut reads_only, mut resources) = (false, Vec::new());
+        walk(BEGIN, bytes, |name, value| {
+            match name {
+                "t" => tool = Some(Cow::Borrowed(value.str()?)),
+                "call" => call_id = Some(Cow::Borrowed(value.str()?)),
+                "args" => arguments = Some(Payload::new(value.rest())),
+                "by" => origin = Some(CallOrigin::read(value)?),
+                "in" => parent = Some(value.unsigned()?.into()),
+                "again" => again = Some(value.unsigned()?.into()),
+                "undo" => undoes = Some(value.unsigned()?.into()),
+                "idem" => idempotency = read_named(BEGIN, name, value, Idempotency::from_name)?,
+                "ro" => reads_only = value.bool()?,
+                "res" => resources = list(value, |value| ResourceSnapshot::read(BEGIN, value))?,
+                _ => {}
+            }
+            Ok(())
+        })?;
+        Ok(ToolBegin {
+            tool: required(BEGIN, "t", tool)?,
+            call_id,
+            arguments: required(BEGIN, "args", arguments)?,
+            origin,
+            parent,
+            idempotency,
+            reads_only,
+            again,
+            undoes,
+            resources,
+        })
+    }
+}

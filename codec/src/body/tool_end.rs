@@ -1,0 +1,241 @@
+//! Encodes and decodes the end of an operation.
+
+use std::borrow::Cow;
+
+use super::Payload;
+use super::fields::{bad, list, required, walk};
+use super::operation::{
+    CallOrigin, Cause, END, ExternalEffects, FIELDS_BYTES, NotUndone, Outcome, ResourceSnapshot, payload_len,
+    read_named, resources_len, text_len, write_resources,
+};
+use crate::msgpack::Writer;
+use crate::{Error, OperationId, SequenceNumber};
+
+/// Records that a tool has ended, and how.
+///
+/// Unless the operation committed or its tool reads only, this record is also the rollback to the operation's begin, so that
+/// no crash can fall between the end and the rollback.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ToolEnd<'a> {
+    /// Sequence number of the `tool_begin` that this record ends.
+    pub begin: SequenceNumber,
+    /// Operation id, if the operation ran again and its first `tool_begin` is an earlier one.
+    pub again: Option<OperationId>,
+    /// Name of the tool, repeated from the begin so that a reader of ends alone knows what ended.
+    pub tool: Cow<'a, str>,
+    /// Id that the provider gave the call.
+    pub call_id: Option<Cow<'a, str>>,
+    /// Model answer that asked for the call; `None` if the host asked.
+    pub origin: Option<CallOrigin>,
+    /// Operation within which this one ran; `None` if it was not nested.
+    pub parent: Option<OperationId>,
+    /// Operation whose effects this one undid.
+    pub undoes: Option<OperationId>,
+    /// How the operation ended.
+    pub outcome: Outcome,
+    /// Why the operation failed; `None` if it did not.
+    pub cause: Option<Cause>,
+    /// Whether the record rolls STATE back to the begin.
+    pub rolls_back: bool,
+    /// What is known of the operation's effects outside of STATE and resources.
+    pub outside: ExternalEffects,
+    /// Duration of the run, in microseconds.
+    pub elapsed_us: u64,
+    /// Result of the tool: a value of the host.
+    pub result: Option<Payload<'a>>,
+    /// Text that the model is to see, in one MessagePack string.
+    pub shown: Option<Payload<'a>>,
+    /// What the tool asks to be visible when it is called again; set for [`Cause::Expansion`].
+    pub overrides: Option<Payload<'a>>,
+    /// Snapshots of the resources: after the run if it committed, as recovery found them if it was interrupted.
+    pub resources: Vec<ResourceSnapshot<'a>>,
+    /// Changes of resources that the rollback did not undo.
+    pub not_undone: Vec<NotUndone<'a>>,
+    /// Id of the LOG slice to which the record adds the item [`invoked`](ToolEnd::invoked).
+    pub slice: u32,
+}
+
+impl<'a> ToolEnd<'a> {
+    /// Returns all payloads of the record for modification, so that a writer can replace large ones by references.
+    pub fn payloads_mut(&mut self) -> impl Iterator<Item = &mut Payload<'a>> {
+        let own = [&mut self.result, &mut self.shown, &mut self.overrides];
+        let resources = self.resources.iter_mut().map(|resource| &mut resource.snapshot);
+        own.into_iter().chain(resources).filter_map(Option::as_mut)
+    }
+
+    /// Returns the position to which the record rolls STATE back, or `None` if it does not.
+    pub fn rolled_back_to(&self) -> Option<SequenceNumber> {
+        self.rolls_back.then_some(self.begin)
+    }
+
+    /// Returns the operation id.
+    pub fn operation(&self) -> OperationId {
+        self.again.unwrap_or(self.begin.into())
+    }
+
+    /// Encodes the item that the record adds to its LOG slice: one MessagePack map with full field names. No record holds
+    /// these bytes: a reader makes them from the record's other fields.
+    pub fn invoked(&self) -> Vec<u8> {
+        let numbers = [("parent", self.parent), ("undoes", self.undoes)];
+        let fields = 6
+            + numbers.iter().filter(|(_, number)| number.is_some()).count()
+            + usize::from(self.origin.is_some())
+            + usize::from(self.call_id.is_some())
+            + usize::from(self.cause.is_some());
+        let names = self.tool.len() + text_len(self.call_id.as_deref());
+        let mut writer = Writer::with_capacity(FIELDS_BYTES + names);
+        writer
+            .map(fields)
+            .str("operation")
+            .unsigned(self.operation().get())
+            .str("begin")
+            .unsigned(self.begin.get());
+        for (field, number) in numbers {
+            if let Some(number) = number {
+                writer.str(field).unsigned(number.get());
+            }
+        }
+        if let Some(origin) = self.origin {
+            origin.write(writer.str("asked_by"));
+        }
+        writer.str("tool").str(&self.tool);
+        if let Some(call_id) = &self.call_id {
+            writer.str("call_id").str(call_id);
+        }
+        writer.str("outcome").str(self.outcome.name());
+        if let Some(cause) = self.cause {
+            writer.str("cause").str(cause.name());
+        }
+        writer.str("outside").str(self.outside.name()).str("elapsed_us").unsigned(self.elapsed_us);
+        writer.finish()
+    }
+
+    /// Encodes the body as MessagePack.
+    pub fn encode(&self) -> Vec<u8> {
+        self.encode_into(Vec::new())
+    }
+
+    /// Encodes the body as MessagePack into the allocation of `buffer`, whose content is discarded.
+    pub fn encode_into(&self, mut buffer: Vec<u8>) -> Vec<u8> {
+        let numbers = [("again", self.again), ("in", self.parent), ("undo", self.undoes)];
+        let payloads = [("result", self.result), ("shown", self.shown), ("over", self.overrides)];
+        let stated = self.outside != ExternalEffects::Unknown;
+        let fields = 5
+            + usize::from(stated)
+            + numbers.iter().filter(|(_, number)| number.is_some()).count()
+            + payloads.iter().filter(|(_, payload)| payload.is_some()).count()
+            + usize::from(self.call_id.is_some())
+            + usize::from(self.origin.is_some())
+            + usize::from(self.cause.is_some())
+            + usize::from(self.rolls_back)
+            + usize::from(!self.resources.is_empty())
+            + usize::from(!self.not_undone.is_empty());
+        let names = self.tool.len() + text_len(self.call_id.as_deref());
+        let payloads_len: usize = payloads.iter().map(|(_, payload)| payload_len(*payload)).sum();
+        let resources = resources_len(&self.resources);
+        let not_undone: usize = self.not_undone.iter().map(NotUndone::len).sum();
+        buffer.clear();
+        buffer.reserve(FIELDS_BYTES + names + payloads_len + resources + not_undone);
+        let mut writer = Writer::reusing(buffer);
+        writer.map(fields).str("op").unsigned(self.begin.get());
+        for (field, number) in numbers {
+            if let Some(number) = number {
+                writer.str(field).unsigned(number.get());
+            }
+        }
+        writer.str("t").str(&self.tool);
+        if let Some(call_id) = &self.call_id {
+            writer.str("call").str(call_id);
+        }
+        if let Some(origin) = self.origin {
+            origin.write(writer.str("by"));
+        }
+        writer.str("out").str(self.outcome.name());
+        if let Some(cause) = self.cause {
+            writer.str("why").str(cause.name());
+        }
+        if self.rolls_back {
+            writer.str("back").bool(true);
+        }
+        if stated {
+            writer.str("fx").str(self.outside.name());
+        }
+        writer.str("us").unsigned(self.elapsed_us);
+        for (field, payload) in payloads {
+            if let Some(payload) = payload {
+                writer.str(field);
+                payload.write(&mut writer);
+            }
+        }
+        write_resources(&mut writer, &self.resources);
+        if !self.not_undone.is_empty() {
+            writer.str("left").array(self.not_undone.len());
+            self.not_undone.iter().for_each(|one| one.write(&mut writer));
+        }
+        writer.str("s").unsigned(u64::from(self.slice));
+        writer.finish()
+    }
+
+    /// Decodes a body.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its version is newer than this
+    /// crate reads, if a field is missing or malformed, or if a committed operation is rolled back.
+    pub fn decode(bytes: &'a [u8]) -> Result<ToolEnd<'a>, Error> {
+        let (mut begin, mut tool, mut outcome, mut slice) = (None, None, None, None);
+        // Optional fields are decoded in place; required ones are checked once all fields were seen.
+        let mut end = ToolEnd {
+            begin: SequenceNumber::MIN,
+            again: None,
+            tool: Cow::Borrowed(""),
+            call_id: None,
+            origin: None,
+            parent: None,
+            undoes: None,
+            outcome: Outcome::Committed,
+            cause: None,
+            rolls_back: false,
+            outside: ExternalEffects::Unknown,
+            elapsed_us: 0,
+            result: None,
+            shown: None,
+            overrides: None,
+            resources: Vec::new(),
+            not_undone: Vec::new(),
+            slice: 0,
+        };
+        walk(END, bytes, |name, value| {
+            match name {
+                "op" => begin = Some(value.unsigned()?.into()),
+                "again" => end.again = Some(value.unsigned()?.into()),
+                "in" => end.parent = Some(value.unsigned()?.into()),
+                "undo" => end.undoes = Some(value.unsigned()?.into()),
+                "t" => tool = Some(Cow::Borrowed(value.str()?)),
+                "call" => end.call_id = Some(Cow::Borrowed(value.str()?)),
+                "by" => end.origin = Some(CallOrigin::read(value)?),
+                "out" => outcome = Some(read_named(END, name, value, Outcome::from_name)?),
+                "why" => end.cause = Some(read_named(END, name, value, Cause::from_name)?),
+                "back" => end.rolls_back = value.bool()?,
+                "fx" => end.outside = read_named(END, name, value, ExternalEffects::from_name)?,
+                "us" => end.elapsed_us = value.unsigned()?,
+                "result" => end.result = Some(Payload::new(value.rest())),
+                "shown" => end.shown = Some(Payload::new(value.rest())),
+                "over" => end.overrides = Some(Payload::new(value.rest())),
+                "res" => end.resources = list(value, |value| ResourceSnapshot::read(END, value))?,
+                "left" => end.not_undone = list(value, NotUndone::read)?,
+                "s" => slice = Some(value.unsigned32()?),
+                _ => {}
+            }
+            Ok(())
+        })?;
+        end.begin = required(END, "op", begin)?;
+        end.tool = required(END, "t", tool)?;
+        end.outcome = required(END, "out", outcome)?;
+        end.slice = required(END, "s", slice)?;
+        if end.outcome == Outcome::Committed && end.rolls_back {
+            return Err(bad(END, "a committed operation cannot be rolled back"));
+        }
+        Ok(end)
+    }
+}
