@@ -1,11 +1,11 @@
-//! The numbers that records and operations are named by.
+//! Defines the numbers that name records and operations.
 //!
-//! | type | names | counted from |
+//! | type | names | value |
 //! |---|---|---|
-//! | [`SequenceNumber`] | a record, and with it the position behind that record | 0, one more for each record of a log |
-//! | [`OperationId`] | an operation, by the first `tool_begin` of its tool | as sequence numbers |
+//! | [`SequenceNumber`] | a record, and the position behind that record | 0 for a log's first record, one more for each that follows |
+//! | [`OperationId`] | an operation | the sequence number of the operation's first `tool_begin` |
 //!
-//! Bytes, offsets, counts, ordinals, versions and times are plain numbers.
+//! Lengths, offsets, counts, ordinals, versions and times are plain numbers.
 
 use std::fmt;
 use std::num::ParseIntError;
@@ -18,7 +18,7 @@ use crate::msgpack::Value;
 
 /// Numbers a record of a log: 0 for the first, and one more for each that follows.
 ///
-/// A sequence number also names a position: what the log amounts to once the record of that number is applied. In a
+/// A sequence number also names a position: the state of the log once the record of that number is applied. In a
 /// snapshot, a rollback and a fork it means that position. A rollback frees no number: its own record has the next one. A
 /// fork goes on with the number behind the last record that it shares with its parent.
 ///
