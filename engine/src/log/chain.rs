@@ -1,17 +1,16 @@
-//! The chain of segments: which files of a folder make up the log, in what order.
+//! The chain of segments: which files of a folder make up the log, and in what order.
 //!
-//! Each segment's header names the segment before it and where that one ends. The chain is followed from the
-//! highest ordinal back. A recovery may have left segments out; they stay in the folder and belong to no
-//! chain.
+//! Each segment's header names the segment before it and where that one ends. The chain is followed from the highest
+//! ordinal back. A recovery may have left segments out; they stay in the folder and belong to no chain.
 //!
 //! | found | meaning |
 //! |---|---|
-//! | a header that does not check | the chain is cut below it; it and what stands above are evidence for judging the cut ([`super::scan`]) |
-//! | a named predecessor that is not there | as a header that does not check; what proves damage there is [`Error::MissingSegment`] |
+//! | a header that does not check | the chain is cut below the segment; the segment and those above it are evidence for judging the cut ([`super::scan`]) |
+//! | a named predecessor that is not there | the chain is cut as by a header that does not check; where evidence proves damage, the error is [`Error::MissingSegment`] |
 //! | a segment whose header names another ordinal than its file | [`Error::Corrupt`] |
 //! | a header of a later format version | [`Error::FutureFormat`] |
-//! | a name like a segment's that is no regular file | [`Error::NotAFile`], which says what it is; it is not opened, and links are never followed |
-//! | a file that is gone by the time that it is opened | as if it had not been there: a writer takes away what it made ahead and did not need |
+//! | a name like a segment's that is no regular file | [`Error::NotAFile`], which says what it is; the engine does not open it, and never follows links |
+//! | a file that is gone by the time that it is opened | the file counts as never listed: a writer removes what it made ahead and did not need |
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -27,33 +26,34 @@ use super::window::Window;
 use crate::error::{Corruption, Error, Result};
 use crate::storage::{Access, EntryKind, Storage, StorageFile};
 
-/// A segment with a sound header.
+/// Holds a segment with a sound header.
 #[derive(Clone, Debug)]
 pub(crate) struct Segment {
     pub(crate) path: PathBuf,
     pub(crate) header: SegmentHeader,
-    /// Where its part of the chain ends, where a later segment says so.
+    /// Offset at which the segment's part of the chain ends; `None` where no later segment says so.
     pub(crate) end: Option<u64>,
 }
 
 impl Segment {
-    /// Made once for a walk over the segment, not for each frame.
+    /// Returns what frames of the segment are checked against. A walk over the segment makes it once, not for each
+    /// frame.
     pub(crate) fn context(&self) -> Context {
         Context::new(self.header.salt, self.header.first_sequence)
     }
 
-    /// The checksum that the segment's first frame names as its predecessor's.
+    /// Returns the checksum that the segment's first frame names as its predecessor's.
     pub(crate) fn first_predecessor_crc(&self) -> u32 {
         self.header.previous.map_or(0, |previous| previous.crc)
     }
 
-    /// The seal behind the segment's end and its length in bytes, where there is a sound one. It belongs to no
-    /// chain, so a walk along the chain does not come across it.
+    /// Returns the seal behind the segment's end, and the seal's length in bytes, if there is a sound one. The seal
+    /// belongs to no chain, so a walk along the chain does not come across it.
     pub(crate) fn seal(&self, storage: &dyn Storage) -> Result<Option<(Seal, u64)>> {
         Ok(self.seal_behind(storage)?.map(|(_, seal, len)| (seal, len)))
     }
 
-    /// Returns the seal as [`seal`](Segment::seal) does, behind the checksum of the frame that it was written behind.
+    /// Returns the seal, and before it the checksum of the frame that the seal was written behind.
     pub(super) fn seal_behind(&self, storage: &dyn Storage) -> Result<Option<(u32, Seal, u64)>> {
         let Some(end) = self.end else { return Ok(None) };
         let io = |error| Error::io("read", &self.path, error);
@@ -67,7 +67,8 @@ impl Segment {
         storage.open(&self.path, Access::Read).map_err(|error| Error::unopened(storage, &self.path, error))
     }
 
-    /// A frame of this segment was sound once and no longer is; `sequence` is the record that was looked for.
+    /// Makes the error of a frame of this segment that was sound once and no longer is; `sequence` is the record that
+    /// was looked for.
     pub(crate) fn changed(&self, offset: u64, sequence: SequenceNumber, error: &CodecError) -> Error {
         Error::Corrupt(Box::new(Corruption {
             session: Some(self.header.session),
@@ -76,31 +77,31 @@ impl Segment {
             sequence,
             expected_crc: None,
             found_crc: None,
-            reason: format!("a frame that was sound when the log was opened no longer is: {error}"),
+            reason: format!("a frame that was sound when the log was opened is damaged now: {error}"),
         }))
     }
 }
 
-/// A segment file by its header. One behind the chain is evidence of what was once there.
+/// Describes a segment file by its header. Behind the chain, such a file is evidence of what was once there.
 #[derive(Clone, Debug)]
 pub(crate) struct Beyond {
     pub(crate) path: PathBuf,
-    /// The ordinal of its name.
+    /// Ordinal in the file's name.
     pub(crate) named: u32,
-    /// Its header, where that is sound.
+    /// Header of the segment; `None` where it is not sound.
     pub(crate) header: Option<SegmentHeader>,
-    /// The salts that a broken header suggests.
+    /// Salts that a broken header suggests.
     pub(crate) salts: Vec<u64>,
 }
 
-/// The chain and what stands behind it.
+/// Holds the chain and what stands behind it.
 #[derive(Clone, Debug)]
 pub(crate) struct Chain {
     pub(crate) segments: Vec<Segment>,
     pub(crate) beyond: Vec<Beyond>,
-    /// The segment whose absence cut the chain off from what stands beyond it.
+    /// Ordinal of the segment whose absence cut the chain off from what stands beyond.
     pub(crate) missing: Option<u32>,
-    /// The highest ordinal in use by any file, half-built ones included.
+    /// Highest ordinal that any file uses, half-built ones included.
     pub(crate) ordinal_max: u32,
     /// Files that a crash left half-built.
     pub(crate) half_built: Vec<PathBuf>,
@@ -111,8 +112,8 @@ pub(crate) fn discover(storage: &dyn Storage, dir: &Path) -> Result<Chain> {
     discover_above(storage, dir, None)
 }
 
-/// Finds the part of the chain that stands above the ordinal `floor`, and reads no header below: the first
-/// segment may name any at or below it as the one before. There may be no such part.
+/// Finds the part of the chain above the ordinal `floor`, and reads no header below: the first segment of that part may
+/// name any segment at or below `floor` as its predecessor. The part may be empty.
 pub(super) fn discover_above(storage: &dyn Storage, dir: &Path, floor: Option<u32>) -> Result<Chain> {
     let mut found = BTreeMap::new();
     let mut half_built = Vec::new();
@@ -155,7 +156,7 @@ fn not_a_session_or_io(dir: &Path, error: std::io::Error) -> Error {
     }
 }
 
-/// The segment at a path, by its header; `None` where there is none any more.
+/// Reads the header of the segment at a path. `None` where the file no longer exists.
 pub(super) fn read_header(storage: &dyn Storage, path: PathBuf, named: u32) -> Result<Option<Beyond>> {
     let Some(file) = Beyond::read(storage, path, named)? else { return Ok(None) };
     match file.header {
@@ -166,7 +167,7 @@ pub(super) fn read_header(storage: &dyn Storage, path: PathBuf, named: u32) -> R
             sequence: header.first_sequence,
             expected_crc: None,
             found_crc: None,
-            reason: format!("its header says that it is segment {}, not {named}", header.ordinal),
+            reason: format!("its header says segment {}, and its file name segment {named}", header.ordinal),
         }))),
         _ => Ok(Some(file)),
     }
@@ -192,18 +193,18 @@ impl Beyond {
     }
 }
 
-/// The segment files of a folder whatever their state, for a salvage.
+/// Holds the segment files of a folder whatever their state, for a salvage.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SegmentFiles {
-    /// Those with a sound header, by the ordinals that their headers state: a file may bear another's name.
+    /// Files with a sound header, by the ordinals that their headers state: a file may bear another segment's name.
     pub(super) sound: BTreeMap<u32, Beyond>,
-    /// Those without a sound header, and those that state an ordinal which another file has.
+    /// Files without a sound header, and files that state an ordinal which another file has.
     pub(super) others: Vec<Beyond>,
-    /// What bears a segment's name and is no regular file. It is never opened.
+    /// Entries with a segment's name that are no regular files. The engine never opens them.
     pub(super) irregular: Vec<PathBuf>,
 }
 
-/// Finds the segment files in `dir`. Where nothing that bears a segment's name is a regular file, the error names one.
+/// Finds the segment files in `dir`. If no entry with a segment's name is a regular file, the error names one of them.
 pub(super) fn segment_files(storage: &dyn Storage, dir: &Path) -> Result<SegmentFiles> {
     let mut files = SegmentFiles::default();
     let mut irregular = None;
@@ -216,14 +217,14 @@ pub(super) fn segment_files(storage: &dyn Storage, dir: &Path) -> Result<Segment
             continue;
         }
         let Some(mut file) = Beyond::read(storage, path, named)? else { continue };
-        // One that names itself, or a later one, as the one before it would lead around in a circle; and behind the last
-        // ordinal of all there is no room for another.
+        // A header that names its own segment, or a later one, as the predecessor would lead around in a circle; and
+        // behind the last ordinal of all there is no room for another.
         file.header = file.header.filter(|header| {
             header.ordinal < u32::MAX
                 && header.previous.is_none_or(|previous| previous.ordinal < header.ordinal)
         });
         match file.header {
-            // The one in its place comes before another that says that it is the same.
+            // The file whose name fits comes before another that states the same ordinal.
             Some(SegmentHeader { ordinal, .. })
                 if ordinal == named || !files.sound.contains_key(&ordinal) =>
             {
@@ -239,7 +240,7 @@ pub(super) fn segment_files(storage: &dyn Storage, dir: &Path) -> Result<Segment
     Ok(files)
 }
 
-/// The chain of those files that have a sound header, as far as it can be followed without the others.
+/// Returns the chain of those files that have a sound header, as far as it can be followed without the others.
 pub(super) fn follow_sound(files: &SegmentFiles) -> Result<Vec<Segment>> {
     Ok(follow(files.sound.clone(), None)?.segments)
 }
@@ -250,8 +251,8 @@ struct Followed {
     missing: Option<u32>,
 }
 
-/// Follows the headers from the highest ordinal back, down to `floor`; where one is broken or not there, starts
-/// anew below it.
+/// Follows the headers from the highest ordinal back, down to `floor`. Where a header is broken or missing, starts anew
+/// below it.
 fn follow(found: BTreeMap<u32, Beyond>, floor: Option<u32>) -> Result<Followed> {
     let mut start = found.keys().next_back().copied();
     let mut missing = None;

@@ -1,4 +1,4 @@
-//! Whether others than its owner can read a session's log.
+//! Whether others than a store's users can read a session's log.
 
 use std::path::{Path, PathBuf};
 
@@ -8,15 +8,15 @@ use super::layout;
 use crate::sabotage::{self, Breakage};
 use crate::storage::{EntryKind, Storage, StoreAccess};
 
-/// A file of a session that others may read or write than the store is for.
+/// Reports a file of a session that others may read or write than the store's access allows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Exposed {
-    /// The first such file.
+    /// Path of the first such file.
     pub path: PathBuf,
-    /// Its permission bits.
+    /// Permission bits that the file has.
     pub mode: u32,
-    /// What they are to be.
+    /// Permission bits that the file should have.
     pub expected: u32,
 }
 
@@ -27,14 +27,14 @@ impl std::fmt::Display for Exposed {
     }
 }
 
-/// Finds a file in the session's folder that others may read or write than `access` is for, and can: a folder on the way
-/// that they may not pass keeps them out. What cannot be looked at is passed over.
+/// Finds a file in the session's folder that others may read or write than `access` allows, and can: a folder on the
+/// way that they may not pass keeps them out. Skips what cannot be looked at.
 pub(crate) fn find(storage: &dyn Storage, dir: &Path, access: StoreAccess) -> Option<Exposed> {
     let expected = access.file_mode();
     let mut passable = 0o077;
     for folder in std::path::absolute(dir).ok()?.ancestors() {
         let mode = storage.entry(&layout::followed(folder)).ok()??.mode?;
-        // Who may pass a folder may read what is in it, where its name is known; and these names are.
+        // A user who may pass a folder may read the files in it whose names are known; these names are.
         passable &= (mode & 0o011) * 0o7;
     }
     let others = passable & !expected;

@@ -2,27 +2,27 @@
 //!
 //! # Where the log ends for now
 //!
-//! A frame that does not check may be one that is just being written, in a file whose space was allocated
-//! ahead. So the end is where no sound frame stands, and it is looked at again at the next step. What tells
-//! that more has come, or that it never will:
+//! A frame that does not check may be one that its writer is just writing, in a file whose space was allocated ahead.
+//! So the log ends for now where no sound frame stands, and each step looks at that place again. What tells that more
+//! has come, or that it never will:
 //!
 //! | found | meaning |
 //! |---|---|
-//! | a sound frame that follows the one before | it has come |
-//! | a segment that names this one as the one before it, and its end behind this place | what stands up to that end has come; then the walk goes over |
-//! | a segment that names an end before this place | a new process has recovered the log and rewritten what nobody had attested: the walk goes back to there |
+//! | a sound frame that follows the one before | more has come |
+//! | a segment that names this one as the one before it, and its end behind this place | everything up to that end has come; then the walk goes over to the segment |
+//! | a segment that names an end before this place | a new process has recovered the log and rewritten what no frame had attested: the walk goes back to that end |
 //! | anything by which [`super::scan`] calls a bad frame corrupt | damage |
 //! | anything else | not yet |
 //!
 //! # Invariants
 //!
-//! 1. Nothing is written and no lock is taken.
-//! 2. A step reads what is new, at most a window more, and at the end the names in the folder and the headers
-//!    of segments behind the present one. The rest of a segment is read only where something stands behind a
-//!    frame that does not check, and not at every step.
-//! 3. Nothing is called corrupt before the frame was read again after the evidence against it was found: a
-//!    writer writes in order, so by then it is whole.
-//! 4. Memory: one window or one frame, and a header for each segment that is known of and not yet walked.
+//! 1. A follower writes nothing and takes no lock.
+//! 2. A step reads what is new and at most one window more, and at the end the names in the folder and the headers of
+//!    the segments behind the present one. It reads the rest of a segment only where something stands behind a frame
+//!    that does not check, and not at every step.
+//! 3. A frame is called corrupt only after it was read again behind the evidence against it: a writer writes in order,
+//!    so by then the frame is whole.
+//! 4. Memory: one window or one frame, and a header for each segment that is known and not yet walked.
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -41,13 +41,13 @@ use crate::error::{Corruption, Error, Result};
 use crate::sabotage::Breakage;
 use crate::storage::{Storage, StorageFile};
 
-/// How many bytes behind the end are looked at for anything that is not 0.
+/// Number of bytes behind the end that are searched for anything that is not 0.
 const NEAR_BYTES: u64 = 64 << 10;
 
-/// After how many steps at one place, with nothing new to be seen, evidence is looked for once more.
+/// Number of steps at one place, with nothing new to be seen, after which evidence is looked for once more.
 const STEPS_BETWEEN_VERDICTS: u32 = 16;
 
-/// A place in a log, from which it is walked on.
+/// Marks a place in a log, from which a walk goes on.
 #[derive(Clone, Debug)]
 pub(crate) struct Cursor {
     storage: Arc<dyn Storage>,
@@ -58,38 +58,38 @@ pub(crate) struct Cursor {
     offset: u64,
     last_crc: u32,
     next_sequence: SequenceNumber,
-    /// The boot under which what stands at the end was written, where the log says so; `None` where that was
-    /// not looked up, since it stands before the place at which the walk began.
+    /// Boot under which the end was written, where the log says so. The outer `None` means that this was not looked up,
+    /// since the frame that says so stands before the place at which the walk began.
     boot_id: Option<Option<Uuid>>,
-    /// The chain behind the present segment, as far as it was seen.
+    /// Segments of the chain behind the present one, as far as they are known.
     ahead: VecDeque<Segment>,
     verdict: Option<Verdict>,
 }
 
-/// What was found at a place where no sound frame stands.
+/// Holds what was found at a place where no sound frame stands.
 #[derive(Clone, Debug)]
 struct Verdict {
     ordinal: u32,
     offset: u64,
     near: [u8; 32],
-    /// How many segments stand behind, and how many files that have no sound header.
+    /// Number of segments behind the place, and number of files there without a sound header.
     behind: (usize, usize),
     torn: Option<TornTail>,
-    /// How many steps ago.
+    /// Number of steps since the verdict.
     age: u32,
 }
 
-/// Why a segment is walked no further.
+/// Says why the walk goes no further in a segment.
 enum Stop {
-    /// Its part of the chain ends here.
+    /// The segment's part of the chain ends here.
     End,
-    /// It is sealed here, but no later segment is known of.
+    /// The segment is sealed here, but no later segment is known.
     Sealed { seal: Seal, behind: u64 },
     /// No sound frame stands here.
     Bad { expected_crc: Option<u32>, found_crc: Option<u32>, reason: String },
 }
 
-/// What came of looking around at the end.
+/// Says what a look around at the end has found.
 enum Around {
     /// The walk goes on, here or elsewhere.
     Changed,
@@ -98,21 +98,21 @@ enum Around {
 }
 
 impl Cursor {
-    /// A cursor at the head of the last segment that holds the record `from`, or of an earlier one where what
-    /// stands before is not attested: from an attested place on, each frame proves the next.
+    /// Returns a cursor at the head of the last segment that holds the record `from`, or of an earlier segment where
+    /// the bytes before that record are not attested: from an attested place on, each frame proves the next.
     ///
     /// # Errors
     ///
-    /// As for a scan of headers: [`Error::NotASession`], [`Error::Corrupt`], [`Error::MissingSegment`],
+    /// The errors of a scan of headers: [`Error::NotASession`], [`Error::Corrupt`], [`Error::MissingSegment`],
     /// [`Error::WrongSession`], [`Error::FutureFormat`], [`Error::Io`].
     pub(crate) fn open(storage: &Arc<dyn Storage>, dir: &Path, from: SequenceNumber) -> Result<Cursor> {
         let chain = chain::discover(storage.as_ref(), dir)?;
         if chain.missing.is_some() {
-            // A scan tells a segment that a power cut took from one that was taken away.
+            // A scan tells a segment that a power cut took from one that somebody removed.
             scan::scan(storage.as_ref(), dir, &mut |_| Ok(()))?;
         }
         let Some(last) = chain.segments.last().map(|segment| segment.header) else {
-            // A scan knows what to say of a session without a sound header.
+            // A scan knows the error for a session without a sound header.
             scan::scan(storage.as_ref(), dir, &mut |_| Ok(()))?;
             let reason = "no segment in it has a sound header".to_owned();
             return Err(Error::NotASession { path: dir.to_owned(), reason });
@@ -130,7 +130,7 @@ impl Cursor {
             return Err(Error::NotASession { path: dir.to_owned(), reason });
         };
         if segment.header.first_sequence > sure {
-            // A log begins with its first record, and a scan knows what to say of one that does not.
+            // A log begins with its first record, and a scan knows the error for one that does not.
             scan::scan(storage.as_ref(), dir, &mut |_| Ok(()))?;
         }
         let file = segment.open(storage.as_ref())?;
@@ -149,24 +149,24 @@ impl Cursor {
         })
     }
 
-    /// The sequence number of the next record.
+    /// Returns the sequence number of the next record.
     pub(crate) fn next_sequence(&self) -> SequenceNumber {
         self.next_sequence
     }
 
-    /// The session that is walked.
+    /// Returns the session that is walked.
     pub(crate) fn session(&self) -> Uuid {
         self.session
     }
 
-    /// Hands each frame that has come to `visit`, in order, envelope frames included, and returns what stands
-    /// behind the end, if anything does. Where `visit` fails, the next step hands over the same frame again.
+    /// Hands each frame that has come to `visit`, in order, envelope frames included. Returns what stands behind the
+    /// end, if anything does. If `visit` fails, the next step hands over the same frame again.
     ///
-    /// After a recovery the walk goes back: a sequence number that is lower than one before it says so.
+    /// After a recovery the walk goes back: then a sequence number is lower than one before it.
     ///
     /// # Errors
     ///
-    /// Damage, by the rules of a scan; [`Error::Io`]; what `visit` says.
+    /// Damage, by the rules of a scan; [`Error::Io`]; the errors of `visit`.
     pub(crate) fn step(
         &mut self,
         visit: &mut dyn FnMut(&FrameAt<'_>) -> Result<()>,
@@ -201,7 +201,8 @@ impl Cursor {
     fn walk(&mut self, visit: &mut dyn FnMut(&FrameAt<'_>) -> Result<()>) -> Result<Stop> {
         let io = |error| Error::io("read", &self.segment.path, error);
         let mut window = Window::new(Arc::clone(&self.file), self.segment.end).map_err(io)?;
-        // Where the window was read anew: elsewhere it may be of before the writer came there.
+        // Offset at which the window was read anew: behind it, the window may hold bytes from before the writer came
+        // there.
         let mut read_at = self.offset;
         loop {
             if self.segment.end.is_some_and(|end| self.offset >= end) {
@@ -224,10 +225,12 @@ impl Cursor {
             if let Some((expected_crc, found_crc, reason)) = problem {
                 return Ok(Stop::Bad { expected_crc, found_crc, reason });
             }
-            let body = |error: foldlog_codec::Error| self.corrupt(format!("its body does not read: {error}"));
+            let body = |error: foldlog_codec::Error| {
+                self.corrupt(format!("the frame's body does not decode: {error}"))
+            };
             let mut boot_id = self.boot_id;
             match header.kind {
-                // A seal stands outside of the chain, behind the end that a later segment names.
+                // A seal stands outside the chain, behind the end that a later segment names.
                 Kind::SEAL if self.segment.end.is_none() => {
                     let seal = Seal::decode(frame.body).map_err(body)?;
                     return Ok(Stop::Sealed { seal, behind: self.offset + frame.len() as u64 });
@@ -253,9 +256,9 @@ impl Cursor {
         };
         let reason = if next.header.first_sequence != self.next_sequence {
             let (first, next) = (next.header.first_sequence, self.next_sequence);
-            format!("it begins at record {first}, but {next} is next")
+            format!("the segment begins at record {first}, but record {next} should be its first")
         } else if next.first_predecessor_crc() != self.last_crc {
-            "it does not follow the segment that it names as the one before it".to_owned()
+            "the segment does not follow the one that its header names as its predecessor".to_owned()
         } else {
             return self.go_to(next);
         };
@@ -294,7 +297,7 @@ impl Cursor {
         match stop {
             Stop::End => Ok(Around::Changed),
             Stop::Sealed { seal, behind } => {
-                // A successor is there before a segment is sealed.
+                // A successor exists before a segment is sealed.
                 let path = layout::segment_file(&self.dir, seal.next);
                 let found = self.storage.entry(&path).map_err(|error| Error::io("look up", &path, error))?;
                 if found.is_none() {
@@ -303,7 +306,7 @@ impl Cursor {
                 let reason = "the segment is sealed, and the next one has no sound header".to_owned();
                 self.judge(beyond, spot(behind, None, None, reason))
             }
-            // Before anything is searched for evidence: what is being written is mostly whole by now.
+            // Before any search for evidence: the frame that was being written is mostly whole by now.
             Stop::Bad { .. } if self.is_sound_by_now()? => Ok(Around::Changed),
             Stop::Bad { expected_crc, found_crc, reason } => {
                 self.judge(beyond, spot(self.offset, expected_crc, found_crc, reason))
@@ -311,7 +314,7 @@ impl Cursor {
         }
     }
 
-    /// Whether the next frame stands where it did not when it was read last.
+    /// Returns whether the next frame is sound now, where it was not when it was read last.
     fn is_sound_by_now(&self) -> Result<bool> {
         if scan::read_again_max(Breakage::FollowerReadsOnce) == 0 {
             return Ok(false);
@@ -324,7 +327,7 @@ impl Cursor {
         }))
     }
 
-    /// The present segment has to be there, and to be the one that was opened.
+    /// Checks that the present segment is still there, and is the one that was opened.
     fn check_present(&self) -> Result<()> {
         let (path, ordinal) = (&self.segment.path, self.segment.header.ordinal);
         let Some(found) = chain::read_header(self.storage.as_ref(), path.clone(), ordinal)? else {
@@ -333,18 +336,18 @@ impl Cursor {
         if found.header == Some(self.segment.header) {
             return Ok(());
         }
-        let reason = "the segment's header is no longer what it was".to_owned();
+        let reason = "the segment's header has changed since the log was opened".to_owned();
         Err(self.corrupt_at(path, 0, (None, None), reason))
     }
 
-    /// Takes in what the folder says of the chain from here on; whether the walk can go on with it.
+    /// Notes what the folder says of the chain from here on. Returns whether the walk can go on with it.
     fn take_in(&mut self, segments: Vec<Segment>) -> Result<bool> {
         if let Some(last) = segments.last().filter(|last| last.header.session != self.session) {
             let (path, found) = (last.path.clone(), last.header.session);
             return Err(Error::WrongSession { path, expected: self.session, found });
         }
         let Some(first) = segments.first() else {
-            // A later header that was sound no longer is; that is for the judge.
+            // A later header that was sound no longer is: `judge` decides on that.
             self.segment.end = None;
             self.ahead.clear();
             return Ok(false);
@@ -358,10 +361,11 @@ impl Cursor {
             }
             _ if first.header.first_sequence > self.next_sequence => {
                 let (begins, next) = (first.header.first_sequence, self.next_sequence);
-                let reason = format!("it begins at record {begins}, but {next} is next");
+                let reason =
+                    format!("the segment begins at record {begins}, but record {next} should be its first");
                 Err(self.corrupt_at(&first.path, 0, (None, None), reason))
             }
-            // The place is cut off: what a recovery kept of it stands in its own segment.
+            // The place is cut off: what a recovery kept of it stands in the recovery's own segment.
             _ => {
                 self.ahead = segments.into();
                 let first = self.ahead.pop_front();
@@ -376,7 +380,7 @@ impl Cursor {
         let near = self.near(spot.offset)?;
         let behind = (self.ahead.len(), beyond.len());
         if near.is_none() && behind == (0, 0) {
-            // Whatever comes here from now on is written under the present boot.
+            // Whatever is written here from now on is written under the present boot.
             self.boot_id = Some(self.storage.boot_id());
             self.verdict = None;
             return Ok(Around::Settled(None));
@@ -400,8 +404,8 @@ impl Cursor {
         Ok(Around::Settled(torn))
     }
 
-    /// The boot under which what stands at the end was written. Where the walk began behind the frame that says
-    /// so, the whole log is scanned, once; then the scan's own judgement counts too.
+    /// Returns the boot under which the end was written. Where the walk began behind the frame that says so, this scans
+    /// the whole log, once; then the scan's own verdict counts too.
     fn boot_at_end(&mut self) -> Result<Option<Uuid>> {
         if let Some(boot_id) = self.boot_id {
             return Ok(boot_id);
@@ -418,7 +422,7 @@ impl Cursor {
         Ok(found)
     }
 
-    /// A digest of what stands right behind a place; `None` where all of it is 0.
+    /// Returns a digest of the bytes right behind a place. `None` where all of them are 0.
     fn near(&self, offset: u64) -> Result<Option<[u8; 32]>> {
         let io = |error| Error::io("read", &self.segment.path, error);
         let mut window = Window::new(Arc::clone(&self.file), None).map_err(io)?;

@@ -1,9 +1,9 @@
 //! The files of images, in the session's `snapshots` folder.
 //!
-//! An image is a cache: what cannot be read is passed over, and what cannot be written is done without. Where
-//! the disk has no room for a record or an object, the images give up theirs. An image is
-//! written under a temporary name, part by part as these are found, synced and renamed, so a name in the folder mostly
-//! means a whole image; its digest, which is written last, tells where it does not.
+//! An image is a cache: an image that cannot be read is ignored, and one that cannot be written is not missed. Where
+//! the disk has no room for a record or an object, the images are removed to make room. An image is written under a
+//! temporary name, part by part, synced and renamed, so that a name in the folder mostly means a whole image; its
+//! digest, which is written last, tells where it does not.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,13 +14,13 @@ use foldlog_codec::image::{Front, IMAGE_BYTES_MAX};
 use super::layout;
 use crate::storage::{Access, EntryKind, Storage, StorageFile};
 
-/// How many images are kept: should the newest not do, the one before may.
+/// Number of images that are kept: if the newest cannot be used, the one before may.
 const KEPT_MAX: usize = 2;
 
-/// The first bytes are read before the rest: a file that is no image is not read whole.
+/// Number of bytes that are read before the rest: a file that is no image is not read whole.
 const MAGIC_LEN: usize = 8;
 
-/// The images of a session, the newest first.
+/// Lists the images of a session, the newest first.
 pub(crate) fn list(storage: &dyn Storage, dir: &Path) -> Vec<(SequenceNumber, PathBuf)> {
     let folder = layout::snapshots_dir(dir);
     let entries = storage.list(&folder).unwrap_or_default();
@@ -36,12 +36,12 @@ pub(crate) fn list(storage: &dyn Storage, dir: &Path) -> Vec<(SequenceNumber, Pa
 /// Removes a session's images, so that the disk has their room.
 pub(crate) fn remove_all(storage: &dyn Storage, dir: &Path) {
     for (_, path) in list(storage, dir) {
-        // One that cannot be removed costs room and nothing else.
+        // An image that cannot be removed costs room and nothing else.
         let _ = storage.remove_file(&path);
     }
 }
 
-/// The bytes of an image; `None` where they cannot be read or are too many.
+/// Reads the bytes of an image. `None` where they cannot be read or are too many.
 pub(crate) fn read(storage: &dyn Storage, path: &Path) -> Option<Vec<u8>> {
     let file = storage.open(path, Access::Read).ok()?;
     let len = file.len().ok().filter(|len| *len <= IMAGE_BYTES_MAX)?;
@@ -55,10 +55,10 @@ pub(crate) fn read(storage: &dyn Storage, path: &Path) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// How many bytes are gathered before they are written.
+/// Number of bytes that are gathered before they are written.
 const GATHERED_BYTES: usize = 256 << 10;
 
-/// An image that is being written, as its parts are found.
+/// Holds an image that is being written, part by part.
 #[derive(Debug)]
 pub(crate) struct Building {
     storage: Arc<dyn Storage>,
@@ -66,7 +66,7 @@ pub(crate) struct Building {
     building: PathBuf,
     file: Arc<dyn StorageFile>,
     front: Front,
-    /// Where the gathered bytes belong.
+    /// Offset at which the gathered bytes belong.
     offset: u64,
     gathered: Vec<u8>,
     renamed: bool,
@@ -82,7 +82,7 @@ impl Building {
         let path = layout::image_file(dir, next_sequence);
         let building = path.with_extension("image.new");
         storage.create_dir_all(&layout::snapshots_dir(dir))?;
-        // A leftover of the same name is of an attempt that never ended.
+        // A file with this temporary name was left by an attempt that never ended.
         let _ = storage.remove_file(&building);
         let file = storage.create(&building, 0)?;
         let storage = Arc::clone(storage);
@@ -90,12 +90,12 @@ impl Building {
         Ok(Building { storage, path, building, file, front, offset: Front::LEN, gathered, renamed: false })
     }
 
-    /// How long the file is so far.
+    /// Returns how long the file is so far, in bytes.
     pub(crate) fn len(&self) -> u64 {
         self.offset + self.gathered.len() as u64
     }
 
-    /// Has `write` put more bytes behind those before.
+    /// Lets `write` append bytes to the image.
     pub(crate) fn write(&mut self, write: impl FnOnce(&mut Vec<u8>)) -> std::io::Result<()> {
         write(&mut self.gathered);
         if self.gathered.len() >= GATHERED_BYTES { self.flush() } else { Ok(()) }
@@ -106,13 +106,14 @@ impl Building {
         self.file.write_at(&self.gathered, self.offset)?;
         self.offset += self.gathered.len() as u64;
         self.gathered.clear();
-        // One large item is not to leave its room behind.
+        // One large item must not keep its memory occupied.
         self.gathered.shrink_to(2 * GATHERED_BYTES);
         Ok(())
     }
 
-    /// Gives the image its name, once it is durable, and lets go of the oldest, and of those of positions that the log
-    /// had not reached: they are of another log, as a restored backup leaves them. Returns how long it is.
+    /// Gives the image its name, once it is durable, and removes the oldest images, and those of positions that the log
+    /// had not reached: these belong to another log, as a restored backup leaves them. Returns the length of the image
+    /// in bytes.
     pub(crate) fn finish(mut self, dir: &Path, next_sequence: SequenceNumber) -> std::io::Result<u64> {
         self.flush()?;
         self.file.write_at(&self.front.finish(), 0)?;

@@ -1,15 +1,17 @@
-//! Where things stand in a store and in a session's folder.
+//! Paths in a store and in a session's folder.
 //!
 //! ```text
 //! <store>/
 //!   writers.lock                  one byte of it is locked for each session that is open for writing
-//!   writers/<session>.json        who holds the lock; best effort
+//!   writers/<session>.json        says who holds the lock; best effort
 //!   sessions/<session>/
 //!     0000000000.seg ...          segments, named by ordinal
-//!     0000000007.seg.new          a segment that a crash left while it was built
+//!     0000000007.seg.new          a segment that a crash left half-built
 //!     recovery.spare              space for the next recovery, while calls are open
 //!     objects/<blake3>            large payloads
+//!     snapshots/<records>.image   images, named by how many records they cover
 //!   sessions/.new-<session>/      a fork that is being built
+//!   sessions/.deleted-<session>/  a session that is being deleted
 //! ```
 
 use std::path::{Path, PathBuf};
@@ -29,18 +31,18 @@ pub(crate) fn session_dir(store: &Path, session: Uuid) -> PathBuf {
     sessions_dir(store).join(session.to_string())
 }
 
-/// The folders of a store that hold the names which lead to a session's folder, from below.
+/// Returns the folders of a store, from below, that hold the names on the path to a session's folder.
 pub(crate) fn folders_above_session(store: &Path) -> [PathBuf; 2] {
     [sessions_dir(store), followed(store)]
 }
 
-/// The store of a session's folder.
+/// Returns the store that a session's folder stands in.
 pub(crate) fn store_of(dir: &Path) -> Option<&Path> {
     dir.parent()?.parent()
 }
 
-/// A folder that a host named, by a path that leads on where it is a link: the engine follows no link that
-/// stands where it makes files itself, but a host may keep its store behind one.
+/// Returns a path to a folder that a host named which also leads through a link: the engine follows no link that stands
+/// where it makes files itself, but a host may keep its store behind one.
 pub(crate) fn followed(folder: &Path) -> PathBuf {
     folder.join(".")
 }
@@ -73,17 +75,17 @@ pub(crate) fn building_segment_file(dir: &Path, ordinal: u32) -> PathBuf {
     dir.join(format!("{ordinal:010}{BUILDING_SUFFIX}"))
 }
 
-/// The space that is kept for the next recovery.
+/// Returns the path of the space that is kept for the next recovery.
 pub(crate) fn spare_file(dir: &Path) -> PathBuf {
     dir.join("recovery.spare")
 }
 
-/// The ordinal of a segment's file name, where it is exactly as [`segment_file`] writes it.
+/// Returns the ordinal in a segment's file name. `None` unless the name is exactly as [`segment_file`] writes it.
 pub(crate) fn segment_ordinal(name: &str) -> Option<u32> {
     ordinal(name, SEGMENT_SUFFIX)
 }
 
-/// The ordinal of a half-built segment's file name.
+/// Returns the ordinal in a half-built segment's file name.
 pub(crate) fn building_ordinal(name: &str) -> Option<u32> {
     ordinal(name, BUILDING_SUFFIX)
 }
@@ -97,12 +99,12 @@ pub(crate) fn snapshots_dir(dir: &Path) -> PathBuf {
     dir.join("snapshots")
 }
 
-/// The image of all records below `next_sequence`.
+/// Returns the path of the image of all records below `next_sequence`.
 pub(crate) fn image_file(dir: &Path, next_sequence: SequenceNumber) -> PathBuf {
     snapshots_dir(dir).join(format!("{next_sequence:020}{IMAGE_SUFFIX}"))
 }
 
-/// How many records an image's file name says that it covers.
+/// Returns the number of records that an image covers, by its file name.
 pub(crate) fn image_position(name: &str) -> Option<SequenceNumber> {
     let digits = name.strip_suffix(IMAGE_SUFFIX)?;
     (digits.len() == 20 && digits.bytes().all(|byte| byte.is_ascii_digit())).then(|| digits.parse().ok())?
@@ -112,7 +114,7 @@ pub(crate) fn objects_dir(dir: &Path) -> PathBuf {
     dir.join("objects")
 }
 
-/// The session of a folder's name, where it is one.
+/// Returns the session that a folder's name says. `None` where the name is no session id.
 pub(crate) fn session_of(dir: &Path) -> Option<Uuid> {
     let name = dir.file_name()?.to_str()?;
     Uuid::try_parse(name).ok().filter(|id| id.to_string() == name)

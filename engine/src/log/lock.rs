@@ -1,16 +1,16 @@
-//! One writer a session.
+//! Locks that keep a session to one writer.
 //!
-//! A store has one lock file; each session locks one byte of it, at an offset from its id, so that ten
-//! thousand sessions need no ten thousand lock files. The system lets go when the holder's process dies. Who
-//! holds a lock stands beside it in a small file, which is best effort: it may be missing or out of date, and
-//! nothing but the error message depends on it.
+//! A store has one lock file; each session locks one byte of it, at an offset from its id, so that ten thousand
+//! sessions need no ten thousand lock files. The system releases a lock when its holder's process dies. A small file
+//! beside it says who holds the lock. That note is best effort: it may be missing or out of date, and nothing but the
+//! error message depends on it.
 //!
-//! A session's folder is locked too. Whoever comes to it through another store, by a link, a mount or a second name, or finds
-//! the lock file gone, is kept away by that. Copies that share segments by hard links (`cp -al`) have folders of their own,
-//! and nothing keeps their writers apart.
+//! The lock of a session's folder comes on top. It keeps away a process that comes to the folder through another store,
+//! by a link, a mount or a second name, or that finds the lock file gone. Copies that share segments by hard links (`cp
+//! -al`) have folders of their own, and nothing keeps their writers apart.
 //!
-//! A process that forks shares its lock with the copy, as it shares the open file. The copy writes nothing, and never lets
-//! go of what is the other's; but should the other end first, the lock is held until the copy ends too, or runs another
+//! A process that forks shares its lock with the copy, as it shares the open file. The copy writes nothing, and never
+//! releases the lock; but should the parent end first, the lock is held until the copy ends too, or runs another
 //! program.
 
 use std::io::ErrorKind;
@@ -27,23 +27,23 @@ use crate::storage::{Access, EntryKind, HeldLock, Storage, process_mark};
 
 const HOLDER_BYTES_MAX: u64 = 4096;
 
-/// A session's lock, held until it is dropped.
+/// Holds a session's lock until it is dropped.
 #[derive(Debug)]
 pub(crate) struct WriterLock {
     storage: Arc<dyn Storage>,
     holder_path: PathBuf,
     held: Option<Box<dyn HeldLock>>,
-    /// The folder's, once there is one.
+    /// Lock of the session's folder, once the folder exists.
     folder: Option<Box<dyn HeldLock>>,
-    /// The process that took it.
+    /// Mark of the process that took the lock.
     process: u32,
 }
 
-/// What came of asking for the lock.
+/// Says what came of asking for the lock.
 pub(crate) enum Attempt {
-    /// It is held now.
+    /// The lock is taken.
     Held(WriterLock),
-    /// The disk takes no writes, so nobody can write and nobody needs a lock to read.
+    /// The disk takes no writes, so no process can write, and reading needs no lock. The text names the reason.
     ReadOnlyDisk(String),
 }
 
@@ -63,7 +63,7 @@ pub(crate) fn take(storage: &Arc<dyn Storage>, store: &Path, session: Uuid, now_
         return Err(Error::Locked { session, holder });
     };
     let folder = match folder_lock(storage, &layout::session_dir(store, session), session) {
-        // It is about to be made.
+        // The folder is about to be made.
         Err(Error::Io { source, .. }) if source.kind() == ErrorKind::NotFound => None,
         locked => locked?,
     };
@@ -84,12 +84,12 @@ fn folder_lock(storage: &Arc<dyn Storage>, dir: &Path, session: Uuid) -> Result<
     }
     let locked = storage.try_lock_folder(dir);
     let locked = locked.map_err(|error| Error::refused("lock", storage.as_ref(), dir, error))?;
-    // Who holds it left word in another store, if anywhere.
+    // The holder left its note in another store, if anywhere.
     locked.map(Some).ok_or_else(|| Error::Locked { session, holder: Holder::default() })
 }
 
 impl WriterLock {
-    /// Locks the session's folder, where that was not done.
+    /// Locks the session's folder, if that was not done before.
     pub(crate) fn lock_folder(&mut self, dir: &Path, session: Uuid) -> Result<()> {
         if self.folder.is_none() {
             self.folder = folder_lock(&self.storage, dir, session)?;
@@ -98,8 +98,8 @@ impl WriterLock {
     }
 }
 
-/// Keeps writers away from the session in the folder `dir` while it is read, where it stands in a store that was ever
-/// written. Leaves no word, and makes no file. `None` where there is nobody to keep away.
+/// Keeps writers away from the session in the folder `dir` while it is read, if the folder stands in a store that was
+/// ever written. Leaves no note, and makes no file. `None` where there is no writer to keep away.
 pub(crate) fn keep_writers_away(storage: &Arc<dyn Storage>, dir: &Path) -> Result<Option<Box<dyn HeldLock>>> {
     let (Some(session), Some(store)) = (layout::session_of(dir), layout::store_of(dir)) else {
         return Ok(None);
@@ -120,15 +120,15 @@ pub(crate) fn keep_writers_away(storage: &Arc<dyn Storage>, dir: &Path) -> Resul
     }
 }
 
-/// The byte that a session locks, which is a position of a file: below 2^63. Ids that a host counts up, or
-/// builds from a pattern, are kept apart by hashing all of them.
+/// Returns the byte that a session locks, a position of a file below 2^63. Hashing keeps apart ids that a host counts
+/// up or builds from a pattern.
 fn byte_of(session: Uuid) -> u64 {
     let hash = blake3::hash(session.as_bytes());
     let bytes = hash.as_bytes().first_chunk().copied().unwrap_or_default();
     u64::from_le_bytes(bytes) >> 1
 }
 
-/// Whether an error means that the disk, or the folder, takes no writes at present.
+/// Returns whether an error means that the disk, or the folder, takes no writes at present.
 pub(crate) fn is_read_only(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::ReadOnlyFilesystem | ErrorKind::PermissionDenied)
         || is_out_of_space(error)
@@ -142,7 +142,7 @@ fn leave_word(storage: &Arc<dyn Storage>, store: &Path, path: &Path, now_us: i64
         ended: false,
     };
     let Ok(text) = serde_json::to_vec(&holder) else { return };
-    // Whatever fails here costs the next one who comes an error message, and nothing else.
+    // A failure here costs the next caller a useful error message, and nothing else.
     let _ = storage.create_dir_all(&layout::writers_dir(store));
     let _ = storage.remove_file(path);
     if let Ok(file) = storage.create(path, 0) {
@@ -160,7 +160,8 @@ fn read_holder(storage: &Arc<dyn Storage>, path: &Path) -> Option<Holder> {
     Some(Holder { ended, ..holder })
 }
 
-/// Whether the holder was a process of this machine that is no more: then one that it forked holds the lock still.
+/// Returns whether the holder was a process of this machine that has ended: then a process that it forked still holds
+/// the lock.
 fn has_ended(holder: &Holder) -> bool {
     let here = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
     let pid =
@@ -175,7 +176,7 @@ impl Drop for WriterLock {
         if self.process != process_mark() {
             return;
         }
-        // The word goes first: behind the lock's back it might be the next holder's.
+        // The note goes first: without the lock, it might already be the next holder's.
         let _ = self.storage.remove_file(&self.holder_path);
         self.folder.take();
         self.held.take();
@@ -188,8 +189,8 @@ mod tests {
 
     use super::*;
 
-    /// The lowest bit of an id once took no part, so that a host which counted its sessions up could not have
-    /// sessions 2 and 3 open at once; and ids whose halves agree all shared one byte.
+    /// The lowest bit of an id once took no part, so that a host which counted its sessions up could not have sessions
+    /// 2 and 3 open at once; and ids whose halves agree all shared one byte.
     #[test]
     fn sessions_whose_ids_are_alike_lock_bytes_of_their_own() {
         let counted = (0..500).map(|n: u128| n);

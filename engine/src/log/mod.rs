@@ -1,17 +1,17 @@
-//! The log: segment files, and the only place that opens them.
+//! The log of a session: its segment files, and the only code that opens them.
 //!
 //! | module | holds |
 //! |---|---|
-//! | `layout` | where things stand in a store |
+//! | `layout` | paths of the files and folders of a store |
 //! | `chain` | which files make up a log |
-//! | `scan` | walking a log; damage or torn tail; what of a damaged one is sound |
-//! | `reader` | records by position |
-//! | `follow` | records as another process writes them |
-//! | `writer` | appending, turning, sealing, recovering |
+//! | `scan` | walking a log, telling damage from a torn tail, finding the sound part of a damaged log |
+//! | `reader` | reading records by position |
+//! | `follow` | reading records as another process writes them |
+//! | `writer` | appending, rollover, sealing, recovery |
 //! | `publish` | one sync for every thread that waits |
 //! | `objects` | large payloads |
 //! | `images` | the files of images |
-//! | `lock` | one writer a session |
+//! | `lock` | one writer for each session |
 //! | `exposed` | who else can read a log |
 //! | `partial_creation` | what a crash leaves of a session before its first record |
 

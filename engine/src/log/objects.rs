@@ -1,12 +1,12 @@
-//! The object folder: large payloads, each once, named by their BLAKE3.
+//! The object folder: large payloads, each kept once, named by its BLAKE3 hash.
 //!
-//! 1. An object is written under a temporary name and renamed, so a name in the folder always means a whole
-//!    object, but for what a power cut took from one that was not yet synced.
-//! 2. An object and its name are made durable before the first record that names it is acknowledged as
-//!    durable: [`Objects::take_unsynced`] is part of every sync, ahead of the segments.
+//! 1. An object is written under a temporary name and renamed, so that a name in the folder always means a whole
+//!    object, except for what a power cut took from an object that was not yet synced.
+//! 2. An object and its name are made durable before the first record that names it is acknowledged as durable: every
+//!    sync begins with [`Objects::take_unsynced`], before the segments.
 //! 3. Bytes are checked against length and hash each time they are read.
-//! 4. An object over [`OBJECT_BYTES_MAX`] is refused when it is to be kept, as it would be when it is read.
-//! 5. An object folder that is a link is not followed: whoever needs an object is refused, an auditor too.
+//! 4. An object over [`OBJECT_BYTES_MAX`] is refused both when it is put and when it is read.
+//! 5. An object folder that is a link is not followed: whoever needs an object gets an error, an auditor too.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,25 +22,25 @@ use crate::error::{Error, Result};
 use crate::sabotage::{self, Breakage};
 use crate::storage::{Access, EntryKind, Storage, StorageFile};
 
-/// How much of an object is read at a time where nobody wants it whole.
+/// Number of bytes of an object that are read at a time where nobody wants it whole.
 const PIECE_BYTES: usize = 256 << 10;
 
 const UNLIKE_ITS_NAME: &str = "its bytes are not what its name says";
 
-/// The objects of one session.
+/// Keeps the objects of one session.
 #[derive(Debug)]
 pub(crate) struct Objects {
     storage: Arc<dyn Storage>,
     dir: PathBuf,
     session_dir: PathBuf,
     unsynced: Mutex<BTreeMap<ObjectId, Arc<dyn StorageFile>>>,
-    /// Those that were found to be what their names say.
+    /// Objects that were found to be what their names say.
     checked: Mutex<BTreeSet<ObjectId>>,
-    /// Those that somebody holds.
+    /// Objects whose bytes somebody holds in memory.
     held: Mutex<BTreeMap<ObjectId, Weak<[u8]>>>,
 }
 
-/// What a sync has to make durable before the log.
+/// Holds what a sync has to make durable before the log.
 #[derive(Debug, Default)]
 pub(crate) struct Unsynced {
     pub(crate) files: Vec<(PathBuf, Arc<dyn StorageFile>)>,
@@ -63,8 +63,8 @@ impl Objects {
         self.dir.join(object.file_name())
     }
 
-    /// Checks that the folder is one, and no link: what stands behind a link is none of the session's, however right its
-    /// names are.
+    /// Checks that the object folder is a folder and no link: what stands behind a link does not belong to the session,
+    /// whatever its names are.
     fn check_folder(&self) -> Result<()> {
         match self.storage.entry(&self.dir) {
             Ok(Some(entry))
@@ -78,8 +78,8 @@ impl Objects {
         }
     }
 
-    /// Keeps the bytes and returns their name. They are durable once the next sync is. Over [`OBJECT_BYTES_MAX`] they
-    /// are [`Error::TooLarge`], before anything is hashed or written.
+    /// Keeps the bytes as an object and returns its id. The object is durable after the next sync. Fails with
+    /// [`Error::TooLarge`] for bytes over [`OBJECT_BYTES_MAX`], before it hashes or writes anything.
     pub(crate) fn put(&self, bytes: &[u8]) -> Result<ObjectId> {
         if !payload_fits(bytes.len()) {
             return Err(Error::TooLarge { what: "object", found: bytes.len() as u64, max: OBJECT_BYTES_MAX });
@@ -90,24 +90,24 @@ impl Objects {
             return Ok(object);
         }
         self.check_folder()?;
-        // One that is there already may be of a process that was killed before it synced.
+        // An object that exists may come from a process that was killed before it synced.
         match self.sync_again(&object) {
-            // It is missing, or is not what its name says: nothing is lost by what takes its place.
+            // The object is missing, or is not what its name says: nothing is lost by replacing it.
             Err(Error::Object { .. }) => {}
-            // Where it is there, a durable record may name it, and what is put there anew is not durable yet.
+            // If the object exists, a durable record may name it, and a replacement would not be durable yet.
             done => return done.map(|()| object),
         }
         let failed = |op, error| self.write_error(op, &path, object.len, error);
         self.storage.create_dir_all(&self.dir).map_err(|error| failed("create", error))?;
         let building = self.dir.join(format!("{}.new", object.file_name()));
-        // A leftover of the same name is of an attempt that never ended.
+        // A file with this temporary name was left by an attempt that never ended.
         let _ = self.storage.remove_file(&building);
         let file = self.storage.create(&building, object.len).map_err(|error| failed("create", error))?;
         let written = file.write_at(bytes, 0).map_err(|error| failed("write", error));
         let named = written
             .and_then(|()| self.storage.rename(&building, &path).map_err(|error| failed("rename", error)));
         if let Err(error) = named {
-            // On a full disk every byte counts; what cannot be removed is in nobody's way.
+            // On a full disk every byte counts; a file that cannot be removed disturbs nobody.
             let _ = self.storage.remove_file(&building);
             return Err(error);
         }
@@ -115,8 +115,8 @@ impl Objects {
         Ok(object)
     }
 
-    /// A disk that is full or takes no writes is told by its own error: nothing was recorded, and the session
-    /// goes on once there is space again.
+    /// Makes the error of a failed write. A disk that is full or takes no writes has its own error: nothing was
+    /// recorded, and the session goes on once there is space again.
     fn write_error(&self, op: &'static str, path: &Path, bytes: u64, error: std::io::Error) -> Error {
         match error.kind() {
             ErrorKind::ReadOnlyFilesystem | ErrorKind::PermissionDenied => {
@@ -127,7 +127,7 @@ impl Objects {
         }
     }
 
-    /// The bytes of an object.
+    /// Returns the bytes of an object.
     pub(crate) fn get(&self, object: &ObjectId) -> Result<Vec<u8>> {
         let (path, file) = self.open(object)?;
         // The file really has that length, so the length is no mere claim.
@@ -139,7 +139,7 @@ impl Objects {
         Ok(bytes)
     }
 
-    /// An object's file, which has the length that its name says.
+    /// Opens an object's file, and checks that it has the length that the object's id says.
     fn open(&self, object: &ObjectId) -> Result<(PathBuf, Arc<dyn StorageFile>)> {
         let path = self.path(object);
         let bad = |reason: String| Error::Object { path: path.clone(), reason };
@@ -153,17 +153,17 @@ impl Objects {
         };
         let len = file.len().map_err(|error| Error::io("read", &path, error))?;
         if len != object.len || len > OBJECT_BYTES_MAX {
-            return Err(bad(format!("it has {len} bytes, and {} were expected", object.len)));
+            return Err(bad(format!("it has {len} bytes instead of {}", object.len)));
         }
         Ok((path, file))
     }
 
-    /// Checks that the object that a payload names is there and is what its name says. It is read piece by piece, and
+    /// Checks that the object that a payload names exists and is what its name says. Reads it piece by piece, and only
     /// once however often it is named.
     ///
     /// # Errors
     ///
-    /// As [`get`](Objects::get).
+    /// The errors of [`get`](Objects::get), under the same conditions.
     pub(crate) fn check(&self, payload: Payload<'_>) -> Result<()> {
         match payload.object() {
             Some(object) => self.check_object(&object),
@@ -171,7 +171,11 @@ impl Objects {
         }
     }
 
-    /// As [`check`](Objects::check).
+    /// Checks that an object exists and is what its name says.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`get`](Objects::get), under the same conditions.
     pub(crate) fn check_object(&self, object: &ObjectId) -> Result<()> {
         if self.checked.lock().contains(object) {
             return Ok(());
@@ -195,11 +199,11 @@ impl Objects {
         Ok(())
     }
 
-    /// The payload's own bytes. Those of an object are held once, however many ask for them.
+    /// Returns the bytes of a payload. The bytes of an object are held once, however many callers ask for them.
     ///
     /// # Errors
     ///
-    /// As [`get`](Objects::get).
+    /// The errors of [`get`](Objects::get), under the same conditions.
     pub(crate) fn shared(&self, payload: Payload<'_>) -> Result<Arc<[u8]>> {
         let Some(object) = payload.object() else { return Ok(Arc::from(payload.bytes())) };
         if let Some(held) = self.held.lock().get(&object).and_then(Weak::upgrade) {
@@ -210,7 +214,7 @@ impl Objects {
         Ok(bytes)
     }
 
-    /// The payload's own bytes, wherever they stand: those in the record itself, or those of an object.
+    /// Returns the bytes of a payload, wherever they stand: those in the record itself, or those of an object.
     pub(crate) fn resolve<'a>(&self, payload: Payload<'a>) -> Result<Cow<'a, [u8]>> {
         match payload.object() {
             None => Ok(Cow::Borrowed(payload.bytes())),
@@ -218,9 +222,9 @@ impl Objects {
         }
     }
 
-    /// Writes an object that is there once more, so that the next sync covers it: an earlier process may have
-    /// been killed before it synced, or its sync may have failed, and then the system takes the bytes for
-    /// written although the disk never got them.
+    /// Writes an object that exists once more, so that the next sync covers it: an earlier process may have been killed
+    /// before it synced, or its sync may have failed, and then the system takes the bytes for written although the disk
+    /// never got them.
     pub(crate) fn sync_again(&self, object: &ObjectId) -> Result<()> {
         let bytes = self.get(object)?;
         let path = self.path(object);
@@ -231,7 +235,7 @@ impl Objects {
         Ok(())
     }
 
-    /// Hands over what the next sync has to make durable.
+    /// Returns what the next sync has to make durable, and forgets it.
     pub(crate) fn take_unsynced(&self) -> Unsynced {
         let unsynced = std::mem::take(&mut *self.unsynced.lock());
         if unsynced.is_empty() {
@@ -239,7 +243,7 @@ impl Objects {
         }
         Unsynced {
             files: unsynced.into_iter().map(|(object, file)| (self.path(&object), file)).collect(),
-            // The folder's own name stands in the session's folder.
+            // The name of the object folder stands in the session's folder.
             dirs: vec![self.dir.clone(), self.session_dir.clone()],
         }
     }

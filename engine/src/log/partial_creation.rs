@@ -1,22 +1,25 @@
-//! What a crash leaves of a session that was about to be begun: a folder in which no record was ever written.
+//! What a crash leaves of a session that was about to be created: a *partial creation*, a folder in which no record was
+//! ever written.
 //!
-//! A session is begun by a folder, a segment file, its header, a `Resumed` frame and the first record, in this order.
-//! Where it goes no further, nobody was told of a session, and one can still be begun there. Nothing of what is found is
-//! written again or taken away: the new session's first segment stands behind it, as that of a recovery does.
+//! A session is created by a folder, a segment file, its header, a `Resumed` frame and the first record, in this order.
+//! If a crash comes before the record, nobody was told of a session, and one can still be created there. Nothing that
+//! is found is overwritten or removed: the new session's first segment stands behind it, as the segment of a recovery
+//! does.
 //!
 //! | found | what it is |
 //! |---|---|
-//! | nothing | a leftover |
-//! | segment files of which each ends, in the words that this session's first segment has, before its first record does | a leftover |
-//! | an object folder beside these | a leftover: a power cut may have taken the records that named them, and nothing else |
-//! | an object folder alone | no leftover: the segments are lost |
-//! | a whole frame that is not `Resumed`, sound or not; bytes behind an unsound header or an unfinished frame | no leftover: there was a record, or may have been |
-//! | a header of another session, ordinal, place in a log, or format | no leftover |
-//! | anything else, links among it | no leftover |
+//! | nothing | a partial creation |
+//! | segment files each of which ends before its first record does, and holds the bytes that this session's first segment begins with | a partial creation |
+//! | an object folder beside these | a partial creation: a power cut may have taken the records that named the objects, and nothing else |
+//! | an object folder alone | not one: the segments are lost |
+//! | a whole frame that is not `Resumed`, sound or not; bytes behind an unsound header or an unfinished frame | not one: there was a record, or may have been |
+//! | a header of another session, ordinal, place in a log, or format | not one |
+//! | anything else, links among it | not one |
 //!
-//! What a power cut tore so that bytes stand behind others that are gone may be a leftover all the same; nobody can say,
-//! so it counts as none. A first record that was whole, damaged, and attested by nobody passes for a cut one where its last
-//! bytes are 0; what it says is what whoever begins the session says again.
+//! Where a power cut tore a file so that bytes stand behind others that are gone, the folder may still be a partial
+//! creation; nobody can say, so it does not count as one. A first record that was whole, is damaged, and was attested
+//! by no frame passes for an unfinished one where its last bytes are 0: whoever creates the session writes the same
+//! record again.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -33,15 +36,15 @@ use crate::error::{Error, Result};
 use crate::sabotage::{self, Breakage};
 use crate::storage::{Access, EntryKind, Storage};
 
-/// What there is in a folder in which no record was ever written.
+/// Describes a folder in which no record was ever written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PartialCreation {
-    /// The highest ordinal of its segment files, where it has any: a new session's are higher.
+    /// Highest ordinal of the folder's segment files; `None` where there are none. A new session's ordinals are higher.
     pub(crate) ordinal_max: Option<u32>,
 }
 
-/// Looks at the folder `dir` of `session`: what there is, where it is nothing but what a crash left of beginning it.
-/// While somebody else writes there, the answer is of no use.
+/// Looks at the folder `dir` of `session`, and describes it if it holds nothing but a partial creation. The answer is
+/// of no use while another process writes there.
 pub(crate) fn find(storage: &dyn Storage, dir: &Path, session: Uuid) -> Result<Option<PartialCreation>> {
     if sabotage::is(Breakage::LeftoverRefused) {
         return Ok(None);
@@ -50,7 +53,7 @@ pub(crate) fn find(storage: &dyn Storage, dir: &Path, session: Uuid) -> Result<O
         Err(error) if error.kind() == ErrorKind::NotFound => Vec::new(),
         listed => listed.map_err(|error| Error::io("list", dir, error))?,
     };
-    let mut leftover = PartialCreation::default();
+    let mut found = PartialCreation::default();
     let mut objects = false;
     for entry in entries {
         let path = dir.join(&entry.name);
@@ -60,25 +63,25 @@ pub(crate) fn find(storage: &dyn Storage, dir: &Path, session: Uuid) -> Result<O
                 if !holds_no_record(storage, &path, (session, ordinal))? {
                     return Ok(None);
                 }
-                leftover.ordinal_max = leftover.ordinal_max.max(Some(ordinal));
+                found.ordinal_max = found.ordinal_max.max(Some(ordinal));
             }
             None if entry.kind == EntryKind::Folder && path == layout::objects_dir(dir) => objects = true,
             _ => return Ok(None),
         }
     }
-    let segments_lost = objects && leftover.ordinal_max.is_none();
-    // No crashes take ordinals that high, and a new session is to have enough of them left.
-    let room = leftover.ordinal_max.is_none_or(|ordinal| ordinal < u32::MAX / 2);
-    Ok((room && !segments_lost).then_some(leftover))
+    let segments_lost = objects && found.ordinal_max.is_none();
+    // No number of crashes takes ordinals that high, and a new session needs enough of them.
+    let room = found.ordinal_max.is_none_or(|ordinal| ordinal < u32::MAX / 2);
+    Ok((room && !segments_lost).then_some(found))
 }
 
-/// Takes away what an attempt that failed has written into the folder beside the leftover of an earlier one.
+/// Removes what a failed attempt has written into the folder beside the partial creation of an earlier attempt.
 pub(crate) fn remove_all_but(
     storage: &dyn Storage,
     dir: &Path,
-    leftover: PartialCreation,
+    found: PartialCreation,
 ) -> std::io::Result<()> {
-    let Some(ordinal_max) = leftover.ordinal_max else { return storage.remove_dir_all(dir) };
+    let Some(ordinal_max) = found.ordinal_max else { return storage.remove_dir_all(dir) };
     for entry in storage.list(dir)? {
         let own = layout::segment_ordinal(&entry.name).is_some_and(|ordinal| ordinal > ordinal_max);
         if own && entry.kind == EntryKind::File {
@@ -88,14 +91,14 @@ pub(crate) fn remove_all_but(
     Ok(())
 }
 
-/// Whether a segment file ends, as the first segment of this session, before its first record does.
+/// Returns whether a segment file begins as this session's first segment does, and ends before its first record does.
 fn holds_no_record(storage: &dyn Storage, path: &Path, (session, ordinal): (Uuid, u32)) -> Result<bool> {
     if sabotage::is(Breakage::LeftoverUnexamined) {
         return Ok(true);
     }
     let io = |error| Error::io("read", path, error);
     let file = match storage.open(path, Access::Read) {
-        // What somebody takes away meanwhile is no reason to say that there is a session.
+        // A file that somebody removes meanwhile is no reason to say that there is a session.
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(true),
         opened => opened.map_err(|error| Error::unopened(storage, path, error))?,
     };
@@ -129,7 +132,7 @@ fn holds_no_record(storage: &dyn Storage, path: &Path, (session, ordinal): (Uuid
             Err(_) => break,
         }
     }
-    // What is left is nothing, or a frame that was cut short.
+    // The rest is nothing, or a frame that was cut short.
     let used = window.used_end(offset).map_err(io)?;
     let bytes = window.bytes(offset, FRAME_HEADER_LEN as u64).map_err(io)?;
     let header_end = offset + FRAME_HEADER_LEN as u64;
@@ -140,14 +143,14 @@ fn holds_no_record(storage: &dyn Storage, path: &Path, (session, ordinal): (Uuid
         Ok(header) if is_first(&header, next) && used < header_end + u64::from(header.body_len) => {}
         _ => return Ok(false),
     }
-    // Its length alone would not do: that may be what is damaged, in a frame that is there as a whole.
+    // The frame's length alone would not do: the length may be what is damaged, in a frame that is there as a whole.
     let len = used - header_end;
     let bytes = window.bytes(header_end, len).map_err(io)?;
     let body = usize::try_from(len).ok().and_then(|len| bytes.get(..len)).unwrap_or_default();
     Ok(matches!(msgpack::scan(body, Limits::default()), Err(CodecError::Truncated { .. })))
 }
 
-/// Whether a frame says that it is of this kind, and of the beginning of a log.
+/// Returns whether a frame says that it is of this kind, and of the beginning of a log.
 fn is_first(header: &Header, kind: Kind) -> bool {
     header.kind == kind && header.sequence == 0
 }

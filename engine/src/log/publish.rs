@@ -1,15 +1,15 @@
 //! How one sync serves every thread that waits on a session.
 //!
-//! A thread that needs records below `target` durable calls [`SyncGate::wait`]. One of the waiting threads
-//! leads: it runs the sync for everything written so far, outside the gate's lock; the others wait and are
-//! served by its result, or lead the next one. A failure is remembered for good: a sync is never retried.
+//! A thread that needs records below `target` durable calls [`SyncGate::wait`]. One of the waiting threads leads: it
+//! runs the sync for everything written so far, outside the gate's lock. The others wait, and its result serves them,
+//! or one of them leads the next sync. The gate remembers a failure for good: a sync is never retried.
 //!
-//! Generic over the synchronization primitives, so that a model checker runs the same lines (`publish/model.rs`).
+//! The gate is generic over the synchronization primitives, so that a model checker runs the same lines
+//! (`publish/model.rs`).
 //!
 //! # Invariants
 //!
-//! 1. `synced` never goes down, and is raised only after a sync that began when everything below it had been
-//!    written.
+//! 1. `synced` never goes down, and is raised only after a sync that began when everything below it had been written.
 //! 2. At most one sync runs at a time.
 //! 3. After a failed sync no call succeeds for a target that was not reached before.
 
@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use foldlog_codec::SequenceNumber;
 
-/// The primitives that the gate stands on.
+/// Provides the synchronization primitives that the gate uses.
 pub(crate) trait Primitives {
     type Mutex<T: Send>: Send + Sync;
     type Guard<'a, T: Send + 'a>: DerefMut<Target = T>
@@ -35,12 +35,12 @@ pub(crate) trait Primitives {
     fn wait<'a, T: Send>(condvar: &Self::Condvar, guard: Self::Guard<'a, T>) -> Self::Guard<'a, T>;
     fn notify_all(condvar: &Self::Condvar);
     fn word(value: u64) -> Self::Word;
-    /// Reads a word; what was written before the value read was set is seen too.
+    /// Reads a word. The caller then sees everything that was written before the word was set to this value.
     fn get(word: &Self::Word) -> u64;
     fn set(word: &Self::Word, value: u64);
 }
 
-/// The primitives of `parking_lot`.
+/// Uses the primitives of `parking_lot`.
 #[derive(Debug)]
 pub(crate) struct ParkingLot;
 
@@ -91,11 +91,11 @@ struct State<E> {
     failed: Option<Arc<E>>,
 }
 
-/// Shares syncs among threads; see the module.
+/// Shares syncs among threads; see the module docs.
 pub(crate) struct SyncGate<E: Send + Sync, P: Primitives = ParkingLot> {
     state: P::Mutex<State<E>>,
     changed: P::Condvar,
-    /// `state.synced` and whether there is a failure, for those who only look: each is written under the lock.
+    /// `state.synced` and whether there is a failure, for callers that only look: each is written under the lock.
     synced: P::Word,
     failed: P::Word,
 }
@@ -108,7 +108,7 @@ impl<E: Send + Sync + Debug, P: Primitives> Debug for SyncGate<E, P> {
 }
 
 impl<E: Send + Sync, P: Primitives> SyncGate<E, P> {
-    /// A gate behind which everything below `synced` is durable.
+    /// Returns a gate behind which everything below `synced` is durable.
     pub(crate) fn new(synced: SequenceNumber) -> SyncGate<E, P> {
         SyncGate {
             state: P::mutex(State { synced, running: false, failed: None }),
@@ -118,12 +118,12 @@ impl<E: Send + Sync, P: Primitives> SyncGate<E, P> {
         }
     }
 
-    /// Everything below this is durable.
+    /// Returns the sequence number below which everything is durable.
     pub(crate) fn synced(&self) -> SequenceNumber {
         P::get(&self.synced).into()
     }
 
-    /// Takes in that everything below `synced` is durable by another sync than one of [`wait`](SyncGate::wait).
+    /// Notes that a sync other than those of [`wait`](SyncGate::wait) made everything below `synced` durable.
     pub(crate) fn raise(&self, synced: SequenceNumber) {
         if synced <= self.synced() {
             return;
@@ -136,7 +136,8 @@ impl<E: Send + Sync, P: Primitives> SyncGate<E, P> {
         }
     }
 
-    /// Remembers that a write failed, so that no later sync can promise anything. The first failure counts.
+    /// Notes that a write failed, so that no later sync can promise anything. Returns the first failure, which alone
+    /// counts.
     pub(crate) fn fail(&self, cause: Arc<E>) -> Arc<E> {
         let mut state = P::lock(&self.state);
         let first = Arc::clone(state.failed.get_or_insert(cause));
@@ -145,7 +146,7 @@ impl<E: Send + Sync, P: Primitives> SyncGate<E, P> {
         first
     }
 
-    /// The first failure.
+    /// Returns the first failure.
     pub(crate) fn failure(&self) -> Option<Arc<E>> {
         if P::get(&self.failed) == 0 {
             return None;
@@ -153,9 +154,9 @@ impl<E: Send + Sync, P: Primitives> SyncGate<E, P> {
         P::lock(&self.state).failed.clone()
     }
 
-    /// Returns once everything below `target` is durable. `sync` makes everything written so far durable and
-    /// says how far that is; it runs in this thread, without the gate's lock, if this thread leads. `Ok(true)`
-    /// where it did.
+    /// Returns once everything below `target` is durable. If this thread leads, it calls `sync`, without the gate's
+    /// lock, which makes everything written so far durable and returns how far that is. `Ok(true)` where this thread
+    /// led.
     pub(crate) fn wait(
         &self,
         target: SequenceNumber,

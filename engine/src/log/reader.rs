@@ -14,19 +14,18 @@ use super::window::Window;
 use crate::error::{Error, Result};
 use crate::storage::Storage;
 
-/// How many bytes of a segment stand between two places that the index remembers.
+/// Number of bytes of a segment between two places that the index keeps.
 const INDEX_BYTES: u64 = 64 << 10;
 
-/// Where some records stand: the first of each segment, and one every 64 KiB. The others are found from these by
-/// walking. It grows with the log's length by less than a thousandth of it.
-/// Cheap to clone.
+/// Holds the places of some records: the first of each segment, and one every 64 KiB. A reader finds the others from
+/// these by walking. The index grows by less than a thousandth of the log's length. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Index {
     places: Arc<Vec<(SequenceNumber, Location)>>,
 }
 
 impl Index {
-    /// Takes note of a record, where its place is worth remembering. Records come in order.
+    /// Notes the place of a record, if it is worth keeping. Records come in order.
     pub(crate) fn note(&mut self, sequence: SequenceNumber, at: Location) {
         let near = |last: &Location| last.segment == at.segment && at.offset < last.offset + INDEX_BYTES;
         if !self.places.last().is_some_and(|(_, last)| near(last)) {
@@ -40,14 +39,14 @@ impl Index {
         Arc::make_mut(&mut self.places).truncate(kept);
     }
 
-    /// The last place that is remembered at or before a record.
+    /// Returns the last place that the index keeps at or before a record.
     fn before(&self, sequence: SequenceNumber) -> Option<Location> {
         let after = self.places.partition_point(|(noted, _)| *noted <= sequence);
         self.places.get(after.checked_sub(1)?).map(|(_, location)| *location)
     }
 }
 
-/// The places of a log's records. Cheap to clone.
+/// Holds what is needed to find a log's records: its segments and the index. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Places {
     pub(crate) segments: Arc<Vec<Segment>>,
@@ -55,11 +54,11 @@ pub(crate) struct Places {
     pub(crate) next_sequence: SequenceNumber,
 }
 
-/// Called with a frame's segment, its offset there, and the frame.
+/// Takes the place of a frame's segment in the chain, the frame's offset there, and the frame.
 type Visit<'a> = dyn FnMut(usize, u64, Frame<'_>) -> Result<ControlFlow<()>> + 'a;
 
 impl Places {
-    /// What the index remembers, each place with its segment's ordinal.
+    /// Returns the places that the index keeps, each with its segment's ordinal.
     pub(crate) fn indexed(&self) -> Vec<Indexed> {
         let indexed = |(sequence, at): &(SequenceNumber, Location)| {
             let ordinal = self.segments.get(at.segment)?.header.ordinal;
@@ -68,7 +67,7 @@ impl Places {
         self.index.places.iter().filter_map(indexed).collect()
     }
 
-    /// Hands the records from `from` through `through` to `visit`, in order. Each is checked again.
+    /// Hands the records from `from` through `through` to `visit`, in order. Each record is checked again.
     pub(crate) fn read(
         &self,
         storage: &Arc<dyn Storage>,
@@ -79,7 +78,7 @@ impl Places {
         self.read_until(storage, from, through, &mut |record| visit(record).map(ControlFlow::Continue))
     }
 
-    /// Hands records to `visit` as [`read`](Places::read) does, until it wants no more.
+    /// Hands the records from `from` through `through` to `visit`, in order, until `visit` breaks.
     pub(crate) fn read_until(
         &self,
         storage: &Arc<dyn Storage>,
@@ -94,8 +93,8 @@ impl Places {
         })
     }
 
-    /// Hands records to `visit` as [`read`](Places::read) does, one stretch of them after the other. `at` says where the
-    /// record behind the last stretch stands, so that nothing is walked over to find it again.
+    /// Hands the records from `from` through `through` to `visit`, for a caller that reads one stretch after the other.
+    /// `at` holds the place of the record behind the last stretch, so that nothing is walked over to find it again.
     pub(crate) fn read_on(
         &self,
         storage: &Arc<dyn Storage>,
@@ -113,7 +112,7 @@ impl Places {
         })
     }
 
-    /// Where the frame of record `sequence` ends, and its checksum.
+    /// Returns where the frame of the record `sequence` ends, and its checksum.
     pub(crate) fn locate(&self, storage: &Arc<dyn Storage>, sequence: SequenceNumber) -> Result<Located> {
         let mut located = None;
         self.walk(storage, sequence, sequence, &mut |segment, offset, frame| {
@@ -165,8 +164,8 @@ impl Places {
         self.walk_from(storage, (from, through), None, visit)
     }
 
-    /// Hands the records from `from` through `through` to `visit`. They are looked for from `start` on, which is not behind
-    /// the first of them; where it is not given, from the last place that the index remembers.
+    /// Hands the records from `from` through `through` to `visit`. Looks for them from `start` on, which must not be
+    /// behind the first of them; without `start`, from the last place before them that the index keeps.
     fn walk_from(
         &self,
         storage: &Arc<dyn Storage>,
@@ -206,7 +205,7 @@ impl Places {
     }
 }
 
-/// Where a frame stands.
+/// Names where a frame ends, and its checksum.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Located {
     pub(crate) segment: usize,

@@ -322,9 +322,12 @@ impl<'a> Walk<'a> {
     fn begins_where_the_last_ended(&self, segment: &Segment) -> Result<()> {
         let header = &segment.header;
         let reason = if header.first_sequence != self.next_sequence {
-            format!("it begins at record {}, but {} is next", header.first_sequence, self.next_sequence)
+            format!(
+                "the segment begins at record {}, but record {} should be its first",
+                header.first_sequence, self.next_sequence
+            )
         } else if segment.first_predecessor_crc() != self.last_crc {
-            "it does not follow the segment that it names as the one before it".to_owned()
+            "the segment does not follow the one that its header names as its predecessor".to_owned()
         } else {
             return Ok(());
         };
@@ -351,7 +354,13 @@ impl<'a> Walk<'a> {
             ..recovery
         });
         let body = |error: CodecError| {
-            self.corrupt(&at.segment.path, at.offset, None, None, format!("its body does not read: {error}"))
+            self.corrupt(
+                &at.segment.path,
+                at.offset,
+                None,
+                None,
+                format!("the frame's body does not decode: {error}"),
+            )
         };
         match header.kind {
             Kind::RESUMED => {

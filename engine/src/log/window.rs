@@ -1,5 +1,5 @@
-//! A sliding window over a file: frames are read in order without reading a file whole, and never more is
-//! allocated than the file really holds.
+//! A sliding window over a file. It reads frames in order without reading a file whole, and never allocates more than
+//! the file really holds.
 
 use std::io;
 use std::sync::Arc;
@@ -11,15 +11,15 @@ use crate::storage::StorageFile;
 
 const WINDOW_BYTES: u64 = 64 << 10;
 
-/// How many bytes are compared with zeros at a time.
+/// Number of bytes that are compared with zeros at a time.
 const PIECE_BYTES: usize = 4096;
 
-/// What stands at a place of a file.
+/// Says what stands at a place of a file.
 #[derive(Debug)]
 pub(crate) enum Span<'a> {
-    /// All is 0 up to here, and was not read.
+    /// Zeros up to `end`, which were not read.
     Hole { end: u64 },
-    /// These bytes; none where the file ends.
+    /// Bytes that were read; empty where the file ends.
     Bytes(&'a [u8]),
 }
 
@@ -28,14 +28,14 @@ pub(crate) struct Window {
     file: Arc<dyn StorageFile>,
     end: u64,
     base: u64,
-    /// Memory for what was read, of which the first `filled` bytes count. It is not made smaller and larger again:
-    /// each time would fill it with zeros first.
+    /// Memory for the bytes read, of which the first `filled` count. It keeps its size: each growth would fill it with
+    /// zeros first.
     buffer: Vec<u8>,
     filled: usize,
 }
 
 impl Window {
-    /// A window over the bytes below `end`, or below the file's length if that is less.
+    /// Returns a window over the bytes below `end`, or below the file's length if that is less.
     pub(crate) fn new(file: Arc<dyn StorageFile>, end: Option<u64>) -> io::Result<Window> {
         let len = file.len()?;
         Ok(Window { file, end: end.map_or(len, |end| end.min(len)), base: 0, buffer: Vec::new(), filled: 0 })
@@ -45,12 +45,12 @@ impl Window {
         self.end
     }
 
-    /// Forgets what was read, so that it is read anew.
+    /// Forgets the bytes read, so that they are read anew.
     pub(crate) fn forget(&mut self) {
         self.filled = 0;
     }
 
-    /// At least `len` bytes from `offset` on, fewer where the file ends before.
+    /// Returns at least `len` bytes from `offset` on; fewer where the file ends before.
     pub(crate) fn bytes(&mut self, offset: u64, len: u64) -> io::Result<&[u8]> {
         let wanted_end = offset.saturating_add(len).min(self.end);
         let have_end = self.base + self.filled as u64;
@@ -67,8 +67,8 @@ impl Window {
         Ok(self.buffer.get(skip..self.filled).unwrap_or_default())
     }
 
-    /// What stands from `offset` on, of which `len` bytes are wanted, as far as it is known at little cost: what holds
-    /// nothing is not read.
+    /// Returns what stands from `offset` on, of which `len` bytes are wanted, as far as that is known at little cost:
+    /// holes are not read.
     pub(crate) fn span(&mut self, offset: u64, len: u64) -> io::Result<Span<'_>> {
         let read = self.base..=self.base + self.filled as u64;
         let is_read = read.contains(&offset) && read.contains(&offset.saturating_add(len));
@@ -81,7 +81,7 @@ impl Window {
         Ok(Span::Bytes(self.bytes(offset, len)?))
     }
 
-    /// The frame at `offset`; the outer error is the file's, the inner one says why there is no sound frame.
+    /// Returns the frame at `offset`. The outer error is the file's; the inner one says why there is no sound frame.
     pub(crate) fn frame(
         &mut self,
         context: Context,
@@ -91,12 +91,12 @@ impl Window {
         Ok(frame::decode(context, self.bytes(offset, len as u64)?))
     }
 
-    /// Where the last byte that is not 0 ends, at or behind `from`; `from` where all are 0.
+    /// Returns the offset behind the last byte, at or behind `from`, that is not 0; `from` where all are 0.
     pub(crate) fn used_end(&mut self, from: u64) -> io::Result<u64> {
         let mut used = from;
         let mut offset = from;
         while offset < self.end {
-            // A length is a mere claim: what holds nothing is not read, however long it says it is.
+            // A length is a mere claim: holes are not read, however long the file says it is.
             offset = self.file.next_data(offset)?.max(offset);
             if offset >= self.end {
                 break;
@@ -106,8 +106,8 @@ impl Window {
                 break;
             }
             for piece in bytes.chunks(PIECE_BYTES) {
-                // Looked at as a whole, which is many times faster than byte by byte, and mostly enough: what is
-                // allocated and not yet used may be as long as a segment gets.
+                // The piece is tested as a whole, many times faster than byte by byte, and mostly that suffices: what
+                // is allocated and not yet used may be as long as a segment.
                 if piece.iter().fold(0, |all, byte| all | byte) != 0 {
                     let last = piece.iter().rposition(|byte| *byte != 0).unwrap_or(0);
                     used = offset + last as u64 + 1;

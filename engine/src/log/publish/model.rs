@@ -1,5 +1,5 @@
-//! The gate under a model checker, which runs every order in which its threads may take their steps, and every value that
-//! the memory model lets them read.
+//! The gate under a model checker, which runs every order in which its threads may take their steps, and every value
+//! that the memory model lets them read.
 
 use loom::sync::atomic::AtomicU64;
 use loom::sync::{Condvar, Mutex, MutexGuard};
@@ -7,7 +7,7 @@ use loom::thread;
 
 use super::*;
 
-/// The model checker's primitives.
+/// Uses the model checker's primitives.
 struct Modelled;
 
 impl Primitives for Modelled {
@@ -49,20 +49,20 @@ impl Primitives for Modelled {
     }
 }
 
-/// Why nothing is durable any more.
+/// Names why nothing becomes durable any more.
 #[derive(Debug)]
 struct Cause(&'static str);
 
-/// A log with a gate before it. Its numbers are ordered by nothing but the gate.
+/// Models a log behind a gate. Only the gate orders accesses to its numbers.
 struct Log {
     gate: SyncGate<Cause, Modelled>,
-    /// How many records were written.
+    /// Number of records written.
     written: AtomicU64,
-    /// How many of them are on the disk.
+    /// Number of records on the disk.
     durable: AtomicU64,
-    /// How many syncs run.
+    /// Number of syncs that run.
     running: AtomicU64,
-    /// How many syncs are still to succeed before one fails.
+    /// Number of syncs that still succeed before one fails.
     sound: AtomicU64,
 }
 
@@ -94,7 +94,7 @@ impl Log {
         (target, told)
     }
 
-    /// What anyone is told to be durable is.
+    /// Asserts that what the gate says is durable is durable.
     fn look(&self) -> u64 {
         let synced = self.gate.synced();
         assert!(
@@ -105,8 +105,8 @@ impl Log {
     }
 }
 
-/// Runs every order in which a thread is stopped so many times at most where it could have gone on: enough for whatever
-/// was ever found by such a checker, and done in seconds.
+/// Runs every order of steps in which a thread is preempted at most so many times: enough for every bug that such a
+/// checker was ever known to find, and done in seconds.
 fn model(run: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);
@@ -125,7 +125,7 @@ fn whoever_waited_finds_its_record_durable_in_every_order_of_two_threads_and_an_
                 assert!(log.look() >= target);
             })
         });
-        // What was durable once stays so.
+        // What was durable once stays durable.
         let first = log.look();
         assert!(log.look() >= first);
         for writer in writers {
@@ -154,7 +154,7 @@ fn after_a_failed_sync_nobody_is_told_more_than_was_durable_before_it_in_any_ord
             for writer in writers {
                 writer.join().unwrap();
             }
-            // A sync that failed is not tried again: whatever it was for stays unknown.
+            // A failed sync is not retried: whatever it was for stays unknown.
             if log.gate.failure().is_some() {
                 assert!(log.gate.wait(SequenceNumber::MAX, || Ok(SequenceNumber::MAX)).is_err());
             }

@@ -205,7 +205,7 @@ pub(in crate::log) fn out_of_chain(
         return Some((Some(last_crc), Some(header.predecessor_crc), reason));
     }
     (header.sequence != next_sequence)
-        .then(|| (None, None, format!("the frame is record {}", header.sequence)))
+        .then(|| (None, None, format!("the frame holds record {}", header.sequence)))
 }
 
 pub(in crate::log) fn describe(error: &CodecError) -> (Option<u32>, Option<u32>, String) {
@@ -213,6 +213,6 @@ pub(in crate::log) fn describe(error: &CodecError) -> (Option<u32>, Option<u32>,
         CodecError::Checksum { expected, found } => {
             (Some(*expected), Some(*found), "the frame's checksum does not match".to_owned())
         }
-        other => (None, None, format!("no frame stands there: {other}")),
+        other => (None, None, format!("no sound frame stands there: {other}")),
     }
 }
