@@ -8,7 +8,7 @@
 
 use std::fmt;
 
-/// Names the kind of a record or envelope frame: one byte, of which an older reader keeps values that it does not know.
+/// Names the kind of a record or envelope frame by one byte. A reader keeps the bytes of kinds that it does not know.
 ///
 /// ```
 /// use foldlog_codec::Kind;
@@ -60,7 +60,7 @@ kinds! {
     DECLARE = 2, "declare";
     /// Records an event, or an action of the engine, with its effects. See [`Dispatch`](crate::body::Dispatch).
     DISPATCH = 3, "dispatch";
-    /// Records a fact that the host observed. See [`Observed`](crate::body::Observed).
+    /// Records a fact that the host or the engine observed. See [`Observed`](crate::body::Observed).
     OBSERVED = 4, "observed";
     /// Records that a tool is about to run. See [`ToolBegin`](crate::body::ToolBegin).
     TOOL_BEGIN = 5, "tool_begin";
@@ -68,19 +68,19 @@ kinds! {
     TOOL_END = 6, "tool_end";
     /// Records what somebody decided about an interrupted operation. See [`Settle`](crate::body::Settle).
     SETTLE = 7, "settle";
-    /// Is to record a message that arrived. Numbered, but not written by this version.
+    /// Reserved for a message that arrives. This version does not write it.
     INPUT = 8, "input";
-    /// Is to record that a provider is about to be asked. Numbered, but not written by this version.
+    /// Reserved for a request to a provider. This version does not write it.
     REQUEST = 9, "request";
-    /// Is to record a provider's answer. Numbered, but not written by this version.
+    /// Reserved for a provider's answer. This version does not write it.
     ANSWER = 10, "answer";
-    /// Is to record that a turn of a conversation is complete. Numbered, but not written by this version.
+    /// Reserved for a complete turn of a conversation. This version does not write it.
     TURN = 11, "turn";
-    /// Is to record that a long conversation was shortened for a provider. Numbered, but not written by this version.
+    /// Reserved for a long conversation that is shortened for a provider. This version does not write it.
     SHORTENED = 12, "shortened";
-    /// Is to record that a changed prompt was accepted. Numbered, but not written by this version.
+    /// Reserved for a changed prompt that is accepted. This version does not write it.
     PROMPT_ACCEPTED = 13, "prompt_accepted";
-    /// Is to record the captured state of an adapter. Numbered, but not written by this version.
+    /// Reserved for the captured state of an adapter. This version does not write it.
     ADAPTER_STATE = 14, "adapter_state";
     /// Marks its own position for a later rollback. See [`Snapshot`](crate::body::Snapshot).
     SNAPSHOT = 15, "snapshot";
@@ -88,7 +88,7 @@ kinds! {
     ROLLBACK = 16, "rollback";
     /// Imports the slices of an export into a new session. See [`Import`](crate::body::Import).
     IMPORT = 17, "import";
-    /// Is to hold the whole STATE, so that older bodies can be deleted. Numbered, but not written by this version.
+    /// Reserved for the whole STATE, so that older bodies can be deleted. This version does not write it.
     BASE = 18, "base";
     /// Envelope: attests that every record below the header's watermark is durable. Its body is empty.
     SYNCED = 128, "synced";

@@ -14,7 +14,7 @@ use crate::body::{
 use crate::msgpack::{Hex, Limits, Streamed, Value};
 use crate::{Error, Kind, OperationId, SequenceNumber};
 
-/// Holds the content of a frame: one record, or an envelope frame.
+/// Holds one record, or one envelope frame, without its framing.
 ///
 /// ```
 /// use foldlog_codec::body::{Policy, Snapshot};
@@ -67,7 +67,7 @@ impl Names {
     }
 }
 
-/// Returns what stands for the name of a slice that the log has not declared.
+/// Returns a substitute for the name of a slice that the log has not declared.
 fn unnamed(id: u32) -> Cow<'static, str> {
     Cow::from(format!("slice-{id}"))
 }

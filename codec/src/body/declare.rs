@@ -91,7 +91,7 @@ pub struct SliceDeclaration {
 }
 
 impl Declare {
-    /// Encodes the body as MessagePack.
+    /// Encodes the body of a declaration as MessagePack.
     pub fn encode(&self) -> Vec<u8> {
         let mut writer = Writer::new();
         writer.map(usize::from(!self.events.is_empty()) + usize::from(!self.slices.is_empty()));
@@ -110,7 +110,7 @@ impl Declare {
         writer.finish()
     }
 
-    /// Returns an upper bound, in bytes, of the length of the encoded body.
+    /// Returns an upper bound, in bytes, of the length of the encoded declaration.
     pub fn len_max(&self) -> usize {
         let events = self.events.iter().map(EventDeclaration::len_max);
         events
@@ -118,7 +118,7 @@ impl Declare {
             .fold(FIELDS_BYTES, usize::saturating_add)
     }
 
-    /// Decodes a body.
+    /// Decodes the body of a declaration.
     ///
     /// # Errors
     ///

@@ -110,7 +110,7 @@ impl<'a> Effect<'a> {
         Effect { slice, removed: Removed::None, added: Added::Event, before: None }
     }
 
-    /// Creates the effect that replaces all items of a slice by the event.
+    /// Creates the effect that replaces all items of a slice with the event.
     pub fn replace(slice: u32) -> Effect<'a> {
         Effect { removed: Removed::All, ..Effect::append(slice) }
     }
@@ -230,14 +230,14 @@ fn read_removed(reader: &mut Reader<'_>) -> Result<Removed, Error> {
 }
 
 impl<'a> Dispatch<'a> {
-    /// Encodes the body as MessagePack.
+    /// Encodes the body of a dispatch as MessagePack.
     pub fn encode(&self) -> Vec<u8> {
         let mut writer = Writer::new();
         self.write(&mut writer);
         writer.finish()
     }
 
-    /// Appends the encoded body to a writer.
+    /// Appends the encoded body of a dispatch to a writer.
     pub fn write(&self, writer: &mut Writer) {
         let fields = match &self.action {
             Action::Event { .. } => 2,
@@ -286,7 +286,7 @@ impl<'a> Dispatch<'a> {
         (end == data.len()).then(|| (event, Payload::new(data)))
     }
 
-    /// Decodes a body.
+    /// Decodes the body of a dispatch.
     ///
     /// # Errors
     ///

@@ -22,7 +22,7 @@ pub struct Resumed {
 }
 
 impl Resumed {
-    /// Encodes the body as MessagePack.
+    /// Encodes the body of a `resumed` frame as MessagePack.
     pub fn encode(&self) -> Vec<u8> {
         let mut writer = Writer::new();
         let optional = usize::from(self.boot_id.is_some()) + usize::from(self.recovered.is_some());
@@ -37,7 +37,7 @@ impl Resumed {
         writer.finish()
     }
 
-    /// Decodes a body.
+    /// Decodes the body of a `resumed` frame.
     ///
     /// # Errors
     ///
@@ -71,7 +71,7 @@ pub struct Seal {
 }
 
 impl Seal {
-    /// Encodes the body as MessagePack.
+    /// Encodes the body of a seal as MessagePack.
     pub fn encode(&self) -> Vec<u8> {
         let mut writer = Writer::new();
         writer.map(3).str("next").unsigned(u64::from(self.next));
@@ -79,7 +79,7 @@ impl Seal {
         writer.finish()
     }
 
-    /// Decodes a body.
+    /// Decodes the body of a seal.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! Encodes and decodes an observation of a host.
+//! Encodes and decodes an observation.
 
 use super::Payload;
 use super::fields::{required, walk};
@@ -7,7 +7,7 @@ use crate::msgpack::Writer;
 
 const OBSERVED: &str = "observed";
 
-/// Records a fact that the host observed and that a later reader needs. It changes no slice.
+/// Records a fact that the host or the engine observed and that a later reader needs. It changes no slice.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Observed<'a> {
     /// Name of the observation's type.
@@ -17,7 +17,7 @@ pub struct Observed<'a> {
 }
 
 impl<'a> Observed<'a> {
-    /// Encodes the body as MessagePack.
+    /// Encodes the body of an observation as MessagePack.
     pub fn encode(&self) -> Vec<u8> {
         let mut writer = Writer::new();
         writer.map(2).str("n").str(&self.name).str("d");
@@ -25,7 +25,7 @@ impl<'a> Observed<'a> {
         writer.finish()
     }
 
-    /// Decodes a body.
+    /// Decodes the body of an observation.
     ///
     /// # Errors
     ///

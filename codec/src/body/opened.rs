@@ -55,7 +55,7 @@ impl Parent {
 }
 
 impl Opened {
-    /// Encodes the body as MessagePack.
+    /// Encodes the body of an `opened` record as MessagePack.
     pub fn encode(&self) -> Vec<u8> {
         let mut writer = Writer::new();
         let fields = 2 + usize::from(!self.tags.is_empty()) + usize::from(self.parent.is_some());
@@ -84,7 +84,7 @@ impl Opened {
         writer.finish()
     }
 
-    /// Decodes a body.
+    /// Decodes the body of an `opened` record.
     ///
     /// # Errors
     ///

@@ -20,7 +20,7 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Encodes the body as MessagePack.
+    /// Encodes the body of a snapshot as MessagePack.
     pub fn encode(&self) -> Vec<u8> {
         let mut writer = Writer::new();
         let stated = self.policies != [Policy::State];
@@ -37,7 +37,7 @@ impl Snapshot {
         writer.finish()
     }
 
-    /// Decodes a body.
+    /// Decodes the body of a snapshot.
     ///
     /// # Errors
     ///
@@ -72,7 +72,7 @@ pub struct Rollback {
 }
 
 impl Rollback {
-    /// Encodes the body as MessagePack.
+    /// Encodes the body of a rollback as MessagePack.
     pub fn encode(&self) -> Vec<u8> {
         let mut writer = Writer::new();
         writer.map(1 + usize::from(!self.preserve_logs)).str("to").unsigned(self.to.get());
@@ -82,7 +82,7 @@ impl Rollback {
         writer.finish()
     }
 
-    /// Decodes a body.
+    /// Decodes the body of a rollback.
     ///
     /// # Errors
     ///
@@ -125,7 +125,7 @@ pub struct ImportedSlice<'a> {
 }
 
 impl<'a> Import<'a> {
-    /// Encodes the body as MessagePack.
+    /// Encodes the body of an import as MessagePack.
     pub fn encode(&self) -> Vec<u8> {
         let mut writer = Writer::new();
         let fields = 1
@@ -159,7 +159,7 @@ impl<'a> Import<'a> {
         writer.finish()
     }
 
-    /// Decodes a body.
+    /// Decodes the body of an import.
     ///
     /// # Errors
     ///

@@ -24,7 +24,7 @@ pub struct Settle<'a> {
 }
 
 impl<'a> Settle<'a> {
-    /// Encodes the body as MessagePack.
+    /// Encodes the body of a decision as MessagePack.
     pub fn encode(&self) -> Vec<u8> {
         let mut writer = Writer::new();
         writer.map(4 + usize::from(self.result.is_some()));
@@ -37,7 +37,7 @@ impl<'a> Settle<'a> {
         writer.finish()
     }
 
-    /// Decodes a body.
+    /// Decodes the body of a decision.
     ///
     /// # Errors
     ///

@@ -43,12 +43,12 @@ impl<'a> ToolBegin<'a> {
         std::iter::once(&mut self.arguments).chain(resources)
     }
 
-    /// Encodes the body as MessagePack.
+    /// Encodes the body of a `tool_begin` record as MessagePack.
     pub fn encode(&self) -> Vec<u8> {
         self.encode_into(Vec::new())
     }
 
-    /// Encodes the body as MessagePack into the allocation of `buffer`, whose content is discarded.
+    /// Encodes the body of a `tool_begin` record as MessagePack into the allocation of `buffer`, whose content is discarded.
     pub fn encode_into(&self, mut buffer: Vec<u8>) -> Vec<u8> {
         let stated = self.idempotency != Idempotency::Manual;
         let fields = 2
@@ -89,7 +89,7 @@ impl<'a> ToolBegin<'a> {
         writer.finish()
     }
 
-    /// Decodes a body.
+    /// Decodes the body of a `tool_begin` record.
     ///
     /// # Errors
     ///

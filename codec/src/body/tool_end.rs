@@ -110,12 +110,12 @@ impl<'a> ToolEnd<'a> {
         writer.finish()
     }
 
-    /// Encodes the body as MessagePack.
+    /// Encodes the body of a `tool_end` record as MessagePack.
     pub fn encode(&self) -> Vec<u8> {
         self.encode_into(Vec::new())
     }
 
-    /// Encodes the body as MessagePack into the allocation of `buffer`, whose content is discarded.
+    /// Encodes the body of a `tool_end` record as MessagePack into the allocation of `buffer`, whose content is discarded.
     pub fn encode_into(&self, mut buffer: Vec<u8>) -> Vec<u8> {
         let numbers = [("again", self.again), ("in", self.parent), ("undo", self.undoes)];
         let payloads = [("result", self.result), ("shown", self.shown), ("over", self.overrides)];
@@ -176,7 +176,7 @@ impl<'a> ToolEnd<'a> {
         writer.finish()
     }
 
-    /// Decodes a body.
+    /// Decodes the body of a `tool_end` record.
     ///
     /// # Errors
     ///

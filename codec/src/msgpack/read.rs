@@ -33,7 +33,7 @@ const DEPTH_MAX: usize = 128;
 /// Holds a scalar value, or the length of an array or map whose values follow.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Token<'a> {
-    /// Nil.
+    /// Nil, the absence of a value.
     Nil,
     /// Boolean.
     Bool(bool),
@@ -238,7 +238,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Reads text.
+    /// Reads text and checks that it is UTF-8.
     ///
     /// # Errors
     ///

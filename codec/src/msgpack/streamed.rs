@@ -40,7 +40,7 @@ impl<'a> Streamed<'a> {
         Ok(Streamed { bytes })
     }
 
-    /// Decodes the value.
+    /// Decodes the bytes as a [`Value`].
     pub fn to_value(self) -> Value {
         // `new` has checked the bytes.
         Value::decode(self.bytes).unwrap_or_default()

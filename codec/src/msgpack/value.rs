@@ -20,7 +20,7 @@ use crate::Error;
 /// ```
 #[derive(Clone, Debug, PartialEq, Default)]
 pub enum Value {
-    /// Nil, which is `null` in JSON.
+    /// Nil, the absence of a value: `null` in JSON.
     #[default]
     Nil,
     /// Boolean.

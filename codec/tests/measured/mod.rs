@@ -16,6 +16,7 @@ pub(crate) fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Returns the number of bytes that a decoder may allocate for an input of so many bytes.
 pub(crate) fn bound(input: usize) -> usize {
     64 * input + (1 << 20)
 }

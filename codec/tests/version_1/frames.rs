@@ -248,7 +248,7 @@ fn calls() -> Vec<Golden> {
     ]
 }
 
-/// Returns decisions about interrupted operations, and an observation of a host.
+/// Returns decisions about interrupted operations, and an observation.
 fn decisions_and_observations() -> Vec<Golden> {
     vec![
         golden(
