@@ -2,12 +2,12 @@
 
 foldlog_codec::breakages! {
     // Frames.
-    PredecessorIgnored = "predecessor-ignored": "A frame is taken in whatever predecessor it names.",
+    PredecessorIgnored = "predecessor-ignored": "A frame is accepted whatever predecessor it names.",
     SaltRepeated = "salt-repeated": "All segments of a session have one salt.",
     WatermarkFrozen = "watermark-frozen": "No frame says how far the log is durable.",
 
     // Syncs.
-    NoSync = "no-sync": "A sync does nothing, and promises all the same.",
+    NoSync = "no-sync": "A sync does nothing, and reports success.",
     AcknowledgedBeforeSync = "acknowledged-before-sync": "A call returns before the sync that it promises.",
     NoSyncedFrame = "no-synced-frame": "No frame attests a sync.",
     NoFolderSync = "no-folder-sync": "A sync leaves out the folders with new names in them.",
@@ -18,7 +18,7 @@ foldlog_codec::breakages! {
     PoisonIgnored = "poison-ignored": "A session goes on after a write or sync that failed.",
     ToldBeforeSync = "told-before-sync": "Subscribers are told of a record before it is as durable as promised.",
     ClosingFrameTrusted = "closing-frame-trusted": "What the last writer attested at closing is taken for durable.",
-    WaitedBySetClock = "waited-by-set-clock": "What is to be synced within a second waits by the clock that can be set.",
+    WaitedBySetClock = "waited-by-set-clock": "A sync that is due within a second waits by the clock that can be set.",
     UnsyncedFilesKept = "unsynced-files-kept": "Unsynced segments keep their files open, however many.",
 
     // Limits.
@@ -32,14 +32,14 @@ foldlog_codec::breakages! {
     // Permissions.
     UmaskObeyed = "umask-obeyed": "What a store makes is as open as the process's umask leaves it.",
     ExposureUntold = "exposure-untold": "Nobody is told that others may read a store.",
-    FolderUnlocked = "folder-unlocked": "A session is locked in the store through which it is opened alone.",
+    FolderUnlocked = "folder-unlocked": "A session is locked only in the store through which it is opened.",
 
     // Opening and recovery.
     WrittenBehindTear = "written-behind-tear": "After a crash the old segment is written on, behind its tear.",
     TailNotRewritten = "tail-not-rewritten": "Recovery leaves the unattested tail where it stands.",
-    TailLeftOutUnexamined = "tail-left-out-unexamined": "A bad frame is a tear, whatever stands behind it.",
+    TailLeftOutUnexamined = "tail-left-out-unexamined": "A bad frame passes for torn, whatever stands behind it.",
     NoiseEndsSearch = "noise-ends-search": "Frames are not looked for behind 64 KiB of noise.",
-    BootIgnored = "boot-ignored": "A bad frame is a tear although no power was cut since it was written.",
+    BootIgnored = "boot-ignored": "A bad frame passes for torn although no power was cut since it was written.",
     RecoveryUnattested = "recovery-unattested": "Recovery's segment does not attest what it makes durable.",
     RecoveryNameTrusted = "recovery-name-trusted": "The name of a recovery's segment is taken for durable whoever made it.",
     NoSpareForRecovery = "no-spare-for-recovery": "A begin keeps no space for the recovery that its call may need.",
@@ -52,11 +52,11 @@ foldlog_codec::breakages! {
     RecoveryFoldersUnsynced = "recovery-folders-unsynced": "Recovery leaves out the folders above the session.",
     RecoveredObjectUnsynced = "recovered-object-unsynced": "Recovery leaves out the objects of the tail.",
     LinkFollowed = "link-followed": "A file of a session is read through a link.",
-    LeftoverRefused = "leftover-refused": "What a crash left before the first record is taken for a session.",
-    LeftoverUnexamined = "leftover-unexamined": "A session is begun behind segments that nobody looked into.",
+    PartialCreationRefused = "partial-creation-refused": "What a crash left before the first record passes for a session.",
+    PartialCreationUnexamined = "partial-creation-unexamined": "A session is begun behind segments that nobody looked into.",
     RecordWithoutObject = "record-without-object": "A record is kept although its object never reached the disk.",
     ReaderReadsOnce = "reader-reads-once": "A scan does not read a bad frame again before it calls it damage.",
-    FollowerReadsOnce = "follower-reads-once": "A follower does not read a bad frame again either.",
+    FollowerReadsOnce = "follower-reads-once": "A follower does not read a bad frame again before it calls it damage.",
 
     // Segments, images, forks.
     SealBeforeName = "seal-before-name": "A segment is sealed before its successor's name is durable.",
@@ -78,31 +78,31 @@ foldlog_codec::breakages! {
     NoRoomForEnd = "no-room-for-end": "A begin keeps no room for its end.",
     InterruptedWrittenOn = "interrupted-written-on": "An interrupted session takes writes before it is recovered.",
     ProgramsNotAwaited = "programs-not-awaited": "Recovery does not wait for the programs of the call.",
-    ProgramsLeftBehind = "programs-left-behind": "What has left the process group of its call is not ended with it.",
+    ProgramsLeftBehind = "programs-left-behind": "A program that left the process group of its call is not ended with the call.",
     ManualRunAgain = "manual-run-again": "Recovery runs a manual tool again without being told to.",
     CommittedRunAgain = "committed-run-again": "A call of an answer is run again although it was committed.",
     ResourcesNotRestored = "resources-not-restored": "Recovery ends a call without restoring the resources.",
-    EndedUnrestored = "ended-unrestored": "A call whose resources could not be restored is ended all the same.",
+    EndedUnrestored = "ended-unrestored": "A call whose resources could not be restored is ended.",
     RestoredAfterEnd = "restored-after-end": "Recovery ends a call before it restores the resources.",
     InterruptedStateKept = "interrupted-state-kept": "An interrupted call's end does not roll STATE back.",
     RestoreUnrecorded = "restore-unrecorded": "A composite snapshot is restored without an operation of its own.",
     ChildIdDrawn = "child-id-drawn": "The id of a session that a call begins is drawn.",
     LogInWorkspace = "log-in-workspace": "A workspace may hold the session's own log.",
     StuckUntold = "stuck-untold": "Nobody is told of a call that does not end.",
-    HalfDoneWorkedOn = "half-done-worked-on": "A session works on what another one left half done.",
-    HalfDoneUnmarked = "half-done-unmarked": "A resource is said to be at rest although a call on it was left open.",
-    MarkOutlivesBoot = "mark-outlives-boot": "A workspace is taken for at rest by a mark from before a power cut.",
+    HalfDoneWorkedOn = "half-done-worked-on": "A session works on a workspace that an interrupted call of another session has changed.",
+    HalfDoneUnmarked = "half-done-unmarked": "A resource is marked as idle although a call on it was left open.",
+    MarkOutlivesBoot = "mark-outlives-boot": "A workspace passes for idle by a mark from before a power cut.",
     MarkNotDurable = "mark-not-durable": "The mark on a workspace is not synced where its begin is.",
     ObjectsBehindLink = "objects-behind-link": "Objects are read from a folder that is a link.",
     RestoreUnsynced = "restore-unsynced": "An end is made durable before what was restored for it.",
-    CancelledOutstays = "cancelled-outstays": "A cancelled call may take to its end as long as it likes.",
-    CancelUnheard = "cancel-unheard": "Whoever waits for a call that is cancelled then waits on as if it were not.",
+    CancelledOutstays = "cancelled-outstays": "Nothing limits how long a cancelled call may take to end.",
+    CancelUnheard = "cancel-unheard": "A caller that waits for a cancelled call waits on as if the call were not cancelled.",
     RecoveryWaitsOn = "recovery-waits-on": "A recovery waits for a lease for as long as it takes.",
 
     // Workspaces.
     RecoveryNeedsCapture = "recovery-needs-capture": "A recovery restores nothing that it cannot capture before.",
 
     // Readers.
-    BudgetIgnored = "budget-ignored": "A log is read on whatever it takes of memory.",
+    BudgetIgnored = "budget-ignored": "A log is read however much memory that takes.",
     CopyCalledDamage = "copy-called-damage": "A copy that was taken while its session was written is called damaged.",
 }

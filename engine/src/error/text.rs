@@ -7,10 +7,12 @@ use foldlog_codec::{OperationId, SequenceNumber, escape};
 use super::Error;
 use crate::operation::OpenOperation;
 
+/// Lists operation ids, separated by commas.
 pub(super) fn numbers(operations: &[OperationId]) -> String {
     operations.iter().map(OperationId::to_string).collect::<Vec<_>>().join(", ")
 }
 
+/// Says which record is the last.
 pub(super) fn last_text(last: Option<SequenceNumber>) -> String {
     last.map_or_else(
         || "the log holds no record".to_owned(),
@@ -18,6 +20,7 @@ pub(super) fn last_text(last: Option<SequenceNumber>) -> String {
     )
 }
 
+/// Names an operation, or a call that has none yet.
 pub(super) fn operation_text(operation: Option<OperationId>) -> String {
     operation.map_or_else(
         || "a call that waited for others".to_owned(),
@@ -25,6 +28,7 @@ pub(super) fn operation_text(operation: Option<OperationId>) -> String {
     )
 }
 
+/// Lists open operations with their tools, separated by commas.
 pub(super) fn operations_text(operations: &[OpenOperation]) -> String {
     operations
         .iter()
@@ -33,6 +37,7 @@ pub(super) fn operations_text(operations: &[OpenOperation]) -> String {
         .join(", ")
 }
 
+/// Lists resources, each with the error that it met.
 pub(super) fn failures(failed: &[(String, Arc<Error>)]) -> String {
     failed
         .iter()
@@ -41,10 +46,12 @@ pub(super) fn failures(failed: &[(String, Arc<Error>)]) -> String {
         .join(", ")
 }
 
+/// Lists names, each in backticks.
 pub(super) fn list(names: &[String]) -> String {
     names.iter().map(|name| format!("`{}`", escape::text(name))).collect::<Vec<_>>().join(", ")
 }
 
+/// Lists the resources that were restored, to follow those that were not. Empty where there are none.
 pub(super) fn also_restored(names: &[String]) -> String {
     if names.is_empty() { String::new() } else { format!("; restored: {}", list(names)) }
 }

@@ -47,10 +47,12 @@ pub(crate) fn followed(folder: &Path) -> PathBuf {
     folder.join(".")
 }
 
+/// Returns the folder in which a fork is built.
 pub(crate) fn building_session_dir(store: &Path, session: Uuid) -> PathBuf {
     sessions_dir(store).join(format!(".new-{session}"))
 }
 
+/// Returns the folder that a session is renamed to before it is deleted.
 pub(crate) fn dying_session_dir(store: &Path, session: Uuid) -> PathBuf {
     sessions_dir(store).join(format!(".deleted-{session}"))
 }
@@ -63,6 +65,7 @@ pub(crate) fn writers_dir(store: &Path) -> PathBuf {
     store.join("writers")
 }
 
+/// Returns the path of the note that says who holds a session's lock.
 pub(crate) fn holder_file(store: &Path, session: Uuid) -> PathBuf {
     writers_dir(store).join(format!("{session}.json"))
 }

@@ -46,7 +46,7 @@ pub(crate) struct PartialCreation {
 /// Looks at the folder `dir` of `session`, and describes it if it holds nothing but a partial creation. The answer is
 /// of no use while another process writes there.
 pub(crate) fn find(storage: &dyn Storage, dir: &Path, session: Uuid) -> Result<Option<PartialCreation>> {
-    if sabotage::is(Breakage::LeftoverRefused) {
+    if sabotage::is(Breakage::PartialCreationRefused) {
         return Ok(None);
     }
     let entries = match storage.list(dir) {
@@ -93,7 +93,7 @@ pub(crate) fn remove_all_but(
 
 /// Returns whether a segment file begins as this session's first segment does, and ends before its first record does.
 fn holds_no_record(storage: &dyn Storage, path: &Path, (session, ordinal): (Uuid, u32)) -> Result<bool> {
-    if sabotage::is(Breakage::LeftoverUnexamined) {
+    if sabotage::is(Breakage::PartialCreationUnexamined) {
         return Ok(true);
     }
     let io = |error| Error::io("read", path, error);

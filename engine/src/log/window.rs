@@ -23,6 +23,7 @@ pub(crate) enum Span<'a> {
     Bytes(&'a [u8]),
 }
 
+/// Reads a file through a window that slides over it.
 #[derive(Debug)]
 pub(crate) struct Window {
     file: Arc<dyn StorageFile>,

@@ -60,7 +60,7 @@ pub(super) struct Imaged {
     /// Bytes of the log that the last image that was begun covers. It may not be written yet.
     taken_log_bytes: u64,
     /// Whether a segment ended since the last image was considered.
-    pub(super) turned: bool,
+    pub(super) rolled_over: bool,
     /// Whether an image waits to be written.
     waits: bool,
 }
@@ -251,12 +251,15 @@ impl Inner {
     }
 
     /// Offers an image to the background, if a segment has ended and an image is due.
-    pub(super) fn image_at_turn(self: &Arc<Self>, state: &mut WriterState) -> Option<impl FnOnce() + use<>> {
-        if !state.imaged.turned {
+    pub(super) fn image_at_rollover(
+        self: &Arc<Self>,
+        state: &mut WriterState,
+    ) -> Option<impl FnOnce() + use<>> {
+        if !state.imaged.rolled_over {
             return None;
         }
         // Considered again at the next rollover only.
-        state.imaged.turned = false;
+        state.imaged.rolled_over = false;
         if state.imaged.waits && !sabotage::is(Breakage::ManyImagesWait) {
             return None;
         }

@@ -375,7 +375,7 @@ impl Inner {
         promised: bool,
     ) -> Result<SequenceNumber> {
         let due = state.due(&self.store.background, self.store.options.clock.as_ref());
-        let asks = promised || due != Due::Nothing || state.imaged.turned || self.subscribers.listen();
+        let asks = promised || due != Due::Nothing || state.imaged.rolled_over || self.subscribers.listen();
         if asks { self.see_to_write(state, sequence, promised, due) } else { Ok(sequence) }
     }
 
@@ -388,7 +388,7 @@ impl Inner {
         due: Due,
     ) -> Result<SequenceNumber> {
         let promised = promised && !sabotage::is(Breakage::AcknowledgedBeforeSync);
-        let image = self.image_at_turn(&mut state);
+        let image = self.image_at_rollover(&mut state);
         let within = state.table.told_within();
         drop(state);
         if sabotage::is(Breakage::ToldBeforeSync) {
@@ -461,7 +461,7 @@ impl Inner {
         if begins {
             self.gate.raise(log.recovered());
         }
-        imaged.turned |= segments != log.places.segments.len();
+        imaged.rolled_over |= segments != log.places.segments.len();
         let sources = Sources { objects: log.objects.as_ref(), types: self.types.as_ref() };
         apply(live, sequence, sources).map_err(|error| self.failed(error))?;
         Ok(sequence)

@@ -36,6 +36,7 @@ enum Node {
     Other,
 }
 
+/// Holds the files and folders of a disk, its locks, its faults and the trace of calls.
 pub(super) struct Disk {
     nodes: BTreeMap<NodeId, Node>,
     next_node: u64,
