@@ -1,15 +1,16 @@
 //! Computes CRC-32 checksums of concatenated and of partial stretches of bytes.
 //!
 //! A CRC-32 is a remainder of polynomials, so the checksum of two stretches, one behind the other, follows from the
-//! checksum of each. From the checksums of a file's bytes up to two offsets, one multiplication gives the checksum of the
-//! bytes between them, however many they are. A search for frames in a damaged segment uses this.
+//! checksum of each. From the checksums of a file's bytes up to two offsets, one multiplication gives the checksum of
+//! the bytes between them, however many they are. A search for frames in a damaged segment uses this.
 
 use std::sync::OnceLock;
 
 /// The polynomial of CRC-32 (IEEE), with its bits reversed as in the checksum.
 pub(crate) const POLYNOMIAL: u32 = 0xedb8_8320;
 
-/// The most significant bit of a checksum, which is set where the polynomial was added last. Read as a polynomial, it is 1.
+/// The most significant bit of a checksum, which is set where the polynomial was added last. Read as a polynomial, it
+/// is 1.
 pub(crate) const TOP: u32 = 1 << 31;
 
 /// Number of lengths, in bytes from 0 on, whose power of x the table of low powers holds.
@@ -33,8 +34,8 @@ pub fn with_bytes(before: u32, bytes: &[u8]) -> u32 {
     hasher.finalize()
 }
 
-/// Extends a checksum by zero bytes: returns the checksum of the stretch whose checksum is `before`, followed by `zeros`
-/// bytes of 0. The time that it takes does not grow with `zeros`.
+/// Extends a checksum by zero bytes: returns the checksum of the stretch whose checksum is `before`, followed by
+/// `zeros` bytes of 0. The time that it takes does not grow with `zeros`.
 #[must_use]
 pub fn with_zeros(before: u32, zeros: u64) -> u32 {
     !shifted(!before, zeros)
@@ -42,8 +43,8 @@ pub fn with_zeros(before: u32, zeros: u64) -> u32 {
 
 /// Moves a checksum on by `len` bytes, without the bytes themselves.
 ///
-/// The checksum of two stretches, one behind the other, is the checksum of the first, moved on by the length of the second,
-/// exclusive-or the checksum of the second.
+/// The checksum of two stretches, one behind the other, is the checksum of the first, moved on by the length of the
+/// second, exclusive-or the checksum of the second.
 #[must_use]
 pub fn shifted(checksum: u32, len: u64) -> u32 {
     let Powers { low, high } = powers();

@@ -1,15 +1,15 @@
 //! Computes BLAKE3 digests over the content of records, not over their frames.
 //!
-//! A digest covers the sequence number, kind, time and body hash of each record, in order. Salts, watermarks, checksums and
-//! envelope frames are not content, so a recovery that rewrites frames leaves every digest as it was.
+//! A digest covers the sequence number, kind, time and body hash of each record, in order. Salts, watermarks, checksums
+//! and envelope frames are not content, so a recovery that rewrites frames leaves every digest as it was.
 //!
-//! For each record, the hasher takes the sequence number (`u64`), the kind byte, the time in microseconds (`i64`) and the
-//! BLAKE3 of the body (32 bytes), all little-endian.
+//! For each record, the hasher takes the sequence number (`u64`), the kind byte, the time in microseconds (`i64`) and
+//! the BLAKE3 of the body (32 bytes), all little-endian.
 
 use crate::{Kind, SequenceNumber};
 
-/// Number of bytes that are gathered before the hasher takes them: it hashes one large piece several times as fast as many
-/// small ones.
+/// Number of bytes that are gathered before the hasher takes them: it hashes one large piece several times as fast as
+/// many small ones.
 const GATHERED_BYTES: usize = 16 << 10;
 
 /// Accumulates the digest over a segment's records, one after the other.

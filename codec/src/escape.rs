@@ -1,9 +1,9 @@
 //! Escapes untrusted text for terminals, error messages and JSON.
 //!
-//! A log holds what an agent read: names, tags, reasons, paths. Printed raw, an escape sequence in such a text moves the
-//! cursor, rewrites the lines above or sets a window's title, and a bidirectional mark displays one text as another. So
-//! all text that does not come from the program itself passes through this module before it is printed, and no other
-//! module decides which characters are escaped.
+//! A log holds what an agent read: names, tags, reasons, paths. Printed raw, an escape sequence in such a text moves
+//! the cursor, rewrites the lines above or sets a window's title, and a bidirectional mark displays one text as
+//! another. So all text that does not come from the program itself passes through this module before it is printed, and
+//! no other module decides which characters are escaped.
 //!
 //! | escaped category | which characters |
 //! |---|---|
@@ -20,9 +20,9 @@
 //!
 //! # Invariants
 //!
-//! 1. The forms for a person hold none of the escaped characters, except the newlines of [`lines`]. Escaping such a form
-//!    once more changes nothing, so each layer that displays a message may escape it. A backslash is not escaped: the
-//!    forms are for reading, and output that must be exact is printed as JSON.
+//! 1. The forms for a person hold none of the escaped characters, except the newlines of [`lines`]. Escaping such a
+//!    form once more changes nothing, so each layer that displays a message may escape it. A backslash is not escaped:
+//!    the forms are for reading, and output that must be exact is printed as JSON.
 //! 2. The JSON parses back to the value that it was written from.
 
 use std::borrow::Cow;
@@ -39,9 +39,9 @@ use crate::sabotage::{self, Breakage};
 /// Prefix of every line but the first in the form that [`lines`] gives an untrusted text.
 pub const MARK: &str = "  | ";
 
-/// Unicode's format characters (Cf) and separators of lines and paragraphs (Zl, Zp), as of Unicode 16. Control characters
-/// (Cc) are those of [`char::is_control`]. A crate for all categories would bring a table of 3,000 lines for these few; a
-/// test compares the table with such a crate.
+/// Unicode's format characters (Cf) and separators of lines and paragraphs (Zl, Zp), as of Unicode 16. Control
+/// characters (Cc) are those of [`char::is_control`]. A crate for all categories would bring a table of 3,000 lines for
+/// these few; a test compares the table with such a crate.
 const FORMAT: [RangeInclusive<char>; 21] = [
     '\u{ad}'..='\u{ad}',
     '\u{600}'..='\u{605}',
@@ -124,8 +124,8 @@ pub fn path(path: &Path) -> String {
     out
 }
 
-/// Serializes a path as text, for use in `serde(serialize_with)`. A byte that is not UTF-8, which JSON cannot hold, becomes
-/// `\xNN`; other characters stay as they are, since JSON has escapes of its own.
+/// Serializes a path as text, for use in `serde(serialize_with)`. A byte that is not UTF-8, which JSON cannot hold,
+/// becomes `\xNN`; other characters stay as they are, since JSON has escapes of its own.
 ///
 /// # Errors
 ///

@@ -1,7 +1,7 @@
 //! Encodes and decodes frames: the 28-byte header in front of every body, and its checksum.
 //!
-//! A *frame* is a header and a body. The *chain* of a session is the sequence of its frames, across segments. *Envelope*
-//! frames attest, seal and introduce segments; they take no sequence number of their own.
+//! A *frame* is a header and a body. The *chain* of a session is the sequence of its frames, across segments.
+//! *Envelope* frames attest, seal and introduce segments; they take no sequence number of their own.
 //!
 //! ```text
 //!  0        4        8        12       16       20  21           28
@@ -27,9 +27,10 @@
 //! # Invariants
 //!
 //! 1. The CRC covers the header, so a range of zeros never decodes as a run of empty records.
-//! 2. Every segment has a new random salt. The CRC covers it, although no frame repeats it, so a frame of another segment
-//!    or session never passes the check.
-//! 3. A frame names its predecessor's CRC, so an intact frame that an older write left behind never follows a newer one.
+//! 2. Every segment has a new random salt. The CRC covers it, although no frame repeats it, so a frame of another
+//!    segment or session never passes the check.
+//! 3. A frame names its predecessor's CRC, so an intact frame that an older write left behind never follows a newer
+//!    one.
 //! 4. Watermarks never decrease along the chain.
 
 use crate::sabotage::{self, Breakage};
@@ -66,20 +67,20 @@ pub struct Header {
     pub time_us: i64,
 }
 
-/// Holds what the frames of a segment need to be encoded and decoded: its salt and its first sequence number. Make one for
-/// a segment, not for each frame.
+/// Holds what the frames of a segment need to be encoded and decoded: its salt and its first sequence number. Make one
+/// for a segment, not for each frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Context {
     salt: u64,
     first_sequence: SequenceNumber,
-    /// CRC of the salt, with which the CRC of every frame begins. It is kept because so short an input takes the slow path
-    /// of the checksum.
+    /// CRC of the salt, with which the CRC of every frame begins. It is kept because so short an input takes the slow
+    /// path of the checksum.
     salt_crc: u32,
 }
 
 impl Context {
-    /// Creates the context of a segment from its header's salt, which every checksum in the segment covers, and its first
-    /// sequence number, from which `rel` counts.
+    /// Creates the context of a segment from its header's salt, which every checksum in the segment covers, and its
+    /// first sequence number, from which `rel` counts.
     pub fn new(salt: u64, first_sequence: SequenceNumber) -> Context {
         Context { salt, first_sequence, salt_crc: crc32fast::hash(&salt.to_le_bytes()) }
     }
@@ -152,8 +153,8 @@ impl Frame<'_> {
 ///
 /// # Errors
 ///
-/// [`Error::Limit`] if the body is over [`BODY_LEN_MAX`], if the time is outside [`TIME_US_MIN`] to [`TIME_US_MAX`], or if
-/// the sequence number is below the segment's first or 2^32 or more above it. Nothing is appended then.
+/// [`Error::Limit`] if the body is over [`BODY_LEN_MAX`], if the time is outside [`TIME_US_MIN`] to [`TIME_US_MAX`], or
+/// if the sequence number is below the segment's first or 2^32 or more above it. Nothing is appended then.
 pub fn encode(context: Context, header: &Header, body: &[u8], out: &mut Vec<u8>) -> Result<u32, Error> {
     let room = room(context, header, body.len())?;
     let start = out.len();
@@ -163,14 +164,14 @@ pub fn encode(context: Context, header: &Header, body: &[u8], out: &mut Vec<u8>)
     Ok(sealed(context, out.get_mut(start..).unwrap_or_default()))
 }
 
-/// Writes a header over the first [`HEADER_LEN`] bytes of `frame`, in front of the body that fills the rest, and returns the
-/// frame's checksum. Unlike [`encode`], it does not copy the body.
+/// Writes a header over the first [`HEADER_LEN`] bytes of `frame`, in front of the body that fills the rest, and
+/// returns the frame's checksum. Unlike [`encode`], it does not copy the body.
 ///
 /// # Errors
 ///
-/// [`Error::Truncated`] if `frame` is shorter than a header. [`Error::Limit`] if the body is over [`BODY_LEN_MAX`], if the
-/// time is outside [`TIME_US_MIN`] to [`TIME_US_MAX`], or if the sequence number is below the segment's first or 2^32 or more
-/// above it. `frame` is unchanged then.
+/// [`Error::Truncated`] if `frame` is shorter than a header. [`Error::Limit`] if the body is over [`BODY_LEN_MAX`], if
+/// the time is outside [`TIME_US_MIN`] to [`TIME_US_MAX`], or if the sequence number is below the segment's first or
+/// 2^32 or more above it. `frame` is unchanged then.
 pub fn fill_in(context: Context, header: &Header, frame: &mut [u8]) -> Result<u32, Error> {
     let (len, needed) = (frame.len(), HEADER_LEN as u64);
     let Some((slot, body)) = frame.split_first_chunk_mut() else {
@@ -212,8 +213,8 @@ fn room(context: Context, header: &Header, body_len: usize) -> Result<[u8; HEADE
     ])
 }
 
-/// Computes the checksum of a frame, writes it into the header and returns it: one pass over the bytes in place, which is
-/// the quickest way.
+/// Computes the checksum of a frame, writes it into the header and returns it: one pass over the bytes in place, which
+/// is the quickest way.
 #[inline]
 fn sealed(context: Context, frame: &mut [u8]) -> u32 {
     let crc = context.checksum(frame.get(4..).unwrap_or_default());
@@ -257,8 +258,8 @@ fn sealed(context: Context, frame: &mut [u8]) -> u32 {
 ///
 /// # Errors
 ///
-/// [`Error::Truncated`] if `bytes` ends before the frame does, [`Error::Malformed`] if the kind is 0, [`Error::Limit`] if the
-/// header claims a body over [`BODY_LEN_MAX`], [`Error::Checksum`] if the checksum does not match.
+/// [`Error::Truncated`] if `bytes` ends before the frame does, [`Error::Malformed`] if the kind is 0, [`Error::Limit`]
+/// if the header claims a body over [`BODY_LEN_MAX`], [`Error::Checksum`] if the checksum does not match.
 pub fn decode(context: Context, bytes: &[u8]) -> Result<Frame<'_>, Error> {
     let header = peek(context, bytes)?;
     let end = HEADER_LEN + header.body_len as usize;
@@ -292,8 +293,8 @@ pub fn checksum_at_end(context: Context, header: &Header, before: u32) -> u32 {
 /// The repair is unique: changing any other byte, or that byte to any other value, does not give the stored checksum.
 /// Returns `None` if no single byte can be changed so, if several can, or if the frame is intact.
 ///
-/// Use it only where the stored checksum is known to be right from elsewhere. If more than one byte of a frame of `n` bytes
-/// is wrong, the chance that a repair is found all the same, and is wrong, is about `n` in 17 million.
+/// Use it only where the stored checksum is known to be right from elsewhere. If more than one byte of a frame of `n`
+/// bytes is wrong, the chance that a repair is found all the same, and is wrong, is about `n` in 17 million.
 pub fn with_one_byte_put_right(context: Context, bytes: &[u8]) -> Option<Vec<u8>> {
     let (stated, covered) = bytes.split_first_chunk()?;
     // The difference of the checksums is the difference of the wrong byte, moved on through all bytes behind it. So the
@@ -316,11 +317,11 @@ pub fn with_one_byte_put_right(context: Context, bytes: &[u8]) -> Option<Vec<u8>
     Some(frame)
 }
 
-/// Returns the length in bytes that the frame at the start of `bytes` claims, its header included, without a check of the
-/// checksum.
+/// Returns the length in bytes that the frame at the start of `bytes` claims, its header included, without a check of
+/// the checksum.
 ///
-/// Returns [`HEADER_LEN`] if the claim is over the largest frame, or if `bytes` is too short to hold it: that many bytes are
-/// enough for [`decode`] to refuse the frame, and a reader reads no more for it.
+/// Returns [`HEADER_LEN`] if the claim is over the largest frame, or if `bytes` is too short to hold it: that many
+/// bytes are enough for [`decode`] to refuse the frame, and a reader reads no more for it.
 pub fn claimed_len(bytes: &[u8]) -> usize {
     let claimed = bytes.get(8..12).and_then(<[u8]>::first_chunk).map_or(0, |len| u32::from_le_bytes(*len));
     if claimed as usize > BODY_LEN_MAX { HEADER_LEN } else { HEADER_LEN + claimed as usize }
@@ -330,8 +331,8 @@ pub fn claimed_len(bytes: &[u8]) -> usize {
 ///
 /// # Errors
 ///
-/// [`Error::Truncated`] if `bytes` is shorter than a header, [`Error::Malformed`] if the kind is 0, [`Error::Limit`] if the
-/// header claims a body over [`BODY_LEN_MAX`].
+/// [`Error::Truncated`] if `bytes` is shorter than a header, [`Error::Malformed`] if the kind is 0, [`Error::Limit`] if
+/// the header claims a body over [`BODY_LEN_MAX`].
 #[inline]
 pub fn peek(context: Context, bytes: &[u8]) -> Result<Header, Error> {
     let fixed: &[u8; HEADER_LEN] = bytes.first_chunk().ok_or(Error::Truncated {

@@ -19,8 +19,8 @@ use crate::msgpack::Value;
 /// Numbers a record of a log: 0 for the first, and one more for each that follows.
 ///
 /// A sequence number also names a position: the state of the log once the record of that number is applied. In a
-/// snapshot, a rollback and a fork it means that position. A rollback frees no number: its own record has the next one. A
-/// fork goes on with the number behind the last record that it shares with its parent.
+/// snapshot, a rollback and a fork it means that position. A rollback frees no number: its own record has the next one.
+/// A fork goes on with the number behind the last record that it shares with its parent.
 ///
 /// ```
 /// use foldlog_codec::SequenceNumber;

@@ -1,8 +1,8 @@
 //! Encodes and decodes images: caches of a log's state at one position.
 //!
-//! An *image* holds the slices, declarations and operations of a session at one position, so that opening the session need
-//! not read the whole log. It is a cache beside the log: a writer writes it after the log is durable through its position, and
-//! a reader checks it against the log before use and ignores it where anything differs.
+//! An *image* holds the slices, declarations and operations of a session at one position, so that opening the session
+//! need not read the whole log. It is a cache beside the log: a writer writes it after the log is durable through its
+//! position, and a reader checks it against the log before use and ignores it where anything differs.
 //!
 //! ```text
 //!  0          8                            40                  48
@@ -11,9 +11,9 @@
 //!  +----------+----------------------------+-------------------+---------------------+---------------+
 //! ```
 //!
-//! The items follow the map, which says how many there are, so a writer writes each item when it finds it and holds none of
-//! them in memory. The items of each [held](SliceImage::Held) slice come first, by slice id; the items of `begun` follow, in
-//! its order.
+//! The items follow the map, which says how many there are, so a writer writes each item when it finds it and holds
+//! none of them in memory. The items of each [held](SliceImage::Held) slice come first, by slice id; the items of
+//! `begun` follow, in its order.
 //!
 //! | field | meaning |
 //! |---|---|
@@ -31,10 +31,10 @@
 //! | `unsettled` | array of [operations](UnsettledOperation) that were interrupted and neither run again nor settled, by operation id; left out if empty |
 //! | `begun` | array of STATE at the begins of open operations that may change something; left out if empty. Each element is an array of the begin's sequence number and an array of slices; each slice is an array of its id, the number of its first items that are those of `slices`, and the number of the items that follow them |
 //!
-//! The length of the map is a `u64`. Packed fields are byte strings of little-endian integers. An item is sequence number
-//! `u64`, ordinal `u32`, version `u32`, length `u32` and its bytes; items are in the slice's order. A mark is the item's place
-//! in the slice `u64` and a sequence number `u64`; a range is its first `u64` and last `u64` sequence number. A reader skips
-//! fields that it does not know.
+//! The length of the map is a `u64`. Packed fields are byte strings of little-endian integers. An item is sequence
+//! number `u64`, ordinal `u32`, version `u32`, length `u32` and its bytes; items are in the slice's order. A mark is
+//! the item's place in the slice `u64` and a sequence number `u64`; a range is its first `u64` and last `u64` sequence
+//! number. A reader skips fields that it does not know.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -277,9 +277,9 @@ impl<'a> Image<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::Truncated`] if there are fewer bytes than the front needs, [`Error::Magic`] if the file does not begin with the
-    /// magic bytes, [`Error::Body`] if the digest does not match, if a field is missing or malformed, or if the items end before
-    /// or after the end of the file.
+    /// [`Error::Truncated`] if there are fewer bytes than the front needs, [`Error::Magic`] if the file does not begin
+    /// with the magic bytes, [`Error::Body`] if the digest does not match, if a field is missing or malformed, or if
+    /// the items end before or after the end of the file.
     pub fn decode(bytes: &'a [u8]) -> Result<Image<'a>, Error> {
         let truncated =
             || Error::Truncated { offset: 0, needed: FRONT_LEN as u64, available: bytes.len() as u64 };

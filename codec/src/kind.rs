@@ -3,8 +3,8 @@
 //! Content kinds have the high bit clear and take a sequence number. Envelope kinds have the high bit set: such frames
 //! attest, seal and introduce segments; they are not content, take no sequence number and enter no digest.
 //!
-//! The first version numbers all planned kinds, so that an older reader can name a record that it does not understand. 0 is
-//! never a kind: a range of zeros must never decode as a record.
+//! The first version numbers all planned kinds, so that an older reader can name a record that it does not understand.
+//! 0 is never a kind: a range of zeros must never decode as a record.
 
 use std::fmt;
 

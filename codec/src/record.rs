@@ -107,8 +107,8 @@ const NAMES_BYTES_MAX: usize = 48 << 20;
 /// Approximate number of bytes that the other texts take in an object that begins with a name.
 const TEXTS: usize = 24;
 
-/// Formats a time, in microseconds since 1970-01-01 UTC, as ISO 8601 with microseconds and offset. A time that no calendar
-/// date can express is formatted as the number itself.
+/// Formats a time, in microseconds since 1970-01-01 UTC, as ISO 8601 with microseconds and offset. A time that no
+/// calendar date can express is formatted as the number itself.
 pub fn time_text(time_us: i64) -> String {
     DateTime::from_timestamp_micros(time_us)
         .map_or_else(|| time_us.to_string(), |time| time.to_rfc3339_opts(SecondsFormat::Micros, false))
@@ -155,29 +155,30 @@ impl<'a> Record<'a> {
         objects
     }
 
-    /// Returns the record's JSON form as a value: `sequence`, `time`, `kind`, `bytes` and the fields of its body under their
-    /// full names.
+    /// Returns the record's JSON form as a value: `sequence`, `time`, `kind`, `bytes` and the fields of its body under
+    /// their full names.
     ///
-    /// The body of a kind that this version does not know becomes the field `body`: its value, or hexadecimal digits if it is
-    /// not a value within [`Limits::of_payload`]. A payload over these limits becomes hexadecimal digits too, so that the JSON
-    /// never nests deeper than readers of JSON accept. The function takes at most 64 times the memory of the body and a
-    /// mebibyte, however long the names are.
+    /// The body of a kind that this version does not know becomes the field `body`: its value, or hexadecimal digits if
+    /// it is not a value within [`Limits::of_payload`]. A payload over these limits becomes hexadecimal digits too, so
+    /// that the JSON never nests deeper than readers of JSON accept. The function takes at most 64 times the memory of
+    /// the body and a mebibyte, however long the names are.
     ///
     /// # Errors
     ///
-    /// [`Error::Body`] if the body of a known kind does not decode as that kind, [`Error::Malformed`] if a payload holds text
-    /// that is not UTF-8, [`Error::Limit`] if the names in the JSON form would take too much memory.
+    /// [`Error::Body`] if the body of a known kind does not decode as that kind, [`Error::Malformed`] if a payload
+    /// holds text that is not UTF-8, [`Error::Limit`] if the names in the JSON form would take too much memory.
     pub fn to_value(&self, names: &Names) -> Result<Value, Error> {
         self.to_json(names).map(|json| Part::Map(json.pairs).into_value())
     }
 
-    /// Returns the record's JSON form for serialization: the same fields as [`to_value`](Record::to_value), but payloads
-    /// stay MessagePack in the body until they are serialized, token by token. It takes at most 48 MiB beside the decoded body.
+    /// Returns the record's JSON form for serialization: the same fields as [`to_value`](Record::to_value), but
+    /// payloads stay MessagePack in the body until they are serialized, token by token. It takes at most 48 MiB beside
+    /// the decoded body.
     ///
     /// # Errors
     ///
-    /// [`Error::Body`] if the body of a known kind does not decode as that kind, [`Error::Malformed`] if a payload holds text
-    /// that is not UTF-8, [`Error::Limit`] if the names in the JSON form would take too much memory.
+    /// [`Error::Body`] if the body of a known kind does not decode as that kind, [`Error::Malformed`] if a payload
+    /// holds text that is not UTF-8, [`Error::Limit`] if the names in the JSON form would take too much memory.
     pub fn to_json(&self, names: &Names) -> Result<RecordJson<'a>, Error> {
         let mut object = Object::default();
         let mut budget = Budget::of(self.body);

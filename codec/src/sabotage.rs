@@ -1,11 +1,12 @@
 //! Breaks foldlog on purpose, so that its tests can show that they would notice.
 //!
-//! For foldlog's own tests only. Without the feature `sabotage`, which no build has by default and no host should enable,
-//! `is` is a constant `false` and no trace of a breakage is left in a binary. With the feature, the breakage that the
-//! environment variable `FOLDLOG_SABOTAGE` names is in force for the whole process; without the variable, none is.
+//! For foldlog's own tests only. Without the feature `sabotage`, which no build has by default and no host should
+//! enable, `is` is a constant `false` and no trace of a breakage is left in a binary. With the feature, the breakage
+//! that the environment variable `FOLDLOG_SABOTAGE` names is in force for the whole process; without the variable, none
+//! is.
 //!
-//! Each crate lists its own breakages with [`breakages!`](crate::breakages). `tests/README.md` names the tests that catch each
-//! breakage, and `tests/suite/sabotage.rs` runs them.
+//! Each crate lists its own breakages with [`breakages!`](crate::breakages). `tests/README.md` names the tests that
+//! catch each breakage, and `tests/suite/sabotage.rs` runs them.
 
 /// Declares the breakages of a crate, and a function that says whether one is in force.
 #[doc(hidden)]

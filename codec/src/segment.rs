@@ -11,16 +11,16 @@
 //!  32  8  sequence number of the first record
 //!  40  8  watermark: records below it were durable when the segment was begun
 //!  48  8  salt
-//!  56  4  ordinal of the segment before, not always this one's less 1: a recovery or a fork may skip some; u32::MAX for none
+//!  56  4  ordinal of the segment before, u32::MAX for none; recovery and forks may skip ordinals
 //!  60  8  offset at which the chain leaves the segment before, in bytes: frames behind it belong to no chain
 //!  68  4  checksum of the last frame before that end
 //!  72  8  salt again
 //!  80  4  CRC-32 of bytes 0..80
 //! ```
 //!
-//! All integers are little-endian. The salt is stored twice, so that a reader can tell a corrupt header from a segment that a
-//! crash left without one: if the frames behind a broken header pass with either copy of the salt, the header was written and
-//! is corrupt.
+//! All integers are little-endian. The salt is stored twice, so that a reader can tell a corrupt header from a segment
+//! that a crash left without one: if the frames behind a broken header pass with either copy of the salt, the header
+//! was written and is corrupt.
 
 use uuid::Uuid;
 
@@ -90,8 +90,8 @@ impl SegmentHeader {
     ///
     /// - [`Error::Truncated`] if there are fewer than [`HEADER_LEN`] bytes.
     /// - [`Error::Magic`] if the file does not begin with the magic bytes.
-    /// - [`Error::Version`] if a later version wrote the file. It comes before the checksum, since the header of a later
-    ///   version may have another layout.
+    /// - [`Error::Version`] if a later version wrote the file. It comes before the checksum, since the header of a
+    ///   later version may have another layout.
     /// - [`Error::Checksum`] if the checksum does not match.
     /// - [`Error::Malformed`] if the format version is 0, or the header length is not [`HEADER_LEN`].
     pub fn decode(bytes: &[u8]) -> Result<SegmentHeader, Error> {
@@ -136,8 +136,8 @@ impl SegmentHeader {
         Ok(SegmentHeader { ordinal, session, first_sequence, watermark, salt, previous })
     }
 
-    /// Returns whether the first bytes of a file may be this header, truncated by a crash or partly lost since: each byte is
-    /// the header's own or 0. Any salt and any checksum are accepted.
+    /// Returns whether the first bytes of a file may be this header, truncated by a crash or partly lost since: each
+    /// byte is the header's own or 0. Any salt and any checksum are accepted.
     pub fn may_be_unfinished_as(&self, bytes: &[u8]) -> bool {
         let drawn = |at: usize| (48..56).contains(&at) || (72..HEADER_LEN).contains(&at);
         let places = bytes.iter().zip(self.encode()).enumerate();
@@ -145,8 +145,8 @@ impl SegmentHeader {
         others.next().is_none()
     }
 
-    /// Returns the salts that the bytes of a corrupt header hold, at most two. A reader tries the frames behind the header
-    /// with each of them: see the [module's documentation](self).
+    /// Returns the salts that the bytes of a corrupt header hold, at most two. A reader tries the frames behind the
+    /// header with each of them: see the [module's documentation](self).
     pub fn salvage_salts(bytes: &[u8]) -> Vec<u64> {
         let at = |offset: usize| -> Option<u64> {
             bytes.get(offset..)?.first_chunk().map(|chunk| u64::from_le_bytes(*chunk))

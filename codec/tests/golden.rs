@@ -1,8 +1,8 @@
 //! The bytes of format version 1 never change.
 //!
-//! `golden/` holds two segment headers, one whole frame for each shape of each kind that version 1 writes, the JSON form of
-//! each frame, and two images. Files of users look like these: to change one of them is to change the format, and is done
-//! on purpose or not at all. `FOLDLOG_BLESS=1` writes them anew. `version_1/` says what each of them holds.
+//! `golden/` holds two segment headers, one whole frame for each shape of each kind that version 1 writes, the JSON
+//! form of each frame, and two images. Files of users look like these: to change one of them is to change the format,
+//! and is done on purpose or not at all. `FOLDLOG_BLESS=1` writes them anew. `version_1/` says what each of them holds.
 
 // The functions below are all tests, or called by nothing else.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]

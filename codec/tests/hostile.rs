@@ -29,19 +29,19 @@ use serde::Deserialize;
 use greedy::{field, greedy_bodies, greedy_values};
 use measured::{alone, bound, excess, take};
 
-/// A list that a host may well have, and that goes as deep as its bytes say.
+/// A linked list, as a host may have one: the bytes decide how deep it nests.
 #[derive(Debug, Deserialize)]
 #[allow(dead_code, reason = "read, never looked at")]
 struct Link {
     next: Option<Box<Link>>,
 }
 
-/// A type that is an array of itself and nothing else.
+/// A type that is an array of itself.
 #[derive(Debug, Deserialize)]
 #[allow(dead_code, reason = "read, never looked at")]
 struct Nest(Vec<Nest>);
 
-/// Options and newtypes around each level, which rmp-serde's own limit does not count.
+/// A tree with options and newtypes around each level, which the depth limit of rmp-serde does not count.
 #[derive(Debug, Deserialize)]
 #[allow(dead_code, reason = "read, never looked at")]
 enum Tree {
@@ -55,7 +55,7 @@ enum Tree {
 #[allow(dead_code, reason = "read, never looked at")]
 struct Wrapped(Option<Tree>);
 
-/// serde keeps a copy of what stands below each level of such a type, whatever the format.
+/// An untagged enum: serde buffers a copy of the content below each level of such a type, whatever the format.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 #[allow(dead_code, reason = "read, never looked at")]
@@ -112,11 +112,11 @@ const DECODERS: &[Decoder] = &[
     ("from_slice::<Vec<Tree>>", |bytes| take(msgpack::from_slice::<Vec<Tree>>(bytes))),
 ];
 
-/// Kinds of a later version: content and envelope.
+/// Bytes of two kinds of a later version: a content kind and an envelope kind.
 const LATER: [u8; 2] = [77, 200];
 
-/// Every kind; for bytes that take their time, the kinds that are numbered but not built are left out, since
-/// they are shown just as those of a later version.
+/// Returns every kind. For long input, which takes time, the reserved kinds are left out, since their JSON form is that
+/// of a kind of a later version.
 fn kinds(len: usize) -> impl Iterator<Item = Kind> {
     let built = move |kind: &Kind| len < 4_096 || !NOT_BUILT.contains(kind);
     Kind::ALL.iter().copied().filter(built).chain(LATER.into_iter().filter_map(Kind::from_byte))
@@ -124,7 +124,7 @@ fn kinds(len: usize) -> impl Iterator<Item = Kind> {
 
 const NOT_BUILT: RangeInclusive<Kind> = Kind::TURN..=Kind::ADAPTER_STATE;
 
-/// Names as a hostile declaration left them: long, and few, so that a small body can name them often.
+/// Returns names as a hostile declaration binds them: long and few, so that a small body can repeat them often.
 fn long_names() -> Names {
     let mut names = Names::default();
     for id in 0..4 {
@@ -134,7 +134,7 @@ fn long_names() -> Names {
     names
 }
 
-/// Hands the bytes to everything that reads bytes; the text says who took too much memory, and how much.
+/// Hands the bytes to every decoder; the error says which one took too much memory, and how much.
 fn everyone_copes_with(bytes: &[u8], names: &[Names]) -> Result<(), String> {
     let bound = bound(bytes.len());
     let judge = |who: &dyn std::fmt::Display, excess: usize| match excess {
@@ -156,7 +156,7 @@ fn everyone_copes_with(bytes: &[u8], names: &[Names]) -> Result<(), String> {
     Ok(())
 }
 
-/// A case takes under a millisecond here, so there are more of them.
+/// Returns a configuration of more cases than usual, since a case takes less than a millisecond here.
 fn config() -> ProptestConfig {
     let config = generated::config();
     ProptestConfig { cases: config.cases.max(2_048), source_file: Some(file!()), ..config }
@@ -175,7 +175,7 @@ fn any_bytes_are_answered_within_the_memory_that_they_are_worth() {
     }
 }
 
-/// A frame or a segment header whose checksum was made to fit whatever else was changed in it.
+/// The input is a frame or segment header with arbitrary changes and a checksum that matches them.
 #[test]
 fn headers_that_lie_under_a_fitting_checksum_are_answered() {
     let _alone = alone();
@@ -212,7 +212,7 @@ fn headers_that_lie_under_a_fitting_checksum_are_answered() {
     }
 }
 
-/// Nearly every record is an event whose effects are as declared: reading it takes no memory at all.
+/// Nearly every record is an event with its built-in effects, so decoding one must not allocate.
 #[test]
 fn an_event_as_declared_is_read_without_any_memory() {
     let _alone = alone();
@@ -228,7 +228,7 @@ fn an_event_as_declared_is_read_without_any_memory() {
     assert_eq!(least(&named), Some(0));
 }
 
-/// A vector that grows by doubling holds the most just past a power of two, which is where these stand.
+/// A vector that doubles has the most spare capacity just past a power of two, so the inputs have such lengths.
 #[test]
 fn the_greediest_bytes_get_no_more_memory_than_any_others() {
     let _alone = alone();
@@ -244,8 +244,8 @@ fn the_greediest_bytes_get_no_more_memory_than_any_others() {
     assert!(verdicts.is_empty(), "{}", verdicts.join("\n"));
 }
 
-/// What keeps a hostile record from being shown at any price must not keep an honest one from being shown:
-/// here an event edits each of as many slices as a session may have, and each has a name of some length.
+/// The memory limit against hostile records must not refuse honest ones: here an event edits as many slices as a
+/// session may have, each with a name of realistic length.
 #[test]
 fn a_record_that_touches_every_slice_can_still_be_shown() {
     let _alone = alone();
@@ -280,7 +280,7 @@ fn a_record_that_touches_every_slice_can_still_be_shown() {
     }
 }
 
-/// Lengths that claim up to 4 GiB, in front of next to nothing, at every place where a length can stand.
+/// The input claims lengths of up to 4 GiB, in front of almost no bytes, at every place where a length can be.
 #[test]
 fn a_claimed_length_is_never_allocated() {
     let _alone = alone();
@@ -302,8 +302,8 @@ fn a_claimed_length_is_never_allocated() {
     }
 }
 
-/// Recursive types meet bytes as deep as the limit allows and far deeper; what fails is the value, never the
-/// stack. This thread has 2 MiB of it, as those of a host may.
+/// Recursive types are decoded from bytes as deep as the limit allows and far deeper: decoding may fail, but never
+/// overflows the stack. The thread of this test has a stack of 2 MiB, as the threads of a host may have.
 #[test]
 fn no_nesting_overflows_the_stack() {
     let _alone = alone();
@@ -336,7 +336,7 @@ fn no_nesting_overflows_the_stack() {
     assert!(msgpack::from_json(&("[".repeat(1 << 17) + &"]".repeat(1 << 17))).is_err());
 }
 
-/// The measure itself: what goes over is seen, what stays within is not, however often it is asked.
+/// The measurement itself reports a peak over the bound and none within it, however often it runs.
 #[test]
 fn the_measure_sees_a_peak_that_is_gone_again() {
     let _alone = alone();

@@ -1,4 +1,4 @@
-//! What is written is read back as it was, and is written again as the same bytes.
+//! Every value decodes to what was encoded, and encodes to the same bytes again.
 
 // The functions below are all tests, or called by nothing else.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -17,7 +17,7 @@ use foldlog_codec::{Error, Kind, Record};
 use proptest::prelude::*;
 use serde::ser::SerializeSeq;
 
-/// Checks that a body comes back as it went in and has but one way of being written.
+/// Checks that a body decodes to what was encoded, and that it has exactly one encoding.
 macro_rules! body_laws {
     ($($(#[$doc:meta])* $test:ident: $strategy:expr, $body:ident;)*) => {
         proptest! {
@@ -52,7 +52,7 @@ body_laws! {
     a_seal_comes_back: generated::seal(), Seal;
 }
 
-/// What [`scan`] does, as plainly as it can be said: by recursion, one token after the other.
+/// Does what [`scan`] does in the plainest way: by recursion, one token after the other.
 struct Walk<'a> {
     reader: Reader<'a>,
     limits: Limits,
@@ -84,7 +84,7 @@ impl Walk<'_> {
 proptest! {
     #![proptest_config(generated::config())]
 
-    /// Compared as bytes, since a NaN is not equal to itself and must come back with all its bits.
+    /// The values are compared as bytes, since a NaN is not equal to itself and must keep all its bits.
     #[test]
     fn a_value_comes_back(value in generated::value()) {
         let bytes = value.encode();
@@ -95,7 +95,7 @@ proptest! {
         }
     }
 
-    /// `scan` finds the end of a value whatever stands behind it, and no prefix passes for the whole.
+    /// `scan` finds the end of a value whatever bytes follow it, and accepts no prefix of the value.
     #[test]
     fn scan_and_decode_agree_about_where_a_value_ends(
         value in generated::value(),
@@ -116,7 +116,7 @@ proptest! {
         prop_assert!(Value::decode(shorter).is_err());
     }
 
-    /// The pre-scan takes no short cut that a walk of every token would not.
+    /// The pre-scan accepts exactly what a walk of every token accepts.
     #[test]
     fn scan_says_what_a_walk_of_every_token_says(
         bytes in generated::hostile_bytes(),
@@ -129,7 +129,7 @@ proptest! {
         prop_assert_eq!(scan(&bytes, limits), walked);
     }
 
-    /// On bytes of no one's making: where one ends a value, so does the other, but for text that is no text.
+    /// On hostile bytes, the pre-scan and the decoder end a value at the same offset, except where text is not UTF-8.
     #[test]
     fn scan_and_decode_agree_on_any_bytes(bytes in generated::hostile_bytes()) {
         match scan(&bytes, Limits::default()) {
@@ -206,7 +206,7 @@ proptest! {
         prop_assert_eq!(ObjectId::from_file_name(&object.file_name(), len), Some(object));
     }
 
-    /// Whatever the engine can write can be shown, and what is shown is JSON that is read back.
+    /// Every record that the engine can write has a JSON form, which parses.
     #[test]
     fn a_body_that_was_written_can_be_shown((kind, body) in generated::body()) {
         let record = Record { sequence: 9.into(), kind, time_us: 0, body: &body };
@@ -217,7 +217,7 @@ proptest! {
     }
 }
 
-/// The event's short path and the way by names tell the same story.
+/// The fast path for events and the decoder by field names return the same dispatch.
 #[test]
 fn an_event_is_the_same_event_in_whatever_order_its_fields_stand() {
     let body = |fields: &[&str], behind: &[u8]| {
@@ -246,7 +246,7 @@ fn an_event_is_the_same_event_in_whatever_order_its_fields_stand() {
     assert!(matches!(cut, Error::Body { .. }), "{cut}");
 }
 
-/// rmp-serde believes what a type announces; the log must not.
+/// rmp-serde trusts the length that a type announces; a log must not.
 #[test]
 fn a_type_that_announces_more_or_less_than_it_writes_is_refused() {
     struct Liar {
@@ -292,8 +292,8 @@ fn every_kind_survives_its_byte() {
     }
 }
 
-/// A body that was as deep as a log may hold, of a kind that this version does not know, came to JSON that was deeper than
-/// readers take, the engine's own included; and so did what no host can have handed in to a record of a known kind.
+/// The JSON form of a record never nests deeper than readers of JSON accept, the engine's own included: neither for a
+/// body of an unknown kind that is as deep as a log may hold, nor for a payload deeper than a host can hand in.
 #[test]
 fn however_deep_a_body_is_its_json_form_can_be_read() {
     let deep = |levels: usize| [vec![0x91; levels], vec![0xc0]].concat();

@@ -9,8 +9,8 @@ const KIND: &str = "declare";
 
 /// Declares events and slices: binds their names to the small integers that records use.
 ///
-/// A rollback does not undo a declaration. A later declaration of an id replaces the earlier one for the records that follow.
-/// The writer repeats all declarations in an envelope frame at the head of each segment.
+/// A rollback does not undo a declaration. A later declaration of an id replaces the earlier one for the records that
+/// follow. The writer repeats all declarations in an envelope frame at the head of each segment.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Declare {
     /// Declared events.
@@ -122,8 +122,8 @@ impl Declare {
     ///
     /// # Errors
     ///
-    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its version is newer than this
-    /// crate reads, or if a field is missing or malformed.
+    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its version is newer than
+    /// this crate reads, or if a field is missing or malformed.
     pub fn decode(bytes: &[u8]) -> Result<Declare, Error> {
         let mut declare = Declare::default();
         walk(KIND, bytes, |name, value| {
@@ -138,8 +138,8 @@ impl Declare {
     }
 }
 
-/// Upper bound, in bytes, of what the fields of a declaration take beside names and bindings. It counts at least six bytes
-/// for each MessagePack value, so that a bound in bytes bounds the number of values too.
+/// Upper bound, in bytes, of what the fields of a declaration take beside names and bindings. It counts at least six
+/// bytes for each MessagePack value, so that a bound in bytes bounds the number of values too.
 const FIELDS_BYTES: usize = 72;
 
 /// Upper bound, in bytes, of what one binding takes: six for each of its two values.

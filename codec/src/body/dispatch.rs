@@ -290,9 +290,9 @@ impl<'a> Dispatch<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its version is newer than this
-    /// crate reads, if a field is missing or malformed, if it holds neither an event nor a known action, if it has more than
-    /// [`SLICES_MAX`] effects, or if an effect adds the event although there is none.
+    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its version is newer than
+    /// this crate reads, if a field is missing or malformed, if it holds neither an event nor a known action, if it has
+    /// more than [`SLICES_MAX`] effects, or if an effect adds the event although there is none.
     pub fn decode(bytes: &'a [u8]) -> Result<Dispatch<'a>, Error> {
         if let Some((event, data)) = Dispatch::plain_event(bytes) {
             return Ok(Dispatch { action: Action::Event { event, data }, effects: None });

@@ -16,8 +16,8 @@ pub struct Resumed {
     pub boot_id: Option<Uuid>,
     /// The session's clock at the first append, in microseconds since 1970-01-01 UTC.
     pub clock_us: i64,
-    /// Sequence number behind the last record that a recovery rewrote into the segment; `None` if no recovery began it. The
-    /// recovery's `SYNCED` frame at that number became durable with the segment, before the segment's name did.
+    /// Sequence number behind the last record that a recovery rewrote into the segment; `None` if no recovery began it.
+    /// The recovery's `SYNCED` frame at that number became durable with the segment, before the segment's name did.
     pub recovered: Option<SequenceNumber>,
 }
 
@@ -41,8 +41,8 @@ impl Resumed {
     ///
     /// # Errors
     ///
-    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its version is newer than this
-    /// crate reads, or if a field is missing or malformed.
+    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its version is newer than
+    /// this crate reads, or if a field is missing or malformed.
     pub fn decode(bytes: &[u8]) -> Result<Resumed, Error> {
         let (mut epoch, mut boot_id, mut clock_us, mut recovered) = (None, None, 0, None);
         walk("resumed", bytes, |name, value| {
@@ -83,8 +83,8 @@ impl Seal {
     ///
     /// # Errors
     ///
-    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its version is newer than this
-    /// crate reads, or if a field is missing or malformed.
+    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its version is newer than
+    /// this crate reads, or if a field is missing or malformed.
     pub fn decode(bytes: &[u8]) -> Result<Seal, Error> {
         let (mut next, mut records, mut hash) = (None, None, None);
         walk("seal", bytes, |name, value| {

@@ -6,8 +6,8 @@ use crate::msgpack::Reader;
 /// Newest version of a body, for every kind: no kind has had a second version yet.
 const VERSION: u64 = 1;
 
-/// Walks the fields of a body. The value of each field passes the pre-scan; then `read` is called with the field's name and
-/// a reader over exactly that value. Whatever `read` leaves unread is skipped.
+/// Walks the fields of a body. The value of each field passes the pre-scan; then `read` is called with the field's name
+/// and a reader over exactly that value. Whatever `read` leaves unread is skipped.
 pub(crate) fn walk<'a>(
     kind: &'static str,
     bytes: &'a [u8],

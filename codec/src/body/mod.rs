@@ -1,12 +1,12 @@
 //! Encodes and decodes the body of each kind of record.
 //!
-//! A *body* is one MessagePack map with short field names, which a reader without this crate can still show. A field `v`, the
-//! first if it is there, names the version of the body; without it the version is 1. A reader skips fields that it does not
-//! know, so that a later version of foldlog may add fields without a new version of the body.
+//! A *body* is one MessagePack map with short field names, which a reader without this crate can still show. A field
+//! `v`, the first if it is there, names the version of the body; without it the version is 1. A reader skips fields
+//! that it does not know, so that a later version of foldlog may add fields without a new version of the body.
 //!
-//! A *payload* is a value of the host within a body. A payload that is too large for the log is kept in the session's object
-//! folder, and the body holds a reference to it: a MessagePack extension of type 1, whose 40 bytes are the BLAKE3 of the
-//! object's bytes (32) and their number as a little-endian `u64`.
+//! A *payload* is a value of the host within a body. A payload that is too large for the log is kept in the session's
+//! object folder, and the body holds a reference to it: a MessagePack extension of type 1, whose 40 bytes are the
+//! BLAKE3 of the object's bytes (32) and their number as a little-endian `u64`.
 //!
 //! | kind | fields |
 //! |---|---|
@@ -103,7 +103,8 @@ const REFERENCE_LEN: usize = 40;
 /// Greatest number of slices that a session may have, and so of effects that a record may have.
 pub const SLICES_MAX: usize = 4096;
 
-/// Size in bytes of the largest payload, in a body or in the object folder: 1 GiB. A larger one is neither written nor read.
+/// Size in bytes of the largest payload, in a body or in the object folder: 1 GiB. A larger one is neither written nor
+/// read.
 pub const OBJECT_BYTES_MAX: u64 = 1 << 30;
 
 /// Returns whether a payload of so many bytes is within [`OBJECT_BYTES_MAX`]. A writer asks before it writes one.
@@ -115,8 +116,8 @@ pub fn payload_fits(bytes: usize) -> bool {
 /// Greatest number of operations that may be open at once in a session, nested or side by side.
 pub const OPEN_OPERATIONS_MAX: usize = 1024;
 
-/// Holds a value of the host in a record: the value itself, or a reference to an object in the session's object folder. In
-/// both cases the bytes are one MessagePack value.
+/// Holds a value of the host in a record: the value itself, or a reference to an object in the session's object folder.
+/// In both cases the bytes are one MessagePack value.
 ///
 /// ```
 /// use foldlog_codec::body::{ObjectId, Payload};
@@ -173,8 +174,8 @@ impl ObjectId {
 }
 
 impl<'a> Payload<'a> {
-    /// Wraps bytes that are one MessagePack value: a value of the host, or an [`ObjectId::reference`]. The bytes are not
-    /// checked.
+    /// Wraps bytes that are one MessagePack value: a value of the host, or an [`ObjectId::reference`]. The bytes are
+    /// not checked.
     pub fn new(bytes: &'a [u8]) -> Payload<'a> {
         Payload { bytes }
     }
@@ -208,8 +209,8 @@ impl<'a> Payload<'a> {
     }
 }
 
-/// Checks that a body decodes as a body of its kind. For a kind that this version does not decode, it only has to be one
-/// MessagePack value; the body of `SYNCED` is not looked at.
+/// Checks that a body decodes as a body of its kind. For a kind that this version does not decode, it only has to be
+/// one MessagePack value; the body of `SYNCED` is not looked at.
 ///
 /// # Errors
 ///

@@ -39,8 +39,8 @@ pub enum Parent {
     Child {
         /// Id of the parent.
         session: Uuid,
-        /// Operation of the parent that began the session; `None` if no operation did, or in an older log, which does not
-        /// say.
+        /// Operation of the parent that began the session; `None` if no operation did, or in an older log, which does
+        /// not say.
         operation: Option<OperationId>,
     },
 }
@@ -88,8 +88,8 @@ impl Opened {
     ///
     /// # Errors
     ///
-    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its version is newer than this
-    /// crate reads, or if a field is missing or malformed.
+    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its version is newer than
+    /// this crate reads, or if a field is missing or malformed.
     pub fn decode(bytes: &[u8]) -> Result<Opened, Error> {
         let (mut session, mut seed, mut tags, mut parent) = (None, None, BTreeMap::new(), None);
         walk(KIND, bytes, |name, value| {

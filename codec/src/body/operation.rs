@@ -1,7 +1,7 @@
 //! Encodes and decodes what the records of an operation have in common: named choices, resources and origins.
 //!
-//! An *operation* is a tool call as a transaction. Its id is the sequence number of its first `tool_begin`. The provider's
-//! call id is mere data, since a provider may use one id for different calls.
+//! An *operation* is a tool call as a transaction. Its id is the sequence number of its first `tool_begin`. The
+//! provider's call id is mere data, since a provider may use one id for different calls.
 
 use std::borrow::Cow;
 
@@ -185,8 +185,8 @@ impl<'a> NotUndone<'a> {
     }
 }
 
-/// Upper bound, in bytes, of what the fields of a body take beside its payloads and names, so that encoding one need not
-/// grow its buffer.
+/// Upper bound, in bytes, of what the fields of a body take beside its payloads and names, so that encoding one need
+/// not grow its buffer.
 pub(super) const FIELDS_BYTES: usize = 160;
 
 pub(super) fn resources_len(resources: &[ResourceSnapshot<'_>]) -> usize {

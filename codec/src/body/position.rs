@@ -41,8 +41,8 @@ impl Snapshot {
     ///
     /// # Errors
     ///
-    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its version is newer than this
-    /// crate reads, or if a field is missing or malformed.
+    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its version is newer than
+    /// this crate reads, or if a field is missing or malformed.
     pub fn decode(bytes: &[u8]) -> Result<Snapshot, Error> {
         let (mut tag, mut policies) = (None, vec![Policy::State]);
         walk("snapshot", bytes, |name, value| {
@@ -86,8 +86,8 @@ impl Rollback {
     ///
     /// # Errors
     ///
-    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its version is newer than this
-    /// crate reads, or if a field is missing or malformed.
+    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its version is newer than
+    /// this crate reads, or if a field is missing or malformed.
     pub fn decode(bytes: &[u8]) -> Result<Rollback, Error> {
         let (mut to, mut preserve_logs) = (None, true);
         walk("rollback", bytes, |name, value| {
@@ -163,8 +163,8 @@ impl<'a> Import<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its version is newer than this
-    /// crate reads, or if a field is missing or malformed.
+    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its version is newer than
+    /// this crate reads, or if a field is missing or malformed.
     pub fn decode(bytes: &'a [u8]) -> Result<Import<'a>, Error> {
         let mut import =
             Import { from: None, exported_at_us: None, tags: BTreeMap::new(), slices: Vec::new() };

@@ -41,8 +41,8 @@ impl<'a> Settle<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its version is newer than this
-    /// crate reads, or if a field is missing or malformed.
+    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its version is newer than
+    /// this crate reads, or if a field is missing or malformed.
     pub fn decode(bytes: &'a [u8]) -> Result<Settle<'a>, Error> {
         let (mut operation, mut decision, mut result) = (None, None, None);
         let (mut by, mut reason) = (String::new(), String::new());

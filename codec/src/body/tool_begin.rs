@@ -48,7 +48,8 @@ impl<'a> ToolBegin<'a> {
         self.encode_into(Vec::new())
     }
 
-    /// Encodes the body of a `tool_begin` record as MessagePack into the allocation of `buffer`, whose content is discarded.
+    /// Encodes the body of a `tool_begin` record as MessagePack into the allocation of `buffer`, whose content is
+    /// discarded.
     pub fn encode_into(&self, mut buffer: Vec<u8>) -> Vec<u8> {
         let stated = self.idempotency != Idempotency::Manual;
         let fields = 2
@@ -93,8 +94,8 @@ impl<'a> ToolBegin<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its version is newer than this
-    /// crate reads, or if a field is missing or malformed.
+    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its version is newer than
+    /// this crate reads, or if a field is missing or malformed.
     pub fn decode(bytes: &'a [u8]) -> Result<ToolBegin<'a>, Error> {
         let (mut tool, mut call_id, mut arguments, mut origin) = (None, None, None, None);
         let (mut parent, mut again, mut undoes, mut idempotency) = (None, None, None, Idempotency::Manual);

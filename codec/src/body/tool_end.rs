@@ -13,8 +13,8 @@ use crate::{Error, OperationId, SequenceNumber};
 
 /// Records that a tool has ended, and how.
 ///
-/// Unless the operation committed or its tool reads only, this record is also the rollback to the operation's begin, so that
-/// no crash can fall between the end and the rollback.
+/// Unless the operation committed or its tool reads only, this record is also the rollback to the operation's begin, so
+/// that no crash can fall between the end and the rollback.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ToolEnd<'a> {
     /// Sequence number of the `tool_begin` that this record ends.
@@ -73,8 +73,8 @@ impl<'a> ToolEnd<'a> {
         self.again.unwrap_or(self.begin.into())
     }
 
-    /// Encodes the item that the record adds to its LOG slice: one MessagePack map with full field names. No record holds
-    /// these bytes: a reader makes them from the record's other fields.
+    /// Encodes the item that the record adds to its LOG slice: one MessagePack map with full field names. No record
+    /// holds these bytes: a reader makes them from the record's other fields.
     pub fn invoked(&self) -> Vec<u8> {
         let numbers = [("parent", self.parent), ("undoes", self.undoes)];
         let fields = 6
@@ -115,7 +115,8 @@ impl<'a> ToolEnd<'a> {
         self.encode_into(Vec::new())
     }
 
-    /// Encodes the body of a `tool_end` record as MessagePack into the allocation of `buffer`, whose content is discarded.
+    /// Encodes the body of a `tool_end` record as MessagePack into the allocation of `buffer`, whose content is
+    /// discarded.
     pub fn encode_into(&self, mut buffer: Vec<u8>) -> Vec<u8> {
         let numbers = [("again", self.again), ("in", self.parent), ("undo", self.undoes)];
         let payloads = [("result", self.result), ("shown", self.shown), ("over", self.overrides)];
@@ -180,8 +181,8 @@ impl<'a> ToolEnd<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its version is newer than this
-    /// crate reads, if a field is missing or malformed, or if a committed operation is rolled back.
+    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its version is newer than
+    /// this crate reads, if a field is missing or malformed, or if a committed operation is rolled back.
     pub fn decode(bytes: &'a [u8]) -> Result<ToolEnd<'a>, Error> {
         let (mut begin, mut tool, mut outcome, mut slice) = (None, None, None, None);
         // Optional fields are decoded in place; required ones are checked once all fields were seen.

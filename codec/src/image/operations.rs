@@ -1,4 +1,5 @@
-//! Encodes and decodes the operations of an image: the open and the unsettled ones, and STATE at the begins of open ones.
+//! Encodes and decodes the operations of an image: the open and the unsettled ones, and STATE at the begins of open
+//! ones.
 
 use super::{ItemImage, KIND};
 use crate::body::fields::{bad, list, required, walk_map};
@@ -37,8 +38,8 @@ pub struct OpenOperation<T> {
     pub undoes: Option<OperationId>,
     /// Model answer that asked for the call; `None` if the host asked.
     pub origin: Option<CallOrigin>,
-    /// Whether a nested operation may have had effects outside: if this operation is run again, the nested one runs again
-    /// too, as a new operation.
+    /// Whether a nested operation may have had effects outside: if this operation is run again, the nested one runs
+    /// again too, as a new operation.
     pub had_effects_within: bool,
 }
 
@@ -113,7 +114,8 @@ pub struct BegunImage<'a> {
     pub slices: Vec<BegunSlice<'a>>,
 }
 
-/// Holds a STATE slice at the begin of an operation: the first items of the same slice in the image, then further items.
+/// Holds a STATE slice at the begin of an operation: the first items of the same slice in the image, then further
+/// items.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BegunSlice<'a> {
     /// Id of the slice.

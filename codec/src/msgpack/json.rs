@@ -49,8 +49,9 @@ fn key_text(key: &Value) -> String {
     serde_json::to_string(&InKey(key)).unwrap_or_default()
 }
 
-/// Serializes a value within a key. A map within a key is an array of pairs, so that no key's JSON text is quoted within
-/// another's: each level would double the quotes of those below, and a few bytes of nested keys would exhaust the memory.
+/// Serializes a value within a key. A map within a key is an array of pairs, so that no key's JSON text is quoted
+/// within another's: each level would double the quotes of those below, and a few bytes of nested keys would exhaust
+/// the memory.
 struct InKey<'a>(&'a Value);
 
 impl Serialize for InKey<'_> {

@@ -1,9 +1,10 @@
 //! Reads and writes MessagePack: tokens, a bounded pre-scan, values and their JSON forms.
 //!
-//! The *pre-scan* is [`scan`]. No bytes from disk reach a typed decoder before the pre-scan has walked them: it bounds depth,
-//! number of values and declared lengths, without recursion and without allocation, so that a hostile file can neither nest
-//! without end nor claim memory that it does not fill. The pre-scan cannot bound a host's type that contains itself without a
-//! field or element in between (`struct W(Option<Box<W>>)`): a decoder of such a type recurses without reading a byte.
+//! The *pre-scan* is [`scan`]. No bytes from disk reach a typed decoder before the pre-scan has walked them: it bounds
+//! depth, number of values and declared lengths, without recursion and without allocation, so that a hostile file can
+//! neither nest without end nor claim memory that it does not fill. The pre-scan cannot bound a host's type that
+//! contains itself without a field or element in between (`struct W(Option<Box<W>>)`): a decoder of such a type
+//! recurses without reading a byte.
 //!
 //! # JSON forms
 //!
@@ -42,8 +43,8 @@ use crate::body::{OBJECT_BYTES_MAX, payload_fits};
 ///
 /// - [`Error::Value`] if the type's `Serialize` fails.
 /// - [`Error::Limit`] if the value is over [`Limits::of_payload`] or over [`OBJECT_BYTES_MAX`].
-/// - [`Error::Truncated`] or [`Error::Malformed`] if the type's `Serialize` wrote fewer or more values than it announced. The
-///   host learns of it now rather than when the log is opened again.
+/// - [`Error::Truncated`] or [`Error::Malformed`] if the type's `Serialize` wrote fewer or more values than it
+///   announced. The host learns of it now rather than when the log is opened again.
 pub fn to_vec<T: Serialize + ?Sized>(value: &T) -> Result<Vec<u8>, Error> {
     // Enough for most events, which would otherwise grow the vector five times.
     let mut bytes = Vec::with_capacity(256);
@@ -60,7 +61,8 @@ pub fn to_vec<T: Serialize + ?Sized>(value: &T) -> Result<Vec<u8>, Error> {
 ///
 /// - [`Error::Value`] if the type's `Serialize` fails.
 /// - [`Error::Limit`] if the value is over [`Limits::of_payload`] or over [`OBJECT_BYTES_MAX`].
-/// - [`Error::Truncated`] or [`Error::Malformed`] if the type's `Serialize` wrote fewer or more values than it announced.
+/// - [`Error::Truncated`] or [`Error::Malformed`] if the type's `Serialize` wrote fewer or more values than it
+///   announced.
 pub fn append<T: Serialize + ?Sized>(value: &T, out: &mut Vec<u8>) -> Result<(), Error> {
     let start = out.len();
     let mut bounded = Bounded { out: std::mem::take(out), start, over: false };
@@ -126,8 +128,8 @@ impl io::Write for Bounded {
 ///
 /// # Errors
 ///
-/// [`Error::Truncated`] if the value ends early, [`Error::Malformed`] if the bytes are not exactly one MessagePack value,
-/// [`Error::Limit`] if it is over the default [`Limits`], [`Error::Value`] if it is not a value of the type.
+/// [`Error::Truncated`] if the value ends early, [`Error::Malformed`] if the bytes are not exactly one MessagePack
+/// value, [`Error::Limit`] if it is over the default [`Limits`], [`Error::Value`] if it is not a value of the type.
 pub fn from_slice<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Error> {
     check(bytes)?;
     from_scanned(bytes)
@@ -135,10 +137,11 @@ pub fn from_slice<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Error> {
 
 /// Deserializes a host's value from MessagePack that has already passed the pre-scan, without a second walk.
 ///
-/// The caller vouches for the bytes: a body's `decode` returned them as a [`Payload`](crate::body::Payload), [`to_vec`] or
-/// [`append`] wrote them, or [`check`] accepted them. The bytes of an object do not qualify: its name proves that they are what
-/// was written, not that they are MessagePack. Other bytes cannot violate memory safety, nor pass for a value that they do not
-/// hold, but they can nest until the stack overflows, and claim lengths for which memory is allocated.
+/// The caller vouches for the bytes: a body's `decode` returned them as a [`Payload`](crate::body::Payload), [`to_vec`]
+/// or [`append`] wrote them, or [`check`] accepted them. The bytes of an object do not qualify: its name proves that
+/// they are what was written, not that they are MessagePack. Other bytes cannot violate memory safety, nor pass for a
+/// value that they do not hold, but they can nest until the stack overflows, and claim lengths for which memory is
+/// allocated.
 ///
 /// # Errors
 ///
@@ -152,8 +155,8 @@ pub fn from_scanned<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Error> {
 ///
 /// # Errors
 ///
-/// [`Error::Truncated`] if the value ends early, [`Error::Malformed`] if the bytes are not MessagePack or continue after the
-/// value, [`Error::Limit`] if the value is over the limits.
+/// [`Error::Truncated`] if the value ends early, [`Error::Malformed`] if the bytes are not MessagePack or continue
+/// after the value, [`Error::Limit`] if the value is over the limits.
 pub fn check(bytes: &[u8]) -> Result<(), Error> {
     check_within(bytes, Limits::default())
 }
@@ -163,8 +166,8 @@ pub fn check(bytes: &[u8]) -> Result<(), Error> {
 ///
 /// # Errors
 ///
-/// [`Error::Truncated`] if the value ends early, [`Error::Malformed`] if the bytes are not MessagePack or continue after the
-/// value, [`Error::Limit`] if the value is over the limits.
+/// [`Error::Truncated`] if the value ends early, [`Error::Malformed`] if the bytes are not MessagePack or continue
+/// after the value, [`Error::Limit`] if the value is over the limits.
 pub fn check_payload(bytes: &[u8]) -> Result<(), Error> {
     if !payload_fits(bytes.len()) {
         return Err(Error::Limit { offset: 0, limit: "payload length", max: OBJECT_BYTES_MAX });

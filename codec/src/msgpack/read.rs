@@ -21,8 +21,8 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Returns the limits of a value that a host hands in: 112 levels and 2,097,152 values. They are below a reader's limits,
-    /// so that the record around the value stays within the reader's limits too.
+    /// Returns the limits of a value that a host hands in: 112 levels and 2,097,152 values. They are below a reader's
+    /// limits, so that the record around the value stays within the reader's limits too.
     pub fn of_payload() -> Limits {
         Limits { depth_max: 112, items_max: 1 << 21 }
     }
@@ -106,7 +106,8 @@ impl<'a> Reader<'a> {
         Error::Truncated { offset: self.offset, needed, available: self.remaining() as u64 }
     }
 
-    /// Reads one token. The length that a token declares, in bytes or in values, never exceeds the number of bytes left.
+    /// Reads one token. The length that a token declares, in bytes or in values, never exceeds the number of bytes
+    /// left.
     ///
     /// # Errors
     ///
@@ -186,21 +187,21 @@ impl<'a> Reader<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::Truncated`] if the value ends early, [`Error::Malformed`] if it is not MessagePack, [`Error::Limit`] if it is over
-    /// the limits. The offset of the error counts from the start of the value.
+    /// [`Error::Truncated`] if the value ends early, [`Error::Malformed`] if it is not MessagePack, [`Error::Limit`] if
+    /// it is over the limits. The offset of the error counts from the start of the value.
     pub fn value(&mut self) -> Result<&'a [u8], Error> {
         let rest = self.bytes.get(self.offset..).unwrap_or_default();
         let len = scan(rest, Limits::default())?;
         self.take(len as u64)
     }
 
-    /// Skips one whole value within the default [`Limits`] and returns a reader over exactly that value, which keeps counting
-    /// offsets from this reader's start.
+    /// Skips one whole value within the default [`Limits`] and returns a reader over exactly that value, which keeps
+    /// counting offsets from this reader's start.
     ///
     /// # Errors
     ///
-    /// [`Error::Truncated`] if the value ends early, [`Error::Malformed`] if it is not MessagePack, [`Error::Limit`] if it is over
-    /// the limits. The offset of the error counts from the start of the value.
+    /// [`Error::Truncated`] if the value ends early, [`Error::Malformed`] if it is not MessagePack, [`Error::Limit`] if
+    /// it is over the limits. The offset of the error counts from the start of the value.
     pub fn part(&mut self) -> Result<Reader<'a>, Error> {
         let start = self.offset;
         self.value()?;
@@ -315,19 +316,19 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Returns the token of an integer that was encoded as signed: the same token as if it was encoded as unsigned, if it is 0
-/// or more.
+/// Returns the token of an integer that was encoded as signed: the same token as if it was encoded as unsigned, if it
+/// is 0 or more.
 fn integer<'a>(value: i64) -> Token<'a> {
     u64::try_from(value).map_or(Token::Signed(value), Token::Unsigned)
 }
 
-/// Walks the value at the start of `bytes`, without recursion or allocation, and returns its length in bytes. This is the
-/// pre-scan; it does not check that text is UTF-8, and ignores bytes that follow the value.
+/// Walks the value at the start of `bytes`, without recursion or allocation, and returns its length in bytes. This is
+/// the pre-scan; it does not check that text is UTF-8, and ignores bytes that follow the value.
 ///
 /// # Errors
 ///
-/// [`Error::Truncated`] if the value ends early, [`Error::Malformed`] if it is not MessagePack, [`Error::Limit`] if it nests
-/// deeper or holds more values than `limits` allow.
+/// [`Error::Truncated`] if the value ends early, [`Error::Malformed`] if it is not MessagePack, [`Error::Limit`] if it
+/// nests deeper or holds more values than `limits` allow.
 pub fn scan(bytes: &[u8], limits: Limits) -> Result<usize, Error> {
     // Nearly every value is valid and shallow. Only for the others is a stack of all levels made, and only bytes that are
     // not a valid value are walked token by token, to report what is wrong with them and where.

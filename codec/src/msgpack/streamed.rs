@@ -1,7 +1,7 @@
 //! Serializes MessagePack as JSON, token by token.
 //!
-//! A [`Value`] takes up to 64 times the memory of its bytes. Printing needs none of that memory: [`Streamed`] walks the bytes
-//! and serializes each token when it comes to it. The JSON is that of the value.
+//! A [`Value`] takes up to 64 times the memory of its bytes. Printing needs none of that memory: [`Streamed`] walks the
+//! bytes and serializes each token when it comes to it. The JSON is that of the value.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -22,8 +22,8 @@ impl<'a> Streamed<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::Truncated`] if the value ends early, [`Error::Malformed`] if the bytes are not MessagePack, continue after the
-    /// value or hold text that is not UTF-8, [`Error::Limit`] if the value is over `limits`.
+    /// [`Error::Truncated`] if the value ends early, [`Error::Malformed`] if the bytes are not MessagePack, continue
+    /// after the value or hold text that is not UTF-8, [`Error::Limit`] if the value is over `limits`.
     pub fn new(bytes: &'a [u8], limits: Limits) -> Result<Streamed<'a>, Error> {
         let end = scan(bytes, limits)?;
         if end != bytes.len() {
@@ -53,7 +53,8 @@ impl Serialize for Streamed<'_> {
     }
 }
 
-/// Serializes the value that a reader comes to next. The pre-scan has bounded the depth, so the recursion is bounded too.
+/// Serializes the value that a reader comes to next. The pre-scan has bounded the depth, so the recursion is bounded
+/// too.
 struct Next<'r, 'a> {
     reader: &'r RefCell<Reader<'a>>,
     /// Whether the value is within a key that is not text, where a map is an array of pairs.

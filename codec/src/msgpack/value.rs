@@ -46,12 +46,13 @@ pub enum Value {
 }
 
 impl Value {
-    /// Decodes exactly one value within the default [`Limits`]. The value takes at most 64 times the memory of the bytes.
+    /// Decodes exactly one value within the default [`Limits`]. The value takes at most 64 times the memory of the
+    /// bytes.
     ///
     /// # Errors
     ///
-    /// [`Error::Truncated`] if the value ends early, [`Error::Malformed`] if the bytes are not MessagePack, continue after the
-    /// value or hold text that is not UTF-8, [`Error::Limit`] if the value is over the limits.
+    /// [`Error::Truncated`] if the value ends early, [`Error::Malformed`] if the bytes are not MessagePack, continue
+    /// after the value or hold text that is not UTF-8, [`Error::Limit`] if the value is over the limits.
     pub fn decode(bytes: &[u8]) -> Result<Value, Error> {
         Value::decode_within(bytes, Limits::default())
     }
@@ -60,8 +61,8 @@ impl Value {
     ///
     /// # Errors
     ///
-    /// [`Error::Truncated`] if the value ends early, [`Error::Malformed`] if the bytes are not MessagePack, continue after the
-    /// value or hold text that is not UTF-8, [`Error::Limit`] if the value is over `limits`.
+    /// [`Error::Truncated`] if the value ends early, [`Error::Malformed`] if the bytes are not MessagePack, continue
+    /// after the value or hold text that is not UTF-8, [`Error::Limit`] if the value is over `limits`.
     pub fn decode_within(bytes: &[u8], limits: Limits) -> Result<Value, Error> {
         let end = scan(bytes, limits)?;
         if end != bytes.len() {
@@ -146,8 +147,8 @@ impl Value {
         pairs.iter().find(|(key, _)| key.as_str() == Some(field)).map(|(_, value)| value)
     }
 
-    /// Sets a field of a map: in its place if the map has it, else at the end. A value that is not a map is replaced by a
-    /// map of this one field.
+    /// Sets a field of a map: in its place if the map has it, else at the end. A value that is not a map is replaced by
+    /// a map of this one field.
     pub fn set(&mut self, field: &str, value: Value) {
         if !matches!(self, Value::Map(_)) {
             *self = Value::Map(Vec::new());
@@ -306,8 +307,8 @@ impl<'de> Visitor<'de> for AnyValue {
     }
 }
 
-/// Returns the capacity to reserve for a length that a format claims: exact for small arrays, so that many of them take no
-/// more memory than they fill, and bounded, since a format without a pre-scan may claim any length.
+/// Returns the capacity to reserve for a length that a format claims: exact for small arrays, so that many of them take
+/// no more memory than they fill, and bounded, since a format without a pre-scan may claim any length.
 fn claimed(len: Option<usize>) -> usize {
     len.unwrap_or(0).min(1024)
 }

@@ -1,5 +1,4 @@
-//! What the property tests draw: values, bodies, frames and headers that can be written, and bytes that were
-//! made to deceive.
+//! Strategies for the property tests: values, bodies, frames and headers that a writer can write, and hostile bytes.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +17,7 @@ use proptest::sample::Index;
 use proptest::test_runner::FileFailurePersistence;
 use uuid::Uuid;
 
-/// At least 256 cases; `PROPTEST_CASES` asks for more.
+/// Returns a configuration of at least 256 cases; `PROPTEST_CASES` asks for more.
 pub(crate) fn config() -> ProptestConfig {
     let default = ProptestConfig::default();
     ProptestConfig {
@@ -28,7 +27,7 @@ pub(crate) fn config() -> ProptestConfig {
     }
 }
 
-/// Integers of every width that MessagePack has.
+/// Draws integers of every width that MessagePack has.
 fn unsigned() -> impl Strategy<Value = u64> {
     (any::<u64>(), 0..64_u32).prop_map(|(value, shift)| value >> shift)
 }
@@ -53,7 +52,7 @@ fn tags() -> impl Strategy<Value = BTreeMap<String, String>> {
     prop::collection::btree_map(text(), text(), 0..4)
 }
 
-/// Values of every type; floating-point numbers of any bits, NaN among them.
+/// Draws values of every type; floating-point numbers have any bits, those of NaN included.
 pub(crate) fn value() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         Just(Value::Nil),
@@ -75,7 +74,7 @@ pub(crate) fn value() -> impl Strategy<Value = Value> {
     })
 }
 
-/// The bytes of values in every form that MessagePack has, also those that a writer passes over for a shorter.
+/// Draws the bytes of values in every form that MessagePack has, including forms longer than a writer would choose.
 fn any_form() -> impl Strategy<Value = Vec<u8>> {
     // What a length is written as behind the markers for 8, 16 and 32 bits.
     fn head(marker: u8, width: usize, len: usize) -> Vec<u8> {
@@ -120,7 +119,7 @@ fn any_form() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-/// A value below so many arrays and maps, on both sides of the deepest that is allowed.
+/// Draws a value nested in arrays and maps, at depths on both sides of the limit.
 fn deep() -> impl Strategy<Value = Vec<u8>> {
     let level = prop::sample::select(vec![&[0x91_u8][..], &[0x92, 0xc0], &[0x81, 0x01], &[0xdc, 0, 1]]);
     let levels = prop_oneof![0..20_usize, 100..135_usize];
@@ -128,7 +127,7 @@ fn deep() -> impl Strategy<Value = Vec<u8>> {
         .prop_map(|(level, levels, value)| [level.repeat(levels), value.encode()].concat())
 }
 
-/// Whether a value is not equal to itself.
+/// Returns whether a value holds a NaN, and so is not equal to itself.
 #[allow(dead_code, reason = "only the round trips compare values")]
 pub(crate) fn holds_nan(value: &Value) -> bool {
     match value {
@@ -140,7 +139,7 @@ pub(crate) fn holds_nan(value: &Value) -> bool {
     }
 }
 
-/// Payloads borrow their bytes, so those of a test are kept for as long as it runs.
+/// Draws payloads. Their bytes are leaked, since a payload borrows them.
 fn payload() -> impl Strategy<Value = Payload<'static>> {
     prop_oneof![
         3 => value().prop_map(|value| value.encode()),
@@ -373,7 +372,7 @@ pub(crate) fn seal() -> impl Strategy<Value = Seal> {
     })
 }
 
-/// A kind, and a body that was written for it.
+/// Draws a kind and the bytes of a body of that kind.
 pub(crate) fn body() -> impl Strategy<Value = (Kind, Vec<u8>)> {
     prop_oneof![
         opened().prop_map(|body| (Kind::OPENED, body.encode())),
@@ -394,7 +393,7 @@ pub(crate) fn body() -> impl Strategy<Value = (Kind, Vec<u8>)> {
     ]
 }
 
-/// What a frame can hold: a watermark no further on than the record and not 2^32 - 1 or more behind it.
+/// Draws what a frame can hold: a watermark not above the record's sequence number, and less than 2^32 - 1 below it.
 pub(crate) fn frame() -> impl Strategy<Value = (Context, Header)> {
     let kind = (1..=u8::MAX).prop_filter_map("0 is no kind", Kind::from_byte);
     let time = prop_oneof![Just(TIME_US_MIN), Just(TIME_US_MAX), TIME_US_MIN..=TIME_US_MAX, -2_i64..=2];
@@ -436,14 +435,14 @@ pub(crate) fn segment_header() -> impl Strategy<Value = SegmentHeader> {
     )
 }
 
-/// What somebody may have done to bytes that were once well-formed.
+/// Describes a change that corrupts well-formed bytes.
 #[derive(Clone, Debug)]
 enum Damage {
     Flip(Index, u8),
     Truncate(Index),
     Insert(Index, Vec<u8>),
     Repeat(Index, Index),
-    /// A head that claims more than is there, in place of what stood at the position.
+    /// A token whose length exceeds the bytes that are there replaces the bytes at the position.
     Lie(Index, u8, u32),
 }
 
@@ -487,7 +486,7 @@ fn damage() -> impl Strategy<Value = Damage> {
     ]
 }
 
-/// Heads and scalars in any order: well-formed more often than random bytes are.
+/// Draws tokens in any order: they are well-formed more often than random bytes are.
 fn fragments() -> impl Strategy<Value = Vec<u8>> {
     let fragment = prop_oneof![
         prop::sample::select(vec![0xc0, 0xc2, 0xc3, 0x00, 0x7f, 0xff, 0x80, 0x90, 0x81, 0x91, 0x92, 0xa0])
@@ -500,8 +499,8 @@ fn fragments() -> impl Strategy<Value = Vec<u8>> {
     prop::collection::vec(fragment, 0..40).prop_map(|fragments| fragments.concat())
 }
 
-/// Bytes of no one's making, bytes that were once a body, a value, a frame or a header, and bytes that are
-/// nearly MessagePack.
+/// Draws hostile bytes: random ones, corrupted bodies, values, frames and headers, and bytes that are nearly
+/// MessagePack.
 pub(crate) fn hostile_bytes() -> impl Strategy<Value = Vec<u8>> {
     let well_formed = prop_oneof![
         6 => body().prop_map(|(_, bytes)| bytes),

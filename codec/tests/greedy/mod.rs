@@ -1,9 +1,9 @@
-//! MessagePack that asks for the most memory with the fewest bytes.
+//! MessagePack that makes decoders take the most memory for the fewest bytes.
 
 use foldlog_codec::body::SLICES_MAX;
 use foldlog_codec::msgpack::Writer;
 
-/// Writes an array or a map by hand: `head` says how many there are, `one` writes each.
+/// Encodes an array or a map of `count` entries: `head` writes its beginning, `one` writes each entry.
 fn many(count: usize, head: fn(&mut Writer, usize), one: impl Fn(&mut Writer, usize)) -> Vec<u8> {
     let mut writer = Writer::new();
     head(&mut writer, count);
@@ -19,14 +19,14 @@ fn map(writer: &mut Writer, len: usize) {
     writer.map(len);
 }
 
-/// A body of one field.
+/// Encodes a body of one field.
 pub(crate) fn field(name: &str, value: &[u8]) -> Vec<u8> {
     let mut writer = Writer::new();
     writer.map(1).str(name).raw(value);
     writer.finish()
 }
 
-/// Values that take the most memory for the fewest bytes.
+/// Returns values that take the most memory for the fewest bytes, each with a name.
 pub(crate) fn greedy_values(count: usize) -> Vec<(&'static str, Vec<u8>)> {
     let deep = |byte: u8, levels: usize, end: &[u8]| [vec![byte; levels].as_slice(), end].concat();
     vec![
@@ -138,7 +138,7 @@ pub(crate) fn greedy_values(count: usize) -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// Bodies whose fields take the most memory for the fewest bytes.
+/// Returns bodies whose fields take the most memory for the fewest bytes, each with a name.
 pub(crate) fn greedy_bodies(count: usize) -> Vec<(&'static str, Vec<u8>)> {
     let effects = |value: &[u8]| {
         let mut writer = Writer::new();

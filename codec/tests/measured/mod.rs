@@ -12,7 +12,7 @@ static HEAP: Cap<System> = Cap::new(System, usize::MAX);
 /// Keeps the other tests of this binary from allocating while one of them measures.
 pub(crate) fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
-    // A test that failed has nothing to hide from the others.
+    // A test that panicked leaves nothing that matters to the others.
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -21,10 +21,10 @@ pub(crate) fn bound(input: usize) -> usize {
     64 * input + (1 << 20)
 }
 
-/// Runs `work` and returns by how many bytes the heap grew over `bound` at its peak; 0 where it did not.
+/// Runs `work` and returns by how many bytes the peak of the heap exceeded `bound`; 0 if it did not.
 ///
-/// The test harness prints from a thread of its own and allocates for it, now and then: what counts is the
-/// least of a few runs, and one run is enough where nothing went over.
+/// The test harness prints from a thread of its own, and allocates for it now and then. So the smallest excess of three
+/// runs counts, and one run without excess is enough.
 pub(crate) fn excess(bound: usize, work: impl Fn()) -> usize {
     let mut least = usize::MAX;
     for _ in 0..3 {
@@ -36,9 +36,10 @@ pub(crate) fn excess(bound: usize, work: impl Fn()) -> usize {
     least
 }
 
-/// The allocator's high-water mark never goes down, so the water is raised instead: ballast that nobody
-/// touches (no page of it is ever there) brings it to `bound` below the mark, and a mark that moved tells how
-/// far the work went over.
+/// Runs `work` once and returns its excess over `bound`.
+///
+/// The allocator's high-water mark never goes down. So untouched ballast, no page of which is ever mapped, raises the
+/// allocated bytes to `bound` below the mark; the mark then moves by exactly the excess.
 pub(crate) fn excess_once(bound: usize, work: impl Fn()) -> usize {
     if HEAP.max_allocated() - HEAP.allocated() < bound {
         drop(black_box(Vec::<u8>::with_capacity(bound)));
@@ -51,7 +52,7 @@ pub(crate) fn excess_once(bound: usize, work: impl Fn()) -> usize {
     HEAP.max_allocated() - mark
 }
 
-/// Keeps what was decoded until it has been looked at, so that its memory counts.
+/// Drops a decoded value only after the optimizer has to assume that it was used, so that its memory counts.
 pub(crate) fn take<T>(decoded: T) {
     drop(black_box(decoded));
 }
