@@ -26,7 +26,7 @@ use text::{also_restored, failures, last_text, list, numbers, operation_text, op
 /// Holds the result of a call to the engine.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Names what went wrong, with the facts.
+/// Reports what went wrong, with the facts.
 ///
 /// No message holds a control character: whatever an error quotes of a log, a path or the system is
 /// [escaped](foldlog_codec::escape). The fields hold the values as they were found, not escaped.
@@ -54,7 +54,7 @@ pub enum Error {
         /// Error that the system answered.
         source: Arc<std::io::Error>,
     },
-    /// Bytes that were attested, or written in the same boot, do not check, so this is damage and no torn tail. Nothing
+    /// Bytes that a frame attests, or that were written in the same boot, do not check: this is damage and no torn tail. Nothing
     /// was changed.
     #[error("{0}")]
     Corrupt(Box<Corruption>),

@@ -1,4 +1,4 @@
-//! Clocks. No other module reads the system's time.
+//! Clocks, by which the engine reads time. No other module asks the system for it.
 
 mod counter;
 
@@ -70,7 +70,7 @@ fn system_us_out_of_range() -> i64 {
     }
 }
 
-/// Stands still until a caller moves it, for tests and for deterministic runs.
+/// Holds a time that stands still until a caller moves it, for tests and for deterministic runs.
 #[derive(Debug, Default)]
 pub struct FixedClock {
     now_us: AtomicI64,
@@ -88,7 +88,7 @@ impl FixedClock {
         FixedClock { now_us: AtomicI64::new(now_us), step_us }
     }
 
-    /// Moves the clock forward by `by_us` microseconds.
+    /// Moves the clock by `by_us` microseconds; a negative number sets it back.
     pub fn advance_us(&self, by_us: i64) {
         self.now_us.fetch_add(by_us, Ordering::Relaxed);
     }

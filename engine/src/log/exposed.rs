@@ -1,4 +1,4 @@
-//! Whether others than a store's users can read a session's log.
+//! Finding out whether others than a store's users can read a session's log.
 
 use std::path::{Path, PathBuf};
 

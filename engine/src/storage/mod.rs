@@ -100,7 +100,7 @@ pub struct Entry {
 /// Holds a lock until it is dropped.
 pub trait HeldLock: Send + Sync + Debug {}
 
-/// Makes the calls on a file system that the engine needs.
+/// Provides the calls that the engine makes on a file system.
 pub trait Storage: Send + Sync + Debug {
     /// Returns a backend for the same files that gives every file and folder it makes the permissions of `access`.
     /// `None` where this backend keeps no permissions.

@@ -45,7 +45,7 @@ struct State {
 }
 
 impl RawLog {
-    /// Creates a log in the folder `dir`, which this call makes where it is missing. Of `options`, only storage, clock,
+    /// Creates a log in the folder `dir`, and the folder if it is missing. Of `options`, only storage, clock,
     /// segment sizes and background count.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! Going on behind what an image covers.
+//! Beginning a walk behind the records that an image covers.
 //!
 //! | of the log | what is checked |
 //! |---|---|
