@@ -33,9 +33,10 @@ impl<'a> AlongPath<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchPosition`] if the log has no record at `position`, [`Error::OverBudget`] if the fold
-    /// takes more memory than [`LogReader::memory_bytes`], [`Error::Io`] or [`Error::Object`] if a file of
-    /// the log can no longer be read.
+    /// [`Error::NoSuchPosition`](crate::Error::NoSuchPosition) if the log has no record at `position`,
+    /// [`Error::OverBudget`](crate::Error::OverBudget) if the fold takes more memory than
+    /// [`LogReader::memory_bytes`], [`Error::Io`](crate::Error::Io) or [`Error::Object`](crate::Error::Object) if a
+    /// file of the log can no longer be read.
     pub fn state(&mut self, position: impl Into<SequenceNumber>) -> Result<State> {
         let position = position.into();
         self.state_reader(position)?.to_state()
@@ -46,9 +47,10 @@ impl<'a> AlongPath<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchPosition`] if the log has no record at `position`, [`Error::OverBudget`] if the fold
-    /// takes more memory than [`LogReader::memory_bytes`], [`Error::Io`] or [`Error::Object`] if a file of
-    /// the log can no longer be read.
+    /// [`Error::NoSuchPosition`](crate::Error::NoSuchPosition) if the log has no record at `position`,
+    /// [`Error::OverBudget`](crate::Error::OverBudget) if the fold takes more memory than
+    /// [`LogReader::memory_bytes`], [`Error::Io`](crate::Error::Io) or [`Error::Object`](crate::Error::Object) if a
+    /// file of the log can no longer be read.
     pub fn state_reader(&mut self, position: impl Into<SequenceNumber>) -> Result<StateReader> {
         let position = position.into();
         self.reader.check_position(position)?;

@@ -171,8 +171,8 @@ impl LogReader {
     ///
     /// # Errors
     ///
-    /// [`Error::Inconsistent`](crate::Error::Inconsistent) if a record's body cannot be decoded,
-    /// [`Error::Io`](crate::Error::Io) if a segment can no longer be read.
+    /// [`Error::Inconsistent`] if a record's body cannot be decoded,
+    /// [`Error::Io`] if a segment can no longer be read.
     pub fn ledger(&self) -> Result<Vec<LedgerEntry>> {
         let mut ledger = Ledger::default();
         let Some(last) = self.places.next_sequence.checked_sub(1) else { return Ok(Vec::new()) };

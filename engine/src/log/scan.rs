@@ -29,7 +29,7 @@
 //! 1. Scanning writes nothing.
 //! 2. Sequence numbers come in order and without gaps, and each sound frame exactly once.
 //! 3. The search for evidence never gives up, and takes time that grows with the number of bytes, whatever they look like
-//!    ([`search`]): what no frame attests is a torn tail, however long it is.
+//!    ([`search`](mod@search)): what no frame attests is a torn tail, however long it is.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
