@@ -234,7 +234,7 @@ impl Session {
         self.inner.close()
     }
 
-    /// Returns when a record is durable.
+    /// Returns the durability of the session's records.
     pub fn durability(&self) -> Durability {
         self.inner.durability
     }

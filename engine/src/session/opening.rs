@@ -70,10 +70,10 @@ pub struct RecoveryReport {
     pub interrupted: Vec<OpenOperation>,
     /// Operations that were interrupted earlier and have neither run again nor been settled since.
     pub unsettled: Vec<UnsettledOperation>,
-    /// File of the session that users may read for whom the store is [not
-    /// meant](crate::StoreOptions::access), and that no folder keeps from them. An earlier version made such
-    /// files, or they were copied. A [`LogReader`](crate::audit::LogReader), which has no such option,
-    /// reports any file that users other than its owner may read.
+    /// File of the session that users can read who are outside of the store's
+    /// [access](crate::StoreOptions::access), if there is one: an earlier version wrote it, or it was copied. A
+    /// [`LogReader`](crate::audit::LogReader), which has no such option, reports a file that users other than
+    /// its owner can read.
     pub exposed: Option<Exposed>,
 }
 

@@ -90,7 +90,7 @@ pub(crate) struct CallScope {
 
 impl fmt::Debug for CallScope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Within").field("operation", &self.operation).finish_non_exhaustive()
+        f.debug_struct("CallScope").field("operation", &self.operation).finish_non_exhaustive()
     }
 }
 

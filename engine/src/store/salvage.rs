@@ -66,7 +66,7 @@ pub struct SalvageReport {
     pub end: (PathBuf, u64),
     /// Damaged places whose bytes could be reconstructed: file, and offset in bytes.
     pub mended: Vec<(PathBuf, u64)>,
-    /// Bytes behind the sound part, file by file. Empty if everything was taken.
+    /// Skipped bytes behind the sound part, file by file. Empty if everything was taken.
     pub left: Vec<SkippedBytes>,
     /// Objects that records name and that are missing or damaged. The first record that names one ends the
     /// sound part.
@@ -90,7 +90,7 @@ pub struct SkippedBytes {
     pub offset: u64,
     /// Number of skipped bytes, up to the last one that is not 0.
     pub bytes: u64,
-    /// Number of records in them whose checksums match. Nothing proves that they followed the records that
+    /// Number of records in the skipped bytes whose checksums match. Nothing proves that they followed the records that
     /// were taken.
     pub records: u64,
     /// Ranges of the sequence numbers of those records, inclusive. Empty if the segment's header, from which
