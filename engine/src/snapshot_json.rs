@@ -153,7 +153,7 @@ impl Export {
     /// # Errors
     ///
     /// [`Error::Export`] if the text is not JSON of this form, its version is not 1, `created_at` is no time,
-    /// a slice occurs twice, a slice has not as many versions as items, or a policy is unknown.
+    /// a slice occurs twice, the numbers of a slice's items and versions differ, or a policy is unknown.
     pub fn from_json(text: &str) -> Result<Export> {
         let bad = |reason: String| Err(Error::Export(reason));
         let export: Export = serde_json::from_str(text).map_err(|error| Error::Export(error.to_string()))?;
@@ -164,10 +164,15 @@ impl Export {
         let mut seen = BTreeSet::new();
         for slice in &export.slices {
             if !seen.insert(&slice.slice_type) {
-                return bad(format!("slice `{}` stands twice", slice.slice_type));
+                return bad(format!("slice `{}` occurs twice", slice.slice_type));
             }
             if !slice.item_versions.is_empty() && slice.item_versions.len() != slice.items.len() {
-                return bad(format!("slice `{}` has not as many versions as items", slice.slice_type));
+                return bad(format!(
+                    "slice `{}` has {} items, but {} versions",
+                    slice.slice_type,
+                    slice.items.len(),
+                    slice.item_versions.len()
+                ));
             }
         }
         for (slice, policy) in &export.policies {
@@ -182,5 +187,5 @@ impl Export {
 fn iso_8601(time_us: i64) -> Result<String> {
     DateTime::from_timestamp_micros(time_us)
         .map(|time| time.to_rfc3339_opts(SecondsFormat::Micros, false))
-        .ok_or_else(|| Error::Export(format!("{time_us} microseconds are in no calendar")))
+        .ok_or_else(|| Error::Export(format!("{time_us} microseconds since 1970 are no date")))
 }

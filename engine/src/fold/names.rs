@@ -33,9 +33,11 @@ impl Names {
         for slice in &declare.slices {
             match self.slices.get(slice.id as usize) {
                 Some(before) if before == slice => {}
-                Some(before) => return Err(bad(format!("slice {} was `{}`", slice.id, before.name))),
+                Some(before) => {
+                    return Err(bad(format!("slice {} was declared as `{}` before", slice.id, before.name)));
+                }
                 None if slice.id as usize == known => known += 1,
-                None => return Err(bad(format!("slice id {} is out of turn", slice.id))),
+                None => return Err(bad(format!("slice id {} is not the next one", slice.id))),
             }
         }
         for event in &declare.events {

@@ -199,7 +199,8 @@ impl Operations {
         if waits {
             return Ok(());
         }
-        let reason = format!("operation {operation} is not one to be settled");
+        let reason =
+            format!("operation {operation} is not unsettled: it was not interrupted, or was settled before");
         Err(Error::Inconsistent { sequence, reason })
     }
 }

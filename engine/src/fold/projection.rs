@@ -298,7 +298,7 @@ impl Projection {
         if sequence == self.next_sequence {
             return Ok(());
         }
-        let reason = format!("{} was next", self.next_sequence);
+        let reason = format!("the next sequence number is {}", self.next_sequence);
         Err(Error::Inconsistent { sequence, reason })
     }
 

@@ -171,7 +171,8 @@ fn begun_states(
 ) -> Result<Vec<(SequenceNumber, Arc<Frozen>)>> {
     let bad = || Error::Inconsistent {
         sequence: image.next_sequence,
-        reason: "a begin in the image holds what its slice does not".to_owned(),
+        reason: "the image shows an item at the begin of an operation that its slice does not hold"
+            .to_owned(),
     };
     let mut states = Vec::new();
     for begun in &image.begun {

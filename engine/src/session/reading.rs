@@ -167,7 +167,7 @@ impl Session {
         match self.read::<S>()? {
             (Policy::Log, _) => Err(Error::NoSuchSlice {
                 slice: S::NAME.to_owned(),
-                reason: "it is a LOG slice: read it by `log`",
+                reason: "it is a LOG slice: read it with `Session::log`",
             }),
             (_, items) => Ok(View::new(items.map(|items| items.held().clone()).unwrap_or_default())),
         }
@@ -286,7 +286,7 @@ impl Inner {
             _ => {
                 return Err(Error::NoSuchSlice {
                     slice: S::NAME.to_owned(),
-                    reason: "it is no LOG slice: read it by `view`",
+                    reason: "it is no LOG slice: read it with `Session::view`",
                 });
             }
         };
