@@ -88,7 +88,7 @@ impl LiveState {
         &mut self,
         sequence: SequenceNumber,
         content: RecordBody<'_>,
-        at_hand: DecodedValues<'_>,
+        decoded_values: DecodedValues<'_>,
         sources: Sources<'_>,
     ) -> Result<()> {
         let log_slices = self.projection.log_slices();
@@ -104,7 +104,7 @@ impl LiveState {
         self.positions.before_change(&self.projection);
         let (positions, Sources { objects, types }) = (&self.positions, sources);
         let folding = Folding { objects, types, frozen: &|to| positions.get(to) };
-        self.projection.apply(sequence, content, at_hand, &folding)?;
+        self.projection.apply(sequence, content, decoded_values, &folding)?;
         if log_slices == LogSlices::Outline {
             return Ok(());
         }

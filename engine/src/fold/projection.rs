@@ -188,7 +188,7 @@ impl Projection {
         &mut self,
         sequence: SequenceNumber,
         content: RecordBody<'_>,
-        at_hand: DecodedValues<'_>,
+        decoded_values: DecodedValues<'_>,
         folding: &Folding<'_>,
     ) -> Result<()> {
         self.check_next(sequence)?;
@@ -196,7 +196,7 @@ impl Projection {
             // A fork inherits its parent's tags and sets its own over them.
             RecordBody::Opened(opened) => Arc::make_mut(&mut self.tags).extend(opened.tags),
             RecordBody::Declare(declare) => self.declare(sequence, declare, folding.types)?,
-            RecordBody::Dispatch(dispatch) => self.dispatch(sequence, dispatch, at_hand, folding)?,
+            RecordBody::Dispatch(dispatch) => self.dispatch(sequence, dispatch, decoded_values, folding)?,
             RecordBody::Import(import) => self.import(sequence, import, folding)?,
             RecordBody::Rollback(rollback) => self.rollback(sequence, &rollback, folding)?,
             RecordBody::Snapshot | RecordBody::Observed => {}
@@ -346,7 +346,7 @@ impl Projection {
         &mut self,
         sequence: SequenceNumber,
         dispatch: Dispatch<'_>,
-        at_hand: DecodedValues<'_>,
+        decoded_values: DecodedValues<'_>,
         folding: &Folding<'_>,
     ) -> Result<()> {
         let mut event_row = None;
@@ -361,7 +361,8 @@ impl Projection {
             }
             (Action::Event { event, data }, effects) => {
                 let Some(effects) = effects else {
-                    let value = if let DecodedValues::Event(value) = at_hand { Some(value) } else { None };
+                    let value =
+                        if let DecodedValues::Event(value) = decoded_values { Some(value) } else { None };
                     return self.as_declared(sequence, (*event, *data, value), folding);
                 };
                 event_row = Some((*data, declared(&self.names, sequence, *event)?.version));
@@ -371,7 +372,7 @@ impl Projection {
         };
         let changes: Result<Vec<SliceChange>> = effects
             .into_iter()
-            .map(|effect| self.check_effect(sequence, effect, event_row, &at_hand, folding))
+            .map(|effect| self.check_effect(sequence, effect, event_row, &decoded_values, folding))
             .collect();
         self.carry_out(changes?);
         Ok(())
@@ -382,7 +383,7 @@ impl Projection {
         sequence: SequenceNumber,
         effect: Effect<'_>,
         event: Option<(Payload<'_>, u32)>,
-        at_hand: &DecodedValues<'_>,
+        decoded_values: &DecodedValues<'_>,
         folding: &Folding<'_>,
     ) -> Result<SliceChange> {
         let bad = |reason: String| Error::Inconsistent { sequence, reason };
@@ -413,10 +414,14 @@ impl Projection {
         }
         let place = (effect.slice, sequence);
         let added = match effect.added {
-            Added::Event => new_rows(slice, place, event, at_hand, folding)?,
-            Added::Items { items, version } => {
-                new_rows(slice, place, items.into_iter().map(|item| (item, version)), at_hand, folding)?
-            }
+            Added::Event => new_rows(slice, place, event, decoded_values, folding)?,
+            Added::Items { items, version } => new_rows(
+                slice,
+                place,
+                items.into_iter().map(|item| (item, version)),
+                decoded_values,
+                folding,
+            )?,
         };
         Ok(SliceChange {
             slice: effect.slice as usize,
@@ -543,12 +548,12 @@ fn as_declared_many(
     folding: &Folding<'_>,
 ) -> Result<()> {
     let (id, version) = (ItemId { sequence, ordinal: 0 }, declared.version);
-    let at_hand = value.map_or(DecodedValues::Nothing, DecodedValues::Event);
+    let decoded_values = value.map_or(DecodedValues::Nothing, DecodedValues::Event);
     let mut items = Vec::new();
     for binding in &declared.bindings {
         if let Some(slice) = bound_slice(slices, sequence, binding)? {
-            let at_hand = at_hand.get(binding.slice, 0);
-            items.push((binding, new_item(slice, sequence, (data, version), at_hand, folding)?));
+            let decoded_values = decoded_values.get(binding.slice, 0);
+            items.push((binding, new_item(slice, sequence, (data, version), decoded_values, folding)?));
         }
     }
     for (binding, item) in items {

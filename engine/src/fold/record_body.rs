@@ -9,18 +9,18 @@ use crate::error::{Error, Result};
 
 /// Holds a large part of a body: owned if it was decoded, or borrowed from the writer that encoded it.
 #[derive(Debug)]
-pub(crate) enum Lent<'a, T> {
-    Own(Box<T>),
-    Of(&'a T),
+pub(crate) enum MaybeOwned<'a, T> {
+    Owned(Box<T>),
+    Borrowed(&'a T),
 }
 
-impl<T> Deref for Lent<'_, T> {
+impl<T> Deref for MaybeOwned<'_, T> {
     type Target = T;
 
     fn deref(&self) -> &T {
         match self {
-            Lent::Own(own) => own,
-            Lent::Of(of) => of,
+            MaybeOwned::Owned(own) => own,
+            MaybeOwned::Borrowed(of) => of,
         }
     }
 }
@@ -36,8 +36,8 @@ pub(crate) enum RecordBody<'a> {
     Snapshot,
     /// A fact that changes no slice.
     Observed,
-    ToolBegin(Lent<'a, ToolBegin<'a>>),
-    ToolEnd(Lent<'a, ToolEnd<'a>>),
+    ToolBegin(MaybeOwned<'a, ToolBegin<'a>>),
+    ToolEnd(MaybeOwned<'a, ToolEnd<'a>>),
     Settle(Settle<'a>),
     /// A record of a kind that this version cannot fold.
     Unsupported(Kind),
@@ -70,9 +70,11 @@ impl<'a> RecordBody<'a> {
             Kind::SNAPSHOT => Ok(RecordBody::Snapshot),
             Kind::OBSERVED => Ok(RecordBody::Observed),
             Kind::TOOL_BEGIN => {
-                ToolBegin::decode(body).map(|begin| RecordBody::ToolBegin(Lent::Own(Box::new(begin))))
+                ToolBegin::decode(body).map(|begin| RecordBody::ToolBegin(MaybeOwned::Owned(Box::new(begin))))
             }
-            Kind::TOOL_END => ToolEnd::decode(body).map(|end| RecordBody::ToolEnd(Lent::Own(Box::new(end)))),
+            Kind::TOOL_END => {
+                ToolEnd::decode(body).map(|end| RecordBody::ToolEnd(MaybeOwned::Owned(Box::new(end))))
+            }
             Kind::SETTLE => Settle::decode(body).map(RecordBody::Settle),
             kind => Ok(RecordBody::Unsupported(kind)),
         };

@@ -1,4 +1,4 @@
-//! What a log has to declare before a record can name it: events with their reducers, and slices.
+//! Declares events with their reducers, and slices, before a record names them.
 
 use std::any::TypeId;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::fold::names::Names;
 use crate::types::{Event, SessionTypes};
 
 impl Inner {
-    /// What is known of an event, and what has to be declared before it can be recorded.
+    /// Returns the plan of an event, and what has to be declared before it can be recorded.
     pub(super) fn plan<E: Event>(
         &self,
         state: &mut WriterState,
@@ -38,7 +38,7 @@ impl Inner {
     }
 }
 
-/// What has to be declared before the event can be recorded.
+/// Returns what has to be declared before an event can be recorded.
 fn declaration<E: Event>(types: &SessionTypes, names: &Names) -> Result<Option<Declare>> {
     let mut declare = Declare::default();
     let mut slice_id = |name: &str, implicit: bool| -> Result<u32> {
@@ -98,7 +98,7 @@ fn declaration<E: Event>(types: &SessionTypes, names: &Names) -> Result<Option<D
     Ok((declare != Declare::default()).then_some(declare))
 }
 
-/// An event that nobody declared needs a slice of its own name, which must not be another's.
+/// Checks that the implicit slice of an undeclared event, which has the event's name, is not another one's.
 fn check_implicit<E: Event>(types: &SessionTypes, names: &Names) -> Result<()> {
     let taken = |reason| Err(Error::NoSuchSlice { slice: E::NAME.to_owned(), reason });
     match types.slice(E::NAME) {

@@ -1,4 +1,4 @@
-//! Events, seeds, clears, resets and tags.
+//! Writes events, seeds, clears, resets and tags.
 
 use std::any::TypeId;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -24,26 +24,35 @@ use crate::types::{
 };
 
 impl Session {
-    /// Records an event and lets its reducers change their slices. Returns the record's sequence number.
+    /// Records an event, and lets its reducers change their slices. Returns the sequence number of the
+    /// record.
     ///
-    /// An event that the host never declared is appended to a STATE slice of its own, which bears its name:
-    /// read it as [`EventSlice<E>`](crate::EventSlice).
+    /// An undeclared event is appended to an implicit STATE slice named `E::NAME`; read it as
+    /// [`EventSlice<E>`](crate::EventSlice).
     ///
-    /// Durable when this returns at [`Durability::Every`](crate::Durability::Every); at the other levels after the next
-    /// sync.
+    /// The record is durable when this returns, with [`Durability::Every`](crate::Durability::Every), and
+    /// otherwise after the next sync.
     ///
     /// # Errors
     ///
-    /// [`Error::Refused`] or [`Error::ReducerPanicked`] where a reducer says no, [`Error::Encode`] where the
-    /// event cannot be written: nothing is recorded and nothing changes. [`Error::Full`] where there is no
-    /// space: likewise. [`Error::DurabilityUnknown`] where the sync fails. [`Error::Io`] where the write fails; then,
-    /// and after every failed sync, [`Error::Poisoned`] until the session is opened again.
+    /// Nothing is recorded and no slice changes with these: [`Error::Refused`] or [`Error::ReducerPanicked`]
+    /// if a reducer returns an error or panics; [`Error::Encode`] if the event cannot be encoded;
+    /// [`Error::TooLarge`] if the record passes a limit; [`Error::LogOnlyGrows`] if a reducer removes items
+    /// of a LOG slice; [`Error::Full`] if the disk has no space; [`Error::Untyped`], [`Error::ReadOnly`],
+    /// [`Error::Closed`] or [`Error::Forked`] if the session cannot be written here; [`Error::Interrupted`]
+    /// if it must be recovered first; [`Error::Revoked`], [`Error::DeadlineExceeded`], [`Error::ReadsOnly`]
+    /// or [`Error::InsideOperation`] if an operation's handle, or the thread of one, must not write;
+    /// [`Error::Stuck`] if an operation that should have stopped still runs.
+    ///
+    /// [`Error::DurabilityUnknown`] if the sync fails, and [`Error::Io`] if the write fails: after reopening,
+    /// the record may be there or not. From then on the session fails with [`Error::Poisoned`] until it is
+    /// opened again.
     pub fn dispatch<E: Event>(&self, event: E) -> Result<SequenceNumber> {
         let mut buffer = EncodeBuffer::take();
         buffer.encode(&event)?;
         let inner = &self.inner;
         let state = inner.writable()?;
-        let mut state = self.turn(state, || types_change::<E>(inner.types.as_ref()))?;
+        let mut state = self.wait_to_write(state, || types_change::<E>(inner.types.as_ref()))?;
         let time_us = inner.now_us();
         let large = inner.is_large(buffer.payload());
         let alone = buffer.payload().len() > runs::VALUE_BYTES_MAX || inner.subscribers.listen();
@@ -68,13 +77,12 @@ impl Session {
         }
     }
 
-    /// Gives a slice its first items, in place of any that it has. A LOG slice is only seeded while it is
-    /// empty.
+    /// Replaces all items of a slice by these. A LOG slice must be empty.
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchSlice`] where the host did not declare it, [`Error::LogOnlyGrows`] for a LOG slice that
-    /// has items; else as [`dispatch`](Session::dispatch).
+    /// [`Error::NoSuchSlice`] if the host did not declare the slice, [`Error::LogOnlyGrows`] if it is a LOG
+    /// slice with items; else those of [`dispatch`](Session::dispatch).
     pub fn seed<S: Slice>(&self, items: Vec<S::Item>) -> Result<SequenceNumber> {
         let items = new_items(S::NAME, items)?;
         self.change::<S>(Action::Seed, "seed", |rows, version| {
@@ -83,20 +91,21 @@ impl Session {
         })
     }
 
-    /// Takes all items out of a slice.
+    /// Removes all items of a slice.
     ///
     /// # Errors
     ///
-    /// [`Error::LogOnlyGrows`] for a LOG slice; else as [`seed`](Session::seed).
+    /// [`Error::NoSuchSlice`] if the host did not declare the slice, [`Error::LogOnlyGrows`] if it is a LOG
+    /// slice; else those of [`dispatch`](Session::dispatch).
     pub fn clear<S: Slice>(&self) -> Result<SequenceNumber> {
         self.clear_with::<S>(Clear::All)
     }
 
-    /// Takes those items out of a slice for which the predicate holds.
+    /// Removes the items of a slice for which the predicate returns `true`.
     ///
     /// # Errors
     ///
-    /// As [`clear`](Session::clear).
+    /// Those of [`clear`](Session::clear).
     pub fn clear_where<S: Slice>(
         &self,
         predicate: impl Fn(&S::Item) -> bool + 'static,
@@ -110,11 +119,11 @@ impl Session {
         })
     }
 
-    /// Empties all STATE and CACHE slices. LOG slices stay.
+    /// Removes all items of all STATE and CACHE slices. LOG slices stay.
     ///
     /// # Errors
     ///
-    /// As [`dispatch`](Session::dispatch).
+    /// Those of [`dispatch`](Session::dispatch) that do not concern events.
     pub fn reset(&self) -> Result<SequenceNumber> {
         let inner = &self.inner;
         let state = self.writable(WriteScope::State)?;
@@ -139,20 +148,20 @@ impl Session {
         )
     }
 
-    /// Sets a tag of the session. Tags say what a session is; a rollback leaves them.
+    /// Sets a tag of the session. Tags describe the session; a rollback does not change them.
     ///
     /// # Errors
     ///
-    /// As [`dispatch`](Session::dispatch).
+    /// Those of [`dispatch`](Session::dispatch) that do not concern events.
     pub fn set_tag(&self, key: impl Into<String>, value: impl Into<String>) -> Result<SequenceNumber> {
         self.tag(key.into(), Some(value.into()))
     }
 
-    /// Takes a tag away; one that is not there is no error.
+    /// Removes a tag, and records that even if the session has no such tag.
     ///
     /// # Errors
     ///
-    /// As [`dispatch`](Session::dispatch).
+    /// Those of [`dispatch`](Session::dispatch) that do not concern events.
     pub fn remove_tag(&self, key: impl Into<String>) -> Result<SequenceNumber> {
         self.tag(key.into(), None)
     }
@@ -170,7 +179,7 @@ impl Session {
         )
     }
 
-    /// An operation of the engine's own on one slice.
+    /// Records a change of one slice that the engine makes, without an event.
     fn change<S: Slice>(
         &self,
         action: Action<'_>,
@@ -206,13 +215,13 @@ impl Session {
         ready(inner, &state, (declared.id, &mut effect), &mut decoded)?;
         let dispatch = Dispatch { action, effects: Some(vec![effect.to_record(declared.id)]) };
         let body = dispatch.encode();
-        let draft = PendingRecord::new(Kind::DISPATCH, &body, RecordBody::Dispatch(dispatch));
-        let draft = PendingRecord { at_hand: DecodedValues::Items(&decoded), ..draft };
+        let pending = PendingRecord::new(Kind::DISPATCH, &body, RecordBody::Dispatch(dispatch));
+        let pending = PendingRecord { decoded_values: DecodedValues::Items(&decoded), ..pending };
         match declare {
-            None => inner.write(state, time_us, [draft]),
+            None => inner.write(state, time_us, [pending]),
             Some(declare) => {
                 let body = declare.encode();
-                inner.write(state, time_us, [PendingRecord::declare(declare, &body), draft])
+                inner.write(state, time_us, [PendingRecord::declare(declare, &body), pending])
             }
         }
     }
@@ -224,7 +233,7 @@ impl Inner {
     }
 }
 
-/// What an event of that type changes: LOG alone where all its slices are LOG slices.
+/// Returns what events of this type change: LOG alone if all their slices are LOG slices.
 fn types_change<E: Event>(types: Option<&SessionTypes>) -> WriteScope {
     let all_log = types.is_some_and(|types| {
         let reducers = types.event(E::NAME).map(|event| event.reducers.as_slice()).unwrap_or_default();
@@ -235,8 +244,8 @@ fn types_change<E: Event>(types: Option<&SessionTypes>) -> WriteScope {
 }
 
 impl Inner {
-    /// Writes an event that does to its slices what its declaration says; its payload, encoded, is in `buffer`, which is
-    /// put back. `told` is the value once more, where anyone listens.
+    /// Writes a plain event, whose encoded payload is in `buffer`, and puts the buffer back. `told` clones
+    /// the value for subscribers, if there are any.
     fn write_fast(
         self: &Arc<Self>,
         mut state: MutexGuard<'_, WriterState>,
@@ -259,7 +268,7 @@ impl Inner {
         self.finish_write(state, sequence, promised)
     }
 
-    /// Runs the reducers of an event and writes what they resolve, behind its declaration where one is due.
+    /// Runs the reducers of an event and writes what they resolve, after its declaration if one is needed.
     fn write_reduced(
         self: &Arc<Self>,
         state: MutexGuard<'_, WriterState>,
@@ -294,24 +303,24 @@ impl Inner {
         let body = dispatch.encode();
         let told = self.subscribers.listen().then(|| Arc::clone(value));
         let event = Some(PendingEvent { name: plan.name, version: plan.version, value: told });
-        let at_hand = if as_declared {
+        let decoded_values = if as_declared {
             DecodedValues::Event(Arc::clone(value))
         } else {
             DecodedValues::Items(&decoded)
         };
         let (kind, content) = (Kind::DISPATCH, RecordBody::Dispatch(dispatch));
-        let draft = PendingRecord { kind, body: &body, content, at_hand, event };
+        let pending = PendingRecord { kind, body: &body, content, decoded_values, event };
         match declare {
-            None => self.write(state, time_us, [draft]),
+            None => self.write(state, time_us, [pending]),
             Some(declare) => {
                 let body = declare.encode();
-                self.write(state, time_us, [PendingRecord::declare(declare, &body), draft])
+                self.write(state, time_us, [PendingRecord::declare(declare, &body), pending])
             }
         }
     }
 }
 
-/// Asks one reducer what the event does to its slice.
+/// Runs one reducer and resolves what the event does to its slice.
 fn reduce(
     state: &WriterState,
     event: &'static str,
@@ -331,7 +340,7 @@ fn reduce(
     run_reducer(event, reducer.name, || (reduce.run)(&call))
 }
 
-/// Calls a reducer; a panic is a refusal.
+/// Calls a reducer, and converts a panic to an error.
 fn run_reducer(
     event: &'static str,
     slice: &'static str,
@@ -346,8 +355,8 @@ fn run_reducer(
     }
 }
 
-/// Readies an effect to be recorded: large items are put into the object folder, and references take their place. Adds the
-/// values of the items to `decoded`.
+/// Prepares an effect for its record: replaces large items by references to objects, and adds the values of
+/// the items to `decoded`.
 fn ready(
     inner: &Inner,
     state: &WriterState,

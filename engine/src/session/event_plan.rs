@@ -1,4 +1,4 @@
-//! What a session keeps between the dispatches of an event, so that each costs little more than its encoding.
+//! What a session keeps between dispatches of an event, so that each costs little more than its encoding.
 
 use std::cell::Cell;
 
@@ -11,32 +11,32 @@ use crate::fold::names::Names;
 use crate::log::writer::Body;
 use crate::types::{Event, Reduce, SessionTypes, encode_into};
 
-/// What a session knows of an event that was declared, so that dispatching it looks nothing up by name.
+/// Holds what a session knows of a declared event, so that dispatching it looks nothing up by name.
 pub(super) struct EventPlan {
     event: u32,
     pub(super) version: u32,
     pub(super) name: &'static str,
-    /// Where each binding happens as declared.
+    /// How plain events are written, if each binding changes its slice as declared.
     pub(super) fast_path: Option<FastPath>,
-    /// Its reducers in the order of its bindings; none where each binding happens as declared.
+    /// Reducers in the order of the bindings. Empty if each binding changes its slice as declared.
     pub(super) reducers: Vec<PlannedReducer>,
 }
 
-/// An event whose record holds nothing but the event.
+/// Holds how a plain event, whose record holds nothing but the event, is written.
 #[derive(Clone, Copy)]
 pub(super) struct FastPath {
     pub(super) event: u32,
     pub(super) version: u32,
     pub(super) name: &'static str,
-    /// How the record's body begins, all before the payload: the last bytes of these.
+    /// Bytes of the record's body before the payload: the last ones of this integer.
     prefix: u128,
     prefix_len: usize,
 }
 
-/// A map's head, two keys of a letter and an integer of at most 32 bits.
+/// Maximum bytes of the prefix: a map's head, two keys of one letter, and an integer of at most 32 bits.
 const PREFIX_BYTES_MAX: usize = 16;
 
-/// What a record that holds nothing but an event has before its payload: its frame's header and its body's prefix.
+/// Bytes before the payload of a plain event: its frame's header and its body's prefix.
 const ROOM_BYTES: usize = HEADER_LEN + PREFIX_BYTES_MAX;
 
 impl FastPath {
@@ -51,14 +51,14 @@ impl FastPath {
     }
 }
 
-/// A binding and its reducer.
+/// Holds a binding and its reducer.
 pub(super) struct PlannedReducer {
     pub(super) slice: u32,
     pub(super) name: &'static str,
     pub(super) built_in: BuiltIn,
     pub(super) tail_items: usize,
     pub(super) item_version: u32,
-    /// None for a binding that the log knows and the host gave up.
+    /// `None` for a binding that the log has declared and the host has retired.
     pub(super) reduce: Option<Reduce>,
 }
 
@@ -101,26 +101,27 @@ impl EventPlan {
     }
 }
 
-/// The one byte of MessagePack's nothing.
+/// MessagePack's nil, one byte.
 const NIL: [u8; 1] = [0xc0];
 
-/// Memory for encoding, kept by each thread between its dispatches.
+/// Holds memory for encoding, which each thread keeps between its dispatches.
 #[derive(Default)]
 pub(super) struct EncodeBuffer {
-    /// Room for a frame's header and for how a body begins, and the payload: they are known at different times.
+    /// Room for a frame's header and for the prefix, and the payload, which is known earlier.
     bytes: Vec<u8>,
 }
 
-/// Memory over this is not kept, in bytes.
+/// Maximum bytes of memory that are kept.
 const KEPT_BYTES_MAX: usize = 64 << 10;
 
 thread_local! {
-    /// Boxed, so that a single word moves in and out: each dispatch would else wait for the stores of the one before.
+    /// Boxed, so that a single word moves in and out: otherwise each dispatch would wait for the stores of
+    /// the one before.
     static KEPT: Cell<Option<Box<EncodeBuffer>>> = const { Cell::new(None) };
 }
 
 impl EncodeBuffer {
-    /// Takes this thread's memory; a dispatch within a dispatch finds none, and gets new.
+    /// Takes this thread's memory. A dispatch within a dispatch finds none and allocates.
     #[inline]
     pub(super) fn take() -> Box<EncodeBuffer> {
         let mut buffer = KEPT.take().unwrap_or_default();
@@ -145,7 +146,7 @@ impl EncodeBuffer {
         self.bytes.get(ROOM_BYTES..).unwrap_or_default()
     }
 
-    /// The body of a record that holds nothing but the event, behind the room for its frame's header.
+    /// Returns the body of a plain event's record, behind the room for its frame's header.
     pub(super) fn body(&mut self, fast_path: &FastPath) -> Body<'_> {
         if let Some(room) = self.bytes.get_mut(HEADER_LEN..).and_then(<[u8]>::first_chunk_mut) {
             *room = fast_path.prefix.to_le_bytes();

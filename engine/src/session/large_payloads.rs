@@ -1,4 +1,4 @@
-//! Payloads that are too large for a record: each becomes an object, and a reference to it stands in the record.
+//! Stores payloads that are too large for a record as objects. The record holds references to them.
 
 use foldlog_codec::body::Payload;
 
@@ -10,7 +10,7 @@ impl Inner {
         bytes.len() as u64 > self.store.options.object_bytes_min
     }
 
-    /// The references that stand in a record for those of its payloads that are large, in their order.
+    /// Stores the large ones of a record's payloads, and returns a reference for each, in their order.
     pub(super) fn references<'p, 'a: 'p>(
         &self,
         state: &WriterState,
@@ -24,7 +24,7 @@ impl Inner {
         Ok(references)
     }
 
-    /// Puts references in the place of the payloads for which they were made.
+    /// Replaces the large payloads by the references that [`references`](Inner::references) made for them.
     pub(super) fn refer<'p, 'a: 'p>(
         &self,
         payloads: impl Iterator<Item = &'p mut Payload<'a>>,
@@ -34,7 +34,7 @@ impl Inner {
         large.zip(references).for_each(|(payload, reference)| *payload = Payload::new(reference));
     }
 
-    /// The reference that stands in a record for bytes that are large; they are kept in the object folder.
+    /// Stores bytes as an object if they are too large for a record, and returns the reference.
     pub(super) fn recorded(&self, state: &WriterState, bytes: &[u8]) -> Result<Option<Vec<u8>>> {
         if !self.is_large(bytes) {
             return Ok(None);

@@ -152,7 +152,7 @@ struct WriterState {
     plans: BTreeMap<TypeId, Arc<event_plan::EventPlan>>,
     closed: bool,
     /// Operations of this process that are not over.
-    table: schedule::RunningCalls,
+    running_calls: schedule::RunningCalls,
     /// Buffer for the body of an operation's record, kept for its memory.
     body: Vec<u8>,
     /// Whether operations were left open, by another process or because their ends could not be written, and
@@ -315,7 +315,7 @@ impl Inner {
         let (writing, stuck) = {
             let mut state = self.state.lock();
             let before = std::mem::replace(&mut state.closed, true);
-            let stuck = state.table.stuck(self.store.options.grace).next().filter(|_| !before);
+            let stuck = state.running_calls.stuck(self.store.options.grace).next().filter(|_| !before);
             (!before && state.log.is_writing(), stuck)
         };
         let writing = writing && !sabotage::is(Breakage::CloseUnsynced);

@@ -399,7 +399,7 @@ pub(crate) fn open_as_read(
         asked: Asked::default(),
         plans: BTreeMap::new(),
         closed: false,
-        table: RunningCalls::default(),
+        running_calls: RunningCalls::default(),
         body: Vec::new(),
         interrupted,
         log: Log::open(&store.ground(), dir, scan),
@@ -427,7 +427,7 @@ pub(crate) fn begin(
         asked: Asked::default(),
         plans: BTreeMap::new(),
         closed: false,
-        table: RunningCalls::default(),
+        running_calls: RunningCalls::default(),
         body: Vec::new(),
         interrupted: false,
     };
@@ -441,7 +441,7 @@ pub(crate) fn begin(
     let session = assemble(store, dir, open_as, report, SyncGate::new(SequenceNumber::MIN), state)?;
     let time_us = session.inner.now_us();
     let opened = (Kind::OPENED, body);
-    let drafts: Result<Vec<PendingRecord<'_>>> = std::iter::once(&opened)
+    let records: Result<Vec<PendingRecord<'_>>> = std::iter::once(&opened)
         .chain(&rest)
         .zip(0..)
         .map(|((kind, body), sequence)| {
@@ -449,9 +449,9 @@ pub(crate) fn begin(
             Ok(PendingRecord::new(*kind, body, RecordBody::of(&record)?))
         })
         .collect();
-    let drafts = drafts?;
+    let records = records?;
     let state = session.writable(WriteScope::State)?;
-    session.inner.write(state, time_us, drafts)?;
+    session.inner.write(state, time_us, records)?;
     Ok(session)
 }
 

@@ -1,10 +1,17 @@
-//! Operations: tools' transactions, and the records that begin and end them. Who may write meanwhile is `schedule`' to say.
+//! Operations: tool calls as transactions, and the records that begin and end them. The
+//! [schedule](super::schedule) says who may write meanwhile.
+//!
+//! # Terms
+//!
+//! An operation is *left open* if no thread of this process works on it: another process began it, or its end
+//! could not be written. It has to be recovered.
 //!
 //! # Invariants
 //!
-//! 1. What an operation wrote is taken back by the record that says that it failed: no crash falls between.
-//! 2. An operation is in the table from before its begin until its end is folded. One that is open and not in the
-//!    table was left open, by another process or because its end could not be written: it is to be recovered.
+//! 1. The record that an operation failed also rolls back what the operation wrote: no crash falls between
+//!    the two.
+//! 2. An operation is among the running calls from before its begin until its end is folded. An open one that
+//!    is not among them was left open.
 //! 3. The writer's lock is not held while a tool runs, nor while a resource is captured or restored.
 
 use std::sync::Arc;
@@ -24,7 +31,7 @@ use super::{Inner, Session, WriterState};
 use crate::clock;
 use crate::error::{Error, Result};
 use crate::fold::live::LiveState;
-use crate::fold::record_body::{Lent, RecordBody};
+use crate::fold::record_body::{MaybeOwned, RecordBody};
 use crate::log::writer::{END_BYTES, Room, check_body_len};
 use crate::operation::{OpenOperation, UnsettledOperation};
 use crate::options::Durability;
@@ -32,18 +39,19 @@ use crate::sabotage::{self, Breakage};
 use crate::types::{Slice, ToolInvocations, encode};
 
 impl Session {
-    /// Asks for a turn for an operation within the one whose handle this is, if it is one. Nothing is recorded yet.
+    /// Waits until the schedule admits an operation within the one whose handle this is, if any. Records
+    /// nothing.
     pub(crate) fn admit(&self, reads_only: bool, until: Option<Instant>) -> Result<Admission<'_>> {
         let parent = self.within.as_deref();
-        // No call outlasts the one within which it runs.
+        // A call must end before the one within which it runs.
         let until = until.into_iter().chain(parent.and_then(CallScope::until)).min();
         let state = self.inner.writable()?;
-        let mut state = self.wait_for_turn(state, Access::Begin { reads_only }, until)?;
-        let table = &mut state.table;
-        let ticket = table.next;
-        table.next += 1;
+        let mut state = self.wait_until_allowed(state, Access::Begin { reads_only }, until)?;
+        let running_calls = &mut state.running_calls;
+        let ticket = running_calls.next;
+        running_calls.next += 1;
         let parent_ticket = parent.map(|parent| parent.ticket);
-        table.admitted.push(Admitted {
+        running_calls.admitted.push(Admitted {
             ticket,
             parent: parent_ticket,
             reads_only,
@@ -56,35 +64,39 @@ impl Session {
         Ok(Admission { session: self, ticket, until, begun: false })
     }
 
-    /// The operations that have begun and not ended.
+    /// Returns the operations that have begun and not ended, in the order of their begins.
     pub fn open_operations(&self) -> Vec<OpenOperation> {
         self.inner.state.lock().live.projection.operations.open().cloned().collect()
     }
 
-    /// Tells the tool of an operation of this process to stop, and those within its call, whoever runs it: its handle is
-    /// no longer good, and the programs that it started are ended. What it did is taken back once it has ended, be it
-    /// with success. False where no such operation is open, or it was left open by another process.
+    /// Cancels a running operation and its nested calls: its handle is revoked, its programs are terminated,
+    /// and its changes are rolled back once it has ended, even if it reports success. Returns `false` if this
+    /// process runs no such operation.
     ///
-    /// A host finds a call that another thread [runs](crate::tools::ToolRunner::execute) among the
-    /// [open ones](Session::open_operations). The log says that it was cancelled; that it is to stop is not recorded.
+    /// A host finds calls that other threads [run](crate::tools::ToolRunner::execute) in
+    /// [`open_operations`](Session::open_operations). The cancellation itself is not recorded; the end of the
+    /// operation says that it was cancelled.
     pub fn cancel(&self, operation: impl Into<OperationId>) -> bool {
         let operation = operation.into();
         let mut state = self.inner.state.lock();
-        let open = state.table.admitted.iter().find(|admitted| admitted.operation() == Some(operation));
+        let open =
+            state.running_calls.admitted.iter().find(|admitted| admitted.operation() == Some(operation));
         let Some(within) = open.and_then(|admitted| admitted.begun.clone()) else { return false };
         self.inner.cancel(&mut state, &within);
         true
     }
 
-    /// The operations of this process that still run although they were to stop longer ago than the store's
-    /// [grace](crate::StoreOptions::grace): their deadlines passed, or they, or those within which they run, were
-    /// [cancelled](crate::tools::Operation::cancel) or ended; the first of these counts. Whoever would wait for one is
-    /// told so by [`Error::Stuck`], and so is whoever closes the session. One that does end after all is taken back as
-    /// any that is late or cancelled, and the session goes on; until then nothing else can change STATE, nor what the
-    /// tool works on.
+    /// Returns the operations of this process that still run although the store's
+    /// [grace](crate::StoreOptions::grace) is over. It starts when the deadline passes, when the operation or
+    /// one around it is [cancelled](crate::tools::Operation::cancel), or when one around it ends, whichever
+    /// comes first.
+    ///
+    /// A call that waits for such an operation, and closing the session, fail with [`Error::Stuck`]. If the
+    /// operation ends after all, it is rolled back and the session continues; until then nothing else can
+    /// change STATE or the tool's resources.
     pub fn stuck_operations(&self) -> Vec<OpenOperation> {
         let state = self.inner.state.lock();
-        let stuck: Vec<OperationId> = state.table.stuck(self.inner.store.options.grace).collect();
+        let stuck: Vec<OperationId> = state.running_calls.stuck(self.inner.store.options.grace).collect();
         state
             .live
             .projection
@@ -95,23 +107,23 @@ impl Session {
             .collect()
     }
 
-    /// The operations that were interrupted, and neither run again nor settled since.
+    /// Returns the operations that were interrupted and have neither run again nor been settled since.
     pub fn unsettled_operations(&self) -> Vec<UnsettledOperation> {
         self.inner.state.lock().live.projection.operations.unsettled().cloned().collect()
     }
 
-    /// Whether the session takes no writes until it is recovered.
+    /// Returns whether the session takes no writes until it is recovered.
     pub fn is_interrupted(&self) -> bool {
         self.inner.state.lock().interrupted
     }
 
-    /// The operation whose handle this is.
+    /// Returns the operation whose handle this is.
     pub(crate) fn within(&self) -> Option<&Arc<CallScope>> {
         self.within.as_ref()
     }
 
-    /// Has nobody else recover the session meanwhile, and checks that it can be: what is to be recovered is changed only
-    /// by whoever may also say so in the log.
+    /// Locks the recovery of the session, and checks that the session can be recovered: only a handle that
+    /// may write the result may change the resources.
     pub(crate) fn recovering(&self) -> Result<MutexGuard<'_, ()>> {
         if let Some(operation) = runs_here(self.inner.id) {
             return Err(Error::InsideOperation { operation });
@@ -121,19 +133,19 @@ impl Session {
         Ok(recovering)
     }
 
-    /// The operations that were left open: nobody of this process works on them.
+    /// Returns the operations that were left open.
     pub(crate) fn left_open(&self) -> Vec<OpenOperation> {
         self.inner.state.lock().left_open().cloned().collect()
     }
 
-    /// Whether nothing is open that may change something, nor can be when the session is opened next: after a failed
-    /// write nobody knows what is in the log.
+    /// Returns whether nothing is open that may change something, and nothing can be when the session is
+    /// opened next. After a failed write, nobody knows what is in the log.
     pub(crate) fn is_at_rest(&self) -> bool {
         self.inner.settleable().is_ok_and(|state| state.live.projection.operations.changing().is_none())
     }
 
-    /// The session that began the first operation which is open and may change something. It is another one where this
-    /// one was salvaged from that: a fork shares no open operation.
+    /// Returns the session that began the first open operation which may change something. That is another
+    /// session if this one was salvaged from it; a fork shares no open operation.
     pub(crate) fn open_call_of(&self) -> Option<Uuid> {
         let state = self.inner.state.lock();
         let begin = state.live.projection.operations.changing()?.begin;
@@ -141,7 +153,7 @@ impl Session {
         before.map(|(_, opened)| opened.session)
     }
 
-    /// Ends an operation that was left open.
+    /// Records the end of an operation that was left open.
     pub(crate) fn end_interrupted(&self, end: ToolEnd<'_>) -> Result<SequenceNumber> {
         let inner = &self.inner;
         let state = inner.settleable()?;
@@ -152,15 +164,17 @@ impl Session {
         Ok(sequence)
     }
 
-    /// Decides about an operation that was interrupted and that nobody but a person or the host can judge. One that is
-    /// to be run again is run by the next recovery.
+    /// Decides about an interrupted operation that only a person or the host can judge. With
+    /// [`Settlement::RunAgain`], the next recovery runs it again. Returns the sequence number of the
+    /// decision's record. Needs no types.
     ///
-    /// Durable as a [`snapshot`](Session::snapshot) is. Needs no types.
+    /// The record is durable when this returns, with [`Durability::Boundary`] and [`Durability::Every`].
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchOperation`] where the operation is not one that waits for it; where it is still open, the session
-    /// is to be recovered first. Else as [`dispatch`](Session::dispatch).
+    /// [`Error::NoSuchOperation`] if the operation is not unsettled, also if it is still open, since the
+    /// session must be recovered first; else those of [`dispatch`](Session::dispatch) that do not concern
+    /// events.
     pub fn settle(
         &self,
         operation: impl Into<OperationId>,
@@ -198,24 +212,24 @@ impl Session {
 }
 
 impl WriterState {
-    /// The operations that were left open: nobody of this process works on them.
+    /// Returns the operations that were left open.
     fn left_open(&self) -> impl Iterator<Item = &OpenOperation> {
-        self.live.projection.operations.open().filter(|open| !self.table.holds(open.operation))
+        self.live.projection.operations.open().filter(|open| !self.running_calls.holds(open.operation))
     }
 }
 
-/// What is decided about an interrupted operation.
+/// Names what is decided about an interrupted operation.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Settlement {
-    /// It had done its work, with this result.
+    /// The operation had done its work, with this result.
     Committed(Option<Value>),
-    /// It had not, and is not to be run again.
+    /// The operation had not done its work, and is not to run again.
     Failed,
-    /// It is to be run again.
+    /// The operation is to run again.
     RunAgain,
 }
 
-/// A turn that was given. Let go of, it is given back, unless the operation has begun.
+/// Holds an admission by the schedule. Dropping it gives it back, unless the operation has begun.
 pub(crate) struct Admission<'a> {
     session: &'a Session,
     ticket: u64,
@@ -231,23 +245,24 @@ impl Drop for Admission<'_> {
     }
 }
 
-/// An operation that has begun and not ended. Its session is not kept open by it.
+/// Handles an operation that has begun and not ended. Does not keep its session open.
 pub(crate) struct ActiveCall {
     inner: Arc<Inner>,
     pub(crate) within: Arc<CallScope>,
     pub(crate) begin: SequenceNumber,
-    /// The begin's time, in microseconds since 1970-01-01 UTC.
+    /// Time of the begin, in microseconds since 1970-01-01 UTC.
     pub(crate) began_us: i64,
 }
 
-/// An operation that has ended.
+/// Describes an operation that has ended.
 pub(crate) struct Ended {
     pub(crate) end: SequenceNumber,
     pub(crate) elapsed_us: u64,
 }
 
 impl Admission<'_> {
-    /// A handle that may write while others wait, for what is done in a turn without being an operation.
+    /// Returns a handle that may write while others wait, for work that is admitted without being an
+    /// operation.
     pub(crate) fn handle(&self) -> Session {
         self.session.through(self.within(OperationId::default()))
     }
@@ -258,7 +273,7 @@ impl Admission<'_> {
         Arc::new(CallScope { ticket: self.ticket, operation, until: self.until, cancelled, parent })
     }
 
-    /// Records the begin. `keep` has the position before it kept, for checkpoints.
+    /// Records the begin. `keep` keeps the position before it, for checkpoints.
     pub(crate) fn begin(mut self, mut begin: ToolBegin<'_>, keep: bool) -> Result<ActiveCall> {
         let inner = &self.session.inner;
         let mut state = inner.writable()?;
@@ -272,66 +287,69 @@ impl Admission<'_> {
         let body = begin.encode_into(std::mem::take(&mut state.body));
         let declare = inner.declare_invocations(&state)?;
         let declare_body = declare.as_ref().map(Declare::encode);
-        // An end names its call as the begin does, and has to fit whatever becomes of the call.
+        // The end names its call as the begin does, and has to fit whatever becomes of the call.
         let names = begin.tool.len() + begin.call_id.as_deref().map_or(0, str::len);
         check_body_len(names.saturating_add(END_BYTES as usize))?;
         let bodies = declare_body.iter().chain([&body]).map(Vec::as_slice);
         inner.reserve(&mut state, time_us, bodies, Room::Call)?;
         if let Some((declare, body)) = declare.zip(declare_body.as_ref()) {
-            let draft = PendingRecord::declare(declare, body);
-            inner.write_draft(&mut state, time_us, draft, inner.durability == Durability::Every)?;
+            let pending = PendingRecord::declare(declare, body);
+            inner.write_pending(&mut state, time_us, pending, inner.durability == Durability::Every)?;
         }
         if keep && let Some(before) = state.log.next_sequence().checked_sub(1) {
             let frozen = Arc::new(state.live.projection.freeze());
             state.live.positions.keep_snapshot(before, frozen);
         }
-        let draft = PendingRecord::new(Kind::TOOL_BEGIN, &body, RecordBody::ToolBegin(Lent::Of(&begin)));
-        // One that reads only needs no sync but where every record has one.
+        let pending =
+            PendingRecord::new(Kind::TOOL_BEGIN, &body, RecordBody::ToolBegin(MaybeOwned::Borrowed(&begin)));
+        // The begin of a call that only reads is synced only if every record is.
         let promised = promises_sync(inner.durability, Kind::TOOL_BEGIN)
             && (!reads_only || inner.durability == Durability::Every);
         let promised = promised && !sabotage::is(Breakage::BeginNotDurable);
-        let sequence = inner.write_draft(&mut state, time_us, draft, promised)?;
+        let sequence = inner.write_pending(&mut state, time_us, pending, promised)?;
         state.body = body;
         if !sabotage::is(Breakage::NoRoomForEnd) {
             state.log.keep_room_for_end();
         }
         let within = self.within(again.unwrap_or(sequence.into()));
-        if let Some(admitted) = state.table.admitted.iter_mut().find(|one| one.ticket == self.ticket) {
+        if let Some(admitted) = state.running_calls.admitted.iter_mut().find(|one| one.ticket == self.ticket)
+        {
             admitted.begun = Some(Arc::clone(&within));
         }
         self.begun = true;
         let begun = ActiveCall { inner: Arc::clone(inner), within, begin: sequence, began_us: time_us };
-        // Where the sync fails, the begin may be there after reopening, which is what recovering is for.
+        // If the sync fails, the begin may be there after reopening, and is recovered then.
         inner.finish_write(state, sequence, promised).inspect_err(|_| inner.leave_open(self.ticket))?;
         Ok(begun)
     }
 }
 
 impl ActiveCall {
-    /// The operation's own handle, which does not keep the session open.
+    /// Returns the operation's own handle, which does not keep the session open.
     pub(crate) fn handle(&self) -> Session {
         let (inner, within) = (Arc::clone(&self.inner), Some(Arc::clone(&self.within)));
         Session { inner, _handles: None, within }
     }
 
-    /// Has `abandon` bring the operation to its end when somebody waits for it.
+    /// Sets what ends the operation when somebody waits for it, since whoever ran it drops it.
     pub(crate) fn abandon(&self, abandon: Abandon) {
         let inner = &self.inner;
         let mut state = inner.state.lock();
-        if let Some(admitted) = state.table.admitted.iter_mut().find(|one| one.ticket == self.within.ticket) {
+        if let Some(admitted) =
+            state.running_calls.admitted.iter_mut().find(|one| one.ticket == self.within.ticket)
+        {
             admitted.abandon = Some(abandon);
         }
         inner.schedule.notify_all();
     }
 
-    /// Records the end, with which the operation's handle is no longer good. `keep` has the position kept, for checkpoints.
-    ///
-    /// How long it took is filled in here. Where this fails the operation is still open, and is to be tried again or
-    /// given up.
+    /// Records the end, and revokes the operation's handle. Fills in how long the operation took. `keep`
+    /// keeps the position, for checkpoints. If this fails, the operation is still open, and is to be ended
+    /// again or given up.
     pub(crate) fn end(&self, end: ToolEnd<'_>, keep: bool) -> Result<Ended> {
         let inner = &self.inner;
         let state = inner.settleable()?;
-        // What was left open within it is nobody's to end but a recovery's, and so is this one then.
+        // Only a recovery ends what was left open within this operation, and so this one too.
         if state.left_open().any(|open| open.parent == Some(self.within.operation)) {
             return Err(inner.interrupted(&state));
         }
@@ -342,39 +360,40 @@ impl ActiveCall {
         Ok(Ended { end, elapsed_us })
     }
 
-    /// Lets go of an operation whose end is not in the log: until the session is recovered nothing may be written that
-    /// would seem to be within it.
+    /// Gives up an operation whose end is not in the log: the session takes no writes until it is recovered,
+    /// since they would seem to be within the operation.
     pub(crate) fn give_up(&self) {
         self.inner.leave_open(self.within.ticket);
     }
 
-    /// Tells the tool, and those within its call, to stop, and whoever waits to look again.
+    /// Tells the tool and its nested calls to stop, and wakes those that wait for them.
     pub(crate) fn cancel(&self) {
         let inner = &self.inner;
         inner.cancel(&mut inner.state.lock(), &self.within);
     }
 
-    /// Has the operation's handle be no longer good, tells those within it to stop and waits until none runs; those that
-    /// were let go of are brought to their end. The operation itself is not told: its tool is done, and how long its
-    /// resources take to be captured or restored is no matter of the grace.
+    /// Revokes the operation's handle, tells its nested calls to stop, and waits until none runs; it ends
+    /// those that were abandoned. The operation itself is not told to stop: its tool has returned, and the
+    /// time that its resources take to be captured or restored does not count towards the grace.
     pub(crate) fn end_inner(&self) -> Result<()> {
         self.within.cancel();
         let inner = &self.inner;
         let ticket = self.within.ticket;
         let mut until = None;
         let mut state = inner.state.lock();
-        state.table.tell_to_stop(ticket, false);
+        state.running_calls.tell_to_stop(ticket, false);
         inner.schedule.notify_all();
         loop {
             let own = |admitted: &Admitted| {
-                admitted.ticket != ticket && state.table.is_within(admitted.ticket, ticket)
+                admitted.ticket != ticket && state.running_calls.is_within(admitted.ticket, ticket)
             };
-            let Some(at) = state.table.admitted.iter().rposition(own) else { return Ok(()) };
-            let Some(admitted) = state.table.admitted.get_mut(at) else { return Ok(()) };
+            let Some(at) = state.running_calls.admitted.iter().rposition(own) else { return Ok(()) };
+            let Some(admitted) = state.running_calls.admitted.get_mut(at) else { return Ok(()) };
             let operation = admitted.operation().unwrap_or_default();
             if let Some(abandon) = admitted.abandon.take() {
                 drop(state);
-                // Whatever could not be restored of it is told where somebody asks for it; it is over now, or left open.
+                // What could not be restored is reported to whoever asks for it. The call is over now, or
+                // left open.
                 let _ = abandon();
                 state = inner.state.lock();
                 continue;
@@ -390,10 +409,10 @@ impl ActiveCall {
     }
 }
 
-/// Brings to their ends the operations that somebody let go of. What fails is left open, to be recovered.
+/// Ends the operations that were abandoned. One that cannot be ended is left open, to be recovered.
 pub(super) fn end_abandoned(inner: &Inner) {
     loop {
-        let abandon = inner.state.lock().table.take_abandoned(None);
+        let abandon = inner.state.lock().running_calls.take_abandoned(None);
         match abandon {
             Some(abandon) => drop(abandon()),
             None => return,
@@ -401,32 +420,32 @@ pub(super) fn end_abandoned(inner: &Inner) {
     }
 }
 
-/// Takes an operation out of the table, and gives back the room that was kept for its end.
+/// Removes an operation from the running calls, and releases the room that was kept for its end.
 fn leave(state: &mut WriterState, ticket: u64) {
-    if state.table.remove(ticket) {
+    if state.running_calls.remove(ticket) {
         state.log.release_end();
     }
 }
 
 impl Inner {
-    /// Tells an operation, and those within it, to stop, and whoever waits to look again.
+    /// Tells an operation and its nested calls to stop, and wakes those that wait for them.
     fn cancel(&self, state: &mut WriterState, within: &CallScope) {
         within.cancel();
-        state.table.tell_to_stop(within.ticket, true);
-        // Under the lock: whoever has looked and not yet begun to wait would never hear of it.
+        state.running_calls.tell_to_stop(within.ticket, true);
+        // Under the lock: a thread that has checked and not yet begun to wait would never be woken.
         if !sabotage::is(Breakage::CancelUnheard) {
             self.schedule.notify_all();
         }
     }
 
-    /// Takes an operation out of the table.
+    /// Removes an operation from the running calls.
     fn leave(&self, ticket: u64) {
         leave(&mut self.state.lock(), ticket);
         self.schedule.notify_all();
     }
 
-    /// Takes an operation out of the table whose end is not in the log. STATE is shown as it was before it, as the next
-    /// opening would.
+    /// Removes an operation from the running calls whose end is not in the log. Shows STATE as it was before
+    /// the operation, as the next opening would.
     fn leave_open(&self, ticket: u64) {
         let mut state = self.state.lock();
         leave(&mut state, ticket);
@@ -443,7 +462,7 @@ impl Inner {
         self.schedule.notify_all();
     }
 
-    /// The declaration of the slice of tool calls, where the log does not know it yet.
+    /// Returns the declaration of the slice of tool calls, if the log has none yet.
     fn declare_invocations(&self, state: &WriterState) -> Result<Option<Declare>> {
         let names = &state.live.projection.names;
         if names.slice_named(ToolInvocations::NAME).is_some() {
@@ -455,7 +474,7 @@ impl Inner {
         Ok(declare)
     }
 
-    /// Records an operation's end, with its one `tool_invoked`.
+    /// Records the end of an operation, which also adds its item to `tool_invoked`.
     fn write_end(
         self: &Arc<Self>,
         mut state: MutexGuard<'_, WriterState>,
@@ -476,16 +495,17 @@ impl Inner {
         end.slice = declared.ok_or_else(missing)?.id;
         end.rolls_back &= !sabotage::is(Breakage::EndWithoutRollback);
         let body = end.encode_into(std::mem::take(&mut state.body));
-        let draft = PendingRecord::new(Kind::TOOL_END, &body, RecordBody::ToolEnd(Lent::Of(&end)));
+        let pending =
+            PendingRecord::new(Kind::TOOL_END, &body, RecordBody::ToolEnd(MaybeOwned::Borrowed(&end)));
         let promised =
             promises_sync(self.durability, Kind::TOOL_END) && !sabotage::is(Breakage::EndNotDurable);
-        let sequence = self.write_draft(&mut state, time_us, draft, promised)?;
+        let sequence = self.write_pending(&mut state, time_us, pending, promised)?;
         state.body = body;
         if keep {
             let frozen = Arc::new(state.live.projection.freeze());
             state.live.positions.keep_snapshot(sequence, frozen);
         }
-        // Before anybody is told, who may write in turn.
+        // Before anyone is notified who may write next.
         if let Some(ticket) = ticket {
             leave(&mut state, ticket);
             self.schedule.notify_all();

@@ -104,8 +104,8 @@ impl Session {
         let body =
             body::Snapshot { tag: options.tag.clone(), policies: options.policies.iter().copied().collect() };
         let body = body.encode();
-        let draft = PendingRecord::new(Kind::SNAPSHOT, &body, RecordBody::Snapshot);
-        let position = inner.write(state, time_us, [draft])?;
+        let pending = PendingRecord::new(Kind::SNAPSHOT, &body, RecordBody::Snapshot);
+        let position = inner.write(state, time_us, [pending])?;
         let SnapshotOptions { tag, policies } = options;
         Ok(Snapshot { session: inner.id, position, time_us, tag, policies })
     }
@@ -183,9 +183,9 @@ impl Session {
         let outside = inner.calls_with_effects(&mut state, &abandoned)?;
         let rollback = body::Rollback { to, preserve_logs };
         let body = rollback.encode();
-        let draft = PendingRecord::new(Kind::ROLLBACK, &body, RecordBody::Rollback(rollback));
+        let pending = PendingRecord::new(Kind::ROLLBACK, &body, RecordBody::Rollback(rollback));
         state.live.positions.hold(to, frozen);
-        let result = inner.write(state, time_us, [draft]);
+        let result = inner.write(state, time_us, [pending]);
         if result.is_err() {
             inner.state.lock().live.positions.done(to);
         }

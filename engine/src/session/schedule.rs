@@ -67,11 +67,11 @@ impl Access {
 
     /// Returns whether the operation `other` must end before this can be done within the operation with the
     /// ticket `asker`.
-    fn is_blocked_by(self, other: &Admitted, table: &RunningCalls, asker: Option<u64>) -> bool {
+    fn is_blocked_by(self, other: &Admitted, running_calls: &RunningCalls, asker: Option<u64>) -> bool {
         match self {
-            Access::Write(WriteScope::State) => table.changes(other, asker),
+            Access::Write(WriteScope::State) => running_calls.changes(other, asker),
             Access::Write(WriteScope::Log) => false,
-            Access::Begin { reads_only } => table.conflicts(other, asker, reads_only),
+            Access::Begin { reads_only } => running_calls.conflicts(other, asker, reads_only),
         }
     }
 }
@@ -191,17 +191,17 @@ impl RunningCalls {
         self.admitted.iter().filter(is_stuck).filter_map(Admitted::operation)
     }
 
-    /// Returns the operation that becomes stuck first, and when, of those that have to end before `turn` can
+    /// Returns the operation that becomes stuck first, and when, of those that have to end before `access` can
     /// be done within `asker`. No operation ends before those within it, so these count as well.
     fn stuck_first(
         &self,
-        turn: Access,
+        access: Access,
         asker: Option<u64>,
         grace: Duration,
     ) -> Option<(Instant, OperationId)> {
         let ends_first = |one: &&Admitted| {
             let waits_for_it = |other: &Admitted| {
-                turn.is_blocked_by(other, self, asker) && self.is_within(one.ticket, other.ticket)
+                access.is_blocked_by(other, self, asker) && self.is_within(one.ticket, other.ticket)
             };
             self.admitted.iter().any(waits_for_it)
         };
@@ -333,34 +333,34 @@ impl Session {
     /// Locks the writer's state, once the schedule allows this change.
     pub(super) fn writable(&self, change: WriteScope) -> Result<MutexGuard<'_, WriterState>> {
         let state = self.inner.writable()?;
-        self.turn(state, || change)
+        self.wait_to_write(state, || change)
     }
 
     /// Waits until the schedule allows this change. Returns at once if no operation runs.
     #[inline]
-    pub(super) fn turn<'a>(
+    pub(super) fn wait_to_write<'a>(
         &'a self,
         state: MutexGuard<'a, WriterState>,
         change: impl FnOnce() -> WriteScope,
     ) -> Result<MutexGuard<'a, WriterState>> {
-        if state.table.is_empty() && self.within.is_none() {
+        if state.running_calls.is_empty() && self.within.is_none() {
             return Ok(state);
         }
         let until = self.within.as_deref().and_then(CallScope::until);
-        self.wait_for_turn(state, Access::Write(change()), until)
+        self.wait_until_allowed(state, Access::Write(change()), until)
     }
 
-    /// Waits until the schedule allows `turn` to this handle, or until the deadline `until`.
+    /// Waits until the schedule allows `access` to this handle, or until the deadline `until`.
     #[cold]
-    pub(super) fn wait_for_turn<'a>(
+    pub(super) fn wait_until_allowed<'a>(
         &'a self,
         mut state: MutexGuard<'a, WriterState>,
-        turn: Access,
+        access: Access,
         until: Option<Instant>,
     ) -> Result<MutexGuard<'a, WriterState>> {
         let asker = self.within.as_deref().map(|within| within.ticket);
         loop {
-            if let Some(abandon) = state.table.take_abandoned(asker) {
+            if let Some(abandon) = state.running_calls.take_abandoned(asker) {
                 drop(state);
                 abandon()?;
                 state = self.inner.writable()?;
@@ -369,20 +369,20 @@ impl Session {
             if let Some(within) = &self.within {
                 within.check()?;
                 let operation = within.operation;
-                let Some(admitted) = state.table.get(within.ticket) else {
+                let Some(admitted) = state.running_calls.get(within.ticket) else {
                     return Err(Error::Revoked { operation, reason: "it is over" });
                 };
-                if let Some(tried) = turn.changes().filter(|_| admitted.reads_only) {
+                if let Some(tried) = access.changes().filter(|_| admitted.reads_only) {
                     return Err(Error::ReadsOnly { operation, tried });
                 }
             }
-            let table = &state.table;
-            let blocks = |other: &&Admitted| turn.is_blocked_by(other, table, asker);
-            let Some(other) = table.admitted.iter().find(blocks) else { return Ok(state) };
-            if let Some(operation) = table.waits_for_itself(self.inner.id, other.ticket) {
+            let running_calls = &state.running_calls;
+            let blocks = |other: &&Admitted| access.is_blocked_by(other, running_calls, asker);
+            let Some(other) = running_calls.admitted.iter().find(blocks) else { return Ok(state) };
+            if let Some(operation) = running_calls.waits_for_itself(self.inner.id, other.ticket) {
                 return Err(Error::InsideOperation { operation });
             }
-            let stuck = table.stuck_first(turn, asker, self.inner.store.options.grace);
+            let stuck = running_calls.stuck_first(access, asker, self.inner.store.options.grace);
             self.inner.wait(&mut state, stuck, until)?;
             drop(state);
             state = self.inner.writable()?;

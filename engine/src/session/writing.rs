@@ -1,4 +1,4 @@
-//! How a record is written.
+//! Writes records: locks the writer, appends, applies, syncs, notifies.
 
 use std::sync::Arc;
 
@@ -26,17 +26,17 @@ use crate::storage::Storage;
 /// Unsynced bytes at which a background sync is started.
 const UNSYNCED_BYTES_MAX: u64 = 4 << 20;
 
-/// Unsynced time at which a background sync is started, in microseconds on the clock that nobody sets.
+/// Unsynced time at which a background sync is started, in microseconds of the monotonic clock.
 const UNSYNCED_US_MAX: i64 = 1_000_000;
 
 /// Unsynced segments, each of which keeps its file open, at which a background sync is started.
 const UNSYNCED_FILES_MAX: usize = 64;
 
-/// Unsynced segments at which the writer syncs by itself, whoever else was asked to: a process has only so many
-/// descriptors.
+/// Unsynced segments at which the writer syncs itself, even if the background was asked to: a process has
+/// only so many descriptors.
 const OPEN_FILES_MAX: usize = 256;
 
-/// What the background thread was asked for since the last sync.
+/// Names what the background thread was asked for since the last sync.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Asked {
     #[default]
@@ -47,38 +47,38 @@ pub(crate) enum Asked {
     AtOnce,
 }
 
-/// A record that is about to be written.
+/// Holds a record that is about to be written.
 pub(super) struct PendingRecord<'a> {
     pub(super) kind: Kind,
     pub(super) body: &'a [u8],
-    /// What the body was built from.
+    /// What the body was encoded from.
     pub(super) content: RecordBody<'a>,
     /// Values that need not be decoded again.
-    pub(super) at_hand: DecodedValues<'a>,
-    /// What subscribers are told beside the kind.
+    pub(super) decoded_values: DecodedValues<'a>,
+    /// What subscribers are told about the event, if the record dispatches one.
     pub(super) event: Option<PendingEvent>,
 }
 
-/// The event of a draft.
+/// Holds what subscribers are told about an event.
 pub(super) struct PendingEvent {
     pub(super) name: &'static str,
     pub(super) version: u32,
-    /// For subscribers, where there are any.
+    /// The event's value, if there are subscribers.
     pub(super) value: Option<AnyValue>,
 }
 
 impl<'a> PendingRecord<'a> {
     pub(super) fn new(kind: Kind, body: &'a [u8], content: RecordBody<'a>) -> PendingRecord<'a> {
-        PendingRecord { kind, body, content, at_hand: DecodedValues::Nothing, event: None }
+        PendingRecord { kind, body, content, decoded_values: DecodedValues::Nothing, event: None }
     }
 
-    /// A draft of a declaration, whose body is `body`.
+    /// Makes the record of a declaration, whose encoded body is `body`.
     pub(super) fn declare(declare: Declare, body: &'a [u8]) -> PendingRecord<'a> {
         PendingRecord::new(Kind::DECLARE, body, RecordBody::Declare(declare))
     }
 }
 
-/// Whether the level promises that a record of this kind is durable when the call returns.
+/// Returns whether a durability promises that a record of this kind is durable when the call returns.
 pub(crate) fn promises_sync(durability: Durability, kind: Kind) -> bool {
     match durability {
         Durability::Process => false,
@@ -89,32 +89,33 @@ pub(crate) fn promises_sync(durability: Durability, kind: Kind) -> bool {
     }
 }
 
-/// Why a session takes no record. Small, since each write asks; [`Inner::refused`] says it in full.
+/// Names why a session takes no record. Small, since each write asks; [`Inner::refused`] makes the full
+/// error.
 enum Refusal {
     Untyped,
     Poisoned(Arc<Error>),
     ReadOnly,
     Closed,
-    /// The record's sequence number and its kind.
+    /// Sequence number and kind of the record that this version cannot fold.
     UnsupportedKind(SequenceNumber, Kind),
     Interrupted,
 }
 
-/// What a writer does about a sync that no call waits for.
+/// Names what a writer does about a sync that no call waits for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Due {
-    /// Nothing: it may wait, or the background was asked already.
+    /// Nothing: the sync can wait, or the background was asked already.
     Nothing,
-    /// It syncs by itself, since there is no background.
+    /// Syncs itself, since there is no background thread.
     Sync,
-    /// It asks the background for one within a second.
+    /// Asks the background for a sync within a second.
     AskLater,
-    /// It asks the background for one at once.
+    /// Asks the background for a sync at once.
     AskAtOnce,
 }
 
 impl WriterState {
-    /// What is to be done about a sync now that a record was written.
+    /// Returns what to do about a sync now that a record was written.
     #[inline]
     fn due(&mut self, background: &Background, clock: &dyn Clock) -> Due {
         let unsynced = (&mut self.first_unsynced_us, self.log.unsynced_bytes, self.log.unsynced_files());
@@ -122,8 +123,8 @@ impl WriterState {
     }
 }
 
-/// What is to be done about a sync now that a record was written into a log: since when, how many bytes and how many
-/// files of it are unsynced. Since when is asked only where the writer itself syncs what is due.
+/// Returns what to do about a sync now that a record was written into a log, given how many bytes and files
+/// of it are unsynced, and since when. Reads the time only if the writer syncs itself.
 #[inline]
 pub(crate) fn due(
     background: &Background,
@@ -151,21 +152,21 @@ pub(crate) fn due(
     }
 }
 
-/// What waits for a while waits by a clock that nobody sets.
+/// Reads the monotonic clock, in microseconds.
 fn now_us(clock: &dyn Clock) -> i64 {
     if sabotage::is(Breakage::WaitedBySetClock) { clock.now_us() } else { clock.steady_us() }
 }
 
-/// Whether what was first unsynced then has been so for too long now.
+/// Returns whether records have been unsynced for too long.
 fn is_late(first_unsynced_us: &mut Option<i64>, now_us: i64) -> bool {
-    // A clock that a test moves may be moved back.
+    // A test may move its clock back.
     let first_us = now_us.min(first_unsynced_us.unwrap_or(now_us));
     *first_unsynced_us = Some(first_us);
     now_us.saturating_sub(first_us) >= UNSYNCED_US_MAX
 }
 
-/// Sees to it that what no call waits for is synced in time: by `sync_now` where nobody else does it, else by
-/// the task that `sync` makes, which is only made where it is wanted.
+/// Has records that no call waits for synced in time: by `sync_now` if there is no background thread, else by
+/// the task that `sync` makes, if one is needed.
 pub(crate) fn sync_in_time<T: FnMut() -> Left + Send + 'static>(
     background: &Background,
     session: Uuid,
@@ -182,7 +183,7 @@ pub(crate) fn sync_in_time<T: FnMut() -> Left + Send + 'static>(
     Ok(())
 }
 
-/// Poisons the log, but for errors that left nothing behind.
+/// Poisons the log, except for errors that left nothing behind.
 pub(crate) fn failed(gate: &SyncGate<Error>, error: Error) -> Error {
     if !matches!(error, Error::Full { .. } | Error::ReadOnly { .. } | Error::TooLarge { .. }) {
         gate.fail(Arc::new(error.clone()));
@@ -190,9 +191,9 @@ pub(crate) fn failed(gate: &SyncGate<Error>, error: Error) -> Error {
     error
 }
 
-/// Returns once everything below `target` is durable. `plan` takes what a sync has to do, `first` makes durable what the
-/// records refer to outside of the log, and `attest` writes down that all was done. Where the background does it, what is
-/// more urgent there is not held up.
+/// Returns once every record below `target` is durable. `plan` takes what a sync has to do, `first` makes
+/// durable what the records refer to outside of the log, and `attest` writes the frame that says so. The
+/// background lets more urgent work pass.
 pub(crate) fn sync_through(
     gate: &SyncGate<Error>,
     (storage, background): (&dyn Storage, &Background),
@@ -213,7 +214,7 @@ pub(crate) fn sync_through(
     match led {
         Ok(false) => Ok(()),
         Ok(true) => {
-            // The records are durable whatever becomes of the frame that says so; but nothing may follow a
+            // The records are durable even if the attesting frame cannot be written; but nothing may follow a
             // write that failed.
             if let Err(error) = attest() {
                 gate.fail(Arc::new(error));
@@ -225,7 +226,7 @@ pub(crate) fn sync_through(
 }
 
 impl Inner {
-    /// Ends what the background was asked to do for the log.
+    /// Completes what the background was asked to do for the log.
     pub(super) fn finish(&self) -> Result<()> {
         self.sound()?.log.finish().map_err(|error| self.failed(error))
     }
@@ -242,16 +243,17 @@ impl Inner {
         self.unless(refusal, state)
     }
 
-    /// Locks the writer's state for a record that asks for no types, and that an interrupted session takes: a call's end,
-    /// or a settlement.
+    /// Locks the writer's state for a record that needs no types and that an interrupted session takes: the
+    /// end of an operation, or a settlement.
     pub(super) fn settleable(&self) -> Result<MutexGuard<'_, WriterState>> {
         self.check_process()?;
         let state = self.state.lock();
         self.unless(self.refusal(&state), state)
     }
 
-    /// Locks the writer's state, unless a write or sync has failed. Writes fail under that lock, so it is asked
-    /// only there: whoever waited for the lock meanwhile must not write over what a failed write left.
+    /// Locks the writer's state, unless a write or sync has failed. Writes fail under that lock, so this
+    /// checks under it: a thread that waited for the lock meanwhile must not write over what a failed write
+    /// left.
     fn sound(&self) -> Result<MutexGuard<'_, WriterState>> {
         self.check_process()?;
         let state = self.state.lock();
@@ -263,7 +265,7 @@ impl Inner {
         self.gate.failure().filter(|_| !sabotage::is(Breakage::PoisonIgnored)).map(Refusal::Poisoned)
     }
 
-    /// Why no record can be written, whatever it holds.
+    /// Returns why no record can be written, whatever it holds.
     #[inline(always)]
     fn refusal(&self, state: &WriterState) -> Option<Refusal> {
         if let poisoned @ Some(_) = self.poisoned() {
@@ -290,7 +292,7 @@ impl Inner {
         }
     }
 
-    /// Says that operations were left open.
+    /// Makes the error that operations were left open.
     pub(super) fn interrupted(&self, state: &WriterState) -> Error {
         self.refused(Refusal::Interrupted, state)
     }
@@ -313,22 +315,22 @@ impl Inner {
         }
     }
 
-    /// Writes the drafts one after the other, keeps the level's promise and tells the subscribers. Returns
-    /// the last one's sequence number.
+    /// Writes records one after the other, syncs as the durability promises, and notifies the subscribers.
+    /// Returns the sequence number of the last record.
     pub(super) fn write<'a>(
         self: &Arc<Self>,
         mut state: MutexGuard<'_, WriterState>,
         time_us: i64,
-        drafts: impl AsRef<[PendingRecord<'a>]> + IntoIterator<Item = PendingRecord<'a>>,
+        records: impl AsRef<[PendingRecord<'a>]> + IntoIterator<Item = PendingRecord<'a>>,
     ) -> Result<SequenceNumber> {
-        if let several @ [_, _, ..] = drafts.as_ref() {
-            self.reserve(&mut state, time_us, several.iter().map(|draft| draft.body), Room::Records)?;
+        if let several @ [_, _, ..] = records.as_ref() {
+            self.reserve(&mut state, time_us, several.iter().map(|pending| pending.body), Room::Records)?;
         }
         let mut last = None;
-        for draft in drafts {
-            let kind = draft.kind;
+        for pending in records {
+            let kind = pending.kind;
             last = Some((
-                self.write_draft(&mut state, time_us, draft, promises_sync(self.durability, kind))?,
+                self.write_pending(&mut state, time_us, pending, promises_sync(self.durability, kind))?,
                 kind,
             ));
         }
@@ -338,24 +340,24 @@ impl Inner {
         self.finish_write(state, sequence, promises_sync(self.durability, kind))
     }
 
-    /// Writes one draft; its promise is still to be kept.
-    pub(super) fn write_draft(
+    /// Writes one record, without the sync that its durability promises.
+    pub(super) fn write_pending(
         &self,
         state: &mut WriterState,
         time_us: i64,
-        draft: PendingRecord<'_>,
+        pending: PendingRecord<'_>,
         promised: bool,
     ) -> Result<SequenceNumber> {
-        let PendingRecord { kind, body, content, at_hand, event } = draft;
+        let PendingRecord { kind, body, content, decoded_values, event } = pending;
         let sequence =
             self.append(state, time_us, (kind, Body::Alone(body)), |live, sequence, sources| {
-                live.apply(sequence, content, at_hand, sources)
+                live.apply(sequence, content, decoded_values, sources)
             })?;
         self.notify((sequence, time_us, kind), promised, || event);
         Ok(sequence)
     }
 
-    /// Queues a notice of a record, where anyone listens.
+    /// Queues a notification of a record, if there are subscribers.
     pub(super) fn notify(
         &self,
         (sequence, time_us, kind): (SequenceNumber, i64, Kind),
@@ -366,7 +368,7 @@ impl Inner {
         self.subscribers.queue(durable_first, || RecordNotification::of(sequence, time_us, kind, event()));
     }
 
-    /// Keeps the level's promise of the last record that was written, where it has one to keep, and tells the subscribers.
+    /// Syncs the last written record if its durability promises that, and notifies the subscribers.
     #[inline(always)]
     pub(super) fn finish_write(
         self: &Arc<Self>,
@@ -379,7 +381,7 @@ impl Inner {
         if asks { self.see_to_write(state, sequence, promised, due) } else { Ok(sequence) }
     }
 
-    /// Ends a write as [`finish_write`](Inner::finish_write) does, where there is more to do than to let go of the lock.
+    /// Does the rest of [`finish_write`](Inner::finish_write) if there is more to do than to unlock.
     fn see_to_write(
         self: &Arc<Self>,
         mut state: MutexGuard<'_, WriterState>,
@@ -389,7 +391,7 @@ impl Inner {
     ) -> Result<SequenceNumber> {
         let promised = promised && !sabotage::is(Breakage::AcknowledgedBeforeSync);
         let image = self.image_at_rollover(&mut state);
-        let within = state.table.told_within();
+        let within = state.running_calls.told_within();
         drop(state);
         if sabotage::is(Breakage::ToldBeforeSync) {
             self.subscribers.tell(&|| SequenceNumber::MAX);
@@ -404,20 +406,20 @@ impl Inner {
         }
         let tell = || self.subscribers.tell(&|| self.gate.synced());
         match within {
-            // A subscriber that waited for an operation might wait for the very call that tells it.
+            // A subscriber that waited for an operation might wait for the very call that notifies it.
             Some((ticket, operation)) => inside((self.id, ticket, operation), tell),
             None => tell(),
         }
         Ok(sequence)
     }
 
-    /// Sees to it that what no call waits for is synced in time.
+    /// Has records that no call waits for synced in time.
     fn sync_in_background(self: &Arc<Self>, due: Due, target: SequenceNumber) -> Result<()> {
         let task = || {
             let session = Arc::downgrade(self);
             move || {
                 if let Some(session) = session.upgrade() {
-                    // A failure poisons the session, and its next call says so.
+                    // A failure poisons the session, and its next call reports it.
                     let _ = session.sync();
                 }
                 Left::Nothing
@@ -426,7 +428,7 @@ impl Inner {
         sync_in_time(&self.store.background, self.id, due, || self.sync_through(target), task)
     }
 
-    /// Makes room for all drafts: what does not fit is refused with its declaration.
+    /// Reserves room for all records: what does not fit is refused together with its declaration.
     pub(super) fn reserve<'b>(
         &self,
         state: &mut WriterState,
@@ -442,8 +444,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Appends a record to the log and applies it: the only way in which a session's log grows and its slices change. Where
-    /// it is appended and cannot be applied, what follows could not be trusted, and the session is poisoned.
+    /// Appends a record to the log and applies it. The log grows and slices change in no other way. If an
+    /// appended record cannot be applied, the session is poisoned, since nothing after it could be trusted.
     #[inline]
     pub(super) fn append(
         &self,
@@ -467,13 +469,14 @@ impl Inner {
         Ok(sequence)
     }
 
-    /// Poisons the session, but for errors that left nothing behind.
+    /// Poisons the session, except for errors that left nothing behind.
     pub(super) fn failed(&self, error: Error) -> Error {
         failed(&self.gate, error)
     }
 
-    /// Sees to it that a sync covers what opening found behind the watermark: those records are in the files
-    /// of an earlier process, which a sync of this one's would not touch. Returns the next sequence number.
+    /// Writes once more what opening found behind the watermark, so that a sync covers it: those records are
+    /// in the files of an earlier process, which a sync of this process's log does not touch. Returns the
+    /// next sequence number.
     pub(super) fn settle_unattested(&self) -> Result<SequenceNumber> {
         let mut state = self.sound()?;
         let next = state.log.next_sequence();
@@ -494,7 +497,7 @@ impl Inner {
         Ok(next)
     }
 
-    /// Returns once everything below `target` is durable.
+    /// Returns once every record below `target` is durable.
     pub(super) fn sync_through(&self, target: SequenceNumber) -> Result<()> {
         let plan = || {
             let mut state = self.state.lock();
@@ -508,7 +511,7 @@ impl Inner {
             Err(_) => Ok(()),
         };
         let ground = (self.store.options.storage.as_ref(), &self.store.background);
-        // Whoever captures something asks for this between that and the record, and one sync runs at a time.
+        // A resource asks for this between capturing and recording, and one sync runs at a time.
         let captures = || {
             let captured = std::mem::take(&mut *self.captured.lock());
             captured.iter().try_for_each(|resource| resource.sync_captures(&[]))

@@ -16,7 +16,7 @@ use crate::items::row::{ItemRef, RowRef};
 use crate::items::rows::Rows;
 use crate::items::runs::{self, Run};
 
-/// The items of a slice as they were at one moment. The writer goes on; a view does not change.
+/// Shows the items of a slice as they were at one moment. A view does not change while the session continues.
 pub struct View<T> {
     rows: Rows,
     len: u64,
@@ -36,45 +36,45 @@ impl<T> fmt::Debug for View<T> {
 }
 
 impl<T: Send + Sync + 'static> View<T> {
-    /// A view of rows whose values are known to be of type `T`.
+    /// Makes a view of rows whose values are known to be of type `T`.
     pub(crate) fn new(rows: Rows) -> View<T> {
         let len = rows.len() as u64;
         View { rows, len, of: PhantomData }
     }
 
-    /// The view that a LOG slice's reducer gets: its length and its last items.
+    /// Makes the view that a LOG slice's reducer gets: the slice's length and its last items.
     pub(crate) fn tail(rows: Rows, len: u64) -> View<T> {
         View { rows, len, of: PhantomData }
     }
 
-    /// How many items the slice has. In the reducer of a LOG slice these are more than
-    /// [`iter`](View::iter) yields.
+    /// Returns how many items the slice has. For the reducer of a LOG slice, [`iter`](View::iter) yields
+    /// fewer.
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// Whether the slice has no items.
+    /// Returns whether the slice has no items.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The items in order.
+    /// Returns the items in the slice's order.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = &T> {
         self.rows.iter().filter_map(typed)
     }
 
-    /// The items in order, each as a handle that outlives the view and can be given back in
+    /// Returns handles of the items in the slice's order. A handle outlives the view and can be used in
     /// [`SliceOp::Replace`].
     pub fn items(&self) -> impl DoubleEndedIterator<Item = Item<T>> {
         self.rows.iter().filter_map(handle)
     }
 
-    /// The last item.
+    /// Returns the last item.
     pub fn latest(&self) -> Option<&T> {
         self.rows.last().and_then(typed)
     }
 
-    /// The item at a place, counted from 0. Takes time in proportion to the place.
+    /// Returns the item at `place`, counted from 0. Takes time in proportion to `place`.
     pub fn get(&self, place: usize) -> Option<&T> {
         self.iter().nth(place)
     }
@@ -93,15 +93,15 @@ fn handle<T: Send + Sync + 'static>(row: RowRef<'_>) -> Option<Item<T>> {
     Some(Item { id: Some(row.id), value })
 }
 
-/// An item of a slice: one that is there, or a new one made with [`From`].
+/// Handles an item of a slice, or holds a new one made with [`From`].
 ///
-/// One of several small items that were dispatched one after the other keeps up to 64 of them in memory.
+/// A handle of a small item may keep up to 64 items in memory that were dispatched one after the other.
 pub struct Item<T> {
     id: Option<ItemId>,
     value: Handle<T>,
 }
 
-/// A value, wherever it stands.
+/// Holds a value, or its place in a run.
 enum Handle<T> {
     Alone(Arc<T>),
     InRun(triomphe::Arc<Run<T>>, usize),
@@ -117,13 +117,13 @@ impl<T> Clone for Handle<T> {
 }
 
 impl<T> Item<T> {
-    /// An item that is there.
+    /// Makes a handle of an item that the slice holds.
     pub(crate) fn of(id: ItemId, value: Arc<T>) -> Item<T> {
         Item { id: Some(id), value: Handle::Alone(value) }
     }
 
-    /// Where the item was inserted: the record's sequence number, and the item's place among those that the
-    /// record inserted. `None` for a new one.
+    /// Returns the sequence number of the record that inserted the item, and the item's place among those
+    /// that this record inserted. Returns `None` for a new item.
     pub fn position(&self) -> Option<(SequenceNumber, u32)> {
         self.id.map(|id| (id.sequence, id.ordinal))
     }
@@ -158,22 +158,21 @@ impl<T> From<T> for Item<T> {
     }
 }
 
-/// What a reducer wants done to its slice.
+/// Names what a reducer does to its slice.
 pub enum SliceOp<T> {
-    /// One more item.
+    /// Appends one item.
     Append(T),
-    /// More items; none leaves the slice as it is.
+    /// Appends items. An empty list leaves the slice unchanged.
     Extend(Vec<T>),
-    /// These items and no others, in this order. Items that stand at the head or the tail as they stood
-    /// before are kept, whether they are the view's own handles or equal when recorded; only what is between
-    /// is written.
+    /// Replaces all items by these, in this order. Items at the head and the tail that are the present ones,
+    /// as handles of the view or as equal recordings, are kept; only what is between them is recorded.
     Replace(Vec<Item<T>>),
-    /// Fewer items.
+    /// Removes items.
     Clear(Clear<T>),
 }
 
 impl<T> SliceOp<T> {
-    /// Leaves the slice as it is.
+    /// Leaves the slice unchanged.
     pub fn nothing() -> SliceOp<T> {
         SliceOp::Extend(Vec::new())
     }
@@ -190,16 +189,16 @@ impl<T> fmt::Debug for SliceOp<T> {
     }
 }
 
-/// Which items to take out.
+/// Names the items to remove.
 pub enum Clear<T> {
-    /// All.
+    /// All items.
     All,
-    /// Those for which the predicate holds. It is asked once, when the event is dispatched; the log holds its
-    /// answers.
+    /// The items for which the predicate returns `true`. It is called once, when the event is dispatched; the
+    /// record holds its answers.
     Where(Box<dyn Fn(&T) -> bool>),
 }
 
-/// What a reducer may know beside its slice and the event.
+/// Holds what a reducer may know beside its slice and the event.
 #[derive(Debug)]
 pub struct ReducerContext {
     pub(crate) seed: u64,
@@ -208,38 +207,39 @@ pub struct ReducerContext {
 }
 
 impl ReducerContext {
-    /// The record's time, in microseconds since 1970-01-01 UTC.
+    /// Returns the time of the record, in microseconds since 1970-01-01 UTC.
     pub fn time_us(&self) -> i64 {
         self.time_us
     }
 
-    /// The sequence number that the record will have.
+    /// Returns the sequence number that the record will have.
     pub fn sequence(&self) -> SequenceNumber {
         self.sequence
     }
 
-    /// A generator that depends on the session's seed and the record's sequence number alone, so that a
-    /// replay draws the same numbers.
+    /// Returns a random generator that depends on the session's seed and the record's sequence number alone,
+    /// so that a replay draws the same numbers.
     pub fn generator(&self) -> Generator {
         Generator::for_record(self.seed, self.sequence)
     }
 }
 
-/// An item that is about to be inserted.
+/// Holds an item that is about to be inserted.
 #[derive(Clone)]
 pub(crate) struct NewItem {
     pub(crate) bytes: Arc<[u8]>,
     pub(crate) typed: Option<AnyValue>,
 }
 
-/// The items that an effect adds, before they have names.
+/// Holds the items that an effect adds, before they have names.
 #[derive(Clone)]
 pub(crate) enum NewItems {
     Event,
     Items { items: Vec<NewItem>, version: u32 },
 }
 
-/// What an event does to one slice, resolved against the items that the slice has; nothing is changed yet.
+/// Describes what an event does to one slice, resolved against the items that the slice has. Nothing is
+/// changed yet.
 #[derive(Clone)]
 pub(crate) struct SliceEffect {
     pub(crate) removed: Removed,
@@ -260,7 +260,7 @@ impl SliceEffect {
         SliceEffect { added: NewItems::Items { items, version }, ..SliceEffect::append() }
     }
 
-    /// Returns the effect as a record holds it, on the slice of this id.
+    /// Returns the effect as a record holds it, on the slice with this id.
     pub(crate) fn to_record(&self, slice: u32) -> Effect<'_> {
         let added = match &self.added {
             NewItems::Event => Added::Event,
@@ -272,14 +272,14 @@ impl SliceEffect {
         Effect { slice, removed: self.removed.clone(), added, before: self.before }
     }
 
-    /// Whether it leaves the slice as it is.
+    /// Returns whether the effect leaves the slice unchanged.
     pub(crate) fn is_nothing(&self) -> bool {
         self.removed == Removed::None
             && matches!(&self.added, NewItems::Items { items, .. } if items.is_empty())
     }
 }
 
-/// Resolves what a reducer wants against the slice's present items.
+/// Resolves a reducer's [`SliceOp`] against the slice's present items.
 pub(crate) fn resolve_op<S: Slice>(rows: &Rows, op: SliceOp<S::Item>, version: u32) -> Result<SliceEffect> {
     let none = |removed: Removed| SliceEffect { removed, ..SliceEffect::items(Vec::new(), version) };
     Ok(match op {
@@ -307,13 +307,14 @@ fn new_item<S: Slice>(item: &Item<S::Item>) -> Result<NewItem> {
     let bytes = encode(S::NAME, item.deref())?;
     let typed = match &item.value {
         Handle::Alone(value) => Some(Arc::clone(value) as AnyValue),
-        // It cannot stand in two slots, so it is decoded.
+        // An item of a run cannot be in two slots, so it is decoded anew.
         Handle::InRun(..) => None,
     };
     Ok(NewItem { bytes: Arc::from(bytes), typed })
 }
 
-/// Keeps the common head and tail, so that a change of one item in a long slice is a short record.
+/// Resolves a replacement. It keeps the common head and tail, so that a change of one item in a long slice is
+/// a short record.
 fn replace<S: Slice>(rows: &Rows, wanted: Vec<Item<S::Item>>, version: u32) -> Result<SliceEffect> {
     let mut encoded: Vec<Option<NewItem>> = vec![None; wanted.len()];
     let mut same = |place: usize, row: RowRef<'_>| -> Result<bool> {
@@ -366,7 +367,7 @@ fn replace<S: Slice>(rows: &Rows, wanted: Vec<Item<S::Item>>, version: u32) -> R
     Ok(SliceEffect { removed, before, ..SliceEffect::items(items, version) })
 }
 
-/// Resolves `upsert_by`: items of an equal key go, the event comes last.
+/// Resolves an `upsert_by`: removes the items of an equal key, and appends the event.
 pub(crate) fn resolve_upsert<E: Event, K: PartialEq>(
     rows: &Rows,
     event: &AnyValue,
@@ -384,7 +385,7 @@ pub(crate) fn resolve_upsert<E: Event, K: PartialEq>(
     Ok(SliceEffect { removed, ..SliceEffect::append() })
 }
 
-/// A typed event behind an erased pointer.
+/// Returns the event behind an erased pointer.
 pub(crate) fn downcast<E: Event>(event: &AnyValue) -> Result<&E> {
     event.downcast_ref().ok_or_else(|| Error::NoSuchSlice {
         slice: E::NAME.to_owned(),
@@ -392,7 +393,7 @@ pub(crate) fn downcast<E: Event>(event: &AnyValue) -> Result<&E> {
     })
 }
 
-/// Items of any serializable type as they are inserted by a seed.
+/// Encodes the items of a seed, which may be of any serializable type.
 pub(crate) fn new_items<T: Serialize + Send + Sync + 'static>(
     name: &str,
     items: Vec<T>,

@@ -78,13 +78,14 @@ pub(super) fn new_rows<'a>(
     slice: &SliceState,
     (id, sequence): (u32, SequenceNumber),
     items: impl IntoIterator<Item = (Payload<'a>, u32)>,
-    at_hand: &DecodedValues<'_>,
+    decoded_values: &DecodedValues<'_>,
     folding: &Folding<'_>,
 ) -> Result<Vec<Row>> {
     (0..)
         .zip(items)
         .map(|(ordinal, (payload, version))| {
-            let item = new_item(slice, sequence, (payload, version), at_hand.get(id, ordinal), folding)?;
+            let item =
+                new_item(slice, sequence, (payload, version), decoded_values.get(id, ordinal), folding)?;
             Ok(Row { id: ItemId { sequence, ordinal }, version, item })
         })
         .collect()
@@ -94,10 +95,10 @@ pub(super) fn new_item(
     slice: &SliceState,
     sequence: SequenceNumber,
     (payload, version): (Payload<'_>, u32),
-    at_hand: Option<AnyValue>,
+    decoded_values: Option<AnyValue>,
     folding: &Folding<'_>,
 ) -> Result<RowItem> {
-    if let Some(value) = at_hand {
+    if let Some(value) = decoded_values {
         return Ok(RowItem::Typed(value));
     }
     if slice.unread {
