@@ -39,6 +39,7 @@
 //!    many segments has more files than a process may open.
 
 mod ahead;
+mod limits;
 mod recovery;
 mod rollover;
 mod room;
@@ -51,11 +52,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use foldlog_codec::body::{Declare, Resumed};
-use foldlog_codec::frame::{self, BODY_LEN_MAX, Context, HEADER_LEN as FRAME_HEADER_LEN, Header};
+use foldlog_codec::frame::{self, Context, HEADER_LEN as FRAME_HEADER_LEN, Header};
 use foldlog_codec::image::LastFrame;
-use foldlog_codec::msgpack::{self, Limits};
 use foldlog_codec::segment::Previous;
-use foldlog_codec::{Error as CodecError, Kind, SequenceNumber};
+use foldlog_codec::{Kind, SequenceNumber};
 use uuid::Uuid;
 
 use self::ahead::{Ahead, Pace};
@@ -71,6 +71,8 @@ use crate::log::scan::{Location, Scan};
 use crate::sabotage::{self, Breakage};
 use crate::storage::{Storage, StorageFile};
 
+use self::limits::check_body;
+pub(crate) use self::limits::check_body_len;
 pub(crate) use self::room::Room;
 pub(crate) use self::sync::SyncPlan;
 use self::sync::Written;
@@ -574,31 +576,6 @@ impl Log {
         }
         Ok(offset)
     }
-}
-
-/// Checks that readers accept a record with this body: its length, and how many values it holds. Each value takes at
-/// least a byte, so only bodies longer than the limit on values are walked. The depth of nesting needs no check:
-/// payloads are bounded so that what is around them fits.
-#[inline]
-pub(crate) fn check_body<'b>(len: usize, body: impl FnOnce() -> &'b [u8]) -> Result<()> {
-    if len as u64 <= Limits::default().items_max || sabotage::is(Breakage::BodyOverLimit) {
-        return Ok(());
-    }
-    check_body_len(len)?;
-    match msgpack::scan(body(), Limits::default()) {
-        Err(CodecError::Limit { limit, max, .. }) => {
-            Err(Error::TooLarge { what: limit, found: max + 1, max })
-        }
-        _ => Ok(()),
-    }
-}
-
-/// Checks that a body is no longer than a frame takes.
-pub(crate) fn check_body_len(len: usize) -> Result<()> {
-    if len <= BODY_LEN_MAX {
-        return Ok(());
-    }
-    Err(Error::TooLarge { what: "record body", found: len as u64, max: BODY_LEN_MAX as u64 })
 }
 
 fn seal_bytes_max() -> u64 {

@@ -1,0 +1,33 @@
+//! Limits of a record's body.
+
+use foldlog_codec::Error as CodecError;
+use foldlog_codec::frame::BODY_LEN_MAX;
+use foldlog_codec::msgpack::{self, Limits};
+
+use crate::error::{Error, Result};
+use crate::sabotage::{self, Breakage};
+
+/// Checks that readers accept a record with this body: its length, and how many values it holds. Each value takes at
+/// least a byte, so only bodies longer than the limit on values are walked. The depth of nesting needs no check:
+/// payloads are bounded so that what is around them fits.
+#[inline]
+pub(super) fn check_body<'b>(len: usize, body: impl FnOnce() -> &'b [u8]) -> Result<()> {
+    if len as u64 <= Limits::default().items_max || sabotage::is(Breakage::BodyOverLimit) {
+        return Ok(());
+    }
+    check_body_len(len)?;
+    match msgpack::scan(body(), Limits::default()) {
+        Err(CodecError::Limit { limit, max, .. }) => {
+            Err(Error::TooLarge { what: limit, found: max + 1, max })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Checks that a body is no longer than a frame takes.
+pub(crate) fn check_body_len(len: usize) -> Result<()> {
+    if len <= BODY_LEN_MAX {
+        return Ok(());
+    }
+    Err(Error::TooLarge { what: "record body", found: len as u64, max: BODY_LEN_MAX as u64 })
+}
