@@ -39,6 +39,15 @@ pub enum BackgroundSync {
 }
 
 /// Holds the options of a [`Store`](crate::Store).
+///
+/// ```
+/// use foldlog::{Durability, Store, StoreOptions};
+///
+/// let folder = tempfile::tempdir()?;
+/// let options = StoreOptions { durability: Durability::Every, ..StoreOptions::default() };
+/// let store = Store::open_with(folder.path(), options)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct StoreOptions {
     /// File system that holds the store.

@@ -174,6 +174,34 @@ fn exposed_on(storage: &dyn Storage, dir: &Path) -> Option<Exposed> {
 impl LogReader {
     /// Opens the log in the folder `dir` and folds it, with the default [`ReadOptions`].
     ///
+    /// ```
+    /// # use foldlog::{Event, Session, SessionTypes, Slice, Store};
+    /// # #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+    /// # struct Said(String);
+    /// # impl Event for Said {
+    /// #     const NAME: &'static str = "chat.said";
+    /// # }
+    /// # struct Chat;
+    /// # impl Slice for Chat {
+    /// #     const NAME: &'static str = "chat";
+    /// #     type Item = Said;
+    /// # }
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let folder = tempfile::tempdir()?;
+    /// # let types = SessionTypes::builder().slice::<Chat>().append_all::<Chat>().build()?;
+    /// # let store = Store::open(folder.path())?;
+    /// # let session = store.create(&types)?;
+    /// use foldlog::audit::LogReader;
+    ///
+    /// let last = session.dispatch(Said("hello".to_owned()))?;
+    /// let dir = session.dir().to_owned();
+    /// session.close()?;
+    /// let reader = LogReader::open(&dir)?; // without the host's types
+    /// assert_eq!(reader.state_at(last)?.slices["chat"].items.len(), 1);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`Error::NotASession`] if `dir` holds no session, [`Error::NotAFile`] if one of its segments is no

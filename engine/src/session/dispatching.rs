@@ -33,6 +33,30 @@ impl Session {
     /// The record is durable when this returns, with [`Durability::Every`](crate::Durability::Every), and
     /// otherwise after the next sync.
     ///
+    /// ```
+    /// # use foldlog::{Event, Session, SessionTypes, Slice, Store};
+    /// # #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+    /// # struct Said(String);
+    /// # impl Event for Said {
+    /// #     const NAME: &'static str = "chat.said";
+    /// # }
+    /// # struct Chat;
+    /// # impl Slice for Chat {
+    /// #     const NAME: &'static str = "chat";
+    /// #     type Item = Said;
+    /// # }
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let folder = tempfile::tempdir()?;
+    /// # let types = SessionTypes::builder().slice::<Chat>().append_all::<Chat>().build()?;
+    /// # let store = Store::open(folder.path())?;
+    /// # let session = store.create(&types)?;
+    /// let sequence = session.dispatch(Said("hello".to_owned()))?;
+    /// assert_eq!(session.position(), Some(sequence));
+    /// assert_eq!(session.view::<Chat>()?.len(), 1);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     ///
     /// Nothing is recorded and no slice changes with these: [`Error::Refused`] or [`Error::ReducerPanicked`]

@@ -94,6 +94,31 @@ impl Session {
     /// The record is durable when this returns, with [`Durability::Boundary`](crate::Durability::Boundary)
     /// and [`Durability::Every`](crate::Durability::Every).
     ///
+    /// ```
+    /// # use foldlog::{Event, Session, SessionTypes, Slice, Store};
+    /// # #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+    /// # struct Said(String);
+    /// # impl Event for Said {
+    /// #     const NAME: &'static str = "chat.said";
+    /// # }
+    /// # struct Chat;
+    /// # impl Slice for Chat {
+    /// #     const NAME: &'static str = "chat";
+    /// #     type Item = Said;
+    /// # }
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let folder = tempfile::tempdir()?;
+    /// # let types = SessionTypes::builder().slice::<Chat>().append_all::<Chat>().build()?;
+    /// # let store = Store::open(folder.path())?;
+    /// # let session = store.create(&types)?;
+    /// use foldlog::SnapshotOptions;
+    ///
+    /// let snapshot = session.snapshot(SnapshotOptions::tagged("before the attempt"))?;
+    /// assert_eq!(snapshot.tag.as_deref(), Some("before the attempt"));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     ///
     /// Those of [`dispatch`](Session::dispatch) that do not concern events.
@@ -111,6 +136,34 @@ impl Session {
     }
 
     /// Rolls STATE back to a snapshot, as [`rollback_to`](Session::rollback_to) does to a position.
+    ///
+    /// ```
+    /// # use foldlog::{Event, Session, SessionTypes, Slice, Store};
+    /// # #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+    /// # struct Said(String);
+    /// # impl Event for Said {
+    /// #     const NAME: &'static str = "chat.said";
+    /// # }
+    /// # struct Chat;
+    /// # impl Slice for Chat {
+    /// #     const NAME: &'static str = "chat";
+    /// #     type Item = Said;
+    /// # }
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let folder = tempfile::tempdir()?;
+    /// # let types = SessionTypes::builder().slice::<Chat>().append_all::<Chat>().build()?;
+    /// # let store = Store::open(folder.path())?;
+    /// # let session = store.create(&types)?;
+    /// use foldlog::SnapshotOptions;
+    ///
+    /// session.dispatch(Said("hello".to_owned()))?;
+    /// let snapshot = session.snapshot(SnapshotOptions::default())?;
+    /// session.dispatch(Said("a mistake".to_owned()))?;
+    /// session.rollback(&snapshot)?;
+    /// assert_eq!(session.view::<Chat>()?.len(), 1);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///

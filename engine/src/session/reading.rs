@@ -159,6 +159,32 @@ impl Session {
     /// Returns the present items of a STATE or CACHE slice. The view does not change while the session
     /// continues.
     ///
+    /// ```
+    /// # use foldlog::{Event, Session, SessionTypes, Slice, Store};
+    /// # #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+    /// # struct Said(String);
+    /// # impl Event for Said {
+    /// #     const NAME: &'static str = "chat.said";
+    /// # }
+    /// # struct Chat;
+    /// # impl Slice for Chat {
+    /// #     const NAME: &'static str = "chat";
+    /// #     type Item = Said;
+    /// # }
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let folder = tempfile::tempdir()?;
+    /// # let types = SessionTypes::builder().slice::<Chat>().append_all::<Chat>().build()?;
+    /// # let store = Store::open(folder.path())?;
+    /// # let session = store.create(&types)?;
+    /// session.dispatch(Said("hello".to_owned()))?;
+    /// let before = session.view::<Chat>()?;
+    /// session.dispatch(Said("bye".to_owned()))?;
+    /// assert_eq!(before.len(), 1); // a view keeps what it saw
+    /// assert_eq!(session.view::<Chat>()?.latest().map(|said| said.0.as_str()), Some("bye"));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`Error::NoSuchSlice`] if neither the host nor the log knows the slice, if it is LOG, or if its items
@@ -215,6 +241,30 @@ impl Session {
 
     /// Returns the slices at `position`, folding the log up to there: STATE holds what the records that were
     /// live then changed.
+    ///
+    /// ```
+    /// # use foldlog::{Event, Session, SessionTypes, Slice, Store};
+    /// # #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+    /// # struct Said(String);
+    /// # impl Event for Said {
+    /// #     const NAME: &'static str = "chat.said";
+    /// # }
+    /// # struct Chat;
+    /// # impl Slice for Chat {
+    /// #     const NAME: &'static str = "chat";
+    /// #     type Item = Said;
+    /// # }
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let folder = tempfile::tempdir()?;
+    /// # let types = SessionTypes::builder().slice::<Chat>().append_all::<Chat>().build()?;
+    /// # let store = Store::open(folder.path())?;
+    /// # let session = store.create(&types)?;
+    /// let hello = session.dispatch(Said("hello".to_owned()))?;
+    /// session.dispatch(Said("bye".to_owned()))?;
+    /// assert_eq!(session.state_at(hello)?.slices["chat"].items.len(), 1);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///

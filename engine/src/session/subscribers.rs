@@ -178,6 +178,35 @@ impl Session {
     /// stays, the other subscribers are called, and [`take_panics`](Session::take_panics) reports the panic.
     /// Closing ends all subscriptions; a subscriber that holds a handle of this session keeps it open until
     /// then.
+    ///
+    /// ```
+    /// # use foldlog::{Event, Session, SessionTypes, Slice, Store};
+    /// # #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+    /// # struct Said(String);
+    /// # impl Event for Said {
+    /// #     const NAME: &'static str = "chat.said";
+    /// # }
+    /// # struct Chat;
+    /// # impl Slice for Chat {
+    /// #     const NAME: &'static str = "chat";
+    /// #     type Item = Said;
+    /// # }
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let folder = tempfile::tempdir()?;
+    /// # let types = SessionTypes::builder().slice::<Chat>().append_all::<Chat>().build()?;
+    /// # let store = Store::open(folder.path())?;
+    /// # let session = store.create(&types)?;
+    /// use std::sync::mpsc;
+    ///
+    /// let (tell, told) = mpsc::channel();
+    /// let _subscription = session.subscribe(move |record| {
+    ///     let _ = tell.send(record.event::<Said>().cloned());
+    /// });
+    /// session.dispatch(Said("hello".to_owned()))?;
+    /// assert!(told.iter().any(|said| said == Some(Said("hello".to_owned()))));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn subscribe(
         &self,
         subscriber: impl Fn(&RecordNotification) + Send + Sync + 'static,

@@ -52,6 +52,33 @@ impl Store {
     ///
     /// `options.parent` and `options.operation` are ignored.
     ///
+    /// ```
+    /// # use foldlog::{Event, Session, SessionTypes, Slice, Store};
+    /// # #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+    /// # struct Said(String);
+    /// # impl Event for Said {
+    /// #     const NAME: &'static str = "chat.said";
+    /// # }
+    /// # struct Chat;
+    /// # impl Slice for Chat {
+    /// #     const NAME: &'static str = "chat";
+    /// #     type Item = Said;
+    /// # }
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let folder = tempfile::tempdir()?;
+    /// # let types = SessionTypes::builder().slice::<Chat>().append_all::<Chat>().build()?;
+    /// # let store = Store::open(folder.path())?;
+    /// # let session = store.create(&types)?;
+    /// use foldlog::SessionOptions;
+    ///
+    /// let hello = session.dispatch(Said("hello".to_owned()))?;
+    /// session.dispatch(Said("bye".to_owned()))?;
+    /// let fork = store.fork(session.id(), hello, &types, SessionOptions::default())?;
+    /// assert_eq!(fork.view::<Chat>()?.len(), 1);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`Error::NoSuchPosition`] if the parent has no record at `position`, [`Error::InsideTransaction`] if

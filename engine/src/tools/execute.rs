@@ -13,6 +13,44 @@ impl ToolRunner {
     /// Durable as [`Operation::end`] is. No lock of the engine's is held while the tool runs. Another thread has it stop
     /// by [`Session::cancel`](crate::Session::cancel): the call is taken back, and its report says [`Cause::Cancelled`](crate::Cause::Cancelled).
     ///
+    /// ```
+    /// # use foldlog::tools::{ExecuteOptions, Tool, ToolCall, ToolContext, ToolError, ToolRegistry, ToolResult, ToolRunner};
+    /// # use foldlog::{Event, ExecutionState, ResourceRegistry, SessionTypes, Slice, Store};
+    /// # #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
+    /// # struct Said(String);
+    /// # impl Event for Said {
+    /// #     const NAME: &'static str = "chat.said";
+    /// # }
+    /// # struct Chat;
+    /// # impl Slice for Chat {
+    /// #     const NAME: &'static str = "chat";
+    /// #     type Item = Said;
+    /// # }
+    /// # struct Say;
+    /// # impl Tool for Say {
+    /// #     const NAME: &'static str = "say";
+    /// #     type Parameters = Said;
+    /// #     type Output = ();
+    /// #     fn call(&self, said: Said, context: &ToolContext) -> Result<ToolResult<()>, ToolError> {
+    /// #         context.session().dispatch(said.clone())?;
+    /// #         if said.0.is_empty() { Err(ToolError::failed("nothing to say")) } else { Ok(ToolResult::ok("said", ())) }
+    /// #     }
+    /// # }
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let folder = tempfile::tempdir()?;
+    /// # let types = SessionTypes::builder().slice::<Chat>().append_all::<Chat>().build()?;
+    /// # let session = Store::open(folder.path())?.create(&types)?;
+    /// # let state = ExecutionState::new(session.clone(), ResourceRegistry::builder().build()?);
+    /// # let runner = ToolRunner::new(state, ToolRegistry::new().with(Say));
+    /// let report = runner.execute(&ToolCall::new("say", r#""hello""#), &ExecuteOptions::default())?;
+    /// assert!(report.success);
+    /// let report = runner.execute(&ToolCall::new("say", r#""""#), &ExecuteOptions::default())?;
+    /// assert!(!report.success);
+    /// assert_eq!(session.view::<Chat>()?.len(), 1); // what the failed call dispatched is rolled back
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`Error::NoSuchTool`]; [`Error::VisibilityExpansion`] where the tool asks for more of the prompt to be shown, and

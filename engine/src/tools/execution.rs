@@ -153,6 +153,39 @@ impl ExecutionStateBuilder {
 impl ExecutionState {
     /// Begins a run of a session with these resources. Where the session's last writer was killed, captures that it recorded
     /// without making them durable are synced now: they are before the session's first append makes the records so.
+    ///
+    /// ```
+    /// # use foldlog::tools::{ExecuteOptions, Tool, ToolCall, ToolContext, ToolError, ToolRegistry, ToolResult, ToolRunner};
+    /// # use foldlog::{Event, ExecutionState, ResourceRegistry, SessionTypes, Slice, Store};
+    /// # #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
+    /// # struct Said(String);
+    /// # impl Event for Said {
+    /// #     const NAME: &'static str = "chat.said";
+    /// # }
+    /// # struct Chat;
+    /// # impl Slice for Chat {
+    /// #     const NAME: &'static str = "chat";
+    /// #     type Item = Said;
+    /// # }
+    /// # struct Say;
+    /// # impl Tool for Say {
+    /// #     const NAME: &'static str = "say";
+    /// #     type Parameters = Said;
+    /// #     type Output = ();
+    /// #     fn call(&self, said: Said, context: &ToolContext) -> Result<ToolResult<()>, ToolError> {
+    /// #         context.session().dispatch(said.clone())?;
+    /// #         if said.0.is_empty() { Err(ToolError::failed("nothing to say")) } else { Ok(ToolResult::ok("said", ())) }
+    /// #     }
+    /// # }
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let folder = tempfile::tempdir()?;
+    /// # let types = SessionTypes::builder().slice::<Chat>().append_all::<Chat>().build()?;
+    /// # let session = Store::open(folder.path())?.create(&types)?;
+    /// let state = ExecutionState::new(session, ResourceRegistry::builder().build()?);
+    /// let runner = ToolRunner::new(state, ToolRegistry::new().with(Say));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn new(session: Session, resources: ResourceRegistry) -> ExecutionState {
         ExecutionState::builder(session, resources).build()
     }
@@ -215,6 +248,44 @@ impl ExecutionState {
     /// Captures the session and every resource, as they are together at one moment: no tool runs meanwhile.
     ///
     /// Durable as a [`Session::snapshot`] is.
+    ///
+    /// ```
+    /// # use foldlog::tools::{ExecuteOptions, Tool, ToolCall, ToolContext, ToolError, ToolRegistry, ToolResult, ToolRunner};
+    /// # use foldlog::{Event, ExecutionState, ResourceRegistry, SessionTypes, Slice, Store};
+    /// # #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
+    /// # struct Said(String);
+    /// # impl Event for Said {
+    /// #     const NAME: &'static str = "chat.said";
+    /// # }
+    /// # struct Chat;
+    /// # impl Slice for Chat {
+    /// #     const NAME: &'static str = "chat";
+    /// #     type Item = Said;
+    /// # }
+    /// # struct Say;
+    /// # impl Tool for Say {
+    /// #     const NAME: &'static str = "say";
+    /// #     type Parameters = Said;
+    /// #     type Output = ();
+    /// #     fn call(&self, said: Said, context: &ToolContext) -> Result<ToolResult<()>, ToolError> {
+    /// #         context.session().dispatch(said.clone())?;
+    /// #         if said.0.is_empty() { Err(ToolError::failed("nothing to say")) } else { Ok(ToolResult::ok("said", ())) }
+    /// #     }
+    /// # }
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let folder = tempfile::tempdir()?;
+    /// # let types = SessionTypes::builder().slice::<Chat>().append_all::<Chat>().build()?;
+    /// # let session = Store::open(folder.path())?.create(&types)?;
+    /// # let state = ExecutionState::new(session.clone(), ResourceRegistry::builder().build()?);
+    /// # let runner = ToolRunner::new(state, ToolRegistry::new().with(Say));
+    /// let state = runner.state();
+    /// let snapshot = state.snapshot(Some("before"))?;
+    /// runner.execute(&ToolCall::new("say", r#""hello""#), &ExecuteOptions::default())?;
+    /// state.restore(&snapshot)?;
+    /// assert!(session.view::<Chat>()?.is_empty());
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///

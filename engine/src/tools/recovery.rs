@@ -85,6 +85,44 @@ impl ToolRunner {
     /// left to be settled. May be called at any time, and again after it failed. Answers for each operation that waits,
     /// whatever became of the others.
     ///
+    /// ```
+    /// # use foldlog::tools::{ExecuteOptions, Tool, ToolCall, ToolContext, ToolError, ToolRegistry, ToolResult, ToolRunner};
+    /// # use foldlog::{Event, ExecutionState, ResourceRegistry, SessionTypes, Slice, Store};
+    /// # #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
+    /// # struct Said(String);
+    /// # impl Event for Said {
+    /// #     const NAME: &'static str = "chat.said";
+    /// # }
+    /// # struct Chat;
+    /// # impl Slice for Chat {
+    /// #     const NAME: &'static str = "chat";
+    /// #     type Item = Said;
+    /// # }
+    /// # struct Say;
+    /// # impl Tool for Say {
+    /// #     const NAME: &'static str = "say";
+    /// #     type Parameters = Said;
+    /// #     type Output = ();
+    /// #     fn call(&self, said: Said, context: &ToolContext) -> Result<ToolResult<()>, ToolError> {
+    /// #         context.session().dispatch(said.clone())?;
+    /// #         if said.0.is_empty() { Err(ToolError::failed("nothing to say")) } else { Ok(ToolResult::ok("said", ())) }
+    /// #     }
+    /// # }
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let folder = tempfile::tempdir()?;
+    /// # let types = SessionTypes::builder().slice::<Chat>().append_all::<Chat>().build()?;
+    /// # let session = Store::open(folder.path())?.create(&types)?;
+    /// # let state = ExecutionState::new(session.clone(), ResourceRegistry::builder().build()?);
+    /// # let runner = ToolRunner::new(state, ToolRegistry::new().with(Say));
+    /// if session.is_interrupted() {
+    ///     for recovered in runner.recover(&ExecuteOptions::default())? {
+    ///         println!("operation {}: {:?}", recovered.operation, recovered.recovery);
+    ///     }
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`Error::RestoreFailed`] or [`Error::SnapshotMismatch`] where a resource could not be restored,

@@ -20,6 +20,19 @@ use crate::items::runs::VALUE_BYTES_MAX;
 ///
 /// The type must read back from what it writes: a field that serde skips is lost when a session is opened
 /// again.
+///
+/// ```
+/// use foldlog::Event;
+///
+/// #[derive(serde::Serialize, serde::Deserialize)]
+/// struct StepAdded {
+///     title: String,
+/// }
+///
+/// impl Event for StepAdded {
+///     const NAME: &'static str = "plan.step_added";
+/// }
+/// ```
 pub trait Event: Serialize + DeserializeOwned + Send + Sync + 'static {
     /// Name of the event in logs.
     const NAME: &'static str;

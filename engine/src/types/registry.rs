@@ -40,6 +40,27 @@ type AppendItem = fn(&mut Rows, u32, SequenceNumber, Recorded<'_>) -> std::resul
 ///
 /// Cheap to clone. [`Store::create`](crate::Store::create), [`open_session`](crate::Store::open_session),
 /// [`fork`](crate::Store::fork) and [`import`](crate::Store::import) take it.
+///
+/// ```
+/// use foldlog::{Event, Policy, SessionTypes, Slice, SliceOp};
+///
+/// #[derive(Clone, serde::Serialize, serde::Deserialize)]
+/// struct Said(String);
+///
+/// impl Event for Said {
+///     const NAME: &'static str = "chat.said";
+/// }
+///
+/// struct Chat;
+///
+/// impl Slice for Chat {
+///     const NAME: &'static str = "chat";
+///     type Item = Said;
+/// }
+///
+/// let types = SessionTypes::builder().slice_with::<Chat>(Policy::Log).append_all::<Chat>().build()?;
+/// # Ok::<(), foldlog::Error>(())
+/// ```
 #[derive(Clone, Default)]
 pub struct SessionTypes {
     inner: Arc<Registered>,

@@ -88,6 +88,43 @@ impl Operation {
     /// Durable when this returns at [`Durability::Boundary`](crate::Durability::Boundary) and
     /// [`Durability::Every`](crate::Durability::Every).
     ///
+    /// ```
+    /// # use foldlog::tools::{ExecuteOptions, Tool, ToolCall, ToolContext, ToolError, ToolRegistry, ToolResult, ToolRunner};
+    /// # use foldlog::{Event, ExecutionState, ResourceRegistry, SessionTypes, Slice, Store};
+    /// # #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
+    /// # struct Said(String);
+    /// # impl Event for Said {
+    /// #     const NAME: &'static str = "chat.said";
+    /// # }
+    /// # struct Chat;
+    /// # impl Slice for Chat {
+    /// #     const NAME: &'static str = "chat";
+    /// #     type Item = Said;
+    /// # }
+    /// # struct Say;
+    /// # impl Tool for Say {
+    /// #     const NAME: &'static str = "say";
+    /// #     type Parameters = Said;
+    /// #     type Output = ();
+    /// #     fn call(&self, said: Said, context: &ToolContext) -> Result<ToolResult<()>, ToolError> {
+    /// #         context.session().dispatch(said.clone())?;
+    /// #         if said.0.is_empty() { Err(ToolError::failed("nothing to say")) } else { Ok(ToolResult::ok("said", ())) }
+    /// #     }
+    /// # }
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let folder = tempfile::tempdir()?;
+    /// # let types = SessionTypes::builder().slice::<Chat>().append_all::<Chat>().build()?;
+    /// # let session = Store::open(folder.path())?.create(&types)?;
+    /// # let state = ExecutionState::new(session.clone(), ResourceRegistry::builder().build()?);
+    /// # let runner = ToolRunner::new(state, ToolRegistry::new().with(Say));
+    /// let operation = runner.begin(&ToolCall::new("elsewhere", "{}"), &ExecuteOptions::default())?;
+    /// operation.context().session().dispatch(Said("hello".to_owned()))?;
+    /// let report = operation.end(ToolResult::ok("done", 7))?;
+    /// assert!(report.success);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     ///
     /// As [`ToolRunner::execute`](crate::tools::ToolRunner::execute).
