@@ -25,6 +25,7 @@ impl SliceReader<'_> {
 /// Holds an error of the log while a serializer, which cannot carry it, unwinds.
 type Failure = RefCell<Option<Error>>;
 
+/// Serializes the items of a slice, reading each from the log when it is written.
 struct Items<'a> {
     slice: &'a SliceReader<'a>,
     failure: Option<&'a Failure>,
@@ -75,6 +76,7 @@ impl Serialize for Slices<'_> {
     }
 }
 
+/// Serializes a slice as its policy and its items.
 struct OneSlice<'a> {
     slice: &'a SliceReader<'a>,
     failure: &'a Failure,
@@ -131,6 +133,7 @@ fn told(written: serde_json::Result<()>, failure: &Failure) -> Result<()> {
     })
 }
 
+/// Serializes an export: its head, then its slices.
 struct Exported<'a> {
     head: &'a ExportHead,
     slices: ExportedSlices<'a>,
@@ -145,6 +148,7 @@ impl Serialize for Exported<'_> {
     }
 }
 
+/// Serializes the slices of an export, one by one.
 struct ExportedSlices<'a> {
     slices: &'a [SliceReader<'a>],
     failure: &'a Failure,
@@ -157,6 +161,7 @@ impl Serialize for ExportedSlices<'_> {
     }
 }
 
+/// Serializes a slice as [`ExportedSlice`](crate::ExportedSlice) is.
 struct ExportedSlice<'a> {
     slice: &'a SliceReader<'a>,
     failure: &'a Failure,

@@ -94,6 +94,7 @@ pub struct LedgerEntry {
     pub settled: Option<Settled>,
 }
 
+/// Collects the entries of a ledger from the records of a log.
 #[derive(Default)]
 struct Ledger {
     entries: BTreeMap<OperationId, LedgerEntry>,

@@ -41,6 +41,7 @@ const ITEM_BYTES: u64 = 112;
 /// Bytes of bodies after which the memory is counted again. The same is done after [`RECORDS_BETWEEN`]
 /// records.
 const BYTES_BETWEEN: u64 = 1 << 20;
+/// Number of records after which the memory is counted again.
 const RECORDS_BETWEEN: u64 = 1 << 14;
 
 /// Counts the memory of a fold, and fails it if it takes too much.

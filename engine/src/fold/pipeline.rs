@@ -110,6 +110,7 @@ impl Batch {
     }
 }
 
+/// Holds one record of a batch.
 enum Entry {
     /// A plain event whose value is decoded.
     Value { sequence: SequenceNumber, event: u32, value: AnyValue },
@@ -119,12 +120,14 @@ enum Entry {
     Record { sequence: SequenceNumber, kind: Kind, time_us: i64, at: Range<usize> },
 }
 
+/// Passes batches from the reading thread to the folding one, and empty ones back.
 #[derive(Default)]
 struct Queue {
     state: Mutex<State>,
     changed: Condvar,
 }
 
+/// Holds the batches of a queue.
 #[derive(Default)]
 struct State {
     waiting: VecDeque<Batch>,

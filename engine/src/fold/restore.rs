@@ -28,7 +28,7 @@ pub(crate) fn slices(projection: &Projection) -> Vec<SliceImage<'static>> {
         Items::InLog(items) => SliceImage::InLog {
             len: items.len(),
             marks: items.marks().iter().map(|mark| (mark.place, mark.sequence)).collect(),
-            undone: items.undone().to_vec(),
+            undone: items.rolled_back().to_vec(),
         },
     };
     projection.slices().map(slice).collect()
@@ -75,6 +75,7 @@ pub(crate) fn items_apart<'a>(
     begun: &'a [(SequenceNumber, Arc<Frozen>)],
     heads: &'a [BegunImage<'_>],
 ) -> impl Iterator<Item = (u32, Box<dyn Iterator<Item = RowRef<'a>> + 'a>)> {
+    /// A slice's id, and its items in order.
     type Stream<'a> = (u32, Box<dyn Iterator<Item = RowRef<'a>> + 'a>);
     let held = (0..).zip(projection.slices()).filter_map(|(slice, items)| match items {
         Items::Held(rows) => Some((slice, Box::new(rows.iter()) as Box<dyn Iterator<Item = RowRef<'a>>>)),

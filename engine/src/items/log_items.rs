@@ -34,24 +34,35 @@ pub(crate) struct LogItems {
     tail_max: usize,
     marks: Arc<Vec<Mark>>,
     /// Ranges of records whose items were rolled back, which only tests can do.
-    undone: Arc<Vec<RangeInclusive<SequenceNumber>>>,
+    rolled_back: Arc<Vec<RangeInclusive<SequenceNumber>>>,
 }
 
 impl LogItems {
     /// Makes an empty slice, of whose future items the last `tail_max` are held.
     pub(crate) fn new(tail_max: usize) -> LogItems {
         let tail = Rows::default();
-        LogItems { len: 0, tail, tail_max: tail_max.max(1), marks: Arc::default(), undone: Arc::default() }
+        LogItems {
+            len: 0,
+            tail,
+            tail_max: tail_max.max(1),
+            marks: Arc::default(),
+            rolled_back: Arc::default(),
+        }
     }
 
     /// Makes a slice of `len` items with these marks. Its last items are still to be read.
     pub(crate) fn restored(
         len: u64,
         marks: Vec<Mark>,
-        undone: Vec<RangeInclusive<SequenceNumber>>,
+        rolled_back: Vec<RangeInclusive<SequenceNumber>>,
         tail_max: usize,
     ) -> LogItems {
-        LogItems { len, marks: Arc::new(marks), undone: Arc::new(undone), ..LogItems::new(tail_max) }
+        LogItems {
+            len,
+            marks: Arc::new(marks),
+            rolled_back: Arc::new(rolled_back),
+            ..LogItems::new(tail_max)
+        }
     }
 
     /// Sets the last items.
@@ -63,8 +74,8 @@ impl LogItems {
         &self.marks
     }
 
-    pub(crate) fn undone(&self) -> &[RangeInclusive<SequenceNumber>] {
-        &self.undone
+    pub(crate) fn rolled_back(&self) -> &[RangeInclusive<SequenceNumber>] {
+        &self.rolled_back
     }
 
     pub(crate) fn len(&self) -> u64 {
@@ -104,9 +115,9 @@ impl LogItems {
 
     /// Rolls the slice back to `then`, its state when record `to` had been written. `at` is the rollback's record.
     pub(crate) fn roll_back(&mut self, then: &LogItems, to: SequenceNumber, at: SequenceNumber) {
-        let mut undone = (*then.undone).clone();
-        undone.push(to + 1..=at);
-        *self = LogItems { undone: Arc::new(undone), ..then.clone() };
+        let mut rolled_back = (*then.rolled_back).clone();
+        rolled_back.push(to + 1..=at);
+        *self = LogItems { rolled_back: Arc::new(rolled_back), ..then.clone() };
     }
 
     /// Returns a place that no item of a record behind `sequence` precedes. Returns the slice's length if

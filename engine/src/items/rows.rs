@@ -30,10 +30,12 @@ use crate::items::AnyValue;
 mod changes;
 mod gaps;
 
+/// Key of an item in the map: items are in the order of their keys.
 type Key = u128;
 
 // Small blocks: a row holds two counted pointers, and a change beside a view counts all those of a leaf.
 type ByKey = Tree<Key, Slot, 8, 8>;
+/// Keys of items that were inserted before others or moved, by their names.
 type Displaced = Tree<ItemId, Key, 8, 8>;
 
 /// Holds what is under one key of the map.

@@ -30,6 +30,7 @@ pub(crate) const VALUE_BYTES_MAX: usize = 1 << 10;
 /// Value of any type in a run or a row.
 pub(crate) type Value = dyn Any + Send + Sync;
 
+/// Holds a value of a run, and the sequence number of the record that inserted it.
 struct Entry<T> {
     sequence: SequenceNumber,
     value: T,
@@ -44,6 +45,7 @@ pub(crate) struct Run<T> {
 }
 
 impl<T> Run<T> {
+    /// Number of items of type `T` that a run holds at most.
     const ITEMS_MAX: usize = {
         let fit = RUN_BYTES_MAX / size_of::<Entry<T>>();
         if fit < RUN_ITEMS_MAX { fit } else { RUN_ITEMS_MAX }

@@ -25,6 +25,7 @@ pub struct LogView<T> {
     of: PhantomData<fn() -> T>,
 }
 
+/// Holds a LOG slice as a view reads it: its items, the log that holds them, and how they are decoded.
 #[derive(Clone)]
 pub(super) struct Viewed {
     pub(super) id: u32,

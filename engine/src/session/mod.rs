@@ -115,6 +115,7 @@ impl Drop for Handles {
     }
 }
 
+/// Holds what all handles of a session share.
 pub(crate) struct Inner {
     id: Uuid,
     dir: PathBuf,

@@ -189,9 +189,9 @@ impl Session {
     /// # Errors
     ///
     /// [`Error::NoSuchPosition`] if the log has no record at `position`, [`Error::InsideTransaction`] if an
-    /// operation was open there that is over now, [`Error::OutsideTransaction`] if this is the handle of an
-    /// operation that began later, or one is open; else those of [`dispatch`](Session::dispatch) that do not
-    /// concern events.
+    /// operation was open there that is over now, [`Error::OutsideTransaction`] if an operation that began later
+    /// is open now, such as the one whose handle this is; else those of [`dispatch`](Session::dispatch) that do
+    /// not concern events.
     pub fn rollback_to(&self, position: impl Into<SequenceNumber>) -> Result<RollbackReport> {
         let position = position.into();
         self.roll_back(position, true)

@@ -144,6 +144,7 @@ pub(super) struct RunningCalls {
     pub(super) admitted: Vec<Admitted>,
 }
 
+/// Holds an operation that the schedule has admitted, before and after its begin.
 pub(super) struct Admitted {
     pub(super) ticket: u64,
     /// Ticket of the operation within which this one runs.

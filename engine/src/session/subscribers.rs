@@ -101,6 +101,7 @@ struct Subscribed {
     subscriber: Arc<Subscriber>,
 }
 
+/// Holds the subscribers of a session, the notifications to deliver, and the panics to report.
 #[derive(Default)]
 pub(super) struct Subscribers {
     subscribers: Mutex<Vec<Subscribed>>,

@@ -175,6 +175,7 @@ impl Store {
     }
 }
 
+/// Holds a salvage in progress: from `dir` into the temporary folder `building`.
 struct Salvaging<'a> {
     store: &'a Store,
     dir: &'a Path,

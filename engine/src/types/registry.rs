@@ -34,6 +34,7 @@ pub(crate) struct Decoder {
     pub(crate) behind: AppendItem,
 }
 
+/// Decodes an item and appends it to the items of a slice.
 type AppendItem = fn(&mut Rows, u32, SequenceNumber, Recorded<'_>) -> std::result::Result<(), Box<Error>>;
 
 /// Holds everything that a host declares: its slices, and which events change them, by which reducers.
@@ -66,6 +67,7 @@ pub struct SessionTypes {
     inner: Arc<Registered>,
 }
 
+/// Holds the declarations of a host.
 #[derive(Clone, Default)]
 struct Registered {
     slices: BTreeMap<&'static str, SliceTypes>,
@@ -89,6 +91,7 @@ pub(crate) struct SliceTypes {
     pub(crate) recode: fn(&Value) -> Result<Vec<u8>>,
 }
 
+/// Makes an empty key index.
 type MakeIndex = dyn Fn() -> Box<dyn KeyIndex> + Send + Sync;
 
 impl SliceTypes {
@@ -117,6 +120,7 @@ pub(crate) struct ReduceCall<'a> {
     pub(crate) context: &'a ReducerContext,
 }
 
+/// Runs a reducer and resolves its result, types erased.
 type Reducer = dyn Fn(&ReduceCall<'_>) -> Result<SliceEffect, ReduceError> + Send + Sync;
 
 /// Reports why a reducer gave no result.

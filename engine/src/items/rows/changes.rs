@@ -28,6 +28,7 @@ impl Changed<'_> {
     }
 }
 
+/// An item with its key.
 type Keyed<'a> = (Key, RowRef<'a>);
 
 /// Returns the items of the slot that is under `key`.
