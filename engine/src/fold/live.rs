@@ -111,7 +111,7 @@ impl LiveState {
         if let Some(rollback) = rollback {
             let is_last = self.positions.done(rollback.to);
             if let Some(watch) = self.watch.as_mut().filter(|_| is_last) {
-                watch.let_go(rollback.to);
+                watch.forget(rollback.to);
             }
         }
         self.keep_target(sequence);

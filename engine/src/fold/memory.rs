@@ -74,8 +74,8 @@ impl Watch {
         self.bytes = self.bytes.saturating_add(POSITION_BYTES + slices);
     }
 
-    /// Uncounts a position that was dropped.
-    pub(super) fn let_go(&mut self, sequence: SequenceNumber) {
+    /// Removes a position that was dropped from the count.
+    pub(super) fn forget(&mut self, sequence: SequenceNumber) {
         self.kept.remove(&sequence);
     }
 

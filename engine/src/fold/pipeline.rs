@@ -140,9 +140,9 @@ struct State {
 }
 
 /// Tells the other thread when one has finished, also by an error or a panic.
-struct Part<'a>(&'a Queue);
+struct EndSignal<'a>(&'a Queue);
 
-impl Drop for Part<'_> {
+impl Drop for EndSignal<'_> {
     fn drop(&mut self) {
         self.0.state.lock().ended = true;
         self.0.changed.notify_all();
@@ -311,9 +311,9 @@ fn fold_beside<T: Send>(
     let queue = &Queue::default();
     thread::scope(|scope| {
         // If reading fails or panics, the folding thread has to know, and the other way round.
-        let part = Part(queue);
+        let signal = EndSignal(queue);
         let reading = move || {
-            let _part = part;
+            let _signal = signal;
             let mut reader = Reader { queue, decoding, batch: Batch::roomy(), batch_bytes: 0, behind: false };
             let done = read(&mut |record| reader.record(record));
             reader.hand_over();
@@ -321,7 +321,7 @@ fn fold_beside<T: Send>(
         };
         let thread = thread::Builder::new().name("foldlog-read".to_owned());
         let helper = thread.spawn_scoped(scope, reading).ok()?;
-        let _part = Part(queue);
+        let _signal = EndSignal(queue);
         queue.fold_all(folding);
         Some(helper.join().unwrap_or_else(|panic| panic::resume_unwind(panic)))
     })
