@@ -8,43 +8,46 @@ use smol_str::SmolStr;
 use super::captures::CompositeSnapshot;
 use crate::error::{Error, Result};
 
-/// How many checkpoints are kept where nothing is said.
+/// Number of checkpoints that a store keeps by default.
 pub const CHECKPOINTS_MAX: usize = 100;
 
-/// A tool call, and what there was before and after it.
+/// Describes a tool call, with the snapshots before and after it.
 #[derive(Clone, Debug)]
 pub struct ToolCheckpoint {
-    /// The operation's name.
+    /// Operation id: the sequence number of the operation's first `tool_begin`.
     pub operation: OperationId,
-    /// The provider's name for the call.
+    /// Id that the provider gave the call.
     pub tool_call_id: Option<SmolStr>,
-    /// The tool.
+    /// Name of the tool.
     pub tool_name: SmolStr,
-    /// Before the call.
+    /// Session and resources before the call.
     pub pre: CompositeSnapshot,
-    /// After it, where it was committed.
+    /// Session and resources after the call; `None` unless the call committed.
     pub post: Option<CompositeSnapshot>,
-    /// What the model saw of the result.
+    /// Text of the result that the model saw.
     pub result_summary: Option<String>,
-    /// Whether it was committed.
+    /// Whether the call committed.
     pub success: bool,
-    /// How long it took, in microseconds.
+    /// Duration of the call in microseconds.
     pub elapsed_us: u64,
-    /// When this was recorded, in microseconds since 1970-01-01 UTC.
+    /// Time at which the checkpoint was recorded, in microseconds since 1970-01-01 UTC.
     pub recorded_at_us: i64,
 }
 
-/// The checkpoints of the latest tool calls. Cheap to clone; every clone is the same store.
+/// Holds the checkpoints of the latest tool calls, in memory alone. Cheap to clone; every clone is the same
+/// store.
 #[derive(Clone, Debug)]
 pub struct CheckpointStore {
     inner: Arc<Mutex<Kept>>,
     max: usize,
 }
 
+/// Holds the checkpoints that a store keeps.
 #[derive(Debug, Default)]
 struct Kept {
-    /// By the order in which they were recorded.
+    /// Checkpoints by numbers that ascend in the order of recording.
     checkpoints: BTreeMap<u64, ToolCheckpoint>,
+    /// Number that the next checkpoint gets.
     next: u64,
 }
 
@@ -55,18 +58,18 @@ impl Default for CheckpointStore {
 }
 
 impl CheckpointStore {
-    /// A store of the latest 100 calls.
+    /// Creates a store that keeps the checkpoints of the latest [`CHECKPOINTS_MAX`] calls.
     pub fn new() -> CheckpointStore {
         CheckpointStore::default()
     }
 
-    /// A store of the latest `max` calls, of at least one.
+    /// Creates a store that keeps the checkpoints of the latest `max` calls, of one call if `max` is 0.
     pub fn keeping(max: usize) -> CheckpointStore {
         CheckpointStore { inner: Arc::default(), max: max.max(1) }
     }
 
-    /// Keeps a checkpoint, in place of an earlier one of the same operation, and lets go of the oldest where there are
-    /// too many.
+    /// Keeps a checkpoint in place of an earlier one of the same operation, and drops the oldest checkpoint
+    /// if the store would hold too many.
     pub fn record(&self, checkpoint: ToolCheckpoint) {
         let mut kept = self.inner.lock();
         kept.checkpoints.retain(|_, other| other.operation != checkpoint.operation);
@@ -78,22 +81,24 @@ impl CheckpointStore {
         }
     }
 
-    /// All that are kept, in the order in which they were recorded.
+    /// Returns all checkpoints that the store keeps, in the order in which they were recorded.
     pub fn list(&self) -> Vec<ToolCheckpoint> {
         self.inner.lock().checkpoints.values().cloned().collect()
     }
 
-    /// The checkpoint of an operation.
+    /// Returns the checkpoint of an operation; `None` if the store keeps none for it.
     pub fn of_operation(&self, operation: impl Into<OperationId>) -> Option<ToolCheckpoint> {
         let operation = operation.into();
         self.inner.lock().checkpoints.values().find(|kept| kept.operation == operation).cloned()
     }
 
-    /// The checkpoint of a call by the provider's name for it.
+    /// Returns the checkpoint of the call to which the provider gave this id; `None` if the store keeps none
+    /// for it.
     ///
     /// # Errors
     ///
-    /// [`Error::AmbiguousCall`] where that name stands for several operations: name the operation.
+    /// [`Error::AmbiguousCall`] if several operations have this id; ask by the operation id instead, with
+    /// [`of_operation`](CheckpointStore::of_operation).
     pub fn get(&self, call_id: &str) -> Result<Option<ToolCheckpoint>> {
         let kept = self.inner.lock();
         let mut named =
@@ -109,20 +114,21 @@ impl CheckpointStore {
         }
     }
 
-    /// What there was before a call.
+    /// Returns the snapshot before a call; `None` if the store keeps no checkpoint for it.
     ///
     /// # Errors
     ///
-    /// As [`get`](CheckpointStore::get).
+    /// [`Error::AmbiguousCall`] if several operations have this id.
     pub fn get_pre(&self, call_id: &str) -> Result<Option<CompositeSnapshot>> {
         Ok(self.get(call_id)?.map(|checkpoint| checkpoint.pre))
     }
 
-    /// What there was after a call, where it was committed.
+    /// Returns the snapshot after a call; `None` if the call did not commit, or the store keeps no checkpoint
+    /// for it.
     ///
     /// # Errors
     ///
-    /// As [`get`](CheckpointStore::get).
+    /// [`Error::AmbiguousCall`] if several operations have this id.
     pub fn get_post(&self, call_id: &str) -> Result<Option<CompositeSnapshot>> {
         Ok(self.get(call_id)?.and_then(|checkpoint| checkpoint.post))
     }

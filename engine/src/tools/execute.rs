@@ -1,4 +1,4 @@
-//! The one path that every call takes, whoever asks for it.
+//! Calls a tool, or begins a call of a tool that runs elsewhere: the one path that every call takes.
 
 use super::call::{AnyTool, CallInfo, ExecuteOptions, Operation, ToolCall, ToolReport};
 use super::known::Known;
@@ -7,11 +7,18 @@ use super::runner::{ToolRunner, unsettled_error};
 use crate::error::{Error, Result};
 
 impl ToolRunner {
-    /// Calls a tool. A call that fails, by an error, a panic, its result or its arguments, leaves no trace in STATE and
-    /// in the resources, and is a report all the same.
+    /// Runs a tool as a transaction. If the tool fails, by an error, a panic, an unsuccessful result or
+    /// arguments that do not parse, STATE and resources are rolled back, and the failure is returned as a
+    /// [`ToolReport`], not as `Err`.
     ///
-    /// Durable as [`Operation::end`] is. No lock of the engine's is held while the tool runs. Another thread has it stop
-    /// by [`Session::cancel`](crate::Session::cancel): the call is taken back, and its report says [`Cause::Cancelled`](crate::Cause::Cancelled).
+    /// If the call has an [origin](ToolCall::origin) and a call of that origin committed before, the recorded
+    /// result is returned and the tool does not run; if that call was interrupted, it is recovered as in
+    /// [`recover`](ToolRunner::recover).
+    ///
+    /// The end is durable when this returns, with [`Durability::Boundary`](crate::Durability::Boundary) and
+    /// [`Durability::Every`](crate::Durability::Every). The engine holds no lock while the tool runs. Another
+    /// thread stops the tool with [`Session::cancel`](crate::Session::cancel): the call is rolled back, and
+    /// its report says [`Cause::Cancelled`](crate::Cause::Cancelled).
     ///
     /// ```
     /// # use foldlog::tools::{ExecuteOptions, Tool, ToolCall, ToolContext, ToolError, ToolRegistry, ToolResult, ToolRunner};
@@ -53,15 +60,26 @@ impl ToolRunner {
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchTool`]; [`Error::VisibilityExpansion`] where the tool asks for more of the prompt to be shown, and
-    /// [`Error::DeadlineExceeded`] where its time was over: in both cases what it did was taken back.
-    /// [`Error::RestoreFailed`] where a resource could not be restored, which it names beside those that were. The call then
-    /// has no end: STATE is shown as it was before, the session is [interrupted](crate::Session::is_interrupted) and takes no
-    /// writes until [`recover`](ToolRunner::recover), here or in another process, has restored the rest.
-    /// [`Error::Interrupted`] where the session is to be recovered first, [`Error::ResourceDirty`] where another one is, which
-    /// has left a resource half done; [`Error::ResourceMaybeDirty`] where that one cannot be read. [`Error::Stuck`] where
-    /// another call does not end. Where a resource cannot be captured the tool does not run, and nothing is recorded. Else
-    /// as [`Session::dispatch`](crate::Session::dispatch).
+    /// Before the tool runs, with nothing recorded: [`Error::NoSuchTool`] if the runner has no tool of that
+    /// name; [`Error::Interrupted`] if the session must be recovered first; [`Error::ResourceDirty`] if
+    /// another session left a resource half done and must be recovered first, [`Error::ResourceMaybeDirty`]
+    /// if that session's log cannot be read; [`Error::ToolIdempotency`] if an earlier call of the same origin
+    /// must be settled first; [`Error::Stuck`] if another call should have stopped and still runs;
+    /// [`Error::SnapshotMismatch`] if the runner is nested in a call of another run; the resource's own
+    /// error, such as [`Error::Filesystem`] or [`Error::Resource`], if a resource cannot be leased or
+    /// captured.
+    ///
+    /// After the tool ran, with its changes rolled back: [`Error::VisibilityExpansion`] if the tool asks for
+    /// more of the prompt to be shown; [`Error::DeadlineExceeded`] if the call's deadline passed. That error
+    /// without an operation says that the deadline passed before the call began.
+    ///
+    /// [`Error::RestoreFailed`] if a resource could not be restored; the error names the resources that were
+    /// restored and those that were not. The call is left open: the session shows STATE as it was before the
+    /// call, is [interrupted](crate::Session::is_interrupted), and takes no writes until
+    /// [`recover`](ToolRunner::recover), in this process or another, has restored the other resources.
+    ///
+    /// Else those of [`Session::dispatch`](crate::Session::dispatch) that do not concern events, and if the
+    /// call has an origin, those of [`recorded`](ToolRunner::recorded).
     pub fn execute(&self, call: &ToolCall, options: &ExecuteOptions) -> Result<ToolReport> {
         match self.known(call)? {
             None => {}
@@ -79,12 +97,16 @@ impl ToolRunner {
         self.run(info, &call.arguments, options, |context| tool.call(&call.arguments, context))
     }
 
-    /// Begins a call of a tool that runs elsewhere. A tool of this runner's is begun as it is declared; of any other
-    /// nothing is known, so it is [`Manual`](crate::Idempotency::Manual) and may change something.
+    /// Begins a call of a tool that runs elsewhere; the host ends it through the [`Operation`]. If the runner
+    /// has a tool of that name, its declared idempotency applies, and whether it only reads; any other tool
+    /// counts as [`Manual`](crate::Idempotency::Manual) and as one that may change something.
     ///
     /// # Errors
     ///
-    /// As [`execute`](ToolRunner::execute).
+    /// [`Error::NoSuchOperation`] if an earlier call of the same origin has a result, which
+    /// [`recorded`](ToolRunner::recorded) returns. [`Error::ToolIdempotency`] if that call was interrupted
+    /// and is neither run again nor settled yet. Else those of [`execute`](ToolRunner::execute) that come
+    /// before the tool runs, without [`Error::NoSuchTool`].
     pub fn begin(&self, call: &ToolCall, options: &ExecuteOptions) -> Result<Operation> {
         match self.known(call)? {
             None => {}
@@ -104,7 +126,7 @@ impl ToolRunner {
     }
 }
 
-/// Describes a call of a tool as that is declared.
+/// Describes a call of `tool`, with the idempotency that the tool declares and whether it only reads.
 fn info_of(call: &ToolCall, tool: &dyn AnyTool) -> CallInfo {
     let (idempotency, reads_only) = (tool.idempotency(), tool.reads_only());
     CallInfo { idempotency, reads_only, ..CallInfo::new(call) }

@@ -1,4 +1,5 @@
-//! What the log says of a call that was begun for the same model answer before.
+//! Looks up what the log says of an earlier call with the same origin, so that no call that committed for a
+//! model answer runs twice.
 
 use foldlog_codec::SequenceNumber;
 use foldlog_codec::body::{CallOrigin, Outcome};
@@ -13,12 +14,16 @@ use crate::session::Settlement;
 use crate::types::{Item, ToolInvocations, ToolInvoked};
 
 impl ToolRunner {
-    /// What is recorded of a call that was run for the same answer before: what it committed, or what somebody decided
-    /// about it. The tool is not called.
+    /// Returns what is recorded of an earlier call with the same [origin](ToolCall::origin): the result that
+    /// it committed, or the result with which somebody [settled](crate::Session::settle) it. Does not run the
+    /// tool. Returns `None` if the call has no origin, no call of that origin ran, the earlier call failed or
+    /// was rolled back, or it still has to be settled.
     ///
     /// # Errors
     ///
-    /// What reading the log says.
+    /// [`Error::Io`](crate::Error::Io) if the log cannot be read, [`Error::Object`](crate::Error::Object) if
+    /// a payload's object is missing or damaged, [`Error::Inconsistent`](crate::Error::Inconsistent) if a
+    /// record contradicts the records before it.
     pub fn recorded(&self, call: &ToolCall) -> Result<Option<ToolReport>> {
         Ok(self.known(call)?.and_then(|known| match known {
             Known::Recorded(report) => Some(*report),
@@ -26,7 +31,8 @@ impl ToolRunner {
         }))
     }
 
-    /// What is known of a call that was begun for the same answer before.
+    /// Returns what the log knows of an earlier call with the same origin; `None` if the call is to run as a
+    /// new one.
     pub(super) fn known(&self, call: &ToolCall) -> Result<Option<Known>> {
         let Some(CallOrigin { answer, .. }) =
             call.origin.filter(|_| !sabotage::is(Breakage::CommittedRunAgain))
@@ -34,7 +40,7 @@ impl ToolRunner {
             return Ok(None);
         };
         let own = |item: &Item<ToolInvoked>| item.origin == call.origin && item.undoes.is_none();
-        // None that is asked for by an answer ends before it.
+        // No call ends before the answer that asked for it.
         let mut latest = None;
         for item in self.session.log::<ToolInvocations>()?.behind(answer) {
             latest = Some(item?).filter(own).or(latest);
@@ -50,11 +56,13 @@ impl ToolRunner {
                 Ok(Some(Known::recorded(invoked, end, (true, message, value))))
             }
             Outcome::Interrupted => self.of_interrupted(invoked, end),
-            // What failed, or was taken back since, is run as if it were new.
+            // A call that failed, or was rolled back since, runs as a new one.
             Outcome::Committed | Outcome::Failed => Ok(None),
         }
     }
 
+    /// Returns what the log knows of a call that was interrupted and has not run again: that it is unsettled,
+    /// or how somebody settled it.
     fn of_interrupted(&self, invoked: &ToolInvoked, end: SequenceNumber) -> Result<Option<Known>> {
         let unsettled = self.session.unsettled_operations();
         if let Some(unsettled) = unsettled.into_iter().find(|one| one.operation == invoked.operation) {
@@ -72,9 +80,11 @@ impl ToolRunner {
     }
 }
 
-/// What is known of a call of an answer.
+/// Reports what the log knows of an earlier call with the same origin.
 pub(super) enum Known {
+    /// Result that the call committed, or with which somebody settled it.
     Recorded(Box<ToolReport>),
+    /// Operation that was interrupted and has neither run again nor been settled since.
     Unsettled(UnsettledOperation),
 }
 

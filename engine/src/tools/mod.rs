@@ -1,36 +1,44 @@
-//! Tools as transactions: a call that fails leaves no trace in state, files or memory, and a truthful one in the log.
+//! Runs tools as transactions: a call that fails leaves no trace in STATE, files or memory, and a truthful
+//! one in the log.
+//!
+//! A *call* runs a tool once. An *operation* is a call with all its runs: if a process ends within it, a
+//! recovery may run it again under the same operation id. A *run* ([`ExecutionState`]) is a session with the
+//! resources that its tools work on.
 //!
 //! Each module uses only those above it in this table.
 //!
 //! | module | holds |
 //! |---|---|
 //! | [`resources`] | what a tool works on beside the session: registry, captures of one resource, budget, leases, marks |
-//! | `captures` | [`CompositeSnapshot`]: a position of the session, and what each resource was then |
-//! | `checkpoints` | [`CheckpointStore`]: positions before and after tool calls |
+//! | `captures` | [`CompositeSnapshot`]: a position of the session, and a capture of each resource at that position |
+//! | `checkpoints` | [`CheckpointStore`]: snapshots before and after tool calls |
 //! | `execution` | [`ExecutionState`]: one run, its session and its resources |
 //! | `call` | one call: [`Tool`], [`ToolContext`], [`ToolCommand`], [`Operation`], [`ToolReport`] |
 //! | `restoring` | rolling back to a composite snapshot, as an operation of its own |
 //! | `runner` | [`ToolRunner`]: begins a call, runs its handler, ends it |
-//! | `known` | what the log says of a call that was begun for the same model answer before |
-//! | `recovery` | what becomes of calls that a process left open |
+//! | `known` | what the log says of an earlier call with the same origin |
+//! | `recovery` | ending calls that a process left open, and running them again |
 //! | `execute` | [`ToolRunner::execute`]: the one path that every call takes |
 //!
 //! # The order of a call
 //!
-//! 1. The call gets its turn, and the lease of each resource that others share, unless another session left one of them
-//!    half done.
-//! 2. The resources are captured, durably where the level asks for it; then the begin is recorded.
-//! 3. The tool runs. No lock of the engine's is held.
-//! 4. Its handle is no longer good, and the programs that it started are ended.
-//! 5. Where it had success, the resources are captured as they are now; else they are restored.
-//! 6. The end is recorded. Of a call that failed the same record takes STATE back.
+//! 1. The runner waits until the schedule admits the call, and takes the lease of each resource that other
+//!    sessions may work on. It refuses the call if another session left one of these resources half done.
+//! 2. The runner captures the resources, durably if the session's durability asks for it, and then records
+//!    the begin.
+//! 3. The tool runs. The engine holds no lock meanwhile.
+//! 4. The runner revokes the call's handle and ends the programs that the tool started.
+//! 5. If the tool succeeded, the runner captures the resources as they are now; if it failed, it restores
+//!    them.
+//! 6. The runner records the end. If the call failed, the same record rolls STATE back.
 //!
-//! # A call that cannot be brought to its end
+//! # A call that cannot be ended
 //!
-//! Where a resource cannot be restored, or the end cannot be recorded, the call is left open as by a process that was
-//! killed within it: the log has no end, STATE is shown as it was before, and the session takes no writes until
-//! [`ToolRunner::recover`] has restored the resources and recorded the end. A run that recovers its own call knows what
-//! they were, also of those that do not outlive the process.
+//! If a resource cannot be restored, or the end cannot be recorded, the call is left open, as by a process
+//! that is killed within the call: the log holds no end, the session shows STATE as it was before the call,
+//! and the session takes no writes until [`ToolRunner::recover`] has restored the resources and recorded the
+//! end. A run that recovers its own call can also restore those resources whose captures do not outlive the
+//! process.
 
 mod call;
 mod captures;

@@ -1,4 +1,4 @@
-//! Runs tools as transactions: the begin of a call, its handler, and its end.
+//! Begins a call, runs its handler, and ends the call.
 
 use foldlog_codec::OperationId;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,43 +13,46 @@ use crate::error::{Error, Result, panic_message};
 use crate::session::Session;
 use crate::session::schedule::inside_call;
 
-/// Runs tools as transactions: the one path that every call takes, whoever asks for it. Cheap to clone.
+/// Runs tools as transactions. Every call takes the same path through a runner, whoever asks for it: the
+/// host, a tool, or a recovery. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct ToolRunner {
     pub(super) state: ExecutionState,
     pub(super) tools: ToolRegistry,
-    /// The run's session, or the handle of the operation within which tools are to run.
+    /// Session of the run, or handle of the operation within which the tools run.
     pub(super) session: Session,
-    /// Whether that operation is another run's, whose resources are not these.
+    /// Whether the operation belongs to another run, whose resources are other ones.
     is_anothers: bool,
 }
 
 impl ToolRunner {
-    /// A runner of these tools on a run.
+    /// Creates a runner of these tools on the session and the resources of `state`.
     pub fn new(state: ExecutionState, tools: ToolRegistry) -> ToolRunner {
         let session = state.session().clone();
         ToolRunner { state, tools, session, is_anothers: false }
     }
 
-    /// A runner of tools within a tool's call: a sub-agent's. They do not wait for that call, and what they commit is
-    /// taken back with it where it fails. A call of another run has none within it: its calls are refused.
+    /// Returns a runner whose calls are nested in the call that `context` belongs to, such as those of a
+    /// sub-agent. They do not wait for the outer call, and if it fails, what they committed is rolled back
+    /// with it. If the outer call belongs to another run, the nested calls fail with
+    /// [`Error::SnapshotMismatch`].
     #[must_use]
     pub fn within(&self, context: &ToolContext) -> ToolRunner {
         let is_anothers = !context.resources().is_same(self.state.resources());
         ToolRunner { session: context.session().clone(), is_anothers, ..self.clone() }
     }
 
-    /// The run.
+    /// Returns the session and the resources that the tools work on.
     pub fn state(&self) -> &ExecutionState {
         &self.state
     }
 
-    /// The tools.
+    /// Returns the tools that the runner runs.
     pub fn tools(&self) -> &ToolRegistry {
         &self.tools
     }
 
-    /// Begins a call.
+    /// Begins the call that `info` describes. Fails if the runner is nested in a call of another run.
     pub(super) fn begin_as(
         &self,
         info: CallInfo,
@@ -63,7 +66,7 @@ impl ToolRunner {
         Operation::begin(&self.state, &self.session, info, arguments, options)
     }
 
-    /// Runs a handler as a call.
+    /// Runs `handler` as the call that `info` describes, from its begin to its end.
     pub(super) fn run(
         &self,
         info: CallInfo,
@@ -86,7 +89,7 @@ impl ToolRunner {
     }
 }
 
-/// What is said of an interrupted call that nobody but a person can judge.
+/// Returns the error for an interrupted call that somebody has to settle.
 pub(super) fn unsettled_error(operation: OperationId, tool: &str) -> Error {
     Error::ToolIdempotency { operation, tool: tool.to_owned() }
 }
