@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{ColorChoice, CommandFactory, Parser, Subcommand, ValueEnum};
+use clap::{ColorChoice, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use foldlog::{OperationId, SequenceNumber};
 use foldlog_codec::escape;
@@ -13,6 +13,8 @@ use uuid::Uuid;
 use crate::failure::{Failure, HOLDS, Result, UNUSABLE};
 use crate::output::Output;
 use crate::verbs;
+use crate::verbs::export::Format;
+use crate::verbs::settle::Settled;
 use crate::verbs::tail::Start;
 
 /// Reads, checks and repairs the logs of agents' sessions, without the code that wrote them.
@@ -302,26 +304,6 @@ enum ImportVerb {
         #[arg(long, value_name = "DIR")]
         store: PathBuf,
     },
-}
-
-/// Names what a person says became of an interrupted call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Settled {
-    /// The call had done its work.
-    Committed,
-    /// The call had not done its work, and is not run again.
-    Failed,
-    /// The next recovery by the host runs the call again.
-    RunAgain,
-}
-
-/// Names what an export prints.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Format {
-    /// The slices, as one JSON document for other implementations of agent sessions.
-    SnapshotJson,
-    /// The records, one JSON object a line, as `show --json` prints them.
-    Jsonl,
 }
 
 /// Runs the binary with `arguments`, of which the first is the program's name, and returns its exit code.

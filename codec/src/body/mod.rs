@@ -47,6 +47,7 @@ mod settle;
 mod tool_begin;
 mod tool_end;
 
+pub use crate::msgpack::{OBJECT_BYTES_MAX, payload_fits};
 pub use declare::{Binding, BuiltIn, Declare, EventDeclaration, SliceDeclaration};
 pub use dispatch::{Action, Added, Dispatch, Effect, ItemId, Removed};
 pub use envelope::{Resumed, Seal};
@@ -61,7 +62,6 @@ pub use tool_begin::ToolBegin;
 pub use tool_end::ToolEnd;
 
 use crate::msgpack::{Reader, Token, Writer};
-use crate::sabotage::{self, Breakage};
 use crate::{Error, Kind};
 
 /// Names what a rollback does to a slice.
@@ -102,16 +102,6 @@ const REFERENCE_LEN: usize = 40;
 
 /// Greatest number of slices that a session may have, and so of effects that a record may have.
 pub const SLICES_MAX: usize = 4096;
-
-/// Size in bytes of the largest payload, in a body or in the object folder: 1 GiB. A larger one is neither written nor
-/// read.
-pub const OBJECT_BYTES_MAX: u64 = 1 << 30;
-
-/// Returns whether a payload of so many bytes is within [`OBJECT_BYTES_MAX`]. A writer asks before it writes one.
-#[inline]
-pub fn payload_fits(bytes: usize) -> bool {
-    bytes as u64 <= OBJECT_BYTES_MAX || sabotage::is(Breakage::PayloadOverLimit)
-}
 
 /// Greatest number of operations that may be open at once in a session, nested or side by side.
 pub const OPEN_OPERATIONS_MAX: usize = 1024;

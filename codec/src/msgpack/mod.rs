@@ -35,7 +35,17 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::Error;
-use crate::body::{OBJECT_BYTES_MAX, payload_fits};
+use crate::sabotage::{self, Breakage};
+
+/// Size in bytes of the largest payload, in a body or in the object folder: 1 GiB. A larger one is neither written nor
+/// read.
+pub const OBJECT_BYTES_MAX: u64 = 1 << 30;
+
+/// Returns whether a payload of so many bytes is within [`OBJECT_BYTES_MAX`]. A writer asks before it writes one.
+#[inline]
+pub fn payload_fits(bytes: usize) -> bool {
+    bytes as u64 <= OBJECT_BYTES_MAX || sabotage::is(Breakage::PayloadOverLimit)
+}
 
 /// Serializes a host's value to MessagePack, structs as maps with field names, and checks that a reader will accept it.
 ///

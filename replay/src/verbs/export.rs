@@ -3,13 +3,22 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use clap::ValueEnum;
 use foldlog::{Policy, SequenceNumber, Store};
 
 use super::show::Timeline;
-use crate::cli::Format;
 use crate::failure::{HOLDS, Result};
 use crate::output::Output;
 use crate::reading::{each_record, open_outline, open_session, position, store_of, written};
+
+/// Names what an export prints.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// The slices, as one JSON document for other implementations of agent sessions.
+    SnapshotJson,
+    /// The records, one JSON object a line, as `show --json` prints them.
+    Jsonl,
+}
 
 /// Prints the session as of position `at`, or of the last one. Snapshot JSON holds STATE and LOG slices; CACHE slices can be
 /// computed again, and are left out. Children are those in the store of the session.

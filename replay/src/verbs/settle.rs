@@ -3,15 +3,26 @@
 
 use std::path::Path;
 
+use clap::ValueEnum;
 use foldlog::{OperationId, SequenceNumber, Settlement, Store, Value};
 use serde::Serialize;
 
-use crate::cli::Settled;
 use foldlog_codec::escape;
 
 use crate::failure::{Failure, HOLDS, Result};
 use crate::output::Output;
 use crate::reading::store_of;
+
+/// Names what a person says became of an interrupted call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Settled {
+    /// The call had done its work.
+    Committed,
+    /// The call had not done its work, and is not run again.
+    Failed,
+    /// The next recovery by the host runs the call again.
+    RunAgain,
+}
 
 /// Holds a person's decision about an operation.
 #[derive(Debug)]
