@@ -1,4 +1,8 @@
-//! What a tool answers, and why it gives no answer.
+//! Results and errors of tools, and the form in which the end of a call records them.
+//!
+//! A tool that returns a [`ToolError`], or a [`ToolResult`] without success, has failed: the engine rolls back
+//! what the call changed in STATE and in its resources. *Effects outside* are those that no rollback undoes,
+//! such as a request to a server.
 
 use foldlog_codec::body::{Cause, ExternalEffects};
 use serde::Serialize;
@@ -6,74 +10,80 @@ use serde::Serialize;
 use crate::error::Error;
 use crate::types::encode;
 
-/// What a tool answers.
+/// Holds what a tool answers to a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ToolResult<T> {
-    /// Whether it did what it was asked to. Where not, all that it did is taken back.
+    /// Whether the tool did what the call asked for. If not, the call fails and its changes are rolled back.
     pub success: bool,
-    /// What the model is to see.
+    /// Text that the model sees.
     pub message: String,
-    /// The answer itself.
+    /// The answer itself, which the end of the call records as one MessagePack value.
     pub value: Option<T>,
-    /// What it did that cannot be taken back, where it knows.
+    /// Effects outside, if the tool knows them. If `None`, a tool that only reads or is
+    /// [`Natural`](crate::Idempotency::Natural) has none, and any other has unknown ones.
     pub outside: Option<ExternalEffects>,
 }
 
 impl<T> ToolResult<T> {
-    /// It did what it was asked to.
+    /// Reports success. The model sees `message`; `value` is the answer, and the call's changes are kept.
     pub fn ok(message: impl Into<String>, value: T) -> ToolResult<T> {
         ToolResult { success: true, message: message.into(), value: Some(value), outside: None }
     }
 
-    /// It did not.
+    /// Reports failure. The model sees `message`; the call's changes are rolled back.
     pub fn unsuccessful(message: impl Into<String>) -> ToolResult<T> {
         ToolResult { success: false, message: message.into(), value: None, outside: None }
     }
 
-    /// The same, knowing that nothing was done that cannot be taken back.
+    /// Declares that the tool had no effects outside: a rollback undoes whatever it did.
     #[must_use]
     pub fn without_outside_effects(self) -> ToolResult<T> {
         ToolResult { outside: Some(ExternalEffects::None), ..self }
     }
 }
 
-/// Why a tool gave no answer. All that it did is taken back.
+/// Says why a tool gave no answer. The call fails and its changes are rolled back.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ToolError {
-    /// It failed.
+    /// The tool failed for a reason of its own.
     #[error("{message}")]
     Failed {
-        /// What the model is to see.
+        /// Text that the model sees.
         message: String,
-        /// What it did that cannot be taken back, where it knows.
+        /// Effects outside, if the tool knows them. `None` means the same as in [`ToolResult::outside`].
         outside: Option<ExternalEffects>,
     },
-    /// The arguments are not what it takes.
+    /// The arguments do not fit the tool's parameters. The text, which the model sees, says why. The call counts
+    /// as one without effects outside.
     #[error("{0}")]
     InvalidArguments(String),
-    /// It is to be called again once more of the prompt is shown.
+    /// The tool needs more of the prompt to be shown before it can answer. The caller gets
+    /// [`Error::VisibilityExpansion`], and calls the tool again with these parts shown.
     #[error("{reason}")]
     VisibilityExpansion {
-        /// What is to be shown: JSON.
+        /// Parts of the prompt to be shown, as JSON in a form that tool and host agree on.
         overrides: serde_json::Value,
-        /// Why.
+        /// Why the tool needs them.
         reason: String,
     },
-    /// It stopped because it was told to.
+    /// The tool stopped early, since its context said that the call
+    /// [is cancelled](crate::tools::ToolContext::is_cancelled).
     #[error("cancelled")]
     Cancelled,
-    /// The engine said no to something that it tried.
+    /// The engine refused something that the tool tried, such as a dispatch after the deadline.
     #[error("{0}")]
     Engine(#[from] Error),
 }
 
 impl ToolError {
-    /// It failed, with what the model is to see.
+    /// Returns a [`Failed`](ToolError::Failed) whose `message` the model sees, with nothing said of effects
+    /// outside.
     pub fn failed(message: impl Into<String>) -> ToolError {
         ToolError::Failed { message: message.into(), outside: None }
     }
 
+    /// Returns the cause that the end of the call records for the error.
     pub(in crate::tools) fn cause(&self) -> Cause {
         match self {
             ToolError::Failed { .. } => Cause::Error,
@@ -100,18 +110,22 @@ impl From<foldlog_filesystem::Error> for ToolError {
     }
 }
 
-/// An answer as it is recorded.
+/// Holds a tool's answer with its value encoded as the end of the call records it.
 #[derive(Clone, Debug)]
 pub(in crate::tools) struct Answered {
     pub(in crate::tools) success: bool,
     pub(in crate::tools) message: String,
-    /// One MessagePack value.
+    /// The answer's value: one MessagePack value.
     pub(in crate::tools) value: Option<Vec<u8>>,
     pub(in crate::tools) outside: Option<ExternalEffects>,
 }
 
 impl Answered {
-    /// Encodes a tool's answer.
+    /// Encodes the answer of the tool named `tool`.
+    ///
+    /// # Errors
+    ///
+    /// [`ToolError::Engine`] with [`Error::Encode`] if the value cannot be encoded.
     pub(in crate::tools) fn of<T: Serialize>(
         tool: &str,
         result: ToolResult<T>,

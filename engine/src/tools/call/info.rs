@@ -1,4 +1,8 @@
-//! What is known of a call: what the host or a model asked for, and what the log says of it in its begin and in its end.
+//! What describes a call: the request of a host or a model, the options of one run, and the facts that the log
+//! repeats in the call's begin and in its end.
+//!
+//! [`CallInfo`] is the one source of those facts: the bodies of both records are made from it, so that an end
+//! always names its call as the begin does.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -11,53 +15,57 @@ use smol_str::SmolStr;
 
 use crate::operation::OpenOperation;
 
-/// What a tool is called with.
+/// Describes a request for a tool: its name, its arguments and who asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ToolCall {
-    /// The tool.
+    /// Name of the tool.
     pub tool: SmolStr,
-    /// The provider's name for the call. It is recorded, and is no key: it may have been used before.
+    /// Id that the model's provider gave to the call. The log records it and nothing depends on it: another
+    /// call may have the same id.
     pub call_id: Option<SmolStr>,
-    /// The arguments as they came: JSON.
+    /// Arguments: JSON text, recorded as it came.
     pub arguments: String,
-    /// The answer that asks for it, by its record's sequence number, and which of its calls this is. A call that an
-    /// earlier process committed for that answer is not run again: what it recorded is returned.
+    /// Origin: the model answer that asks for the call, and which of the answer's tool calls it is. If a call of
+    /// the same origin already committed, also in an earlier process, and was not rolled back since, its recorded
+    /// result is returned and the tool does not run. `None` for a call that no answer asked for.
     pub origin: Option<CallOrigin>,
 }
 
 impl ToolCall {
-    /// A call by the host.
+    /// Describes a call by the host, without a provider's id and without an origin. `arguments` is JSON text.
     pub fn new(tool: impl Into<SmolStr>, arguments: impl Into<String>) -> ToolCall {
         ToolCall { tool: tool.into(), call_id: None, arguments: arguments.into(), origin: None }
     }
 
-    /// The same under a provider's name.
+    /// Sets the id that the model's provider gave to the call.
     #[must_use]
     pub fn with_id(self, call_id: impl Into<SmolStr>) -> ToolCall {
         ToolCall { call_id: Some(call_id.into()), ..self }
     }
 
-    /// Links the call to the model answer that asked for it: the record at `answer`, whose tool call number `ordinal` this
-    /// is, counted from 0. If that call already committed, the recorded result is returned and the tool does not run.
+    /// Links the call to the model answer recorded at `answer`, as its tool call number `ordinal`, counted from
+    /// 0. If that call already committed and was not rolled back since, the recorded result is returned and
+    /// the tool does not run.
     #[must_use]
     pub fn with_origin(self, answer: impl Into<SequenceNumber>, ordinal: u32) -> ToolCall {
         ToolCall { origin: Some(CallOrigin { answer: answer.into(), ordinal }), ..self }
     }
 }
 
-/// How a call is to be run.
+/// Holds the options of one run of a call. They are not recorded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ExecuteOptions {
-    /// How long it may take, waiting for its turn included. By a clock that nobody sets, and for this call alone.
+    /// Maximum duration on the monotonic clock, counted from the request, so that it includes waiting for other
+    /// calls and for leases. Nested calls inherit it. `None` sets no limit.
     pub deadline: Option<Duration>,
 }
 
-/// Which resources a restore brings back.
+/// Names the resources that a restore brings back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::tools) enum RestoreScope {
-    /// All of them.
+    /// All resources of the run.
     All,
-    /// Those that are rolled back with a tool that failed.
+    /// The resources that are rolled back when a tool fails.
     AsATool,
 }
 
@@ -67,20 +75,21 @@ pub(in crate::tools) struct CallInfo {
     pub(in crate::tools) tool: SmolStr,
     pub(in crate::tools) call_id: Option<SmolStr>,
     pub(in crate::tools) origin: Option<CallOrigin>,
-    /// The operation within which it runs, once that is known.
+    /// Operation within which the call runs. `None` before the begin, and for a call within no other.
     pub(in crate::tools) parent: Option<OperationId>,
     pub(in crate::tools) idempotency: Idempotency,
     pub(in crate::tools) reads_only: bool,
-    /// The operation that is run again.
+    /// Operation that this call runs again.
     pub(in crate::tools) again: Option<OperationId>,
-    /// The operation whose effects are undone.
+    /// Interrupted operation whose effects outside this call undoes.
     pub(in crate::tools) undoes: Option<OperationId>,
-    /// Of a restore, and of no tool: which resources it brings back.
+    /// Resources that the call brings back, if it is a restore; `None` for a tool's call.
     pub(in crate::tools) restores: Option<RestoreScope>,
 }
 
 impl CallInfo {
-    /// Describes a call that is neither run again nor undoes another, of a tool of which nothing is known.
+    /// Describes a first run of a call, of a tool that the runner does not know: it is
+    /// [`Manual`](Idempotency::Manual) and may change something.
     pub(in crate::tools) fn new(call: &ToolCall) -> CallInfo {
         CallInfo {
             tool: call.tool.clone(),
@@ -95,7 +104,8 @@ impl CallInfo {
         }
     }
 
-    /// Describes a call that a process left open; its origin stands in its begin alone.
+    /// Describes a call that a process left open. The caller reads `origin` from the record of the begin, since
+    /// `open` does not hold it.
     pub(in crate::tools) fn of_open(open: &OpenOperation, origin: Option<CallOrigin>) -> CallInfo {
         CallInfo {
             tool: open.tool.clone(),
@@ -110,18 +120,20 @@ impl CallInfo {
         }
     }
 
-    /// Whether an earlier call of the same operation was interrupted.
+    /// Returns whether the call follows an interrupted one: it runs that operation again, or undoes it.
     pub(in crate::tools) fn is_resume(&self) -> bool {
         self.again.is_some() || self.undoes.is_some()
     }
 
-    /// Returns what is known of effects outside where the tool says nothing: one that may have some has.
+    /// Returns the effects outside of a call whose tool says nothing about them: none for a tool that only reads
+    /// or is [`Natural`](Idempotency::Natural), otherwise unknown ones.
     pub(in crate::tools) fn outside(&self) -> ExternalEffects {
         let none = self.reads_only || self.idempotency == Idempotency::Natural;
         if none { ExternalEffects::None } else { ExternalEffects::Unknown }
     }
 
-    /// Returns the body of the call's begin, without resources.
+    /// Returns the body of the call's begin, without the captures of its resources. `arguments` is one
+    /// MessagePack value.
     pub(in crate::tools) fn to_begin<'a>(&'a self, arguments: &'a [u8]) -> ToolBegin<'a> {
         ToolBegin {
             tool: Cow::Borrowed(&self.tool),
@@ -137,8 +149,8 @@ impl CallInfo {
         }
     }
 
-    /// Returns the body of an end, with nothing but what the begin says too. How long the call took and its slice are
-    /// set where the record is written.
+    /// Returns the body of the call's end with the facts that its begin holds too, and without an answer. The
+    /// session sets the duration and the slice of invocations when it writes the record.
     pub(in crate::tools) fn to_end(
         &self,
         begin: SequenceNumber,

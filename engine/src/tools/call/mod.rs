@@ -1,18 +1,28 @@
-//! One call: what is known of it, the tool, what the tool is given, the programs that it starts, and its way from begin to
-//! end.
+//! One tool call as a transaction: the request, the tool, the context that the tool gets, the programs that it
+//! starts, and the operation that leads from the call's begin to its end.
+//!
+//! A *call* is one run of a tool, recorded by a begin and an end; an *operation* is a call with all its re-runs.
 //!
 //! | module | holds | uses |
 //! |---|---|---|
-//! | `info` | [`ToolCall`] and what a begin and an end say alike | |
+//! | `info` | [`ToolCall`], [`ExecuteOptions`], and the facts that begin and end both record | |
 //! | `answer` | [`ToolResult`], [`ToolError`] | |
 //! | `report` | [`ToolReport`] | |
-//! | `ending` | how a call is to end | `answer` |
-//! | `cgroup`, `programs` | the programs of a call, which do not outlive it: how they are known and ended | `answer` |
-//! | `running` | a call that runs, as its operation and its tool share it | `info`, `programs` |
+//! | `ending` | how a call ends, before the end is recorded | `answer` |
+//! | `cgroup`, `programs` | the programs of a call: how they are found and terminated when it ends | `answer` |
+//! | `running` | the state of a running call, which its operation and its tool share | `info`, `programs` |
 //! | `command` | [`ToolCommand`]: a program that a tool starts | `running` |
-//! | `context` | [`ToolContext`]: what a tool is given | `command`, `running` |
-//! | `tool` | [`Tool`] and tools of any type by their names | `answer`, `context` |
+//! | `context` | [`ToolContext`]: what a tool gets to work with | `command`, `running` |
+//! | `tool` | [`Tool`], and [`ToolRegistry`] for tools of any type | `answer`, `context` |
 //! | `operation` | [`Operation`]: one call from its begin to its end | all but `tool` |
+//!
+//! # Invariants
+//!
+//! 1. The begin of a call that may change something is recorded after the resources are captured, and before the
+//!    tool runs.
+//! 2. The programs of a call are terminated before its resources are captured or restored at its end.
+//! 3. A call whose resources cannot be restored, or whose end cannot be recorded, is left open: the session takes
+//!    no writes until a recovery has ended the call.
 
 mod answer;
 mod cgroup;

@@ -1,4 +1,4 @@
-//! What became of a call.
+//! The report of a call: what its end in the log says, for whoever asked for the call.
 
 use foldlog_codec::body::{Cause, ExternalEffects, Outcome};
 use foldlog_codec::msgpack::Value;
@@ -7,36 +7,37 @@ use smol_str::SmolStr;
 
 use crate::operation::NotUndone;
 
-/// What became of a call.
+/// Reports how a call ended and what it answered, as its end in the log records it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ToolReport {
-    /// The operation's name.
+    /// Operation id: the sequence number of its first `tool_begin`. Stable across re-runs.
     pub operation: OperationId,
-    /// The sequence number of the begin.
+    /// Sequence number of the `tool_begin` of this run.
     pub begin: SequenceNumber,
-    /// The sequence number of the end.
+    /// Sequence number of the `tool_end` of this run.
     pub end: SequenceNumber,
-    /// The tool.
+    /// Name of the tool.
     pub tool: SmolStr,
-    /// The provider's name for the call.
+    /// Id that the model's provider gave to the call.
     pub call_id: Option<SmolStr>,
-    /// How it ended.
+    /// How the call ended.
     pub outcome: Outcome,
-    /// Why, where it failed.
+    /// Why the call failed. `None` if it committed.
     pub cause: Option<Cause>,
-    /// Whether it had success: committed, and nothing else.
+    /// Whether the call committed. If not, its changes were rolled back, save those in `not_undone`.
     pub success: bool,
-    /// What the model is to see.
+    /// Text that the model sees: the tool's message, or why the call failed.
     pub message: String,
-    /// The tool's answer.
+    /// The tool's answer, if it gave one.
     pub value: Option<Value>,
-    /// What is known of its effects outside of what is taken back.
+    /// What is known of effects outside, which no rollback undoes.
     pub outside: ExternalEffects,
-    /// What it did to its resources that was not undone with it, where it failed: a file that could not be given back to
-    /// its owner, say. Recorded with the end, and shown by the ledger.
+    /// Changes to resources that the rollback of a failed call could not undo, such as the owner of a file that
+    /// this process must not give away. The end records them, and `foldlog ledger` shows them.
     pub not_undone: Vec<NotUndone>,
-    /// How long it ran, in microseconds.
+    /// Time from the begin to the end, in microseconds.
     pub elapsed_us: u64,
-    /// Whether this is what an earlier run recorded, and the tool was not called.
+    /// Whether the report repeats what an earlier run of the same [origin](crate::tools::ToolCall::origin)
+    /// recorded, or what a settlement decided about that run. The tool did not run.
     pub recorded: bool,
 }

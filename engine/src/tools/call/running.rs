@@ -1,4 +1,7 @@
-//! A call that runs: what its operation, its context and its programs share.
+//! The state of one running call, which its [`Operation`](super::Operation), its
+//! [`ToolContext`](super::ToolContext) and its commands share.
+//!
+//! Ending the call takes what it [holds](Held) exactly once: whoever finds nothing there comes too late.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,21 +15,23 @@ use crate::tools::captures::Captures;
 use crate::tools::execution::{ExecutionState, Leases};
 use crate::tools::resources::ResourceRegistry;
 
-/// A call that runs: what its operation and its tool share.
+/// Holds the state of a call from its begin on. It outlives the call as long as the tool keeps its context.
 pub(in crate::tools) struct RunningCall {
     pub(in crate::tools) state: ExecutionState,
     pub(in crate::tools) begun: ActiveCall,
     pub(in crate::tools) info: CallInfo,
     pub(in crate::tools) programs: Programs,
-    /// Nothing, once the call is over.
+    /// What the call holds until it is over; `None` from then on.
     pub(in crate::tools) held: Mutex<Option<Held>>,
 }
 
-/// What a call holds until it is over.
+/// Holds what a call needs for its end: the captures to restore and the leases to release.
 pub(in crate::tools) struct Held {
+    /// Captures of the resources, from before the begin.
     pub(in crate::tools) before: Captures,
+    /// Leases of the resources; `None` within another call, which holds them.
     pub(in crate::tools) leases: Option<Arc<Leases>>,
-    /// The arguments as they were recorded; kept for its memory.
+    /// Encoded arguments, whose memory the end reuses for the encoded message.
     pub(in crate::tools) text: Vec<u8>,
 }
 

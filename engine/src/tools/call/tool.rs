@@ -1,3 +1,8 @@
+//! Tools that run in this process, and the registry that finds them by name.
+//!
+//! A [`Tool`] has types for its parameters and its output. The registry holds tools of any type, and passes
+//! arguments as JSON and results as MessagePack.
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -11,7 +16,10 @@ use super::answer::{Answered, ToolError, ToolResult};
 use super::context::ToolContext;
 use crate::error::{Error, Result};
 
-/// What an agent can call.
+/// Defines a tool that an agent can call: its name and schema for the model, and the code that runs.
+///
+/// A [`ToolRunner`](crate::tools::ToolRunner) runs each call of the tool as a transaction: if the call fails, STATE and
+/// resources are rolled back.
 ///
 /// ```
 /// use foldlog::tools::{Tool, ToolContext, ToolError, ToolResult};
@@ -37,43 +45,51 @@ use crate::error::{Error, Result};
 /// }
 /// ```
 pub trait Tool: Send + Sync + 'static {
-    /// The tool's name, as the model calls it.
+    /// Name by which the model calls the tool. A [`ToolRegistry`] holds one tool of each name.
     const NAME: &'static str;
-    /// What it does, for the model.
+    /// What the tool does, in words for the model.
     const DESCRIPTION: &'static str = "";
-    /// What it takes. Parameters that it does not name are refused.
+    /// Parameters of the tool, read from the JSON of a call. A call with a parameter that this type does not name
+    /// fails with [`Cause::InvalidArguments`](crate::Cause::InvalidArguments).
     type Parameters: DeserializeOwned + JsonSchema;
-    /// What it answers.
+    /// Value of the tool's answer.
     type Output: Serialize;
 
-    /// What may be done with a call that was interrupted. [`Idempotency::Manual`] where nothing is said: nobody but a
-    /// person knows.
+    /// Says whether a recovery may run an interrupted call of the tool again. By default
+    /// [`Idempotency::Manual`]: a person or the host decides.
+ The begin of each
+    /// call records it.
     fn idempotency(&self) -> Idempotency {
         Idempotency::Manual
     }
 
-    /// Whether it changes nothing, so that it may run beside others that do not either.
+    /// Returns whether the tool changes neither STATE nor resources. Calls of such tools may run beside each
+    /// other; nothing is captured for them, and their handle refuses writes to STATE with
+    /// [`Error::ReadsOnly`]. By default `false`.
     fn reads_only(&self) -> bool {
         false
     }
 
-    /// Does what is asked for.
+    /// Runs the tool with the parameters of one call. The engine holds none of its locks meanwhile.
     ///
     /// # Errors
     ///
-    /// Whatever the tool wants the model to see. A panic is caught, and is a failure too.
+    /// A [`ToolError`] if the tool gives no answer: the call fails, its changes are rolled back, and the model
+    /// sees the error's text. The engine catches a panic and treats it as a failure too.
     fn call(
         &self,
         parameters: Self::Parameters,
         context: &ToolContext,
     ) -> Result<ToolResult<Self::Output>, ToolError>;
 
-    /// Undoes what an interrupted call may have done outside, where it is declared [`Idempotency::Compensate`]. It may
-    /// be called more than once, and for a call that had done nothing.
+    /// Undoes the effects that an interrupted call had outside of STATE and resources. Only a recovery calls it,
+    /// and only for a tool that declares [`Idempotency::Compensate`]: possibly more than once for one call, and
+    /// possibly for a call that had no effects. `parameters` are those of the interrupted call.
     ///
     /// # Errors
     ///
-    /// Where it could not; it is tried again at the next recovery. So by default.
+    /// A [`ToolError`] if the effects could not be undone; the next recovery tries again. The default
+    /// implementation always fails with [`ToolError::Failed`].
     fn undo(
         &self,
         parameters: Self::Parameters,
@@ -84,7 +100,8 @@ pub trait Tool: Send + Sync + 'static {
     }
 }
 
-/// A tool, its types erased.
+/// Erases the types of a [`Tool`], so that a registry can hold any: arguments are JSON text, and answers are
+/// encoded.
 pub(in crate::tools) trait AnyTool: Send + Sync {
     fn description(&self) -> &'static str;
     fn schema(&self) -> serde_json::Value;
@@ -125,7 +142,12 @@ impl<T: Tool> AnyTool for T {
     }
 }
 
-/// The parameters of a call, of which all must be known to the tool.
+/// Reads the parameters of a call from its JSON.
+///
+/// # Errors
+///
+/// [`ToolError::InvalidArguments`] if `arguments` is not JSON of that type, or names a parameter that the type
+/// does not have.
 fn parameters<P: DeserializeOwned>(arguments: &str) -> Result<P, ToolError> {
     let mut unknown = Vec::new();
     let mut json = serde_json::Deserializer::from_str(arguments);
@@ -138,7 +160,7 @@ fn parameters<P: DeserializeOwned>(arguments: &str) -> Result<P, ToolError> {
     Err(ToolError::InvalidArguments(format!("unknown parameters: {}", unknown.join(", "))))
 }
 
-/// Tools by their names. Cheap to clone.
+/// Holds tools by their names. Clones share the tools and cost nothing.
 #[derive(Clone, Default)]
 pub struct ToolRegistry {
     tools: Arc<BTreeMap<&'static str, Arc<dyn AnyTool>>>,
@@ -151,33 +173,39 @@ impl fmt::Debug for ToolRegistry {
 }
 
 impl ToolRegistry {
-    /// No tools.
+    /// Returns a registry without tools.
     pub fn new() -> ToolRegistry {
         ToolRegistry::default()
     }
 
-    /// The same with one more tool, in place of an earlier one of that name.
+    /// Adds a tool to the registry, in place of an earlier one of the same name.
     #[must_use]
     pub fn with<T: Tool>(mut self, tool: T) -> ToolRegistry {
         Arc::make_mut(&mut self.tools).insert(T::NAME, Arc::new(tool));
         self
     }
 
-    /// The names of the tools, in ascending order.
+    /// Returns the names of the tools, in ascending order.
     pub fn names(&self) -> Vec<&'static str> {
         self.tools.keys().copied().collect()
     }
 
-    /// What a tool does, and the JSON schema of what it takes.
+    /// Returns a tool's description and the JSON schema of its parameters, as a model needs them. The schema
+    /// refuses additional properties, unless the type of the parameters says otherwise.
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchTool`] where there is none of that name.
+    /// [`Error::NoSuchTool`] if the registry has no tool of that name.
     pub fn describe(&self, name: &str) -> Result<(&'static str, serde_json::Value)> {
         let tool = self.get(name)?;
         Ok((tool.description(), tool.schema()))
     }
 
+    /// Returns the tool of that name.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSuchTool`] if the registry has no tool of that name.
     pub(in crate::tools) fn get(&self, name: &str) -> Result<&Arc<dyn AnyTool>> {
         self.tools.get(name).ok_or_else(|| Error::NoSuchTool(name.to_owned()))
     }
