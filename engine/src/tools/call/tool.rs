@@ -55,10 +55,9 @@ pub trait Tool: Send + Sync + 'static {
     /// Value of the tool's answer.
     type Output: Serialize;
 
-    /// Says whether a recovery may run an interrupted call of the tool again. By default
-    /// [`Idempotency::Manual`]: a person or the host decides.
- The begin of each
-    /// call records it.
+    /// Says whether a recovery may run an interrupted call of the tool again; the begin of each call records it.
+    /// By default [`Idempotency::Manual`]: a person or the host decides. An interrupted call that only reads
+    /// counts as [`Idempotency::Natural`].
     fn idempotency(&self) -> Idempotency {
         Idempotency::Manual
     }
