@@ -1,3 +1,9 @@
+//! The context that a tool gets with each call: a session handle of the call's own, the resources, and facts of the
+//! call.
+//!
+//! A *child session* is one that a tool creates on the call's behalf. Its id and seed follow from the session, the
+//! operation id and a number, so that a re-run of the call finds the same child session.
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
@@ -17,10 +23,10 @@ use crate::store::Store;
 use crate::tools::resources::ResourceRegistry;
 use crate::types::SessionTypes;
 
-/// What a record is called that names a session begun on a call's behalf, and what the ids of such sessions are of.
+/// Names the records that announce a child session. The ids of child sessions are hashed from it too.
 const CHILD: &str = "foldlog.child_session";
 
-/// What is recorded of such a session before it is there.
+/// Holds what the log records of a child session before the session is created.
 #[derive(Serialize)]
 struct Child {
     operation: OperationId,
@@ -28,8 +34,10 @@ struct Child {
     session: String,
 }
 
-/// What a tool is given: its own handle on the session, the resources, and what is known of the call. Cheap to clone,
-/// and no longer good once the call is over.
+/// Gives a tool what it works with: the call's own handle of the session, the resources, and facts of the call.
+///
+/// Clones share the call and cost little. Once the call ends, writes through its session fail with
+/// [`Error::Revoked`].
 #[derive(Clone, Debug)]
 pub struct ToolContext {
     pub(in crate::tools) session: Session,
@@ -37,39 +45,45 @@ pub struct ToolContext {
 }
 
 impl ToolContext {
-    /// The session, through the call's own handle: what is dispatched here is taken back where the call fails. It is
-    /// refused once the call is over, cancelled, or out of time.
+    /// Returns the call's own handle of the session. What the tool dispatches through it is rolled back if the
+    /// call fails. Once the call is over or cancelled, its writes fail with [`Error::Revoked`]; once the deadline
+    /// has passed, with [`Error::DeadlineExceeded`].
     pub fn session(&self) -> &Session {
         &self.session
     }
 
-    /// The resources.
+    /// Returns the resources of the run. If the call fails, they are restored as they were before it.
     pub fn resources(&self) -> &ResourceRegistry {
         self.running.resources()
     }
 
-    /// The operation's name, which stays the same where an interrupted call is run again: what a tool that is declared
-    /// [`Keyed`](foldlog_codec::body::Idempotency::Keyed) finds its earlier work by, with the session's id.
+    /// Returns the operation id, which stays the same when an interrupted call is run again. Together with the
+    /// session's id, it is the key by which a [`Keyed`](foldlog_codec::body::Idempotency::Keyed) tool finds its
+    /// earlier work.
     pub fn operation(&self) -> OperationId {
         self.running.begun.within.operation()
     }
 
-    /// The id of a session that the tool begins on the call's behalf, the how many-th it is: of the session, the
-    /// operation and that number, and so the same where an interrupted call is run again.
+    /// Returns the id of the call's child session number `ordinal`. It follows from the session's id, the operation
+    /// id and `ordinal`, and so stays the same when an interrupted call is run again.
     pub fn child_session_id(&self, ordinal: u32) -> Uuid {
         self.child(ordinal).0
     }
 
-    /// A session of the same store, begun on the call's behalf under [`child_session_id`](ToolContext::child_session_id),
-    /// with a seed that follows from the same and at this session's level; where an earlier run of the call began it, it
-    /// is opened as that left it. It has this session and the operation for its [parent](Session::parent), and the log
-    /// names it before it is there. It does not go back where the call fails.
+    /// Creates the call's child session number `ordinal` in the same store, or opens it as an earlier run of the
+    /// call left it. Its id is [`child_session_id`](ToolContext::child_session_id), its seed follows from the same
+    /// facts, its durability is this session's, and its [parent](Session::parent) is this session with the
+    /// operation.
+    ///
+    /// This session's log records the child's id before the child is created. If the call fails, the child session
+    /// is not rolled back.
     ///
     /// # Errors
     ///
-    /// As [`Store::create_with`](crate::Store::create_with) and [`Store::open_session`](crate::Store::open_session), among
-    /// them [`Error::Locked`] where a handle of it is still open. Where the call is over, late or cancelled, as
-    /// [`Session::dispatch`].
+    /// Those of [`Store::create_with`](crate::Store::create_with) and
+    /// [`Store::open_session`](crate::Store::open_session), among them [`Error::Locked`] if a handle of the child
+    /// session is still open. [`Error::Revoked`] if the call is over or cancelled, [`Error::DeadlineExceeded`] if
+    /// its deadline has passed, and else those of [`Session::dispatch`] that do not concern events.
     pub fn child_session(&self, ordinal: u32, types: &SessionTypes) -> Result<Session> {
         let (id, seed) = self.child(ordinal);
         self.session
@@ -91,7 +105,7 @@ impl ToolContext {
         }
     }
 
-    /// The id and the seed of a session that is begun on the call's behalf.
+    /// Returns the id and the seed of the call's child session number `ordinal`.
     fn child(&self, ordinal: u32) -> (Uuid, u64) {
         let mut hasher = blake3::Hasher::new();
         hasher.update(CHILD.as_bytes()).update(self.session.id().as_bytes());
@@ -108,27 +122,30 @@ impl ToolContext {
         (uuid::Builder::from_custom_bytes(id).into_uuid(), u64::from_le_bytes(seed))
     }
 
-    /// The provider's name for the call. It may have been used before for another.
+    /// Returns the id that the model's provider gave to the call. Another call may have the same id.
     pub fn call_id(&self) -> Option<&str> {
         self.running.info.call_id.as_deref()
     }
 
-    /// Whether the call was interrupted before and is run again.
+    /// Returns whether the call follows an interrupted one: it runs that operation again, or undoes it.
     pub fn is_resume(&self) -> bool {
         self.running.info.is_resume()
     }
 
-    /// The moment at which the call's time is over.
+    /// Returns the call's deadline on the monotonic clock, or that of a call around it if that is earlier. `None`
+    /// if there is no limit.
     pub fn deadline(&self) -> Option<Instant> {
         self.running.begun.within.until()
     }
 
-    /// Whether the tool is to stop: it was told to, or its time is over.
+    /// Returns whether the tool should stop: the call, or one within which it runs, was cancelled, its deadline has
+    /// passed, or the call is over. A tool that works for long asks this now and then, and returns
+    /// [`ToolError::Cancelled`](crate::tools::ToolError::Cancelled).
     pub fn is_cancelled(&self) -> bool {
         self.running.begun.within.is_cancelled()
     }
 
-    /// A program to be run, which does not outlive the call.
+    /// Returns a command that runs `program` for the tool. When the call ends, the program is terminated.
     pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> ToolCommand {
         ToolCommand::new(program.as_ref(), Arc::clone(&self.running))
     }
