@@ -408,9 +408,9 @@ impl ExecutionState {
         // Dropped after the leases are known to all, and where the resource fails or panics.
         let _taking = Taking { inner };
         let mut leases = Leases { session: self.session.uncounted(), of_each: Vec::new() };
-        let lessee =
+        let holder =
             LeaseHolder::new(&self.session, inner.folder.get_or_init(|| found_by_all(self.session.dir())));
-        inner.resources.lease(&lessee, until, &mut leases.of_each)?;
+        inner.resources.lease(&holder, until, &mut leases.of_each)?;
         let leases = Arc::new(leases);
         inner.shared.lock().leases = Arc::downgrade(&leases);
         Ok(Some(leases))

@@ -1,9 +1,9 @@
 //! Runs tools as transactions: a call that fails leaves no trace in STATE, files or memory, and a truthful
 //! one in the log.
 //!
-//! A *call* runs a tool once. An *operation* is a call with all its runs: if a process ends within it, a
-//! recovery may run it again under the same operation id. A *run* ([`ExecutionState`]) is a session with the
-//! resources that its tools work on.
+//! A *call* executes a tool once. An *operation* is a call and its repetitions: if a process ends within the
+//! call, a recovery may run the tool again under the same operation id. A *run* ([`ExecutionState`]) is a
+//! session with the resources that its tools work on.
 //!
 //! Each module uses only those above it in this table.
 //!

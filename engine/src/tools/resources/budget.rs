@@ -7,18 +7,19 @@ use serde::{Deserialize, Serialize};
 use super::{CaptureOptions, Snapshotable};
 use crate::error::{Error, Result};
 
-/// What was spent.
+/// Counts tokens and money that were spent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
-    /// Tokens that were sent.
+    /// Number of tokens sent to a model.
     pub input_tokens: u64,
-    /// Tokens that came back.
+    /// Number of tokens that a model returned.
     pub output_tokens: u64,
-    /// Money, in millionths of the host's currency.
+    /// Cost in millionths of the host's currency.
     pub cost_micros: u64,
 }
 
 impl Usage {
+    /// Returns the sums of both, each at most [`u64::MAX`].
     fn plus(self, other: Usage) -> Usage {
         Usage {
             input_tokens: self.input_tokens.saturating_add(other.input_tokens),
@@ -28,39 +29,41 @@ impl Usage {
     }
 }
 
-/// What was spent, by evaluation, at one moment.
+/// Holds what each evaluation had spent when a [`BudgetTracker`] was captured.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BudgetSnapshot {
-    /// By evaluation.
+    /// Usage of each evaluation, by the evaluation's name.
     pub spent: BTreeMap<String, Usage>,
 }
 
-/// Counts what evaluations spend. What is spent stays spent: a tool that fails gives nothing back.
+/// Counts what evaluations spend, as the resource `budget`. A failed tool does not roll the counts back: what
+/// is spent stays spent. Only [`ExecutionState::restore`](crate::ExecutionState::restore) sets the counts
+/// back.
 #[derive(Debug, Default)]
 pub struct BudgetTracker {
     spent: Mutex<BTreeMap<String, Usage>>,
 }
 
 impl BudgetTracker {
-    /// Counts what an evaluation spent.
+    /// Adds `usage` to what the evaluation of this name has spent. A sum stops at [`u64::MAX`].
     pub fn record(&self, evaluation: &str, usage: Usage) {
         let mut spent = self.spent.lock();
         let before = spent.entry(evaluation.to_owned()).or_default();
         *before = before.plus(usage);
     }
 
-    /// What an evaluation has spent so far.
+    /// Returns what the evaluation of this name has spent so far; zero if nothing is recorded for it.
     pub fn of(&self, evaluation: &str) -> Usage {
         self.spent.lock().get(evaluation).copied().unwrap_or_default()
     }
 
-    /// What all have spent together.
+    /// Returns what all evaluations have spent together. A sum stops at [`u64::MAX`].
     pub fn total(&self) -> Usage {
         self.spent.lock().values().fold(Usage::default(), |total, usage| total.plus(*usage))
     }
 }
 
-/// About as many bytes as one evaluation takes where it is recorded.
+/// Approximate number of bytes that one evaluation takes in a recorded capture.
 const RECORDED_BYTES: usize = 64;
 
 impl Snapshotable for BudgetTracker {
@@ -71,7 +74,8 @@ impl Snapshotable for BudgetTracker {
         Ok(BudgetSnapshot { spent: self.spent.lock().clone() })
     }
 
-    /// Sets the counts to those of the snapshot, which only a host asks for.
+    /// Sets the counts to those of the snapshot. Only a host asks for this: no failed tool rolls a budget
+    /// back.
     fn restore(&self, snapshot: &BudgetSnapshot) -> Result<()> {
         self.spent.lock().clone_from(&snapshot.spent);
         Ok(())

@@ -1,4 +1,5 @@
-//! How a run's filesystem is captured and restored.
+//! Captures, restores, leases and registers the filesystem of a run: files in memory, or a folder of the
+//! host.
 
 use std::sync::Arc;
 
@@ -33,8 +34,8 @@ impl Snapshotable for InMemoryFilesystem {
 }
 
 impl ResourceRegistryBuilder {
-    /// Registers a filesystem under its own type and as the run's [`Filesystem`], to be captured before each tool and
-    /// restored after one that fails.
+    /// Registers a filesystem under its own type and as the run's [`Filesystem`]. The engine captures it
+    /// before each call that may change something, and restores it if the call fails.
     pub fn filesystem<F: Filesystem + Snapshotable>(self, filesystem: Arc<F>) -> Self {
         let shared: Arc<dyn Filesystem> = Arc::clone(&filesystem) as _;
         self.snapshotable(filesystem).resource::<dyn Filesystem>(shared)
@@ -55,15 +56,16 @@ mod host {
     use crate::tools::resources::mark::MarkedLease;
     use crate::tools::resources::{CaptureOptions, Lease, LeaseHolder, Snapshotable};
 
-    /// How long a lease is waited for at a time where the call has no deadline.
+    /// Duration of one attempt to take the lease for a call without a deadline; the attempts repeat without
+    /// end.
     const ASK_FOR: Duration = Duration::from_secs(60);
 
     impl Snapshotable for HostFilesystem {
         const NAME: &'static str = "workspace";
         type Snapshot = FilesystemSnapshot;
 
-        /// Untagged, whatever the tag: so equal content has equal snapshots, and one of a workspace in which nothing
-        /// changed writes nothing.
+        /// Captures the workspace without the tag of `options`, so that equal content has equal snapshots,
+        /// and a snapshot of an unchanged workspace writes nothing.
         fn snapshot(&self, options: &CaptureOptions<'_>) -> Result<FilesystemSnapshot> {
             self.keep_unsynced();
             Ok(HostFilesystem::snapshot_until(self, None, options.durable, options.until)?)
@@ -92,7 +94,8 @@ mod host {
             Ok(HostFilesystem::sync_restored(self)?)
         }
 
-        /// Whichever folders they are of, and whatever became of its repositories, which no restore touches.
+        /// Compares what a restore brings back: not the folders that the snapshots are of, and not the
+        /// repositories in them, which no restore touches.
         fn is_same(one: &FilesystemSnapshot, other: &FilesystemSnapshot) -> bool {
             let own = |snapshot: &FilesystemSnapshot| FilesystemSnapshot {
                 repositories: None,
@@ -120,19 +123,19 @@ mod host {
             HostFilesystem::holds(self, folder)
         }
 
-        /// Marks the root folder while a call may change what is in it, and is refused where it bears the mark of another
-        /// session that left it half done.
-        fn lease(&self, lessee: &LeaseHolder<'_>, until: Option<Instant>) -> Result<Option<Lease>> {
-            let mut may_open_up = lessee.is_interrupted();
+        /// Takes the lease of the workspace, whose root folder it marks while a call may change what is in
+        /// it. Refuses a `holder` that finds the mark of another session which left the workspace half done.
+        fn lease(&self, holder: &LeaseHolder<'_>, until: Option<Instant>) -> Result<Option<Lease>> {
+            let mut may_open_up = holder.is_interrupted();
             loop {
                 let moment = until.unwrap_or_else(|| clock::after(ASK_FOR));
-                let leased = match self.lease_for(moment, || lessee.draw_token()) {
-                    // The call that is to be recovered may have taken the right to open it from everyone.
+                let leased = match self.lease_for(moment, || holder.draw_token()) {
+                    // The interrupted call may have taken the right to open the folder from everyone.
                     Err(filesystem::Error::Io { source, .. })
                         if may_open_up && source.kind() == ErrorKind::PermissionDenied =>
                     {
                         may_open_up = false;
-                        if let Some(recorded) = lessee.interrupted_capture(Self::NAME)? {
+                        if let Some(recorded) = holder.interrupted_capture(Self::NAME)? {
                             self.make_openable(&Self::recall(&recorded)?)?;
                         }
                         continue;
@@ -141,11 +144,11 @@ mod host {
                 };
                 match leased {
                     Some(lease) => {
-                        let marked = MarkedLease::new(lease, self.root(), lessee)?;
-                        // What is interrupted is about to be restored anyway.
-                        if marked.was_before_boot() && !lessee.is_interrupted() {
+                        let marked = MarkedLease::new(lease, self.root(), holder)?;
+                        // An interrupted session is about to restore the workspace anyway.
+                        if marked.was_before_boot() && !holder.is_interrupted() {
                             self.tell_of_boot(|| {
-                                let recorded = lessee.last_captured(Self::NAME)?;
+                                let recorded = holder.last_captured(Self::NAME)?;
                                 recorded.map(|recorded| Self::recall(&recorded)).transpose()
                             });
                         }

@@ -10,28 +10,31 @@ use crate::operation::OpenOperation;
 use crate::options::Durability;
 use crate::session::{Session, left_open};
 
-/// Held while a tool works on a resource that others share; let go of when dropped.
+/// Keeps others off a resource while a tool works on it. Dropping the lease releases the resource.
 pub struct Lease {
     held: Held,
 }
 
+/// Holds what keeps the resource leased, with or without a mark.
 enum Held {
     Unmarked { _held: Box<dyn Any + Send + Sync> },
     Marked(Box<dyn Marked>),
 }
 
-/// What a lease holds that can leave a mark on the resource, by which others know who works on it should the lease end
-/// with its process.
+/// Describes a held resource that bears a mark of its holder. The mark outlives the process: if the process
+/// ends within a call, others find out from it who left the resource half done.
 pub trait Marked: Send + Sync + 'static {
-    /// A call that may change the resource is about to be recorded. May be called again.
+    /// Marks the resource as one that a call may be changing. The engine calls this before it records the
+    /// begin of a call that may change something, and may call it again while the lease is held.
     ///
     /// # Errors
     ///
-    /// Where the mark cannot be made; the call does not begin.
+    /// Return an error if the resource cannot be marked; the call then does not begin.
     fn open(&self) -> Result<()>;
 
-    /// The lease is to be let go of, and no call is left open that may have changed the resource. Not called where the
-    /// process ends before, nor where a call could not be brought to its end.
+    /// Marks the resource as one that no call is changing. The engine calls this before it drops the lease,
+    /// if no call is open that may have changed the resource. It does not if the process ends before, or if a
+    /// call could not be ended.
     fn rest(&self);
 }
 
@@ -42,16 +45,17 @@ impl fmt::Debug for Lease {
 }
 
 impl Lease {
-    /// A lease that holds `held` until it is dropped.
+    /// Creates a lease that keeps `held` until the lease is dropped.
     pub fn new(held: impl Any + Send + Sync) -> Lease {
         Lease { held: Held::Unmarked { _held: Box::new(held) } }
     }
 
-    /// The same, of what leaves a mark.
+    /// Creates a lease that keeps `held`, which marks the resource, until the lease is dropped.
     pub fn marked(held: impl Marked) -> Lease {
         Lease { held: Held::Marked(Box::new(held)) }
     }
 
+    /// Marks the resource as one that a call may be changing, if the lease leaves a mark.
     pub(crate) fn open(&self) -> Result<()> {
         match &self.held {
             Held::Unmarked { .. } => Ok(()),
@@ -59,6 +63,7 @@ impl Lease {
         }
     }
 
+    /// Marks the resource as one that no call is changing, if the lease leaves a mark.
     pub(crate) fn rest(&self) {
         if let Held::Marked(held) = &self.held {
             held.rest();
@@ -66,8 +71,9 @@ impl Lease {
     }
 }
 
-/// For whom a resource is leased. A resource whose lease ends with its process can leave word of them, and ask of whoever
-/// left word before whether they left it half done.
+/// Names the session for which a resource is leased. A resource whose lease ends with its process can
+/// [mark](Marked) itself with the holder's session and folder, and can ask about the holder of an earlier
+/// mark whether that one left the resource half done.
 #[derive(Clone, Copy, Debug)]
 pub struct LeaseHolder<'a> {
     session: &'a Session,
@@ -75,22 +81,23 @@ pub struct LeaseHolder<'a> {
 }
 
 impl<'a> LeaseHolder<'a> {
-    /// `folder` is the session's, as other processes find it.
+    /// Names `session` as the holder. `folder` is the absolute path by which other processes find its log.
     pub(crate) fn new(session: &'a Session, folder: &'a Path) -> LeaseHolder<'a> {
         LeaseHolder { session, folder }
     }
 
-    /// The session.
+    /// Returns the id of the session.
     pub fn session(&self) -> Uuid {
         self.session.id()
     }
 
-    /// The folder that holds its log: a whole path, by which other processes find it.
+    /// Returns the folder that holds the session's log, as an absolute path by which other processes find it.
     pub fn folder(&self) -> &'a Path {
         self.folder
     }
 
-    /// Whether what is recorded next is to outlast a power cut, so that word of it is to do so too.
+    /// Returns whether the session's records must survive a power cut, so that a mark of the holder must
+    /// survive one too.
     pub fn is_durable(&self) -> bool {
         self.session.durability() != Durability::Process
     }
@@ -100,39 +107,45 @@ impl<'a> LeaseHolder<'a> {
         self.session.is_interrupted()
     }
 
-    /// Draws a token for a resource that bears none yet, from the session's seed, so that equal sessions give equal records.
+    /// Draws a token for a resource that has none yet. The token comes from the session's seed, so that equal
+    /// sessions write equal records.
     pub fn draw_token(&self) -> Uuid {
         let position = self.session.position().unwrap_or_default();
         Generator::for_folder(self.session.own_seed(), position).uuid()
     }
 
-    /// Reads what the session's open call had recorded of a resource before it began.
+    /// Reads the capture of a resource that the session's open call recorded at its begin.
     pub(crate) fn interrupted_capture(&self, resource: &str) -> Result<Option<Vec<u8>>> {
         Ok(self.session.open_captures()?.remove(resource).flatten())
     }
 
-    /// Reads what the session's log recorded of a resource where it was last known: after the last call that was committed,
-    /// or before one that came later and was not. `None` where the latest 64 calls recorded nothing of it.
+    /// Reads the last known capture of a resource from the session's log: that of the end of the last
+    /// committed call, or that of the begin of a later call that did not commit. Returns `None` if the latest
+    /// 64 calls recorded no capture of the resource.
     ///
     /// # Errors
     ///
-    /// Where the log cannot be read.
+    /// [`Error::Io`](crate::Error::Io) if the log cannot be read, [`Error::Object`](crate::Error::Object) if
+    /// an object is missing or damaged.
     pub fn last_captured(&self, resource: &str) -> Result<Option<Vec<u8>>> {
         self.session.last_captured(resource)
     }
 
-    /// What another session has begun that may change something and has not ended, where it left anything so: its first
-    /// such operation. Reads the log in `folder`, and disturbs nobody who writes it. `None` also where the folder holds
-    /// no such session, or none any more.
+    /// Returns the first operation of another session that is open and may change something; `None` if there
+    /// is none, or if `folder` holds no such session. Reads the log in `folder` and takes no lock, so that a
+    /// writer of the log is not disturbed.
     ///
     /// # Errors
     ///
-    /// What reading a log says.
+    /// [`Error::Io`](crate::Error::Io) if the log cannot be read, [`Error::Corrupt`](crate::Error::Corrupt)
+    /// if it is damaged, [`Error::UnsupportedKind`](crate::Error::UnsupportedKind) if it holds a record that
+    /// this version cannot fold; else those of [`LogReader::open`](crate::audit::LogReader::open).
     pub fn left_open(&self, session: Uuid, folder: &Path) -> Result<Option<OpenOperation>> {
         left_open(self.session.storage(), folder, session)
     }
 
-    /// Whether this session holds, and has to recover, a call that the other one began: it was salvaged from it.
+    /// Returns whether this session was salvaged from `session` and has to recover a call that `session`
+    /// began.
     pub fn inherits(&self, session: Uuid) -> bool {
         session != self.session.id() && self.session.open_call_of() == Some(session)
     }

@@ -1,47 +1,55 @@
-//! Word of who works on a workspace, which outlives their process: the [mark](WorkspaceMark) on its root folder.
+//! Marks the root folder of a workspace with the session that works there. The [mark](WorkspaceMark) is an
+//! extended attribute, and outlives the process.
 //!
-//! A process that is killed within a call leaves the workspace half done, and its lease is gone. What another session
-//! did there before the first one is recovered would be taken back by that recovery. So a call that may change something
-//! sets a mark under the lease, before its begin is recorded, and says in it that nothing is open before the lease is let
-//! go. Whoever takes the lease and finds another session's mark looks into that session's log; one that only reads
-//! leaves the mark as it is where that is plain without a log:
+//! A process that is killed within a call leaves the workspace half done, and its lease ends. If another
+//! session then changed the workspace, the recovery of the first session would roll these changes back too.
+//! So a call that may change something sets the mark to *open* under the lease, before its begin is
+//! recorded, and the lease sets the mark to *idle* before it is released. Whoever takes the lease and finds
+//! the mark of another session looks into that session's log, unless the first row applies:
 //!
-//! | the mark of another session | then |
+//! | the mark of another session | the session that takes the lease |
 //! |---|---|
-//! | says that nothing is open, and was written since the machine started | nothing is in the way |
-//! | its session has no call open that may change something, or is gone | nothing is, and it is replaced |
-//! | its session has one open | [`Error::ResourceDirty`] |
-//! | its session's log cannot be read | [`Error::ResourceMaybeDirty`], but for a session that was salvaged from it |
-//! | cannot be read itself | [`Error::Filesystem`], which says what to do |
+//! | is idle, and was written since the machine started | gets it; a call that only reads leaves the mark as it is |
+//! | names a session that has no call open that may change something, or that is gone | gets it, and replaces the mark |
+//! | names a session that has such a call open | is refused with [`Error::ResourceDirty`] |
+//! | names a session whose log cannot be read | is refused with [`Error::ResourceMaybeDirty`], unless it was salvaged from that session |
+//! | cannot be read itself | is refused with [`Error::Filesystem`], which says what to do |
 //!
 //! # Invariants
 //!
-//! 1. A mark says where to look, and the log alone says what was left open: a mark that says "open" and should not costs a
-//!    reading, no more. Which workspace an open call works on is not asked.
-//! 2. A mark that says "idle" is believed within one boot of the machine alone. A killed process takes no attribute with it;
-//!    a power cut may, so after one the log is read.
-//! 3. Where a session promises to outlast a power cut, the folder is synced before the first begin behind another session's
-//!    mark, and not with each call: who holds the workspace is durable, whether a call is open is not, and by 2 need not be.
-//! 4. A mark on another folder than the one it was set on counts for nothing: it was copied. Among other boots the inode
-//!    alone is compared, since a device may have got another number.
+//! 1. A mark says whose log to read; that log alone says whether a call was left open. A mark that is open
+//!    without need costs one reading of a log. Nobody asks which workspace the open call works on.
+//! 2. An idle mark is believed only within the boot of the machine that wrote it. A killed process leaves
+//!    the attribute as it is, but a power cut may lose a write to it, so after a reboot the log is read.
+//! 3. If a session's records must survive a power cut, the session syncs the folder before its first begin
+//!    after another session's mark, and not with each call. So which session holds the workspace is durable;
+//!    whether a call is open is not, and need not be, by 2.
+//! 4. A mark that was set on another folder was copied here, and is ignored. If the mark is of another
+//!    boot, only the inode is compared, because the device may have another number now.
 //!
-//! # A mark that is not true
+//! # A false mark
 //!
-//! Whoever may write to the root folder may set its mark, a tool too. One that was forged keeps sessions away, also the one
-//! whose call it was that forged it, if that ends with its process; it gives nobody leave that the log does not. No program
-//! can tell such a mark from one that is true, so a person has to: [`HostFilesystem::remove_mark`], and the binary's
-//! `recover --force`, remove it and tell what it said.
+//! Whoever may write to the root folder may set its mark, and so may a tool. A forged mark keeps sessions
+//! away, even the session whose call forged it if the process ends within that call; it permits nothing that
+//! the log does not permit. No program can tell a forged mark from a true one, so a person has to:
+//! [`HostFilesystem::remove_mark`](foldlog_filesystem::HostFilesystem::remove_mark), and the binary's
+//! `recover --force`, remove a mark and report what it said.
 //!
-//! # Where there is no mark
+//! # Where no mark protects
 //!
-//! A file system without extended attributes, or a root folder that may not be written, has none, and the lease alone
-//! stands between sessions: there a host recovers a killed session before it lets another one work. The same goes for
-//! sessions that do not find one another's folders by the same path, so that one seems to be gone that is not; for a root
-//! folder that is replaced by another meanwhile; and for a session at the level [`Process`](crate::Durability::Process) whose
-//! end a power cut took after another one had begun.
+//! In these cases the lease alone keeps sessions apart, and a host recovers a killed session before it lets
+//! another one work:
 //!
-//! The mark is text of one line: version, `open` or `idle`, `durable` or `fresh`, session, boot, device, inode, and the
-//! session's folder, which is last since its name may be of any bytes.
+//! - The file system has no extended attributes, or the root folder may not be written.
+//! - The sessions do not find each other's folders by the same path, so that a session seems to be gone.
+//! - Somebody replaces the root folder by another meanwhile.
+//! - With [`Durability::Process`](crate::Durability::Process), a power cut takes the end of the marked
+//!   session's log after another session began to work.
+//!
+//! # Form
+//!
+//! A mark is one line of text: version, `open` or `idle`, `durable` or `fresh`, session, boot, device,
+//! inode, and the session's folder. The folder comes last because its name may hold any bytes.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -63,7 +71,7 @@ use crate::storage::{FileStorage, Storage};
 
 const VERSION: &str = "1";
 
-/// Which folder it was set on.
+/// Identifies the folder that a mark was set on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Place {
     device: u64,
@@ -76,17 +84,17 @@ impl Place {
     }
 }
 
-/// Who works on a workspace.
+/// Holds what a mark says: which session works on the workspace, and whether a call may be open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Mark {
     session: Uuid,
     folder: PathBuf,
-    /// Nil where the machine does not tell.
+    /// Boot id of the machine that wrote the mark; nil if the machine has none.
     boot: Uuid,
     place: Place,
     /// Whether a call may be open.
     open: bool,
-    /// Whether a power cut leaves it, though perhaps with another word on whether a call is open.
+    /// Whether the mark survives a power cut, though `open` may then be an older value.
     durable: bool,
 }
 
@@ -128,32 +136,33 @@ impl Mark {
         folder.is_absolute().then_some(Mark { session, folder, boot, place, open, durable })
     }
 
-    /// Whether it was set on this folder.
+    /// Returns whether the mark was set on the folder at `place`, asked in the boot `boot`.
     fn is_of(&self, Place { device, inode }: Place, boot: Uuid) -> bool {
         self.place.inode == inode && (self.place.device == device || self.boot != boot)
     }
 
-    fn is_by(&self, lessee: &LeaseHolder<'_>) -> bool {
-        self.session == lessee.session()
-            && (self.folder == lessee.folder() || is_one_folder(&self.folder, lessee.folder()))
+    /// Returns whether `holder` set the mark.
+    fn is_by(&self, holder: &LeaseHolder<'_>) -> bool {
+        self.session == holder.session()
+            && (self.folder == holder.folder() || is_one_folder(&self.folder, holder.folder()))
     }
 
-    /// Whether it says that nothing is open, and can be believed.
+    /// Returns whether the mark is idle and was written in the boot `boot`, so that no log need be read.
     fn is_at_rest(&self, boot: Uuid) -> bool {
         !self.open && (self.boot == boot && !boot.is_nil() || sabotage::is(Breakage::MarkOutlivesBoot))
     }
 
-    /// Checks that its session, which is another one than the lessee, left nothing half done.
-    fn check(&self, workspace: &Path, lessee: &LeaseHolder<'_>) -> Result<()> {
+    /// Checks that the session of the mark, which is another one than `holder`, left nothing half done.
+    fn check(&self, workspace: &Path, holder: &LeaseHolder<'_>) -> Result<()> {
         let (workspace, session_dir, session) = (workspace.to_owned(), self.folder.clone(), self.session);
-        match lessee.left_open(session, &session_dir) {
+        match holder.left_open(session, &session_dir) {
             Ok(None) => Ok(()),
             Ok(Some(open)) => {
                 let (operation, tool) = (open.operation, open.tool.to_string());
                 Err(Error::ResourceDirty { workspace, session, session_dir, operation, tool })
             }
-            // What it left open is the lessee's to recover, and nobody else can.
-            Err(_) if lessee.inherits(session) => Ok(()),
+            // Only the holder can recover what the salvaged session left open.
+            Err(_) if holder.inherits(session) => Ok(()),
             Err(cause) => {
                 Err(Error::ResourceMaybeDirty { workspace, session, session_dir, cause: Arc::new(cause) })
             }
@@ -161,7 +170,8 @@ impl Mark {
     }
 }
 
-/// A session may be found by several paths, such as a mount's.
+/// Returns whether both paths lead to one folder: several paths, such as those of mounts, may lead to a
+/// session.
 fn is_one_folder(one: &Path, other: &Path) -> bool {
     match (fs::metadata(one), fs::metadata(other)) {
         (Ok(one), Ok(other)) => (one.dev(), one.ino()) == (other.dev(), other.ino()),
@@ -169,6 +179,7 @@ fn is_one_folder(one: &Path, other: &Path) -> bool {
     }
 }
 
+/// Returns the error for a mark that this version cannot read.
 fn unreadable(path: &Path) -> Error {
     let reason = format!(
         "who worked on it last cannot be told: its attribute `{}` is of no form that this version reads. Where no \
@@ -178,28 +189,30 @@ fn unreadable(path: &Path) -> Error {
     Error::Filesystem(filesystem::Error::Path { path: path.display().to_string(), reason })
 }
 
-/// A workspace, held, and the mark of whoever holds it.
+/// Holds the lease of a workspace, and the mark of its holder.
 pub(crate) struct MarkedLease {
-    /// Whether the lessee was the last one that worked there, and the machine was started again since.
+    /// Whether the holder was the last to work there, and the machine was rebooted since.
     was_before_boot: bool,
+    /// `None` if the folder takes no mark.
     own: Mutex<Option<Own>>,
     lease: WorkspaceLease,
 }
 
-/// The holder's mark; there is none where the folder takes no mark.
+/// Holds the mark of the lease's holder.
 struct Own {
     mark: Mark,
-    /// Whether the folder bears it as it is here.
+    /// Whether the folder bears exactly this mark.
     is_borne: bool,
-    /// Whether the lease has a call open, or may have.
+    /// Whether a call of the holder may be open under this lease.
     is_open: bool,
-    /// Whether it is to outlast a power cut.
+    /// Whether the mark must survive a power cut.
     outlasts: bool,
 }
 
 impl MarkedLease {
-    /// The lease, unless another session left the workspace half done.
-    pub(crate) fn new(lease: WorkspaceLease, path: &Path, lessee: &LeaseHolder<'_>) -> Result<MarkedLease> {
+    /// Reads the mark of the workspace at `path` and keeps the lease for `holder`. Fails if another session
+    /// left the workspace half done, or if nobody can say whether it did.
+    pub(crate) fn new(lease: WorkspaceLease, path: &Path, holder: &LeaseHolder<'_>) -> Result<MarkedLease> {
         let unmarked = |lease| MarkedLease { was_before_boot: false, own: Mutex::new(None), lease };
         let (boot, place) = (FileStorage::new().boot_id().unwrap_or_default(), Place::of(&lease));
         let found = match lease.mark()? {
@@ -210,32 +223,32 @@ impl MarkedLease {
         };
         let found = found.filter(|mark| mark.is_of(place, boot));
         let (own, others) = match found {
-            Some(mark) if mark.is_by(lessee) => (Some(mark), None),
+            Some(mark) if mark.is_by(holder) => (Some(mark), None),
             others => (None, others),
         };
         let asked = others.filter(|mark| !mark.is_at_rest(boot) && !sabotage::is(Breakage::HalfDoneWorkedOn));
         if let Some(mark) = &asked {
-            mark.check(path, lessee)?;
+            mark.check(path, holder)?;
         }
-        let (session, folder) = (lessee.session(), lessee.folder().to_owned());
+        let (session, folder) = (holder.session(), holder.folder().to_owned());
         let mut mark = Mark { session, folder, boot, place, open: false, durable: false };
         if let Some(own) = &own {
             (mark.open, mark.durable) = (own.open, own.durable);
         }
         let was_before_boot = own.as_ref().is_some_and(|own| own.boot != boot);
         let is_borne = own.is_some_and(|own| own == mark);
-        let outlasts = lessee.is_durable() && !sabotage::is(Breakage::MarkNotDurable);
+        let outlasts = holder.is_durable() && !sabotage::is(Breakage::MarkNotDurable);
         let own = Own { mark, is_borne, is_open: false, outlasts };
         let marked = MarkedLease { was_before_boot, own: Mutex::new(Some(own)), ..unmarked(lease) };
-        if asked.is_some() && !lessee.is_interrupted() {
-            // The log said what it says once and for all, and is not to be read for each call that follows. A session
-            // that is to be recovered marks nothing before it knows that this is the folder that it left half done.
+        if asked.is_some() && !holder.is_interrupted() {
+            // The own mark saves reading the other session's log again for each later call. An interrupted session
+            // marks nothing before it knows that this is the folder that it left half done.
             marked.open()?;
         }
         Ok(marked)
     }
 
-    /// Whether the lessee was the last one that worked there, and the machine was started again since.
+    /// Returns whether the holder was the last to work on the workspace, and the machine was rebooted since.
     pub(crate) fn was_before_boot(&self) -> bool {
         self.was_before_boot
     }
@@ -254,14 +267,15 @@ impl Marked for MarkedLease {
             }
         }
         if own.outlasts && !own.mark.durable {
-            // It is said with the word that nothing is open: a process that ends before has it synced once more.
+            // Only the idle mark says `durable`: if the process ends before, the next one syncs the folder once more.
             own.mark.durable = self.lease.sync()?;
         }
         own.is_open = true;
         Ok(())
     }
 
-    /// Where this fails the mark goes on saying that a call may be open.
+    /// Sets the mark to idle. If that fails, the mark stays open, which costs the next session a reading of
+    /// the log.
     fn rest(&self) {
         if let Some(own) = self.own.lock().as_mut().filter(|own| own.is_open) {
             own.mark.open = false;
@@ -278,7 +292,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Whatever stands in the attribute is a mark or is not, and a mark is read as it was written.
+        /// Decodes any bytes without a panic, and decodes a mark to what was encoded.
         #[test]
         fn a_mark_is_read_as_it_was_written(
             (session, boot, (device, inode)) in (any::<u128>(), any::<u128>(), any::<(u64, u64)>()),

@@ -1,18 +1,25 @@
-//! Resources: what a tool works on beside the session. [`Snapshotable`] is one that can be captured.
+//! Captures and restores resources: what a tool works on beside the session.
+//!
+//! A *capture* is what a resource was at one moment. A *lease* keeps other sessions off a resource while a
+//! call works on it, and ends with its process. A *mark* is left on the resource itself and outlives the
+//! process, so that others find out who left the resource half done.
 //!
 //! | module | holds |
 //! |---|---|
-//! | `registry` | [`ResourceRegistry`]: resources by their types |
-//! | `lease` | [`Lease`]: a resource that others share, held; [`LeaseHolder`]: for whom; [`Marked`]: what outlives it |
-//! | `budget` | [`BudgetTracker`]: what was spent, which no tool takes back with it |
+//! | `registry` | [`ResourceRegistry`]: resources by their types and names |
+//! | `lease` | [`Lease`]: a resource that is held; [`LeaseHolder`]: for whom; [`Marked`]: what leaves a mark on it |
+//! | `mark` | the mark on the root folder of a workspace |
+//! | `budget` | [`BudgetTracker`]: what was spent, which no failed tool rolls back |
 //! | `filesystem` | how filesystems in memory and on disk are captured, restored, leased and registered |
 //!
 //! # Invariants
 //!
-//! 1. A resource is captured before a tool runs that may change something, and restored by that capture where the tool
-//!    fails, unless it says that it [does not roll back](Snapshotable::rolls_back).
-//! 2. A capture that is recorded is one MessagePack value, and enough to restore the resource in another process.
-//! 3. A capture is durable before a record that names it is: at the level of `Process` both become so in the background.
+//! 1. The engine captures a resource before it runs a tool that may change something, and restores that
+//!    capture if the tool fails, unless the resource says that it [does not roll
+//!    back](Snapshotable::rolls_back).
+//! 2. A recorded capture is one MessagePack value, and enough to restore the resource in another process.
+//! 3. A capture is durable before any record that names it. With
+//!    [`Durability::Process`](crate::Durability::Process), both become durable in the background.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -37,165 +44,183 @@ pub use budget::{BudgetSnapshot, BudgetTracker, Usage};
 pub use lease::{Lease, LeaseHolder, Marked};
 pub use registry::{ResourceRegistry, ResourceRegistryBuilder};
 
-/// How a resource is to be captured.
+/// Says how to capture a resource.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CaptureOptions<'a> {
-    /// What the capture is called, for a person who looks at it.
+    /// Name of the capture, for a person who looks at it.
     pub tag: Option<&'a str>,
-    /// Whether it must be durable when the call returns: a record that is about to be durable names it.
+    /// Whether the capture must be durable when [`Snapshotable::snapshot`] returns, because a record that
+    /// names it is about to become durable.
     pub durable: bool,
-    /// Until when the capture may take; [`Error::DeadlineExceeded`] where it takes longer.
+    /// Moment at which the capture must be complete; a resource that takes longer fails with
+    /// [`Error::DeadlineExceeded`]. `None` sets no limit.
     pub until: Option<Instant>,
 }
 
-/// A resource that can be captured and restored.
+/// Describes a resource that can be captured and restored.
+///
+/// The engine captures the resource before each call that may change something, and restores it if the call
+/// fails. It holds no lock of the session meanwhile.
 pub trait Snapshotable: Send + Sync + 'static {
-    /// The resource's name in records: stable, and the host's own.
+    /// Name of the resource in records. Keep it stable: a recovery finds the resource by it.
     const NAME: &'static str;
 
-    /// A capture, which later changes leave as it is.
+    /// Type of a capture. Later changes to the resource must not change the capture.
     type Snapshot: Clone + Send + Sync + 'static;
 
     /// Captures the resource as it is.
     ///
     /// # Errors
     ///
-    /// Where it cannot be captured whole; nothing has changed then, and the tool does not run.
+    /// Return an error if the resource cannot be captured whole, and leave it unchanged; the tool then does
+    /// not run.
     fn snapshot(&self, options: &CaptureOptions<'_>) -> Result<Self::Snapshot>;
 
-    /// Brings the resource back to a capture. May be called again after it failed.
+    /// Restores the resource to a capture. The engine may call this again after it failed.
     ///
     /// # Errors
     ///
-    /// Where it is not as it was then.
+    /// Return an error if the resource is not as it was when it was captured.
     fn restore(&self, snapshot: &Self::Snapshot) -> Result<()>;
 
-    /// Brings the resource back to a capture, as [`restore`](Snapshotable::restore) does, and tells what of it is back but
-    /// not as it was, and what a tool did to it that a restore does not undo. By default it has nothing to tell.
+    /// Restores the resource to a capture like [`restore`](Snapshotable::restore), and reports what part of
+    /// it was restored otherwise than it was, and what a tool did to it that a restore does not undo. The
+    /// default calls `restore` and reports nothing.
     ///
     /// # Errors
     ///
-    /// As `restore`.
+    /// Those of [`restore`](Snapshotable::restore).
     fn restore_and_tell(&self, snapshot: &Self::Snapshot) -> Result<Vec<Unrestored>> {
         self.restore(snapshot).map(|()| Vec::new())
     }
 
-    /// Says whether a [`restore`](Snapshotable::restore) of a capture would be refused, and changes nothing: asked before
-    /// a recovery touches the resource. By default it is not.
+    /// Checks that a [`restore`](Snapshotable::restore) of a capture would not be refused, and changes
+    /// nothing. A recovery calls this before it touches the resource. The default refuses nothing.
     ///
     /// # Errors
     ///
-    /// As the restore would be.
+    /// Return the error with which `restore` would refuse the capture.
     fn check(&self, snapshot: &Self::Snapshot) -> Result<()> {
         let _ = snapshot;
         Ok(())
     }
 
-    /// Makes what restores changed durable, so that an end which says that the resource is back can be. Called behind
-    /// [`restore`](Snapshotable::restore), from [`Durability::Boundary`](crate::Durability::Boundary) on. By default there is nothing
-    /// to do.
+    /// Makes durable what restores changed, before the record that says that the resource is restored becomes
+    /// durable. The engine calls this after [`restore`](Snapshotable::restore), with
+    /// [`Durability::Boundary`](crate::Durability::Boundary) and
+    /// [`Durability::Every`](crate::Durability::Every). The default does nothing.
     ///
     /// # Errors
     ///
-    /// Where that cannot be; the resource counts as not restored.
+    /// Return an error if a change cannot be made durable; the resource then counts as not restored.
     fn sync_restored(&self) -> Result<()> {
         Ok(())
     }
 
-    /// One MessagePack value by which another process can restore the resource; `None`, as by default, where it
-    /// lives in this process alone. Anything else, and a value that is deeper or has more parts than a log takes, is
-    /// [`Error::Resource`], and the tool does not run.
+    /// Encodes a capture for the log, as one MessagePack value from which another process can restore the
+    /// resource. `None`, the default, says that the capture does not outlive its process.
+    ///
+    /// The engine refuses bytes that are not one value, and a value that is deeper or has more parts than a
+    /// log takes, with [`Error::Resource`]; the tool then does not run.
     ///
     /// # Errors
     ///
-    /// Where the capture cannot be written.
+    /// Return an error if the capture cannot be encoded.
     fn record(snapshot: &Self::Snapshot) -> Result<Option<Vec<u8>>> {
         let _ = snapshot;
         Ok(None)
     }
 
-    /// The capture that was recorded by these bytes.
+    /// Decodes a capture from the bytes that [`record`](Snapshotable::record) returned.
     ///
     /// # Errors
     ///
-    /// Where they are no capture; so by default.
+    /// Return an error if the bytes hold no capture. The default always fails with [`Error::Resource`].
     fn recall(recorded: &[u8]) -> Result<Self::Snapshot> {
         let _ = recorded;
         let reason = "it does not outlive its process".to_owned();
         Err(Error::Resource { resource: Self::NAME.to_owned(), reason })
     }
 
-    /// Makes every capture durable that this process took without [`CaptureOptions::durable`], and those of `earlier`, which
-    /// records of a process that was killed name. Called ahead of each sync of a log whose records may name one: in the
-    /// background or in the thread that asks for the sync, beside a tool that works on the resource, and with `earlier`
-    /// where a run of a session begins that was not closed. It may not use the session. Does nothing by default, which is
-    /// right where captures need nothing that could be lost.
+    /// Makes durable every capture that this process took without [`CaptureOptions::durable`], and the
+    /// captures in `earlier`, which records of a killed process name.
+    ///
+    /// The engine calls this before each sync of a log whose records may name such a capture, in the
+    /// background or in the thread that asks for the sync, while a tool may work on the resource. It passes
+    /// `earlier` when a run of a session begins that was not closed. The method must not use the session. The
+    /// default does nothing, which is right if a power cut cannot lose a recorded capture.
     ///
     /// # Errors
     ///
-    /// Where a capture may be lost: the log is not synced then, and takes no more writes.
+    /// Return an error if a capture may be lost; the log is then not synced, and takes no more writes.
     fn sync_captures(&self, earlier: &[Self::Snapshot]) -> Result<()> {
         let _ = earlier;
         Ok(())
     }
 
-    /// Whether a failed tool takes the resource back with it. What cannot be given back, such as money spent, says
-    /// no: it is captured for the record, and restored only where a host asks for all of a moment
-    /// ([`ExecutionState::restore`](crate::ExecutionState::restore)).
+    /// Returns whether the resource is rolled back with a tool that fails; `true` by default. Return `false`
+    /// for what cannot be given back, such as money spent: the engine then captures the resource for the
+    /// record, and restores it only if a host asks for a whole snapshot with
+    /// [`ExecutionState::restore`](crate::ExecutionState::restore).
     fn rolls_back(&self) -> bool {
         true
     }
 
-    /// Whether the resource is still as it was when it was captured, so that no new capture need be made. `false`, as by
-    /// default, where that is not known without making one.
+    /// Returns whether the resource is still as it was when `since` was captured, so that the engine need not
+    /// capture it again. `false`, the default, says that only a new capture can tell.
     fn is_unchanged(&self, since: &Self::Snapshot) -> bool {
         let _ = since;
         false
     }
 
-    /// Removes what the resource can make again, since the disk is full and a recovery needs room. Nothing by default.
+    /// Removes what the resource can make again, such as caches, because the disk is full and a recovery
+    /// needs space. The default does nothing.
     fn free_caches(&self) {}
 
-    /// Whether two captures are of the same state. By default whether both have a record and it is the same.
+    /// Returns whether two captures hold the same state of the resource. The default compares what
+    /// [`record`](Snapshotable::record) returns, and answers `false` if either capture has no recorded form.
     fn is_same(one: &Self::Snapshot, other: &Self::Snapshot) -> bool {
         matches!((Self::record(one), Self::record(other)), (Ok(Some(one)), Ok(Some(other))) if one == other)
     }
 
-    /// Whether the resource holds the files in this folder, so that to restore it is to change them. Where it holds the
-    /// session's own folder nothing is captured, and no tool runs that may change something: what takes back a call would
-    /// take back the log.
+    /// Returns whether the resource holds the files in `folder`, so that a restore may change them; `false`
+    /// by default. The engine captures nothing, and runs no tool that may change something, if a resource
+    /// holds the session's own folder: rolling back a call would roll back the log.
     fn holds(&self, folder: &Path) -> bool {
         let _ = folder;
         false
     }
 
-    /// Whether others may work on the resource beside this run, so that its [lease](Snapshotable::lease) is asked for.
+    /// Returns whether others beside this run may work on the resource; `true` by default. The engine then
+    /// takes its [lease](Snapshotable::lease) for each call.
     fn is_shared(&self) -> bool {
         true
     }
 
-    /// Waits until nobody else works on the resource, but not past `until`. `None`, where it is not shared with
-    /// others.
+    /// Takes the lease of the resource for `holder`: waits until nobody else works on the resource, but not
+    /// past `until`. `None`, the default, says that the resource needs no lease.
     ///
-    /// A session that was killed within a call takes the resource back when it is recovered, and what others did to it
-    /// meanwhile too. So where the lease itself does not outlive its holder's process, the resource should bear a
-    /// [mark](Marked) of the `lessee` that does, and refuse whoever finds that of another one who
-    /// [left a call open](LeaseHolder::left_open).
+    /// If a process is killed within a call, the recovery of its session rolls the resource back, together
+    /// with everything that others did to it meanwhile. So if the lease ends with its process, let it put a
+    /// [mark](Marked) of `holder` on the resource, and refuse a holder that finds the mark of another session
+    /// which [left a call open](LeaseHolder::left_open).
     ///
     /// # Errors
     ///
-    /// [`Error::DeadlineExceeded`] where the moment passed; [`Error::ResourceDirty`] where another session left the resource
-    /// half done, [`Error::ResourceMaybeDirty`] where that cannot be known.
-    fn lease(&self, lessee: &LeaseHolder<'_>, until: Option<Instant>) -> Result<Option<Lease>> {
-        let _ = (lessee, until);
+    /// Return [`Error::DeadlineExceeded`] if the resource is not free at `until`, [`Error::ResourceDirty`] if
+    /// another session left the resource half done, [`Error::ResourceMaybeDirty`] if that cannot be known.
+    fn lease(&self, holder: &LeaseHolder<'_>, until: Option<Instant>) -> Result<Option<Lease>> {
+        let _ = (holder, until);
         Ok(None)
     }
 }
 
-/// A capture, its type erased.
+/// Holds a capture whose type is erased.
 pub(crate) type AnySnapshot = Arc<dyn Any + Send + Sync>;
 
-/// A resource, its type erased.
+/// Is a [`Snapshotable`] resource whose type of capture is erased. Each method does what the method of that
+/// name in `Snapshotable` does, `restore` what [`restore_and_tell`](Snapshotable::restore_and_tell) does. For
+/// a capture of another type it returns [`Error::SnapshotMismatch`] or `false`.
 pub(crate) trait AnyResource: SyncCaptures {
     fn snapshot(&self, options: &CaptureOptions<'_>) -> Result<AnySnapshot>;
     fn restore(&self, snapshot: &AnySnapshot) -> Result<Vec<Unrestored>>;
@@ -209,10 +234,10 @@ pub(crate) trait AnyResource: SyncCaptures {
     fn free_caches(&self);
     fn is_same(&self, one: &AnySnapshot, other: &AnySnapshot) -> bool;
     fn holds(&self, folder: &Path) -> bool;
-    fn lease(&self, lessee: &LeaseHolder<'_>, until: Option<Instant>) -> Result<Option<Lease>>;
+    fn lease(&self, holder: &LeaseHolder<'_>, until: Option<Instant>) -> Result<Option<Lease>>;
 }
 
-/// A capture as the type that the resource makes.
+/// Returns a capture as the type that the resource `R` makes.
 fn typed<R: Snapshotable>(snapshot: &AnySnapshot) -> Result<&R::Snapshot> {
     snapshot.downcast_ref().ok_or_else(|| {
         Error::SnapshotMismatch(format!("what was captured of `{}` is of another type", R::NAME))
@@ -222,7 +247,7 @@ fn typed<R: Snapshotable>(snapshot: &AnySnapshot) -> Result<&R::Snapshot> {
 impl<R: Snapshotable> SyncCaptures for R {
     fn sync_captures(&self, earlier: &[Vec<u8>]) -> Result<()> {
         let sync = || {
-            // What cannot be read back cannot be restored either, durable or not.
+            // A capture that cannot be decoded cannot be restored either, durable or not.
             let earlier: Vec<_> = earlier.iter().filter_map(|recorded| R::recall(recorded).ok()).collect();
             Snapshotable::sync_captures(self, &earlier)
         };
@@ -282,7 +307,7 @@ impl<R: Snapshotable> AnyResource for R {
         Snapshotable::holds(self, folder)
     }
 
-    fn lease(&self, lessee: &LeaseHolder<'_>, until: Option<Instant>) -> Result<Option<Lease>> {
-        Snapshotable::lease(self, lessee, until)
+    fn lease(&self, holder: &LeaseHolder<'_>, until: Option<Instant>) -> Result<Option<Lease>> {
+        Snapshotable::lease(self, holder, until)
     }
 }

@@ -8,17 +8,19 @@ use std::time::Instant;
 use super::{AnyResource, Lease, LeaseHolder, Snapshotable};
 use crate::error::{Error, Result};
 
-/// The resources of a run, by their types. Cheap to clone; what it holds never changes.
+/// Holds the resources of a run by their types, and those that can be captured by their names too. Cheap to
+/// clone. The set of resources never changes.
 #[derive(Clone, Default)]
 pub struct ResourceRegistry {
     inner: Arc<Registered>,
 }
 
+/// Holds the registered resources.
 #[derive(Default)]
 struct Registered {
     /// An `Arc<T>` for each type `T`, which may be a trait object.
     by_type: BTreeMap<TypeId, Box<dyn Any + Send + Sync>>,
-    /// Those that can be captured, by name.
+    /// Resources that can be captured, by their names in records.
     captured: BTreeMap<Cow<'static, str>, Arc<dyn AnyResource>>,
 }
 
@@ -33,56 +35,58 @@ impl fmt::Debug for ResourceRegistry {
 }
 
 impl ResourceRegistry {
-    /// Begins a registry.
+    /// Returns a builder that collects the resources of a registry.
     pub fn builder() -> ResourceRegistryBuilder {
         ResourceRegistryBuilder { registered: Registered::default(), error: None }
     }
 
-    /// The resource that was registered as a `T`.
+    /// Returns the resource that was registered as a `T`; `None` if there is none.
     pub fn get<T: ?Sized + Send + Sync + 'static>(&self) -> Option<Arc<T>> {
         self.inner.by_type.get(&TypeId::of::<T>())?.downcast_ref::<Arc<T>>().cloned()
     }
 
-    /// The resource that was registered as a `T`, or this one.
+    /// Returns the resource that was registered as a `T`, or `default` if there is none.
     pub fn get_or<T: ?Sized + Send + Sync + 'static>(&self, default: Arc<T>) -> Arc<T> {
         self.get().unwrap_or(default)
     }
 
-    /// Whether both are clones of one registry.
+    /// Returns whether both are clones of one registry.
     pub(crate) fn is_same(&self, other: &ResourceRegistry) -> bool {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
 
-    /// The names of the resources that can be captured, in ascending order.
+    /// Returns the names of the resources that can be captured, in ascending order.
     pub fn names(&self) -> Vec<&str> {
         self.inner.captured.keys().map(AsRef::as_ref).collect()
     }
 
+    /// Returns the resources that can be captured, by their names.
     pub(crate) fn captured(&self) -> &BTreeMap<Cow<'static, str>, Arc<dyn AnyResource>> {
         &self.inner.captured
     }
 
-    /// Whether others may work on any of the resources.
+    /// Returns whether others may work on any of the resources.
     pub(crate) fn is_shared(&self) -> bool {
         self.inner.captured.values().any(|resource| resource.is_shared())
     }
 
-    /// Waits until nobody else works on any of the resources. Those that were taken are among the `leases` even where
-    /// another cannot be.
+    /// Takes the lease of each resource that others may work on, in ascending order of the names, and adds it
+    /// to `leases`. If one lease cannot be taken, `leases` keeps those that were taken before.
     pub(crate) fn lease(
         &self,
-        lessee: &LeaseHolder<'_>,
+        holder: &LeaseHolder<'_>,
         until: Option<Instant>,
         leases: &mut Vec<Lease>,
     ) -> Result<()> {
         for resource in self.inner.captured.values().filter(|resource| resource.is_shared()) {
-            leases.extend(resource.lease(lessee, until)?);
+            leases.extend(resource.lease(holder, until)?);
         }
         Ok(())
     }
 }
 
-/// Collects resources; [`build`](ResourceRegistryBuilder::build) checks them.
+/// Collects the resources of a [`ResourceRegistry`]. [`build`](ResourceRegistryBuilder::build) reports types
+/// and names that were registered twice.
 #[must_use]
 pub struct ResourceRegistryBuilder {
     registered: Registered,
@@ -96,7 +100,8 @@ impl fmt::Debug for ResourceRegistryBuilder {
 }
 
 impl ResourceRegistryBuilder {
-    /// Registers a resource as a `T`: its own type, or a trait object's. It is not captured.
+    /// Registers a resource as a `T`, which is its own type or a trait object's. The engine does not capture
+    /// the resource.
     pub fn resource<T: ?Sized + Send + Sync + 'static>(mut self, resource: Arc<T>) -> Self {
         if self.registered.by_type.insert(TypeId::of::<T>(), Box::new(resource)).is_some() {
             self.fail(std::any::type_name::<T>(), "another of that type is registered");
@@ -104,13 +109,16 @@ impl ResourceRegistryBuilder {
         self
     }
 
-    /// Registers a resource under its own type, to be captured before each tool and restored after one that fails.
+    /// Registers a resource under its own type and under [`Snapshotable::NAME`]. The engine captures it
+    /// before each call that may change something, and restores it if the call fails.
     pub fn snapshotable<R: Snapshotable>(self, resource: Arc<R>) -> Self {
         self.named(R::NAME, Arc::clone(&resource)).resource::<R>(resource)
     }
 
-    /// Registers a resource under the name that records have for it, to be captured and restored as any other. It is found
-    /// by no type: this is for who recovers a session of another host's, and for several resources of one type.
+    /// Registers a resource under a name of the host's choice in place of [`Snapshotable::NAME`]. The engine
+    /// captures and restores the resource like any other, but [`get`](ResourceRegistry::get) does not find
+    /// it. Use this to recover a session of another host under the names in its records, and for several
+    /// resources of one type.
     pub fn named<R: Snapshotable>(mut self, name: impl Into<Cow<'static, str>>, resource: Arc<R>) -> Self {
         let name = name.into();
         if self.registered.captured.insert(name.clone(), resource).is_some() {
@@ -119,16 +127,17 @@ impl ResourceRegistryBuilder {
         self
     }
 
+    /// Keeps the first error for [`build`](ResourceRegistryBuilder::build) to return.
     fn fail(&mut self, resource: &str, reason: &str) {
         let (resource, reason) = (resource.to_owned(), reason.to_owned());
         self.error.get_or_insert(Error::Resource { resource, reason });
     }
 
-    /// Ends the registry.
+    /// Builds the registry.
     ///
     /// # Errors
     ///
-    /// [`Error::Resource`] where two resources have one type or one name.
+    /// [`Error::Resource`] if two resources were registered under one type or one name.
     pub fn build(self) -> Result<ResourceRegistry> {
         match self.error {
             Some(error) => Err(error),
