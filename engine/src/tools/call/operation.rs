@@ -1,4 +1,20 @@
-//! One call from its begin to its end.
+//! One call from its begin to its end: admission, captures and begin; then ending, restoring and the report.
+//!
+//! # Terms
+//!
+//! An operation is *abandoned* if its [`Operation`] is dropped without an end: whoever waits for it next ends it as
+//! [`Cause::Dropped`]. It is *left open* if its end cannot be recorded or its resources cannot be restored: a
+//! recovery ends it.
+//!
+//! # Invariants
+//!
+//! 1. A call that may change something captures its resources before it records its begin.
+//! 2. The nested calls of a call end, and its programs are terminated, before its resources are captured or
+//!    restored.
+//! 3. The resources of a call that fails are restored before its end is recorded. The end itself rolls STATE
+//!    back.
+//! 4. From the moment that the call's captures and leases are taken for its end, the operation either ends or is
+//!    left open.
 
 use foldlog_codec::{OperationId, SequenceNumber};
 use std::fmt;
@@ -27,16 +43,18 @@ use crate::tools::checkpoints::{CheckpointStore, ToolCheckpoint};
 use crate::tools::execution::{ExecutionState, Leases};
 use crate::types::encode;
 
-/// How many bytes MessagePack puts in front of a text, at most.
+/// Maximum number of bytes that MessagePack puts in front of a string.
 const TEXT_HEAD_BYTES: usize = 5;
 
-/// One call from its begin to its end, for tools that run elsewhere. Ended by [`end`](Operation::end),
-/// [`fail`](Operation::fail) or [`abort`](Operation::abort); where it is dropped instead, the next call that waits for
-/// it takes back what it did.
+/// Holds a call that has begun, for a tool that runs elsewhere. [`end`](Operation::end), [`fail`](Operation::fail) or
+/// [`abort`](Operation::abort) ends the call.
+///
+/// If it is dropped instead, the call stays open until the next call or write waits for it, or the session closes.
+/// Then the engine ends the call with [`Cause::Dropped`] and rolls its changes back.
 #[must_use]
 pub struct Operation {
     context: ToolContext,
-    /// Whether its end is known to be recorded.
+    /// Whether the end is known to be recorded.
     ended: bool,
 }
 
@@ -65,27 +83,29 @@ impl Operation {
         &self.context.running
     }
 
-    /// The operation's name.
+    /// Returns the operation id: the sequence number of its first `tool_begin`. Stable across re-runs.
     pub fn id(&self) -> OperationId {
         self.running().begun.within.operation()
     }
 
-    /// What the tool is to be given.
+    /// Returns the context of the call, for the tool to work with.
     pub fn context(&self) -> &ToolContext {
         &self.context
     }
 
-    /// Tells the tool to stop, and with it all that runs within its call: its handle is no longer good, and the programs
-    /// that it started are to end. Where the call has not ended after the store's [grace](crate::StoreOptions::grace),
-    /// it is [stuck](Session::stuck_operations).
+    /// Cancels the call and its nested calls: writes through their handles fail with [`Error::Revoked`], and a program
+    /// that a tool waits for is terminated with the call's other programs. The call still has to be ended; its changes
+    /// are rolled back even if it reports success. If it has not ended after the store's
+    /// [grace](crate::StoreOptions::grace), it counts as [stuck](Session::stuck_operations).
     pub fn cancel(&self) {
         self.running().begun.cancel();
     }
 
-    /// Ends the call with what the tool answered. Without success all that it did is taken back, and so it is where the
-    /// call, or one within which it runs, was [cancelled](Operation::cancel) before.
+    /// Ends the call with what the tool answered. The call's changes are rolled back if the result reports failure
+    /// or cannot be recorded, if a program of the call cannot be terminated, or if the call, or one within which it
+    /// runs, was [cancelled](Operation::cancel) before.
     ///
-    /// Durable when this returns at [`Durability::Boundary`](crate::Durability::Boundary) and
+    /// The end is durable when this returns, with [`Durability::Boundary`](crate::Durability::Boundary) and
     /// [`Durability::Every`](crate::Durability::Every).
     ///
     /// ```
@@ -127,12 +147,21 @@ impl Operation {
     ///
     /// # Errors
     ///
-    /// As [`ToolRunner::execute`](crate::tools::ToolRunner::execute).
+    /// [`Error::DeadlineExceeded`] if the result reports success after the call's deadline: the call's changes were
+    /// rolled back, and it has an end. [`Error::Stuck`] if a nested call does not end within the store's
+    /// [grace](crate::StoreOptions::grace): the engine ends this call as if it were dropped, once the nested one has
+    /// ended. [`Error::NoSuchOperation`] if the call is over.
+    ///
+    /// [`Error::RestoreFailed`] if a resource cannot be restored; [`Error::Interrupted`] if a nested call was left
+    /// open; [`Error::Full`], [`Error::Io`], [`Error::DurabilityUnknown`], [`Error::Poisoned`] or [`Error::Closed`]
+    /// if the end cannot be recorded. With these the call is left open: the session takes no writes until
+    /// [`ToolRunner::recover`](crate::tools::ToolRunner::recover), here or in another process, has ended it. A
+    /// session that fails with [`Error::Poisoned`] has to be opened again first.
     pub fn end<T: Serialize>(self, result: ToolResult<T>) -> Result<ToolReport> {
         let ToolResult { success, message, value, outside } = result;
         let value = match value.map(|value| encode(&self.running().info.tool, &value)).transpose() {
             Ok(value) => value,
-            // As of a tool that runs here: what cannot be recorded is a failure.
+            // A result that cannot be recorded fails the call, as it does for a tool that runs here.
             Err(error) => return self.fail(ToolError::failed(error.to_string())),
         };
         let answered = Answered { success, message, value, outside };
@@ -140,33 +169,46 @@ impl Operation {
         self.finish(ending)
     }
 
-    /// Ends the call with why the tool gave no answer; all that it did is taken back.
+    /// Ends the call with the reason why the tool gave no answer. The call's changes are rolled back.
     ///
     /// # Errors
     ///
-    /// As [`end`](Operation::end).
+    /// [`Error::VisibilityExpansion`] if `error` asks for more of the prompt to be shown; the call has an end then.
+    /// Else those of [`end`](Operation::end).
     pub fn fail(self, error: ToolError) -> Result<ToolReport> {
         let ending = Ending::of(Err(error), &self.running().begun.within);
         self.finish(ending)
     }
 
-    /// Ends the call, whatever it did, as cancelled; all that it did is taken back.
+    /// Ends the call with [`Cause::Cancelled`], and `reason` for the model to see. The call's changes are rolled
+    /// back.
     ///
     /// # Errors
     ///
-    /// As [`end`](Operation::end).
+    /// Those of [`end`](Operation::end).
     pub fn abort(self, reason: &str) -> Result<ToolReport> {
         self.finish(Ending::failed(Cause::Cancelled, reason))
     }
 
-    /// Ends the call with what its handler came to.
+    /// Ends the call as `ending` says.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`end`](Operation::end) and [`fail`](Operation::fail).
     pub(in crate::tools) fn finish(mut self, ending: Ending) -> Result<ToolReport> {
         let report = self.running().finish_and_raise(ending);
         self.ended = report.is_ok();
         report
     }
 
-    /// Gives the call its turn, captures the resources and records the begin.
+    /// Waits until the schedule admits the call, takes the leases of the resources, captures them and records the
+    /// begin.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::SnapshotMismatch`] if `session` is not the session of `state`; [`Error::DeadlineExceeded`] if the
+    /// deadline passes before the begin; the errors of an admission, of a lease, and of a capture. Nothing is recorded
+    /// with these. Else those of [`Session::dispatch`] that do not concern events.
     pub(in crate::tools) fn begin(
         state: &ExecutionState,
         session: &Session,
@@ -177,20 +219,20 @@ impl Operation {
         if !session.is_same(state.session()) {
             let (found, own) = (session.id(), state.session().id());
             return Err(Error::SnapshotMismatch(format!(
-                "the call runs within one of session {found}, this run is of {own}"
+                "the call runs within one of session {found}, but this run belongs to session {own}"
             )));
         }
         let until = options.deadline.map(clock::after);
         let reads_only = info.reads_only;
         let admission = session.admit(reads_only, until)?;
         let info = CallInfo { parent: session.within().map(|within| within.operation()), ..info };
-        // What an operation holds, those within it work on too.
+        // A nested call works under the leases of the call around it.
         let leases = if info.parent.is_none() { state.lease(until)? } else { None };
         if let Some(leases) = leases.as_deref().filter(|_| !reads_only) {
-            caught("the mark of who works on it", || leases.open())?;
+            caught("the mark of a workspace", || leases.open())?;
         }
         let tag = || tagged("pre", info.call_id.as_deref());
-        let captured = || caught("what was before", || state.capture(until, tag));
+        let captured = || caught("the resources before the call", || state.capture(until, tag));
         let before = if reads_only { Captures::default() } else { captured()? };
         let mut text = Writer::with_capacity(arguments.len() + TEXT_HEAD_BYTES);
         text.str(arguments);
@@ -199,7 +241,7 @@ impl Operation {
         let begun = admission.begin(body, state.checkpoints().is_some() && info.restores.is_none())?;
         let session = session.through(Arc::clone(&begun.within));
         let running = Arc::new(RunningCall {
-            // An operation that is let go of stays with its session, to be ended by whoever comes next or when it closes.
+            // An abandoned operation must not keep its session open: whoever waits for it ends it, or the closing does.
             state: state.uncounted(),
             begun,
             info,
@@ -210,16 +252,17 @@ impl Operation {
     }
 }
 
+/// Returns the tag of a capture: `side` and the provider's id of the call, if it has one.
 fn tagged(side: &str, call_id: Option<&str>) -> Option<String> {
     call_id.map(|call_id| [side, ":", call_id].concat())
 }
 
-/// Lets go of what an operation holds, and of the operation itself where its end was not recorded: that is left open,
-/// for a recovery.
+/// Guards the end of an operation: dropping it releases the leases, and leaves the operation open for a recovery unless
+/// its end was recorded.
 struct Unended<'a> {
     running: &'a RunningCall,
     ended: bool,
-    /// What the resources were, which a recovery by the same run restores them to.
+    /// Captures of the resources from before the call, to which a recovery by the same run restores them.
     before: Captures,
     _leases: Option<Arc<Leases>>,
 }
@@ -233,16 +276,18 @@ impl Drop for Unended<'_> {
     }
 }
 
-/// How long a message may be that is recorded on a full disk, in bytes.
+/// Maximum length of a message that is recorded on a full disk, in bytes.
 const SHORT_BYTES: usize = 256;
 
+/// Cuts a message after at most [`SHORT_BYTES`], between two characters.
 fn short(message: &str) -> String {
     let end = (0..=SHORT_BYTES.min(message.len())).rev().find(|at| message.is_char_boundary(*at));
     message.get(..end.unwrap_or_default()).unwrap_or_default().to_owned()
 }
 
 impl RunningCall {
-    /// Ends the call; what its caller has to handle in another way is an error.
+    /// Ends the call. A deadline that passed, and a tool that asks for more of the prompt, become errors, since the
+    /// caller handles both in another way than a report.
     fn finish_and_raise(&self, ending: Ending) -> Result<ToolReport> {
         let overrides = ending.overrides.clone();
         let report = self.finish(ending)?;
@@ -258,22 +303,24 @@ impl RunningCall {
         }
     }
 
+    /// Ends the call, whatever the cause, and reports it.
     fn finish(&self, mut ending: Ending) -> Result<ToolReport> {
         let mut held = self.held.lock();
         let operation = self.begun.within.operation();
         if held.is_none() {
             return Err(Error::NoSuchOperation { operation, reason: "it is over" });
         }
-        // What was refused to it since it was to stop may be missing from what it did, whatever it says itself.
+        // The session refused writes of a call that was to stop, so its work may be incomplete even if it reports
+        // success.
         let stopped = match &self.begun.within {
-            within if within.is_late() => Some((Cause::Deadline, "its time was over")),
+            within if within.is_late() => Some((Cause::Deadline, "its deadline passed")),
             within if within.was_cancelled() => Some((Cause::Cancelled, "it was cancelled")),
             _ => None,
         };
         if let Some((cause, reason)) = stopped.filter(|_| ending.cause.is_none()) {
             ending = Ending { outside: ending.outside, ..Ending::failed(cause, reason) };
         }
-        // Where something within it does not end, it can be ended later.
+        // If a nested call does not end, this call still holds everything, and can be ended later.
         self.begun.end_inner()?;
         let Some(Held { before, leases, mut text }) = held.take() else {
             return Err(Error::NoSuchOperation { operation, reason: "it is over" });
@@ -281,38 +328,40 @@ impl RunningCall {
         // From here on the operation ends, or is left open for a recovery, whatever happens.
         let mut unended = Unended { running: self, ended: false, before: before.clone(), _leases: leases };
         if !self.programs.end() && ending.cause.is_none() {
-            ending = Ending::failed(Cause::Error, "a program that it started does not end");
+            ending = Ending::failed(Cause::Error, "a program that the tool started does not end");
         }
         let mut after = None;
         if ending.cause.is_none() && !self.info.reads_only {
             let tag = || tagged("post", self.info.call_id.as_deref());
             let until = self.begun.within.until();
-            match caught("what it left", || self.state.capture(until, tag)) {
-                // What cannot be stopped in time, such as a sync, may have taken longer.
+            match caught("the resources after the call", || self.state.capture(until, tag)) {
+                // Parts of a capture that cannot be stopped, such as a sync, may have passed the deadline.
                 _ if self.begun.within.is_late() => {
-                    ending = Ending::failed(Cause::Deadline, "its time was over");
+                    ending = Ending::failed(Cause::Deadline, "its deadline passed");
                 }
                 Ok(captures) => after = Some(captures),
                 Err(error) => {
-                    ending =
-                        Ending::failed(Cause::Error, format!("what it left cannot be captured: {error}"));
+                    ending = Ending::failed(
+                        Cause::Error,
+                        format!("the resources cannot be captured after the call: {error}"),
+                    );
                 }
             }
         }
-        // Without its end the call is open still: whatever is not as it was, a recovery restores again.
+        // If this fails, the call has no end and is left open, and a recovery restores the resources again.
         if ending.cause.is_some() {
             ending.not_undone.append(&mut self.restore(&before)?);
         }
         let mut recorded = self.record(&ending, after.as_ref(), &mut text);
         let unrecorded = match &recorded {
-            Err(Error::Full { .. }) => Some("there is no space to record what it answered".to_owned()),
+            Err(Error::Full { .. }) => Some("there is no space to record what the tool answered".to_owned()),
             Err(error @ Error::TooLarge { .. }) => {
-                Some(format!("what it answered cannot be recorded: {error}"))
+                Some(format!("what the tool answered cannot be recorded: {error}"))
             }
             _ => None,
         };
         if let Some(reason) = unrecorded {
-            // Room is kept for an end that says no more than this.
+            // The log keeps room for an end that is no longer than this.
             if ending.cause.is_none() {
                 ending = Ending::failed(Cause::Error, &reason).telling(self.restore(&before)?);
             }
@@ -330,7 +379,7 @@ impl RunningCall {
         Ok(report)
     }
 
-    /// Brings the resources back to what they were before the call, and tells what is not as it was all the same.
+    /// Restores the resources as they were before the call. Returns the changes that could not be undone.
     fn restore(&self, before: &Captures) -> Result<Vec<NotUndone>> {
         if self.info.reads_only {
             return Ok(Vec::new());
@@ -340,12 +389,12 @@ impl RunningCall {
         if sabotage::is(Breakage::EndedUnrestored) { Ok(restored.unwrap_or_default()) } else { restored }
     }
 
-    /// What is known of effects outside: a tool that may have some has, unless it says that it has none.
+    /// Returns the effects outside: those that the tool reports, otherwise those that its declaration allows.
     fn outside(&self, ending: &Ending) -> ExternalEffects {
         ending.outside.unwrap_or(self.info.outside())
     }
 
-    /// Records the end. What the model sees is encoded into `text`.
+    /// Records the end. Reuses the memory of `text` for the encoded message.
     fn record(&self, ending: &Ending, after: Option<&Captures>, text: &mut Vec<u8>) -> Result<Ended> {
         let begin = self.begun.begin;
         let mut shown = Writer::reusing(std::mem::take(text));
@@ -363,6 +412,7 @@ impl RunningCall {
         self.begun.end(end, self.checkpoints().is_some())
     }
 
+    /// Returns the report of the call, whose end is recorded as `ended`.
     fn report(&self, ending: Ending, ended: &Ended) -> Result<ToolReport> {
         let value = ending.value.as_deref().map(Value::decode).transpose();
         let unread = |error| Error::Encode { name: self.info.tool.to_string(), reason: format!("{error}") };
@@ -384,11 +434,13 @@ impl RunningCall {
         })
     }
 
-    /// Where positions before and after calls are kept; a restore is none.
+    /// Returns the store of positions before and after calls. `None` if the run keeps none, and for a restore,
+    /// which is no tool's call.
     fn checkpoints(&self) -> Option<&CheckpointStore> {
         self.state.checkpoints().filter(|_| self.info.restores.is_none())
     }
 
+    /// Keeps the positions before and after the call, if the run keeps checkpoints.
     fn checkpoint(&self, report: &ToolReport, before: Captures, after: Option<Captures>) {
         let Some(checkpoints) = self.checkpoints() else { return };
         let session = self.state.session();
@@ -405,7 +457,7 @@ impl RunningCall {
             };
             self.state.composite(snapshot, resources, metadata)
         };
-        // No tool begins with the first record, which opens the session.
+        // The first record opens the session, so a begin has one before it.
         let begin = report.begin.saturating_sub(1);
         checkpoints.record(ToolCheckpoint {
             operation: report.operation,
@@ -432,9 +484,9 @@ mod tests {
     use crate::tools::{ToolCall, ToolRegistry, ToolRunner};
     use crate::{SessionTypes, Store, StoreOptions};
 
-    /// What another thread began within a call that was let go of, after somebody had taken it upon itself to end that
-    /// one and before its handle was no longer good, kept it from ending. Nobody tried again, so that it stayed open, and
-    /// in the way of all others, until the session was recovered.
+    /// Guards against an abandoned call that never ends. Another thread could begin a nested call after somebody had
+    /// started to end the abandoned one and before its handle was revoked. The nested call kept it from ending, nobody
+    /// tried again, and it blocked all others until the session was recovered.
     #[test]
     fn nothing_begins_within_a_call_that_was_let_go_of_once_somebody_ends_it() {
         let (storage, grace) = (Arc::new(MemoryStorage::new()), Duration::ZERO);
@@ -443,13 +495,13 @@ mod tests {
         let session = store.create(&SessionTypes::builder().build().unwrap()).unwrap();
         let state = ExecutionState::new(session.clone(), ResourceRegistry::default());
         let runner = ToolRunner::new(state, ToolRegistry::new());
-        // A deadline, so that a failure is no endless wait.
+        // The deadline keeps a failure of this test from waiting forever.
         let options = ExecuteOptions { deadline: Some(Duration::from_secs(20)) };
         let call = ToolCall::new("elsewhere", "{}");
         let outer = runner.begin(&call, &ExecuteOptions::default()).unwrap();
         let (within, core) = (runner.within(outer.context()), Arc::clone(outer.running()));
         drop(outer);
-        // What dropping it left to be run, and before that what another thread may do at that very moment.
+        // Replaces what dropping the operation left to be run: another thread's call comes first, at that very moment.
         let (tells, told) = mpsc::channel();
         let (inner, again) = (call.clone(), Arc::clone(&core));
         let dropped = move || {

@@ -387,13 +387,14 @@ impl Programs {
         }
         // Without its leader a group would outlive this process. What is left of it ends before there is another.
         if state.leader.as_ref().is_some_and(has_ended) && !state.end() {
-            return Err(ToolError::failed("a program that it started does not end"));
+            return Err(ToolError::failed("a program that the tool started does not end"));
         }
         if state.leader.is_none() {
             state.lead(call)?;
         }
         let group = state.leader.as_ref().map_or(0, Child::id);
-        let group = i32::try_from(group).map_err(|_| ToolError::failed("a process id over 31 bits"))?;
+        let group = i32::try_from(group)
+            .map_err(|_| ToolError::failed("the process id of the programs' group is over 31 bits"))?;
         if let Some(Marked { mark, .. }) = &state.marked {
             command.env(VARIABLE, mark.for_environment());
         }

@@ -64,8 +64,7 @@ pub trait Tool: Send + Sync + 'static {
 
     /// Returns whether the tool changes neither STATE nor resources. Calls of such tools may run beside each
     /// other; nothing is captured for them, and their handle refuses changes of STATE and calls of tools that change
-    /// something, with
-    /// [`Error::ReadsOnly`]. By default `false`.
+    /// something with [`Error::ReadsOnly`]. By default `false`.
     fn reads_only(&self) -> bool {
         false
     }
