@@ -1,8 +1,8 @@
 //! Results and errors of tools, and the form in which the end of a call records them.
 //!
-//! A tool that returns a [`ToolError`], or a [`ToolResult`] without success, has failed: the engine rolls back
-//! what the call changed in STATE and in its resources. *Effects outside* are those that no rollback undoes,
-//! such as a request to a server.
+//! A tool that returns a [`ToolError`], or a [`ToolResult`] without success, has failed: the engine rolls
+//! back what the call changed in STATE and in its resources. *Effects outside* are those that no rollback
+//! undoes, such as a request to a server.
 
 use foldlog_codec::body::{Cause, ExternalEffects};
 use serde::Serialize;
@@ -54,8 +54,8 @@ pub enum ToolError {
         /// Effects outside, if the tool knows them. `None` means the same as in [`ToolResult::outside`].
         outside: Option<ExternalEffects>,
     },
-    /// The arguments do not fit the tool's parameters. The text, which the model sees, says why. The call counts
-    /// as one without effects outside.
+    /// The arguments do not fit the tool's parameters. The text, which the model sees, says why. The call
+    /// counts as one without effects outside.
     #[error("{0}")]
     InvalidArguments(String),
     /// The tool needs more of the prompt to be shown before it can answer. The caller gets

@@ -1,9 +1,12 @@
-//! A control group (cgroup v2) for the programs of one call, where the system lets this process make one below its own.
+//! A control group (cgroup v2) for the programs of one call, where the system lets this process make one
+//! below its own.
 //!
-//! What stands in it stays in it whatever it does to its process group, its session or its environment, unless it may
-//! write into another group. Nothing depends on it: without one, the programs of a call are known by their environment.
+//! A process in a control group, and each that it starts, stays there whatever it does to its process group,
+//! its session or its environment, unless it may write into another control group. The engine does not depend
+//! on control groups: without one, it finds the programs of a call by their environment.
 //!
-//! A program joins once it is started. What it starts before that, and with a cleared environment, is in no group.
+//! A program joins the control group after it was started. What it starts before that is not in the group,
+//! and is found by its environment alone.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -11,20 +14,21 @@ use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::statfs;
 
-/// What the file system of control groups says that it is.
+/// Type by which the kernel names the file system of control groups.
 const CGROUP2_MAGIC: u64 = 0x6367_7270;
 
-/// Groups that a program made below its call's are removed down to this depth.
+/// Depth down to which groups are removed that a program made below the group of its call.
 const DEPTH_MAX: usize = 64;
 
-/// The control group of a call's programs.
+/// Names the control group of a call's programs by its folder.
 #[derive(Debug)]
 pub(in crate::tools) struct Cgroup {
     folder: PathBuf,
 }
 
 impl Cgroup {
-    /// Makes a group of this name below the process's own; `None` where none can be made whose members can be killed.
+    /// Makes a group of this name below this process's own. Returns `None` if the system does not let this
+    /// process make one, or if a group's members cannot be killed together.
     pub(in crate::tools) fn make(name: &str) -> Option<Cgroup> {
         let folder = own()?.join(name);
         fs::create_dir(&folder).ok()?;
@@ -36,7 +40,8 @@ impl Cgroup {
         Some(made)
     }
 
-    /// The group that a log names, if it is one and has this name: a path that comes from a file is believed no further.
+    /// Returns the group at a path that a log recorded. Since anybody may have written the log, returns
+    /// `None` unless the path is absolute and plain, ends with `name`, and is a control group.
     pub(in crate::tools) fn recorded(path: &str, name: &str) -> Option<Cgroup> {
         let folder = PathBuf::from(path);
         let is_plain = folder.is_absolute()
@@ -46,41 +51,44 @@ impl Cgroup {
         (is_plain && is_named && is_group()).then_some(Cgroup { folder })
     }
 
+    /// Returns the group's folder.
     pub(in crate::tools) fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// The file that kills all members when `1` is written into it.
+    /// Returns the path of the file that kills all members when `1` is written into it.
     pub(in crate::tools) fn kill_file(&self) -> PathBuf {
         self.folder.join("cgroup.kill")
     }
 
-    /// Puts a process into the group. Where that is refused, or the process is gone, nothing has changed.
+    /// Puts a process into the group. Does nothing if the system refuses that or the process is gone.
     pub(in crate::tools) fn join(&self, process: u32) {
         let _ = fs::write(self.folder.join("cgroup.procs"), process.to_string());
     }
 
-    /// Kills what is in the group, but for this process itself: one that was started by a call is not to end with it when
-    /// it recovers that call.
+    /// Kills all members of the group, unless this process is one of them. A process that a call started may
+    /// be the one that recovers the call, and must not kill itself.
     pub(in crate::tools) fn kill(&self) {
         if !own().is_some_and(|own| own.starts_with(&self.folder)) {
             let _ = fs::write(self.kill_file(), "1");
         }
     }
 
-    /// Whether anything runs in the group. What has ended and was not waited for does not.
+    /// Returns whether a process runs in the group. One that has ended and was not waited for does not count,
+    /// and nothing does if this process is a member.
     pub(in crate::tools) fn is_populated(&self) -> bool {
         let events = fs::read_to_string(self.folder.join("cgroup.events")).unwrap_or_default();
         events.lines().any(|line| line == "populated 1")
             && !own().is_some_and(|own| own.starts_with(&self.folder))
     }
 
-    /// Removes the group, and those below it that a program made. One in which something runs stays.
+    /// Removes the group, and the groups below it that a program made. A group in which a process runs stays.
     pub(in crate::tools) fn remove(&self) {
         remove(&self.folder, 0);
     }
 }
 
+/// Removes the group in `folder`, which is `depth` groups below that of the call, after those below it.
 fn remove(folder: &Path, depth: usize) {
     let below = fs::read_dir(folder).into_iter().flatten().flatten();
     for entry in below.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
@@ -91,20 +99,20 @@ fn remove(folder: &Path, depth: usize) {
     let _ = fs::remove_dir(folder);
 }
 
-/// The folder of the process's own group.
+/// Returns the folder of this process's own group.
 fn own() -> Option<PathBuf> {
     let mounts = fs::read("/proc/self/mountinfo").ok()?;
     let own = fs::read("/proc/self/cgroup").ok()?;
     found_in(&mounts, &own)
 }
 
-/// Where the mounts and the groups that a process is said to have put its folder.
+/// Returns the folder of a process's group, from the contents of its `mountinfo` and its `cgroup` in `/proc`.
 fn found_in(mounts: &[u8], groups: &[u8]) -> Option<PathBuf> {
     let lines = |bytes: &'_ [u8]| bytes.split(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect::<Vec<_>>();
     let own = lines(groups).into_iter().find_map(|line| line.strip_prefix(b"0::").map(<[u8]>::to_vec))?;
     let own = PathBuf::from(std::ffi::OsStr::from_bytes(&own));
     lines(mounts).into_iter().find_map(|line| {
-        // Mount, parent, device, root, mounted at, options, any more, `-`, type.
+        // The fields: mount, parent, device, root, mount point, options, any more, `-`, type.
         let words: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
         let kind = words.iter().skip_while(|word| **word != b"-").nth(1)?;
         let (root, mounted) = (unescaped(words.get(3)?), unescaped(words.get(4)?));
@@ -115,7 +123,7 @@ fn found_in(mounts: &[u8], groups: &[u8]) -> Option<PathBuf> {
     })
 }
 
-/// A path as the system lists it: spaces and the like stand as `\` and three octal digits.
+/// Decodes a path of `mountinfo`, in which `\` and three octal digits stand for a space and the like.
 fn unescaped(listed: &[u8]) -> PathBuf {
     let mut path = Vec::with_capacity(listed.len());
     let mut rest = listed;
@@ -137,7 +145,7 @@ mod tests {
         let mounts = b"25 1 0:22 / /proc rw - proc proc rw\n41 31 0:38 / /sys/fs/cgroup\\040two rw,relatime - cgroup2 cgroup2 rw\n";
         let own = b"9:name=systemd:/old\n0::/user.slice/one\n";
         assert_eq!(found_in(mounts, own), Some(PathBuf::from("/sys/fs/cgroup two/user.slice/one")));
-        // Of a part that is mounted, what is below it.
+        // If only a part is mounted, a group below that part is found, and no other.
         let part = b"41 31 0:38 /user.slice /groups rw shared:9 - cgroup2 cgroup2 rw\n";
         assert_eq!(found_in(part, own), Some(PathBuf::from("/groups/one")));
         assert_eq!(found_in(part, b"0::/system.slice/two\n"), None);

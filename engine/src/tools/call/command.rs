@@ -18,21 +18,23 @@ use super::programs::poll;
 use super::running::RunningCall;
 use crate::clock;
 
-/// How long the output of a program is read on after the program has ended. What the program started may hold its
-/// output open.
+/// How long the output of a program is read on after the program has ended. What the program started may hold
+/// its output open.
 const PRINTED_WITHIN: Duration = Duration::from_millis(200);
 
-/// Describes a program that a tool runs, with its arguments, environment and folder. Its standard input is empty.
+/// Describes a program that a tool runs, with its arguments, environment and folder. Its standard input is
+/// empty.
 ///
-/// The engine terminates the program and all that it starts when the call ends, when this process ends, and, while the
-/// tool waits for a program of the call, as soon as the call is cancelled or its deadline passes. It finds them in
-/// three ways: they are one process group, they stand in a control group of the call if the system lets this process
-/// make one, and their environment has the variable `FOLDLOG_CALL`.
+/// The engine terminates the program and all that it starts when the call ends, when this process ends, and,
+/// while the tool waits for a program of the call, as soon as the call is cancelled or its deadline passes.
+/// It finds them in three ways: they are one process group, they stand in a control group of the call if the
+/// system lets this process make one, and their environment has the variable `FOLDLOG_CALL`.
 ///
-/// - A program that leaves the process group, by `setsid` or as a daemon does, is terminated when the call ends all the
-///   same. If this process is killed, such a program is terminated at once if the call has a control group, and
-///   otherwise when the session is recovered.
-/// - A program that is in no control group of the call and has cleared its environment is not found, and runs on.
+/// - A program that leaves the process group, by `setsid` or as a daemon does, is terminated when the call
+///   ends all the same. If this process is killed, such a program is terminated at once if the call has a
+///   control group, and otherwise when the session is recovered.
+/// - A program that is in no control group of the call and has cleared its environment is not found, and runs
+///   on.
 #[must_use]
 pub struct ToolCommand {
     command: Command,
@@ -78,15 +80,16 @@ impl ToolCommand {
         self
     }
 
-    /// Runs the program to its end, and returns its status and what it printed. A status other than 0 is not an
-    /// error.
+    /// Runs the program to its end, and returns its status and what it printed. A status other than 0 is not
+    /// an error.
     ///
     /// # Errors
     ///
-    /// [`ToolError::Failed`] if the program cannot be started. [`ToolError::Cancelled`] if the call is cancelled or
-    /// over, and [`ToolError::Engine`] with [`Error::DeadlineExceeded`](crate::Error::DeadlineExceeded) if its
-    /// deadline passes, before the program ends: the program is terminated then. [`ToolError::Engine`] if the log
-    /// cannot record the programs of the call, which it does before the first of them starts.
+    /// [`ToolError::Failed`] if the program cannot be started. [`ToolError::Cancelled`] if the call is
+    /// cancelled or over, and [`ToolError::Engine`] with
+    /// [`Error::DeadlineExceeded`](crate::Error::DeadlineExceeded) if its deadline passes, before the program
+    /// ends: the program is terminated then. [`ToolError::Engine`] if the log cannot record the programs of
+    /// the call, which it does before the first of them starts.
     pub fn output(mut self) -> Result<Output, ToolError> {
         self.command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = self.call.programs.spawn(&self.call.begun, &mut self.command)?;
@@ -108,22 +111,23 @@ impl ToolCommand {
         self.call.programs.wait(&self.call.begun, &mut child)
     }
 
-    /// Starts the program and returns at once. The program runs beside the tool until the call ends, and what it
-    /// prints is discarded.
+    /// Starts the program and returns at once. The program runs beside the tool until the call ends, and what
+    /// it prints is discarded.
     ///
     /// # Errors
     ///
-    /// [`ToolError::Failed`] if the program cannot be started. [`ToolError::Cancelled`] if the call is cancelled or
-    /// over, and [`ToolError::Engine`] with [`Error::DeadlineExceeded`](crate::Error::DeadlineExceeded) if its
-    /// deadline has passed. [`ToolError::Engine`] if the log cannot record the programs of the call.
+    /// [`ToolError::Failed`] if the program cannot be started. [`ToolError::Cancelled`] if the call is
+    /// cancelled or over, and [`ToolError::Engine`] with
+    /// [`Error::DeadlineExceeded`](crate::Error::DeadlineExceeded) if its deadline has passed.
+    /// [`ToolError::Engine`] if the log cannot record the programs of the call.
     pub fn start(mut self) -> Result<(), ToolError> {
         self.command.stdout(Stdio::null()).stderr(Stdio::null());
         self.call.programs.start_beside(&self.call.begun, &mut self.command)
     }
 }
 
-/// Collects what a program prints. A thread of its own reads the output, so that the program never waits for its
-/// reader.
+/// Collects what a program prints. A thread of its own reads the output, so that the program never waits for
+/// its reader.
 struct Printed {
     bytes: Arc<Mutex<Vec<u8>>>,
     thread: Option<JoinHandle<()>>,

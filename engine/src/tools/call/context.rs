@@ -1,8 +1,8 @@
-//! The context that a tool gets with each call: a session handle of the call's own, the resources, and facts of the
-//! call.
+//! The context that a tool gets with each call: a session handle of the call's own, the resources, and facts
+//! of the call.
 //!
-//! A *child session* is one that a tool creates on the call's behalf. Its id and seed follow from the session, the
-//! operation id and a number, so that a re-run of the call finds the same child session.
+//! A *child session* is one that a tool creates on the call's behalf. Its id and seed follow from the
+//! session, the operation id and a number, so that a re-run of the call finds the same child session.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -34,7 +34,8 @@ struct Child {
     session: String,
 }
 
-/// Gives a tool what it works with: the call's own handle of the session, the resources, and facts of the call.
+/// Gives a tool what it works with: the call's own handle of the session, the resources, and facts of the
+/// call.
 ///
 /// Clones share the call and cost little. Once the call ends, writes through its session fail with
 /// [`Error::Revoked`].
@@ -45,9 +46,9 @@ pub struct ToolContext {
 }
 
 impl ToolContext {
-    /// Returns the call's own handle of the session. What the tool dispatches through it is rolled back if the
-    /// call fails. Once the call is over or cancelled, its writes fail with [`Error::Revoked`]; once the deadline
-    /// has passed, with [`Error::DeadlineExceeded`].
+    /// Returns the call's own handle of the session. What the tool dispatches through it is rolled back if
+    /// the call fails. Once the call is over or cancelled, its writes fail with [`Error::Revoked`]; once the
+    /// deadline has passed, with [`Error::DeadlineExceeded`].
     pub fn session(&self) -> &Session {
         &self.session
     }
@@ -57,33 +58,34 @@ impl ToolContext {
         self.running.resources()
     }
 
-    /// Returns the operation id, which stays the same when an interrupted call is run again. Together with the
-    /// session's id, it is the key by which a [`Keyed`](foldlog_codec::body::Idempotency::Keyed) tool finds its
-    /// earlier work.
+    /// Returns the operation id, which stays the same when an interrupted call is run again. Together with
+    /// the session's id, it is the key by which a [`Keyed`](foldlog_codec::body::Idempotency::Keyed) tool
+    /// finds its earlier work.
     pub fn operation(&self) -> OperationId {
         self.running.begun.within.operation()
     }
 
-    /// Returns the id of the call's child session number `ordinal`. It follows from the session's id, the operation
-    /// id and `ordinal`, and so stays the same when an interrupted call is run again.
+    /// Returns the id of the call's child session number `ordinal`. It follows from the session's id, the
+    /// operation id and `ordinal`, and so stays the same when an interrupted call is run again.
     pub fn child_session_id(&self, ordinal: u32) -> Uuid {
         self.child(ordinal).0
     }
 
-    /// Creates the call's child session number `ordinal` in the same store, or opens it as an earlier run of the
-    /// call left it. Its id is [`child_session_id`](ToolContext::child_session_id), its seed follows from the same
-    /// facts, its durability is this session's, and its [parent](Session::parent) is this session with the
-    /// operation.
+    /// Creates the call's child session number `ordinal` in the same store, or opens it as an earlier run of
+    /// the call left it. Its id is [`child_session_id`](ToolContext::child_session_id), its seed follows from
+    /// the same facts, its durability is this session's, and its [parent](Session::parent) is this session
+    /// with the operation.
     ///
-    /// This session's log records the child's id before the child is created. If the call fails, the child session
-    /// is not rolled back.
+    /// This session's log records the child's id before the child is created. If the call fails, the child
+    /// session is not rolled back.
     ///
     /// # Errors
     ///
     /// Those of [`Store::create_with`](crate::Store::create_with) and
-    /// [`Store::open_session`](crate::Store::open_session), among them [`Error::Locked`] if a handle of the child
-    /// session is still open. [`Error::Revoked`] if the call is over or cancelled, [`Error::DeadlineExceeded`] if
-    /// its deadline has passed, and else those of [`Session::dispatch`] that do not concern events.
+    /// [`Store::open_session`](crate::Store::open_session), among them [`Error::Locked`] if a handle of the
+    /// child session is still open. [`Error::Revoked`] if the call is over or cancelled,
+    /// [`Error::DeadlineExceeded`] if its deadline has passed, and else those of [`Session::dispatch`] that
+    /// do not concern events.
     pub fn child_session(&self, ordinal: u32, types: &SessionTypes) -> Result<Session> {
         let (id, seed) = self.child(ordinal);
         self.session
@@ -132,15 +134,15 @@ impl ToolContext {
         self.running.info.is_resume()
     }
 
-    /// Returns the call's deadline on the monotonic clock, or that of a call around it if that is earlier. `None`
-    /// if there is no limit.
+    /// Returns the call's deadline on the monotonic clock, or that of a call around it if that is earlier.
+    /// `None` if there is no limit.
     pub fn deadline(&self) -> Option<Instant> {
         self.running.begun.within.until()
     }
 
-    /// Returns whether the tool should stop: the call, or one within which it runs, was cancelled, its deadline has
-    /// passed, or the call is over. A tool that works for long asks this now and then, and returns
-    /// [`ToolError::Cancelled`](crate::tools::ToolError::Cancelled).
+    /// Returns whether the tool should stop: the call, or one within which it runs, was cancelled, its
+    /// deadline has passed, or the call is over. A tool that works for long asks this now and then, and
+    /// returns [`ToolError::Cancelled`](crate::tools::ToolError::Cancelled).
     pub fn is_cancelled(&self) -> bool {
         self.running.begun.within.is_cancelled()
     }

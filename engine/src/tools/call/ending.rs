@@ -44,8 +44,8 @@ impl Ending {
         }
     }
 
-    /// Describes the ending that follows from what the tool returned. An error that another operation's deadline
-    /// or cancellation caused counts as a plain error of this call.
+    /// Describes the ending that follows from what the tool returned. An error that another operation's
+    /// deadline or cancellation caused counts as a plain error of this call.
     pub(in crate::tools) fn of(
         answer: std::result::Result<Answered, ToolError>,
         within: &CallScope,

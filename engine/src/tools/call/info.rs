@@ -1,5 +1,5 @@
-//! What describes a call: the request of a host or a model, the options of one run, and the facts that the log
-//! repeats in the call's begin and in its end.
+//! What describes a call: the request of a host or a model, the options of one run, and the facts that the
+//! log repeats in the call's begin and in its end.
 //!
 //! [`CallInfo`] is the one source of those facts: the bodies of both records are made from it, so that an end
 //! always names its call as the begin does.
@@ -25,9 +25,9 @@ pub struct ToolCall {
     pub call_id: Option<SmolStr>,
     /// Arguments: JSON text, recorded as it came.
     pub arguments: String,
-    /// Origin: the model answer that asks for the call, and which of the answer's tool calls it is. If a call of
-    /// the same origin already committed, also in an earlier process, and was not rolled back since, its recorded
-    /// result is returned and the tool does not run. `None` for a call that no answer asked for.
+    /// Origin: the model answer that asks for the call, and which of the answer's tool calls it is. If a call
+    /// of the same origin already committed, also in an earlier process, and was not rolled back since, its
+    /// recorded result is returned and the tool does not run. `None` for a call that no answer asked for.
     pub origin: Option<CallOrigin>,
 }
 
@@ -43,7 +43,8 @@ impl ToolCall {
         ToolCall { call_id: Some(call_id.into()), ..self }
     }
 
-    /// Links the call to the model answer recorded at `answer`, as its tool call number `ordinal`, counted from
+    /// Links the call to the model answer recorded at `answer`, as its tool call number `ordinal`, counted
+    /// from
     /// 0. If that call already committed and was not rolled back since, the recorded result is returned and
     /// the tool does not run.
     #[must_use]
@@ -55,8 +56,8 @@ impl ToolCall {
 /// Holds the options of one run of a call. They are not recorded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ExecuteOptions {
-    /// Maximum duration on the monotonic clock, counted from the request, so that it includes waiting for other
-    /// calls and for leases. Nested calls inherit it. `None` sets no limit.
+    /// Maximum duration on the monotonic clock, counted from the request, so that it includes waiting for
+    /// other calls and for leases. Nested calls inherit it. `None` sets no limit.
     pub deadline: Option<Duration>,
 }
 
@@ -104,8 +105,8 @@ impl CallInfo {
         }
     }
 
-    /// Describes a call that a process left open. The caller reads `origin` from the record of the begin, since
-    /// `open` does not hold it.
+    /// Describes a call that a process left open. The caller reads `origin` from the record of the begin,
+    /// since `open` does not hold it.
     pub(in crate::tools) fn of_open(open: &OpenOperation, origin: Option<CallOrigin>) -> CallInfo {
         CallInfo {
             tool: open.tool.clone(),
@@ -125,8 +126,8 @@ impl CallInfo {
         self.again.is_some() || self.undoes.is_some()
     }
 
-    /// Returns the effects outside of a call whose tool says nothing about them: none for a tool that only reads
-    /// or is [`Natural`](Idempotency::Natural), otherwise unknown ones.
+    /// Returns the effects outside of a call whose tool says nothing about them: none for a tool that only
+    /// reads or is [`Natural`](Idempotency::Natural), otherwise unknown ones.
     pub(in crate::tools) fn outside(&self) -> ExternalEffects {
         let none = self.reads_only || self.idempotency == Idempotency::Natural;
         if none { ExternalEffects::None } else { ExternalEffects::Unknown }

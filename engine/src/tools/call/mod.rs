@@ -1,7 +1,8 @@
-//! One tool call as a transaction: the request, the tool, the context that the tool gets, the programs that it
-//! starts, and the operation that leads from the call's begin to its end.
+//! One tool call as a transaction: the request, the tool, the context that the tool gets, the programs that
+//! it starts, and the operation that leads from the call's begin to its end.
 //!
-//! A *call* is one run of a tool, recorded by a begin and an end; an *operation* is a call with all its re-runs.
+//! A *call* is one run of a tool, recorded by a begin and an end; an *operation* is a call with all its
+//! re-runs.
 //!
 //! | module | holds | uses |
 //! |---|---|---|
@@ -18,11 +19,11 @@
 //!
 //! # Invariants
 //!
-//! 1. The begin of a call that may change something is recorded after the resources are captured, and before the
-//!    tool runs.
+//! 1. The begin of a call that may change something is recorded after the resources are captured, and before
+//!    the tool runs.
 //! 2. The programs of a call are terminated before its resources are captured or restored at its end.
-//! 3. A call whose resources cannot be restored, or whose end cannot be recorded, is left open: the session takes
-//!    no writes until a recovery has ended the call.
+//! 3. A call whose resources cannot be restored, or whose end cannot be recorded, is left open: the session
+//!    takes no writes until a recovery has ended the call.
 
 mod answer;
 mod cgroup;

@@ -2,9 +2,9 @@
 //!
 //! # Terms
 //!
-//! An operation is *abandoned* if its [`Operation`] is dropped without an end: whoever waits for it next ends it as
-//! [`Cause::Dropped`]. It is *left open* if its end cannot be recorded or its resources cannot be restored: a
-//! recovery ends it.
+//! An operation is *abandoned* if its [`Operation`] is dropped without an end: whoever waits for it next ends
+//! it as [`Cause::Dropped`]. It is *left open* if its end cannot be recorded or its resources cannot be
+//! restored: a recovery ends it.
 //!
 //! # Invariants
 //!
@@ -13,8 +13,8 @@
 //!    restored.
 //! 3. The resources of a call that fails are restored before its end is recorded. The end itself rolls STATE
 //!    back.
-//! 4. From the moment that the call's captures and leases are taken for its end, the operation either ends or is
-//!    left open.
+//! 4. From the moment that the call's captures and leases are taken for its end, the operation either ends or
+//!    is left open.
 
 use foldlog_codec::{OperationId, SequenceNumber};
 use std::fmt;
@@ -46,11 +46,11 @@ use crate::types::encode;
 /// Maximum number of bytes that MessagePack puts in front of a string.
 const TEXT_HEAD_BYTES: usize = 5;
 
-/// Holds a call that has begun, for a tool that runs elsewhere. [`end`](Operation::end), [`fail`](Operation::fail) or
-/// [`abort`](Operation::abort) ends the call.
+/// Holds a call that has begun, for a tool that runs elsewhere. [`end`](Operation::end),
+/// [`fail`](Operation::fail) or [`abort`](Operation::abort) ends the call.
 ///
-/// If it is dropped instead, the call stays open until the next call or write waits for it, or the session closes.
-/// Then the engine ends the call with [`Cause::Dropped`] and rolls its changes back.
+/// If it is dropped instead, the call stays open until the next call or write waits for it, or the session
+/// closes. Then the engine ends the call with [`Cause::Dropped`] and rolls its changes back.
 #[must_use]
 pub struct Operation {
     context: ToolContext,
@@ -93,17 +93,17 @@ impl Operation {
         &self.context
     }
 
-    /// Cancels the call and its nested calls: writes through their handles fail with [`Error::Revoked`], and a program
-    /// that a tool waits for is terminated with the call's other programs. The call still has to be ended; its changes
-    /// are rolled back even if it reports success. If it has not ended after the store's
+    /// Cancels the call and its nested calls: writes through their handles fail with [`Error::Revoked`], and
+    /// a program that a tool waits for is terminated with the call's other programs. The call still has to be
+    /// ended; its changes are rolled back even if it reports success. If it has not ended after the store's
     /// [grace](crate::StoreOptions::grace), it counts as [stuck](Session::stuck_operations).
     pub fn cancel(&self) {
         self.running().begun.cancel();
     }
 
-    /// Ends the call with what the tool answered. The call's changes are rolled back if the result reports failure
-    /// or cannot be recorded, if a program of the call cannot be terminated, or if the call, or one within which it
-    /// runs, was [cancelled](Operation::cancel) before.
+    /// Ends the call with what the tool answered. The call's changes are rolled back if the result reports
+    /// failure or cannot be recorded, if a program of the call cannot be terminated, or if the call, or one
+    /// within which it runs, was [cancelled](Operation::cancel) before.
     ///
     /// The end is durable when this returns, with [`Durability::Boundary`](crate::Durability::Boundary) and
     /// [`Durability::Every`](crate::Durability::Every).
@@ -147,16 +147,16 @@ impl Operation {
     ///
     /// # Errors
     ///
-    /// [`Error::DeadlineExceeded`] if the result reports success after the call's deadline: the call's changes were
-    /// rolled back, and it has an end. [`Error::Stuck`] if a nested call does not end within the store's
-    /// [grace](crate::StoreOptions::grace): the engine ends this call as if it were dropped, once the nested one has
-    /// ended. [`Error::NoSuchOperation`] if the call is over.
+    /// [`Error::DeadlineExceeded`] if the result reports success after the call's deadline: the call's
+    /// changes were rolled back, and it has an end. [`Error::Stuck`] if a nested call does not end within the
+    /// store's [grace](crate::StoreOptions::grace): the engine ends this call as if it were dropped, once the
+    /// nested one has ended. [`Error::NoSuchOperation`] if the call is over.
     ///
-    /// [`Error::RestoreFailed`] if a resource cannot be restored; [`Error::Interrupted`] if a nested call was left
-    /// open; [`Error::Full`], [`Error::Io`], [`Error::DurabilityUnknown`], [`Error::Poisoned`] or [`Error::Closed`]
-    /// if the end cannot be recorded. With these the call is left open: the session takes no writes until
-    /// [`ToolRunner::recover`](crate::tools::ToolRunner::recover), here or in another process, has ended it. A
-    /// session that fails with [`Error::Poisoned`] has to be opened again first.
+    /// [`Error::RestoreFailed`] if a resource cannot be restored; [`Error::Interrupted`] if a nested call was
+    /// left open; [`Error::Full`], [`Error::Io`], [`Error::DurabilityUnknown`], [`Error::Poisoned`] or
+    /// [`Error::Closed`] if the end cannot be recorded. With these the call is left open: the session takes
+    /// no writes until [`ToolRunner::recover`](crate::tools::ToolRunner::recover), here or in another
+    /// process, has ended it. A session that fails with [`Error::Poisoned`] has to be opened again first.
     pub fn end<T: Serialize>(self, result: ToolResult<T>) -> Result<ToolReport> {
         let ToolResult { success, message, value, outside } = result;
         let value = match value.map(|value| encode(&self.running().info.tool, &value)).transpose() {
@@ -173,15 +173,15 @@ impl Operation {
     ///
     /// # Errors
     ///
-    /// [`Error::VisibilityExpansion`] if `error` asks for more of the prompt to be shown; the call has an end then.
-    /// Else those of [`end`](Operation::end).
+    /// [`Error::VisibilityExpansion`] if `error` asks for more of the prompt to be shown; the call has an end
+    /// then. Else those of [`end`](Operation::end).
     pub fn fail(self, error: ToolError) -> Result<ToolReport> {
         let ending = Ending::of(Err(error), &self.running().begun.within);
         self.finish(ending)
     }
 
-    /// Ends the call with [`Cause::Cancelled`], and `reason` for the model to see. The call's changes are rolled
-    /// back.
+    /// Ends the call with [`Cause::Cancelled`], and `reason` for the model to see. The call's changes are
+    /// rolled back.
     ///
     /// # Errors
     ///
@@ -201,14 +201,14 @@ impl Operation {
         report
     }
 
-    /// Waits until the schedule admits the call, takes the leases of the resources, captures them and records the
-    /// begin.
+    /// Waits until the schedule admits the call, takes the leases of the resources, captures them and records
+    /// the begin.
     ///
     /// # Errors
     ///
-    /// [`Error::SnapshotMismatch`] if `session` is not the session of `state`; [`Error::DeadlineExceeded`] if the
-    /// deadline passes before the begin; the errors of an admission, of a lease, and of a capture. Nothing is recorded
-    /// with these. Else those of [`Session::dispatch`] that do not concern events.
+    /// [`Error::SnapshotMismatch`] if `session` is not the session of `state`; [`Error::DeadlineExceeded`] if
+    /// the deadline passes before the begin; the errors of an admission, of a lease, and of a capture.
+    /// Nothing is recorded with these. Else those of [`Session::dispatch`] that do not concern events.
     pub(in crate::tools) fn begin(
         state: &ExecutionState,
         session: &Session,
@@ -241,7 +241,8 @@ impl Operation {
         let begun = admission.begin(body, state.checkpoints().is_some() && info.restores.is_none())?;
         let session = session.through(Arc::clone(&begun.within));
         let running = Arc::new(RunningCall {
-            // An abandoned operation must not keep its session open: whoever waits for it ends it, or the closing does.
+            // An abandoned operation must not keep its session open: whoever waits for it ends it, or the
+            // closing does.
             state: state.uncounted(),
             begun,
             info,
@@ -257,8 +258,8 @@ fn tagged(side: &str, call_id: Option<&str>) -> Option<String> {
     call_id.map(|call_id| [side, ":", call_id].concat())
 }
 
-/// Guards the end of an operation: dropping it releases the leases, and leaves the operation open for a recovery unless
-/// its end was recorded.
+/// Guards the end of an operation: dropping it releases the leases, and leaves the operation open for a
+/// recovery unless its end was recorded.
 struct Unended<'a> {
     running: &'a RunningCall,
     ended: bool,
@@ -286,8 +287,8 @@ fn short(message: &str) -> String {
 }
 
 impl RunningCall {
-    /// Ends the call. A deadline that passed, and a tool that asks for more of the prompt, become errors, since the
-    /// caller handles both in another way than a report.
+    /// Ends the call. A deadline that passed, and a tool that asks for more of the prompt, become errors,
+    /// since the caller handles both in another way than a report.
     fn finish_and_raise(&self, ending: Ending) -> Result<ToolReport> {
         let overrides = ending.overrides.clone();
         let report = self.finish(ending)?;
@@ -310,8 +311,8 @@ impl RunningCall {
         if held.is_none() {
             return Err(Error::NoSuchOperation { operation, reason: "it is over" });
         }
-        // The session refused writes of a call that was to stop, so its work may be incomplete even if it reports
-        // success.
+        // The session refused writes of a call that was to stop, so its work may be incomplete even if it
+        // reports success.
         let stopped = match &self.begun.within {
             within if within.is_late() => Some((Cause::Deadline, "its deadline passed")),
             within if within.was_cancelled() => Some((Cause::Cancelled, "it was cancelled")),
@@ -434,8 +435,8 @@ impl RunningCall {
         })
     }
 
-    /// Returns the store of positions before and after calls. `None` if the run keeps none, and for a restore,
-    /// which is no tool's call.
+    /// Returns the store of positions before and after calls. `None` if the run keeps none, and for a
+    /// restore, which is no tool's call.
     fn checkpoints(&self) -> Option<&CheckpointStore> {
         self.state.checkpoints().filter(|_| self.info.restores.is_none())
     }
@@ -484,9 +485,9 @@ mod tests {
     use crate::tools::{ToolCall, ToolRegistry, ToolRunner};
     use crate::{SessionTypes, Store, StoreOptions};
 
-    /// Guards against an abandoned call that never ends. Another thread could begin a nested call after somebody had
-    /// started to end the abandoned one and before its handle was revoked. The nested call kept it from ending, nobody
-    /// tried again, and it blocked all others until the session was recovered.
+    /// Guards against an abandoned call that never ends. Another thread could begin a nested call after
+    /// somebody had started to end the abandoned one and before its handle was revoked. The nested call kept
+    /// it from ending, nobody tried again, and it blocked all others until the session was recovered.
     #[test]
     fn nothing_begins_within_a_call_that_was_let_go_of_once_somebody_ends_it() {
         let (storage, grace) = (Arc::new(MemoryStorage::new()), Duration::ZERO);
@@ -501,7 +502,8 @@ mod tests {
         let outer = runner.begin(&call, &ExecuteOptions::default()).unwrap();
         let (within, core) = (runner.within(outer.context()), Arc::clone(outer.running()));
         drop(outer);
-        // Replaces what dropping the operation left to be run: another thread's call comes first, at that very moment.
+        // Replaces what dropping the operation left to be run: another thread's call comes first, at that
+        // very moment.
         let (tells, told) = mpsc::channel();
         let (inner, again) = (call.clone(), Arc::clone(&core));
         let dropped = move || {

@@ -1,26 +1,33 @@
-//! The programs of a call: how they are known, and how all of them are ended, by the process that started them or by the
-//! one that recovers the call.
+//! The programs of a call: how the engine finds all of them and terminates them, in the process that started
+//! them or in the one that recovers the call.
 //!
-//! | a program is known by | which is left by | and is ended by |
+//! A call's *leader* is a shell that starts before the call's first program and after which the process group
+//! is named; it terminates the group when this process is gone. A call's *mark* is a string in the
+//! environment of its programs.
+//!
+//! | a program is found by | a program escapes that if it | and is terminated by |
 //! |---|---|---|
-//! | the call's process group | a program that makes a group or a session of its own | a signal to the group |
-//! | the call's control group, where one can be made (`cgroup`) | a program that may write into another one | `cgroup.kill` |
-//! | [`VARIABLE`] in its environment | a program that is started with a cleared environment, or clears its own | a signal to each, until none is found |
+//! | the call's process group | makes a group or a session of its own | a signal to the group |
+//! | the call's control group, if one can be made (`cgroup`) | may write into another one | `cgroup.kill` |
+//! | the mark, in [`VARIABLE`] of its environment | is started with a cleared environment, or clears its own | a signal to each, until none is found |
 //!
 //! # Invariants
 //!
-//! 1. What bears a call's mark is ended before the call's resources are restored, and before a recovery restores them.
-//! 2. A process is killed by what it is, and never by a number alone: its environment is read again once a handle of it
-//!    is held. A process group that a log names is signalled only within the boot and the process namespace in which it
-//!    was recorded, and only while its leader is the process that it was.
-//! 3. Nothing of this process itself is changed for it: it adopts nobody's children, and is in no other group than before.
+//! 1. Every process with a call's mark is terminated before the call, or a recovery of it, restores its
+//!    resources.
+//! 2. No process is killed by its number alone, since the system uses numbers again: its environment is read
+//!    again once a handle of it is held. A process group that a log names is signalled only within the boot
+//!    and the process namespace in which it was recorded, and only while its leader is the process that was
+//!    recorded.
+//! 3. The engine changes nothing of this process itself: it adopts nobody's children and changes no group of
+//!    its own.
 //!
-//! # What is not ended
+//! # What is not terminated
 //!
-//! A program that is in no control group of the call, because none can be made or because it left it, **and** does not show
-//! the variable: its environment is cleared, or the system does not let this process read it. One that the system does not
-//! end within ten seconds (it waits for a device) makes the call fail, and a recovery say that the operation is
-//! [stuck](crate::Error::Stuck).
+//! A program is not found if it is in no control group of the call, because none can be made or the program
+//! left it, **and** does not show the variable, because its environment is cleared or the system does not let
+//! this process read it. If the system does not end a program within ten seconds, since it waits for a
+//! device, the call fails, and a recovery says that the operation is [stuck](crate::Error::Stuck).
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -50,19 +57,22 @@ use crate::session::operations::ActiveCall;
 use crate::session::schedule::CallScope;
 use crate::storage::{FileStorage, Storage};
 
-/// The variable in the environment of every program of a call: the marks of the call and of those around it, of whichever
-/// session and process, separated by commas.
+/// Names the variable in the environment of every program of a call. Its value is the marks of the call and
+/// of the calls around it, of whichever session and process, separated by commas.
 pub(in crate::tools) const VARIABLE: &str = "FOLDLOG_CALL";
 
-/// How long what was killed may take to be gone.
+/// Time that killed processes have to be gone.
 const GONE_WITHIN: Duration = Duration::from_secs(10);
 
-/// So often in a row nothing must be found: a process that is just being replaced by another program shows no environment.
+/// Number of searches in a row that must find no process. One search is not enough: a process that is just
+/// replacing its program shows no environment.
 const QUIET_ROUNDS: u32 = 2;
 
+/// Longest pause between two checks of [`poll`].
 const POLL_MAX: Duration = Duration::from_millis(8);
 
-/// Asks again and again, ever more seldom, until the answer is yes.
+/// Waits until `done` returns `true`. Checks first at once, then after pauses that double from 100 µs up to
+/// [`POLL_MAX`].
 pub(in crate::tools) fn poll(mut done: impl FnMut() -> bool) {
     let mut pause = Duration::from_micros(100);
     while !done() {
@@ -71,19 +81,21 @@ pub(in crate::tools) fn poll(mut done: impl FnMut() -> bool) {
     }
 }
 
-/// What the programs of one call have in common: session, begin and a number that was drawn, separated by colons. A call
-/// that is run again has another.
+/// Marks the programs of one run of a call: the session's id, the sequence number of the begin and a random
+/// number in 16 hexadecimal digits, separated by colons. A re-run of the call has another mark.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 struct Mark(String);
 
 impl Mark {
+    /// Draws a mark for a call.
     fn draw(call: &ActiveCall) -> Mark {
         let drawn = Generator::from_entropy().next_u64();
         Mark(format!("{}:{}:{drawn:016x}", call.handle().id(), call.begin))
     }
 
-    /// Whether it is of the form that [`draw`](Mark::draw) makes. One of a log that is not would be anything.
+    /// Returns whether the mark has the form that [`draw`](Mark::draw) gives it. Anybody may have written a
+    /// log, and a mark of another form could match processes of anybody.
     fn is_sound(&self) -> bool {
         let parts: Vec<&str> = self.0.split(':').collect();
         let [session, begin, drawn] = parts[..] else { return false };
@@ -93,7 +105,8 @@ impl Mark {
             && u64::from_str_radix(drawn, 16).is_ok()
     }
 
-    /// What [`VARIABLE`] is to be: within a program of another call this process bears that one's mark, and hands it on.
+    /// Returns the value of [`VARIABLE`] for a program: the mark, after those that this process has itself
+    /// because it is a program of another call.
     fn for_environment(&self) -> OsString {
         let Some(mut marks) = std::env::var_os(VARIABLE) else { return OsString::from(&self.0) };
         marks.push(",");
@@ -101,12 +114,12 @@ impl Mark {
         marks
     }
 
-    /// The name of the call's control group.
+    /// Returns the name of the call's control group.
     fn group_name(&self) -> String {
         format!("foldlog-{}", self.0.replace(':', "-"))
     }
 
-    /// Whether an environment holds it, as the system shows one: each variable ends with a NUL.
+    /// Returns whether an environment holds the mark. In the form of `/proc`, each variable ends with a NUL.
     fn is_in(&self, environment: &[u8]) -> bool {
         let variables = environment.split(|byte| *byte == 0);
         let own =
@@ -114,12 +127,12 @@ impl Mark {
         own.flat_map(|marks| marks.split(|byte| *byte == b',')).any(|mark| mark == self.0.as_bytes())
     }
 
-    /// Whether a process bears it. One that has ended bears none.
+    /// Returns whether a process has the mark. A process that has ended has none.
     fn is_borne_by(&self, process: i32) -> bool {
         fs::read(format!("/proc/{process}/environ")).is_ok_and(|environment| self.is_in(&environment))
     }
 
-    /// Kills each process that bears it, but for this one. Whether there was any.
+    /// Kills each process that has the mark, except this one. Returns whether there was any.
     fn kill_all(&self) -> bool {
         let own = i32::try_from(std::process::id()).ok();
         let mut found = false;
@@ -132,7 +145,7 @@ impl Mark {
         found
     }
 
-    /// Kills one that bears it, unless its number is another's by now.
+    /// Kills a process that has the mark, unless its number belongs to another process by now.
     fn kill(&self, process: i32) {
         let Some(pid) = rustix::process::Pid::from_raw(process) else { return };
         match pidfd_open(pid, PidfdFlags::empty()) {
@@ -140,7 +153,8 @@ impl Mark {
                 let _ = pidfd_send_signal(handle, rustix::process::Signal::KILL);
             }
             Ok(_) | Err(Errno::SRCH) => {}
-            // A system that has no such handles, or denies them: nothing better is to be had than to look last.
+            // The system has no process handles or denies them, so the last look and the signal are not
+            // atomic.
             Err(_) if self.is_borne_by(process) => {
                 let _ = kill_process(pid, rustix::process::Signal::KILL);
             }
@@ -149,14 +163,14 @@ impl Mark {
     }
 }
 
-/// The numbers of the processes that run here.
+/// Returns the ids of the processes that `/proc` shows.
 fn processes() -> impl Iterator<Item = i32> {
     let listed = fs::read_dir("/proc").into_iter().flatten().flatten();
     listed.filter_map(|process| process.file_name().to_str()?.parse().ok())
 }
 
-/// Ends what bears the mark or is in the control group, wherever it went, and waits until it is gone. False, where some
-/// remains.
+/// Kills the processes that have the mark or are in the control group, and waits until they are gone or
+/// `until` has passed. Returns `false` if one remains.
 fn end_marked(mark: &Mark, cgroup: Option<&Cgroup>, until: Instant) -> bool {
     if sabotage::is(Breakage::ProgramsLeftBehind) {
         return true;
@@ -176,46 +190,56 @@ fn end_marked(mark: &Mark, cgroup: Option<&Cgroup>, until: Instant) -> bool {
     quiet == QUIET_ROUNDS
 }
 
-/// Which boot of the machine this is, and which numbers processes have: those of another are of other processes.
+/// Returns the boot id of the machine, and the inode of this process's namespace of process ids. In another
+/// boot or namespace, a process id belongs to another process.
 fn here() -> (Option<String>, Option<u64>) {
     let boot = FileStorage::new().boot_id().map(|boot| boot.to_string());
     let namespace = fs::metadata("/proc/self/ns/pid").ok().map(|found| found.ino());
     (boot, namespace)
 }
 
-/// What is recorded of a call's programs before the first of them starts, so that a process that recovers the session
-/// knows what to end and to wait for.
+/// Describes the programs of a call, as the log records them before the first of them starts. From this
+/// record, a process that recovers the session knows what to terminate and to wait for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::tools) struct Group {
-    /// The process group, which is the leader's process id.
+    /// Process group: the leader's process id.
     group: i32,
-    /// When the leader was started, as the system counts it: in ticks since the machine was.
+    /// When the leader was started, in clock ticks of the system since the machine was started.
     started: u64,
-    /// The boot in which that was.
+    /// Boot id of the machine at that time. `None` in logs of earlier versions.
     #[serde(default)]
     boot: Option<String>,
-    /// The inode of the namespace in which the process id is a process's.
+    /// Inode of the namespace of process ids in which `group` is valid.
     #[serde(default)]
     namespace: Option<u64>,
+    /// Mark of the call's programs. `None` in logs of earlier versions.
     #[serde(default)]
     mark: Option<Mark>,
-    /// The folder of the control group.
+    /// Folder of the control group, if the call has one.
     #[serde(default)]
     cgroup: Option<String>,
 }
 
+/// Names the records that hold a [`Group`].
 const GROUP: &str = "foldlog.programs";
 
-/// What the leader does: nothing, until this process is gone. Then it ends the control group, whose file is its first
-/// argument, and its own group. What a script sends to its whole group is not for it.
+/// Script of the leader. It waits until this process is gone, and then kills the control group, whose
+/// `cgroup.kill` is its first argument, and its own process group. It ignores the signals that a program may
+/// send to its whole group.
 const LEADER: &str = "trap '' HUP INT QUIT TERM USR1 USR2 ALRM; read -r line; echo 1 > \"$1\"; kill -KILL 0";
 
 impl Group {
-    /// The groups that calls of the session's log have started from a record on.
+    /// Returns the groups that the session's log records from the sequence number `from` on.
+    ///
+    /// # Errors
+    ///
+    /// Those of reading the log.
     pub(in crate::tools) fn recorded(session: &Session, from: SequenceNumber) -> EngineResult<Vec<Group>> {
         session.observed(GROUP, from)
     }
 
+    /// Describes the group of a leader that runs. Returns `None` if the system does not say when the leader
+    /// started.
     fn of(leader: &Child, marked: &Marked) -> Option<Group> {
         let group = i32::try_from(leader.id()).ok()?;
         let (boot, namespace) = here();
@@ -224,55 +248,60 @@ impl Group {
         Some(Group { group, started: started(group)?, boot, namespace, mark, cgroup })
     }
 
-    /// Ends what was started, and waits until nothing of it runs any more. What has only the same number is left alone.
-    /// False, where something does not end.
+    /// Terminates the programs, and waits up to [`GONE_WITHIN`] until none runs any more. A process that only
+    /// has the same number is left alone. Returns `false` if a program does not end.
     pub(in crate::tools) fn is_gone(&self) -> bool {
         let (boot, namespace) = here();
         if self.boot.is_none() || self.boot != boot {
-            // A machine that was started since runs nothing of it.
+            // The machine was started again since, so none of the programs runs.
             return true;
         }
         let until = clock::after(GONE_WITHIN);
-        // Elsewhere the numbers are others'; what can be seen from here bears its mark.
+        // In another namespace the process ids mean others; those programs that this one shows have the mark.
         let is_group_gone = self.namespace != namespace || self.is_group_gone(until);
         let Some(mark) = self.mark.as_ref().filter(|mark| mark.is_sound()) else { return is_group_gone };
         let cgroup = self.cgroup.as_deref().and_then(|path| Cgroup::recorded(path, &mark.group_name()));
         end_marked(mark, cgroup.as_ref(), until) && is_group_gone
     }
 
-    /// Ends the process group, whose leader ends it too when the process that started it is gone.
+    /// Kills the process group, and returns whether it is gone by `until`. Its leader kills it too once the
+    /// process that started it is gone.
     fn is_group_gone(&self, until: Instant) -> bool {
         let (group, since) = (self.group, self.started);
         if started(group) == Some(since) {
             let _ = killpg(Pid::from_raw(group), Signal::SIGKILL);
         }
-        // Another process that bears the leader's number says that all of the group were gone before.
+        // If another process has the leader's number, the whole group is gone: the system keeps the number of
+        // a group in use.
         let is_gone = || started(group).is_some_and(|now| now != since) || !is_any_left(group);
         poll(|| is_gone() || clock::is_past(until));
         is_gone()
     }
 }
 
-/// When a process was started, in ticks since the machine was; `None` where there is none.
+/// Returns when a process was started, in clock ticks since the machine was started. `None` if there is no
+/// such process.
 fn started(process: i32) -> Option<u64> {
     field(process, 22)?.parse().ok()
 }
 
-/// Whether a child has ended that nobody has waited for yet. It is not waited for here either, so its number is its own.
+/// Returns whether a child that nobody has waited for has ended. Does not wait for the child, which so keeps
+/// its process id.
 fn has_ended(child: &Child) -> bool {
     let state = i32::try_from(child.id()).ok().and_then(|process| field(process, 3));
     matches!(state.as_deref(), Some("Z" | "X"))
 }
 
-/// A field of what the system says of a process, by its number, from 3 on.
+/// Returns a field of a process's `stat` in `/proc`, by its number in the manual, which is 3 or more.
 fn field(process: i32, number: usize) -> Option<String> {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    // The second is the name, in parentheses, which may hold anything.
+    // Field 2 is the name, in parentheses, and may hold any character.
     let (_, fields) = stat.rsplit_once(')')?;
     fields.split_whitespace().nth(number.checked_sub(3)?).map(str::to_owned)
 }
 
-/// Ends a child by its own number, which may have left its group. False, where it does not end.
+/// Kills a child by its process id, since it may have left its group, and waits for it. Returns `false` if it
+/// still runs at `until`.
 fn end_child(child: &mut Child, until: Instant) -> bool {
     let _ = child.kill();
     let mut is_gone = false;
@@ -283,27 +312,29 @@ fn end_child(child: &mut Child, until: Instant) -> bool {
     is_gone
 }
 
-/// Whether a process of the group still runs. One that has ended and that nobody has asked for yet does not.
+/// Returns whether a process of the group still runs. A process that has ended and that nobody has waited for
+/// does not.
 fn is_any_left(group: i32) -> bool {
     if !fs::exists("/proc/self/stat").unwrap_or_default() {
         return killpg(Pid::from_raw(group), None).is_ok();
     }
     processes().any(|process| {
         let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
-        // Behind the name, which is in parentheses and may hold anything: state, parent, group.
+        // Behind the name, which is in parentheses and may hold any character, come state, parent and group.
         let mut fields = stat.rsplit_once(')').map(|(_, rest)| rest).unwrap_or_default().split_whitespace();
         let (state, _, found) = (fields.next(), fields.next(), fields.next());
         found.and_then(|found| found.parse().ok()) == Some(group) && !matches!(state, Some("Z" | "X"))
     })
 }
 
-/// By what a call's programs are known once they have left its process group.
+/// Holds what a call's programs are found by once they have left its process group.
 struct Marked {
     mark: Mark,
     cgroup: Option<Cgroup>,
 }
 
 impl Marked {
+    /// Draws the mark of a call, and makes its control group if the system allows that.
     fn of(call: &ActiveCall) -> Marked {
         let mark = Mark::draw(call);
         let cgroup = Cgroup::make(&mark.group_name());
@@ -311,32 +342,38 @@ impl Marked {
     }
 }
 
-/// The programs of one call.
+/// Holds the programs of one call, and terminates them when the call ends or this is dropped.
 #[derive(Default)]
 pub(in crate::tools) struct Programs {
     state: Mutex<State>,
 }
 
+/// Holds the programs that run and what they are found by.
 #[derive(Default)]
 struct State {
-    /// The process that the group is named by. It waits for the end of its input, which comes when this process is gone,
-    /// and then ends the group.
+    /// Leader of the process group. It waits for the end of its input, which comes when this process is gone,
+    /// and then kills the group.
     leader: Option<Child>,
+    /// Mark and control group of the programs, once the leader starts.
     marked: Option<Marked>,
+    /// Programs that run beside the tool.
     beside: Vec<Child>,
-    /// Whether something that was to end did not.
+    /// Whether a program that was killed did not end in time.
     remains: bool,
+    /// Whether the call is over, and starts no program any more.
     over: bool,
 }
 
 impl State {
-    /// Ends the programs, wherever they went, and waits until they are gone. False, where some are not.
+    /// Terminates the programs, wherever they went, and waits up to [`GONE_WITHIN`] until they are gone.
+    /// Returns `false` if one is not.
     fn end(&mut self) -> bool {
-        // Nearly every tool starts no program, and no clock is read.
+        // Nearly every tool starts no program, and then no clock is read.
         let Some(mut leader) = self.leader.take() else { return !self.remains };
         let until = clock::after(GONE_WITHIN);
         let Ok(group) = i32::try_from(leader.id()) else { return false };
-        // The leader is not waited for before: until then nobody else can have its number.
+        // Until the leader is waited for, no other process can have its number, so the signal meets the right
+        // group.
         let _ = killpg(Pid::from_raw(group), Signal::SIGKILL);
         for mut child in self.beside.drain(..) {
             self.remains |= !end_child(&mut child, until);
@@ -350,7 +387,12 @@ impl State {
         !self.remains
     }
 
-    /// Starts the leader, and records what the call's programs will be known by.
+    /// Starts the leader, and records what the call's programs are found by.
+    ///
+    /// # Errors
+    ///
+    /// [`ToolError::Failed`] if the leader cannot be started, [`ToolError::Engine`] if the record cannot be
+    /// written.
     fn lead(&mut self, call: &ActiveCall) -> Result<(), ToolError> {
         let marked = self.marked.insert(Marked::of(call));
         let mut leader = Command::new("/bin/sh");
@@ -366,7 +408,8 @@ impl State {
     }
 }
 
-/// Why a program is not run to its end.
+/// Returns the error for a program that does not run to its end: the call's deadline passed, or the call is
+/// cancelled or over.
 fn stopped(call: &CallScope) -> ToolError {
     if call.is_late() {
         return ToolError::Engine(Error::DeadlineExceeded { operation: Some(call.operation()) });
@@ -375,6 +418,15 @@ fn stopped(call: &CallScope) -> ToolError {
 }
 
 impl Programs {
+    /// Starts a program of the call, with the call's mark, in its process group and its control group. Starts
+    /// the leader before the first one.
+    ///
+    /// # Errors
+    ///
+    /// [`ToolError::Cancelled`] if the call is cancelled or over, or [`ToolError::Engine`] with
+    /// [`Error::DeadlineExceeded`] if its deadline has passed. [`ToolError::Failed`] if the program or the
+    /// leader cannot be started, or if what a dead leader left behind does not end. [`ToolError::Engine`] if
+    /// the programs cannot be recorded.
     pub(in crate::tools) fn spawn(
         &self,
         call: &ActiveCall,
@@ -385,7 +437,8 @@ impl Programs {
             drop(state);
             return Err(stopped(&call.within));
         }
-        // Without its leader a group would outlive this process. What is left of it ends before there is another.
+        // Without its leader, the group would outlive this process. The old group ends before there is a new
+        // one.
         if state.leader.as_ref().is_some_and(has_ended) && !state.end() {
             return Err(ToolError::failed("a program that the tool started does not end"));
         }
@@ -405,7 +458,11 @@ impl Programs {
         Ok(child)
     }
 
-    /// Has a program run beside the tool, until the call ends.
+    /// Starts a program that runs beside the tool until the call ends.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`spawn`](Programs::spawn).
     pub(in crate::tools) fn start_beside(
         &self,
         call: &ActiveCall,
@@ -416,6 +473,14 @@ impl Programs {
         Ok(())
     }
 
+    /// Waits for a program of the call. If the call is to stop before the program ends, terminates all
+    /// programs of the call.
+    ///
+    /// # Errors
+    ///
+    /// [`ToolError::Cancelled`] if the call is cancelled or over, [`ToolError::Engine`] with
+    /// [`Error::DeadlineExceeded`] if its deadline passes, [`ToolError::Failed`] if the system cannot tell
+    /// the status.
     pub(in crate::tools) fn wait(
         &self,
         call: &ActiveCall,
@@ -439,7 +504,8 @@ impl Programs {
         }
     }
 
-    /// Ends all of them, and waits until they are gone. False, where some are not.
+    /// Terminates all programs, lets no more start, and waits up to [`GONE_WITHIN`] until they are gone.
+    /// Returns `false` if one is not.
     pub(in crate::tools) fn end(&self) -> bool {
         let mut state = self.state.lock();
         state.over = true;
@@ -463,7 +529,7 @@ mod tests {
         Mark(format!("{}:7:00000000000000ff", Uuid::from_u128(1)))
     }
 
-    /// A process that runs until it is dropped.
+    /// Holds a process that runs until it is dropped.
     struct Sleeper(Child);
 
     impl Sleeper {
@@ -509,7 +575,7 @@ mod tests {
         }
     }
 
-    /// The numbers of a boot that is over, or of another container, are other processes' here.
+    /// Process ids of an earlier boot, or of another container, belong to other processes here.
     #[test]
     fn a_group_of_another_boot_or_namespace_is_not_killed_by_its_number() {
         let mut sleeper = Sleeper::start("");
@@ -541,7 +607,7 @@ mod tests {
         assert!(!marked.runs() && !within.runs() && others.runs());
     }
 
-    /// What an earlier version recorded says neither boot nor mark.
+    /// Shows that a record of an earlier version, with neither boot nor mark, still reads.
     #[test]
     fn a_group_reads_as_it_was_written_and_as_it_was_written_before() {
         let (started, boot) = (70_000, Some(Uuid::from_u128(9).to_string()));

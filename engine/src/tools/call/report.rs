@@ -32,8 +32,8 @@ pub struct ToolReport {
     pub value: Option<Value>,
     /// What is known of effects outside, which no rollback undoes.
     pub outside: ExternalEffects,
-    /// Changes to resources that the rollback of a failed call could not undo, such as the owner of a file that
-    /// this process must not give away. The end records them, and `foldlog ledger` shows them.
+    /// Changes to resources that the rollback of a failed call could not undo, such as the owner of a file
+    /// that this process must not give away. The end records them, and `foldlog ledger` shows them.
     pub not_undone: Vec<NotUndone>,
     /// Time from the begin to the end, in microseconds.
     pub elapsed_us: u64,

@@ -18,8 +18,8 @@ use crate::error::{Error, Result};
 
 /// Defines a tool that an agent can call: its name and schema for the model, and the code that runs.
 ///
-/// A [`ToolRunner`](crate::tools::ToolRunner) runs each call of the tool as a transaction: if the call fails, STATE and
-/// resources are rolled back.
+/// A [`ToolRunner`](crate::tools::ToolRunner) runs each call of the tool as a transaction: if the call fails,
+/// STATE and resources are rolled back.
 ///
 /// ```
 /// use foldlog::tools::{Tool, ToolContext, ToolError, ToolResult};
@@ -49,22 +49,22 @@ pub trait Tool: Send + Sync + 'static {
     const NAME: &'static str;
     /// What the tool does, in words for the model.
     const DESCRIPTION: &'static str = "";
-    /// Parameters of the tool, read from the JSON of a call. A call with a parameter that this type does not name
-    /// fails with [`Cause::InvalidArguments`](crate::Cause::InvalidArguments).
+    /// Parameters of the tool, read from the JSON of a call. A call with a parameter that this type does not
+    /// name fails with [`Cause::InvalidArguments`](crate::Cause::InvalidArguments).
     type Parameters: DeserializeOwned + JsonSchema;
     /// Value of the tool's answer.
     type Output: Serialize;
 
-    /// Says whether a recovery may run an interrupted call of the tool again; the begin of each call records it.
-    /// By default [`Idempotency::Manual`]: a person or the host decides. An interrupted call that only reads
-    /// counts as [`Idempotency::Natural`].
+    /// Says whether a recovery may run an interrupted call of the tool again; the begin of each call records
+    /// it. By default [`Idempotency::Manual`]: a person or the host decides. An interrupted call that only
+    /// reads counts as [`Idempotency::Natural`].
     fn idempotency(&self) -> Idempotency {
         Idempotency::Manual
     }
 
     /// Returns whether the tool changes neither STATE nor resources. Calls of such tools may run beside each
-    /// other; nothing is captured for them, and their handle refuses changes of STATE and calls of tools that change
-    /// something with [`Error::ReadsOnly`]. By default `false`.
+    /// other; nothing is captured for them, and their handle refuses changes of STATE and calls of tools that
+    /// change something with [`Error::ReadsOnly`]. By default `false`.
     fn reads_only(&self) -> bool {
         false
     }
@@ -73,17 +73,17 @@ pub trait Tool: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// A [`ToolError`] if the tool gives no answer: the call fails, its changes are rolled back, and the model
-    /// sees the error's text. The engine catches a panic and treats it as a failure too.
+    /// A [`ToolError`] if the tool gives no answer: the call fails, its changes are rolled back, and the
+    /// model sees the error's text. The engine catches a panic and treats it as a failure too.
     fn call(
         &self,
         parameters: Self::Parameters,
         context: &ToolContext,
     ) -> Result<ToolResult<Self::Output>, ToolError>;
 
-    /// Undoes the effects that an interrupted call had outside of STATE and resources. Only a recovery calls it,
-    /// and only for a tool that declares [`Idempotency::Compensate`]: possibly more than once for one call, and
-    /// possibly for a call that had no effects. `parameters` are those of the interrupted call.
+    /// Undoes the effects that an interrupted call had outside of STATE and resources. Only a recovery calls
+    /// it, and only for a tool that declares [`Idempotency::Compensate`]: possibly more than once for one
+    /// call, and possibly for a call that had no effects. `parameters` are those of the interrupted call.
     ///
     /// # Errors
     ///
@@ -145,8 +145,8 @@ impl<T: Tool> AnyTool for T {
 ///
 /// # Errors
 ///
-/// [`ToolError::InvalidArguments`] if `arguments` is not JSON of that type, or names a parameter that the type
-/// does not have.
+/// [`ToolError::InvalidArguments`] if `arguments` is not JSON of that type, or names a parameter that the
+/// type does not have.
 fn parameters<P: DeserializeOwned>(arguments: &str) -> Result<P, ToolError> {
     let mut unknown = Vec::new();
     let mut json = serde_json::Deserializer::from_str(arguments);
