@@ -1,3 +1,8 @@
+//! Captures all resources of a run, and restores them.
+//!
+//! [`Captures`] holds what each resource was at one moment. [`CompositeSnapshot`] adds the position of the
+//! session at that moment, and has a JSON form from which another process can restore both.
+
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,55 +24,57 @@ use crate::tools::resources::{
     AnyResource, AnySnapshot, BudgetTracker, CaptureOptions, ResourceRegistry, Snapshotable,
 };
 
-/// When a composite snapshot was taken.
+/// Says when a composite snapshot was taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
     /// Before a tool ran.
     PreTool,
-    /// After a tool had ended.
+    /// After a tool ended.
     PostTool,
-    /// By whoever keeps checkpoints.
+    /// When somebody who keeps checkpoints asked for one.
     Checkpoint,
-    /// Because the host asked for it.
+    /// When the host asked for it.
     #[default]
     Manual,
 }
 
-/// Why a composite snapshot was taken.
+/// Says why a composite snapshot was taken.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SnapshotMetadata {
-    /// What the host calls it.
+    /// Name that the host gave the snapshot; for a snapshot before or after a call, `pre:` or `post:` and the
+    /// call's id.
     pub tag: Option<String>,
-    /// The provider's name for the call that it stands beside.
+    /// Id that the provider gave the call before or after which the snapshot was taken.
     pub tool_call_id: Option<SmolStr>,
-    /// The tool of that call.
+    /// Name of that call's tool.
     pub tool_name: Option<SmolStr>,
-    /// When.
+    /// Moment at which the snapshot was taken.
     pub phase: Phase,
 }
 
-/// What one resource was. Cheap to clone.
+/// Holds a capture of one resource. Cheap to clone.
 #[derive(Clone)]
 struct Captured {
-    /// The resource's name.
+    /// Name of the resource.
     name: Cow<'static, str>,
-    /// `None` where it came from outside this process.
+    /// Capture as the resource made it; `None` if only its recorded form was read.
     snapshot: Option<AnySnapshot>,
-    /// One MessagePack value; `None` where the resource does not outlive its process.
+    /// Recorded form, one MessagePack value; `None` if the capture does not outlive its process.
     recorded: Option<Arc<[u8]>>,
 }
 
 impl Captured {
-    /// Whether the resource says that it is so still.
+    /// Returns whether the resource says that it is still as it was when it was captured.
     fn is_unchanged(&self, resource: &dyn AnyResource) -> bool {
         self.snapshot.as_ref().is_some_and(|since| resource.is_unchanged(since))
     }
 }
 
-/// What the resources were, in ascending order of their names. Cheap to clone.
+/// Holds a capture of each resource, as they were together at one moment. Cheap to clone.
 #[derive(Clone, Default)]
 pub(crate) struct Captures {
+    /// Captures in ascending order of the resources' names.
     of_each: Arc<Vec<Captured>>,
 }
 
@@ -77,14 +84,16 @@ impl FromIterator<Captured> for Captures {
     }
 }
 
-/// What each of so many resources may record, so that the one record that holds them all can be read.
+/// Returns the limits of one resource's recorded form, so that a record that holds those of all `resources`
+/// can be read.
 fn limits_of_each(resources: usize) -> Limits {
     let Limits { depth_max, items_max } = Limits::of_payload();
     let resources = u64::try_from(resources.max(1)).unwrap_or(u64::MAX);
     Limits { depth_max, items_max: items_max / resources }
 }
 
-/// Bytes that are no single value would make the log unreadable from the record on that holds them.
+/// Checks that a resource's recorded form is one MessagePack value within the limits. Other bytes would make
+/// the log unreadable from their record on.
 fn check_recorded(name: &str, recorded: &[u8], limits: Limits) -> Result<()> {
     let refused = |reason: String| {
         let reason = format!("what it recorded cannot stand in a log: {reason}");
@@ -101,7 +110,8 @@ fn check_recorded(name: &str, recorded: &[u8], limits: Limits) -> Result<()> {
 }
 
 impl Captures {
-    /// Captures every resource as it is. What says that it is as it was when `latest` was captured is not captured anew.
+    /// Captures every resource as it is. A resource that says that it is still as it was in `latest` keeps
+    /// that capture.
     pub(super) fn of(
         resources: &ResourceRegistry,
         options: &CaptureOptions<'_>,
@@ -123,7 +133,7 @@ impl Captures {
         captured.collect()
     }
 
-    /// Whether every resource says that it is as it was when this was captured.
+    /// Returns whether every resource says that it is still as it was when it was captured.
     pub(super) fn are_all(&self, resources: &ResourceRegistry) -> bool {
         // Both in ascending order of the names.
         let mut pairs = self.of_each.iter().zip(resources.captured());
@@ -133,12 +143,12 @@ impl Captures {
             })
     }
 
-    /// What was captured of a resource, where that says that it is so still.
+    /// Returns the capture of a resource, if the resource says that it is still as it was then.
     fn unchanged(&self, name: &str, resource: &dyn AnyResource) -> Option<&Captured> {
         self.get(name).filter(|captured| captured.is_unchanged(resource))
     }
 
-    /// What a record says of the resources.
+    /// Holds the captures that a record names, by the resources' names, in their recorded form.
     pub(crate) fn recorded(snapshots: BTreeMap<String, Option<Vec<u8>>>) -> Captures {
         let captured = |(name, recorded): (String, Option<Vec<u8>>)| Captured {
             name: Cow::Owned(name),
@@ -148,11 +158,12 @@ impl Captures {
         snapshots.into_iter().map(captured).collect()
     }
 
+    /// Returns the capture of the resource of this name.
     fn get(&self, name: &str) -> Option<&Captured> {
         self.of_each.iter().find(|captured| captured.name == name)
     }
 
-    /// As a record says it.
+    /// Converts the captures to their form in a record.
     pub(crate) fn to_record(&self) -> Vec<ResourceSnapshot<'_>> {
         let of_each = self.of_each.iter();
         of_each
@@ -163,9 +174,12 @@ impl Captures {
             .collect()
     }
 
-    /// The same with what only a record says of a resource read back. Where `lenient`, this is for taking back what tools
-    /// did: resources that do not go back with them are left out, and so are those whose captures do not outlive their
-    /// process. Else these are an error, where there is nothing to restore.
+    /// Decodes the captures of which only the recorded form is known, so that all can be restored.
+    ///
+    /// With `lenient`, for rolling back what a tool did, the result leaves out the resources that are not
+    /// rolled back with a tool, and those whose captures did not outlive their process. Without it, such a
+    /// capture is an [`Error::SnapshotMismatch`]. A resource that this run lacks is that error too, unless
+    /// the result leaves the resource out.
     pub(crate) fn recalled(&self, resources: &ResourceRegistry, lenient: bool) -> Result<Captures> {
         let mut recalled = Vec::new();
         for captured in self.of_each.iter() {
@@ -173,8 +187,8 @@ impl Captures {
             let mismatch =
                 |reason: &str| Err(Error::SnapshotMismatch(format!("resource `{name}`: {reason}")));
             let Some(resource) = resources.captured().get(name) else {
-                // A record does not say which resources go back. Of those whose captures outlive their process the
-                // engine's own budget alone is known not to.
+                // A record does not say which resources are rolled back. Of those with a recorded form, only the
+                // engine's own budget is known not to be.
                 if lenient && (captured.recorded.is_none() || name == BudgetTracker::NAME) {
                     continue;
                 }
@@ -195,9 +209,10 @@ impl Captures {
         Ok(recalled.into_iter().collect())
     }
 
-    /// Brings the resources back to this: all of them, or those alone that a failed tool takes back with it. Where one
-    /// cannot be brought back the others are. Tells what of them is not as it was all the same.
-    /// With `durable` what that changed is synced.
+    /// Restores the resources to these captures: all of them with `all`, else only those that are rolled back
+    /// with a failed tool. If one cannot be restored, the others are, and the error names both. Returns what
+    /// the restored resources could not undo. With `durable`, what the restore changed is durable when this
+    /// returns.
     pub(crate) fn restore(
         &self,
         resources: &ResourceRegistry,
@@ -213,13 +228,15 @@ impl Captures {
         })
     }
 
-    /// Whether the resources that a failed tool takes back with it would all be restored, as far as that is known without
-    /// changing any.
+    /// Checks, without changing anything, that the resources that are rolled back with a failed tool could
+    /// all be restored.
     pub(crate) fn check(&self, resources: &ResourceRegistry) -> Result<()> {
         let check = |resource: &dyn AnyResource, snapshot: &_| resource.check(snapshot).map(|()| Vec::new());
         self.each(resources, false, check).map(drop)
     }
 
+    /// Calls `act` for each resource and its capture: for all resources, or for those alone that are rolled
+    /// back with a failed tool. An error or a panic of one resource does not keep the others from their call.
     fn each(
         &self,
         resources: &ResourceRegistry,
@@ -250,7 +267,7 @@ impl Captures {
         if failed.is_empty() { Ok(not_undone) } else { Err(Error::RestoreFailed { restored, failed }) }
     }
 
-    /// Whether the resources that roll back were the same both times.
+    /// Returns whether both hold the same state of each resource that is rolled back with a failed tool.
     fn is_same(&self, other: &Captures, resources: &ResourceRegistry) -> bool {
         resources.captured().iter().filter(|(_, resource)| resource.rolls_back()).all(|(name, resource)| {
             let snapshot = |captures: &Captures| captures.get(name)?.snapshot.clone();
@@ -262,16 +279,19 @@ impl Captures {
     }
 }
 
-/// A position of the session, and what each resource was then.
+/// Holds a position of the session, and a capture of each resource at that position.
+///
+/// [`ExecutionState::snapshot`](crate::ExecutionState::snapshot) takes one, and
+/// [`ExecutionState::restore`](crate::ExecutionState::restore) brings session and resources back to it.
 #[derive(Clone)]
 pub struct CompositeSnapshot {
-    /// Its name.
+    /// Id of the snapshot: a hash of its session, position, phase and recorded captures.
     pub id: Uuid,
-    /// When it was taken, in microseconds since 1970-01-01 UTC.
+    /// Time at which the snapshot was taken, in microseconds since 1970-01-01 UTC.
     pub created_at_us: i64,
-    /// The position of the session.
+    /// Position of the session.
     pub session: Snapshot,
-    /// Why it was taken.
+    /// Why the snapshot was taken.
     pub metadata: SnapshotMetadata,
     resources: Captures,
 }
@@ -286,7 +306,7 @@ impl std::fmt::Debug for CompositeSnapshot {
     }
 }
 
-/// The JSON form.
+/// Holds the JSON form of a composite snapshot.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Document {
@@ -294,11 +314,12 @@ struct Document {
     snapshot_id: Uuid,
     created_at: String,
     session: Position,
-    /// What each resource recorded of itself; null where it does not outlive its process.
+    /// Recorded form of each resource's capture; null if the capture does not outlive its process.
     resources: BTreeMap<String, Option<Value>>,
     metadata: SnapshotMetadata,
 }
 
+/// Holds the JSON form of the session's part of a composite snapshot.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Position {
@@ -309,6 +330,7 @@ struct Position {
     policies: Vec<String>,
 }
 
+/// Version of the JSON form.
 const VERSION: &str = "1";
 
 impl CompositeSnapshot {
@@ -325,7 +347,9 @@ impl CompositeSnapshot {
         CompositeSnapshot { id, created_at_us, session, metadata, resources }
     }
 
-    /// A hash of what it is of, so that one seed gives one name, and other resources or another side of a call another.
+    /// Returns a hash of the session, the position, the phase and the recorded captures, from which the id is
+    /// made. So runs of one seed give equal ids, and snapshots of other resources or of another phase other
+    /// ones.
     fn name_of(session: &Snapshot, resources: &Captures, phase: Phase) -> blake3::Hash {
         let mut hasher = blake3::Hasher::new();
         let mut whole = |bytes: &[u8]| {
@@ -341,27 +365,31 @@ impl CompositeSnapshot {
         });
         for captured in resources.of_each.iter() {
             whole(captured.name.as_bytes());
-            // No value is of no bytes.
+            // A value has at least one byte, so no bytes stand for no value.
             whole(captured.recorded.as_deref().unwrap_or_default());
         }
         hasher.finalize()
     }
 
-    /// The names of the resources that it holds, in ascending order.
+    /// Returns the names of the captured resources, in ascending order.
     pub fn resource_names(&self) -> Vec<&str> {
         self.resources.of_each.iter().map(|captured| captured.name.as_ref()).collect()
     }
 
-    /// What the resources were, all of which this run must have and be able to have back.
+    /// Returns the captures, ready to be restored. Fails if this run lacks one of the resources, or if a
+    /// capture did not outlive its process.
     pub(super) fn captures(&self, resources: &ResourceRegistry) -> Result<Captures> {
         self.resources.recalled(resources, false)
     }
 
-    /// Whether the resources that roll back were the same in both snapshots.
+    /// Returns whether both snapshots hold the same state of each resource in `resources` that is rolled back
+    /// with a failed tool.
     ///
     /// # Errors
     ///
-    /// [`Error::SnapshotMismatch`] where one of them does not fit the run.
+    /// [`Error::SnapshotMismatch`] if `resources` lacks a resource of either snapshot, or if a capture did
+    /// not outlive its process. The resource's own error, such as [`Error::Resource`], if it cannot decode
+    /// its capture.
     pub fn has_same_resources(
         &self,
         other: &CompositeSnapshot,
@@ -370,12 +398,12 @@ impl CompositeSnapshot {
         Ok(self.captures(resources)?.is_same(&other.captures(resources)?, resources))
     }
 
-    /// The JSON form, from which [`from_json`](CompositeSnapshot::from_json) makes a snapshot that another process can
-    /// restore, for all resources that outlive their process.
+    /// Returns the snapshot as JSON. From it, [`from_json`](CompositeSnapshot::from_json) makes a snapshot
+    /// that another process can restore, if the captures of all its resources outlive their process.
     ///
     /// # Errors
     ///
-    /// [`Error::Export`] where what a resource recorded has no JSON form.
+    /// [`Error::Export`] if the recorded form of a capture has no JSON form.
     pub fn to_json(&self) -> Result<String> {
         let bad = |error: &dyn std::fmt::Display| Error::Export(error.to_string());
         let mut resources = BTreeMap::new();
@@ -401,11 +429,12 @@ impl CompositeSnapshot {
         serde_json::to_string(&document).map_err(|error| bad(&error))
     }
 
-    /// A snapshot from its JSON form.
+    /// Reads a snapshot from the JSON that [`to_json`](CompositeSnapshot::to_json) returned.
     ///
     /// # Errors
     ///
-    /// [`Error::Export`] where it is none.
+    /// [`Error::Export`] if the text is not such JSON, is of another version, or names a policy that does not
+    /// exist.
     pub fn from_json(json: &str) -> Result<CompositeSnapshot> {
         let bad = |reason: String| Error::Export(reason);
         let document: Document = serde_json::from_str(json).map_err(|error| bad(error.to_string()))?;

@@ -1,4 +1,7 @@
-//! Everything that a run changes, under one root: the session and the resources.
+//! Holds everything that a run changes under one root: the session and the resources.
+//!
+//! A run captures its resources, restores them, and takes their leases. The calls of a run that run at one
+//! time share the leases: one call takes them for all, and the last call that ends releases them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -22,42 +25,43 @@ use crate::sabotage::{self, Breakage};
 use crate::session::{Session, Snapshot, SnapshotOptions, SyncCaptures};
 use crate::tools::resources::{CaptureOptions, Lease, LeaseHolder, ResourceRegistry};
 
-/// The session and the resources of one run, its clock, its generator and its checkpoints. Cheap to clone; every clone
-/// is the same run.
+/// Holds the session and the resources of one run, its clock, its generator and its checkpoints. Cheap to
+/// clone; every clone is the same run.
 #[derive(Clone)]
 pub struct ExecutionState {
     session: Session,
     inner: Arc<Inner>,
 }
 
+/// Holds what all clones of a run share.
 struct Inner {
     resources: ResourceRegistry,
     clock: Arc<dyn Clock>,
     generator: Mutex<Generator>,
     checkpoints: Option<CheckpointStore>,
-    /// What the resources were when they were last captured: what has not changed since is not captured anew.
+    /// Last captures of the resources. A resource that has not changed since is not captured again.
     latest: Mutex<Captures>,
-    /// What the resources were before calls that could not be brought to their ends, by their begins: of one that does
-    /// not outlive its process the log does not say it.
+    /// Captures from before the calls of this run that could not be ended, by the sequence numbers of their
+    /// begins. The log lacks those that do not outlive the process.
     unended: Mutex<BTreeMap<SequenceNumber, Captures>>,
     shared: Mutex<Shared>,
-    /// Told where leases were taken, or could not be.
+    /// Notified when a call has taken the leases, or has failed to.
     taken: Condvar,
-    /// Set once it is known that no resource holds the session's own files.
+    /// Set once no resource is found to hold the session's own files.
     apart: OnceLock<()>,
-    /// The session's folder, as other processes find it.
+    /// Path by which other processes find the session's folder.
     folder: OnceLock<PathBuf>,
 }
 
-/// The leases that calls hold together.
+/// Holds the leases that the running calls of a run share. When the last call drops them, they are released.
 pub(crate) struct Leases {
-    /// Not to be kept open by them.
+    /// Handle that does not keep the session open.
     session: Session,
     of_each: Vec<Lease>,
 }
 
 impl Leases {
-    /// A call that may change something is about to be recorded.
+    /// Marks the leased resources before the begin of a call that may change something is recorded.
     pub(crate) fn open(&self) -> Result<()> {
         self.of_each.iter().try_for_each(Lease::open)
     }
@@ -65,27 +69,28 @@ impl Leases {
 
 impl Drop for Leases {
     fn drop(&mut self) {
-        // Nothing begins without a lease, so what is open now was left so.
+        // No call begins without the leases, so a call that is open now was left open.
         if self.of_each.is_empty() || !(self.session.is_at_rest() || sabotage::is(Breakage::HalfDoneUnmarked))
         {
             return;
         }
         for lease in &self.of_each {
-            // What fails there leaves a resource to be asked about where it need not be, and nothing else.
+            // If this fails, the mark stays open, and the next session reads a log without need.
             let _ = catch_unwind(AssertUnwindSafe(|| lease.rest()));
         }
     }
 }
 
-/// What the calls that run at this moment hold together.
+/// Holds what the running calls of a run share.
 #[derive(Default)]
 struct Shared {
     leases: Weak<Leases>,
-    /// Whether one of them is taking it for all.
+    /// Whether a call is taking the leases for all.
     is_being_taken: bool,
 }
 
-/// One call's try at the leases, which is over when this is dropped, whatever came of it.
+/// Guards a call's attempt to take the leases. Dropping the guard ends the attempt, whether it succeeded or
+/// not, and wakes the calls that wait.
 struct Taking<'a> {
     inner: &'a Inner,
 }
@@ -107,7 +112,7 @@ impl fmt::Debug for ExecutionState {
     }
 }
 
-/// Collects what an [`ExecutionState`] is made of.
+/// Collects the parts of an [`ExecutionState`].
 #[must_use]
 #[derive(Debug)]
 pub struct ExecutionStateBuilder {
@@ -119,23 +124,23 @@ pub struct ExecutionStateBuilder {
 }
 
 impl ExecutionStateBuilder {
-    /// The clock that tools of the run are to read; the system's where nothing is said.
+    /// Sets the clock that the tools of the run read; the system's clock by default.
     pub fn clock(self, clock: Arc<dyn Clock>) -> Self {
         ExecutionStateBuilder { clock, ..self }
     }
 
-    /// The generator that tools of the run are to draw from; one of the session's seed where nothing is said, so that
-    /// one seed gives one log.
+    /// Sets the generator that the tools of the run draw from. The default starts from the session's seed, so
+    /// that one seed gives one log.
     pub fn generator(self, generator: Generator) -> Self {
         ExecutionStateBuilder { generator: Some(generator), ..self }
     }
 
-    /// Keeps the positions before and after each call.
+    /// Sets the store that keeps a snapshot before and after each call; none by default.
     pub fn checkpoints(self, checkpoints: CheckpointStore) -> Self {
         ExecutionStateBuilder { checkpoints: Some(checkpoints), ..self }
     }
 
-    /// The run.
+    /// Builds the run, and makes earlier captures durable as [`ExecutionState::new`] does.
     pub fn build(self) -> ExecutionState {
         let ExecutionStateBuilder { session, resources, clock, generator, checkpoints } = self;
         let generator = Mutex::new(generator.unwrap_or_else(|| Generator::from_seed(session.own_seed())));
@@ -151,8 +156,12 @@ impl ExecutionStateBuilder {
 }
 
 impl ExecutionState {
-    /// Begins a run of a session with these resources. Where the session's last writer was killed, captures that it recorded
-    /// without making them durable are synced now: they are before the session's first append makes the records so.
+    /// Creates a run of a session with these resources, the system's clock, a generator of the session's
+    /// seed, and no checkpoints.
+    ///
+    /// If the session's last writer was killed, this makes durable the captures that it recorded and did not
+    /// sync, before the session's first append makes the records that name them durable. If that fails, the
+    /// session takes no writes: they fail with [`Error::Poisoned`].
     ///
     /// ```
     /// # use foldlog::tools::{ExecuteOptions, Tool, ToolCall, ToolContext, ToolError, ToolRegistry, ToolResult, ToolRunner};
@@ -190,14 +199,15 @@ impl ExecutionState {
         ExecutionState::builder(session, resources).build()
     }
 
-    /// Begins a run of a session with these resources, with more to say about it.
+    /// Returns a builder for a run of a session with these resources, which also sets the clock, the
+    /// generator and the checkpoints.
     pub fn builder(session: Session, resources: ResourceRegistry) -> ExecutionStateBuilder {
         let clock = Arc::new(SystemClock);
         ExecutionStateBuilder { session, resources, clock, generator: None, checkpoints: None }
     }
 
-    /// Makes the captures durable that a killed process recorded and that the session's first append attests. Where that
-    /// fails the session takes no writes.
+    /// Makes durable the captures that a killed process recorded, before the session's first append attests
+    /// their records. If that fails, the session takes no writes.
     fn sync_earlier(&self) {
         if self.resources().captured().is_empty() || sabotage::is(Breakage::EarlierCapturesUnsynced) {
             return;
@@ -215,39 +225,41 @@ impl ExecutionState {
         }
     }
 
-    /// The same run, by what does not keep its session open.
+    /// Returns a clone that does not keep the session open.
     pub(crate) fn uncounted(&self) -> ExecutionState {
         ExecutionState { session: self.session.uncounted(), inner: Arc::clone(&self.inner) }
     }
 
-    /// The session.
+    /// Returns the session.
     pub fn session(&self) -> &Session {
         &self.session
     }
 
-    /// The resources.
+    /// Returns the resources.
     pub fn resources(&self) -> &ResourceRegistry {
         &self.inner.resources
     }
 
-    /// The clock.
+    /// Returns the clock that the tools of the run read.
     pub fn clock(&self) -> &Arc<dyn Clock> {
         &self.inner.clock
     }
 
-    /// Draws from the run's generator.
+    /// Calls `draw` with the run's generator, which is locked meanwhile, and returns its result.
     pub fn draw<T>(&self, draw: impl FnOnce(&mut Generator) -> T) -> T {
         draw(&mut self.inner.generator.lock())
     }
 
-    /// The positions before and after calls, where they are kept.
+    /// Returns the store that keeps a snapshot before and after each call; `None` if the run has none.
     pub fn checkpoints(&self) -> Option<&CheckpointStore> {
         self.inner.checkpoints.as_ref()
     }
 
-    /// Captures the session and every resource, as they are together at one moment: no tool runs meanwhile.
+    /// Captures the session and every resource, as they are together at one moment: waits until no other tool
+    /// runs that may change something, and lets none begin meanwhile.
     ///
-    /// Durable as a [`Session::snapshot`] is.
+    /// The snapshot's record is durable when this returns, with [`Durability::Boundary`] and
+    /// [`Durability::Every`].
     ///
     /// ```
     /// # use foldlog::tools::{ExecuteOptions, Tool, ToolCall, ToolContext, ToolError, ToolRegistry, ToolResult, ToolRunner};
@@ -289,7 +301,10 @@ impl ExecutionState {
     ///
     /// # Errors
     ///
-    /// Where a resource cannot be leased or captured; nothing is recorded then. Else as [`Session::snapshot`].
+    /// [`Error::ResourceDirty`] if another session left a resource half done, [`Error::ResourceMaybeDirty`]
+    /// if that session's log cannot be read; the resource's own error, such as [`Error::Filesystem`] or
+    /// [`Error::Resource`], if a resource cannot be leased or captured. Nothing is recorded then. Else those
+    /// of [`Session::snapshot`].
     pub fn snapshot(&self, tag: Option<&str>) -> Result<CompositeSnapshot> {
         let admission = self.session().admit(false, None)?;
         let _leases = self.lease(None)?;
@@ -300,8 +315,9 @@ impl ExecutionState {
         Ok(self.composite(session, resources, metadata))
     }
 
-    /// Captures every resource as it is, no longer than until a moment. `tag` is asked for where there is anything to be
-    /// captured anew.
+    /// Captures every resource as it is, in the time until `until`. Calls `tag` only if a resource has to be
+    /// captured again. The captures are durable when this returns unless the session's durability is
+    /// [`Durability::Process`]; then the next sync of the log makes them durable first.
     pub(crate) fn capture(
         &self,
         until: Option<Instant>,
@@ -317,7 +333,7 @@ impl ExecutionState {
         let options = CaptureOptions { tag: tag.as_deref(), durable, until };
         let captures = Captures::of(self.resources(), &options, &latest);
         if !durable {
-            // Behind the captures, so that no sync takes this in before they are there, and before any record of theirs.
+            // After the captures, so that no sync takes this request before they exist, and before any record names them.
             let captured = self.resources().captured().values();
             self.session().sync_first(captured.map(|resource| Arc::clone(resource) as Arc<dyn SyncCaptures>));
         }
@@ -326,7 +342,7 @@ impl ExecutionState {
         Ok(captures)
     }
 
-    /// Has the resources remove what they can make again.
+    /// Has the resources remove what they can make again, to free space on the disk.
     pub(crate) fn free_caches(&self) {
         for resource in self.resources().captured().values() {
             // A host's resource may panic; the recovery goes on all the same.
@@ -334,29 +350,33 @@ impl ExecutionState {
         }
     }
 
-    /// Keeps what the resources were before a call of this run that is left open, for this run's recovery.
+    /// Keeps the captures from before a call of this run that is left open, for a recovery by this run.
     pub(crate) fn leave_unended(&self, begin: SequenceNumber, before: Captures) {
         self.inner.unended.lock().insert(begin, before);
     }
 
-    /// What the resources were before a call of this run that was left open.
+    /// Returns the captures from before a call of this run that was left open; `None` for a call of another
+    /// process.
     pub(crate) fn unended(&self, begin: SequenceNumber) -> Option<Captures> {
         self.inner.unended.lock().get(&begin).cloned()
     }
 
-    /// Nothing is left open any more.
+    /// Drops the captures from before calls that were left open, once a recovery has ended all of them.
     pub(crate) fn all_ended(&self) {
         self.inner.unended.lock().clear();
     }
 
-    /// Brings resources back to what they were; what that changed is durable where the session promises so much.
+    /// Restores resources to `captures`: all of them with `all`, else only those that are rolled back with a
+    /// failed tool. What the restore changed is durable when this returns unless the session's durability is
+    /// [`Durability::Process`]. Returns what the restore could not undo.
     pub(crate) fn put_back(&self, captures: &Captures, all: bool) -> Result<Vec<NotUndone>> {
         let durable =
             self.session().durability() != Durability::Process && !sabotage::is(Breakage::RestoreUnsynced);
         captures.restore(self.resources(), all, durable)
     }
 
-    /// Checks, the first time, that no resource would take the session's own log back with it.
+    /// Checks that no resource holds the session's own folder, because a restore of it would roll the log
+    /// back. Looks only until the check has succeeded once.
     fn check_apart(&self) -> Result<()> {
         if self.inner.apart.get().is_some() || sabotage::is(Breakage::LogInWorkspace) {
             return Ok(());
@@ -371,6 +391,7 @@ impl ExecutionState {
         Ok(())
     }
 
+    /// Combines a snapshot of the session and captures of the resources.
     pub(crate) fn composite(
         &self,
         session: Snapshot,
@@ -380,8 +401,10 @@ impl ExecutionState {
         CompositeSnapshot::new(session, self.clock().now_us(), resources, metadata)
     }
 
-    /// Waits until nobody else works on the resources; nothing where others work on none of them. Calls of one run that
-    /// run together share what they hold: one of them takes it, and where it cannot, another tries.
+    /// Takes the leases of the resources that others may work on, or shares those that another call of this
+    /// run holds. Waits until nobody else works on these resources, but not past `until`. One call takes the
+    /// leases for all; if it fails, the next call that waits tries. Returns `None` if others may work on none
+    /// of the resources.
     pub(crate) fn lease(&self, until: Option<Instant>) -> Result<Option<Arc<Leases>>> {
         let inner = &*self.inner;
         if !inner.resources.is_shared() {
@@ -405,7 +428,7 @@ impl ExecutionState {
         }
         shared.is_being_taken = true;
         drop(shared);
-        // Dropped after the leases are known to all, and where the resource fails or panics.
+        // Dropped after `shared` holds the leases, and also if a resource fails or panics.
         let _taking = Taking { inner };
         let mut leases = Leases { session: self.session.uncounted(), of_each: Vec::new() };
         let holder =
@@ -417,7 +440,8 @@ impl ExecutionState {
     }
 }
 
-/// A folder's whole path, without links. One that is in no real file system has none but that which it is given.
+/// Returns the absolute path of a folder, without links. A folder that is in no real file system keeps its
+/// path.
 fn found_by_all(folder: &Path) -> PathBuf {
     let whole = fs::canonicalize(folder).or_else(|_| std::path::absolute(folder));
     whole.unwrap_or_else(|_| folder.to_owned())

@@ -1,12 +1,12 @@
-//! Going back to a composite snapshot, as an operation of its own: the session and the resources cannot change at one
-//! moment, so a process that ends between them must leave a trace.
+//! Restores a composite snapshot, as an operation of its own: session and resources cannot change at one
+//! moment, so a process that ends between the two must leave a trace in the log.
 //!
-//! | step | where the process ends behind it |
+//! | step | if the process ends after it |
 //! |---|---|
-//! | 1. the begin is recorded, with what the resources are | nothing was changed |
-//! | 2. the resources are restored to what the snapshot holds | recovery restores them to what the begin holds |
-//! | 3. a rollback to the snapshot's position is recorded | recovery does so, and its end takes the rollback back |
-//! | 4. the end is recorded | all is as it was at the snapshot |
+//! | 1. record the begin, with captures of the resources as they are | nothing was changed |
+//! | 2. restore the resources to the snapshot's captures | a recovery restores them to the begin's captures |
+//! | 3. record a rollback to the snapshot's position | a recovery does so too, and the end that it records undoes the rollback |
+//! | 4. record the end | session and resources are as they were at the snapshot |
 
 use std::sync::Arc;
 
@@ -23,41 +23,52 @@ use crate::sabotage::{self, Breakage};
 use crate::session::{RollbackReport, Session};
 use crate::store::Store;
 
-/// What a restore is called in the log, where a call has its tool. Its arguments say where it goes back to.
+/// Name of a restore in the log, in place of a tool's. The arguments hold the position that the restore
+/// returns to.
 pub(super) const RESTORE: &str = "foldlog.restore";
 
 impl ExecutionState {
-    /// Brings the session and every resource of a snapshot back to it, what was spent too, or leaves all as they are. LOG
-    /// stays, and so does what calls did elsewhere: those that may have are [named](RollbackReport::outside).
+    /// Restores the session and every resource of a snapshot, including those that are not rolled back with a
+    /// failed tool, such as a budget; if anything fails, all stay as they are. LOG slices stay. Effects that
+    /// calls had outside of the session and its resources stay too; the [report](RollbackReport::outside)
+    /// names the calls that may have had some.
     ///
-    /// In the log it is an operation of its own, `foldlog.restore`. A process that ends within it leaves the session
-    /// interrupted, and [`ToolRunner::recover`](crate::tools::ToolRunner::recover) brings all back to what it was before,
-    /// but for resources that no tool takes back with it. Durable as a [`Session::rollback`] is.
+    /// The log holds the restore as an operation of its own, `foldlog.restore`. A process that ends within it
+    /// leaves the session interrupted, and [`ToolRunner::recover`](crate::tools::ToolRunner::recover) brings
+    /// session and resources back to what they were before the restore, except resources that are not rolled
+    /// back with a failed tool. The end is durable when this returns, with
+    /// [`Durability::Boundary`](crate::Durability::Boundary) and
+    /// [`Durability::Every`](crate::Durability::Every).
     ///
     /// # Errors
     ///
-    /// [`Error::SnapshotMismatch`] where the snapshot is of another session, or of a resource that this run does not
-    /// have or cannot have back; [`Error::RestoreFailed`] where a resource could not be restored, or could not be
-    /// brought back to what it was after something else failed: it names those that are as they were in neither case.
-    /// [`Error::Interrupted`] where the session is to be recovered first, [`Error::ResourceDirty`] where another one is,
-    /// [`Error::Stuck`] where a call does not end. Else as [`Session::rollback`].
+    /// [`Error::SnapshotMismatch`] if the snapshot is of another session, holds a resource that this run does
+    /// not have, or holds a capture that did not outlive its process. [`Error::RestoreFailed`] if the restore
+    /// failed and a resource could not be brought back to what it was before; the error names these
+    /// resources, and the session is [interrupted](Session::is_interrupted). If the restore failed and all
+    /// were brought back, the error of what failed. [`Error::Interrupted`] if the session must be recovered
+    /// first; [`Error::ResourceDirty`] if another session left a resource half done,
+    /// [`Error::ResourceMaybeDirty`] if that session's log cannot be read; [`Error::Stuck`] if a call should
+    /// have stopped and still runs. Else those of [`Session::rollback`].
     pub fn restore(&self, snapshot: &CompositeSnapshot) -> Result<RollbackReport> {
         self.go_back(snapshot, RestoreScope::All)
     }
 
-    /// STATE and resources go back to what they were before a tool call, but for those that no tool takes back with it:
-    /// what was spent stays spent. Else as [`restore`](ExecutionState::restore).
+    /// Rolls STATE and resources back to what they were before a tool call, by the id that the provider gave
+    /// the call. Resources that are not rolled back with a failed tool stay as they are: what was spent stays
+    /// spent. Otherwise this does what [`restore`](ExecutionState::restore) does with the snapshot before the
+    /// call.
     ///
     /// # Errors
     ///
-    /// [`Error::NoCheckpoint`] where none is kept, [`Error::AmbiguousCall`] where the name stands for several
-    /// operations; else as [`restore`](ExecutionState::restore).
+    /// [`Error::NoCheckpoint`] if the run keeps no checkpoint for this id, [`Error::AmbiguousCall`] if
+    /// several operations have this id; else those of [`restore`](ExecutionState::restore).
     pub fn rollback_to_tool(&self, call_id: &str) -> Result<RollbackReport> {
         let checkpoint = self.checkpoint(call_id)?;
         self.go_back(&checkpoint.pre, RestoreScope::AsATool)
     }
 
-    /// Back to a snapshot with all resources, or with those alone that a failed tool takes back with it.
+    /// Restores the session and, as `scope` says, the resources of a snapshot of this session.
     fn go_back(&self, snapshot: &CompositeSnapshot, scope: RestoreScope) -> Result<RollbackReport> {
         if snapshot.session.session != self.session().id() {
             let (found, own) = (snapshot.session.session, self.session().id());
@@ -67,11 +78,14 @@ impl ExecutionState {
         go_back(self, snapshot.session.position, &captures, scope)
     }
 
-    /// A new session that shares the records before a tool call.
+    /// Creates a session that shares this session's records up to the position before a tool call, by the id
+    /// that the provider gave the call. The resources stay as they are.
     ///
     /// # Errors
     ///
-    /// As [`rollback_to_tool`](ExecutionState::rollback_to_tool), and as [`Store::fork`](crate::Store::fork).
+    /// [`Error::NoCheckpoint`] if the run keeps no checkpoint for this id, [`Error::AmbiguousCall`] if
+    /// several operations have this id; [`Error::Untyped`] if this session was opened without types; else
+    /// those of [`Store::fork`].
     pub fn fork_at_tool(&self, call_id: &str) -> Result<Session> {
         let position = self.checkpoint(call_id)?.pre.session.position;
         let session = self.session();
@@ -83,13 +97,14 @@ impl ExecutionState {
         )
     }
 
+    /// Returns the checkpoint of the call to which the provider gave this id.
     fn checkpoint(&self, call_id: &str) -> Result<ToolCheckpoint> {
         let missing = || Error::NoCheckpoint(call_id.to_owned());
         self.checkpoints().ok_or_else(missing)?.get(call_id)?.ok_or_else(missing)
     }
 }
 
-/// Brings the session back to a position and the resources to what they were then, or leaves all as they are.
+/// Restores the session to `position` and the resources to `captures`, or leaves all as they are.
 fn go_back(
     state: &ExecutionState,
     position: SequenceNumber,
@@ -97,7 +112,7 @@ fn go_back(
     scope: RestoreScope,
 ) -> Result<RollbackReport> {
     let call = ToolCall::new(RESTORE, format!("{{\"position\":{position}}}"));
-    // Recovery rolls it back, and nothing of it is outside of what is rolled back.
+    // A recovery rolls the restore back, and the restore has no effect outside of what is rolled back.
     let idempotency = Idempotency::Natural;
     let info = CallInfo { idempotency, restores: Some(scope), ..CallInfo::new(&call) };
     if sabotage::is(Breakage::RestoreUnrecorded) {
@@ -117,7 +132,7 @@ fn go_back(
             let report = operation.finish(ending)?;
             match report.success {
                 true => return Ok(rolled_back),
-                // What it came to could not be captured, so it was taken back.
+                // The restored resources could not be captured, so the restore was rolled back.
                 false => Error::Resource { resource: RESTORE.to_owned(), reason: report.message },
             }
         }
@@ -131,7 +146,7 @@ fn go_back(
                 let failed = failed.into_iter().map(both).collect();
                 return Err(Error::RestoreFailed { restored, failed });
             }
-            // Where the end could not be recorded the session says so from now on; this is why it came to that.
+            // If the end could not be recorded, later calls of the session say so; `cause` says why it came to that.
             cause
         }
     };
