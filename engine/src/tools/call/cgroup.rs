@@ -1,4 +1,4 @@
-//! A control group (cgroup v2) for the programs of one call, where the system lets this process make one
+//! A control group (cgroup v2) for the programs of one call, if the system lets this process make one
 //! below its own.
 //!
 //! A process in a control group, and each that it starts, stays there whatever it does to its process group,

@@ -18,8 +18,8 @@ use super::programs::poll;
 use super::running::RunningCall;
 use crate::clock;
 
-/// How long the output of a program is read on after the program has ended. What the program started may hold
-/// its output open.
+/// Time for which the output of a program is read after the program has ended. What the program started may
+/// hold its output open.
 const PRINTED_WITHIN: Duration = Duration::from_millis(200);
 
 /// Describes a program that a tool runs, with its arguments, environment and folder. Its standard input is

@@ -49,8 +49,9 @@ const TEXT_HEAD_BYTES: usize = 5;
 /// Holds a call that has begun, for a tool that runs elsewhere. [`end`](Operation::end),
 /// [`fail`](Operation::fail) or [`abort`](Operation::abort) ends the call.
 ///
-/// If it is dropped instead, the call stays open until the next call or write waits for it, or the session
-/// closes. Then the engine ends the call with [`Cause::Dropped`] and rolls its changes back.
+/// If the `Operation` is dropped instead, the call stays open until another call or write has to wait for it,
+/// the call around it ends, or the session closes. Then the engine ends the call with [`Cause::Dropped`] and
+/// rolls its changes back.
 #[must_use]
 pub struct Operation {
     context: ToolContext,

@@ -30,7 +30,7 @@ pub struct ToolReport {
     pub message: String,
     /// The tool's answer, if it gave one.
     pub value: Option<Value>,
-    /// What is known of effects outside, which no rollback undoes.
+    /// Effects outside of STATE and resources, which no rollback undoes, as far as they are known.
     pub outside: ExternalEffects,
     /// Changes to resources that the rollback of a failed call could not undo, such as the owner of a file
     /// that this process must not give away. The end records them, and `foldlog ledger` shows them.

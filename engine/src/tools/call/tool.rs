@@ -159,7 +159,7 @@ fn parameters<P: DeserializeOwned>(arguments: &str) -> Result<P, ToolError> {
     Err(ToolError::InvalidArguments(format!("unknown parameters: {}", unknown.join(", "))))
 }
 
-/// Holds tools by their names. Clones share the tools and cost nothing.
+/// Holds tools by their names. Clones share the tools and cost little.
 #[derive(Clone, Default)]
 pub struct ToolRegistry {
     tools: Arc<BTreeMap<&'static str, Arc<dyn AnyTool>>>,
