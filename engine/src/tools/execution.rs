@@ -255,8 +255,8 @@ impl ExecutionState {
         self.inner.checkpoints.as_ref()
     }
 
-    /// Captures the session and every resource, as they are together at one moment: waits until no other tool
-    /// runs that may change something, and lets none begin meanwhile.
+    /// Captures the session and every resource, as they are together at one moment. Waits until no other tool
+    /// runs, and lets none begin meanwhile.
     ///
     /// The snapshot's record is durable when this returns, with [`Durability::Boundary`] and
     /// [`Durability::Every`].

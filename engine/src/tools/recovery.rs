@@ -1,24 +1,26 @@
-//! What becomes of calls that a process left open.
+//! Recovers calls that a process left open: ends them, and runs again those that may be run again.
 //!
-//! | step | where the process ends in it |
+//! | step | if the process ends within it |
 //! |---|---|
-//! | 1. programs that it had started are ended, wherever they went, and waited for until they are gone | nothing was changed |
-//! | 2. the resources are captured as they are, where they can be | nothing was changed |
-//! | 3. they are restored to what they were before the first open call | they are restored again |
-//! | 4. each open call is ended as interrupted, the inner ones first | the others are ended by the next recovery |
-//! | 5. what may be run again is | it is one more interrupted call |
+//! | 1. end the programs that the calls started, wherever these went, and wait until they are gone | nothing was changed |
+//! | 2. capture the resources as they are, if they can be captured | nothing was changed |
+//! | 3. restore the resources to what they were before the first open call | the next recovery restores them again |
+//! | 4. end each open call as interrupted, nested calls first | the next recovery ends the others |
+//! | 5. run again what may be run again | the repetition is one more interrupted call |
 //!
-//! A call whose resources could not be restored in its own process was left open too, and is recovered the same way, by
-//! that process or by another.
+//! If a call's resources could not be restored in its own process, the call was left open too. That process
+//! or another recovers it the same way.
+//!
+//! A recovery rolls back a [restore](crate::ExecutionState::restore) that was left open too, and ends it as
+//! failed: nobody has to decide about it.
 //!
 //! # A full disk
 //!
-//! Where there is no room for a capture of what was left half done, the resources remove what they can make again, and the
-//! restore, which removes before it writes, makes the room that it needs. The end says in the log that nothing was
-//! captured, and [`Recovered::not_undone`] to the caller. Where there is no room even then, the recovery answers with
-//! [`Error::Full`], has recorded nothing, and is to be called again once there is.
-//!
-//! A restore that was left open is taken back too, and ended as failed: nobody has to decide about it.
+//! If the disk has no space for a capture of what the call left half done, the resources remove what they can
+//! make again, and the recovery continues without the capture. The restore removes files before it writes,
+//! and so makes the space that it needs. The end in the log and [`Recovered::not_undone`] say that nothing
+//! was captured. If there is no space even then, the recovery fails with [`Error::Full`] and has recorded
+//! nothing; call it again once there is space.
 
 use foldlog_codec::OperationId;
 use std::time::Instant;
@@ -38,37 +40,41 @@ use crate::operation::{NotUndone, UnsettledOperation};
 use crate::sabotage::{self, Breakage};
 use crate::session::operation_records::BeginRead;
 
-/// What was done about an interrupted operation.
+/// Reports what a recovery did about one interrupted operation.
 #[derive(Clone, Debug)]
 pub struct Recovered {
-    /// The operation's name.
+    /// Operation id: the sequence number of the operation's first `tool_begin`.
     pub operation: OperationId,
-    /// The tool.
+    /// Name of the tool.
     pub tool: SmolStr,
-    /// The provider's name for the call.
+    /// Id that the provider gave the call.
     pub call_id: Option<SmolStr>,
-    /// What was done.
+    /// Outcome of the recovery.
     pub recovery: Recovery,
-    /// What the call did to its resources that was not undone when this recovery restored them.
+    /// Changes that the call made to its resources and that this recovery could not undo.
     pub not_undone: Vec<NotUndone>,
 }
 
-/// What was done about an interrupted operation.
+/// Names the outcome of a recovery for one interrupted operation.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Recovery {
-    /// It was run again.
+    /// The tool ran again. The report says whether it succeeded.
     RanAgain(ToolReport),
-    /// What it may have done could not be undone; it is tried again at the next recovery.
+    /// The tool could not undo what the interrupted call may have done, and did not run again. The next
+    /// recovery tries again. The report is that of the attempt to undo.
     NotUndone(ToolReport),
-    /// Somebody has to settle it: the error says why.
+    /// The tool did not run again: somebody has to [settle](crate::Session::settle) the operation. The error
+    /// says why.
     NeedsSettling(Error),
-    /// It was not run again, or that has no report: it asks for more of the prompt to be shown, its time was over, a
-    /// resource could not be restored, or the session takes no writes any more. The error says which.
+    /// The tool did not run again, or ran again without a report: it asks for more of the prompt to be shown,
+    /// its deadline passed, a resource could not be restored, or the session takes no more writes. The error
+    /// says which.
     Failed(Error),
 }
 
-/// Of a restore that failed for a lack of room alone, that.
+/// Returns the [`Error::Full`] of a restore that failed only because the disk is full, and any other error as
+/// it is.
 fn full_if_so(error: Error) -> Error {
     match &error {
         Error::RestoreFailed { failed, .. } if failed.iter().all(|(_, error)| error.is_full()) => {
@@ -79,11 +85,19 @@ fn full_if_so(error: Error) -> Error {
 }
 
 impl ToolRunner {
-    /// Ends what an earlier process left open, and runs again what may be: a [`Natural`](Idempotency::Natural) or
-    /// [`Keyed`](Idempotency::Keyed) tool, a [`Compensate`](Idempotency::Compensate) one once its work is undone, and
-    /// what somebody settled that way. What is [`Manual`](Idempotency::Manual), or not among this runner's tools, is
-    /// left to be settled. May be called at any time, and again after it failed. Answers for each operation that waits,
-    /// whatever became of the others.
+    /// Ends the calls that an earlier process, or this one, left open, and runs again those that may be run
+    /// again.
+    ///
+    /// A [`Natural`](Idempotency::Natural) or [`Keyed`](Idempotency::Keyed) tool runs again, a
+    /// [`Compensate`](Idempotency::Compensate) tool once it has undone its work, and any tool whose operation
+    /// somebody [settled](crate::Session::settle) that way. The operation of a
+    /// [`Manual`](Idempotency::Manual) tool, or of a tool that this runner does not have, waits until
+    /// somebody settles it.
+    ///
+    /// Returns a report for each operation that was unsettled, even if the recovery of another one failed. A
+    /// host may call this at any time, and again after it failed. The ends are durable when this returns,
+    /// with [`Durability::Boundary`](crate::Durability::Boundary) and
+    /// [`Durability::Every`](crate::Durability::Every). `options` apply to each call that runs again.
     ///
     /// ```
     /// # use foldlog::tools::{ExecuteOptions, Tool, ToolCall, ToolContext, ToolError, ToolRegistry, ToolResult, ToolRunner};
@@ -125,11 +139,17 @@ impl ToolRunner {
     ///
     /// # Errors
     ///
-    /// [`Error::RestoreFailed`] or [`Error::SnapshotMismatch`] where a resource could not be restored,
-    /// [`Error::DeadlineExceeded`] where somebody else worked on one for longer than the time of a call,
-    /// [`Error::ResourceDirty`] and [`Error::ResourceMaybeDirty`] where another session is to be recovered before,
-    /// [`Error::Stuck`] where a program of a call does not end, [`Error::Full`] where the disk has no room for what is to
-    /// be restored, and what writing the ends says: calls are still open then, and the session takes no writes.
+    /// With each of these, calls are still open and the session takes no writes: [`Error::RestoreFailed`] if
+    /// a resource could not be restored; [`Error::SnapshotMismatch`] if the run lacks a resource that is to
+    /// be restored; [`Error::DeadlineExceeded`] if somebody else works on a resource for longer than
+    /// `options` give a call; [`Error::ResourceDirty`] if another session left a resource half done and must
+    /// be recovered first, [`Error::ResourceMaybeDirty`] if that session's log cannot be read;
+    /// [`Error::Stuck`] if a program of a call does not end; [`Error::Full`] if the disk has no space for
+    /// what is to be restored.
+    ///
+    /// [`Error::InsideOperation`] if a thread that runs a tool of the session calls this.
+    /// [`Error::ReadOnly`], [`Error::Closed`], [`Error::Forked`] or [`Error::Poisoned`] if the session cannot
+    /// be written here, and [`Error::Io`] or [`Error::DurabilityUnknown`] if writing an end fails.
     pub fn recover(&self, options: &ExecuteOptions) -> Result<Vec<Recovered>> {
         let _recovering = self.state.session().recovering()?;
         let mut not_undone = None;
@@ -142,13 +162,14 @@ impl ToolRunner {
             let recovered = self.run_again(unsettled, options);
             Recovered { not_undone: told.map(|(_, told)| told).unwrap_or_default(), ..recovered }
         });
-        // Where somebody settled one while this waited for its turn there is nothing left to recover.
+        // If somebody settled an operation while this waited for the schedule, nothing is left to recover.
         let is_settled = |Recovered { operation, recovery, .. }: &Recovered| matches!(recovery, Recovery::Failed(Error::NoSuchOperation { operation: settled, .. }) if settled == operation);
         Ok(recovered.filter(|one| !is_settled(one)).collect())
     }
 
-    /// Restores the resources, for which it waits no longer than it is told, then ends what is open. Tells what the first
-    /// open operation, with those within it, did that was not undone.
+    /// Restores the resources, then ends each open call. Waits for the leases of the resources until `until`.
+    /// Returns the first open operation that may have changed something, with the changes of it and its
+    /// nested calls that could not be undone; `None` if the open calls only read.
     fn end_open(&self, until: Option<Instant>) -> Result<Option<(OperationId, Vec<NotUndone>)>> {
         let session = self.state.session();
         let open = session.left_open();
@@ -162,7 +183,7 @@ impl ToolRunner {
                 None => session.read_begin(first.begin, |begin| Captures::recorded(begin.resources))?,
             };
             let before = before.recalled(self.state.resources(), true)?;
-            // Ahead of the marks: what is not to be restored is not to be touched at all.
+            // Before the marks: a resource whose restore would be refused must not be touched at all.
             before.check(self.state.resources())?;
             leases.as_deref().map_or(Ok(()), Leases::open)?;
             for group in Group::recorded(session, first.begin)? {
@@ -170,7 +191,8 @@ impl ToolRunner {
                     return Err(Error::Stuck { operation: first.operation });
                 }
             }
-            // What a call left half done may be what cannot be captured: a pipe, too much, too deep. It is not needed.
+            // What a call left half done may be impossible to capture: a pipe, too many files, too deep a folder. The
+            // recovery does not need the capture.
             match self.state.capture(until, || Some("recovery".to_owned())) {
                 Err(error) if sabotage::is(Breakage::RecoveryNeedsCapture) => return Err(error),
                 Err(error) => {
@@ -192,7 +214,7 @@ impl ToolRunner {
         let first = open.iter().find(|open| !open.reads_only);
         for open in open.iter().rev() {
             let origin = session.read_begin(open.begin, |begin| begin.origin)?;
-            // Of a restore nothing is left that anybody could decide about.
+            // A restore leaves nothing that anybody has to decide about.
             let ended = match open.tool == RESTORE {
                 true => (Outcome::Failed, Some(Cause::Dropped)),
                 false => (Outcome::Interrupted, None),
@@ -212,12 +234,15 @@ impl ToolRunner {
         Ok(first.map(|first| (first.operation, not_undone)))
     }
 
+    /// Runs the tool of an unsettled operation again, and reports what came of that.
     pub(super) fn run_again(&self, unsettled: UnsettledOperation, options: &ExecuteOptions) -> Recovered {
         let recovery = self.again(&unsettled, options).unwrap_or_else(Recovery::Failed);
         let UnsettledOperation { operation, tool, call_id, .. } = unsettled;
         Recovered { operation, tool, call_id, recovery, not_undone: Vec::new() }
     }
 
+    /// Runs the tool of an unsettled operation again if it may run again. A
+    /// [`Compensate`](Idempotency::Compensate) tool undoes the work of the interrupted call first.
     fn again(&self, unsettled: &UnsettledOperation, options: &ExecuteOptions) -> Result<Recovery> {
         let UnsettledOperation { operation, begin, tool, call_id, idempotency, undone, run_again } =
             unsettled;
