@@ -96,7 +96,7 @@ fn limits_of_each(resources: usize) -> Limits {
 /// the log unreadable from their record on.
 fn check_recorded(name: &str, recorded: &[u8], limits: Limits) -> Result<()> {
     let refused = |reason: String| {
-        let reason = format!("what it recorded cannot stand in a log: {reason}");
+        let reason = format!("its recorded form cannot be written to a log: {reason}");
         Err(Error::Resource { resource: name.to_owned(), reason })
     };
     match msgpack::scan(recorded, limits) {
@@ -135,7 +135,7 @@ impl Captures {
 
     /// Returns whether every resource says that it is still as it was when it was captured.
     pub(super) fn are_all(&self, resources: &ResourceRegistry) -> bool {
-        // Both in ascending order of the names.
+        // Both are in ascending order of the names.
         let mut pairs = self.of_each.iter().zip(resources.captured());
         self.of_each.len() == resources.captured().len()
             && pairs.all(|(captured, (name, resource))| {
@@ -192,7 +192,7 @@ impl Captures {
                 if lenient && (captured.recorded.is_none() || name == BudgetTracker::NAME) {
                     continue;
                 }
-                return mismatch("this run has none of that name");
+                return mismatch("this run has no resource of that name");
             };
             if lenient && !resource.rolls_back() {
                 continue;
@@ -201,7 +201,7 @@ impl Captures {
                 (Some(snapshot), _) => Arc::clone(snapshot),
                 (None, Some(recorded)) => resource.recall(recorded)?,
                 (None, None) if lenient => continue,
-                (None, None) => return mismatch("what it was did not outlive its process"),
+                (None, None) => return mismatch("its capture did not outlive the process"),
             };
             let recorded = captured.recorded.clone();
             recalled.push(Captured { name: name.clone(), snapshot: Some(snapshot), recorded });

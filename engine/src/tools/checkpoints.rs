@@ -1,3 +1,6 @@
+//! Keeps a snapshot before and after each of the latest tool calls, so that a host can roll back to a call or
+//! fork at it.
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

@@ -111,7 +111,7 @@ impl ToolRunner {
         match self.known(call)? {
             None => {}
             Some(Known::Recorded(report)) => {
-                let reason = "it was run for that answer before: `recorded` tells what it came to";
+                let reason = "it already has a result for that model answer; read it with `recorded`";
                 return Err(Error::NoSuchOperation { operation: report.operation, reason });
             }
             Some(Known::Unsettled(unsettled)) => {

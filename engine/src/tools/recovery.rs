@@ -258,7 +258,7 @@ impl ToolRunner {
         let arguments = match Value::decode(&arguments) {
             Ok(Value::Str(arguments)) => arguments,
             _ => {
-                let reason = "its arguments are no text".to_owned();
+                let reason = "the call's recorded arguments are not text".to_owned();
                 return Err(Error::Inconsistent { sequence: begin, reason });
             }
         };

@@ -5,7 +5,7 @@
 //! |---|---|
 //! | 1. record the begin, with captures of the resources as they are | nothing was changed |
 //! | 2. restore the resources to the snapshot's captures | a recovery restores them to the begin's captures |
-//! | 3. record a rollback to the snapshot's position | a recovery does so too, and the end that it records undoes the rollback |
+//! | 3. record a rollback to the snapshot's position | a recovery restores them to the begin's captures, and the end that it records undoes the rollback |
 //! | 4. record the end | session and resources are as they were at the snapshot |
 
 use std::sync::Arc;
@@ -29,9 +29,9 @@ pub(super) const RESTORE: &str = "foldlog.restore";
 
 impl ExecutionState {
     /// Restores the session and every resource of a snapshot, including those that are not rolled back with a
-    /// failed tool, such as a budget; if anything fails, all stay as they are. LOG slices stay. Effects that
-    /// calls had outside of the session and its resources stay too; the [report](RollbackReport::outside)
-    /// names the calls that may have had some.
+    /// failed tool, such as a budget. If anything fails, session and resources are brought back to what they
+    /// were before. LOG slices stay. Effects that calls had outside of the session and its resources stay
+    /// too; the [report](RollbackReport::outside) names the calls that may have had some.
     ///
     /// The log holds the restore as an operation of its own, `foldlog.restore`. A process that ends within it
     /// leaves the session interrupted, and [`ToolRunner::recover`](crate::tools::ToolRunner::recover) brings

@@ -182,8 +182,8 @@ fn is_one_folder(one: &Path, other: &Path) -> bool {
 /// Returns the error for a mark that this version cannot read.
 fn unreadable(path: &Path) -> Error {
     let reason = format!(
-        "who worked on it last cannot be told: its attribute `{}` is of no form that this version reads. Where no \
-         session is left that has to be recovered on it, remove the attribute, as `foldlog recover --force` does",
+        "this version cannot read its attribute `{}`, which says who worked on it last. If no session has to be \
+         recovered on it, remove the attribute, as `foldlog recover --force` does",
         WorkspaceLease::MARK
     );
     Error::Filesystem(filesystem::Error::Path { path: path.display().to_string(), reason })

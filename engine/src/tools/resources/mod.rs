@@ -239,9 +239,9 @@ pub(crate) trait AnyResource: SyncCaptures {
 
 /// Returns a capture as the type that the resource `R` makes.
 fn typed<R: Snapshotable>(snapshot: &AnySnapshot) -> Result<&R::Snapshot> {
-    snapshot.downcast_ref().ok_or_else(|| {
-        Error::SnapshotMismatch(format!("what was captured of `{}` is of another type", R::NAME))
-    })
+    snapshot
+        .downcast_ref()
+        .ok_or_else(|| Error::SnapshotMismatch(format!("the capture of `{}` is of another type", R::NAME)))
 }
 
 impl<R: Snapshotable> SyncCaptures for R {
