@@ -38,7 +38,8 @@ fn moves() -> impl Strategy<Value = CardMoved> {
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let types = types()?;
-    let mut runner = TestRunner::new(ProptestConfig { cases: 64, ..ProptestConfig::default() });
+    let mut runner =
+        TestRunner::new(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() });
     runner.run(&histories(moves().prop_map(dispatch)), |history| {
         assert_rollback_equivalence(&types, &history);
         Ok(())

@@ -13,10 +13,13 @@ pub(crate) fn now() -> Instant {
     Instant::now()
 }
 
-/// Returns the moment `wait` from now on the monotonic clock.
+/// The longest wait that a moment is computed for, about 136 years: nothing that runs sees its end.
+const WAIT_MAX: Duration = Duration::from_secs(u32::MAX as u64);
+
+/// Returns the moment `wait` from now on the monotonic clock; waits of over 136 years are as long as that.
 pub(crate) fn after(wait: Duration) -> Instant {
     let now = Instant::now();
-    now.checked_add(wait).unwrap_or(now)
+    now.checked_add(wait.min(WAIT_MAX)).unwrap_or(now)
 }
 
 /// Returns whether a moment on the monotonic clock has passed.

@@ -28,7 +28,8 @@ impl Session {
     /// record.
     ///
     /// An undeclared event is appended to an implicit STATE slice named `E::NAME`; read it as
-    /// [`EventSlice<E>`](crate::EventSlice).
+    /// [`EventSlice<E>`](crate::EventSlice). If a later version of the host binds the event to another slice,
+    /// the items that are there already stay in the implicit one.
     ///
     /// The record is durable when this returns, with [`Durability::Every`](crate::Durability::Every), and
     /// otherwise after the next sync.

@@ -226,6 +226,10 @@ impl Session {
 
     /// Makes every record durable, attests that in the log, and closes the session for all handles.
     ///
+    /// A tool call that runs is neither waited for nor stopped: its later writes and its end are refused, and
+    /// the session has to be recovered when it is opened next. [`cancel`](Session::cancel) calls and join
+    /// their threads first.
+    ///
     /// # Errors
     ///
     /// [`Error::Stuck`](crate::Error::Stuck) if an operation still runs although its grace is over; whoever
@@ -263,6 +267,11 @@ impl Session {
                 captured.push(resource);
             }
         }
+    }
+
+    /// Gives the disk the room of the session's images, and of a segment that was made ahead.
+    pub(crate) fn give_up_caches(&self) {
+        self.inner.state.lock().log.give_up_caches();
     }
 
     /// Poisons the session: it takes no more writes.

@@ -135,7 +135,8 @@ impl Session {
         Ok(Snapshot { session: inner.id, position, time_us, tag, policies })
     }
 
-    /// Rolls STATE back to a snapshot, as [`rollback_to`](Session::rollback_to) does to a position.
+    /// Rolls STATE back to a snapshot, as [`rollback_to`](Session::rollback_to) does to a position. Workspaces and other
+    /// resources stay as they are; [`ExecutionState::restore`](crate::ExecutionState::restore) rolls both back.
     ///
     /// ```
     /// # use foldlog::{Event, Session, SessionTypes, Slice, Store};

@@ -6,6 +6,9 @@ use super::recovery::Recovery;
 use super::runner::{ToolRunner, unsettled_error};
 use crate::error::{Error, Result};
 
+/// Why a call of an origin is not begun that has a result already.
+const HAS_RESULT: &str = "it already has a result for that model answer; read it with `recorded`";
+
 impl ToolRunner {
     /// Runs a tool as a transaction. If the tool fails, by an error, a panic, an unsuccessful result or
     /// arguments that do not parse, STATE and resources are rolled back, and the failure is returned as a
@@ -94,7 +97,32 @@ impl ToolRunner {
         }
         let tool = self.tools.get(&call.tool)?;
         let info = info_of(call, tool.as_ref());
-        self.run(info, &call.arguments, options, |context| tool.call(&call.arguments, context))
+        let still_due = self.still_due(call);
+        let run = self
+            .run(info, &call.arguments, options, &still_due, |context| tool.call(&call.arguments, context));
+        match run {
+            // Another thread's call of the same origin committed while this one waited.
+            Err(Error::NoSuchOperation { reason: HAS_RESULT, operation }) => {
+                self.recorded(call)?.ok_or(Error::NoSuchOperation { operation, reason: HAS_RESULT })
+            }
+            run => run,
+        }
+    }
+
+    /// Returns a check that fails if a call of the same origin has got a result since now.
+    fn still_due(&self, call: &ToolCall) -> impl Fn() -> Result<()> {
+        let asked_at = self.session.position();
+        move || {
+            if call.origin.is_none() || self.session.position() == asked_at {
+                return Ok(());
+            }
+            match self.recorded(call)? {
+                Some(ToolReport { operation, .. }) => {
+                    Err(Error::NoSuchOperation { operation, reason: HAS_RESULT })
+                }
+                None => Ok(()),
+            }
+        }
     }
 
     /// Begins a call of a tool that runs elsewhere; the host ends it through the [`Operation`]. If the runner
@@ -111,8 +139,7 @@ impl ToolRunner {
         match self.known(call)? {
             None => {}
             Some(Known::Recorded(report)) => {
-                let reason = "it already has a result for that model answer; read it with `recorded`";
-                return Err(Error::NoSuchOperation { operation: report.operation, reason });
+                return Err(Error::NoSuchOperation { operation: report.operation, reason: HAS_RESULT });
             }
             Some(Known::Unsettled(unsettled)) => {
                 return Err(unsettled_error(unsettled.operation, &unsettled.tool));
@@ -122,7 +149,7 @@ impl ToolRunner {
             Ok(tool) => info_of(call, tool.as_ref()),
             Err(_) => CallInfo::new(call),
         };
-        self.begin_as(info, &call.arguments, options)
+        self.begin_as(info, &call.arguments, options, &self.still_due(call))
     }
 }
 

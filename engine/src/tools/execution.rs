@@ -342,8 +342,9 @@ impl ExecutionState {
         Ok(captures)
     }
 
-    /// Has the resources remove what they can make again, to free space on the disk.
+    /// Has the resources and the session remove what they can make again, to free space on the disk.
     pub(crate) fn free_caches(&self) {
+        self.session().give_up_caches();
         for resource in self.resources().captured().values() {
             // A host's resource may panic; the recovery goes on all the same.
             let _ = catch_unwind(AssertUnwindSafe(|| resource.free_caches()));

@@ -40,25 +40,28 @@ impl ToolRunner {
             return Ok(None);
         };
         let own = |item: &Item<ToolInvoked>| item.origin == call.origin && item.undoes.is_none();
+        let path = self.session.live_path();
+        let position = self.session.position().unwrap_or_default();
+        let end_of = |item: &Item<ToolInvoked>| item.position().unwrap_or_default().0;
+        // A call that failed says nothing. One that was committed counts if it is live now: a rollback to another branch may
+        // have abandoned later ones.
+        let counts = |item: &Item<ToolInvoked>| match item.outcome {
+            Outcome::Committed => path.is_live(end_of(item), position),
+            Outcome::Interrupted => true,
+            Outcome::Failed => false,
+        };
         // No call ends before the answer that asked for it.
         let mut latest = None;
         for item in self.session.log::<ToolInvocations>()?.behind(answer) {
-            latest = Some(item?).filter(own).or(latest);
+            latest = Some(item?).filter(|item| own(item) && counts(item)).or(latest);
         }
         let Some(item) = latest else { return Ok(None) };
-        let path = self.session.live_path();
-        let position = self.session.position().unwrap_or_default();
-        let invoked: &ToolInvoked = &item;
-        let (end, _) = item.position().unwrap_or_default();
-        match invoked.outcome {
-            Outcome::Committed if path.is_live(end, position) => {
-                let (value, message) = self.session.read_end(end)?;
-                Ok(Some(Known::recorded(invoked, end, (true, message, value))))
-            }
-            Outcome::Interrupted => self.of_interrupted(invoked, end),
-            // A call that failed, or was rolled back since, runs as a new one.
-            Outcome::Committed | Outcome::Failed => Ok(None),
+        let (invoked, end): (&ToolInvoked, _) = (&item, end_of(&item));
+        if invoked.outcome == Outcome::Interrupted {
+            return self.of_interrupted(invoked, end);
         }
+        let (value, message) = self.session.read_end(end)?;
+        Ok(Some(Known::recorded(invoked, end, (true, message, value))))
     }
 
     /// Returns what the log knows of a call that was interrupted and has not run again: that it is unsettled,

@@ -266,14 +266,16 @@ impl ToolRunner {
         let reads_only = handler.reads_only();
         if idempotency == Idempotency::Compensate && !undone && !run_again {
             let undo = CallInfo { undoes: Some(operation), idempotency, ..CallInfo::new(&call) };
-            match self.run(undo, &call.arguments, options, |context| handler.undo(&call.arguments, context)) {
+            match self.run(undo, &call.arguments, options, &|| Ok(()), |context| {
+                handler.undo(&call.arguments, context)
+            }) {
                 Ok(report) if report.success => {}
                 Ok(report) => return Ok(Recovery::NotUndone(report)),
                 Err(error) => return Err(error),
             }
         }
         let info = CallInfo { again: Some(operation), idempotency, reads_only, ..CallInfo::new(&call) };
-        self.run(info, &call.arguments, options, |context| handler.call(&call.arguments, context))
+        self.run(info, &call.arguments, options, &|| Ok(()), |context| handler.call(&call.arguments, context))
             .map(Recovery::RanAgain)
     }
 }

@@ -120,7 +120,9 @@ fn go_back(
         return state.session().rollback_to(position);
     }
     let operation =
-        Operation::begin(state, state.session(), info, &call.arguments, &ExecuteOptions::default())?;
+        Operation::begin(state, state.session(), info, &call.arguments, &ExecuteOptions::default(), &|| {
+            Ok(())
+        })?;
     let session = operation.context().session().clone();
     let restored = caught("the snapshot", || {
         let not_undone = state.put_back(captures, scope == RestoreScope::All)?;

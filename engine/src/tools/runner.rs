@@ -52,18 +52,19 @@ impl ToolRunner {
         &self.tools
     }
 
-    /// Begins the call that `info` describes. Fails if the runner is nested in a call of another run.
+    /// Begins the call that `info` describes. `still_due` is asked once the schedule lets the call run, and may refuse it. Fails if the runner is nested in a call of another run.
     pub(super) fn begin_as(
         &self,
         info: CallInfo,
         arguments: &str,
         options: &ExecuteOptions,
+        still_due: &dyn Fn() -> Result<()>,
     ) -> Result<Operation> {
         if self.is_anothers {
             let reason = "the call runs within one of another run, whose resources are not this one's";
             return Err(Error::SnapshotMismatch(reason.to_owned()));
         }
-        Operation::begin(&self.state, &self.session, info, arguments, options)
+        Operation::begin(&self.state, &self.session, info, arguments, options, still_due)
     }
 
     /// Runs `handler` as the call that `info` describes, from its begin to its end.
@@ -72,9 +73,10 @@ impl ToolRunner {
         info: CallInfo,
         arguments: &str,
         options: &ExecuteOptions,
+        still_due: &dyn Fn() -> Result<()>,
         handler: impl FnOnce(&ToolContext) -> std::result::Result<Answered, ToolError>,
     ) -> Result<ToolReport> {
-        let operation = self.begin_as(info, arguments, options)?;
+        let operation = self.begin_as(info, arguments, options, still_due)?;
         let context = operation.context();
         if context.running.begun.within.is_late() {
             return operation

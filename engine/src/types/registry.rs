@@ -59,7 +59,23 @@ type AppendItem = fn(&mut Rows, u32, SequenceNumber, Recorded<'_>) -> std::resul
 ///     type Item = Said;
 /// }
 ///
-/// let types = SessionTypes::builder().slice_with::<Chat>(Policy::Log).append_all::<Chat>().build()?;
+/// struct Plan;
+///
+/// impl Slice for Plan {
+///     const NAME: &'static str = "plan";
+///     type Item = String;
+/// }
+///
+/// let types = SessionTypes::builder()
+///     .slice_with::<Chat>(Policy::Log)
+///     .append_all::<Chat>()
+///     .slice::<Plan>()
+///     .reducer::<Plan, Said>(|plan, said, _| match said.0.as_str() {
+///         "" => Err("an empty message says nothing".to_owned()),
+///         "start over" => Ok(SliceOp::Replace(plan.items().take(1).collect())),
+///         text => Ok(SliceOp::Append(text.to_owned())),
+///     })
+///     .build()?;
 /// # Ok::<(), foldlog::Error>(())
 /// ```
 #[derive(Clone, Default)]

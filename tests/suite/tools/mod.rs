@@ -11,6 +11,7 @@ mod half_done;
 mod interrupted;
 mod limits;
 mod nesting;
+mod origins;
 mod outcomes;
 mod programs;
 mod recovered;

@@ -62,7 +62,7 @@ impl Log {
 
     /// Gives the disk the room of what the session can do without: a segment that was made ahead or is being made, and
     /// the images.
-    pub(super) fn give_up_caches(&self) {
+    pub(crate) fn give_up_caches(&self) {
         if !sabotage::is(Breakage::CachesBeforeRecords) {
             self.ahead.give_back();
             images::remove_all(self.storage.as_ref(), &self.dir);

@@ -216,6 +216,7 @@ impl Operation {
         info: CallInfo,
         arguments: &str,
         options: &ExecuteOptions,
+        still_due: &dyn Fn() -> Result<()>,
     ) -> Result<Operation> {
         if !session.is_same(state.session()) {
             let (found, own) = (session.id(), state.session().id());
@@ -226,6 +227,8 @@ impl Operation {
         let until = options.deadline.map(clock::after);
         let reads_only = info.reads_only;
         let admission = session.admit(reads_only, until)?;
+        // What ran while this call waited may have made it needless.
+        still_due()?;
         let info = CallInfo { parent: session.within().map(|within| within.operation()), ..info };
         // A nested call works under the leases of the call around it.
         let leases = if info.parent.is_none() { state.lease(until)? } else { None };
