@@ -1,5 +1,6 @@
 use std::fmt;
 
+use serde::de::{self, Deserializer, IgnoredAny, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -13,13 +14,55 @@ use uuid::Uuid;
 pub struct FolderIdentity {
     /// Random number in the folder's extended attribute `user.foldlog.token`; `None` if the file system has no such
     /// attributes, or the folder may not be written.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "read_token", skip_serializing_if = "Option::is_none")]
     pub token: Option<Uuid>,
     /// Inode of the folder.
     pub inode: u64,
     /// Time at which the folder was made, in nanoseconds since 1970-01-01 UTC; `None` if the file system does not tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub born_ns: Option<i64>,
+}
+
+/// Reads a token as a record holds it, 16 bytes, and as JSON does, which has no bytes: a list of 16 numbers.
+fn read_token<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Uuid>, D::Error> {
+    struct Token;
+
+    impl<'de> Visitor<'de> for Token {
+        type Value = Option<Uuid>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("16 bytes, or a list of 16 numbers below 256")
+        }
+
+        fn visit_unit<E: de::Error>(self) -> Result<Option<Uuid>, E> {
+            Ok(None)
+        }
+
+        fn visit_none<E: de::Error>(self) -> Result<Option<Uuid>, E> {
+            Ok(None)
+        }
+
+        fn visit_some<D: Deserializer<'de>>(self, from: D) -> Result<Option<Uuid>, D::Error> {
+            from.deserialize_any(self)
+        }
+
+        fn visit_bytes<E: de::Error>(self, bytes: &[u8]) -> Result<Option<Uuid>, E> {
+            Uuid::from_slice(bytes).map(Some).map_err(|_| E::invalid_length(bytes.len(), &self))
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut numbers: A) -> Result<Option<Uuid>, A::Error> {
+            let mut bytes = [0; 16];
+            for (place, byte) in bytes.iter_mut().enumerate() {
+                *byte = numbers.next_element()?.ok_or_else(|| de::Error::invalid_length(place, &self))?;
+            }
+            match numbers.next_element::<IgnoredAny>()? {
+                None => Ok(Some(Uuid::from_bytes(bytes))),
+                Some(_) => Err(de::Error::invalid_length(17, &self)),
+            }
+        }
+    }
+
+    from.deserialize_option(Token)
 }
 
 impl FolderIdentity {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use foldlog::filesystem::{Filesystem, HostFilesystem, HostFilesystemOptions};
-use foldlog::tools::Operation;
+use foldlog::tools::{CompositeSnapshot, Operation};
 use foldlog::{Cause, Durability, Outcome, State};
 use foldlog_tests::child;
 use nix::sys::signal::{Signal, kill};
@@ -288,4 +288,21 @@ proptest! {
         let files = runner.state().resources().get::<dyn Filesystem>().unwrap();
         prop_assert!(files.exists(".").unwrap());
     }
+}
+
+/// JSON has no bytes: the token that a workspace's folder is known by came back from a composite snapshot's JSON as a list of
+/// numbers, which no restore could read.
+#[test]
+fn a_composite_snapshot_comes_back_from_its_json_and_restores_a_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::create_dir(workspace(folder.path())).unwrap();
+    let page = workspace(folder.path()).join("page");
+    fs::write(&page, "before").unwrap();
+    let session = store_at(folder.path()).create(&types()).unwrap();
+    let runner = runner_on(folder.path(), session);
+    let snapshot = runner.state().snapshot(None).unwrap();
+    let read = CompositeSnapshot::from_json(&snapshot.to_json().unwrap()).unwrap();
+    fs::write(&page, "after").unwrap();
+    runner.state().restore(&read).unwrap();
+    assert_eq!(fs::read_to_string(&page).unwrap(), "before");
 }
