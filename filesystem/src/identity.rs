@@ -23,7 +23,8 @@ pub struct FolderIdentity {
     pub born_ns: Option<i64>,
 }
 
-/// Reads a token as a record holds it, 16 bytes, and as JSON does, which has no bytes: a list of 16 numbers.
+/// Reads a token as a record holds it (16 bytes), as JSON does (text), and as a record that went through JSON does, which has no
+/// bytes: a list of 16 numbers.
 fn read_token<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Uuid>, D::Error> {
     struct Token;
 
@@ -31,7 +32,7 @@ fn read_token<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Uuid>, D::Err
         type Value = Option<Uuid>;
 
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("16 bytes, or a list of 16 numbers below 256")
+            f.write_str("a UUID as text, as 16 bytes, or as a list of 16 numbers below 256")
         }
 
         fn visit_unit<E: de::Error>(self) -> Result<Option<Uuid>, E> {
@@ -48,6 +49,10 @@ fn read_token<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Uuid>, D::Err
 
         fn visit_bytes<E: de::Error>(self, bytes: &[u8]) -> Result<Option<Uuid>, E> {
             Uuid::from_slice(bytes).map(Some).map_err(|_| E::invalid_length(bytes.len(), &self))
+        }
+
+        fn visit_str<E: de::Error>(self, text: &str) -> Result<Option<Uuid>, E> {
+            text.parse().map(Some).map_err(|_| E::invalid_value(de::Unexpected::Str(text), &self))
         }
 
         fn visit_seq<A: SeqAccess<'de>>(self, mut numbers: A) -> Result<Option<Uuid>, A::Error> {
