@@ -84,6 +84,7 @@ impl ToolRunner {
     /// Else those of [`Session::dispatch`](crate::Session::dispatch) that do not concern events, and if the
     /// call has an origin, those of [`recorded`](ToolRunner::recorded).
     pub fn execute(&self, call: &ToolCall, options: &ExecuteOptions) -> Result<ToolReport> {
+        let still_due = self.still_due(call);
         match self.known(call)? {
             None => {}
             Some(Known::Recorded(report)) => return Ok(*report),
@@ -97,7 +98,6 @@ impl ToolRunner {
         }
         let tool = self.tools.get(&call.tool)?;
         let info = info_of(call, tool.as_ref());
-        let still_due = self.still_due(call);
         let run = self
             .run(info, &call.arguments, options, &still_due, |context| tool.call(&call.arguments, context));
         match run {
@@ -109,11 +109,13 @@ impl ToolRunner {
         }
     }
 
-    /// Returns a check that fails if a call of the same origin has got a result since now.
+    /// Returns a check that fails if a call of the same origin has got a result since now. The caller asks what
+    /// is known of the call after this, so that no result falls between the two. A call without an origin is
+    /// always due.
     fn still_due(&self, call: &ToolCall) -> impl Fn() -> Result<()> {
-        let asked_at = self.session.position();
+        let asked_at = call.origin.map(|_| self.session.position());
         move || {
-            if call.origin.is_none() || self.session.position() == asked_at {
+            if asked_at.is_none_or(|asked_at| self.session.position() == asked_at) {
                 return Ok(());
             }
             match self.recorded(call)? {
@@ -136,6 +138,7 @@ impl ToolRunner {
     /// and is neither run again nor settled yet. Else those of [`execute`](ToolRunner::execute) that come
     /// before the tool runs, without [`Error::NoSuchTool`].
     pub fn begin(&self, call: &ToolCall, options: &ExecuteOptions) -> Result<Operation> {
+        let still_due = self.still_due(call);
         match self.known(call)? {
             None => {}
             Some(Known::Recorded(report)) => {
@@ -149,7 +152,7 @@ impl ToolRunner {
             Ok(tool) => info_of(call, tool.as_ref()),
             Err(_) => CallInfo::new(call),
         };
-        self.begin_as(info, &call.arguments, options, &self.still_due(call))
+        self.begin_as(info, &call.arguments, options, &still_due)
     }
 }
 
