@@ -12,14 +12,11 @@ use std::sync::Arc;
 
 use foldlog_codec::body::{ItemId, ObjectId, Payload};
 
-use super::log_source::LogSource;
+use super::log_source::{LogSource, NEAR_RECORDS};
 use crate::error::{Error, Result};
 
 /// Number of items that are sorted together.
 const CHUNK_ITEMS: usize = 4096;
-
-/// Distance in records below which two wanted records are read in one walk.
-const NEAR_RECORDS: u64 = 512;
 
 /// Maximum bytes of items that are kept until they are to be visited.
 const ASIDE_BYTES_MAX: usize = 4 << 20;

@@ -28,7 +28,7 @@ pub(crate) struct Stored {
 }
 
 /// Distance in records below which two wanted records are read in one walk.
-const NEAR_RECORDS: u64 = 512;
+pub(super) const NEAR_RECORDS: u64 = 512;
 
 /// Holds the bytes of items that a projection does not hold, found in the log.
 #[derive(Debug, Default)]

@@ -242,19 +242,7 @@ impl Session {
         let body = dispatch.encode();
         let pending = PendingRecord::new(Kind::DISPATCH, &body, RecordBody::Dispatch(dispatch));
         let pending = PendingRecord { decoded_values: DecodedValues::Items(&decoded), ..pending };
-        match declare {
-            None => inner.write(state, time_us, [pending]),
-            Some(declare) => {
-                let body = declare.encode();
-                inner.write(state, time_us, [PendingRecord::declare(declare, &body), pending])
-            }
-        }
-    }
-}
-
-impl Inner {
-    pub(super) fn types(&self) -> Result<&SessionTypes> {
-        self.types.as_ref().ok_or(Error::Untyped { session: self.id })
+        inner.write_declared(state, time_us, declare, pending)
     }
 }
 
@@ -269,6 +257,10 @@ fn types_change<E: Event>(types: Option<&SessionTypes>) -> WriteScope {
 }
 
 impl Inner {
+    pub(super) fn types(&self) -> Result<&SessionTypes> {
+        self.types.as_ref().ok_or(Error::Untyped { session: self.id })
+    }
+
     /// Writes a plain event, whose encoded payload is in `buffer`, and puts the buffer back. `told` clones
     /// the value for subscribers, if there are any.
     fn write_fast(
@@ -335,13 +327,7 @@ impl Inner {
         };
         let (kind, content) = (Kind::DISPATCH, RecordBody::Dispatch(dispatch));
         let pending = PendingRecord { kind, body: &body, content, decoded_values, event };
-        match declare {
-            None => self.write(state, time_us, [pending]),
-            Some(declare) => {
-                let body = declare.encode();
-                self.write(state, time_us, [PendingRecord::declare(declare, &body), pending])
-            }
-        }
+        self.write_declared(state, time_us, declare, pending)
     }
 }
 

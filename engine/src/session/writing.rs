@@ -315,6 +315,23 @@ impl Inner {
         }
     }
 
+    /// Writes a record, and before it what has to be declared for it; else as [`write`](Inner::write) does.
+    pub(super) fn write_declared(
+        self: &Arc<Self>,
+        state: MutexGuard<'_, WriterState>,
+        time_us: i64,
+        declare: Option<Declare>,
+        pending: PendingRecord<'_>,
+    ) -> Result<SequenceNumber> {
+        match declare {
+            None => self.write(state, time_us, [pending]),
+            Some(declare) => {
+                let body = declare.encode();
+                self.write(state, time_us, [PendingRecord::declare(declare, &body), pending])
+            }
+        }
+    }
+
     /// Writes records one after the other, syncs as the durability promises, and notifies the subscribers.
     /// Returns the sequence number of the last record.
     pub(super) fn write<'a>(

@@ -5,7 +5,6 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use foldlog_codec::SequenceNumber;
@@ -16,8 +15,7 @@ use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 use uuid::Uuid;
 
-use crate::error::panic_message;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, caught};
 use crate::operation::NotUndone;
 use crate::session::Snapshot;
 use crate::tools::resources::{
@@ -251,12 +249,7 @@ impl Captures {
                 continue;
             };
             // A host's resource may panic; the others are restored all the same.
-            let restored_one = catch_unwind(AssertUnwindSafe(|| act(resource.as_ref(), snapshot)));
-            let restored_one = restored_one.unwrap_or_else(|panic| {
-                let reason = format!("panicked: {}", panic_message(&*panic));
-                Err(Error::Resource { resource: name.clone().into_owned(), reason })
-            });
-            match restored_one {
+            match caught(name, || act(resource.as_ref(), snapshot)) {
                 Ok(told) => {
                     restored.push(name.clone().into_owned());
                     not_undone.extend(NotUndone::of_resource(name, told));

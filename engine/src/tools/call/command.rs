@@ -27,7 +27,7 @@ const PRINTED_WITHIN: Duration = Duration::from_millis(200);
 ///
 /// The engine terminates the program and all that it starts when the call ends, when this process ends, and,
 /// while the tool waits for a program of the call, as soon as the call is cancelled or its deadline passes.
-/// It finds them in three ways: they are one process group, they stand in a control group of the call if the
+/// The engine finds them in three ways: they are one process group, they stand in a control group of the call if the
 /// system lets this process make one, and their environment has the variable `FOLDLOG_CALL`.
 ///
 /// - A program that leaves the process group, by `setsid` or as a daemon does, is terminated when the call

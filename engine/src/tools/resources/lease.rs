@@ -21,7 +21,7 @@ enum Held {
     Marked(Box<dyn Marked>),
 }
 
-/// Describes a held resource that bears a mark of its holder. The mark outlives the process: if the process
+/// Describes a held resource that carries a mark of its holder. The mark outlives the process: if the process
 /// ends within a call, others find out from it who left the resource half done.
 pub trait Marked: Send + Sync + 'static {
     /// Marks the resource as one that a call may be changing. The engine calls this before it records the

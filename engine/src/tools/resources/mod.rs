@@ -22,15 +22,13 @@
 //!    [`Durability::Process`](crate::Durability::Process), both become durable in the background.
 
 use std::any::Any;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
 use foldlog_filesystem::Unrestored;
 
-use crate::error::panic_message;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, caught};
 use crate::session::SyncCaptures;
 
 mod budget;
@@ -251,10 +249,7 @@ impl<R: Snapshotable> SyncCaptures for R {
             let earlier: Vec<_> = earlier.iter().filter_map(|recorded| R::recall(recorded).ok()).collect();
             Snapshotable::sync_captures(self, &earlier)
         };
-        catch_unwind(AssertUnwindSafe(sync)).unwrap_or_else(|panic| {
-            let reason = format!("panicked: {}", panic_message(&*panic));
-            Err(Error::Resource { resource: R::NAME.to_owned(), reason })
-        })
+        caught(R::NAME, sync)
     }
 }
 
