@@ -3,7 +3,6 @@
 //! Each verb runs in a process of its own, whose address space is limited, and says at its end how much its heap held at
 //! most.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Write;
@@ -17,9 +16,7 @@ use foldlog_codec::body::{
     Idempotency, ObjectId, Opened, Outcome, Payload, Policy, Removed, Rollback, SliceDeclaration, ToolBegin,
     ToolEnd,
 };
-use foldlog_codec::frame::{self, Context, Header};
-use foldlog_codec::segment::SegmentHeader;
-use uuid::Uuid;
+use foldlog_tests::forge::Forge;
 
 use super::HEAP;
 
@@ -92,34 +89,24 @@ fn run(words: &[&str], address_space: u64, read_max: u64) -> Ran {
 }
 
 /// A log, written frame for frame.
-struct Forge {
+struct ForgedLog {
     folder: tempfile::TempDir,
-    session: Uuid,
+    forge: Forge,
     file: std::io::BufWriter<File>,
-    sequence: u64,
-    predecessor_crc: u32,
     bytes: u64,
 }
 
-impl Forge {
-    fn new() -> Forge {
+impl ForgedLog {
+    fn new() -> ForgedLog {
         let folder = tempfile::tempdir().unwrap();
-        let session = Uuid::from_u128(9);
+        let session = Forge::SESSION;
         let dir = folder.path().join("sessions").join(session.to_string());
         fs::create_dir_all(&dir).unwrap();
-        let header = SegmentHeader {
-            ordinal: 0,
-            session,
-            first_sequence: 0.into(),
-            watermark: 0.into(),
-            salt: 11,
-            previous: None,
-        };
         let mut file = std::io::BufWriter::new(File::create(dir.join("0000000000.seg")).unwrap());
-        file.write_all(&header.encode()).unwrap();
-        let mut forge = Forge { folder, session, file, sequence: 0, predecessor_crc: 0, bytes: 0 };
+        file.write_all(&Forge::head()).unwrap();
+        let mut log = ForgedLog { folder, forge: Forge::default(), file, bytes: 0 };
         let opened = Opened { session, seed: 1, tags: BTreeMap::new(), parent: None };
-        forge.record(Kind::OPENED, &opened.encode());
+        log.record(Kind::OPENED, &opened.encode());
         let bindings = vec![Binding { slice: 1, built_in: BuiltIn::Append }];
         let event =
             EventDeclaration { id: 0, name: "said".to_owned(), version: 1, bindings, implicit: false };
@@ -130,26 +117,15 @@ impl Forge {
             item: "said".to_owned(),
         };
         let slices = vec![slice(0, "tool_invoked", Policy::Log), slice(1, "known", Policy::State)];
-        forge.record(Kind::DECLARE, &Declare { events: vec![event], slices }.encode());
-        forge
+        log.record(Kind::DECLARE, &Declare { events: vec![event], slices }.encode());
+        log
     }
 
     fn record(&mut self, kind: Kind, body: &[u8]) -> u64 {
-        let sequence = self.sequence;
-        let header = Header {
-            crc: 0,
-            predecessor_crc: self.predecessor_crc,
-            body_len: body.len() as u32,
-            sequence: sequence.into(),
-            watermark: 0.into(),
-            kind,
-            time_us: 1_767_323_045_000_006,
-        };
-        let mut bytes = Vec::new();
-        self.predecessor_crc = frame::encode(Context::new(11, 0.into()), &header, body, &mut bytes).unwrap();
-        self.file.write_all(&bytes).unwrap();
-        self.bytes += bytes.len() as u64;
-        self.sequence += 1;
+        let sequence = self.forge.next();
+        let frame = self.forge.frame(kind, body);
+        self.file.write_all(&frame).unwrap();
+        self.bytes += frame.len() as u64;
         sequence
     }
 
@@ -161,46 +137,26 @@ impl Forge {
     fn begin(&mut self, parent: Option<u64>) -> u64 {
         let arguments = Value::from("{}").encode();
         let begin = ToolBegin {
-            tool: Cow::from("tool"),
-            call_id: None,
-            arguments: Payload::new(&arguments),
-            origin: None,
             parent: parent.map(Into::into),
             idempotency: Idempotency::Natural,
-            reads_only: false,
-            again: None,
-            undoes: None,
-            resources: Vec::new(),
+            ..ToolBegin::new("tool", Payload::new(&arguments))
         };
         self.record(Kind::TOOL_BEGIN, &begin.encode())
     }
 
     fn fail(&mut self, begin: u64, parent: Option<u64>) {
         let end = ToolEnd {
-            begin: begin.into(),
-            again: None,
-            tool: Cow::from("tool"),
-            call_id: None,
-            origin: None,
             parent: parent.map(Into::into),
-            undoes: None,
-            outcome: Outcome::Failed,
-            cause: None,
             rolls_back: true,
             outside: ExternalEffects::None,
             elapsed_us: 1,
-            result: None,
-            shown: None,
-            overrides: None,
-            not_undone: Vec::new(),
-            resources: Vec::new(),
-            slice: 0,
+            ..ToolEnd::new(begin.into(), "tool", Outcome::Failed)
         };
         self.record(Kind::TOOL_END, &end.encode());
     }
 
     fn dir(&self) -> PathBuf {
-        self.folder.path().join("sessions").join(self.session.to_string())
+        self.folder.path().join("sessions").join(Forge::SESSION.to_string())
     }
 
     /// A sparse object of a byte string of so many zeros; its reference.
@@ -221,7 +177,7 @@ impl Forge {
         object.reference()
     }
 
-    fn done(mut self) -> Forge {
+    fn done(mut self) -> ForgedLog {
         self.file.flush().unwrap();
         self
     }
@@ -250,10 +206,10 @@ fn verbs<'a>(last: &'a str, new: &'a str) -> Vec<(Vec<&'a str>, bool)> {
 
 /// Runs every verb, for people and as JSON. `stored` is how many bytes hold the STATE that is asked for, and `codes` how each
 /// verb may end.
-fn every_verb(shape: &str, forge: &Forge, stored: u64, read_max: u64, codes: &[i32]) {
+fn every_verb(shape: &str, forge: &ForgedLog, stored: u64, read_max: u64, codes: &[i32]) {
     let bound = BOUND + 3 * stored;
     let (session, store) = (forge.dir(), forge.folder.path().to_owned());
-    let last = (forge.sequence - 1).to_string();
+    let last = (forge.forge.next() - 1).to_string();
     for (number, (verb, json)) in verbs(&last, "NEW").into_iter().enumerate() {
         // A writer keeps STATE where each call that is open began, and there may be 1,024 of these over 4,096 slices.
         if verb[0] == "settle" && shape == "nested failures" {
@@ -290,7 +246,7 @@ fn text(path: &Path) -> String {
 fn nested_begins_cost_no_more_than_they_hold() {
     // More than can be open at once contradict the log, which `tail` alone does not look at.
     for (begins, codes) in [(1_000, &[0][..]), (5_000, &[0, 1])] {
-        let mut forge = Forge::new();
+        let mut forge = ForgedLog::new();
         let mut parent = None;
         for _ in 0..begins {
             parent = Some(forge.begin(parent));
@@ -303,7 +259,7 @@ fn nested_begins_cost_no_more_than_they_hold() {
 /// The same, each of them failed again, so that STATE at each begin is to be kept, with many slices.
 #[test]
 fn nested_calls_that_all_failed_cost_no_more_than_they_hold_or_are_refused() {
-    let mut forge = Forge::new();
+    let mut forge = ForgedLog::new();
     let slices = (2..4000).map(|id| SliceDeclaration {
         id,
         name: format!("slice {id}"),
@@ -328,7 +284,7 @@ fn nested_calls_that_all_failed_cost_no_more_than_they_hold_or_are_refused() {
 /// 28 KiB of disk took 6 GiB: each of 200 events named one object, and each had a copy of it.
 #[test]
 fn an_object_is_held_once_however_often_it_is_named() {
-    let mut forge = Forge::new();
+    let mut forge = ForgedLog::new();
     let len = 64 << 20;
     let reference = forge.sparse_object(len);
     for _ in 0..200 {
@@ -342,7 +298,7 @@ fn an_object_is_held_once_however_often_it_is_named() {
 /// `state --json` and `export` of a log of 200 MB took 6 GiB: all slices were held as values, and then as one text.
 #[test]
 fn a_large_state_is_printed_as_it_is_read() {
-    let mut forge = Forge::new();
+    let mut forge = ForgedLog::new();
     for number in 0..10_000_u32 {
         let said =
             Value::Array((0..2_000).map(|part| Value::from(u64::from((number + part) % 100))).collect());
@@ -356,7 +312,7 @@ fn a_large_state_is_printed_as_it_is_read() {
 /// A byte of a body can ask for an item, and each item takes a name.
 #[test]
 fn items_of_one_byte_are_refused_once_their_names_take_too_much() {
-    let mut forge = Forge::new();
+    let mut forge = ForgedLog::new();
     let one = [1];
     for _ in 0..4 {
         let items = vec![Payload::new(&one); 1 << 20];
@@ -366,7 +322,7 @@ fn items_of_one_byte_are_refused_once_their_names_take_too_much() {
             .record(Kind::DISPATCH, &Dispatch { action: Action::Seed, effects: Some(vec![effect]) }.encode());
         // So that each is kept.
     }
-    let last = forge.sequence;
+    let last = forge.forge.next();
     for to in last - 4..last {
         forge.record(Kind::ROLLBACK, &Rollback { to: to.into(), preserve_logs: true }.encode());
     }

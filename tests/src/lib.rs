@@ -2,6 +2,7 @@
 
 pub mod child;
 pub mod crash;
+pub mod forge;
 pub mod fuzz;
 pub mod host;
 pub mod loop_disk;

@@ -2,7 +2,6 @@
 //! and one that does not well under a second.
 
 use foldlog::SequenceNumber;
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -60,37 +59,11 @@ impl Log {
     /// A call that was interrupted, and that nobody has settled.
     fn interrupted(&mut self) {
         let (begin, arguments) = (self.next(), msgpack::to_vec(&"{}").unwrap());
-        let begun = ToolBegin {
-            tool: Cow::Borrowed("send"),
-            call_id: None,
-            arguments: Payload::new(&arguments),
-            origin: None,
-            parent: None,
-            idempotency: Idempotency::Manual,
-            reads_only: false,
-            again: None,
-            undoes: None,
-            resources: Vec::new(),
-        };
+        let begun = ToolBegin::new("send", Payload::new(&arguments));
         let ended = ToolEnd {
-            begin: begin.into(),
-            again: None,
-            tool: Cow::Borrowed("send"),
-            call_id: None,
-            origin: None,
-            parent: None,
-            undoes: None,
-            outcome: Outcome::Interrupted,
-            cause: None,
             rolls_back: true,
-            outside: ExternalEffects::Unknown,
-            elapsed_us: 0,
-            result: None,
-            shown: None,
-            overrides: None,
-            resources: Vec::new(),
-            not_undone: Vec::new(),
             slice: 1,
+            ..ToolEnd::new(begin.into(), "send", Outcome::Interrupted)
         };
         self.records.extend([(Kind::TOOL_BEGIN, begun.encode()), (Kind::TOOL_END, ended.encode())]);
     }

@@ -37,6 +37,23 @@ pub struct ToolBegin<'a> {
 }
 
 impl<'a> ToolBegin<'a> {
+    /// Makes the begin of a call by the host, with the defaults of all other fields: a [`Manual`](Idempotency::Manual) tool that may
+    /// change something, within no other call, without resources. `arguments` is JSON, as one MessagePack string.
+    pub fn new(tool: impl Into<Cow<'a, str>>, arguments: Payload<'a>) -> ToolBegin<'a> {
+        ToolBegin {
+            tool: tool.into(),
+            call_id: None,
+            arguments,
+            origin: None,
+            parent: None,
+            idempotency: Idempotency::Manual,
+            reads_only: false,
+            again: None,
+            undoes: None,
+            resources: Vec::new(),
+        }
+    }
+
     /// Returns all payloads of the record for modification, so that a writer can replace large ones by references.
     pub fn payloads_mut(&mut self) -> impl Iterator<Item = &mut Payload<'a>> {
         let resources = self.resources.iter_mut().filter_map(|resource| resource.snapshot.as_mut());

@@ -56,6 +56,31 @@ pub struct ToolEnd<'a> {
 }
 
 impl<'a> ToolEnd<'a> {
+    /// Makes the end of the run that began at `begin`, with the defaults of all other fields: no origin, no parent and no answer,
+    /// no rollback, unknown effects outside, and slice 0.
+    pub fn new(begin: SequenceNumber, tool: impl Into<Cow<'a, str>>, outcome: Outcome) -> ToolEnd<'a> {
+        ToolEnd {
+            begin,
+            again: None,
+            tool: tool.into(),
+            call_id: None,
+            origin: None,
+            parent: None,
+            undoes: None,
+            outcome,
+            cause: None,
+            rolls_back: false,
+            outside: ExternalEffects::Unknown,
+            elapsed_us: 0,
+            result: None,
+            shown: None,
+            overrides: None,
+            resources: Vec::new(),
+            not_undone: Vec::new(),
+            slice: 0,
+        }
+    }
+
     /// Returns all payloads of the record for modification, so that a writer can replace large ones by references.
     pub fn payloads_mut(&mut self) -> impl Iterator<Item = &mut Payload<'a>> {
         let own = [&mut self.result, &mut self.shown, &mut self.overrides];
@@ -186,26 +211,7 @@ impl<'a> ToolEnd<'a> {
     pub fn decode(bytes: &'a [u8]) -> Result<ToolEnd<'a>, Error> {
         let (mut begin, mut tool, mut outcome, mut slice) = (None, None, None, None);
         // Optional fields are decoded in place; required ones are checked once all fields were seen.
-        let mut end = ToolEnd {
-            begin: SequenceNumber::MIN,
-            again: None,
-            tool: Cow::Borrowed(""),
-            call_id: None,
-            origin: None,
-            parent: None,
-            undoes: None,
-            outcome: Outcome::Committed,
-            cause: None,
-            rolls_back: false,
-            outside: ExternalEffects::Unknown,
-            elapsed_us: 0,
-            result: None,
-            shown: None,
-            overrides: None,
-            resources: Vec::new(),
-            not_undone: Vec::new(),
-            slice: 0,
-        };
+        let mut end = ToolEnd::new(SequenceNumber::MIN, "", Outcome::Committed);
         walk(END, bytes, |name, value| {
             match name {
                 "op" => begin = Some(value.unsigned()?.into()),

@@ -94,7 +94,7 @@ pub fn append<T: Serialize + ?Sized>(value: &T, out: &mut Vec<u8>) -> Result<(),
 
 /// Collects a payload, and refuses bytes that would make it too large before they are copied.
 ///
-/// It checks only when the buffer has to grow, so that small values pay nothing. The check of the whole payload finds a
+/// `Bounded` checks only when the buffer has to grow, so that small values pay nothing. The check of the whole payload finds a
 /// payload that is too large although the buffer already had the capacity.
 struct Bounded {
     out: Vec<u8>,

@@ -196,7 +196,7 @@ impl Beyond {
 /// Holds the segment files of a folder whatever their state, for a salvage.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SegmentFiles {
-    /// Files with a sound header, by the ordinals that their headers state: a file may bear another segment's name.
+    /// Files with a sound header, by the ordinals that their headers state: a file may have another segment's name.
     pub(super) sound: BTreeMap<u32, Beyond>,
     /// Files without a sound header, and files that state an ordinal which another file has.
     pub(super) others: Vec<Beyond>,

@@ -1,7 +1,7 @@
 //! From a folder to a session: reads the log, folds it, and checks it against the host's types.
 //!
 //! Opening writes nothing into the session's folder. [`open_read`] scans and folds, from the newest image
-//! that the log bears out; [`open_as_read`] makes the session from what was read; [`begin`] makes a new one.
+//! that the log confirms; [`open_as_read`] makes the session from what was read; [`begin`] makes a new one.
 
 use std::collections::BTreeMap;
 use std::path::{Path as FilePath, PathBuf};
@@ -137,7 +137,7 @@ pub(crate) struct Read {
 }
 
 /// Reads the session in `dir`, with the host's types or without. A session continues from the newest image
-/// that the log bears out; an audit folds every record.
+/// that the log confirms; an audit folds every record.
 pub(crate) fn open_read(
     storage: &Arc<dyn Storage>,
     dir: &FilePath,
@@ -256,7 +256,7 @@ impl Images {
         LiveState { projection, positions, rollbacks, path, watch: None }
     }
 
-    /// Finds the newest image that the log bears out, and makes the walk begin behind it.
+    /// Finds the newest image that the log confirms, and makes the walk begin behind it.
     fn go_on<'a>(
         &mut self,
         storage: &'a Arc<dyn Storage>,

@@ -55,7 +55,7 @@ pub(super) enum Access {
 }
 
 impl Access {
-    /// Returns what an operation that only reads is told when this is refused to it. `None` if it may do
+    /// Returns what the refusal calls this access if an operation only reads. `None` if such an operation may do
     /// this.
     fn changes(self) -> Option<&'static str> {
         match self {

@@ -92,24 +92,16 @@ mod tests {
             (begin, elapsed_us) in any::<(u64, u64)>(),
         ) {
             let end = ToolEnd {
-                begin: begin.into(),
                 again: again.map(Into::into),
-                tool: Cow::Owned(tool),
                 call_id: call_id.map(Cow::Owned),
                 origin: origin.map(CallOrigin::from),
                 parent: parent.map(Into::into),
                 undoes: undoes.map(Into::into),
-                outcome,
                 cause,
                 rolls_back: outcome != Outcome::Committed,
                 outside,
                 elapsed_us,
-                result: None,
-                shown: None,
-                overrides: None,
-                resources: Vec::new(),
-                not_undone: Vec::new(),
-                slice: 0,
+                ..ToolEnd::new(begin.into(), tool, outcome)
             };
             let read: ToolInvoked = foldlog_codec::msgpack::from_slice(&end.invoked()).unwrap();
             prop_assert_eq!(ToolInvoked::of(&end), read);

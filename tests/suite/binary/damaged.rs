@@ -9,8 +9,7 @@ use foldlog_codec::body::{
     Action, Added, Binding, BuiltIn, Declare, Dispatch, Effect, EventDeclaration, ItemId, Opened, Payload,
     Policy, Removed, Rollback, SliceDeclaration,
 };
-use foldlog_codec::frame::{self, Context, Header};
-use foldlog_codec::segment::SegmentHeader;
+use foldlog_tests::forge::Forge;
 use foldlog_tests::host::types;
 use foldlog_tests::runs::Json;
 use foldlog_tests::verbs::{Ran, foldlog};
@@ -259,29 +258,9 @@ fn a_session_that_has_lost_its_segments_is_damaged_and_named() {
 
 /// Writes a log of these records, sound frame for sound frame, whatever they say.
 pub(super) fn forge(dir: &Path, records: &[(Kind, Vec<u8>)]) {
-    let session = Uuid::from_u128(9);
-    let header = SegmentHeader {
-        ordinal: 0,
-        session,
-        first_sequence: 0.into(),
-        watermark: 0.into(),
-        salt: 11,
-        previous: None,
-    };
-    let mut bytes = header.encode().to_vec();
-    let context = Context::new(11, 0.into());
-    let mut predecessor_crc = 0;
-    for (sequence, (kind, body)) in (0..).zip(records) {
-        let header = Header {
-            crc: 0,
-            predecessor_crc,
-            body_len: body.len() as u32,
-            sequence: sequence.into(),
-            watermark: 0.into(),
-            kind: *kind,
-            time_us: 1_767_323_045_000_006,
-        };
-        predecessor_crc = frame::encode(context, &header, body, &mut bytes).unwrap();
+    let (mut forge, mut bytes) = (Forge::default(), Forge::head());
+    for (kind, body) in records {
+        bytes.extend(forge.frame(*kind, body));
     }
     bytes.resize(bytes.len() + 256, 0);
     fs::create_dir_all(dir).unwrap();

@@ -10,9 +10,8 @@ use std::path::{Path, PathBuf};
 
 use foldlog::{Kind, Value};
 use foldlog_codec::body::{
-    Action, Binding, BuiltIn, Declare, Dispatch, EventDeclaration, ExternalEffects, Idempotency, Import,
-    ImportedSlice, Observed, Opened, Outcome, Payload, Policy, Rollback, Settle, SliceDeclaration, Snapshot,
-    ToolBegin, ToolEnd,
+    Action, Binding, BuiltIn, Declare, Dispatch, EventDeclaration, Import, ImportedSlice, Observed, Opened,
+    Outcome, Payload, Policy, Rollback, Settle, SliceDeclaration, Snapshot, ToolBegin, ToolEnd,
 };
 use foldlog_tests::verbs::{Ran, foldlog};
 use unicode_properties::{GeneralCategory, UnicodeGeneralCategory};
@@ -48,40 +47,19 @@ fn tags(place: &str) -> BTreeMap<String, String> {
 
 fn begin(place: &str, arguments: &[u8]) -> Vec<u8> {
     let begin = ToolBegin {
-        tool: Cow::from(hostile(&format!("{place} tool"))),
         call_id: Some(Cow::from(hostile(&format!("{place} call")))),
-        arguments: Payload::new(arguments),
-        origin: None,
-        parent: None,
-        idempotency: Idempotency::Manual,
-        reads_only: false,
-        again: None,
-        undoes: None,
-        resources: Vec::new(),
+        ..ToolBegin::new(hostile(&format!("{place} tool")), Payload::new(arguments))
     };
     begin.encode()
 }
 
 fn end(begin: u64, result: &[u8]) -> Vec<u8> {
     let end = ToolEnd {
-        begin: begin.into(),
-        again: None,
-        tool: Cow::from(hostile("end tool")),
         call_id: Some(Cow::from(hostile("end call"))),
-        origin: None,
-        parent: None,
-        undoes: None,
-        outcome: Outcome::Interrupted,
-        cause: None,
         rolls_back: true,
-        outside: ExternalEffects::Unknown,
         elapsed_us: 1,
         result: Some(Payload::new(result)),
-        shown: None,
-        overrides: None,
-        not_undone: Vec::new(),
-        resources: Vec::new(),
-        slice: 0,
+        ..ToolEnd::new(begin.into(), hostile("end tool"), Outcome::Interrupted)
     };
     end.encode()
 }

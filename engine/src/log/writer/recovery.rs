@@ -2,7 +2,7 @@
 //!
 //! # The fresh segment
 //!
-//! It holds, behind its header: a `Resumed` frame that says that a recovery wrote the segment and up to where, the
+//! The fresh segment holds, behind its header: a `Resumed` frame that says that a recovery wrote the segment and up to where, the
 //! declarations, the records that no frame had attested, and last a `Synced` frame that attests these. All of this is
 //! synced under a temporary name, which a scan passes over, and only then gets its final name. Under that name the
 //! records and the frame that attests them are durable together, so that no later recovery writes the same records once

@@ -85,7 +85,7 @@ impl Log {
     }
 
     /// Returns the ordinal of the segment to be made next. Fails behind the last ordinal that a name can have, which
-    /// some file of the folder may bear without being a segment.
+    /// a file of the folder may have without being a segment.
     pub(super) fn next_ordinal(&self) -> Result<u32> {
         let Some(ordinal) = self.ordinal_max else { return Ok(0) };
         ordinal.checked_add(1).ok_or(Error::TooLarge {

@@ -97,7 +97,7 @@ pub(super) struct Body {
     /// Pages that a failed sync left behind: they look clean, so no later sync writes them, and the disk may never have
     /// got them.
     abandoned: BTreeSet<u64>,
-    /// Number of failed syncs. Each handle that was open then is told once, as on Linux.
+    /// Number of failed syncs. Each handle that was open then reports one of them once, as on Linux.
     failures: u64,
 }
 

@@ -46,7 +46,7 @@ pub enum Fault {
     ///
     /// A `SyncData` that fails leaves the pages that it should have written looking clean, as Linux does: no later sync
     /// writes them unless somebody writes to them again, and a power cut may lose them. Each other handle that is open
-    /// on the file is told once, by its next sync.
+    /// on the file reports the failure once, by its next sync.
     ///
     /// [`io::ErrorKind::Interrupted`] is what the system answers beneath the seam: a backend makes the call again where
     /// [`Op::is_made_again`] says so, and its caller sees nothing of the failure.

@@ -137,16 +137,14 @@ impl CallInfo {
     /// MessagePack value.
     pub(in crate::tools) fn to_begin<'a>(&'a self, arguments: &'a [u8]) -> ToolBegin<'a> {
         ToolBegin {
-            tool: Cow::Borrowed(&self.tool),
             call_id: self.call_id.as_deref().map(Cow::Borrowed),
-            arguments: Payload::new(arguments),
             origin: self.origin,
             parent: self.parent,
             idempotency: self.idempotency,
             reads_only: self.reads_only,
             again: self.again,
             undoes: self.undoes,
-            resources: Vec::new(),
+            ..ToolBegin::new(self.tool.as_str(), Payload::new(arguments))
         }
     }
 
@@ -158,24 +156,15 @@ impl CallInfo {
         (outcome, cause): (Outcome, Option<Cause>),
     ) -> ToolEnd<'_> {
         ToolEnd {
-            begin,
             again: self.again,
-            tool: Cow::Borrowed(&self.tool),
             call_id: self.call_id.as_deref().map(Cow::Borrowed),
             origin: self.origin,
             parent: self.parent,
             undoes: self.undoes,
-            outcome,
             cause,
             rolls_back: outcome != Outcome::Committed && !self.reads_only,
             outside: self.outside(),
-            elapsed_us: 0,
-            result: None,
-            shown: None,
-            overrides: None,
-            resources: Vec::new(),
-            not_undone: Vec::new(),
-            slice: 0,
+            ..ToolEnd::new(begin, self.tool.as_str(), outcome)
         }
     }
 }
