@@ -68,19 +68,19 @@ kinds! {
     TOOL_END = 6, "tool_end";
     /// Records what somebody decided about an interrupted operation. See [`Settle`](crate::body::Settle).
     SETTLE = 7, "settle";
-    /// Reserved for a message that arrives. This version does not write it.
+    /// Records a message that the host adds to a conversation. See [`Input`](crate::body::Input).
     INPUT = 8, "input";
-    /// Reserved for a request to a provider. This version does not write it.
+    /// Records that a provider is about to be asked, or that a request failed. See [`Request`](crate::body::Request).
     REQUEST = 9, "request";
-    /// Reserved for a provider's answer. This version does not write it.
+    /// Records a provider's answer. See [`Answer`](crate::body::Answer).
     ANSWER = 10, "answer";
-    /// Reserved for a complete turn of a conversation. This version does not write it.
+    /// Records that an answer and its tool calls are over. See [`Turn`](crate::body::Turn).
     TURN = 11, "turn";
-    /// Reserved for a long conversation that is shortened for a provider. This version does not write it.
+    /// Records what a provider is sent in place of a part of a conversation. See [`Shortened`](crate::body::Shortened).
     SHORTENED = 12, "shortened";
-    /// Reserved for a changed prompt that is accepted. This version does not write it.
+    /// Records that a changed prompt is accepted. See [`PromptAccepted`](crate::body::PromptAccepted).
     PROMPT_ACCEPTED = 13, "prompt_accepted";
-    /// Reserved for the captured state of an adapter. This version does not write it.
+    /// Records the captured state of an adapter. See [`AdapterState`](crate::body::AdapterState).
     ADAPTER_STATE = 14, "adapter_state";
     /// Marks its own position for a later rollback. See [`Snapshot`](crate::body::Snapshot).
     SNAPSHOT = 15, "snapshot";

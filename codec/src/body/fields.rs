@@ -1,7 +1,8 @@
 //! Walks the fields of a body.
 
-use crate::Error;
-use crate::msgpack::Reader;
+use super::Payload;
+use crate::msgpack::{Reader, Writer};
+use crate::{Error, SequenceNumber};
 
 /// Newest version of a body, for every kind: no kind has had a second version yet.
 const VERSION: u64 = 1;
@@ -73,4 +74,77 @@ pub(crate) fn fixed<const N: usize>(reader: &mut Reader<'_>) -> Result<[u8; N], 
         offset: reader.offset(),
         reason: "the byte string has the wrong length",
     })
+}
+
+/// Collects the fields of a body and counts them, so that their number can stand before them.
+pub(crate) struct FieldWriter {
+    count: usize,
+    fields: Writer,
+}
+
+impl FieldWriter {
+    /// Begins a body of no fields, for fields of about `bytes` bytes.
+    pub(crate) fn with_capacity(bytes: usize) -> FieldWriter {
+        FieldWriter { count: 0, fields: Writer::with_capacity(bytes) }
+    }
+
+    /// Begins a field. The caller writes exactly one value.
+    pub(crate) fn field(&mut self, name: &str) -> &mut Writer {
+        self.count += 1;
+        self.fields.str(name)
+    }
+
+    /// Writes a text, if there is one.
+    pub(crate) fn text(&mut self, name: &str, text: Option<&str>) {
+        if let Some(text) = text {
+            self.field(name).str(text);
+        }
+    }
+
+    /// Writes a number, if there is one.
+    pub(crate) fn number(&mut self, name: &str, number: Option<u64>) {
+        if let Some(number) = number {
+            self.field(name).unsigned(number);
+        }
+    }
+
+    /// Writes a sequence number, if there is one.
+    pub(crate) fn sequence(&mut self, name: &str, sequence: Option<SequenceNumber>) {
+        self.number(name, sequence.map(SequenceNumber::get));
+    }
+
+    /// Writes a field that is true, and no field if it is false.
+    pub(crate) fn flag(&mut self, name: &str, flag: bool) {
+        if flag {
+            self.field(name).bool(true);
+        }
+    }
+
+    /// Writes a byte string, if there is one.
+    pub(crate) fn bytes(&mut self, name: &str, bytes: Option<&[u8]>) {
+        if let Some(bytes) = bytes {
+            self.field(name).bin(bytes);
+        }
+    }
+
+    /// Writes a payload, if there is one.
+    pub(crate) fn payload(&mut self, name: &str, payload: Option<Payload<'_>>) {
+        if let Some(payload) = payload {
+            self.field(name).raw(payload.bytes());
+        }
+    }
+
+    /// Writes the fields of a map within a body, which are those collected so far, behind their number.
+    pub(crate) fn into_map(self, writer: &mut Writer) {
+        writer.map(self.count).raw(&self.fields.finish());
+    }
+
+    /// Returns the body.
+    pub(crate) fn finish(self) -> Vec<u8> {
+        let FieldWriter { count, fields } = self;
+        let fields = fields.finish();
+        let mut writer = Writer::with_capacity(fields.len() + 5);
+        writer.map(count).raw(&fields);
+        writer.finish()
+    }
 }

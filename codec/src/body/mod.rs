@@ -18,6 +18,13 @@
 //! | tool_end | `op` sequence number of the begin, `again` operation id if it is an earlier begin, `t`, `call`, `by`, `in` and `undo` the values of the begin, `out` outcome, `why` cause, `back` (true if STATE is rolled back), `fx` effects outside if not unknown, `us` duration, `result`, `shown` text, `over` overrides, `res`, `left` array of maps of what was not undone (`r` resource, `p` path, `w` reason), `s` id of the LOG slice that the call is added to |
 //! | observed | `n` name, `d` payload |
 //! | settle | `op` operation id, `is` decision, `by`, `why`, `result` |
+//! | input | `ev` evaluation, `in` begin of the tool run that wrote it, `lane`; `r` role if not user, `c` text, `blocks` map (`f` format, `j` JSON), `id` host's id, `n` name, `p` prompt (`ns`, `key`, `d` digest), `call`, `by` |
+//! | request | `ev`, `in`, `lane`; `n` attempt if not 1, `p` digest of the prompt, `m` model, `par` parameters, `sent` digest of the body; `fail` map if an earlier request failed (`of` that request, `why`, `m` message, `st` status, `c` text that arrived, `rid`, `use`, `rate`) |
+//! | answer | `ev`, `in`, `lane`; `to` request, `c` text, `calls` array of maps (`id`, `n` tool, `a` arguments, `cut` if incomplete), `blocks`, `stop` reason, `more` if the provider is to be asked again, `m` model, `rid` request id, `use` map of tokens (`in`, `out`, `cr` and `cw` read from and written to a cache, `re` reasoning), `rate` array of names and values in turn, `pp` JSON of the adapter |
+//! | turn | `ev`, `in`, `lane`; `n` number, `a` answer, `i` inputs, `e` ends, `done` |
+//! | shortened | `ev`, `in`, `lane`; `from`, `to`, `msgs` array of maps (`r` role, `c` text), `why` |
+//! | prompt_accepted | `ev`, `in`, `lane`; `was` and `now` prompts, `by`, `why` |
+//! | adapter_state | `ev`, `in`, `lane`; `t` adapter, `res` if resumable, `st` state, `sup` superseded record, `ent` provider's entry, `at` occasion |
 //! | rollback | `to` target, `logs` (false if LOG is rolled back too) |
 //! | import | `from` session, `at` time of the export, `tags`, `slices` array of maps (`s` slice id, `items`, `vers` their versions if not all 1) |
 //! | resumed | `epoch`, `boot` bytes of the boot id, `clock`, `recovered` if a recovery rewrote records: the sequence number behind the last of them |
@@ -35,6 +42,7 @@
 //! | integer `2 * slice + 1` | the event replaced all items |
 //! | map | `s` slice id; `r` removed items: `true` for all, or `[sequence, ordinal, ...]`; `a` added items, or the event if missing; `b` `[sequence, ordinal]` of the item in front of which the added ones are inserted, or at the end if missing; `ver` version of the added items, or 1 if missing |
 
+mod conversation;
 mod declare;
 mod dispatch;
 mod envelope;
@@ -48,6 +56,10 @@ mod tool_begin;
 mod tool_end;
 
 pub use crate::msgpack::{OBJECT_BYTES_MAX, payload_fits};
+pub use conversation::{
+    AdapterState, Answer, AnsweredCall, Blocks, ConversationScope, Input, PromptAccepted, PromptIdentity,
+    Request, RequestFailure, Role, Shortened, ShortenedMessage, Turn, Usage,
+};
 pub use declare::{Binding, BuiltIn, Declare, EventDeclaration, SliceDeclaration};
 pub use dispatch::{Action, Added, Dispatch, Effect, ItemId, Removed};
 pub use envelope::{Resumed, Seal};
@@ -219,6 +231,13 @@ pub fn check(kind: Kind, body: &[u8]) -> Result<(), Error> {
         Kind::SETTLE => Settle::decode(body).map(drop),
         Kind::OBSERVED => Observed::decode(body).map(drop),
         Kind::IMPORT => Import::decode(body).map(drop),
+        Kind::INPUT => Input::decode(body).map(drop),
+        Kind::REQUEST => Request::decode(body).map(drop),
+        Kind::ANSWER => Answer::decode(body).map(drop),
+        Kind::TURN => Turn::decode(body).map(drop),
+        Kind::SHORTENED => Shortened::decode(body).map(drop),
+        Kind::PROMPT_ACCEPTED => PromptAccepted::decode(body).map(drop),
+        Kind::ADAPTER_STATE => AdapterState::decode(body).map(drop),
         Kind::RESUMED => Resumed::decode(body).map(drop),
         Kind::SEAL => Seal::decode(body).map(drop),
         Kind::SYNCED => Ok(()),

@@ -43,6 +43,8 @@ macro_rules! named {
     };
 }
 
+pub(super) use named;
+
 named! {
     /// Names how a tool that was interrupted may be run again.
     Idempotency {
@@ -88,6 +90,12 @@ named! {
         Cancelled = "cancelled",
         /// The caller dropped the operation without ending it.
         Dropped = "dropped",
+        /// The host has no tool of that name.
+        UnknownTool = "unknown_tool",
+        /// The tool was not run, since something before it changed what is to be done.
+        Skipped = "skipped",
+        /// Somebody refused the call.
+        Denied = "denied",
     }
 }
 

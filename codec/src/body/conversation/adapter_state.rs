@@ -1,0 +1,84 @@
+//! Encodes and decodes the captured state of an adapter.
+
+use std::borrow::Cow;
+
+use super::{ConversationScope, ScopeFields, len};
+use crate::body::Payload;
+use crate::body::fields::{required, walk};
+use crate::{Error, SequenceNumber};
+
+const STATE: &str = "adapter_state";
+
+/// Records what an adapter needs to resume the session that its provider keeps. No rollback touches it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AdapterState<'a> {
+    /// What the record belongs to.
+    pub scope: ConversationScope<'a>,
+    /// Name of the adapter's type. A reader keeps the states of adapters that it does not know.
+    pub adapter: Cow<'a, str>,
+    /// Whether the provider's session can be resumed from this state.
+    pub resumable: bool,
+    /// State, in the adapter's own form: a value of the host.
+    pub state: Payload<'a>,
+    /// Earlier `adapter_state` record that this one replaces.
+    pub supersedes: Option<SequenceNumber>,
+    /// Last entry of the provider's session that the state covers, by the provider's own id.
+    pub entry: Option<Cow<'a, str>>,
+    /// What made the adapter capture its state, such as `init`, `tool` or `complete`.
+    pub occasion: Cow<'a, str>,
+}
+
+impl<'a> AdapterState<'a> {
+    /// Returns all payloads of the record for modification, so that a writer can replace large ones by references.
+    pub fn payloads_mut(&mut self) -> impl Iterator<Item = &mut Payload<'a>> {
+        std::iter::once(&mut self.state)
+    }
+
+    /// Encodes the body of an `adapter_state` record as MessagePack.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut fields = self.scope.begin(len(Some(&self.state)) + self.adapter.len());
+        fields.text("t", Some(&self.adapter));
+        fields.flag("res", self.resumable);
+        fields.payload("st", Some(self.state));
+        fields.sequence("sup", self.supersedes);
+        fields.text("ent", self.entry.as_deref());
+        fields.text("at", (!self.occasion.is_empty()).then_some(&self.occasion));
+        fields.finish()
+    }
+
+    /// Decodes the body of an `adapter_state` record.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its version is newer than
+    /// this crate reads, or if a field is missing or malformed.
+    pub fn decode(bytes: &'a [u8]) -> Result<AdapterState<'a>, Error> {
+        let mut scope = ScopeFields::default();
+        let (mut adapter, mut state, mut supersedes, mut entry) = (None, None, None, None);
+        let (mut resumable, mut occasion) = (false, Cow::Borrowed(""));
+        walk(STATE, bytes, |name, value| {
+            match name {
+                "t" => adapter = Some(Cow::Borrowed(value.str()?)),
+                "res" => resumable = value.bool()?,
+                "st" => state = Some(Payload::new(value.rest())),
+                "sup" => supersedes = Some(value.unsigned()?.into()),
+                "ent" => entry = Some(Cow::Borrowed(value.str()?)),
+                "at" => occasion = Cow::Borrowed(value.str()?),
+                _ => {
+                    scope.take(name, value)?;
+                }
+            }
+            Ok(())
+        })?;
+        let (adapter, state) = (required(STATE, "t", adapter)?, required(STATE, "st", state)?);
+        Ok(AdapterState {
+            scope: scope.finish(STATE)?,
+            adapter,
+            resumable,
+            state,
+            supersedes,
+            entry,
+            occasion,
+        })
+    }
+}

@@ -1,0 +1,234 @@
+//! Encodes and decodes a provider's answer.
+
+use std::borrow::Cow;
+
+use super::{Blocks, ConversationScope, ScopeFields, len};
+use crate::body::Payload;
+use crate::body::fields::{FieldWriter, list, required, walk, walk_map};
+use crate::msgpack::{Reader, Writer};
+use crate::{Error, SequenceNumber};
+
+const ANSWER: &str = "answer";
+
+/// Records a provider's answer, once it is complete and before any of its tool calls runs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Answer<'a> {
+    /// What the record belongs to.
+    pub scope: ConversationScope<'a>,
+    /// Sequence number of the request; `None` if the answer was not asked for in this log.
+    pub request: Option<SequenceNumber>,
+    /// Text of the answer, as one MessagePack string; `None` if it has none.
+    pub content: Option<Payload<'a>>,
+    /// Tool calls that the answer asks for, by ordinal.
+    pub calls: Vec<AnsweredCall<'a>>,
+    /// Answer in the form of one provider, where text and calls do not say all of it.
+    pub blocks: Option<Blocks<'a>>,
+    /// Reason that the provider gave for ending the answer.
+    pub stop: Option<Cow<'a, str>>,
+    /// Whether the provider is to be asked again although the answer has no calls, with the answer as it is.
+    pub continues: bool,
+    /// Model that answered.
+    pub model: Option<Cow<'a, str>>,
+    /// Id that the provider gave the request.
+    pub request_id: Option<Cow<'a, str>>,
+    /// What the request used.
+    pub usage: Option<Usage>,
+    /// Headers of the reply that say how many requests are allowed.
+    pub rate_limits: Vec<(Cow<'a, str>, Cow<'a, str>)>,
+    /// Whatever else the adapter keeps of the answer: JSON, as one MessagePack string.
+    pub payload: Option<Payload<'a>>,
+}
+
+/// Holds one tool call of an answer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AnsweredCall<'a> {
+    /// Id that the provider gave the call. A provider may use one id for different calls.
+    pub id: Cow<'a, str>,
+    /// Name of the tool.
+    pub name: Cow<'a, str>,
+    /// Arguments, byte for byte: JSON, as one MessagePack string.
+    pub arguments: Payload<'a>,
+    /// Whether the answer ended before the arguments did, so that the call cannot run.
+    pub incomplete: bool,
+}
+
+/// Counts the tokens of one request, as the provider said.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Tokens of the messages that were sent, those read from the provider's cache left out where it counts them apart.
+    pub input: u64,
+    /// Tokens of the answer, reasoning included.
+    pub output: u64,
+    /// Tokens that the provider read from its cache.
+    pub cache_read: u64,
+    /// Tokens that the provider wrote into its cache.
+    pub cache_write: u64,
+    /// Tokens of the answer that were reasoning.
+    pub reasoning: u64,
+}
+
+impl Usage {
+    fn fields(&self) -> [(&'static str, u64); 5] {
+        let Usage { input, output, cache_read, cache_write, reasoning } = *self;
+        [("in", input), ("out", output), ("cr", cache_read), ("cw", cache_write), ("re", reasoning)]
+    }
+
+    pub(super) fn write(&self, writer: &mut Writer) {
+        let fields = self.fields();
+        writer.map(fields.iter().filter(|(_, tokens)| *tokens > 0).count());
+        for (name, tokens) in fields.into_iter().filter(|(_, tokens)| *tokens > 0) {
+            writer.str(name).unsigned(tokens);
+        }
+    }
+
+    pub(super) fn read(reader: &mut Reader<'_>) -> Result<Usage, Error> {
+        let mut usage = Usage::default();
+        walk_map(reader, |name, value| {
+            match name {
+                "in" => usage.input = value.unsigned()?,
+                "out" => usage.output = value.unsigned()?,
+                "cr" => usage.cache_read = value.unsigned()?,
+                "cw" => usage.cache_write = value.unsigned()?,
+                "re" => usage.reasoning = value.unsigned()?,
+                _ => {}
+            }
+            Ok(())
+        })?;
+        Ok(usage)
+    }
+}
+
+impl<'a> AnsweredCall<'a> {
+    fn write(&self, writer: &mut Writer) {
+        let mut fields =
+            FieldWriter::with_capacity(self.id.len() + self.name.len() + len(Some(&self.arguments)) + 24);
+        fields.text("id", Some(&self.id));
+        fields.text("n", Some(&self.name));
+        fields.payload("a", Some(self.arguments));
+        fields.flag("cut", self.incomplete);
+        fields.into_map(writer);
+    }
+
+    fn read(reader: &mut Reader<'a>) -> Result<AnsweredCall<'a>, Error> {
+        let (mut id, mut tool, mut arguments, mut incomplete) = (None, None, None, false);
+        walk_map(reader, |name, value| {
+            match name {
+                "id" => id = Some(Cow::Borrowed(value.str()?)),
+                "n" => tool = Some(Cow::Borrowed(value.str()?)),
+                "a" => arguments = Some(Payload::new(value.rest())),
+                "cut" => incomplete = value.bool()?,
+                _ => {}
+            }
+            Ok(())
+        })?;
+        let (id, name) = (required(ANSWER, "calls.id", id)?, required(ANSWER, "calls.n", tool)?);
+        Ok(AnsweredCall { id, name, arguments: required(ANSWER, "calls.a", arguments)?, incomplete })
+    }
+}
+
+/// Writes names with their values, as one array in turn.
+pub(super) fn write_pairs(writer: &mut Writer, pairs: &[(Cow<'_, str>, Cow<'_, str>)]) {
+    writer.array(2 * pairs.len());
+    for (name, value) in pairs {
+        writer.str(name).str(value);
+    }
+}
+
+/// Decodes names with their values.
+pub(super) fn read_pairs<'a>(reader: &mut Reader<'a>) -> Result<Vec<(Cow<'a, str>, Cow<'a, str>)>, Error> {
+    let texts = list(reader, |value| value.str())?;
+    Ok(texts
+        .chunks_exact(2)
+        .filter_map(|pair| Some(((*pair.first()?).into(), (*pair.last()?).into())))
+        .collect())
+}
+
+impl<'a> Answer<'a> {
+    /// Makes an answer with a text and no calls, of which nothing else is known.
+    pub fn new(scope: ConversationScope<'a>, content: Option<Payload<'a>>) -> Answer<'a> {
+        Answer {
+            scope,
+            request: None,
+            content,
+            calls: Vec::new(),
+            blocks: None,
+            stop: None,
+            continues: false,
+            model: None,
+            request_id: None,
+            usage: None,
+            rate_limits: Vec::new(),
+            payload: None,
+        }
+    }
+
+    /// Returns all payloads of the record for modification, so that a writer can replace large ones by references.
+    pub fn payloads_mut(&mut self) -> impl Iterator<Item = &mut Payload<'a>> {
+        let calls = self.calls.iter_mut().map(|call| &mut call.arguments);
+        let blocks = self.blocks.as_mut().map(|blocks| &mut blocks.json);
+        self.content.as_mut().into_iter().chain(calls).chain(blocks).chain(self.payload.as_mut())
+    }
+
+    /// Encodes the body of an `answer` record as MessagePack.
+    pub fn encode(&self) -> Vec<u8> {
+        let blocks = self.blocks.as_ref().map(|blocks| &blocks.json);
+        let payloads = [self.content.as_ref(), blocks, self.payload.as_ref()];
+        let calls =
+            self.calls.iter().map(|call| len(Some(&call.arguments)) + call.id.len() + call.name.len() + 24);
+        let bytes = payloads.into_iter().map(len).sum::<usize>() + calls.sum::<usize>();
+        let mut fields = self.scope.begin(bytes + 96);
+        fields.sequence("to", self.request);
+        fields.payload("c", self.content);
+        if !self.calls.is_empty() {
+            let writer = fields.field("calls").array(self.calls.len());
+            self.calls.iter().for_each(|call| call.write(writer));
+        }
+        if let Some(blocks) = &self.blocks {
+            blocks.write(fields.field("blocks"));
+        }
+        fields.text("stop", self.stop.as_deref());
+        fields.flag("more", self.continues);
+        fields.text("m", self.model.as_deref());
+        fields.text("rid", self.request_id.as_deref());
+        if let Some(usage) = &self.usage {
+            usage.write(fields.field("use"));
+        }
+        if !self.rate_limits.is_empty() {
+            write_pairs(fields.field("rate"), &self.rate_limits);
+        }
+        fields.payload("pp", self.payload);
+        fields.finish()
+    }
+
+    /// Decodes the body of an `answer` record.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its version is newer than
+    /// this crate reads, or if a field is missing or malformed.
+    pub fn decode(bytes: &'a [u8]) -> Result<Answer<'a>, Error> {
+        let mut scope = ScopeFields::default();
+        let mut answer = Answer::new(ConversationScope::default(), None);
+        walk(ANSWER, bytes, |name, value| {
+            match name {
+                "to" => answer.request = Some(value.unsigned()?.into()),
+                "c" => answer.content = Some(Payload::new(value.rest())),
+                "calls" => answer.calls = list(value, AnsweredCall::read)?,
+                "blocks" => answer.blocks = Some(Blocks::read(ANSWER, value)?),
+                "stop" => answer.stop = Some(Cow::Borrowed(value.str()?)),
+                "more" => answer.continues = value.bool()?,
+                "m" => answer.model = Some(Cow::Borrowed(value.str()?)),
+                "rid" => answer.request_id = Some(Cow::Borrowed(value.str()?)),
+                "use" => answer.usage = Some(Usage::read(value)?),
+                "rate" => answer.rate_limits = read_pairs(value)?,
+                "pp" => answer.payload = Some(Payload::new(value.rest())),
+                _ => {
+                    scope.take(name, value)?;
+                }
+            }
+            Ok(())
+        })?;
+        answer.scope = scope.finish(ANSWER)?;
+        Ok(answer)
+    }
+}

@@ -1,0 +1,116 @@
+//! Encodes and decodes a message that the host adds to a conversation.
+
+use std::borrow::Cow;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Blocks, ConversationScope, PromptIdentity, ScopeFields, len};
+use crate::Error;
+use crate::body::Payload;
+use crate::body::fields::walk;
+use crate::body::operation::{CallOrigin, named, read_named};
+
+const INPUT: &str = "input";
+
+named! {
+    /// Names who speaks in a message.
+    Role {
+        /// The rendered prompt.
+        System = "system",
+        /// The user, or the host in the user's place.
+        User = "user",
+        /// The model.
+        Assistant = "assistant",
+        /// A tool, with the result of a call.
+        Tool = "tool",
+    }
+}
+
+/// Records a message that the host adds to a conversation: the rendered prompt, what a user says, the result of a call
+/// that another engine ran.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Input<'a> {
+    /// What the record belongs to.
+    pub scope: ConversationScope<'a>,
+    /// Who speaks.
+    pub role: Role,
+    /// Text of the message, as one MessagePack string; `None` if the message has no text.
+    pub content: Option<Payload<'a>>,
+    /// Message in the form of one provider, where the text does not say all of it.
+    pub blocks: Option<Blocks<'a>>,
+    /// Id that the host gave the message. A message whose id the conversation holds already is not recorded again.
+    pub id: Option<Cow<'a, str>>,
+    /// Name of the speaker, or of the tool.
+    pub name: Option<Cow<'a, str>>,
+    /// Prompt that the message renders; set for the role `system`.
+    pub prompt: Option<PromptIdentity<'a>>,
+    /// Id that the provider gave the call whose result this is; set for the role `tool`.
+    pub call_id: Option<Cow<'a, str>>,
+    /// Call whose result this is, for one that ran elsewhere; the record closes it.
+    pub origin: Option<CallOrigin>,
+}
+
+impl<'a> Input<'a> {
+    /// Makes a message of a role with a text, and nothing else.
+    pub fn new(scope: ConversationScope<'a>, role: Role, content: Payload<'a>) -> Input<'a> {
+        let content = Some(content);
+        let (blocks, id, name, prompt, call_id, origin) = (None, None, None, None, None, None);
+        Input { scope, role, content, blocks, id, name, prompt, call_id, origin }
+    }
+
+    /// Returns all payloads of the record for modification, so that a writer can replace large ones by references.
+    pub fn payloads_mut(&mut self) -> impl Iterator<Item = &mut Payload<'a>> {
+        self.content.as_mut().into_iter().chain(self.blocks.as_mut().map(|blocks| &mut blocks.json))
+    }
+
+    /// Encodes the body of an `input` record as MessagePack.
+    pub fn encode(&self) -> Vec<u8> {
+        let bytes = len(self.content.as_ref()) + len(self.blocks.as_ref().map(|blocks| &blocks.json));
+        let mut fields = self.scope.begin(bytes);
+        fields.text("r", (self.role != Role::User).then(|| self.role.name()));
+        fields.payload("c", self.content);
+        if let Some(blocks) = &self.blocks {
+            blocks.write(fields.field("blocks"));
+        }
+        fields.text("id", self.id.as_deref());
+        fields.text("n", self.name.as_deref());
+        if let Some(prompt) = &self.prompt {
+            prompt.write(fields.field("p"));
+        }
+        fields.text("call", self.call_id.as_deref());
+        if let Some(origin) = self.origin {
+            origin.write(fields.field("by"));
+        }
+        fields.finish()
+    }
+
+    /// Decodes the body of an `input` record.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its version is newer than
+    /// this crate reads, or if a field is missing or malformed.
+    pub fn decode(bytes: &'a [u8]) -> Result<Input<'a>, Error> {
+        let mut scope = ScopeFields::default();
+        let (mut role, mut content, mut blocks, mut id, mut prompt) = (Role::User, None, None, None, None);
+        let (mut speaker, mut call_id, mut origin) = (None, None, None);
+        walk(INPUT, bytes, |name, value| {
+            match name {
+                "r" => role = read_named(INPUT, name, value, Role::from_name)?,
+                "c" => content = Some(Payload::new(value.rest())),
+                "blocks" => blocks = Some(Blocks::read(INPUT, value)?),
+                "id" => id = Some(Cow::Borrowed(value.str()?)),
+                "n" => speaker = Some(Cow::Borrowed(value.str()?)),
+                "p" => prompt = Some(PromptIdentity::read(INPUT, value)?),
+                "call" => call_id = Some(Cow::Borrowed(value.str()?)),
+                "by" => origin = Some(CallOrigin::read(value)?),
+                _ => {
+                    scope.take(name, value)?;
+                }
+            }
+            Ok(())
+        })?;
+        let scope = scope.finish(INPUT)?;
+        Ok(Input { scope, role, content, blocks, id, name: speaker, prompt, call_id, origin })
+    }
+}

@@ -1,0 +1,129 @@
+//! Encodes and decodes the records of a conversation with a provider's model, and the captured state of an adapter.
+//!
+//! # Terms
+//!
+//! An *evaluation* is one run of a prompt until its output is there; each record of a conversation names the one that it
+//! belongs to. An *input* is a message that the host adds. A *request* asks the provider for an answer, an *answer* is
+//! recorded once it is complete, and its *ordinals* number the tool calls that it asks for, from 0. A *turn* is an answer
+//! with the ends of all its calls.
+//!
+//! # Invariants
+//!
+//! 1. A text that a provider wrote or will read is one MessagePack string, byte for byte as it was received.
+//! 2. [`Blocks`] hold the provider's own form of a message where role, text and calls do not say all of it.
+//! 3. No record repeats what another one holds: a turn names its parts by their sequence numbers.
+
+mod adapter_state;
+mod answer;
+mod input;
+mod prompt;
+mod request;
+mod shortened;
+mod turn;
+
+use std::borrow::Cow;
+
+pub use adapter_state::AdapterState;
+pub use answer::{Answer, AnsweredCall, Usage};
+pub use input::{Input, Role};
+pub use prompt::{PromptAccepted, PromptIdentity};
+pub use request::{Request, RequestFailure};
+pub use shortened::{Shortened, ShortenedMessage};
+pub use turn::Turn;
+
+use super::Payload;
+use super::fields::{FieldWriter, list, required, walk_map};
+use crate::msgpack::{Reader, Writer};
+use crate::{Error, SequenceNumber};
+
+/// Says what a record of a conversation belongs to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ConversationScope<'a> {
+    /// Id of the evaluation.
+    pub evaluation: Cow<'a, str>,
+    /// Begin of the run of a tool through whose handle the record was written; `None` if it was written from outside. If
+    /// that run does not commit, the record no longer counts.
+    pub within: Option<SequenceNumber>,
+    /// Lane of the host that wrote the record; `None` for the lane that all other threads share.
+    pub lane: Option<Cow<'a, str>>,
+}
+
+impl<'a> ConversationScope<'a> {
+    /// Makes the scope of records that the host writes for an evaluation, in no lane of its own.
+    pub fn new(evaluation: impl Into<Cow<'a, str>>) -> ConversationScope<'a> {
+        ConversationScope { evaluation: evaluation.into(), within: None, lane: None }
+    }
+
+    fn begin(&self, bytes: usize) -> FieldWriter {
+        let mut fields = FieldWriter::with_capacity(self.evaluation.len() + 96 + bytes);
+        fields.text("ev", Some(&self.evaluation));
+        fields.sequence("in", self.within);
+        fields.text("lane", self.lane.as_deref());
+        fields
+    }
+}
+
+/// Collects the scope's fields of a body that is decoded.
+#[derive(Default)]
+struct ScopeFields<'a> {
+    evaluation: Option<Cow<'a, str>>,
+    within: Option<SequenceNumber>,
+    lane: Option<Cow<'a, str>>,
+}
+
+impl<'a> ScopeFields<'a> {
+    /// Takes a field if it is one of the scope's; other fields are left to the caller.
+    fn take(&mut self, name: &str, value: &mut Reader<'a>) -> Result<bool, Error> {
+        match name {
+            "ev" => self.evaluation = Some(Cow::Borrowed(value.str()?)),
+            "in" => self.within = Some(value.unsigned()?.into()),
+            "lane" => self.lane = Some(Cow::Borrowed(value.str()?)),
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    fn finish(self, kind: &'static str) -> Result<ConversationScope<'a>, Error> {
+        let evaluation = required(kind, "ev", self.evaluation)?;
+        Ok(ConversationScope { evaluation, within: self.within, lane: self.lane })
+    }
+}
+
+/// Holds a message in the form of one provider, byte for byte: content blocks such as images, thinking with its
+/// signature, citations, and those of later versions of the provider's API.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Blocks<'a> {
+    /// Name of the form, such as `anthropic` or `openai`.
+    pub format: Cow<'a, str>,
+    /// JSON of the content, as one MessagePack string.
+    pub json: Payload<'a>,
+}
+
+impl<'a> Blocks<'a> {
+    fn write(&self, writer: &mut Writer) {
+        writer.map(2).str("f").str(&self.format).str("j").raw(self.json.bytes());
+    }
+
+    fn read(kind: &'static str, reader: &mut Reader<'a>) -> Result<Blocks<'a>, Error> {
+        let (mut format, mut json) = (None, None);
+        walk_map(reader, |name, value| {
+            match name {
+                "f" => format = Some(Cow::Borrowed(value.str()?)),
+                "j" => json = Some(Payload::new(value.rest())),
+                _ => {}
+            }
+            Ok(())
+        })?;
+        Ok(Blocks { format: required(kind, "blocks.f", format)?, json: required(kind, "blocks.j", json)? })
+    }
+}
+
+/// Decodes an array of sequence numbers.
+fn sequences(reader: &mut Reader<'_>) -> Result<Vec<SequenceNumber>, Error> {
+    list(reader, |value| Ok(value.unsigned()?.into()))
+}
+
+/// Returns the bytes of a payload, for the capacity of a buffer.
+fn len(payload: Option<&Payload<'_>>) -> usize {
+    payload.map_or(0, |payload| payload.bytes().len())
+}

@@ -1,0 +1,98 @@
+//! Encodes and decodes which prompt a conversation follows, and that a changed one is accepted.
+
+use std::borrow::Cow;
+
+use super::{ConversationScope, ScopeFields};
+use crate::Error;
+use crate::body::fields::{fixed, required, walk, walk_map};
+use crate::msgpack::{Reader, Writer};
+
+const ACCEPTED: &str = "prompt_accepted";
+
+/// Identifies a prompt by its names, and by what it is before anything is rendered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PromptIdentity<'a> {
+    /// Namespace of the prompt.
+    pub namespace: Cow<'a, str>,
+    /// Key of the prompt within its namespace.
+    pub key: Cow<'a, str>,
+    /// BLAKE3 of the prompt's template, tools and output schema.
+    pub digest: [u8; 32],
+}
+
+impl<'a> PromptIdentity<'a> {
+    pub(super) fn write(&self, writer: &mut Writer) {
+        writer.map(3).str("ns").str(&self.namespace).str("key").str(&self.key).str("d").bin(&self.digest);
+    }
+
+    pub(super) fn read(kind: &'static str, reader: &mut Reader<'a>) -> Result<PromptIdentity<'a>, Error> {
+        let (mut namespace, mut key, mut digest) = (None, None, None);
+        walk_map(reader, |name, value| {
+            match name {
+                "ns" => namespace = Some(Cow::Borrowed(value.str()?)),
+                "key" => key = Some(Cow::Borrowed(value.str()?)),
+                "d" => digest = Some(fixed(value)?),
+                _ => {}
+            }
+            Ok(())
+        })?;
+        Ok(PromptIdentity {
+            namespace: required(kind, "p.ns", namespace)?,
+            key: required(kind, "p.key", key)?,
+            digest: required(kind, "p.d", digest)?,
+        })
+    }
+}
+
+/// Records that somebody accepted a prompt that has changed since a conversation began.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PromptAccepted<'a> {
+    /// What the record belongs to.
+    pub scope: ConversationScope<'a>,
+    /// Prompt that the conversation followed so far.
+    pub was: PromptIdentity<'a>,
+    /// Prompt that it follows from now on.
+    pub now: PromptIdentity<'a>,
+    /// Name of whoever accepted the prompt.
+    pub by: Cow<'a, str>,
+    /// Reason of the decision.
+    pub reason: Cow<'a, str>,
+}
+
+impl<'a> PromptAccepted<'a> {
+    /// Encodes the body of a `prompt_accepted` record as MessagePack.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut fields = self.scope.begin(128);
+        self.was.write(fields.field("was"));
+        self.now.write(fields.field("now"));
+        fields.text("by", Some(&self.by));
+        fields.text("why", Some(&self.reason));
+        fields.finish()
+    }
+
+    /// Decodes the body of a `prompt_accepted` record.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its version is newer than
+    /// this crate reads, or if a field is missing or malformed.
+    pub fn decode(bytes: &'a [u8]) -> Result<PromptAccepted<'a>, Error> {
+        let mut scope = ScopeFields::default();
+        let (mut was, mut now) = (None, None);
+        let (mut by, mut reason) = (Cow::Borrowed(""), Cow::Borrowed(""));
+        walk(ACCEPTED, bytes, |name, value| {
+            match name {
+                "was" => was = Some(PromptIdentity::read(ACCEPTED, value)?),
+                "now" => now = Some(PromptIdentity::read(ACCEPTED, value)?),
+                "by" => by = Cow::Borrowed(value.str()?),
+                "why" => reason = Cow::Borrowed(value.str()?),
+                _ => {
+                    scope.take(name, value)?;
+                }
+            }
+            Ok(())
+        })?;
+        let (was, now) = (required(ACCEPTED, "was", was)?, required(ACCEPTED, "now", now)?);
+        Ok(PromptAccepted { scope: scope.finish(ACCEPTED)?, was, now, by, reason })
+    }
+}

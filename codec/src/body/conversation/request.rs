@@ -1,0 +1,159 @@
+//! Encodes and decodes a request to a provider, and that one failed.
+
+use std::borrow::Cow;
+
+use super::answer::{read_pairs, write_pairs};
+use super::{ConversationScope, ScopeFields, Usage, len};
+use crate::body::Payload;
+use crate::body::fields::{FieldWriter, fixed, required, walk, walk_map};
+use crate::msgpack::{Reader, Writer};
+use crate::{Error, SequenceNumber};
+
+const REQUEST: &str = "request";
+
+/// Records that a provider is about to be asked, or that a request failed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Request<'a> {
+    /// What the record belongs to.
+    pub scope: ConversationScope<'a>,
+    /// Number of the attempt to get this answer, counted from 1.
+    pub attempt: u64,
+    /// BLAKE3 of the prompt's template, tools and output schema; see [`PromptIdentity`](super::PromptIdentity).
+    pub prompt: Option<[u8; 32]>,
+    /// Name of the model.
+    pub model: Option<Cow<'a, str>>,
+    /// Parameters of the request, such as the temperature: JSON, as one MessagePack string.
+    pub parameters: Option<Payload<'a>>,
+    /// BLAKE3 of the body that is sent.
+    pub sent: Option<[u8; 32]>,
+    /// Failure of an earlier request, which this record reports; it is not a request itself then.
+    pub failure: Option<RequestFailure<'a>>,
+}
+
+/// Reports why a request got no answer, and what is known of what it cost.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RequestFailure<'a> {
+    /// Sequence number of the request.
+    pub request: SequenceNumber,
+    /// Name of the cause, such as `cut` or `throttled`. A reader keeps names that it does not know.
+    pub cause: Cow<'a, str>,
+    /// What happened, for people.
+    pub message: Cow<'a, str>,
+    /// Status of the provider's reply.
+    pub status: Option<u32>,
+    /// Text that had arrived, as one MessagePack string.
+    pub arrived: Option<Payload<'a>>,
+    /// Id that the provider gave the request.
+    pub request_id: Option<Cow<'a, str>>,
+    /// What the request used, as far as the provider said.
+    pub usage: Option<Usage>,
+    /// Headers of the reply that say how many requests are allowed.
+    pub rate_limits: Vec<(Cow<'a, str>, Cow<'a, str>)>,
+}
+
+impl<'a> RequestFailure<'a> {
+    /// Makes a failure of which only cause and message are known.
+    pub fn new(
+        request: SequenceNumber,
+        cause: impl Into<Cow<'a, str>>,
+        message: impl Into<Cow<'a, str>>,
+    ) -> RequestFailure<'a> {
+        let (status, arrived, request_id, usage, rate_limits) = (None, None, None, None, Vec::new());
+        let (cause, message) = (cause.into(), message.into());
+        RequestFailure { request, cause, message, status, arrived, request_id, usage, rate_limits }
+    }
+
+    fn write(&self, writer: &mut Writer) {
+        let mut fields = FieldWriter::with_capacity(64 + self.message.len() + len(self.arrived.as_ref()));
+        fields.sequence("of", Some(self.request));
+        fields.text("why", Some(&self.cause));
+        fields.text("m", Some(&self.message));
+        fields.number("st", self.status.map(u64::from));
+        fields.payload("c", self.arrived);
+        fields.text("rid", self.request_id.as_deref());
+        if let Some(usage) = &self.usage {
+            usage.write(fields.field("use"));
+        }
+        if !self.rate_limits.is_empty() {
+            write_pairs(fields.field("rate"), &self.rate_limits);
+        }
+        fields.into_map(writer);
+    }
+
+    fn read(reader: &mut Reader<'a>) -> Result<RequestFailure<'a>, Error> {
+        let mut request = None;
+        let mut failure = RequestFailure::new(SequenceNumber::MIN, "", "");
+        walk_map(reader, |name, value| {
+            match name {
+                "of" => request = Some(value.unsigned()?.into()),
+                "why" => failure.cause = Cow::Borrowed(value.str()?),
+                "m" => failure.message = Cow::Borrowed(value.str()?),
+                "st" => failure.status = Some(value.unsigned32()?),
+                "c" => failure.arrived = Some(Payload::new(value.rest())),
+                "rid" => failure.request_id = Some(Cow::Borrowed(value.str()?)),
+                "use" => failure.usage = Some(Usage::read(value)?),
+                "rate" => failure.rate_limits = read_pairs(value)?,
+                _ => {}
+            }
+            Ok(())
+        })?;
+        failure.request = required(REQUEST, "fail.of", request)?;
+        Ok(failure)
+    }
+}
+
+impl<'a> Request<'a> {
+    /// Makes a request of which nothing else is known.
+    pub fn new(scope: ConversationScope<'a>, attempt: u64) -> Request<'a> {
+        let (prompt, model, parameters, sent, failure) = (None, None, None, None, None);
+        Request { scope, attempt, prompt, model, parameters, sent, failure }
+    }
+
+    /// Returns all payloads of the record for modification, so that a writer can replace large ones by references.
+    pub fn payloads_mut(&mut self) -> impl Iterator<Item = &mut Payload<'a>> {
+        let arrived = self.failure.as_mut().and_then(|failure| failure.arrived.as_mut());
+        self.parameters.as_mut().into_iter().chain(arrived)
+    }
+
+    /// Encodes the body of a `request` record as MessagePack.
+    pub fn encode(&self) -> Vec<u8> {
+        let arrived = self.failure.as_ref().and_then(|failure| failure.arrived.as_ref());
+        let mut fields = self.scope.begin(len(self.parameters.as_ref()) + len(arrived) + 96);
+        fields.number("n", (self.attempt != 1).then_some(self.attempt));
+        fields.bytes("p", self.prompt.as_ref().map(<[u8; 32]>::as_slice));
+        fields.text("m", self.model.as_deref());
+        fields.payload("par", self.parameters);
+        fields.bytes("sent", self.sent.as_ref().map(<[u8; 32]>::as_slice));
+        if let Some(failure) = &self.failure {
+            failure.write(fields.field("fail"));
+        }
+        fields.finish()
+    }
+
+    /// Decodes the body of a `request` record.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its version is newer than
+    /// this crate reads, or if a field is missing or malformed.
+    pub fn decode(bytes: &'a [u8]) -> Result<Request<'a>, Error> {
+        let mut scope = ScopeFields::default();
+        let mut request = Request::new(ConversationScope::default(), 1);
+        walk(REQUEST, bytes, |name, value| {
+            match name {
+                "n" => request.attempt = value.unsigned()?,
+                "p" => request.prompt = Some(fixed(value)?),
+                "m" => request.model = Some(Cow::Borrowed(value.str()?)),
+                "par" => request.parameters = Some(Payload::new(value.rest())),
+                "sent" => request.sent = Some(fixed(value)?),
+                "fail" => request.failure = Some(RequestFailure::read(value)?),
+                _ => {
+                    scope.take(name, value)?;
+                }
+            }
+            Ok(())
+        })?;
+        request.scope = scope.finish(REQUEST)?;
+        Ok(request)
+    }
+}

@@ -1,0 +1,98 @@
+//! Encodes and decodes that a part of a conversation is replaced for the provider.
+
+use std::borrow::Cow;
+
+use super::{ConversationScope, Role, ScopeFields, len};
+use crate::body::Payload;
+use crate::body::fields::{list, required, walk, walk_map};
+use crate::body::operation::read_named;
+use crate::msgpack::Reader;
+use crate::{Error, SequenceNumber};
+
+const SHORTENED: &str = "shortened";
+
+/// Records that the provider is sent other messages in place of a part of the conversation. The log keeps that part.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Shortened<'a> {
+    /// What the record belongs to.
+    pub scope: ConversationScope<'a>,
+    /// First record of the conversation that is replaced.
+    pub from: SequenceNumber,
+    /// Last record of the conversation that is replaced.
+    pub to: SequenceNumber,
+    /// Messages that are sent in its place.
+    pub messages: Vec<ShortenedMessage<'a>>,
+    /// Why the conversation is shortened.
+    pub reason: Cow<'a, str>,
+}
+
+/// Holds a message that stands for a part of a conversation.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ShortenedMessage<'a> {
+    /// Who speaks.
+    pub role: Role,
+    /// Text, as one MessagePack string.
+    pub content: Payload<'a>,
+}
+
+impl<'a> Shortened<'a> {
+    /// Returns all payloads of the record for modification, so that a writer can replace large ones by references.
+    pub fn payloads_mut(&mut self) -> impl Iterator<Item = &mut Payload<'a>> {
+        self.messages.iter_mut().map(|message| &mut message.content)
+    }
+
+    /// Encodes the body of a `shortened` record as MessagePack.
+    pub fn encode(&self) -> Vec<u8> {
+        let messages: usize = self.messages.iter().map(|message| len(Some(&message.content)) + 16).sum();
+        let mut fields = self.scope.begin(messages + self.reason.len());
+        fields.sequence("from", Some(self.from));
+        fields.sequence("to", Some(self.to));
+        let writer = fields.field("msgs").array(self.messages.len());
+        for message in &self.messages {
+            writer.map(2).str("r").str(message.role.name()).str("c").raw(message.content.bytes());
+        }
+        fields.text("why", (!self.reason.is_empty()).then_some(&self.reason));
+        fields.finish()
+    }
+
+    /// Decodes the body of a `shortened` record.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its version is newer than
+    /// this crate reads, or if a field is missing or malformed.
+    pub fn decode(bytes: &'a [u8]) -> Result<Shortened<'a>, Error> {
+        let mut scope = ScopeFields::default();
+        let (mut from, mut to, mut messages, mut reason) = (None, None, Vec::new(), Cow::Borrowed(""));
+        walk(SHORTENED, bytes, |name, value| {
+            match name {
+                "from" => from = Some(value.unsigned()?.into()),
+                "to" => to = Some(value.unsigned()?.into()),
+                "msgs" => messages = list(value, ShortenedMessage::read)?,
+                "why" => reason = Cow::Borrowed(value.str()?),
+                _ => {
+                    scope.take(name, value)?;
+                }
+            }
+            Ok(())
+        })?;
+        let (from, to) = (required(SHORTENED, "from", from)?, required(SHORTENED, "to", to)?);
+        Ok(Shortened { scope: scope.finish(SHORTENED)?, from, to, messages, reason })
+    }
+}
+
+impl<'a> ShortenedMessage<'a> {
+    fn read(reader: &mut Reader<'a>) -> Result<ShortenedMessage<'a>, Error> {
+        let (mut role, mut content) = (None, None);
+        walk_map(reader, |name, value| {
+            match name {
+                "r" => role = Some(read_named(SHORTENED, name, value, Role::from_name)?),
+                "c" => content = Some(Payload::new(value.rest())),
+                _ => {}
+            }
+            Ok(())
+        })?;
+        let (role, content) = (required(SHORTENED, "msgs.r", role)?, required(SHORTENED, "msgs.c", content)?);
+        Ok(ShortenedMessage { role, content })
+    }
+}

@@ -1,0 +1,70 @@
+//! Encodes and decodes the end of a turn.
+
+use super::{ConversationScope, ScopeFields, sequences};
+use crate::body::fields::{required, walk};
+use crate::{Error, SequenceNumber};
+
+const TURN: &str = "turn";
+
+/// Records that an answer and all its tool calls are over, and names the records that the turn consists of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Turn<'a> {
+    /// What the record belongs to.
+    pub scope: ConversationScope<'a>,
+    /// Number of the turn within its evaluation, counted from 1.
+    pub number: u64,
+    /// Inputs that were sent since the turn before, in their order.
+    pub inputs: Vec<SequenceNumber>,
+    /// The answer.
+    pub answer: SequenceNumber,
+    /// Records that closed the answer's calls, by ordinal.
+    pub ends: Vec<SequenceNumber>,
+    /// Whether the evaluation is complete with this turn.
+    pub complete: bool,
+}
+
+impl<'a> Turn<'a> {
+    /// Encodes the body of a `turn` record as MessagePack.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut fields = self.scope.begin(9 * (self.inputs.len() + self.ends.len()));
+        fields.number("n", Some(self.number));
+        fields.sequence("a", Some(self.answer));
+        for (name, list) in [("i", &self.inputs), ("e", &self.ends)] {
+            if !list.is_empty() {
+                let writer = fields.field(name).array(list.len());
+                list.iter().for_each(|sequence| {
+                    writer.unsigned(sequence.get());
+                });
+            }
+        }
+        fields.flag("done", self.complete);
+        fields.finish()
+    }
+
+    /// Decodes the body of a `turn` record.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its version is newer than
+    /// this crate reads, or if a field is missing or malformed.
+    pub fn decode(bytes: &'a [u8]) -> Result<Turn<'a>, Error> {
+        let mut scope = ScopeFields::default();
+        let (mut number, mut answer, mut complete) = (None, None, false);
+        let (mut inputs, mut ends) = (Vec::new(), Vec::new());
+        walk(TURN, bytes, |name, value| {
+            match name {
+                "n" => number = Some(value.unsigned()?),
+                "a" => answer = Some(value.unsigned()?.into()),
+                "i" => inputs = sequences(value)?,
+                "e" => ends = sequences(value)?,
+                "done" => complete = value.bool()?,
+                _ => {
+                    scope.take(name, value)?;
+                }
+            }
+            Ok(())
+        })?;
+        let (number, answer) = (required(TURN, "n", number)?, required(TURN, "a", answer)?);
+        Ok(Turn { scope: scope.finish(TURN)?, number, inputs, answer, ends, complete })
+    }
+}
