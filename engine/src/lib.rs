@@ -4,6 +4,7 @@
 pub mod audit;
 mod background;
 mod clock;
+pub mod conversation;
 mod error;
 mod fold;
 mod generator;

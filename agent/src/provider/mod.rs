@@ -1,0 +1,313 @@
+//! Defines what a provider of a model is to the loop that drives it.
+//!
+//! A [`Provider`] *prepares* a request, so that the loop can record what is about to be sent, and then *sends* it. An
+//! answer arrives whole or not at all: while it streams, its text is shown to whoever asks for it, and is discarded if
+//! the stream breaks.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use foldlog::conversation::{ContentBlocks, ConversationMessage, Dialect, TokenUsage, ToolCallRecord};
+
+/// Describes a tool to a model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ToolSpec {
+    /// Name by which the model calls the tool.
+    pub name: String,
+    /// What the tool does.
+    pub description: String,
+    /// JSON schema of the tool's parameters.
+    pub parameters: serde_json::Value,
+}
+
+/// Describes the output that a model has to give.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OutputSpec {
+    /// Name of the output's type.
+    pub name: String,
+    /// JSON schema of the output.
+    pub schema: serde_json::Value,
+}
+
+/// Says whether the model may, must or must not call tools.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum ToolChoice {
+    /// The model decides.
+    #[default]
+    Auto,
+    /// The model calls no tool.
+    None,
+    /// The model calls at least one tool.
+    Required,
+    /// The model calls this tool.
+    Tool(String),
+}
+
+/// Sets how a model is asked. What is `None` is left to the provider.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct LlmConfig {
+    /// Temperature of the sampling.
+    pub temperature: Option<f64>,
+    /// Greatest number of tokens of an answer.
+    pub max_tokens: Option<u32>,
+    /// Probability mass that the sampling considers.
+    pub top_p: Option<f64>,
+    /// Seed of the sampling.
+    pub seed: Option<u64>,
+    /// Texts at which an answer ends.
+    pub stop: Vec<String>,
+    /// Whether and which tools the model calls.
+    pub tool_choice: ToolChoice,
+    /// Whether one answer may hold several tool calls.
+    pub parallel_tool_calls: Option<bool>,
+    /// Whether the answer is streamed.
+    pub stream: bool,
+}
+
+/// Holds one request, in no provider's form.
+#[derive(Clone, Copy, Debug)]
+pub struct ProviderRequest<'a> {
+    /// Messages, valid for every provider: each call has its result directly behind its answer.
+    pub messages: &'a [ConversationMessage],
+    /// Tools that the model may call.
+    pub tools: &'a [ToolSpec],
+    /// Output that the model has to give, if it is structured.
+    pub output: Option<&'a OutputSpec>,
+    /// How the model is asked.
+    pub config: &'a LlmConfig,
+}
+
+/// Holds a request in the provider's form, ready to be sent.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Prepared {
+    /// Model that is asked.
+    pub model: String,
+    /// Parameters beside messages and tools, for the record: JSON.
+    pub parameters: serde_json::Value,
+    /// Body of the request.
+    pub body: Vec<u8>,
+    /// Whether the answer is streamed.
+    pub stream: bool,
+}
+
+/// Holds what a request may take, who may cancel it, and who sees its text meanwhile.
+#[derive(Default)]
+pub struct SendOptions<'a> {
+    /// Moment at which the request is given up.
+    pub deadline: Option<Instant>,
+    /// Cancels the request when it is set.
+    pub cancel: CancelToken,
+    /// Is told what arrives, before anything of it is recorded.
+    pub on_delta: Option<&'a mut dyn FnMut(Delta<'_>)>,
+}
+
+impl fmt::Debug for SendOptions<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SendOptions").field("deadline", &self.deadline).finish_non_exhaustive()
+    }
+}
+
+/// Tells what arrives of an answer that is not recorded yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Delta<'a> {
+    /// Text of the answer.
+    Text(&'a str),
+    /// What was shown of this answer is discarded: the request failed, or is sent again.
+    Discarded,
+}
+
+/// Cancels an evaluation from another thread. Clones are the same token.
+#[derive(Clone, Debug, Default)]
+pub struct CancelToken(Arc<AtomicBool>);
+
+impl CancelToken {
+    /// Makes a token that nobody has set.
+    pub fn new() -> CancelToken {
+        CancelToken::default()
+    }
+
+    /// Cancels whatever the token was given to.
+    pub fn cancel(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns whether the token was set.
+    pub fn is_cancelled(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Holds a complete answer of a provider.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ProviderAnswer {
+    /// Text of the answer; `None` if it has none.
+    pub content: Option<String>,
+    /// Tool calls that the answer asks for, by ordinal.
+    pub calls: Vec<ToolCallRecord>,
+    /// Whether the last call's arguments are incomplete, since the answer reached its length.
+    pub last_call_incomplete: bool,
+    /// Answer in the provider's own form, where text and calls do not reproduce it byte for byte.
+    pub blocks: Option<ContentBlocks>,
+    /// Reason that the provider gave for ending the answer.
+    pub stop: Option<String>,
+    /// Whether the provider wants to be asked again with the answer as it is.
+    pub continues: bool,
+    /// Model that answered.
+    pub model: Option<String>,
+    /// Id that the provider gave the request.
+    pub request_id: Option<String>,
+    /// What the request used.
+    pub usage: Option<TokenUsage>,
+    /// Headers of the reply that say how many requests are allowed.
+    pub rate_limits: Vec<(String, String)>,
+    /// Whatever else is to be kept of the answer.
+    pub payload: Option<serde_json::Value>,
+}
+
+/// Names why a provider gives no answer now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ThrottleKind {
+    /// Too many requests or tokens in a time.
+    RateLimit,
+    /// A quota is used up.
+    QuotaExhausted,
+    /// The request or the connection took too long.
+    Timeout,
+    /// The provider has no capacity now, or failed by itself.
+    Overloaded,
+    /// Something else that may pass.
+    Unknown,
+}
+
+/// Says what is known of a provider that gives no answer now.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ThrottleDetails {
+    /// Why there is no answer.
+    pub kind: ThrottleKind,
+    /// Time after which the provider wants to be asked again.
+    pub retry_after: Option<Duration>,
+    /// How often the request was sent.
+    pub attempts: u32,
+    /// Whether sending the request again cannot do harm.
+    pub retry_safe: bool,
+    /// What the provider said, as far as it can be shown.
+    pub provider_payload: Option<serde_json::Value>,
+}
+
+/// Reports why a request got no answer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ProviderError {
+    /// What went wrong.
+    pub kind: ProviderErrorKind,
+    /// What happened, for people. Holds no key, and nothing unescaped from outside.
+    pub message: String,
+    /// Status of the reply, if there was one.
+    pub status: Option<u16>,
+    /// Text that had arrived of a stream that broke.
+    pub arrived: Option<String>,
+    /// Id that the provider gave the request.
+    pub request_id: Option<String>,
+    /// What the request used, as far as the provider said.
+    pub usage: Option<TokenUsage>,
+    /// Headers of the reply that say how many requests are allowed.
+    pub rate_limits: Vec<(String, String)>,
+}
+
+/// Names what went wrong with a request.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum ProviderErrorKind {
+    /// The provider gives no answer now, but may later.
+    Throttled(ThrottleDetails),
+    /// The connection or the stream broke before the answer was complete.
+    Cut,
+    /// The model refused.
+    Refused,
+    /// A filter held the answer back.
+    ContentFilter,
+    /// The messages are longer than the model takes.
+    ContextOverflow,
+    /// The provider refused the key.
+    Unauthorized,
+    /// The provider refused the request as it is.
+    BadRequest,
+    /// What arrived is no answer of this protocol.
+    InvalidAnswer,
+    /// The deadline passed.
+    Deadline,
+    /// Somebody cancelled the request.
+    Cancelled,
+    /// Nothing was sent, since the request cannot be made.
+    Unsupported,
+}
+
+impl ProviderErrorKind {
+    /// Returns the name of the kind in records.
+    pub fn name(&self) -> &'static str {
+        match self {
+            ProviderErrorKind::Throttled(_) => "throttled",
+            ProviderErrorKind::Cut => "cut",
+            ProviderErrorKind::Refused => "refused",
+            ProviderErrorKind::ContentFilter => "content_filter",
+            ProviderErrorKind::ContextOverflow => "context_overflow",
+            ProviderErrorKind::Unauthorized => "unauthorized",
+            ProviderErrorKind::BadRequest => "bad_request",
+            ProviderErrorKind::InvalidAnswer => "invalid_answer",
+            ProviderErrorKind::Deadline => "deadline",
+            ProviderErrorKind::Cancelled => "cancelled",
+            ProviderErrorKind::Unsupported => "unsupported",
+        }
+    }
+}
+
+impl ProviderError {
+    /// Makes an error of which nothing else is known.
+    pub fn new(kind: ProviderErrorKind, message: impl Into<String>) -> ProviderError {
+        ProviderError {
+            kind,
+            message: message.into(),
+            status: None,
+            arrived: None,
+            request_id: None,
+            usage: None,
+            rate_limits: Vec::new(),
+        }
+    }
+}
+
+impl fmt::Display for ProviderError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for ProviderError {}
+
+/// Asks a model.
+pub trait Provider: Send + Sync {
+    /// Returns the provider's name, for records and errors.
+    fn name(&self) -> &str;
+
+    /// Returns the rules that the provider has for messages.
+    fn dialect(&self) -> Dialect;
+
+    /// Makes the request's body. Sends nothing.
+    ///
+    /// # Errors
+    ///
+    /// A [`ProviderError`] if the request cannot be made for this provider.
+    fn prepare(&self, request: &ProviderRequest<'_>) -> Result<Prepared, ProviderError>;
+
+    /// Sends a request once, and returns its answer when that is complete. The caller decides about sending it again.
+    ///
+    /// # Errors
+    ///
+    /// A [`ProviderError`] if there is no complete answer.
+    fn send(
+        &self,
+        prepared: &Prepared,
+        options: &mut SendOptions<'_>,
+    ) -> Result<ProviderAnswer, ProviderError>;
+}

@@ -1,0 +1,159 @@
+//! Messages, calls, turns, and the state of a conversation.
+
+use std::fmt;
+
+use chrono::{DateTime, Utc};
+use foldlog_codec::body::Role;
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+/// Names the rules that a provider has for messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Dialect {
+    /// Chat completions of OpenAI.
+    OpenAi,
+    /// The Messages API of Anthropic.
+    Anthropic,
+}
+
+impl Dialect {
+    /// Returns the dialect's name, which is also the format of [`ContentBlocks`]: `openai` or `anthropic`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Dialect::OpenAi => "openai",
+            Dialect::Anthropic => "anthropic",
+        }
+    }
+}
+
+/// Holds the content of a message in the form of one provider, byte for byte.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ContentBlocks {
+    /// Name of the form: `openai`, `anthropic`, or one that this version does not know.
+    pub format: String,
+    /// JSON of the content.
+    pub json: String,
+}
+
+/// Holds one tool call of an answer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ToolCallRecord {
+    /// Id that the provider gave the call. A provider may use one id for different calls.
+    pub call_id: String,
+    /// Name of the tool.
+    pub name: String,
+    /// Arguments as they arrived, byte for byte: JSON.
+    pub arguments: String,
+}
+
+/// Holds one message of a conversation, in no provider's form.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ConversationMessage {
+    /// Who speaks.
+    pub role: Role,
+    /// Text; `None` if the message has none.
+    pub content: Option<String>,
+    /// Tool calls that the message asks for, by ordinal. Only an assistant's message has some.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tool_calls: Vec<ToolCallRecord>,
+    /// Id of the call whose result the message is; set for the role `tool`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool_call_id: Option<String>,
+    /// Name of the tool, for the role `tool`; else of the speaker.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Time of the record that holds the message.
+    pub created_at: DateTime<Utc>,
+    /// Id of the message: made from the ids of its session and record where the log holds the message.
+    pub message_id: Uuid,
+    /// Content in the form of one provider, where text and calls do not say all of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub blocks: Option<ContentBlocks>,
+    /// Whether the message is the result of a call that failed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_error: bool,
+}
+
+impl ConversationMessage {
+    /// Makes a message with a text and nothing else, at the time 0 and with the nil id.
+    pub fn new(role: Role, content: impl Into<String>) -> ConversationMessage {
+        ConversationMessage {
+            role,
+            content: Some(content.into()),
+            tool_calls: Vec::new(),
+            tool_call_id: None,
+            name: None,
+            created_at: DateTime::UNIX_EPOCH,
+            message_id: Uuid::nil(),
+            blocks: None,
+            is_error: false,
+        }
+    }
+}
+
+/// Holds one turn: what was said to the model, its answer, and the results of the calls in the answer.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ConversationTurn {
+    /// Number of the turn, counted from 1.
+    pub turn_number: u64,
+    /// Messages that were sent since the turn before.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub input_messages: Vec<ConversationMessage>,
+    /// Answer of the model.
+    pub assistant_message: ConversationMessage,
+    /// Results of the answer's calls, by ordinal.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tool_messages: Vec<ConversationMessage>,
+    /// Whatever else the adapter kept of the answer.
+    #[serde(default)]
+    pub provider_payload: Option<serde_json::Value>,
+    /// Id of the evaluation.
+    pub evaluation_id: String,
+    /// Time of the turn's answer.
+    pub created_at: DateTime<Utc>,
+}
+
+/// Holds the whole history of one evaluation.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ConversationState {
+    /// Id of the evaluation.
+    pub evaluation_id: String,
+    /// Namespace of the prompt.
+    pub prompt_ns: String,
+    /// Key of the prompt within its namespace.
+    pub prompt_key: String,
+    /// Message that the prompt was rendered to.
+    pub system_message: ConversationMessage,
+    /// Turns in their order.
+    #[serde(default)]
+    pub turns: Vec<ConversationTurn>,
+    /// Time of the first record.
+    pub created_at: DateTime<Utc>,
+    /// Id of the state.
+    pub state_id: Uuid,
+}
+
+/// Identifies a prompt by its names, and by what it is before anything is rendered.
+#[derive(Clone, PartialEq, Eq)]
+pub struct PromptIdentity {
+    /// Namespace of the prompt.
+    pub namespace: String,
+    /// Key of the prompt within its namespace.
+    pub key: String,
+    /// BLAKE3 of the prompt's template, tools and output schema.
+    pub digest: [u8; 32],
+}
+
+impl fmt::Display for PromptIdentity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{} ", self.namespace.escape_debug(), self.key.escape_debug())?;
+        self.digest.iter().take(8).try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for PromptIdentity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
