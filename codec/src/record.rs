@@ -1,5 +1,8 @@
 //! Holds one record in memory, and makes its JSON form.
 
+mod conversation;
+mod operation;
+
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,12 +10,12 @@ use chrono::{DateTime, SecondsFormat};
 use serde::{Serialize, Serializer};
 
 use crate::body::{
-    Action, Added, CallOrigin, Declare, Dispatch, Effect, Import, ItemId, NotUndone, ObjectId, Observed,
-    Opened, Parent, Payload, Removed, ResourceSnapshot, Resumed, Rollback, Seal, Settle, Snapshot, ToolBegin,
-    ToolEnd,
+    Action, AdapterState, Added, Answer, Declare, Dispatch, Effect, Import, Input, ItemId, ObjectId,
+    Observed, Opened, Parent, Payload, PromptAccepted, Removed, Request, Resumed, Rollback, Seal, Settle,
+    Shortened, Snapshot, ToolBegin, ToolEnd, Turn,
 };
 use crate::msgpack::{Hex, Limits, Streamed, Value};
-use crate::{Error, Kind, OperationId, SequenceNumber};
+use crate::{Error, Kind, SequenceNumber};
 
 /// Holds one record, or one envelope frame, without its framing.
 ///
@@ -150,7 +153,7 @@ impl<'a> Record<'a> {
                 let Ok(settle) = Settle::decode(self.body) else { return objects };
                 objects.extend(settle.result.and_then(|result| result.object()));
             }
-            _ => {}
+            _ => objects = conversation::objects(self.kind, self.body),
         }
         objects
     }
@@ -206,20 +209,26 @@ impl<'a> Record<'a> {
                 object.set("preserve_logs", Value::from(rollback.preserve_logs));
             }
             Kind::IMPORT => import(&mut object, Import::decode(self.body)?, names, &mut budget)?,
-            Kind::TOOL_BEGIN => tool_begin(&mut object, ToolBegin::decode(self.body)?)?,
-            Kind::TOOL_END => tool_end(&mut object, ToolEnd::decode(self.body)?, names, &mut budget)?,
+            Kind::TOOL_BEGIN => operation::tool_begin(&mut object, ToolBegin::decode(self.body)?)?,
+            Kind::TOOL_END => {
+                operation::tool_end(&mut object, ToolEnd::decode(self.body)?, names, &mut budget)?;
+            }
             Kind::OBSERVED => {
                 let observed = Observed::decode(self.body)?;
                 object.set("name", Value::from(observed.name));
                 object.set("data", payload(observed.data)?);
             }
-            Kind::SETTLE => {
-                let settle = Settle::decode(self.body)?;
-                object.set("operation", Value::from(settle.operation));
-                object.set("decision", Value::from(settle.decision.name()));
-                object.set("by", Value::from(settle.by));
-                object.set("reason", Value::from(settle.reason));
-                object.set("result", optional(settle.result)?);
+            Kind::SETTLE => operation::settle(&mut object, Settle::decode(self.body)?)?,
+            Kind::INPUT => conversation::input(&mut object, Input::decode(self.body)?)?,
+            Kind::REQUEST => conversation::request(&mut object, Request::decode(self.body)?)?,
+            Kind::ANSWER => conversation::answer(&mut object, Answer::decode(self.body)?)?,
+            Kind::TURN => conversation::turn(&mut object, Turn::decode(self.body)?),
+            Kind::SHORTENED => conversation::shortened(&mut object, Shortened::decode(self.body)?)?,
+            Kind::PROMPT_ACCEPTED => {
+                conversation::prompt_accepted(&mut object, PromptAccepted::decode(self.body)?);
+            }
+            Kind::ADAPTER_STATE => {
+                conversation::adapter_state(&mut object, AdapterState::decode(self.body)?)?;
             }
             Kind::RESUMED => {
                 let resumed = Resumed::decode(self.body)?;
@@ -278,6 +287,8 @@ enum Part<'a> {
     Hex(&'a [u8]),
     /// Ids of items, which become pairs of sequence number and ordinal.
     Ids(Vec<ItemId>),
+    /// Names with their texts, which become the fields of an object.
+    Texts(Vec<(Cow<'a, str>, Cow<'a, str>)>),
     Array(Vec<Part<'a>>),
     Map(Vec<(&'static str, Part<'a>)>),
 }
@@ -295,6 +306,12 @@ impl Part<'_> {
             Part::Payload(payload) => payload.to_value(),
             Part::Hex(bytes) => Value::from(Hex(bytes).to_string()),
             Part::Ids(ids) => Value::Array(ids.into_iter().map(id_value).collect()),
+            Part::Texts(texts) => {
+                let mut values = Vec::with_capacity(texts.len());
+                let value = |text: Cow<'_, str>| Value::from(text.into_owned());
+                values.extend(texts.into_iter().map(|(name, text)| (value(name), value(text))));
+                Value::Map(values)
+            }
             Part::Array(parts) => {
                 // Exact capacity: a body may hold many arrays, and spare capacity in each adds up.
                 let mut values = Vec::with_capacity(parts.len());
@@ -317,6 +334,7 @@ impl Serialize for Part<'_> {
             Part::Payload(payload) => payload.serialize(serializer),
             Part::Hex(bytes) => Hex(bytes).serialize(serializer),
             Part::Ids(ids) => serializer.collect_seq(ids.iter().map(|id| (id.sequence, id.ordinal))),
+            Part::Texts(texts) => serializer.collect_map(texts.iter().map(|(name, text)| (name, text))),
             Part::Array(parts) => serializer.collect_seq(parts),
             Part::Map(pairs) => serializer.collect_map(pairs.iter().map(|(key, part)| (key, part))),
         }
@@ -484,76 +502,6 @@ fn objects_of<'a>(effect: &Effect<'a>) -> Vec<ObjectId> {
         Added::Event => Vec::new(),
         Added::Items { items, .. } => items.iter().filter_map(|item| item.object()).collect(),
     }
-}
-
-fn resources(resources: Vec<ResourceSnapshot<'_>>) -> Result<Part<'_>, Error> {
-    array(resources.into_iter(), |resource| {
-        let mut object = Object::of(2);
-        object.set("resource", Value::from(resource.resource.into_owned()));
-        object.set("snapshot", optional(resource.snapshot)?);
-        Ok(object.into_part())
-    })
-}
-
-fn not_undone(not_undone: Vec<NotUndone<'_>>) -> Result<Part<'_>, Error> {
-    array(not_undone.into_iter(), |one| {
-        let mut object = Object::of(3);
-        object.set("resource", Value::from(one.resource.into_owned()));
-        object.set("path", Value::from(one.path.into_owned()));
-        object.set("reason", Value::from(one.reason.into_owned()));
-        Ok(object.into_part())
-    })
-}
-
-fn tool_begin<'a>(object: &mut Object<'a>, begin: ToolBegin<'a>) -> Result<(), Error> {
-    call(object, (begin.tool, begin.call_id), begin.origin, (begin.parent, begin.undoes));
-    object.set("arguments", payload(begin.arguments)?);
-    object.set("idempotency", Value::from(begin.idempotency.name()));
-    object.set("reads_only", Value::from(begin.reads_only));
-    object.set("runs_again", begin.again.map_or(Value::Nil, Value::from));
-    object.set("resources", resources(begin.resources)?);
-    Ok(())
-}
-
-fn tool_end<'a>(
-    object: &mut Object<'a>,
-    end: ToolEnd<'a>,
-    names: &Names,
-    budget: &mut Budget,
-) -> Result<(), Error> {
-    object.set("begin", Value::from(end.begin));
-    object.set("operation", Value::from(end.operation()));
-    call(object, (end.tool, end.call_id), end.origin, (end.parent, end.undoes));
-    object.set("outcome", Value::from(end.outcome.name()));
-    object.set("cause", end.cause.map_or(Value::Nil, |cause| Value::from(cause.name())));
-    object.set("rolls_back", Value::from(end.rolls_back));
-    object.set("outside_effects", Value::from(end.outside.name()));
-    object.set("elapsed_us", Value::from(end.elapsed_us));
-    object.set("result", optional(end.result)?);
-    object.set("shown", optional(end.shown)?);
-    object.set("overrides", optional(end.overrides)?);
-    object.set("resources", resources(end.resources)?);
-    if !end.not_undone.is_empty() {
-        object.set("not_undone", not_undone(end.not_undone)?);
-    }
-    object.set("slice", budget.name(&names.slice(end.slice), 0)?);
-    Ok(())
-}
-
-/// Sets the fields that the begin and the end of a call have in common.
-fn call(
-    object: &mut Object<'_>,
-    (tool, call_id): (Cow<'_, str>, Option<Cow<'_, str>>),
-    origin: Option<CallOrigin>,
-    (parent, undoes): (Option<OperationId>, Option<OperationId>),
-) {
-    let origin = origin
-        .map(|origin| Value::Array(vec![Value::from(origin.answer), Value::from(u64::from(origin.ordinal))]));
-    object.set("tool", Value::from(tool.into_owned()));
-    object.set("call_id", call_id.map_or(Value::Nil, |call_id| Value::from(call_id.into_owned())));
-    object.set("asked_by", origin.unwrap_or(Value::Nil));
-    object.set("parent", parent.map_or(Value::Nil, Value::from));
-    object.set("undoes", undoes.map_or(Value::Nil, Value::from));
 }
 
 fn id_value(id: ItemId) -> Value {

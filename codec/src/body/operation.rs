@@ -257,7 +257,10 @@ impl CallOrigin {
     pub(crate) fn read(reader: &mut Reader<'_>) -> Result<CallOrigin, Error> {
         match reader.array()? {
             2 => Ok(CallOrigin { answer: reader.unsigned()?.into(), ordinal: reader.unsigned32()? }),
-            _ => Err(bad(BEGIN, "a call is named by its answer and its place there")),
+            _ => Err(Error::Malformed {
+                offset: reader.offset(),
+                reason: "a call is named by its answer and its place there",
+            }),
         }
     }
 }

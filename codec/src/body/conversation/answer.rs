@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use super::{Blocks, ConversationScope, ScopeFields, len};
 use crate::body::Payload;
-use crate::body::fields::{FieldWriter, list, required, walk, walk_map};
+use crate::body::fields::{FieldWriter, bad, list, required, walk, walk_map};
 use crate::msgpack::{Reader, Writer};
 use crate::{Error, SequenceNumber};
 
@@ -135,12 +135,24 @@ pub(super) fn write_pairs(writer: &mut Writer, pairs: &[(Cow<'_, str>, Cow<'_, s
 }
 
 /// Decodes names with their values.
-pub(super) fn read_pairs<'a>(reader: &mut Reader<'a>) -> Result<Vec<(Cow<'a, str>, Cow<'a, str>)>, Error> {
-    let texts = list(reader, |value| value.str())?;
-    Ok(texts
-        .chunks_exact(2)
-        .filter_map(|pair| Some(((*pair.first()?).into(), (*pair.last()?).into())))
-        .collect())
+///
+/// # Errors
+///
+/// [`Error::Body`] of a record of kind `kind` if a name has no value.
+pub(super) fn read_pairs<'a>(
+    kind: &'static str,
+    reader: &mut Reader<'a>,
+) -> Result<Vec<(Cow<'a, str>, Cow<'a, str>)>, Error> {
+    let len = reader.array()? as usize;
+    if !len.is_multiple_of(2) {
+        return Err(bad(kind, "`rate` holds a name without a value"));
+    }
+    // The pre-scan has seen that many texts, each of at least one byte.
+    let mut pairs = Vec::with_capacity(len / 2);
+    for _ in 0..len / 2 {
+        pairs.push((Cow::Borrowed(reader.str()?), Cow::Borrowed(reader.str()?)));
+    }
+    Ok(pairs)
 }
 
 impl<'a> Answer<'a> {
@@ -220,7 +232,7 @@ impl<'a> Answer<'a> {
                 "m" => answer.model = Some(Cow::Borrowed(value.str()?)),
                 "rid" => answer.request_id = Some(Cow::Borrowed(value.str()?)),
                 "use" => answer.usage = Some(Usage::read(value)?),
-                "rate" => answer.rate_limits = read_pairs(value)?,
+                "rate" => answer.rate_limits = read_pairs(ANSWER, value)?,
                 "pp" => answer.payload = Some(Payload::new(value.rest())),
                 _ => {
                     scope.take(name, value)?;

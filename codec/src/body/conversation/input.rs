@@ -48,25 +48,32 @@ pub struct Input<'a> {
     pub call_id: Option<Cow<'a, str>>,
     /// Call whose result this is, for one that ran elsewhere; the record closes it.
     pub origin: Option<CallOrigin>,
+    /// Whatever else the adapter keeps of the message: JSON, as one MessagePack string.
+    pub payload: Option<Payload<'a>>,
 }
 
 impl<'a> Input<'a> {
     /// Makes a message of a role with a text, and nothing else.
     pub fn new(scope: ConversationScope<'a>, role: Role, content: Payload<'a>) -> Input<'a> {
-        let content = Some(content);
+        Input::of(scope, role, Some(content))
+    }
+
+    fn of(scope: ConversationScope<'a>, role: Role, content: Option<Payload<'a>>) -> Input<'a> {
         let (blocks, id, name, prompt, call_id, origin) = (None, None, None, None, None, None);
-        Input { scope, role, content, blocks, id, name, prompt, call_id, origin }
+        Input { scope, role, content, blocks, id, name, prompt, call_id, origin, payload: None }
     }
 
     /// Returns all payloads of the record for modification, so that a writer can replace large ones by references.
     pub fn payloads_mut(&mut self) -> impl Iterator<Item = &mut Payload<'a>> {
-        self.content.as_mut().into_iter().chain(self.blocks.as_mut().map(|blocks| &mut blocks.json))
+        let blocks = self.blocks.as_mut().map(|blocks| &mut blocks.json);
+        self.content.as_mut().into_iter().chain(blocks).chain(self.payload.as_mut())
     }
 
     /// Encodes the body of an `input` record as MessagePack.
     pub fn encode(&self) -> Vec<u8> {
-        let bytes = len(self.content.as_ref()) + len(self.blocks.as_ref().map(|blocks| &blocks.json));
-        let mut fields = self.scope.begin(bytes);
+        let blocks = self.blocks.as_ref().map(|blocks| &blocks.json);
+        let payloads = [self.content.as_ref(), blocks, self.payload.as_ref()];
+        let mut fields = self.scope.begin(payloads.into_iter().map(len).sum());
         fields.text("r", (self.role != Role::User).then(|| self.role.name()));
         fields.payload("c", self.content);
         if let Some(blocks) = &self.blocks {
@@ -81,6 +88,7 @@ impl<'a> Input<'a> {
         if let Some(origin) = self.origin {
             origin.write(fields.field("by"));
         }
+        fields.payload("pp", self.payload);
         fields.finish()
     }
 
@@ -92,25 +100,25 @@ impl<'a> Input<'a> {
     /// this crate reads, or if a field is missing or malformed.
     pub fn decode(bytes: &'a [u8]) -> Result<Input<'a>, Error> {
         let mut scope = ScopeFields::default();
-        let (mut role, mut content, mut blocks, mut id, mut prompt) = (Role::User, None, None, None, None);
-        let (mut speaker, mut call_id, mut origin) = (None, None, None);
+        let mut input = Input::of(ConversationScope::default(), Role::User, None);
         walk(INPUT, bytes, |name, value| {
             match name {
-                "r" => role = read_named(INPUT, name, value, Role::from_name)?,
-                "c" => content = Some(Payload::new(value.rest())),
-                "blocks" => blocks = Some(Blocks::read(INPUT, value)?),
-                "id" => id = Some(Cow::Borrowed(value.str()?)),
-                "n" => speaker = Some(Cow::Borrowed(value.str()?)),
-                "p" => prompt = Some(PromptIdentity::read(INPUT, value)?),
-                "call" => call_id = Some(Cow::Borrowed(value.str()?)),
-                "by" => origin = Some(CallOrigin::read(value)?),
+                "r" => input.role = read_named(INPUT, name, value, Role::from_name)?,
+                "c" => input.content = Some(Payload::new(value.rest())),
+                "blocks" => input.blocks = Some(Blocks::read(INPUT, value)?),
+                "id" => input.id = Some(Cow::Borrowed(value.str()?)),
+                "n" => input.name = Some(Cow::Borrowed(value.str()?)),
+                "p" => input.prompt = Some(PromptIdentity::read(INPUT, value)?),
+                "call" => input.call_id = Some(Cow::Borrowed(value.str()?)),
+                "by" => input.origin = Some(CallOrigin::read(value)?),
+                "pp" => input.payload = Some(Payload::new(value.rest())),
                 _ => {
                     scope.take(name, value)?;
                 }
             }
             Ok(())
         })?;
-        let scope = scope.finish(INPUT)?;
-        Ok(Input { scope, role, content, blocks, id, name: speaker, prompt, call_id, origin })
+        input.scope = scope.finish(INPUT)?;
+        Ok(input)
     }
 }

@@ -37,9 +37,9 @@ impl<'a> PromptIdentity<'a> {
             Ok(())
         })?;
         Ok(PromptIdentity {
-            namespace: required(kind, "p.ns", namespace)?,
-            key: required(kind, "p.key", key)?,
-            digest: required(kind, "p.d", digest)?,
+            namespace: required(kind, "ns", namespace)?,
+            key: required(kind, "key", key)?,
+            digest: required(kind, "d", digest)?,
         })
     }
 }

@@ -92,7 +92,7 @@ impl<'a> RequestFailure<'a> {
                 "c" => failure.arrived = Some(Payload::new(value.rest())),
                 "rid" => failure.request_id = Some(Cow::Borrowed(value.str()?)),
                 "use" => failure.usage = Some(Usage::read(value)?),
-                "rate" => failure.rate_limits = read_pairs(value)?,
+                "rate" => failure.rate_limits = read_pairs(REQUEST, value)?,
                 _ => {}
             }
             Ok(())

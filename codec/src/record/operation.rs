@@ -1,0 +1,92 @@
+//! Makes the JSON forms of the records of operations.
+
+use std::borrow::Cow;
+
+use super::{Budget, Names, Object, Part, array, optional, payload};
+use crate::body::{CallOrigin, NotUndone, ResourceSnapshot, Settle, ToolBegin, ToolEnd};
+use crate::msgpack::Value;
+use crate::{Error, OperationId};
+
+fn resources(resources: Vec<ResourceSnapshot<'_>>) -> Result<Part<'_>, Error> {
+    array(resources.into_iter(), |resource| {
+        let mut object = Object::of(2);
+        object.set("resource", Value::from(resource.resource.into_owned()));
+        object.set("snapshot", optional(resource.snapshot)?);
+        Ok(object.into_part())
+    })
+}
+
+fn not_undone(not_undone: Vec<NotUndone<'_>>) -> Result<Part<'_>, Error> {
+    array(not_undone.into_iter(), |one| {
+        let mut object = Object::of(3);
+        object.set("resource", Value::from(one.resource.into_owned()));
+        object.set("path", Value::from(one.path.into_owned()));
+        object.set("reason", Value::from(one.reason.into_owned()));
+        Ok(object.into_part())
+    })
+}
+
+pub(super) fn tool_begin<'a>(object: &mut Object<'a>, begin: ToolBegin<'a>) -> Result<(), Error> {
+    call(object, (begin.tool, begin.call_id), begin.origin, (begin.parent, begin.undoes));
+    object.set("arguments", payload(begin.arguments)?);
+    object.set("idempotency", Value::from(begin.idempotency.name()));
+    object.set("reads_only", Value::from(begin.reads_only));
+    object.set("runs_again", begin.again.map_or(Value::Nil, Value::from));
+    object.set("resources", resources(begin.resources)?);
+    Ok(())
+}
+
+pub(super) fn tool_end<'a>(
+    object: &mut Object<'a>,
+    end: ToolEnd<'a>,
+    names: &Names,
+    budget: &mut Budget,
+) -> Result<(), Error> {
+    object.set("begin", Value::from(end.begin));
+    object.set("operation", Value::from(end.operation()));
+    call(object, (end.tool, end.call_id), end.origin, (end.parent, end.undoes));
+    object.set("outcome", Value::from(end.outcome.name()));
+    object.set("cause", end.cause.map_or(Value::Nil, |cause| Value::from(cause.name())));
+    object.set("rolls_back", Value::from(end.rolls_back));
+    object.set("outside_effects", Value::from(end.outside.name()));
+    object.set("elapsed_us", Value::from(end.elapsed_us));
+    object.set("result", optional(end.result)?);
+    object.set("shown", optional(end.shown)?);
+    object.set("overrides", optional(end.overrides)?);
+    object.set("resources", resources(end.resources)?);
+    if !end.not_undone.is_empty() {
+        object.set("not_undone", not_undone(end.not_undone)?);
+    }
+    object.set("slice", budget.name(&names.slice(end.slice), 0)?);
+    Ok(())
+}
+
+/// Sets the fields that the begin and the end of a call have in common.
+fn call(
+    object: &mut Object<'_>,
+    (tool, call_id): (Cow<'_, str>, Option<Cow<'_, str>>),
+    origin: Option<CallOrigin>,
+    (parent, undoes): (Option<OperationId>, Option<OperationId>),
+) {
+    object.set("tool", Value::from(tool.into_owned()));
+    object.set("call_id", call_id.map_or(Value::Nil, |call_id| Value::from(call_id.into_owned())));
+    object.set("asked_by", asked_by(origin));
+    object.set("parent", parent.map_or(Value::Nil, Value::from));
+    object.set("undoes", undoes.map_or(Value::Nil, Value::from));
+}
+
+/// Makes the value of the answer and ordinal by which a model asked for a call.
+pub(super) fn asked_by(origin: Option<CallOrigin>) -> Value {
+    origin.map_or(Value::Nil, |origin| {
+        Value::Array(vec![Value::from(origin.answer), Value::from(u64::from(origin.ordinal))])
+    })
+}
+
+pub(super) fn settle<'a>(object: &mut Object<'a>, settle: Settle<'a>) -> Result<(), Error> {
+    object.set("operation", Value::from(settle.operation));
+    object.set("decision", Value::from(settle.decision.name()));
+    object.set("by", Value::from(settle.by));
+    object.set("reason", Value::from(settle.reason));
+    object.set("result", optional(settle.result)?);
+    Ok(())
+}
