@@ -2,7 +2,13 @@
 //!
 //! | module | holds |
 //! |---|---|
+//! | [`prompt`] | what a model is told, which tools it may call, and which output it has to give |
 //! | [`provider`] | what a provider of a model is to the loop: requests, answers, failures |
+//! | [`budget`] | how many tokens an evaluation may use |
+//! | [`deadline`] | until when an evaluation goes on |
+//! | [`events`] | what of an evaluation is recorded for people |
+//! | [`transcript_state`] | the messages as they would be sent |
+//! | [`error`] | what goes wrong, and what to do then |
 //!
 //! # Invariants
 //!
@@ -10,4 +16,18 @@
 //! 2. It starts no async runtime.
 //! 3. Nothing is sent to a provider before the log says so, and no tool of an answer runs before the answer is recorded.
 
+pub mod budget;
+pub mod deadline;
+pub mod error;
+pub mod events;
+pub mod prompt;
 pub mod provider;
+pub mod transcript_state;
+
+pub use budget::{Budget, BudgetLimit};
+pub use deadline::Deadline;
+pub use error::{Error, Phase, Result};
+pub use prompt::{
+    MarkdownSection, Prompt, RenderedPrompt, SectionPath, SectionVisibility, VisibilityOverrides,
+};
+pub use transcript_state::TranscriptState;

@@ -32,6 +32,8 @@ pub use fold::path::Path as LivePath;
 pub use foldlog_codec::body::{
     CallOrigin, Cause, Decision, ExternalEffects, Idempotency, Outcome, Parent, Policy,
 };
+/// Makes text from outside fit for terminals, error messages and JSON.
+pub use foldlog_codec::escape;
 pub use foldlog_codec::msgpack::Value;
 pub use foldlog_codec::{Kind, OperationId, Record, SequenceNumber};
 /// Workspaces: the files that an agent's tools work on.

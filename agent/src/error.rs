@@ -1,0 +1,301 @@
+//! What goes wrong with an evaluation, and what to do then.
+
+use std::fmt;
+
+use foldlog::OperationId;
+use foldlog::conversation::PromptIdentity;
+use foldlog::escape;
+
+use crate::budget::BudgetLimit;
+use crate::prompt::PromptError;
+use crate::provider::{ProviderError, ProviderErrorKind, ThrottleDetails, ThrottleKind};
+
+/// Result of this crate's functions.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Any error, as the cause of another one.
+pub type Cause = Box<dyn std::error::Error + Send + Sync>;
+
+/// Names the part of an evaluation that failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Phase {
+    /// Rendering the prompt.
+    PromptRender,
+    /// Making a request, or sending it.
+    Request,
+    /// Reading an answer.
+    Response,
+    /// Running a tool.
+    Tool,
+    /// Checking the budget.
+    Budget,
+    /// Checking the deadline.
+    Deadline,
+}
+
+impl Phase {
+    /// Returns the phase's name: `prompt_render`, `request`, `response`, `tool`, `budget` or `deadline`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Phase::PromptRender => "prompt_render",
+            Phase::Request => "request",
+            Phase::Response => "response",
+            Phase::Tool => "tool",
+            Phase::Budget => "budget",
+            Phase::Deadline => "deadline",
+        }
+    }
+}
+
+impl fmt::Display for Phase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Reports why an evaluation gave no output. Each message says what happened, and then what to do.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The prompt was changed since the conversation began.
+    #[error(
+        "the conversation was begun with prompt {recorded}, and is to be resumed with {given}: clear the checkpoint and \
+         restart, or accept the changed prompt with `Session::accept_prompt`"
+    )]
+    ConversationStateMismatch {
+        /// Prompt that the log names.
+        recorded: Box<PromptIdentity>,
+        /// Prompt that the caller gave.
+        given: Box<PromptIdentity>,
+    },
+    /// A checkpoint is damaged, incompatible, or of another session.
+    #[error("the checkpoint cannot be restored: {}: clear the checkpoint and restart", escape::text(.reason))]
+    SnapshotRestore {
+        /// What is wrong with the checkpoint.
+        reason: String,
+        /// What the checkpoint's reader met.
+        #[source]
+        source: Option<Cause>,
+    },
+    /// The checkpoint holds no conversation.
+    #[error("No conversation state in checkpoint: clear the checkpoint and restart")]
+    NoConversationState,
+    /// A tool was interrupted and cannot safely run again.
+    #[error(
+        "tool `{}` of operation {operation} was interrupted and may have done its work: manual intervention is needed: \
+         find out what it did, and settle operation {operation}",
+        escape::text(.tool)
+    )]
+    ToolIdempotency {
+        /// Operation that was interrupted.
+        operation: OperationId,
+        /// Name of the tool.
+        tool: String,
+    },
+    /// A part of the evaluation failed in a way that has no error of its own.
+    #[error("prompt {}: {phase} failed: {}", escape::text(.prompt), escape::text(.reason))]
+    PromptEvaluation {
+        /// Part of the evaluation that failed.
+        phase: Phase,
+        /// Name of the prompt.
+        prompt: String,
+        /// What happened, and what to do.
+        reason: String,
+        /// What the part met.
+        #[source]
+        source: Option<Cause>,
+    },
+    /// The deadline of the evaluation passed.
+    #[error(
+        "the deadline passed {}: resume the evaluation with a later deadline",
+        deadline_text(*.phase)
+    )]
+    DeadlineExceeded {
+        /// What the evaluation was about to do, or did.
+        phase: Phase,
+    },
+    /// A limit of the budget is used up.
+    #[error("the budget is used up: {spent} tokens were spent of {limit} {max}: resume with a larger budget")]
+    BudgetExceeded {
+        /// Limit that is used up.
+        limit: BudgetLimit,
+        /// Value of the limit, in tokens.
+        max: u64,
+        /// Tokens that were spent.
+        spent: u64,
+    },
+    /// The provider gives no answer now, but may later.
+    #[error("{}: {}", escape::text(.message), throttle_text(.details))]
+    Throttled {
+        /// What is known of it.
+        details: ThrottleDetails,
+        /// What the provider said.
+        message: String,
+    },
+    /// The messages are longer than the model takes.
+    #[error(
+        "the conversation is longer than the model takes: {}: shorten it, or use a model that takes more",
+        escape::text(.0)
+    )]
+    ContextOverflow(String),
+    /// The model refused.
+    #[error("the model refused: {}: change what it is asked to do", escape::text(.0))]
+    Refused(String),
+    /// A filter of the provider held the answer back.
+    #[error("the provider's filter held the answer back: {}: change what the model is asked to do", escape::text(.0))]
+    ContentFilter(String),
+    /// The model gave an output that is not of the prompt's type, as often as it was asked again.
+    #[error(
+        "the output is no `{}` after {attempts} attempts: {}: make the output type simpler, or allow more attempts",
+        escape::text(.output),
+        escape::text(.reason)
+    )]
+    OutputInvalid {
+        /// Name of the output's type.
+        output: String,
+        /// Number of answers that were checked.
+        attempts: u32,
+        /// What is wrong with the last one.
+        reason: String,
+    },
+    /// Tools asked for more sections of the prompt too often.
+    #[error(
+        "more than {max} visibility expansions in one evaluation: show these sections from the beginning"
+    )]
+    TooManyExpansions {
+        /// Number of expansions that one evaluation may have.
+        max: u32,
+    },
+    /// The evaluation waits for operations that somebody has to settle.
+    #[error("the evaluation waits for {}: settle them, and resume", operations_text(.operations))]
+    Suspended {
+        /// Operations that are to be settled.
+        operations: Vec<OperationId>,
+    },
+    /// The session holds no conversation that can be resumed, since none was recorded.
+    #[error("no conversation was recorded{}: begin anew, with recording switched on", of_evaluation(.evaluation_id))]
+    NotRecorded {
+        /// Evaluation that was to be resumed.
+        evaluation_id: Option<String>,
+    },
+    /// The messages that would be sent are no history that a provider accepts.
+    #[error(
+        "the history would be refused by the provider: {}: repair it, or resume at an earlier position",
+        escape::text(&.problems.join("; "))
+    )]
+    InvalidHistory {
+        /// What is wrong with the history.
+        problems: Vec<String>,
+    },
+    /// Somebody cancelled the evaluation.
+    #[error("the evaluation was cancelled: resume it to continue where it stopped")]
+    Cancelled,
+    /// The prompt cannot be rendered, or its output cannot be read.
+    #[error(transparent)]
+    Prompt(#[from] PromptError),
+    /// The provider gave no answer, for a reason that has no error of its own.
+    #[error("the provider gave no answer ({}): {}", .0.kind.name(), escape::text(&.0.message))]
+    Provider(#[source] Box<ProviderError>),
+    /// The engine reports an error.
+    #[error(transparent)]
+    Engine(foldlog::Error),
+}
+
+impl Error {
+    /// Makes the error of a checkpoint that cannot be restored.
+    pub fn snapshot_restore(reason: impl Into<String>, source: impl Into<Option<Cause>>) -> Error {
+        Error::SnapshotRestore { reason: reason.into(), source: source.into() }
+    }
+
+    /// Makes the error of a part of an evaluation that has no error of its own.
+    pub fn evaluation(phase: Phase, prompt: impl Into<String>, reason: impl Into<String>) -> Error {
+        Error::PromptEvaluation { phase, prompt: prompt.into(), reason: reason.into(), source: None }
+    }
+
+    /// Returns the part of the evaluation that failed; `None` if the error belongs to no part.
+    pub fn phase(&self) -> Option<Phase> {
+        match self {
+            Error::PromptEvaluation { phase, .. } => Some(*phase),
+            Error::Prompt(_) => Some(Phase::PromptRender),
+            Error::Throttled { .. }
+            | Error::ContextOverflow(_)
+            | Error::Provider(_)
+            | Error::InvalidHistory { .. } => Some(Phase::Request),
+            Error::Refused(_) | Error::ContentFilter(_) | Error::OutputInvalid { .. } => {
+                Some(Phase::Response)
+            }
+            Error::ToolIdempotency { .. } | Error::TooManyExpansions { .. } | Error::Suspended { .. } => {
+                Some(Phase::Tool)
+            }
+            Error::BudgetExceeded { .. } => Some(Phase::Budget),
+            Error::DeadlineExceeded { .. } => Some(Phase::Deadline),
+            _ => None,
+        }
+    }
+}
+
+impl From<foldlog::Error> for Error {
+    fn from(error: foldlog::Error) -> Error {
+        match error {
+            foldlog::Error::ToolIdempotency { operation, tool } => Error::ToolIdempotency { operation, tool },
+            foldlog::Error::DeadlineExceeded { .. } => Error::DeadlineExceeded { phase: Phase::Tool },
+            error => Error::Engine(error),
+        }
+    }
+}
+
+impl From<ProviderError> for Error {
+    fn from(error: ProviderError) -> Error {
+        match error.kind {
+            ProviderErrorKind::Throttled(details) => Error::Throttled { details, message: error.message },
+            ProviderErrorKind::ContextOverflow => Error::ContextOverflow(error.message),
+            ProviderErrorKind::Refused => Error::Refused(error.message),
+            ProviderErrorKind::ContentFilter => Error::ContentFilter(error.message),
+            ProviderErrorKind::Deadline => Error::DeadlineExceeded { phase: Phase::Request },
+            ProviderErrorKind::Cancelled => Error::Cancelled,
+            _ => Error::Provider(Box::new(error)),
+        }
+    }
+}
+
+fn deadline_text(phase: Phase) -> &'static str {
+    match phase {
+        Phase::PromptRender => "while the prompt was rendered",
+        Phase::Request => "while the provider was asked",
+        Phase::Response => "while the answer was read",
+        Phase::Tool => "while a tool ran",
+        Phase::Budget | Phase::Deadline => "before the next step",
+    }
+}
+
+fn throttle_text(details: &ThrottleDetails) -> String {
+    let what = match details.kind {
+        ThrottleKind::RateLimit => "the provider takes no more requests for now",
+        ThrottleKind::QuotaExhausted => "the quota is used up: raise it",
+        ThrottleKind::Timeout => "the provider took too long",
+        ThrottleKind::Overloaded => "the provider has no capacity now",
+        ThrottleKind::Unknown => "the provider gives no answer now",
+    };
+    let attempts = details.attempts;
+    let times = if attempts == 1 { "once" } else { "several times" };
+    let asked = format!("{what}; it was asked {times} ({attempts})");
+    match details.retry_after {
+        Some(after) => format!("{asked}: resume in {} s", after.as_secs_f64().ceil()),
+        None => format!("{asked}: resume later"),
+    }
+}
+
+fn operations_text(operations: &[OperationId]) -> String {
+    match operations {
+        [one] => format!("operation {one}"),
+        many => {
+            let many: Vec<_> = many.iter().map(OperationId::to_string).collect();
+            format!("operations {}", many.join(", "))
+        }
+    }
+}
+
+fn of_evaluation(evaluation_id: &Option<String>) -> String {
+    evaluation_id.as_ref().map_or_else(String::new, |id| format!(" for evaluation `{}`", escape::text(id)))
+}

@@ -1,0 +1,130 @@
+//! Reads a model's output and checks it.
+
+use schemars::JsonSchema;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::schema;
+use crate::provider::OutputSpec;
+
+/// Reports why a text is not the output that the prompt asks for. Its message says what is wrong and what is expected,
+/// and may be shown to the model.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "The answer is not a valid `{output}`: {}. Answer with one JSON value that matches the schema of `{output}`, and with \
+     nothing else.",
+    foldlog::escape::text(.reason)
+)]
+pub struct OutputError {
+    /// Name of the output's type.
+    pub output: String,
+    /// What is wrong with the text.
+    pub reason: String,
+}
+
+/// Reads a text as a value.
+type Parse<O> = fn(&OutputSpec, &str) -> Result<O, OutputError>;
+
+/// Says which output a prompt has, and reads it.
+pub(super) enum Output<O> {
+    /// The text itself. The function returns its argument.
+    Text(fn(&str) -> O),
+    /// JSON of a type.
+    Json { spec: OutputSpec, parse: Parse<O> },
+}
+
+impl<O> Clone for Output<O> {
+    fn clone(&self) -> Output<O> {
+        match self {
+            Output::Text(read) => Output::Text(*read),
+            Output::Json { spec, parse } => Output::Json { spec: spec.clone(), parse: *parse },
+        }
+    }
+}
+
+impl Output<String> {
+    pub(super) fn text() -> Output<String> {
+        Output::Text(str::to_owned)
+    }
+}
+
+impl<O: DeserializeOwned + JsonSchema> Output<O> {
+    pub(super) fn json() -> Output<O> {
+        let mut schema = schemars::schema_for!(O).to_value();
+        schema::close(&mut schema);
+        let spec = OutputSpec { name: O::schema_name().into_owned(), schema };
+        Output::Json { spec, parse: parse::<O> }
+    }
+}
+
+impl<O> Output<O> {
+    pub(super) fn spec(&self) -> Option<&OutputSpec> {
+        match self {
+            Output::Text(_) => None,
+            Output::Json { spec, .. } => Some(spec),
+        }
+    }
+
+    pub(super) fn parse(&self, text: &str) -> Result<O, OutputError> {
+        match self {
+            Output::Text(read) => Ok(read(text)),
+            Output::Json { spec, parse } => parse(spec, text),
+        }
+    }
+}
+
+fn parse<O: DeserializeOwned>(spec: &OutputSpec, text: &str) -> Result<O, OutputError> {
+    let invalid = |reason: String| OutputError { output: spec.name.clone(), reason };
+    let (json, value) = find_json(text).map_err(invalid)?;
+    schema::check(&spec.schema, &value).map_err(invalid)?;
+    let mut unknown = Vec::new();
+    let mut reader = serde_json::Deserializer::from_str(json);
+    let output = serde_ignored::deserialize(&mut reader, |path| unknown.push(path.to_string()))
+        .map_err(|error| invalid(error.to_string()))?;
+    if unknown.is_empty() {
+        Ok(output)
+    } else {
+        Err(invalid(format!("unknown fields: {}", unknown.join(", "))))
+    }
+}
+
+/// Finds the JSON in a text: the text itself or, if that is none, its only fenced code block.
+fn find_json(text: &str) -> Result<(&str, Value), String> {
+    let text = text.trim();
+    let error = match serde_json::from_str(text) {
+        Ok(value) => return Ok((text, value)),
+        Err(error) => error,
+    };
+    match fenced_blocks(text).as_slice() {
+        [] if text.is_empty() => Err("the answer is empty".to_owned()),
+        [] => Err(format!("it is no JSON: {error}")),
+        [block] => match serde_json::from_str(block) {
+            Ok(value) => Ok((block, value)),
+            Err(error) => Err(format!("its code block is no JSON: {error}")),
+        },
+        blocks => Err(format!("it has {} code blocks, and one is expected", blocks.len())),
+    }
+}
+
+/// Returns the contents of all fenced code blocks of a text. A block that is not closed ends with the text.
+fn fenced_blocks(text: &str) -> Vec<&str> {
+    let mut blocks = Vec::new();
+    let mut begun: Option<(&str, usize)> = None;
+    let mut position = 0;
+    for line in text.split_inclusive('\n') {
+        let marks = line.trim_start();
+        let marks = marks.get(..marks.len() - marks.trim_start_matches('`').len()).unwrap_or_default();
+        let next = position + line.len();
+        match begun {
+            None if marks.len() >= 3 => begun = Some((marks, next)),
+            Some((fence, from)) if marks.len() >= fence.len() && line.trim() == marks => {
+                blocks.extend(text.get(from..position));
+                begun = None;
+            }
+            _ => {}
+        }
+        position = next;
+    }
+    blocks.extend(begun.and_then(|(_, from)| text.get(from..)));
+    blocks
+}

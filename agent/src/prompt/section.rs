@@ -1,0 +1,394 @@
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use foldlog::tools::resources::{ResourceRegistryBuilder, Snapshotable};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::{PromptError, template};
+
+/// Greatest number of characters of a section's key.
+const KEY_MAX: usize = 64;
+/// Level of the headings of the outermost sections, and the lowest level that Markdown has.
+const HEADINGS: (usize, usize) = (2, 6);
+
+/// Says how much of a section is shown to the model.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SectionVisibility {
+    /// The whole section, and the sections within it.
+    #[default]
+    Full,
+    /// The section's summary in place of its text and of the sections within it.
+    Summary,
+    /// Nothing.
+    Hidden,
+}
+
+impl SectionVisibility {
+    /// Returns the name of the visibility: `full`, `summary` or `hidden`.
+    pub fn name(self) -> &'static str {
+        match self {
+            SectionVisibility::Full => "full",
+            SectionVisibility::Summary => "summary",
+            SectionVisibility::Hidden => "hidden",
+        }
+    }
+}
+
+/// Names a section by its key and the keys of the sections around it, the outermost first. Its text, in JSON too, has
+/// `/` between the keys.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct SectionPath(Vec<String>);
+
+/// Says how much is shown of sections, in place of what they say themselves. An override of a section within one that
+/// is not shown in full has no effect.
+pub type VisibilityOverrides = BTreeMap<SectionPath, SectionVisibility>;
+
+impl SectionPath {
+    /// Makes the path of a section from keys, the outermost first.
+    ///
+    /// # Errors
+    ///
+    /// [`PromptError::InvalidKey`] if a key is malformed, or if there is none.
+    pub fn new<K: Into<String>>(keys: impl IntoIterator<Item = K>) -> Result<SectionPath, PromptError> {
+        let keys: Vec<String> = keys.into_iter().map(Into::into).collect();
+        if keys.is_empty() {
+            return Err(PromptError::InvalidKey(String::new()));
+        }
+        match keys.iter().find(|key| !is_key(key)) {
+            Some(key) => Err(PromptError::InvalidKey(key.clone())),
+            None => Ok(SectionPath(keys)),
+        }
+    }
+
+    /// Returns the keys, the outermost first.
+    pub fn keys(&self) -> &[String] {
+        &self.0
+    }
+
+    fn within(parent: Option<&SectionPath>, key: &str) -> Result<SectionPath, PromptError> {
+        let around = parent.map_or(&[][..], SectionPath::keys);
+        SectionPath::new(around.iter().map(String::as_str).chain([key]))
+    }
+}
+
+impl fmt::Display for SectionPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.join("/"))
+    }
+}
+
+impl FromStr for SectionPath {
+    type Err = PromptError;
+
+    fn from_str(path: &str) -> Result<SectionPath, PromptError> {
+        SectionPath::new(path.split('/'))
+    }
+}
+
+impl TryFrom<String> for SectionPath {
+    type Error = PromptError;
+
+    fn try_from(path: String) -> Result<SectionPath, PromptError> {
+        path.parse()
+    }
+}
+
+impl From<SectionPath> for String {
+    fn from(path: SectionPath) -> String {
+        path.to_string()
+    }
+}
+
+fn is_key(key: &str) -> bool {
+    let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
+    !key.is_empty() && key.len() <= KEY_MAX && key.chars().all(fits)
+}
+
+/// Reads the overrides that a tool asks for
+/// ([`ToolError::VisibilityExpansion`](foldlog::tools::ToolError::VisibilityExpansion)): an object of section paths and
+/// `full`, `summary` or `hidden`.
+///
+/// # Errors
+///
+/// [`PromptError::InvalidOverrides`] if the JSON is of another form.
+pub fn overrides_from_json(json: &Value) -> Result<VisibilityOverrides, PromptError> {
+    VisibilityOverrides::deserialize(json).map_err(|error| PromptError::InvalidOverrides(error.to_string()))
+}
+
+/// Adds a section's run-time state to the resources of a run.
+type Register = dyn Fn(ResourceRegistryBuilder) -> ResourceRegistryBuilder + Send + Sync;
+
+/// Holds a part of a prompt: a template of Markdown, the values of its placeholders, and the sections within it.
+///
+/// `${name}` in a template stands for the parameter of that name. In front of `{`, two dollars stand for one that
+/// begins no placeholder: `$${name}` is the text `${name}`. Any other dollar is itself. A value that is text is
+/// inserted as it is, and anything else as JSON; a placeholder within a value is not filled in.
+#[derive(Clone)]
+pub struct MarkdownSection {
+    key: String,
+    title: String,
+    template: String,
+    summary: Option<String>,
+    visibility: SectionVisibility,
+    parameters: BTreeMap<String, Value>,
+    tools: BTreeSet<String>,
+    children: Vec<MarkdownSection>,
+    resources: Vec<Arc<Register>>,
+}
+
+impl MarkdownSection {
+    /// Makes a section without a title, shown in full. Its key is its own among the sections of one parent: 1 to 64
+    /// letters, digits, `_`, `-` and `.` of ASCII.
+    pub fn new(key: impl Into<String>, template: impl Into<String>) -> MarkdownSection {
+        MarkdownSection {
+            key: key.into(),
+            title: String::new(),
+            template: template.into(),
+            summary: None,
+            visibility: SectionVisibility::Full,
+            parameters: BTreeMap::new(),
+            tools: BTreeSet::new(),
+            children: Vec::new(),
+            resources: Vec::new(),
+        }
+    }
+
+    /// Sets the heading of the section. A title is no template.
+    #[must_use]
+    pub fn with_title(mut self, title: impl Into<String>) -> MarkdownSection {
+        self.title = title.into();
+        self
+    }
+
+    /// Sets the template that is shown in place of the section while it is shown as its summary.
+    #[must_use]
+    pub fn with_summary(mut self, summary: impl Into<String>) -> MarkdownSection {
+        self.summary = Some(summary.into());
+        self
+    }
+
+    /// Sets how much of the section is shown unless an override says otherwise.
+    #[must_use]
+    pub fn with_visibility(mut self, visibility: SectionVisibility) -> MarkdownSection {
+        self.visibility = visibility;
+        self
+    }
+
+    /// Sets the value of one placeholder.
+    #[must_use]
+    pub fn with_parameter(mut self, name: impl Into<String>, value: impl Into<Value>) -> MarkdownSection {
+        self.parameters.insert(name.into(), value.into());
+        self
+    }
+
+    /// Sets the values of placeholders from the fields of a value, or from a map. Fields that no placeholder names are
+    /// ignored.
+    ///
+    /// # Errors
+    ///
+    /// [`PromptError::InvalidParameters`] if the value is neither a struct nor a map with names.
+    pub fn with_parameters(mut self, parameters: &impl Serialize) -> Result<MarkdownSection, PromptError> {
+        let invalid = |reason: String| PromptError::InvalidParameters { section: self.key.clone(), reason };
+        match serde_json::to_value(parameters) {
+            Ok(Value::Object(values)) => self.parameters.extend(values),
+            Ok(_) => return Err(invalid("it is another kind of value".to_owned())),
+            Err(error) => return Err(invalid(error.to_string())),
+        }
+        Ok(self)
+    }
+
+    /// Names tools of the prompt that the model may call only while this section, or another one that names them, is
+    /// shown in full.
+    #[must_use]
+    pub fn with_tools<N: Into<String>>(mut self, names: impl IntoIterator<Item = N>) -> MarkdownSection {
+        self.tools.extend(names.into_iter().map(Into::into));
+        self
+    }
+
+    /// Adds a section within this one, behind the others.
+    #[must_use]
+    pub fn with_child(mut self, child: MarkdownSection) -> MarkdownSection {
+        self.children.push(child);
+        self
+    }
+
+    /// Gives the section run-time state, which the prompt registers as a resource of type `T`. It is not captured.
+    #[must_use]
+    pub fn with_resource<T: ?Sized + Send + Sync + 'static>(mut self, resource: Arc<T>) -> MarkdownSection {
+        self.resources.push(Arc::new(move |builder| builder.resource::<T>(Arc::clone(&resource))));
+        self
+    }
+
+    /// Gives the section run-time state, which the prompt registers as a resource that is captured before each call,
+    /// and restored if the call fails.
+    #[must_use]
+    pub fn with_snapshotable<R: Snapshotable>(mut self, resource: Arc<R>) -> MarkdownSection {
+        self.resources.push(Arc::new(move |builder| builder.snapshotable(Arc::clone(&resource))));
+        self
+    }
+
+    /// Returns the key of the section.
+    pub fn key(&self) -> &str {
+        &self.key
+    }
+
+    /// Returns the heading of the section; empty if it has none.
+    pub fn title(&self) -> &str {
+        &self.title
+    }
+
+    /// Returns the template of the section.
+    pub fn template(&self) -> &str {
+        &self.template
+    }
+
+    /// Returns the template of the section's summary.
+    pub fn summary(&self) -> Option<&str> {
+        self.summary.as_deref()
+    }
+
+    /// Returns how much of the section is shown unless an override says otherwise.
+    pub fn visibility(&self) -> SectionVisibility {
+        self.visibility
+    }
+
+    /// Returns the values of placeholders.
+    pub fn parameters(&self) -> &BTreeMap<String, Value> {
+        &self.parameters
+    }
+
+    /// Returns the names of the tools that the section names, in ascending order.
+    pub fn tools(&self) -> impl ExactSizeIterator<Item = &str> {
+        self.tools.iter().map(String::as_str)
+    }
+
+    /// Returns the sections within this one, in their order.
+    pub fn children(&self) -> &[MarkdownSection] {
+        &self.children
+    }
+
+    /// Registers the run-time state of the section, and of those within it.
+    pub(super) fn register_resources(&self, builder: ResourceRegistryBuilder) -> ResourceRegistryBuilder {
+        let builder = self.resources.iter().fold(builder, |builder, register| register(builder));
+        self.children.iter().fold(builder, |builder, child| child.register_resources(builder))
+    }
+}
+
+impl fmt::Debug for MarkdownSection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MarkdownSection")
+            .field("key", &self.key)
+            .field("visibility", &self.visibility)
+            .field("template", &self.template)
+            .field("children", &self.children)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Renders sections.
+pub(super) struct Rendering<'a> {
+    overrides: &'a VisibilityOverrides,
+    parts: Vec<String>,
+    known: BTreeSet<SectionPath>,
+    shown: Vec<(SectionPath, SectionVisibility)>,
+    named_tools: Vec<(SectionPath, String)>,
+    shown_tools: BTreeSet<String>,
+}
+
+/// Holds what sections were rendered to.
+pub(super) struct Rendered {
+    pub(super) text: String,
+    pub(super) shown: Vec<(SectionPath, SectionVisibility)>,
+    /// Tools that sections name, whether these are shown or not.
+    pub(super) named_tools: Vec<(SectionPath, String)>,
+    /// Tools that a section names that is shown in full.
+    pub(super) shown_tools: BTreeSet<String>,
+}
+
+impl<'a> Rendering<'a> {
+    pub(super) fn new(overrides: &'a VisibilityOverrides) -> Rendering<'a> {
+        Rendering {
+            overrides,
+            parts: Vec::new(),
+            known: BTreeSet::new(),
+            shown: Vec::new(),
+            named_tools: Vec::new(),
+            shown_tools: BTreeSet::new(),
+        }
+    }
+
+    /// Renders the sections of one parent, all of them if that is shown in full.
+    pub(super) fn sections(
+        &mut self,
+        sections: &[MarkdownSection],
+        parent: Option<(&SectionPath, SectionVisibility)>,
+    ) -> Result<(), PromptError> {
+        sections.iter().try_for_each(|section| self.section(section, parent))
+    }
+
+    fn section(
+        &mut self,
+        section: &MarkdownSection,
+        parent: Option<(&SectionPath, SectionVisibility)>,
+    ) -> Result<(), PromptError> {
+        let path = SectionPath::within(parent.map(|(path, _)| path), &section.key)?;
+        if !self.known.insert(path.clone()) {
+            return Err(PromptError::DuplicateSection(path));
+        }
+        self.named_tools.extend(section.tools.iter().map(|tool| (path.clone(), tool.clone())));
+        let is_within_shown = parent.is_none_or(|(_, visibility)| visibility == SectionVisibility::Full);
+        let mut visibility = SectionVisibility::Hidden;
+        if is_within_shown {
+            visibility = self.overrides.get(&path).copied().unwrap_or(section.visibility);
+            self.shown.push((path.clone(), visibility));
+            self.show(section, &path, visibility)?;
+        }
+        self.sections(&section.children, Some((&path, visibility)))
+    }
+
+    fn show(
+        &mut self,
+        section: &MarkdownSection,
+        path: &SectionPath,
+        visibility: SectionVisibility,
+    ) -> Result<(), PromptError> {
+        let template = match visibility {
+            SectionVisibility::Hidden => return Ok(()),
+            SectionVisibility::Summary => {
+                section.summary.as_deref().ok_or_else(|| PromptError::MissingSummary(path.clone()))?
+            }
+            SectionVisibility::Full => {
+                self.shown_tools.extend(section.tools.iter().cloned());
+                &section.template
+            }
+        };
+        if !section.title.is_empty() {
+            let (first, last) = HEADINGS;
+            let level = (first + path.keys().len() - 1).min(last);
+            self.parts.push(format!("{} {}", "#".repeat(level), section.title));
+        }
+        let text = template::fill(template, &section.parameters, path)?;
+        let text = text.trim_matches('\n');
+        if !text.is_empty() {
+            self.parts.push(text.to_owned());
+        }
+        Ok(())
+    }
+
+    pub(super) fn finish(self) -> Result<Rendered, PromptError> {
+        if let Some(path) = self.overrides.keys().find(|path| !self.known.contains(path)) {
+            return Err(PromptError::NoSuchSection(path.clone()));
+        }
+        Ok(Rendered {
+            text: self.parts.join("\n\n"),
+            shown: self.shown,
+            named_tools: self.named_tools,
+            shown_tools: self.shown_tools,
+        })
+    }
+}
