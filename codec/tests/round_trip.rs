@@ -6,8 +6,8 @@
 mod generated;
 
 use foldlog_codec::body::{
-    Action, Declare, Dispatch, Import, ObjectId, Observed, Opened, Payload, Resumed, Rollback, Seal, Settle,
-    Snapshot, ToolBegin, ToolEnd,
+    Action, AdapterState, Answer, Declare, Dispatch, Import, Input, ObjectId, Observed, Opened, Payload,
+    PromptAccepted, Request, Resumed, Rollback, Seal, Settle, Shortened, Snapshot, ToolBegin, ToolEnd, Turn,
 };
 use foldlog_codec::frame::{self, Header};
 use foldlog_codec::msgpack::{self, Limits, Reader, Token, Value, Writer, scan};
@@ -48,6 +48,13 @@ body_laws! {
     an_end_of_a_tool_comes_back: generated::tool_end(), ToolEnd;
     an_observation_comes_back: generated::observed(), Observed;
     a_settlement_comes_back: generated::settle(), Settle;
+    an_input_comes_back: generated::conversation::input(), Input;
+    a_request_comes_back: generated::conversation::request(), Request;
+    an_answer_comes_back: generated::conversation::answer(), Answer;
+    a_turn_comes_back: generated::conversation::turn(), Turn;
+    a_shortening_comes_back: generated::conversation::shortened(), Shortened;
+    an_accepted_prompt_comes_back: generated::conversation::prompt_accepted(), PromptAccepted;
+    a_state_of_an_adapter_comes_back: generated::conversation::adapter_state(), AdapterState;
     a_resumption_comes_back: generated::resumed(), Resumed;
     a_seal_comes_back: generated::seal(), Seal;
 }
@@ -215,6 +222,19 @@ proptest! {
         prop_assert!(msgpack::from_json(&text).is_ok());
         prop_assert_eq!(value.get("bytes"), Some(&Value::from(body.len() as u64)));
     }
+}
+
+/// A header that came without a value is not one header less: nobody could tell what the provider had said.
+#[test]
+fn headers_in_which_a_name_lacks_its_value_are_refused() {
+    let mut writer = Writer::new();
+    writer.map(2).str("ev").str("e").str("rate").array(3).str("retry-after").str("2").str("x");
+    let refused = Answer::decode(&writer.finish()).map(drop).unwrap_err();
+    assert_eq!(refused.to_string(), "answer body: `rate` holds a name without a value");
+    let mut writer = Writer::new();
+    writer.map(2).str("ev").str("e").str("fail").map(2).str("of").unsigned(1).str("rate").array(1).str("x");
+    let refused = Request::decode(&writer.finish()).map(drop).unwrap_err();
+    assert_eq!(refused.to_string(), "request body: `rate` holds a name without a value");
 }
 
 /// The fast path for events and the decoder by field names return the same dispatch.

@@ -1,5 +1,7 @@
 //! MessagePack that makes decoders take the most memory for the fewest bytes.
 
+mod conversation;
+
 use foldlog_codec::body::SLICES_MAX;
 use foldlog_codec::msgpack::Writer;
 
@@ -140,6 +142,12 @@ pub(crate) fn greedy_values(count: usize) -> Vec<(&'static str, Vec<u8>)> {
 
 /// Returns bodies whose fields take the most memory for the fewest bytes, each with a name.
 pub(crate) fn greedy_bodies(count: usize) -> Vec<(&'static str, Vec<u8>)> {
+    let mut bodies = conversation::greedy_conversations(count);
+    bodies.extend(greedy_records(count));
+    bodies
+}
+
+fn greedy_records(count: usize) -> Vec<(&'static str, Vec<u8>)> {
     let effects = |value: &[u8]| {
         let mut writer = Writer::new();
         writer.map(3).str("e").unsigned(0).str("d").nil().str("x").raw(value);

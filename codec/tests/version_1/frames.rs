@@ -10,6 +10,7 @@ use foldlog_codec::body::{
     Settle, SliceDeclaration, Snapshot, ToolBegin, ToolEnd,
 };
 
+use super::conversations::{adapter_states, conversations};
 use super::{Body, EVENT, Golden, ITEM, OTHER, SESSION, TIME_US, tags};
 
 /// Returns all golden frames.
@@ -21,6 +22,8 @@ pub(crate) fn goldens() -> Vec<Golden> {
         calls(),
         decisions_and_observations(),
         imports(),
+        conversations(),
+        adapter_states(),
         envelopes(),
     ]
     .into_iter()
@@ -28,7 +31,7 @@ pub(crate) fn goldens() -> Vec<Golden> {
     .collect()
 }
 
-fn golden(name: &'static str, kind: Kind, body: Body) -> Golden {
+pub(super) fn golden(name: &'static str, kind: Kind, body: Body) -> Golden {
     Golden { name, kind, body }
 }
 
@@ -430,7 +433,7 @@ pub(crate) fn declaration() -> Declare {
     }
 }
 
-fn object_reference() -> &'static [u8] {
+pub(super) fn object_reference() -> &'static [u8] {
     static REFERENCE: OnceLock<Vec<u8>> = OnceLock::new();
     REFERENCE.get_or_init(|| ObjectId::of(&[0x5a; 100_000]).reference())
 }

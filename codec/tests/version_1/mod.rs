@@ -1,5 +1,6 @@
 //! The content of the golden files of format version 1, as values of this crate: frames, segment headers and images.
 
+mod conversations;
 mod frames;
 mod images;
 
@@ -7,8 +8,8 @@ use std::collections::BTreeMap;
 use std::fmt::Debug;
 
 use foldlog_codec::body::{
-    Declare, Dispatch, Import, Observed, Opened, Resumed, Rollback, Seal, Settle, Snapshot, ToolBegin,
-    ToolEnd,
+    AdapterState, Answer, Declare, Dispatch, Import, Input, Observed, Opened, PromptAccepted, Request,
+    Resumed, Rollback, Seal, Settle, Shortened, Snapshot, ToolBegin, ToolEnd, Turn,
 };
 use foldlog_codec::frame::{self, Context, Header};
 use foldlog_codec::record::Names;
@@ -54,6 +55,13 @@ pub(crate) enum Body {
     ToolEnd(ToolEnd<'static>),
     Settle(Settle<'static>),
     Observed(Observed<'static>),
+    Input(Input<'static>),
+    Request(Request<'static>),
+    Answer(Answer<'static>),
+    Turn(Turn<'static>),
+    Shortened(Shortened<'static>),
+    PromptAccepted(PromptAccepted<'static>),
+    AdapterState(AdapterState<'static>),
     Resumed(Resumed),
     Seal(Seal),
     /// The bytes of a body for which this crate has no type.
@@ -73,6 +81,13 @@ impl Body {
             Body::ToolEnd(body) => body.encode(),
             Body::Settle(body) => body.encode(),
             Body::Observed(body) => body.encode(),
+            Body::Input(body) => body.encode(),
+            Body::Request(body) => body.encode(),
+            Body::Answer(body) => body.encode(),
+            Body::Turn(body) => body.encode(),
+            Body::Shortened(body) => body.encode(),
+            Body::PromptAccepted(body) => body.encode(),
+            Body::AdapterState(body) => body.encode(),
             Body::Resumed(body) => body.encode(),
             Body::Seal(body) => body.encode(),
             Body::Bytes(bytes) => bytes.to_vec(),
@@ -95,6 +110,13 @@ impl Body {
             Body::ToolEnd(body) => same(name, ToolEnd::decode(bytes), body),
             Body::Settle(body) => same(name, Settle::decode(bytes), body),
             Body::Observed(body) => same(name, Observed::decode(bytes), body),
+            Body::Input(body) => same(name, Input::decode(bytes), body),
+            Body::Request(body) => same(name, Request::decode(bytes), body),
+            Body::Answer(body) => same(name, Answer::decode(bytes), body),
+            Body::Turn(body) => same(name, Turn::decode(bytes), body),
+            Body::Shortened(body) => same(name, Shortened::decode(bytes), body),
+            Body::PromptAccepted(body) => same(name, PromptAccepted::decode(bytes), body),
+            Body::AdapterState(body) => same(name, AdapterState::decode(bytes), body),
             Body::Resumed(body) => same(name, Resumed::decode(bytes), body),
             Body::Seal(body) => same(name, Seal::decode(bytes), body),
             Body::Bytes(body) => assert_eq!(&bytes, body, "{name}"),

@@ -126,6 +126,9 @@ impl<'a> AnsweredCall<'a> {
     }
 }
 
+/// Names with their values, as a reply's headers have them.
+pub(super) type Pairs<'a> = Vec<(Cow<'a, str>, Cow<'a, str>)>;
+
 /// Writes names with their values, as one array in turn.
 pub(super) fn write_pairs(writer: &mut Writer, pairs: &[(Cow<'_, str>, Cow<'_, str>)]) {
     writer.array(2 * pairs.len());
@@ -139,10 +142,7 @@ pub(super) fn write_pairs(writer: &mut Writer, pairs: &[(Cow<'_, str>, Cow<'_, s
 /// # Errors
 ///
 /// [`Error::Body`] of a record of kind `kind` if a name has no value.
-pub(super) fn read_pairs<'a>(
-    kind: &'static str,
-    reader: &mut Reader<'a>,
-) -> Result<Vec<(Cow<'a, str>, Cow<'a, str>)>, Error> {
+pub(super) fn read_pairs<'a>(kind: &'static str, reader: &mut Reader<'a>) -> Result<Pairs<'a>, Error> {
     let len = reader.array()? as usize;
     if !len.is_multiple_of(2) {
         return Err(bad(kind, "`rate` holds a name without a value"));
