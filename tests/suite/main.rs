@@ -9,6 +9,7 @@ mod filesystem;
 mod following;
 mod fuzz;
 mod laws;
+mod pairing;
 mod private;
 mod processes;
 mod proportion;

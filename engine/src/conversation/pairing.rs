@@ -1,0 +1,351 @@
+//! Checks a list of messages against the rules of a provider, so that no history is sent that the provider would refuse.
+//!
+//! # Rules
+//!
+//! | rule | OpenAI | Anthropic |
+//! |---|---|---|
+//! | each call of an answer has one result, directly behind the answer, in the order of the calls | as stated | as stated |
+//! | a result names a call of the answer before it | as stated | as stated |
+//! | ids of calls are unique in the whole list | 1 to 40 characters | letters, digits, `_`, `-` |
+//! | names of tools: letters, digits, `_`, `-` | 1 to 64 characters | 1 to 128 characters |
+//! | names of speakers | 1 to 64 characters, none of them white space or `<`, `\|`, `\`, `/`, `>` | are not sent |
+//! | contents that are refused | none at all, but for an answer with calls | blank ones, but for an answer with calls and the result of a call that did not fail |
+//! | order of the roles | any | system messages first, then a user's |
+//! | least number of messages | 1 | 1 that is no system message |
+//!
+//! A message's [blocks](ConversationMessage::blocks) count as its content where their format is the dialect's, and are
+//! ignored where it is another one. Both providers tolerate some of what is refused here, such as results in another
+//! order: a list that these rules accept leaves them nothing to interpret.
+//!
+//! The rules say nothing of what a renderer writes: it leaves out a blank text beside calls, writes the ids of the calls
+//! into blocks that hold older ones, and wraps arguments that are no JSON object where the provider takes only objects.
+
+mod repair;
+
+use std::collections::HashSet;
+use std::fmt;
+
+use foldlog_codec::body::Role;
+use foldlog_codec::escape;
+use serde::Serialize;
+use serde::de::IgnoredAny;
+
+use super::model::{ConversationMessage, Dialect};
+
+pub use repair::{Repair, RepairChange, repair};
+
+/// Names a rule of a provider that a list of messages breaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum PairingRule {
+    /// A call has no result directly behind its answer.
+    Unanswered,
+    /// A result stands before the result of an earlier call of its answer.
+    OutOfOrder,
+    /// A call has a second result.
+    AnsweredTwice,
+    /// A result names no call of the answer directly before it.
+    Orphan,
+    /// A message that is no answer has calls.
+    CallsElsewhere,
+    /// The id of a call is empty, too long, or has characters that the provider refuses.
+    MalformedId,
+    /// The id of a call is also that of an earlier one.
+    RepeatedId,
+    /// The name of a tool is empty, too long, or has characters that the provider refuses.
+    ToolName,
+    /// The name of a speaker is empty, too long, or has characters that the provider refuses.
+    SpeakerName,
+    /// The content is missing or blank where the provider refuses that.
+    EmptyContent,
+    /// The blocks in the provider's own form are no JSON, or hold nothing.
+    MalformedBlocks,
+    /// A system message stands behind another message.
+    SystemNotFirst,
+    /// The first message that is no system message is not a user's.
+    UserNotFirst,
+    /// There is nothing to answer: no message, or only system messages where the provider sends these apart.
+    NoMessages,
+}
+
+impl PairingRule {
+    /// Returns what is wrong, in words that follow the message's place.
+    fn text(self) -> &'static str {
+        match self {
+            PairingRule::Unanswered => "has no result directly behind its answer",
+            PairingRule::OutOfOrder => "has its result before that of an earlier call",
+            PairingRule::AnsweredTwice => "has a second result",
+            PairingRule::Orphan => "is none of the answer directly before this result",
+            PairingRule::CallsElsewhere => "is made by a message that is no answer",
+            PairingRule::MalformedId => "has an id that the provider refuses",
+            PairingRule::RepeatedId => "has the id of an earlier call",
+            PairingRule::ToolName => "is a tool's name that the provider refuses",
+            PairingRule::SpeakerName => "is a speaker's name that the provider refuses",
+            PairingRule::EmptyContent => "its content is missing or blank",
+            PairingRule::MalformedBlocks => "its blocks are no JSON, or hold nothing",
+            PairingRule::SystemNotFirst => "a system message stands behind another message",
+            PairingRule::UserNotFirst => "the first message that is no system message is not a user's",
+            PairingRule::NoMessages => "there is no message that the provider could answer",
+        }
+    }
+}
+
+/// Reports one place at which a list of messages breaks a provider's rule. Its [`Display`](fmt::Display) form is escaped.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PairingViolation {
+    /// Index of the message: that of the answer for a call without a result. 0 for an empty list.
+    pub message: usize,
+    /// Rule that is broken.
+    pub rule: PairingRule,
+    /// Id of the call or name that breaks it, as the message has it; `None` for rules of whole messages.
+    pub subject: Option<String>,
+}
+
+impl fmt::Display for PairingViolation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "message {}: ", self.message)?;
+        match (&self.subject, self.rule) {
+            (Some(name), PairingRule::ToolName | PairingRule::SpeakerName) => {
+                write!(f, "`{}` ", shown(name))?;
+            }
+            (Some(id), _) => write!(f, "the call `{}` ", shown(id))?,
+            (None, _) => {}
+        }
+        f.write_str(self.rule.text())
+    }
+}
+
+/// Number of characters of an id or name that an error shows.
+const SHOWN_CHARS_MAX: usize = 64;
+
+/// Escapes the beginning of an id or name.
+fn shown(text: &str) -> String {
+    let head: String = text.chars().take(SHOWN_CHARS_MAX).collect();
+    let more = if head.len() < text.len() { "…" } else { "" };
+    format!("{}{more}", escape::text(&head))
+}
+
+/// Holds the numbers and characters in which providers differ.
+#[derive(Clone, Copy, Debug)]
+struct Limits {
+    dialect: Dialect,
+    /// Greatest number of characters of a call's id.
+    id_chars_max: usize,
+    /// Whether ids consist of letters, digits, `_` and `-`.
+    id_is_word: bool,
+    /// Greatest number of characters of a tool's name.
+    tool_chars_max: usize,
+}
+
+impl Limits {
+    fn of(dialect: Dialect) -> Limits {
+        match dialect {
+            Dialect::OpenAi => Limits { dialect, id_chars_max: 40, id_is_word: false, tool_chars_max: 64 },
+            Dialect::Anthropic => {
+                Limits { dialect, id_chars_max: usize::MAX, id_is_word: true, tool_chars_max: 128 }
+            }
+        }
+    }
+
+    fn takes_id(&self, id: &str) -> bool {
+        let word = || id.bytes().all(is_word);
+        !id.is_empty() && within(id, self.id_chars_max) && (!self.id_is_word || word())
+    }
+
+    fn takes_tool(&self, name: &str) -> bool {
+        !name.is_empty() && name.len() <= self.tool_chars_max && name.bytes().all(is_word)
+    }
+
+    fn takes_speaker(&self, name: &str) -> bool {
+        let refused = |c: char| c.is_whitespace() || matches!(c, '<' | '|' | '\\' | '/' | '>');
+        match self.dialect {
+            Dialect::OpenAi => !name.is_empty() && within(name, 64) && !name.contains(refused),
+            Dialect::Anthropic => true,
+        }
+    }
+
+    /// Returns whether the provider takes a message with the content that it has.
+    fn takes_content(&self, message: &ConversationMessage) -> bool {
+        if message.role == Role::Assistant && !message.tool_calls.is_empty()
+            || own_blocks(self.dialect, message).is_some()
+        {
+            return true;
+        }
+        match (self.dialect, &message.content) {
+            (Dialect::OpenAi, content) => content.is_some(),
+            (Dialect::Anthropic, _) if message.role == Role::Tool && !message.is_error => true,
+            (Dialect::Anthropic, content) => content.as_deref().is_some_and(|text| !text.trim().is_empty()),
+        }
+    }
+}
+
+fn within(text: &str, chars_max: usize) -> bool {
+    text.len() <= chars_max || text.chars().nth(chars_max).is_none()
+}
+
+fn is_word(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-'
+}
+
+/// Returns the blocks of a message that are in the dialect's own form.
+fn own_blocks(dialect: Dialect, message: &ConversationMessage) -> Option<&str> {
+    message
+        .blocks
+        .as_ref()
+        .filter(|blocks| blocks.format == dialect.name())
+        .map(|blocks| blocks.json.as_str())
+}
+
+/// Returns whether blocks are JSON and hold anything.
+fn is_sound(json: &str) -> bool {
+    let bare: String = json.chars().filter(|c| !c.is_ascii_whitespace()).take(5).collect();
+    !matches!(bare.as_str(), "" | "null" | "[]" | "{}" | "\"\"")
+        && serde_json::from_str::<IgnoredAny>(json).is_ok()
+}
+
+/// Returns the id by which a result names its call. A result without one can only belong to a call whose id is empty.
+fn result_id(message: &ConversationMessage) -> &str {
+    message.tool_call_id.as_deref().unwrap_or_default()
+}
+
+/// Checks a list of messages against the [rules](self) of a provider.
+///
+/// # Errors
+///
+/// All places at which the list breaks a rule, in the order of the messages that break it.
+///
+/// ```
+/// use foldlog::conversation::{ConversationMessage, Dialect, Role, validate};
+///
+/// let question = ConversationMessage::new(Role::User, "What is 6 times 7?");
+/// assert!(validate(Dialect::Anthropic, &[question]).is_ok());
+/// let orphan = ConversationMessage::new(Role::Tool, "42");
+/// let violations = validate(Dialect::OpenAi, &[orphan]).unwrap_err();
+/// assert_eq!(
+///     violations[0].to_string(),
+///     "message 0: the call `` is none of the answer directly before this result"
+/// );
+/// ```
+pub fn validate(dialect: Dialect, messages: &[ConversationMessage]) -> Result<(), Vec<PairingViolation>> {
+    let mut check = Check {
+        limits: Limits::of(dialect),
+        violations: Vec::new(),
+        ids: HashSet::new(),
+        answer: 0,
+        open: Vec::new(),
+        spoken: false,
+    };
+    for (index, message) in messages.iter().enumerate() {
+        check.message(index, message);
+    }
+    check.close();
+    let speaks = messages.iter().any(|message| message.role != Role::System);
+    if messages.is_empty() || (dialect == Dialect::Anthropic && !speaks) {
+        check.found(messages.len().saturating_sub(1), PairingRule::NoMessages, None);
+    }
+    // What is missing behind an answer is noticed at the message that stands there instead.
+    check.violations.sort_by_key(|violation| violation.message);
+    if check.violations.is_empty() { Ok(()) } else { Err(check.violations) }
+}
+
+/// Walks over a list of messages and collects what it breaks.
+struct Check<'a> {
+    limits: Limits,
+    violations: Vec<PairingViolation>,
+    /// Ids of all calls so far.
+    ids: HashSet<&'a str>,
+    /// Index of the answer whose results may follow.
+    answer: usize,
+    /// Calls of that answer, and whether each has its result.
+    open: Vec<(&'a str, bool)>,
+    /// Whether a message came that is no system message.
+    spoken: bool,
+}
+
+impl<'a> Check<'a> {
+    fn found(&mut self, message: usize, rule: PairingRule, subject: Option<&str>) {
+        self.violations.push(PairingViolation { message, rule, subject: subject.map(str::to_owned) });
+    }
+
+    fn message(&mut self, index: usize, message: &'a ConversationMessage) {
+        if message.role == Role::Tool {
+            self.result(index, result_id(message));
+        } else {
+            self.close();
+        }
+        self.role(index, message.role);
+        self.content(index, message);
+        for call in &message.tool_calls {
+            let id = call.call_id.as_str();
+            if message.role != Role::Assistant {
+                self.found(index, PairingRule::CallsElsewhere, Some(id));
+                continue;
+            }
+            if !self.limits.takes_id(id) {
+                self.found(index, PairingRule::MalformedId, Some(id));
+            }
+            if !self.ids.insert(id) {
+                self.found(index, PairingRule::RepeatedId, Some(id));
+            }
+            if !self.limits.takes_tool(&call.name) {
+                self.found(index, PairingRule::ToolName, Some(&call.name));
+            }
+            self.answer = index;
+            self.open.push((id, false));
+        }
+    }
+
+    /// Takes a result: it belongs to the first call of its id that has none.
+    fn result(&mut self, index: usize, id: &str) {
+        let first = self.open.iter().position(|(_, answered)| !answered);
+        let asked = self.open.iter().position(|(asked, answered)| *asked == id && !answered);
+        let rule = match asked {
+            Some(_) if asked == first => None,
+            Some(_) => Some(PairingRule::OutOfOrder),
+            None if self.open.iter().any(|(asked, _)| *asked == id) => Some(PairingRule::AnsweredTwice),
+            None => Some(PairingRule::Orphan),
+        };
+        if let Some((_, answered)) = asked.and_then(|ordinal| self.open.get_mut(ordinal)) {
+            *answered = true;
+        }
+        if let Some(rule) = rule {
+            self.found(index, rule, Some(id));
+        }
+    }
+
+    /// Ends the part of the list in which the results of the last answer may stand.
+    fn close(&mut self) {
+        for (id, answered) in std::mem::take(&mut self.open) {
+            if !answered {
+                self.found(self.answer, PairingRule::Unanswered, Some(id));
+            }
+        }
+    }
+
+    fn role(&mut self, index: usize, role: Role) {
+        let first = !self.spoken;
+        self.spoken |= role != Role::System;
+        match (self.limits.dialect, role) {
+            (Dialect::Anthropic, Role::System) if !first => {
+                self.found(index, PairingRule::SystemNotFirst, None);
+            }
+            (Dialect::Anthropic, Role::Assistant | Role::Tool) if first => {
+                self.found(index, PairingRule::UserNotFirst, None);
+            }
+            _ => {}
+        }
+    }
+
+    fn content(&mut self, index: usize, message: &ConversationMessage) {
+        let blocks = own_blocks(self.limits.dialect, message);
+        if blocks.is_some_and(|json| !is_sound(json)) {
+            self.found(index, PairingRule::MalformedBlocks, None);
+        } else if !self.limits.takes_content(message) {
+            self.found(index, PairingRule::EmptyContent, None);
+        }
+        if let Some(name) = message.name.as_deref().filter(|name| !self.limits.takes_speaker(name)) {
+            self.found(index, PairingRule::SpeakerName, Some(name));
+        }
+    }
+}

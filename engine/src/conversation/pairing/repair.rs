@@ -1,0 +1,392 @@
+//! Changes a list of messages as little as it takes for a provider to accept it.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+
+use foldlog_codec::body::Role;
+use serde::Serialize;
+
+use super::super::model::{ConversationMessage, Dialect};
+use super::{Limits, is_sound, is_word, own_blocks, result_id, shown};
+
+/// Text of a result that stands for one that is missing.
+const NO_RESULT: &str = "There is no result: the call was not run, or its result was not recorded.";
+
+/// Text that stands for a content that is missing or blank.
+const NO_CONTENT: &str = "(no content)";
+
+/// Longest id that is made of another one, in bytes; any provider takes it.
+const MADE_ID_BYTES_MAX: usize = 40;
+
+/// Holds a list of messages that a provider accepts, and what was changed to make it so.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Repair {
+    /// What differs from the list that was given; empty if that list was valid.
+    pub changes: Vec<RepairChange>,
+    /// Messages that [`validate`](super::validate) accepts.
+    pub messages: Vec<ConversationMessage>,
+}
+
+/// States one change of a repair. `message` is an index in the list that was given. The [`Display`](fmt::Display) form is
+/// escaped.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "change", rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum RepairChange {
+    /// Calls of a message that is no answer are left out.
+    CallsDropped {
+        /// Index of the message.
+        message: usize,
+        /// Ids of the calls.
+        call_ids: Vec<String>,
+    },
+    /// Blocks that are no JSON, or hold nothing, are left out.
+    BlocksDropped {
+        /// Index of the message.
+        message: usize,
+    },
+    /// A message without content is left out.
+    MessageDropped {
+        /// Index of the message.
+        message: usize,
+    },
+    /// A missing or blank content is filled with a text that says so.
+    ContentFilled {
+        /// Index of the message.
+        message: usize,
+    },
+    /// A call without a result gets one that says so, as one of a call that failed.
+    ResultAdded {
+        /// Index of the answer.
+        message: usize,
+        /// Id of the call.
+        call_id: String,
+    },
+    /// A result that belongs to no call is left out.
+    ResultDropped {
+        /// Index of the result.
+        message: usize,
+        /// Id by which it names a call.
+        call_id: String,
+    },
+    /// A result is put behind its answer, in the order of the calls.
+    ResultMoved {
+        /// Index of the result.
+        message: usize,
+        /// Id of its call.
+        call_id: String,
+    },
+    /// A call and its result get another id.
+    IdRenamed {
+        /// Index of the answer.
+        message: usize,
+        /// Place of the call in the answer, from 0.
+        ordinal: usize,
+        /// Id before.
+        was: String,
+        /// Id afterwards.
+        now: String,
+    },
+    /// A tool is called by another name.
+    ToolRenamed {
+        /// Index of the answer.
+        message: usize,
+        /// Place of the call in the answer, from 0.
+        ordinal: usize,
+        /// Name before.
+        was: String,
+        /// Name afterwards.
+        now: String,
+    },
+    /// The name of a speaker is left out.
+    SpeakerDropped {
+        /// Index of the message.
+        message: usize,
+        /// Name.
+        name: String,
+    },
+    /// A system message is put before all others.
+    SystemMoved {
+        /// Index of the message.
+        message: usize,
+    },
+    /// A user's message without content is added, where the provider wants one first.
+    UserAdded,
+}
+
+impl fmt::Display for RepairChange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RepairChange::CallsDropped { message, call_ids } => {
+                write!(f, "message {message}: the calls of a message that is no answer are left out:")?;
+                call_ids.iter().try_for_each(|id| write!(f, " `{}`", shown(id)))
+            }
+            RepairChange::BlocksDropped { message } => {
+                write!(f, "message {message}: its malformed blocks are left out")
+            }
+            RepairChange::MessageDropped { message } => {
+                write!(f, "message {message}: it has no content and is left out")
+            }
+            RepairChange::ContentFilled { message } => {
+                write!(f, "message {message}: its content is filled with `{NO_CONTENT}`")
+            }
+            RepairChange::ResultAdded { message, call_id } => {
+                write!(f, "message {message}: the call `{}` gets a stand-in result", shown(call_id))
+            }
+            RepairChange::ResultDropped { message, call_id } => {
+                let id = shown(call_id);
+                write!(f, "message {message}: the result for `{id}` belongs to no call and is left out")
+            }
+            RepairChange::ResultMoved { message, call_id } => {
+                write!(f, "message {message}: the result for `{}` is put behind its answer", shown(call_id))
+            }
+            RepairChange::IdRenamed { message, ordinal, was, now } => {
+                let (was, now) = (shown(was), shown(now));
+                write!(f, "message {message}: the id `{was}` of call {ordinal} becomes `{now}`")
+            }
+            RepairChange::ToolRenamed { message, ordinal, was, now } => {
+                let (was, now) = (shown(was), shown(now));
+                write!(f, "message {message}: the tool `{was}` of call {ordinal} becomes `{now}`")
+            }
+            RepairChange::SpeakerDropped { message, name } => {
+                write!(f, "message {message}: the speaker's name `{}` is left out", shown(name))
+            }
+            RepairChange::SystemMoved { message } => {
+                write!(f, "message {message}: the system message is put before all others")
+            }
+            RepairChange::UserAdded => f.write_str("a user's message without content is put first"),
+        }
+    }
+}
+
+/// Holds a message on its way through a repair, and its index in the list that was given; `None` for one that was added.
+type Placed = (Option<usize>, ConversationMessage);
+
+/// Returns the list that a provider accepts and that differs least from `messages`, with what differs. A valid list is
+/// returned as it is.
+///
+/// Results that stand between other messages are put behind their answer, calls without a result get one that says so,
+/// and results without a call are left out. Ids and names that the provider refuses are changed. The new id of a call
+/// depends only on the messages before it, so that a list to which messages are added keeps its ids.
+///
+/// # Example
+///
+/// ```
+/// use foldlog::conversation::{ConversationMessage, Dialect, Role, repair, validate};
+///
+/// let question = ConversationMessage::new(Role::User, "What is 6 times 7?");
+/// let orphan = ConversationMessage::new(Role::Tool, "42");
+/// let repaired = repair(Dialect::OpenAi, &[question, orphan]);
+/// assert_eq!(repaired.messages.len(), 1);
+/// assert_eq!(
+///     repaired.changes[0].to_string(),
+///     "message 1: the result for `` belongs to no call and is left out"
+/// );
+/// assert!(validate(Dialect::OpenAi, &repaired.messages).is_ok());
+/// ```
+pub fn repair(dialect: Dialect, messages: &[ConversationMessage]) -> Repair {
+    let limits = Limits::of(dialect);
+    let mut changes = Vec::new();
+    let kept = contents(&limits, messages, &mut changes);
+    let mut kept = pairs(kept, &mut changes);
+    if dialect == Dialect::Anthropic {
+        kept = systems_first(kept, &mut changes);
+    }
+    let first = kept.iter().find(|(_, message)| message.role != Role::System || dialect == Dialect::OpenAi);
+    let takes_first =
+        |message: &ConversationMessage| message.role == Role::User || dialect == Dialect::OpenAi;
+    if !first.is_some_and(|(_, message)| takes_first(message)) {
+        let place = kept.iter().take_while(|(_, message)| message.role == Role::System).count();
+        kept.insert(place, (None, ConversationMessage::new(Role::User, NO_CONTENT)));
+        changes.push(RepairChange::UserAdded);
+    }
+    let mut messages = names(&limits, kept, &mut changes);
+    unique_ids(&limits, &mut messages, &mut changes);
+    Repair { changes, messages: messages.into_iter().map(|(_, message)| message).collect() }
+}
+
+/// Leaves out calls of messages that are no answers, malformed blocks, and empty answers and system messages; fills the
+/// other empty messages.
+fn contents(
+    limits: &Limits,
+    messages: &[ConversationMessage],
+    changes: &mut Vec<RepairChange>,
+) -> Vec<Placed> {
+    let mut kept = Vec::with_capacity(messages.len());
+    for (index, message) in messages.iter().enumerate() {
+        let mut message = message.clone();
+        if message.role != Role::Assistant && !message.tool_calls.is_empty() {
+            let call_ids = message.tool_calls.drain(..).map(|call| call.call_id).collect();
+            changes.push(RepairChange::CallsDropped { message: index, call_ids });
+        }
+        if own_blocks(limits.dialect, &message).is_some_and(|json| !is_sound(json)) {
+            message.blocks = None;
+            changes.push(RepairChange::BlocksDropped { message: index });
+        }
+        if !limits.takes_content(&message) {
+            if matches!(message.role, Role::Assistant | Role::System) {
+                changes.push(RepairChange::MessageDropped { message: index });
+                continue;
+            }
+            message.content = Some(NO_CONTENT.to_owned());
+            changes.push(RepairChange::ContentFilled { message: index });
+        }
+        kept.push((Some(index), message));
+    }
+    kept
+}
+
+/// Puts the results of each answer behind it. Those that stand before the next answer are looked at.
+fn pairs(messages: Vec<Placed>, changes: &mut Vec<RepairChange>) -> Vec<Placed> {
+    let mut paired = Vec::with_capacity(messages.len());
+    let mut rest = messages.into_iter().peekable();
+    while let Some(first) = rest.next() {
+        let (answer, mut behind) = match first.1.role {
+            Role::Assistant => (Some(first), Vec::new()),
+            _ => (None, vec![first]),
+        };
+        while let Some(next) = rest.next_if(|(_, message)| message.role != Role::Assistant) {
+            behind.push(next);
+        }
+        let calls = answer.as_ref().map(|(index, answer)| (*index, answer.tool_calls.clone()));
+        let (index, calls) = calls.unwrap_or_default();
+        paired.extend(answer);
+        let ids: Vec<String> = calls.into_iter().map(|call| call.call_id).collect();
+        part(index, &ids, behind, &mut paired, changes);
+    }
+    paired
+}
+
+/// Puts the results of the calls `ids` first among the messages `behind` an answer, in the order of the calls.
+fn part(
+    answer: Option<usize>,
+    ids: &[String],
+    behind: Vec<Placed>,
+    paired: &mut Vec<Placed>,
+    changes: &mut Vec<RepairChange>,
+) {
+    // A result together with whether it stands behind a message that is none.
+    let mut results: Vec<Option<(Placed, bool)>> = ids.iter().map(|_| None).collect();
+    let mut others = Vec::new();
+    for (index, message) in behind {
+        if message.role != Role::Tool {
+            others.push((index, message));
+            continue;
+        }
+        let id = result_id(&message);
+        let place = ids.iter().zip(&mut results).find(|(asked, result)| *asked == id && result.is_none());
+        match place {
+            Some((_, place)) => *place = Some(((index, message), !others.is_empty())),
+            None => {
+                let call_id = id.to_owned();
+                changes.extend(index.map(|message| RepairChange::ResultDropped { message, call_id }));
+            }
+        }
+    }
+    let mut last = None;
+    for (id, result) in ids.iter().zip(results) {
+        let call_id = id.clone();
+        let Some(((index, message), displaced)) = result else {
+            let mut stand_in = ConversationMessage::new(Role::Tool, NO_RESULT);
+            (stand_in.tool_call_id, stand_in.is_error) = (Some(call_id.clone()), true);
+            paired.push((None, stand_in));
+            changes.extend(answer.map(|message| RepairChange::ResultAdded { message, call_id }));
+            continue;
+        };
+        if displaced || index < last {
+            changes.extend(index.map(|message| RepairChange::ResultMoved { message, call_id }));
+        }
+        last = last.max(index);
+        paired.push((index, message));
+    }
+    paired.append(&mut others);
+}
+
+fn systems_first(messages: Vec<Placed>, changes: &mut Vec<RepairChange>) -> Vec<Placed> {
+    let front = messages.iter().take_while(|(_, message)| message.role == Role::System).count();
+    let is_system = |(_, message): &Placed| message.role == Role::System;
+    let (mut systems, others): (Vec<Placed>, Vec<Placed>) = messages.into_iter().partition(is_system);
+    let moved = systems.iter().skip(front).filter_map(|(index, _)| *index);
+    changes.extend(moved.map(|message| RepairChange::SystemMoved { message }));
+    systems.extend(others);
+    systems
+}
+
+fn names(limits: &Limits, mut messages: Vec<Placed>, changes: &mut Vec<RepairChange>) -> Vec<Placed> {
+    for (index, message) in &mut messages {
+        let Some(index) = *index else { continue };
+        for (ordinal, call) in message.tool_calls.iter_mut().enumerate() {
+            if limits.takes_tool(&call.name) {
+                continue;
+            }
+            let now = word(&call.name, limits.tool_chars_max, "unnamed");
+            let was = std::mem::replace(&mut call.name, now.clone());
+            changes.push(RepairChange::ToolRenamed { message: index, ordinal, was, now });
+        }
+        if let Some(name) = message.name.take_if(|name| !limits.takes_speaker(name)) {
+            changes.push(RepairChange::SpeakerDropped { message: index, name });
+        }
+    }
+    messages
+}
+
+/// Makes a text of letters, digits, `_` and `-` out of another one.
+fn word(text: &str, bytes_max: usize, empty: &str) -> String {
+    let plain = |c: char| u8::try_from(c).ok().filter(|byte| is_word(*byte)).map_or('_', char::from);
+    let word: String = text.chars().take(bytes_max).map(plain).collect();
+    if word.is_empty() { empty.to_owned() } else { word }
+}
+
+/// Gives calls other ids where the provider refuses theirs. Each answer's results stand behind it, in order.
+fn unique_ids(limits: &Limits, messages: &mut [Placed], changes: &mut Vec<RepairChange>) {
+    let mut ids = Ids::default();
+    let mut results = Vec::new().into_iter();
+    for (index, message) in messages {
+        if message.role == Role::Tool {
+            if let Some(id) = results.next() {
+                message.tool_call_id = Some(id);
+            }
+            continue;
+        }
+        let mut answered = Vec::with_capacity(message.tool_calls.len());
+        for (ordinal, call) in message.tool_calls.iter_mut().enumerate() {
+            if !limits.takes_id(&call.call_id) || ids.taken.contains(&call.call_id) {
+                let now = ids.unused(&call.call_id, limits);
+                let was = std::mem::replace(&mut call.call_id, now.clone());
+                let message = *index;
+                changes.extend(message.map(|message| RepairChange::IdRenamed { message, ordinal, was, now }));
+            }
+            ids.taken.insert(call.call_id.clone());
+            answered.push(call.call_id.clone());
+        }
+        results = answered.into_iter();
+    }
+}
+
+/// Holds the ids of the calls so far.
+#[derive(Default)]
+struct Ids {
+    taken: HashSet<String>,
+    /// Number from which on a suffix may be unused, by the text before it: one id may name many thousand calls.
+    numbers: HashMap<String, usize>,
+}
+
+impl Ids {
+    /// Makes an id that no earlier call has, and that resembles `id`.
+    fn unused(&mut self, id: &str, limits: &Limits) -> String {
+        let base = word(id, MADE_ID_BYTES_MAX, "call");
+        if limits.takes_id(&base) && !self.taken.contains(&base) {
+            return base;
+        }
+        let number = self.numbers.entry(base.clone()).or_insert(1);
+        loop {
+            *number += 1;
+            let suffix = format!("_{number}");
+            let head: String = base.chars().take(MADE_ID_BYTES_MAX.saturating_sub(suffix.len())).collect();
+            let made = format!("{head}{suffix}");
+            if !self.taken.contains(&made) {
+                return made;
+            }
+        }
+    }
+}
