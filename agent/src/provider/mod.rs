@@ -4,6 +4,10 @@
 //! answer arrives whole or not at all: while it streams, its text is shown to whoever asks for it, and is discarded if
 //! the stream breaks.
 
+pub mod rendering;
+pub mod retry;
+pub mod scripted;
+
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -106,6 +110,15 @@ pub struct SendOptions<'a> {
 impl fmt::Debug for SendOptions<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SendOptions").field("deadline", &self.deadline).finish_non_exhaustive()
+    }
+}
+
+impl SendOptions<'_> {
+    /// Tells that the text shown so far is discarded, if any was `shown`.
+    fn discard(&mut self, shown: bool) {
+        if let Some(on_delta) = self.on_delta.as_mut().filter(|_| shown) {
+            on_delta(Delta::Discarded);
+        }
     }
 }
 
@@ -298,9 +311,11 @@ pub trait Provider: Send + Sync {
     /// # Errors
     ///
     /// A [`ProviderError`] if the request cannot be made for this provider.
-    fn prepare(&self, request: &ProviderRequest<'_>) -> Result<Prepared, ProviderError>;
+    fn prepare(&self, request: &ProviderRequest<'_>) -> Result<Prepared, Box<ProviderError>>;
 
     /// Sends a request once, and returns its answer when that is complete. The caller decides about sending it again.
+    ///
+    /// If it fails after it has shown text, it tells that the text is discarded before it returns.
     ///
     /// # Errors
     ///
@@ -309,5 +324,5 @@ pub trait Provider: Send + Sync {
         &self,
         prepared: &Prepared,
         options: &mut SendOptions<'_>,
-    ) -> Result<ProviderAnswer, ProviderError>;
+    ) -> Result<ProviderAnswer, Box<ProviderError>>;
 }

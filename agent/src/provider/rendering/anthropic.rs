@@ -1,0 +1,323 @@
+//! Renders messages for Anthropic's Messages API.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use foldlog::conversation::{ConversationMessage, Dialect, Role};
+use serde::{Deserialize, Serialize};
+use serde_json::value::{RawValue, to_raw_value};
+
+use super::ids::Ids;
+use super::{sent_name, text_of_blocks};
+
+/// Text of the user's message that a conversation without one begins with: the API takes no other beginning.
+const BEGINNING: &str = "Begin.";
+/// Text of a failed result that has none: the API takes no failure without content.
+const FAILED: &str = "The call failed.";
+
+/// Holds a conversation as the Messages API takes it.
+#[derive(Serialize)]
+pub(crate) struct AnthropicConversation<'a> {
+    /// Prompt, which is no message there.
+    pub(crate) system: Option<Content<'a>>,
+    /// Messages, whose roles alternate; the first one is the user's.
+    pub(crate) messages: Vec<Message<'a>>,
+}
+
+/// Holds what several messages of one role say, one after the other.
+#[derive(Serialize)]
+pub(crate) struct Message<'a> {
+    role: &'static str,
+    content: Content<'a>,
+}
+
+/// Holds the content of a message.
+#[derive(Serialize)]
+#[serde(untagged)]
+pub(crate) enum Content<'a> {
+    /// One text.
+    Text(Cow<'a, str>),
+    /// Content in the provider's own form.
+    Raw(&'a RawValue),
+    /// Blocks.
+    Blocks(Vec<Block<'a>>),
+}
+
+/// Holds one block of a content.
+#[derive(Serialize)]
+#[serde(untagged)]
+pub(crate) enum Block<'a> {
+    /// A block in the provider's own form.
+    Raw(Cow<'a, RawValue>),
+    /// A block that was made.
+    Made(Made<'a>),
+}
+
+/// Holds a block that was made from a message's fields.
+#[derive(Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub(crate) enum Made<'a> {
+    /// A text.
+    Text {
+        /// The text, with at least one visible character.
+        text: Cow<'a, str>,
+    },
+    /// A call of a tool.
+    ToolUse {
+        /// Id of the call.
+        id: Cow<'a, str>,
+        /// Name of the tool.
+        name: Cow<'a, str>,
+        /// Arguments: a JSON object.
+        input: Cow<'a, RawValue>,
+    },
+    /// The result of a call.
+    ToolResult {
+        /// Id of the call.
+        tool_use_id: Cow<'a, str>,
+        /// What the tool answered.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        content: Option<Content<'a>>,
+        /// Whether the call failed.
+        #[serde(skip_serializing_if = "std::ops::Not::not")]
+        is_error: bool,
+    },
+}
+
+/// Collects what is sent one after the other under one role.
+struct Part<'a> {
+    role: &'static str,
+    /// Content that is sent as it is if nothing joins it.
+    whole: Option<&'a RawValue>,
+    blocks: Vec<Block<'a>>,
+}
+
+impl<'a> AnthropicConversation<'a> {
+    /// Renders messages as they are sent. Names of tools that are not `known` are made fit.
+    pub(crate) fn new(messages: &'a [ConversationMessage], known: &[&str]) -> AnthropicConversation<'a> {
+        let pinned =
+            |message: &ConversationMessage| message.role == Role::Assistant && own_blocks(message).is_some();
+        let ids = Ids::new(messages, pinned, clean);
+        let mut system = Vec::new();
+        let mut parts: Vec<Part<'a>> = Vec::new();
+        let mut results: Vec<(usize, Block<'a>)> = Vec::new();
+        for (number, message) in messages.iter().enumerate() {
+            if let Some(call) = ids.answered(number) {
+                results.push((call.ordinal, result(message, call.id.clone())));
+                continue;
+            }
+            flush(&mut parts, &mut results);
+            match message.role {
+                Role::System => system.push(message),
+                Role::Assistant => {
+                    let (whole, blocks) = answer(message, ids.calls(number), known);
+                    join(&mut parts, Part { role: "assistant", whole, blocks });
+                }
+                _ => {
+                    let (whole, blocks) = said(message);
+                    join(&mut parts, Part { role: "user", whole, blocks });
+                }
+            }
+        }
+        flush(&mut parts, &mut results);
+        if parts.first().is_none_or(|first| first.role != "user") {
+            let begin = Part { role: "user", whole: None, blocks: vec![text(BEGINNING)] };
+            parts.insert(0, begin);
+        }
+        if let Some(last) = parts.last_mut().filter(|last| last.role == "assistant") {
+            trim_end(last);
+        }
+        let messages = parts.into_iter().map(|part| Message { role: part.role, content: part.content() });
+        AnthropicConversation { system: prompt(&system), messages: messages.collect() }
+    }
+}
+
+impl<'a> Part<'a> {
+    fn content(self) -> Content<'a> {
+        if let Some(whole) = self.whole {
+            return Content::Raw(whole);
+        }
+        content_of(self.blocks)
+    }
+}
+
+fn content_of(mut blocks: Vec<Block<'_>>) -> Content<'_> {
+    match (blocks.pop(), blocks.is_empty()) {
+        (Some(Block::Made(Made::Text { text })), true) => Content::Text(text),
+        (last, _) => {
+            blocks.extend(last);
+            Content::Blocks(blocks)
+        }
+    }
+}
+
+/// Adds the results of one answer, by ordinal.
+fn flush<'a>(parts: &mut Vec<Part<'a>>, results: &mut Vec<(usize, Block<'a>)>) {
+    results.sort_by_key(|(ordinal, _)| *ordinal);
+    let blocks = results.drain(..).map(|(_, block)| block).collect();
+    join(parts, Part { role: "user", whole: None, blocks });
+}
+
+/// Adds what is said, to the message before it if the same role speaks.
+fn join<'a>(parts: &mut Vec<Part<'a>>, part: Part<'a>) {
+    if part.blocks.is_empty() {
+        return;
+    }
+    match parts.last_mut().filter(|last| last.role == part.role) {
+        Some(last) => {
+            last.whole = None;
+            last.blocks.extend(part.blocks);
+        }
+        None => parts.push(part),
+    }
+}
+
+fn text<'a>(text: impl Into<Cow<'a, str>>) -> Block<'a> {
+    Block::Made(Made::Text { text: text.into() })
+}
+
+fn visible<'a>(content: impl Into<Cow<'a, str>>) -> Option<Block<'a>> {
+    let content = content.into();
+    (!content.trim().is_empty()).then(|| text(content))
+}
+
+/// Returns the content that a message says in the provider's own form, and its blocks.
+fn said(message: &ConversationMessage) -> (Option<&RawValue>, Vec<Block<'_>>) {
+    if let Some((raw, blocks)) = own_blocks(message) {
+        return whole(raw, blocks);
+    }
+    let reduced = message.blocks.as_ref().and_then(text_of_blocks).and_then(visible);
+    (None, reduced.or_else(|| message.content.as_deref().and_then(visible)).into_iter().collect())
+}
+
+fn answer<'a>(
+    message: &'a ConversationMessage,
+    ids: &[String],
+    known: &[&str],
+) -> (Option<&'a RawValue>, Vec<Block<'a>>) {
+    if let Some((raw, blocks)) = own_blocks(message) {
+        let unchanged = message.tool_calls.iter().zip(ids).all(|(call, id)| call.call_id == *id);
+        return if unchanged { whole(raw, blocks) } else { (None, with_ids(blocks, ids)) };
+    }
+    let (_, mut blocks) = said(message);
+    blocks.extend(message.tool_calls.iter().zip(ids).map(|(call, id)| {
+        Block::Made(Made::ToolUse {
+            id: id.clone().into(),
+            name: sent_name(&call.name, known),
+            input: input(&call.arguments),
+        })
+    }));
+    (None, blocks)
+}
+
+fn result(message: &ConversationMessage, id: String) -> Block<'_> {
+    let (raw, blocks) = said(message);
+    let content = match (raw, blocks.is_empty()) {
+        (Some(raw), _) => Some(Content::Raw(raw)),
+        (None, false) => Some(content_of(blocks)),
+        (None, true) => message.is_error.then(|| Content::Text(FAILED.into())),
+    };
+    Block::Made(Made::ToolResult { tool_use_id: id.into(), content, is_error: message.is_error })
+}
+
+/// Returns arguments as the object that the API takes. What is no object becomes the field `invalid_arguments` of one, as
+/// the text that arrived.
+fn input(arguments: &str) -> Cow<'_, RawValue> {
+    if let Some(raw) =
+        serde_json::from_str::<&RawValue>(arguments).ok().filter(|raw| raw.get().starts_with('{'))
+    {
+        return Cow::Borrowed(raw);
+    }
+    let mut fields = BTreeMap::new();
+    if !arguments.trim().is_empty() {
+        fields.insert("invalid_arguments", arguments);
+    }
+    // A map of texts has an encoding always; `null` stands in for none.
+    Cow::Owned(to_raw_value(&fields).unwrap_or_else(|_| RawValue::NULL.to_owned()))
+}
+
+/// Returns the id with the characters that the API takes.
+fn clean(id: &str) -> String {
+    if id.is_empty() {
+        return "call".to_owned();
+    }
+    let fit = |c: char| if c.is_ascii_alphanumeric() || c == '_' || c == '-' { c } else { '_' };
+    id.chars().map(fit).collect()
+}
+
+/// Holds of a block what decides whether it can be sent.
+#[derive(Deserialize)]
+struct Peek<'a> {
+    #[serde(default, borrow)]
+    r#type: Cow<'a, str>,
+    #[serde(default, borrow)]
+    text: Option<Cow<'a, str>>,
+}
+
+fn peek(block: &RawValue) -> Option<Peek<'_>> {
+    serde_json::from_str(block.get()).ok()
+}
+
+/// Returns content blocks in the API's own form, whole and one by one; `None` if the message has none.
+fn own_blocks(message: &ConversationMessage) -> Option<(&RawValue, Vec<&RawValue>)> {
+    let blocks = message.blocks.as_ref().filter(|blocks| blocks.format == Dialect::Anthropic.name())?;
+    let raw: &RawValue = serde_json::from_str(&blocks.json).ok()?;
+    Some((raw, serde_json::from_str(raw.get()).ok()?))
+}
+
+/// Leaves out the blocks that the API refuses; without any of them, the content is sent as it is.
+fn whole<'a>(raw: &'a RawValue, blocks: Vec<&'a RawValue>) -> (Option<&'a RawValue>, Vec<Block<'a>>) {
+    let count = blocks.len();
+    let kept: Vec<_> = blocks.into_iter().filter(|block| !is_empty_text(block)).collect();
+    let raw = (kept.len() == count && count > 0).then_some(raw);
+    (raw, kept.into_iter().map(|block| Block::Raw(Cow::Borrowed(block))).collect())
+}
+
+fn is_empty_text(block: &RawValue) -> bool {
+    peek(block)
+        .is_some_and(|peek| peek.r#type == "text" && peek.text.is_none_or(|text| text.trim().is_empty()))
+}
+
+/// Exchanges the ids of the calls among blocks, by ordinal.
+fn with_ids<'a>(blocks: Vec<&'a RawValue>, ids: &[String]) -> Vec<Block<'a>> {
+    let mut ids = ids.iter();
+    let blocks = blocks.into_iter().filter(|block| !is_empty_text(block)).map(|block| {
+        let is_call = peek(block).is_some_and(|peek| peek.r#type == "tool_use");
+        let id = if is_call { ids.next() } else { None };
+        let altered = id.and_then(|id| {
+            let mut fields: BTreeMap<&str, &RawValue> = serde_json::from_str(block.get()).ok()?;
+            let id = to_raw_value(id).ok()?;
+            fields.insert("id", &id);
+            to_raw_value(&fields).ok()
+        });
+        Block::Raw(altered.map_or(Cow::Borrowed(block), Cow::Owned))
+    });
+    blocks.collect()
+}
+
+/// Takes the white space off the end of an answer that the model continues: the API refuses it there.
+fn trim_end(part: &mut Part<'_>) {
+    let Some(Block::Made(Made::Text { text })) = part.blocks.last_mut() else { return };
+    let end = text.trim_end().len();
+    if end < text.len() {
+        text.to_mut().truncate(end);
+    }
+}
+
+/// Returns the prompt: the texts of all system messages one below the other, or their blocks where one has some.
+fn prompt<'a>(messages: &[&'a ConversationMessage]) -> Option<Content<'a>> {
+    let mut blocks: Vec<Block<'a>> = messages.iter().flat_map(|message| said(message).1).collect();
+    let texts: Vec<&str> = blocks
+        .iter()
+        .filter_map(|block| match block {
+            Block::Made(Made::Text { text }) => Some(&**text),
+            _ => None,
+        })
+        .collect();
+    match (texts.len() == blocks.len(), blocks.len()) {
+        (_, 0) => None,
+        (true, 1) => Some(content_of(std::mem::take(&mut blocks))),
+        (true, _) => Some(Content::Text(texts.join("\n\n").into())),
+        (false, _) => Some(Content::Blocks(blocks)),
+    }
+}

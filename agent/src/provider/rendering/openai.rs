@@ -1,0 +1,163 @@
+//! Renders messages for OpenAI's chat completions.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use foldlog::conversation::{ConversationMessage, Dialect, Role, ToolCallRecord};
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use super::ids::Ids;
+use super::{sent_name, text_of_blocks};
+
+/// Holds a message as OpenAI takes it.
+#[derive(Serialize)]
+#[serde(untagged)]
+pub(crate) enum OpenAiMessage<'a> {
+    /// A message in the provider's own form.
+    Raw(&'a RawValue),
+    /// A message in the provider's own form, some fields of which were exchanged.
+    Altered(BTreeMap<&'a str, Cow<'a, RawValue>>),
+    /// A message that was put together from role, content and calls.
+    Made(Made<'a>),
+}
+
+/// Holds the fields of a message, in the order in which they are written.
+#[derive(Serialize)]
+pub(crate) struct Made<'a> {
+    role: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tool_call_id: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<&'a str>,
+    content: Content<'a>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tool_calls: Vec<Call<'a>>,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Content<'a> {
+    Null(()),
+    Text(Cow<'a, str>),
+    Raw(&'a RawValue),
+}
+
+#[derive(Serialize)]
+struct Call<'a> {
+    id: Cow<'a, str>,
+    r#type: &'static str,
+    function: Function<'a>,
+}
+
+#[derive(Serialize)]
+struct Function<'a> {
+    name: Cow<'a, str>,
+    arguments: &'a str,
+}
+
+/// Renders messages as they are sent. Names of tools that are not `known` are made fit.
+pub(crate) fn messages<'a>(messages: &'a [ConversationMessage], known: &[&str]) -> Vec<OpenAiMessage<'a>> {
+    let ids = Ids::new(messages, |message| whole_message(message).is_some(), |id| clean(id).to_owned());
+    let rendered = messages.iter().enumerate().map(|(number, message)| {
+        let own = ids.calls(number);
+        if let Some(raw) = whole_message(message) {
+            return with_ids(raw, message, own);
+        }
+        let calls = message.tool_calls.iter().zip(own).map(|(call, id)| Call {
+            id: id.clone().into(),
+            r#type: "function",
+            function: Function { name: sent_name(&call.name, known), arguments: &call.arguments },
+        });
+        let content = match content(message) {
+            Content::Null(()) if message.tool_calls.is_empty() => Content::Text("".into()),
+            content => content,
+        };
+        OpenAiMessage::Made(Made {
+            role: message.role.name(),
+            tool_call_id: ids.answered(number).map(|call| call.id.clone().into()),
+            name: message.name.as_deref().filter(|name| message.role != Role::Tool && is_speaker(name)),
+            content,
+            tool_calls: calls.collect(),
+        })
+    });
+    rendered.collect()
+}
+
+/// Renders messages as they were recorded.
+pub(super) fn recorded(messages: &[ConversationMessage]) -> Vec<OpenAiMessage<'_>> {
+    fn call(call: &ToolCallRecord) -> Call<'_> {
+        let function = Function { name: call.name.as_str().into(), arguments: &call.arguments };
+        Call { id: call.call_id.as_str().into(), r#type: "function", function }
+    }
+    let rendered = messages.iter().map(|message| match whole_message(message) {
+        Some(raw) => OpenAiMessage::Raw(raw),
+        None => OpenAiMessage::Made(Made {
+            role: message.role.name(),
+            tool_call_id: message.tool_call_id.as_deref().map(Cow::Borrowed),
+            name: message.name.as_deref(),
+            content: content(message),
+            tool_calls: message.tool_calls.iter().map(call).collect(),
+        }),
+    });
+    rendered.collect()
+}
+
+fn clean(id: &str) -> &str {
+    if id.is_empty() { "call" } else { id }
+}
+
+/// Returns whether OpenAI takes the name of a speaker.
+fn is_speaker(name: &str) -> bool {
+    let fits = |c: char| !c.is_whitespace() && !c.is_control() && !"<|\\/>".contains(c);
+    !name.is_empty() && name.len() <= 64 && name.chars().all(fits)
+}
+
+fn own_blocks(message: &ConversationMessage) -> Option<&RawValue> {
+    let blocks = message.blocks.as_ref().filter(|blocks| blocks.format == Dialect::OpenAi.name())?;
+    serde_json::from_str(&blocks.json).ok()
+}
+
+/// Returns content blocks that are a message as a whole, with more fields than its content.
+fn whole_message(message: &ConversationMessage) -> Option<&RawValue> {
+    own_blocks(message).filter(|raw| raw.get().starts_with('{'))
+}
+
+fn content(message: &ConversationMessage) -> Content<'_> {
+    if let Some(raw) = own_blocks(message) {
+        return Content::Raw(raw);
+    }
+    match (message.blocks.as_ref().and_then(text_of_blocks), &message.content) {
+        (Some(text), _) if !text.is_empty() => Content::Text(text.into()),
+        (_, Some(text)) => Content::Text(text.into()),
+        (_, None) => Content::Null(()),
+    }
+}
+
+/// Exchanges the ids in a message that is sent in the provider's own form, if they are not those that were chosen.
+fn with_ids<'a>(raw: &'a RawValue, message: &ConversationMessage, ids: &[String]) -> OpenAiMessage<'a> {
+    if message.tool_calls.iter().zip(ids).all(|(call, id)| call.call_id == *id) {
+        return OpenAiMessage::Raw(raw);
+    }
+    exchanged(raw, ids).map_or(OpenAiMessage::Raw(raw), OpenAiMessage::Altered)
+}
+
+fn exchanged<'a>(raw: &'a RawValue, ids: &[String]) -> Option<BTreeMap<&'a str, Cow<'a, RawValue>>> {
+    let mut fields: BTreeMap<&str, &RawValue> = serde_json::from_str(raw.get()).ok()?;
+    let mut calls: Vec<BTreeMap<&str, Cow<'_, RawValue>>> = {
+        let calls: Vec<BTreeMap<&str, &RawValue>> =
+            serde_json::from_str(fields.remove("tool_calls")?.get()).ok()?;
+        let owned = |call: BTreeMap<&'a str, &'a RawValue>| {
+            call.into_iter().map(|(name, value)| (name, Cow::Borrowed(value))).collect()
+        };
+        calls.into_iter().map(owned).collect()
+    };
+    for (call, id) in calls.iter_mut().zip(ids) {
+        call.insert("id", Cow::Owned(serde_json::value::to_raw_value(id).ok()?));
+    }
+    let calls = serde_json::value::to_raw_value(&calls).ok()?;
+    let mut fields: BTreeMap<&str, Cow<'_, RawValue>> =
+        fields.into_iter().map(|(name, value)| (name, Cow::Borrowed(value))).collect();
+    fields.insert("tool_calls", Cow::Owned(calls));
+    Some(fields)
+}

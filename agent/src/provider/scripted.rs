@@ -1,0 +1,295 @@
+//! Answers from a script, in place of a model: for tests, demonstrations and replays.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use chrono::DateTime;
+use foldlog::conversation::{ConversationMessage, Dialect, TokenUsage, ToolCallRecord};
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use super::{
+    Delta, LlmConfig, Prepared, Provider, ProviderAnswer, ProviderError, ProviderErrorKind, ProviderRequest,
+    SendOptions,
+};
+
+/// Model that the script stands in for.
+const MODEL: &str = "scripted";
+
+/// Holds one reply of a script.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ScriptedReply {
+    /// A complete answer.
+    Answer(ProviderAnswer),
+    /// A failure. Text that it says has arrived is shown, and then discarded.
+    Fail(ProviderError),
+}
+
+impl From<ProviderAnswer> for ScriptedReply {
+    fn from(answer: ProviderAnswer) -> ScriptedReply {
+        ScriptedReply::Answer(answer)
+    }
+}
+
+impl From<ProviderError> for ScriptedReply {
+    fn from(error: ProviderError) -> ScriptedReply {
+        ScriptedReply::Fail(error)
+    }
+}
+
+impl ScriptedReply {
+    /// Makes an answer with a text and no calls.
+    pub fn text(text: impl Into<String>) -> ScriptedReply {
+        ScriptedReply::Answer(answered(Some(text.into()), Vec::new(), "stop"))
+    }
+
+    /// Makes an answer that asks for tools, each by id, name and arguments.
+    pub fn calls<'a>(calls: impl IntoIterator<Item = (&'a str, &'a str, &'a str)>) -> ScriptedReply {
+        let record = |(id, name, arguments): (&str, &str, &str)| ToolCallRecord {
+            call_id: id.to_owned(),
+            name: name.to_owned(),
+            arguments: arguments.to_owned(),
+        };
+        ScriptedReply::Answer(answered(None, calls.into_iter().map(record).collect(), "tool_calls"))
+    }
+
+    /// Makes a failure.
+    pub fn fail(kind: ProviderErrorKind, message: impl Into<String>) -> ScriptedReply {
+        ScriptedReply::Fail(ProviderError::new(kind, message))
+    }
+
+    /// Makes a stream that breaks after a text has arrived.
+    pub fn cut(arrived: impl Into<String>) -> ScriptedReply {
+        let mut error = ProviderError::new(ProviderErrorKind::Cut, "the stream broke");
+        error.arrived = Some(arrived.into());
+        ScriptedReply::Fail(error)
+    }
+}
+
+fn answered(content: Option<String>, calls: Vec<ToolCallRecord>, stop: &str) -> ProviderAnswer {
+    ProviderAnswer {
+        content,
+        calls,
+        stop: Some(stop.to_owned()),
+        model: Some(MODEL.to_owned()),
+        usage: Some(TokenUsage { input: 1, output: 1, ..TokenUsage::default() }),
+        ..ProviderAnswer::default()
+    }
+}
+
+/// Holds a request that a script answers.
+#[derive(Clone, Debug)]
+pub struct ScriptedRequest {
+    /// Number of the request, counted from 1.
+    pub number: u64,
+    /// Messages, at the time 0 and with nil ids.
+    pub messages: Vec<ConversationMessage>,
+    /// Names of the tools that may be called.
+    pub tools: Vec<String>,
+    /// Whether the answer is streamed.
+    pub stream: bool,
+}
+
+impl ScriptedRequest {
+    /// Returns the text of the last message; empty if there is none.
+    pub fn last_text(&self) -> &str {
+        self.messages.last().and_then(|message| message.content.as_deref()).unwrap_or_default()
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct Body {
+    model: String,
+    messages: Vec<ConversationMessage>,
+    tools: Vec<String>,
+    output: Option<String>,
+    stream: bool,
+}
+
+type Answerer = dyn Fn(&ScriptedRequest) -> ScriptedReply + Send + Sync;
+
+/// Names where the replies come from.
+enum Script {
+    List(Mutex<VecDeque<ScriptedReply>>),
+    Function(Box<Answerer>),
+}
+
+/// Answers requests as a script says, and counts them.
+///
+/// Its requests are JSON of the messages, in no provider's form and without their times and ids, so that the same
+/// conversation is asked for with the same bytes in every process.
+pub struct ScriptedProvider {
+    name: String,
+    dialect: Dialect,
+    script: Script,
+    requests: AtomicU64,
+    seen: Mutex<Vec<ScriptedRequest>>,
+}
+
+impl fmt::Debug for ScriptedProvider {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ScriptedProvider")
+            .field("name", &self.name)
+            .field("dialect", &self.dialect)
+            .field("requests", &self.requests())
+            .finish_non_exhaustive()
+    }
+}
+
+impl ScriptedProvider {
+    /// Makes a provider that gives these replies, one for each request. Further requests fail.
+    pub fn new<R: Into<ScriptedReply>>(replies: impl IntoIterator<Item = R>) -> ScriptedProvider {
+        ScriptedProvider::of(Script::List(Mutex::new(replies.into_iter().map(Into::into).collect())))
+    }
+
+    /// Makes a provider that asks a function for each reply.
+    pub fn from_fn(
+        reply: impl Fn(&ScriptedRequest) -> ScriptedReply + Send + Sync + 'static,
+    ) -> ScriptedProvider {
+        ScriptedProvider::of(Script::Function(Box::new(reply)))
+    }
+
+    fn of(script: Script) -> ScriptedProvider {
+        ScriptedProvider {
+            name: MODEL.to_owned(),
+            dialect: Dialect::OpenAi,
+            script,
+            requests: AtomicU64::new(0),
+            seen: Mutex::new(Vec::new()),
+        }
+    }
+
+    /// Sets the provider's name, `scripted` unless set.
+    pub fn with_name(mut self, name: impl Into<String>) -> ScriptedProvider {
+        self.name = name.into();
+        self
+    }
+
+    /// Sets the rules that the provider says it has for messages, OpenAI's unless set.
+    pub fn with_dialect(mut self, dialect: Dialect) -> ScriptedProvider {
+        self.dialect = dialect;
+        self
+    }
+
+    /// Returns how many requests were sent, failed ones included.
+    pub fn requests(&self) -> u64 {
+        self.requests.load(Ordering::Relaxed)
+    }
+
+    /// Returns the requests that were sent, in their order.
+    pub fn seen(&self) -> Vec<ScriptedRequest> {
+        self.seen.lock().clone()
+    }
+
+    fn reply(&self, request: &ScriptedRequest) -> ScriptedReply {
+        match &self.script {
+            Script::Function(reply) => reply(request),
+            Script::List(replies) => replies.lock().pop_front().unwrap_or_else(|| {
+                let message = format!("the script has no reply to request number {}", request.number);
+                ScriptedReply::fail(ProviderErrorKind::BadRequest, message)
+            }),
+        }
+    }
+}
+
+/// Returns the parameters of a request that are set, for its record.
+fn parameters(config: &LlmConfig) -> serde_json::Value {
+    let mut fields = serde_json::Map::new();
+    let numbers = [
+        ("temperature", config.temperature.map(serde_json::Value::from)),
+        ("max_tokens", config.max_tokens.map(serde_json::Value::from)),
+        ("top_p", config.top_p.map(serde_json::Value::from)),
+        ("seed", config.seed.map(serde_json::Value::from)),
+        ("stream", Some(config.stream.into())),
+    ];
+    let set = numbers.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
+    fields.extend(set);
+    serde_json::Value::Object(fields)
+}
+
+impl Provider for ScriptedProvider {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn dialect(&self) -> Dialect {
+        self.dialect
+    }
+
+    fn prepare(&self, request: &ProviderRequest<'_>) -> Result<Prepared, Box<ProviderError>> {
+        let timeless = |message: &ConversationMessage| {
+            let mut message = message.clone();
+            (message.created_at, message.message_id) = (DateTime::UNIX_EPOCH, Uuid::nil());
+            message
+        };
+        let body = Body {
+            model: MODEL.to_owned(),
+            messages: request.messages.iter().map(timeless).collect(),
+            tools: request.tools.iter().map(|tool| tool.name.clone()).collect(),
+            output: request.output.map(|output| output.name.clone()),
+            stream: request.config.stream,
+        };
+        let body = serde_json::to_vec(&body)
+            .map_err(|error| ProviderError::new(ProviderErrorKind::Unsupported, error.to_string()))?;
+        let parameters = parameters(request.config);
+        Ok(Prepared { model: MODEL.to_owned(), parameters, body, stream: request.config.stream })
+    }
+
+    fn send(
+        &self,
+        prepared: &Prepared,
+        options: &mut SendOptions<'_>,
+    ) -> Result<ProviderAnswer, Box<ProviderError>> {
+        let body: Body = serde_json::from_slice(&prepared.body)
+            .map_err(|error| ProviderError::new(ProviderErrorKind::Unsupported, error.to_string()))?;
+        check(options)?;
+        let number = self.requests.fetch_add(1, Ordering::Relaxed) + 1;
+        let Body { messages, tools, stream, .. } = body;
+        let request = ScriptedRequest { number, messages, tools, stream };
+        self.seen.lock().push(request.clone());
+        match self.reply(&request) {
+            ScriptedReply::Answer(answer) => {
+                show(options, answer.content.as_deref())?;
+                Ok(answer)
+            }
+            ScriptedReply::Fail(error) => {
+                show(options, error.arrived.as_deref())?;
+                options.discard(error.arrived.is_some());
+                Err(Box::new(error))
+            }
+        }
+    }
+}
+
+/// Fails if the request was cancelled, or its deadline has passed.
+fn check(options: &SendOptions<'_>) -> Result<(), Box<ProviderError>> {
+    if options.cancel.is_cancelled() {
+        return Err(Box::new(ProviderError::new(ProviderErrorKind::Cancelled, "the request was cancelled")));
+    }
+    if options.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+        let message = "the deadline of the request passed";
+        return Err(Box::new(ProviderError::new(ProviderErrorKind::Deadline, message)));
+    }
+    Ok(())
+}
+
+/// Shows a text word by word.
+fn show(options: &mut SendOptions<'_>, text: Option<&str>) -> Result<(), Box<ProviderError>> {
+    let text = text.unwrap_or_default();
+    let mut shown = 0;
+    for word in text.split_inclusive(char::is_whitespace) {
+        if let Err(mut error) = check(options) {
+            error.arrived = text.get(..shown).filter(|text| !text.is_empty()).map(str::to_owned);
+            options.discard(shown > 0);
+            return Err(error);
+        }
+        if let Some(on_delta) = &mut options.on_delta {
+            on_delta(Delta::Text(word));
+        }
+        shown += word.len();
+    }
+    Ok(())
+}
