@@ -137,7 +137,9 @@ impl<'a> Record<'a> {
             Kind::TOOL_BEGIN => {
                 let Ok(begin) = ToolBegin::decode(self.body) else { return objects };
                 let snapshots = begin.resources.iter().filter_map(|resource| resource.snapshot);
-                objects.extend([begin.arguments].into_iter().chain(snapshots).filter_map(|it| it.object()));
+                let shown = begin.closed.iter().map(|closed| closed.shown);
+                let payloads = [begin.arguments].into_iter().chain(shown).chain(snapshots);
+                objects.extend(payloads.filter_map(|it| it.object()));
             }
             Kind::TOOL_END => {
                 let Ok(end) = ToolEnd::decode(self.body) else { return objects };

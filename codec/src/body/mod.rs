@@ -14,7 +14,7 @@
 //! | declare, declared | `events` array of maps (`id`, `name`, `ver` if not 1, `to` array of slice id and built-in effect in turn (0 append, 1 replace, 2 explicit), `implicit`), `slices` array of maps (`id`, `name`, `policy` if not state, `item` if not the slice's name) |
 //! | dispatch | `e` event id and `d` payload, or `o` action of the engine (seed, clear, reset, tag; for a tag `key` and `value`); `x` effects |
 //! | snapshot | `tag`, `policies` array, if not state alone |
-//! | tool_begin | `t` tool, `call` provider's id, `args` JSON text, `by` answer and ordinal, `in` parent, `again` and `undo` operations, `idem` if not manual, `ro`, `res` array of maps (`r` resource, `s` snapshot) |
+//! | tool_begin | `t` tool, `call` provider's id, `args` JSON text, `by` answer and ordinal, `in` parent, `again` and `undo` operations, `idem` if not manual, `ro`, `res` array of maps (`r` resource, `s` snapshot), `shut` array of cause and text if the call is closed without running |
 //! | tool_end | `op` sequence number of the begin, `again` operation id if it is an earlier begin, `t`, `call`, `by`, `in` and `undo` the values of the begin, `out` outcome, `why` cause, `back` (true if STATE is rolled back), `fx` effects outside if not unknown, `us` duration, `result`, `shown` text, `over` overrides, `res`, `left` array of maps of what was not undone (`r` resource, `p` path, `w` reason), `s` id of the LOG slice that the call is added to |
 //! | observed | `n` name, `d` payload |
 //! | settle | `op` operation id, `is` decision, `by`, `why`, `result` |
@@ -70,7 +70,7 @@ pub use operation::{
 };
 pub use position::{Import, ImportedSlice, Rollback, Snapshot};
 pub use settle::Settle;
-pub use tool_begin::ToolBegin;
+pub use tool_begin::{ClosedCall, ToolBegin};
 pub use tool_end::ToolEnd;
 
 use crate::msgpack::{Reader, Token, Writer};

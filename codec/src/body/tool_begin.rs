@@ -3,15 +3,15 @@
 use std::borrow::Cow;
 
 use super::Payload;
-use super::fields::{list, required, walk};
+use super::fields::{bad, list, required, walk};
 use super::operation::{
-    BEGIN, CallOrigin, FIELDS_BYTES, Idempotency, ResourceSnapshot, payload_len, read_named, resources_len,
-    text_len, write_resources,
+    BEGIN, CallOrigin, Cause, FIELDS_BYTES, Idempotency, ResourceSnapshot, payload_len, read_named,
+    resources_len, text_len, write_resources,
 };
-use crate::msgpack::Writer;
+use crate::msgpack::{Reader, Writer};
 use crate::{Error, OperationId};
 
-/// Records that a tool is about to run.
+/// Records that a tool is about to run, or that a call is closed without running.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ToolBegin<'a> {
     /// Name of the tool.
@@ -34,6 +34,34 @@ pub struct ToolBegin<'a> {
     pub undoes: Option<OperationId>,
     /// Snapshots of the resources before the tool runs, in the order of their names.
     pub resources: Vec<ResourceSnapshot<'a>>,
+    /// Why the call does not run, if it is closed without: its end follows, or a recovery writes it.
+    pub closed: Option<ClosedCall<'a>>,
+}
+
+/// Says why a call is closed without running.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ClosedCall<'a> {
+    /// Why the call does not run.
+    pub cause: Cause,
+    /// Text that the model reads in place of a result, as one MessagePack string.
+    pub shown: Payload<'a>,
+}
+
+impl<'a> ClosedCall<'a> {
+    fn write(&self, writer: &mut Writer) {
+        writer.array(2).str(self.cause.name());
+        self.shown.write(writer);
+    }
+
+    fn read(name: &str, reader: &mut Reader<'a>) -> Result<ClosedCall<'a>, Error> {
+        match reader.array()? {
+            2 => {
+                let cause = read_named(BEGIN, name, reader, Cause::from_name)?;
+                Ok(ClosedCall { cause, shown: Payload::new(reader.value()?) })
+            }
+            _ => Err(bad(BEGIN, "a closed call has a cause and a text")),
+        }
+    }
 }
 
 impl<'a> ToolBegin<'a> {
@@ -51,13 +79,15 @@ impl<'a> ToolBegin<'a> {
             again: None,
             undoes: None,
             resources: Vec::new(),
+            closed: None,
         }
     }
 
     /// Returns all payloads of the record for modification, so that a writer can replace large ones by references.
     pub fn payloads_mut(&mut self) -> impl Iterator<Item = &mut Payload<'a>> {
         let resources = self.resources.iter_mut().filter_map(|resource| resource.snapshot.as_mut());
-        std::iter::once(&mut self.arguments).chain(resources)
+        let shown = self.closed.as_mut().map(|closed| &mut closed.shown);
+        std::iter::once(&mut self.arguments).chain(shown).chain(resources)
     }
 
     /// Encodes the body of a `tool_begin` record as MessagePack.
@@ -77,9 +107,12 @@ impl<'a> ToolBegin<'a> {
             + usize::from(self.reads_only)
             + usize::from(self.again.is_some())
             + usize::from(self.undoes.is_some())
-            + usize::from(!self.resources.is_empty());
+            + usize::from(!self.resources.is_empty())
+            + usize::from(self.closed.is_some());
         let names = self.tool.len() + text_len(self.call_id.as_deref());
-        let payloads = payload_len(Some(self.arguments)) + resources_len(&self.resources);
+        let payloads = payload_len(Some(self.arguments))
+            + payload_len(self.closed.as_ref().map(|closed| closed.shown))
+            + resources_len(&self.resources);
         buffer.clear();
         buffer.reserve(FIELDS_BYTES + names + payloads);
         let mut writer = Writer::reusing(buffer);
@@ -104,6 +137,9 @@ impl<'a> ToolBegin<'a> {
             writer.str("ro").bool(true);
         }
         write_resources(&mut writer, &self.resources);
+        if let Some(closed) = &self.closed {
+            closed.write(writer.str("shut"));
+        }
         writer.finish()
     }
 
@@ -116,7 +152,7 @@ impl<'a> ToolBegin<'a> {
     pub fn decode(bytes: &'a [u8]) -> Result<ToolBegin<'a>, Error> {
         let (mut tool, mut call_id, mut arguments, mut origin) = (None, None, None, None);
         let (mut parent, mut again, mut undoes, mut idempotency) = (None, None, None, Idempotency::Manual);
-        let (mut reads_only, mut resources) = (false, Vec::new());
+        let (mut reads_only, mut resources, mut closed) = (false, Vec::new(), None);
         walk(BEGIN, bytes, |name, value| {
             match name {
                 "t" => tool = Some(Cow::Borrowed(value.str()?)),
@@ -129,6 +165,7 @@ impl<'a> ToolBegin<'a> {
                 "idem" => idempotency = read_named(BEGIN, name, value, Idempotency::from_name)?,
                 "ro" => reads_only = value.bool()?,
                 "res" => resources = list(value, |value| ResourceSnapshot::read(BEGIN, value))?,
+                "shut" => closed = Some(ClosedCall::read(name, value)?),
                 _ => {}
             }
             Ok(())
@@ -144,6 +181,7 @@ impl<'a> ToolBegin<'a> {
             again,
             undoes,
             resources,
+            closed,
         })
     }
 }

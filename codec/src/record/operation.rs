@@ -33,6 +33,10 @@ pub(super) fn tool_begin<'a>(object: &mut Object<'a>, begin: ToolBegin<'a>) -> R
     object.set("reads_only", Value::from(begin.reads_only));
     object.set("runs_again", begin.again.map_or(Value::Nil, Value::from));
     object.set("resources", resources(begin.resources)?);
+    if let Some(closed) = begin.closed {
+        object.set("closed", Value::from(closed.cause.name()));
+        object.set("shown", payload(closed.shown)?);
+    }
     Ok(())
 }
 

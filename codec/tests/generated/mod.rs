@@ -280,6 +280,7 @@ pub(crate) fn tool_begin() -> impl Strategy<Value = ToolBegin<'static>> {
                 again: again.map(Into::into),
                 undoes: undoes.map(Into::into),
                 resources,
+                closed: None,
             }
         },
     )

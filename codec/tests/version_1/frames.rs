@@ -367,6 +367,7 @@ fn begin() -> ToolBegin<'static> {
         again: None,
         undoes: None,
         resources: vec![],
+        closed: None,
     }
 }
 

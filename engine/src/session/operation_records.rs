@@ -4,7 +4,9 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use foldlog_codec::body::{CallOrigin, Decision, Observed, Outcome, Payload, Settle, ToolBegin, ToolEnd};
+use foldlog_codec::body::{
+    CallOrigin, Cause, Decision, Observed, Outcome, Payload, Settle, ToolBegin, ToolEnd,
+};
 use foldlog_codec::msgpack::{self, Value};
 use foldlog_codec::{Kind, OperationId, SequenceNumber};
 use serde::Serialize;
@@ -27,6 +29,8 @@ pub(crate) struct BeginRead {
     pub(crate) arguments: Vec<u8>,
     pub(crate) origin: Option<CallOrigin>,
     pub(crate) resources: BTreeMap<String, Option<Vec<u8>>>,
+    /// Why the call was closed without running, and the text that the model reads, as one MessagePack string.
+    pub(crate) closed: Option<(Cause, Vec<u8>)>,
 }
 
 impl Session {
@@ -118,7 +122,11 @@ impl Session {
             });
             let resources = resources.collect::<Result<_>>()?;
             let arguments = source.objects.resolve(body.arguments)?.into_owned();
-            found = Some(BeginRead { arguments, origin: body.origin, resources });
+            let closed = match body.closed {
+                Some(closed) => Some((closed.cause, source.objects.resolve(closed.shown)?.into_owned())),
+                None => None,
+            };
+            found = Some(BeginRead { arguments, origin: body.origin, resources, closed });
             Ok(())
         })?;
         let missing =

@@ -7,7 +7,7 @@ use super::runner::{ToolRunner, unsettled_error};
 use crate::error::{Error, Result};
 
 /// Why a call of an origin is not begun that has a result already.
-const HAS_RESULT: &str = "it already has a result for that model answer; read it with `recorded`";
+pub(super) const HAS_RESULT: &str = "it already has a result for that model answer; read it with `recorded`";
 
 impl ToolRunner {
     /// Runs a tool as a transaction. If the tool fails, by an error, a panic, an unsuccessful result or
@@ -112,7 +112,7 @@ impl ToolRunner {
     /// Returns a check that fails if a call of the same origin has got a result since now. The caller asks what
     /// is known of the call after this, so that no result falls between the two. A call without an origin is
     /// always due.
-    fn still_due(&self, call: &ToolCall) -> impl Fn() -> Result<()> {
+    pub(super) fn still_due(&self, call: &ToolCall) -> impl Fn() -> Result<()> {
         let asked_at = call.origin.map(|_| self.session.position());
         move || {
             if asked_at.is_none_or(|asked_at| self.session.position() == asked_at) {
@@ -157,7 +157,7 @@ impl ToolRunner {
 }
 
 /// Describes a call of `tool`, with the idempotency that the tool declares and whether it only reads.
-fn info_of(call: &ToolCall, tool: &dyn AnyTool) -> CallInfo {
+pub(super) fn info_of(call: &ToolCall, tool: &dyn AnyTool) -> CallInfo {
     let (idempotency, reads_only) = (tool.idempotency(), tool.reads_only());
     CallInfo { idempotency, reads_only, ..CallInfo::new(call) }
 }

@@ -19,6 +19,7 @@
 //! | `known` | what the log says of an earlier call with the same origin |
 //! | `recovery` | ending calls that a process left open, and running them again |
 //! | `execute` | [`ToolRunner::execute`]: the one path that every call takes |
+//! | `several` | what an answer with several calls needs: running some together, and closing some without running them |
 //!
 //! # The order of a call
 //!
@@ -50,6 +51,7 @@ mod recovery;
 pub mod resources;
 mod restoring;
 mod runner;
+mod several;
 
 pub use call::{
     ExecuteOptions, Operation, Tool, ToolCall, ToolCommand, ToolContext, ToolError, ToolRegistry, ToolReport,

@@ -25,7 +25,7 @@
 use foldlog_codec::OperationId;
 use std::time::Instant;
 
-use foldlog_codec::body::{Cause, Idempotency, Outcome, ToolEnd};
+use foldlog_codec::body::{Cause, Idempotency, Outcome, Payload, ToolEnd};
 use foldlog_codec::msgpack::Value;
 use smol_str::SmolStr;
 
@@ -213,14 +213,16 @@ impl ToolRunner {
         }
         let first = open.iter().find(|open| !open.reads_only);
         for open in open.iter().rev() {
-            let origin = session.read_begin(open.begin, |begin| begin.origin)?;
-            // A restore leaves nothing that anybody has to decide about.
-            let ended = match open.tool == RESTORE {
-                true => (Outcome::Failed, Some(Cause::Dropped)),
-                false => (Outcome::Interrupted, None),
+            let (origin, closed) = session.read_begin(open.begin, |begin| (begin.origin, begin.closed))?;
+            // A restore, and a call that was closed without running, leave nothing that anybody has to decide about.
+            let ended = match &closed {
+                Some((cause, _)) => (Outcome::Failed, Some(*cause)),
+                None if open.tool == RESTORE => (Outcome::Failed, Some(Cause::Dropped)),
+                None => (Outcome::Interrupted, None),
             };
             let info = CallInfo::of_open(open, origin);
             let mut end = ToolEnd { resources: found.to_record(), ..info.to_end(open.begin, ended) };
+            end.shown = closed.as_ref().map(|(_, shown)| Payload::new(shown));
             end.rolls_back &= !sabotage::is(Breakage::InterruptedStateKept);
             if first.is_some_and(|first| first.begin == open.begin) {
                 end.not_undone = not_undone.iter().map(NotUndone::to_record).collect();

@@ -77,17 +77,23 @@ impl ToolRunner {
         handler: impl FnOnce(&ToolContext) -> std::result::Result<Answered, ToolError>,
     ) -> Result<ToolReport> {
         let operation = self.begin_as(info, arguments, options, still_due)?;
-        let context = operation.context();
-        if context.running.begun.within.is_late() {
-            return operation
-                .finish(Ending::failed(Cause::Deadline, "its time was over before it began").harmless());
-        }
-        let run = || inside_call(&context.session, || handler(context));
-        let ending = match catch_unwind(AssertUnwindSafe(run)) {
-            Ok(answer) => Ending::of(answer, &context.running.begun.within),
-            Err(panic) => Ending::failed(Cause::Panic, format!("panicked: {}", panic_message(&*panic))),
-        };
+        let ending = run_handler(operation.context(), handler);
         operation.finish(ending)
+    }
+}
+
+/// Runs the handler of a call that has begun, on this thread. Returns how the call is to end.
+pub(super) fn run_handler(
+    context: &ToolContext,
+    handler: impl FnOnce(&ToolContext) -> std::result::Result<Answered, ToolError>,
+) -> Ending {
+    if context.running.begun.within.is_late() {
+        return Ending::failed(Cause::Deadline, "its time was over before it began").harmless();
+    }
+    let run = || inside_call(&context.session, || handler(context));
+    match catch_unwind(AssertUnwindSafe(run)) {
+        Ok(answer) => Ending::of(answer, &context.running.begun.within),
+        Err(panic) => Ending::failed(Cause::Panic, format!("panicked: {}", panic_message(&*panic))),
     }
 }
 

@@ -17,6 +17,7 @@ mod programs;
 mod recovered;
 mod regressions;
 mod resources;
+mod several;
 mod swapped;
 mod synced;
 mod threads;

@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use foldlog_codec::body::{
-    CallOrigin, Cause, ExternalEffects, Idempotency, Outcome, Payload, ToolBegin, ToolEnd,
+    CallOrigin, Cause, ClosedCall, ExternalEffects, Idempotency, Outcome, Payload, ToolBegin, ToolEnd,
 };
 use foldlog_codec::{OperationId, SequenceNumber};
 use smol_str::SmolStr;
@@ -86,6 +86,8 @@ pub(in crate::tools) struct CallInfo {
     pub(in crate::tools) undoes: Option<OperationId>,
     /// Resources that the call brings back, if it is a restore; `None` for a tool's call.
     pub(in crate::tools) restores: Option<RestoreScope>,
+    /// Why the call is closed without running, and the text that the model reads, as one MessagePack string.
+    pub(in crate::tools) closed: Option<(Cause, Vec<u8>)>,
 }
 
 impl CallInfo {
@@ -102,6 +104,7 @@ impl CallInfo {
             again: None,
             undoes: None,
             restores: None,
+            closed: None,
         }
     }
 
@@ -118,6 +121,7 @@ impl CallInfo {
             again: (open.operation.sequence() != open.begin).then_some(open.operation),
             undoes: open.undoes,
             restores: None,
+            closed: None,
         }
     }
 
@@ -144,6 +148,7 @@ impl CallInfo {
             reads_only: self.reads_only,
             again: self.again,
             undoes: self.undoes,
+            closed: self.closed.as_ref().map(closed_call),
             ..ToolBegin::new(self.tool.as_str(), Payload::new(arguments))
         }
     }
@@ -167,4 +172,8 @@ impl CallInfo {
             ..ToolEnd::new(begin, self.tool.as_str(), outcome)
         }
     }
+}
+
+fn closed_call((cause, shown): &(Cause, Vec<u8>)) -> ClosedCall<'_> {
+    ClosedCall { cause: *cause, shown: Payload::new(shown) }
 }

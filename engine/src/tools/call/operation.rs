@@ -230,8 +230,9 @@ impl Operation {
         // What ran while this call waited may have made it needless.
         still_due()?;
         let info = CallInfo { parent: session.within().map(|within| within.operation()), ..info };
-        // A nested call works under the leases of the call around it.
-        let leases = if info.parent.is_none() { state.lease(until)? } else { None };
+        // A nested call works under the leases of the call around it, and one that is closed needs none.
+        let works = info.parent.is_none() && info.closed.is_none();
+        let leases = if works { state.lease(until)? } else { None };
         if let Some(leases) = leases.as_deref().filter(|_| !reads_only) {
             caught("the mark of a workspace", || leases.open())?;
         }

@@ -1,0 +1,124 @@
+//! What a model's answer with several calls needs: running calls that only read together, and closing calls
+//! that do not run.
+
+use std::thread;
+
+use foldlog_codec::body::{Cause, Idempotency};
+use foldlog_codec::msgpack::Writer;
+
+use super::call::{AnyTool, CallInfo, Ending, ExecuteOptions, Operation, ToolCall, ToolReport};
+use super::execute::{HAS_RESULT, info_of};
+use super::known::Known;
+use super::runner::{ToolRunner, run_handler, unsettled_error};
+use crate::error::{Error, Result};
+
+/// Longest text that a call is closed with, in bytes.
+const SHOWN_MAX: u64 = 16 << 10;
+
+/// Holds one of the calls that run together.
+enum Together<'a> {
+    Running(Operation, &'a dyn AnyTool),
+    Over(Result<ToolReport>),
+}
+
+impl ToolRunner {
+    /// Runs several calls, and returns their reports in the order of the calls, each as
+    /// [`execute`](ToolRunner::execute) would return it.
+    ///
+    /// If all the tools [only read](crate::tools::Tool::reads_only), the calls run at the same time, each in
+    /// a thread. They begin in their order, and their ends are recorded in that order too, once the calls
+    /// before have ended. Otherwise the calls run one after the other.
+    pub fn execute_together(&self, calls: &[ToolCall], options: &ExecuteOptions) -> Vec<Result<ToolReport>> {
+        if calls.len() < 2 || !calls.iter().all(|call| self.reads_only(&call.tool)) {
+            return calls.iter().map(|call| self.execute(call, options)).collect();
+        }
+        let begun: Vec<Together<'_>> = calls.iter().map(|call| self.begin_together(call, options)).collect();
+        let endings = thread::scope(|scope| {
+            let mut running = Vec::with_capacity(calls.len());
+            for (together, call) in begun.iter().zip(calls) {
+                let Together::Running(operation, tool) = together else {
+                    running.push(None);
+                    continue;
+                };
+                let run = || run_handler(operation.context(), |context| tool.call(&call.arguments, context));
+                running.push(Some(thread::Builder::new().spawn_scoped(scope, run).map_err(|_| run())));
+            }
+            let died = |_| Ending::failed(Cause::Panic, "its thread died");
+            let ending = |thread: Option<Result<thread::ScopedJoinHandle<'_, Ending>, Ending>>| {
+                thread.map(|thread| thread.map_or_else(|ending| ending, |it| it.join().unwrap_or_else(died)))
+            };
+            running.into_iter().map(ending).collect::<Vec<_>>()
+        });
+        let end = |(together, ending): (Together<'_>, Option<Ending>)| match (together, ending) {
+            (Together::Over(report), _) => report,
+            (Together::Running(operation, _), Some(ending)) => operation.finish(ending),
+            (Together::Running(operation, _), None) => operation.abort("it did not run"),
+        };
+        begun.into_iter().zip(endings).map(end).collect()
+    }
+
+    /// Returns whether the runner has a tool of that name, and the tool only reads.
+    pub fn reads_only(&self, tool: &str) -> bool {
+        self.tools.get(tool).is_ok_and(|tool| tool.reads_only())
+    }
+
+    fn begin_together(&self, call: &ToolCall, options: &ExecuteOptions) -> Together<'_> {
+        let still_due = self.still_due(call);
+        match self.known(call) {
+            Ok(None) => {}
+            // What the log knows is told, or run again, without a thread.
+            Ok(Some(_)) => return Together::Over(self.execute(call, options)),
+            Err(error) => return Together::Over(Err(error)),
+        }
+        let begun = self.tools.get(&call.tool).and_then(|tool| {
+            let info = info_of(call, tool.as_ref());
+            Ok((self.begin_as(info, &call.arguments, options, &still_due)?, tool))
+        });
+        match begun {
+            Ok((operation, tool)) => Together::Running(operation, tool.as_ref()),
+            // Another thread's call of the same origin committed while this one waited.
+            Err(Error::NoSuchOperation { reason: HAS_RESULT, .. }) => {
+                Together::Over(self.execute(call, options))
+            }
+            Err(error) => Together::Over(Err(error)),
+        }
+    }
+
+    /// Closes a call without running its tool: the log holds a begin and the end of a failed operation with
+    /// this cause. `shown` is the text that the model reads in place of a result. The runner need not have
+    /// the tool. A recovery ends a call that a process was about to close with the same cause and text.
+    ///
+    /// If a call of the same [origin](ToolCall::origin) has a result, that is returned, and nothing is
+    /// recorded.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ToolIdempotency`] if an earlier call of the same origin must be settled first;
+    /// [`Error::TooLarge`] if the text is longer than 16 KiB; else those of
+    /// [`begin`](ToolRunner::begin). [`Cause::Expansion`] and [`Cause::Deadline`] are returned as the errors
+    /// with which a tool of that cause ends.
+    pub fn close(&self, call: &ToolCall, cause: Cause, shown: &str) -> Result<ToolReport> {
+        let found = shown.len() as u64;
+        if found > SHOWN_MAX {
+            return Err(Error::TooLarge { what: "the text of a closed call", found, max: SHOWN_MAX });
+        }
+        let still_due = self.still_due(call);
+        match self.known(call)? {
+            None => {}
+            Some(Known::Recorded(report)) => return Ok(*report),
+            Some(Known::Unsettled(unsettled)) => {
+                return Err(unsettled_error(unsettled.operation, &unsettled.tool));
+            }
+        }
+        let mut text = Writer::with_capacity(shown.len() + 5);
+        text.str(shown);
+        let info = CallInfo {
+            idempotency: Idempotency::Natural,
+            reads_only: true,
+            closed: Some((cause, text.finish())),
+            ..CallInfo::new(call)
+        };
+        let operation = self.begin_as(info, &call.arguments, &ExecuteOptions::default(), &still_due)?;
+        operation.finish(Ending::failed(cause, shown).harmless())
+    }
+}
