@@ -30,6 +30,7 @@
 //! | `open` | array of [operations](OpenOperation) that had begun and not ended, in the order of their begins; left out if empty |
 //! | `unsettled` | array of [operations](UnsettledOperation) that were interrupted and neither run again nor settled, by operation id; left out if empty |
 //! | `begun` | array of STATE at the begins of open operations that may change something; left out if empty. Each element is an array of the begin's sequence number and an array of slices; each slice is an array of its id, the number of its first items that are those of `slices`, and the number of the items that follow them |
+//! | `conversations` | array of four: the ids of evaluations; packed entries, each the record's sequence number `u64`, its [kind](EntryKind) `u8` in the order of the kinds, flags `u8` (1 the entry's flag, 2 it has an origin), the evaluation's place `u32`, the begin of the run that wrote it `u64`, its origin `u64` and `u32`, its number `u64`; packed runs, each its begin, its parent's begin and its end `u64` and whether it committed `u8`; packed rollbacks by the host, each sequence number and target `u64`. A `u64` of all ones stands for none. Left out if there is no conversation |
 //!
 //! The length of the map is a `u64`. Packed fields are byte strings of little-endian integers. An item is sequence
 //! number `u64`, ordinal `u32`, version `u32`, length `u32` and its bytes; items are in the slice's order. A mark is
@@ -47,8 +48,10 @@ use crate::body::{Declare, ItemId, Opened, Rollback};
 use crate::msgpack::{Reader, Token, Writer};
 use crate::{Error, Kind, SequenceNumber};
 
+mod conversations;
 mod operations;
 
+pub use conversations::{ConversationEntry, ConversationsImage, EntryKind, RunFate};
 pub use operations::{BegunImage, BegunSlice, OpenOperation, UnsettledOperation};
 
 const MAGIC: &[u8; 8] = b"foldimg1";
@@ -93,6 +96,8 @@ pub struct Image<'a> {
     pub unsettled: Vec<UnsettledOperation<&'a str>>,
     /// STATE at the begins of those open operations that may change something.
     pub begun: Vec<BegunImage<'a>>,
+    /// Where the records of conversations are.
+    pub conversations: ConversationsImage<'a>,
     /// Slices, by id.
     pub slices: Vec<SliceImage<'a>>,
 }
@@ -210,6 +215,7 @@ impl<'a> Image<'a> {
         let lists = [self.open.len(), self.unsettled.len(), self.begun.len()];
         let optional = usize::from(self.boot_id.is_some())
             + usize::from(self.unsupported.is_some())
+            + usize::from(!self.conversations.is_empty())
             + lists.iter().filter(|len| **len > 0).count();
         writer.raw(&[0; 8]).map(15 + optional);
         writer.str("next").unsigned(self.next_sequence.get());
@@ -249,6 +255,9 @@ impl<'a> Image<'a> {
             writer.str("unsupported").array(2).unsigned(sequence.get()).unsigned(u64::from(kind.byte()));
         }
         self.write_operations(&mut writer);
+        if !self.conversations.is_empty() {
+            self.conversations.write(writer.str("conversations"));
+        }
         writer.str("slices").array(self.slices.len());
         self.slices.iter().for_each(|slice| slice.write(&mut writer));
         let mut bytes = writer.finish();
@@ -365,6 +374,7 @@ struct Fields<'a> {
     open: Vec<OpenOperation<&'a str>>,
     unsettled: Vec<UnsettledOperation<&'a str>>,
     begun: Vec<BegunImage<'a>>,
+    conversations: ConversationsImage<'a>,
     slices: Option<Vec<SliceImage<'a>>>,
 }
 
@@ -408,6 +418,7 @@ impl<'a> Fields<'a> {
             "open" => self.open = list(value, OpenOperation::read)?,
             "unsettled" => self.unsettled = list(value, UnsettledOperation::read)?,
             "begun" => self.begun = list(value, BegunImage::read)?,
+            "conversations" => self.conversations = ConversationsImage::read(value)?,
             "slices" => self.slices = Some(list(value, SliceImage::read)?),
             _ => {}
         }
@@ -442,6 +453,7 @@ impl<'a> Fields<'a> {
             open: self.open,
             unsettled: self.unsettled,
             begun: self.begun,
+            conversations: self.conversations,
             slices: required(KIND, "slices", self.slices)?,
         })
     }
@@ -554,6 +566,22 @@ mod tests {
                 begin: 33.into(),
                 slices: vec![BegunSlice { slice: 0, kept: 1, len: 1, items: vec![item(2.into(), b"\xc3")] }],
             }],
+            conversations: ConversationsImage {
+                evaluations: vec!["ev-1"],
+                entries: vec![(
+                    6.into(),
+                    ConversationEntry {
+                        kind: EntryKind::Interrupted,
+                        evaluation: 0,
+                        within: Some(5.into()),
+                        origin: Some(CallOrigin { answer: 4.into(), ordinal: 1 }),
+                        number: 5,
+                        flag: true,
+                    },
+                )],
+                runs: vec![(5.into(), RunFate { parent: None, ended: Some((7.into(), true)) })],
+                rollbacks: vec![(9.into(), 3.into())],
+            },
             slices: vec![
                 SliceImage::Held { len: 2, items: vec![item(5.into(), b"\xc0"), item(4.into(), b"")] },
                 SliceImage::InLog { len: 3, marks: vec![(0, 8.into())], undone: vec![4.into()..=9.into()] },

@@ -454,6 +454,14 @@ pub enum Error {
         /// Why the call does not accept the operation.
         reason: &'static str,
     },
+    /// The session holds no such conversation, or the conversation is not in a state that the call accepts.
+    #[error("evaluation `{}`: {reason}", escape::text(evaluation))]
+    NoSuchConversation {
+        /// Id of the evaluation that was asked for.
+        evaluation: String,
+        /// Why the call does not accept the conversation.
+        reason: &'static str,
+    },
     /// The registry holds no tool of this name.
     #[error("there is no tool `{}`", escape::text(.0))]
     NoSuchTool(String),

@@ -42,6 +42,7 @@ pub(crate) fn images() -> [(&'static str, Image<'static>); 2] {
         open: Vec::new(),
         unsettled: Vec::new(),
         begun: Vec::new(),
+        conversations: foldlog_codec::image::ConversationsImage::default(),
         slices: vec![
             SliceImage::Held {
                 len: 2,

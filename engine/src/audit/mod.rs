@@ -5,6 +5,7 @@
 //! while it is written. Nothing here writes, and nothing here decodes an item as a host's type.
 
 mod along;
+mod conversations;
 mod export;
 mod follow;
 mod ledger;

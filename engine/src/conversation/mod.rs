@@ -4,13 +4,25 @@
 //! |---|---|
 //! | `model` | messages, calls, turns, and the state of a conversation |
 //! | [`pairing`] | the rules that providers have for messages, and how a list that breaks them is repaired |
+//! | `records` | what a host hands over to be recorded |
+//! | `entries` | the records of one conversation, and what follows from them |
+//! | `resume` | where a conversation goes on |
 
+mod entries;
 mod model;
 pub mod pairing;
+mod records;
+mod resume;
 
+pub use entries::{Conversation, EXPANDED_TEXT, Entry, EntryContent, SKIPPED_TEXT};
 pub use foldlog_codec::body::{Role, Usage as TokenUsage};
 pub use model::{
-    ContentBlocks, ConversationMessage, ConversationState, ConversationTurn, Dialect, PromptIdentity,
-    ToolCallRecord,
+    AdapterStateSnapshot, ContentBlocks, ConversationMessage, ConversationState, ConversationTurn, Dialect,
+    PromptIdentity, ToolCallRecord,
 };
 pub use pairing::{PairingRule, PairingViolation, Repair, RepairChange, repair, validate};
+pub use records::{NewAdapterState, NewAnswer, NewInput, NewRequest, NewRequestFailure};
+pub use resume::{Resume, ResumePoint};
+
+pub(crate) use entries::message_id;
+pub(crate) use resume::resume_point;

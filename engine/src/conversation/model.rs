@@ -3,6 +3,7 @@
 use std::fmt;
 
 use chrono::{DateTime, Utc};
+use foldlog_codec::SequenceNumber;
 use foldlog_codec::body::Role;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -156,4 +157,29 @@ impl fmt::Debug for PromptIdentity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
+}
+
+/// Holds the state of an adapter as it was recorded.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AdapterStateSnapshot {
+    /// Sequence number of the record.
+    pub sequence: SequenceNumber,
+    /// Name of the adapter's type.
+    pub adapter: String,
+    /// Whether the provider's session can be resumed from this state.
+    pub resumable: bool,
+    /// State in the adapter's own form.
+    pub state: serde_json::Value,
+    /// Time of the record.
+    pub captured_at: DateTime<Utc>,
+    /// Id of the evaluation.
+    pub evaluation_id: String,
+    /// Record of the state that this one replaces.
+    pub supersedes: Option<SequenceNumber>,
+    /// Last entry of the provider's session that the state covers, by the provider's own id.
+    pub entry: Option<String>,
+    /// What made the adapter capture its state.
+    pub occasion: String,
+    /// Whether the record is on the live path; `false` if a rollback has abandoned it.
+    pub is_live: bool,
 }

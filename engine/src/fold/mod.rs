@@ -4,6 +4,8 @@
 //! |---|---|
 //! | `log_source` | items read from the log |
 //! | `item_reading` | the bytes of unread items |
+//! | `conversations` | where the records of conversations are, and which of them count |
+//! | `conversation_reading` | the records of one conversation, read from the log |
 //! | `names` | what the log has declared |
 //! | `operations` | open and unsettled operations |
 //! | `record_body` | decoded record bodies |
@@ -25,6 +27,8 @@
 //! 2. `apply` checks a record against the projection before it changes anything.
 //! 3. The fold needs no host code: with the host's types it also decodes items, without them it does not.
 
+pub(crate) mod conversation_reading;
+pub(crate) mod conversations;
 pub(crate) mod history;
 pub(crate) mod item_reading;
 pub(crate) mod live;

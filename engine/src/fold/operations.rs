@@ -68,6 +68,16 @@ impl Operations {
         first.or_else(|| self.open().find(|open| open.operation == operation))
     }
 
+    /// Returns the begin of the present run of an open operation.
+    pub(super) fn run_of(&self, operation: OperationId) -> Option<SequenceNumber> {
+        self.open_one(operation).map(|open| open.begin)
+    }
+
+    /// Returns the begin of the run within which an open one runs.
+    pub(super) fn parent_run(&self, begin: SequenceNumber) -> Option<SequenceNumber> {
+        self.run_of(self.open.get(&begin)?.parent?)
+    }
+
     /// Returns the unsettled operations in the order of their ids.
     pub(crate) fn unsettled(&self) -> impl Iterator<Item = &UnsettledOperation> {
         self.unsettled.iter().map(|(_, unsettled)| unsettled.as_ref())

@@ -28,6 +28,7 @@ pub(super) use slice_state::SliceState;
 
 use slice_state::{bound_slice, new_item, new_rows, put, put_value};
 
+use super::conversations::Conversations;
 use super::names::Names;
 use super::operations::Operations;
 use super::record_body::RecordBody;
@@ -99,6 +100,7 @@ pub(crate) struct Projection {
     /// Sequence number and kind of the first record of a kind that this version cannot fold.
     pub(crate) unsupported: Option<(SequenceNumber, Kind)>,
     pub(crate) operations: Arc<Operations>,
+    pub(crate) conversations: Conversations,
     next_sequence: SequenceNumber,
     log_slices: LogSlices,
 }
@@ -125,6 +127,7 @@ impl Projection {
             tags: Arc::new(image.tags.clone()),
             unsupported: image.unsupported,
             operations: Arc::new(Operations::restored(image)),
+            conversations: Conversations::restored(&image.conversations),
             next_sequence: image.next_sequence,
             log_slices: LogSlices::InLog,
         }
@@ -192,6 +195,8 @@ impl Projection {
         folding: &Folding<'_>,
     ) -> Result<()> {
         self.check_next(sequence)?;
+        let mut content = content;
+        let conversation = self.conversations.change(&mut content, &self.operations);
         match self.without_items(content) {
             // A fork inherits its parent's tags and sets its own over them.
             RecordBody::Opened(opened) => Arc::make_mut(&mut self.tags).extend(opened.tags),
@@ -199,13 +204,16 @@ impl Projection {
             RecordBody::Dispatch(dispatch) => self.dispatch(sequence, dispatch, decoded_values, folding)?,
             RecordBody::Import(import) => self.import(sequence, import, folding)?,
             RecordBody::Rollback(rollback) => self.rollback(sequence, &rollback, folding)?,
-            RecordBody::Snapshot | RecordBody::Observed => {}
+            RecordBody::Snapshot | RecordBody::Observed | RecordBody::Conversation(_) => {}
             RecordBody::ToolBegin(begin) => Arc::make_mut(&mut self.operations).begin(sequence, &begin)?,
             RecordBody::ToolEnd(end) => self.tool_end(sequence, &end, folding)?,
             RecordBody::Settle(settle) => Arc::make_mut(&mut self.operations).settle(sequence, &settle)?,
             RecordBody::Unsupported(kind) => {
                 self.unsupported.get_or_insert((sequence, kind));
             }
+        }
+        if let Some(change) = conversation {
+            self.conversations.carry_out(sequence, change, &self.operations);
         }
         self.next_sequence += 1;
         Ok(())

@@ -2,9 +2,13 @@
 
 use std::ops::Deref;
 
-use foldlog_codec::body::{Declare, Dispatch, Import, Opened, Rollback, Settle, ToolBegin, ToolEnd};
+use foldlog_codec::body::{
+    AdapterState, Answer, Declare, Dispatch, Import, Input, Opened, PromptAccepted, Request, Rollback,
+    Settle, Shortened, ToolBegin, ToolEnd, Turn,
+};
 use foldlog_codec::{Kind, Record};
 
+use super::conversations::ConversationNote;
 use crate::error::{Error, Result};
 
 /// Holds a large part of a body: owned if it was decoded, or borrowed from the writer that encoded it.
@@ -39,6 +43,8 @@ pub(crate) enum RecordBody<'a> {
     ToolBegin(MaybeOwned<'a, ToolBegin<'a>>),
     ToolEnd(MaybeOwned<'a, ToolEnd<'a>>),
     Settle(Settle<'a>),
+    /// A record of a conversation, of which the fold holds only where it is. The fold takes the note.
+    Conversation(Option<ConversationNote>),
     /// A record of a kind that this version cannot fold.
     Unsupported(Kind),
 }
@@ -60,6 +66,7 @@ impl<'a> RecordBody<'a> {
     /// [`Error::Inconsistent`] if the body is not what its kind says.
     pub(crate) fn of(record: &Record<'a>) -> Result<RecordBody<'a>> {
         let Record { sequence, kind, body, .. } = *record;
+        let conversation = |note: ConversationNote| RecordBody::Conversation(Some(note));
         let content = match kind {
             Kind::OPENED => Opened::decode(body).map(RecordBody::Opened),
             Kind::DECLARE => Declare::decode(body).map(RecordBody::Declare),
@@ -76,6 +83,13 @@ impl<'a> RecordBody<'a> {
                 ToolEnd::decode(body).map(|end| RecordBody::ToolEnd(MaybeOwned::Owned(Box::new(end))))
             }
             Kind::SETTLE => Settle::decode(body).map(RecordBody::Settle),
+            Kind::INPUT => Input::decode(body).map(|body| conversation((&body).into())),
+            Kind::REQUEST => Request::decode(body).map(|body| conversation((&body).into())),
+            Kind::ANSWER => Answer::decode(body).map(|body| conversation((&body).into())),
+            Kind::TURN => Turn::decode(body).map(|body| conversation((&body).into())),
+            Kind::SHORTENED => Shortened::decode(body).map(|body| conversation((&body).into())),
+            Kind::PROMPT_ACCEPTED => PromptAccepted::decode(body).map(|body| conversation((&body).into())),
+            Kind::ADAPTER_STATE => AdapterState::decode(body).map(|body| conversation((&body).into())),
             kind => Ok(RecordBody::Unsupported(kind)),
         };
         content.map_err(Error::unread(sequence))

@@ -124,6 +124,7 @@ impl Taken {
                 .map(|one| one.with_texts(SmolStr::as_str))
                 .collect(),
             begun,
+            conversations: self.projection.conversations.image(),
             slices: restore::slices(&self.projection),
         }
     }

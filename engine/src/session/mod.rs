@@ -6,6 +6,7 @@
 //! | `writing` | how a record is written: resolve, append, apply, sync, notify |
 //! | `dispatching` | events, seeds, clears, resets, tags |
 //! | `event_plan` | what is known of an event once it was dispatched, and its fast path |
+//! | `conversing` | records of conversations and adapter states |
 //! | `declaring` | what the log has to declare before a record can name it |
 //! | `large_payloads` | payloads that become objects |
 //! | `positions` | snapshots and rollbacks |
@@ -29,6 +30,7 @@
 //!    or another thread's.
 //! 5. Subscribers are notified.
 
+mod conversing;
 mod declaring;
 mod dispatching;
 mod event_plan;
@@ -102,6 +104,8 @@ pub struct Session {
     _handles: Option<Arc<Handles>>,
     /// Operation whose handle this is. It may write while others wait.
     within: Option<Arc<schedule::CallScope>>,
+    /// Lane that the records of conversations name.
+    lane: Option<smol_str::SmolStr>,
 }
 
 /// Counts the handles of a session. The background thread has none: it may hold on to the session while it
@@ -351,17 +355,22 @@ impl Inner {
 impl Session {
     /// Makes the first handle of a session.
     fn of(inner: Arc<Inner>) -> Session {
-        Session { _handles: Some(Arc::new(Handles(Arc::clone(&inner)))), inner, within: None }
+        Session { _handles: Some(Arc::new(Handles(Arc::clone(&inner)))), inner, within: None, lane: None }
     }
 
     /// Makes a handle for an operation.
     pub(crate) fn through(&self, within: Arc<schedule::CallScope>) -> Session {
         let (inner, handles) = (Arc::clone(&self.inner), self._handles.clone());
-        Session { inner, _handles: handles, within: Some(within) }
+        Session { inner, _handles: handles, within: Some(within), lane: self.lane.clone() }
     }
 
     /// Makes a handle that does not keep the session open.
     pub(crate) fn uncounted(&self) -> Session {
-        Session { inner: Arc::clone(&self.inner), _handles: None, within: self.within.clone() }
+        Session {
+            inner: Arc::clone(&self.inner),
+            _handles: None,
+            within: self.within.clone(),
+            lane: self.lane.clone(),
+        }
     }
 }

@@ -328,7 +328,7 @@ impl ActiveCall {
     /// Returns the operation's own handle, which does not keep the session open.
     pub(crate) fn handle(&self) -> Session {
         let (inner, within) = (Arc::clone(&self.inner), Some(Arc::clone(&self.within)));
-        Session { inner, _handles: None, within }
+        Session { inner, _handles: None, within, lane: None }
     }
 
     /// Sets what ends the operation when somebody waits for it, since whoever ran it drops it.

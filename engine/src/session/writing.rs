@@ -83,7 +83,7 @@ pub(crate) fn promises_sync(durability: Durability, kind: Kind) -> bool {
     match durability {
         Durability::Process => false,
         Durability::Boundary => {
-            !matches!(kind, Kind::DISPATCH | Kind::DECLARE | Kind::OBSERVED | Kind::OPENED)
+            !matches!(kind, Kind::DISPATCH | Kind::DECLARE | Kind::OBSERVED | Kind::OPENED | Kind::REQUEST)
         }
         Durability::Every => true,
     }

@@ -1,0 +1,178 @@
+//! Encodes and decodes what an image holds of conversations: where their records are, and not what they hold.
+
+use crate::Error;
+use crate::SequenceNumber;
+use crate::body::CallOrigin;
+use crate::body::fields::{bad, list};
+use crate::msgpack::{Reader, Writer};
+
+use super::{KIND, Packed};
+
+/// Says what a record is to a conversation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EntryKind {
+    /// A message that the host added.
+    Input,
+    /// A request to a provider.
+    Request,
+    /// The failure of a request.
+    RequestFailed,
+    /// An answer.
+    Answer,
+    /// The result of a call that ran elsewhere.
+    Result,
+    /// The end of a call that committed.
+    Committed,
+    /// The end of a call that failed.
+    Failed,
+    /// The end of a call whose process ended before it did.
+    Interrupted,
+    /// A decision about an interrupted call.
+    Settled,
+    /// The end of a turn.
+    Turn,
+    /// A part that is replaced for the provider.
+    Shortened,
+    /// A changed prompt that was accepted.
+    PromptAccepted,
+    /// The state of an adapter.
+    AdapterState,
+}
+
+impl EntryKind {
+    const ALL: [EntryKind; 13] = [
+        EntryKind::Input,
+        EntryKind::Request,
+        EntryKind::RequestFailed,
+        EntryKind::Answer,
+        EntryKind::Result,
+        EntryKind::Committed,
+        EntryKind::Failed,
+        EntryKind::Interrupted,
+        EntryKind::Settled,
+        EntryKind::Turn,
+        EntryKind::Shortened,
+        EntryKind::PromptAccepted,
+        EntryKind::AdapterState,
+    ];
+
+    fn byte(self) -> u8 {
+        EntryKind::ALL.iter().position(|kind| *kind == self).unwrap_or_default() as u8
+    }
+}
+
+/// Locates one record of a conversation, and holds what is asked of it without reading it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConversationEntry {
+    /// What the record is to its conversation.
+    pub kind: EntryKind,
+    /// Place of the evaluation's id among those of the log.
+    pub evaluation: u32,
+    /// Begin of the run of a tool through whose handle the record was written.
+    pub within: Option<SequenceNumber>,
+    /// Call that the record concerns.
+    pub origin: Option<CallOrigin>,
+    /// For an answer its number of calls, for the end of a call and a decision its operation, for an input a hash of the
+    /// id that the host gave it, for a turn its number; else 0.
+    pub number: u64,
+    /// For an answer whether the provider is to be asked again, for a turn whether it is the last one, for a decision
+    /// whether the call is to run again.
+    pub flag: bool,
+}
+
+/// Says what became of a run of a tool through whose handle records of conversations were written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RunFate {
+    /// Begin of the run within which this one ran.
+    pub parent: Option<SequenceNumber>,
+    /// Sequence number of the end of the run, and whether it committed; `None` while the run is open.
+    pub ended: Option<(SequenceNumber, bool)>,
+}
+
+/// Holds where the records of conversations are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ConversationsImage<'a> {
+    /// Ids of evaluations, in the order of their first records.
+    pub evaluations: Vec<&'a str>,
+    /// Entries in ascending order of their sequence numbers.
+    pub entries: Vec<(SequenceNumber, ConversationEntry)>,
+    /// Runs of tools, by the sequence numbers of their begins.
+    pub runs: Vec<(SequenceNumber, RunFate)>,
+    /// Rollbacks by the host: sequence number and target of each.
+    pub rollbacks: Vec<(SequenceNumber, SequenceNumber)>,
+}
+
+/// Stands for a sequence number that is not there.
+const NONE: u64 = u64::MAX;
+
+fn optional(number: u64) -> Option<SequenceNumber> {
+    (number != NONE).then(|| number.into())
+}
+
+impl<'a> ConversationsImage<'a> {
+    /// Returns whether the log has no conversation.
+    pub fn is_empty(&self) -> bool {
+        self.evaluations.is_empty()
+    }
+
+    pub(super) fn write(&self, writer: &mut Writer) {
+        writer.array(4).array(self.evaluations.len());
+        self.evaluations.iter().for_each(|evaluation| {
+            writer.str(evaluation);
+        });
+        let mut packed = Vec::with_capacity(42 * self.entries.len());
+        for (sequence, entry) in &self.entries {
+            packed.extend(sequence.to_le_bytes());
+            packed.push(entry.kind.byte());
+            packed.push(u8::from(entry.flag) + 2 * u8::from(entry.origin.is_some()));
+            packed.extend(entry.evaluation.to_le_bytes());
+            packed.extend(entry.within.map_or(NONE, SequenceNumber::get).to_le_bytes());
+            let origin = entry.origin.unwrap_or(CallOrigin { answer: SequenceNumber::MIN, ordinal: 0 });
+            packed.extend(origin.answer.to_le_bytes());
+            packed.extend(origin.ordinal.to_le_bytes());
+            packed.extend(entry.number.to_le_bytes());
+        }
+        writer.bin(&packed);
+        packed.clear();
+        for (begin, fate) in &self.runs {
+            packed.extend(begin.to_le_bytes());
+            packed.extend(fate.parent.map_or(NONE, SequenceNumber::get).to_le_bytes());
+            packed.extend(fate.ended.map_or(NONE, |(end, _)| end.get()).to_le_bytes());
+            packed.push(u8::from(fate.ended.is_some_and(|(_, committed)| committed)));
+        }
+        writer.bin(&packed);
+        packed.clear();
+        for (sequence, to) in &self.rollbacks {
+            packed.extend(sequence.to_le_bytes());
+            packed.extend(to.to_le_bytes());
+        }
+        writer.bin(&packed);
+    }
+
+    pub(super) fn read(reader: &mut Reader<'a>) -> Result<ConversationsImage<'a>, Error> {
+        if reader.array()? != 4 {
+            return Err(bad(KIND, "field `conversations` is not an array of four"));
+        }
+        let evaluations = list(reader, |value| value.str())?;
+        let entries = Packed(reader.bin()?).all(|packed| {
+            let (sequence, kind, flags) = (packed.sequence()?, packed.u8()?, packed.u8()?);
+            let kind = EntryKind::ALL.get(usize::from(kind)).copied();
+            let kind = kind.ok_or_else(|| bad(KIND, "an entry of a conversation is of no known kind"))?;
+            let (evaluation, within) = (packed.u32()?, optional(packed.u64()?));
+            let origin = CallOrigin { answer: packed.sequence()?, ordinal: packed.u32()? };
+            let origin = (flags & 2 != 0).then_some(origin);
+            let (number, flag) = (packed.u64()?, flags & 1 != 0);
+            Ok((sequence, ConversationEntry { kind, evaluation, within, origin, number, flag }))
+        })?;
+        if entries.iter().any(|(_, entry)| entry.evaluation as usize >= evaluations.len()) {
+            return Err(bad(KIND, "an entry of a conversation names no evaluation"));
+        }
+        let runs = Packed(reader.bin()?).all(|packed| {
+            let (begin, parent, end) = (packed.sequence()?, optional(packed.u64()?), optional(packed.u64()?));
+            let committed = packed.u8()? != 0;
+            Ok((begin, RunFate { parent, ended: end.map(|end| (end, committed)) }))
+        })?;
+        let rollbacks = Packed(reader.bin()?).all(|packed| Ok((packed.sequence()?, packed.sequence()?)))?;
+        Ok(ConversationsImage { evaluations, entries, runs, rollbacks })
+    }
+}

@@ -1,0 +1,64 @@
+//! Conversations of a log, read without the host.
+
+use std::sync::Arc;
+
+use foldlog_codec::SequenceNumber;
+use smol_str::SmolStr;
+
+use super::LogReader;
+use crate::conversation::{AdapterStateSnapshot, Conversation};
+use crate::error::Result;
+use crate::fold::conversation_reading;
+use crate::fold::log_source::LogSource;
+
+impl LogReader {
+    /// Returns the ids of the evaluations that had a conversation on the live path when the record at `position` had been
+    /// written, in the order of their first records.
+    pub fn evaluations_at(&self, position: impl Into<SequenceNumber>) -> Vec<SmolStr> {
+        self.outline.conversations.evaluations_at(self.at_most(position.into()))
+    }
+
+    /// Returns the conversation of an evaluation as it was when the record at `position` had been written. `None` if
+    /// there was none.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`](crate::Error::Io) if the log cannot be read, [`Error::Object`](crate::Error::Object) if an object is
+    /// missing or damaged, [`Error::Inconsistent`](crate::Error::Inconsistent) if a text is no text.
+    pub fn conversation_at(
+        &self,
+        evaluation_id: &str,
+        position: impl Into<SequenceNumber>,
+    ) -> Result<Option<Conversation>> {
+        let wanted = (evaluation_id, self.at_most(position.into()));
+        let session = self.opened.session;
+        conversation_reading::conversation(&self.outline.conversations, &self.log_source(), session, wanted)
+    }
+
+    /// Returns the states that adapters had recorded when the record at `position` had been written, in the order of
+    /// their records.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`conversation_at`](LogReader::conversation_at).
+    pub fn adapter_states_at(
+        &self,
+        position: impl Into<SequenceNumber>,
+    ) -> Result<Vec<AdapterStateSnapshot>> {
+        let position = self.at_most(position.into());
+        conversation_reading::adapter_states(&self.outline.conversations, &self.log_source(), position)
+    }
+
+    fn at_most(&self, position: SequenceNumber) -> SequenceNumber {
+        position.min(self.places.next_sequence.saturating_sub(1))
+    }
+
+    fn log_source(&self) -> LogSource {
+        LogSource {
+            storage: Arc::clone(&self.storage),
+            places: self.places.clone(),
+            objects: Arc::clone(&self.objects),
+            names: Arc::clone(&self.outline.names),
+        }
+    }
+}

@@ -1,0 +1,461 @@
+//! The records of one conversation, read from the log, and what follows from them.
+
+use std::collections::BTreeMap;
+
+use chrono::{DateTime, Utc};
+use foldlog_codec::body::{CallOrigin, Cause, Outcome, Role, Usage};
+use foldlog_codec::{OperationId, SequenceNumber};
+use uuid::Uuid;
+
+use super::model::{ConversationMessage, ConversationState, ConversationTurn, PromptIdentity};
+
+/// Text that a model reads of a call that asked for more of the prompt to be shown.
+pub const EXPANDED_TEXT: &str = "More of the prompt is shown now. Call the tool again if it is still needed.";
+
+/// Text that a model reads of a call that was not run, since something before it changed what is to be done.
+pub const SKIPPED_TEXT: &str = "This call was not run. Call the tool again if it is still needed.";
+
+/// Holds one record of a conversation.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Entry {
+    /// Sequence number of the record.
+    pub sequence: SequenceNumber,
+    /// Time of the record.
+    pub time: DateTime<Utc>,
+    /// What the record holds.
+    pub content: EntryContent,
+}
+
+/// Holds what one record of a conversation says.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum EntryContent {
+    /// A message that the host added.
+    Input {
+        /// The message.
+        message: ConversationMessage,
+        /// Id of the host for the message.
+        id: Option<String>,
+        /// Prompt that the message renders.
+        prompt: Option<PromptIdentity>,
+        /// Call whose result the message is.
+        origin: Option<CallOrigin>,
+    },
+    /// A request to a provider.
+    Request {
+        /// Number of the attempt, counted from 1.
+        attempt: u64,
+        /// Digest of the prompt.
+        prompt: Option<[u8; 32]>,
+        /// Model that was asked.
+        model: Option<String>,
+        /// Parameters beside messages and tools: JSON.
+        parameters: Option<String>,
+        /// BLAKE3 of the body that was sent.
+        sent: Option<[u8; 32]>,
+    },
+    /// The failure of a request.
+    RequestFailed {
+        /// Record of the request.
+        request: SequenceNumber,
+        /// Name of the cause.
+        cause: String,
+        /// What happened.
+        message: String,
+        /// Status of the provider's reply.
+        status: Option<u32>,
+        /// Text that had arrived.
+        arrived: Option<String>,
+        /// What the request used.
+        usage: Option<Usage>,
+    },
+    /// An answer.
+    Answer {
+        /// The message, with its calls.
+        message: ConversationMessage,
+        /// Record of the request.
+        request: Option<SequenceNumber>,
+        /// Ordinals of calls whose arguments are incomplete.
+        incomplete: Vec<u32>,
+        /// Reason that the provider gave for ending the answer.
+        stop: Option<String>,
+        /// Whether the provider is to be asked again with the answer as it is.
+        continues: bool,
+        /// Model that answered.
+        model: Option<String>,
+        /// Id that the provider gave the request.
+        request_id: Option<String>,
+        /// What the request used.
+        usage: Option<Usage>,
+        /// Headers of the reply that say how many requests are allowed.
+        rate_limits: Vec<(String, String)>,
+        /// Whatever else was kept of the answer: JSON.
+        payload: Option<String>,
+    },
+    /// The end of a call that an answer asked for.
+    CallEnded {
+        /// The call.
+        origin: CallOrigin,
+        /// Its operation.
+        operation: OperationId,
+        /// Name of the tool.
+        tool: String,
+        /// Id that the provider gave the call.
+        call_id: Option<String>,
+        /// How the call ended.
+        outcome: Outcome,
+        /// Why the call failed.
+        cause: Option<Cause>,
+        /// Text for the model.
+        shown: Option<String>,
+        /// What the call asked to be visible: JSON.
+        overrides: Option<serde_json::Value>,
+    },
+    /// A decision about an interrupted call.
+    CallSettled {
+        /// The call.
+        origin: CallOrigin,
+        /// Its operation.
+        operation: OperationId,
+        /// Whether the call had done its work. `None`: it is to run again.
+        committed: Option<bool>,
+        /// Text for the model.
+        shown: String,
+    },
+    /// The end of a turn.
+    Turn {
+        /// Number of the turn, counted from 1.
+        number: u64,
+        /// Inputs that were sent since the turn before.
+        inputs: Vec<SequenceNumber>,
+        /// The answer.
+        answer: SequenceNumber,
+        /// Records that closed the answer's calls, by ordinal.
+        ends: Vec<SequenceNumber>,
+        /// Whether the evaluation is complete.
+        complete: bool,
+    },
+    /// A part that is replaced for the provider.
+    Shortened {
+        /// First record that is replaced.
+        from: SequenceNumber,
+        /// Last record that is replaced.
+        to: SequenceNumber,
+        /// Messages in its place.
+        messages: Vec<(Role, String)>,
+        /// Why the conversation is shortened.
+        reason: String,
+    },
+    /// A changed prompt that was accepted.
+    PromptAccepted {
+        /// Prompt that the conversation followed.
+        was: PromptIdentity,
+        /// Prompt that it follows from then on.
+        now: PromptIdentity,
+        /// Who accepted it.
+        by: String,
+        /// Reason of the decision.
+        reason: String,
+    },
+}
+
+/// Holds one conversation as it was at one position: the records that count there, in their order.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Conversation {
+    pub(crate) session: Uuid,
+    pub(crate) evaluation_id: String,
+    pub(crate) entries: Vec<Entry>,
+    pub(crate) abandoned: Vec<Entry>,
+}
+
+/// Says which record closed a call, and what the model reads of it.
+struct Closed {
+    sequence: SequenceNumber,
+    shown: Option<String>,
+    is_error: bool,
+    name: Option<String>,
+    call_id: Option<String>,
+    time: DateTime<Utc>,
+}
+
+impl Conversation {
+    /// Returns the id of the evaluation.
+    pub fn evaluation_id(&self) -> &str {
+        &self.evaluation_id
+    }
+
+    /// Returns the records that count, in their order.
+    pub fn entries(&self) -> &[Entry] {
+        &self.entries
+    }
+
+    /// Returns the records that a rollback, or the failure of the tool that wrote them, has abandoned.
+    pub fn abandoned(&self) -> &[Entry] {
+        &self.abandoned
+    }
+
+    /// Returns the prompt that the conversation follows: the one that was accepted last, or else rendered first.
+    pub fn prompt(&self) -> Option<&PromptIdentity> {
+        let accepted = self.entries.iter().rev().find_map(|entry| match &entry.content {
+            EntryContent::PromptAccepted { now, .. } => Some(now),
+            _ => None,
+        });
+        accepted.or_else(|| {
+            self.entries.iter().find_map(|entry| match &entry.content {
+                EntryContent::Input { prompt: Some(prompt), .. } => Some(prompt),
+                _ => None,
+            })
+        })
+    }
+
+    /// Returns what all answers and failed requests have used, abandoned ones included.
+    pub fn usage(&self) -> Usage {
+        let all = self.entries.iter().chain(&self.abandoned);
+        let used = all.filter_map(|entry| match &entry.content {
+            EntryContent::Answer { usage, .. } | EntryContent::RequestFailed { usage, .. } => *usage,
+            _ => None,
+        });
+        used.fold(Usage::default(), |sum, one| Usage {
+            input: sum.input.saturating_add(one.input),
+            output: sum.output.saturating_add(one.output),
+            cache_read: sum.cache_read.saturating_add(one.cache_read),
+            cache_write: sum.cache_write.saturating_add(one.cache_write),
+            reasoning: sum.reasoning.saturating_add(one.reasoning),
+        })
+    }
+
+    /// Returns the last answer: its record, and the message.
+    pub fn last_answer(&self) -> Option<(SequenceNumber, &ConversationMessage)> {
+        self.entries.iter().rev().find_map(|entry| match &entry.content {
+            EntryContent::Answer { message, .. } => Some((entry.sequence, message)),
+            _ => None,
+        })
+    }
+
+    /// Returns the messages as they were recorded, in the order of their records.
+    pub fn messages(&self) -> Vec<ConversationMessage> {
+        let mut calls = BTreeMap::new();
+        let mut messages = Vec::new();
+        for entry in &self.entries {
+            match &entry.content {
+                EntryContent::Input { message, .. } => messages.push(message.clone()),
+                EntryContent::Answer { message, .. } => {
+                    calls.insert(entry.sequence, message);
+                    messages.push(message.clone());
+                }
+                EntryContent::CallEnded { origin, .. } | EntryContent::CallSettled { origin, .. } => {
+                    let closed = closing(entry).filter(|_| calls.contains_key(&origin.answer));
+                    messages.extend(closed.map(|(_, closed)| self.result(&calls, *origin, closed)));
+                }
+                _ => {}
+            }
+        }
+        messages
+    }
+
+    /// Returns the messages that a provider is to be sent: the prompt that was rendered last in front, what was shortened in
+    /// its shortened form, the results of an answer's calls directly behind it and in their order, and what was said
+    /// meanwhile behind them. A call that is still open has no result.
+    pub fn sent_messages(&self) -> Vec<ConversationMessage> {
+        let closed = self.closed();
+        let mut answers = BTreeMap::new();
+        let mut sent: Vec<(SequenceNumber, ConversationMessage)> = Vec::new();
+        let mut system = None;
+        // What was said while the calls of an answer ran waits behind their results.
+        let mut waiting: Vec<(SequenceNumber, ConversationMessage)> = Vec::new();
+        let mut open_until = None;
+        for entry in &self.entries {
+            let sequence = entry.sequence;
+            if open_until.is_some_and(|until| sequence > until) {
+                open_until = None;
+                sent.append(&mut waiting);
+            }
+            match &entry.content {
+                EntryContent::Input { message, .. } if message.role == Role::System => {
+                    system = Some((sequence, message.clone()));
+                }
+                EntryContent::Input { origin: Some(_), message, .. } if message.role == Role::Tool => {}
+                EntryContent::Input { message, .. } => {
+                    let to = if open_until.is_some() { &mut waiting } else { &mut sent };
+                    to.push((sequence, message.clone()));
+                }
+                EntryContent::Answer { message, request, .. } => {
+                    sent.append(&mut waiting);
+                    answers.insert(sequence, message);
+                    // The answer does not know of what was said after it was asked for.
+                    let known = |one: &(SequenceNumber, _)| request.is_none_or(|request| one.0 <= request);
+                    let late = sent.iter().rposition(known).map_or(0, |at| at + 1);
+                    waiting = sent.split_off(late);
+                    sent.push((sequence, message.clone()));
+                    let calls = 0..message.tool_calls.len() as u32;
+                    let ends = calls.map(|ordinal| closed.get(&CallOrigin { answer: sequence, ordinal }));
+                    let mut last = None;
+                    for (ordinal, end) in (0..).zip(ends) {
+                        let origin = CallOrigin { answer: sequence, ordinal };
+                        // Until an open call ends, whatever else is said waits.
+                        last = last.max(Some(end.map_or(SequenceNumber::MAX, |end| end.sequence)));
+                        sent.extend(end.map(|end| (sequence, self.result(&answers, origin, end))));
+                    }
+                    open_until = last;
+                    if last.is_none() {
+                        sent.append(&mut waiting);
+                    }
+                }
+                _ => {}
+            }
+        }
+        sent.append(&mut waiting);
+        self.shorten(&mut sent);
+        system.into_iter().chain(sent).map(|(_, message)| message).collect()
+    }
+
+    /// Replaces the parts that were shortened.
+    fn shorten(&self, sent: &mut Vec<(SequenceNumber, ConversationMessage)>) {
+        for entry in &self.entries {
+            let EntryContent::Shortened { from, to, messages, .. } = &entry.content else { continue };
+            let is_replaced = |sequence: SequenceNumber| *from <= sequence && sequence <= *to;
+            let Some(at) = sent.iter().position(|(sequence, _)| is_replaced(*sequence)) else { continue };
+            sent.retain(|(sequence, _)| !is_replaced(*sequence));
+            let message = |(ordinal, (role, text)): (u32, &(Role, String))| {
+                let message_id = self.message_id(entry.sequence, ordinal);
+                let message = ConversationMessage {
+                    created_at: entry.time,
+                    message_id,
+                    ..ConversationMessage::new(*role, text.clone())
+                };
+                // A later record may shorten this one's messages too: they stand where the part began.
+                (*from, message)
+            };
+            let at = at.min(sent.len());
+            sent.splice(at..at, (0..).zip(messages).map(message));
+        }
+    }
+
+    /// Returns the state of the conversation: its prompt and its complete turns. `None` before a prompt was rendered.
+    pub fn state(&self) -> Option<ConversationState> {
+        let rendered = |entry: &Entry| match &entry.content {
+            EntryContent::Input { message, .. } if message.role == Role::System => Some(message.clone()),
+            _ => None,
+        };
+        let system_message = self.entries.iter().rev().find_map(rendered)?;
+        let (prompt_ns, prompt_key) =
+            self.prompt().map(|prompt| (prompt.namespace.clone(), prompt.key.clone())).unwrap_or_default();
+        let first = self.entries.first()?;
+        Some(ConversationState {
+            evaluation_id: self.evaluation_id.clone(),
+            prompt_ns,
+            prompt_key,
+            system_message,
+            turns: self.turns(),
+            created_at: first.time,
+            state_id: self.message_id(first.sequence, u32::MAX),
+        })
+    }
+
+    fn turns(&self) -> Vec<ConversationTurn> {
+        let by_sequence: BTreeMap<SequenceNumber, &Entry> =
+            self.entries.iter().map(|entry| (entry.sequence, entry)).collect();
+        let message_of = |sequence: &SequenceNumber| match &by_sequence.get(sequence)?.content {
+            EntryContent::Input { message, .. } | EntryContent::Answer { message, .. } => Some(message),
+            _ => None,
+        };
+        let closed = self.closed();
+        let turn = |entry: &Entry| {
+            let EntryContent::Turn { number, inputs, answer, .. } = &entry.content else { return None };
+            let answered = by_sequence.get(answer)?;
+            let EntryContent::Answer { message, payload, .. } = &answered.content else { return None };
+            let answers = BTreeMap::from([(*answer, message)]);
+            let ends = (0..message.tool_calls.len() as u32).filter_map(|ordinal| {
+                let origin = CallOrigin { answer: *answer, ordinal };
+                closed.get(&origin).map(|end| self.result(&answers, origin, end))
+            });
+            Some(ConversationTurn {
+                turn_number: *number,
+                input_messages: inputs.iter().filter_map(message_of).cloned().collect(),
+                assistant_message: message.clone(),
+                tool_messages: ends.collect(),
+                provider_payload: payload.as_deref().and_then(|json| serde_json::from_str(json).ok()),
+                evaluation_id: self.evaluation_id.clone(),
+                created_at: answered.time,
+            })
+        };
+        self.entries.iter().filter_map(turn).collect()
+    }
+
+    /// Returns the last record that closed each call.
+    fn closed(&self) -> BTreeMap<CallOrigin, Closed> {
+        let mut closed = BTreeMap::new();
+        for entry in &self.entries {
+            if let Some((origin, end)) = closing(entry) {
+                closed.insert(origin, end);
+            }
+        }
+        closed
+    }
+
+    /// Makes the message that tells a model the result of a call.
+    fn result<'a>(
+        &self,
+        answers: &BTreeMap<SequenceNumber, &ConversationMessage>,
+        origin: CallOrigin,
+        end: impl std::borrow::Borrow<Closed> + 'a,
+    ) -> ConversationMessage {
+        let end = end.borrow();
+        let call =
+            answers.get(&origin.answer).and_then(|answer| answer.tool_calls.get(origin.ordinal as usize));
+        ConversationMessage {
+            role: Role::Tool,
+            content: end.shown.clone(),
+            tool_calls: Vec::new(),
+            tool_call_id: call.map(|call| call.call_id.clone()).or_else(|| end.call_id.clone()),
+            name: end.name.clone().or_else(|| call.map(|call| call.name.clone())),
+            created_at: end.time,
+            message_id: self.message_id(end.sequence, 0),
+            blocks: None,
+            is_error: end.is_error,
+        }
+    }
+
+    fn message_id(&self, sequence: SequenceNumber, ordinal: u32) -> Uuid {
+        message_id(self.session, sequence, ordinal)
+    }
+}
+
+/// Makes the id of a message from where it stands.
+pub(crate) fn message_id(session: Uuid, sequence: SequenceNumber, ordinal: u32) -> Uuid {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(session.as_bytes());
+    hasher.update(&sequence.to_le_bytes());
+    hasher.update(&ordinal.to_le_bytes());
+    let hash = hasher.finalize();
+    let first = hash.as_bytes().first_chunk::<16>().copied().unwrap_or_default();
+    uuid::Builder::from_custom_bytes(first).into_uuid()
+}
+
+/// Returns which call a record closes, and how.
+fn closing(entry: &Entry) -> Option<(CallOrigin, Closed)> {
+    let (sequence, time) = (entry.sequence, entry.time);
+    match &entry.content {
+        EntryContent::CallEnded { outcome: Outcome::Interrupted, .. } => None,
+        EntryContent::CallEnded { origin, tool, call_id, outcome, cause, shown, .. } => {
+            let fixed = match cause {
+                Some(Cause::Expansion) => Some(EXPANDED_TEXT.to_owned()),
+                Some(Cause::Skipped) if shown.is_none() => Some(SKIPPED_TEXT.to_owned()),
+                _ => None,
+            };
+            let shown = fixed.or_else(|| shown.clone());
+            let (is_error, name) = (*outcome != Outcome::Committed, Some(tool.clone()));
+            Some((*origin, Closed { sequence, shown, is_error, name, call_id: call_id.clone(), time }))
+        }
+        EntryContent::CallSettled { origin, committed: Some(committed), shown, .. } => {
+            let (shown, is_error) = (Some(shown.clone()), !committed);
+            Some((*origin, Closed { sequence, shown, is_error, name: None, call_id: None, time }))
+        }
+        EntryContent::Input { origin: Some(origin), message, .. } if message.role == Role::Tool => {
+            let (shown, is_error) = (message.content.clone(), message.is_error);
+            let (name, call_id) = (message.name.clone(), message.tool_call_id.clone());
+            Some((*origin, Closed { sequence, shown, is_error, name, call_id, time }))
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,108 @@
+//! Where a conversation that was cut short goes on.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use foldlog_codec::body::CallOrigin;
+use foldlog_codec::image::{ConversationEntry, EntryKind};
+use foldlog_codec::{OperationId, SequenceNumber};
+
+/// Says where a conversation goes on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Resume {
+    /// Id of the evaluation; `None` if the session has no conversation.
+    pub evaluation_id: Option<String>,
+    /// Last answer that counts.
+    pub answer: Option<SequenceNumber>,
+    /// What comes next.
+    pub point: ResumePoint,
+}
+
+/// Names what comes next in a conversation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ResumePoint {
+    /// The provider is to be asked: there is no answer yet, all calls of the last one are closed, or something was said
+    /// since. A request without an answer is to be sent again; what it cost is not known.
+    AwaitProvider,
+    /// These calls of the last answer, by ordinal, have not been closed and are to run.
+    RunTools(Vec<u32>),
+    /// These calls of the last answer were interrupted, and a person or the host has to decide about them first.
+    NeedsSettle(Vec<OperationId>),
+    /// Nothing: the last answer has no calls and nothing was said since, or a turn says that it was the last one.
+    Complete,
+    /// The session has recorded no conversation of this evaluation.
+    NotRecorded,
+}
+
+/// Holds what became of one call of an answer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Call {
+    Open,
+    Closed,
+    NeedsSettle(OperationId),
+}
+
+/// Returns the last answer among the records that count, and what comes next. `must_settle` tells whether an interrupted
+/// operation waits for a decision.
+pub(crate) fn resume_point<'a>(
+    entries: impl Iterator<Item = (SequenceNumber, &'a ConversationEntry)>,
+    must_settle: impl Fn(OperationId) -> bool,
+) -> (Option<SequenceNumber>, ResumePoint) {
+    let mut answer: Option<(SequenceNumber, &ConversationEntry)> = None;
+    let mut calls = BTreeMap::new();
+    let (mut any, mut said_since, mut is_last) = (false, false, false);
+    for (sequence, entry) in entries {
+        any |= entry.kind != EntryKind::AdapterState;
+        match entry.kind {
+            EntryKind::Answer => {
+                (answer, said_since, is_last) = (Some((sequence, entry)), false, false);
+                calls.clear();
+            }
+            EntryKind::Input => said_since = true,
+            EntryKind::Turn => {
+                if entry.flag && entry.origin.map(|origin| origin.answer) == answer.map(|(answer, _)| answer)
+                {
+                    (is_last, said_since) = (true, false);
+                }
+            }
+            kind => {
+                let Some(CallOrigin { answer: of, ordinal }) = entry.origin else { continue };
+                if answer.is_none_or(|(answer, _)| answer != of) {
+                    continue;
+                }
+                let operation = OperationId::from(entry.number);
+                let call = match kind {
+                    EntryKind::Committed | EntryKind::Failed | EntryKind::Result => Call::Closed,
+                    EntryKind::Settled if !entry.flag => Call::Closed,
+                    EntryKind::Interrupted if must_settle(operation) => Call::NeedsSettle(operation),
+                    EntryKind::Interrupted | EntryKind::Settled => Call::Open,
+                    _ => continue,
+                };
+                calls.insert(ordinal, call);
+            }
+        }
+    }
+    let Some((sequence, entry)) = answer else {
+        return (None, if any { ResumePoint::AwaitProvider } else { ResumePoint::NotRecorded });
+    };
+    let call = |ordinal: u32| calls.get(&ordinal).copied().unwrap_or(Call::Open);
+    let all = 0..u32::try_from(entry.number).unwrap_or(u32::MAX);
+    let open: Vec<u32> = all.clone().filter(|ordinal| call(*ordinal) == Call::Open).collect();
+    let settle: BTreeSet<OperationId> = all
+        .filter_map(|ordinal| match call(ordinal) {
+            Call::NeedsSettle(operation) => Some(operation),
+            _ => None,
+        })
+        .collect();
+    let point = if is_last {
+        if said_since { ResumePoint::AwaitProvider } else { ResumePoint::Complete }
+    } else if !open.is_empty() {
+        ResumePoint::RunTools(open)
+    } else if !settle.is_empty() {
+        ResumePoint::NeedsSettle(settle.into_iter().collect())
+    } else if entry.number > 0 || entry.flag || said_since {
+        ResumePoint::AwaitProvider
+    } else {
+        ResumePoint::Complete
+    };
+    (Some(sequence), point)
+}
