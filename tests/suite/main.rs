@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod binary;
+mod conversation;
 mod crash;
 mod damage;
 mod failing;

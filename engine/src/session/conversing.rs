@@ -98,6 +98,7 @@ impl Session {
         }
         let content = input.content.as_deref().map(text);
         let blocks = encoded_blocks(input.blocks.as_ref());
+        let payload = input.payload.as_ref().map(json_text);
         let mut body = Input {
             scope: self.scope(&state, &input.evaluation_id),
             role: input.role,
@@ -108,6 +109,7 @@ impl Session {
             prompt: input.prompt.as_ref().map(recorded_identity),
             call_id: input.call_id.as_deref().map(Cow::from),
             origin: input.origin,
+            payload: payload.as_deref().map(Payload::new),
         };
         write_body!(self, state, Kind::INPUT, body)
     }

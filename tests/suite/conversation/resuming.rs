@@ -1,0 +1,203 @@
+//! Where a conversation goes on, whatever happened to the session meanwhile.
+
+use foldlog::conversation::{
+    NewAnswer, NewInput, NewRequest, PromptIdentity, ResumePoint, Role, ToolCallRecord,
+};
+use foldlog::tools::{
+    ExecuteOptions, Tool, ToolCall, ToolContext, ToolError, ToolRegistry, ToolResult, ToolRunner,
+};
+use foldlog::{ExecutionState, ResourceRegistry, SequenceNumber, Session, SessionTypes, Store};
+
+const EVALUATION: &str = "review-1";
+
+fn prompt() -> PromptIdentity {
+    PromptIdentity { namespace: "reviews".to_owned(), key: "code".to_owned(), digest: [7; 32] }
+}
+
+fn call(id: &str, name: &str) -> ToolCallRecord {
+    ToolCallRecord { call_id: id.to_owned(), name: name.to_owned(), arguments: "{ }".to_owned() }
+}
+
+#[derive(serde::Deserialize, schemars::JsonSchema)]
+struct Nothing {}
+
+/// Succeeds, and says so.
+struct Look;
+
+impl Tool for Look {
+    const NAME: &'static str = "look";
+    type Parameters = Nothing;
+    type Output = ();
+
+    fn call(&self, _: Nothing, _: &ToolContext) -> Result<ToolResult<()>, ToolError> {
+        Ok(ToolResult::ok("nothing there", ()))
+    }
+}
+
+/// Says something in the conversation through its own handle, has somebody else say something meanwhile, and fails.
+struct Fail;
+
+impl Tool for Fail {
+    const NAME: &'static str = "fail";
+    type Parameters = Nothing;
+    type Output = ();
+
+    fn call(&self, _: Nothing, context: &ToolContext) -> Result<ToolResult<()>, ToolError> {
+        context.session().record_input(&NewInput::user(EVALUATION, "from within"))?;
+        Err(ToolError::failed("it is broken"))
+    }
+}
+
+struct Story {
+    _folder: tempfile::TempDir,
+    store: Store,
+    types: SessionTypes,
+}
+
+impl Story {
+    fn new() -> Story {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(folder.path()).unwrap();
+        Story { _folder: folder, store, types: SessionTypes::builder().build().unwrap() }
+    }
+
+    fn runner(&self, session: &Session) -> ToolRunner {
+        let state = ExecutionState::new(session.clone(), ResourceRegistry::builder().build().unwrap());
+        ToolRunner::new(state, ToolRegistry::new().with(Look).with(Fail))
+    }
+
+    fn reopened(&self, session: Session) -> Session {
+        let id = session.id();
+        session.close().unwrap();
+        self.store.open_session(id, &self.types).unwrap()
+    }
+}
+
+fn asked(session: &Session) -> SequenceNumber {
+    session
+        .record_request(&NewRequest { evaluation_id: EVALUATION.to_owned(), ..NewRequest::default() })
+        .unwrap()
+}
+
+fn answered(session: &Session, content: Option<&str>, calls: Vec<ToolCallRecord>) -> SequenceNumber {
+    let request = Some(asked(session));
+    let (evaluation_id, content) = (EVALUATION.to_owned(), content.map(str::to_owned));
+    session
+        .record_answer(&NewAnswer { evaluation_id, request, content, calls, ..NewAnswer::default() })
+        .unwrap()
+}
+
+fn run(story: &Story, session: &Session, answer: SequenceNumber, ordinal: u32, tool: &str) {
+    let call = ToolCall::new(tool, "{}").with_origin(answer, ordinal);
+    story.runner(session).execute(&call, &ExecuteOptions::default()).unwrap();
+}
+
+fn point(session: &Session) -> ResumePoint {
+    session.resume(None).unwrap().point
+}
+
+#[test]
+fn each_step_of_a_conversation_says_what_comes_next_also_in_another_process() {
+    let story = Story::new();
+    let session = story.store.create(&story.types).unwrap();
+    assert_eq!(point(&session), ResumePoint::NotRecorded);
+    session.record_input(&NewInput::system(EVALUATION, "Review.", prompt())).unwrap();
+    assert_eq!(point(&session), ResumePoint::AwaitProvider);
+    // A request whose answer nobody recorded is sent again.
+    asked(&session);
+    let session = story.reopened(session);
+    assert_eq!(point(&session), ResumePoint::AwaitProvider);
+    // One id for two calls of an answer, as providers do it.
+    let calls = vec![call("c1", "look"), call("c1", "fail")];
+    let answer = answered(&session, None, calls);
+    let session = story.reopened(session);
+    assert_eq!(point(&session), ResumePoint::RunTools(vec![0, 1]));
+    run(&story, &session, answer, 1, "fail");
+    let session = story.reopened(session);
+    assert_eq!(point(&session), ResumePoint::RunTools(vec![0]));
+    run(&story, &session, answer, 0, "look");
+    assert_eq!(point(&session), ResumePoint::AwaitProvider);
+    let turn = session.record_turn(EVALUATION, false).unwrap();
+    assert_eq!(session.record_turn(EVALUATION, false).unwrap(), turn, "a turn is recorded once");
+    answered(&session, Some("Done."), Vec::new());
+    assert_eq!(point(&session), ResumePoint::Complete);
+    session.record_turn(EVALUATION, true).unwrap();
+    let session = story.reopened(session);
+    assert_eq!(point(&session), ResumePoint::Complete);
+    session.record_input(&NewInput::user(EVALUATION, "And now?")).unwrap();
+    assert_eq!(point(&session), ResumePoint::AwaitProvider);
+
+    let state = session.conversation(EVALUATION).unwrap().unwrap().state().unwrap();
+    assert_eq!((state.prompt_ns.as_str(), state.prompt_key.as_str()), ("reviews", "code"));
+    let numbers: Vec<u64> = state.turns.iter().map(|turn| turn.turn_number).collect();
+    assert_eq!(numbers, [1, 2]);
+    let results: Vec<_> =
+        state.turns[0].tool_messages.iter().map(|message| message.content.as_deref()).collect();
+    assert_eq!(results, [Some("nothing there"), Some("it is broken")]);
+    assert!(state.turns[0].tool_messages[1].is_error);
+}
+
+#[test]
+fn what_a_failed_tool_said_is_gone_and_what_others_said_meanwhile_stays() {
+    let story = Story::new();
+    let session = story.store.create(&story.types).unwrap();
+    session.record_input(&NewInput::system(EVALUATION, "Review.", prompt())).unwrap();
+    let answer = answered(&session, None, vec![call("c1", "fail")]);
+    let runner = story.runner(&session);
+    let begun = runner
+        .begin(&ToolCall::new("fail", "{}").with_origin(answer, 0), &ExecuteOptions::default())
+        .unwrap();
+    session.record_input(&NewInput::user(EVALUATION, "meanwhile")).unwrap();
+    let other = NewAnswer { evaluation_id: "another".to_owned(), ..NewAnswer::default() };
+    session.record_answer(&other).unwrap();
+    begun.context().session().record_input(&NewInput::user(EVALUATION, "from within")).unwrap();
+    let texts = |session: &Session| -> Vec<String> {
+        let messages = session.conversation(EVALUATION).unwrap().unwrap().messages();
+        messages
+            .into_iter()
+            .filter(|message| message.role == Role::User)
+            .filter_map(|one| one.content)
+            .collect()
+    };
+    assert_eq!(texts(&session), ["meanwhile", "from within"]);
+    begun.abort("enough").unwrap();
+    let session = story.reopened(session);
+    assert_eq!(texts(&session), ["meanwhile"]);
+    let conversation = session.conversation(EVALUATION).unwrap().unwrap();
+    assert_eq!(conversation.abandoned().len(), 1);
+    // What was said while the call ran stands behind its result.
+    let sent: Vec<Role> = conversation.sent_messages().iter().map(|message| message.role).collect();
+    assert_eq!(sent, [Role::System, Role::Assistant, Role::Tool, Role::User]);
+    assert_eq!(session.evaluations(), [EVALUATION, "another"]);
+}
+
+#[test]
+fn rolled_back_to_before_an_answer_the_provider_is_asked_anew() {
+    let story = Story::new();
+    let session = story.store.create(&story.types).unwrap();
+    let said = session.record_input(&NewInput::system(EVALUATION, "Review.", prompt())).unwrap();
+    let answer = answered(&session, Some("first"), vec![call("c1", "look")]);
+    run(&story, &session, answer, 0, "look");
+    session.rollback_to(said).unwrap();
+    let session = story.reopened(session);
+    assert_eq!(point(&session), ResumePoint::AwaitProvider);
+    let conversation = session.conversation(EVALUATION).unwrap().unwrap();
+    assert_eq!(conversation.entries().len(), 1);
+    // At the position of the answer, it is there.
+    let then = session.conversation_at(EVALUATION, answer).unwrap().unwrap();
+    assert_eq!(then.last_answer().unwrap().0, answer);
+    let reader = foldlog::audit::LogReader::open(session.dir()).unwrap();
+    assert_eq!(reader.conversation_at(EVALUATION, answer).unwrap().unwrap(), then);
+}
+
+#[test]
+fn a_message_with_an_id_of_the_host_is_recorded_once() {
+    let story = Story::new();
+    let session = story.store.create(&story.types).unwrap();
+    let hello = NewInput::user(EVALUATION, "hello").with_id("mail-7");
+    let first = session.record_input(&hello).unwrap();
+    let session = story.reopened(session);
+    assert_eq!(session.record_input(&hello).unwrap(), first);
+    let other = NewInput::user("another", "hello").with_id("mail-7");
+    assert_ne!(session.record_input(&other).unwrap(), first, "ids are those of one conversation");
+}
