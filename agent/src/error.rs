@@ -6,6 +6,7 @@ use foldlog::OperationId;
 use foldlog::conversation::PromptIdentity;
 use foldlog::escape;
 
+use crate::adapter_state::ResumeRefusal;
 use crate::budget::BudgetLimit;
 use crate::prompt::PromptError;
 use crate::provider::{ProviderError, ProviderErrorKind, ThrottleDetails, ThrottleKind};
@@ -188,6 +189,44 @@ pub enum Error {
         /// What is wrong with the history.
         problems: Vec<String>,
     },
+    /// A state of an adapter cannot be written or read.
+    #[error("the state of adapter `{}`: {}: use the version of the adapter that wrote it, or begin a fresh session",
+        escape::text(.adapter), escape::text(.reason))]
+    AdapterState {
+        /// Name of the adapter's type.
+        adapter: String,
+        /// What is wrong with the state.
+        reason: String,
+    },
+    /// A state of an adapter is too large. Nothing was recorded.
+    #[error(
+        "the state of adapter `{}` has {bytes} bytes, more than the limit of {max}: keep ids in it and the rest elsewhere, \
+         or allow `OversizedState::Reference`",
+        escape::text(.adapter)
+    )]
+    StateTooLarge {
+        /// Name of the adapter's type.
+        adapter: String,
+        /// Number of bytes of the state's JSON.
+        bytes: usize,
+        /// Greatest number that is recorded.
+        max: usize,
+    },
+    /// A state of an adapter may not be resumed here and now.
+    #[error(transparent)]
+    ResumeRefused(#[from] Box<ResumeRefusal>),
+    /// The provider no longer has the session that was to be resumed.
+    #[error(
+        "the provider of adapter `{}` no longer has session `{}`: record that it expired, and begin a fresh one",
+        escape::text(.adapter),
+        escape::text(.session_id)
+    )]
+    SessionExpired {
+        /// Name of the adapter's type.
+        adapter: String,
+        /// Id of the provider's session.
+        session_id: String,
+    },
     /// Somebody cancelled the evaluation.
     #[error("the evaluation was cancelled: resume it to continue where it stopped")]
     Cancelled,
@@ -222,6 +261,7 @@ impl Error {
             | Error::ContextOverflow(_)
             | Error::Provider(_)
             | Error::InvalidHistory { .. } => Some(Phase::Request),
+            Error::SessionExpired { .. } => Some(Phase::Request),
             Error::Refused(_) | Error::ContentFilter(_) | Error::OutputInvalid { .. } => {
                 Some(Phase::Response)
             }

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`prompt`] | what a model is told, which tools it may call, and which output it has to give |
 //! | [`provider`] | what a provider of a model is to the loop: requests, answers, failures |
+//! | [`adapter_state`] | what an adapter needs to resume a session that its provider keeps |
 //! | [`budget`] | how many tokens an evaluation may use |
 //! | [`deadline`] | until when an evaluation goes on |
 //! | [`events`] | what of an evaluation is recorded for people |
@@ -16,6 +17,7 @@
 //! 2. It starts no async runtime.
 //! 3. Nothing is sent to a provider before the log says so, and no tool of an answer runs before the answer is recorded.
 
+pub mod adapter_state;
 pub mod budget;
 pub mod deadline;
 pub mod error;

@@ -1,0 +1,133 @@
+use std::sync::Arc;
+
+use foldlog::conversation::NewAdapterState;
+use foldlog::{Clock, SequenceNumber, Session};
+use serde::Serialize;
+
+use super::{
+    AdapterState, AdapterStateOptions, AdapterStateSnapshot, CaptureOccasion, CapturedState,
+    CheckpointDecider, OversizedState, STATE_BYTES_MAX, resume,
+};
+use crate::error::{Error, Result};
+
+/// Records the states of one adapter in one evaluation, each as the successor of the one before.
+#[derive(Debug)]
+pub struct StateCapture<'a> {
+    session: &'a Session,
+    evaluation_id: String,
+    options: AdapterStateOptions,
+    decider: CheckpointDecider,
+    supersedes: Option<SequenceNumber>,
+}
+
+impl<'a> StateCapture<'a> {
+    /// Begins to record states of the adapter `adapter_type`, behind those that another process recorded of the same
+    /// evaluation. `clock` is the one that [`CheckpointStrategy::Periodic`](super::CheckpointStrategy::Periodic) reads.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Engine`] if the session's captures cannot be read.
+    pub fn begin(
+        session: &'a Session,
+        evaluation_id: impl Into<String>,
+        adapter_type: &str,
+        options: &AdapterStateOptions,
+        clock: Arc<dyn Clock>,
+    ) -> Result<StateCapture<'a>> {
+        let evaluation_id = evaluation_id.into();
+        let snapshots = resume::snapshots(session)?;
+        let earlier = super::snapshot::heads(&snapshots)
+            .rfind(|head| head.evaluation_id == evaluation_id && head.state.adapter_type() == adapter_type);
+        let decider = CheckpointDecider::new(options.checkpoint, clock);
+        let capture =
+            StateCapture { session, evaluation_id, options: options.clone(), decider, supersedes: None };
+        Ok(match earlier {
+            Some(earlier) => capture.resuming(earlier),
+            None => capture,
+        })
+    }
+
+    /// Makes the next state the successor of a capture that the evaluation resumes, of whatever evaluation that is.
+    #[must_use]
+    pub fn resuming(mut self, from: &AdapterStateSnapshot) -> StateCapture<'a> {
+        self.supersedes = Some(from.sequence);
+        self.decider = self.decider.after_a_capture();
+        self
+    }
+
+    /// Records a state if the host captures states at this occasion. `entry` is the provider's own id of the last entry
+    /// that the state covers. Returns the record; `None` if none was written. A failure concerns the state alone: the
+    /// evaluation can go on without it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::StateTooLarge`] or [`Error::AdapterState`] if the state cannot be recorded, [`Error::Engine`] if the
+    /// session takes no record.
+    pub fn offer<S: AdapterState + Serialize>(
+        &mut self,
+        state: &S,
+        entry: Option<&str>,
+        occasion: CaptureOccasion,
+    ) -> Result<Option<SequenceNumber>> {
+        if !self.options.capture_state || !self.decider.is_due(occasion) {
+            return Ok(None);
+        }
+        let state = CapturedState::of(state)?;
+        check_size(&state, self.options.oversized)?;
+        let sequence = record(self.session, &self.evaluation_id, &state, self.supersedes, entry, occasion)?;
+        self.supersedes = Some(sequence);
+        self.decider.captured();
+        Ok(Some(sequence))
+    }
+
+    /// Records that the provider no longer has the session of a capture. From then on the capture is not resumed. It is
+    /// recorded even if the host captures no states, since a fresh session is begun because of it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Engine`] if the session takes no record.
+    pub fn expired(&mut self, snapshot: &AdapterStateSnapshot) -> Result<SequenceNumber> {
+        let sequence = retire(self.session, &self.evaluation_id, snapshot, CaptureOccasion::Expired)?;
+        self.supersedes = None;
+        Ok(sequence)
+    }
+}
+
+/// Records that a capture is not to be resumed any more, and why.
+pub(super) fn retire(
+    session: &Session,
+    evaluation_id: &str,
+    snapshot: &AdapterStateSnapshot,
+    occasion: CaptureOccasion,
+) -> Result<SequenceNumber> {
+    let state = snapshot.state.no_longer_resumable();
+    record(session, evaluation_id, &state, Some(snapshot.sequence), snapshot.entry.as_deref(), occasion)
+}
+
+fn check_size(state: &CapturedState, oversized: OversizedState) -> Result<()> {
+    let bytes = state.state().to_string().len();
+    if bytes <= STATE_BYTES_MAX || oversized == OversizedState::Reference {
+        return Ok(());
+    }
+    Err(Error::StateTooLarge { adapter: state.adapter_type().to_owned(), bytes, max: STATE_BYTES_MAX })
+}
+
+fn record(
+    session: &Session,
+    evaluation_id: &str,
+    state: &CapturedState,
+    supersedes: Option<SequenceNumber>,
+    entry: Option<&str>,
+    occasion: CaptureOccasion,
+) -> Result<SequenceNumber> {
+    let new = NewAdapterState {
+        evaluation_id: evaluation_id.to_owned(),
+        adapter: state.adapter_type().to_owned(),
+        resumable: state.resumable(),
+        state: state.state().clone(),
+        supersedes,
+        entry: entry.map(str::to_owned),
+        occasion: occasion.name().to_owned(),
+    };
+    Ok(session.record_adapter_state(&new)?)
+}

@@ -1,0 +1,63 @@
+use std::time::Duration;
+
+use super::{CheckpointStrategy, ResumeValidation};
+
+/// Greatest size of a state's JSON, in bytes, that is recorded unless the host chooses otherwise.
+pub const STATE_BYTES_MAX: usize = 64 * 1024;
+
+/// Age at which a provider's session counts as expired unless the host chooses otherwise.
+const MAX_AGE: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Says whether a resumed session of a provider is changed or copied.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum ResumeMode {
+    /// Goes on in a copy of the provider's session. The original stays as it is.
+    #[default]
+    Fork,
+    /// Goes on in the provider's session itself.
+    Continue,
+}
+
+/// Says what becomes of a state whose JSON has more than [`STATE_BYTES_MAX`] bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum OversizedState {
+    /// It is refused, and nothing is recorded.
+    #[default]
+    Refuse,
+    /// It is recorded all the same. The session stores it as an object of its own, and the record refers to that, once
+    /// it is larger than [`StoreOptions::object_bytes_min`](foldlog::StoreOptions::object_bytes_min).
+    Reference,
+}
+
+/// Holds what a host decides about the states of an adapter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AdapterStateOptions {
+    /// Whether states are captured. If not, nothing is recorded.
+    pub capture_state: bool,
+    /// Whether an evaluation that was asked for without a state looks for one, and resumes it.
+    pub auto_resume: bool,
+    /// What is checked before a state is resumed.
+    pub resume_validation: ResumeValidation,
+    /// Whether the provider's session is copied or changed.
+    pub resume_mode: ResumeMode,
+    /// When a state is captured. `None` captures as soon as the provider's session is known, and at the end.
+    pub checkpoint: Option<CheckpointStrategy>,
+    /// Time since its last activity after which a provider's session counts as expired.
+    pub max_age: Duration,
+    /// What becomes of a state that is too large.
+    pub oversized: OversizedState,
+}
+
+impl Default for AdapterStateOptions {
+    fn default() -> AdapterStateOptions {
+        AdapterStateOptions {
+            capture_state: true,
+            auto_resume: false,
+            resume_validation: ResumeValidation::default(),
+            resume_mode: ResumeMode::default(),
+            checkpoint: None,
+            max_age: MAX_AGE,
+            oversized: OversizedState::default(),
+        }
+    }
+}

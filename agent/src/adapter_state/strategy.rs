@@ -1,0 +1,121 @@
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use foldlog::Clock;
+
+/// Says when an adapter's state is captured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CheckpointStrategy {
+    /// When the evaluation ends, successfully or not.
+    OnComplete,
+    /// After each tool call.
+    OnToolUse,
+    /// At the first occasion after this much time has passed since the last capture, or since the beginning.
+    Periodic(Duration),
+    /// Only when the host asks for it.
+    OnDemand,
+}
+
+/// Names what makes an adapter consider a capture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum CaptureOccasion {
+    /// The provider's session became known.
+    Init,
+    /// A message arrived.
+    Message,
+    /// A tool call ended.
+    Tool,
+    /// The evaluation gave its output.
+    Complete,
+    /// The evaluation failed.
+    Failed,
+    /// The host asked for a capture.
+    Demand,
+    /// The provider no longer has the session.
+    Expired,
+    /// A rollback abandoned the capture, and the provider's session has no entry to go back to.
+    Abandoned,
+}
+
+impl CaptureOccasion {
+    /// Returns the name of the occasion in records: `init`, `message`, `tool`, `complete`, `failed`, `demand`,
+    /// `expired` or `abandoned`.
+    pub fn name(self) -> &'static str {
+        match self {
+            CaptureOccasion::Init => "init",
+            CaptureOccasion::Message => "message",
+            CaptureOccasion::Tool => "tool",
+            CaptureOccasion::Complete => "complete",
+            CaptureOccasion::Failed => "failed",
+            CaptureOccasion::Demand => "demand",
+            CaptureOccasion::Expired => "expired",
+            CaptureOccasion::Abandoned => "abandoned",
+        }
+    }
+
+    fn is_end(self) -> bool {
+        matches!(self, CaptureOccasion::Complete | CaptureOccasion::Failed)
+    }
+}
+
+/// Decides at each occasion whether a state is captured.
+///
+/// Two occasions do not depend on the strategy. What the host asks for is captured. And the end of an evaluation is
+/// captured if anything of it was captured before, since a session that was completed would look resumable otherwise.
+pub struct CheckpointDecider {
+    strategy: Option<CheckpointStrategy>,
+    clock: Arc<dyn Clock>,
+    /// Reading of the clock at the last capture, or at the beginning.
+    last_us: i64,
+    has_captured: bool,
+}
+
+impl fmt::Debug for CheckpointDecider {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CheckpointDecider").field("strategy", &self.strategy).finish_non_exhaustive()
+    }
+}
+
+impl CheckpointDecider {
+    /// Makes a decider for an evaluation that begins now. `None` captures as soon as the provider's session is known,
+    /// and at the end.
+    pub fn new(strategy: Option<CheckpointStrategy>, clock: Arc<dyn Clock>) -> CheckpointDecider {
+        let last_us = clock.steady_us();
+        CheckpointDecider { strategy, clock, last_us, has_captured: false }
+    }
+
+    /// Tells the decider that the log already holds a capture which the evaluation's own will supersede.
+    #[must_use]
+    pub fn after_a_capture(mut self) -> CheckpointDecider {
+        self.has_captured = true;
+        self
+    }
+
+    /// Returns whether a state is to be captured at this occasion.
+    pub fn is_due(&self, occasion: CaptureOccasion) -> bool {
+        if occasion.is_end() && self.has_captured {
+            return true;
+        }
+        match (self.strategy, occasion) {
+            (_, CaptureOccasion::Demand | CaptureOccasion::Expired | CaptureOccasion::Abandoned) => true,
+            (None, CaptureOccasion::Init) => true,
+            (None | Some(CheckpointStrategy::OnComplete), occasion) => occasion.is_end(),
+            (Some(CheckpointStrategy::OnToolUse), occasion) => occasion == CaptureOccasion::Tool,
+            (Some(CheckpointStrategy::Periodic(every)), _) => self.passed() >= every,
+            (Some(CheckpointStrategy::OnDemand), _) => false,
+        }
+    }
+
+    /// Tells the decider that a state was captured.
+    pub fn captured(&mut self) {
+        self.has_captured = true;
+        self.last_us = self.clock.steady_us();
+    }
+
+    fn passed(&self) -> Duration {
+        let passed_us = self.clock.steady_us().saturating_sub(self.last_us);
+        Duration::from_micros(u64::try_from(passed_us).unwrap_or_default())
+    }
+}

@@ -1,0 +1,255 @@
+use std::fmt;
+use std::path::Path;
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use foldlog::{SequenceNumber, escape};
+
+use super::{AdapterState, AdapterStateSnapshot, CompositeAdapterState};
+
+/// Says what is checked before a provider's session is resumed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum ResumeValidation {
+    /// The folder, the prompt's name and the time of the last activity are those that are expected, no rollback
+    /// abandoned the capture, and what [`Relaxed`](ResumeValidation::Relaxed) checks. A state that does not say one of
+    /// them is refused.
+    #[default]
+    Strict,
+    /// The state says that it can be resumed, and names a session.
+    Relaxed,
+    /// Nothing: any state is tried.
+    None,
+}
+
+impl ResumeValidation {
+    /// Returns the name of the mode: `strict`, `relaxed` or `none`.
+    pub fn name(self) -> &'static str {
+        match self {
+            ResumeValidation::Strict => "strict",
+            ResumeValidation::Relaxed => "relaxed",
+            ResumeValidation::None => "none",
+        }
+    }
+}
+
+/// Holds what a state is checked against.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ResumeContext {
+    /// Folder in which the provider is to run; `None` if it runs in none.
+    pub workspace_path: Option<String>,
+    /// Name of the prompt.
+    pub prompt_name: String,
+    /// Present time.
+    pub now: DateTime<Utc>,
+}
+
+/// Names a check that a state can fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ResumeCheck {
+    /// The state says that the session can be resumed.
+    Resumable,
+    /// The state names a session.
+    SessionId,
+    /// The provider is to run in the folder in which it ran.
+    WorkspacePath,
+    /// The prompt has the name of the one that began the session.
+    PromptName,
+    /// The last activity is not too long ago.
+    Recency,
+    /// The capture is on the live path: no rollback abandoned it.
+    LivePath,
+}
+
+impl ResumeCheck {
+    /// Returns the name of the check: `resumable`, `session_id`, `workspace_path`, `prompt_name`, `recency` or
+    /// `live_path`.
+    pub fn name(self) -> &'static str {
+        match self {
+            ResumeCheck::Resumable => "resumable",
+            ResumeCheck::SessionId => "session_id",
+            ResumeCheck::WorkspacePath => "workspace_path",
+            ResumeCheck::PromptName => "prompt_name",
+            ResumeCheck::Recency => "recency",
+            ResumeCheck::LivePath => "live_path",
+        }
+    }
+
+    fn advice(self) -> &'static str {
+        match self {
+            ResumeCheck::Resumable | ResumeCheck::SessionId => "begin a fresh session",
+            ResumeCheck::WorkspacePath => "resume in the recorded folder, or validate less strictly",
+            ResumeCheck::PromptName => "resume with the recorded prompt, or validate less strictly",
+            ResumeCheck::Recency => "begin a fresh session, allow a greater age, or validate less strictly",
+            ResumeCheck::LivePath => {
+                "begin a fresh session, or validate less strictly: the provider's session is forked then where the log \
+                 was rolled back to"
+            }
+        }
+    }
+}
+
+/// Reports that a state may not be resumed here and now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ResumeRefusal {
+    /// Record of the state.
+    pub sequence: SequenceNumber,
+    /// Name of the adapter's type.
+    pub adapter: String,
+    /// Check that the state fails.
+    pub check: ResumeCheck,
+    /// What the state says.
+    pub recorded: String,
+    /// What is expected.
+    pub expected: String,
+}
+
+impl fmt::Display for ResumeRefusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ResumeRefusal { sequence, adapter, check, recorded, expected } = self;
+        write!(
+            f,
+            "the state of adapter `{}` in record {sequence} fails the check `{}`: it says {}, and expected is {}: {}",
+            escape::text(adapter),
+            check.name(),
+            escape::text(recorded),
+            escape::text(expected),
+            check.advice()
+        )
+    }
+}
+
+impl std::error::Error for ResumeRefusal {}
+
+impl ResumeValidation {
+    /// Checks whether a state may be resumed. `max_age` says how long ago its last activity may be; a state that names no
+    /// activity was active when it was captured. Of a [`CompositeAdapterState`], each part that can be resumed is checked.
+    ///
+    /// # Errors
+    ///
+    /// A [`ResumeRefusal`] that names the first check that fails, and both values.
+    pub fn check(
+        self,
+        snapshot: &AdapterStateSnapshot,
+        context: &ResumeContext,
+        max_age: Duration,
+    ) -> Result<(), ResumeRefusal> {
+        let checking = Checking { snapshot, context };
+        if self != ResumeValidation::None
+            && let Ok(Some(parts)) = snapshot.state.read::<CompositeAdapterState>()
+        {
+            checking.resumable()?;
+            let resumable = parts.states.into_values().filter(AdapterState::resumable);
+            return resumable.into_iter().try_for_each(|state| {
+                let part = AdapterStateSnapshot { state, ..snapshot.clone() };
+                self.check(&part, context, max_age)
+            });
+        }
+        match self {
+            ResumeValidation::None => Ok(()),
+            ResumeValidation::Relaxed => checking.names_a_session(),
+            ResumeValidation::Strict => {
+                checking.names_a_session()?;
+                checking.same_folder()?;
+                checking.same_prompt()?;
+                checking.on_live_path()?;
+                checking.recent(max_age)
+            }
+        }
+    }
+
+    /// Makes the refusal of a capture that a rollback abandoned.
+    pub(super) fn refuse_abandoned(snapshot: &AdapterStateSnapshot) -> ResumeRefusal {
+        ResumeRefusal {
+            sequence: snapshot.sequence,
+            adapter: snapshot.state.adapter_type().to_owned(),
+            check: ResumeCheck::LivePath,
+            recorded: ABANDONED.to_owned(),
+            expected: LIVE.to_owned(),
+        }
+    }
+}
+
+const ABANDONED: &str = "what a rollback abandoned";
+const LIVE: &str = "what is on the live path";
+
+struct Checking<'a> {
+    snapshot: &'a AdapterStateSnapshot,
+    context: &'a ResumeContext,
+}
+
+impl Checking<'_> {
+    fn require(
+        &self,
+        holds: bool,
+        check: ResumeCheck,
+        recorded: impl FnOnce() -> String,
+        expected: impl FnOnce() -> String,
+    ) -> Result<(), ResumeRefusal> {
+        if holds {
+            return Ok(());
+        }
+        Err(ResumeRefusal {
+            sequence: self.snapshot.sequence,
+            adapter: self.snapshot.state.adapter_type().to_owned(),
+            check,
+            recorded: recorded(),
+            expected: expected(),
+        })
+    }
+
+    fn names_a_session(&self) -> Result<(), ResumeRefusal> {
+        let id = self.snapshot.state.text("session_id");
+        let no_id = || "no session id".to_owned();
+        self.require(id.is_some(), ResumeCheck::SessionId, no_id, || "the id of a session".to_owned())?;
+        self.resumable()
+    }
+
+    fn resumable(&self) -> Result<(), ResumeRefusal> {
+        let (no, yes) = (|| "that it cannot be resumed".to_owned(), || "that it can".to_owned());
+        self.require(self.snapshot.state.resumable(), ResumeCheck::Resumable, no, yes)
+    }
+
+    fn same_folder(&self) -> Result<(), ResumeRefusal> {
+        let recorded = self.snapshot.state.text("workspace_path");
+        let expected = self.context.workspace_path.as_deref();
+        let holds = recorded.map(Path::new) == expected.map(Path::new);
+        self.require(holds, ResumeCheck::WorkspacePath, || quoted(recorded), || quoted(expected))
+    }
+
+    fn same_prompt(&self) -> Result<(), ResumeRefusal> {
+        let recorded = self.snapshot.state.text("prompt_name");
+        let expected = Some(self.context.prompt_name.as_str());
+        self.require(recorded == expected, ResumeCheck::PromptName, || quoted(recorded), || quoted(expected))
+    }
+
+    fn on_live_path(&self) -> Result<(), ResumeRefusal> {
+        self.require(
+            self.snapshot.is_live,
+            ResumeCheck::LivePath,
+            || ABANDONED.to_owned(),
+            || LIVE.to_owned(),
+        )
+    }
+
+    fn recent(&self, max_age: Duration) -> Result<(), ResumeRefusal> {
+        let active_at = self.snapshot.last_activity_at();
+        // A time that lies ahead is that of another clock, and counts as now.
+        let age = self.context.now.signed_duration_since(active_at).to_std().unwrap_or_default();
+        let active = || format!("last active at {}", active_at.to_rfc3339());
+        let limit = || format!("at most {} s before {}", max_age.as_secs(), self.context.now.to_rfc3339());
+        self.require(age <= max_age, ResumeCheck::Recency, active, limit)
+    }
+}
+
+impl AdapterStateSnapshot {
+    /// Returns when the provider's session was last active: what the state says in `last_activity_at`, else the time of
+    /// the capture.
+    pub fn last_activity_at(&self) -> DateTime<Utc> {
+        self.state.time("last_activity_at").unwrap_or(self.captured_at)
+    }
+}
+
+fn quoted(text: Option<&str>) -> String {
+    text.map_or_else(|| "nothing".to_owned(), |text| format!("`{text}`"))
+}
