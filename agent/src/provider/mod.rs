@@ -4,16 +4,34 @@
 //! answer arrives whole or not at all: while it streams, its text is shown to whoever asks for it, and is discarded if
 //! the stream breaks.
 
+#[cfg(feature = "anthropic")]
+pub mod anthropic;
+#[cfg(any(feature = "openai", feature = "anthropic"))]
+mod api_key;
+#[cfg(any(feature = "openai", feature = "anthropic"))]
+mod http;
+#[cfg(any(feature = "openai", feature = "anthropic"))]
+mod merging;
+#[cfg(feature = "openai")]
+pub mod openai;
+#[cfg(any(feature = "openai", feature = "anthropic"))]
+mod parameters;
 pub mod rendering;
 pub mod retry;
 pub mod scripted;
+#[cfg(any(feature = "openai", feature = "anthropic"))]
+mod sse;
 
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+#[cfg(any(feature = "openai", feature = "anthropic"))]
+pub use api_key::ApiKey;
 use foldlog::conversation::{ContentBlocks, ConversationMessage, Dialect, TokenUsage, ToolCallRecord};
+#[cfg(any(feature = "openai", feature = "anthropic"))]
+pub use http::Timeouts;
 
 /// Describes a tool to a model.
 #[derive(Clone, Debug, PartialEq)]

@@ -3,6 +3,8 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
+#[cfg(feature = "anthropic")]
+use foldlog::conversation::ToolCallRecord;
 use foldlog::conversation::{ConversationMessage, Dialect, Role};
 use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
@@ -203,11 +205,21 @@ fn answer<'a>(
     blocks.extend(message.tool_calls.iter().zip(ids).map(|(call, id)| {
         Block::Made(Made::ToolUse {
             id: id.clone().into(),
-            name: sent_name(&call.name, known),
+            name: sent_name(&call.name, known, 128),
             input: input(&call.arguments),
         })
     }));
     (None, blocks)
+}
+
+/// Returns the content blocks that a text and calls are sent as, if the ids need no exchange.
+#[cfg(feature = "anthropic")]
+pub(in crate::provider) fn made_blocks(content: Option<&str>, calls: &[ToolCallRecord]) -> String {
+    let calls = calls.iter().map(|call| {
+        let (id, name) = (call.call_id.as_str().into(), call.name.as_str().into());
+        Block::Made(Made::ToolUse { id, name, input: input(&call.arguments) })
+    });
+    super::json(&content.map(text).into_iter().chain(calls).collect::<Vec<_>>())
 }
 
 fn result(message: &ConversationMessage, id: String) -> Block<'_> {
@@ -222,7 +234,7 @@ fn result(message: &ConversationMessage, id: String) -> Block<'_> {
 
 /// Returns arguments as the object that the API takes. What is no object becomes the field `invalid_arguments` of one, as
 /// the text that arrived.
-fn input(arguments: &str) -> Cow<'_, RawValue> {
+pub(in crate::provider) fn input(arguments: &str) -> Cow<'_, RawValue> {
     if let Some(raw) =
         serde_json::from_str::<&RawValue>(arguments).ok().filter(|raw| raw.get().starts_with('{'))
     {

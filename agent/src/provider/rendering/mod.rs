@@ -27,9 +27,15 @@ mod ids;
 mod openai;
 mod reduction;
 
+use std::borrow::Cow;
+
 use foldlog::conversation::ConversationMessage;
 
-use self::reduction::text_of_blocks;
+#[cfg(feature = "anthropic")]
+pub(super) use self::anthropic::{AnthropicConversation, input, made_blocks};
+#[cfg(feature = "openai")]
+pub(super) use self::openai::messages as openai_messages;
+pub(super) use self::reduction::text_of_blocks;
 
 /// Renders messages as the JSON array of messages that OpenAI's chat completions take.
 pub fn render_openai(messages: &[ConversationMessage]) -> String {
@@ -59,16 +65,15 @@ fn json(value: &impl serde::Serialize) -> String {
 }
 
 /// Returns a tool's name as a provider takes it in a call: known names as they are, others with `_` for each character
-/// that no name may hold.
-fn sent_name<'a>(name: &'a str, known: &[&str]) -> std::borrow::Cow<'a, str> {
-    const LONGEST: usize = 64;
+/// that no name may hold, and not longer than `longest`.
+pub(super) fn sent_name<'a>(name: &'a str, known: &[&str], longest: usize) -> Cow<'a, str> {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
-    if known.contains(&name) || (!name.is_empty() && name.len() <= LONGEST && name.bytes().all(fits)) {
+    if known.contains(&name) || (!name.is_empty() && name.len() <= longest && name.bytes().all(fits)) {
         return name.into();
     }
     if name.is_empty() {
         return "unnamed".into();
     }
     let fit = |character: char| if character.is_ascii() && fits(character as u8) { character } else { '_' };
-    name.chars().take(LONGEST).map(fit).collect::<String>().into()
+    name.chars().take(longest).map(fit).collect::<String>().into()
 }

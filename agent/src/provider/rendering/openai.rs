@@ -58,7 +58,7 @@ struct Function<'a> {
 
 /// Renders messages as they are sent. Names of tools that are not `known` are made fit.
 pub(crate) fn messages<'a>(messages: &'a [ConversationMessage], known: &[&str]) -> Vec<OpenAiMessage<'a>> {
-    let ids = Ids::new(messages, |message| whole_message(message).is_some(), |id| clean(id).to_owned());
+    let ids = Ids::new(messages, |message| whole_message(message).is_some(), clean);
     let rendered = messages.iter().enumerate().map(|(number, message)| {
         let own = ids.calls(number);
         if let Some(raw) = whole_message(message) {
@@ -67,7 +67,7 @@ pub(crate) fn messages<'a>(messages: &'a [ConversationMessage], known: &[&str]) 
         let calls = message.tool_calls.iter().zip(own).map(|(call, id)| Call {
             id: id.clone().into(),
             r#type: "function",
-            function: Function { name: sent_name(&call.name, known), arguments: &call.arguments },
+            function: Function { name: sent_name(&call.name, known, 64), arguments: &call.arguments },
         });
         let content = match content(message) {
             Content::Null(()) if message.tool_calls.is_empty() => Content::Text("".into()),
@@ -103,8 +103,18 @@ pub(super) fn recorded(messages: &[ConversationMessage]) -> Vec<OpenAiMessage<'_
     rendered.collect()
 }
 
-fn clean(id: &str) -> &str {
-    if id.is_empty() { "call" } else { id }
+/// Returns the id with no more characters than OpenAI takes; a digest of it tells two long ones apart.
+fn clean(id: &str) -> String {
+    const LONGEST: usize = 40;
+    if id.is_empty() {
+        return "call".to_owned();
+    }
+    if id.chars().count() <= LONGEST {
+        return id.to_owned();
+    }
+    let digest = blake3::hash(id.as_bytes()).to_hex();
+    let beginning = id.chars().take(LONGEST - 17).collect::<String>();
+    format!("{beginning}_{}", digest.get(..12).unwrap_or_default())
 }
 
 /// Returns whether OpenAI takes the name of a speaker.

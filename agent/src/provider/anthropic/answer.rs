@@ -1,0 +1,149 @@
+//! Reads a message of the Messages API.
+
+use std::collections::BTreeMap;
+
+use foldlog::conversation::{ContentBlocks, Dialect, TokenUsage, ToolCallRecord};
+use serde::Deserialize;
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use crate::provider::http::Reply;
+use crate::provider::rendering::made_blocks;
+use crate::provider::{ProviderAnswer, ProviderError, ProviderErrorKind};
+
+/// Holds what a message says beside its content.
+#[derive(Default, Deserialize)]
+pub(super) struct Head {
+    pub(super) model: Option<String>,
+    pub(super) stop_reason: Option<String>,
+    pub(super) usage: Option<Usage>,
+}
+
+/// Counts the tokens of a request, as the API does. A stream gives it in parts: what is `None` is not said yet.
+#[derive(Clone, Copy, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Usage {
+    input_tokens: Option<u64>,
+    output_tokens: Option<u64>,
+    cache_creation_input_tokens: Option<u64>,
+    cache_read_input_tokens: Option<u64>,
+}
+
+impl Usage {
+    /// Takes the numbers of a later part, which replace those before.
+    pub(super) fn update(self, later: Usage) -> Usage {
+        Usage {
+            input_tokens: later.input_tokens.or(self.input_tokens),
+            output_tokens: later.output_tokens.or(self.output_tokens),
+            cache_creation_input_tokens: later
+                .cache_creation_input_tokens
+                .or(self.cache_creation_input_tokens),
+            cache_read_input_tokens: later.cache_read_input_tokens.or(self.cache_read_input_tokens),
+        }
+    }
+
+    pub(super) fn tokens(self) -> TokenUsage {
+        TokenUsage {
+            input: self.input_tokens.unwrap_or(0),
+            output: self.output_tokens.unwrap_or(0),
+            cache_read: self.cache_read_input_tokens.unwrap_or(0),
+            cache_write: self.cache_creation_input_tokens.unwrap_or(0),
+            reasoning: 0,
+        }
+    }
+}
+
+/// Holds the content of a message, complete.
+#[derive(Default)]
+pub(super) struct Content {
+    /// Texts of the content, one after the other; `None` if it has none.
+    pub(super) text: Option<String>,
+    /// Calls, by ordinal.
+    pub(super) calls: Vec<ToolCallRecord>,
+    /// Whether the content ends with a call whose arguments may not be complete.
+    pub(super) ends_with_open_call: bool,
+    /// JSON of the content.
+    pub(super) json: String,
+    /// Whether text and calls say all of it.
+    pub(super) is_plain: bool,
+}
+
+/// Reads the body of a reply that is not streamed.
+pub(super) fn read(reply: &Reply<'_>, body: &[u8]) -> Result<ProviderAnswer, Box<ProviderError>> {
+    let fields: BTreeMap<&str, &RawValue> =
+        serde_json::from_slice(body).map_err(|error| reply.not_json(&error))?;
+    let kind = fields.get("type").map_or("", |kind| kind.get());
+    if kind == "\"error\"" {
+        let said: Value = serde_json::from_slice(body).map_err(|error| reply.not_json(&error))?;
+        return Err(reply.refused(reply.status(), &said));
+    }
+    let part = |name: &str| fields.get(name).map_or("null", |value| value.get());
+    let text = |name: &str| serde_json::from_str::<Option<String>>(part(name)).unwrap_or_default();
+    let usage = serde_json::from_str::<Option<Usage>>(part("usage")).unwrap_or_default();
+    let head = Head { model: text("model"), stop_reason: text("stop_reason"), usage };
+    let tokens = usage.map(Usage::tokens);
+    let content = fields.get("content").ok_or("the reply holds no content").and_then(|raw| whole(raw));
+    match content {
+        Ok(content) => finish(reply, head, content),
+        Err(what) => Err(reply.error_after(reply.error(ProviderErrorKind::InvalidAnswer, what), "", tokens)),
+    }
+}
+
+/// Reads a content that arrived as a whole.
+fn whole(raw: &RawValue) -> Result<Content, &'static str> {
+    let blocks: Vec<BTreeMap<String, Box<RawValue>>> =
+        serde_json::from_str(raw.get()).map_err(|_| "the content is no list of blocks")?;
+    let mut content = Content { json: raw.get().to_owned(), ..Content::default() };
+    for block in &blocks {
+        let text =
+            |name: &str| block.get(name).and_then(|value| serde_json::from_str::<String>(value.get()).ok());
+        content.ends_with_open_call = false;
+        match text("type").as_deref() {
+            Some("text") => content.text.get_or_insert_default().push_str(&text("text").unwrap_or_default()),
+            Some("tool_use") => {
+                let (call_id, name) = (text("id").unwrap_or_default(), text("name"));
+                let name = name.ok_or("a tool call names no tool")?;
+                let arguments = block.get("input").map_or("{}", |input| input.get()).to_owned();
+                content.calls.push(ToolCallRecord { call_id, name, arguments });
+                content.ends_with_open_call = true;
+            }
+            _ => {}
+        }
+    }
+    content.is_plain = made_blocks(content.text.as_deref(), &content.calls) == content.json;
+    Ok(content)
+}
+
+/// Makes the answer of a message, or the failure that it stands for.
+pub(super) fn finish(
+    reply: &Reply<'_>,
+    head: Head,
+    content: Content,
+) -> Result<ProviderAnswer, Box<ProviderError>> {
+    let usage = head.usage.map(Usage::tokens);
+    let stop = head.stop_reason;
+    if stop.as_deref() == Some("refusal") {
+        let text = content.text.unwrap_or_default();
+        let message = match text.trim() {
+            "" => "the model refused".to_owned(),
+            said => format!("the model refused: {}", reply.shown(said)),
+        };
+        return Err(reply.error_after(reply.error(ProviderErrorKind::Refused, message), &text, usage));
+    }
+    let at_length = matches!(stop.as_deref(), Some("max_tokens" | "model_context_window_exceeded"));
+    let blocks = (!content.is_plain)
+        .then(|| ContentBlocks { format: Dialect::Anthropic.name().to_owned(), json: content.json });
+    Ok(ProviderAnswer {
+        content: content.text,
+        last_call_incomplete: at_length && content.ends_with_open_call,
+        calls: content.calls,
+        blocks,
+        continues: stop.as_deref() == Some("pause_turn"),
+        stop,
+        model: head.model,
+        request_id: reply.request_id(),
+        usage,
+        rate_limits: reply.rate_limits(),
+        payload: None,
+    })
+}

@@ -1,0 +1,237 @@
+//! Reads a streamed message of the Messages API.
+
+use std::collections::BTreeMap;
+
+use foldlog::conversation::ToolCallRecord;
+use serde::Deserialize;
+use serde_json::value::{RawValue, to_raw_value};
+use serde_json::{Map, Value};
+
+use super::answer::{Content, Head, Usage, finish};
+use crate::provider::http::Reply;
+use crate::provider::merging::merge;
+use crate::provider::rendering::input;
+use crate::provider::sse::{Event, Events};
+use crate::provider::{Delta, ProviderAnswer, ProviderError, ProviderErrorKind, SendOptions};
+
+#[derive(Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum Said {
+    MessageStart {
+        message: Head,
+    },
+    ContentBlockStart {
+        index: u64,
+        content_block: Map<String, Value>,
+    },
+    ContentBlockDelta {
+        index: u64,
+        delta: Map<String, Value>,
+    },
+    ContentBlockStop {},
+    MessageDelta {
+        #[serde(default)]
+        delta: Head,
+        usage: Option<Usage>,
+    },
+    MessageStop {},
+    Ping {},
+    Error {
+        error: Value,
+    },
+    /// An event of a later version, which changes nothing.
+    #[serde(other)]
+    Other,
+}
+
+/// Holds one block as far as it has arrived.
+#[derive(Default)]
+struct Block {
+    fields: Map<String, Value>,
+    /// Arguments of a call, byte for byte.
+    input: String,
+}
+
+/// Holds what has arrived of an answer.
+#[derive(Default)]
+struct Arrived {
+    head: Head,
+    blocks: BTreeMap<u64, Block>,
+    done: bool,
+    shown: bool,
+}
+
+/// Reads the stream, and shows its text as it arrives.
+pub(super) fn read(
+    reply: &mut Reply<'_>,
+    options: &mut SendOptions<'_>,
+) -> Result<ProviderAnswer, Box<ProviderError>> {
+    let mut arrived = Arrived::default();
+    let outcome = arrived.read(reply, options);
+    let text = arrived.text();
+    let usage = arrived.head.usage.map(Usage::tokens);
+    let shown = arrived.shown;
+    let answer = outcome.and_then(|()| {
+        let content =
+            arrived.content().map_err(|what| reply.error(ProviderErrorKind::InvalidAnswer, what))?;
+        finish(reply, arrived.head, content)
+    });
+    answer.map_err(|error| {
+        options.discard(shown);
+        reply.error_after(error, text.as_deref().unwrap_or_default(), usage)
+    })
+}
+
+impl Arrived {
+    fn read(
+        &mut self,
+        reply: &mut Reply<'_>,
+        options: &mut SendOptions<'_>,
+    ) -> Result<(), Box<ProviderError>> {
+        let (mut events, mut buffer) = (Events::default(), vec![0; 16 << 10]);
+        while !self.done {
+            let count = reply.read(&mut buffer)?;
+            if count == 0 {
+                let message = "the stream ended before the answer was complete";
+                return Err(reply.error(ProviderErrorKind::Cut, message));
+            }
+            let reply = &*reply;
+            events.push(buffer.get(..count).unwrap_or_default(), |event| self.take(event, reply, options))?;
+        }
+        Ok(())
+    }
+
+    fn take(
+        &mut self,
+        event: Event,
+        reply: &Reply<'_>,
+        options: &mut SendOptions<'_>,
+    ) -> Result<(), Box<ProviderError>> {
+        if self.done {
+            return Ok(());
+        }
+        let said = serde_json::from_str(&event.data).map_err(|error| reply.not_json_event(&error))?;
+        match said {
+            Said::MessageStart { message } => self.head = message,
+            Said::ContentBlockStart { index, content_block } => {
+                let block = Block { fields: content_block, input: String::new() };
+                show(block.fields.get("text"), &mut self.shown, options);
+                self.blocks.insert(index, block);
+            }
+            Said::ContentBlockDelta { index, delta } => {
+                show(delta.get("text"), &mut self.shown, options);
+                let known = self.blocks.get_mut(&index);
+                let block = known.ok_or_else(|| {
+                    reply.error(ProviderErrorKind::InvalidAnswer, "a piece belongs to no block of the stream")
+                })?;
+                block.add(delta);
+            }
+            Said::MessageDelta { delta, usage } => {
+                self.head.stop_reason = delta.stop_reason.or(self.head.stop_reason.take());
+                let later = usage.or(delta.usage).unwrap_or_default();
+                self.head.usage = Some(self.head.usage.unwrap_or_default().update(later));
+            }
+            Said::MessageStop {} => self.done = true,
+            Said::Error { error } => {
+                // The status of the reply was sent before anything went wrong, and says nothing of it.
+                return Err(reply.refused(400, &serde_json::json!({ "error": error })));
+            }
+            Said::ContentBlockStop {} | Said::Ping {} | Said::Other => {}
+        }
+        Ok(())
+    }
+
+    /// Returns the texts that have arrived, one after the other; `None` if there is no text.
+    fn text(&self) -> Option<String> {
+        let texts = self.blocks.values().filter(|block| block.is("text"));
+        let texts: Vec<&str> = texts.map(|block| block.text("text")).collect();
+        (!texts.is_empty()).then(|| texts.concat())
+    }
+
+    /// Puts the content together.
+    fn content(&self) -> Result<Content, &'static str> {
+        let mut content = Content { text: self.text(), is_plain: true, ..Content::default() };
+        let mut json = Vec::with_capacity(self.blocks.len());
+        let texts = self.blocks.values().filter(|block| block.is("text")).count();
+        for (place, block) in self.blocks.values().enumerate() {
+            let is_first_text = block.is("text") && place == 0 && texts == 1;
+            content.is_plain &= (is_first_text && block.has_only(&["type", "text"]))
+                || (block.is("tool_use") && block.has_only(&["type", "id", "name", "input"]));
+            content.ends_with_open_call = false;
+            if block.is("tool_use") {
+                if block.text("name").is_empty() {
+                    return Err("a tool call names no tool");
+                }
+                let arguments = block.arguments();
+                // A call without arguments sends no pieces of them, and neither does one that was cut before the first.
+                content.ends_with_open_call =
+                    block.input.is_empty() || serde_json::from_str::<Map<String, Value>>(&arguments).is_err();
+                let (call_id, name) = (block.text("id").to_owned(), block.text("name").to_owned());
+                content.calls.push(ToolCallRecord { call_id, name, arguments });
+            }
+            json.push(block.json().ok_or("a block has no JSON")?);
+        }
+        content.json = serde_json::to_string(&json).map_err(|_| "the content has no JSON")?;
+        Ok(content)
+    }
+}
+
+impl Block {
+    fn text(&self, name: &str) -> &str {
+        self.fields.get(name).and_then(Value::as_str).unwrap_or_default()
+    }
+
+    fn is(&self, kind: &str) -> bool {
+        self.text("type") == kind
+    }
+
+    fn has_only(&self, names: &[&str]) -> bool {
+        self.fields.keys().all(|name| names.contains(&name.as_str()))
+    }
+
+    fn add(&mut self, delta: Map<String, Value>) {
+        for (name, piece) in delta {
+            match (name.as_str(), piece) {
+                ("type", _) => {}
+                ("partial_json", Value::String(piece)) => self.input.push_str(&piece),
+                ("citation", piece) => {
+                    let citations = self.fields.entry("citations").or_insert(Value::Null);
+                    if citations.is_null() {
+                        *citations = Value::Array(Vec::new());
+                    }
+                    merge(citations, Value::Array(vec![piece]));
+                }
+                (_, piece) => merge(self.fields.entry(name).or_insert(Value::Null), piece),
+            }
+        }
+    }
+
+    /// Returns the arguments of a call as they arrived.
+    fn arguments(&self) -> String {
+        match self.fields.get("input") {
+            _ if !self.input.is_empty() => self.input.clone(),
+            Some(whole) if !whole.is_null() => whole.to_string(),
+            _ => "{}".to_owned(),
+        }
+    }
+
+    fn json(&self) -> Option<Box<RawValue>> {
+        let mut fields = BTreeMap::new();
+        for (name, value) in &self.fields {
+            fields.insert(name.as_str(), to_raw_value(value).ok()?);
+        }
+        if self.fields.contains_key("input") || !self.input.is_empty() {
+            fields.insert("input", input(&self.arguments()).into_owned());
+        }
+        to_raw_value(&fields).ok()
+    }
+}
+
+/// Shows a piece of the answer's text, if it is one.
+fn show(piece: Option<&Value>, shown: &mut bool, options: &mut SendOptions<'_>) {
+    let text = piece.and_then(Value::as_str).filter(|text| !text.is_empty());
+    if let (Some(text), Some(on_delta)) = (text, &mut options.on_delta) {
+        *shown = true;
+        on_delta(Delta::Text(text));
+    }
+}

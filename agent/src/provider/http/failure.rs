@@ -1,0 +1,126 @@
+//! Names what went wrong, from a status, from what the provider says, or from what the connection did.
+
+use std::io::ErrorKind;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use chrono::DateTime;
+use serde_json::Value;
+use ureq::{Error, Timeout};
+
+use super::{Bounds, Reply};
+use crate::provider::{ProviderErrorKind, ThrottleDetails, ThrottleKind};
+
+/// Holds what a provider says of a failure.
+#[derive(Default)]
+pub(super) struct Refusal<'a> {
+    pub(super) message: Option<&'a str>,
+    kind: &'a str,
+    code: &'a str,
+    /// Status that the provider names beside that of the reply, as some do in the middle of a stream.
+    pub(super) status: Option<u16>,
+}
+
+/// Finds what a provider says of a failure, in the forms that are in use.
+pub(super) fn refusal(body: &Value) -> Refusal<'_> {
+    let error = body.get("error").unwrap_or(body);
+    let text = |name: &str| error.get(name).and_then(Value::as_str);
+    Refusal {
+        message: text("message").or_else(|| error.as_str()).or_else(|| body.get("detail")?.as_str()),
+        kind: text("type").unwrap_or_default(),
+        code: text("code").unwrap_or_default(),
+        status: error
+            .get("code")
+            .and_then(Value::as_u64)
+            .and_then(|code| u16::try_from(code).ok())
+            .filter(|code| (400..600).contains(code)),
+    }
+}
+
+/// Makes the details of a provider that may answer later.
+pub(super) fn throttled(kind: ThrottleKind) -> ThrottleDetails {
+    let retry_safe = kind != ThrottleKind::QuotaExhausted;
+    ThrottleDetails { kind, retry_after: None, attempts: 1, retry_safe, provider_payload: None }
+}
+
+/// Names the failure that a status and the provider's words stand for.
+pub(super) fn classify(
+    status: u16,
+    refusal: &Refusal<'_>,
+    provider_payload: Option<Value>,
+    retry_after: Option<Duration>,
+) -> ProviderErrorKind {
+    let throttle = |kind| {
+        ProviderErrorKind::Throttled(ThrottleDetails { retry_after, provider_payload, ..throttled(kind) })
+    };
+    let message = refusal.message.unwrap_or_default().to_ascii_lowercase();
+    let says = |texts: &[&str]| texts.iter().any(|text| message.contains(text));
+    match (status, refusal.kind, refusal.code) {
+        (_, _, "insufficient_quota") | (_, "insufficient_quota" | "billing_error", _) | (402, _, _) => {
+            throttle(ThrottleKind::QuotaExhausted)
+        }
+        (_, "rate_limit_error", _) | (429, _, _) => throttle(ThrottleKind::RateLimit),
+        (_, "overloaded_error" | "api_error" | "server_error", _) => throttle(ThrottleKind::Overloaded),
+        (_, "timeout_error", _) | (408 | 504, _, _) => throttle(ThrottleKind::Timeout),
+        (409 | 425, _, _) => throttle(ThrottleKind::Unknown),
+        (500.., _, _) => throttle(ThrottleKind::Overloaded),
+        (401 | 403, _, _) | (_, "authentication_error" | "permission_error", _) => {
+            ProviderErrorKind::Unauthorized
+        }
+        (_, _, "context_length_exceeded") | (_, "request_too_large", _) | (413, _, _) => {
+            ProviderErrorKind::ContextOverflow
+        }
+        (_, _, "content_filter" | "content_policy_violation") => ProviderErrorKind::ContentFilter,
+        _ if says(&["prompt is too long", "maximum context length", "context window", "context length"]) => {
+            ProviderErrorKind::ContextOverflow
+        }
+        _ => ProviderErrorKind::BadRequest,
+    }
+}
+
+/// Returns the time after which the provider wants to be asked again: of `retry-after-ms`, or of `retry-after` in seconds
+/// or as a date.
+pub(super) fn retry_after(reply: &Reply<'_>) -> Option<Duration> {
+    let milliseconds = reply.header("retry-after-ms").and_then(|text| text.trim().parse::<f64>().ok());
+    if let Some(milliseconds) = milliseconds {
+        return Duration::try_from_secs_f64(milliseconds / 1000.0).ok();
+    }
+    let text = reply.header("retry-after")?.trim();
+    if let Ok(seconds) = text.parse::<f64>() {
+        return Duration::try_from_secs_f64(seconds).ok();
+    }
+    let date = |text: &str| DateTime::parse_from_rfc2822(text.trim()).ok().map(|date| date.timestamp());
+    let own = || {
+        SystemTime::now().duration_since(UNIX_EPOCH).ok().and_then(|time| i64::try_from(time.as_secs()).ok())
+    };
+    let now = reply.header("date").and_then(date).or_else(own)?;
+    Some(Duration::from_secs(u64::try_from(date(text)?.saturating_sub(now)).unwrap_or(0)))
+}
+
+/// Names the failure that a connection stands for, and says what happened.
+pub(super) fn of_transport(error: &Error, bounds: &Bounds) -> (ProviderErrorKind, &'static str) {
+    let throttle = |kind| ProviderErrorKind::Throttled(throttled(kind));
+    match (bounds.passed(), error) {
+        (Some(ProviderErrorKind::Cancelled), _) => {
+            (ProviderErrorKind::Cancelled, "the request was cancelled")
+        }
+        (Some(kind), Error::Timeout(_)) => (kind, "the deadline of the request passed"),
+        (_, Error::Timeout(Timeout::Global)) => {
+            (ProviderErrorKind::Deadline, "the deadline of the request passed")
+        }
+        (_, Error::Timeout(_)) => (throttle(ThrottleKind::Timeout), "the provider took too long"),
+        (_, Error::HostNotFound | Error::ConnectionFailed | Error::ConnectProxyFailed(_)) => {
+            (throttle(ThrottleKind::Unknown), "no connection to the provider")
+        }
+        (_, Error::Io(io)) => match io.kind() {
+            ErrorKind::ConnectionRefused
+            | ErrorKind::HostUnreachable
+            | ErrorKind::NetworkUnreachable
+            | ErrorKind::NetworkDown
+            | ErrorKind::AddrNotAvailable => {
+                (throttle(ThrottleKind::Unknown), "no connection to the provider")
+            }
+            _ => (ProviderErrorKind::Cut, "the connection broke before the reply was complete"),
+        },
+        _ => (ProviderErrorKind::InvalidAnswer, "the reply is not HTTP as expected"),
+    }
+}

@@ -1,0 +1,232 @@
+//! Sends one request over HTTP, and reads its reply piece by piece.
+//!
+//! # Invariants
+//!
+//! 1. A request goes to the configured host alone. A redirect is an error that names the other host.
+//! 2. The key stands in one header, which is marked as sensitive. Whatever a reply holds is shown without the key.
+//! 3. A reply takes no more memory than [`BODY_BYTES_MAX`], its headers no more than [`HEADER_BYTES_MAX`]: nothing is
+//!    allocated because a header claims it.
+//! 4. A deadline ends every phase of a request. A cancellation shuts the connection down, in at most [`POLL`]; while a name
+//!    is resolved or a connection is made, it takes effect once that ends.
+
+mod failure;
+mod reply;
+mod watch;
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use foldlog::escape;
+pub(super) use reply::Reply;
+use ureq::http::{HeaderName, HeaderValue, Uri};
+use ureq::{Agent, Proxy};
+
+use self::watch::Watch;
+use super::{ApiKey, ProviderError, ProviderErrorKind, SendOptions};
+
+/// Greatest number of bytes of a reply's body.
+const BODY_BYTES_MAX: u64 = 64 << 20;
+/// Greatest number of bytes of a reply's headers.
+const HEADER_BYTES_MAX: usize = 64 << 10;
+/// Greatest number of bytes that are read of the body of a failure.
+const FAILURE_BYTES_MAX: u64 = 1 << 20;
+/// Time after which a cancellation is noticed.
+const POLL: Duration = Duration::from_millis(20);
+
+/// Limits how long the phases of a request may take, deadlines apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timeouts {
+    /// Time to resolve the host's name, and time to connect.
+    pub connect: Duration,
+    /// Time in which nothing arrives. An answer that is not streamed arrives after the model has finished it.
+    pub silence: Duration,
+    /// Time of the whole request.
+    pub total: Duration,
+}
+
+impl Default for Timeouts {
+    /// Returns 10 seconds to connect, 5 minutes of silence, and 20 minutes in all.
+    fn default() -> Timeouts {
+        Timeouts {
+            connect: Duration::from_secs(10),
+            silence: Duration::from_secs(300),
+            total: Duration::from_secs(1200),
+        }
+    }
+}
+
+/// Sends requests to one address of one provider.
+pub(super) struct Client {
+    provider: &'static str,
+    uri: Uri,
+    host: String,
+    headers: Vec<(HeaderName, HeaderValue)>,
+    key: Option<ApiKey>,
+    timeouts: Timeouts,
+    proxy: Option<Proxy>,
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client").field("host", &self.host).field("key", &self.key).finish_non_exhaustive()
+    }
+}
+
+fn unsupported(message: impl Into<String>) -> Box<ProviderError> {
+    Box::new(ProviderError::new(ProviderErrorKind::Unsupported, message))
+}
+
+impl Client {
+    /// Makes a client for `path` below the base URL, whose query is kept.
+    pub(super) fn new(
+        provider: &'static str,
+        base: &str,
+        path: &str,
+        key: Option<ApiKey>,
+    ) -> Result<Client, Box<ProviderError>> {
+        let (address, query) = base.split_once('?').map_or((base, None), |(base, query)| (base, Some(query)));
+        let address = address.trim_end_matches('/');
+        let query = query.map(|query| format!("?{query}")).unwrap_or_default();
+        let wrong = || {
+            unsupported(format!("the base URL of {provider} is no URL that begins with http:// or https://"))
+        };
+        let uri: Uri = format!("{address}{path}{query}").parse().map_err(|_| wrong())?;
+        let authority = uri.authority().ok_or_else(wrong)?;
+        if !matches!(uri.scheme_str(), Some("http" | "https")) {
+            return Err(wrong());
+        }
+        if authority.as_str().contains('@') {
+            let message = format!("the base URL of {provider} holds a user's name: give a key instead");
+            return Err(unsupported(message));
+        }
+        let host = authority.as_str().to_owned();
+        let (headers, timeouts, proxy) = (Vec::new(), Timeouts::default(), None);
+        Ok(Client { provider, uri, host, headers, key, timeouts, proxy })
+    }
+
+    /// Returns the host, with its port if the URL names one.
+    #[cfg(feature = "openai")]
+    pub(super) fn host(&self) -> &str {
+        &self.host
+    }
+
+    pub(super) fn set_timeouts(&mut self, timeouts: Timeouts) {
+        self.timeouts = timeouts;
+    }
+
+    pub(super) fn set_proxy(&mut self, url: &str) -> Result<(), Box<ProviderError>> {
+        let proxy =
+            Proxy::new(url).map_err(|_| unsupported("the proxy is no URL such as http://host:port"))?;
+        self.proxy = Some(proxy);
+        Ok(())
+    }
+
+    /// Adds a header whose value is no secret.
+    pub(super) fn add_header(&mut self, name: &str, value: &str) -> Result<(), Box<ProviderError>> {
+        let wrong = || unsupported(format!("`{}` is no header, or its value is none", escape::text(name)));
+        let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| wrong())?;
+        let mut value = HeaderValue::from_str(value).map_err(|_| wrong())?;
+        value.set_sensitive(true);
+        self.headers.push((name, value));
+        Ok(())
+    }
+
+    /// Sets the header that holds the key, behind a prefix.
+    pub(super) fn set_key_header(&mut self, name: &str, prefix: &str) -> Result<(), Box<ProviderError>> {
+        match self.key.clone() {
+            Some(key) => self.add_header(name, &format!("{prefix}{}", key.expose())),
+            None => Ok(()),
+        }
+    }
+
+    /// Returns a text from outside as it can be shown and recorded: without the key, escaped, and not too long.
+    fn shown(&self, text: &str) -> String {
+        const CHARS_MAX: usize = 500;
+        let text = self.hidden(text);
+        let mut shown = escape::text(&text).into_owned();
+        if let Some((end, _)) = shown.char_indices().nth(CHARS_MAX) {
+            shown.truncate(end);
+            shown.push('…');
+        }
+        shown
+    }
+
+    /// Returns a text from outside without the key.
+    fn hidden(&self, text: &str) -> String {
+        self.key.as_ref().map_or_else(|| text.to_owned(), |key| key.hide(text).into_owned())
+    }
+
+    /// Sends a body, and returns the reply once its headers are there and say that an answer follows.
+    pub(super) fn post(
+        &self,
+        body: &[u8],
+        accept: &str,
+        options: &SendOptions<'_>,
+    ) -> Result<Reply<'_>, Box<ProviderError>> {
+        let bounds = Bounds { cancel: options.cancel.clone(), deadline: options.deadline };
+        if let Some(kind) = bounds.passed() {
+            return Err(Box::new(ProviderError::new(
+                kind,
+                "nothing was sent: the request was given up before",
+            )));
+        }
+        let agent = self.agent(&bounds);
+        let watch = Watch::start(agent.clone(), options.cancel.clone())
+            .map_err(|error| unsupported(format!("no thread for the request: {}", escape::shown(error))))?;
+        let mut request = agent.post(&self.uri).content_type("application/json").header("accept", accept);
+        for (name, value) in &self.headers {
+            request = request.header(name, value);
+        }
+        let response = request.send(body).map_err(|error| self.unsent(error, &bounds))?;
+        let reply = Reply::new(self, bounds, response, watch);
+        match reply.status() {
+            200..=299 => Ok(reply),
+            300..=399 => Err(reply.redirected(&self.uri)),
+            _ => Err(reply.into_failure()),
+        }
+    }
+
+    fn agent(&self, bounds: &Bounds) -> Agent {
+        let left = bounds.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        let config = Agent::config_builder()
+            .http_status_as_error(false)
+            .max_redirects(0)
+            .max_redirects_will_error(false)
+            .max_response_header_size(HEADER_BYTES_MAX)
+            .max_idle_connections(0)
+            .user_agent(concat!("foldlog/", env!("CARGO_PKG_VERSION")))
+            .proxy(self.proxy.clone())
+            .timeout_resolve(Some(self.timeouts.connect))
+            .timeout_connect(Some(self.timeouts.connect))
+            .timeout_per_read(Some(self.timeouts.silence))
+            .timeout_per_write(Some(self.timeouts.silence))
+            .timeout_per_call(Some(self.timeouts.total))
+            .timeout_global(left);
+        config.build().into()
+    }
+
+    /// Reports a request that got no reply.
+    fn unsent(&self, error: ureq::Error, bounds: &Bounds) -> Box<ProviderError> {
+        let (kind, what) = failure::of_transport(&error, bounds);
+        let cause = self.shown(&error.to_string());
+        let message = format!("{} at {}: {what} ({cause})", self.provider, escape::text(&self.host));
+        Box::new(ProviderError::new(kind, message))
+    }
+}
+
+/// Holds what ends a request early.
+pub(super) struct Bounds {
+    cancel: super::CancelToken,
+    deadline: Option<Instant>,
+}
+
+impl Bounds {
+    /// Returns why the request is given up, if it is.
+    fn passed(&self) -> Option<ProviderErrorKind> {
+        if self.cancel.is_cancelled() {
+            return Some(ProviderErrorKind::Cancelled);
+        }
+        let passed = self.deadline.is_some_and(|deadline| Instant::now() >= deadline);
+        passed.then_some(ProviderErrorKind::Deadline)
+    }
+}

@@ -1,0 +1,210 @@
+//! Reads a reply, within its bounds.
+
+use std::io::{self, Read};
+
+use foldlog::conversation::TokenUsage;
+use ureq::http::{HeaderMap, Response, Uri};
+use ureq::{Body, BodyReader};
+
+use super::watch::Watch;
+use super::{BODY_BYTES_MAX, Bounds, Client, FAILURE_BYTES_MAX, failure};
+use crate::provider::{ProviderError, ProviderErrorKind};
+
+/// Beginnings of the names of headers that say how many requests are allowed.
+const RATE_LIMITS: [&str; 4] = ["x-ratelimit-", "anthropic-ratelimit-", "ratelimit", "retry-after"];
+/// Greatest number of such headers that are kept.
+const RATE_LIMITS_MAX: usize = 32;
+
+/// Holds a reply whose body is read piece by piece.
+pub(in crate::provider) struct Reply<'c> {
+    client: &'c Client,
+    bounds: Bounds,
+    status: u16,
+    headers: HeaderMap,
+    body: BodyReader<'static>,
+    read: u64,
+    _watch: Watch,
+}
+
+impl<'c> Reply<'c> {
+    pub(super) fn new(
+        client: &'c Client,
+        bounds: Bounds,
+        response: Response<Body>,
+        watch: Watch,
+    ) -> Reply<'c> {
+        let (head, body) = response.into_parts();
+        // The limit is counted here, so that passing it is told from a reply that is over.
+        let body = body.into_with_config().limit(u64::MAX).reader();
+        let (status, headers) = (head.status.as_u16(), head.headers);
+        Reply { client, bounds, status, headers, body, read: 0, _watch: watch }
+    }
+
+    pub(in crate::provider) fn status(&self) -> u16 {
+        self.status
+    }
+
+    pub(in crate::provider) fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name)?.to_str().ok()
+    }
+
+    /// Returns whether the body is a stream of events, and not one JSON value although a stream was asked for.
+    pub(in crate::provider) fn is_stream(&self) -> bool {
+        !self.header("content-type").is_some_and(|kind| kind.trim_start().starts_with("application/json"))
+    }
+
+    /// Returns the id that the provider gave the request.
+    pub(in crate::provider) fn request_id(&self) -> Option<String> {
+        let id = self.header("request-id").or_else(|| self.header("x-request-id"))?;
+        Some(self.client.hidden(id.get(..id.len().min(256)).unwrap_or_default()))
+    }
+
+    /// Returns the headers that say how many requests are allowed.
+    pub(in crate::provider) fn rate_limits(&self) -> Vec<(String, String)> {
+        let known = self
+            .headers
+            .iter()
+            .filter(|(name, _)| RATE_LIMITS.iter().any(|beginning| name.as_str().starts_with(beginning)));
+        let texts = known.filter_map(|(name, value)| {
+            let value = value.to_str().ok().filter(|value| value.len() <= 256)?;
+            Some((name.as_str().to_owned(), self.client.hidden(value)))
+        });
+        texts.take(RATE_LIMITS_MAX).collect()
+    }
+
+    /// Reads the next piece into a buffer, and returns its length: 0 at the end of the body.
+    pub(in crate::provider) fn read(&mut self, buffer: &mut [u8]) -> Result<usize, Box<ProviderError>> {
+        if let Some(kind) = self.bounds.passed() {
+            return Err(self.error(kind, "the request was given up"));
+        }
+        let count = match self.body.read(buffer) {
+            Ok(count) => count,
+            Err(error) => return Err(self.broken(error)),
+        };
+        self.read = self.read.saturating_add(count as u64);
+        if self.read > BODY_BYTES_MAX {
+            let message = format!("the reply is longer than {} MiB", BODY_BYTES_MAX >> 20);
+            return Err(self.error(ProviderErrorKind::InvalidAnswer, message));
+        }
+        match self.bounds.passed().filter(|_| count == 0) {
+            Some(kind) => Err(self.error(kind, "the request was given up")),
+            None => Ok(count),
+        }
+    }
+
+    /// Reads the whole body.
+    pub(in crate::provider) fn read_all(&mut self) -> Result<Vec<u8>, Box<ProviderError>> {
+        let mut body = Vec::new();
+        let mut buffer = vec![0; 64 << 10];
+        loop {
+            match self.read(&mut buffer)? {
+                0 => return Ok(body),
+                count => body.extend_from_slice(buffer.get(..count).unwrap_or_default()),
+            }
+        }
+    }
+
+    fn broken(&self, error: io::Error) -> Box<ProviderError> {
+        let error = ureq::Error::from(error);
+        let (kind, what) = failure::of_transport(&error, &self.bounds);
+        let message = format!("{what} ({})", self.client.shown(&error.to_string()));
+        self.error(kind, message)
+    }
+
+    /// Makes an error with what is known of the reply.
+    pub(in crate::provider) fn error(
+        &self,
+        kind: ProviderErrorKind,
+        message: impl Into<String>,
+    ) -> Box<ProviderError> {
+        let message = message.into();
+        let mut error = ProviderError::new(kind, format!("{}: {message}", self.client.provider));
+        error.status = Some(self.status);
+        error.request_id = self.request_id();
+        error.rate_limits = self.rate_limits();
+        Box::new(error)
+    }
+
+    /// Makes an error of a stream that began: with what had arrived and what was used.
+    pub(in crate::provider) fn error_after(
+        &self,
+        mut error: Box<ProviderError>,
+        arrived: &str,
+        usage: Option<TokenUsage>,
+    ) -> Box<ProviderError> {
+        error.arrived = (!arrived.is_empty()).then(|| self.hidden(arrived));
+        error.usage = usage;
+        error
+    }
+
+    /// Returns a text from outside as it can be shown.
+    pub(in crate::provider) fn shown(&self, text: &str) -> String {
+        self.client.shown(text)
+    }
+
+    /// Returns a text from outside without the key.
+    pub(in crate::provider) fn hidden(&self, text: &str) -> String {
+        self.client.hidden(text)
+    }
+
+    /// Makes an error of what a provider says went wrong, in a reply or in the middle of a stream.
+    pub(in crate::provider) fn refused(&self, status: u16, body: &serde_json::Value) -> Box<ProviderError> {
+        let refusal = failure::refusal(body);
+        let kind = failure::classify(
+            refusal.status.unwrap_or(status),
+            &refusal,
+            self.payload(body),
+            failure::retry_after(self),
+        );
+        let said = refusal.message.map_or_else(|| format!("status {status}"), |text| self.shown(text));
+        self.error(kind, said)
+    }
+
+    fn payload(&self, body: &serde_json::Value) -> Option<serde_json::Value> {
+        const BYTES_MAX: usize = 16 << 10;
+        let text = self.hidden(&body.to_string());
+        (text.len() <= BYTES_MAX && !body.is_null()).then(|| serde_json::from_str(&text).ok()).flatten()
+    }
+
+    /// Reports a redirect, which is not followed.
+    pub(super) fn redirected(&self, own: &Uri) -> Box<ProviderError> {
+        let location = self.header("location").unwrap_or_default();
+        let target: Option<Uri> = location.parse().ok();
+        let host = target.as_ref().and_then(Uri::host).or_else(|| own.host()).unwrap_or_default();
+        let message = format!(
+            "the server redirects to {}, where nothing was sent: set the base URL to where the provider is",
+            self.shown(host)
+        );
+        self.error(ProviderErrorKind::InvalidAnswer, message)
+    }
+
+    /// Reads the body of a failure, as far as it arrives, and reports the failure.
+    pub(super) fn into_failure(mut self) -> Box<ProviderError> {
+        let mut body = Vec::new();
+        let limited = (&mut self.body).take(FAILURE_BYTES_MAX).read_to_end(&mut body);
+        if let Some(kind) = self.bounds.passed().filter(|_| limited.is_err()) {
+            return self.error(kind, "the request was given up");
+        }
+        match serde_json::from_slice(&body) {
+            Ok(value) => self.refused(self.status, &value),
+            Err(_) => self.refused(self.status, &serde_json::Value::Null),
+        }
+    }
+
+    /// Reports what was to be JSON and is not.
+    pub(in crate::provider) fn not_json(&self, error: &serde_json::Error) -> Box<ProviderError> {
+        let kind = if error.is_eof() && self.read > 0 {
+            ProviderErrorKind::Cut
+        } else {
+            ProviderErrorKind::InvalidAnswer
+        };
+        self.error(kind, format!("the reply is no complete JSON: {}", self.shown(&error.to_string())))
+    }
+
+    /// Reports an event whose data was to be JSON and is not.
+    pub(in crate::provider) fn not_json_event(&self, error: &serde_json::Error) -> Box<ProviderError> {
+        let message =
+            format!("an event of the stream is no JSON as expected: {}", self.shown(&error.to_string()));
+        self.error(ProviderErrorKind::InvalidAnswer, message)
+    }
+}

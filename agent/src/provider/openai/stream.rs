@@ -1,0 +1,169 @@
+//! Reads a streamed chat completion.
+
+use std::collections::BTreeMap;
+
+use foldlog::conversation::TokenUsage;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use super::answer::{Message, Usage};
+use crate::provider::http::Reply;
+use crate::provider::merging::merge_fields;
+use crate::provider::sse::{Event, Events};
+use crate::provider::{Delta, ProviderAnswer, ProviderError, ProviderErrorKind, SendOptions};
+
+/// Data of the event that ends a stream.
+const DONE: &str = "[DONE]";
+
+#[derive(Deserialize)]
+struct Chunk {
+    model: Option<String>,
+    #[serde(default)]
+    choices: Vec<Choice>,
+    usage: Option<Usage>,
+    error: Option<Value>,
+}
+
+#[derive(Deserialize)]
+struct Choice {
+    #[serde(default)]
+    index: u64,
+    #[serde(default)]
+    delta: Option<Map<String, Value>>,
+    finish_reason: Option<String>,
+}
+
+/// Holds what has arrived of an answer.
+#[derive(Default)]
+struct Arrived {
+    fields: Map<String, Value>,
+    calls: BTreeMap<u64, Map<String, Value>>,
+    stop: Option<String>,
+    model: Option<String>,
+    usage: Option<TokenUsage>,
+    done: bool,
+    shown: bool,
+}
+
+/// Reads the stream, and shows its text as it arrives.
+pub(super) fn read(
+    reply: &mut Reply<'_>,
+    options: &mut SendOptions<'_>,
+) -> Result<ProviderAnswer, Box<ProviderError>> {
+    let mut arrived = Arrived::default();
+    let outcome = arrived.read(reply, options);
+    let answer = outcome.and_then(|()| arrived.finish(reply));
+    answer.map_err(|error| {
+        options.discard(arrived.shown);
+        let usage = error.usage.or(arrived.usage);
+        reply.error_after(error, arrived.text(), usage)
+    })
+}
+
+impl Arrived {
+    fn text(&self) -> &str {
+        self.fields.get("content").and_then(Value::as_str).unwrap_or_default()
+    }
+
+    fn read(
+        &mut self,
+        reply: &mut Reply<'_>,
+        options: &mut SendOptions<'_>,
+    ) -> Result<(), Box<ProviderError>> {
+        let (mut events, mut buffer) = (Events::default(), vec![0; 16 << 10]);
+        while !self.done {
+            let count = reply.read(&mut buffer)?;
+            if count == 0 {
+                let message = "the stream ended before the answer was complete";
+                return Err(reply.error(ProviderErrorKind::Cut, message));
+            }
+            let reply = &*reply;
+            events.push(buffer.get(..count).unwrap_or_default(), |event| self.take(event, reply, options))?;
+        }
+        Ok(())
+    }
+
+    fn take(
+        &mut self,
+        event: Event,
+        reply: &Reply<'_>,
+        options: &mut SendOptions<'_>,
+    ) -> Result<(), Box<ProviderError>> {
+        if self.done || event.data.trim() == DONE {
+            self.done = true;
+            return Ok(());
+        }
+        let chunk: Chunk = serde_json::from_str(&event.data).map_err(|error| reply.not_json_event(&error))?;
+        if let Some(error) = chunk.error.filter(|error| !error.is_null()) {
+            return Err(reply.refused(reply.status(), &json!({ "error": error })));
+        }
+        self.usage = chunk.usage.map(Usage::tokens).or(self.usage);
+        self.model = self.model.take().or(chunk.model);
+        for choice in chunk.choices.into_iter().filter(|choice| choice.index == 0) {
+            self.stop = choice.finish_reason.or(self.stop.take());
+            if let Some(delta) = choice.delta {
+                self.add(delta, options);
+            }
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, mut delta: Map<String, Value>, options: &mut SendOptions<'_>) {
+        // The role is the same in every piece that repeats it.
+        if self.fields.contains_key("role") {
+            delta.remove("role");
+        }
+        if let Some(text) = delta.get("content").and_then(Value::as_str).filter(|text| !text.is_empty())
+            && let Some(on_delta) = &mut options.on_delta
+        {
+            self.shown = true;
+            on_delta(Delta::Text(text));
+        }
+        if let Some(Value::Array(calls)) = delta.remove("tool_calls") {
+            for call in calls {
+                self.add_call(call);
+            }
+        }
+        merge_fields(&mut self.fields, delta);
+    }
+
+    fn add_call(&mut self, call: Value) {
+        let Value::Object(mut call) = call else { return };
+        let last = self.calls.last_key_value().map(|(index, _)| *index);
+        let is_new = call.get("id").and_then(Value::as_str).is_some_and(|id| !id.is_empty());
+        // Some servers leave the index out: a piece with an id begins a call then.
+        let index = call.remove("index").and_then(|index| index.as_u64()).unwrap_or(match last {
+            Some(last) if is_new => last.saturating_add(1),
+            last => last.unwrap_or(0),
+        });
+        let known = self.calls.entry(index).or_default();
+        // Id and type are whole in the piece that names them, and some servers repeat them.
+        for name in ["id", "type"] {
+            if known.contains_key(name) {
+                call.remove(name);
+            }
+        }
+        if let (Some(Value::Object(function)), true) =
+            (call.get_mut("function"), known.contains_key("function"))
+        {
+            function.remove("name");
+        }
+        merge_fields(known, call);
+    }
+
+    /// Makes the answer, once the stream has said that it is over.
+    fn finish(&mut self, reply: &Reply<'_>) -> Result<ProviderAnswer, Box<ProviderError>> {
+        if self.stop.is_none() {
+            let message = "the stream ended without a reason: the answer may not be complete";
+            return Err(reply.error(ProviderErrorKind::Cut, message));
+        }
+        let mut fields = self.fields.clone();
+        let calls = std::mem::take(&mut self.calls);
+        if !calls.is_empty() {
+            fields.insert("tool_calls".to_owned(), calls.into_values().map(Value::Object).collect());
+        }
+        fields.entry("role").or_insert_with(|| "assistant".into());
+        let message = Message { fields, raw: None };
+        message.answer(reply, self.stop.take(), self.model.take(), self.usage)
+    }
+}

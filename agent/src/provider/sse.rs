@@ -1,0 +1,104 @@
+//! Takes a stream of server-sent events apart.
+
+/// Holds one event of a stream.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Event {
+    /// Name of the event; empty if the stream gives none.
+    pub(super) name: String,
+    /// Lines of data, joined by newlines.
+    pub(super) data: String,
+}
+
+/// Collects bytes until an event is complete. Holds no more than what was pushed since the last complete line.
+#[derive(Debug, Default)]
+pub(super) struct Events {
+    line: Vec<u8>,
+    after_return: bool,
+    begun: bool,
+    event: Event,
+    has_data: bool,
+}
+
+impl Events {
+    /// Adds bytes, and calls `take` with each event that they complete, until it fails.
+    pub(super) fn push<E>(
+        &mut self,
+        bytes: &[u8],
+        mut take: impl FnMut(Event) -> Result<(), E>,
+    ) -> Result<(), E> {
+        for piece in bytes.split_inclusive(|byte| matches!(byte, b'\n' | b'\r')) {
+            let (text, end) = match piece.split_last() {
+                Some((end @ (b'\n' | b'\r'), text)) => (text, Some(*end)),
+                _ => (piece, None),
+            };
+            // A return and a newline end one line together.
+            let is_second = std::mem::take(&mut self.after_return) && text.is_empty() && end == Some(b'\n');
+            if is_second {
+                continue;
+            }
+            self.line.extend_from_slice(text);
+            self.after_return = end == Some(b'\r');
+            if end.is_some() {
+                let line = std::mem::take(&mut self.line);
+                if let Some(event) = self.end_line(&line) {
+                    take(event)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a line; an empty one completes the event before it.
+    fn end_line(&mut self, line: &[u8]) -> Option<Event> {
+        let line = String::from_utf8_lossy(line);
+        let line = if std::mem::replace(&mut self.begun, true) {
+            &*line
+        } else {
+            line.strip_prefix('\u{feff}').unwrap_or(&line)
+        };
+        if line.is_empty() {
+            let event = std::mem::take(&mut self.event);
+            return std::mem::take(&mut self.has_data).then_some(event);
+        }
+        let (field, value) = line.split_once(':').unwrap_or((line, ""));
+        let value = value.strip_prefix(' ').unwrap_or(value);
+        match field {
+            "event" => self.event.name = value.to_owned(),
+            "data" => {
+                if std::mem::replace(&mut self.has_data, true) {
+                    self.event.data.push('\n');
+                }
+                self.event.data.push_str(value);
+            }
+            _ => {}
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Event, Events};
+
+    fn events(pieces: &[&[u8]]) -> Vec<(String, String)> {
+        let (mut events, mut taken) = (Events::default(), Vec::new());
+        for piece in pieces {
+            let all: Result<(), ()> = events.push(piece, |Event { name, data }| {
+                taken.push((name, data));
+                Ok(())
+            });
+            all.unwrap();
+        }
+        taken
+    }
+
+    /// Protects streams whose pieces end anywhere, and all three ends of lines.
+    #[test]
+    fn events_are_the_same_however_the_bytes_are_cut() {
+        let stream = "\u{feff}: a comment\r\nevent: a\r\ndata: one\r\ndata:two\r\n\r\ndata: é\n\ndata\r\rid: 4\n\ndata: cut";
+        let expected = [("a", "one\ntwo"), ("", "é"), ("", "")].map(|(a, b)| (a.to_owned(), b.to_owned()));
+        assert_eq!(events(&[stream.as_bytes()]), expected);
+        let single: Vec<&[u8]> = stream.as_bytes().chunks(1).collect();
+        assert_eq!(events(&single), expected);
+    }
+}
