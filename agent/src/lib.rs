@@ -5,6 +5,8 @@
 //! | [`prompt`] | what a model is told, which tools it may call, and which output it has to give |
 //! | [`provider`] | what a provider of a model is to the loop: requests, answers, failures |
 //! | [`adapter_state`] | what an adapter needs to resume a session that its provider keeps |
+//! | [`inner_loop`] | the loop between a provider and the tools |
+//! | [`adapter`] | evaluates prompts with a provider, and resumes evaluations |
 //! | [`budget`] | how many tokens an evaluation may use |
 //! | [`deadline`] | until when an evaluation goes on |
 //! | [`events`] | what of an evaluation is recorded for people |
@@ -17,18 +19,22 @@
 //! 2. It starts no async runtime.
 //! 3. Nothing is sent to a provider before the log says so, and no tool of an answer runs before the answer is recorded.
 
+pub mod adapter;
 pub mod adapter_state;
 pub mod budget;
 pub mod deadline;
 pub mod error;
 pub mod events;
+pub mod inner_loop;
 pub mod prompt;
 pub mod provider;
 pub mod transcript_state;
 
+pub use adapter::{EvaluateOptions, PromptResponse, ProviderAdapter, ResumeFrom, UserMessage};
 pub use budget::{Budget, BudgetLimit};
 pub use deadline::Deadline;
 pub use error::{Error, Phase, Result};
+pub use inner_loop::{InnerLoop, LoopLimits};
 pub use prompt::{
     MarkdownSection, Prompt, RenderedPrompt, SectionPath, SectionVisibility, VisibilityOverrides,
 };

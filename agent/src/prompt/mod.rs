@@ -210,6 +210,26 @@ impl<O> Prompt<O> {
         })
     }
 
+    /// Returns the tools that the model may call while the sections are shown as `overrides` says, in ascending order of
+    /// their names. Nothing is rendered.
+    pub fn shown_tools(&self, overrides: &VisibilityOverrides) -> Vec<ToolSpec> {
+        let (mut named, mut shown) = (BTreeSet::new(), BTreeSet::new());
+        let mut around = vec![(self.sections.as_slice(), None::<SectionPath>, true)];
+        while let Some((sections, parent, is_within_shown)) = around.pop() {
+            for section in sections {
+                let keys = parent.iter().flat_map(SectionPath::keys).map(String::as_str);
+                let Ok(path) = SectionPath::new(keys.chain([section.key()])) else { continue };
+                let visibility = overrides.get(&path).copied().unwrap_or(section.visibility());
+                let is_shown = is_within_shown && visibility == SectionVisibility::Full;
+                named.extend(section.tools());
+                shown.extend(section.tools().filter(|_| is_shown));
+                around.push((section.children(), Some(path), is_shown));
+            }
+        }
+        let is_visible = |name: &str| !named.contains(name) || shown.contains(name);
+        self.tools.values().filter(|tool| is_visible(&tool.name)).cloned().collect()
+    }
+
     /// Returns by what a log knows the prompt again. Nothing is rendered: the digest covers templates, titles, keys,
     /// summaries, visibilities and the order of sections, the names, descriptions and schemas of all tools, and the
     /// output's schema. It covers no parameters.

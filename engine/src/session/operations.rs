@@ -117,6 +117,13 @@ impl Session {
         self.inner.state.lock().interrupted
     }
 
+    /// Returns the operation whose own handle this is, or else the one that the calling thread runs on this
+    /// session.
+    pub fn inside_operation(&self) -> Option<OperationId> {
+        let own = self.within.as_ref().map(|within| within.operation());
+        own.or_else(|| runs_here(self.inner.id))
+    }
+
     /// Returns the operation whose handle this is.
     pub(crate) fn within(&self) -> Option<&Arc<CallScope>> {
         self.within.as_ref()

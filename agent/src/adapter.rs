@@ -1,0 +1,441 @@
+//! Evaluates prompts with a provider, and resumes evaluations that were cut short.
+//!
+//! [`ProviderAdapter::evaluate`] has one signature for a first evaluation and for a resumed one. Where an evaluation
+//! goes on is asked of the session's log ([`Session::resume`]), and of nothing else.
+//!
+//! | the log says | what `evaluate` does |
+//! |---|---|
+//! | no conversation of this evaluation | renders the prompt, records it, and asks the provider |
+//! | ask the provider | sends the recorded messages; nothing is rendered |
+//! | run these calls | runs them and no others, and then asks the provider |
+//! | operations wait for a decision | fails, and names them |
+//! | complete | returns the recorded answer, and asks nobody |
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Instant;
+
+use foldlog::conversation::{AdapterStateSnapshot, Conversation, ConversationState, ResumePoint, TokenUsage};
+use foldlog::tools::resources::BudgetTracker;
+use foldlog::tools::{ExecutionState, ToolRunner};
+use foldlog::{OperationId, Session};
+use uuid::Uuid;
+
+use crate::budget::{Budget, track};
+use crate::deadline::Deadline;
+use crate::error::{Error, Phase, Result};
+use crate::events::{PromptExecuted, PromptExecutions};
+use crate::inner_loop::{Driver, InnerLoop, Journal, LoopLimits, LoopStart, OpenTurn, Outcome, runnable};
+use crate::prompt::{Prompt, VisibilityOverrides};
+use crate::provider::{CancelToken, Delta, LlmConfig, Provider};
+
+/// Says from where an evaluation goes on.
+#[derive(Clone, Debug, Default)]
+pub enum ResumeFrom {
+    /// From where the session's log says that it stopped; from the beginning, if the log has no conversation of the
+    /// evaluation.
+    #[default]
+    Auto,
+    /// From a conversation that was recorded elsewhere. Its messages become the beginning of this one, and calls of it
+    /// that have no result do not run: the model reads that their result is not known. If the session holds that
+    /// conversation itself, it goes on as with [`Auto`](ResumeFrom::Auto).
+    Conversation(Box<ConversationState>),
+    /// From a session that the provider itself keeps. An adapter whose provider keeps none refuses it.
+    Adapter(Box<AdapterStateSnapshot>),
+    /// From the beginning, as an evaluation that the session does not know yet.
+    Fresh,
+}
+
+/// Holds a message that the host adds before an evaluation goes on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UserMessage {
+    /// Id of the host for the message. A message whose id the conversation holds already is not added again.
+    pub id: String,
+    /// Text of the message.
+    pub text: String,
+}
+
+/// Says how a prompt is evaluated.
+pub struct EvaluateOptions<'a> {
+    /// Id of the evaluation. If `None`, the evaluation that the session recorded last goes on unless it is complete, and
+    /// else a new one gets an id of its own.
+    pub evaluation_id: Option<String>,
+    /// From where the evaluation goes on.
+    pub resume_from: ResumeFrom,
+    /// What the user says, added to the conversation before it goes on.
+    pub messages: Vec<UserMessage>,
+    /// Moment at which the evaluation is given up.
+    pub deadline: Deadline,
+    /// Tokens that the evaluation may use, those before a resume included.
+    pub budget: Option<Budget>,
+    /// Tracker that is brought up to what the evaluation has spent.
+    pub tracker: Option<Arc<BudgetTracker>>,
+    /// How much is shown of sections of the prompt, in place of what they say themselves. A resumed evaluation is to be
+    /// given the same as at its beginning.
+    pub visibility_overrides: VisibilityOverrides,
+    /// Cancels the evaluation when it is set.
+    pub cancel: CancelToken,
+    /// Is told what arrives of an answer before it is recorded, and when that is discarded.
+    pub on_delta: Option<&'a mut dyn FnMut(Delta<'_>)>,
+    /// Is called after each turn that is recorded. An error of it ends the evaluation, which can be resumed.
+    pub on_turn: Option<&'a mut (dyn FnMut(&Session) -> Result<()> + 'a)>,
+    /// Whether the conversation is recorded. The records of tools are written in either case.
+    pub record: bool,
+}
+
+impl Default for EvaluateOptions<'_> {
+    fn default() -> Self {
+        EvaluateOptions {
+            evaluation_id: None,
+            resume_from: ResumeFrom::Auto,
+            messages: Vec::new(),
+            deadline: Deadline::never(),
+            budget: None,
+            tracker: None,
+            visibility_overrides: VisibilityOverrides::new(),
+            cancel: CancelToken::new(),
+            on_delta: None,
+            on_turn: None,
+            record: true,
+        }
+    }
+}
+
+impl fmt::Debug for EvaluateOptions<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EvaluateOptions")
+            .field("evaluation_id", &self.evaluation_id)
+            .field("deadline", &self.deadline)
+            .field("budget", &self.budget)
+            .field("record", &self.record)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Holds what an evaluation gave.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PromptResponse<O> {
+    /// Name of the prompt: namespace and key.
+    pub prompt_name: String,
+    /// Text of the last answer.
+    pub text: String,
+    /// Output that was read from the text.
+    pub output: Option<O>,
+    /// Id of the evaluation, by which it is found in the session.
+    pub evaluation_id: String,
+    /// Tokens that the evaluation has used, by every process that worked on it.
+    pub usage: TokenUsage,
+}
+
+/// Evaluates prompts with one provider. Evaluations of different sessions may run at the same time.
+#[derive(Debug)]
+pub struct ProviderAdapter<P> {
+    provider: P,
+    config: LlmConfig,
+    limits: LoopLimits,
+}
+
+/// Says where an evaluation begins.
+struct Begin {
+    evaluation: String,
+    /// What the session holds of the conversation.
+    conversation: Option<Conversation>,
+    /// Conversation that is to be imported.
+    import: Option<Box<ConversationState>>,
+}
+
+impl<P: Provider> ProviderAdapter<P> {
+    /// Makes an adapter of a provider, with the provider's own parameters and the default limits.
+    pub fn new(provider: P) -> ProviderAdapter<P> {
+        ProviderAdapter { provider, config: LlmConfig::default(), limits: LoopLimits::default() }
+    }
+
+    /// Sets how the model is asked.
+    #[must_use]
+    pub fn with_config(self, config: LlmConfig) -> ProviderAdapter<P> {
+        ProviderAdapter { config, ..self }
+    }
+
+    /// Sets how often an evaluation tries what can be tried again.
+    #[must_use]
+    pub fn with_limits(self, limits: LoopLimits) -> ProviderAdapter<P> {
+        ProviderAdapter { limits, ..self }
+    }
+
+    /// Returns the provider.
+    pub fn provider(&self) -> &P {
+        &self.provider
+    }
+
+    /// Evaluates a prompt: asks the provider and runs the tools that its answers ask for, until there is an output.
+    /// Every request, answer and call is recorded, so that another process can go on wherever this one ends.
+    ///
+    /// The session must be [recovered](ToolRunner::recover) first if a process ended while a tool ran.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ConversationStateMismatch`] if the recorded conversation follows another prompt;
+    /// [`Error::ToolIdempotency`] or [`Error::Suspended`] if operations have to be settled first;
+    /// [`Error::DeadlineExceeded`], [`Error::BudgetExceeded`] and [`Error::Cancelled`] if the evaluation was given up;
+    /// [`Error::OutputInvalid`], [`Error::TooManyExpansions`] if the model did not come to an end; the errors of the
+    /// provider; [`Error::Engine`] if the session is interrupted, takes no writes, or if the evaluation is called within
+    /// a tool of the same session. After each of them the conversation can be resumed.
+    pub fn evaluate<O>(
+        &self,
+        prompt: &Prompt<O>,
+        state: &ExecutionState,
+        mut options: EvaluateOptions<'_>,
+    ) -> Result<PromptResponse<O>> {
+        let (session, began) = (state.session(), Instant::now());
+        if let Some(operation) = session.inside_operation() {
+            return Err(Error::Engine(foldlog::Error::InsideOperation { operation }));
+        }
+        let identity = prompt.identity();
+        let begin = begin(session, &mut options)?;
+        if let Some(recorded) = begin.conversation.as_ref().and_then(Conversation::prompt)
+            && *recorded != identity
+        {
+            let (recorded, given) = (Box::new(recorded.clone()), Box::new(identity));
+            return Err(Error::ConversationStateMismatch { recorded, given });
+        }
+        if let Some(state) = &begin.import
+            && (state.prompt_ns.as_str(), state.prompt_key.as_str()) != (prompt.namespace(), prompt.key())
+        {
+            return Err(imported_mismatch(state, &identity));
+        }
+        let used = begin.conversation.as_ref().map(Conversation::usage).unwrap_or_default();
+        let evaluation = begin.evaluation.clone();
+        let is_resume = begin.conversation.is_some() || begin.import.is_some();
+        let mut journal = match options.record {
+            true => Journal::recorded(session.clone(), evaluation.clone(), used),
+            false => Journal::in_memory(evaluation.clone()),
+        };
+        if let Some(tracker) = &options.tracker {
+            track(tracker, &evaluation, journal.spent());
+        }
+        if let Some(import) = &begin.import {
+            journal.import(import, &identity)?;
+        }
+        for message in &options.messages {
+            journal.user(&message.text, Some(&message.id))?;
+        }
+        let start = match options.record {
+            true => recorded_start(&mut journal, &identity, options.visibility_overrides)?,
+            false => memory_start(begin.import.as_deref(), &options)?,
+        };
+        if let Some(text) = start.complete.clone() {
+            return self.response(prompt, &journal, text, start.refused);
+        }
+        let runner = ToolRunner::new(state.clone(), prompt.tools().clone());
+        let start = LoopStart {
+            tools: prompt.shown_tools(&start.overrides).into_iter().map(|tool| tool.name).collect(),
+            ..start
+        };
+        let tools = prompt.shown_tools(&start.overrides);
+        let mut machine = InnerLoop::new(self.limits.clone(), runnable(&runner), start);
+        let driver = Driver {
+            provider: &self.provider,
+            prompt,
+            identity,
+            config: &self.config,
+            runner,
+            journal,
+            deadline: options.deadline,
+            budget: options.budget,
+            tracker: options.tracker,
+            cancel: options.cancel,
+            on_delta: options.on_delta,
+            on_turn: options.on_turn,
+            tools,
+            done: Outcome::default(),
+            prepared: None,
+            request: None,
+        };
+        let (outcome, journal) = driver.run(&mut machine)?;
+        self.executed(prompt, session, &journal, &outcome, (began, is_resume))?;
+        self.response(prompt, &journal, outcome.text, machine.refused_outputs())
+    }
+
+    /// Reads the text of the last answer as the output.
+    fn response<O>(
+        &self,
+        prompt: &Prompt<O>,
+        journal: &Journal,
+        text: String,
+        refused: u32,
+    ) -> Result<PromptResponse<O>> {
+        let output = prompt.parse_output(&text).map_err(|error| Error::OutputInvalid {
+            output: error.output,
+            attempts: refused.saturating_add(1),
+            reason: error.reason,
+        })?;
+        let (prompt_name, evaluation_id) = (prompt.name(), journal.evaluation().to_owned());
+        Ok(PromptResponse { prompt_name, text, output: Some(output), evaluation_id, usage: journal.used() })
+    }
+
+    /// Records for people that the evaluation gave its output, if the session's types declare the event.
+    fn executed<O>(
+        &self,
+        prompt: &Prompt<O>,
+        session: &Session,
+        journal: &Journal,
+        outcome: &Outcome,
+        (began, is_resume): (Instant, bool),
+    ) -> Result<()> {
+        if session.log::<PromptExecutions>().is_err() {
+            return Ok(());
+        }
+        let usage = journal.used();
+        let (requests, tool_calls) = journal.counts()?.unwrap_or((outcome.requests, outcome.tool_calls));
+        session.dispatch(PromptExecuted {
+            evaluation_id: journal.evaluation().to_owned(),
+            prompt_ns: prompt.namespace().to_owned(),
+            prompt_key: prompt.key().to_owned(),
+            adapter: self.provider.name().to_owned(),
+            model: outcome.model.clone(),
+            answer: outcome.answer,
+            text: outcome.answer.is_none().then(|| outcome.text.clone()),
+            requests,
+            tool_calls,
+            input_tokens: usage.input,
+            output_tokens: usage.output,
+            cache_read_tokens: usage.cache_read,
+            cost_micros: None,
+            elapsed_us: u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX),
+            is_resume,
+        })?;
+        Ok(())
+    }
+}
+
+/// Finds the evaluation that goes on or begins, and what the session holds of it.
+fn begin(session: &Session, options: &mut EvaluateOptions<'_>) -> Result<Begin> {
+    let given = options.evaluation_id.take();
+    let new_id = || Uuid::new_v4().to_string();
+    let fresh = |evaluation| Begin { evaluation, conversation: None, import: None };
+    match std::mem::take(&mut options.resume_from) {
+        ResumeFrom::Adapter(captured) => {
+            let reason = format!(
+                "a provider that keeps no session of its own cannot resume the state of adapter `{}`",
+                foldlog::escape::text(&captured.adapter)
+            );
+            Err(Error::evaluation(Phase::Request, "", reason))
+        }
+        ResumeFrom::Conversation(state) if !options.record => {
+            let evaluation = given.unwrap_or_else(|| state.evaluation_id.clone());
+            Ok(Begin { import: Some(state), ..fresh(evaluation) })
+        }
+        ResumeFrom::Conversation(state) => {
+            let evaluation = given.unwrap_or_else(|| state.evaluation_id.clone());
+            match recorded(session, &evaluation)? {
+                Some(conversation) => {
+                    check_is_own(&conversation, &state)?;
+                    Ok(Begin { conversation: Some(conversation), ..fresh(evaluation) })
+                }
+                None => Ok(Begin { import: Some(state), ..fresh(evaluation) }),
+            }
+        }
+        ResumeFrom::Fresh => {
+            let evaluation = given.unwrap_or_else(new_id);
+            if options.record && session.conversation(&evaluation)?.is_some() {
+                let id = foldlog::escape::text(&evaluation);
+                let reason =
+                    format!("the session already holds evaluation `{id}`: resume it, or give a new id");
+                return Err(Error::evaluation(Phase::Request, "", reason));
+            }
+            Ok(fresh(evaluation))
+        }
+        ResumeFrom::Auto if !options.record => Ok(fresh(given.unwrap_or_else(new_id))),
+        ResumeFrom::Auto => {
+            let evaluation = match given {
+                Some(given) => given,
+                None => {
+                    let resume = session.resume(None)?;
+                    let goes_on = !matches!(resume.point, ResumePoint::Complete | ResumePoint::NotRecorded);
+                    resume.evaluation_id.filter(|_| goes_on).unwrap_or_else(new_id)
+                }
+            };
+            let conversation = recorded(session, &evaluation)?;
+            Ok(Begin { conversation, ..fresh(evaluation) })
+        }
+    }
+}
+
+/// Returns what the session holds of a conversation, if that can go on.
+fn recorded(session: &Session, evaluation: &str) -> Result<Option<Conversation>> {
+    match session.resume(Some(evaluation))?.point {
+        ResumePoint::NotRecorded => Ok(None),
+        ResumePoint::NeedsSettle(operations) => Err(must_settle(session, operations)),
+        _ => Ok(session.conversation(evaluation)?),
+    }
+}
+
+fn must_settle(session: &Session, operations: Vec<OperationId>) -> Error {
+    let unsettled = session.unsettled_operations();
+    match operations.as_slice() {
+        [operation] => {
+            let own = unsettled.into_iter().find(|unsettled| unsettled.operation == *operation);
+            let tool = own.map(|own| own.tool.to_string()).unwrap_or_default();
+            Error::ToolIdempotency { operation: *operation, tool }
+        }
+        _ => Error::Suspended { operations },
+    }
+}
+
+/// Checks that a state is of the conversation that the session holds, up to where the state goes.
+fn check_is_own(conversation: &Conversation, state: &ConversationState) -> Result<()> {
+    let held = conversation.state().map(|held| held.turns).unwrap_or_default();
+    let is_held = |(turn, held): (
+        &foldlog::conversation::ConversationTurn,
+        &foldlog::conversation::ConversationTurn,
+    )| {
+        let (one, other) = (&turn.assistant_message, &held.assistant_message);
+        (&one.content, &one.tool_calls, &one.blocks) == (&other.content, &other.tool_calls, &other.blocks)
+    };
+    if state.turns.len() <= held.len() && state.turns.iter().zip(&held).all(is_held) {
+        return Ok(());
+    }
+    let problem = format!(
+        "the session holds another conversation of evaluation `{}`",
+        foldlog::escape::text(&state.evaluation_id)
+    );
+    Err(Error::InvalidHistory { problems: vec![problem] })
+}
+
+fn imported_mismatch(state: &ConversationState, given: &foldlog::conversation::PromptIdentity) -> Error {
+    let recorded = foldlog::conversation::PromptIdentity {
+        namespace: state.prompt_ns.clone(),
+        key: state.prompt_key.clone(),
+        digest: [0; 32],
+    };
+    Error::ConversationStateMismatch { recorded: Box::new(recorded), given: Box::new(given.clone()) }
+}
+
+/// Reads where a recorded conversation stands. Open calls of an answer that was imported are closed as unknown.
+fn recorded_start(
+    journal: &mut Journal,
+    identity: &foldlog::conversation::PromptIdentity,
+    overrides: VisibilityOverrides,
+) -> Result<LoopStart> {
+    let Some(conversation) = journal.conversation()? else {
+        return Ok(LoopStart { overrides, ..LoopStart::default() });
+    };
+    let (mut start, is_imported) = LoopStart::of(&conversation, identity, overrides);
+    if let Some(open) = start.open.as_mut().filter(|_| is_imported) {
+        journal.close_unknown(open)?;
+    }
+    Ok(start)
+}
+
+/// Returns where a conversation stands that is not recorded.
+fn memory_start(import: Option<&ConversationState>, options: &EvaluateOptions<'_>) -> Result<LoopStart> {
+    let overrides = options.visibility_overrides.clone();
+    let Some(state) = import else { return Ok(LoopStart { overrides, ..LoopStart::default() }) };
+    let last = state.turns.last().map(|turn| &turn.assistant_message);
+    let open = last.filter(|last| last.tool_calls.is_empty()).map(|last| OpenTurn {
+        content: last.content.clone(),
+        continues: !options.messages.is_empty(),
+        ..OpenTurn::default()
+    });
+    Ok(LoopStart { is_rendered: true, overrides, open, ..LoopStart::default() })
+}

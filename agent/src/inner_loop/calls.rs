@@ -1,0 +1,94 @@
+//! Which calls of an answer run next, and which are closed without running.
+
+use std::collections::BTreeSet;
+
+use foldlog::conversation::{SKIPPED_TEXT, ToolCallRecord};
+use foldlog::{Cause, SequenceNumber};
+
+use super::steps::CallToRun;
+
+/// Text that the model reads in place of the result of a call whose arguments are incomplete.
+const INCOMPLETE: &str = "The answer reached its greatest length before the arguments of this call were complete. The call did not run.";
+/// Text that the model reads in place of the results of calls that were not begun when somebody cancelled.
+const CANCELLED: &str = "The evaluation was cancelled before this call began. The call did not run.";
+
+/// Says why the calls of an answer that are still open do not run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Skip {
+    /// Another call asked for more of the prompt.
+    Expansion,
+    /// Somebody cancelled the evaluation.
+    Cancelled,
+}
+
+/// Says what to do about the calls of an answer.
+#[derive(Debug, PartialEq)]
+pub(super) enum NextCalls {
+    /// Run these together.
+    Run(Vec<CallToRun>),
+    /// Close this one.
+    Close { call: CallToRun, cause: Cause, shown: String },
+    /// All are closed.
+    Closed,
+}
+
+/// Holds the calls of one answer, and which of them are closed.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Calls {
+    pub(super) answer: Option<SequenceNumber>,
+    pub(super) calls: Vec<ToolCallRecord>,
+    pub(super) last_incomplete: bool,
+    pub(super) closed: BTreeSet<u32>,
+    /// Calls whose tool was found to be missing when they were to run.
+    pub(super) missing: BTreeSet<u32>,
+}
+
+impl Calls {
+    /// Returns what to do next. `known` says of a tool that can run whether it only reads.
+    pub(super) fn next(&self, skip: Option<Skip>, known: impl Fn(&str) -> Option<bool>) -> NextCalls {
+        let mut group = Vec::new();
+        for (ordinal, call) in (0..).zip(&self.calls) {
+            if self.closed.contains(&ordinal) {
+                if group.is_empty() { continue } else { break }
+            }
+            let next = CallToRun { answer: self.answer, ordinal, call: call.clone() };
+            let closing = match skip {
+                Some(Skip::Expansion) => Some((Cause::Skipped, SKIPPED_TEXT.to_owned())),
+                Some(Skip::Cancelled) => Some((Cause::Skipped, CANCELLED.to_owned())),
+                None => self.closing(ordinal, call, &known),
+            };
+            let reads_only = known(&call.name).unwrap_or_default();
+            match closing {
+                Some((cause, shown)) if group.is_empty() => {
+                    return NextCalls::Close { call: next, cause, shown };
+                }
+                None if reads_only => group.push(next),
+                None if group.is_empty() => return NextCalls::Run(vec![next]),
+                _ => break,
+            }
+        }
+        if group.is_empty() { NextCalls::Closed } else { NextCalls::Run(group) }
+    }
+
+    /// Returns with what a call is closed that cannot run.
+    fn closing(
+        &self,
+        ordinal: u32,
+        call: &ToolCallRecord,
+        known: impl Fn(&str) -> Option<bool>,
+    ) -> Option<(Cause, String)> {
+        let is_last = (ordinal as usize).checked_add(1) == Some(self.calls.len());
+        if self.last_incomplete && is_last {
+            return Some((Cause::InvalidArguments, INCOMPLETE.to_owned()));
+        }
+        let is_missing = self.missing.contains(&ordinal) || known(&call.name).is_none();
+        is_missing.then(|| (Cause::UnknownTool, format!("There is no tool `{}`.", shortened(&call.name))))
+    }
+}
+
+/// Returns a name as it is shown to the model: a model may make up one of any length.
+fn shortened(name: &str) -> String {
+    const SHOWN: usize = 200;
+    let short: String = name.chars().take(SHOWN).collect();
+    if short.len() < name.len() { format!("{short}…") } else { short }
+}

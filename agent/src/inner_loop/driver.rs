@@ -1,0 +1,312 @@
+//! The blocking driver: performs each step of the state machine, and tells it what came of it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use foldlog::conversation::{EXPANDED_TEXT, PromptIdentity};
+use foldlog::tools::resources::BudgetTracker;
+use foldlog::tools::{ExecuteOptions, ToolCall, ToolReport, ToolRunner};
+use foldlog::{Cause, SequenceNumber, Session};
+
+use super::journal::{Journal, REFUSED_ID};
+use super::machine::InnerLoop;
+use super::steps::{CallToRun, Fact, Step, ToolEnded};
+use crate::budget::{Budget, track};
+use crate::deadline::Deadline;
+use crate::error::{Error, Phase, Result};
+use crate::events::{PromptRendered, PromptRenderings};
+use crate::prompt::{Prompt, VisibilityOverrides, overrides_from_json};
+use crate::provider::retry::RateLimiter;
+use crate::provider::{
+    CancelToken, Delta, LlmConfig, Prepared, Provider, ProviderAnswer, ProviderError, ProviderErrorKind,
+    ProviderRequest, SendOptions, ToolSpec,
+};
+
+/// Longest time for which a wait does not notice that it was cancelled.
+const NOTICES_WITHIN: Duration = Duration::from_millis(10);
+
+/// Is called after each turn that is recorded.
+pub(crate) type OnTurn<'a> = dyn FnMut(&Session) -> Result<()> + 'a;
+
+/// Performs the steps of one evaluation.
+pub(crate) struct Driver<'a, 'h, P: ?Sized, O> {
+    pub(crate) provider: &'a P,
+    pub(crate) prompt: &'a Prompt<O>,
+    pub(crate) identity: PromptIdentity,
+    pub(crate) config: &'a LlmConfig,
+    pub(crate) runner: ToolRunner,
+    pub(crate) journal: Journal,
+    pub(crate) deadline: Deadline,
+    pub(crate) budget: Option<Budget>,
+    pub(crate) tracker: Option<Arc<BudgetTracker>>,
+    pub(crate) cancel: CancelToken,
+    pub(crate) on_delta: Option<&'h mut dyn FnMut(Delta<'_>)>,
+    pub(crate) on_turn: Option<&'h mut OnTurn<'h>>,
+    /// Tools that the model may call now.
+    pub(crate) tools: Vec<ToolSpec>,
+    pub(crate) done: Outcome,
+    pub(crate) prepared: Option<Prepared>,
+    pub(crate) request: Option<SequenceNumber>,
+}
+
+/// Says what a driver did, and what came of it.
+#[derive(Debug, Default)]
+pub(crate) struct Outcome {
+    /// Text of the last answer.
+    pub(crate) text: String,
+    /// Model that gave the last answer.
+    pub(crate) model: Option<String>,
+    /// Record of the last answer.
+    pub(crate) answer: Option<SequenceNumber>,
+    /// Number of requests that were sent.
+    pub(crate) requests: u64,
+    /// Number of calls that the answers asked for.
+    pub(crate) tool_calls: u64,
+}
+
+impl<P: Provider + ?Sized, O> Driver<'_, '_, P, O> {
+    /// Performs steps until the evaluation is complete or fails.
+    pub(crate) fn run(mut self, machine: &mut InnerLoop) -> Result<(Outcome, Journal)> {
+        let mut fact = Fact::Begun;
+        loop {
+            let done = match machine.advance(fact) {
+                Step::Finish { text } => {
+                    self.done.text = text;
+                    return Ok((self.done, self.journal));
+                }
+                Step::Fail(error) => return Err(error),
+                step => self.perform(step),
+            };
+            fact = done.unwrap_or_else(Fact::Failed);
+        }
+    }
+
+    fn perform(&mut self, step: Step) -> Result<Fact> {
+        match step {
+            Step::Render(overrides) => self.render(overrides),
+            Step::Check(phase) => self.check(phase).map(|()| Fact::Done),
+            Step::Prepare => self.prepare(),
+            Step::RecordRequest { attempt } => {
+                let Some(prepared) = &self.prepared else { return Err(self.unprepared()) };
+                self.request = self.journal.request(attempt, self.identity.digest, prepared)?;
+                Ok(Fact::Recorded(self.request))
+            }
+            Step::Send => self.send(),
+            Step::RecordFailure { attempt, error } => {
+                let recorded = self.journal.failure(attempt, self.request, &error)?;
+                self.track();
+                Ok(Fact::Recorded(recorded))
+            }
+            Step::Sleep(time) => self.sleep(time).map(|()| Fact::Done),
+            Step::RecordAnswer(answer) => self.record_answer(*answer),
+            Step::RunTools(calls) => Ok(Fact::ToolsEnded(self.run_tools(&calls))),
+            Step::Close { call, cause, shown } => self.close(&call, cause, &shown),
+            Step::CheckOutput(text) => Ok(self.check_output(&text)),
+            Step::Tell { text, about } => {
+                let id = about.map(|answer| format!("{REFUSED_ID}{answer}"));
+                Ok(Fact::Recorded(self.journal.user(&text, id.as_deref())?))
+            }
+            Step::RecordTurn { complete } => {
+                let turn = self.journal.turn(complete)?;
+                if let (Some(on_turn), Some(session)) = (&mut self.on_turn, self.journal.session()) {
+                    on_turn(session)?;
+                }
+                Ok(Fact::Recorded(turn))
+            }
+            Step::Finish { .. } | Step::Fail(_) => Ok(Fact::Done),
+        }
+    }
+
+    fn unprepared(&self) -> Error {
+        Error::evaluation(Phase::Request, self.prompt.name(), "there is no request to be sent")
+    }
+
+    fn render(&mut self, overrides: VisibilityOverrides) -> Result<Fact> {
+        let rendered = self.prompt.render(&overrides)?;
+        let input = self.journal.system(&rendered.text, self.identity.clone())?;
+        let session = self.runner.state().session();
+        if session.log::<PromptRenderings>().is_ok() {
+            session.dispatch(PromptRendered {
+                evaluation_id: self.journal.evaluation().to_owned(),
+                prompt_ns: self.identity.namespace.clone(),
+                prompt_key: self.identity.key.clone(),
+                prompt_digest: self.identity.digest.iter().map(|byte| format!("{byte:02x}")).collect(),
+                adapter: self.provider.name().to_owned(),
+                input,
+                text: input.is_none().then(|| rendered.text.clone()),
+                tools: rendered.tools.iter().map(|tool| tool.name.clone()).collect(),
+                output: rendered.output.as_ref().map(|output| output.name.clone()),
+                visibility_overrides: overrides,
+            })?;
+        }
+        self.tools = rendered.tools;
+        Ok(Fact::Rendered { tools: self.tools.iter().map(|tool| tool.name.clone()).collect() })
+    }
+
+    /// Checks whether the next step may be taken.
+    fn check(&self, _phase: Phase) -> Result<()> {
+        if self.cancel.is_cancelled() {
+            return Err(Error::Cancelled);
+        }
+        if self.deadline.is_past() {
+            return Err(Error::DeadlineExceeded { phase: Phase::Deadline });
+        }
+        self.budget.map_or(Ok(()), |budget| budget.check(&self.journal.spent()))
+    }
+
+    fn prepare(&mut self) -> Result<Fact> {
+        let messages = self.journal.messages()?;
+        let request = ProviderRequest {
+            messages: &messages,
+            tools: &self.tools,
+            output: self.prompt.output_spec(),
+            config: self.config,
+        };
+        match self.provider.prepare(&request) {
+            Ok(prepared) => {
+                self.prepared = Some(prepared);
+                Ok(Fact::Done)
+            }
+            Err(error) => Ok(Fact::NotAnswered(error)),
+        }
+    }
+
+    fn send(&mut self) -> Result<Fact> {
+        let Some(prepared) = self.prepared.take() else { return Err(self.unprepared()) };
+        let limiter = RateLimiter::shared();
+        let wait = limiter.reserve(self.provider.name(), Instant::now());
+        if let Err(error) = self.sleep(wait) {
+            let kind = match error {
+                Error::Cancelled => ProviderErrorKind::Cancelled,
+                _ => ProviderErrorKind::Deadline,
+            };
+            let message = "given up before the request was sent";
+            return Ok(Fact::NotAnswered(Box::new(ProviderError::new(kind, message))));
+        }
+        let mut shown = false;
+        let mut show = self.on_delta.as_mut().map(|on_delta| {
+            |delta: Delta<'_>| {
+                shown = matches!(delta, Delta::Text(_));
+                on_delta(delta);
+            }
+        });
+        let on_delta = show.as_mut().map(|show| show as &mut dyn FnMut(Delta<'_>));
+        let (deadline, cancel) = (self.deadline.instant(), self.cancel.clone());
+        let sent = self.provider.send(&prepared, &mut SendOptions { deadline, cancel, on_delta });
+        drop(show);
+        self.done.requests += 1;
+        match sent {
+            Ok(answer) => Ok(Fact::Answered(Box::new(answer))),
+            Err(error) => {
+                if let Some(on_delta) = self.on_delta.as_mut().filter(|_| shown) {
+                    on_delta(Delta::Discarded);
+                }
+                if let ProviderErrorKind::Throttled(details) = &error.kind
+                    && let Some(after) = details.retry_after
+                {
+                    limiter.block(self.provider.name(), Instant::now(), after);
+                }
+                Ok(Fact::NotAnswered(error))
+            }
+        }
+    }
+
+    /// Waits, unless somebody cancels the evaluation, or its deadline passes first.
+    fn sleep(&self, time: Duration) -> Result<()> {
+        let from = Instant::now();
+        if time > self.deadline.remaining() {
+            return Err(Error::DeadlineExceeded { phase: Phase::Request });
+        }
+        loop {
+            let left = time.saturating_sub(from.elapsed());
+            if left.is_zero() {
+                return Ok(());
+            }
+            if self.cancel.is_cancelled() {
+                return Err(Error::Cancelled);
+            }
+            thread::sleep(left.min(NOTICES_WITHIN));
+        }
+    }
+
+    fn record_answer(&mut self, answer: ProviderAnswer) -> Result<Fact> {
+        self.done.model.clone_from(&answer.model);
+        self.done.tool_calls += answer.calls.len() as u64;
+        self.done.answer = self.journal.answer(self.request.take(), answer)?;
+        self.track();
+        Ok(Fact::Recorded(self.done.answer))
+    }
+
+    /// Brings the host's tracker up to what was spent.
+    fn track(&self) {
+        if let Some(tracker) = &self.tracker {
+            track(tracker, self.journal.evaluation(), self.journal.spent());
+        }
+    }
+
+    fn run_tools(&mut self, calls: &[CallToRun]) -> Vec<(u32, ToolEnded)> {
+        let left = self.deadline.instant().map(|_| self.deadline.remaining());
+        let options = ExecuteOptions { deadline: left };
+        let tool_calls: Vec<ToolCall> = calls.iter().map(tool_call).collect();
+        let reports = self.runner.execute_together(&tool_calls, &options);
+        let ended = |(call, report): (&CallToRun, _)| (call.ordinal, self.ended(call, report));
+        calls.iter().zip(reports).map(ended).collect()
+    }
+
+    fn ended(&mut self, call: &CallToRun, report: Result<ToolReport, foldlog::Error>) -> ToolEnded {
+        match report {
+            Ok(report) => {
+                self.journal.result(call, &report.message, !report.success);
+                ToolEnded::Closed
+            }
+            Err(foldlog::Error::VisibilityExpansion { overrides, .. }) => {
+                self.journal.result(call, EXPANDED_TEXT, true);
+                match overrides_from_json(&overrides) {
+                    Ok(overrides) => ToolEnded::Expansion(overrides),
+                    Err(error) => ToolEnded::Failed(error.into()),
+                }
+            }
+            Err(foldlog::Error::DeadlineExceeded { operation: Some(_) }) => {
+                self.journal.result(call, "its deadline passed", true);
+                ToolEnded::Closed
+            }
+            Err(foldlog::Error::NoSuchTool(_)) => ToolEnded::Unknown,
+            Err(error) => ToolEnded::Failed(error.into()),
+        }
+    }
+
+    fn close(&mut self, call: &CallToRun, cause: Cause, shown: &str) -> Result<Fact> {
+        if self.journal.session().is_none() {
+            self.journal.result(call, shown, true);
+            return Ok(Fact::Recorded(None));
+        }
+        let report = self.runner.close(&tool_call(call), cause, shown)?;
+        Ok(Fact::Recorded(Some(report.end)))
+    }
+
+    fn check_output(&self, text: &str) -> Fact {
+        match self.prompt.parse_output(text) {
+            Ok(_) => Fact::Done,
+            Err(error) => {
+                let shown = error.to_string();
+                Fact::OutputRefused { output: error.output, reason: error.reason, shown }
+            }
+        }
+    }
+}
+
+/// Returns the tools that a runner can run, and whether they only read.
+pub(crate) fn runnable(runner: &ToolRunner) -> BTreeMap<String, bool> {
+    let names = runner.tools().names();
+    names.into_iter().map(|name| (name.to_owned(), runner.reads_only(name))).collect()
+}
+
+fn tool_call(call: &CallToRun) -> ToolCall {
+    let made = ToolCall::new(&call.call.name, &call.call.arguments).with_id(&call.call.call_id);
+    match call.answer {
+        Some(answer) => made.with_origin(answer, call.ordinal),
+        None => made,
+    }
+}

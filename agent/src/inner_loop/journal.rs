@@ -1,0 +1,311 @@
+//! Where a driver records a conversation: in a session, or in the memory of the process.
+
+use foldlog::conversation::{
+    Conversation, ConversationMessage, ConversationState, Entry, EntryContent, NewAnswer, NewInput,
+    NewRequest, NewRequestFailure, PromptIdentity, Role, TokenUsage, ToolCallRecord,
+};
+use foldlog::tools::resources::Usage;
+use foldlog::{CallOrigin, SequenceNumber, Session};
+
+use super::start::OpenTurn;
+use super::steps::CallToRun;
+use crate::budget::spend;
+use crate::error::{Error, Result};
+use crate::provider::{Prepared, ProviderAnswer, ProviderError};
+
+/// Prefix of the ids of messages that tell the model why its output was refused.
+pub(crate) const REFUSED_ID: &str = "foldlog.output_refused.";
+
+/// Text in place of the result of a call of an imported conversation that has none.
+const UNKNOWN: &str = "The result of this call is not known: whether it ran was not recorded.";
+
+/// Records a conversation.
+#[derive(Debug)]
+pub(crate) struct Journal {
+    evaluation: String,
+    to: RecordsTo,
+    used: TokenUsage,
+}
+
+#[derive(Debug)]
+enum RecordsTo {
+    Session(Session),
+    /// Messages in the order in which they are sent. What has been said while calls are open stands behind them.
+    Memory(Vec<ConversationMessage>),
+}
+
+impl Journal {
+    /// Makes a journal that records in a session. `used` is what the conversation has used so far.
+    pub(crate) fn recorded(session: Session, evaluation: String, used: TokenUsage) -> Journal {
+        Journal { evaluation, to: RecordsTo::Session(session), used }
+    }
+
+    /// Makes a journal that records nothing.
+    pub(crate) fn in_memory(evaluation: String) -> Journal {
+        Journal { evaluation, to: RecordsTo::Memory(Vec::new()), used: TokenUsage::default() }
+    }
+
+    pub(crate) fn evaluation(&self) -> &str {
+        &self.evaluation
+    }
+
+    /// Returns the session that the journal records in; `None` if it records nothing.
+    pub(crate) fn session(&self) -> Option<&Session> {
+        match &self.to {
+            RecordsTo::Session(session) => Some(session),
+            RecordsTo::Memory(_) => None,
+        }
+    }
+
+    /// Returns what the evaluation has spent so far.
+    pub(crate) fn spent(&self) -> Usage {
+        spend(&self.used)
+    }
+
+    /// Returns the tokens that the evaluation has used so far.
+    pub(crate) fn used(&self) -> TokenUsage {
+        self.used
+    }
+
+    /// Returns what the session holds of the conversation; `None` if nothing is recorded.
+    pub(crate) fn conversation(&self) -> Result<Option<Conversation>> {
+        Ok(self.session().map_or(Ok(None), |session| session.conversation(&self.evaluation))?)
+    }
+
+    /// Returns how many requests the log holds, and how many calls its answers asked for; `None` if nothing is recorded.
+    pub(crate) fn counts(&self) -> Result<Option<(u64, u64)>> {
+        let count = |(requests, calls), entry: &Entry| match &entry.content {
+            EntryContent::Request { .. } => (requests + 1, calls),
+            EntryContent::Answer { message, .. } => (requests, calls + message.tool_calls.len() as u64),
+            _ => (requests, calls),
+        };
+        let of = |conversation: Conversation| conversation.entries().iter().fold((0, 0), count);
+        Ok(self.conversation()?.map(of))
+    }
+
+    /// Closes the open calls of an answer that was imported.
+    pub(crate) fn close_unknown(&mut self, open: &mut OpenTurn) -> Result<()> {
+        for (ordinal, call) in (0..).zip(&open.calls) {
+            if open.closed.insert(ordinal) {
+                self.message(&unknown(call), open.answer.map(|answer| CallOrigin { answer, ordinal }))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the messages as they would be sent.
+    pub(crate) fn messages(&self) -> Result<Vec<ConversationMessage>> {
+        match &self.to {
+            RecordsTo::Memory(messages) => Ok(messages.clone()),
+            RecordsTo::Session(session) => {
+                let conversation = session.conversation(&self.evaluation)?;
+                Ok(conversation.map(|conversation| conversation.sent_messages()).unwrap_or_default())
+            }
+        }
+    }
+
+    /// Records a rendered prompt, in place of an earlier one.
+    pub(crate) fn system(&mut self, text: &str, prompt: PromptIdentity) -> Result<Option<SequenceNumber>> {
+        match &mut self.to {
+            RecordsTo::Session(session) => {
+                Ok(Some(session.record_input(&NewInput::system(&self.evaluation, text, prompt))?))
+            }
+            RecordsTo::Memory(messages) => {
+                messages.retain(|message| message.role != Role::System);
+                messages.insert(0, ConversationMessage::new(Role::System, text));
+                Ok(None)
+            }
+        }
+    }
+
+    /// Records a message of the user. One whose id the conversation holds already is not recorded again.
+    pub(crate) fn user(&mut self, text: &str, id: Option<&str>) -> Result<Option<SequenceNumber>> {
+        match &mut self.to {
+            RecordsTo::Session(session) => {
+                let input = NewInput { id: id.map(str::to_owned), ..NewInput::user(&self.evaluation, text) };
+                Ok(Some(session.record_input(&input)?))
+            }
+            RecordsTo::Memory(messages) => {
+                messages.push(ConversationMessage::new(Role::User, text));
+                Ok(None)
+            }
+        }
+    }
+
+    pub(crate) fn request(
+        &mut self,
+        attempt: u64,
+        prompt: [u8; 32],
+        prepared: &Prepared,
+    ) -> Result<Option<SequenceNumber>> {
+        let RecordsTo::Session(session) = &self.to else { return Ok(None) };
+        let request = NewRequest {
+            evaluation_id: self.evaluation.clone(),
+            attempt,
+            prompt: Some(prompt),
+            model: Some(prepared.model.clone()),
+            parameters: Some(prepared.parameters.clone()),
+            sent: Some(*blake3::hash(&prepared.body).as_bytes()),
+        };
+        Ok(Some(session.record_request(&request)?))
+    }
+
+    pub(crate) fn failure(
+        &mut self,
+        attempt: u64,
+        request: Option<SequenceNumber>,
+        error: &ProviderError,
+    ) -> Result<Option<SequenceNumber>> {
+        self.spend(error.usage.as_ref());
+        let (RecordsTo::Session(session), Some(request)) = (&self.to, request) else { return Ok(None) };
+        let failure = NewRequestFailure {
+            attempt,
+            status: error.status,
+            arrived: error.arrived.clone(),
+            request_id: error.request_id.clone(),
+            usage: error.usage,
+            rate_limits: error.rate_limits.clone(),
+            ..NewRequestFailure::new(&self.evaluation, request, error.kind.name(), &error.message)
+        };
+        Ok(Some(session.record_request_failure(&failure)?))
+    }
+
+    pub(crate) fn answer(
+        &mut self,
+        request: Option<SequenceNumber>,
+        answer: ProviderAnswer,
+    ) -> Result<Option<SequenceNumber>> {
+        self.spend(answer.usage.as_ref());
+        match &mut self.to {
+            RecordsTo::Session(session) => {
+                let answer = NewAnswer {
+                    evaluation_id: self.evaluation.clone(),
+                    request,
+                    content: answer.content,
+                    calls: answer.calls,
+                    last_call_incomplete: answer.last_call_incomplete,
+                    blocks: answer.blocks,
+                    stop: answer.stop,
+                    continues: answer.continues,
+                    model: answer.model,
+                    request_id: answer.request_id,
+                    usage: answer.usage,
+                    rate_limits: answer.rate_limits,
+                    payload: answer.payload,
+                };
+                Ok(Some(session.record_answer(&answer)?))
+            }
+            RecordsTo::Memory(messages) => {
+                messages.push(ConversationMessage {
+                    content: answer.content,
+                    tool_calls: answer.calls,
+                    blocks: answer.blocks,
+                    ..ConversationMessage::new(Role::Assistant, "")
+                });
+                Ok(None)
+            }
+        }
+    }
+
+    /// Keeps the result of a call, where no record of the call holds it.
+    pub(crate) fn result(&mut self, call: &CallToRun, shown: &str, is_error: bool) {
+        if let RecordsTo::Memory(messages) = &mut self.to {
+            messages.push(ConversationMessage {
+                tool_call_id: Some(call.call.call_id.clone()),
+                name: Some(call.call.name.clone()),
+                is_error,
+                ..ConversationMessage::new(Role::Tool, shown)
+            });
+        }
+    }
+
+    pub(crate) fn turn(&mut self, complete: bool) -> Result<Option<SequenceNumber>> {
+        match &self.to {
+            RecordsTo::Session(session) => Ok(Some(session.record_turn(&self.evaluation, complete)?)),
+            RecordsTo::Memory(_) => Ok(None),
+        }
+    }
+
+    /// Makes an imported conversation the beginning of this one. Its calls that have no result count as unknown: they do
+    /// not run, and the model reads that nobody knows what became of them.
+    pub(crate) fn import(&mut self, state: &ConversationState, prompt: &PromptIdentity) -> Result<()> {
+        self.system(state.system_message.content.as_deref().unwrap_or_default(), prompt.clone())?;
+        let last = state.turns.len();
+        for (turn, place) in state.turns.iter().zip(1..) {
+            turn.input_messages.iter().try_for_each(|message| self.message(message, None))?;
+            let request = None;
+            let answer = ProviderAnswer {
+                content: turn.assistant_message.content.clone(),
+                calls: turn.assistant_message.tool_calls.clone(),
+                blocks: turn.assistant_message.blocks.clone(),
+                payload: turn.provider_payload.clone(),
+                ..ProviderAnswer::default()
+            };
+            let answer = self.answer(request, answer)?;
+            self.results(answer, &turn.assistant_message, &turn.tool_messages)?;
+            let is_open = turn.assistant_message.tool_calls.is_empty() && place == last;
+            if !is_open {
+                self.turn(false)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Records the results of an answer's calls, each for the first call of its id that has none yet.
+    fn results(
+        &mut self,
+        answer: Option<SequenceNumber>,
+        asked: &ConversationMessage,
+        results: &[ConversationMessage],
+    ) -> Result<()> {
+        let mut left: Vec<&ConversationMessage> = results.iter().collect();
+        for (ordinal, call) in (0..).zip(&asked.tool_calls) {
+            let own = |result: &&ConversationMessage| result.tool_call_id.as_ref() == Some(&call.call_id);
+            let result = left.iter().position(own).map(|at| left.remove(at).clone());
+            let origin = answer.map(|answer| CallOrigin { answer, ordinal });
+            self.message(&result.unwrap_or_else(|| unknown(call)), origin)?;
+        }
+        if left.is_empty() {
+            return Ok(());
+        }
+        let problems = vec![format!("{} results belong to no call of their answer", left.len())];
+        Err(Error::InvalidHistory { problems })
+    }
+
+    fn message(&mut self, message: &ConversationMessage, origin: Option<CallOrigin>) -> Result<()> {
+        match &mut self.to {
+            RecordsTo::Memory(messages) => messages.push(message.clone()),
+            RecordsTo::Session(session) => {
+                let input = NewInput {
+                    content: message.content.clone(),
+                    blocks: message.blocks.clone(),
+                    name: message.name.clone(),
+                    call_id: message.tool_call_id.clone(),
+                    origin,
+                    ..NewInput::new(&self.evaluation, message.role, "")
+                };
+                session.record_input(&input)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn spend(&mut self, usage: Option<&TokenUsage>) {
+        let (Some(more), used) = (usage, &mut self.used) else { return };
+        used.input = used.input.saturating_add(more.input);
+        used.output = used.output.saturating_add(more.output);
+        used.cache_read = used.cache_read.saturating_add(more.cache_read);
+        used.cache_write = used.cache_write.saturating_add(more.cache_write);
+        used.reasoning = used.reasoning.saturating_add(more.reasoning);
+    }
+}
+
+/// Makes the message in place of the result of a call of which nobody knows what became.
+fn unknown(call: &ToolCallRecord) -> ConversationMessage {
+    ConversationMessage {
+        tool_call_id: Some(call.call_id.clone()),
+        name: Some(call.name.clone()),
+        is_error: true,
+        ..ConversationMessage::new(Role::Tool, UNKNOWN)
+    }
+}

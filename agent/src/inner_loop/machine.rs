@@ -1,0 +1,314 @@
+//! The state machine: which step follows which fact.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use foldlog::SequenceNumber;
+
+use super::calls::{Calls, NextCalls, Skip};
+use super::start::{LoopStart, OpenTurn};
+use super::steps::{CallToRun, Fact, Step, ToolEnded};
+use crate::error::{Error, Phase};
+use crate::prompt::VisibilityOverrides;
+use crate::provider::retry::RetryPolicy;
+use crate::provider::{ProviderAnswer, ProviderError};
+
+/// Bounds how often an evaluation tries what can be tried again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoopLimits {
+    /// Number of visibility expansions that one evaluation may have, those before a resume included.
+    pub expansions: u32,
+    /// How often the model is told that its output was refused, before the evaluation fails.
+    pub output_retries: u32,
+    /// When a failed request is sent again.
+    pub retry: RetryPolicy,
+}
+
+impl Default for LoopLimits {
+    /// Returns limits of 10 expansions and 2 retries of the output, with the default policy for requests.
+    fn default() -> LoopLimits {
+        LoopLimits { expansions: 10, output_retries: 2, retry: RetryPolicy::default() }
+    }
+}
+
+/// Decides what an evaluation does next. It does nothing itself: a driver performs each [`Step`], and passes the
+/// [`Fact`] that came of it to [`advance`](InnerLoop::advance).
+#[derive(Debug)]
+pub struct InnerLoop {
+    limits: LoopLimits,
+    /// Tools that this process can run, and whether they only read.
+    runnable: BTreeMap<String, bool>,
+    /// Tools that the last rendering shows.
+    shown: BTreeSet<String>,
+    overrides: VisibilityOverrides,
+    expansions: u32,
+    refused: u32,
+    /// Requests of other processes since the last answer.
+    attempts_before: u64,
+    /// Attempt of this process to get the next answer, counted from 1.
+    attempt: u32,
+    turn: OpenAnswer,
+    start: Option<LoopStart>,
+    /// Answer whose turn was not recorded when the evaluation went on.
+    open: Option<OpenTurn>,
+    /// Error to return once the turn is recorded.
+    failing: Option<Error>,
+    state: State,
+}
+
+/// Holds the answer whose turn is not recorded.
+#[derive(Debug, Default)]
+struct OpenAnswer {
+    content: Option<String>,
+    continues: bool,
+    calls: Calls,
+    skip: Option<Skip>,
+    asked: Option<VisibilityOverrides>,
+}
+
+/// Names the step whose fact is awaited.
+#[derive(Debug)]
+enum State {
+    Begin,
+    Rendering { in_turn: bool },
+    CheckingRequest,
+    Preparing,
+    RecordingRequest,
+    Sending,
+    RecordingFailure { retry: Option<Duration>, error: Box<ProviderError> },
+    Sleeping,
+    RecordingAnswer,
+    CheckingTools(Vec<CallToRun>),
+    RunningTools,
+    Closing(u32),
+    CheckingOutput,
+    Telling,
+    RecordingTurn { complete: bool },
+    Over,
+}
+
+impl InnerLoop {
+    /// Makes the state machine of an evaluation that stands where `start` says. `runnable` names the tools that the
+    /// driver can run, and says of each whether it only reads.
+    pub fn new(limits: LoopLimits, runnable: BTreeMap<String, bool>, start: LoopStart) -> InnerLoop {
+        InnerLoop {
+            limits,
+            runnable,
+            shown: start.tools.iter().cloned().collect(),
+            overrides: start.overrides.clone(),
+            expansions: start.expansions,
+            refused: start.refused,
+            attempts_before: start.attempts,
+            attempt: 1,
+            turn: OpenAnswer::default(),
+            start: Some(start),
+            open: None,
+            failing: None,
+            state: State::Begin,
+        }
+    }
+
+    /// Takes the fact that came of the last step, and returns the next one. The first fact is [`Fact::Begun`]. Behind
+    /// [`Step::Finish`] and [`Step::Fail`] there is nothing to do, and a fact that does not belong to the last step is
+    /// an error.
+    pub fn advance(&mut self, fact: Fact) -> Step {
+        match (std::mem::replace(&mut self.state, State::Over), fact) {
+            (State::CheckingTools(_), Fact::Failed(Error::Cancelled)) => {
+                self.turn.skip = Some(Skip::Cancelled);
+                self.failing = Some(Error::Cancelled);
+                self.next_calls()
+            }
+            (_, Fact::Failed(error)) => Step::Fail(error),
+            (State::Begin, Fact::Begun) => self.begin(),
+            (State::Rendering { in_turn }, Fact::Rendered { tools }) => {
+                self.shown = tools.into_iter().collect();
+                if in_turn { self.record_turn(false) } else { self.go_on() }
+            }
+            (State::CheckingRequest, Fact::Done) => self.go(State::Preparing, Step::Prepare),
+            (State::Preparing, Fact::Done) => {
+                let attempt = self.attempt_number();
+                self.go(State::RecordingRequest, Step::RecordRequest { attempt })
+            }
+            (State::Preparing, Fact::NotAnswered(error)) => Step::Fail(Error::from(*error)),
+            (State::RecordingRequest, Fact::Recorded(_)) => self.go(State::Sending, Step::Send),
+            (State::Sending, Fact::Answered(answer)) => self.answered(answer),
+            (State::Sending, Fact::NotAnswered(error)) => self.not_answered(error),
+            (State::RecordingFailure { retry: Some(delay), .. }, Fact::Recorded(_)) => {
+                self.go(State::Sleeping, Step::Sleep(delay))
+            }
+            (State::RecordingFailure { retry: None, error }, Fact::Recorded(_)) => {
+                Step::Fail(Error::from(*error))
+            }
+            (State::Sleeping, Fact::Done) => {
+                self.attempt = self.attempt.saturating_add(1);
+                self.check_request()
+            }
+            (State::RecordingAnswer, Fact::Recorded(sequence)) => {
+                self.turn.calls.answer = sequence;
+                (self.attempts_before, self.attempt) = (0, 1);
+                self.next_calls()
+            }
+            (State::CheckingTools(calls), Fact::Done) => self.go(State::RunningTools, Step::RunTools(calls)),
+            (State::RunningTools, Fact::ToolsEnded(ended)) => self.tools_ended(ended),
+            (State::Closing(ordinal), Fact::Recorded(_)) => {
+                self.turn.calls.closed.insert(ordinal);
+                self.next_calls()
+            }
+            (State::CheckingOutput, Fact::Done) => self.record_turn(true),
+            (State::CheckingOutput, Fact::OutputRefused { output, reason, shown }) => {
+                self.output_refused(output, reason, shown)
+            }
+            (State::Telling, Fact::Recorded(_)) => self.record_turn(false),
+            (State::RecordingTurn { complete }, Fact::Recorded(_)) => self.turn_recorded(complete),
+            (state, fact) => {
+                let reason = format!("the driver of the loop told {fact:?} at {state:?}");
+                Step::Fail(Error::evaluation(Phase::Request, "", reason))
+            }
+        }
+    }
+
+    /// Returns the number of outputs that were refused so far, those before a resume included.
+    pub fn refused_outputs(&self) -> u32 {
+        self.refused
+    }
+
+    fn go(&mut self, state: State, step: Step) -> Step {
+        self.state = state;
+        step
+    }
+
+    fn begin(&mut self) -> Step {
+        let LoopStart { is_rendered, open, complete, .. } = self.start.take().unwrap_or_default();
+        if let Some(text) = complete {
+            return Step::Finish { text };
+        }
+        self.open = open;
+        if !is_rendered {
+            let overrides = self.overrides.clone();
+            return self.go(State::Rendering { in_turn: false }, Step::Render(overrides));
+        }
+        self.go_on()
+    }
+
+    /// Goes on with the answer whose turn is not recorded, or else with the next request.
+    fn go_on(&mut self) -> Step {
+        let Some(open) = self.open.take() else { return self.check_request() };
+        let OpenTurn { answer, content, calls, last_call_incomplete, continues, closed, expansion } = open;
+        let calls =
+            Calls { answer, calls, last_incomplete: last_call_incomplete, closed, missing: BTreeSet::new() };
+        let skip = expansion.is_some().then_some(Skip::Expansion);
+        self.turn = OpenAnswer { content, continues, calls, skip, asked: expansion };
+        self.next_calls()
+    }
+
+    fn attempt_number(&self) -> u64 {
+        self.attempts_before.saturating_add(self.attempt.into())
+    }
+
+    fn check_request(&mut self) -> Step {
+        self.go(State::CheckingRequest, Step::Check(Phase::Request))
+    }
+
+    fn answered(&mut self, answer: Box<ProviderAnswer>) -> Step {
+        self.turn = OpenAnswer {
+            content: answer.content.clone(),
+            continues: answer.continues,
+            calls: Calls {
+                calls: answer.calls.clone(),
+                last_incomplete: answer.last_call_incomplete,
+                ..Calls::default()
+            },
+            ..OpenAnswer::default()
+        };
+        self.go(State::RecordingAnswer, Step::RecordAnswer(answer))
+    }
+
+    fn not_answered(&mut self, error: Box<ProviderError>) -> Step {
+        let retry = self.limits.retry.next_delay(self.attempt, &error);
+        let state = State::RecordingFailure { retry, error: error.clone() };
+        let attempt = self.attempt_number();
+        self.go(state, Step::RecordFailure { attempt, error })
+    }
+
+    fn tools_ended(&mut self, ended: Vec<(u32, ToolEnded)>) -> Step {
+        for (ordinal, ended) in ended {
+            match ended {
+                ToolEnded::Unknown => {
+                    self.turn.calls.missing.insert(ordinal);
+                }
+                ToolEnded::Failed(error) => {
+                    self.failing.get_or_insert(error);
+                }
+                ToolEnded::Closed => {
+                    self.turn.calls.closed.insert(ordinal);
+                }
+                ToolEnded::Expansion(overrides) => {
+                    self.turn.calls.closed.insert(ordinal);
+                    self.turn.skip = Some(Skip::Expansion);
+                    self.turn.asked.get_or_insert_default().extend(overrides);
+                }
+            }
+        }
+        match self.failing.take() {
+            Some(error) => Step::Fail(error),
+            None => self.next_calls(),
+        }
+    }
+
+    fn next_calls(&mut self) -> Step {
+        let (runnable, shown) = (&self.runnable, &self.shown);
+        let known = |name: &str| runnable.get(name).copied().filter(|_| shown.contains(name));
+        match self.turn.calls.next(self.turn.skip, known) {
+            NextCalls::Run(calls) => self.go(State::CheckingTools(calls), Step::Check(Phase::Tool)),
+            NextCalls::Close { call, cause, shown } => {
+                self.go(State::Closing(call.ordinal), Step::Close { call, cause, shown })
+            }
+            NextCalls::Closed => self.calls_closed(),
+        }
+    }
+
+    fn calls_closed(&mut self) -> Step {
+        if let Some(asked) = self.turn.asked.take() {
+            let max = self.limits.expansions;
+            if self.expansions >= max {
+                self.failing = Some(Error::TooManyExpansions { max });
+                return self.record_turn(false);
+            }
+            self.expansions += 1;
+            self.overrides.extend(asked);
+            let overrides = self.overrides.clone();
+            return self.go(State::Rendering { in_turn: true }, Step::Render(overrides));
+        }
+        if self.failing.is_some() || self.turn.continues || !self.turn.calls.calls.is_empty() {
+            return self.record_turn(false);
+        }
+        let text = self.text();
+        self.go(State::CheckingOutput, Step::CheckOutput(text))
+    }
+
+    fn text(&self) -> String {
+        self.turn.content.clone().unwrap_or_default()
+    }
+
+    fn output_refused(&mut self, output: String, reason: String, text: String) -> Step {
+        self.refused = self.refused.saturating_add(1);
+        if self.refused > self.limits.output_retries {
+            self.failing = Some(Error::OutputInvalid { output, attempts: self.refused, reason });
+            return self.record_turn(true);
+        }
+        let about: Option<SequenceNumber> = self.turn.calls.answer;
+        self.go(State::Telling, Step::Tell { text, about })
+    }
+
+    fn record_turn(&mut self, complete: bool) -> Step {
+        self.go(State::RecordingTurn { complete }, Step::RecordTurn { complete })
+    }
+
+    fn turn_recorded(&mut self, complete: bool) -> Step {
+        match self.failing.take() {
+            Some(error) => Step::Fail(error),
+            None if complete => Step::Finish { text: self.text() },
+            None => self.check_request(),
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! The loop between a provider and the tools: what an evaluation does next, and a driver that does it.
+//!
+//! [`InnerLoop`] is a state machine without I/O. It is told facts ([`Fact`]) and says what to do next ([`Step`]); a
+//! driver does it, and tells what came of it. The blocking driver of this crate stands behind
+//! [`ProviderAdapter`](crate::adapter::ProviderAdapter); an asynchronous one needs no other state machine.
+//!
+//! | module | holds |
+//! |---|---|
+//! | `machine` | [`InnerLoop`]: which step follows which fact |
+//! | `steps` | [`Step`] and [`Fact`]: what the state machine and its driver tell each other |
+//! | `calls` | which calls of an answer run next, and which are closed without running |
+//! | `start` | [`LoopStart`]: where a conversation stands, as its log says |
+//! | `journal` | where a driver records: a session, or the memory of the process |
+//! | `driver` | the blocking driver |
+//!
+//! # The order of an evaluation
+//!
+//! 1. The prompt is rendered, and the system message recorded; a conversation that goes on skips this.
+//! 2. Deadline, budget and cancellation are checked. The request is prepared and recorded, and then sent.
+//! 3. The answer is recorded, and then its calls run or are closed, in the order of their ordinals. Calls that only read and
+//!    stand side by side run together. Deadline, budget and cancellation are checked before each group.
+//! 4. An answer without calls is checked as the output. If it is refused, the model is told why.
+//! 5. A tool that asks for more of the prompt ends the turn: its siblings that have not run are skipped, and the prompt
+//!    is rendered anew.
+//! 6. The turn is recorded once all of this is, so that a process that ends before repeats what is not recorded yet and
+//!    nothing else. Unless the evaluation is complete, step 2 follows.
+//!
+//! # Invariants
+//!
+//! 1. A request is recorded before it is sent, and an answer before any of its calls runs.
+//! 2. A turn is recorded only when each call of its answer is closed.
+//! 3. A call that is closed never runs again, whatever it was closed with.
+//! 4. After a step failed, the conversation can be resumed where it stopped.
+
+mod calls;
+mod driver;
+mod journal;
+mod machine;
+mod start;
+mod steps;
+
+pub(crate) use driver::{Driver, Outcome, runnable};
+pub(crate) use journal::Journal;
+pub use machine::{InnerLoop, LoopLimits};
+pub use start::{LoopStart, OpenTurn};
+pub use steps::{CallToRun, Fact, Step, ToolEnded};

@@ -1,0 +1,147 @@
+//! Where a conversation stands when an evaluation begins or goes on.
+
+use std::collections::BTreeSet;
+
+use foldlog::conversation::{Conversation, EntryContent, PromptIdentity, Role, ToolCallRecord};
+use foldlog::{CallOrigin, Cause, Outcome, SequenceNumber};
+
+use super::journal::REFUSED_ID;
+use crate::prompt::{VisibilityOverrides, overrides_from_json};
+
+/// Says where a conversation stands, as its log says. The default is a conversation that has not begun.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct LoopStart {
+    /// Whether the conversation has its system message.
+    pub is_rendered: bool,
+    /// Names of the tools that the last rendering shows.
+    pub tools: Vec<String>,
+    /// Overrides of the last rendering.
+    pub overrides: VisibilityOverrides,
+    /// Number of visibility expansions so far.
+    pub expansions: u32,
+    /// Number of outputs that were refused so far.
+    pub refused: u32,
+    /// Number of requests since the last answer.
+    pub attempts: u64,
+    /// Answer whose turn is not recorded.
+    pub open: Option<OpenTurn>,
+    /// Text of the last answer, if the evaluation is complete.
+    pub complete: Option<String>,
+}
+
+/// Holds an answer whose turn is not recorded, and what became of its calls.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct OpenTurn {
+    /// Record of the answer; `None` if the conversation is not recorded.
+    pub answer: Option<SequenceNumber>,
+    /// Text of the answer.
+    pub content: Option<String>,
+    /// Calls that the answer asks for, by ordinal.
+    pub calls: Vec<ToolCallRecord>,
+    /// Whether the last call's arguments are incomplete.
+    pub last_call_incomplete: bool,
+    /// Whether the provider wants to be asked again with the answer as it is.
+    pub continues: bool,
+    /// Ordinals of the calls that are closed.
+    pub closed: BTreeSet<u32>,
+    /// What calls asked to be shown of the prompt, if it was not rendered since.
+    pub expansion: Option<VisibilityOverrides>,
+}
+
+/// Collects what the records of a conversation say.
+#[derive(Default)]
+struct Reading {
+    start: LoopStart,
+    /// Last answer: its turn, and whether this log holds its request.
+    turn: Option<(OpenTurn, bool)>,
+    /// Whether the turn of the last answer is recorded, and whether it is the last one.
+    recorded: Option<bool>,
+    /// Whether the host said something since the last answer.
+    said: bool,
+    asked: VisibilityOverrides,
+}
+
+impl LoopStart {
+    /// Reads where a conversation stands that follows `prompt`. `overrides` are those that the host gave from the
+    /// beginning. Returns the start, and whether the open answer was imported, so that nobody knows what became of its
+    /// open calls.
+    pub(crate) fn of(
+        conversation: &Conversation,
+        prompt: &PromptIdentity,
+        overrides: VisibilityOverrides,
+    ) -> (LoopStart, bool) {
+        let start = LoopStart { overrides, ..LoopStart::default() };
+        let mut reading = Reading { start, ..Reading::default() };
+        conversation.entries().iter().for_each(|entry| reading.read(entry.sequence, &entry.content, prompt));
+        let Reading { mut start, turn, recorded, said, asked } = reading;
+        let Some((mut turn, is_own)) = turn else { return (start, false) };
+        match recorded {
+            Some(true) if !said => start.complete = Some(turn.content.unwrap_or_default()),
+            Some(_) => {}
+            None => {
+                // What the host said since makes it no last answer.
+                turn.continues |= said && turn.calls.is_empty();
+                turn.expansion = (!asked.is_empty()).then_some(asked);
+                start.open = Some(turn);
+            }
+        }
+        (start, !is_own)
+    }
+}
+
+impl Reading {
+    fn read(&mut self, sequence: SequenceNumber, content: &EntryContent, follows: &PromptIdentity) {
+        match content {
+            EntryContent::Input { message, prompt, .. } if message.role == Role::System => {
+                self.start.is_rendered = prompt.as_ref() == Some(follows);
+                if !self.asked.is_empty() {
+                    self.start.expansions += 1;
+                    self.start.overrides.append(&mut self.asked);
+                }
+            }
+            EntryContent::Input { origin: Some(origin), .. } => self.close(*origin),
+            EntryContent::Input { id, .. } => match id {
+                Some(id) if id.starts_with(REFUSED_ID) => self.start.refused += 1,
+                _ => self.said = true,
+            },
+            EntryContent::Request { .. } => self.start.attempts += 1,
+            EntryContent::Answer { message, request, incomplete, continues, .. } => {
+                let last =
+                    u32::try_from(message.tool_calls.len()).ok().and_then(|calls| calls.checked_sub(1));
+                let turn = OpenTurn {
+                    answer: Some(sequence),
+                    content: message.content.clone(),
+                    calls: message.tool_calls.clone(),
+                    last_call_incomplete: last.is_some_and(|last| incomplete.contains(&last)),
+                    continues: *continues,
+                    ..OpenTurn::default()
+                };
+                self.turn = Some((turn, request.is_some()));
+                (self.recorded, self.said, self.start.attempts) = (None, false, 0);
+                self.asked.clear();
+            }
+            EntryContent::CallEnded { outcome: Outcome::Interrupted, .. } => {}
+            EntryContent::CallEnded { origin, cause, overrides, .. } => {
+                self.close(*origin);
+                let asked = overrides.as_ref().filter(|_| *cause == Some(Cause::Expansion));
+                self.asked
+                    .extend(asked.and_then(|asked| overrides_from_json(asked).ok()).unwrap_or_default());
+            }
+            EntryContent::CallSettled { origin, committed: Some(_), .. } => self.close(*origin),
+            EntryContent::Turn { answer, complete, .. } => {
+                if self.turn.as_ref().is_some_and(|(turn, _)| turn.answer == Some(*answer)) {
+                    self.recorded = Some(*complete);
+                    self.said &= !complete;
+                    self.asked.clear();
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn close(&mut self, origin: CallOrigin) {
+        if let Some((turn, _)) = self.turn.as_mut().filter(|(turn, _)| turn.answer == Some(origin.answer)) {
+            turn.closed.insert(origin.ordinal);
+        }
+    }
+}
