@@ -15,12 +15,15 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
 
-use foldlog::conversation::{AdapterStateSnapshot, Conversation, ConversationState, ResumePoint, TokenUsage};
+use foldlog::conversation::{
+    Conversation, ConversationState, ConversationTurn, PromptIdentity, ResumePoint, TokenUsage,
+};
 use foldlog::tools::resources::BudgetTracker;
 use foldlog::tools::{ExecutionState, ToolRunner};
 use foldlog::{OperationId, Session};
 use uuid::Uuid;
 
+use crate::adapter_state::{AdapterState, AdapterStateSnapshot};
 use crate::budget::{Budget, track};
 use crate::deadline::Deadline;
 use crate::error::{Error, Phase, Result};
@@ -317,7 +320,7 @@ fn begin(session: &Session, options: &mut EvaluateOptions<'_>) -> Result<Begin> 
         ResumeFrom::Adapter(captured) => {
             let reason = format!(
                 "a provider that keeps no session of its own cannot resume the state of adapter `{}`",
-                foldlog::escape::text(&captured.adapter)
+                foldlog::escape::text(captured.state.adapter_type())
             );
             Err(Error::evaluation(Phase::Request, "", reason))
         }
@@ -385,10 +388,7 @@ fn must_settle(session: &Session, operations: Vec<OperationId>) -> Error {
 /// Checks that a state is of the conversation that the session holds, up to where the state goes.
 fn check_is_own(conversation: &Conversation, state: &ConversationState) -> Result<()> {
     let held = conversation.state().map(|held| held.turns).unwrap_or_default();
-    let is_held = |(turn, held): (
-        &foldlog::conversation::ConversationTurn,
-        &foldlog::conversation::ConversationTurn,
-    )| {
+    let is_held = |(turn, held): (&ConversationTurn, &ConversationTurn)| {
         let (one, other) = (&turn.assistant_message, &held.assistant_message);
         (&one.content, &one.tool_calls, &one.blocks) == (&other.content, &other.tool_calls, &other.blocks)
     };
@@ -402,19 +402,16 @@ fn check_is_own(conversation: &Conversation, state: &ConversationState) -> Resul
     Err(Error::InvalidHistory { problems: vec![problem] })
 }
 
-fn imported_mismatch(state: &ConversationState, given: &foldlog::conversation::PromptIdentity) -> Error {
-    let recorded = foldlog::conversation::PromptIdentity {
-        namespace: state.prompt_ns.clone(),
-        key: state.prompt_key.clone(),
-        digest: [0; 32],
-    };
+fn imported_mismatch(state: &ConversationState, given: &PromptIdentity) -> Error {
+    let recorded =
+        PromptIdentity { namespace: state.prompt_ns.clone(), key: state.prompt_key.clone(), digest: [0; 32] };
     Error::ConversationStateMismatch { recorded: Box::new(recorded), given: Box::new(given.clone()) }
 }
 
 /// Reads where a recorded conversation stands. Open calls of an answer that was imported are closed as unknown.
 fn recorded_start(
     journal: &mut Journal,
-    identity: &foldlog::conversation::PromptIdentity,
+    identity: &PromptIdentity,
     overrides: VisibilityOverrides,
 ) -> Result<LoopStart> {
     let Some(conversation) = journal.conversation()? else {

@@ -79,6 +79,15 @@ pub enum Error {
         #[source]
         source: Option<Cause>,
     },
+    /// A checkpoint cannot be made, kept or removed.
+    #[error("the checkpoint cannot be kept: {}: make the folder writable, and execute the request again", escape::text(.reason))]
+    Checkpoint {
+        /// What prevents it.
+        reason: String,
+        /// What the system says.
+        #[source]
+        source: Option<Cause>,
+    },
     /// The checkpoint holds no conversation.
     #[error("No conversation state in checkpoint: clear the checkpoint and restart")]
     NoConversationState,

@@ -7,6 +7,8 @@
 //! | [`adapter_state`] | what an adapter needs to resume a session that its provider keeps |
 //! | [`inner_loop`] | the loop between a provider and the tools |
 //! | [`adapter`] | evaluates prompts with a provider, and resumes evaluations |
+//! | [`checkpoint`] | where the work on a request stands, in a file |
+//! | [`main_loop`] | requests, each with a session, a prompt and a checkpoint |
 //! | [`budget`] | how many tokens an evaluation may use |
 //! | [`deadline`] | until when an evaluation goes on |
 //! | [`events`] | what of an evaluation is recorded for people |
@@ -22,19 +24,23 @@
 pub mod adapter;
 pub mod adapter_state;
 pub mod budget;
+pub mod checkpoint;
 pub mod deadline;
 pub mod error;
 pub mod events;
 pub mod inner_loop;
+pub mod main_loop;
 pub mod prompt;
 pub mod provider;
 pub mod transcript_state;
 
 pub use adapter::{EvaluateOptions, PromptResponse, ProviderAdapter, ResumeFrom, UserMessage};
 pub use budget::{Budget, BudgetLimit};
+pub use checkpoint::{Checkpoint, CheckpointHandler, FileCheckpointHandler};
 pub use deadline::Deadline;
 pub use error::{Error, Phase, Result};
 pub use inner_loop::{InnerLoop, LoopLimits};
+pub use main_loop::MainLoop;
 pub use prompt::{
     MarkdownSection, Prompt, RenderedPrompt, SectionPath, SectionVisibility, VisibilityOverrides,
 };

@@ -1,0 +1,420 @@
+//! Checkpoints: small files that say in which session the work on a request stands.
+//!
+//! A checkpoint finds the session, and nothing more: the session's own log says where the work goes on, which may be far
+//! behind the checkpoint. Nothing is rolled back to a checkpoint unless the host does so, with
+//! [`Session::rollback_to`] and [`Checkpoint::position`], and pays for the answers behind it again.
+//!
+//! | step of [`FileCheckpointHandler::save`] | if the process ends after it |
+//! |---|---|
+//! | 1. write a temporary file beside the checkpoint, and sync it | the earlier checkpoint stands; [`clear`](CheckpointHandler::clear) removes the temporary file |
+//! | 2. rename it over the checkpoint | one of the two stands, and each is whole |
+//! | 3. sync the folder | the new checkpoint stands |
+
+use std::fmt;
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+
+use foldlog::tools::{ExecuteOptions, ExecutionState, ToolRunner};
+use foldlog::{ResourceRegistry, SequenceNumber, Session, SessionTypes, Store, escape};
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use crate::adapter::{EvaluateOptions, PromptResponse, ProviderAdapter, ResumeFrom};
+use crate::error::{Error, Result};
+use crate::prompt::Prompt;
+use crate::provider::Provider;
+
+/// Version of the files that this module writes.
+const VERSION: u32 = 1;
+/// Longest file that is read, in bytes. Only one with a whole snapshot is longer than a kilobyte.
+const LONGEST: u64 = 1 << 30;
+/// Longest id of a request whose checkpoint is a file, in bytes.
+const LONGEST_ID: usize = 200;
+
+/// Says in which session the work on a request stands.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Checkpoint {
+    /// Session of the work.
+    pub session: Uuid,
+    /// Last record of the session when the checkpoint was made. The work may have gone on since.
+    pub position: SequenceNumber,
+    /// BLAKE3 of the session's id and of the record at `position`: its number, kind, time and body.
+    pub digest: [u8; 32],
+    /// Snapshot of the session as JSON, if the host asked for one.
+    pub snapshot: Option<String>,
+}
+
+/// Keeps the checkpoints of a host's requests.
+pub trait CheckpointHandler<R: ?Sized>: Send + Sync {
+    /// Returns the checkpoint of a request; `None` if there is none.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::SnapshotRestore`] if the checkpoint cannot be read.
+    fn load(&self, request: &R) -> Result<Option<Checkpoint>>;
+
+    /// Keeps a checkpoint in place of the request's earlier one. Called before the first turn, and after each.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Checkpoint`] if the checkpoint cannot be kept.
+    fn save(&self, request: &R, checkpoint: &Checkpoint) -> Result<()>;
+
+    /// Removes the checkpoint of a request. Called when the request has succeeded, and only then. Does nothing if there
+    /// is none.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Checkpoint`] if the checkpoint cannot be removed.
+    fn clear(&self, request: &R) -> Result<()>;
+
+    /// Returns whether checkpoints are to hold a snapshot of the whole session. By default they do not.
+    fn wants_snapshots(&self) -> bool {
+        false
+    }
+}
+
+impl Checkpoint {
+    /// Makes a checkpoint of a session as it is now, with a snapshot of all its slices if `with_snapshot`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Engine`] if the session's log cannot be read; [`Error::Checkpoint`] if the session holds no record.
+    pub fn of(session: &Session, with_snapshot: bool) -> Result<Checkpoint> {
+        let position = session.position().ok_or_else(|| failed("the session holds no record", None))?;
+        let snapshot = with_snapshot.then(|| session.export()?.to_json()).transpose()?;
+        Ok(Checkpoint { session: session.id(), position, digest: digest(session, position)?, snapshot })
+    }
+
+    /// Checks that a session is the one that the checkpoint was made of, and has all of what it held then.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::SnapshotRestore`] if the session is another one, ends before the checkpoint, or holds another record at
+    /// its position.
+    pub fn check(&self, session: &Session) -> Result<()> {
+        let refused = |reason: String| Err(Error::snapshot_restore(reason, None));
+        if session.id() != self.session {
+            return refused(format!("it is of session {}, and this one is {}", self.session, session.id()));
+        }
+        let last = session.position();
+        if last.is_none_or(|last| last < self.position) {
+            let last =
+                last.map_or_else(|| "no record".to_owned(), |last| format!("{last} as its last record"));
+            return refused(format!(
+                "it is of record {}, and the session has {last}: the session is an older copy",
+                self.position
+            ));
+        }
+        if digest(session, self.position)? != self.digest {
+            return refused(format!(
+                "record {} of the session is another one than the checkpoint names",
+                self.position
+            ));
+        }
+        Ok(())
+    }
+
+    /// Writes the checkpoint as one JSON object, indented.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Checkpoint`] if the snapshot is no JSON.
+    pub fn to_json(&self) -> Result<String> {
+        let snapshot = self.snapshot.as_deref().map(serde_json::from_str).transpose();
+        let snapshot = snapshot.map_err(|error| failed("its snapshot is no JSON", error))?;
+        let written = Written {
+            version: VERSION,
+            session: self.session,
+            position: self.position,
+            digest: self.digest.iter().map(|byte| format!("{byte:02x}")).collect(),
+            snapshot,
+        };
+        serde_json::to_string_pretty(&written).map_err(|error| failed("it has no JSON form", error))
+    }
+
+    /// Reads a checkpoint from JSON.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::SnapshotRestore`] if the text is truncated or malformed, or of a later version.
+    pub fn from_json(text: &str) -> Result<Checkpoint> {
+        let malformed = |error: serde_json::Error| {
+            let what = if error.is_eof() { "it is truncated" } else { "it is no checkpoint" };
+            Error::snapshot_restore(format!("{what}: {error}"), Some(Box::new(error) as _))
+        };
+        let version = serde_json::from_str::<Version>(text).map_err(malformed)?.version;
+        if version > VERSION {
+            let reason = format!("it has version {version}, and this program reads versions up to {VERSION}");
+            return Err(Error::snapshot_restore(reason, None));
+        }
+        let Written { session, position, digest, snapshot, .. } =
+            serde_json::from_str(text).map_err(malformed)?;
+        let digest = read_digest(&digest)
+            .ok_or_else(|| Error::snapshot_restore("its digest is not 64 hexadecimal digits", None))?;
+        let snapshot = snapshot.map(|snapshot: serde_json::Value| snapshot.to_string());
+        Ok(Checkpoint { session, position, digest, snapshot })
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct Written {
+    version: u32,
+    session: Uuid,
+    position: SequenceNumber,
+    digest: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    snapshot: Option<serde_json::Value>,
+}
+
+#[derive(Deserialize)]
+struct Version {
+    version: u32,
+}
+
+fn read_digest(text: &str) -> Option<[u8; 32]> {
+    let mut digest = [0; 32];
+    if text.len() != 64 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return None;
+    }
+    for (place, byte) in digest.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(text.get(2 * place..2 * place + 2)?, 16).ok()?;
+    }
+    Some(digest)
+}
+
+/// Returns the digest of a session's record, which covers the session's id.
+fn digest(session: &Session, position: SequenceNumber) -> Result<[u8; 32]> {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(session.id().as_bytes());
+    session.records(position, position, |record| {
+        hasher.update(&record.sequence.get().to_le_bytes());
+        hasher.update(record.kind.name().as_bytes());
+        hasher.update(&record.time_us.to_le_bytes());
+        hasher.update(record.body);
+        Ok(())
+    })?;
+    Ok(*hasher.finalize().as_bytes())
+}
+
+fn failed(reason: impl Into<String>, source: impl Into<Option<serde_json::Error>>) -> Error {
+    let source = source.into().map(|error| Box::new(error) as _);
+    Error::Checkpoint { reason: reason.into(), source }
+}
+
+/// Keeps each request's checkpoint in a file of one folder, `{id}.json`.
+pub struct FileCheckpointHandler<R: ?Sized> {
+    folder: PathBuf,
+    id: Box<dyn Fn(&R) -> String + Send + Sync>,
+    with_snapshots: bool,
+}
+
+impl<R: ?Sized> fmt::Debug for FileCheckpointHandler<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FileCheckpointHandler")
+            .field("folder", &self.folder)
+            .field("with_snapshots", &self.with_snapshots)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<R: ?Sized> FileCheckpointHandler<R> {
+    /// Makes a handler that keeps checkpoints in a folder, which is made when the first one is saved. `id` names the
+    /// request: 1 to 200 bytes that do not begin with a dot, without `/`, `\` and control characters.
+    pub fn new(
+        folder: impl Into<PathBuf>,
+        id: impl Fn(&R) -> String + Send + Sync + 'static,
+    ) -> FileCheckpointHandler<R> {
+        FileCheckpointHandler { folder: folder.into(), id: Box::new(id), with_snapshots: false }
+    }
+
+    /// Makes each checkpoint hold a snapshot of the whole session.
+    #[must_use]
+    pub fn with_snapshots(self) -> FileCheckpointHandler<R> {
+        FileCheckpointHandler { with_snapshots: true, ..self }
+    }
+
+    /// Returns the file of a request's checkpoint, whether there is one or not.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Checkpoint`] if the request's id is malformed, so that the file could lie elsewhere.
+    pub fn path(&self, request: &R) -> Result<PathBuf> {
+        let id = (self.id)(request);
+        let refused = |c: char| c == '/' || c == '\\' || c.is_control();
+        if id.is_empty() || id.len() > LONGEST_ID || id.starts_with('.') || id.contains(refused) {
+            let id = escape::text(&id);
+            let reason = format!(
+                "`{id}` cannot be the name of a file: use 1 to {LONGEST_ID} bytes that do not begin with a dot, without \
+                 `/`, `\\` and control characters"
+            );
+            return Err(Error::Checkpoint { reason, source: None });
+        }
+        Ok(self.folder.join(format!("{id}.json")))
+    }
+}
+
+impl<R: ?Sized> CheckpointHandler<R> for FileCheckpointHandler<R> {
+    fn load(&self, request: &R) -> Result<Option<Checkpoint>> {
+        load_checkpoint(self.path(request)?)
+    }
+
+    fn save(&self, request: &R, checkpoint: &Checkpoint) -> Result<()> {
+        let path = self.path(request)?;
+        fs::create_dir_all(&self.folder).map_err(|error| unusable("made", &self.folder, error))?;
+        write_file(&path, checkpoint.to_json()?.as_bytes()).map_err(|error| unusable("written", &path, error))
+    }
+
+    fn clear(&self, request: &R) -> Result<()> {
+        let path = self.path(request)?;
+        clear_file(&path).map_err(|error| unusable("removed", &path, error))
+    }
+
+    fn wants_snapshots(&self) -> bool {
+        self.with_snapshots
+    }
+}
+
+fn unusable(verb: &str, path: &Path, error: io::Error) -> Error {
+    let reason = format!("{} cannot be {verb}: {}", escape::path(path), escape::shown(&error));
+    Error::Checkpoint { reason, source: Some(Box::new(error)) }
+}
+
+/// Returns what the name of every temporary file begins with that may become `path`.
+fn temporary_prefix(path: &Path) -> String {
+    format!(".{}.", path.file_name().unwrap_or_default().to_string_lossy())
+}
+
+/// Writes a file so that whoever reads it finds the old content or the new one, and the new one is durable when this
+/// returns.
+fn write_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let folder = path.parent().unwrap_or(Path::new("."));
+    let temporary = folder.join(format!("{}{}", temporary_prefix(path), Uuid::new_v4()));
+    let written = File::create_new(&temporary).and_then(|mut file| {
+        file.write_all(bytes)?;
+        file.sync_all()
+    });
+    let renamed = written.and_then(|()| fs::rename(&temporary, path));
+    if renamed.is_err() {
+        let _ = fs::remove_file(&temporary);
+    }
+    renamed?;
+    sync_folder(folder)
+}
+
+fn sync_folder(folder: &Path) -> io::Result<()> {
+    let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+    File::open(folder)?.sync_all()
+}
+
+/// Removes a file, and the temporary ones that processes left which ended while they wrote it.
+fn clear_file(path: &Path) -> io::Result<()> {
+    let missing_is_fine = |removed: io::Result<()>| match removed {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed,
+    };
+    missing_is_fine(fs::remove_file(path))?;
+    let folder = path.parent().unwrap_or(Path::new("."));
+    let prefix = temporary_prefix(path);
+    let entries = match fs::read_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        entries => entries?,
+    };
+    for entry in entries {
+        let entry = entry?;
+        if entry.file_name().to_string_lossy().starts_with(&prefix) {
+            missing_is_fine(fs::remove_file(entry.path()))?;
+        }
+    }
+    sync_folder(folder)
+}
+
+/// Writes a checkpoint of a session into a file, with a snapshot of all its slices. The file is durable when this
+/// returns, and whoever reads it meanwhile finds the earlier one or this one.
+///
+/// # Errors
+///
+/// [`Error::Engine`] if the session cannot be read; [`Error::Checkpoint`] if the file cannot be written.
+pub fn save_checkpoint(session: &Session, path: impl AsRef<Path>) -> Result<Checkpoint> {
+    let (checkpoint, path) = (Checkpoint::of(session, true)?, path.as_ref());
+    write_file(path, checkpoint.to_json()?.as_bytes()).map_err(|error| unusable("written", path, error))?;
+    Ok(checkpoint)
+}
+
+/// Reads the checkpoint in a file; `None` if there is no file.
+///
+/// # Errors
+///
+/// [`Error::SnapshotRestore`] if the file cannot be read, or holds no whole checkpoint that this program reads.
+pub fn load_checkpoint(path: impl AsRef<Path>) -> Result<Option<Checkpoint>> {
+    let path = path.as_ref();
+    let unreadable = |error: io::Error| {
+        let reason = format!("{} cannot be read: {}", escape::path(path), escape::shown(&error));
+        Error::snapshot_restore(reason, Some(Box::new(error) as _))
+    };
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(unreadable(error)),
+    };
+    let mut text = String::new();
+    file.take(LONGEST).read_to_string(&mut text).map_err(unreadable)?;
+    Checkpoint::from_json(&text).map(Some)
+}
+
+/// Opens the session of a checkpoint for writing, at the end of its log.
+///
+/// # Errors
+///
+/// [`Error::SnapshotRestore`] if the store does not hold the session, the session cannot be opened, or it is not the one
+/// that the checkpoint was made of. No other session is begun in its place.
+pub fn recover_session(store: &Store, types: &SessionTypes, checkpoint: &Checkpoint) -> Result<Session> {
+    let session = store.open_session(checkpoint.session, types).map_err(|error| {
+        let reason = format!("its session cannot be opened: {error}");
+        Error::snapshot_restore(reason, Some(Box::new(error) as _))
+    })?;
+    checkpoint.check(&session)?;
+    Ok(session)
+}
+
+/// Resumes the evaluation of a checkpoint: opens its session, recovers the calls that a process left open, and goes on
+/// where the log ends. The session is closed when this returns.
+///
+/// # Errors
+///
+/// [`Error::NoConversationState`] if the session holds no conversation; else those of [`recover_session`], of
+/// [`ToolRunner::recover`] and of [`ProviderAdapter::evaluate`].
+pub fn resume_evaluation<P: Provider, O>(
+    adapter: &ProviderAdapter<P>,
+    prompt: &Prompt<O>,
+    checkpoint: &Checkpoint,
+    (store, types): (&Store, &SessionTypes),
+    resources: ResourceRegistry,
+    options: EvaluateOptions<'_>,
+) -> Result<PromptResponse<O>> {
+    let session = recover_session(store, types, checkpoint)?;
+    let state = ExecutionState::new(session, resources);
+    recover_calls(&state, prompt)?;
+    let Some(last) = state.session().evaluations().pop() else { return Err(Error::NoConversationState) };
+    let evaluation_id = options.evaluation_id.or_else(|| Some(last.to_string()));
+    let options = EvaluateOptions { evaluation_id, resume_from: ResumeFrom::Auto, ..options };
+    adapter.evaluate(prompt, &state, options)
+}
+
+/// Recovers the calls that a process left open. What has to be settled is left to the evaluation, which names it.
+pub(crate) fn recover_calls<O>(state: &ExecutionState, prompt: &Prompt<O>) -> Result<()> {
+    let runner = ToolRunner::new(state.clone(), prompt.tools().clone());
+    let recovered = runner.recover(&ExecuteOptions::default())?;
+    for one in recovered {
+        if let foldlog::tools::Recovery::Failed(error) = one.recovery
+            && !matches!(
+                error,
+                foldlog::Error::VisibilityExpansion { .. } | foldlog::Error::DeadlineExceeded { .. }
+            )
+        {
+            return Err(error.into());
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,120 @@
+//! The loop around requests: a session and a prompt for each, and a checkpoint while the work goes on.
+//!
+//! # What happens to a checkpoint
+//!
+//! 1. [`MainLoop::execute`] loads the request's checkpoint. If there is one, its session is opened, and the work goes on
+//!    at the end of the session's log; if it cannot be opened, the request fails. No other session is begun in its place.
+//! 2. If there is none, a session is created, and its checkpoint is saved before anything is asked, so that a process
+//!    that ends within the first turn leaves a session that is found.
+//! 3. The checkpoint is saved again after each turn.
+//! 4. It is removed when the request succeeds, and only then.
+
+use foldlog::Session;
+use foldlog::tools::ExecutionState;
+use uuid::Uuid;
+
+use crate::adapter::{EvaluateOptions, PromptResponse, ProviderAdapter};
+use crate::checkpoint::{Checkpoint, CheckpointHandler, recover_calls};
+use crate::deadline::Deadline;
+use crate::error::Result;
+use crate::prompt::Prompt;
+use crate::provider::Provider;
+
+/// Executes a host's requests, each in a session of its own. A host says which session, prompt and provider a request
+/// has; [`execute`](MainLoop::execute) does the rest, and goes on with a request that another process left.
+pub trait MainLoop {
+    /// What the host asks for.
+    type Request;
+    /// What a request gives.
+    type Output;
+    /// Provider that is asked.
+    type Provider: Provider;
+
+    /// Returns the adapter that evaluates prompts.
+    fn adapter(&self) -> &ProviderAdapter<Self::Provider>;
+
+    /// Creates the session of a new request, with the resources that its tools work on.
+    ///
+    /// # Errors
+    ///
+    /// Whatever prevents it, such as [`Error::Engine`](crate::Error::Engine).
+    fn create_session(&self, request: &Self::Request) -> Result<ExecutionState>;
+
+    /// Opens the session of a request that another process left, with the resources that its tools work on.
+    ///
+    /// # Errors
+    ///
+    /// Whatever prevents it, such as [`Error::Engine`](crate::Error::Engine).
+    fn open_session(&self, request: &Self::Request, session: Uuid) -> Result<ExecutionState>;
+
+    /// Creates the prompt of a request.
+    ///
+    /// # Errors
+    ///
+    /// Whatever prevents it, such as [`Error::Prompt`](crate::Error::Prompt).
+    fn create_prompt(&self, request: &Self::Request) -> Result<Prompt<Self::Output>>;
+
+    /// Returns what keeps the checkpoints; by default there are none, and a request that is executed again begins anew.
+    fn checkpoints(&self) -> Option<&dyn CheckpointHandler<Self::Request>> {
+        None
+    }
+
+    /// Returns how a request's prompt is evaluated. The loop itself sets the evaluation's id and what happens after a
+    /// turn.
+    fn options(&self, request: &Self::Request) -> EvaluateOptions<'_> {
+        let _ = request;
+        EvaluateOptions::default()
+    }
+
+    /// Executes a request, or goes on with it where another process stopped.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::SnapshotRestore`](crate::Error::SnapshotRestore) if the request's checkpoint cannot be read or is not of
+    /// its session; the errors of creating or opening the session, of creating the prompt, of recovering calls that were
+    /// left open, and of [`ProviderAdapter::evaluate`]. The checkpoint stays with each of them.
+    fn execute(&self, request: &Self::Request) -> Result<PromptResponse<Self::Output>> {
+        self.request(request, Deadline::never())
+    }
+
+    /// Executes a request as [`execute`](MainLoop::execute) does, and gives it up when the deadline passes or, if that is
+    /// earlier, the one of [`options`](MainLoop::options). The request can be executed again then, and goes on.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::DeadlineExceeded`](crate::Error::DeadlineExceeded) if the deadline passed; else those of
+    /// [`execute`](MainLoop::execute).
+    fn request(&self, request: &Self::Request, deadline: Deadline) -> Result<PromptResponse<Self::Output>> {
+        let checkpoints = self.checkpoints();
+        let save = |session: &Session| {
+            let Some(checkpoints) = checkpoints else { return Ok(()) };
+            checkpoints.save(request, &Checkpoint::of(session, checkpoints.wants_snapshots())?)
+        };
+        let found = checkpoints.map_or(Ok(None), |checkpoints| checkpoints.load(request))?;
+        let prompt = self.create_prompt(request)?;
+        let state = match found {
+            Some(checkpoint) => {
+                let state = self.open_session(request, checkpoint.session)?;
+                checkpoint.check(state.session())?;
+                recover_calls(&state, &prompt)?;
+                state
+            }
+            None => {
+                let state = self.create_session(request)?;
+                save(state.session())?;
+                state
+            }
+        };
+        let mut on_turn = |session: &Session| save(session);
+        let own = self.options(request);
+        let options = EvaluateOptions {
+            evaluation_id: Some(state.session().id().to_string()),
+            deadline: own.deadline.earlier(deadline),
+            on_turn: Some(&mut on_turn),
+            ..own
+        };
+        let response = self.adapter().evaluate(&prompt, &state, options)?;
+        checkpoints.map_or(Ok(()), |checkpoints| checkpoints.clear(request))?;
+        Ok(response)
+    }
+}
