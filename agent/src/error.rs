@@ -308,6 +308,12 @@ impl From<ProviderError> for Error {
     }
 }
 
+impl From<Box<ProviderError>> for Error {
+    fn from(error: Box<ProviderError>) -> Error {
+        Error::from(*error)
+    }
+}
+
 fn deadline_text(phase: Phase) -> &'static str {
     match phase {
         Phase::PromptRender => "while the prompt was rendered",

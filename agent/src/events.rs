@@ -61,7 +61,7 @@ pub struct PromptExecuted {
     pub requests: u64,
     /// Number of tool calls that the answers asked for.
     pub tool_calls: u64,
-    /// Tokens that were sent.
+    /// Tokens that were sent, those that the provider read from its cache or wrote into it left out.
     pub input_tokens: u64,
     /// Tokens that the model returned.
     pub output_tokens: u64,

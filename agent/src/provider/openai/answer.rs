@@ -48,16 +48,16 @@ struct CompletionDetails {
 }
 
 impl Usage {
+    /// Returns the tokens as records count them: those from the cache apart, which OpenAI counts as sent too.
     pub(super) fn tokens(self) -> TokenUsage {
+        let cached = self.prompt_tokens_details.and_then(|details| details.cached_tokens).unwrap_or(0);
+        let reasoning = self.completion_tokens_details.and_then(|details| details.reasoning_tokens);
         TokenUsage {
-            input: self.prompt_tokens,
+            input: self.prompt_tokens.saturating_sub(cached),
             output: self.completion_tokens,
-            cache_read: self.prompt_tokens_details.and_then(|details| details.cached_tokens).unwrap_or(0),
+            cache_read: cached,
             cache_write: 0,
-            reasoning: self
-                .completion_tokens_details
-                .and_then(|details| details.reasoning_tokens)
-                .unwrap_or(0),
+            reasoning: reasoning.unwrap_or(0),
         }
     }
 }

@@ -55,7 +55,7 @@ pub struct AnsweredCall<'a> {
 /// Counts the tokens of one request, as the provider said.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Tokens of the messages that were sent, those read from the provider's cache left out where it counts them apart.
+    /// Tokens of the messages that were sent, those that the provider read from its cache or wrote into it left out.
     pub input: u64,
     /// Tokens of the answer, reasoning included.
     pub output: u64,

@@ -115,6 +115,7 @@ impl<'a> LeaseHolder<'a> {
     }
 
     /// Reads the capture of a resource that the session's open call recorded at its begin.
+    #[cfg(feature = "host-filesystem")]
     pub(crate) fn interrupted_capture(&self, resource: &str) -> Result<Option<Vec<u8>>> {
         Ok(self.session.open_captures()?.remove(resource).flatten())
     }
