@@ -12,8 +12,8 @@ use foldlog::log::TornTail;
 use foldlog::storage::{Access, FileStorage, Storage};
 use foldlog::{Error, Exposed, Kind, OpenOperation, Record, Store, UnsettledOperation};
 use foldlog_codec::body::{
-    Action, Declare, Dispatch, Import, Observed, Opened, Parent, Rollback, Settle, Snapshot, ToolBegin,
-    ToolEnd,
+    Action, AdapterState, Answer, Declare, Dispatch, Import, Input, Observed, Opened, Parent, PromptAccepted,
+    Request, Rollback, Settle, Shortened, Snapshot, ToolBegin, ToolEnd, Turn,
 };
 use foldlog_codec::record::Names;
 use foldlog_codec::segment::HEADER_LEN;
@@ -292,7 +292,8 @@ pub(crate) fn stopped(path: &Path) -> Error {
     Error::Io { op: "read", path: path.to_owned(), source }
 }
 
-/// Names a record in a listing: by its event, a snapshot's tag, the target of a rollback, the tool of a call.
+/// Names a record in a listing: by its event, a snapshot's tag, the target of a rollback, the tool of a call, the
+/// evaluation of a conversation. The name is as the log has it: [`escape::text`] makes it fit for a terminal.
 pub fn record_name(record: &Record<'_>, names: &Names) -> String {
     let name = match record.kind {
         Kind::OPENED => Opened::decode(record.body).map(|opened| opened_name(&opened)),
@@ -318,9 +319,53 @@ pub fn record_name(record: &Record<'_>, names: &Names) -> String {
         Kind::SETTLE => Settle::decode(record.body).map(|settle| {
             format!("operation {}: {} by {}", settle.operation, settle.decision.name(), settle.by)
         }),
-        _ => Ok(String::new()),
+        _ => return conversation_name(record).unwrap_or_default(),
     };
     name.unwrap_or_default()
+}
+
+/// Names a record of a conversation: by what it says, and by its evaluation.
+fn conversation_name(record: &Record<'_>) -> std::result::Result<String, foldlog_codec::Error> {
+    let (said, scope) = match record.kind {
+        Kind::INPUT => {
+            let input = Input::decode(record.body)?;
+            let call_id = input.call_id.map(|call_id| format!(" {call_id}")).unwrap_or_default();
+            (format!("{}{call_id}", input.role.name()), input.scope)
+        }
+        Kind::REQUEST => {
+            let request = Request::decode(record.body)?;
+            let said = match &request.failure {
+                Some(failure) => format!("{} failed: {}", failure.request, failure.cause),
+                None => format!("attempt {}", request.attempt),
+            };
+            (said, request.scope)
+        }
+        Kind::ANSWER => {
+            let answer = Answer::decode(record.body)?;
+            let stop = answer.stop.map(|stop| format!(", {stop}")).unwrap_or_default();
+            (format!("{}{stop}", counted(answer.calls.len() as u64, "call")), answer.scope)
+        }
+        Kind::TURN => {
+            let turn = Turn::decode(record.body)?;
+            let complete = if turn.complete { ", complete" } else { "" };
+            (format!("turn {}{complete}", turn.number), turn.scope)
+        }
+        Kind::SHORTENED => {
+            let shortened = Shortened::decode(record.body)?;
+            (format!("{} to {}", shortened.from, shortened.to), shortened.scope)
+        }
+        Kind::PROMPT_ACCEPTED => {
+            let accepted = PromptAccepted::decode(record.body)?;
+            (format!("{}:{} by {}", accepted.now.namespace, accepted.now.key, accepted.by), accepted.scope)
+        }
+        Kind::ADAPTER_STATE => {
+            let state = AdapterState::decode(record.body)?;
+            let spent = if state.resumable { "" } else { ", not resumable" };
+            (format!("{} {}{spent}", state.adapter, state.occasion), state.scope)
+        }
+        _ => return Ok(String::new()),
+    };
+    Ok(format!("{said} in {}", scope.evaluation))
 }
 
 fn begin_name(begin: &ToolBegin<'_>) -> String {

@@ -39,7 +39,8 @@ pub(super) fn input<'a>(object: &mut Object<'a>, input: Input<'a>) -> Result<(),
     object.set("content", optional(input.content)?);
     object.set("blocks", blocks(input.blocks)?);
     object.set("id", text(input.id));
-    object.set("name", text(input.name));
+    // A listing sets `name` to the record's own.
+    object.set("speaker", text(input.name));
     object.set("prompt", input.prompt.map_or(Part::Value(Value::Nil), prompt));
     object.set("call_id", text(input.call_id));
     object.set("asked_by", asked_by(input.origin));

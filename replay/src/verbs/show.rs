@@ -15,6 +15,9 @@ use crate::reading::{each_record, last_position, open_outline, position, record_
 /// Number of characters of a name that a person is shown, so that the columns stay aligned.
 const NAME_CHARS_MAX: usize = 36;
 
+/// Width of the column of kinds.
+const KIND_CHARS: usize = 10;
+
 /// Lists the records from `from` through `to`, of one kind or of all.
 ///
 /// # Errors
@@ -94,8 +97,10 @@ pub(super) fn line(record: &Record<'_>, names: &Names, live: bool) -> String {
     let (time, name) = (time_text(record.time_us), record_name(record, names));
     let path = if live { "live" } else { "abandoned" };
     let (sequence, kind, bytes) = (record.sequence, record.kind.to_string(), record.body.len());
-    let name = shortened(&escape::text(&name), NAME_CHARS_MAX);
-    format!("{sequence:>8}  {time:<32}  {kind:<10}  {name:<NAME_CHARS_MAX$} {bytes:>7}  {path}")
+    // A kind with a long name takes what is over from the name, so that the columns behind it stay in line.
+    let chars = NAME_CHARS_MAX.saturating_sub(kind.len().saturating_sub(KIND_CHARS));
+    let name = shortened(&escape::text(&name), chars);
+    format!("{sequence:>8}  {time:<32}  {kind:<KIND_CHARS$}  {name:<chars$} {bytes:>7}  {path}")
 }
 
 /// Returns a record's JSON form, with its name and whether it is live.

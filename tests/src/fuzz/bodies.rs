@@ -7,8 +7,9 @@ use foldlog::Kind;
 use foldlog::audit::walk_on;
 use foldlog::storage::{MemoryStorage, Storage};
 use foldlog_codec::body::{
-    Declare, Dispatch, EventDeclaration, Import, Observed, Opened, Policy, Resumed, Rollback, Seal, Settle,
-    SliceDeclaration, Snapshot, ToolBegin, ToolEnd,
+    AdapterState, Answer, Declare, Dispatch, EventDeclaration, Import, Input, Observed, Opened, Policy,
+    PromptAccepted, Request, Resumed, Rollback, Seal, Settle, Shortened, SliceDeclaration, Snapshot,
+    ToolBegin, ToolEnd, Turn,
 };
 use foldlog_codec::frame::{self, Context};
 use foldlog_codec::msgpack::Value;
@@ -127,6 +128,13 @@ pub fn record(bytes: &[u8]) {
         Kind::TOOL_END => comes_back!(ToolEnd),
         Kind::OBSERVED => comes_back!(Observed),
         Kind::SETTLE => comes_back!(Settle),
+        Kind::INPUT => comes_back!(Input),
+        Kind::REQUEST => comes_back!(Request),
+        Kind::ANSWER => comes_back!(Answer),
+        Kind::TURN => comes_back!(Turn),
+        Kind::SHORTENED => comes_back!(Shortened),
+        Kind::PROMPT_ACCEPTED => comes_back!(PromptAccepted),
+        Kind::ADAPTER_STATE => comes_back!(AdapterState),
         Kind::RESUMED => comes_back!(Resumed),
         Kind::SEAL => comes_back!(Seal),
         _ => {

@@ -1,6 +1,8 @@
 //! Control characters, format characters and bytes that are no text, in every place that a host or a file system fills,
 //! through every verb.
 
+mod conversation;
+
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -98,7 +100,7 @@ fn records() -> Vec<(Kind, Vec<u8>)> {
         reason: hostile("reason"),
     };
     let observed = Observed { name: hostile("observed"), data: Payload::new(&observed) };
-    vec![
+    let mut records = vec![
         (Kind::OPENED, Opened { session, seed: 1, tags: tags("opened"), parent: None }.encode()),
         (Kind::DECLARE, declare.encode()),
         dispatch(event.clone()),
@@ -112,9 +114,11 @@ fn records() -> Vec<(Kind, Vec<u8>)> {
         (Kind::TOOL_BEGIN, begin("waiting", &arguments)),
         (Kind::TOOL_END, end(10, &payload("result"))),
         dispatch(event),
-        (Kind::TOOL_BEGIN, begin("open", &arguments)),
-        (Kind::ROLLBACK, Rollback { to: 4.into(), preserve_logs: false }.encode()),
-    ]
+    ];
+    records.extend(conversation::records(records.len() as u64));
+    records.push((Kind::TOOL_BEGIN, begin("open", &arguments)));
+    records.push((Kind::ROLLBACK, Rollback { to: 4.into(), preserve_logs: false }.encode()));
+    records
 }
 
 struct World {
@@ -230,6 +234,7 @@ fn no_control_character_from_outside_reaches_the_terminal_by_any_verb() {
                 "open tool",
             ],
         ),
+        (&["show", "SESSION", "--from", "13", "--to", "23"], &conversation::PLACES),
         (&["show", "SESSION", "--kind", "HOSTILE"], &[]),
         (&["show", "STORE"], &[]),
         (&["tail", "SESSION", "-n", "99"], &["event", "snapshot", "reason", "open call"]),

@@ -92,7 +92,69 @@ fn everywhere(text: &str) -> Result<Forge> {
     import.map(2).str("tags").map(1).str(text).str(text);
     import.str("slices").array(1).map(2).str("s").unsigned(0).str("items").array(1).raw(&payload);
     forge.record(Kind::IMPORT, &import.finish())?;
+    conversation(&mut forge, text, &payload)?;
     // One that is left open is in the way of nothing but `settle`.
     forge.begin(&tool, None, false)?;
     Ok(forge)
+}
+
+/// A conversation in which each name and text there is holds these characters.
+fn conversation(forge: &mut Forge, text: &str, payload: &[u8]) -> Result<()> {
+    // Of so many fields beside those that every record of a conversation has.
+    let body = |fields: usize| {
+        let mut body = Writer::new();
+        body.map(2 + fields).str("ev").str(text).str("lane").str(text);
+        body
+    };
+    let blocks = |body: &mut Writer| {
+        body.str("blocks").map(2).str("f").str(text).str("j").str(text);
+    };
+    let prompt = |body: &mut Writer, name: &str| {
+        body.str(name).map(3).str("ns").str(text).str("key").str(text).str("d").bin(&[7; 32]);
+    };
+    let mut system = body(3);
+    system.str("r").str("system").str("c").str(text);
+    prompt(&mut system, "p");
+    forge.record(Kind::INPUT, &system.finish())?;
+    let mut user = body(5);
+    user.str("c").str(text).str("id").str(text).str("n").str(text).str("pp").str(text);
+    blocks(&mut user);
+    forge.record(Kind::INPUT, &user.finish())?;
+    let mut request = body(2);
+    request.str("m").str(text).str("par").str(text);
+    forge.record(Kind::REQUEST, &request.finish())?;
+    let mut failed = body(2);
+    failed.str("n").unsigned(1).str("fail").map(6).str("of").unsigned(forge.next - 1).str("why").str(text);
+    failed.str("m").str(text).str("c").str(text).str("rid").str(text);
+    failed.str("rate").array(2).str(text).str(text);
+    forge.record(Kind::REQUEST, &failed.finish())?;
+    forge.record(Kind::REQUEST, &body(0).finish())?;
+    let mut answer = body(8);
+    answer.str("to").unsigned(forge.next - 1).str("c").str(text);
+    answer.str("calls").array(1).map(4).str("id").str(text).str("n").str(text).str("a").str(text);
+    answer.str("cut").bool(true);
+    answer.str("stop").str(text).str("m").str(text).str("rid").str(text).str("pp").str(text);
+    blocks(&mut answer);
+    forge.record(Kind::ANSWER, &answer.finish())?;
+    let answered = forge.next - 1;
+    let mut result = body(4);
+    result.str("r").str("tool").str("c").str(text).str("call").str(text);
+    result.str("by").array(2).unsigned(answered).unsigned(0);
+    forge.record(Kind::INPUT, &result.finish())?;
+    let mut turn = body(3);
+    turn.str("n").unsigned(1).str("a").unsigned(answered).str("e").array(1).unsigned(answered + 1);
+    forge.record(Kind::TURN, &turn.finish())?;
+    let mut shortened = body(4);
+    shortened.str("from").unsigned(answered).str("to").unsigned(answered + 1).str("why").str(text);
+    shortened.str("msgs").array(1).map(2).str("r").str("user").str("c").str(text);
+    forge.record(Kind::SHORTENED, &shortened.finish())?;
+    let mut accepted = body(4);
+    prompt(&mut accepted, "was");
+    prompt(&mut accepted, "now");
+    accepted.str("by").str(text).str("why").str(text);
+    forge.record(Kind::PROMPT_ACCEPTED, &accepted.finish())?;
+    let mut state = body(5);
+    state.str("t").str(text).str("st").raw(payload).str("ent").str(text).str("at").str(text);
+    state.str("res").bool(true);
+    forge.record(Kind::ADAPTER_STATE, &state.finish())
 }
