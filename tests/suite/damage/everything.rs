@@ -4,11 +4,14 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
+use foldlog::conversation::{
+    NewAdapterState, NewAnswer, NewInput, NewRequest, NewRequestFailure, PromptIdentity, Role, ToolCallRecord,
+};
 use foldlog::storage::CrashKind;
 use foldlog::tools::{ExecuteOptions, ToolCall, ToolError, ToolRegistry, ToolResult, ToolRunner};
 use foldlog::{
-    Durability, Error, ExecutionState, ImportOptions, Kind, ResourceRegistry, Session, SessionOptions,
-    Settlement, SnapshotOptions,
+    CallOrigin, Durability, Error, ExecutionState, ImportOptions, Kind, ResourceRegistry, Session,
+    SessionOptions, Settlement, SnapshotOptions,
 };
 use foldlog_tests::crash::{BOOT, FrameAt, Machine, OTHER_BOOT, large_note, step, write_steps};
 use foldlog_tests::host::{CurrentStep, DraftEdited, Noted, Plan, StepAdded, Undeclared, types};
@@ -48,6 +51,52 @@ fn call_tools(session: &Session) {
     drop(open);
 }
 
+/// A turn of a conversation with a request that fails first, and what a host decides about it. What is said to the model
+/// is large enough for an object.
+fn converse(session: &Session) {
+    let prompt = |digest| PromptIdentity {
+        namespace: "agents".to_owned(),
+        key: "reviewer".to_owned(),
+        digest: [digest; 32],
+    };
+    let ask = |attempt| {
+        let request = NewRequest { evaluation_id: "ev".to_owned(), attempt, ..NewRequest::default() };
+        session.record_request(&request).unwrap()
+    };
+    let state = NewAdapterState {
+        evaluation_id: "ev".to_owned(),
+        adapter: "claude_agent_sdk".to_owned(),
+        resumable: true,
+        state: serde_json::json!({ "session_id": "s-1" }),
+        supersedes: None,
+        entry: None,
+        occasion: "init".to_owned(),
+    };
+    session.record_adapter_state(&state).unwrap();
+    let said = session.record_input(&NewInput::system("ev", "Be brief.", prompt(1))).unwrap();
+    session.record_input(&NewInput::user("ev", "u".repeat(700)).with_id("message 1")).unwrap();
+    let cut = NewRequestFailure::new("ev", ask(1), "cut", "the connection was closed");
+    session.record_request_failure(&cut).unwrap();
+    let call = ToolCallRecord {
+        call_id: "call_1".to_owned(),
+        name: "read_file".to_owned(),
+        arguments: r#"{"path": "a.txt"}"#.to_owned(),
+    };
+    let answer = NewAnswer {
+        evaluation_id: "ev".to_owned(),
+        request: Some(ask(2)),
+        content: Some("I look.".to_owned()),
+        calls: vec![call],
+        ..NewAnswer::default()
+    };
+    let answer = session.record_answer(&answer).unwrap();
+    let origin = CallOrigin { answer, ordinal: 0 };
+    session.record_input(&NewInput::tool_result("ev", origin, "call_1", "the text")).unwrap();
+    let turn = session.record_turn("ev", true).unwrap();
+    session.record_shortened("ev", (said, turn), &[(Role::User, "u".to_owned())], "long").unwrap();
+    session.accept_prompt("ev", &prompt(1), &prompt(2), "a person", "a word").unwrap();
+}
+
 /// The session, which was forked, and the one that it was forked from. Both are closed, so that all of them is attested.
 pub(crate) fn everything() -> (Machine, Uuid, Uuid) {
     let machine = Machine::default();
@@ -76,6 +125,7 @@ pub(crate) fn everything() -> (Machine, Uuid, Uuid) {
     assert_eq!(runner(&session).recover(&ExecuteOptions::default()).unwrap().len(), 1);
     let operation = session.unsettled_operations()[0].operation;
     session.settle(operation, &Settlement::Failed, "a person", "unsent").unwrap();
+    converse(&session);
     write_steps(&session, 2);
     // Killed, so that the next process recovers: it writes the last records once more, into a segment of its own.
     machine.crash(CrashKind::Process);
@@ -162,6 +212,13 @@ fn the_log_holds_every_kind_in_several_segments_of_both_sessions() {
         Kind::TOOL_BEGIN,
         Kind::TOOL_END,
         Kind::SETTLE,
+        Kind::INPUT,
+        Kind::REQUEST,
+        Kind::ANSWER,
+        Kind::TURN,
+        Kind::SHORTENED,
+        Kind::PROMPT_ACCEPTED,
+        Kind::ADAPTER_STATE,
         Kind::SNAPSHOT,
         Kind::ROLLBACK,
         Kind::IMPORT,
@@ -176,7 +233,7 @@ fn the_log_holds_every_kind_in_several_segments_of_both_sessions() {
     );
     let objects =
         machine.disk.files().into_iter().filter(|path| path.starts_with(machine.dir(id).join("objects")));
-    assert_eq!(objects.count(), 3);
+    assert_eq!(objects.count(), 4);
     let fates: Vec<&str> =
         machine.audit(id).unwrap().ledger().unwrap().iter().map(|entry| entry.outcome.name()).collect();
     assert_eq!(fates, ["committed", "failed", "settled", "committed"]);
@@ -221,7 +278,7 @@ fn each_byte_of_every_kind_of_record_is_found_and_named() {
         );
         found.extend(frame.map(|frame| frame.kind));
     });
-    assert_eq!(found.len(), 13, "of every kind: {found:?}");
+    assert_eq!(found.len(), 20, "of every kind: {found:?}");
     assert!(of_no_chain > 100, "{of_no_chain}");
 }
 

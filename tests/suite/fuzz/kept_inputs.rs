@@ -29,6 +29,11 @@ fn golden() -> BTreeMap<String, Vec<u8>> {
         .collect()
 }
 
+/// Whether a golden file is a frame, and not a segment's header or an image.
+fn is_frame(name: &str) -> bool {
+    !name.starts_with("segment") && !name.starts_with("image")
+}
+
 fn files(machine: &Machine, id: Uuid) -> BTreeMap<PathBuf, Vec<u8>> {
     let dir = machine.dir(id);
     let files = machine.disk.dump().into_iter();
@@ -85,7 +90,7 @@ fn write_segments() {
     write("segments", "small-files-power-cut", &Set::input(4, &files(&machine, id)));
     let mut envelopes = vec![BUILT];
     for (name, frame) in golden() {
-        if let Some(kind) = frame.get(20).copied().filter(|_| !name.starts_with("segment")) {
+        if let Some(kind) = frame.get(20).copied().filter(|_| is_frame(&name)) {
             // Records that come from nowhere, one behind the other: what each of them says is of no other log.
             envelopes.extend([kind, 1]);
             envelopes.extend(((frame.len() - HEADER_LEN) as u16).to_le_bytes());
@@ -142,13 +147,12 @@ fn the_kept_inputs_are_written_anew_where_that_is_asked_for() {
         return;
     }
     let golden = golden();
-    for (name, frame) in golden.iter().filter(|(name, _)| !name.starts_with("segment")) {
+    for (name, frame) in golden.iter().filter(|(name, _)| is_frame(name)) {
         write("record", name, &[&frame[20..21], &frame[HEADER_LEN..]].concat());
     }
     // The frames of the golden files are of one context, but for who follows whom.
     for header in ["segment-first", "segment-later"] {
-        let frames =
-            golden.iter().filter(|(name, _)| !name.starts_with("segment")).flat_map(|(_, frame)| frame);
+        let frames = golden.iter().filter(|(name, _)| is_frame(name)).flat_map(|(_, frame)| frame);
         let input: Vec<u8> = golden[header].iter().chain(frames).copied().collect();
         write("frames", &format!("golden-{header}"), &input);
     }
