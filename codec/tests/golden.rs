@@ -1,8 +1,13 @@
 //! The bytes of format version 1 never change.
 //!
 //! `golden/` holds two segment headers, one whole frame for each shape of each kind that version 1 writes, the JSON
-//! form of each frame, and two images. Files of users look like these: to change one of them is to change the format,
-//! and is done on purpose or not at all. `FOLDLOG_BLESS=1` writes them anew. `version_1/` says what each of them holds.
+//! form of each frame, and three images. Files of users look like these: to change one of them is to change the format,
+//! and is done on purpose or not at all.
+//!
+//! `version_1/` says what each of them holds. To add one, describe it there and run `FOLDLOG_BLESS=1 cargo test -p
+//! foldlog-codec --test golden`, which writes the files whose bytes differ; then look at what `git diff` shows of those
+//! that were there. `FOLDLOG_BLESS=1 cargo test -p foldlog-tests --test suite -- fuzz::kept_inputs` makes the inputs of
+//! the fuzz targets from them.
 
 // The functions below are all tests, or called by nothing else.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]

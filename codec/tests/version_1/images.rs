@@ -1,20 +1,22 @@
-//! The golden images: one of a session at rest, and one of a session within a call.
+//! The golden images: one of a session at rest, one of a session within a call, and one with conversations.
 
 use std::collections::BTreeMap;
 
+use foldlog_codec::SequenceNumber;
 use foldlog_codec::body::{
     CallOrigin, Declare, Idempotency, ItemId, Opened, Policy, Rollback, SliceDeclaration,
 };
 use foldlog_codec::image::{
-    BegunImage, BegunSlice, Image, Indexed, ItemImage, LastFrame, OpenOperation, SliceImage,
-    UnsettledOperation,
+    BegunImage, BegunSlice, ConversationEntry, ConversationsImage, EntryKind, Image, Indexed, ItemImage,
+    LastFrame, OpenOperation, RunFate, SliceImage, UnsettledOperation,
 };
 use uuid::Uuid;
 
 use super::{PREDECESSOR_CRC, SESSION, context, tags};
 
-/// Returns an image of a session at rest, and one within a call while an interrupted operation waits to be settled.
-pub(crate) fn images() -> [(&'static str, Image<'static>); 2] {
+/// Returns an image of a session at rest, one within a call while an interrupted operation waits to be settled, and one
+/// with conversations.
+pub(crate) fn images() -> [(&'static str, Image<'static>); 3] {
     let item = |sequence, ordinal, bytes| ItemImage { id: ItemId { sequence, ordinal }, version: 2, bytes };
     let opened = Opened { session: SESSION, seed: 3, tags: BTreeMap::new(), parent: None };
     let slice = |id, name: &str, policy| SliceDeclaration {
@@ -42,7 +44,7 @@ pub(crate) fn images() -> [(&'static str, Image<'static>); 2] {
         open: Vec::new(),
         unsettled: Vec::new(),
         begun: Vec::new(),
-        conversations: foldlog_codec::image::ConversationsImage::default(),
+        conversations: ConversationsImage::default(),
         slices: vec![
             SliceImage::Held {
                 len: 2,
@@ -79,5 +81,59 @@ pub(crate) fn images() -> [(&'static str, Image<'static>); 2] {
         begun: vec![BegunImage { begin: 33.into(), slices: vec![begun] }],
         ..at_rest.clone()
     };
-    [("image-at-rest", at_rest), ("image-within-a-call", within_a_call)]
+    let conversing = Image { conversations: conversations(), ..within_a_call.clone() };
+    [
+        ("image-at-rest", at_rest),
+        ("image-within-a-call", within_a_call),
+        ("image-with-conversations", conversing),
+    ]
+}
+
+/// Returns an entry of every kind, in two conversations, and the fates of runs within which some were written.
+fn conversations() -> ConversationsImage<'static> {
+    let kinds = [
+        EntryKind::Input,
+        EntryKind::Request,
+        EntryKind::RequestFailed,
+        EntryKind::Answer,
+        EntryKind::Result,
+        EntryKind::Committed,
+        EntryKind::Failed,
+        EntryKind::Interrupted,
+        EntryKind::Settled,
+        EntryKind::Turn,
+        EntryKind::Shortened,
+        EntryKind::PromptAccepted,
+        EntryKind::AdapterState,
+    ];
+    let of_call = |kind| {
+        let calls = [
+            EntryKind::Result,
+            EntryKind::Committed,
+            EntryKind::Failed,
+            EntryKind::Interrupted,
+            EntryKind::Settled,
+        ];
+        calls.contains(&kind).then_some(CallOrigin { answer: 24.into(), ordinal: 2 })
+    };
+    let entry = |(sequence, kind): (u64, EntryKind)| {
+        let entry = ConversationEntry {
+            kind,
+            evaluation: u32::from(kind == EntryKind::AdapterState),
+            within: (kind == EntryKind::Input).then_some(SequenceNumber::new(20)),
+            origin: of_call(kind),
+            number: if kind == EntryKind::Answer { 3 } else { 0 },
+            flag: kind == EntryKind::Turn,
+        };
+        (sequence.into(), entry)
+    };
+    ConversationsImage {
+        evaluations: vec!["evaluation 1", "evaluation 2"],
+        entries: (21..).zip(kinds).map(entry).collect(),
+        runs: vec![
+            (18.into(), RunFate { parent: None, ended: None }),
+            (20.into(), RunFate { parent: Some(18.into()), ended: Some((35.into(), true)) }),
+        ],
+        rollbacks: vec![(9.into(), 3.into())],
+    }
 }
