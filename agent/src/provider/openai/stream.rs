@@ -52,11 +52,12 @@ pub(super) fn read(
 ) -> Result<ProviderAnswer, Box<ProviderError>> {
     let mut arrived = Arrived::default();
     let outcome = arrived.read(reply, options);
+    let text = arrived.text().to_owned();
     let answer = outcome.and_then(|()| arrived.finish(reply));
     answer.map_err(|error| {
         options.discard(arrived.shown);
         let usage = error.usage.or(arrived.usage);
-        reply.error_after(error, arrived.text(), usage)
+        reply.error_after(error, &text, usage)
     })
 }
 
@@ -157,7 +158,11 @@ impl Arrived {
             let message = "the stream ended without a reason: the answer may not be complete";
             return Err(reply.error(ProviderErrorKind::Cut, message));
         }
-        let mut fields = self.fields.clone();
+        let mut fields = std::mem::take(&mut self.fields);
+        // A stream begins its text with an empty piece, although there may be none.
+        if fields.get("content").and_then(Value::as_str) == Some("") {
+            fields.insert("content".to_owned(), Value::Null);
+        }
         let calls = std::mem::take(&mut self.calls);
         if !calls.is_empty() {
             fields.insert("tool_calls".to_owned(), calls.into_values().map(Value::Object).collect());

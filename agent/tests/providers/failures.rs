@@ -1,0 +1,237 @@
+//! Requests without an answer: each failure has its kind, says what happened, and keeps what is known of its cost.
+
+use std::time::Duration;
+
+use foldlog_agent::provider::retry::RetryPolicy;
+use foldlog_agent::provider::{ProviderErrorKind, ThrottleDetails, ThrottleKind};
+use serde_json::{Value, json};
+
+use crate::asking::{BOTH, Which, ask, chunk, event, message_start};
+use crate::server::{Does, Server, stream};
+
+fn said(kind: &str, message: &str) -> Value {
+    json!({ "type": "error", "error": { "type": kind, "message": message, "code": null } })
+}
+
+fn throttled(kind: ProviderErrorKind) -> ThrottleDetails {
+    match kind {
+        ProviderErrorKind::Throttled(details) => details,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Protects providers from requests that come too soon: what they say of the time is understood, in seconds and as a date.
+#[test]
+fn too_many_requests_say_when_to_come_back() {
+    let date = "Tue, 24 Nov 2026 18:00:00 GMT";
+    let cases: [(&[(&'static str, &str)], Option<u64>); 6] = [
+        (&[("retry-after", "7")], Some(7)),
+        (&[("retry-after-ms", "1500"), ("retry-after", "7")], Some(1)),
+        (&[("date", date), ("retry-after", "Tue, 24 Nov 2026 18:00:30 GMT")], Some(30)),
+        (&[("date", date), ("retry-after", "Tue, 24 Nov 2026 17:00:00 GMT")], Some(0)),
+        (&[("retry-after", "soon")], None),
+        (&[], None),
+    ];
+    for (which, (headers, seconds)) in BOTH.into_iter().flat_map(|which| cases.map(|case| (which, case))) {
+        let body = said("rate_limit_error", "slow down");
+        let mut headers = headers.to_vec();
+        headers.push(("x-ratelimit-remaining-requests", "0"));
+        let server = Server::that(Does::fails(429, &headers, &body));
+        let error = ask(&*which.provider(&server), true).outcome.unwrap_err();
+        assert_eq!((error.status, error.message.contains("slow down")), (Some(429), true));
+        assert!(error.rate_limits.contains(&("x-ratelimit-remaining-requests".into(), "0".into())));
+        let delay = RetryPolicy::default().next_delay(1, &error);
+        let details = throttled(error.kind);
+        assert_eq!((details.kind, details.retry_safe), (ThrottleKind::RateLimit, true));
+        assert_eq!(details.retry_after.map(|time| time.as_secs()), seconds, "{headers:?}");
+        assert_eq!(details.provider_payload, Some(body));
+        assert_eq!(delay, Some(details.retry_after.unwrap_or_default().max(Duration::from_secs(1))));
+    }
+}
+
+/// Protects against giving up on a provider that is only busy, and against asking one again that would say the same.
+#[test]
+fn every_status_has_its_kind() {
+    let overloaded = |error| throttled(error).kind;
+    for which in BOTH {
+        let kind = |status: u16, body: Value| {
+            let server = Server::that(Does::fails(status, &[], &body));
+            ask(&*which.provider(&server), false).outcome.unwrap_err().kind
+        };
+        assert_eq!(overloaded(kind(500, said("api_error", "oops"))), ThrottleKind::Overloaded);
+        assert_eq!(overloaded(kind(529, said("overloaded_error", "busy"))), ThrottleKind::Overloaded);
+        assert_eq!(overloaded(kind(503, Value::Null)), ThrottleKind::Overloaded);
+        assert_eq!(overloaded(kind(504, json!("no object"))), ThrottleKind::Timeout);
+        let quota =
+            throttled(kind(429, json!({ "error": { "code": "insufficient_quota", "message": "pay" } })));
+        assert_eq!((quota.kind, quota.retry_safe), (ThrottleKind::QuotaExhausted, false));
+        assert_eq!(kind(401, said("authentication_error", "no")), ProviderErrorKind::Unauthorized);
+        assert_eq!(kind(400, said("invalid_request_error", "no such field")), ProviderErrorKind::BadRequest);
+        assert_eq!(kind(404, Value::Null), ProviderErrorKind::BadRequest);
+        let long = said("invalid_request_error", "prompt is too long: 210000 tokens > 200000 maximum");
+        assert_eq!(kind(400, long), ProviderErrorKind::ContextOverflow);
+        let long = json!({ "error": { "code": "context_length_exceeded", "message": "shorten it" } });
+        assert_eq!(kind(400, long), ProviderErrorKind::ContextOverflow);
+        assert_eq!(kind(413, said("request_too_large", "")), ProviderErrorKind::ContextOverflow);
+        let filtered = json!({ "error": { "code": "content_filter", "message": "filtered" } });
+        assert_eq!(kind(400, filtered), ProviderErrorKind::ContentFilter);
+    }
+}
+
+/// Protects conversations from half an answer: wherever the connection breaks, there is none, what had been shown is
+/// discarded, and what arrived and was used is known.
+#[test]
+fn a_connection_that_breaks_gives_no_answer_wherever_it_breaks() {
+    for which in BOTH {
+        let events = which.events("one two three");
+        let begun = &events[..events.find("two").unwrap()];
+        let unfinished = &events[..events.rfind("data: ").unwrap()];
+        let promised =
+            b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 900\r\n\r\n{\"id\":";
+        let open = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n{\"id\":";
+        for bytes in [&b""[..], b"HTTP/1.1 200 OK\r\nconte", promised, open] {
+            let server = Server::that(Does::Writes(bytes.to_vec()));
+            let asked = ask(&*which.provider(&server), false);
+            let error = asked.outcome.unwrap_err();
+            assert_eq!(error.kind, ProviderErrorKind::Cut, "{which:?}: {error}");
+            assert_eq!((error.arrived, asked.shown.len()), (None, 0));
+        }
+        for (events, arrived) in [(begun, "one "), (unfinished, "one two three")] {
+            let server = Server::that(Does::streams(events));
+            let asked = ask(&*which.provider(&server), true);
+            let error = asked.outcome.unwrap_err();
+            assert_eq!(error.kind, ProviderErrorKind::Cut, "{which:?}: {error}");
+            assert_eq!(
+                (error.arrived.as_deref(), error.request_id.as_deref()),
+                (Some(arrived), Some("req_7"))
+            );
+            assert_eq!(
+                (asked.shown.concat(), RetryPolicy::default().next_delay(1, &error).is_some()),
+                (format!("{arrived}<discarded>"), true)
+            );
+            let knows_usage = which == Which::Anthropic || arrived.ends_with("three");
+            assert_eq!(error.usage.map(|usage| usage.input), knows_usage.then_some(11));
+        }
+    }
+    let unexplained = chunk(&json!({ "content": "one" }), None) + "data: [DONE]\n\n";
+    let server = Server::that(Does::streams(&unexplained));
+    let error = ask(&*Which::OpenAi.provider(&server), true).outcome.unwrap_err();
+    assert_eq!(error.kind, ProviderErrorKind::Cut, "nobody said why the answer ends");
+}
+
+/// Protects the log from what is no answer: replies that are not JSON, not the protocol's, or nothing at all.
+#[test]
+fn what_is_no_answer_of_the_protocol_is_none() {
+    let html = Does::Replies(200, vec![("content-type", "text/html".into())], b"<html>\x1b[2J".to_vec());
+    let bodies = [
+        "{}",
+        "[]",
+        "null",
+        "{\"choices\":[]}",
+        "{\"choices\":[{\"message\":5}]}",
+        "{\"content\":{}}",
+        "{\"content\":[{\"type\":\"tool_use\"}]}",
+        "{\"choices\":[{\"message\":{\"tool_calls\":[{}]}}]}",
+        "",
+    ];
+    let json =
+        bodies.map(|body| Does::Replies(200, vec![("content-type", "application/json".into())], body.into()));
+    for does in json.into_iter().chain([html, Does::Writes(b"SSH-2.0-server\r\n\r\n".to_vec())]) {
+        for which in BOTH {
+            let server = Server::that(does.clone());
+            let error = ask(&*which.provider(&server), false).outcome.unwrap_err();
+            assert_eq!(error.kind, ProviderErrorKind::InvalidAnswer, "{which:?} {does:?}: {error}");
+            assert!(!error.message.contains('\u{1b}'));
+        }
+    }
+    for which in BOTH {
+        let server = Server::that(Does::streams("data: {\"half\":\n\ndata: x\n\n"));
+        assert_eq!(
+            ask(&*which.provider(&server), true).outcome.unwrap_err().kind,
+            ProviderErrorKind::InvalidAnswer
+        );
+    }
+}
+
+/// Protects the machine's memory from replies without end.
+#[test]
+fn a_reply_without_end_is_given_up() {
+    for which in BOTH {
+        let server = Server::that(Does::Floods(Vec::new(), 70 << 20));
+        let error = ask(&*which.provider(&server), false).outcome.unwrap_err();
+        assert!(
+            error.kind == ProviderErrorKind::InvalidAnswer && error.message.contains("64 MiB"),
+            "{error}"
+        );
+        let headers = format!("HTTP/1.1 200 OK\r\nx: {}\r\n\r\n", "y".repeat(200_000));
+        let server = Server::that(Does::Writes(headers.into_bytes()));
+        let error = ask(&*which.provider(&server), false).outcome.unwrap_err();
+        assert_eq!(error.kind, ProviderErrorKind::InvalidAnswer, "{error}");
+    }
+}
+
+/// Protects the host from a model's no that looks like an answer.
+#[test]
+fn refusals_and_filters_are_failures_of_their_own() {
+    let whole = |message: Value, stop: &str| {
+        Does::json(
+            &json!({ "choices": [{ "message": message, "finish_reason": stop }], "usage": { "prompt_tokens": 3 } }),
+        )
+    };
+    let refused = whole(json!({ "content": null, "refusal": "I will\u{7} not." }), "stop");
+    let filtered = whole(json!({ "content": "half" }), "content_filter");
+    let streamed = Does::streams(
+        &(chunk(&json!({ "refusal": "I will " }), None)
+            + &chunk(&json!({ "refusal": "not." }), Some("stop"))
+            + "data: [DONE]\n\n"),
+    );
+    let cases = [
+        (refused, false, ProviderErrorKind::Refused),
+        (filtered, false, ProviderErrorKind::ContentFilter),
+        (streamed, true, ProviderErrorKind::Refused),
+    ];
+    for (does, stream, kind) in cases {
+        let server = Server::that(does);
+        let error = ask(&*Which::OpenAi.provider(&server), stream).outcome.unwrap_err();
+        assert_eq!(error.kind, kind);
+        assert!(
+            kind != ProviderErrorKind::Refused
+                || error.message.contains("I will") && error.message.contains("not."),
+            "{error}"
+        );
+        assert!(stream || error.usage.unwrap().input == 3);
+    }
+    let body =
+        json!({ "type": "message", "content": [], "stop_reason": "refusal", "usage": { "input_tokens": 3 } });
+    let server = Server::that(Does::json(&body));
+    let error = ask(&*Which::Anthropic.provider(&server), false).outcome.unwrap_err();
+    assert_eq!((error.kind, error.usage.unwrap().input), (ProviderErrorKind::Refused, 3));
+}
+
+/// Protects streams that fail by what they say: the provider's own words count, and not the status from before.
+#[test]
+fn a_stream_can_report_a_failure() {
+    let begun = Which::Anthropic.events("one two");
+    let begun = &begun[..begun.find("event: content_block_stop").unwrap()];
+    let server = Server::that(Does::streams(&(begun.to_owned() + &event(&said("overloaded_error", "busy")))));
+    let asked = ask(&*Which::Anthropic.provider(&server), true);
+    let error = asked.outcome.unwrap_err();
+    assert_eq!((error.arrived.as_deref(), error.usage.unwrap().cache_read), (Some("one two"), 4));
+    assert_eq!(throttled(error.kind).kind, ThrottleKind::Overloaded);
+    assert_eq!(asked.shown.last().unwrap(), "<discarded>");
+    let server = Server::that(Does::streams(
+        &(chunk(&json!({ "content": "one" }), None)
+            + "data: {\"error\":{\"message\":\"gone\",\"code\":502}}\n\n"),
+    ));
+    let error = ask(&*Which::OpenAi.provider(&server), true).outcome.unwrap_err();
+    assert_eq!(throttled(error.kind).kind, ThrottleKind::Overloaded);
+    let orphan = message_start()
+        + &event(
+            &json!({ "type": "content_block_delta", "index": 9, "delta": { "type": "text_delta", "text": "x" } }),
+        );
+    let server = Server::that(Does::Writes(stream(&orphan)));
+    assert_eq!(
+        ask(&*Which::Anthropic.provider(&server), true).outcome.unwrap_err().kind,
+        ProviderErrorKind::InvalidAnswer
+    );
+}

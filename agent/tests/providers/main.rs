@@ -1,0 +1,15 @@
+//! Real providers, asked over loopback: servers that speak the protocols of OpenAI and Anthropic answer as the real ones
+//! do, misbehave on request, and refuse every history that the real ones refuse.
+
+// The modules below are all tests, or called by nothing else.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![cfg(all(feature = "openai", feature = "anthropic"))]
+
+mod answers;
+mod asking;
+mod failures;
+mod histories;
+mod rules;
+mod secrets;
+mod server;
+mod waiting;
