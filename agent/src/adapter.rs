@@ -23,7 +23,7 @@ use foldlog::tools::{ExecutionState, ToolRunner};
 use foldlog::{OperationId, Session};
 use uuid::Uuid;
 
-use crate::adapter_state::{AdapterState, AdapterStateSnapshot};
+use crate::adapter_state::{AdapterResume, AdapterState};
 use crate::budget::{Budget, track};
 use crate::deadline::Deadline;
 use crate::error::{Error, Phase, Result};
@@ -44,7 +44,7 @@ pub enum ResumeFrom {
     /// conversation itself, it goes on as with [`Auto`](ResumeFrom::Auto).
     Conversation(Box<ConversationState>),
     /// From a session that the provider itself keeps. An adapter whose provider keeps none refuses it.
-    Adapter(Box<AdapterStateSnapshot>),
+    Adapter(Box<AdapterResume>),
     /// From the beginning, as an evaluation that the session does not know yet.
     Fresh,
 }
@@ -100,6 +100,31 @@ impl Default for EvaluateOptions<'_> {
             on_delta: None,
             on_turn: None,
             record: true,
+        }
+    }
+}
+
+impl EvaluateOptions<'_> {
+    /// Returns the same options for another evaluation, which calls the same functions.
+    pub fn reborrow(&mut self) -> EvaluateOptions<'_> {
+        EvaluateOptions {
+            evaluation_id: self.evaluation_id.clone(),
+            resume_from: self.resume_from.clone(),
+            messages: self.messages.clone(),
+            deadline: self.deadline,
+            budget: self.budget,
+            tracker: self.tracker.clone(),
+            visibility_overrides: self.visibility_overrides.clone(),
+            cancel: self.cancel.clone(),
+            on_delta: match &mut self.on_delta {
+                Some(on_delta) => Some(&mut **on_delta),
+                None => None,
+            },
+            on_turn: match &mut self.on_turn {
+                Some(on_turn) => Some(&mut **on_turn),
+                None => None,
+            },
+            record: self.record,
         }
     }
 }
@@ -317,10 +342,10 @@ fn begin(session: &Session, options: &mut EvaluateOptions<'_>) -> Result<Begin> 
     let new_id = || Uuid::new_v4().to_string();
     let fresh = |evaluation| Begin { evaluation, conversation: None, import: None };
     match std::mem::take(&mut options.resume_from) {
-        ResumeFrom::Adapter(captured) => {
+        ResumeFrom::Adapter(resume) => {
             let reason = format!(
                 "a provider that keeps no session of its own cannot resume the state of adapter `{}`",
-                foldlog::escape::text(captured.state.adapter_type())
+                foldlog::escape::text(resume.snapshot.state.adapter_type())
             );
             Err(Error::evaluation(Phase::Request, "", reason))
         }

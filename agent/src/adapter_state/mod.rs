@@ -16,6 +16,7 @@
 //! | `validation` | [`ResumeValidation`]: whether a state may be resumed here and now |
 //! | `capture` | [`StateCapture`]: records the states of one evaluation |
 //! | `resume` | [`find_resumable_state`], and [`plan_resume`]: where to go on |
+//! | `stateful` | [`StatefulAdapter`]: evaluates prompts with a provider that may keep a session |
 //!
 //! # Terms
 //!
@@ -36,6 +37,7 @@ mod options;
 mod resume;
 mod snapshot;
 mod state;
+mod stateful;
 mod strategy;
 mod validation;
 
@@ -44,8 +46,9 @@ pub use claude::ClaudeAgentSDKState;
 pub use composite::CompositeAdapterState;
 pub use diff::{FieldChange, StateDiff, diff_states};
 pub use options::{AdapterStateOptions, OversizedState, ResumeMode, STATE_BYTES_MAX};
-pub use resume::{ResumePlan, find_resumable_state, plan_resume};
+pub use resume::{AdapterResume, ResumePlan, find_resumable_state, plan_resume};
 pub use snapshot::AdapterStateSnapshot;
 pub use state::{AdapterState, AdapterStateType, CapturedState};
+pub use stateful::StatefulAdapter;
 pub use strategy::{CaptureOccasion, CheckpointDecider, CheckpointStrategy};
 pub use validation::{ResumeCheck, ResumeContext, ResumeRefusal, ResumeValidation};

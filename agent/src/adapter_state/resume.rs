@@ -8,18 +8,38 @@ use super::{
 };
 use crate::error::Result;
 
+/// Names a session of a provider in which an evaluation goes on.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AdapterResume {
+    /// Capture that names the session.
+    pub snapshot: AdapterStateSnapshot,
+    /// Whether the session is copied or changed.
+    pub mode: ResumeMode,
+    /// Entry of the provider's session behind which it is copied; `None` for its end.
+    pub at_entry: Option<String>,
+}
+
+impl AdapterResume {
+    /// Resumes a capture at the end of the provider's session, if it may be resumed here and now.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ResumeRefused`](crate::Error::ResumeRefused) if it may not.
+    pub fn validated(
+        snapshot: AdapterStateSnapshot,
+        options: &AdapterStateOptions,
+        context: &ResumeContext,
+    ) -> Result<AdapterResume> {
+        options.resume_validation.check(&snapshot, context, options.max_age).map_err(Box::new)?;
+        Ok(AdapterResume { snapshot, mode: options.resume_mode, at_entry: None })
+    }
+}
+
 /// Says where an evaluation goes on.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ResumePlan {
     /// In a session that the provider keeps.
-    Resume {
-        /// Capture that names the session.
-        snapshot: Box<AdapterStateSnapshot>,
-        /// Whether the session is copied or changed.
-        mode: ResumeMode,
-        /// Entry of the provider's session behind which it is copied; `None` for its end.
-        at_entry: Option<String>,
-    },
+    Resume(Box<AdapterResume>),
     /// In a fresh session, which gets the messages that the log holds.
     Fresh {
         /// Why a capture is not resumed, which the log says too; `None` if there is none to be resumed.
@@ -85,8 +105,8 @@ pub fn plan_resume(
         }
         Err(refusal) => return Err(Box::new(refusal).into()),
         Ok(()) if head.is_live => {
-            let snapshot = Box::new(head.clone());
-            return Ok(ResumePlan::Resume { snapshot, mode: options.resume_mode, at_entry: None });
+            let (snapshot, mode) = (head.clone(), options.resume_mode);
+            return Ok(ResumePlan::Resume(Box::new(AdapterResume { snapshot, mode, at_entry: None })));
         }
         Ok(()) => {}
     }
@@ -95,11 +115,11 @@ pub fn plan_resume(
         Some((snapshot, entry))
     });
     match before {
-        Some((snapshot, entry)) => Ok(ResumePlan::Resume {
-            snapshot: Box::new(snapshot.clone()),
+        Some((snapshot, entry)) => Ok(ResumePlan::Resume(Box::new(AdapterResume {
+            snapshot: snapshot.clone(),
             mode: ResumeMode::Fork,
             at_entry: Some(entry.clone()),
-        }),
+        }))),
         None => {
             retire(session, evaluation_id, head, CaptureOccasion::Abandoned)?;
             let refusal = ResumeValidation::refuse_abandoned(head);

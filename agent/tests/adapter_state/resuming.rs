@@ -1,0 +1,215 @@
+//! Which state is found, and where its session goes on.
+
+use foldlog::Session;
+use foldlog_agent::Error;
+use foldlog_agent::adapter_state::*;
+use serde_json::{Value, json};
+
+use crate::world::*;
+
+#[test]
+fn a_worker_that_crashed_is_resumed_by_the_id_that_it_captured_first() {
+    let world = World::new();
+    let session = world.session();
+    assert_eq!(recover(&session), None, "without a state the recovery begins afresh");
+    let mut capture = world.capture(&session, "one", &AdapterStateOptions::default());
+    capture.offer(&claude("abc123"), None, CaptureOccasion::Init).unwrap();
+    let session = world.reopened(session);
+    assert_eq!(recover(&session).as_deref(), Some("abc123"));
+}
+
+#[test]
+fn the_latest_resumable_state_of_the_adapter_is_found() {
+    let world = World::new();
+    let session = world.session();
+    for (evaluation, id) in [("one", "a"), ("two", "b"), ("three", "c")] {
+        let mut capture = world.capture(&session, evaluation, &AdapterStateOptions::default());
+        capture.offer(&claude(id), None, CaptureOccasion::Init).unwrap();
+        if evaluation == "three" {
+            capture.offer(&complete(id), None, CaptureOccasion::Complete).unwrap();
+        }
+    }
+    record(&session, "threads", json!({"thread": 7}), None);
+    assert_eq!(recover(&session).as_deref(), Some("b"), "the latest that did not complete");
+    assert_eq!(find_resumable_state(&session, "nobody").unwrap(), None);
+    let thread = find_resumable_state(&session, "threads").unwrap().unwrap();
+    assert_eq!(thread.state.read::<Thread>().unwrap(), Some(Thread { thread: 7 }));
+}
+
+#[test]
+fn a_completed_session_is_not_resumed_through_an_older_capture_of_it() {
+    let world = World::new();
+    let session = world.session();
+    let mut capture = world.capture(&session, "one", &on_every_occasion());
+    for occasion in [CaptureOccasion::Init, CaptureOccasion::Tool] {
+        capture.offer(&claude("abc123"), None, occasion).unwrap();
+    }
+    assert_eq!(recover(&session).as_deref(), Some("abc123"));
+    capture.offer(&complete("abc123"), None, CaptureOccasion::Complete).unwrap();
+    assert_eq!(recover(&session), None);
+    assert_eq!(recover(&world.reopened(session)), None);
+}
+
+#[test]
+fn an_evaluation_that_resumed_a_session_replaces_its_capture_also_in_a_copy_of_it() {
+    let world = World::new();
+    let session = world.session();
+    let mut capture = world.capture(&session, "one", &AdapterStateOptions::default());
+    capture.offer(&claude("original"), None, CaptureOccasion::Init).unwrap();
+    let found = find_resumable_state(&session, CLAUDE).unwrap().unwrap();
+
+    let mut resumed = world.capture(&session, "two", &AdapterStateOptions::default()).resuming(&found);
+    resumed.offer(&claude("copy"), None, CaptureOccasion::Init).unwrap();
+    assert_eq!(recover(&session).as_deref(), Some("copy"));
+    resumed.offer(&complete("copy"), None, CaptureOccasion::Complete).unwrap();
+    assert_eq!(recover(&session), None, "the original is not begun again behind its own copy");
+}
+
+#[test]
+fn a_record_that_claims_to_replace_itself_or_a_later_one_replaces_nothing() {
+    let world = World::new();
+    let session = world.session();
+    let first = record(&session, "threads", json!({"thread": 1}), Some(99.into()));
+    let second = first + 1;
+    assert_eq!(record(&session, "threads", json!({"thread": 2}), Some(second)), second);
+    let found = find_resumable_state(&session, "threads").unwrap().unwrap();
+    assert_eq!(found.sequence, second);
+}
+
+fn captured(world: &World, entries: &[&str]) -> Session {
+    let session = world.session();
+    let mut capture = world.capture(&session, "one", &on_every_occasion());
+    for entry in entries {
+        capture.offer(&claude("abc123"), Some(entry), CaptureOccasion::Message).unwrap();
+    }
+    session
+}
+
+#[test]
+fn a_session_is_copied_by_default_and_changed_only_where_the_host_says_so() {
+    let world = World::new();
+    let session = captured(&world, &["m1", "m2"]);
+    let plan =
+        |options: &AdapterStateOptions| plan_resume(&session, "two", CLAUDE, options, &context()).unwrap();
+    let ResumePlan::Resume(resume) = plan(&AdapterStateOptions::default()) else { panic!() };
+    assert_eq!(
+        (resume.snapshot.entry.as_deref(), resume.mode, resume.at_entry),
+        (Some("m2"), ResumeMode::Fork, None)
+    );
+    let options = AdapterStateOptions { resume_mode: ResumeMode::Continue, ..Default::default() };
+    assert!(matches!(plan(&options), ResumePlan::Resume(resume) if resume.mode == ResumeMode::Continue));
+}
+
+#[test]
+fn a_resume_that_is_refused_is_an_error_and_begins_nothing_afresh() {
+    let world = World::new();
+    let session = captured(&world, &["m1"]);
+    let elsewhere = ResumeContext { workspace_path: None, ..context() };
+    let error = plan_resume(&session, "two", CLAUDE, &Default::default(), &elsewhere).unwrap_err();
+    let Error::ResumeRefused(refusal) = &error else { panic!("{error}") };
+    assert_eq!(refusal.check, ResumeCheck::WorkspacePath);
+    assert_eq!(states(&session).len(), 1, "and nothing is recorded");
+    assert_eq!(recover(&session).as_deref(), Some("abc123"), "it can be resumed where it belongs");
+}
+
+/// A resume that fails and silently starts a new session loses what was said (github/app#2309): here the log says it.
+#[test]
+fn an_expired_session_is_begun_afresh_and_the_log_says_why() {
+    let world = World::new();
+    let session = captured(&world, &["m1"]);
+    let day_later = ResumeContext { now: at(86_401), ..context() };
+    let plan = plan_resume(&session, "two", CLAUDE, &Default::default(), &day_later).unwrap();
+    let ResumePlan::Fresh { refusal: Some(refusal) } = plan else { panic!("{plan:?}") };
+    assert_eq!(refusal.check, ResumeCheck::Recency);
+
+    let session = world.reopened(session);
+    let read = states(&session);
+    let expired = read.last().unwrap();
+    assert_eq!((expired.occasion.as_str(), expired.supersedes), ("expired", Some(read[0].sequence)));
+    assert_eq!((expired.evaluation_id.as_str(), expired.state.resumable()), ("two", false));
+    assert_eq!(expired.state.state(), read[0].state.state(), "what was expired stays to be read");
+    let again = plan_resume(&session, "two", CLAUDE, &Default::default(), &context()).unwrap();
+    assert_eq!(again, ResumePlan::Fresh { refusal: None });
+}
+
+#[test]
+fn a_session_that_the_provider_says_is_expired_is_not_tried_again() {
+    let world = World::new();
+    let session = captured(&world, &["m1"]);
+    let found = find_resumable_state(&session, CLAUDE).unwrap().unwrap();
+    let error = Error::SessionExpired { adapter: CLAUDE.into(), session_id: "abc123".into() };
+    assert!(error.to_string().contains("no longer has session `abc123`: record that it expired"), "{error}");
+
+    let mut capture = world.capture(&session, "two", &AdapterStateOptions::default()).resuming(&found);
+    capture.expired(&found).unwrap();
+    assert_eq!(recover(&session), None);
+    capture.offer(&claude("fresh"), None, CaptureOccasion::Init).unwrap();
+    assert_eq!(states(&session).last().unwrap().supersedes, None, "the fresh session has a chain of its own");
+    assert_eq!(recover(&session).as_deref(), Some("fresh"));
+}
+
+#[test]
+fn a_capture_that_a_rollback_abandoned_is_refused_strictly_and_else_copied_where_the_log_went_back_to() {
+    let world = World::new();
+    let session = captured(&world, &["m1"]);
+    let before = session.snapshot(Default::default()).unwrap();
+    let mut capture = world.capture(&session, "one", &on_every_occasion());
+    capture.offer(&claude("abc123"), Some("m2"), CaptureOccasion::Message).unwrap();
+    session.rollback(&before).unwrap();
+
+    let error = plan_resume(&session, "two", CLAUDE, &Default::default(), &context()).unwrap_err();
+    let Error::ResumeRefused(refusal) = &error else { panic!("{error}") };
+    assert_eq!(refusal.check, ResumeCheck::LivePath);
+    let relaxed = AdapterStateOptions {
+        resume_validation: ResumeValidation::Relaxed,
+        resume_mode: ResumeMode::Continue,
+        ..Default::default()
+    };
+    let plan = plan_resume(&session, "two", CLAUDE, &relaxed, &context()).unwrap();
+    let ResumePlan::Resume(resume) = plan else { panic!("{plan:?}") };
+    assert_eq!(
+        (resume.at_entry.as_deref(), resume.mode),
+        (Some("m1"), ResumeMode::Fork),
+        "going on would repeat what was rolled back"
+    );
+    assert!(resume.snapshot.is_live);
+}
+
+#[test]
+fn an_abandoned_session_without_an_entry_to_go_back_to_is_begun_afresh_and_the_log_says_why() {
+    let world = World::new();
+    let session = world.session();
+    let before = session.snapshot(Default::default()).unwrap();
+    let mut capture = world.capture(&session, "one", &on_every_occasion());
+    capture.offer(&claude("abc123"), Some("m1"), CaptureOccasion::Message).unwrap();
+    session.rollback(&before).unwrap();
+
+    let relaxed = AdapterStateOptions { resume_validation: ResumeValidation::Relaxed, ..Default::default() };
+    let plan = plan_resume(&session, "two", CLAUDE, &relaxed, &context()).unwrap();
+    let ResumePlan::Fresh { refusal: Some(refusal) } = plan else { panic!("{plan:?}") };
+    assert_eq!(refusal.check, ResumeCheck::LivePath);
+    assert_eq!(states(&session).last().unwrap().occasion, "abandoned");
+    assert_eq!(recover(&session), None);
+}
+
+#[test]
+fn a_diff_names_each_field_that_changed() {
+    let before = snapshot(CapturedState::of(&claude("abc123")).unwrap());
+    let end = ClaudeAgentSDKState { message_count: 4, last_activity_at: at(5), ..complete("abc123") };
+    let after = snapshot(CapturedState::of(&end).unwrap());
+    assert!(diff_states(&before, &before).is_empty());
+    assert_eq!(
+        diff_states(&before, &after).to_string(),
+        "/resumable: true -> false\n\
+         /state/is_complete: false -> true\n\
+         /state/last_activity_at: \"2026-01-01T12:00:00Z\" -> \"2026-01-01T12:00:05Z\"\n\
+         /state/message_count: 0 -> 4"
+    );
+    let nested = |state: Value| snapshot(CapturedState::untyped("x", true, state));
+    let diff =
+        diff_states(&nested(json!({"a": {"b/c": 1, "~": 2}})), &nested(json!({"a": {"~": 3}, "n": null})));
+    let paths: Vec<_> = diff.changes.iter().map(|change| change.path.as_str()).collect();
+    assert_eq!(paths, ["/state/a/b~1c", "/state/a/~0", "/state/n"]);
+    assert_eq!((&diff.changes[0].after, &diff.changes[2].before), (&None, &None));
+    assert_eq!(diff.changes[2].after, Some(Value::Null), "null is a value");
+}
