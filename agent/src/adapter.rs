@@ -58,6 +58,9 @@ pub struct UserMessage {
     pub text: String,
 }
 
+/// Is called after each turn that is recorded.
+pub type OnTurn<'a> = dyn FnMut(&Session) -> Result<()> + 'a;
+
 /// Says how a prompt is evaluated.
 pub struct EvaluateOptions<'a> {
     /// Id of the evaluation. If `None`, the evaluation that the session recorded last goes on unless it is complete, and
@@ -81,7 +84,7 @@ pub struct EvaluateOptions<'a> {
     /// Is told what arrives of an answer before it is recorded, and when that is discarded.
     pub on_delta: Option<&'a mut dyn FnMut(Delta<'_>)>,
     /// Is called after each turn that is recorded. An error of it ends the evaluation, which can be resumed.
-    pub on_turn: Option<&'a mut (dyn FnMut(&Session) -> Result<()> + 'a)>,
+    pub on_turn: Option<&'a mut OnTurn<'a>>,
     /// Whether the conversation is recorded. The records of tools are written in either case.
     pub record: bool,
 }

@@ -8,11 +8,12 @@ use std::time::{Duration, Instant};
 use foldlog::conversation::{EXPANDED_TEXT, PromptIdentity};
 use foldlog::tools::resources::BudgetTracker;
 use foldlog::tools::{ExecuteOptions, ToolCall, ToolReport, ToolRunner};
-use foldlog::{Cause, SequenceNumber, Session};
+use foldlog::{Cause, SequenceNumber};
 
 use super::journal::{Journal, REFUSED_ID};
 use super::machine::InnerLoop;
 use super::steps::{CallToRun, Fact, Step, ToolEnded};
+use crate::adapter::OnTurn;
 use crate::budget::{Budget, track};
 use crate::deadline::Deadline;
 use crate::error::{Error, Phase, Result};
@@ -26,9 +27,6 @@ use crate::provider::{
 
 /// Longest time for which a wait does not notice that it was cancelled.
 const NOTICES_WITHIN: Duration = Duration::from_millis(10);
-
-/// Is called after each turn that is recorded.
-pub(crate) type OnTurn<'a> = dyn FnMut(&Session) -> Result<()> + 'a;
 
 /// Performs the steps of one evaluation.
 pub(crate) struct Driver<'a, 'h, P: ?Sized, O> {
@@ -195,7 +193,6 @@ impl<P: Provider + ?Sized, O> Driver<'_, '_, P, O> {
         let on_delta = show.as_mut().map(|show| show as &mut dyn FnMut(Delta<'_>));
         let (deadline, cancel) = (self.deadline.instant(), self.cancel.clone());
         let sent = self.provider.send(&prepared, &mut SendOptions { deadline, cancel, on_delta });
-        drop(show);
         self.done.requests += 1;
         match sent {
             Ok(answer) => Ok(Fact::Answered(Box::new(answer))),

@@ -128,15 +128,18 @@ impl Reading {
                     .extend(asked.and_then(|asked| overrides_from_json(asked).ok()).unwrap_or_default());
             }
             EntryContent::CallSettled { origin, committed: Some(_), .. } => self.close(*origin),
-            EntryContent::Turn { answer, complete, .. } => {
-                if self.turn.as_ref().is_some_and(|(turn, _)| turn.answer == Some(*answer)) {
-                    self.recorded = Some(*complete);
-                    self.said &= !complete;
-                    self.asked.clear();
-                }
+            EntryContent::Turn { answer, complete, .. } if self.is_last(*answer) => {
+                self.recorded = Some(*complete);
+                self.said &= !complete;
+                self.asked.clear();
             }
             _ => {}
         }
+    }
+
+    /// Returns whether a record holds the last answer.
+    fn is_last(&self, answer: SequenceNumber) -> bool {
+        self.turn.as_ref().is_some_and(|(turn, _)| turn.answer == Some(answer))
     }
 
     fn close(&mut self, origin: CallOrigin) {

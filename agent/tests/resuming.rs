@@ -1,0 +1,254 @@
+//! Conversations whose process is killed: another one opens the session, recovers it and resumes the evaluation. No answer is
+//! paid for twice, no tool that committed runs twice, and the conversation ends as if nothing had happened.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod story;
+
+use std::collections::BTreeMap;
+
+use foldlog::conversation::{ResumePoint, Role};
+use foldlog::{Idempotency, Outcome, ToolInvocations};
+use foldlog_agent::{Error, EvaluateOptions, PromptResponse, ResumeFrom};
+use story::{Desk, Said, Script};
+
+const EVALUATION: &str = "the story";
+
+fn options<'a>() -> EvaluateOptions<'a> {
+    EvaluateOptions { evaluation_id: Some(EVALUATION.to_owned()), ..EvaluateOptions::default() }
+}
+
+/// Several calls in each answer, ids that are used again within one answer and in later ones, a tool that fails, one that nobody
+/// has, an expansion that leaves its sibling unrun, and an answer without calls in the end.
+fn script() -> Script {
+    Script::new(vec![
+        ("first", vec![("c1", "look", "a"), ("c1", "look", "b"), ("c2", "add", "x")]),
+        ("second", vec![("c1", "break", "y"), ("c3", "fly", "away"), ("c1", "add", "y")]),
+        ("third", vec![("c4", "look", "c"), ("c5", "more", "details"), ("c6", "add", "z")]),
+        ("fourth", vec![("c6", "add", "z"), ("c7", "look", "d")]),
+        ("done", vec![]),
+    ])
+}
+
+fn evaluate(desk: &Desk, script: &Script) -> Result<PromptResponse<String>, Error> {
+    script.adapter().evaluate(&desk.prompt(), &desk.state, options())
+}
+
+/// Tools that have committed, by what they note when they run.
+fn committed(desk: &Desk) -> Vec<String> {
+    let conversation = desk.session().conversation(EVALUATION).unwrap();
+    let messages: BTreeMap<_, _> = conversation
+        .iter()
+        .flat_map(|conversation| conversation.entries())
+        .filter_map(|entry| match &entry.content {
+            foldlog::conversation::EntryContent::Answer { message, .. } => {
+                Some((entry.sequence, message.clone()))
+            }
+            _ => None,
+        })
+        .collect();
+    let log = desk.session().log::<ToolInvocations>().unwrap();
+    let committed = log.iter().map(|item| item.unwrap()).filter(|item| item.outcome == Outcome::Committed);
+    let noted = |origin: foldlog::CallOrigin| {
+        let call = &messages[&origin.answer].tool_calls[origin.ordinal as usize];
+        let arguments: story::Line = serde_json::from_str(&call.arguments).unwrap();
+        format!("{} {}", call.name, arguments.text)
+    };
+    committed.filter_map(|item| item.origin.map(noted)).collect()
+}
+
+struct Uncut {
+    sent: Vec<Said>,
+    page: Vec<String>,
+    records: u64,
+}
+
+fn uncut() -> Uncut {
+    let (desk, script) = (Desk::new(), script());
+    let before = desk.session().position().unwrap().get();
+    let response = evaluate(&desk, &script).unwrap();
+    assert!(response.text.starts_with("done"));
+    assert_eq!(script.asked(), [0, 1, 2, 3, 4]);
+    let records = desk.session().position().unwrap().get() - before;
+    Uncut { sent: desk.sent(EVALUATION), page: desk.page(), records }
+}
+
+/// Resumes a killed evaluation, and checks what of it must not happen twice.
+fn finish(desk: &mut Desk, script: &Script, at: &str) {
+    desk.reopen();
+    let done = committed(desk);
+    let ran: Vec<usize> = done.iter().map(|what| desk.ran.times(what)).collect();
+    let conversation = desk.session().conversation(EVALUATION).unwrap();
+    let answers: Vec<String> = conversation
+        .iter()
+        .flat_map(|conversation| conversation.messages())
+        .filter(|message| message.role == Role::Assistant)
+        .map(|message| message.content.unwrap())
+        .collect();
+    let asked = script.asked().len();
+    let response = evaluate(desk, script).unwrap_or_else(|error| panic!("{at}: {error}"));
+    assert!(response.text.starts_with("done"), "{at}");
+    let again: Vec<usize> = script.asked().split_off(asked);
+    assert_eq!(again, (answers.len()..5).collect::<Vec<_>>(), "{at}: a recorded answer was asked for again");
+    let kept = desk.session().conversation(EVALUATION).unwrap().unwrap().messages();
+    let kept: Vec<_> = kept.into_iter().filter(|message| message.role == Role::Assistant).collect();
+    for (answer, kept) in answers.iter().zip(kept) {
+        assert_eq!(Some(answer), kept.content.as_ref(), "{at}: an answer was replaced");
+    }
+    let ran_now: Vec<usize> = done.iter().map(|what| desk.ran.times(what)).collect();
+    assert_eq!(ran_now, ran, "{at}: a tool that had committed ran again: {done:?}");
+}
+
+#[test]
+fn a_conversation_that_is_killed_at_any_record_ends_as_if_it_had_not_been() {
+    let whole = uncut();
+    assert!(whole.records > 30, "{}", whole.records);
+    for records in 1..=whole.records {
+        let (mut desk, script) = (Desk::new(), script());
+        desk.kill_behind(records);
+        let at = format!("killed behind {records} of {} records", whole.records);
+        let cut = evaluate(&desk, &script);
+        // The last ones, which say for people that it is done, are written at once.
+        assert!(cut.is_err() || records + 1 >= whole.records, "{at}");
+        finish(&mut desk, &script, &at);
+        assert_eq!(desk.sent(EVALUATION), whole.sent, "{at}");
+        assert_eq!(desk.page(), whole.page, "{at}");
+        assert_eq!(desk.session().resume(Some(EVALUATION)).unwrap().point, ResumePoint::Complete, "{at}");
+    }
+}
+
+#[test]
+fn a_conversation_that_is_killed_again_while_it_is_resumed_ends_so_too() {
+    let whole = uncut();
+    for first in (1..whole.records).step_by(3) {
+        for second in [1, 2, 4, 7] {
+            let (mut desk, script) = (Desk::new(), script());
+            let at = format!("killed behind {first} records, and {second} later");
+            desk.kill_behind(first);
+            let _ = evaluate(&desk, &script);
+            desk.open();
+            desk.kill_behind(second);
+            let _ = desk.runner().recover(&foldlog::tools::ExecuteOptions::default());
+            let _ = evaluate(&desk, &script);
+            finish(&mut desk, &script, &at);
+            assert_eq!(
+                (desk.sent(EVALUATION), desk.page()),
+                (whole.sent.clone(), whole.page.clone()),
+                "{at}"
+            );
+        }
+    }
+}
+
+/// adk-python#7108: of two calls of one answer one had run when the process ended. The resumed one sent the answer with one
+/// result, the provider refused it, and the other call never ran.
+#[test]
+fn an_unanswered_parallel_call_runs_when_the_conversation_is_resumed() {
+    let script =
+        Script::new(vec![("both", vec![("a", "add", "one"), ("b", "add", "two")]), ("done", vec![])]);
+    let mut desk = Desk::new();
+    for records in 1.. {
+        desk = Desk::new();
+        desk.kill_behind(records);
+        assert!(evaluate(&desk, &script).is_err(), "the process was never killed between the two");
+        desk.open();
+        let is_between = !desk.session().is_interrupted()
+            && desk.session().resume(Some(EVALUATION)).unwrap().point == ResumePoint::RunTools(vec![1]);
+        if is_between {
+            break;
+        }
+    }
+    evaluate(&desk, &script).unwrap();
+    assert_eq!((desk.ran.times("add one"), desk.ran.times("add two")), (1, 1));
+    assert_eq!(desk.page(), ["one", "two"]);
+    let results: Vec<_> = desk.sent(EVALUATION).into_iter().filter(|said| said.role == Role::Tool).collect();
+    assert_eq!(results.iter().map(|said| said.call_id.as_deref().unwrap()).collect::<Vec<_>>(), ["a", "b"]);
+}
+
+/// A complete evaluation is evaluated again, as by a host that was killed before it could tell anybody: nobody is asked.
+#[test]
+fn a_complete_evaluation_gives_its_recorded_answer_and_asks_nobody() {
+    let (mut desk, script) = (Desk::new(), script());
+    let first = evaluate(&desk, &script).unwrap();
+    desk.reopen();
+    let records = desk.session().position();
+    let again = evaluate(&desk, &script).unwrap();
+    assert_eq!(again, first);
+    assert_eq!((script.asked().len(), desk.session().position()), (5, records));
+}
+
+/// Nobody knows whether the tool did its work, so it does not run again before somebody says so.
+#[test]
+fn a_tool_that_may_have_done_its_work_waits_for_a_decision() {
+    let script = Script::new(vec![("one", vec![("a", "add", "one")]), ("done", vec![])]);
+    let mut desk = Desk::with(Idempotency::Manual);
+    for records in 1.. {
+        desk = Desk::with(Idempotency::Manual);
+        desk.kill_behind(records);
+        assert!(evaluate(&desk, &script).is_err());
+        desk.open();
+        if desk.session().is_interrupted() {
+            break;
+        }
+    }
+    // Before it is recovered, nothing goes on.
+    assert!(matches!(evaluate(&desk, &script), Err(Error::Engine(foldlog::Error::Interrupted { .. }))));
+    desk.reopen();
+    let ran = desk.ran.times("add one");
+    let Err(Error::ToolIdempotency { operation, tool }) = evaluate(&desk, &script) else {
+        panic!("it went on")
+    };
+    assert_eq!((tool.as_str(), desk.ran.times("add one")), ("add", ran));
+    desk.session().settle(operation, &foldlog::Settlement::Failed, "a person", "it did nothing").unwrap();
+    evaluate(&desk, &script).unwrap();
+    assert_eq!((desk.ran.times("add one"), script.asked().last()), (ran, Some(&1)));
+    let sent = desk.sent(EVALUATION);
+    assert!(sent.iter().any(|said| said.role == Role::Tool && said.is_error), "{sent:?}");
+}
+
+#[test]
+fn a_conversation_of_another_prompt_is_refused_with_both_identities_until_it_is_accepted() {
+    let (mut desk, script) = (Desk::new(), script());
+    desk.kill_behind(12);
+    evaluate(&desk, &script).unwrap_err();
+    desk.reopen();
+    let changed = desk.prompt().with_section(foldlog_agent::MarkdownSection::new("new", "Something else."));
+    let adapter = script.adapter();
+    let Err(Error::ConversationStateMismatch { recorded, given }) =
+        adapter.evaluate(&changed, &desk.state, options())
+    else {
+        panic!("it went on with another prompt")
+    };
+    assert_eq!((*recorded).clone(), desk.prompt().identity());
+    assert_eq!((*given).clone(), changed.identity());
+    desk.session().accept_prompt(EVALUATION, &recorded, &given, "a person", "it is better").unwrap();
+    adapter.evaluate(&changed, &desk.state, options()).unwrap();
+    let system = desk.sent(EVALUATION).remove(0);
+    assert!(system.content.unwrap().contains("Something else."));
+}
+
+/// A state from elsewhere becomes the conversation's beginning. What became of its open call nobody knows, so that it does not
+/// run, and the model is told.
+#[test]
+fn a_conversation_from_elsewhere_goes_on_and_its_open_calls_do_not_run() {
+    let (desk, script) = (Desk::new(), script());
+    evaluate(&desk, &script).unwrap();
+    let mut state = desk.session().conversation(EVALUATION).unwrap().unwrap().state().unwrap();
+    state.turns.truncate(1);
+    state.turns[0].tool_messages.pop();
+    for record in [true, false] {
+        let other = Desk::new();
+        let again = self::script();
+        let resume_from = ResumeFrom::Conversation(Box::new(state.clone()));
+        let options = EvaluateOptions { resume_from, record, ..EvaluateOptions::default() };
+        let response = again.adapter().evaluate(&other.prompt(), &other.state, options).unwrap();
+        assert_eq!((response.evaluation_id.as_str(), again.asked()), (EVALUATION, vec![1, 2, 3, 4]));
+        assert_eq!(other.ran.times("add x"), 0, "nobody knows whether it ran");
+        let point = other.session().resume(None).unwrap().point;
+        assert_eq!(point == ResumePoint::NotRecorded, !record);
+        if record {
+            let unknown = other.sent(EVALUATION).remove(4);
+            assert!(unknown.content.unwrap().contains("not known"));
+            assert_eq!(unknown.call_id.as_deref(), Some("c2"));
+        }
+    }
+}

@@ -1,0 +1,351 @@
+//! What the stories of conversations have in common: a session on a disk in memory, tools, and a provider's script.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, dead_code)]
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use foldlog::conversation::{ConversationMessage, Role, ToolCallRecord};
+use foldlog::storage::{CrashKind, MemoryStorage};
+use foldlog::tools::{ExecuteOptions, Tool, ToolContext, ToolError, ToolRegistry, ToolResult, ToolRunner};
+use foldlog::{
+    BackgroundSync, Event, ExecutionState, FixedClock, Idempotency, Kind, ResourceRegistry, Session,
+    SessionTypes, Slice, Store, StoreOptions,
+};
+use foldlog_agent::events;
+use foldlog_agent::provider::ProviderAnswer;
+use foldlog_agent::provider::retry::RetryPolicy;
+use foldlog_agent::provider::scripted::{ScriptedProvider, ScriptedReply, ScriptedRequest};
+use foldlog_agent::{LoopLimits, MarkdownSection, Prompt, ProviderAdapter, SectionVisibility};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub(crate) struct Line {
+    pub(crate) text: String,
+}
+
+impl Event for Line {
+    const NAME: &'static str = "line";
+}
+
+/// What the tool `add` has added: STATE.
+pub(crate) struct Page;
+
+impl Slice for Page {
+    const NAME: &'static str = "page";
+    type Item = Line;
+}
+
+pub(crate) fn types() -> SessionTypes {
+    let builder = SessionTypes::builder().slice::<Page>().append_all::<Page>();
+    events::declare(builder).build().unwrap()
+}
+
+/// Counts, in a file outside of every session, how often a tool really ran.
+#[derive(Clone)]
+pub(crate) struct Ran(pub(crate) Arc<tempfile::NamedTempFile>);
+
+impl Ran {
+    pub(crate) fn new() -> Ran {
+        Ran(Arc::new(tempfile::NamedTempFile::new().unwrap()))
+    }
+
+    fn note(&self, what: &str) {
+        use std::io::Write;
+        let mut file = std::fs::OpenOptions::new().append(true).open(self.path()).unwrap();
+        file.write_all(format!("{what}\n").as_bytes()).unwrap();
+    }
+
+    pub(crate) fn path(&self) -> PathBuf {
+        self.0.path().to_owned()
+    }
+
+    pub(crate) fn lines(&self) -> Vec<String> {
+        std::fs::read_to_string(self.path()).unwrap().lines().map(str::to_owned).collect()
+    }
+
+    pub(crate) fn times(&self, what: &str) -> usize {
+        self.lines().iter().filter(|line| *line == what).count()
+    }
+}
+
+/// Adds a line to the page.
+pub(crate) struct Add(pub(crate) Ran, pub(crate) Idempotency);
+
+impl Tool for Add {
+    const NAME: &'static str = "add";
+    type Parameters = Line;
+    type Output = ();
+
+    fn idempotency(&self) -> Idempotency {
+        self.1
+    }
+
+    fn call(&self, line: Line, context: &ToolContext) -> Result<ToolResult<()>, ToolError> {
+        self.0.note(&format!("add {}", line.text));
+        let message = format!("added {}", line.text);
+        context.session().dispatch(line)?;
+        Ok(ToolResult::ok(message, ()))
+    }
+}
+
+/// Looks at something, and changes nothing.
+pub(crate) struct Look(pub(crate) Ran);
+
+impl Tool for Look {
+    const NAME: &'static str = "look";
+    type Parameters = Line;
+    type Output = ();
+
+    fn reads_only(&self) -> bool {
+        true
+    }
+
+    fn call(&self, line: Line, _: &ToolContext) -> Result<ToolResult<()>, ToolError> {
+        self.0.note(&format!("look {}", line.text));
+        Ok(ToolResult::ok(format!("saw {}", line.text), ()))
+    }
+}
+
+/// Adds a line, and fails.
+pub(crate) struct Break(pub(crate) Ran);
+
+impl Tool for Break {
+    const NAME: &'static str = "break";
+    type Parameters = Line;
+    type Output = ();
+
+    fn idempotency(&self) -> Idempotency {
+        Idempotency::Natural
+    }
+
+    fn call(&self, line: Line, context: &ToolContext) -> Result<ToolResult<()>, ToolError> {
+        self.0.note(&format!("break {}", line.text));
+        context.session().dispatch(line)?;
+        Err(ToolError::failed("it broke"))
+    }
+}
+
+/// Asks for the details of the prompt to be shown.
+pub(crate) struct More(pub(crate) Ran);
+
+impl Tool for More {
+    const NAME: &'static str = "more";
+    type Parameters = Line;
+    type Output = ();
+
+    fn idempotency(&self) -> Idempotency {
+        Idempotency::Natural
+    }
+
+    fn call(&self, line: Line, _: &ToolContext) -> Result<ToolResult<()>, ToolError> {
+        self.0.note(&format!("more {}", line.text));
+        let overrides = serde_json::json!({ line.text: "full" });
+        Err(ToolError::VisibilityExpansion { overrides, reason: "the details are needed".to_owned() })
+    }
+}
+
+pub(crate) fn tools(ran: &Ran, idempotency: Idempotency) -> ToolRegistry {
+    ToolRegistry::new()
+        .with(Add(ran.clone(), idempotency))
+        .with(Look(ran.clone()))
+        .with(Break(ran.clone()))
+        .with(More(ran.clone()))
+}
+
+pub(crate) fn prompt_of(tools: ToolRegistry) -> Prompt<String> {
+    Prompt::text("story", "page")
+        .with_section(MarkdownSection::new("task", "Write the page."))
+        .with_section(
+            MarkdownSection::new("details", "All the details.")
+                .with_summary("There are details.")
+                .with_visibility(SectionVisibility::Summary),
+        )
+        .with_tools(tools)
+}
+
+/// A disk with one session, whose processes can be killed.
+pub(crate) struct Desk {
+    pub(crate) disk: MemoryStorage,
+    pub(crate) id: Uuid,
+    pub(crate) state: ExecutionState,
+    pub(crate) ran: Ran,
+    pub(crate) idempotency: Idempotency,
+}
+
+fn store_of(disk: &MemoryStorage) -> Store {
+    let options = StoreOptions {
+        storage: Arc::new(disk.process()),
+        clock: Arc::new(FixedClock::stepping(1_767_322_800_000_000, 1_000)) as _,
+        seed: Some(1),
+        background: BackgroundSync::Inline,
+        ..StoreOptions::default()
+    };
+    Store::open_with("/store", options).unwrap()
+}
+
+fn state_of(session: Session) -> ExecutionState {
+    ExecutionState::new(session, ResourceRegistry::builder().build().unwrap())
+}
+
+impl Desk {
+    pub(crate) fn new() -> Desk {
+        Desk::with(Idempotency::Natural)
+    }
+
+    pub(crate) fn with(idempotency: Idempotency) -> Desk {
+        let disk = MemoryStorage::new();
+        let session = store_of(&disk).create(&types()).unwrap();
+        Desk { id: session.id(), disk, state: state_of(session), ran: Ran::new(), idempotency }
+    }
+
+    pub(crate) fn session(&self) -> &Session {
+        self.state.session()
+    }
+
+    pub(crate) fn tools(&self) -> ToolRegistry {
+        tools(&self.ran, self.idempotency)
+    }
+
+    pub(crate) fn prompt(&self) -> Prompt<String> {
+        prompt_of(self.tools())
+    }
+
+    pub(crate) fn runner(&self) -> ToolRunner {
+        ToolRunner::new(self.state.clone(), self.tools())
+    }
+
+    /// The next process opens the session, and recovers what the last one left.
+    pub(crate) fn reopen(&mut self) {
+        self.open();
+        let recovered = self.runner().recover(&ExecuteOptions::default()).unwrap();
+        drop(recovered);
+    }
+
+    /// The next process opens the session.
+    pub(crate) fn open(&mut self) {
+        self.disk.crash(CrashKind::Process);
+        self.state = state_of(store_of(&self.disk).open_session(self.id, &types()).unwrap());
+    }
+
+    /// Kills the process as soon as the session holds `records` records more.
+    pub(crate) fn kill_behind(&self, records: u64) {
+        let (disk, left) = (self.disk.clone(), AtomicU64::new(records));
+        let _ = self.session().subscribe(move |_| {
+            if left.fetch_sub(1, Ordering::SeqCst) == 1 {
+                disk.crash(CrashKind::Process);
+            }
+        });
+    }
+
+    pub(crate) fn page(&self) -> Vec<String> {
+        self.session().view::<Page>().unwrap().iter().map(|line| line.text.clone()).collect()
+    }
+
+    /// The names of the records' kinds from the first record of a conversation on.
+    pub(crate) fn kinds(&self) -> Vec<&'static str> {
+        let mut kinds = Vec::new();
+        let last = self.session().position().unwrap();
+        self.session()
+            .records(0, last, |record| {
+                kinds.push(record.kind.name());
+                Ok(())
+            })
+            .unwrap();
+        let first = kinds.iter().position(|kind| *kind == Kind::INPUT.name()).unwrap_or(kinds.len());
+        kinds.drain(first..).filter(|kind| *kind != "declare" && *kind != "dispatch").collect()
+    }
+
+    pub(crate) fn sent(&self, evaluation: &str) -> Vec<Said> {
+        self.session()
+            .conversation(evaluation)
+            .unwrap()
+            .unwrap()
+            .sent_messages()
+            .iter()
+            .map(Said::of)
+            .collect()
+    }
+}
+
+/// A message without its time, its id and its answer's nonce.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Said {
+    pub(crate) role: Role,
+    pub(crate) content: Option<String>,
+    pub(crate) calls: Vec<ToolCallRecord>,
+    pub(crate) call_id: Option<String>,
+    pub(crate) name: Option<String>,
+    pub(crate) is_error: bool,
+}
+
+impl Said {
+    pub(crate) fn of(message: &ConversationMessage) -> Said {
+        let plain = |text: &String| text.split(" nonce ").next().unwrap_or_default().to_owned();
+        Said {
+            role: message.role,
+            content: message.content.as_ref().map(plain),
+            calls: message.tool_calls.clone(),
+            call_id: message.tool_call_id.clone(),
+            name: message.name.clone(),
+            is_error: message.is_error,
+        }
+    }
+}
+
+/// One answer of a script: a text, and calls by id, tool and what the tool gets as `text`.
+pub(crate) type Scripted = (&'static str, Vec<(&'static str, &'static str, &'static str)>);
+
+/// Answers by how many answers the conversation holds, so that a new process needs no memory of the old one. Each answer
+/// has a nonce, and is noted.
+#[derive(Clone, Default)]
+pub(crate) struct Script {
+    pub(crate) answers: Arc<Vec<Scripted>>,
+    pub(crate) asked: Arc<Mutex<Vec<usize>>>,
+}
+
+impl Script {
+    pub(crate) fn new(answers: Vec<Scripted>) -> Script {
+        Script { answers: Arc::new(answers), asked: Arc::default() }
+    }
+
+    pub(crate) fn asked(&self) -> Vec<usize> {
+        self.asked.lock().unwrap().clone()
+    }
+
+    pub(crate) fn provider(&self) -> ScriptedProvider {
+        let script = self.clone();
+        ScriptedProvider::from_fn(move |request| script.reply(request))
+    }
+
+    pub(crate) fn adapter(&self) -> ProviderAdapter<ScriptedProvider> {
+        ProviderAdapter::new(self.provider()).with_limits(limits())
+    }
+
+    fn reply(&self, request: &ScriptedRequest) -> ScriptedReply {
+        let at = request.messages.iter().filter(|message| message.role == Role::Assistant).count();
+        self.asked.lock().unwrap().push(at);
+        let (text, calls) = &self.answers[at];
+        let calls = calls.iter().map(|(id, name, text)| ToolCallRecord {
+            call_id: (*id).to_owned(),
+            name: (*name).to_owned(),
+            arguments: serde_json::json!({ "text": text }).to_string(),
+        });
+        ScriptedReply::Answer(ProviderAnswer {
+            content: Some(format!("{text} nonce {}", Uuid::new_v4())),
+            calls: calls.collect(),
+            usage: Some(foldlog::conversation::TokenUsage { input: 10, output: 5, ..Default::default() }),
+            model: Some("scripted".to_owned()),
+            stop: Some("stop".to_owned()),
+            ..ProviderAnswer::default()
+        })
+    }
+}
+
+/// The default limits, without a wait before a request is sent again.
+pub(crate) fn limits() -> LoopLimits {
+    let retry = RetryPolicy { base: std::time::Duration::ZERO, ..RetryPolicy::default() };
+    LoopLimits { retry, ..LoopLimits::default() }
+}
