@@ -526,8 +526,7 @@ fn a_conversation_within_a_tool_of_the_same_session_is_refused() {
     let desk = Desk::new();
     let tools = ToolRegistry::new().with(Inside(Arc::new(Mutex::new(Some(desk.state.clone())))));
     let call = ToolCall::new("inside", r#"{"text":""}"#);
-    let report =
-        ToolRunner::new(desk.state.clone(), tools).execute(&call, &ExecuteOptions::default()).unwrap();
+    let report = ToolRunner::new(desk.state, tools).execute(&call, &ExecuteOptions::default()).unwrap();
     assert_eq!(report.message, "refused");
 }
 
