@@ -110,7 +110,7 @@ fn a_connection_that_breaks_gives_no_answer_wherever_it_breaks() {
                 (format!("{arrived}<discarded>"), true)
             );
             let knows_usage = which == Which::Anthropic || arrived.ends_with("three");
-            assert_eq!(error.usage.map(|usage| usage.input), knows_usage.then_some(11));
+            assert_eq!(error.usage.map(|usage| usage.cache_read), knows_usage.then_some(4));
         }
     }
     let unexplained = chunk(&json!({ "content": "one" }), None) + "data: [DONE]\n\n";
@@ -201,6 +201,12 @@ fn refusals_and_filters_are_failures_of_their_own() {
         );
         assert!(stream || error.usage.unwrap().input == 3);
     }
+    let cut_off = chunk(&json!({ "content": "half" }), None) + &chunk(&json!({}), Some("content_filter"));
+    let server = Server::that(Does::streams(&(cut_off + "data: [DONE]\n\n")));
+    let asked = ask(&*Which::OpenAi.provider(&server), true);
+    let error = asked.outcome.unwrap_err();
+    assert_eq!((error.kind, error.arrived.as_deref()), (ProviderErrorKind::ContentFilter, Some("half")));
+    assert_eq!(asked.shown, ["half", "<discarded>"]);
     let body =
         json!({ "type": "message", "content": [], "stop_reason": "refusal", "usage": { "input_tokens": 3 } });
     let server = Server::that(Does::json(&body));
