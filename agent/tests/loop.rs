@@ -8,7 +8,7 @@ use std::sync::{Arc, Barrier, Mutex};
 use std::time::Duration;
 
 use foldlog::conversation::{
-    EXPANDED_TEXT, EntryContent, ResumePoint, Role, SKIPPED_TEXT, TokenUsage, ToolCallRecord,
+    EXPANDED_TEXT, EntryContent, NewInput, ResumePoint, Role, SKIPPED_TEXT, TokenUsage, ToolCallRecord,
 };
 use foldlog::tools::resources::BudgetTracker;
 use foldlog::tools::{
@@ -16,14 +16,15 @@ use foldlog::tools::{
 };
 use foldlog::{Cause, ExecutionState, Idempotency, ToolInvocations};
 use foldlog_agent::events::{PromptExecutions, PromptRenderings};
+use foldlog_agent::inner_loop::{Fact, LoopStart, Step, ToolEnded};
 use foldlog_agent::provider::scripted::{ScriptedProvider, ScriptedReply};
 use foldlog_agent::provider::{
     CancelToken, Delta, LlmConfig, Prepared, Provider, ProviderAnswer, ProviderError, ProviderErrorKind,
     ProviderRequest, SendOptions, ThrottleDetails, ThrottleKind,
 };
 use foldlog_agent::{
-    Budget, BudgetLimit, Deadline, Error, EvaluateOptions, LoopLimits, MarkdownSection, Prompt,
-    PromptResponse, ProviderAdapter, UserMessage,
+    Budget, BudgetLimit, Deadline, Error, EvaluateOptions, InnerLoop, LoopLimits, MarkdownSection, Phase,
+    Prompt, PromptResponse, ProviderAdapter, UserMessage,
 };
 use story::{Desk, Line, Script, limits};
 
@@ -537,4 +538,54 @@ fn limits_of_a_loop_are_the_hosts() {
     let none = LoopLimits { expansions: 0, ..limits() };
     let failed = script.adapter().with_limits(none).evaluate(&desk.prompt(), &desk.state, options());
     assert!(matches!(failed, Err(Error::TooManyExpansions { max: 0 })));
+}
+
+/// A user says something while the model gives its last answer: the answer does not know of it, so it is not the last one.
+#[test]
+fn what_is_said_while_the_last_answer_arrives_is_answered_too() {
+    let desk = Desk::new();
+    let session = desk.session().clone();
+    let adapter = ProviderAdapter::new(ScriptedProvider::from_fn(move |request| {
+        if request.number == 1 {
+            session.record_input(&NewInput::user(EVALUATION, "one more thing")).unwrap();
+        }
+        ScriptedReply::text(format!("answer {}", request.number))
+    }));
+    let response = adapter.evaluate(&desk.prompt(), &desk.state, options()).unwrap();
+    assert_eq!(response.text, "answer 2");
+    let second = adapter.provider().seen()[1].messages.clone();
+    let said: Vec<_> = second.iter().skip(1).map(|message| message.content.as_deref().unwrap()).collect();
+    assert_eq!(said, ["answer 1", "one more thing"]);
+}
+
+/// The state machine alone, as an asynchronous driver would use it: no session, no provider, no thread.
+#[test]
+fn the_loop_says_what_to_do_and_does_nothing_itself() {
+    let runnable = [("add".to_owned(), false), ("look".to_owned(), true)].into();
+    let mut machine = InnerLoop::new(limits(), runnable, LoopStart::default());
+    assert!(matches!(machine.advance(Fact::Begun), Step::Render(overrides) if overrides.is_empty()));
+    let tools = vec!["add".to_owned(), "look".to_owned()];
+    assert!(matches!(machine.advance(Fact::Rendered { tools }), Step::Check(Phase::Request)));
+    assert!(matches!(machine.advance(Fact::Done), Step::Prepare));
+    assert!(matches!(machine.advance(Fact::Done), Step::RecordRequest { attempt: 1 }));
+    assert!(matches!(machine.advance(Fact::Recorded(None)), Step::Send));
+    let calls =
+        vec![call("a", "look", "1"), call("b", "look", "2"), call("c", "add", "3"), call("d", "fly", "4")];
+    let answer = Box::new(ProviderAnswer { calls, ..ProviderAnswer::default() });
+    assert!(matches!(machine.advance(Fact::Answered(answer)), Step::RecordAnswer(_)));
+    assert!(matches!(machine.advance(Fact::Recorded(Some(7.into()))), Step::Check(Phase::Tool)));
+    let ordinals = |step| match step {
+        Step::RunTools(calls) => calls.into_iter().map(|call| call.ordinal).collect::<Vec<_>>(),
+        step => panic!("{step:?}"),
+    };
+    assert_eq!(ordinals(machine.advance(Fact::Done)), [0, 1]);
+    let ended = vec![(0, ToolEnded::Closed), (1, ToolEnded::Closed)];
+    assert!(matches!(machine.advance(Fact::ToolsEnded(ended)), Step::Check(Phase::Tool)));
+    assert_eq!(ordinals(machine.advance(Fact::Done)), [2]);
+    let closing = machine.advance(Fact::ToolsEnded(vec![(2, ToolEnded::Closed)]));
+    let Step::Close { call, cause: Cause::UnknownTool, .. } = closing else { panic!("{closing:?}") };
+    assert_eq!((call.ordinal, call.answer), (3, Some(7.into())));
+    assert!(matches!(machine.advance(Fact::Recorded(None)), Step::RecordTurn { complete: false }));
+    // A fact that does not belong to the step is an error, and no panic.
+    assert!(matches!(machine.advance(Fact::Done), Step::Fail(Error::PromptEvaluation { .. })));
 }

@@ -12,7 +12,8 @@ use std::time::Duration;
 use foldlog::conversation::Role;
 use foldlog::{ExecutionState, Export, Idempotency, ResourceRegistry, Session, Store};
 use foldlog_agent::checkpoint::{load_checkpoint, recover_session, resume_evaluation, save_checkpoint};
-use foldlog_agent::provider::scripted::ScriptedProvider;
+use foldlog_agent::provider::scripted::{ScriptedProvider, ScriptedReply};
+use foldlog_agent::provider::{ProviderAnswer, ProviderErrorKind};
 use foldlog_agent::{
     Checkpoint, CheckpointHandler, Deadline, Error, EvaluateOptions, FileCheckpointHandler, MainLoop, Prompt,
     ProviderAdapter, ResumeFrom,
@@ -92,29 +93,16 @@ fn script() -> Script {
 
 /// A process that ends after a number of turns: it has saved their checkpoints, and the requests behind them fail.
 fn cut_after(turns: usize, folder: &Path, ran: &Ran) -> Script {
-    let short = Script::new(script().answers.iter().take(turns).cloned().collect());
-    let adapter = ProviderAdapter::new(ScriptedProvider::from_fn({
-        let (whole, provider) = (script(), short.clone());
-        move |request| {
-            use foldlog_agent::provider::scripted::ScriptedReply;
-            use foldlog_agent::provider::{ProviderErrorKind, ProviderRequest};
-            let _: Option<ProviderRequest<'_>> = None;
-            let at = request.messages.iter().filter(|message| message.role == Role::Assistant).count();
-            if at >= turns {
-                return ScriptedReply::fail(ProviderErrorKind::BadRequest, "the process ends here");
-            }
-            provider.asked.lock().unwrap().push(at);
-            let (text, calls) = &whole.answers[at];
-            let calls: Vec<_> = calls
-                .iter()
-                .map(|(id, name, text)| (*id, *name, serde_json::json!({ "text": text }).to_string()))
-                .collect();
-            let reply = ScriptedReply::calls(
-                calls.iter().map(|(id, name, arguments)| (*id, *name, arguments.as_str())),
-            );
-            let _ = text;
-            reply
+    let short = Script::of(script().answers.iter().take(turns).cloned().collect());
+    let (whole, asked) = (script(), Arc::clone(&short.asked));
+    let adapter = ProviderAdapter::new(ScriptedProvider::from_fn(move |request| {
+        let at = request.messages.iter().filter(|message| message.role == Role::Assistant).count();
+        if at >= turns {
+            return ScriptedReply::fail(ProviderErrorKind::BadRequest, "the process ends here");
         }
+        asked.lock().unwrap().push(at);
+        let calls = whole.answers[at].1.clone();
+        ScriptedReply::Answer(ProviderAnswer { calls, ..ProviderAnswer::default() })
     }));
     let host = CodeReviewLoop { adapter, ..CodeReviewLoop::new(folder, &short, ran) };
     host.execute(&request()).unwrap_err();

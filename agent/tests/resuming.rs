@@ -6,15 +6,16 @@ mod story;
 
 use std::collections::BTreeMap;
 
-use foldlog::conversation::{ResumePoint, Role};
-use foldlog::{Idempotency, Outcome, ToolInvocations};
-use foldlog_agent::{Error, EvaluateOptions, PromptResponse, ResumeFrom};
+use foldlog::conversation::{ResumePoint, Role, ToolCallRecord};
+use foldlog::{Generator, Idempotency, Outcome, ToolInvocations};
+use foldlog_agent::{Error, EvaluateOptions, PromptResponse, ResumeFrom, UserMessage};
 use story::{Desk, Said, Script};
 
 const EVALUATION: &str = "the story";
 
 fn options<'a>() -> EvaluateOptions<'a> {
-    EvaluateOptions { evaluation_id: Some(EVALUATION.to_owned()), ..EvaluateOptions::default() }
+    let messages = vec![UserMessage { id: "task".to_owned(), text: "Write the page.".to_owned() }];
+    EvaluateOptions { evaluation_id: Some(EVALUATION.to_owned()), messages, ..EvaluateOptions::default() }
 }
 
 /// Several calls in each answer, ids that are used again within one answer and in later ones, a tool that fails, one that nobody
@@ -27,6 +28,7 @@ fn script() -> Script {
         ("fourth", vec![("c6", "add", "z"), ("c7", "look", "d")]),
         ("done", vec![]),
     ])
+    .checked()
 }
 
 fn evaluate(desk: &Desk, script: &Script) -> Result<PromptResponse<String>, Error> {
@@ -50,8 +52,7 @@ fn committed(desk: &Desk) -> Vec<String> {
     let committed = log.iter().map(|item| item.unwrap()).filter(|item| item.outcome == Outcome::Committed);
     let noted = |origin: foldlog::CallOrigin| {
         let call = &messages[&origin.answer].tool_calls[origin.ordinal as usize];
-        let arguments: story::Line = serde_json::from_str(&call.arguments).unwrap();
-        format!("{} {}", call.name, arguments.text)
+        story::noted(call)
     };
     committed.filter_map(|item| item.origin.map(noted)).collect()
 }
@@ -62,12 +63,11 @@ struct Uncut {
     records: u64,
 }
 
-fn uncut() -> Uncut {
-    let (desk, script) = (Desk::new(), script());
+fn uncut(script: &Script) -> Uncut {
+    let desk = Desk::new();
     let before = desk.session().position().unwrap().get();
-    let response = evaluate(&desk, &script).unwrap();
+    let response = evaluate(&desk, script).unwrap();
     assert!(response.text.starts_with("done"));
-    assert_eq!(script.asked(), [0, 1, 2, 3, 4]);
     let records = desk.session().position().unwrap().get() - before;
     Uncut { sent: desk.sent(EVALUATION), page: desk.page(), records }
 }
@@ -88,7 +88,11 @@ fn finish(desk: &mut Desk, script: &Script, at: &str) {
     let response = evaluate(desk, script).unwrap_or_else(|error| panic!("{at}: {error}"));
     assert!(response.text.starts_with("done"), "{at}");
     let again: Vec<usize> = script.asked().split_off(asked);
-    assert_eq!(again, (answers.len()..5).collect::<Vec<_>>(), "{at}: a recorded answer was asked for again");
+    assert_eq!(
+        again,
+        (answers.len()..script.answers.len()).collect::<Vec<_>>(),
+        "{at}: a recorded answer was asked for again"
+    );
     let kept = desk.session().conversation(EVALUATION).unwrap().unwrap().messages();
     let kept: Vec<_> = kept.into_iter().filter(|message| message.role == Role::Assistant).collect();
     for (answer, kept) in answers.iter().zip(kept) {
@@ -100,7 +104,7 @@ fn finish(desk: &mut Desk, script: &Script, at: &str) {
 
 #[test]
 fn a_conversation_that_is_killed_at_any_record_ends_as_if_it_had_not_been() {
-    let whole = uncut();
+    let whole = uncut(&script());
     assert!(whole.records > 30, "{}", whole.records);
     for records in 1..=whole.records {
         let (mut desk, script) = (Desk::new(), script());
@@ -118,7 +122,7 @@ fn a_conversation_that_is_killed_at_any_record_ends_as_if_it_had_not_been() {
 
 #[test]
 fn a_conversation_that_is_killed_again_while_it_is_resumed_ends_so_too() {
-    let whole = uncut();
+    let whole = uncut(&script());
     for first in (1..whole.records).step_by(3) {
         for second in [1, 2, 4, 7] {
             let (mut desk, script) = (Desk::new(), script());
@@ -135,6 +139,54 @@ fn a_conversation_that_is_killed_again_while_it_is_resumed_ends_so_too() {
                 (whole.sent.clone(), whole.page.clone()),
                 "{at}"
             );
+        }
+    }
+}
+
+/// Makes a conversation of up to five turns with up to eight calls each: of tools that read, change, fail, ask for more or do not
+/// exist, with arguments that are no JSON, unicode, long texts, and ids that repeat.
+fn generated(seed: u64) -> Script {
+    let mut draw = Generator::from_seed(seed);
+    let mut pick = |bound| draw.below(bound) as usize;
+    let tools = ["look", "look", "look", "add", "add", "break", "fly", "more", "add"];
+    let mut answers = Vec::new();
+    for turn in 0..=pick(4) {
+        let mut calls = Vec::new();
+        for ordinal in 0..2 + pick(7) {
+            let name = tools[pick(tools.len() as u64)];
+            let long = ["", "é\u{1f600}", "\u{0}\n"][pick(3)].repeat(if pick(20) == 0 { 5_000 } else { 1 });
+            let text = if name == "more" { "details".to_owned() } else { format!("{turn}.{ordinal}{long}") };
+            let arguments = match pick(12) {
+                0 => "{no JSON".to_owned(),
+                _ => serde_json::json!({ "text": text }).to_string(),
+            };
+            let call_id = ["a", "b", "c"][pick(3)].to_owned();
+            calls.push(ToolCallRecord { call_id, name: name.to_owned(), arguments });
+        }
+        answers.push((format!("turn {turn}"), calls));
+    }
+    answers.push(("done".to_owned(), Vec::new()));
+    Script::of(answers).checked()
+}
+
+#[test]
+fn generated_conversations_that_are_killed_anywhere_end_as_if_they_had_not_been() {
+    let seeds =
+        std::env::var("FOLDLOG_CONVERSATIONS").ok().and_then(|count| count.parse().ok()).unwrap_or(60);
+    for seed in 0..seeds {
+        let script = generated(seed);
+        let whole = uncut(&script);
+        assert_eq!(script.asked(), (0..script.answers.len()).collect::<Vec<_>>());
+        let mut draw = Generator::from_seed(seed + 1);
+        for _ in 0..4 {
+            let (mut desk, script) = (Desk::new(), generated(seed));
+            let records = 1 + draw.below(whole.records);
+            let at = format!("seed {seed}, killed behind {records} of {} records", whole.records);
+            desk.kill_behind(records);
+            let _ = evaluate(&desk, &script);
+            finish(&mut desk, &script, &at);
+            assert_eq!(desk.sent(EVALUATION), whole.sent, "{at}");
+            assert_eq!(desk.page(), whole.page, "{at}");
         }
     }
 }
@@ -246,7 +298,7 @@ fn a_conversation_from_elsewhere_goes_on_and_its_open_calls_do_not_run() {
         let point = other.session().resume(None).unwrap().point;
         assert_eq!(point == ResumePoint::NotRecorded, !record);
         if record {
-            let unknown = other.sent(EVALUATION).remove(4);
+            let unknown = other.sent(EVALUATION).remove(5);
             assert!(unknown.content.unwrap().contains("not known"));
             assert_eq!(unknown.call_id.as_deref(), Some("c2"));
         }

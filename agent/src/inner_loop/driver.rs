@@ -101,7 +101,7 @@ impl<P: Provider + ?Sized, O> Driver<'_, '_, P, O> {
             Step::RecordAnswer(answer) => self.record_answer(*answer),
             Step::RunTools(calls) => Ok(Fact::ToolsEnded(self.run_tools(&calls))),
             Step::Close { call, cause, shown } => self.close(&call, cause, &shown),
-            Step::CheckOutput(text) => Ok(self.check_output(&text)),
+            Step::CheckOutput(text) => self.check_output(&text),
             Step::Tell { text, about } => {
                 let id = about.map(|answer| format!("{REFUSED_ID}{answer}"));
                 Ok(Fact::Recorded(self.journal.user(&text, id.as_deref())?))
@@ -283,14 +283,17 @@ impl<P: Provider + ?Sized, O> Driver<'_, '_, P, O> {
         Ok(Fact::Recorded(Some(report.end)))
     }
 
-    fn check_output(&self, text: &str) -> Fact {
-        match self.prompt.parse_output(text) {
+    fn check_output(&self, text: &str) -> Result<Fact> {
+        if self.journal.is_outdated()? {
+            return Ok(Fact::Said);
+        }
+        Ok(match self.prompt.parse_output(text) {
             Ok(_) => Fact::Done,
             Err(error) => {
                 let shown = error.to_string();
                 Fact::OutputRefused { output: error.output, reason: error.reason, shown }
             }
-        }
+        })
     }
 }
 

@@ -83,6 +83,24 @@ impl Journal {
         Ok(self.conversation()?.map(of))
     }
 
+    /// Returns whether the last answer was asked for before somebody said something that is recorded.
+    pub(crate) fn is_outdated(&self) -> Result<bool> {
+        let Some(conversation) = self.conversation()? else { return Ok(false) };
+        let mut asked = None;
+        let mut said = None;
+        for entry in conversation.entries() {
+            match &entry.content {
+                EntryContent::Answer { request, .. } => asked = Some(request.unwrap_or(entry.sequence)),
+                EntryContent::Input { message, id, .. } if message.role == Role::User => {
+                    let is_own = id.as_deref().is_some_and(|id| id.starts_with(REFUSED_ID));
+                    said = Some(entry.sequence).filter(|_| !is_own).or(said);
+                }
+                _ => {}
+            }
+        }
+        Ok(asked.is_some_and(|asked| said > Some(asked)))
+    }
+
     /// Closes the open calls of an answer that was imported.
     pub(crate) fn close_unknown(&mut self, open: &mut OpenTurn) -> Result<()> {
         for (ordinal, call) in (0..).zip(&open.calls) {
@@ -232,7 +250,9 @@ impl Journal {
         self.system(state.system_message.content.as_deref().unwrap_or_default(), prompt.clone())?;
         let last = state.turns.len();
         for (turn, place) in state.turns.iter().zip(1..) {
-            turn.input_messages.iter().try_for_each(|message| self.message(message, None))?;
+            // The state's own system message is the one that was rendered last.
+            let said = turn.input_messages.iter().filter(|message| message.role != Role::System);
+            said.into_iter().try_for_each(|message| self.message(message, None))?;
             let request = None;
             let answer = ProviderAnswer {
                 content: turn.assistant_message.content.clone(),

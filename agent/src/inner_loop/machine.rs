@@ -155,6 +155,7 @@ impl InnerLoop {
                 self.next_calls()
             }
             (State::CheckingOutput, Fact::Done) => self.record_turn(true),
+            (State::CheckingOutput, Fact::Said) => self.record_turn(false),
             (State::CheckingOutput, Fact::OutputRefused { output, reason, shown }) => {
                 self.output_refused(output, reason, shown)
             }

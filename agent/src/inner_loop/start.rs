@@ -79,8 +79,6 @@ impl LoopStart {
             Some(true) if !said => start.complete = Some(turn.content.unwrap_or_default()),
             Some(_) => {}
             None => {
-                // What the host said since makes it no last answer.
-                turn.continues |= said && turn.calls.is_empty();
                 turn.expansion = (!asked.is_empty()).then_some(asked);
                 start.open = Some(turn);
             }

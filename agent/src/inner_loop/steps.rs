@@ -48,7 +48,8 @@ pub enum Step {
         /// Text that the model reads in place of a result.
         shown: String,
     },
-    /// Read the answer's text as the output: [`Fact::Done`], or [`Fact::OutputRefused`].
+    /// See whether something was said since the request, and else read the answer's text as the output: [`Fact::Said`],
+    /// [`Fact::Done`], or [`Fact::OutputRefused`].
     CheckOutput(String),
     /// Record a message to the model, in the user's place: [`Fact::Recorded`]. The message's id tells it from others
     /// of the conversation, so that it is recorded once.
@@ -92,6 +93,8 @@ pub enum Fact {
     NotAnswered(Box<ProviderError>),
     /// The calls ended, each by its ordinal.
     ToolsEnded(Vec<(u32, ToolEnded)>),
+    /// The host said something that the answer does not know of, so that the answer is not the last one.
+    Said,
     /// The answer is not of the prompt's output type; the text tells the model why.
     OutputRefused {
         /// Name of the output's type.

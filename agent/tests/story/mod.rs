@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use foldlog::conversation::{ConversationMessage, Role, ToolCallRecord};
+use foldlog::conversation::{ConversationMessage, Dialect, PairingRule, Role, ToolCallRecord, validate};
 use foldlog::storage::{CrashKind, MemoryStorage};
 use foldlog::tools::{ExecuteOptions, Tool, ToolContext, ToolError, ToolRegistry, ToolResult, ToolRunner};
 use foldlog::{
@@ -84,7 +84,7 @@ impl Tool for Add {
     }
 
     fn call(&self, line: Line, context: &ToolContext) -> Result<ToolResult<()>, ToolError> {
-        self.0.note(&format!("add {}", line.text));
+        self.0.note(&format!("add {}", line.text.escape_debug()));
         let message = format!("added {}", line.text);
         context.session().dispatch(line)?;
         Ok(ToolResult::ok(message, ()))
@@ -104,7 +104,7 @@ impl Tool for Look {
     }
 
     fn call(&self, line: Line, _: &ToolContext) -> Result<ToolResult<()>, ToolError> {
-        self.0.note(&format!("look {}", line.text));
+        self.0.note(&format!("look {}", line.text.escape_debug()));
         Ok(ToolResult::ok(format!("saw {}", line.text), ()))
     }
 }
@@ -122,7 +122,7 @@ impl Tool for Break {
     }
 
     fn call(&self, line: Line, context: &ToolContext) -> Result<ToolResult<()>, ToolError> {
-        self.0.note(&format!("break {}", line.text));
+        self.0.note(&format!("break {}", line.text.escape_debug()));
         context.session().dispatch(line)?;
         Err(ToolError::failed("it broke"))
     }
@@ -141,7 +141,7 @@ impl Tool for More {
     }
 
     fn call(&self, line: Line, _: &ToolContext) -> Result<ToolResult<()>, ToolError> {
-        self.0.note(&format!("more {}", line.text));
+        self.0.note(&format!("more {}", line.text.escape_debug()));
         let overrides = serde_json::json!({ line.text: "full" });
         Err(ToolError::VisibilityExpansion { overrides, reason: "the details are needed".to_owned() })
     }
@@ -295,6 +295,12 @@ impl Said {
     }
 }
 
+/// What a tool notes when it runs for this call. Line breaks would part the note.
+pub(crate) fn noted(call: &ToolCallRecord) -> String {
+    let arguments: Line = serde_json::from_str(&call.arguments).unwrap();
+    format!("{} {}", call.name, arguments.text.escape_debug())
+}
+
 /// One answer of a script: a text, and calls by id, tool and what the tool gets as `text`.
 pub(crate) type Scripted = (&'static str, Vec<(&'static str, &'static str, &'static str)>);
 
@@ -302,13 +308,29 @@ pub(crate) type Scripted = (&'static str, Vec<(&'static str, &'static str, &'sta
 /// has a nonce, and is noted.
 #[derive(Clone, Default)]
 pub(crate) struct Script {
-    pub(crate) answers: Arc<Vec<Scripted>>,
+    pub(crate) answers: Arc<Vec<(String, Vec<ToolCallRecord>)>>,
     pub(crate) asked: Arc<Mutex<Vec<usize>>>,
+    /// Whether every request has to be one that OpenAI and Anthropic would accept.
+    pub(crate) checks: bool,
 }
 
 impl Script {
     pub(crate) fn new(answers: Vec<Scripted>) -> Script {
-        Script { answers: Arc::new(answers), asked: Arc::default() }
+        let call = |(id, name, text): (&str, &str, &str)| ToolCallRecord {
+            call_id: id.to_owned(),
+            name: name.to_owned(),
+            arguments: serde_json::json!({ "text": text }).to_string(),
+        };
+        let answer = |(text, calls): Scripted| (text.to_owned(), calls.into_iter().map(call).collect());
+        Script::of(answers.into_iter().map(answer).collect())
+    }
+
+    pub(crate) fn of(answers: Vec<(String, Vec<ToolCallRecord>)>) -> Script {
+        Script { answers: Arc::new(answers), ..Script::default() }
+    }
+
+    pub(crate) fn checked(self) -> Script {
+        Script { checks: true, ..self }
     }
 
     pub(crate) fn asked(&self) -> Vec<usize> {
@@ -327,15 +349,16 @@ impl Script {
     fn reply(&self, request: &ScriptedRequest) -> ScriptedReply {
         let at = request.messages.iter().filter(|message| message.role == Role::Assistant).count();
         self.asked.lock().unwrap().push(at);
+        for dialect in [Dialect::OpenAi, Dialect::Anthropic].into_iter().filter(|_| self.checks) {
+            // Ids are made unique when the messages are rendered.
+            let mut violations = validate(dialect, &request.messages).err().unwrap_or_default();
+            violations.retain(|violation| violation.rule != PairingRule::RepeatedId);
+            assert!(violations.is_empty(), "{dialect:?} refuses request {at}: {violations:?}");
+        }
         let (text, calls) = &self.answers[at];
-        let calls = calls.iter().map(|(id, name, text)| ToolCallRecord {
-            call_id: (*id).to_owned(),
-            name: (*name).to_owned(),
-            arguments: serde_json::json!({ "text": text }).to_string(),
-        });
         ScriptedReply::Answer(ProviderAnswer {
             content: Some(format!("{text} nonce {}", Uuid::new_v4())),
-            calls: calls.collect(),
+            calls: calls.clone(),
             usage: Some(foldlog::conversation::TokenUsage { input: 10, output: 5, ..Default::default() }),
             model: Some("scripted".to_owned()),
             stop: Some("stop".to_owned()),
