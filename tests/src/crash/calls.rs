@@ -199,7 +199,7 @@ impl After {
     fn end(&mut self, end: End) {
         let open = self.open.pop().expect("only what is open ends");
         if end != End::Committed {
-            self.slices = Rc::new(self.slices.back_to(&open.then));
+            self.slices = Rc::new(self.slices.without_call(&open.then));
             self.purse = open.purse;
         }
         match (end, open.undoes) {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use foldlog::conversation::NewInput;
 use foldlog::{EventSlice, Result, SequenceNumber, Session, SnapshotOptions};
 
 use super::{After, Chance};
@@ -22,7 +23,12 @@ pub struct Slices {
     notes: Vec<Noted>,
     sizes: Vec<(u64, u64)>,
     tags: BTreeMap<String, String>,
+    /// What was said in a conversation, and neither rolled back nor said within a call that failed.
+    said: Vec<String>,
 }
+
+/// Names the one conversation of a session.
+const EVALUATION: &str = "simulated";
 
 /// Something that is done to a session and leaves a record.
 #[derive(Clone, Debug)]
@@ -47,6 +53,8 @@ pub enum Change {
     Tag(String, String),
     /// Takes a tag away.
     Untag(String),
+    /// Says something in the session's conversation.
+    Say(String),
     /// Takes a snapshot.
     Snapshot,
     /// Goes back to a position, at which the slices were these.
@@ -64,7 +72,8 @@ impl Change {
         };
         let step = |chance: &mut Chance| StepAdded { title: text(chance), part: chance.below(4) as u8 };
         match chance.below(100) {
-            0..=39 => Change::Step(step(chance)),
+            0..=34 => Change::Step(step(chance)),
+            35..=39 => Change::Say(text(chance)),
             40..=59 => Change::Note(Noted { text: text(chance) }),
             60..=71 => Change::Edit(DraftEdited {
                 place: chance.below(6) as usize,
@@ -106,6 +115,7 @@ impl Change {
             Change::Reset => session.reset(),
             Change::Tag(key, value) => session.set_tag(key, value),
             Change::Untag(key) => session.remove_tag(key),
+            Change::Say(text) => session.record_input(&NewInput::user(EVALUATION, text)),
             Change::Snapshot => session.snapshot(SnapshotOptions::default()).map(|taken| taken.position),
             Change::Rollback(to, _) => session.rollback_to(to).map(|done| done.sequence),
         }
@@ -113,7 +123,7 @@ impl Change {
 
     /// Whether it is durable when the call returns at the durability between the other two.
     pub fn is_boundary(&self) -> bool {
-        matches!(self, Change::Snapshot | Change::Rollback(..))
+        matches!(self, Change::Snapshot | Change::Say(_) | Change::Rollback(..))
     }
 }
 
@@ -144,6 +154,9 @@ impl Slices {
         }
         for size in session.log::<NoteSizes>()?.iter() {
             slices.sizes.push(*size?);
+        }
+        if let Some(conversation) = session.conversation(EVALUATION)? {
+            slices.said = conversation.messages().into_iter().filter_map(|message| message.content).collect();
         }
         Ok(slices)
     }
@@ -177,8 +190,8 @@ impl Slices {
             Change::ClearDraft => next.draft.clear(),
             Change::ClearPart(part) => next.of_part.retain(|step| step.part != *part),
             Change::Reset => {
-                let Slices { notes, sizes, tags, .. } = next;
-                next = Slices { notes, sizes, tags, ..Slices::default() };
+                let Slices { notes, sizes, tags, said, .. } = next;
+                next = Slices { notes, sizes, tags, said, ..Slices::default() };
             }
             Change::Tag(key, value) => {
                 next.tags.insert(key.clone(), value.clone());
@@ -187,7 +200,8 @@ impl Slices {
                 next.tags.remove(key);
             }
             Change::Snapshot => {}
-            Change::Rollback(_, then) => next = next.back_to(then),
+            Change::Say(text) => next.said.push(text.clone()),
+            Change::Rollback(_, then) => next = Slices { said: then.said.clone(), ..next.back_to(then) },
         }
         next
     }
@@ -195,14 +209,20 @@ impl Slices {
     /// The slices once STATE went back to what it was.
     #[must_use]
     pub fn back_to(&self, then: &Slices) -> Slices {
-        let Slices { notes, sizes, tags, .. } = self.clone();
-        Slices { notes, sizes, tags, preview: Vec::new(), ..then.clone() }
+        let Slices { notes, sizes, tags, said, .. } = self.clone();
+        Slices { notes, sizes, tags, said, preview: Vec::new(), ..then.clone() }
     }
 
-    /// The slices of a session that was begun with an export of this one: CACHE is not in it.
+    /// The slices once a call that began there has failed: what was said within it no longer counts.
+    #[must_use]
+    pub fn without_call(&self, then: &Slices) -> Slices {
+        Slices { said: then.said.clone(), ..self.back_to(then) }
+    }
+
+    /// The slices of a session that was begun with an export of this one: CACHE and conversations are not in it.
     #[must_use]
     pub fn imported(&self) -> Slices {
-        Slices { preview: Vec::new(), ..self.clone() }
+        Slices { preview: Vec::new(), said: Vec::new(), ..self.clone() }
     }
 
     /// The slices of a fork that sets a tag of its own.
