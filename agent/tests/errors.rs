@@ -1,16 +1,16 @@
 //! What goes wrong with an evaluation: each error says what happened and what to do, names the part that failed, and
-//! shows nothing from outside unescaped. Deadlines, budgets and the events that an evaluation leaves behind are here too.
+//! shows nothing from outside unescaped. Deadlines, budgets, and the events and transcript that an evaluation leaves behind are here too.
 
 use std::error::Error as _;
 use std::time::{Duration, Instant};
 
-use foldlog::conversation::{PromptIdentity, TokenUsage};
+use foldlog::conversation::{NewAnswer, NewInput, PromptIdentity, TokenUsage};
 use foldlog::tools::resources::{BudgetTracker, Usage};
 use foldlog::{OperationId, SessionTypes, Store, escape};
 use foldlog_agent::budget::{spend, track};
 use foldlog_agent::events::{self, PromptExecuted, PromptExecutions, PromptRendered, PromptRenderings};
 use foldlog_agent::provider::{ProviderError, ProviderErrorKind, ThrottleDetails, ThrottleKind};
-use foldlog_agent::{Budget, BudgetLimit, Deadline, Error, Phase, SectionVisibility};
+use foldlog_agent::{Budget, BudgetLimit, Deadline, Error, Phase, SectionVisibility, TranscriptState};
 
 const HOSTILE: &str = "a\u{1b}[2J\u{7}\r\n\u{9b}\u{202e}\u{2028}\u{feff}z";
 
@@ -269,4 +269,32 @@ fn events_of_an_evaluation_survive_a_rollback_and_a_new_process() {
     assert_eq!(**item, rendered);
     let [item] = &again.log::<PromptExecutions>().unwrap().tail(9).unwrap()[..] else { panic!() };
     assert_eq!(**item, executed);
+}
+
+#[test]
+fn the_transcript_holds_what_would_be_sent_and_the_last_payload_of_the_provider() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open(folder.path()).unwrap();
+    let session = store.create(&SessionTypes::builder().build().unwrap()).unwrap();
+    let answer = |content: &str, payload| NewAnswer {
+        evaluation_id: "one".into(),
+        content: Some(content.into()),
+        payload,
+        ..NewAnswer::default()
+    };
+    session.record_input(&NewInput::user("one", "a question")).unwrap();
+    session.record_answer(&answer("first", Some(serde_json::json!({"id": 1})))).unwrap();
+    session.record_input(&NewInput::user("one", "another")).unwrap();
+    session.record_answer(&answer("second", Some(serde_json::json!({"id": 2, "cached": [null]})))).unwrap();
+
+    let transcript = TranscriptState::of(&session.conversation("one").unwrap().unwrap());
+    let texts: Vec<_> = transcript.messages.iter().filter_map(|message| message.content.as_deref()).collect();
+    assert_eq!(texts, ["a question", "first", "another", "second"]);
+    assert_eq!(transcript.provider_payload, Some(serde_json::json!({"id": 2, "cached": [null]})));
+    let json = serde_json::to_string(&transcript).unwrap();
+    assert_eq!(serde_json::from_str::<TranscriptState>(&json).unwrap(), transcript);
+
+    session.record_answer(&answer("third", None)).unwrap();
+    let transcript = TranscriptState::of(&session.conversation("one").unwrap().unwrap());
+    assert_eq!(transcript.provider_payload, None, "the last answer has none");
 }

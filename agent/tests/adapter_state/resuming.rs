@@ -1,11 +1,19 @@
 //! Which state is found, and where its session goes on.
 
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
 use foldlog::Session;
 use foldlog_agent::Error;
 use foldlog_agent::adapter_state::*;
 use serde_json::{Value, json};
 
 use crate::world::*;
+
+/// Names the folder of the store to a process that a test starts.
+const STORE: &str = "FOLDLOG_TEST_STORE";
 
 #[test]
 fn a_worker_that_crashed_is_resumed_by_the_id_that_it_captured_first() {
@@ -16,6 +24,42 @@ fn a_worker_that_crashed_is_resumed_by_the_id_that_it_captured_first() {
     capture.offer(&claude("abc123"), None, CaptureOccasion::Init).unwrap();
     let session = world.reopened(session);
     assert_eq!(recover(&session).as_deref(), Some("abc123"));
+}
+
+/// Runs in a process of its own: captures a state as soon as the provider's session is known, and works on until it is
+/// killed.
+#[test]
+#[ignore = "a part of the test below"]
+fn part_of_the_killed_worker() {
+    let Some(folder) = std::env::var_os(STORE) else { return };
+    let world = World::at(Path::new(&folder));
+    let session = world.session();
+    let mut capture = world.capture(&session, "one", &AdapterStateOptions::default());
+    capture.offer(&claude("abc123"), None, CaptureOccasion::Init).unwrap();
+    println!("\ncaptured {}", session.id());
+    std::io::stdin().read_line(&mut String::new()).unwrap();
+}
+
+#[test]
+fn a_second_process_resumes_the_session_of_a_worker_that_was_killed() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut worker = Command::new(std::env::current_exe().unwrap())
+        .args(["--ignored", "--exact", "--nocapture", "resuming::part_of_the_killed_worker"])
+        .env(STORE, folder.path())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let said = BufReader::new(worker.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let id = said.into_iter().find_map(|line| line.strip_prefix("captured ").map(str::to_owned)).unwrap();
+    worker.kill().unwrap();
+    assert_eq!(worker.wait().unwrap().signal(), Some(9));
+
+    let world = World::at(folder.path());
+    let session = world.store.open_session(id.parse().unwrap(), &world.types).unwrap();
+    assert_eq!(recover(&session).as_deref(), Some("abc123"));
+    let plan = plan_resume(&session, "two", CLAUDE, &AdapterStateOptions::default(), &context()).unwrap();
+    assert!(matches!(plan, ResumePlan::Resume(resume) if resume.mode == ResumeMode::Fork));
 }
 
 #[test]

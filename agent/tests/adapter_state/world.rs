@@ -1,5 +1,6 @@
 //! What the stories share: a store whose clock stands still, sessions in it, and states.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,19 +28,25 @@ pub(crate) fn at(seconds: i64) -> DateTime<Utc> {
 
 /// Holds a store whose clock stands at noon.
 pub(crate) struct World {
-    _folder: tempfile::TempDir,
+    _folder: Option<tempfile::TempDir>,
     pub(crate) store: Store,
     pub(crate) clock: Arc<FixedClock>,
-    types: SessionTypes,
+    pub(crate) types: SessionTypes,
 }
 
 impl World {
     pub(crate) fn new() -> World {
         let folder = tempfile::tempdir().unwrap();
+        let world = World::at(folder.path());
+        World { _folder: Some(folder), ..world }
+    }
+
+    /// Opens the store in a folder that outlives this world.
+    pub(crate) fn at(folder: &Path) -> World {
         let clock = Arc::new(FixedClock::new(NOON * 1_000_000));
         let options = StoreOptions { clock: Arc::clone(&clock) as Arc<dyn Clock>, ..StoreOptions::default() };
-        let store = Store::open_with(folder.path(), options).unwrap();
-        World { _folder: folder, store, clock, types: SessionTypes::builder().build().unwrap() }
+        let store = Store::open_with(folder, options).unwrap();
+        World { _folder: None, store, clock, types: SessionTypes::builder().build().unwrap() }
     }
 
     pub(crate) fn session(&self) -> Session {
