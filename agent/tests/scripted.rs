@@ -176,5 +176,7 @@ fn requests_of_one_process_wait_for_each_other() {
     limiter.block("a", later, Duration::from_secs(9));
     limiter.block("a", later, Duration::from_secs(5));
     assert_eq!([seconds("a", later), seconds("a", later)], [9, 11]);
+    limiter.block("c", now, Duration::MAX);
+    assert_eq!(seconds("c", now), 60, "nobody waits for a wrong clock");
     assert!(std::ptr::eq(RateLimiter::shared(), RateLimiter::shared()));
 }

@@ -344,3 +344,25 @@ pub trait Provider: Send + Sync {
         options: &mut SendOptions<'_>,
     ) -> Result<ProviderAnswer, Box<ProviderError>>;
 }
+
+impl<P: Provider + ?Sized> Provider for Box<P> {
+    fn name(&self) -> &str {
+        (**self).name()
+    }
+
+    fn dialect(&self) -> Dialect {
+        (**self).dialect()
+    }
+
+    fn prepare(&self, request: &ProviderRequest<'_>) -> Result<Prepared, Box<ProviderError>> {
+        (**self).prepare(request)
+    }
+
+    fn send(
+        &self,
+        prepared: &Prepared,
+        options: &mut SendOptions<'_>,
+    ) -> Result<ProviderAnswer, Box<ProviderError>> {
+        (**self).send(prepared, options)
+    }
+}

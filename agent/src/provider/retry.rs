@@ -122,10 +122,12 @@ impl RateLimiter {
         })
     }
 
-    /// Notes that a provider wants no request for a time from `now`, as its `retry-after` says.
+    /// Notes that a provider wants no request for a time from `now`, as its `retry-after` says. A time of more than a
+    /// minute counts as a minute: the provider says again what it wants, and nobody waits for a wrong clock.
     pub fn block(&self, provider: &str, now: Instant, time: Duration) {
+        const LONGEST: Duration = Duration::from_secs(60);
         self.lane(provider, |lane| {
-            lane.blocked = now.checked_add(time).into_iter().chain(lane.blocked).max();
+            lane.blocked = now.checked_add(time.min(LONGEST)).into_iter().chain(lane.blocked).max();
         });
     }
 

@@ -9,6 +9,8 @@ use serde_json::{Value, json};
 use crate::asking::{BOTH, Which, ask, chunk, event, message_start};
 use crate::server::{Does, Server, stream};
 
+type Headers = &'static [(&'static str, &'static str)];
+
 fn said(kind: &str, message: &str) -> Value {
     json!({ "type": "error", "error": { "type": kind, "message": message, "code": null } })
 }
@@ -20,15 +22,16 @@ fn throttled(kind: ProviderErrorKind) -> ThrottleDetails {
     }
 }
 
+const DATE: &str = "Tue, 24 Nov 2026 18:00:00 GMT";
+
 /// Protects providers from requests that come too soon: what they say of the time is understood, in seconds and as a date.
 #[test]
 fn too_many_requests_say_when_to_come_back() {
-    let date = "Tue, 24 Nov 2026 18:00:00 GMT";
-    let cases: [(&[(&'static str, &str)], Option<u64>); 6] = [
+    let cases: [(Headers, Option<u64>); 6] = [
         (&[("retry-after", "7")], Some(7)),
         (&[("retry-after-ms", "1500"), ("retry-after", "7")], Some(1)),
-        (&[("date", date), ("retry-after", "Tue, 24 Nov 2026 18:00:30 GMT")], Some(30)),
-        (&[("date", date), ("retry-after", "Tue, 24 Nov 2026 17:00:00 GMT")], Some(0)),
+        (&[("date", DATE), ("retry-after", "Tue, 24 Nov 2026 18:00:30 GMT")], Some(30)),
+        (&[("date", DATE), ("retry-after", "Tue, 24 Nov 2026 17:00:00 GMT")], Some(0)),
         (&[("retry-after", "soon")], None),
         (&[], None),
     ];

@@ -9,7 +9,10 @@ mod answers;
 mod asking;
 mod failures;
 mod histories;
+mod loops;
 mod rules;
 mod secrets;
 mod server;
+#[path = "../story/mod.rs"]
+mod story;
 mod waiting;

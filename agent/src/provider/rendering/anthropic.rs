@@ -12,6 +12,8 @@ use serde_json::value::{RawValue, to_raw_value};
 use super::ids::Ids;
 use super::{sent_name, text_of_blocks};
 
+/// Greatest number of characters of a tool's name.
+const NAME_LONGEST: usize = 128;
 /// Text of the user's message that a conversation without one begins with: the API takes no other beginning.
 const BEGINNING: &str = "Begin.";
 /// Text of a failed result that has none: the API takes no failure without content.
@@ -97,8 +99,9 @@ struct Part<'a> {
 impl<'a> AnthropicConversation<'a> {
     /// Renders messages as they are sent. Names of tools that are not `known` are made fit.
     pub(crate) fn new(messages: &'a [ConversationMessage], known: &[&str]) -> AnthropicConversation<'a> {
-        let pinned =
-            |message: &ConversationMessage| message.role == Role::Assistant && own_blocks(message).is_some();
+        let pinned = |message: &ConversationMessage, id: &str| {
+            message.role == Role::Assistant && clean(id) == id && own_blocks(message).is_some()
+        };
         let ids = Ids::new(messages, pinned, clean);
         let mut system = Vec::new();
         let mut parts: Vec<Part<'a>> = Vec::new();
@@ -197,17 +200,17 @@ fn answer<'a>(
     ids: &[String],
     known: &[&str],
 ) -> (Option<&'a RawValue>, Vec<Block<'a>>) {
+    let calls = message.tool_calls.iter().zip(ids);
+    let sent: Vec<_> =
+        calls.map(|(call, id)| (call, id, sent_name(&call.name, known, NAME_LONGEST))).collect();
     if let Some((raw, blocks)) = own_blocks(message) {
-        let unchanged = message.tool_calls.iter().zip(ids).all(|(call, id)| call.call_id == *id);
-        return if unchanged { whole(raw, blocks) } else { (None, with_ids(blocks, ids)) };
+        let unchanged = sent.iter().all(|(call, id, name)| call.call_id == **id && call.name == *name);
+        let sent: Vec<_> = sent.iter().map(|(_, id, name)| (id.as_str(), &**name)).collect();
+        return if unchanged { whole(raw, blocks) } else { (None, exchanged(blocks, &sent)) };
     }
     let (_, mut blocks) = said(message);
-    blocks.extend(message.tool_calls.iter().zip(ids).map(|(call, id)| {
-        Block::Made(Made::ToolUse {
-            id: id.clone().into(),
-            name: sent_name(&call.name, known, 128),
-            input: input(&call.arguments),
-        })
+    blocks.extend(sent.into_iter().map(|(call, id, name)| {
+        Block::Made(Made::ToolUse { id: id.clone().into(), name, input: input(&call.arguments) })
     }));
     (None, blocks)
 }
@@ -290,16 +293,16 @@ fn is_empty_text(block: &RawValue) -> bool {
         .is_some_and(|peek| peek.r#type == "text" && peek.text.is_none_or(|text| text.trim().is_empty()))
 }
 
-/// Exchanges the ids of the calls among blocks, by ordinal.
-fn with_ids<'a>(blocks: Vec<&'a RawValue>, ids: &[String]) -> Vec<Block<'a>> {
-    let mut ids = ids.iter();
+/// Exchanges ids and names of the calls among blocks, by ordinal.
+fn exchanged<'a>(blocks: Vec<&'a RawValue>, sent: &[(&str, &str)]) -> Vec<Block<'a>> {
+    let mut sent = sent.iter();
     let blocks = blocks.into_iter().filter(|block| !is_empty_text(block)).map(|block| {
         let is_call = peek(block).is_some_and(|peek| peek.r#type == "tool_use");
-        let id = if is_call { ids.next() } else { None };
-        let altered = id.and_then(|id| {
+        let call = if is_call { sent.next() } else { None };
+        let altered = call.and_then(|(id, name)| {
             let mut fields: BTreeMap<&str, &RawValue> = serde_json::from_str(block.get()).ok()?;
-            let id = to_raw_value(id).ok()?;
-            fields.insert("id", &id);
+            let (id, name) = (to_raw_value(id).ok()?, to_raw_value(name).ok()?);
+            fields.extend([("id", &*id), ("name", &*name)]);
             to_raw_value(&fields).ok()
         });
         Block::Raw(altered.map_or(Cow::Borrowed(block), Cow::Owned))

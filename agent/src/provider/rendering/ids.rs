@@ -22,18 +22,18 @@ pub(super) struct Answered {
 }
 
 impl Ids {
-    /// Chooses the ids. `pinned` says of a message whether its calls stand in content blocks that are sent as they are;
+    /// Chooses the ids. `pinned` says of a message's id whether it stands in content blocks and can be sent as it is there;
     /// `clean` makes of an id what the provider takes.
     pub(super) fn new(
         messages: &[ConversationMessage],
-        pinned: impl Fn(&ConversationMessage) -> bool,
+        pinned: impl Fn(&ConversationMessage, &str) -> bool,
         clean: impl Fn(&str) -> String,
     ) -> Ids {
         let mut taken = Taken::default();
         let mut calls: Vec<Vec<Option<String>>> = Vec::with_capacity(messages.len());
         for message in messages {
-            let pinned = pinned(message);
-            let keep = |id: &str, taken: &mut Taken| (pinned && taken.take(id)).then(|| id.to_owned());
+            let keep =
+                |id: &str, taken: &mut Taken| (pinned(message, id) && taken.take(id)).then(|| id.to_owned());
             calls.push(message.tool_calls.iter().map(|call| keep(&call.call_id, &mut taken)).collect());
         }
         let mut chosen = Vec::with_capacity(messages.len());

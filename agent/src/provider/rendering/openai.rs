@@ -5,10 +5,13 @@ use std::collections::BTreeMap;
 
 use foldlog::conversation::{ConversationMessage, Dialect, Role, ToolCallRecord};
 use serde::Serialize;
-use serde_json::value::RawValue;
+use serde_json::value::{RawValue, to_raw_value};
 
 use super::ids::Ids;
 use super::{sent_name, text_of_blocks};
+
+/// Greatest number of characters of a tool's name.
+const NAME_LONGEST: usize = 64;
 
 /// Holds a message as OpenAI takes it.
 #[derive(Serialize)]
@@ -17,7 +20,7 @@ pub(crate) enum OpenAiMessage<'a> {
     /// A message in the provider's own form.
     Raw(&'a RawValue),
     /// A message in the provider's own form, some fields of which were exchanged.
-    Altered(BTreeMap<&'a str, Cow<'a, RawValue>>),
+    Altered(Fields<'a>),
     /// A message that was put together from role, content and calls.
     Made(Made<'a>),
 }
@@ -58,16 +61,19 @@ struct Function<'a> {
 
 /// Renders messages as they are sent. Names of tools that are not `known` are made fit.
 pub(crate) fn messages<'a>(messages: &'a [ConversationMessage], known: &[&str]) -> Vec<OpenAiMessage<'a>> {
-    let ids = Ids::new(messages, |message| whole_message(message).is_some(), clean);
+    let ids = Ids::new(messages, |message, id| !id.is_empty() && whole_message(message).is_some(), clean);
     let rendered = messages.iter().enumerate().map(|(number, message)| {
         let own = ids.calls(number);
         if let Some(raw) = whole_message(message) {
-            return with_ids(raw, message, own);
+            return fit(raw, message, own, known);
         }
         let calls = message.tool_calls.iter().zip(own).map(|(call, id)| Call {
             id: id.clone().into(),
             r#type: "function",
-            function: Function { name: sent_name(&call.name, known, 64), arguments: &call.arguments },
+            function: Function {
+                name: sent_name(&call.name, known, NAME_LONGEST),
+                arguments: &call.arguments,
+            },
         });
         let content = match content(message) {
             Content::Null(()) if message.tool_calls.is_empty() => Content::Text("".into()),
@@ -144,30 +150,45 @@ fn content(message: &ConversationMessage) -> Content<'_> {
     }
 }
 
-/// Exchanges the ids in a message that is sent in the provider's own form, if they are not those that were chosen.
-fn with_ids<'a>(raw: &'a RawValue, message: &ConversationMessage, ids: &[String]) -> OpenAiMessage<'a> {
-    if message.tool_calls.iter().zip(ids).all(|(call, id)| call.call_id == *id) {
+/// Exchanges ids and names of calls in a message that is sent in the provider's own form, where they are not what is to be
+/// sent.
+fn fit<'a>(
+    raw: &'a RawValue,
+    message: &ConversationMessage,
+    ids: &[String],
+    known: &[&str],
+) -> OpenAiMessage<'a> {
+    let calls = message.tool_calls.iter().zip(ids);
+    let sent: Vec<_> =
+        calls.map(|(call, id)| (call, id, sent_name(&call.name, known, NAME_LONGEST))).collect();
+    if sent.iter().all(|(call, id, name)| call.call_id == **id && call.name == *name) {
         return OpenAiMessage::Raw(raw);
     }
-    exchanged(raw, ids).map_or(OpenAiMessage::Raw(raw), OpenAiMessage::Altered)
+    let sent: Vec<_> = sent.iter().map(|(_, id, name)| (id.as_str(), &**name)).collect();
+    exchanged(raw, &sent).map_or(OpenAiMessage::Raw(raw), OpenAiMessage::Altered)
 }
 
-fn exchanged<'a>(raw: &'a RawValue, ids: &[String]) -> Option<BTreeMap<&'a str, Cow<'a, RawValue>>> {
-    let mut fields: BTreeMap<&str, &RawValue> = serde_json::from_str(raw.get()).ok()?;
-    let mut calls: Vec<BTreeMap<&str, Cow<'_, RawValue>>> = {
-        let calls: Vec<BTreeMap<&str, &RawValue>> =
-            serde_json::from_str(fields.remove("tool_calls")?.get()).ok()?;
-        let owned = |call: BTreeMap<&'a str, &'a RawValue>| {
-            call.into_iter().map(|(name, value)| (name, Cow::Borrowed(value))).collect()
-        };
-        calls.into_iter().map(owned).collect()
-    };
-    for (call, id) in calls.iter_mut().zip(ids) {
-        call.insert("id", Cow::Owned(serde_json::value::to_raw_value(id).ok()?));
+type Fields<'a> = BTreeMap<&'a str, Cow<'a, RawValue>>;
+
+fn fields(raw: &RawValue) -> Option<Fields<'_>> {
+    let fields: BTreeMap<&str, &RawValue> = serde_json::from_str(raw.get()).ok()?;
+    Some(fields.into_iter().map(|(name, value)| (name, Cow::Borrowed(value))).collect())
+}
+
+/// Returns the fields of a message, with these ids and names of its calls.
+fn exchanged<'a>(raw: &'a RawValue, sent: &[(&str, &str)]) -> Option<Fields<'a>> {
+    let mut message = fields(raw)?;
+    let calls: Vec<&RawValue> = serde_json::from_str(message.get("tool_calls")?.get()).ok()?;
+    let mut altered = Vec::with_capacity(calls.len());
+    for (call, (id, name)) in calls.into_iter().zip(sent) {
+        let mut call = fields(call)?;
+        let mut function = fields(call.get("function")?)?;
+        function.insert("name", Cow::Owned(to_raw_value(name).ok()?));
+        let function = to_raw_value(&function).ok()?;
+        call.insert("id", Cow::Owned(to_raw_value(id).ok()?));
+        call.insert("function", Cow::Owned(function));
+        altered.push(to_raw_value(&call).ok()?);
     }
-    let calls = serde_json::value::to_raw_value(&calls).ok()?;
-    let mut fields: BTreeMap<&str, Cow<'_, RawValue>> =
-        fields.into_iter().map(|(name, value)| (name, Cow::Borrowed(value))).collect();
-    fields.insert("tool_calls", Cow::Owned(calls));
-    Some(fields)
+    message.insert("tool_calls", Cow::Owned(to_raw_value(&altered).ok()?));
+    Some(message)
 }
