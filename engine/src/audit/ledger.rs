@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use foldlog_codec::body::{
-    Cause, Decision, ExternalEffects, Idempotency, Outcome, Settle, ToolBegin, ToolEnd,
+    CallOrigin, Cause, Decision, ExternalEffects, Idempotency, Outcome, Settle, ToolBegin, ToolEnd,
 };
 use foldlog_codec::{Kind, OperationId, Record, SequenceNumber};
 use serde::Serialize;
@@ -67,6 +67,9 @@ pub struct LedgerEntry {
     pub parent: Option<OperationId>,
     /// Operation that this one undid.
     pub undoes: Option<OperationId>,
+    /// Answer that asked for the call, and which of its calls it is. `None` if no answer did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub asked_by: Option<CallOrigin>,
     /// Call id that the model's provider gave.
     pub call_id: Option<String>,
     /// Name of the tool.
@@ -131,6 +134,7 @@ impl Ledger {
             operation,
             parent: begin.parent,
             undoes: begin.undoes,
+            asked_by: begin.origin,
             call_id: begin.call_id.map(Cow::into_owned),
             tool: begin.tool.into_owned(),
             idempotency: begin.idempotency,

@@ -7,7 +7,7 @@ use foldlog_codec::body::{CallOrigin, Cause, Outcome, Role, Usage};
 use foldlog_codec::{OperationId, SequenceNumber};
 use uuid::Uuid;
 
-use super::model::{ConversationMessage, ConversationState, ConversationTurn, PromptIdentity};
+use super::model::{ContentBlocks, ConversationMessage, ConversationState, ConversationTurn, PromptIdentity};
 
 /// Text that a model reads of a call that asked for more of the prompt to be shown.
 pub const EXPANDED_TEXT: &str = "More of the prompt is shown now. Call the tool again if it is still needed.";
@@ -176,6 +176,7 @@ struct Closed {
     name: Option<String>,
     call_id: Option<String>,
     time: DateTime<Utc>,
+    blocks: Option<ContentBlocks>,
 }
 
 impl Conversation {
@@ -411,7 +412,7 @@ impl Conversation {
             name: end.name.clone().or_else(|| call.map(|call| call.name.clone())),
             created_at: end.time,
             message_id: self.message_id(end.sequence, 0),
-            blocks: None,
+            blocks: end.blocks.clone(),
             is_error: end.is_error,
         }
     }
@@ -445,16 +446,25 @@ fn closing(entry: &Entry) -> Option<(CallOrigin, Closed)> {
             };
             let shown = fixed.or_else(|| shown.clone());
             let (is_error, name) = (*outcome != Outcome::Committed, Some(tool.clone()));
-            Some((*origin, Closed { sequence, shown, is_error, name, call_id: call_id.clone(), time }))
+            Some((
+                *origin,
+                Closed { sequence, shown, is_error, name, call_id: call_id.clone(), time, blocks: None },
+            ))
         }
         EntryContent::CallSettled { origin, committed: Some(committed), shown, .. } => {
             let (shown, is_error) = (Some(shown.clone()), !committed);
-            Some((*origin, Closed { sequence, shown, is_error, name: None, call_id: None, time }))
+            Some((
+                *origin,
+                Closed { sequence, shown, is_error, name: None, call_id: None, time, blocks: None },
+            ))
         }
         EntryContent::Input { origin: Some(origin), message, .. } if message.role == Role::Tool => {
             let (shown, is_error) = (message.content.clone(), message.is_error);
             let (name, call_id) = (message.name.clone(), message.tool_call_id.clone());
-            Some((*origin, Closed { sequence, shown, is_error, name, call_id, time }))
+            Some((
+                *origin,
+                Closed { sequence, shown, is_error, name, call_id, time, blocks: message.blocks.clone() },
+            ))
         }
         _ => None,
     }
