@@ -16,6 +16,7 @@ use crate::verbs;
 use crate::verbs::export::Format;
 use crate::verbs::settle::Settled;
 use crate::verbs::tail::Start;
+use crate::verbs::transcript;
 
 /// Reads, checks and repairs the logs of agents' sessions, without the code that wrote them.
 ///
@@ -72,6 +73,7 @@ const LEDGER_JSON: &str = "\
 With --json one object a line, for each operation:
   operation    its id: the sequence number of its first begin
   parent       the operation within which it ran; undoes: the operation that it undid
+  asked_by     the answer that asked for it, by its sequence number, and which of the answer's calls it is
   call_id      the provider's id of the call, which may name several operations
   tool         its name; idempotency: whether it may be run again
   outcome      open, committed, failed, interrupted, settled, abandoned (committed, then rolled back)
@@ -97,6 +99,13 @@ With --json one object:
   not_undone    changes of the call that were not undone, and what it left that was not captured: resource, path, reason
   unsettled     calls that the host runs again or a person settles: operation, tool, call_id";
 
+/// Describes what `transcript --json` prints.
+const TRANSCRIPT_JSON: &str = "\
+With --json and the formats text and markdown one object a line, for each message:
+  role, content, tool_calls (call_id, name, arguments), tool_call_id, name, created_at, message_id, is_error,
+  blocks (format, json: the content in a provider's own form)
+With --json and the format anthropic one object: system, messages.";
+
 /// Describes the fields of `salvage --json`.
 const SALVAGE_JSON: &str = "\
 With --json one object:
@@ -120,7 +129,7 @@ enum Verb {
         #[arg(long)]
         dir: Option<PathBuf>,
     },
-    /// Import recorded runs of other tools' agents, one session a run.
+    /// Import recorded runs of other tools' agents, and conversations, one session each.
     #[command(subcommand)]
     Import(ImportVerb),
     /// List the sessions of a store.
@@ -204,6 +213,28 @@ enum Verb {
     Ledger {
         /// The session's folder.
         session: PathBuf,
+    },
+    /// Print a conversation: what a provider would be sent, or what was recorded.
+    ///
+    /// Without --as-recorded, results stand behind their calls, calls have ids of their own, and what was shortened is
+    /// left out. The formats openai and anthropic print one JSON array of messages; a history that the provider would
+    /// refuse is an error then.
+    #[command(after_help = TRANSCRIPT_JSON)]
+    Transcript {
+        /// The session's folder.
+        session: PathBuf,
+        /// The evaluation whose conversation is printed; may be left out if there is only one.
+        #[arg(long, value_name = "ID")]
+        evaluation: Option<String>,
+        /// The position [default: the last one].
+        #[arg(long, value_name = "POSITION")]
+        at: Option<SequenceNumber>,
+        /// Print the messages as they were recorded, valid or not.
+        #[arg(long)]
+        as_recorded: bool,
+        /// The form.
+        #[arg(long, value_enum, default_value_t = transcript::Format::Text)]
+        format: transcript::Format,
     },
     /// Restore the workspaces of an interrupted session and end its open calls, without its host. Writes into the session.
     #[command(after_help = RECOVER_JSON)]
@@ -295,6 +326,14 @@ enum ImportVerb {
         #[arg(long, value_name = "DIR")]
         store: PathBuf,
     },
+    /// Import a conversation in OpenAI's form: a JSON array of messages, or one JSON object a line.
+    Openai {
+        /// The file.
+        file: PathBuf,
+        /// The store's folder; it is created if it does not exist.
+        #[arg(long, value_name = "DIR")]
+        store: PathBuf,
+    },
     /// Import trajectories of SWE-agent: one run a file, with `history`.
     SweAgent {
         /// The files.
@@ -364,6 +403,7 @@ fn verb(verb: Verb, output: &mut Output<'_>) -> Result<u8> {
         Verb::Import(ImportVerb::SweAgent { files, store }) => {
             verbs::import::swe_agent(&files, &store, output)
         }
+        Verb::Import(ImportVerb::Openai { file, store }) => verbs::import::openai(&file, &store, output),
         Verb::Sessions { dir } => verbs::sessions::run(&dir, output),
         Verb::Show { session, from, to, kind } => {
             verbs::show::run(&session, from, to, kind.as_deref(), output)
@@ -377,6 +417,10 @@ fn verb(verb: Verb, output: &mut Output<'_>) -> Result<u8> {
         Verb::Verify { paths } => verbs::verify::run(&paths, output),
         Verb::Replay { session, thorough } => verbs::replay::run(&session, thorough, output),
         Verb::Ledger { session } => verbs::ledger::run(&session, output),
+        Verb::Transcript { session, evaluation, at, as_recorded, format } => {
+            let asked = transcript::Asked { evaluation: evaluation.as_deref(), at, as_recorded, format };
+            transcript::run(&session, asked, output)
+        }
         Verb::Recover { session, workspaces, snapshots, rebind, overwrite, force } => {
             let asked = verbs::recover::Asked {
                 workspaces: &workspaces,

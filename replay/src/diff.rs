@@ -21,8 +21,11 @@ use crate::failure::Result;
 /// Describes one difference of two states.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Difference {
-    /// Name of the slice; `None` for the session's tags.
+    /// Name of the slice; `None` for the session's tags and for conversations.
     pub slice: Option<String>,
+    /// Id of the evaluation of whose conversation a message differs; `None` for slices and tags.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub conversation: Option<String>,
     /// Path of the value within the slice, such as `items[3].status`.
     pub path: String,
     /// What happened to the value.
@@ -116,7 +119,14 @@ struct Collector<'a, 'b> {
 
 impl Collector<'_, '_> {
     fn push(&mut self, path: String, change: Change, before: Value, after: Value) -> Result<()> {
-        (self.sink)(Difference { slice: self.slice.cloned(), path, change, before, after })
+        (self.sink)(Difference {
+            slice: self.slice.cloned(),
+            conversation: None,
+            path,
+            change,
+            before,
+            after,
+        })
     }
 
     fn items(&mut self, old: &[StoredItem], new: &[StoredItem]) -> Result<()> {

@@ -22,6 +22,7 @@
 //! 5. Nothing from a log, a file name or the system reaches a terminal or JSON unescaped.
 
 pub mod cli;
+mod conversations;
 pub mod diff;
 pub mod failure;
 mod interrupts;

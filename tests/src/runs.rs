@@ -160,11 +160,24 @@ impl<'de> Visitor<'de> for Ordered {
     }
 }
 
+/// Holds what a conversation keeps of a message.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Told {
+    /// Who speaks.
+    pub role: String,
+    /// Text or null, as it is in the file.
+    pub content: Json,
+    /// Id, tool and arguments of each call.
+    pub calls: Vec<(String, String, String)>,
+    /// Id of the call whose result the message is.
+    pub answers: Option<String>,
+}
+
 /// Holds what the import of a run must come to.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Expected {
-    /// STATE: the messages that were not rolled back.
-    pub messages: Vec<Json>,
+    /// The conversation: role, content, the calls of an answer, the id of a result's call.
+    pub messages: Vec<Told>,
     /// STATE: each tool with its calls, in the order of the last call.
     pub tool_counts: Vec<(String, u64)>,
     /// LOG: call, tool, arguments, result, whether it failed.
@@ -182,12 +195,10 @@ impl Expected {
         let slice = |policy: &str, items: Vec<Json>| {
             object(vec![("policy", Json::text(policy)), ("items", Json::Array(items))])
         };
-        let last = self.messages.last().cloned().into_iter().collect();
         let counts = self.tool_counts.iter().map(|(name, count)| {
             object(vec![("name", Json::text(name)), ("count", Json::Scalar((*count).into()))])
         });
-        let mut slices =
-            vec![("last_message", slice("state", last)), ("messages", slice("state", self.messages.clone()))];
+        let mut slices = Vec::new();
         if !self.tool_calls.is_empty() {
             slices.push(("tool_counts", slice("state", counts.collect())));
         }
@@ -198,16 +209,21 @@ impl Expected {
         let (id, tool, arguments) = call;
         let result = message.get("content").cloned().unwrap_or(Json::Scalar(serde_json::Value::Null));
         let failed = result.as_str().is_some_and(|text| text.starts_with("Error"));
+        self.messages.push(Told {
+            role: "tool".to_owned(),
+            content: result.clone(),
+            calls: Vec::new(),
+            answers: Some(id.clone().unwrap_or_default()),
+        });
         self.tool_calls.push((id, tool.clone(), arguments, result, failed));
         if failed {
-            // The rollback rolls back the count and the message; the LOG keeps the call.
+            // The rollback rolls back the count; the conversation and the LOG keep the call.
             self.rollbacks += 1;
             return;
         }
         let before = self.tool_counts.iter().position(|(name, _)| *name == tool);
         let count = before.map_or(0, |place| self.tool_counts.remove(place).1);
         self.tool_counts.push((tool, count + 1));
-        self.messages.push(message.clone());
     }
 }
 
@@ -245,14 +261,24 @@ fn fold(messages: &[Json], actions: bool) -> Expected {
             expected.answer(open.remove(0), message);
             continue;
         }
+        let mut calls = Vec::new();
         let named = message.get("tool_calls").map(Json::elements).unwrap_or_default();
         if !named.is_empty() {
             open = named.iter().map(named_call).collect();
+            calls.clone_from(&open);
         } else if let Some(action) = text("action").filter(|_| actions) {
             let tool = action.split_whitespace().next().unwrap_or_default().to_owned();
             open = vec![(None, tool, Json::text(action))];
+            calls.clone_from(&open);
         }
-        expected.messages.push(message.clone());
+        let calls =
+            calls.into_iter().map(|(id, tool, arguments)| (id.unwrap_or_default(), tool, arguments.shown()));
+        expected.messages.push(Told {
+            role: text("role").unwrap_or_default().to_owned(),
+            content: message.get("content").cloned().unwrap_or(Json::Scalar(serde_json::Value::Null)),
+            calls: calls.collect(),
+            answers: None,
+        });
     }
     expected
 }

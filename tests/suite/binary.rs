@@ -11,6 +11,7 @@ mod recover;
 mod salvage;
 mod stats;
 mod tail;
+mod transcript;
 
 use std::collections::BTreeMap;
 use std::fs;

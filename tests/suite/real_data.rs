@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use foldlog_tests::runs::{self, Expected, Json};
+use foldlog_tests::runs::{self, Expected, Json, Told};
 use foldlog_tests::verbs::foldlog;
 
 /// How many bytes of log the recorded file of tau-bench may take.
@@ -42,6 +42,38 @@ fn slices(session: &Path) -> Json {
     let Json::Object(mut slices) = slices else { panic!("slices are an object") };
     slices.retain(|(name, _)| name != "tool_invoked");
     Json::Object(slices)
+}
+
+/// The conversation of a session, as it was recorded.
+fn transcript(session: &Path) -> Json {
+    let ran = foldlog(["transcript", session.to_str().unwrap(), "--as-recorded", "--format", "openai"]);
+    assert_eq!((ran.code, ran.stderr.as_str()), (0, ""));
+    Json::parse(&ran.stdout)
+}
+
+/// What a conversation says, without the order of its fields.
+fn told(transcript: &Json) -> Vec<Told> {
+    let text = |of: &Json, field: &str| of.get(field).and_then(Json::as_str).map(str::to_owned);
+    let messages = transcript.elements().iter().map(|message| Told {
+        role: text(message, "role").unwrap(),
+        content: message.get("content").unwrap().clone(),
+        calls: message
+            .get("tool_calls")
+            .map(Json::elements)
+            .unwrap_or_default()
+            .iter()
+            .map(|call| {
+                let function = call.get("function").unwrap();
+                (
+                    text(call, "id").unwrap(),
+                    text(function, "name").unwrap(),
+                    text(function, "arguments").unwrap(),
+                )
+            })
+            .collect(),
+        answers: text(message, "tool_call_id"),
+    });
+    messages.collect()
 }
 
 /// The records of a kind, as `show --json` prints them.
@@ -83,6 +115,7 @@ fn check(store: &Path, expected: &BTreeMap<(String, String), Expected>) {
     assert_eq!(verified.get("torn_bytes"), Some(&Json::Scalar(0.into())));
     for (run, session) in &sessions {
         assert_eq!(slices(session), expected[run].slices(), "run {run:?}");
+        assert_eq!(told(&transcript(session)), expected[run].messages, "run {run:?}");
         assert_eq!(calls(session), expected[run].tool_calls, "run {run:?}");
         check_ledger(session, &expected[run]);
         let replayed = foldlog(["replay", "--thorough", "--json", session.to_str().unwrap()]);
@@ -133,6 +166,53 @@ fn tau_bench_comes_to_what_a_plain_fold_of_its_file_comes_to() {
     check(folder.path(), &expected);
 }
 
+/// The messages of a run as unordered JSON, which compares texts byte for byte.
+fn unordered(messages: &Json) -> serde_json::Value {
+    serde_json::to_value(messages).unwrap()
+}
+
+#[test]
+fn the_conversation_of_each_of_tau_benchs_runs_is_the_files_message_by_message() {
+    let Some(data) = runs::folder() else { return };
+    let path = data.join("tau-bench/gpt-4o-airline.json");
+    let file = Json::parse(&std::fs::read_to_string(&path).unwrap());
+    let folder = tempfile::tempdir().unwrap();
+    let imported = import(&["tau-bench", path.to_str().unwrap()], folder.path());
+    let sessions = sessions(folder.path());
+    assert_eq!((imported["messages"] as usize, sessions.len()), (5_308, 200));
+    let (mut messages, mut nulls, mut repeating) = (0, 0, 0);
+    for run in file.elements() {
+        let tag = |field: &str| serde_json::to_string(run.get(field).unwrap()).unwrap();
+        let session = &sessions[&(tag("task_id"), tag("trial"))];
+        let original = unordered(run.get("traj").unwrap());
+        let recorded = unordered(&transcript(session));
+        assert_eq!(recorded, original, "task {}, trial {}", tag("task_id"), tag("trial"));
+        let original = original.as_array().unwrap();
+        messages += original.len();
+        nulls += original.iter().filter(|message| message["content"].is_null()).count();
+
+        // What a provider would be sent says the same, but for ids that the run repeats.
+        let ran = foldlog(["transcript", session.to_str().unwrap(), "--format", "openai"]);
+        assert_eq!((ran.code, ran.stderr.as_str()), (0, ""));
+        let sent: Vec<serde_json::Value> = serde_json::from_str(&ran.stdout).unwrap();
+        let ids = |messages: &[serde_json::Value]| -> Vec<String> {
+            let calls = messages.iter().filter_map(|message| message["tool_calls"].as_array()).flatten();
+            calls.map(|call| call["id"].as_str().unwrap().to_owned()).collect()
+        };
+        let (before, after) = (ids(original), ids(&sent));
+        let distinct = |ids: &[String]| ids.iter().collect::<std::collections::BTreeSet<_>>().len();
+        assert_eq!(distinct(&after), after.len());
+        repeating += usize::from(distinct(&before) < before.len());
+        let contents = |messages: &[serde_json::Value]| -> Vec<serde_json::Value> {
+            messages.iter().map(|message| message["content"].clone()).collect()
+        };
+        assert_eq!(contents(&sent), contents(original));
+        let ran = foldlog(["transcript", session.to_str().unwrap(), "--format", "anthropic", "--json"]);
+        assert_eq!((ran.code, ran.stderr.as_str()), (0, ""));
+    }
+    assert_eq!((messages, nulls, repeating), (5_308, 1_074, 49));
+}
+
 #[test]
 fn a_perturbed_copy_of_tau_bench_comes_to_other_states() {
     let Some(data) = runs::folder() else { return };
@@ -140,12 +220,11 @@ fn a_perturbed_copy_of_tau_bench_comes_to_other_states() {
     let file = Json::parse(&std::fs::read_to_string(path).unwrap());
     let mut file = Json::Array(file.elements()[..8].to_vec());
     let before = runs::tau_bench(&file);
-    // Another word in one run, the order of two keys in the next, a failure more in the third, and a call of
-    // another tool in the fourth.
+    // Another word in one run, no text in the next, a failure more in the third, and a call of another tool in
+    // the fourth.
     perturb(&mut file, 0, "user", |message| *message.get_mut("content").unwrap() = Json::text("No."));
     perturb(&mut file, 1, "user", |message| {
-        let Json::Object(fields) = message else { panic!("a message is an object") };
-        fields.reverse();
+        *message.get_mut("content").unwrap() = Json::Scalar(serde_json::Value::Null);
     });
     perturb(&mut file, 2, "tool", |message| *message.get_mut("content").unwrap() = Json::text("Error: no"));
     perturb(&mut file, 3, "tool-calling", |message| {
@@ -160,7 +239,8 @@ fn a_perturbed_copy_of_tau_bench_comes_to_other_states() {
     import(&["tau-bench", copy.to_str().unwrap()], &store);
     check(&store, &runs::tau_bench(&file));
     let sessions = sessions(&store);
-    let other = before.iter().filter(|(run, expected)| slices(&sessions[*run]) != expected.slices());
+    let other =
+        before.iter().filter(|(run, expected)| told(&transcript(&sessions[*run])) != expected.messages);
     let tags = |run: usize| {
         let run = &file.elements()[run];
         let tag = |field: &str| serde_json::to_string(run.get(field).unwrap()).unwrap();

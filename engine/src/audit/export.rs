@@ -92,33 +92,42 @@ impl Serialize for OneSlice<'_> {
 }
 
 /// Serializes a state as `foldlog state --json` prints it.
-struct Document<'a> {
+struct Document<'a, T> {
     sequence: SequenceNumber,
     slices: Slices<'a>,
+    beside: Option<(&'a str, &'a T)>,
 }
 
-impl Serialize for Document<'_> {
+impl<T: Serialize> Serialize for Document<'_, T> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
         map.serialize_entry("sequence", &self.sequence)?;
         map.serialize_entry("slices", &self.slices)?;
+        if let Some((name, value)) = self.beside {
+            map.serialize_entry(name, value)?;
+        }
         map.end()
     }
 }
 
 impl StateReader {
     /// Writes the slices, or only the one named `only`, as JSON: `{"sequence": 7, "slices": {"plan":
-    /// {"policy": "state", "items": []}}}`.
+    /// {"policy": "state", "items": []}}}`. A field `beside` comes after the slices.
     ///
     /// # Errors
     ///
     /// [`Error::Decode`] if an item is no MessagePack, [`Error::Io`] if `out` fails or the log cannot be
     /// read, [`Error::Object`] if an object is missing or damaged. Part of the JSON may have been written by
     /// then.
-    pub fn write_json(&self, only: Option<&str>, out: impl Write) -> Result<()> {
+    pub fn write_json(
+        &self,
+        only: Option<&str>,
+        beside: Option<(&str, &impl Serialize)>,
+        out: impl Write,
+    ) -> Result<()> {
         let failure = Failure::default();
         let slices = Slices { state: self, only, failure: &failure };
-        let document = Document { sequence: self.position().unwrap_or_default(), slices };
+        let document = Document { sequence: self.position().unwrap_or_default(), slices, beside };
         let written = escape::write_json(out, &document);
         told(written, &failure)
     }

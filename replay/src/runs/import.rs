@@ -1,21 +1,26 @@
-//! Writes a run into a session.
+//! Writes a run, or a file of messages, into a session.
 
 use std::path::Path;
 
+use foldlog::conversation::{ContentBlocks, Dialect, NewAnswer, NewInput, Role};
 use foldlog::log::SegmentSizes;
 use foldlog::tools::{ExecuteOptions, ToolCall, ToolRegistry, ToolResult, ToolRunner};
 use foldlog::{
-    BackgroundSync, Durability, ExecutionState, ResourceRegistry, Session, SessionOptions, SessionTypes,
-    SmolStr, Store, StoreOptions,
+    BackgroundSync, CallOrigin, Durability, ExecutionState, ResourceRegistry, SequenceNumber, Session,
+    SessionOptions, SessionTypes, SmolStr, Store, StoreOptions, Value,
 };
 
-use super::{Message, Run, Step, ToolCalled, ToolCounted, ToolCounts};
+use super::openai::{self, Said};
+use super::{Run, Step, ToolCalled, ToolCounted, ToolCounts};
+use crate::failure::Result;
 
 /// Counts what was written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Written {
     /// Number of sessions.
     pub sessions: u64,
+    /// Number of messages.
+    pub messages: u64,
     /// Number of records.
     pub records: u64,
     /// Number of calls that failed, whose ends are rollbacks.
@@ -27,14 +32,15 @@ pub struct Written {
 impl std::ops::AddAssign for Written {
     fn add_assign(&mut self, other: Written) {
         self.sessions += other.sessions;
+        self.messages += other.messages;
         self.records += other.records;
         self.rollbacks += other.rollbacks;
         self.log_bytes += other.log_bytes;
     }
 }
 
-/// Upper bound of the bytes that a record takes beside its payload.
-const RECORD_BYTES: u64 = 64;
+/// Upper bound of the bytes that a message and the end of its turn take beside the payload.
+const MESSAGE_BYTES: u64 = 256;
 
 /// Upper bound of the bytes that a call takes beside its arguments and its result.
 const CALL_BYTES: u64 = 512;
@@ -45,25 +51,28 @@ const HEAD_BYTES: u64 = 2048;
 /// Bytes of a page; a segment's length is a multiple of it.
 const PAGE_BYTES: u64 = 4096;
 
-/// Chooses how the store is opened for a run. Nothing has to survive a power cut before the session is closed, which syncs it.
-/// The run's length is known, so its log gets one segment of that size: no seals, and no declarations repeated at the heads of
-/// further segments.
-fn options(run: &Run) -> StoreOptions {
+/// Chooses how the store is opened for a log whose records take at most so many bytes. Nothing has to survive a power cut
+/// before the session is closed, which syncs it. The log gets one segment of that size: no seals, and no declarations
+/// repeated at the heads of further segments.
+fn options(bytes: u64) -> StoreOptions {
     let defaults = StoreOptions::default();
-    let payload = |bytes: usize| match bytes as u64 {
-        bytes if bytes > defaults.object_bytes_min => RECORD_BYTES,
-        bytes => bytes + RECORD_BYTES,
-    };
-    let steps = run.steps.iter().map(|step| {
-        let message = payload(step.message.encode().len());
-        let Some(call) = &step.call else { return message };
-        let result = foldlog_codec::msgpack::to_vec(&call.result).map_or(0, |bytes| bytes.len());
-        // The count, and the other fields of a begin and an end, are short.
-        message + payload(call.arguments_text().len()) + payload(result) + CALL_BYTES
-    });
-    let bytes = (HEAD_BYTES + steps.sum::<u64>()).next_multiple_of(PAGE_BYTES);
+    let bytes = (HEAD_BYTES + bytes).next_multiple_of(PAGE_BYTES);
     let segments = SegmentSizes { first_bytes: bytes.min(defaults.segments.max_bytes), ..defaults.segments };
     StoreOptions { durability: Durability::Process, background: BackgroundSync::Inline, segments, ..defaults }
+}
+
+/// Returns the most bytes that the records of a run take.
+fn bytes_of(run: &Run) -> u64 {
+    let object_bytes_min = StoreOptions::default().object_bytes_min;
+    let payload =
+        |bytes: usize| Some(bytes as u64).filter(|bytes| *bytes <= object_bytes_min).unwrap_or_default();
+    let steps = run.steps.iter().map(|step| {
+        let evaluation = (run.task_id.len() + run.trial.len()) as u64;
+        let message = payload(step.message.encode().len()) + 2 * evaluation + MESSAGE_BYTES;
+        let Some(call) = &step.call else { return message };
+        message + payload(call.arguments_text().len()) + CALL_BYTES
+    });
+    steps.sum()
 }
 
 /// Writes a run into a session of its own, in the store at `root`. If that fails, the session is deleted.
@@ -72,7 +81,7 @@ fn options(run: &Run) -> StoreOptions {
 ///
 /// The engine's error if the store or the session cannot be written.
 pub fn run(root: &Path, types: &SessionTypes, run: &Run) -> foldlog::Result<Written> {
-    let store = Store::open_with(root, options(run))?;
+    let store = Store::open_with(root, options(bytes_of(run)))?;
     let options = SessionOptions::default().tag("task_id", &run.task_id).tag("trial", &run.trial);
     let session = store.create_with(types, options)?;
     let id = session.id();
@@ -87,27 +96,147 @@ pub fn run(root: &Path, types: &SessionTypes, run: &Run) -> foldlog::Result<Writ
 fn write(session: Session, run: &Run) -> foldlog::Result<Written> {
     let state = ExecutionState::new(session.clone(), ResourceRegistry::default());
     let runner = ToolRunner::new(state, ToolRegistry::new());
+    let mut talk = Talk::new(&session, format!("{}/{}", run.task_id, run.trial));
     let mut rollbacks = 0;
     for step in &run.steps {
         match &step.call {
-            None => {
-                session.dispatch(Message(step.message.clone()))?;
+            None => talk.step(step)?,
+            Some(call) => {
+                rollbacks += u64::from(!tool_call(&runner, talk.answer, call)?);
+                talk.closed(call.ordinal)?;
             }
-            Some(call) => rollbacks += u64::from(!tool_call(&runner, step, call)?),
         }
     }
     drop(runner);
+    let messages = run.steps.len() as u64;
+    Ok(Written { messages, rollbacks, ..closed(session)? })
+}
+
+/// Closes a session, and counts what it holds.
+fn closed(session: Session) -> foldlog::Result<Written> {
     // A second handle outlives the closing, which writes the last bytes.
     let closed = session.clone();
     session.close()?;
     let records = closed.position().map_or(0, |last| last.get() + 1);
-    Ok(Written { sessions: 1, records, rollbacks, log_bytes: closed.log_bytes() })
+    Ok(Written { sessions: 1, records, log_bytes: closed.log_bytes(), ..Written::default() })
+}
+
+/// Writes a conversation.
+struct Talk<'a> {
+    session: &'a Session,
+    evaluation: String,
+    /// Last answer.
+    answer: Option<SequenceNumber>,
+    /// Ids of that answer's calls, and whether each has its result.
+    calls: Vec<(String, bool)>,
+}
+
+impl<'a> Talk<'a> {
+    fn new(session: &'a Session, evaluation: String) -> Talk<'a> {
+        Talk { session, evaluation, answer: None, calls: Vec::new() }
+    }
+
+    fn input(&self, role: Role) -> NewInput {
+        NewInput { content: None, ..NewInput::new(&self.evaluation, role, "") }
+    }
+
+    fn answer(&self) -> NewAnswer {
+        NewAnswer { evaluation_id: self.evaluation.clone(), ..NewAnswer::default() }
+    }
+
+    /// Writes an answer, and ends its turn if it makes no calls.
+    fn answered(&mut self, answer: &NewAnswer) -> foldlog::Result<()> {
+        self.answer = Some(self.session.record_answer(answer)?);
+        self.calls = answer.calls.iter().map(|call| (call.call_id.clone(), false)).collect();
+        self.end_turn()
+    }
+
+    /// Ends the turn if all calls of its answer have a result.
+    fn end_turn(&mut self) -> foldlog::Result<()> {
+        if self.calls.iter().all(|(_, closed)| *closed) {
+            self.session.record_turn(&self.evaluation, false)?;
+        }
+        Ok(())
+    }
+
+    fn closed(&mut self, ordinal: u32) -> foldlog::Result<()> {
+        match self.calls.get_mut(ordinal as usize) {
+            Some((_, closed)) => *closed = true,
+            None => return Ok(()),
+        }
+        self.end_turn()
+    }
+
+    /// Writes a message of a run that is no result.
+    fn step(&mut self, step: &Step) -> foldlog::Result<()> {
+        let message = &step.message;
+        let (content, blocks) = content(message.get("content"));
+        let payload = further_fields(message);
+        let role = message.get("role").and_then(Value::as_str).unwrap_or_default();
+        if role == "assistant" {
+            let calls = step.calls.clone();
+            return self.answered(&NewAnswer { content, blocks, payload, calls, ..self.answer() });
+        }
+        let input = self.input(if role == "system" { Role::System } else { Role::User });
+        let name = message.get("name").and_then(Value::as_str).map(str::to_owned);
+        self.session.record_input(&NewInput { content, blocks, payload, name, ..input }).map(drop)
+    }
+
+    /// Writes a message of an OpenAI file.
+    fn said(&mut self, said: Said) -> foldlog::Result<()> {
+        let Said { role, content, blocks, name, call_id, calls } = said;
+        if role == Role::Assistant {
+            return self.answered(&NewAnswer { content, blocks, calls, ..self.answer() });
+        }
+        let ordinal = call_id.as_ref().and_then(|id| {
+            let ordinal = self.calls.iter().position(|(asked, closed)| asked == id && !closed)?;
+            u32::try_from(ordinal).ok()
+        });
+        let origin = self.answer.zip(ordinal).map(|(answer, ordinal)| CallOrigin { answer, ordinal });
+        let input = NewInput { content, blocks, name, call_id, origin, ..self.input(role) };
+        self.session.record_input(&input)?;
+        ordinal.map_or(Ok(()), |ordinal| self.closed(ordinal))
+    }
+}
+
+/// Returns a message's content: its text, or its JSON if it is an array of parts.
+fn content(content: Option<&Value>) -> (Option<String>, Option<ContentBlocks>) {
+    match content {
+        None | Some(Value::Nil) => (None, None),
+        Some(parts) if parts.as_array().is_some() => {
+            let format = Dialect::OpenAi.name().to_owned();
+            (None, Some(ContentBlocks { format, json: serde_json::to_string(parts).unwrap_or_default() }))
+        }
+        Some(content) => (Some(super::arguments_text(content)), None),
+    }
+}
+
+/// Fields of a message that the records of a conversation have a place for.
+const KNOWN_FIELDS: [&str; 4] = ["role", "content", "tool_calls", "name"];
+
+/// Returns a message's fields that the records of a conversation have no place for.
+fn further_fields(message: &Value) -> Option<serde_json::Value> {
+    let Value::Map(fields) = message else { return None };
+    let role = message.get("role").and_then(Value::as_str).unwrap_or_default();
+    let known = Role::from_name(role).is_some();
+    let further = fields.iter().filter_map(|(name, value)| {
+        let name = name.as_str()?;
+        let kept = !KNOWN_FIELDS.contains(&name) || (name == "role" && !known);
+        Some((name.to_owned(), serde_json::to_value(value).ok()?)).filter(|_| kept)
+    });
+    let further: serde_json::Map<String, serde_json::Value> = further.collect();
+    (!further.is_empty()).then_some(serde_json::Value::Object(further))
 }
 
 /// Writes a tool call as the transaction that it was, and returns whether it was committed.
-fn tool_call(runner: &ToolRunner, step: &Step, call: &ToolCalled) -> foldlog::Result<bool> {
+fn tool_call(
+    runner: &ToolRunner,
+    answer: Option<SequenceNumber>,
+    call: &ToolCalled,
+) -> foldlog::Result<bool> {
     let asked = ToolCall {
         call_id: call.call.as_deref().map(SmolStr::new),
+        origin: answer.map(|answer| CallOrigin { answer, ordinal: call.ordinal }),
         ..ToolCall::new(&call.tool, call.arguments_text())
     };
     let operation = runner.begin(&asked, &ExecuteOptions::default())?;
@@ -115,9 +244,51 @@ fn tool_call(runner: &ToolRunner, step: &Step, call: &ToolCalled) -> foldlog::Re
     let counts = session.view::<ToolCounts>()?;
     let count = counts.iter().find(|counted| counted.name == call.tool).map_or(0, |counted| counted.count);
     session.dispatch(ToolCounted { name: call.tool.clone(), count: count + 1 })?;
-    session.dispatch(Message(step.message.clone()))?;
     let text = call.result.as_str();
     let (message, value) = (text.unwrap_or_default().to_owned(), text.is_none().then(|| call.result.clone()));
     let result = ToolResult { success: !call.failed, message, value, outside: None };
     Ok(operation.end(result)?.success)
+}
+
+/// Writes the messages of an OpenAI file into a session of its own, in the store at `root`, as the conversation of the
+/// evaluation `imported`. The session's tag `file` is `name`. If that fails, the session is deleted.
+///
+/// # Errors
+///
+/// [`Failure::Malformed`](crate::Failure::Malformed) if the text holds something else than messages, and
+/// [`Failure::Engine`](crate::Failure::Engine) if the store or the session cannot be written.
+pub fn messages(root: &Path, path: &Path, text: &str, name: Option<&str>) -> Result<Written> {
+    // Each message is looked at before the first one is written, so that a malformed file leaves no session behind.
+    let mut bytes = 0;
+    openai::each(path, text, &mut |said| {
+        let payloads = [said.content.as_deref(), said.blocks.as_ref().map(|blocks| blocks.json.as_str())];
+        let calls =
+            said.calls.iter().map(|call| call.call_id.len() + call.name.len() + call.arguments.len() + 24);
+        let payload = payloads.into_iter().flatten().map(str::len).sum::<usize>() + calls.sum::<usize>();
+        bytes += payload as u64 + MESSAGE_BYTES;
+        Ok(())
+    })?;
+    if bytes == 0 {
+        return Err(super::malformed(path, None, "the file holds no message"));
+    }
+    let store = Store::open_with(root, options(bytes))?;
+    let options = SessionOptions::default();
+    let options = name.map_or(options.clone(), |name| options.tag("file", name));
+    let session = store.create_with(&SessionTypes::default(), options)?;
+    let id = session.id();
+    let written = write_messages(session, path, text);
+    if written.is_err() {
+        let _ = store.delete(id);
+    }
+    written
+}
+
+fn write_messages(session: Session, path: &Path, text: &str) -> Result<Written> {
+    let mut talk = Talk::new(&session, "imported".to_owned());
+    let mut messages = 0;
+    openai::each(path, text, &mut |said| {
+        messages += 1;
+        Ok(talk.said(said)?)
+    })?;
+    Ok(Written { messages, ..closed(session)? })
 }

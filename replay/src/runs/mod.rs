@@ -1,22 +1,25 @@
 //! Recorded runs of other tools' agents, and how they become sessions.
 //!
-//! A run becomes one session:
+//! A run becomes one session, with one conversation. An assistant's message is recorded as an answer; every other one that is no
+//! result as an input. Fields that no conversation has are kept beside the message. Two slices stand beside the
+//! conversation:
 //!
 //! | slice | policy | holds |
 //! |---|---|---|
-//! | `messages` | STATE | the run's message objects, unchanged |
-//! | `last_message` | STATE | the last message |
 //! | `tool_counts` | STATE | how often each tool was called: `{name, count}` |
 //! | `tool_invoked` | LOG | every call, as the engine records it |
 //!
-//! A tool call becomes a transaction: its begin, which holds the arguments; the count; the tool's message; and its end, which
-//! holds the result. If the result begins with `Error`, the call failed: its end rolls back the count and the message, and
-//! only LOG keeps the call.
+//! A tool call becomes a transaction: its begin, which holds the arguments and names the answer that asked for it; the
+//! count; and its end, which holds the result. If the result begins with `Error`, the call failed: its end rolls back the
+//! count. The conversation keeps the result.
 //!
 //! A result belongs to the call of the same ordinal in the assistant's message before it. Ids are data: in these files one
 //! id often names several calls.
+//!
+//! Of [`openai`], whose files say nothing of how calls went, results are recorded as inputs that close their calls.
 
 pub mod import;
+pub mod openai;
 mod swe_agent;
 mod tau_bench;
 mod types;
@@ -25,12 +28,13 @@ use std::collections::VecDeque;
 use std::path::Path;
 
 use foldlog::Value;
+use foldlog::conversation::ToolCallRecord;
 
 use crate::failure::{Failure, Result};
 
 pub use swe_agent::read as read_swe_agent;
 pub use tau_bench::read as read_tau_bench;
-pub use types::{LastMessage, Message, Messages, ToolCalled, ToolCounted, ToolCounts, types};
+pub use types::{ToolCalled, ToolCounted, ToolCounts, types};
 
 /// Holds one run of an agent.
 #[derive(Clone, Debug, PartialEq)]
@@ -43,11 +47,13 @@ pub struct Run {
     pub steps: Vec<Step>,
 }
 
-/// Holds one message, and the call whose result it is.
+/// Holds one message, the calls that it makes, and the call whose result it is.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Step {
     /// The message object, as it is in the file.
     pub message: Value,
+    /// Calls that the message makes, by ordinal.
+    pub calls: Vec<ToolCallRecord>,
     /// The call whose result the message is; `None` for any other message.
     pub call: Option<ToolCalled>,
 }
@@ -58,6 +64,25 @@ struct Call {
     id: Option<String>,
     tool: String,
     arguments: Value,
+    ordinal: u32,
+}
+
+impl Call {
+    fn record(&self) -> ToolCallRecord {
+        ToolCallRecord {
+            call_id: self.id.clone().unwrap_or_default(),
+            name: self.tool.clone(),
+            arguments: arguments_text(&self.arguments),
+        }
+    }
+}
+
+/// Returns the arguments as text: the text itself, or the JSON of any other value.
+fn arguments_text(arguments: &Value) -> String {
+    match arguments.as_str() {
+        Some(text) => text.to_owned(),
+        None => serde_json::to_string(arguments).unwrap_or_default(),
+    }
 }
 
 /// Turns messages into steps, and pairs results with calls.
@@ -70,10 +95,11 @@ struct Pairing {
 impl Pairing {
     /// Takes a message that is not a tool's result. If it makes calls itself, calls that are still open got no result.
     fn message(&mut self, message: &Value, calls: Option<Vec<Call>>) {
+        let records = calls.iter().flatten().map(Call::record).collect();
         if let Some(calls) = calls {
             self.open = calls.into();
         }
-        self.steps.push(Step { message: message.clone(), call: None });
+        self.steps.push(Step { message: message.clone(), calls: records, call: None });
     }
 
     /// Takes a message that is the result of the next open call.
@@ -81,9 +107,9 @@ impl Pairing {
         let call = self.open.pop_front().ok_or("it is a tool's result, but no call waits for one")?;
         let result = message.get("content").cloned().unwrap_or_default();
         let failed = result_text(&result).is_some_and(|text| text.starts_with("Error"));
-        let Call { id, tool, arguments } = call;
-        let call = ToolCalled { call: id, tool, arguments, result, failed };
-        self.steps.push(Step { message: message.clone(), call: Some(call) });
+        let Call { id, tool, arguments, ordinal } = call;
+        let call = ToolCalled { call: id, tool, arguments, result, failed, ordinal };
+        self.steps.push(Step { message: message.clone(), calls: Vec::new(), call: Some(call) });
         Ok(())
     }
 }
@@ -102,15 +128,16 @@ fn tool_calls(message: &Value) -> Result<Option<Vec<Call>>, String> {
         None | Some(Value::Nil) => return Ok(None),
         Some(calls) => calls.as_array().ok_or("`tool_calls` is not an array")?,
     };
-    let calls: Result<Vec<Call>, String> = calls
-        .iter()
-        .map(|call| {
+    let calls: Result<Vec<Call>, String> = (0..)
+        .zip(calls)
+        .map(|(ordinal, call)| {
             let function = call.get("function").ok_or("a tool call has no `function`")?;
             let tool = function.get("name").and_then(Value::as_str).ok_or("a tool call has no name")?;
             Ok(Call {
                 id: call.get("id").and_then(Value::as_str).map(str::to_owned),
                 tool: tool.to_owned(),
                 arguments: function.get("arguments").cloned().unwrap_or_default(),
+                ordinal,
             })
         })
         .collect();

@@ -53,5 +53,5 @@ fn take(pairing: &mut Pairing, message: &Value) -> Result<(), String> {
 fn action(message: &Value) -> Option<Call> {
     let action = message.get("action")?;
     let tool = action.as_str()?.split_whitespace().next()?;
-    Some(Call { id: None, tool: tool.to_owned(), arguments: action.clone() })
+    Some(Call { id: None, tool: tool.to_owned(), arguments: action.clone(), ordinal: 0 })
 }

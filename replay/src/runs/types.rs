@@ -1,15 +1,6 @@
 use foldlog::{Event, SessionTypes, Slice, Value};
 use serde::{Deserialize, Serialize};
 
-/// Holds a message of a run: the object that is in the file, with its keys in the same order.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct Message(pub Value);
-
-impl Event for Message {
-    const NAME: &'static str = "message";
-}
-
 /// Holds what a run says of a tool call.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ToolCalled {
@@ -23,15 +14,14 @@ pub struct ToolCalled {
     pub result: Value,
     /// Whether the call failed.
     pub failed: bool,
+    /// Place of the call among those of its answer, from 0.
+    pub ordinal: u32,
 }
 
 impl ToolCalled {
     /// Returns the arguments as text: the text itself, or the JSON of any other value.
     pub fn arguments_text(&self) -> String {
-        match self.arguments.as_str() {
-            Some(text) => text.to_owned(),
-            None => serde_json::to_string(&self.arguments).unwrap_or_default(),
-        }
+        super::arguments_text(&self.arguments)
     }
 }
 
@@ -46,24 +36,6 @@ pub struct ToolCounted {
 
 impl Event for ToolCounted {
     const NAME: &'static str = "tool_counted";
-}
-
-/// Holds the messages, as STATE.
-#[derive(Debug)]
-pub struct Messages;
-
-impl Slice for Messages {
-    const NAME: &'static str = "messages";
-    type Item = Message;
-}
-
-/// Holds the last message, as STATE.
-#[derive(Debug)]
-pub struct LastMessage;
-
-impl Slice for LastMessage {
-    const NAME: &'static str = "last_message";
-    type Item = Message;
 }
 
 /// Holds how often each tool was called, as STATE.
@@ -82,10 +54,6 @@ impl Slice for ToolCounts {
 /// An error if the declarations contradict each other, which a test rules out.
 pub fn types() -> foldlog::Result<SessionTypes> {
     SessionTypes::builder()
-        .slice::<Messages>()
-        .append_all::<Messages>()
-        .slice::<LastMessage>()
-        .replace_latest::<LastMessage>()
         .slice::<ToolCounts>()
         .upsert_by::<ToolCounts, _>(|counted| counted.name.clone())
         .build()

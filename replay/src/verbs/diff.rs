@@ -7,6 +7,7 @@ use foldlog::{Error, SequenceNumber, State, Value};
 use foldlog_codec::escape;
 use foldlog_codec::msgpack::Reader;
 
+use crate::conversations::differences;
 use crate::diff::{Change, Difference, states, unlike};
 use crate::failure::{HOLDS, Result};
 use crate::output::Output;
@@ -28,23 +29,28 @@ pub fn run(
     output: &mut Output<'_>,
 ) -> Result<u8> {
     let reader = open_session(session, output)?;
-    let before = reader.state_reader_at(position(&reader, Some(before))?)?;
-    let after = reader.state_reader_at(position(&reader, Some(after))?)?;
+    let positions = (position(&reader, Some(before))?, position(&reader, Some(after))?);
+    let (before, after) = (reader.state_reader_at(positions.0)?, reader.state_reader_at(positions.1)?);
     let (before, after) = unlike(&before, &after)?;
     check_decoded(&reader, &before, &after)?;
     if output.json() {
-        states(&before, &after, &mut |difference| output.value(&difference))?;
+        let mut print = |difference: Difference| output.value(&difference);
+        states(&before, &after, &mut print)?;
+        differences(&reader, positions, &mut print)?;
         return Ok(HOLDS);
     }
-    // Name of the slice whose differences were printed last.
-    let mut last: Option<Option<String>> = None;
-    states(&before, &after, &mut |difference| {
-        if last.as_ref() != Some(&difference.slice) {
-            output.line(escape::text(difference.slice.as_deref().unwrap_or("(tags)")))?;
-            last = Some(difference.slice.clone());
+    // Heading of what was printed last.
+    let mut last: Option<String> = None;
+    let mut print = |difference: Difference| {
+        let heading = heading(&difference);
+        if last.as_ref() != Some(&heading) {
+            output.line(&heading)?;
+            last = Some(heading);
         }
         output.line(text(&difference))
-    })?;
+    };
+    states(&before, &after, &mut print)?;
+    differences(&reader, positions, &mut print)?;
     if last.is_none() {
         output.line("no difference")?;
     }
@@ -73,6 +79,14 @@ fn check_decoded(reader: &LogReader, before: &State, after: &State) -> Result<()
         }
     }
     Ok(())
+}
+
+fn heading(difference: &Difference) -> String {
+    match (&difference.conversation, &difference.slice) {
+        (Some(evaluation), _) => format!("conversation of `{}`", escape::text(evaluation)),
+        (None, Some(slice)) => escape::text(slice).into_owned(),
+        (None, None) => "(tags)".to_owned(),
+    }
 }
 
 fn text(difference: &Difference) -> String {

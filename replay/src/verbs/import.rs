@@ -1,4 +1,4 @@
-//! `foldlog import`: recorded runs of other tools' agents, one session a run.
+//! `foldlog import`: recorded runs of other tools' agents, and conversations, one session each.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -9,12 +9,13 @@ use serde::Serialize;
 use crate::failure::{HOLDS, Result};
 use crate::output::Output;
 use crate::reading::counted;
-use crate::runs::import::{Written, run as write_run};
-use crate::runs::{Run, read_swe_agent, read_tau_bench, types};
+use crate::runs::import::{Written, messages, run as write_run};
+use crate::runs::{Run, openai, read_swe_agent, read_tau_bench, types};
 
 #[derive(Debug, Serialize)]
 struct Document {
     sessions: u64,
+    messages: u64,
     records: u64,
     rollbacks: u64,
     log_bytes: u64,
@@ -58,15 +59,34 @@ fn write(runs: &[Run], store: &Path, since: Instant, output: &mut Output<'_>) ->
         progress.at(done);
     }
     drop(progress);
-    let Written { sessions, records, rollbacks, log_bytes } = written;
+    report(written, since, output)
+}
+
+/// Imports a file of OpenAI's messages, a JSON array or one object a line, as one conversation in a session of its own.
+///
+/// # Errors
+///
+/// - [`Failure::File`](crate::Failure::File) or [`Failure::Malformed`](crate::Failure::Malformed) if the file cannot be read
+///   or holds something else; nothing is imported then.
+/// - [`Failure::Engine`](crate::Failure::Engine) if the store cannot be written.
+pub fn openai(file: &Path, store: &Path, output: &mut Output<'_>) -> Result<u8> {
+    let since = Instant::now();
+    let text = openai::read(file)?;
+    let written = messages(store, file, &text, file.file_name().and_then(|name| name.to_str()))?;
+    report(written, since, output)
+}
+
+fn report(written: Written, since: Instant, output: &mut Output<'_>) -> Result<u8> {
+    let Written { sessions, messages, records, rollbacks, log_bytes } = written;
     let seconds = since.elapsed().as_secs_f64();
     if output.json() {
-        output.value(&Document { sessions, records, rollbacks, log_bytes, seconds })?;
+        output.value(&Document { sessions, messages, records, rollbacks, log_bytes, seconds })?;
     } else {
-        let (sessions, records) = (counted(sessions, "session"), counted(records, "record"));
-        let rollbacks = counted(rollbacks, "rollback");
-        output
-            .line(format_args!("{sessions}, {records}, {rollbacks}, {log_bytes} bytes in {seconds:.1} s"))?;
+        let (sessions, messages) = (counted(sessions, "session"), counted(messages, "message"));
+        let (records, rollbacks) = (counted(records, "record"), counted(rollbacks, "rollback"));
+        output.line(format_args!(
+            "{sessions}, {messages}, {records}, {rollbacks}, {log_bytes} bytes in {seconds:.1} s"
+        ))?;
     }
     Ok(HOLDS)
 }

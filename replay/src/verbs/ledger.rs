@@ -62,6 +62,9 @@ fn row(entry: &LedgerEntry) -> String {
         dash(entry.end.map(|end| end.to_string())),
         dash(entry.elapsed_us.map(|us| us.to_string())),
     );
+    if let Some(origin) = entry.asked_by {
+        row.push_str(&format!("  asked by {}, call {}", origin.answer, origin.ordinal));
+    }
     for (what, operation) in [("within", entry.parent), ("undoes", entry.undoes)] {
         if let Some(operation) = operation {
             row.push_str(&format!("  {what} {operation}"));

@@ -14,4 +14,5 @@ pub mod show;
 pub mod state;
 pub mod stats;
 pub mod tail;
+pub mod transcript;
 pub mod verify;

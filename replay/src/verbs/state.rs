@@ -8,6 +8,7 @@ use foldlog::{Error, SequenceNumber};
 use foldlog_codec::escape;
 use foldlog_codec::msgpack::{Limits, Streamed};
 
+use crate::conversations::{Summary, summaries};
 use crate::failure::{Failure, HOLDS, Result};
 use crate::output::Output;
 use crate::reading::{beginning, counted, open_session, position, shortened, written};
@@ -33,8 +34,11 @@ pub fn run(
     if let Some(name) = slice {
         must_be_there(&state, name, at)?;
     }
+    // Who asks for one slice wants no conversations.
+    let conversations = if slice.is_none() { summaries(&reader, at)? } else { Vec::new() };
     if output.json() {
-        written(state.write_json(slice, &mut *output.stdout))?;
+        let beside = Some(("conversations", &conversations)).filter(|_| !conversations.is_empty());
+        written(state.write_json(slice, beside, &mut *output.stdout))?;
         writeln!(output.stdout)?;
         return Ok(HOLDS);
     }
@@ -42,6 +46,7 @@ pub fn run(
     for found in state.slices().filter(|found| slice.is_none_or(|name| name == found.name())) {
         text(&found, output)?;
     }
+    conversations.iter().try_for_each(|conversation| summary(conversation, output))?;
     Ok(HOLDS)
 }
 
@@ -55,6 +60,26 @@ fn must_be_there(state: &StateReader, name: &str, at: SequenceNumber) -> Result<
         names => format!("the slices are {}", escape::text(&names.join(", "))),
     };
     Err(Failure::usage(format!("there is no slice `{}` at position {at}", escape::text(name)), next))
+}
+
+fn summary(conversation: &Summary, output: &mut Output<'_>) -> Result<()> {
+    let (messages, turns) = (counted(conversation.messages, "message"), counted(conversation.turns, "turn"));
+    let mut line =
+        format!("conversation of `{}` ({messages}, {turns}", escape::text(&conversation.evaluation_id));
+    if conversation.abandoned_records > 0 {
+        line.push_str(&format!(", {} abandoned", counted(conversation.abandoned_records, "record")));
+    }
+    if conversation.input_tokens + conversation.output_tokens > 0 {
+        let (sent, answered) = (conversation.input_tokens, conversation.output_tokens);
+        line.push_str(&format!(", {sent} tokens sent, {answered} answered"));
+    }
+    output.line("")?;
+    output.line(format_args!("{line})"))?;
+    if let Some(answer) = conversation.last_answer {
+        let open = counted(conversation.open_calls.len() as u64, "open call");
+        output.line(format_args!("  last answer @{answer}, {open}"))?;
+    }
+    Ok(())
 }
 
 fn text(slice: &SliceReader<'_>, output: &mut Output<'_>) -> Result<()> {

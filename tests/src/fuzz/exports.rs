@@ -4,7 +4,7 @@ use std::path::Path;
 
 use foldlog::audit::LogReader;
 use foldlog::{Durability, Export, ImportOptions, Store, Value};
-use foldlog_replay::runs::{self, Run};
+use foldlog_replay::runs::{self, Run, openai};
 
 use crate::crash::Machine;
 use crate::host;
@@ -61,6 +61,9 @@ pub fn import(bytes: &[u8]) {
     let folder = tempfile::tempdir().expect("there is room for a folder");
     let file = folder.path().join("task.traj");
     std::fs::write(&file, content).expect("there is room for a file");
+    if tool % 4 == 3 {
+        return messages(folder.path(), &file);
+    }
     let read = match tool % 2 {
         0 => runs::read_tau_bench(&file),
         _ => runs::read_swe_agent(&file).map(|run| vec![run]),
@@ -87,6 +90,43 @@ pub fn import(bytes: &[u8]) {
     }
 }
 
+/// Checks that a file of OpenAI's messages is refused, and leaves nothing behind, or comes to a conversation that says the
+/// same.
+fn messages(folder: &Path, file: &Path) {
+    let store = folder.join("store");
+    let read = openai::read(file).and_then(|text| {
+        runs::import::messages(&store, file, &text, None)?;
+        Ok(text)
+    });
+    let open = || Store::open(&store).expect("the store opens");
+    let text = match read {
+        Ok(text) => text,
+        Err(failure) => {
+            assert!(!failure.to_string().is_empty());
+            assert!(open().session_ids().expect("it can be listed").is_empty());
+            return;
+        }
+    };
+    let mut said = Vec::new();
+    let each = openai::each(file, &text, &mut |message| {
+        said.push(message);
+        Ok(())
+    });
+    each.expect("it was imported");
+    let ids = open().session_ids().expect("it can be listed");
+    let [id] = ids[..] else { panic!("{} sessions", ids.len()) };
+    let reader = LogReader::open(open().session_dir(id)).expect("it opens");
+    let conversation =
+        reader.conversation_at("imported", u64::MAX).expect("it is read").expect("it is there");
+    let messages = conversation.messages();
+    assert_eq!(messages.len(), said.len());
+    for (message, said) in messages.iter().zip(said) {
+        assert_eq!((message.role, &message.content, &message.name), (said.role, &said.content, &said.name));
+        assert_eq!((&message.blocks, &message.tool_calls), (&said.blocks, &said.calls));
+        assert_eq!(message.tool_call_id, said.call_id);
+    }
+}
+
 /// Checks that the one session of the store holds what the run says, and takes the session away.
 fn taken_in(root: &Path, run: &Run) {
     let store = Store::open(root).expect("the store opens");
@@ -95,17 +135,15 @@ fn taken_in(root: &Path, run: &Run) {
     let reader = LogReader::open(store.session_dir(id)).expect("it opens");
     assert_eq!(reader.opened().tags["task_id"], run.task_id);
     assert_eq!(reader.opened().tags["trial"], run.trial);
-    let state = reader.state().expect("it is read");
-    let items = |name: &str| -> Vec<Value> {
-        let slice = state.slices.get(name).map(|slice| slice.items.as_slice()).unwrap_or_default();
-        slice.iter().map(|item| item.value().expect("an item reads")).collect()
-    };
-    let failed = |step: &&foldlog_replay::runs::Step| step.call.as_ref().is_some_and(|call| call.failed);
-    let kept: Vec<Vec<u8>> =
-        run.steps.iter().filter(|step| !failed(step)).map(|it| it.message.encode()).collect();
-    let found: Vec<Vec<u8>> = items("messages").iter().map(Value::encode).collect();
-    assert_eq!(found, kept, "the messages of the calls that did not fail");
-    assert_eq!(items("last_message").iter().map(Value::encode).next_back().as_ref(), kept.last());
+    let evaluation = format!("{}/{}", run.task_id, run.trial);
+    let conversation = reader.conversation_at(&evaluation, u64::MAX).expect("it is read");
+    let messages = conversation.map(|conversation| conversation.messages()).unwrap_or_default();
+    assert_eq!(messages.len(), run.steps.len());
+    for (message, step) in messages.iter().zip(&run.steps) {
+        let text = step.message.get("content").and_then(Value::as_str);
+        assert!(text.is_none() || message.content.as_deref() == text);
+        assert_eq!(message.tool_calls, step.calls);
+    }
     let calls: Vec<&str> =
         run.steps.iter().filter_map(|it| it.call.as_ref()).map(|it| it.tool.as_str()).collect();
     let ledger = reader.ledger().expect("it has a ledger");

@@ -136,6 +136,13 @@ fn write_runs() {
         "swe-agent-calls",
         &[b"\x01", format!(r#"{{"history":{messages},"info":{{}}}}"#).as_bytes()].concat(),
     );
+    let chat = r#"[{"role":"system","content":"s"},{"role":"user","content":[{"type":"text","text":"q"}]},{"role":"assistant","content":null,"refusal":"no","tool_calls":[{"id":"a","type":"function","function":{"name":"n","arguments":"{}"}}]},{"role":"tool","tool_call_id":"a","name":"n","content":"r"}]"#;
+    write("import", "openai-array", &[b"\x03", chat.as_bytes()].concat());
+    write(
+        "import",
+        "openai-lines",
+        b"\x03{\"role\":\"user\",\"content\":\"q\"}\n{\"role\":\"assistant\",\"content\":\"a\"}\n",
+    );
     let actions = r#"{"history":[{"role":"system","content":"s","message_type":"system_prompt"},{"role":"user","content":"o","message_type":"observation"},{"role":"assistant","content":"look","action":"ls -la /","message_type":"action"},{"role":"user","content":"Error: none","message_type":"observation"},{"role":"assistant","content":"go","action":"submit\n","message_type":"action"}]}"#;
     write("import", "swe-agent-actions", &[b"\x01", actions.as_bytes()].concat());
 }

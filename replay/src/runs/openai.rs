@@ -1,0 +1,279 @@
+//! Messages of OpenAI's chat completions: a JSON array of them, or one JSON object a line.
+//!
+//! A message keeps what it says byte for byte. One whose content is an array of parts, and one with further fields, keeps
+//! its own JSON too.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use foldlog::conversation::{ContentBlocks, Dialect, Role, ToolCallRecord};
+use serde::Deserialize;
+use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::value::RawValue;
+
+use super::malformed;
+use crate::failure::{Failure, Result};
+
+/// Most bytes of a file that is read: it is held in memory as a whole.
+const FILE_BYTES_MAX: u64 = 1 << 30;
+
+/// Holds a message of the file.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Said {
+    /// Who speaks; a developer counts as the system.
+    pub role: Role,
+    /// Text; `None` if the message has none.
+    pub content: Option<String>,
+    /// The content, or the whole message, in the file's own form where the fields here do not say all of it.
+    pub blocks: Option<ContentBlocks>,
+    /// Name of the speaker or tool.
+    pub name: Option<String>,
+    /// Id of the call whose result the message is.
+    pub call_id: Option<String>,
+    /// Calls that the message makes.
+    pub calls: Vec<ToolCallRecord>,
+}
+
+/// Reads the text of a file.
+///
+/// # Errors
+///
+/// [`Failure::File`] if the file cannot be read, [`Failure::Malformed`] if it is not UTF-8, or too large.
+pub fn read(path: &Path) -> Result<String> {
+    let failed = |source| Failure::File { path: path.to_owned(), source };
+    let mut bytes = Vec::new();
+    let mut file = File::open(path).map_err(failed)?.take(FILE_BYTES_MAX + 1);
+    file.read_to_end(&mut bytes).map_err(failed)?;
+    if bytes.len() as u64 > FILE_BYTES_MAX {
+        return Err(malformed(path, None, format!("the file has more than {FILE_BYTES_MAX} bytes")));
+    }
+    String::from_utf8(bytes).map_err(|error| {
+        let at = error.utf8_error().valid_up_to();
+        malformed(path, None, format!("the file is not UTF-8 at byte {at}"))
+    })
+}
+
+/// Hands the messages of a file's text to `visit`, in order, until it fails. `path` is named in errors.
+///
+/// # Errors
+///
+/// [`Failure::Malformed`] with the place of the message and the field if the text holds something else, or the error of
+/// `visit`.
+pub fn each(path: &Path, text: &str, visit: &mut dyn FnMut(Said) -> Result<()>) -> Result<()> {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let mut failure = None;
+    if text.trim_start().starts_with('[') {
+        let mut number = 0_usize;
+        let mut element = |raw: &RawValue| {
+            let said =
+                said(raw).map_err(|reason| malformed(path, None, format!("message {number}, {reason}")));
+            number += 1;
+            visit(said?)
+        };
+        let elements = Elements { visit: &mut element, failure: &mut failure };
+        let mut json = serde_json::Deserializer::from_str(text);
+        let read = elements.deserialize(&mut json).and_then(|()| json.end());
+        return match (failure, read) {
+            (Some(failure), _) => Err(failure),
+            (None, Err(error)) => Err(malformed(path, None, format!("the file is not JSON: {error}"))),
+            (None, Ok(())) => Ok(()),
+        };
+    }
+    for (number, line) in (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty()) {
+        let wrong = |reason: String| malformed(path, None, format!("line {number}, {reason}"));
+        let raw: &RawValue =
+            serde_json::from_str(line).map_err(|error| wrong(format!("it is not JSON: {error}")))?;
+        visit(said(raw).map_err(wrong)?)?;
+    }
+    Ok(())
+}
+
+/// Visits the elements of an array one after the other, so that they are never held together.
+struct Elements<'a, 'f> {
+    visit: &'a mut dyn FnMut(&RawValue) -> Result<()>,
+    failure: &'f mut Option<Failure>,
+}
+
+impl<'de> DeserializeSeed<'de> for Elements<'_, '_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_seq(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Elements<'_, '_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("an array of messages")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<(), A::Error> {
+        while let Some(raw) = elements.next_element::<&RawValue>()? {
+            if let Err(failure) = (self.visit)(raw) {
+                *self.failure = Some(failure);
+                return Err(A::Error::custom("stopped"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Holds the fields of a message, not yet looked into.
+#[derive(Default)]
+struct Fields<'a> {
+    role: Option<&'a RawValue>,
+    content: Option<&'a RawValue>,
+    name: Option<&'a RawValue>,
+    call_id: Option<&'a RawValue>,
+    calls: Option<&'a RawValue>,
+    function_call: Option<&'a RawValue>,
+    /// Whether there are other fields, and they are not `null`.
+    others: bool,
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Fields<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Fields<'a>, D::Error> {
+        deserializer.deserialize_map(Of(std::marker::PhantomData))
+    }
+}
+
+struct Of<'a>(std::marker::PhantomData<&'a ()>);
+
+impl<'de: 'a, 'a> Visitor<'de> for Of<'a> {
+    type Value = Fields<'a>;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("a message: a JSON object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Fields<'a>, A::Error> {
+        let mut fields = Fields::default();
+        while let Some(name) = map.next_key::<String>()? {
+            let value: &RawValue = map.next_value()?;
+            let place = match name.as_str() {
+                "role" => &mut fields.role,
+                "content" => &mut fields.content,
+                "name" => &mut fields.name,
+                "tool_call_id" => &mut fields.call_id,
+                "tool_calls" => &mut fields.calls,
+                "function_call" => &mut fields.function_call,
+                _ => {
+                    fields.others |= value.get() != "null";
+                    continue;
+                }
+            };
+            if place.is_some() {
+                return Err(A::Error::custom(format!("the field `{name}` stands twice")));
+            }
+            *place = Some(value).filter(|value| value.get() != "null");
+        }
+        Ok(fields)
+    }
+}
+
+/// Reads one message. The error says which field is wrong.
+fn said(raw: &RawValue) -> Result<Said, String> {
+    let fields: Fields<'_> = serde_json::from_str(raw.get()).map_err(|error| unplaced(&error))?;
+    let role = text("role", fields.role)?.ok_or("field `role`: it is missing")?;
+    let (role, developer) = match role.as_str() {
+        "developer" => (Role::System, true),
+        role => {
+            (Role::from_name(role).ok_or_else(|| format!("field `role`: there is no role `{role}`"))?, false)
+        }
+    };
+    if fields.function_call.is_some() {
+        return Err("field `function_call`: it is no longer in use; give the call in `tool_calls`".to_owned());
+    }
+    let calls = calls(fields.calls)?;
+    if role != Role::Assistant && !calls.is_empty() {
+        return Err(format!("field `tool_calls`: a message of role `{}` makes no calls", role.name()));
+    }
+    let call_id = text("tool_call_id", fields.call_id)?;
+    if role == Role::Tool && call_id.is_none() {
+        return Err("field `tool_call_id`: it is missing".to_owned());
+    }
+    let (content, parts) = content(fields.content)?;
+    // A result stands for its call under any id, so that it keeps its own form of the content alone.
+    let whole = (fields.others || developer) && role != Role::Tool;
+    let json = if whole { Some(raw.get()) } else { parts };
+    let blocks =
+        json.map(|json| ContentBlocks { format: Dialect::OpenAi.name().to_owned(), json: json.to_owned() });
+    let call_id = call_id.filter(|_| role == Role::Tool);
+    Ok(Said { role, content, blocks, name: text("name", fields.name)?, call_id, calls })
+}
+
+fn text(field: &str, raw: Option<&RawValue>) -> Result<Option<String>, String> {
+    let Some(raw) = raw else { return Ok(None) };
+    let read = serde_json::from_str(raw.get());
+    read.map(Some).map_err(|error| format!("field `{field}`: it is no text: {}", unplaced(&error)))
+}
+
+/// Returns the text of a content, or the JSON of its parts.
+fn content(raw: Option<&RawValue>) -> Result<(Option<String>, Option<&str>), String> {
+    let Some(raw) = raw else { return Ok((None, None)) };
+    if !raw.get().starts_with('[') {
+        return Ok((text("content", Some(raw))?, None));
+    }
+    #[derive(Deserialize)]
+    struct Part {
+        #[serde(rename = "type")]
+        _type: IgnoredAny,
+    }
+    let parts: Result<Vec<Part>, _> = serde_json::from_str(raw.get());
+    parts.map_err(|error| {
+        format!("field `content`: a part is no object with a `type`: {}", unplaced(&error))
+    })?;
+    Ok((None, Some(raw.get())))
+}
+
+#[derive(Deserialize)]
+struct Call<'a> {
+    #[serde(borrow, default)]
+    id: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    r#type: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    function: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+struct Function<'a> {
+    #[serde(borrow, default)]
+    name: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    arguments: Option<&'a RawValue>,
+}
+
+fn calls(raw: Option<&RawValue>) -> Result<Vec<ToolCallRecord>, String> {
+    let Some(raw) = raw else { return Ok(Vec::new()) };
+    let calls: Vec<Call<'_>> = serde_json::from_str(raw.get())
+        .map_err(|error| format!("field `tool_calls`: it is no array of calls: {}", unplaced(&error)))?;
+    let calls = calls.into_iter().enumerate().map(|(ordinal, call)| {
+        let field = |name: &str| format!("tool_calls[{ordinal}].{name}");
+        let required = |name: &str, raw| {
+            text(&field(name), raw)?.ok_or_else(|| format!("field `{}`: it is missing", field(name)))
+        };
+        if text(&field("type"), call.r#type)?.is_some_and(|kind| kind != "function") {
+            return Err(format!("field `{}`: only calls of functions can be imported", field("type")));
+        }
+        let function =
+            call.function.ok_or_else(|| format!("field `{}`: it is missing", field("function")))?;
+        let function: Function<'_> = serde_json::from_str(function.get())
+            .map_err(|error| format!("field `{}`: {}", field("function"), unplaced(&error)))?;
+        Ok(ToolCallRecord {
+            call_id: required("id", call.id)?,
+            name: required("function.name", function.name)?,
+            arguments: required("function.arguments", function.arguments)?,
+        })
+    });
+    calls.collect()
+}
+
+/// Returns an error's text without line and column, which count from the beginning of a part of the file.
+fn unplaced(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    text.rfind(" at line ").and_then(|at| text.get(..at)).unwrap_or(&text).to_owned()
+}

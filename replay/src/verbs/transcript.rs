@@ -1,0 +1,254 @@
+//! `foldlog transcript`: a conversation as it would be sent to a provider, or as it was recorded.
+
+use std::borrow::Cow;
+use std::path::Path;
+
+use foldlog::SequenceNumber;
+use foldlog::audit::LogReader;
+use foldlog::conversation::{Conversation, ConversationMessage, Dialect, PairingRule, validate};
+use foldlog_agent::provider::rendering::{
+    render_anthropic, render_anthropic_system, render_openai, render_openai_recorded,
+};
+use foldlog_codec::escape;
+
+use crate::failure::{Failure, HOLDS, Result};
+use crate::output::Output;
+use crate::reading::{open_session, position};
+
+/// Number of broken rules that an error lists.
+const LISTED_MAX: usize = 10;
+
+/// Chooses the form in which a conversation is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Format {
+    /// For a terminal.
+    Text,
+    /// For a document: each content is a fenced block.
+    Markdown,
+    /// A JSON array of messages for OpenAI's chat completions.
+    Openai,
+    /// A JSON array of messages for Anthropic's Messages API.
+    Anthropic,
+}
+
+impl Format {
+    fn dialect(self) -> Option<Dialect> {
+        match self {
+            Format::Text | Format::Markdown => None,
+            Format::Openai => Some(Dialect::OpenAi),
+            Format::Anthropic => Some(Dialect::Anthropic),
+        }
+    }
+}
+
+/// Says what to print of a session.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked<'a> {
+    /// Id of the evaluation; may be left out if the session holds one conversation only.
+    pub evaluation: Option<&'a str>,
+    /// Position; the last one if left out.
+    pub at: Option<SequenceNumber>,
+    /// Whether the messages are printed as they were recorded, in place of what a provider would be sent.
+    pub as_recorded: bool,
+    /// Form.
+    pub format: Format,
+}
+
+/// Prints a conversation.
+///
+/// # Errors
+///
+/// - [`Failure::Usage`] if there is no such position or conversation, or if no provider of the format accepts the messages.
+/// - [`Failure::Engine`] if the session is corrupt or cannot be read.
+pub fn run(session: &Path, asked: Asked<'_>, output: &mut Output<'_>) -> Result<u8> {
+    let reader = open_session(session, output)?;
+    let at = position(&reader, asked.at)?;
+    let conversation = conversation(&reader, asked.evaluation, at)?;
+    let messages = if asked.as_recorded { conversation.messages() } else { conversation.sent_messages() };
+    if let (Some(dialect), false) = (asked.format.dialect(), asked.as_recorded) {
+        check(dialect, &messages)?;
+    }
+    let json = match asked.format {
+        Format::Text | Format::Markdown if output.json() => {
+            messages.iter().try_for_each(|message| output.value(message))?;
+            return Ok(HOLDS);
+        }
+        Format::Text => {
+            (0_u64..).zip(&messages).try_for_each(|(number, message)| text(number, message, output))?;
+            return Ok(HOLDS);
+        }
+        Format::Markdown => {
+            (0_u64..).zip(&messages).try_for_each(|(number, message)| markdown(number, message, output))?;
+            return Ok(HOLDS);
+        }
+        Format::Openai if asked.as_recorded => render_openai_recorded(&messages),
+        Format::Openai => render_openai(&messages),
+        Format::Anthropic => anthropic(&messages, output),
+    };
+    writeln!(output.stdout, "{}", escaped(&json))?;
+    Ok(HOLDS)
+}
+
+/// Finds the conversation that was asked for.
+fn conversation(reader: &LogReader, evaluation: Option<&str>, at: SequenceNumber) -> Result<Conversation> {
+    let evaluations = reader.evaluations_at(at);
+    let quoted = |id: &str| format!("`{}`", escape::text(id));
+    let names = evaluations.iter().map(|id| quoted(id)).collect::<Vec<_>>().join(", ");
+    let evaluation = match (evaluation, evaluations.as_slice()) {
+        (_, []) => {
+            let what = format!("there is no conversation at position {at}");
+            return Err(Failure::usage(what, "`foldlog show SESSION` lists the records, and which are live"));
+        }
+        (Some(asked), _) => asked,
+        (None, [only]) => only.as_str(),
+        (None, _) => {
+            let what = format!("the session holds {} conversations", evaluations.len());
+            return Err(Failure::usage(what, format!("give one by --evaluation: {names}")));
+        }
+    };
+    reader.conversation_at(evaluation, at)?.ok_or_else(|| {
+        let what = format!("there is no conversation of {} at position {at}", quoted(evaluation));
+        Failure::usage(what, format!("the conversations are those of {names}"))
+    })
+}
+
+/// Checks that a provider accepts messages once they are rendered.
+fn check(dialect: Dialect, messages: &[ConversationMessage]) -> Result<()> {
+    let violations = validate(dialect, messages).err().unwrap_or_default();
+    let violations: Vec<_> = violations.into_iter().filter(|found| !is_rendered_right(found.rule)).collect();
+    if violations.is_empty() {
+        return Ok(());
+    }
+    let mut what = format!("{} accepts no such history:", dialect.name());
+    for violation in violations.iter().take(LISTED_MAX) {
+        what.push_str(&format!("\n{violation}"));
+    }
+    if let Some(more @ 1..) = violations.len().checked_sub(LISTED_MAX) {
+        what.push_str(&format!("\nand {more} more"));
+    }
+    Err(Failure::usage(
+        what,
+        "--as-recorded prints the messages as they are; a call that is open is closed by its host",
+    ))
+}
+
+/// Returns whether rendering makes right what breaks a rule: it gives calls ids of their own and names that fit, leaves out
+/// blank texts, and puts system messages where they belong.
+fn is_rendered_right(rule: PairingRule) -> bool {
+    !matches!(
+        rule,
+        PairingRule::Unanswered
+            | PairingRule::OutOfOrder
+            | PairingRule::AnsweredTwice
+            | PairingRule::Orphan
+            | PairingRule::CallsElsewhere
+            | PairingRule::NoMessages
+    )
+}
+
+/// Renders messages for Anthropic, to which the prompt is sent beside them.
+fn anthropic(messages: &[ConversationMessage], output: &mut Output<'_>) -> String {
+    let rendered = render_anthropic(messages);
+    match render_anthropic_system(messages) {
+        Some(system) if output.json() => format!(r#"{{"system":{system},"messages":{rendered}}}"#),
+        None if output.json() => format!(r#"{{"messages":{rendered}}}"#),
+        Some(_) => {
+            output.note(
+                "note: the system message is no element of the array; --json prints it too, as `system`",
+            );
+            rendered
+        }
+        None => rendered,
+    }
+}
+
+/// Escapes JSON for a terminal, without changing what it means: untrusted characters stand in strings alone, but for white
+/// space between tokens.
+fn escaped(json: &str) -> Cow<'_, str> {
+    if !json.contains(escape::is_escaped) {
+        return json.into();
+    }
+    let mut out = String::with_capacity(json.len() + 64);
+    for character in json.chars() {
+        match character {
+            '\n' | '\r' | '\t' => out.push(' '),
+            character if escape::is_escaped(character) => {
+                let mut units = [0; 2];
+                for unit in character.encode_utf16(&mut units) {
+                    out.push_str(&format!("\\u{unit:04x}"));
+                }
+            }
+            character => out.push(character),
+        }
+    }
+    out.into()
+}
+
+/// Names who speaks: the role, the tool or speaker, the id of the call that a result answers.
+fn speaker(message: &ConversationMessage, quote: impl Fn(&str) -> String) -> String {
+    let mut speaker = message.role.name().to_owned();
+    for named in [message.name.as_deref(), message.tool_call_id.as_deref()].into_iter().flatten() {
+        speaker.push_str(&format!(" {}", quote(named)));
+    }
+    if message.is_error {
+        speaker.push_str(", failed");
+    }
+    speaker
+}
+
+/// Returns what a message says: its text, or its blocks where it has no text.
+fn said(message: &ConversationMessage) -> Option<&str> {
+    message.content.as_deref().or_else(|| Some(message.blocks.as_ref()?.json.as_str()))
+}
+
+fn text(number: u64, message: &ConversationMessage, output: &mut Output<'_>) -> Result<()> {
+    let quote = |name: &str| format!("`{}`", escape::text(name));
+    let who = speaker(message, quote);
+    match said(message) {
+        Some(said) => output.line(format_args!("[{number}] {who}: {said}"))?,
+        None => output.line(format_args!("[{number}] {who}"))?,
+    }
+    for call in &message.tool_calls {
+        let (name, id) = (quote(&call.name), quote(&call.call_id));
+        output.line(format_args!("    calls {name} {id}: {}", call.arguments))?;
+    }
+    Ok(())
+}
+
+fn markdown(number: u64, message: &ConversationMessage, output: &mut Output<'_>) -> Result<()> {
+    if number > 0 {
+        output.line("")?;
+    }
+    output.line(format_args!("## {number}. {}", speaker(message, code)))?;
+    if let Some(said) = said(message) {
+        fenced(said, output)?;
+    }
+    for call in &message.tool_calls {
+        output.line("")?;
+        output.line(format_args!("Calls {} {}:", code(&call.name), code(&call.call_id)))?;
+        fenced(&call.arguments, output)?;
+    }
+    Ok(())
+}
+
+/// Returns the length of the longest run of backticks in a text.
+fn backticks(text: &str) -> usize {
+    text.split(|c| c != '`').map(str::len).max().unwrap_or_default()
+}
+
+/// Writes a text as a code span that the text cannot end.
+fn code(text: &str) -> String {
+    let text = escape::text(text);
+    let mark = "`".repeat(backticks(&text) + 1);
+    let pad = if text.is_empty() || text.starts_with('`') || text.ends_with('`') { " " } else { "" };
+    format!("{mark}{pad}{text}{pad}{mark}")
+}
+
+/// Writes a text as a fenced block that the text cannot end.
+fn fenced(text: &str, output: &mut Output<'_>) -> Result<()> {
+    let fence = "`".repeat(backticks(text).max(2) + 1);
+    output.line("")?;
+    output.line(&fence)?;
+    text.split('\n').try_for_each(|line| output.line(escape::text(line)))?;
+    output.line(&fence)
+}
