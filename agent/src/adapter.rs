@@ -16,7 +16,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use foldlog::conversation::{
-    Conversation, ConversationState, ConversationTurn, PromptIdentity, ResumePoint, TokenUsage,
+    Conversation, ConversationMessage, ConversationState, ConversationTurn, Entry, EntryContent,
+    PromptIdentity, ResumePoint, TokenUsage,
 };
 use foldlog::tools::resources::BudgetTracker;
 use foldlog::tools::{ExecutionState, ToolRunner};
@@ -28,7 +29,9 @@ use crate::budget::{Budget, track};
 use crate::deadline::Deadline;
 use crate::error::{Error, Phase, Result};
 use crate::events::{PromptExecuted, PromptExecutions};
-use crate::inner_loop::{Driver, InnerLoop, Journal, LoopLimits, LoopStart, OpenTurn, Outcome, runnable};
+use crate::inner_loop::{
+    Driver, InnerLoop, Journal, LoopLimits, LoopStart, OpenTurn, Outcome, answers, runnable,
+};
 use crate::prompt::{Prompt, VisibilityOverrides};
 use crate::provider::{CancelToken, Delta, LlmConfig, Provider};
 
@@ -245,7 +248,7 @@ impl<P: Provider> ProviderAdapter<P> {
             track(tracker, &evaluation, journal.spent());
         }
         if let Some(import) = &begin.import {
-            journal.import(import, &identity)?;
+            journal.import(import, &identity, begin.conversation.as_ref())?;
         }
         for message in &options.messages {
             journal.user(&message.text, Some(&message.id))?;
@@ -360,8 +363,8 @@ fn begin(session: &Session, options: &mut EvaluateOptions<'_>) -> Result<Begin> 
             let evaluation = given.unwrap_or_else(|| state.evaluation_id.clone());
             match recorded(session, &evaluation)? {
                 Some(conversation) => {
-                    check_is_own(&conversation, &state)?;
-                    Ok(Begin { conversation: Some(conversation), ..fresh(evaluation) })
+                    let import = is_partly_imported(&conversation, &state)?.then_some(state);
+                    Ok(Begin { conversation: Some(conversation), import, ..fresh(evaluation) })
                 }
                 None => Ok(Begin { import: Some(state), ..fresh(evaluation) }),
             }
@@ -413,15 +416,18 @@ fn must_settle(session: &Session, operations: Vec<OperationId>) -> Error {
     }
 }
 
-/// Checks that a state is of the conversation that the session holds, up to where the state goes.
-fn check_is_own(conversation: &Conversation, state: &ConversationState) -> Result<()> {
-    let held = conversation.state().map(|held| held.turns).unwrap_or_default();
-    let is_held = |(turn, held): (&ConversationTurn, &ConversationTurn)| {
-        let (one, other) = (&turn.assistant_message, &held.assistant_message);
-        (&one.content, &one.tool_calls, &one.blocks) == (&other.content, &other.tool_calls, &other.blocks)
+/// Returns whether a state has still to be imported, by a process that goes on where another one ended. Fails if the
+/// session holds another conversation than that of the state.
+fn is_partly_imported(conversation: &Conversation, state: &ConversationState) -> Result<bool> {
+    let held: Vec<_> = answers(conversation).map(|(_, message)| message).collect();
+    let is_held = |(turn, held): (&ConversationTurn, &&ConversationMessage)| {
+        let one = &turn.assistant_message;
+        (&one.content, &one.tool_calls, &one.blocks) == (&held.content, &held.tool_calls, &held.blocks)
     };
-    if state.turns.len() <= held.len() && state.turns.iter().zip(&held).all(is_held) {
-        return Ok(());
+    let is_request = |entry: &Entry| matches!(entry.content, EntryContent::Request { .. });
+    let is_import = !conversation.entries().iter().any(is_request) && held.len() <= state.turns.len();
+    if (is_import || state.turns.len() <= held.len()) && state.turns.iter().zip(&held).all(is_held) {
+        return Ok(is_import);
     }
     let problem = format!(
         "the session holds another conversation of evaluation `{}`",

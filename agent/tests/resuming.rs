@@ -7,6 +7,7 @@ mod story;
 use std::collections::BTreeMap;
 
 use foldlog::conversation::{ResumePoint, Role, ToolCallRecord};
+use foldlog::tools::{ExecuteOptions, ToolRegistry, ToolRunner};
 use foldlog::{Generator, Idempotency, Outcome, ToolInvocations};
 use foldlog_agent::{Error, EvaluateOptions, PromptResponse, ResumeFrom, UserMessage};
 use story::{Desk, Said, Script};
@@ -72,9 +73,12 @@ fn uncut(script: &Script) -> Uncut {
     Uncut { sent: desk.sent(EVALUATION), page: desk.page(), records }
 }
 
-/// Resumes a killed evaluation, and checks what of it must not happen twice.
-fn finish(desk: &mut Desk, script: &Script, at: &str) {
-    desk.reopen();
+/// Resumes a killed evaluation, and checks what of it must not happen twice. The calls that the process left open are recovered
+/// by the host, which runs them again, or, as by the binary, without tools: then the evaluation itself runs them again.
+fn finish(desk: &mut Desk, script: &Script, at: &str, has_tools: bool) {
+    desk.open();
+    let tools = if has_tools { desk.tools() } else { ToolRegistry::new() };
+    ToolRunner::new(desk.state.clone(), tools).recover(&ExecuteOptions::default()).unwrap();
     let done = committed(desk);
     let ran: Vec<usize> = done.iter().map(|what| desk.ran.times(what)).collect();
     let conversation = desk.session().conversation(EVALUATION).unwrap();
@@ -113,7 +117,7 @@ fn a_conversation_that_is_killed_at_any_record_ends_as_if_it_had_not_been() {
         let cut = evaluate(&desk, &script);
         // The last ones, which say for people that it is done, are written at once.
         assert!(cut.is_err() || records + 1 >= whole.records, "{at}");
-        finish(&mut desk, &script, &at);
+        finish(&mut desk, &script, &at, records % 2 == 0);
         assert_eq!(desk.sent(EVALUATION), whole.sent, "{at}");
         assert_eq!(desk.page(), whole.page, "{at}");
         assert_eq!(desk.session().resume(Some(EVALUATION)).unwrap().point, ResumePoint::Complete, "{at}");
@@ -131,9 +135,9 @@ fn a_conversation_that_is_killed_again_while_it_is_resumed_ends_so_too() {
             let _ = evaluate(&desk, &script);
             desk.open();
             desk.kill_behind(second);
-            let _ = desk.runner().recover(&foldlog::tools::ExecuteOptions::default());
+            let _ = desk.runner().recover(&ExecuteOptions::default());
             let _ = evaluate(&desk, &script);
-            finish(&mut desk, &script, &at);
+            finish(&mut desk, &script, &at, second % 2 == 0);
             assert_eq!(
                 (desk.sent(EVALUATION), desk.page()),
                 (whole.sent.clone(), whole.page.clone()),
@@ -184,7 +188,7 @@ fn generated_conversations_that_are_killed_anywhere_end_as_if_they_had_not_been(
             let at = format!("seed {seed}, killed behind {records} of {} records", whole.records);
             desk.kill_behind(records);
             let _ = evaluate(&desk, &script);
-            finish(&mut desk, &script, &at);
+            finish(&mut desk, &script, &at, records % 2 == 0);
             assert_eq!(desk.sent(EVALUATION), whole.sent, "{at}");
             assert_eq!(desk.page(), whole.page, "{at}");
         }
@@ -302,5 +306,47 @@ fn a_conversation_from_elsewhere_goes_on_and_its_open_calls_do_not_run() {
             assert!(unknown.content.unwrap().contains("not known"));
             assert_eq!(unknown.call_id.as_deref(), Some("c2"));
         }
+    }
+}
+
+/// A process is killed while it imports: the next one imports the rest, and no call of the imported part runs, not even where a
+/// process resumes what there is of it.
+#[test]
+fn an_import_that_is_killed_is_done_by_the_next_process() {
+    let (desk, script) = (Desk::new(), script());
+    evaluate(&desk, &script).unwrap();
+    let mut state = desk.session().conversation(EVALUATION).unwrap().unwrap().state().unwrap();
+    state.turns.truncate(2);
+    let from = || EvaluateOptions {
+        resume_from: ResumeFrom::Conversation(Box::new(state.clone())),
+        ..EvaluateOptions::default()
+    };
+    let imports =
+        |desk: &Desk, script: &Script| script.adapter().evaluate(&desk.prompt(), &desk.state, from());
+    let whole = Desk::new();
+    imports(&whole, &self::script()).unwrap();
+    let ran = whole.ran.lines();
+    for records in 1..13 {
+        let (mut desk, script) = (Desk::new(), self::script());
+        desk.kill_behind(records);
+        imports(&desk, &script).unwrap_err();
+        desk.reopen();
+        imports(&desk, &script).unwrap();
+        assert_eq!(desk.sent(EVALUATION), whole.sent(EVALUATION), "killed behind {records} records");
+        assert_eq!(desk.ran.lines(), ran);
+
+        let (mut desk, script) = (Desk::new(), self::script());
+        desk.kill_behind(records);
+        imports(&desk, &script).unwrap_err();
+        desk.reopen();
+        let held = desk.session().conversation(EVALUATION).unwrap().map_or(0, |held| {
+            held.messages().iter().filter(|message| message.role == Role::Assistant).count()
+        });
+        evaluate(&desk, &script).unwrap();
+        let imported = ["look a", "look b", "add x", "add y"].into_iter().take([0, 3, 4][held]);
+        assert!(
+            imported.into_iter().all(|what| desk.ran.times(what) == 0),
+            "killed behind {records} records"
+        );
     }
 }

@@ -1,8 +1,8 @@
 //! Where a driver records a conversation: in a session, or in the memory of the process.
 
 use foldlog::conversation::{
-    Conversation, ConversationMessage, ConversationState, Entry, EntryContent, NewAnswer, NewInput,
-    NewRequest, NewRequestFailure, PromptIdentity, Role, TokenUsage, ToolCallRecord,
+    Conversation, ConversationMessage, ConversationState, ConversationTurn, Entry, EntryContent, NewAnswer,
+    NewInput, NewRequest, NewRequestFailure, PromptIdentity, Role, TokenUsage, ToolCallRecord,
 };
 use foldlog::tools::resources::Usage;
 use foldlog::{CallOrigin, SequenceNumber, Session};
@@ -15,6 +15,12 @@ use crate::provider::{Prepared, ProviderAnswer, ProviderError};
 
 /// Prefix of the ids of messages that tell the model why its output was refused.
 pub(crate) const REFUSED_ID: &str = "foldlog.output_refused.";
+
+/// Prefix of the ids of messages that were imported.
+const IMPORTED_ID: &str = "foldlog.imported.";
+
+/// Prefix of the ids of results that nobody knows.
+const UNKNOWN_ID: &str = "foldlog.unknown_result.";
 
 /// Text in place of the result of a call of an imported conversation that has none.
 const UNKNOWN: &str = "The result of this call is not known: whether it ran was not recorded.";
@@ -105,7 +111,9 @@ impl Journal {
     pub(crate) fn close_unknown(&mut self, open: &mut OpenTurn) -> Result<()> {
         for (ordinal, call) in (0..).zip(&open.calls) {
             if open.closed.insert(ordinal) {
-                self.message(&unknown(call), open.answer.map(|answer| CallOrigin { answer, ordinal }))?;
+                let origin = open.answer.map(|answer| CallOrigin { answer, ordinal });
+                let answer = open.answer.unwrap_or_default();
+                self.message(&unknown(call), origin, format!("{UNKNOWN_ID}{answer}.{ordinal}"))?;
             }
         }
         Ok(())
@@ -245,45 +253,64 @@ impl Journal {
     }
 
     /// Makes an imported conversation the beginning of this one. Its calls that have no result count as unknown: they do
-    /// not run, and the model reads that nobody knows what became of them.
-    pub(crate) fn import(&mut self, state: &ConversationState, prompt: &PromptIdentity) -> Result<()> {
-        self.system(state.system_message.content.as_deref().unwrap_or_default(), prompt.clone())?;
-        let last = state.turns.len();
-        for (turn, place) in state.turns.iter().zip(1..) {
-            // The state's own system message is the one that was rendered last.
-            let said = turn.input_messages.iter().filter(|message| message.role != Role::System);
-            said.into_iter().try_for_each(|message| self.message(message, None))?;
-            let request = None;
-            let answer = ProviderAnswer {
-                content: turn.assistant_message.content.clone(),
-                calls: turn.assistant_message.tool_calls.clone(),
-                blocks: turn.assistant_message.blocks.clone(),
-                payload: turn.provider_payload.clone(),
-                ..ProviderAnswer::default()
+    /// not run, and the model reads that nobody knows what became of them. `held` is what a process has imported that
+    /// ended before it was done.
+    pub(crate) fn import(
+        &mut self,
+        state: &ConversationState,
+        prompt: &PromptIdentity,
+        held: Option<&Conversation>,
+    ) -> Result<()> {
+        if held.and_then(Conversation::prompt).is_none() {
+            self.system(state.system_message.content.as_deref().unwrap_or_default(), prompt.clone())?;
+        }
+        let held: Vec<SequenceNumber> =
+            held.map(|held| answers(held).map(|(sequence, _)| sequence).collect()).unwrap_or_default();
+        for (place, turn) in state.turns.iter().enumerate().skip(held.len().saturating_sub(1)) {
+            let answer = match held.get(place) {
+                Some(answer) => Some(*answer),
+                None => self.import_answer(place, turn)?,
             };
-            let answer = self.answer(request, answer)?;
-            self.results(answer, &turn.assistant_message, &turn.tool_messages)?;
-            let is_open = turn.assistant_message.tool_calls.is_empty() && place == last;
-            if !is_open {
+            self.results(place, answer, turn)?;
+            let is_last = place + 1 == state.turns.len();
+            if !is_last || !turn.assistant_message.tool_calls.is_empty() {
                 self.turn(false)?;
             }
         }
         Ok(())
     }
 
+    /// Records the inputs and the answer of a turn.
+    fn import_answer(&mut self, place: usize, turn: &ConversationTurn) -> Result<Option<SequenceNumber>> {
+        // The state's own system message is the one that was rendered last.
+        let said = turn.input_messages.iter().filter(|message| message.role != Role::System);
+        for (ordinal, message) in said.enumerate() {
+            self.message(message, None, format!("{IMPORTED_ID}{place}.input.{ordinal}"))?;
+        }
+        let answer = ProviderAnswer {
+            content: turn.assistant_message.content.clone(),
+            calls: turn.assistant_message.tool_calls.clone(),
+            blocks: turn.assistant_message.blocks.clone(),
+            payload: turn.provider_payload.clone(),
+            ..ProviderAnswer::default()
+        };
+        self.answer(None, answer)
+    }
+
     /// Records the results of an answer's calls, each for the first call of its id that has none yet.
     fn results(
         &mut self,
+        place: usize,
         answer: Option<SequenceNumber>,
-        asked: &ConversationMessage,
-        results: &[ConversationMessage],
+        turn: &ConversationTurn,
     ) -> Result<()> {
-        let mut left: Vec<&ConversationMessage> = results.iter().collect();
-        for (ordinal, call) in (0..).zip(&asked.tool_calls) {
+        let mut left: Vec<&ConversationMessage> = turn.tool_messages.iter().collect();
+        for (ordinal, call) in (0..).zip(&turn.assistant_message.tool_calls) {
             let own = |result: &&ConversationMessage| result.tool_call_id.as_ref() == Some(&call.call_id);
             let result = left.iter().position(own).map(|at| left.remove(at).clone());
             let origin = answer.map(|answer| CallOrigin { answer, ordinal });
-            self.message(&result.unwrap_or_else(|| unknown(call)), origin)?;
+            let id = format!("{IMPORTED_ID}{place}.result.{ordinal}");
+            self.message(&result.unwrap_or_else(|| unknown(call)), origin, id)?;
         }
         if left.is_empty() {
             return Ok(());
@@ -292,7 +319,12 @@ impl Journal {
         Err(Error::InvalidHistory { problems })
     }
 
-    fn message(&mut self, message: &ConversationMessage, origin: Option<CallOrigin>) -> Result<()> {
+    fn message(
+        &mut self,
+        message: &ConversationMessage,
+        origin: Option<CallOrigin>,
+        id: String,
+    ) -> Result<()> {
         match &mut self.to {
             RecordsTo::Memory(messages) => messages.push(message.clone()),
             RecordsTo::Session(session) => {
@@ -304,7 +336,7 @@ impl Journal {
                     origin,
                     ..NewInput::new(&self.evaluation, message.role, "")
                 };
-                session.record_input(&input)?;
+                session.record_input(&input.with_id(id))?;
             }
         }
         Ok(())
@@ -328,4 +360,14 @@ fn unknown(call: &ToolCallRecord) -> ConversationMessage {
         is_error: true,
         ..ConversationMessage::new(Role::Tool, UNKNOWN)
     }
+}
+
+/// Returns the answers of a conversation, with their records.
+pub(crate) fn answers(
+    conversation: &Conversation,
+) -> impl Iterator<Item = (SequenceNumber, &ConversationMessage)> {
+    conversation.entries().iter().filter_map(|entry| match &entry.content {
+        EntryContent::Answer { message, .. } => Some((entry.sequence, message)),
+        _ => None,
+    })
 }

@@ -40,7 +40,7 @@ mod start;
 mod steps;
 
 pub(crate) use driver::{Driver, Outcome, runnable};
-pub(crate) use journal::Journal;
+pub(crate) use journal::{Journal, answers};
 pub use machine::{InnerLoop, LoopLimits};
 pub use start::{LoopStart, OpenTurn};
 pub use steps::{CallToRun, Fact, Step, ToolEnded};
