@@ -207,9 +207,12 @@ fn blocks_go_back_to_their_provider_byte_for_byte() {
     assert_eq!(reduced[1]["content"], "é");
     assert_eq!(reduced[1]["tool_calls"][0]["function"]["arguments"], "{\"n\":1e2}");
 
-    let whole = "{\"role\":\"assistant\", \"content\":null,\"reasoning\":\"\\u0068m\",\"tool_calls\":[{\"id\":\"t\"}]}";
+    let whole = "{\"role\":\"assistant\", \"content\":null,\"reasoning\":\"\\u0068m\",\"tool_calls\":[{\"id\":\"t\",\
+                 \"type\":\"function\",\"sig\":1.50,\"function\":{\"name\":\"s\",\"arguments\":\"{}\"}}]}";
     let own = with_blocks(asks(None, vec![call("t", "s", "{}")]), "openai", whole);
-    assert!(render_openai(&[own]).contains(whole));
+    assert!(render_openai(std::slice::from_ref(&own)).contains(whole));
+    let again = openai(&[own.clone(), result("t", ""), own]);
+    assert_eq!((&again[2]["tool_calls"][0]["id"], &again[2]["reasoning"]), (&json!("t_2"), &json!("hm")));
     let broken = with_blocks(says(Role::User, "text"), "anthropic", "{no json");
     assert_eq!(anthropic(&[broken])[0]["content"], "text", "blocks that are no JSON");
 }
@@ -260,4 +263,18 @@ fn ids_and_names_of_another_provider_are_made_fit() {
     assert_eq!(sent[1]["tool_calls"][1]["function"]["name"], "unnamed");
     assert!(sent[1]["tool_calls"][2]["id"].as_str().unwrap().len() <= 40);
     assert_eq!(sent[1]["tool_calls"][2]["id"], sent[4]["tool_call_id"]);
+}
+
+/// Protects conversations in which a model once called a tool by an impossible name: within blocks it is exchanged too, and
+/// blocks that ask for other calls than were recorded are not sent.
+#[test]
+fn blocks_are_sent_with_names_that_the_provider_takes_and_with_the_recorded_calls() {
+    let block = "[{\"type\":\"tool_use\",\"id\":\"t\",\"name\":\"no.such\",\"input\":{\"a\":1.50}}]";
+    let own = with_blocks(asks(Some("text"), vec![call("t", "no.such", "{\"a\":1.50}")]), "anthropic", block);
+    let messages = [says(Role::User, "go"), own, result("t", "unknown")];
+    assert_eq!(anthropic(&messages)[1]["content"][0]["name"], "no_such");
+    assert!(render_anthropic(&messages).contains("\"input\":{\"a\":1.50}"));
+
+    let more = with_blocks(asks(Some("text"), vec![]), "anthropic", block);
+    assert_eq!(anthropic(&[says(Role::User, "go"), more])[1]["content"], "text");
 }

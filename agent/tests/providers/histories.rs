@@ -1,11 +1,12 @@
 //! Histories that providers refuse: the servers of these tests refuse them too, by rules of their own, and what is
 //! rendered here passes them.
 
-use foldlog::conversation::{ConversationMessage, Role, ToolCallRecord};
-use foldlog_agent::provider::{ProviderErrorKind, SendOptions};
+use foldlog::conversation::{ContentBlocks, ConversationMessage, Role, ToolCallRecord, repair, validate};
+use foldlog_agent::provider::{LlmConfig, Provider, ProviderErrorKind, ProviderRequest, SendOptions};
 
 use crate::asking::{BOTH, Which, ask_with, result_of};
-use crate::server::Server;
+use crate::rules;
+use crate::server::{Seen, Server};
 
 fn says(role: Role, text: &str) -> ConversationMessage {
     ConversationMessage::new(role, text)
@@ -83,4 +84,95 @@ fn what_is_rendered_passes_the_servers() {
             assert_eq!(send(which, history), None, "{which:?} {history:?}");
         }
     }
+}
+
+/// Draws numbers that are the same in every run.
+struct Drawn(u64);
+
+impl Drawn {
+    fn of<'a, T>(&mut self, choices: &'a [T]) -> &'a T {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        &choices[(self.0 >> 33) as usize % choices.len()]
+    }
+
+    /// Draws a message: mostly a sound one, with all that can be wrong with it mixed in.
+    fn message(&mut self, before: &[ConversationMessage]) -> ConversationMessage {
+        let roles = [Role::User, Role::Assistant, Role::Assistant, Role::Tool, Role::Tool, Role::System];
+        let texts = [Some("said"), Some("said \n"), Some(""), Some(" "), None];
+        let ids = ["a", "a", "b", "b.1", "b_1", "", "x123456789x123456789x123456789x123456789x123456789"];
+        let role = *self.of(&roles);
+        let mut message = says(role, "");
+        message.content = self.of(&texts).map(str::to_owned);
+        message.is_error = *self.of(&[false, false, true]);
+        if role == Role::Tool {
+            let calls: Vec<_> = before.iter().flat_map(|message| &message.tool_calls).collect();
+            let id = match calls.last() {
+                Some(_) if *self.of(&[true, true, true, false]) => self.of(&calls).call_id.clone(),
+                _ => (*self.of(&ids)).to_owned(),
+            };
+            message.tool_call_id = Some(id);
+        }
+        if role == Role::Assistant {
+            for _ in 0..*self.of(&[0, 1, 1, 2, 3]) {
+                let id: &str = self.of::<&str>(&ids);
+                let mut made = call(id);
+                made.name = (*self.of(&["search", "no.such", ""])).to_owned();
+                made.arguments = (*self.of(&["{}", "{\"q\":1}", "[", ""])).to_owned();
+                message.tool_calls.push(made);
+            }
+        }
+        if role != Role::Tool && *self.of(&[true, false, false]) {
+            let format = *self.of(&["openai", "anthropic", "other"]);
+            let own: Vec<_> = message
+                .tool_calls
+                .iter()
+                .map(|call| serde_json::json!({ "type": "tool_use", "id": call.call_id, "name": call.name, "input": {} }))
+                .collect();
+            let text = serde_json::json!({ "type": "text", "text": self.of(&["in a block", " "]) });
+            let blocks = if *self.of(&[true, false]) { [vec![text], own].concat() } else { own };
+            message.blocks = Some(ContentBlocks {
+                format: format.into(),
+                json: serde_json::Value::from(blocks).to_string(),
+            });
+        }
+        message
+    }
+}
+
+/// Returns the rule that a request with these messages breaks.
+fn refused(which: Which, provider: &dyn Provider, messages: &[ConversationMessage]) -> Option<String> {
+    let config = LlmConfig::default();
+    let request = ProviderRequest { messages, tools: &[], output: None, config: &config };
+    let body = serde_json::from_slice(&provider.prepare(&request).unwrap().body).unwrap();
+    let path = if which == Which::OpenAi { "/v1/chat/completions" } else { "/v1/messages" };
+    rules::broken(&Seen { head: format!("POST {path} HTTP/1.1\r\n\r\n"), body, tunnel: None })
+}
+
+/// Protects every conversation at once: whatever the engine's validator accepts, and whatever its repair makes of a history,
+/// is sent in a form that passes rules which share nothing with it.
+#[test]
+fn what_the_validator_accepts_or_repairs_passes_rules_written_apart_from_it() {
+    let mut drawn = Drawn(23);
+    let (mut accepted, mut repaired) = (0, 0);
+    for which in BOTH {
+        let server = Server::start(move |_, _| which.answers(false, "ok", &[]));
+        let provider = which.provider(&server);
+        let dialect = provider.dialect();
+        for _ in 0..4_000 {
+            let mut history = vec![says(Role::User, "go")];
+            for _ in 0..*drawn.of(&[0, 1, 2, 3, 4, 6, 9]) {
+                let next = drawn.message(&history);
+                history.push(next);
+            }
+            if validate(dialect, &history).is_ok() {
+                accepted += 1;
+                assert_eq!(refused(which, &*provider, &history), None, "accepted: {which:?} {history:#?}");
+            }
+            let sound = repair(dialect, &history);
+            repaired += usize::from(!sound.changes.is_empty());
+            let rule = refused(which, &*provider, &sound.messages);
+            assert_eq!(rule, None, "repaired: {which:?} {history:#?}\n{:#?}", sound.messages);
+        }
+    }
+    assert!(accepted > 500 && repaired > 2_000, "{accepted} accepted, {repaired} repaired");
 }

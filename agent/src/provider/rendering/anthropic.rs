@@ -191,8 +191,13 @@ fn said(message: &ConversationMessage) -> (Option<&RawValue>, Vec<Block<'_>>) {
     if let Some((raw, blocks)) = own_blocks(message) {
         return whole(raw, blocks);
     }
+    (None, spoken(message).into_iter().collect())
+}
+
+/// Returns the text that a message says where it is not sent in the API's own form.
+fn spoken(message: &ConversationMessage) -> Option<Block<'_>> {
     let reduced = message.blocks.as_ref().and_then(text_of_blocks).and_then(visible);
-    (None, reduced.or_else(|| message.content.as_deref().and_then(visible)).into_iter().collect())
+    reduced.or_else(|| message.content.as_deref().and_then(visible))
 }
 
 fn answer<'a>(
@@ -203,12 +208,13 @@ fn answer<'a>(
     let calls = message.tool_calls.iter().zip(ids);
     let sent: Vec<_> =
         calls.map(|(call, id)| (call, id, sent_name(&call.name, known, NAME_LONGEST))).collect();
-    if let Some((raw, blocks)) = own_blocks(message) {
-        let unchanged = sent.iter().all(|(call, id, name)| call.call_id == **id && call.name == *name);
-        let sent: Vec<_> = sent.iter().map(|(_, id, name)| (id.as_str(), &**name)).collect();
-        return if unchanged { whole(raw, blocks) } else { (None, exchanged(blocks, &sent)) };
+    if let Some((raw, blocks)) = own_blocks(message)
+        && blocks.iter().filter(|block| is_call(block)).count() == sent.len()
+    {
+        let pairs: Vec<_> = sent.iter().map(|(_, id, name)| (id.as_str(), &**name)).collect();
+        return exchanged(&blocks, &pairs).map_or_else(|| whole(raw, blocks), |blocks| (None, blocks));
     }
-    let (_, mut blocks) = said(message);
+    let mut blocks: Vec<_> = spoken(message).into_iter().collect();
     blocks.extend(sent.into_iter().map(|(call, id, name)| {
         Block::Made(Made::ToolUse { id: id.clone().into(), name, input: input(&call.arguments) })
     }));
@@ -261,12 +267,16 @@ fn clean(id: &str) -> String {
 }
 
 /// Holds of a block what decides whether it can be sent.
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
 struct Peek<'a> {
     #[serde(default, borrow)]
     r#type: Cow<'a, str>,
     #[serde(default, borrow)]
     text: Option<Cow<'a, str>>,
+    #[serde(default, borrow)]
+    id: Cow<'a, str>,
+    #[serde(default, borrow)]
+    name: Cow<'a, str>,
 }
 
 fn peek(block: &RawValue) -> Option<Peek<'_>> {
@@ -293,21 +303,27 @@ fn is_empty_text(block: &RawValue) -> bool {
         .is_some_and(|peek| peek.r#type == "text" && peek.text.is_none_or(|text| text.trim().is_empty()))
 }
 
-/// Exchanges ids and names of the calls among blocks, by ordinal.
-fn exchanged<'a>(blocks: Vec<&'a RawValue>, sent: &[(&str, &str)]) -> Vec<Block<'a>> {
-    let mut sent = sent.iter();
-    let blocks = blocks.into_iter().filter(|block| !is_empty_text(block)).map(|block| {
-        let is_call = peek(block).is_some_and(|peek| peek.r#type == "tool_use");
-        let call = if is_call { sent.next() } else { None };
-        let altered = call.and_then(|(id, name)| {
+fn is_call(block: &RawValue) -> bool {
+    peek(block).is_some_and(|peek| peek.r#type == "tool_use")
+}
+
+/// Exchanges ids and names of the calls among blocks, by ordinal; `None` if they are what is to be sent.
+fn exchanged<'a>(blocks: &[&'a RawValue], sent: &[(&str, &str)]) -> Option<Vec<Block<'a>>> {
+    let (mut sent, mut differs) = (sent.iter(), false);
+    let mut all = Vec::with_capacity(blocks.len());
+    for &block in blocks.iter().filter(|block| !is_empty_text(block)) {
+        let call = if is_call(block) { sent.next() } else { None };
+        let own = peek(block).unwrap_or_default();
+        let altered = call.filter(|(id, name)| own.id != *id || own.name != *name).and_then(|(id, name)| {
             let mut fields: BTreeMap<&str, &RawValue> = serde_json::from_str(block.get()).ok()?;
             let (id, name) = (to_raw_value(id).ok()?, to_raw_value(name).ok()?);
             fields.extend([("id", &*id), ("name", &*name)]);
             to_raw_value(&fields).ok()
         });
-        Block::Raw(altered.map_or(Cow::Borrowed(block), Cow::Owned))
-    });
-    blocks.collect()
+        differs |= altered.is_some();
+        all.push(Block::Raw(altered.map_or(Cow::Borrowed(block), Cow::Owned)));
+    }
+    differs.then_some(all)
 }
 
 /// Takes the white space off the end of an answer that the model continues: the API refuses it there.

@@ -11,7 +11,8 @@
 //! [`ContentBlocks`](foldlog::conversation::ContentBlocks) in the provider's own form are sent byte for byte. Blocks in
 //! another form are reduced to text: the texts one after the other, thinking and reasoning left out, tool calls left out
 //! since the message names them itself, and `[image]`, the type in brackets, on a line of its own for whatever else there
-//! is. Blocks that are not JSON are replaced by the message's text.
+//! is. Blocks that are not JSON are replaced by the message's text, and so are blocks that ask for
+//! another number of calls than the message.
 //!
 //! # Invariants
 //!

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use foldlog::conversation::{ConversationMessage, Dialect, Role, ToolCallRecord};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 
 use super::ids::Ids;
@@ -64,8 +64,8 @@ pub(crate) fn messages<'a>(messages: &'a [ConversationMessage], known: &[&str]) 
     let ids = Ids::new(messages, |message, id| !id.is_empty() && whole_message(message).is_some(), clean);
     let rendered = messages.iter().enumerate().map(|(number, message)| {
         let own = ids.calls(number);
-        if let Some(raw) = whole_message(message) {
-            return fit(raw, message, own, known);
+        if let Some(fit) = whole_message(message).and_then(|raw| fit(raw, message, own, known)) {
+            return fit;
         }
         let calls = message.tool_calls.iter().zip(own).map(|(call, id)| Call {
             id: id.clone().into(),
@@ -140,7 +140,7 @@ fn whole_message(message: &ConversationMessage) -> Option<&RawValue> {
 }
 
 fn content(message: &ConversationMessage) -> Content<'_> {
-    if let Some(raw) = own_blocks(message) {
+    if let Some(raw) = own_blocks(message).filter(|raw| !raw.get().starts_with('{')) {
         return Content::Raw(raw);
     }
     match (message.blocks.as_ref().and_then(text_of_blocks), &message.content) {
@@ -150,22 +150,44 @@ fn content(message: &ConversationMessage) -> Content<'_> {
     }
 }
 
+/// Holds of a whole message the calls that it asks for.
+#[derive(Deserialize)]
+struct Peek {
+    #[serde(default)]
+    tool_calls: Option<Vec<CallPeek>>,
+}
+
+#[derive(Deserialize)]
+struct CallPeek {
+    #[serde(default)]
+    id: String,
+    function: FunctionPeek,
+}
+
+#[derive(Deserialize)]
+struct FunctionPeek {
+    name: String,
+}
+
 /// Exchanges ids and names of calls in a message that is sent in the provider's own form, where they are not what is to be
-/// sent.
+/// sent; `None` if the message asks for other calls than were recorded.
 fn fit<'a>(
     raw: &'a RawValue,
     message: &ConversationMessage,
     ids: &[String],
     known: &[&str],
-) -> OpenAiMessage<'a> {
-    let calls = message.tool_calls.iter().zip(ids);
-    let sent: Vec<_> =
-        calls.map(|(call, id)| (call, id, sent_name(&call.name, known, NAME_LONGEST))).collect();
-    if sent.iter().all(|(call, id, name)| call.call_id == **id && call.name == *name) {
-        return OpenAiMessage::Raw(raw);
+) -> Option<OpenAiMessage<'a>> {
+    let own = serde_json::from_str::<Peek>(raw.get()).ok()?.tool_calls.unwrap_or_default();
+    let names = message.tool_calls.iter().map(|call| sent_name(&call.name, known, NAME_LONGEST));
+    let sent: Vec<_> = ids.iter().zip(names).collect();
+    if own.len() != sent.len() {
+        return None;
     }
-    let sent: Vec<_> = sent.iter().map(|(_, id, name)| (id.as_str(), &**name)).collect();
-    exchanged(raw, &sent).map_or(OpenAiMessage::Raw(raw), OpenAiMessage::Altered)
+    if own.iter().zip(&sent).all(|(own, (id, name))| own.id == **id && own.function.name == *name) {
+        return Some(OpenAiMessage::Raw(raw));
+    }
+    let sent: Vec<_> = sent.iter().map(|(id, name)| (id.as_str(), &**name)).collect();
+    exchanged(raw, &sent).map(OpenAiMessage::Altered)
 }
 
 type Fields<'a> = BTreeMap<&'a str, Cow<'a, RawValue>>;
