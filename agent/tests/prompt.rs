@@ -352,6 +352,50 @@ fn an_output_of_another_form_is_refused_in_words_for_the_model() {
 }
 
 #[test]
+fn limits_of_numbers_texts_and_lists_are_kept_and_what_lies_at_a_limit_is_taken() {
+    #[derive(Debug, Deserialize, JsonSchema)]
+    #[allow(dead_code)]
+    struct Rated {
+        #[schemars(range(min = 1, max = 5))]
+        stars: i32,
+        #[schemars(length(min = 2, max = 3))]
+        name: String,
+        #[schemars(length(min = 1, max = 2))]
+        tags: Vec<(u8, bool)>,
+    }
+    let prompt = Prompt::<Rated>::structured("demo", "rated");
+    let read = |stars: i32, name: &str, tags: serde_json::Value| {
+        prompt.parse_output(&json!({"stars": stars, "name": name, "tags": tags}).to_string())
+    };
+    let one = || json!([[1, true]]);
+    for (stars, name, tags) in [(1, "éé", one()), (5, "abc", json!([[1, true], [255, false]]))] {
+        assert!(read(stars, name, tags.clone()).is_ok(), "{stars} {name} {tags}");
+    }
+    for (stars, name, tags) in [
+        (0, "ab", one()),
+        (6, "ab", one()),
+        (1, "a", one()),
+        (1, "abcd", one()),
+        (1, "ab", json!([])),
+        (1, "ab", json!([[1, true], [1, true], [1, true]])),
+        (1, "ab", json!([[256, true]])),
+        (1, "ab", json!([[1, 1]])),
+    ] {
+        assert!(read(stars, name, tags.clone()).is_err(), "{stars} {name} {tags}");
+    }
+}
+
+#[test]
+fn headings_end_at_the_lowest_level_that_markdown_has() {
+    let nested =
+        ["f", "e", "d", "c", "b", "a"].into_iter().fold(None, |child: Option<MarkdownSection>, key| {
+            let own = section(key, "").with_title(key);
+            Some(child.into_iter().fold(own, MarkdownSection::with_child))
+        });
+    assert_eq!(text(nested.unwrap()).unwrap(), "## a\n\n### b\n\n#### c\n\n##### d\n\n###### e\n\n###### f");
+}
+
+#[test]
 fn the_schema_tells_the_model_to_leave_other_fields_out() {
     let prompt = review();
     let schema = &prompt.output_spec().unwrap().schema;
