@@ -14,8 +14,8 @@ impl ToolRunner {
     /// arguments that do not parse, STATE and resources are rolled back, and the failure is returned as a
     /// [`ToolReport`], not as `Err`.
     ///
-    /// If the call has an [origin](ToolCall::origin) and a call of that origin committed before, the recorded
-    /// result is returned and the tool does not run; if that call was interrupted, it is recovered as in
+    /// If the call has an [origin](ToolCall::origin) and a call of that origin committed or failed before, the
+    /// recorded result is returned and the tool does not run; if that call was interrupted, it is recovered as in
     /// [`recover`](ToolRunner::recover).
     ///
     /// The end is durable when this returns, with [`Durability::Boundary`](crate::Durability::Boundary) and

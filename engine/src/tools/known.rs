@@ -15,9 +15,9 @@ use crate::types::{Item, ToolInvocations, ToolInvoked};
 
 impl ToolRunner {
     /// Returns what is recorded of an earlier call with the same [origin](ToolCall::origin): the result that
-    /// it committed, or the result with which somebody [settled](crate::Session::settle) it. Does not run the
-    /// tool. Returns `None` if the call has no origin, no call of that origin ran, the earlier call failed or
-    /// was rolled back, or it still has to be settled.
+    /// it committed, how it failed, or the result with which somebody [settled](crate::Session::settle) it.
+    /// Does not run the tool. Returns `None` if the call has no origin, no call of that origin ran, the host
+    /// rolled back to before it ended, or it still has to be settled.
     ///
     /// # Errors
     ///
@@ -43,12 +43,11 @@ impl ToolRunner {
         let path = self.session.live_path();
         let position = self.session.position().unwrap_or_default();
         let end_of = |item: &Item<ToolInvoked>| item.position().unwrap_or_default().0;
-        // A call that failed says nothing. One that was committed counts if it is live now: a rollback to another branch may
-        // have abandoned later ones.
+        // A call that has ended counts if its end is live now: a rollback to another branch may have abandoned later ones. A
+        // call that failed is closed too: the model was told so, and asks again if it wants to.
         let counts = |item: &Item<ToolInvoked>| match item.outcome {
-            Outcome::Committed => path.is_live(end_of(item), position),
+            Outcome::Committed | Outcome::Failed => path.is_live(end_of(item), position),
             Outcome::Interrupted => true,
-            Outcome::Failed => false,
         };
         // No call ends before the answer that asked for it.
         let mut latest = None;
@@ -61,7 +60,8 @@ impl ToolRunner {
             return self.of_interrupted(invoked, end);
         }
         let (value, message) = self.session.read_end(end)?;
-        Ok(Some(Known::recorded(invoked, end, (true, message, value))))
+        let success = invoked.outcome == Outcome::Committed;
+        Ok(Some(Known::recorded(invoked, end, (success, message, value))))
     }
 
     /// Returns what the log knows of a call that was interrupted and has not run again: that it is unsettled,
@@ -104,7 +104,7 @@ impl Known {
             tool: invoked.tool.clone(),
             call_id: invoked.call_id.clone(),
             outcome: invoked.outcome,
-            cause: None,
+            cause: invoked.cause,
             success,
             message,
             value,

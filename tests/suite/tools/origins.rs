@@ -28,6 +28,24 @@ fn a_call_of_an_answer_is_known_in_whichever_branch_it_committed() {
     assert_eq!((again.recorded, run.counts().ran, run.plan().len()), (true, 3, 1));
 }
 
+/// A call that failed was run again when the host resumed its conversation, although the model had been told that it failed and
+/// could have asked for it again.
+#[test]
+fn a_call_of_an_answer_that_failed_is_closed_until_the_host_rolls_back_to_before_its_end() {
+    let run = Run::new();
+    let session = run.session();
+    let answer = session.dispatch(Noted { text: "an answer".to_owned() }).unwrap();
+    let asked = |then| call("paper", "one", then).with_origin(answer, 0);
+    let execute = |then| run.runner.execute(&asked(then), &ExecuteOptions::default()).unwrap();
+    let failed = execute(Then::Fail);
+    let again = execute(Then::Succeed);
+    assert_eq!((again.recorded, again.success, again.cause), (true, false, failed.cause));
+    assert_eq!((again.message, run.counts().ran), (failed.message, 1));
+    session.rollback_to(answer).unwrap();
+    let anew = execute(Then::Succeed);
+    assert_eq!((anew.recorded, anew.success, run.counts().ran), (false, true, 2));
+}
+
 /// The log was asked before the call waited for others: of two threads that ran one call of an answer at once, the second ran
 /// it too, once the first had committed.
 #[test]

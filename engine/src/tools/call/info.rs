@@ -26,7 +26,7 @@ pub struct ToolCall {
     /// Arguments: JSON text, recorded as it came.
     pub arguments: String,
     /// Origin: the model answer that asks for the call, and which of the answer's tool calls it is. If a call
-    /// of the same origin already committed, also in an earlier process, and was not rolled back since, its
+    /// of the same origin already committed or failed, also in an earlier process, and was not rolled back since, its
     /// recorded result is returned and the tool does not run. `None` for a call that no answer asked for.
     pub origin: Option<CallOrigin>,
 }
@@ -43,10 +43,9 @@ impl ToolCall {
         ToolCall { call_id: Some(call_id.into()), ..self }
     }
 
-    /// Links the call to the model answer recorded at `answer`, as its tool call number `ordinal`, counted
-    /// from
-    /// 0. If that call already committed and was not rolled back since, the recorded result is returned and
-    /// the tool does not run.
+    /// Links the call to the model answer recorded at `answer`, as its tool call with the number `ordinal`,
+    /// from 0. If that call already committed or failed and was not rolled back since, the recorded result is
+    /// returned and the tool does not run.
     #[must_use]
     pub fn with_origin(self, answer: impl Into<SequenceNumber>, ordinal: u32) -> ToolCall {
         ToolCall { origin: Some(CallOrigin { answer: answer.into(), ordinal }), ..self }
