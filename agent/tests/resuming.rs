@@ -188,7 +188,7 @@ fn generated_conversations_that_are_killed_anywhere_end_as_if_they_had_not_been(
             let at = format!("seed {seed}, killed behind {records} of {} records", whole.records);
             desk.kill_behind(records);
             let _ = evaluate(&desk, &script);
-            finish(&mut desk, &script, &at, records % 2 == 0);
+            finish(&mut desk, &script, &at, records.is_multiple_of(2));
             assert_eq!(desk.sent(EVALUATION), whole.sent, "{at}");
             assert_eq!(desk.page(), whole.page, "{at}");
         }
