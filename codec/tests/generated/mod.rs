@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use foldlog_codec::Kind;
 use foldlog_codec::body::{
-    Action, Added, Binding, BuiltIn, CallOrigin, Cause, Decision, Declare, Dispatch, Effect,
+    Action, Added, Binding, BuiltIn, CallOrigin, Cause, ClosedCall, Decision, Declare, Dispatch, Effect,
     EventDeclaration, ExternalEffects, Idempotency, Import, ImportedSlice, ItemId, NotUndone, ObjectId,
     Observed, Opened, Outcome, Parent, Payload, Policy, Removed, ResourceSnapshot, Resumed, Rollback, Seal,
     Settle, SliceDeclaration, Snapshot, ToolBegin, ToolEnd,
@@ -260,7 +260,8 @@ pub(crate) fn tool_begin() -> impl Strategy<Value = ToolBegin<'static>> {
     let others = [(); 3].map(|()| prop::option::of(unsigned()));
     let idempotency = prop::sample::select(Idempotency::ALL);
     let named = (text(), prop::option::of(text()), payload());
-    (named, origin, others, idempotency, any::<bool>(), resources()).prop_map(
+    let closed = prop::option::of((prop::sample::select(Cause::ALL), payload()));
+    (named, origin, others, idempotency, any::<bool>(), resources(), closed).prop_map(
         |(
             (tool, call_id, arguments),
             origin,
@@ -268,6 +269,7 @@ pub(crate) fn tool_begin() -> impl Strategy<Value = ToolBegin<'static>> {
             idempotency,
             reads_only,
             resources,
+            closed,
         )| {
             ToolBegin {
                 tool: tool.into(),
@@ -280,7 +282,7 @@ pub(crate) fn tool_begin() -> impl Strategy<Value = ToolBegin<'static>> {
                 again: again.map(Into::into),
                 undoes: undoes.map(Into::into),
                 resources,
-                closed: None,
+                closed: closed.map(|(cause, shown)| ClosedCall { cause, shown }),
             }
         },
     )

@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 use foldlog_codec::Kind;
 use foldlog_codec::body::{
-    Action, Added, Binding, BuiltIn, CallOrigin, Cause, Decision, Declare, Dispatch, Effect,
+    Action, Added, Binding, BuiltIn, CallOrigin, Cause, ClosedCall, Decision, Declare, Dispatch, Effect,
     EventDeclaration, ExternalEffects, Idempotency, Import, ImportedSlice, ItemId, NotUndone, ObjectId,
     Observed, Opened, Outcome, Parent, Payload, Policy, Removed, ResourceSnapshot, Resumed, Rollback, Seal,
     Settle, SliceDeclaration, Snapshot, ToolBegin, ToolEnd,
@@ -196,6 +196,17 @@ fn calls() -> Vec<Golden> {
                 again: Some(1_005.into()),
                 undoes: Some(1_004.into()),
                 resources: resources(),
+                ..begin()
+            }),
+        ),
+        golden(
+            "tool-begin-closed",
+            Kind::TOOL_BEGIN,
+            Body::ToolBegin(ToolBegin {
+                origin: Some(CallOrigin { answer: 1_001.into(), ordinal: 3 }),
+                idempotency: Idempotency::Natural,
+                reads_only: true,
+                closed: Some(ClosedCall { cause: Cause::UnknownTool, shown: Payload::new(b"\xa7no tool") }),
                 ..begin()
             }),
         ),
