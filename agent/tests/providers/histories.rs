@@ -2,7 +2,10 @@
 //! rendered here passes them.
 
 use foldlog::conversation::{ContentBlocks, ConversationMessage, Role, ToolCallRecord, repair, validate};
-use foldlog_agent::provider::{LlmConfig, Provider, ProviderErrorKind, ProviderRequest, SendOptions};
+use foldlog_agent::provider::{
+    LlmConfig, Prepared, Provider, ProviderErrorKind, ProviderRequest, SendOptions,
+};
+use serde_json::{Value, json};
 
 use crate::asking::{BOTH, Which, ask_with, result_of};
 use crate::rules;
@@ -126,14 +129,12 @@ impl Drawn {
             let own: Vec<_> = message
                 .tool_calls
                 .iter()
-                .map(|call| serde_json::json!({ "type": "tool_use", "id": call.call_id, "name": call.name, "input": {} }))
+                .map(|call| json!({ "type": "tool_use", "id": call.call_id, "name": call.name, "input": {} }))
                 .collect();
-            let text = serde_json::json!({ "type": "text", "text": self.of(&["in a block", " "]) });
+            let text = json!({ "type": "text", "text": self.of(&["in a block", " "]) });
             let blocks = if *self.of(&[true, false]) { [vec![text], own].concat() } else { own };
-            message.blocks = Some(ContentBlocks {
-                format: format.into(),
-                json: serde_json::Value::from(blocks).to_string(),
-            });
+            message.blocks =
+                Some(ContentBlocks { format: format.into(), json: Value::from(blocks).to_string() });
         }
         message
     }
@@ -175,4 +176,53 @@ fn what_the_validator_accepts_or_repairs_passes_rules_written_apart_from_it() {
         }
     }
     assert!(accepted > 500 && repaired > 2_000, "{accepted} accepted, {repaired} repaired");
+}
+
+/// Protects the tests that rely on these servers: what the renderer never sends, ids that repeat and contents that are
+/// empty, is refused too.
+#[test]
+fn the_servers_refuse_repeated_ids_and_empty_contents() {
+    let openai = |id: &str, content: Value| {
+        let call = json!({ "id": "a", "type": "function", "function": { "name": "s", "arguments": "{}" } });
+        let mut second = call.clone();
+        second["id"] = id.into();
+        let result = |id: &str| json!({ "role": "tool", "tool_call_id": id, "content": "x" });
+        json!({ "messages": [
+            { "role": "user", "content": content },
+            { "role": "assistant", "content": null, "tool_calls": [call, second] }, result("a"), result(id),
+        ] })
+    };
+    let anthropic = |id: &str, content: Value| {
+        let call = |id: &str| json!({ "type": "tool_use", "id": id, "name": "s", "input": {} });
+        let result = |id: &str| json!({ "type": "tool_result", "tool_use_id": id, "content": "x" });
+        json!({ "max_tokens": 1, "messages": [
+            { "role": "user", "content": content },
+            { "role": "assistant", "content": [call("a"), call(id)] },
+            { "role": "user", "content": [result("a"), result(id)] },
+        ] })
+    };
+    let bodies = [
+        (Which::OpenAi, openai("b", json!("go")), openai("a", json!("go")), openai("b", Value::Null)),
+        (
+            Which::Anthropic,
+            anthropic("b", json!("go")),
+            anthropic("a", json!("go")),
+            anthropic("b", json!(" ")),
+        ),
+    ];
+    for (which, sound, repeated, empty) in bodies {
+        let server = Server::start(move |_, _| which.answers(false, "ok", &[]));
+        let provider = which.provider(&server);
+        let send = |body: &Value| {
+            let (model, parameters, body) = ("m".to_owned(), Value::Null, body.to_string().into_bytes());
+            let prepared = Prepared { model, parameters, body, stream: false };
+            provider.send(&prepared, &mut SendOptions::default()).err().map(|error| error.kind)
+        };
+        let refused = Some(ProviderErrorKind::BadRequest);
+        assert_eq!(
+            [send(&sound), send(&repeated), send(&empty)],
+            [None, refused.clone(), refused],
+            "{which:?}"
+        );
+    }
 }
