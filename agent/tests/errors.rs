@@ -1,6 +1,8 @@
 //! What goes wrong with an evaluation: each error says what happened and what to do, names the part that failed, and
 //! shows nothing from outside unescaped. Deadlines, budgets, and the events and transcript that an evaluation leaves behind are here too.
 
+#![allow(clippy::unwrap_used, clippy::panic)]
+
 use std::error::Error as _;
 use std::time::{Duration, Instant};
 

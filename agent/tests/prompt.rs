@@ -1,6 +1,8 @@
 //! Prompts: how they are rendered, what a model may call while a section is shown, by what a log knows a prompt again,
 //! and which outputs are taken.
 
+#![allow(clippy::unwrap_used, clippy::panic)]
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
