@@ -434,6 +434,9 @@ fn the_demo_shows_what_it_promises() {
         "was rolled back",
         "a person settles it: failed",
         "files: README.txt (23 bytes), notes.txt (12 bytes), src/zones.txt (17 bytes)",
+        "it asked for 1 answer, with three calls",
+        "answers: 3, of which the killed process paid for 1, and this one for 2",
+        "the model, in the end: The zones have their offsets.",
         "2 of 40 tests fail",
         "steps: 2 before, 2 after",
         "notes: 1 before, 2 after",
@@ -442,12 +445,27 @@ fn the_demo_shows_what_it_promises() {
         "every rollback checked: holds",
         "abandoned",
         "edit_files of",
+        "[3] tool `read_file` `notes`: they are not\n",
+        "[4] tool `edit_files` `edit`, failed: The call did not do its work",
+        "[5] tool `read_file` `readme`: a library of time zones\n",
+        "[8] assistant: The zones have their offsets.\n",
+        "by the demo: it was killed before it was done",
+        "8 operations: 6 committed, 1 failed, 1 settled\n",
     ] {
         assert!(ran.stdout.contains(told), "{told:?} is not in\n{}", ran.stdout);
     }
     // Each heading stands at the beginning of its line, behind an empty one.
     assert!(ran.stdout.starts_with("1. An agent"), "{}", ran.stdout);
-    for heading in ["2. A child", "3. The session", "4. A tool", "5. A fork", "6. An auditor"] {
+    for heading in [
+        "2. A child",
+        "3. The session",
+        "4. A tool",
+        "5. A fork",
+        "6. An auditor",
+        "7. The session's records",
+        "8. The conversation",
+        "9. The ledger",
+    ] {
         assert!(ran.stdout.contains(&format!("\n\n{heading}")), "{heading:?} is not in\n{}", ran.stdout);
     }
     assert!(!ran.stdout.contains("  | "), "{}", ran.stdout);
@@ -460,5 +478,8 @@ fn the_demo_shows_what_it_promises() {
     let summary = Json::parse(&demo(&["demo", "--json"]).stdout);
     assert_eq!(summary.get("verify"), Some(&Json::Scalar(true.into())));
     assert_eq!(summary.get("replay"), Some(&Json::Scalar(true.into())));
+    for (field, number) in [("answers", 3), ("asked_before", 1), ("asked_after", 2)] {
+        assert_eq!(summary.get(field), Some(&Json::Scalar(number.into())), "{field}");
+    }
     assert_eq!(summary.get("store"), Some(&Json::Scalar(serde_json::Value::Null)));
 }

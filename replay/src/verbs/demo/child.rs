@@ -4,30 +4,34 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Stdio};
 
-use foldlog::tools::ExecuteOptions;
 use foldlog::{Durability, SequenceNumber, Store};
 use uuid::Uuid;
 
 use super::agent::{self, StepState};
-use super::tools::{self, Edit, INSIDE, Then};
+use super::conversation::{self, ASKED};
+use super::tools::{self, INSIDE};
 use crate::failure::{Failure, HOLDS, Result};
 use crate::output::Output;
 
-/// Number of records that the child writes before it calls the tool in which it is killed.
+/// Number of records that the child writes before it begins the conversation in which it is killed.
 const RECORDS: u64 = 40;
 
 /// Text that the child prints before the sequence number of each record that was acknowledged to it.
 const KEPT: &str = "kept ";
 
-/// Holds the number of records that were acknowledged to the child, and the sequence number of the last one.
+/// Holds what was acknowledged to the child, and what it asked for, before it was killed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Acknowledged {
+    /// Number of its own records.
     pub(super) count: u64,
+    /// Sequence number of the last of them.
     pub(super) last: SequenceNumber,
+    /// Number of answers that it asked the model for.
+    pub(super) asked: u64,
 }
 
-/// Runs the child's part: writes records, prints the sequence number of each once it is acknowledged, and then calls a tool
-/// within which the parent kills this process.
+/// Runs the child's part: writes records, prints the sequence number of each once it is acknowledged, and then begins a
+/// conversation, within a tool call of which the parent kills this process.
 ///
 /// # Errors
 ///
@@ -40,12 +44,8 @@ pub fn write_until_killed(store: &Path, session: Uuid, output: &mut Output<'_>) 
         output.line(format_args!("{KEPT}{sequence}"))?;
         output.stdout.flush()?;
     }
-    let edit = Edit::of("write the fix", Then::WaitForTheEnd)
-        .write("src/zones.txt", "half of the fi")
-        .rename("notes.txt", "moved.txt")
-        .delete("README.txt");
-    // The parent kills this process within the call, so nobody gets the report.
-    tools::runner(store, &session)?.execute(&edit.call(), &ExecuteOptions::default())?;
+    // The parent kills this process within a call of the first answer, so nobody gets the second one.
+    conversation::begin(&tools::runner(store, &session)?)?;
     Ok(HOLDS)
 }
 
@@ -64,16 +64,18 @@ pub(super) fn kill_within_a_call(store: &Path, session: Uuid, output: &Output<'_
 fn read_and_kill(child: &mut Child) -> Result<Acknowledged> {
     let gone = || Failure::Child(std::io::Error::other("it ended before it was killed"));
     let stdout = child.stdout.take().ok_or_else(gone)?;
-    let (mut acknowledged, mut inside) = (Acknowledged { count: 0, last: SequenceNumber::MIN }, false);
+    let (mut acknowledged, mut inside) =
+        (Acknowledged { count: 0, last: SequenceNumber::MIN, asked: 0 }, false);
     for line in BufReader::new(stdout).lines() {
         let line = line.map_err(Failure::Child)?;
         if line.starts_with(INSIDE) {
             inside = true;
             child.kill().map_err(Failure::Child)?;
         }
+        acknowledged.asked += u64::from(line.starts_with(ASKED));
         // A test's child prints other lines too.
         let Some(sequence) = line.strip_prefix(KEPT).and_then(|text| text.parse().ok()) else { continue };
-        acknowledged = Acknowledged { count: acknowledged.count + 1, last: sequence };
+        acknowledged = Acknowledged { count: acknowledged.count + 1, last: sequence, ..acknowledged };
     }
     // Lines that the child printed before it died are still in the pipe, and count.
     if !inside || acknowledged.count == 0 { Err(gone()) } else { Ok(acknowledged) }

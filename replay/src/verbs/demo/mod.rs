@@ -1,11 +1,13 @@
 //! `foldlog demo`: shows what foldlog is for, with nothing but itself.
 //!
-//! A scripted agent plans and edits files; a child process is killed within a tool call; the session is opened again and
-//! recovered; a tool fails half way, is rolled back, and leaves only what it noted; a fork tries another way; and the logs are
-//! verified and replayed.
+//! A scripted agent plans and edits files; a child process begins a conversation with a scripted model and is killed within a
+//! tool call of its first answer; the session is opened again and recovered, and the conversation goes on to its end; a tool
+//! fails half way, is rolled back, and leaves only what it noted; a fork tries another way; the logs are verified and
+//! replayed; and the records, the conversation and the ledger are printed.
 
 mod agent;
 mod child;
+mod conversation;
 mod timeline;
 mod tools;
 
@@ -23,7 +25,7 @@ pub use child::write_until_killed;
 
 use self::agent::{Noted, Notes, PlanStep, StepState, Steps};
 use self::tools::{Edit, Then};
-use super::{replay, verify};
+use super::{ledger, replay, transcript, verify};
 use foldlog_codec::escape;
 
 use crate::failure::{Failure, HOLDS, Result};
@@ -37,6 +39,10 @@ struct Summary {
     session: Uuid,
     fork: Uuid,
     acknowledged: u64,
+    /// Answers of the conversation, and how many of them the killed process and this one asked for.
+    answers: u64,
+    asked_before: u64,
+    asked_after: u64,
     recovered_records: u64,
     unattested: u64,
     torn_bytes: u64,
@@ -81,6 +87,7 @@ pub fn run(dir: Option<&Path>, output: &mut Output<'_>) -> Result<u8> {
     reopened(&session, acknowledged.last, output)?;
     let runner = tools::runner(&root, &session)?;
     recovered(&runner, &files, output)?;
+    let resumed = conversation::resume(&runner, acknowledged.asked, output)?;
     let rolled_back_to = failing_step(&runner, output)?;
     drop(runner);
     let fork = fork(&store, &types, &session, rolled_back_to, output)?;
@@ -89,12 +96,17 @@ pub fn run(dir: Option<&Path>, output: &mut Output<'_>) -> Result<u8> {
     session.close()?;
     checked(&dir_of, output)?;
     timeline::print(&dir_of, output)?;
+    let [own, _] = &dir_of;
+    told(own, output)?;
 
     let summary = Summary {
         store: dir.map(Path::to_owned),
         session: id,
         fork,
         acknowledged: acknowledged.count,
+        answers: resumed.answers,
+        asked_before: acknowledged.asked,
+        asked_after: resumed.requests,
         recovered_records: recovery.records,
         unattested: recovery.unattested,
         torn_bytes: recovery.torn.map_or(0, |torn| torn.bytes),
@@ -109,7 +121,7 @@ pub fn run(dir: Option<&Path>, output: &mut Output<'_>) -> Result<u8> {
     } else if let Some(store) = &summary.store {
         output.line("")?;
         output.line(format_args!(
-            "The store is in {}. Try `foldlog sessions`, `ledger`, `state` and `diff` on it.",
+            "The store is in {}. Try `foldlog sessions`, `transcript`, `ledger`, `state` and `diff` on it.",
             escape::path(store)
         ))?;
     }
@@ -199,10 +211,16 @@ fn plan(
 fn kill(root: &Path, id: Uuid, output: &mut Output<'_>) -> Result<child::Acknowledged> {
     heading(
         output,
-        "2. A child process goes on, and is killed (SIGKILL) within a tool call that has changed half of its files.",
+        "2. A child process asks a scripted model, and is killed (SIGKILL) within a tool call that has changed half of its files.",
     )?;
     let acknowledged = child::kill_within_a_call(root, id, output)?;
-    say(output, format_args!("   {} records were acknowledged to it", acknowledged.count))?;
+    say(
+        output,
+        format_args!(
+            "   {} records were acknowledged to it; it asked for {} answer, with three calls",
+            acknowledged.count, acknowledged.asked
+        ),
+    )?;
     Ok(acknowledged)
 }
 
@@ -298,6 +316,21 @@ fn fork(
     let id = fork.id();
     fork.close()?;
     Ok(id)
+}
+
+/// Prints the conversation as the model would be sent it, and what became of each tool call.
+fn told(session: &Path, output: &mut Output<'_>) -> Result<()> {
+    if output.json() {
+        return Ok(());
+    }
+    heading(output, "8. The conversation, as the model would be sent it:")?;
+    let evaluation = Some(conversation::EVALUATION);
+    let asked =
+        transcript::Asked { evaluation, at: None, as_recorded: false, format: transcript::Format::Text };
+    transcript::run(session, asked, output)?;
+    heading(output, "9. The ledger: what became of each tool call.")?;
+    ledger::run(session, output)?;
+    Ok(())
 }
 
 /// Verifies and replays both logs, as an auditor would.

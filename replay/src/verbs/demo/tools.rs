@@ -1,4 +1,4 @@
-//! The scripted agent's tool, and the folder that it works on.
+//! The scripted agent's tools, and the folder that it works on.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -42,6 +42,10 @@ pub(super) struct Edit {
     pub(super) then: Then,
 }
 
+/// Names of the tools.
+pub(super) const EDIT_FILES: &str = EditFiles::NAME;
+pub(super) const READ_FILE: &str = ReadFile::NAME;
+
 struct EditFiles;
 
 impl Tool for EditFiles {
@@ -76,18 +80,49 @@ impl Tool for EditFiles {
     }
 }
 
+#[derive(Deserialize, JsonSchema)]
+struct Named {
+    /// Path of the file.
+    path: String,
+}
+
+struct ReadFile;
+
+impl Tool for ReadFile {
+    const NAME: &'static str = "read_file";
+    const DESCRIPTION: &'static str = "Reads a file.";
+    type Parameters = Named;
+    type Output = usize;
+
+    fn reads_only(&self) -> bool {
+        true
+    }
+
+    fn call(&self, named: Named, context: &ToolContext) -> Result<ToolResult<usize>, ToolError> {
+        let missing = || ToolError::failed("the run has no workspace");
+        let files = context.resources().get::<dyn Filesystem>().ok_or_else(missing)?;
+        let bytes = files.read(&named.path)?;
+        Ok(ToolResult::ok(String::from_utf8_lossy(&bytes).into_owned(), bytes.len()))
+    }
+}
+
+/// Returns the agent's tools.
+pub(super) fn registry() -> ToolRegistry {
+    ToolRegistry::new().with(EditFiles).with(ReadFile)
+}
+
 /// Returns the folder that the agent works on, beside the store's sessions.
 pub(super) fn workspace(root: &Path) -> PathBuf {
     root.join("workspace")
 }
 
-/// Makes the agent's run of the session, the folder and the tool.
+/// Makes the agent's run of the session, the folder and the tools.
 pub(super) fn runner(root: &Path, session: &Session) -> foldlog::Result<ToolRunner> {
     let snapshots = session.dir().join("workspace");
     let files = HostFilesystem::open(workspace(root), snapshots, HostFilesystemOptions::default())?;
     let resources = ResourceRegistry::builder().filesystem(Arc::new(files)).build()?;
     let state = ExecutionState::new(session.clone(), resources);
-    Ok(ToolRunner::new(state, ToolRegistry::new().with(EditFiles)))
+    Ok(ToolRunner::new(state, registry()))
 }
 
 impl Edit {

@@ -1,0 +1,139 @@
+//! The demo's conversation: a scripted model, the process that is killed within one of its calls, and the one that goes on.
+
+use foldlog::conversation::{ResumePoint, Role};
+use foldlog::tools::ToolRunner;
+use foldlog::{Outcome, ToolInvocations};
+use foldlog_agent::provider::scripted::{ScriptedProvider, ScriptedReply, ScriptedRequest};
+use foldlog_agent::provider::{ProviderAnswer, ProviderErrorKind};
+use foldlog_agent::{
+    Error, EvaluateOptions, MarkdownSection, Prompt, PromptResponse, ProviderAdapter, UserMessage,
+};
+use foldlog_codec::escape;
+
+use super::tools::{self, Edit, Then};
+use super::{broken, say};
+use crate::failure::{Failure, Result};
+use crate::output::Output;
+
+/// Text that the child prints before the number of each answer that it asks for.
+pub(super) const ASKED: &str = "asked ";
+
+/// Id of the demo's evaluation.
+pub(super) const EVALUATION: &str = "write-the-fix";
+
+/// Reports how a conversation was resumed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Resumed {
+    /// Answers of the whole conversation.
+    pub(super) answers: u64,
+    /// Requests of the process that resumed it.
+    pub(super) requests: u64,
+}
+
+fn prompt() -> Prompt {
+    let task = MarkdownSection::new("task", "You write fixes. Read before you edit.");
+    Prompt::text("demo", "fix").with_section(task).with_tools(tools::registry())
+}
+
+/// Answers as a model would. What it says depends on the conversation alone, so that every process has the same model.
+fn reply(request: &ScriptedRequest) -> ScriptedReply {
+    let answers = request.messages.iter().filter(|message| message.role == Role::Assistant).count();
+    let edit =
+        |edit: Edit| ("edit", tools::EDIT_FILES.to_owned(), serde_json::to_string(&edit).unwrap_or_default());
+    let read = |id, path: &str| (id, tools::READ_FILE.to_owned(), format!(r#"{{"path": "{path}"}}"#));
+    let step = "write the fix";
+    let (text, calls) = match answers {
+        0 => {
+            let half = Edit::of(step, Then::WaitForTheEnd)
+                .write("src/zones.txt", "half of the fi")
+                .rename("notes.txt", "moved.txt")
+                .delete("README.txt");
+            let calls = vec![read("notes", "notes.txt"), edit(half), read("readme", "README.txt")];
+            ("I read the notes, edit, and look at the readme.", calls)
+        }
+        1 => {
+            let whole = Edit::of(step, Then::Succeed).write("src/zones.txt", "each zone has its offset");
+            ("The edit came to nothing. A smaller one.", vec![edit(whole)])
+        }
+        2 => return ScriptedReply::text("The zones have their offsets."),
+        _ => {
+            return ScriptedReply::fail(ProviderErrorKind::BadRequest, "the demo's model has no more to say");
+        }
+    };
+    let calls: Vec<_> = calls.iter().map(|(id, name, json)| (*id, name.as_str(), json.as_str())).collect();
+    match ScriptedReply::calls(calls) {
+        ScriptedReply::Answer(answer) => {
+            ScriptedReply::Answer(ProviderAnswer { content: Some(text.to_owned()), ..answer })
+        }
+        failure => failure,
+    }
+}
+
+fn evaluate(
+    runner: &ToolRunner,
+    adapter: &ProviderAdapter<ScriptedProvider>,
+) -> Result<PromptResponse<String>> {
+    let task = UserMessage { id: "task".to_owned(), text: "Times are wrong outside of UTC.".to_owned() };
+    let options = EvaluateOptions {
+        evaluation_id: Some(EVALUATION.to_owned()),
+        messages: vec![task],
+        ..EvaluateOptions::default()
+    };
+    adapter.evaluate(&prompt(), runner.state(), options).map_err(|error| match error {
+        Error::Engine(error) => Failure::Engine(error),
+        error => broken(format!("the conversation ended early: {error}")),
+    })
+}
+
+/// Begins the conversation, in the process that is killed within a call of the first answer. Each answer that is asked for
+/// is told to the parent.
+pub(super) fn begin(runner: &ToolRunner) -> Result<()> {
+    let provider = ScriptedProvider::from_fn(|request| {
+        println!("{ASKED}{}", request.number);
+        reply(request)
+    });
+    evaluate(runner, &ProviderAdapter::new(provider)).map(drop)
+}
+
+/// Resumes the conversation of the process that was killed, which had asked for `asked` answers.
+///
+/// # Errors
+///
+/// [`Failure::DoesNotHold`] if an answer was asked for twice, or a call ran twice.
+pub(super) fn resume(runner: &ToolRunner, asked: u64, output: &mut Output<'_>) -> Result<Resumed> {
+    let session = runner.state().session();
+    let reads = || -> Result<usize> {
+        let mut reads = 0;
+        for call in session.log::<ToolInvocations>()?.iter() {
+            let call = call?;
+            reads += usize::from(call.tool == tools::READ_FILE && call.outcome == Outcome::Committed);
+        }
+        Ok(reads)
+    };
+    say(
+        output,
+        "   the conversation goes on. Of the answer's three calls the first had committed, the second",
+    )?;
+    say(output, "   was killed, and the third had not begun: only that one runs")?;
+    let (point, before) = (session.resume(Some(EVALUATION))?.point, reads()?);
+    if point != ResumePoint::RunTools(vec![2]) || before != 1 {
+        return Err(broken(format!("the conversation does not go on at its third call: {point:?}")));
+    }
+    let adapter = ProviderAdapter::new(ScriptedProvider::from_fn(reply));
+    let response = evaluate(runner, &adapter)?;
+    let messages = session.conversation(EVALUATION)?.map_or_else(Vec::new, |held| held.messages());
+    let answers = messages.iter().filter(|message| message.role == Role::Assistant).count() as u64;
+    let requests = adapter.provider().requests();
+    say(
+        output,
+        format_args!(
+            "   answers: {answers}, of which the killed process paid for {asked}, and this one for {requests}"
+        ),
+    )?;
+    say(output, format_args!("   the model, in the end: {}", escape::text(&response.text)))?;
+    say(output, format_args!("   files: {}", tools::listed(runner)?.join(", ")))?;
+    if asked + requests != answers || reads()? != before + 1 {
+        return Err(broken("an answer was asked for twice, or a call of it ran twice"));
+    }
+    Ok(Resumed { answers, requests })
+}
