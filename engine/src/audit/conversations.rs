@@ -35,6 +35,12 @@ impl LogReader {
         conversation_reading::conversation(&self.outline.conversations, &self.log_source(), session, wanted)
     }
 
+    /// Returns the conversations of all evaluations as they were at `position`.
+    pub(crate) fn conversations_at(&self, position: SequenceNumber) -> Result<Vec<Conversation>> {
+        let evaluations = self.evaluations_at(position);
+        evaluations.iter().filter_map(|one| self.conversation_at(one, position).transpose()).collect()
+    }
+
     /// Returns the states that adapters had recorded when the record at `position` had been written, in the order of
     /// their records.
     ///

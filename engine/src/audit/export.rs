@@ -12,6 +12,7 @@ use serde::ser::{Error as _, Serialize, SerializeMap, SerializeSeq, Serializer};
 use uuid::Uuid;
 
 use super::{LogReader, SliceReader, StateReader};
+use crate::conversation::exported;
 use crate::error::{Error, Result};
 use crate::snapshot_json::{ExportHead, item_versions};
 
@@ -160,13 +161,26 @@ impl Serialize for Exported<'_> {
 /// Serializes the slices of an export, one by one.
 struct ExportedSlices<'a> {
     slices: &'a [SliceReader<'a>],
+    /// Slice of the conversations, which stands among the others by its name.
+    conversations: Option<&'a crate::ExportedSlice>,
     failure: &'a Failure,
 }
 
 impl Serialize for ExportedSlices<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let slices = self.slices.iter().map(|slice| ExportedSlice { slice, failure: self.failure });
-        serializer.collect_seq(slices)
+        let name = self.conversations.map(|slice| slice.slice_type.as_str());
+        let at = self.slices.partition_point(|slice| name.is_some_and(|name| slice.name() < name));
+        let mut seq = serializer.serialize_seq(None)?;
+        for (place, slice) in self.slices.iter().enumerate() {
+            if let Some(conversations) = self.conversations.filter(|_| place == at) {
+                seq.serialize_element(conversations)?;
+            }
+            seq.serialize_element(&ExportedSlice { slice, failure: self.failure })?;
+        }
+        if let Some(conversations) = self.conversations.filter(|_| at == self.slices.len()) {
+            seq.serialize_element(conversations)?;
+        }
+        seq.end()
     }
 }
 
@@ -218,12 +232,18 @@ impl LogReader {
         let wanted = |slice: &SliceReader<'_>| policies.contains(&slice.policy()) && !slice.is_empty();
         let slices: Vec<SliceReader<'_>> = state.slices().filter(wanted).collect();
         let of = |slice: &SliceReader<'_>| (slice.name().to_owned(), slice.policy().name().to_owned());
-        let policies: BTreeMap<String, String> = slices.iter().map(of).collect();
+        let with_logs = policies.contains(&Policy::Log);
+        let conversations = if with_logs { exported(&self.conversations_at(position)?)? } else { None };
+        let mut policies: BTreeMap<String, String> = slices.iter().map(of).collect();
+        if let Some(slice) = &conversations {
+            policies.insert(slice.slice_type.clone(), Policy::Log.name().to_owned());
+        }
         let parent = self.opened().parent.map(|parent| parent.session());
         let head = ExportHead::new(time_us, (parent, children), state.tags().clone(), policies)?
             .within(state.open_operations());
         let failure = Failure::default();
-        let slices = ExportedSlices { slices: &slices, failure: &failure };
+        let slices =
+            ExportedSlices { slices: &slices, conversations: conversations.as_ref(), failure: &failure };
         told(escape::write_json_pretty(out, &Exported { head: &head, slices }), &failure)
     }
 }

@@ -6,9 +6,11 @@
 //! | [`pairing`] | the rules that providers have for messages, and how a list that breaks them is repaired |
 //! | `records` | what a host hands over to be recorded |
 //! | `entries` | the records of one conversation, and what follows from them |
+//! | `exported` | the slice of conversations in an export |
 //! | `resume` | where a conversation goes on |
 
 mod entries;
+mod exported;
 mod model;
 pub mod pairing;
 mod records;
@@ -25,4 +27,5 @@ pub use records::{NewAdapterState, NewAnswer, NewInput, NewRequest, NewRequestFa
 pub use resume::{Resume, ResumePoint};
 
 pub(crate) use entries::message_id;
+pub(crate) use exported::{CONVERSATION, exported};
 pub(crate) use resume::resume_point;

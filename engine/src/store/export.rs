@@ -6,9 +6,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use foldlog_codec::Kind;
 use foldlog_codec::body::{Declare, Import, ImportedSlice, Payload, Policy, SliceDeclaration};
 use foldlog_codec::msgpack::Value;
+use smol_str::SmolStr;
 
 use super::Store;
+use super::conversations::ImportedConversations;
 use crate::audit::LogReader;
+use crate::conversation::{CONVERSATION, Conversation, exported};
 use crate::error::{Error, Result};
 use crate::fold::names::Names;
 use crate::options::SessionOptions;
@@ -53,6 +56,16 @@ fn export_of(state: &State, created_at_us: i64, policies: &BTreeSet<Policy>) -> 
     Ok(export)
 }
 
+/// Adds conversations to an export, as the slice of their states.
+fn add_conversations(export: &mut Export, conversations: &[Conversation]) -> Result<()> {
+    if let Some(slice) = exported(conversations)? {
+        export.policies.insert(slice.slice_type.clone(), Policy::Log.name().to_owned());
+        let at = export.slices.partition_point(|other| other.slice_type < slice.slice_type);
+        export.slices.insert(at, slice);
+    }
+    Ok(())
+}
+
 impl Session {
     /// Returns the session's present STATE and LOG slices as an export. CACHE slices are left out, since they
     /// can be computed again.
@@ -87,7 +100,7 @@ impl Session {
     /// cannot be read, [`Error::Object`] if an object is missing or damaged.
     pub fn export(&self) -> Result<Export> {
         let policies = BTreeSet::from([Policy::State, Policy::Log]);
-        self.export_state(&self.state()?, self.now_us(), &policies)
+        self.export_state(&self.state()?, (self.now_us(), SequenceNumber::MAX), &policies)
     }
 
     /// Returns the slices of a snapshot's policies, as they were when it was taken.
@@ -98,7 +111,7 @@ impl Session {
     /// [`export`](Session::export).
     pub fn export_snapshot(&self, snapshot: &Snapshot) -> Result<Export> {
         let state = self.state_at(snapshot.position)?;
-        self.export_state(&state, snapshot.time_us, &snapshot.policies)
+        self.export_state(&state, (snapshot.time_us, snapshot.position), &snapshot.policies)
     }
 
     /// Returns the slices of these policies as they were at `position`.
@@ -118,11 +131,22 @@ impl Session {
             time_us = record.time_us;
             Ok(())
         })?;
-        self.export_state(&self.state_at(position)?, time_us, policies)
+        self.export_state(&self.state_at(position)?, (time_us, position), policies)
     }
 
-    fn export_state(&self, state: &State, time_us: i64, policies: &BTreeSet<Policy>) -> Result<Export> {
+    fn export_state(
+        &self,
+        state: &State,
+        (time_us, position): (i64, SequenceNumber),
+        policies: &BTreeSet<Policy>,
+    ) -> Result<Export> {
         let mut export = export_of(state, time_us, policies)?;
+        if policies.contains(&Policy::Log) {
+            let evaluations = self.evaluations();
+            let read = |evaluation: &SmolStr| self.conversation_at(evaluation, position).transpose();
+            let conversations: Result<Vec<Conversation>> = evaluations.iter().filter_map(read).collect();
+            add_conversations(&mut export, &conversations?)?;
+        }
         export.parent_id = self.parent().map(|parent| parent.session());
         export.children_ids = self.children()?;
         Ok(export)
@@ -152,6 +176,9 @@ impl LogReader {
             Ok(())
         })?;
         let mut export = export_of(&state, time_us, policies)?;
+        if policies.contains(&Policy::Log) {
+            add_conversations(&mut export, &self.conversations_at(position)?)?;
+        }
         export.parent_id = self.opened().parent.map(|parent| parent.session());
         Ok(export)
     }
@@ -185,7 +212,7 @@ impl Store {
         let unknown: Vec<String> = export
             .slices
             .iter()
-            .filter(|slice| types.slice(&slice.slice_type).is_none())
+            .filter(|slice| slice.slice_type != CONVERSATION && types.slice(&slice.slice_type).is_none())
             .map(|slice| slice.slice_type.clone())
             .collect();
         if !unknown.is_empty() && !options.keep_unknown {
@@ -193,7 +220,11 @@ impl Store {
         }
         let mut declare = Declare::default();
         let mut recorded: Vec<(u32, RecordedItems)> = Vec::new();
-        for (id, slice) in (0..).zip(&export.slices) {
+        // `Opened`, `Declare` and `Import` come first.
+        let mut conversations = ImportedConversations::new(3, self.inner.options.object_bytes_min);
+        let is_conversation = |slice: &&ExportedSlice| slice.slice_type == CONVERSATION;
+        export.slices.iter().filter(is_conversation).try_for_each(|slice| conversations.add(slice))?;
+        for (id, slice) in (0..).zip(export.slices.iter().filter(|slice| !is_conversation(slice))) {
             let name = slice.slice_type.clone();
             let stated = export.policies.get(&name).and_then(|policy| Policy::from_name(policy));
             let (policy, item) = match types.slice(&name) {
@@ -210,7 +241,8 @@ impl Store {
             declare.slices.push(SliceDeclaration { id, name, policy, item });
         }
         Names::default().check_len(&declare)?;
-        let references = self.import_large(&mut recorded);
+        let mut large = self.import_large(&mut recorded);
+        large.append(&mut conversations.large);
         // The session's first record sets the tags of the options, and this one comes after it.
         let own = &options.session.tags;
         let tags = export.tags.iter().filter(|(key, _)| !own.contains_key(*key));
@@ -227,8 +259,9 @@ impl Store {
                 .collect(),
         };
         let body = import.encode();
-        let rest = vec![(Kind::DECLARE, declare.encode()), (Kind::IMPORT, body)];
-        self.begin(types, options.session, None, rest, &references)
+        let mut rest = vec![(Kind::DECLARE, declare.encode()), (Kind::IMPORT, body)];
+        rest.append(&mut conversations.records);
+        self.begin(types, options.session, None, rest, &large)
     }
 
     /// Replaces large items by references to objects, and returns the items.

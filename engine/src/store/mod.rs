@@ -4,6 +4,7 @@
 //! named by the session's id; a folder in the making, or about to be deleted, has another name and is no
 //! session. At most one process writes a session, which it locks; reading takes no lock.
 
+mod conversations;
 mod export;
 mod fork;
 mod salvage;

@@ -201,3 +201,38 @@ fn a_message_with_an_id_of_the_host_is_recorded_once() {
     let other = NewInput::user("another", "hello").with_id("mail-7");
     assert_ne!(session.record_input(&other).unwrap(), first, "ids are those of one conversation");
 }
+
+#[test]
+fn a_conversation_goes_out_with_an_export_and_comes_in_again() {
+    let story = Story::new();
+    let session = story.store.create(&story.types).unwrap();
+    session.record_input(&NewInput::system(EVALUATION, "Review.", prompt())).unwrap();
+    session.record_input(&NewInput::user(EVALUATION, "x".repeat(70_000))).unwrap();
+    let answer = answered(&session, None, vec![call("c1", "look"), call("c1", "fail")]);
+    run(&story, &session, answer, 0, "look");
+    run(&story, &session, answer, 1, "fail");
+    session.record_turn(EVALUATION, false).unwrap();
+    let export = session.export().unwrap();
+    let state = session.conversation(EVALUATION).unwrap().unwrap();
+    // The auditor writes what the session does.
+    let mut written = Vec::new();
+    let reader = foldlog::audit::LogReader::open(session.dir()).unwrap();
+    let policies = [foldlog::Policy::State, foldlog::Policy::Log].into();
+    reader.write_export(session.position().unwrap(), &policies, Vec::new(), &mut written).unwrap();
+    let read = foldlog::Export::from_json(std::str::from_utf8(&written).unwrap()).unwrap();
+    assert_eq!(read.slices, export.slices);
+    let named = "weakincentives.runtime.conversation:ConversationState";
+    assert!(read.slices.iter().any(|slice| slice.slice_type == named && slice.item_type == named));
+
+    let again = story.store.import(&read, &story.types, foldlog::ImportOptions::default()).unwrap();
+    assert_eq!(point(&again), ResumePoint::AwaitProvider);
+    let imported = again.conversation(EVALUATION).unwrap().unwrap();
+    assert_eq!(imported.prompt(), Some(&prompt()));
+    let told = |conversation: &foldlog::conversation::Conversation| -> Vec<_> {
+        let told = conversation.sent_messages().into_iter();
+        told.map(|one| (one.role, one.content, one.tool_calls, one.tool_call_id, one.name)).collect()
+    };
+    assert_eq!(told(&imported), told(&state));
+    let turns = imported.state().unwrap().turns;
+    assert_eq!((turns.len(), turns[0].turn_number), (1, 1));
+}

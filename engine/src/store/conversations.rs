@@ -1,0 +1,151 @@
+//! The records that an import makes of the conversations of an export: what was said, the answers, and the results of
+//! their calls, as results of calls that ran elsewhere.
+
+use std::borrow::Cow;
+
+use foldlog_codec::body::{
+    Answer, AnsweredCall, Blocks, CallOrigin, ConversationScope, Input, ObjectId, Payload, PromptIdentity,
+    Turn,
+};
+use foldlog_codec::msgpack::Writer;
+use foldlog_codec::{Kind, SequenceNumber};
+
+use crate::conversation::{CONVERSATION, ContentBlocks, ConversationMessage, ConversationState};
+use crate::error::{Error, Result};
+use crate::snapshot_json::ExportedSlice;
+
+/// Makes the records of imported conversations, whose first one gets the sequence number `next`.
+pub(super) struct ImportedConversations {
+    pub(super) records: Vec<(Kind, Vec<u8>)>,
+    /// Payloads that become objects.
+    pub(super) large: Vec<Vec<u8>>,
+    next: u64,
+    object_bytes_min: u64,
+}
+
+impl ImportedConversations {
+    pub(super) fn new(next: u64, object_bytes_min: u64) -> ImportedConversations {
+        ImportedConversations { records: Vec::new(), large: Vec::new(), next, object_bytes_min }
+    }
+
+    /// Adds the conversations of a slice.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Export`] if an item is no state of a conversation.
+    pub(super) fn add(&mut self, slice: &ExportedSlice) -> Result<()> {
+        for (place, item) in slice.items.iter().enumerate() {
+            let refused = |error: serde_json::Error| {
+                Error::Export(format!("item {place} of slice `{CONVERSATION}` is no conversation: {error}"))
+            };
+            let json = serde_json::to_value(item).map_err(refused)?;
+            let digest = json.get("prompt_digest").and_then(serde_json::Value::as_str);
+            let digest = digest.and_then(|hex| blake3::Hash::from_hex(hex).ok());
+            let digest = digest.map_or([0; 32], |hash| *hash.as_bytes());
+            let state: ConversationState = serde_json::from_value(json).map_err(refused)?;
+            self.add_one(&state, digest);
+        }
+        Ok(())
+    }
+
+    fn add_one(&mut self, state: &ConversationState, digest: [u8; 32]) {
+        let scope = ConversationScope::new(state.evaluation_id.as_str());
+        let prompt = PromptIdentity {
+            namespace: Cow::from(&state.prompt_ns),
+            key: Cow::from(&state.prompt_key),
+            digest,
+        };
+        self.input(&scope, &state.system_message, Some(prompt), None);
+        for turn in &state.turns {
+            let said = turn.input_messages.iter();
+            let inputs = said.map(|message| self.input(&scope, message, None, None)).collect();
+            let answer = self.answer(&scope, &turn.assistant_message, turn.provider_payload.as_ref());
+            let results = (0..).zip(&turn.tool_messages);
+            let ends = results.map(|(ordinal, message)| {
+                self.input(&scope, message, None, Some(CallOrigin { answer, ordinal }))
+            });
+            let ends = ends.collect();
+            let complete = turn.assistant_message.tool_calls.is_empty();
+            let body =
+                Turn { scope: scope.clone(), number: turn.turn_number, inputs, answer, ends, complete };
+            self.push(Kind::TURN, body.encode());
+        }
+    }
+
+    fn input(
+        &mut self,
+        scope: &ConversationScope<'_>,
+        message: &ConversationMessage,
+        prompt: Option<PromptIdentity<'_>>,
+        origin: Option<CallOrigin>,
+    ) -> SequenceNumber {
+        let content = message.content.as_deref().map(|content| self.text(content));
+        let blocks = self.blocks(message.blocks.as_ref());
+        let body = Input {
+            blocks: blocks_of(blocks.as_ref()),
+            name: message.name.as_deref().map(Cow::from),
+            prompt,
+            call_id: message.tool_call_id.as_deref().map(Cow::from),
+            origin,
+            content: content.as_deref().map(Payload::new),
+            ..Input::new(scope.clone(), message.role, Payload::new(&[]))
+        };
+        let body = body.encode();
+        self.push(Kind::INPUT, body)
+    }
+
+    fn answer(
+        &mut self,
+        scope: &ConversationScope<'_>,
+        message: &ConversationMessage,
+        payload: Option<&serde_json::Value>,
+    ) -> SequenceNumber {
+        let content = message.content.as_deref().map(|content| self.text(content));
+        let blocks = self.blocks(message.blocks.as_ref());
+        let payload = payload.map(|payload| self.text(&payload.to_string()));
+        let arguments: Vec<Vec<u8>> =
+            message.tool_calls.iter().map(|call| self.text(&call.arguments)).collect();
+        let calls = message.tool_calls.iter().zip(&arguments).map(|(call, arguments)| AnsweredCall {
+            id: Cow::from(&call.call_id),
+            name: Cow::from(&call.name),
+            arguments: Payload::new(arguments),
+            incomplete: false,
+        });
+        let body = Answer {
+            calls: calls.collect(),
+            blocks: blocks_of(blocks.as_ref()),
+            payload: payload.as_deref().map(Payload::new),
+            ..Answer::new(scope.clone(), content.as_deref().map(Payload::new))
+        };
+        let body = body.encode();
+        self.push(Kind::ANSWER, body)
+    }
+
+    fn blocks<'a>(&mut self, blocks: Option<&'a ContentBlocks>) -> Option<(&'a str, Vec<u8>)> {
+        blocks.map(|blocks| (blocks.format.as_str(), self.text(&blocks.json)))
+    }
+
+    /// Encodes a text as one MessagePack string, or as the reference to an object if it is large.
+    fn text(&mut self, text: &str) -> Vec<u8> {
+        let mut writer = Writer::with_capacity(text.len() + 5);
+        writer.str(text);
+        let bytes = writer.finish();
+        if bytes.len() as u64 <= self.object_bytes_min {
+            return bytes;
+        }
+        let reference = ObjectId::of(&bytes).reference();
+        self.large.push(bytes);
+        reference
+    }
+
+    fn push(&mut self, kind: Kind, body: Vec<u8>) -> SequenceNumber {
+        let sequence = SequenceNumber::new(self.next);
+        self.next += 1;
+        self.records.push((kind, body));
+        sequence
+    }
+}
+
+fn blocks_of<'a>(encoded: Option<&'a (&'a str, Vec<u8>)>) -> Option<Blocks<'a>> {
+    encoded.map(|(format, json)| Blocks { format: Cow::from(*format), json: Payload::new(json) })
+}
