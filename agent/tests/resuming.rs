@@ -7,8 +7,9 @@ mod story;
 use std::collections::BTreeMap;
 
 use foldlog::conversation::{ResumePoint, Role, ToolCallRecord};
+use foldlog::storage::CrashKind;
 use foldlog::tools::{ExecuteOptions, ToolRegistry, ToolRunner};
-use foldlog::{Generator, Idempotency, Outcome, ToolInvocations};
+use foldlog::{Durability, Generator, Idempotency, Outcome, ToolInvocations};
 use foldlog_agent::{Error, EvaluateOptions, PromptResponse, ResumeFrom, UserMessage};
 use story::{Desk, Said, Script};
 
@@ -88,6 +89,13 @@ fn finish(desk: &mut Desk, script: &Script, at: &str, has_tools: bool) {
         .filter(|message| message.role == Role::Assistant)
         .map(|message| message.content.unwrap())
         .collect();
+    for (place, (_, calls)) in script.answers.iter().enumerate() {
+        // The others are different calls in each answer.
+        let is_own = |call: &&ToolCallRecord| call.name != "more" && call.arguments.starts_with("{\"");
+        let has_run = |call: &ToolCallRecord| desk.ran.times(&story::noted(call)) > 0;
+        let ran = calls.iter().filter(is_own).any(has_run);
+        assert!(!ran || place < answers.len(), "{at}: tools ran for an answer that is lost");
+    }
     let asked = script.asked().len();
     let response = evaluate(desk, script).unwrap_or_else(|error| panic!("{at}: {error}"));
     assert!(response.text.starts_with("done"), "{at}");
@@ -191,6 +199,27 @@ fn generated_conversations_that_are_killed_anywhere_end_as_if_they_had_not_been(
             finish(&mut desk, &script, &at, records.is_multiple_of(2));
             assert_eq!(desk.sent(EVALUATION), whole.sent, "{at}");
             assert_eq!(desk.page(), whole.page, "{at}");
+        }
+    }
+}
+
+/// The power is cut, and what was not synced is lost or torn: an answer whose tools have run is there, and so is what they
+/// committed.
+#[test]
+fn a_conversation_whose_power_is_cut_at_any_record_ends_as_if_it_had_not_been() {
+    let whole = uncut(&script());
+    for durability in [Durability::Boundary, Durability::Every] {
+        for records in 1..=whole.records {
+            let (mut desk, script) = (Desk::at(Idempotency::Natural, durability), script());
+            let at = format!("{durability:?}, cut behind {records} records");
+            desk.crash_behind(records, CrashKind::Power { seed: records });
+            let _ = evaluate(&desk, &script);
+            finish(&mut desk, &script, &at, records % 2 == 1);
+            assert_eq!(
+                (desk.sent(EVALUATION), desk.page()),
+                (whole.sent.clone(), whole.page.clone()),
+                "{at}"
+            );
         }
     }
 }

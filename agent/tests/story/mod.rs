@@ -9,8 +9,8 @@ use foldlog::conversation::{ConversationMessage, Dialect, PairingRule, Role, Too
 use foldlog::storage::{CrashKind, MemoryStorage};
 use foldlog::tools::{ExecuteOptions, Tool, ToolContext, ToolError, ToolRegistry, ToolResult, ToolRunner};
 use foldlog::{
-    BackgroundSync, Event, ExecutionState, FixedClock, Idempotency, Kind, ResourceRegistry, Session,
-    SessionTypes, Slice, Store, StoreOptions,
+    BackgroundSync, Durability, Event, ExecutionState, FixedClock, Idempotency, Kind, ResourceRegistry,
+    Session, SessionTypes, Slice, Store, StoreOptions,
 };
 use foldlog_agent::events;
 use foldlog_agent::provider::ProviderAnswer;
@@ -173,13 +173,15 @@ pub(crate) struct Desk {
     pub(crate) state: ExecutionState,
     pub(crate) ran: Ran,
     pub(crate) idempotency: Idempotency,
+    pub(crate) durability: Durability,
 }
 
-fn store_of(disk: &MemoryStorage) -> Store {
+fn store_of(disk: &MemoryStorage, durability: Durability) -> Store {
     let options = StoreOptions {
         storage: Arc::new(disk.process()),
         clock: Arc::new(FixedClock::stepping(1_767_322_800_000_000, 1_000)) as _,
         seed: Some(1),
+        durability,
         background: BackgroundSync::Inline,
         ..StoreOptions::default()
     };
@@ -196,9 +198,13 @@ impl Desk {
     }
 
     pub(crate) fn with(idempotency: Idempotency) -> Desk {
+        Desk::at(idempotency, Durability::Process)
+    }
+
+    pub(crate) fn at(idempotency: Idempotency, durability: Durability) -> Desk {
         let disk = MemoryStorage::new();
-        let session = store_of(&disk).create(&types()).unwrap();
-        Desk { id: session.id(), disk, state: state_of(session), ran: Ran::new(), idempotency }
+        let session = store_of(&disk, durability).create(&types()).unwrap();
+        Desk { id: session.id(), disk, state: state_of(session), ran: Ran::new(), idempotency, durability }
     }
 
     pub(crate) fn session(&self) -> &Session {
@@ -227,15 +233,20 @@ impl Desk {
     /// The next process opens the session.
     pub(crate) fn open(&mut self) {
         self.disk.crash(CrashKind::Process);
-        self.state = state_of(store_of(&self.disk).open_session(self.id, &types()).unwrap());
+        self.state = state_of(store_of(&self.disk, self.durability).open_session(self.id, &types()).unwrap());
     }
 
     /// Kills the process as soon as the session holds `records` records more.
     pub(crate) fn kill_behind(&self, records: u64) {
+        self.crash_behind(records, CrashKind::Process);
+    }
+
+    /// Ends the process, or the power, as soon as the session holds `records` records more.
+    pub(crate) fn crash_behind(&self, records: u64, crash: CrashKind) {
         let (disk, left) = (self.disk.clone(), AtomicU64::new(records));
         let _ = self.session().subscribe(move |_| {
             if left.fetch_sub(1, Ordering::SeqCst) == 1 {
-                disk.crash(CrashKind::Process);
+                disk.crash(crash);
             }
         });
     }
