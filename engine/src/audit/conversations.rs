@@ -8,7 +8,7 @@ use smol_str::SmolStr;
 use super::LogReader;
 use crate::conversation::{AdapterStateSnapshot, Conversation};
 use crate::error::Result;
-use crate::fold::conversation_reading;
+use crate::fold::conversation_reading::{self, TextBudget};
 use crate::fold::log_source::LogSource;
 
 impl LogReader {
@@ -24,7 +24,9 @@ impl LogReader {
     /// # Errors
     ///
     /// [`Error::Io`](crate::Error::Io) if the log cannot be read, [`Error::Object`](crate::Error::Object) if an object is
-    /// missing or damaged, [`Error::Inconsistent`](crate::Error::Inconsistent) if a text is no text.
+    /// missing or damaged, [`Error::Inconsistent`](crate::Error::Inconsistent) if a text is no text,
+    /// [`Error::OverBudget`](crate::Error::OverBudget) if the texts take more than
+    /// [`memory_bytes`](LogReader::memory_bytes).
     pub fn conversation_at(
         &self,
         evaluation_id: &str,
@@ -32,7 +34,9 @@ impl LogReader {
     ) -> Result<Option<Conversation>> {
         let wanted = (evaluation_id, self.at_most(position.into()));
         let session = self.opened.session;
-        conversation_reading::conversation(&self.outline.conversations, &self.log_source(), session, wanted)
+        let budget = TextBudget { session_dir: &self.dir, bytes: self.memory_bytes() };
+        let conversations = &self.outline.conversations;
+        conversation_reading::conversation(conversations, &self.log_source(), session, wanted, Some(budget))
     }
 
     /// Returns the conversations of all evaluations as they were at `position`.

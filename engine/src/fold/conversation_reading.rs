@@ -1,5 +1,8 @@
 //! The records of one conversation, read from the log by the places that the fold knows.
 
+use std::cell::Cell;
+use std::path::Path;
+
 use chrono::{DateTime, Utc};
 use foldlog_codec::body::{
     AdapterState, Answer, CallOrigin, Decision, Input, Payload, PromptAccepted, Request, Settle, Shortened,
@@ -23,12 +26,13 @@ use crate::error::{Error, Result};
 /// # Errors
 ///
 /// [`Error::Io`] if the log cannot be read, [`Error::Object`] if an object is missing or damaged,
-/// [`Error::Inconsistent`] if a text is no text.
+/// [`Error::Inconsistent`] if a text is no text, [`Error::OverBudget`] if its texts take more memory than they may.
 pub(crate) fn conversation(
     conversations: &Conversations,
     source: &LogSource,
     session: Uuid,
     (evaluation, position): (&str, SequenceNumber),
+    budget: Option<TextBudget<'_>>,
 ) -> Result<Option<Conversation>> {
     let Some(place) = conversations.place(evaluation) else { return Ok(None) };
     let live = conversations.live_at(position);
@@ -43,14 +47,14 @@ pub(crate) fn conversation(
         return Ok(None);
     }
     let (mut entries, mut abandoned) = (Vec::new(), Vec::new());
-    let reading = Reading { source, session };
+    let reading = Reading { source, session, budget, held: Cell::new(0) };
     let sequences: Vec<SequenceNumber> = wanted.iter().map(|(sequence, ..)| *sequence).collect();
     let mut rest = wanted.iter();
     read_records(source, &sequences, &mut |record| {
         let Some((_, origin, is_live)) = rest.next() else { return Ok(()) };
         let to = if *is_live { &mut entries } else { &mut abandoned };
         to.extend(reading.entry(record, *origin)?);
-        Ok(())
+        reading.hold(record.sequence, size_of::<Entry>())
     })?;
     Ok(Some(Conversation { session, evaluation_id: evaluation.to_owned(), entries, abandoned }))
 }
@@ -122,15 +126,44 @@ pub(crate) fn text(source: &LogSource, sequence: SequenceNumber, payload: Payloa
     Reader::new(&bytes).str().map(str::to_owned).map_err(Error::unread(sequence))
 }
 
+/// Limits the memory that the texts of a conversation take, for a reader of logs that may come from anywhere: a short
+/// record may name a large object, which another record names too.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TextBudget<'a> {
+    pub(crate) session_dir: &'a Path,
+    pub(crate) bytes: u64,
+}
+
 struct Reading<'a> {
     source: &'a LogSource,
     session: Uuid,
+    budget: Option<TextBudget<'a>>,
+    /// Bytes that are held so far.
+    held: Cell<u64>,
 }
 
 impl Reading<'_> {
+    /// Counts bytes that are held from now on.
+    fn hold(&self, sequence: SequenceNumber, bytes: usize) -> Result<()> {
+        let needed = self.held.get().saturating_add(bytes as u64);
+        self.held.set(needed);
+        match self.budget {
+            Some(TextBudget { session_dir, bytes: budget }) if needed > budget => {
+                Err(Error::OverBudget { session_dir: session_dir.to_owned(), sequence, needed, budget })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn text(&self, sequence: SequenceNumber, payload: Payload<'_>) -> Result<String> {
+        let text = text(self.source, sequence, payload)?;
+        self.hold(sequence, text.len())?;
+        Ok(text)
+    }
+
     fn entry(&self, record: &Record<'_>, origin: Option<CallOrigin>) -> Result<Option<Entry>> {
         let (sequence, body, bad) = (record.sequence, record.body, Error::unread(record.sequence));
-        let text = |payload: Payload<'_>| text(self.source, sequence, payload);
+        let text = |payload: Payload<'_>| self.text(sequence, payload);
         let time = time(record.time_us);
         let content = match record.kind {
             Kind::INPUT => self.input(record, &Input::decode(body).map_err(bad)?)?,
@@ -181,12 +214,12 @@ impl Reading<'_> {
         blocks: Option<&foldlog_codec::body::Blocks<'_>>,
     ) -> Result<Option<ContentBlocks>> {
         let Some(blocks) = blocks else { return Ok(None) };
-        let json = text(self.source, sequence, blocks.json)?;
+        let json = self.text(sequence, blocks.json)?;
         Ok(Some(ContentBlocks { format: blocks.format.clone().into_owned(), json }))
     }
 
     fn optional(&self, sequence: SequenceNumber, payload: Option<Payload<'_>>) -> Result<Option<String>> {
-        payload.map(|payload| text(self.source, sequence, payload)).transpose()
+        payload.map(|payload| self.text(sequence, payload)).transpose()
     }
 
     fn input(&self, record: &Record<'_>, input: &Input<'_>) -> Result<EntryContent> {
@@ -222,7 +255,7 @@ impl Reading<'_> {
     fn answer(&self, record: &Record<'_>, answer: &Answer<'_>) -> Result<EntryContent> {
         let sequence = record.sequence;
         let call = |call: &foldlog_codec::body::AnsweredCall<'_>| {
-            let arguments = text(self.source, sequence, call.arguments)?;
+            let arguments = self.text(sequence, call.arguments)?;
             Ok(ToolCallRecord {
                 call_id: call.id.clone().into_owned(),
                 name: call.name.clone().into_owned(),

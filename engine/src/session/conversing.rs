@@ -338,7 +338,8 @@ impl Session {
             (state.live.projection.conversations.clone(), self.inner.log_source(&state), last)
         };
         let position = position.into().min(last);
-        conversation_reading::conversation(&conversations, &source, self.inner.id, (evaluation_id, position))
+        let wanted = (evaluation_id, position);
+        conversation_reading::conversation(&conversations, &source, self.inner.id, wanted, None)
     }
 
     /// Says where a conversation goes on: the one of `evaluation_id`, or else the one that was recorded last.

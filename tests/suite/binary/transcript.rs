@@ -386,3 +386,17 @@ fn state_diff_and_ledger_tell_of_conversations_too() {
         ran.stderr
     );
 }
+
+/// A short record may name a large object, and many may name the same one.
+#[test]
+fn a_conversation_that_takes_more_memory_than_it_may_is_refused() {
+    let place = Place::new();
+    let long = "x".repeat(3 << 20);
+    let messages: Vec<Value> = (0..8).map(|_| json!({"role": "user", "content": long})).collect();
+    let session = place.imported(Value::from(messages).to_string());
+    let ran = transcript(&session, &["--format", "openai", "--memory", "16M"]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (2, ""));
+    assert!(ran.stderr.contains("more than the budget of 16777216 bytes"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("allow more by `--memory BYTES`"), "{}", ran.stderr);
+    assert_eq!(array(&session, &["--format", "openai", "--memory", "32M"]).as_array().unwrap().len(), 8);
+}
