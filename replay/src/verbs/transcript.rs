@@ -244,11 +244,15 @@ fn code(text: &str) -> String {
     format!("{mark}{pad}{text}{pad}{mark}")
 }
 
-/// Writes a text as a fenced block that the text cannot end.
+/// Writes a text as a fenced block that the text cannot end. The block is indented, which Markdown takes off again, so that
+/// no line of the text passes for one of the program's.
 fn fenced(text: &str, output: &mut Output<'_>) -> Result<()> {
     let fence = "`".repeat(backticks(text).max(2) + 1);
     output.line("")?;
-    output.line(&fence)?;
-    text.split('\n').try_for_each(|line| output.line(escape::text(line)))?;
-    output.line(&fence)
+    output.line(format_args!("  {fence}"))?;
+    text.split('\n').try_for_each(|line| match line {
+        "" => output.line(""),
+        line => output.line(format_args!("  {}", escape::text(line))),
+    })?;
+    output.line(format_args!("  {fence}"))
 }

@@ -249,6 +249,7 @@ fn no_control_character_from_outside_reaches_the_terminal_by_any_verb() {
             &["transcript", "SESSION", "--at", "22", "--as-recorded"],
             &["user text", "speaker", "answer text", "answered id", "answered tool", "answered arguments"],
         ),
+        (&["transcript", "SESSION", "--at", "22", "--format", "markdown", "--as-recorded"], &["answer text"]),
         (&["transcript", "SESSION", "--at", "22", "--format", "openai", "--as-recorded"], &[]),
         (&["transcript", "SESSION", "--at", "22", "--format", "anthropic"], &[]),
         (&["transcript", "SESSION", "--evaluation", "HOSTILE"], &[]),

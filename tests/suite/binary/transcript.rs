@@ -237,7 +237,7 @@ fn hostile_texts_reach_no_terminal_and_forge_no_lines() {
     // A fence is longer than the one in the text, so that the heading stays within the block.
     let (mut within, mut headings) = (false, 0);
     for line in markdown.lines() {
-        if line == "`````" {
+        if line == "  `````" {
             within = !within;
         } else if line.starts_with('#') && !within {
             headings += 1;
