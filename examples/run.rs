@@ -45,6 +45,24 @@ fn sessions_of_several_threads_and_a_fork_are_listed() {
 }
 
 #[test]
+fn a_conversation_that_is_killed_within_a_call_is_ended_by_the_next_process() {
+    let lines = [
+        "the first process ended by itself: false\n",
+        "the model: The page is written.\n",
+        "answers that the second process asked for: 1\n",
+        "index: new\n",
+        "Tool: \"page and index are written\"\n",
+    ];
+    prints(env!("CARGO_BIN_EXE_conversation"), &lines);
+}
+
+#[test]
+fn two_conversations_at_once_leave_the_executor_free() {
+    let lines = ["It snows in Oslo.\n", "It snows in Rome.\n", "10 words arrived meanwhile\n"];
+    prints(env!("CARGO_BIN_EXE_tokio_host"), &lines);
+}
+
+#[test]
 fn a_hosts_own_events_hold_the_law_of_rollback() {
     prints(env!("CARGO_BIN_EXE_property_test"), &["64 histories hold\n"]);
 }
