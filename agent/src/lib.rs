@@ -21,6 +21,11 @@
 //! 2. It starts no async runtime.
 //! 3. Nothing is sent to a provider before the log says so, and no tool of an answer runs before the answer is recorded.
 
+/// Has the README's examples tested, with the features that they use.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+pub struct Readme;
+
 pub mod adapter;
 pub mod adapter_state;
 pub mod budget;
