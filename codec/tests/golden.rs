@@ -242,6 +242,28 @@ fn the_numbers_of_the_kinds_never_change() {
     assert_eq!(Kind::from_byte(0), None);
 }
 
+/// A later version may end a call in a way that this one does not know. Its logs stay readable, and show the name.
+#[test]
+fn a_call_of_a_later_version_keeps_the_names_of_what_became_of_it() {
+    let later = ToolEnd {
+        outcome: Outcome::from_recorded("suspended").unwrap(),
+        cause: Cause::from_recorded("verified\u{1b}"),
+        rolls_back: true,
+        ..end()
+    };
+    let body = later.encode();
+    let found = ToolEnd::decode(&body).unwrap();
+    assert_eq!((found.outcome.name(), found.cause.unwrap().name()), ("suspended", "verified\u{1b}"));
+    assert_eq!(found.encode(), body, "a reader that writes it again writes the same record");
+    let golden = Golden { name: "later", kind: Kind::TOOL_END, body: Body::ToolEnd(later) };
+    let json: serde_json::Value = serde_json::from_str(&json_of(&golden, &body)).unwrap();
+    assert_eq!((&json["outcome"], &json["cause"]), (&"suspended".into(), &"verified\u{1b}".into()));
+    assert_eq!(serde_json::to_value(found.outcome).unwrap(), "suspended");
+    assert_eq!(serde_json::from_str::<Outcome>("\"suspended\"").unwrap(), found.outcome);
+    assert_eq!(Outcome::from_recorded("failed"), Some(Outcome::Failed));
+    assert_eq!((Outcome::from_name("suspended"), Outcome::from_recorded(&"x".repeat(31))), (None, None));
+}
+
 #[test]
 fn a_kind_of_a_later_version_is_kept_byte_for_byte_and_says_so() {
     let body: &[u8] = b"\x81\xa1n\x2a";

@@ -66,7 +66,8 @@ pub use envelope::{Resumed, Seal};
 pub use observed::Observed;
 pub use opened::{Opened, Parent};
 pub use operation::{
-    CallOrigin, Cause, Decision, ExternalEffects, Idempotency, NotUndone, Outcome, ResourceSnapshot,
+    CallOrigin, Cause, Decision, ExternalEffects, Idempotency, NotUndone, OtherName, Outcome,
+    ResourceSnapshot,
 };
 pub use position::{Import, ImportedSlice, Rollback, Snapshot};
 pub use settle::Settle;

@@ -45,7 +45,101 @@ macro_rules! named {
 
 pub(super) use named;
 
-named! {
+/// Longest name, in bytes, that an enum keeps of a later version.
+const OTHER_NAME_MAX: usize = 30;
+
+/// Holds a name that only a later version knows.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct OtherName {
+    bytes: [u8; OTHER_NAME_MAX],
+    len: u8,
+}
+
+impl OtherName {
+    fn new(name: &str) -> Option<OtherName> {
+        let mut bytes = [0; OTHER_NAME_MAX];
+        bytes.get_mut(..name.len())?.copy_from_slice(name.as_bytes());
+        Some(OtherName { bytes, len: name.len() as u8 })
+    }
+
+    /// Returns the name.
+    pub fn as_str(&self) -> &str {
+        let bytes = self.bytes.get(..usize::from(self.len)).unwrap_or_default();
+        std::str::from_utf8(bytes).unwrap_or_default()
+    }
+}
+
+impl std::fmt::Debug for OtherName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Debug::fmt(self.as_str(), f)
+    }
+}
+
+/// Defines an enum whose variants have fixed names in records and JSON, and which keeps the names of a later version.
+macro_rules! named_for_later {
+    ($(#[$doc:meta])* $type:ident { $($(#[$each:meta])* $variant:ident = $name:literal,)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum $type {
+            $($(#[$each])* $variant,)*
+            /// A later version of foldlog knows what the name means. No log of this version holds one.
+            Other(OtherName),
+        }
+
+        impl $type {
+            /// Every variant that this version knows, in the order of declaration.
+            pub const ALL: &'static [$type] = &[$($type::$variant),*];
+
+            /// Returns the variant's name in records and JSON.
+            pub fn name(&self) -> &str {
+                match self {
+                    $($type::$variant => $name,)*
+                    $type::Other(name) => name.as_str(),
+                }
+            }
+
+            /// Returns the known variant of that name, or `None` if there is none.
+            pub fn from_name(name: &str) -> Option<$type> {
+                $type::ALL.iter().copied().find(|one| one.name() == name)
+            }
+
+            /// Returns the variant of a name in a record: [`Other`]($type::Other) for one that this version does not know.
+            /// `None` if the name is over 30 bytes long.
+            pub fn from_recorded(name: &str) -> Option<$type> {
+                $type::from_name(name).or_else(|| OtherName::new(name).map($type::Other))
+            }
+        }
+
+        impl Serialize for $type {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.serialize_str(self.name())
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $type {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<$type, D::Error> {
+                struct Name;
+
+                impl serde::de::Visitor<'_> for Name {
+                    type Value = $type;
+
+                    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        f.write_str(concat!("a name of ", stringify!($type)))
+                    }
+
+                    fn visit_str<E: serde::de::Error>(self, name: &str) -> Result<$type, E> {
+                        let invalid = || E::invalid_value(serde::de::Unexpected::Str(name), &self);
+                        $type::from_recorded(name).ok_or_else(invalid)
+                    }
+                }
+
+                deserializer.deserialize_str(Name)
+            }
+        }
+    };
+}
+
+named_for_later! {
     /// Names how a tool that was interrupted may be run again.
     Idempotency {
         /// The tool may run again: running it twice has the effect of running it once.
@@ -59,7 +153,7 @@ named! {
     }
 }
 
-named! {
+named_for_later! {
     /// Names how an operation ended.
     Outcome {
         /// The operation committed: its changes stay.
@@ -71,7 +165,7 @@ named! {
     }
 }
 
-named! {
+named_for_later! {
     /// Names why an operation failed.
     Cause {
         /// The tool returned an error.

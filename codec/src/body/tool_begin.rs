@@ -56,7 +56,7 @@ impl<'a> ClosedCall<'a> {
     fn read(name: &str, reader: &mut Reader<'a>) -> Result<ClosedCall<'a>, Error> {
         match reader.array()? {
             2 => {
-                let cause = read_named(BEGIN, name, reader, Cause::from_name)?;
+                let cause = read_named(BEGIN, name, reader, Cause::from_recorded)?;
                 Ok(ClosedCall { cause, shown: Payload::new(reader.value()?) })
             }
             _ => Err(bad(BEGIN, "a closed call has a cause and a text")),
@@ -162,7 +162,7 @@ impl<'a> ToolBegin<'a> {
                 "in" => parent = Some(value.unsigned()?.into()),
                 "again" => again = Some(value.unsigned()?.into()),
                 "undo" => undoes = Some(value.unsigned()?.into()),
-                "idem" => idempotency = read_named(BEGIN, name, value, Idempotency::from_name)?,
+                "idem" => idempotency = read_named(BEGIN, name, value, Idempotency::from_recorded)?,
                 "ro" => reads_only = value.bool()?,
                 "res" => resources = list(value, |value| ResourceSnapshot::read(BEGIN, value))?,
                 "shut" => closed = Some(ClosedCall::read(name, value)?),

@@ -257,7 +257,7 @@ impl<'a> Fields<'a> {
 
     fn idempotency(&self) -> Result<Idempotency, Error> {
         let Some(name) = self.idempotency else { return Ok(Idempotency::Manual) };
-        Idempotency::from_name(name).ok_or_else(|| bad(KIND, format!("`idem` is not known: {name}")))
+        Idempotency::from_recorded(name).ok_or_else(|| bad(KIND, format!("`idem` is not known: {name}")))
     }
 }
 

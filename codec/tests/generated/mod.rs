@@ -255,12 +255,26 @@ fn resources() -> impl Strategy<Value = Vec<ResourceSnapshot<'static>>> {
     prop::collection::vec(resource, 0..3)
 }
 
+/// Draws a name of an enum, or one that only a later version knows.
+fn known_or_later<T: Copy + std::fmt::Debug + 'static>(
+    known: &'static [T],
+    recorded: fn(&str) -> Option<T>,
+) -> impl Strategy<Value = T> {
+    let later = "[a-zü]{0,15}".prop_filter_map("a short name is kept", move |name| recorded(&name));
+    prop_oneof![4 => prop::sample::select(known), 1 => later]
+}
+
+fn cause() -> impl Strategy<Value = Cause> {
+    known_or_later(Cause::ALL, Cause::from_recorded)
+}
+
 pub(crate) fn tool_begin() -> impl Strategy<Value = ToolBegin<'static>> {
     let origin = prop::option::of((unsigned(), unsigned32()));
     let others = [(); 3].map(|()| prop::option::of(unsigned()));
-    let idempotency = prop::sample::select(Idempotency::ALL);
+    let idempotency = known_or_later(Idempotency::ALL, Idempotency::from_recorded);
+    let closed =
+        prop::option::of((cause(), payload()).prop_map(|(cause, shown)| ClosedCall { cause, shown }));
     let named = (text(), prop::option::of(text()), payload());
-    let closed = prop::option::of((prop::sample::select(Cause::ALL), payload()));
     (named, origin, others, idempotency, any::<bool>(), resources(), closed).prop_map(
         |(
             (tool, call_id, arguments),
@@ -282,16 +296,15 @@ pub(crate) fn tool_begin() -> impl Strategy<Value = ToolBegin<'static>> {
                 again: again.map(Into::into),
                 undoes: undoes.map(Into::into),
                 resources,
-                closed: closed.map(|(cause, shown)| ClosedCall { cause, shown }),
+                closed,
             }
         },
     )
 }
 
 pub(crate) fn tool_end() -> impl Strategy<Value = ToolEnd<'static>> {
-    let outcome = (prop::sample::select(Outcome::ALL), any::<bool>());
-    let why =
-        (prop::option::of(prop::sample::select(Cause::ALL)), prop::sample::select(ExternalEffects::ALL));
+    let outcome = (known_or_later(Outcome::ALL, Outcome::from_recorded), any::<bool>());
+    let why = (prop::option::of(cause()), prop::sample::select(ExternalEffects::ALL));
     let named = (text(), prop::option::of(text()), prop::option::of((unsigned(), unsigned32())));
     let others = [(); 3].map(|()| prop::option::of(unsigned()));
     let payloads = [(); 3].map(|()| prop::option::of(payload()));

@@ -29,6 +29,8 @@ pub enum Fate {
     Settled,
     /// The operation was committed, and a later rollback undid its changes of STATE.
     Abandoned,
+    /// The operation ended in a way that only a later version of foldlog knows.
+    Unknown,
 }
 
 impl Fate {
@@ -41,6 +43,7 @@ impl Fate {
             Fate::Interrupted => "interrupted",
             Fate::Settled => "settled",
             Fate::Abandoned => "abandoned",
+            Fate::Unknown => "unknown",
         }
     }
 }
@@ -162,6 +165,7 @@ impl Ledger {
             Outcome::Committed => Fate::Committed,
             Outcome::Failed => Fate::Failed,
             Outcome::Interrupted => Fate::Interrupted,
+            Outcome::Other(_) => Fate::Unknown,
         };
         entry.cause = end.cause;
         entry.effects = Some(end.outside);

@@ -188,7 +188,8 @@ impl Conversations {
     fn ended(&self, end: &ToolEnd<'_>, operations: &Operations) -> Option<ConversationChange> {
         let kind = match end.outcome {
             Outcome::Committed => EntryKind::Committed,
-            Outcome::Failed => EntryKind::Failed,
+            // No session that holds an outcome of a later version is written to; the call has ended, whatever became of it.
+            Outcome::Failed | Outcome::Other(_) => EntryKind::Failed,
             Outcome::Interrupted => EntryKind::Interrupted,
         };
         let answer = end

@@ -144,7 +144,11 @@ impl Operations {
             parent: begin.parent,
             tool: SmolStr::new(&begin.tool),
             call_id: begin.call_id.as_deref().map(SmolStr::new),
-            idempotency: begin.idempotency,
+            idempotency: match begin.idempotency {
+                // Somebody decides about what only a later version can run again.
+                Idempotency::Other(_) => Idempotency::Manual,
+                own => own,
+            },
             reads_only: begin.reads_only,
             undoes: begin.undoes,
             origin: begin.origin,

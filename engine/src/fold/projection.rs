@@ -17,8 +17,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use foldlog_codec::body::{
-    Action, Added, BuiltIn, Declare, Dispatch, Effect, EventDeclaration, Import, ItemId, Payload, Policy,
-    Removed, Rollback, ToolEnd,
+    Action, Added, BuiltIn, Declare, Dispatch, Effect, EventDeclaration, Import, ItemId, Outcome, Payload,
+    Policy, Removed, Rollback, ToolEnd,
 };
 use foldlog_codec::image::Image;
 use foldlog_codec::{Kind, Record, SequenceNumber};
@@ -206,7 +206,13 @@ impl Projection {
             RecordBody::Rollback(rollback) => self.rollback(sequence, &rollback, folding)?,
             RecordBody::Snapshot | RecordBody::Observed | RecordBody::Conversation(_) => {}
             RecordBody::ToolBegin(begin) => Arc::make_mut(&mut self.operations).begin(sequence, &begin)?,
-            RecordBody::ToolEnd(end) => self.tool_end(sequence, &end, folding)?,
+            RecordBody::ToolEnd(end) => {
+                self.tool_end(sequence, &end, folding)?;
+                // Whether such a call may run again, only a later version knows.
+                if matches!(end.outcome, Outcome::Other(_)) {
+                    self.unsupported.get_or_insert((sequence, Kind::TOOL_END));
+                }
+            }
             RecordBody::Settle(settle) => Arc::make_mut(&mut self.operations).settle(sequence, &settle)?,
             RecordBody::Unsupported(kind) => {
                 self.unsupported.get_or_insert((sequence, kind));

@@ -48,6 +48,8 @@ impl ToolRunner {
         let counts = |item: &Item<ToolInvoked>| match item.outcome {
             Outcome::Committed | Outcome::Failed => path.is_live(end_of(item), position),
             Outcome::Interrupted => true,
+            // A session that holds an outcome of a later version is not written to.
+            Outcome::Other(_) => false,
         };
         // No call ends before the answer that asked for it.
         let mut latest = None;

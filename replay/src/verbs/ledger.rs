@@ -35,8 +35,15 @@ pub fn run(session: &Path, output: &mut Output<'_>) -> Result<u8> {
         }
     }
     let of = |fate: Fate| ledger.iter().filter(|entry| entry.outcome == fate).count() as u64;
-    let fates =
-        [Fate::Committed, Fate::Failed, Fate::Interrupted, Fate::Settled, Fate::Abandoned, Fate::Open];
+    let fates = [
+        Fate::Committed,
+        Fate::Failed,
+        Fate::Interrupted,
+        Fate::Settled,
+        Fate::Abandoned,
+        Fate::Unknown,
+        Fate::Open,
+    ];
     let fates = fates.into_iter().filter(|fate| of(*fate) > 0);
     let fates: Vec<String> = fates.map(|fate| format!("{} {}", of(fate), fate.name())).collect();
     let total = counted(ledger.len() as u64, "operation");
@@ -48,7 +55,7 @@ pub fn run(session: &Path, output: &mut Output<'_>) -> Result<u8> {
 fn row(entry: &LedgerEntry) -> String {
     let dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
     let outcome = match (entry.cause, &entry.settled) {
-        (Some(cause), _) => format!("{}: {}", entry.outcome.name(), cause.name()),
+        (Some(cause), _) => format!("{}: {}", entry.outcome.name(), escape::text(cause.name())),
         (None, Some(settled)) => format!("{}: {}", entry.outcome.name(), settled.decision.name()),
         (None, None) => entry.outcome.name().to_owned(),
     };

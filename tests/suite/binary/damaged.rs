@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use foldlog::{Kind, Session, SessionOptions, Store, StoreOptions};
 use foldlog_codec::body::{
-    Action, Added, Binding, BuiltIn, Declare, Dispatch, Effect, EventDeclaration, ItemId, Opened, Payload,
-    Policy, Removed, Rollback, SliceDeclaration,
+    Action, Added, Binding, BuiltIn, Cause, Declare, Dispatch, Effect, EventDeclaration, Idempotency, ItemId,
+    Opened, Outcome, Payload, Policy, Removed, Rollback, SliceDeclaration, ToolBegin, ToolEnd,
 };
 use foldlog_tests::forge::Forge;
 use foldlog_tests::host::types;
@@ -338,4 +338,60 @@ fn kinds_of_a_later_version_are_shown_as_they_are() {
         "replay SESSION",
         "show SESSION --from 4 --json"
     ]));
+}
+
+/// A later version may end a call, and let one be run again, in ways that this version does not know. Whoever only reads
+/// is shown the call by the names that stand there; nobody writes, since nobody knows whether the call may run again.
+#[test]
+fn a_call_that_ended_as_only_a_later_version_knows_is_shown_and_not_written_behind() {
+    let arguments = foldlog::Value::from("{}").encode();
+    let begin = ToolBegin {
+        idempotency: Idempotency::from_recorded("verify").unwrap(),
+        ..ToolBegin::new("send_mail", Payload::new(&arguments))
+    };
+    let end = ToolEnd {
+        cause: Cause::from_recorded("asks\u{1b}[31m"),
+        rolls_back: true,
+        slice: 0,
+        ..ToolEnd::new(2.into(), "send_mail", Outcome::from_recorded("suspended").unwrap())
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let session = folder.path().join("sessions").join(Uuid::from_u128(9).to_string());
+    let opened = Opened { session: Uuid::from_u128(9), seed: 1, tags: BTreeMap::new(), parent: None };
+    let invoked = SliceDeclaration {
+        id: 0,
+        name: "tool_invoked".to_owned(),
+        policy: Policy::Log,
+        item: "tool_invoked".to_owned(),
+    };
+    let declare = Declare { events: Vec::new(), slices: vec![invoked] };
+    forge(
+        &session,
+        &[
+            (Kind::OPENED, opened.encode()),
+            (Kind::DECLARE, declare.encode()),
+            (Kind::TOOL_BEGIN, begin.encode()),
+            (Kind::TOOL_END, end.encode()),
+        ],
+    );
+    let run = |verb: &str| {
+        let ran = foldlog([verb.into(), session.clone().into_os_string()]);
+        assert!(!ran.stdout.contains('\u{1b}') && !ran.stderr.contains('\u{1b}'), "{ran:?}");
+        ran
+    };
+    let shown = run("show");
+    assert!(shown.stdout.contains("send_mail of 2 suspended: asks"), "{shown:?}");
+    assert!(shown.stderr.contains("record 3 is of kind tool_end, which this version shows but cannot fold"));
+    let ledger = run("ledger");
+    assert!(ledger.stdout.contains(r"unknown: asks\u{1b}[31m"), "{ledger:?}");
+    assert!(ledger.stdout.contains("1 operation: 1 unknown"), "{ledger:?}");
+    for verb in ["state", "verify", "stats"] {
+        assert_eq!(run(verb).code, 0, "{verb}");
+    }
+    let opened = Store::open(folder.path()).unwrap().open_session(Uuid::from_u128(9), &types()).unwrap();
+    let refused = opened.set_tag("team", "blue");
+    assert!(
+        matches!(&refused, Err(foldlog::Error::UnsupportedKind { sequence, kind }) if *sequence == 3 && *kind == Kind::TOOL_END),
+        "{refused:?}"
+    );
 }
