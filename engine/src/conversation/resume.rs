@@ -61,7 +61,8 @@ pub(crate) fn resume_point<'a>(
             EntryKind::Turn => {
                 if entry.flag && entry.origin.map(|origin| origin.answer) == answer.map(|(answer, _)| answer)
                 {
-                    (is_last, said_since) = (true, false);
+                    // What was said behind the answer is not answered, even if it stands before the turn's record.
+                    is_last = true;
                 }
             }
             kind => {

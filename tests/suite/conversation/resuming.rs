@@ -190,6 +190,19 @@ fn rolled_back_to_before_an_answer_the_provider_is_asked_anew() {
     assert_eq!(reader.conversation_at(EVALUATION, answer).unwrap().unwrap(), then);
 }
 
+/// A message that came between the last answer and the record of its turn was forgotten until somebody said something else.
+#[test]
+fn what_is_said_behind_the_last_answer_is_answered_though_the_turn_is_recorded_after_it() {
+    let story = Story::new();
+    let session = story.store.create(&story.types).unwrap();
+    session.record_input(&NewInput::system(EVALUATION, "Review.", prompt())).unwrap();
+    answered(&session, Some("Done."), Vec::new());
+    session.record_input(&NewInput::user(EVALUATION, "One more thing.")).unwrap();
+    session.record_turn(EVALUATION, true).unwrap();
+    let session = story.reopened(session);
+    assert_eq!(point(&session), ResumePoint::AwaitProvider);
+}
+
 #[test]
 fn a_message_with_an_id_of_the_host_is_recorded_once() {
     let story = Story::new();
