@@ -1,4 +1,4 @@
-//! Measures the import of recorded runs: many short sessions.
+//! Measures the import of recorded runs as conversations: many short sessions.
 
 use std::path::Path;
 
@@ -35,7 +35,8 @@ pub fn tau_bench(dir: &Path) -> Result<Vec<Row>> {
     let [written, read] = take_turns(ROUNDS, [&mut written, &mut read])?;
     let param = format!("{messages} messages in {} sessions", runs.len());
     Ok(vec![
-        Row::alone("tau-bench", "import", &param, written).at_most(AtMost::Ns(40_000.0)),
+        Row::alone("tau-bench", "import as conversations, a message", &param, written)
+            .at_most(AtMost::Ns(40_000.0)),
         Row::alone("tau-bench", "reading the file before that", &param, read),
     ])
 }

@@ -1,6 +1,6 @@
 //! Measures foldlog, and beside it, in the same run, its limits: the least that the machine has to do for the same.
 //!
-//! `cargo run --release -p foldlog-benches -- [append|dispatch|replay|verify|rollback|open|fork|tau-bench|tools|workspace]...
+//! `cargo run --release -p foldlog-benches -- [append|dispatch|replay|verify|rollback|open|fork|tau-bench|tools|conversation|workspace]...
 //! [--json] [--dir DIR]` prints one row a line: `bench, subject, param, ns_per_op, ratio_to_limit, at_most`. Each
 //! number is the median of several rounds, of the subject and of the limit alternately. A row whose limit's median is over
 //! 1.5 times its minimum is void, since the machine was busy then. A row says so if the subject waited for a processor over a
@@ -11,9 +11,10 @@
 //! | `limits` | what each subject is measured against |
 //! | `subject` | the host that is measured |
 //! | `measure` | rounds, medians, rows |
-//! | `appending`, `reading`, `positions`, `opening`, `importing`, `tools`, `workspaces` | the benches |
+//! | `appending`, `reading`, `positions`, `opening`, `importing`, `tools`, `conversations`, `workspaces` | the benches |
 
 mod appending;
+mod conversations;
 mod importing;
 mod limits;
 mod measure;
@@ -58,6 +59,7 @@ enum Bench {
     #[value(name = "tau-bench")]
     Import,
     Tools,
+    Conversation,
     Workspace,
 }
 
@@ -73,6 +75,7 @@ impl Bench {
             Bench::Fork => positions::fork(dir),
             Bench::Import => importing::tau_bench(dir),
             Bench::Tools => tools::tools(dir),
+            Bench::Conversation => conversations::conversation(dir),
             Bench::Workspace => workspaces::workspace(dir),
         }
     }

@@ -26,14 +26,14 @@ const MEMORY_ROUNDS: usize = 3;
 const IMAGES: &str = "snapshots";
 
 /// Holds the images of a session, which are put in place or removed.
-struct Images {
+pub struct Images {
     kept: PathBuf,
     place: PathBuf,
 }
 
 impl Images {
     /// Takes the images that are there now. Later ones would leave no records behind them.
-    fn keep(session: &Path, kept: PathBuf) -> Result<Images> {
+    pub fn keep(session: &Path, kept: PathBuf) -> Result<Images> {
         let place = session.join(IMAGES);
         if place.is_dir() {
             copy(&place, &kept)?;
@@ -45,14 +45,14 @@ impl Images {
         Ok(Images { kept, place })
     }
 
-    fn take_away(&self) -> Result<()> {
+    pub fn take_away(&self) -> Result<()> {
         if self.place.is_dir() {
             fs::remove_dir_all(&self.place)?;
         }
         Ok(())
     }
 
-    fn put(&self) -> Result<()> {
+    pub fn put(&self) -> Result<()> {
         self.take_away()?;
         if self.kept.is_dir() { copy(&self.kept, &self.place) } else { Ok(()) }
     }
