@@ -18,8 +18,8 @@ pub enum Durability {
     /// background has not synced yet: about a second of records, or 4 MiB.
     Process,
     /// What an agent could not repeat is durable when the call returns: snapshots, rollbacks, imports, begins
-    /// and ends of tool calls, and settlements. All other records are as durable as with
-    /// [`Process`](Durability::Process).
+    /// and ends of tool calls, settlements, and all records of conversations and adapter states but requests.
+    /// All other records are as durable as with [`Process`](Durability::Process).
     #[default]
     Boundary,
     /// Every record is durable when the call returns.

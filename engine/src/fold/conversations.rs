@@ -11,7 +11,7 @@
 //! 2. The end of a call that an answer asked for belongs to the conversation of that answer.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use foldlog_codec::SequenceNumber;
 use foldlog_codec::body::{
@@ -117,9 +117,15 @@ pub(super) enum ConversationChange {
 }
 
 /// Locates the records of all conversations of a log. Cheap to clone.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub(crate) struct Conversations {
     inner: Arc<Inner>,
+}
+
+impl Default for Conversations {
+    fn default() -> Conversations {
+        Conversations::none()
+    }
 }
 
 #[derive(Clone, Default)]
@@ -144,7 +150,15 @@ impl std::fmt::Debug for Conversations {
     }
 }
 
+/// What all logs without a conversation share.
+static NONE: LazyLock<Arc<Inner>> = LazyLock::new(Arc::default);
+
 impl Conversations {
+    /// Returns an index without records, which costs no allocation.
+    pub(super) fn none() -> Conversations {
+        Conversations { inner: Arc::clone(&NONE) }
+    }
+
     /// Takes what an image holds.
     pub(super) fn restored(image: &ConversationsImage<'_>) -> Conversations {
         let mut inner = Inner { runs: image.runs.iter().copied().collect(), ..Inner::default() };
@@ -156,6 +170,18 @@ impl Conversations {
         }
         image.rollbacks.iter().for_each(|(at, to)| inner.roll_back(*at, *to));
         Conversations { inner: Arc::new(inner) }
+    }
+
+    /// Returns the index of the records through `position` alone, as a fork begins with.
+    pub(crate) fn through(&self, position: SequenceNumber) -> Conversations {
+        let mut image = self.image();
+        image.entries.retain(|(sequence, _)| *sequence <= position);
+        image.rollbacks.retain(|(at, _)| *at <= position);
+        image.runs.retain(|(begin, _)| *begin <= position);
+        for (_, fate) in &mut image.runs {
+            fate.ended = fate.ended.filter(|(end, _)| *end <= position);
+        }
+        Conversations::restored(&image)
     }
 
     /// Returns what an image holds.

@@ -74,7 +74,8 @@ impl SharedPrefix {
 impl Inner {
     fn shared_prefix(&self, state: &WriterState, position: SequenceNumber) -> Result<SharedPrefix> {
         let (places, located) = cut(&self.store.options.storage, state.log.places.clone(), position)?;
-        let projection = self.frozen_at(state, position)?.projection().clone();
+        let mut projection = self.frozen_at(state, position)?.projection().clone();
+        projection.conversations = state.live.projection.conversations.through(position);
         let rollbacks =
             state.live.rollbacks.range(..=position).map(|(at, rollback)| (*at, *rollback)).collect();
         let openings = shared(position, &state.openings);

@@ -249,3 +249,28 @@ fn a_conversation_goes_out_with_an_export_and_comes_in_again() {
     let turns = imported.state().unwrap().turns;
     assert_eq!((turns.len(), turns[0].turn_number), (1, 1));
 }
+
+/// A fork knew nothing of its parent's conversation until it was opened again.
+#[test]
+fn a_fork_goes_on_with_the_conversation_as_it_was_at_its_position() {
+    let story = Story::new();
+    let session = story.store.create(&story.types).unwrap();
+    session.record_input(&NewInput::system(EVALUATION, "Review.", prompt())).unwrap();
+    let answer = answered(&session, None, vec![call("c1", "look")]);
+    let then = session.conversation(EVALUATION).unwrap().unwrap();
+    run(&story, &session, answer, 0, "look");
+    session.rollback_to(answer).unwrap();
+    session.record_input(&NewInput::user(EVALUATION, "of the parent alone")).unwrap();
+    let fork =
+        story.store.fork(session.id(), answer, &story.types, foldlog::SessionOptions::default()).unwrap();
+    let told = |conversation: &foldlog::conversation::Conversation| -> Vec<_> {
+        conversation.entries().iter().map(|entry| (entry.sequence, entry.time)).collect()
+    };
+    assert_eq!(told(&fork.conversation(EVALUATION).unwrap().unwrap()), told(&then));
+    assert_eq!(point(&fork), ResumePoint::RunTools(vec![0]));
+    run(&story, &fork, answer, 0, "look");
+    assert_eq!(point(&fork), ResumePoint::AwaitProvider);
+    let live = fork.conversation(EVALUATION).unwrap().unwrap();
+    let fork = story.reopened(fork);
+    assert_eq!(fork.conversation(EVALUATION).unwrap().unwrap(), live);
+}

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use foldlog_codec::SequenceNumber;
 use foldlog_codec::body::{Policy, Rollback};
 
+use super::super::conversations::Conversations;
 use super::{Folding, Projection};
 use crate::error::{Error, Result};
 use crate::items::Items;
@@ -35,7 +36,10 @@ impl Frozen {
 impl Projection {
     /// Keeps the present position for a later rollback. Items are shared, so this costs little.
     pub(crate) fn freeze(&self) -> Frozen {
-        Frozen { projection: self.clone(), state_alone: false }
+        // What a conversation says of itself is never read from a kept position, and not shared with one, so that the next
+        // record of a conversation copies nothing.
+        let projection = Projection { conversations: Conversations::none(), ..self.clone() };
+        Frozen { projection, state_alone: false }
     }
 
     /// Makes an earlier position of which only STATE is known, by slice id. A slice that is not named was
