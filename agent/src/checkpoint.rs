@@ -76,13 +76,15 @@ pub trait CheckpointHandler<R: ?Sized>: Send + Sync {
 }
 
 impl Checkpoint {
-    /// Makes a checkpoint of a session as it is now, with a snapshot of all its slices if `with_snapshot`.
+    /// Makes a checkpoint of a session as it is now, with a snapshot of all its slices if `with_snapshot`. The session's
+    /// records are made durable first, since a checkpoint that outlives them would be refused.
     ///
     /// # Errors
     ///
     /// [`Error::Engine`] if the session's log cannot be read; [`Error::Checkpoint`] if the session holds no record.
     pub fn of(session: &Session, with_snapshot: bool) -> Result<Checkpoint> {
         let position = session.position().ok_or_else(|| failed("the session holds no record", None))?;
+        session.sync()?;
         let snapshot = with_snapshot.then(|| session.export()?.to_json()).transpose()?;
         Ok(Checkpoint { session: session.id(), position, digest: digest(session, position)?, snapshot })
     }
@@ -262,7 +264,7 @@ impl<R: ?Sized> CheckpointHandler<R> for FileCheckpointHandler<R> {
 
     fn save(&self, request: &R, checkpoint: &Checkpoint) -> Result<()> {
         let path = self.path(request)?;
-        fs::create_dir_all(&self.folder).map_err(|error| unusable("made", &self.folder, error))?;
+        create_folder(&self.folder).map_err(|error| unusable("made", &self.folder, error))?;
         write_file(&path, checkpoint.to_json()?.as_bytes()).map_err(|error| unusable("written", &path, error))
     }
 
@@ -279,6 +281,17 @@ impl<R: ?Sized> CheckpointHandler<R> for FileCheckpointHandler<R> {
 fn unusable(verb: &str, path: &Path, error: io::Error) -> Error {
     let reason = format!("{} cannot be {verb}: {}", escape::path(path), escape::shown(&error));
     Error::Checkpoint { reason, source: Some(Box::new(error)) }
+}
+
+/// Creates a folder with those above it, and makes the names of those that it creates durable.
+fn create_folder(folder: &Path) -> io::Result<()> {
+    let missing: Vec<&Path> = folder.ancestors().take_while(|one| !one.exists()).collect();
+    fs::create_dir_all(folder)?;
+    for parent in missing.into_iter().filter_map(Path::parent) {
+        let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+        File::open(parent)?.sync_all()?;
+    }
+    Ok(())
 }
 
 /// Returns what the name of every temporary file begins with that may become `path`.
@@ -396,7 +409,9 @@ pub fn resume_evaluation<P: Provider, O>(
     let session = recover_session(store, types, checkpoint)?;
     let state = ExecutionState::new(session, resources);
     recover_calls(&state, prompt)?;
-    let Some(last) = state.session().evaluations().pop() else { return Err(Error::NoConversationState) };
+    let Some(last) = state.session().resume(None)?.evaluation_id else {
+        return Err(Error::NoConversationState);
+    };
     let evaluation_id = options.evaluation_id.or_else(|| Some(last.to_string()));
     let options = EvaluateOptions { evaluation_id, resume_from: ResumeFrom::Auto, ..options };
     adapter.evaluate(prompt, &state, options)

@@ -58,6 +58,8 @@ struct Reading {
     recorded: Option<bool>,
     /// Whether the host said something since the last answer.
     said: bool,
+    /// Answer of which the model was told last that its output is refused.
+    told_about: Option<String>,
     asked: VisibilityOverrides,
 }
 
@@ -73,12 +75,16 @@ impl LoopStart {
         let start = LoopStart { overrides, ..LoopStart::default() };
         let mut reading = Reading { start, ..Reading::default() };
         conversation.entries().iter().for_each(|entry| reading.read(entry.sequence, &entry.content, prompt));
-        let Reading { mut start, turn, recorded, said, asked } = reading;
+        let Reading { mut start, turn, recorded, said, told_about, asked } = reading;
         let Some((mut turn, is_own)) = turn else { return (start, false) };
         match recorded {
             Some(true) if !said => start.complete = Some(turn.content.unwrap_or_default()),
             Some(_) => {}
             None => {
+                // The open turn's output is checked again, and counted then.
+                if told_about.is_some() && told_about == turn.answer.map(|answer| answer.to_string()) {
+                    start.refused = start.refused.saturating_sub(1);
+                }
                 turn.expansion = (!asked.is_empty()).then_some(asked);
                 start.open = Some(turn);
             }
@@ -99,7 +105,10 @@ impl Reading {
             }
             EntryContent::Input { origin: Some(origin), .. } => self.close(*origin),
             EntryContent::Input { id, .. } => match id {
-                Some(id) if id.starts_with(REFUSED_ID) => self.start.refused += 1,
+                Some(id) if id.starts_with(REFUSED_ID) => {
+                    self.start.refused += 1;
+                    self.told_about = id.strip_prefix(REFUSED_ID).map(str::to_owned);
+                }
                 _ => self.said = true,
             },
             EntryContent::Request { .. } => self.start.attempts += 1,
@@ -128,7 +137,9 @@ impl Reading {
             EntryContent::CallSettled { origin, committed: Some(_), .. } => self.close(*origin),
             EntryContent::Turn { answer, complete, .. } if self.is_last(*answer) => {
                 self.recorded = Some(*complete);
-                self.said &= !complete;
+                if *complete {
+                    self.start.refused = 0;
+                }
                 self.asked.clear();
             }
             _ => {}

@@ -172,6 +172,9 @@ impl<'a> ConversationsImage<'a> {
             let committed = packed.u8()? != 0;
             Ok((begin, RunFate { parent, ended: end.map(|end| (end, committed)) }))
         })?;
+        if runs.iter().any(|(begin, fate)| fate.parent.is_some_and(|parent| parent >= *begin)) {
+            return Err(bad(KIND, "a run of a tool is within a later one"));
+        }
         let rollbacks = Packed(reader.bin()?).all(|packed| Ok((packed.sequence()?, packed.sequence()?)))?;
         Ok(ConversationsImage { evaluations, entries, runs, rollbacks })
     }

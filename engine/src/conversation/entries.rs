@@ -1,6 +1,6 @@
 //! The records of one conversation, read from the log, and what follows from them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use chrono::{DateTime, Utc};
 use foldlog_codec::body::{CallOrigin, Cause, Outcome, Role, Usage};
@@ -233,6 +233,16 @@ impl Conversation {
         })
     }
 
+    /// Returns whether a turn says that it was the last one, and no answer was recorded since.
+    pub(crate) fn is_complete(&self) -> bool {
+        let last = self.entries.iter().rev().find_map(|entry| match &entry.content {
+            EntryContent::Turn { complete, .. } => Some(*complete),
+            EntryContent::Answer { .. } => Some(false),
+            _ => None,
+        });
+        last.unwrap_or_default()
+    }
+
     /// Returns the messages as they were recorded, in the order of their records.
     pub fn messages(&self) -> Vec<ConversationMessage> {
         let mut calls = BTreeMap::new();
@@ -314,7 +324,8 @@ impl Conversation {
     fn shorten(&self, sent: &mut Vec<(SequenceNumber, ConversationMessage)>) {
         for entry in &self.entries {
             let EntryContent::Shortened { from, to, messages, .. } = &entry.content else { continue };
-            let is_replaced = |sequence: SequenceNumber| *from <= sequence && sequence <= *to;
+            let is_replaced =
+                |sequence: SequenceNumber| *from <= sequence && sequence <= *to && sequence < entry.sequence;
             let Some(at) = sent.iter().position(|(sequence, _)| is_replaced(*sequence)) else { continue };
             sent.retain(|(sequence, _)| !is_replaced(*sequence));
             let message = |(ordinal, (role, text)): (u32, &(Role, String))| {
@@ -356,13 +367,28 @@ impl Conversation {
     fn turns(&self) -> Vec<ConversationTurn> {
         let by_sequence: BTreeMap<SequenceNumber, &Entry> =
             self.entries.iter().map(|entry| (entry.sequence, entry)).collect();
-        let message_of = |sequence: &SequenceNumber| match &by_sequence.get(sequence)?.content {
-            EntryContent::Input { message, .. } | EntryContent::Answer { message, .. } => Some(message),
+        let closed = self.closed();
+        // An answer is of one turn, the last that names it, and an input of the first: a log may claim otherwise.
+        let last_of: BTreeMap<SequenceNumber, SequenceNumber> = self
+            .entries
+            .iter()
+            .filter_map(|entry| match &entry.content {
+                EntryContent::Turn { answer, .. } => Some((*answer, entry.sequence)),
+                _ => None,
+            })
+            .collect();
+        let mut told = BTreeSet::new();
+        let mut message_of = |sequence: &SequenceNumber| match &by_sequence.get(sequence)?.content {
+            EntryContent::Input { message, .. } if message.role != Role::System && told.insert(*sequence) => {
+                Some(message)
+            }
             _ => None,
         };
-        let closed = self.closed();
         let turn = |entry: &Entry| {
             let EntryContent::Turn { number, inputs, answer, .. } = &entry.content else { return None };
+            if last_of.get(answer) != Some(&entry.sequence) {
+                return None;
+            }
             let answered = by_sequence.get(answer)?;
             let EntryContent::Answer { message, payload, .. } = &answered.content else { return None };
             let answers = BTreeMap::from([(*answer, message)]);
@@ -372,7 +398,7 @@ impl Conversation {
             });
             Some(ConversationTurn {
                 turn_number: *number,
-                input_messages: inputs.iter().filter_map(message_of).cloned().collect(),
+                input_messages: inputs.iter().filter_map(&mut message_of).cloned().collect(),
                 assistant_message: message.clone(),
                 tool_messages: ends.collect(),
                 provider_payload: payload.as_deref().and_then(|json| serde_json::from_str(json).ok()),

@@ -1,7 +1,7 @@
 //! Conversations in exports.
 //!
 //! An export holds each conversation's complete turns, as an item of one slice whose name other programs know too. An item
-//! also holds the prompt's digest in hexadecimal (`prompt_digest`), so that an imported conversation goes on with the prompt
+//! also holds whether the evaluation is complete (`complete`) and the prompt's digest in hexadecimal (`prompt_digest`), so that an imported conversation goes on with the prompt
 //! that it began with.
 
 use foldlog_codec::msgpack::Value;
@@ -27,6 +27,7 @@ pub(crate) fn exported(conversations: &[Conversation]) -> Result<Option<Exported
         if let (Some(fields), Some(prompt)) = (json.as_object_mut(), conversation.prompt()) {
             let digest = blake3::Hash::from_bytes(prompt.digest).to_hex().to_string();
             fields.insert("prompt_digest".to_owned(), digest.into());
+            fields.insert("complete".to_owned(), conversation.is_complete().into());
         }
         items.push(serde_json::from_value::<Value>(json).map_err(refused)?);
     }

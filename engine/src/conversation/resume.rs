@@ -50,14 +50,21 @@ pub(crate) fn resume_point<'a>(
     let mut answer: Option<(SequenceNumber, &ConversationEntry)> = None;
     let mut calls = BTreeMap::new();
     let (mut any, mut said_since, mut is_last) = (false, false, false);
+    // What was said after the request is not known to its answer.
+    let mut said_after_request = None;
     for (sequence, entry) in entries {
         any |= entry.kind != EntryKind::AdapterState;
         match entry.kind {
             EntryKind::Answer => {
-                (answer, said_since, is_last) = (Some((sequence, entry)), false, false);
+                let unheard = said_after_request.take().unwrap_or(false);
+                (answer, said_since, is_last) = (Some((sequence, entry)), unheard, false);
                 calls.clear();
             }
-            EntryKind::Input => said_since = true,
+            EntryKind::Request => said_after_request = Some(false),
+            EntryKind::Input => {
+                said_since = true;
+                said_after_request = said_after_request.map(|_| true);
+            }
             EntryKind::Turn => {
                 if entry.flag && entry.origin.map(|origin| origin.answer) == answer.map(|(answer, _)| answer)
                 {

@@ -92,7 +92,7 @@ impl From<&PromptAccepted<'_>> for ConversationNote {
 
 impl From<&AdapterState<'_>> for ConversationNote {
     fn from(state: &AdapterState<'_>) -> ConversationNote {
-        let number = state.supersedes.map_or(0, |sequence| sequence.get() + 1);
+        let number = state.supersedes.map_or(0, |sequence| sequence.get().saturating_add(1));
         ConversationNote {
             number,
             flag: state.resumable,
@@ -176,6 +176,17 @@ impl Conversations {
     pub(crate) fn through(&self, position: SequenceNumber) -> Conversations {
         let mut image = self.image();
         image.entries.retain(|(sequence, _)| *sequence <= position);
+        // Evaluations are in the order of their first records.
+        let all = std::mem::take(&mut image.evaluations);
+        let mut places = BTreeMap::new();
+        for (_, entry) in &mut image.entries {
+            let next = places.len() as u32;
+            let place = *places.entry(entry.evaluation).or_insert(next);
+            if place == next {
+                image.evaluations.extend(all.get(entry.evaluation as usize).copied());
+            }
+            entry.evaluation = place;
+        }
         image.rollbacks.retain(|(at, _)| *at <= position);
         image.runs.retain(|(begin, _)| *begin <= position);
         for (_, fate) in &mut image.runs {
@@ -374,8 +385,15 @@ pub(crate) struct LiveEntries<'a> {
 impl LiveEntries<'_> {
     /// Returns whether a record counts.
     pub(crate) fn holds(&self, sequence: SequenceNumber, entry: &ConversationEntry) -> bool {
-        let at = self.ranges.partition_point(|range| *range.end() < sequence);
-        self.ranges.get(at).is_some_and(|range| range.contains(&sequence)) && self.counts(entry.within)
+        // No rollback undoes that an operation was interrupted, nor what somebody decided about it.
+        let judged = match (entry.kind, entry.origin) {
+            (EntryKind::Interrupted | EntryKind::Settled, Some(origin)) => origin.answer,
+            _ => sequence,
+        };
+        let at = self.ranges.partition_point(|range| *range.end() < judged);
+        sequence <= self.position
+            && self.ranges.get(at).is_some_and(|range| range.contains(&judged))
+            && self.counts(entry.within)
     }
 
     /// Returns whether no run, from this one outwards, has failed.

@@ -92,7 +92,10 @@ impl Session {
     /// Those of [`dispatch`](Session::dispatch) that do not concern events.
     pub fn record_input(&self, input: &NewInput) -> Result<SequenceNumber> {
         let state = self.writable(WriteScope::Log)?;
-        if let Some(known) = input.id.as_deref().and_then(|id| known_input(&state, &input.evaluation_id, id))
+        if let Some(known) = input
+            .id
+            .as_deref()
+            .and_then(|id| known_input(&state, (&input.evaluation_id, id), self.run_within(&state)))
         {
             return Ok(known);
         }
@@ -220,7 +223,8 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// Those of [`record_input`](Session::record_input).
+    /// [`Error::NoSuchConversation`] if `from` is behind `to`, if `to` is not in the log yet, or if a message has the role
+    /// `tool`; else those of [`record_input`](Session::record_input).
     pub fn record_shortened(
         &self,
         evaluation_id: &str,
@@ -229,6 +233,14 @@ impl Session {
         reason: &str,
     ) -> Result<SequenceNumber> {
         let state = self.writable(WriteScope::Log)?;
+        if from > to
+            || to >= state.log.next_sequence()
+            || messages.iter().any(|(role, _)| *role == Role::Tool)
+        {
+            let reason =
+                "its records cannot be replaced so: the range is not in the log, or a result replaces them";
+            return Err(Error::NoSuchConversation { evaluation: evaluation_id.to_owned(), reason });
+        }
         let texts: Vec<Vec<u8>> = messages.iter().map(|(_, content)| text(content)).collect();
         let messages = messages.iter().zip(&texts);
         let mut body = Shortened {
@@ -307,9 +319,14 @@ impl Session {
 
     /// Returns the ids of the evaluations that have a conversation on the live path, in the order of their first records.
     pub fn evaluations(&self) -> Vec<SmolStr> {
+        self.evaluations_at(SequenceNumber::MAX)
+    }
+
+    /// Returns the ids of the evaluations that had a conversation on the live path at `position`.
+    pub(crate) fn evaluations_at(&self, position: SequenceNumber) -> Vec<SmolStr> {
         let state = self.inner.state.lock();
         let last = state.log.next_sequence().saturating_sub(1);
-        state.live.projection.conversations.evaluations_at(last)
+        state.live.projection.conversations.evaluations_at(position.min(last))
     }
 
     /// Returns the conversation of an evaluation as it is now. `None` if the session has recorded none.
@@ -378,14 +395,17 @@ impl Session {
         Ok(Resume { evaluation_id, answer, point })
     }
 
+    /// Returns the begin of the run whose handle this is.
+    fn run_within(&self, state: &WriterState) -> Option<SequenceNumber> {
+        let operation = self.within.as_deref()?.operation();
+        let mut open = state.live.projection.operations.open();
+        open.find(|open| open.operation == operation).map(|open| open.begin)
+    }
+
     fn scope<'a>(&'a self, state: &WriterState, evaluation: &'a str) -> ConversationScope<'a> {
-        let operations = &state.live.projection.operations;
-        let run = self.within.as_deref().and_then(|within| {
-            operations.open().find(|open| open.operation == within.operation()).map(|open| open.begin)
-        });
         ConversationScope {
             evaluation: Cow::from(evaluation),
-            within: run,
+            within: self.run_within(state),
             lane: self.lane.as_deref().map(Cow::from),
         }
     }
@@ -407,11 +427,17 @@ impl Session {
 }
 
 /// Returns the record of an input with an id of the host, if it counts.
-fn known_input(state: &WriterState, evaluation: &str, id: &str) -> Option<SequenceNumber> {
+fn known_input(
+    state: &WriterState,
+    (evaluation, id): (&str, &str),
+    within: Option<SequenceNumber>,
+) -> Option<SequenceNumber> {
     let conversations = &state.live.projection.conversations;
     let known = conversations.input(conversations.place(evaluation)?, input_key(id))?;
     let live = conversations.live_at(state.log.next_sequence().saturating_sub(1));
-    live.holds(known, conversations.entry(known)?).then_some(known)
+    let entry = conversations.entry(known)?;
+    // What a tool said through its own handle is gone if that tool fails, so it stands for nobody else's message.
+    (entry.within == within && live.holds(known, entry)).then_some(known)
 }
 
 /// Holds the records of which the last turn of a conversation consists.
@@ -445,7 +471,7 @@ fn turn_parts(state: &WriterState, evaluation: &str) -> Option<TurnParts> {
                     continue;
                 }
                 if of != answer.map(|(answer, _)| answer) {
-                    number = entry.number + 1;
+                    number = entry.number.saturating_add(1);
                     break;
                 }
                 turn = turn.or(Some((sequence, entry.flag)));

@@ -5,12 +5,14 @@ use std::borrow::Cow;
 
 use foldlog_codec::body::{
     Answer, AnsweredCall, Blocks, CallOrigin, ConversationScope, Input, ObjectId, Payload, PromptIdentity,
-    Turn,
+    Role, Turn,
 };
 use foldlog_codec::msgpack::Writer;
 use foldlog_codec::{Kind, SequenceNumber};
 
-use crate::conversation::{CONVERSATION, ContentBlocks, ConversationMessage, ConversationState};
+use crate::conversation::{
+    CONVERSATION, ContentBlocks, ConversationMessage, ConversationState, ConversationTurn,
+};
 use crate::error::{Error, Result};
 use crate::snapshot_json::ExportedSlice;
 
@@ -42,13 +44,15 @@ impl ImportedConversations {
             let digest = json.get("prompt_digest").and_then(serde_json::Value::as_str);
             let digest = digest.and_then(|hex| blake3::Hash::from_hex(hex).ok());
             let digest = digest.map_or([0; 32], |hash| *hash.as_bytes());
+            let complete = json.get("complete").and_then(serde_json::Value::as_bool);
             let state: ConversationState = serde_json::from_value(json).map_err(refused)?;
-            self.add_one(&state, digest);
+            self.add_one(&state, digest, complete)?;
         }
         Ok(())
     }
 
-    fn add_one(&mut self, state: &ConversationState, digest: [u8; 32]) {
+    /// `complete` says whether the last turn is the last one; without it, that is guessed by whether it has calls.
+    fn add_one(&mut self, state: &ConversationState, digest: [u8; 32], complete: Option<bool>) -> Result<()> {
         let scope = ConversationScope::new(state.evaluation_id.as_str());
         let prompt = PromptIdentity {
             namespace: Cow::from(&state.prompt_ns),
@@ -57,18 +61,48 @@ impl ImportedConversations {
         };
         self.input(&scope, &state.system_message, Some(prompt), None);
         for turn in &state.turns {
-            let said = turn.input_messages.iter();
+            let said = turn.input_messages.iter().filter(|message| message.role != Role::System);
             let inputs = said.map(|message| self.input(&scope, message, None, None)).collect();
             let answer = self.answer(&scope, &turn.assistant_message, turn.provider_payload.as_ref());
-            let results = (0..).zip(&turn.tool_messages);
-            let ends = results.map(|(ordinal, message)| {
-                self.input(&scope, message, None, Some(CallOrigin { answer, ordinal }))
-            });
-            let ends = ends.collect();
-            let complete = turn.assistant_message.tool_calls.is_empty();
+            let ends = self.results(&scope, answer, turn)?;
+            let is_last = Some(turn.turn_number) == state.turns.last().map(|turn| turn.turn_number);
+            let guessed = turn.assistant_message.tool_calls.is_empty();
+            let complete = is_last && complete.unwrap_or(guessed);
             let body =
                 Turn { scope: scope.clone(), number: turn.turn_number, inputs, answer, ends, complete };
             self.push(Kind::TURN, body.encode());
+        }
+        Ok(())
+    }
+
+    /// Records the results of a turn's calls by ordinal. A call whose result the export lacks gets one that says so, since
+    /// nobody here knows whether it ran.
+    fn results(
+        &mut self,
+        scope: &ConversationScope<'_>,
+        answer: SequenceNumber,
+        turn: &ConversationTurn,
+    ) -> Result<Vec<SequenceNumber>> {
+        let mut left: Vec<&ConversationMessage> = turn.tool_messages.iter().collect();
+        let mut ends = Vec::new();
+        for (ordinal, call) in (0..).zip(&turn.assistant_message.tool_calls) {
+            let own = |message: &&ConversationMessage| message.tool_call_id.as_deref() == Some(&call.call_id);
+            let unknown = ConversationMessage {
+                tool_call_id: Some(call.call_id.clone()),
+                name: Some(call.name.clone()),
+                ..ConversationMessage::new(Role::Tool, "What became of this call is not known.")
+            };
+            let place = left.iter().position(own);
+            let message = place.map_or(&unknown, |place| left.remove(place));
+            let origin = Some(CallOrigin { answer, ordinal });
+            ends.push(self.input(scope, message, None, origin));
+        }
+        match left.first() {
+            None => Ok(ends),
+            Some(orphan) => Err(Error::Export(format!(
+                "turn {} of slice `{CONVERSATION}` holds the result of a call {:?} that its answer does not ask for",
+                turn.turn_number, orphan.tool_call_id
+            ))),
         }
     }
 

@@ -142,7 +142,7 @@ impl Session {
     ) -> Result<Export> {
         let mut export = export_of(state, time_us, policies)?;
         if policies.contains(&Policy::Log) {
-            let evaluations = self.evaluations();
+            let evaluations = self.evaluations_at(position);
             let read = |evaluation: &SmolStr| self.conversation_at(evaluation, position).transpose();
             let conversations: Result<Vec<Conversation>> = evaluations.iter().filter_map(read).collect();
             add_conversations(&mut export, &conversations?)?;

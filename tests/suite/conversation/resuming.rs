@@ -274,3 +274,55 @@ fn a_fork_goes_on_with_the_conversation_as_it_was_at_its_position() {
     let fork = story.reopened(fork);
     assert_eq!(fork.conversation(EVALUATION).unwrap().unwrap(), live);
 }
+
+/// What came while a request was under way is not known to its answer, and yet the conversation counted as complete.
+#[test]
+fn what_is_said_while_a_request_is_under_way_is_answered() {
+    let story = Story::new();
+    let session = story.store.create(&story.types).unwrap();
+    session.record_input(&NewInput::system(EVALUATION, "Review.", prompt())).unwrap();
+    let request = Some(asked(&session));
+    session.record_input(&NewInput::user(EVALUATION, "Wait, one more thing.")).unwrap();
+    let (evaluation_id, content) = (EVALUATION.to_owned(), Some("Done.".to_owned()));
+    session.record_answer(&NewAnswer { evaluation_id, request, content, ..NewAnswer::default() }).unwrap();
+    assert_eq!(point(&session), ResumePoint::AwaitProvider);
+    let sent = session.conversation(EVALUATION).unwrap().unwrap().sent_messages();
+    assert_eq!(sent.last().unwrap().role, Role::User);
+}
+
+/// Results were taken by their place, and a missing one left a call open that another program may have run.
+#[test]
+fn an_import_takes_results_by_the_ids_of_their_calls_and_says_which_are_not_known() {
+    let story = Story::new();
+    let session = story.store.create(&story.types).unwrap();
+    session.record_input(&NewInput::system(EVALUATION, "Review.", prompt())).unwrap();
+    let answer = answered(&session, None, vec![call("a", "look"), call("b", "look")]);
+    run(&story, &session, answer, 0, "look");
+    run(&story, &session, answer, 1, "fail");
+    session.record_turn(EVALUATION, false).unwrap();
+    let json = session.export().unwrap().to_json().unwrap();
+    let changed = |change: &dyn Fn(&mut Vec<serde_json::Value>)| {
+        let mut export: serde_json::Value = serde_json::from_str(&json).unwrap();
+        let slices = export["slices"].as_array_mut().unwrap();
+        let own =
+            slices.iter_mut().find(|slice| slice["slice_type"].as_str().unwrap().contains("Conversation"));
+        change(own.unwrap()["items"][0]["turns"][0]["tool_messages"].as_array_mut().unwrap());
+        let export = foldlog::Export::from_json(&export.to_string()).unwrap();
+        story.store.import(&export, &story.types, foldlog::ImportOptions::default())
+    };
+    let results = |session: &Session| -> Vec<_> {
+        let sent = session.conversation(EVALUATION).unwrap().unwrap().sent_messages();
+        sent.into_iter()
+            .filter(|one| one.role == Role::Tool)
+            .map(|one| (one.tool_call_id, one.content))
+            .collect()
+    };
+    let swapped = changed(&|results| results.reverse()).unwrap();
+    assert_eq!(results(&swapped), results(&session));
+    let missing = changed(&|results| drop(results.remove(0))).unwrap();
+    assert_eq!(results(&missing)[1], results(&session)[1]);
+    assert_eq!(results(&missing)[0].1.as_deref(), Some("What became of this call is not known."));
+    assert_eq!(point(&missing), ResumePoint::AwaitProvider, "no call runs that may have run elsewhere");
+    let orphan = changed(&|results| results[0]["tool_call_id"] = "c".into()).unwrap_err();
+    assert!(orphan.to_string().contains("does not ask for"), "{orphan}");
+}

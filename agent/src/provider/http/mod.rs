@@ -61,6 +61,8 @@ pub(super) struct Client {
     uri: Uri,
     host: String,
     headers: Vec<(HeaderName, HeaderValue)>,
+    /// Values of headers, which nothing that is shown may hold.
+    secrets: Vec<ApiKey>,
     key: Option<ApiKey>,
     timeouts: Timeouts,
     proxy: Option<Proxy>,
@@ -71,6 +73,9 @@ impl fmt::Debug for Client {
         f.debug_struct("Client").field("host", &self.host).field("key", &self.key).finish_non_exhaustive()
     }
 }
+
+/// Bytes of the shortest value of a header that may be a secret: longer than the versions that some APIs ask for.
+const SECRET_BYTES_MIN: usize = 12;
 
 fn unsupported(message: impl Into<String>) -> Box<ProviderError> {
     Box::new(ProviderError::new(ProviderErrorKind::Unsupported, message))
@@ -100,8 +105,8 @@ impl Client {
             return Err(unsupported(message));
         }
         let host = authority.as_str().to_owned();
-        let (headers, timeouts, proxy) = (Vec::new(), Timeouts::default(), None);
-        Ok(Client { provider, uri, host, headers, key, timeouts, proxy })
+        let (headers, secrets, timeouts, proxy) = (Vec::new(), Vec::new(), Timeouts::default(), None);
+        Ok(Client { provider, uri, host, headers, secrets, key, timeouts, proxy })
     }
 
     /// Returns the host, with its port if the URL names one.
@@ -121,10 +126,15 @@ impl Client {
         Ok(())
     }
 
-    /// Adds a header whose value is no secret.
+    /// Adds a header. Its value is taken out of whatever a failure says, unless it is too short to be a secret.
     pub(super) fn add_header(&mut self, name: &str, value: &str) -> Result<(), Box<ProviderError>> {
         let wrong = || unsupported(format!("`{}` is no header, or its value is none", escape::text(name)));
         let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| wrong())?;
+        if value.len() >= SECRET_BYTES_MIN
+            && let Ok(secret) = ApiKey::new(value)
+        {
+            self.secrets.push(secret);
+        }
         let mut value = HeaderValue::from_str(value).map_err(|_| wrong())?;
         value.set_sensitive(true);
         self.headers.push((name, value));
@@ -151,9 +161,10 @@ impl Client {
         shown
     }
 
-    /// Returns a text from outside without the key.
+    /// Returns a text from outside without the key and the values of headers.
     fn hidden(&self, text: &str) -> String {
-        self.key.as_ref().map_or_else(|| text.to_owned(), |key| key.hide(text).into_owned())
+        let secrets = self.key.iter().chain(&self.secrets);
+        secrets.fold(text.to_owned(), |text, secret| secret.hide(&text).into_owned())
     }
 
     /// Sends a body, and returns the reply once its headers are there and say that an answer follows.

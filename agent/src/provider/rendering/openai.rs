@@ -177,6 +177,12 @@ fn fit<'a>(
     ids: &[String],
     known: &[&str],
 ) -> Option<OpenAiMessage<'a>> {
+    // An answer that holds neither text nor calls, such as one of reasoning alone, is refused as it is.
+    let says_nothing =
+        message.content.as_deref().unwrap_or_default().is_empty() && message.tool_calls.is_empty();
+    if message.role == Role::Assistant && says_nothing {
+        return None;
+    }
     let own = serde_json::from_str::<Peek>(raw.get()).ok()?.tool_calls.unwrap_or_default();
     let names = message.tool_calls.iter().map(|call| sent_name(&call.name, known, NAME_LONGEST));
     let sent: Vec<_> = ids.iter().zip(names).collect();
