@@ -109,7 +109,13 @@ impl Reading {
                     self.start.refused += 1;
                     self.told_about = id.strip_prefix(REFUSED_ID).map(str::to_owned);
                 }
-                _ => self.said = true,
+                _ => {
+                    self.said = true;
+                    // A complete evaluation that is continued has its attempts anew.
+                    if self.recorded == Some(true) {
+                        self.start.refused = 0;
+                    }
+                }
             },
             EntryContent::Request { .. } => self.start.attempts += 1,
             EntryContent::Answer { message, request, incomplete, continues, .. } => {
@@ -137,9 +143,6 @@ impl Reading {
             EntryContent::CallSettled { origin, committed: Some(_), .. } => self.close(*origin),
             EntryContent::Turn { answer, complete, .. } if self.is_last(*answer) => {
                 self.recorded = Some(*complete);
-                if *complete {
-                    self.start.refused = 0;
-                }
                 self.asked.clear();
             }
             _ => {}

@@ -75,10 +75,6 @@ impl Arrived {
         while !self.done {
             let count = reply.read(&mut buffer)?;
             if count == 0 {
-                // Some servers of this protocol end with the reason for which the answer ended.
-                if self.stop.is_some() {
-                    return Ok(());
-                }
                 let message = "the stream ended before the answer was complete";
                 return Err(reply.error(ProviderErrorKind::Cut, message));
             }
