@@ -11,7 +11,7 @@ use super::answer::{Content, Head, Usage, finish};
 use crate::provider::http::Reply;
 use crate::provider::merging::merge;
 use crate::provider::rendering::input;
-use crate::provider::sse::{Event, Events};
+use crate::provider::sse::Event;
 use crate::provider::{Delta, ProviderAnswer, ProviderError, ProviderErrorKind, SendOptions};
 
 #[derive(Deserialize)]
@@ -88,17 +88,10 @@ impl Arrived {
         reply: &mut Reply<'_>,
         options: &mut SendOptions<'_>,
     ) -> Result<(), Box<ProviderError>> {
-        let (mut events, mut buffer) = (Events::default(), vec![0; 16 << 10]);
-        while !self.done {
-            let count = reply.read(&mut buffer)?;
-            if count == 0 {
-                let message = "the stream ended before the answer was complete";
-                return Err(reply.error(ProviderErrorKind::Cut, message));
-            }
-            let reply = &*reply;
-            events.push(buffer.get(..count).unwrap_or_default(), |event| self.take(event, reply, options))?;
-        }
-        Ok(())
+        reply.each_event(|event, reply| {
+            self.take(event, reply, options)?;
+            Ok(self.done)
+        })
     }
 
     fn take(

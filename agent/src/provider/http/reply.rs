@@ -8,6 +8,7 @@ use ureq::{Body, BodyReader};
 
 use super::watch::Watch;
 use super::{BODY_BYTES_MAX, Bounds, Client, FAILURE_BYTES_MAX, failure};
+use crate::provider::sse::{Event, Events};
 use crate::provider::{ProviderError, ProviderErrorKind};
 
 /// Beginnings of the names of headers that say how many requests are allowed.
@@ -102,6 +103,28 @@ impl<'c> Reply<'c> {
                 count => body.extend_from_slice(buffer.get(..count).unwrap_or_default()),
             }
         }
+    }
+
+    /// Reads the body as a stream of events, and hands each to `take`, until that says that the answer is complete.
+    ///
+    /// # Errors
+    ///
+    /// [`ProviderErrorKind::Cut`] if the body ends before; those of reading, and of `take`.
+    pub(in crate::provider) fn each_event(
+        &mut self,
+        mut take: impl FnMut(Event, &Self) -> Result<bool, Box<ProviderError>>,
+    ) -> Result<(), Box<ProviderError>> {
+        let (mut events, mut buffer, mut is_complete) = (Events::default(), vec![0; 16 << 10], false);
+        while !is_complete {
+            let count = self.read(&mut buffer)?;
+            if count == 0 {
+                let message = "the stream ended before the answer was complete";
+                return Err(self.error(ProviderErrorKind::Cut, message));
+            }
+            let bytes = buffer.get(..count).unwrap_or_default();
+            events.push(bytes, |event| take(event, self).map(|complete| is_complete = complete))?;
+        }
+        Ok(())
     }
 
     fn broken(&self, error: io::Error) -> Box<ProviderError> {
