@@ -304,18 +304,17 @@ impl Journal {
         answer: Option<SequenceNumber>,
         turn: &ConversationTurn,
     ) -> Result<()> {
-        let mut left: Vec<&ConversationMessage> = turn.tool_messages.iter().collect();
-        for (ordinal, call) in (0..).zip(&turn.assistant_message.tool_calls) {
-            let own = |result: &&ConversationMessage| result.tool_call_id.as_ref() == Some(&call.call_id);
-            let result = left.iter().position(own).map(|at| left.remove(at).clone());
+        let (results, orphans) = turn.paired_results();
+        for (ordinal, (call, result)) in (0..).zip(turn.assistant_message.tool_calls.iter().zip(results)) {
+            let result = result.cloned();
             let origin = answer.map(|answer| CallOrigin { answer, ordinal });
             let id = format!("{IMPORTED_ID}{place}.result.{ordinal}");
             self.message(&result.unwrap_or_else(|| unknown(call)), origin, id)?;
         }
-        if left.is_empty() {
+        if orphans.is_empty() {
             return Ok(());
         }
-        let problems = vec![format!("{} results belong to no call of their answer", left.len())];
+        let problems = vec![format!("{} results belong to no call of their answer", orphans.len())];
         Err(Error::InvalidHistory { problems })
     }
 

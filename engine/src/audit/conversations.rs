@@ -1,7 +1,5 @@
 //! Conversations of a log, read without the host.
 
-use std::sync::Arc;
-
 use foldlog_codec::SequenceNumber;
 use smol_str::SmolStr;
 
@@ -9,7 +7,6 @@ use super::LogReader;
 use crate::conversation::{AdapterStateSnapshot, Conversation};
 use crate::error::Result;
 use crate::fold::conversation_reading::{self, TextBudget};
-use crate::fold::log_source::LogSource;
 
 impl LogReader {
     /// Returns the ids of the evaluations that had a conversation on the live path when the record at `position` had been
@@ -36,7 +33,13 @@ impl LogReader {
         let session = self.opened.session;
         let budget = TextBudget { session_dir: &self.dir, bytes: self.memory_bytes() };
         let conversations = &self.outline.conversations;
-        conversation_reading::conversation(conversations, &self.log_source(), session, wanted, Some(budget))
+        conversation_reading::conversation(
+            conversations,
+            &self.log_source(&self.outline),
+            session,
+            wanted,
+            Some(budget),
+        )
     }
 
     /// Returns the conversations of all evaluations as they were at `position`.
@@ -56,19 +59,14 @@ impl LogReader {
         position: impl Into<SequenceNumber>,
     ) -> Result<Vec<AdapterStateSnapshot>> {
         let position = self.at_most(position.into());
-        conversation_reading::adapter_states(&self.outline.conversations, &self.log_source(), position)
+        conversation_reading::adapter_states(
+            &self.outline.conversations,
+            &self.log_source(&self.outline),
+            position,
+        )
     }
 
     fn at_most(&self, position: SequenceNumber) -> SequenceNumber {
         position.min(self.places.next_sequence.saturating_sub(1))
-    }
-
-    fn log_source(&self) -> LogSource {
-        LogSource {
-            storage: Arc::clone(&self.storage),
-            places: self.places.clone(),
-            objects: Arc::clone(&self.objects),
-            names: Arc::clone(&self.outline.names),
-        }
     }
 }

@@ -387,13 +387,18 @@ impl LogReader {
     }
 
     fn reader_of(&self, projection: Projection) -> StateReader {
-        let source = LogSource {
+        let source = self.log_source(&projection);
+        StateReader::new(projection, source)
+    }
+
+    /// Returns what reads the records of a projection of this log.
+    fn log_source(&self, projection: &Projection) -> LogSource {
+        LogSource {
             storage: Arc::clone(&self.storage),
             places: self.places.clone(),
             objects: Arc::clone(&self.objects),
             names: Arc::clone(&projection.names),
-        };
-        StateReader::new(projection, source)
+        }
     }
 
     fn fold_below(

@@ -256,7 +256,7 @@ impl Conversation {
                 }
                 EntryContent::CallEnded { origin, .. } | EntryContent::CallSettled { origin, .. } => {
                     let closed = closing(entry).filter(|_| calls.contains_key(&origin.answer));
-                    messages.extend(closed.map(|(_, closed)| self.result(&calls, *origin, closed)));
+                    messages.extend(closed.map(|(_, closed)| self.result(&calls, *origin, &closed)));
                 }
                 _ => {}
             }
@@ -421,13 +421,12 @@ impl Conversation {
     }
 
     /// Makes the message that tells a model the result of a call.
-    fn result<'a>(
+    fn result(
         &self,
         answers: &BTreeMap<SequenceNumber, &ConversationMessage>,
         origin: CallOrigin,
-        end: impl std::borrow::Borrow<Closed> + 'a,
+        end: &Closed,
     ) -> ConversationMessage {
-        let end = end.borrow();
         let call =
             answers.get(&origin.answer).and_then(|answer| answer.tool_calls.get(origin.ordinal as usize));
         ConversationMessage {

@@ -6,9 +6,11 @@
 //! | [`pairing`] | the rules that providers have for messages, and how a list that breaks them is repaired |
 //! | `records` | what a host hands over to be recorded |
 //! | `entries` | the records of one conversation, and what follows from them |
+//! | `bodies` | how texts and blocks stand in the bodies of records |
 //! | `exported` | the slice of conversations in an export |
 //! | `resume` | where a conversation goes on |
 
+mod bodies;
 mod entries;
 mod exported;
 mod model;
@@ -26,6 +28,7 @@ pub use pairing::{PairingRule, PairingViolation, Repair, RepairChange, repair, v
 pub use records::{NewAdapterState, NewAnswer, NewInput, NewRequest, NewRequestFailure};
 pub use resume::{Resume, ResumePoint};
 
+pub(crate) use bodies::{blocks_of, text_payload};
 pub(crate) use entries::message_id;
 pub(crate) use exported::{CONVERSATION, exported};
 pub(crate) use resume::resume_point;

@@ -115,6 +115,21 @@ pub struct ConversationTurn {
     pub created_at: DateTime<Utc>,
 }
 
+impl ConversationTurn {
+    /// Returns the result of each call by ordinal, and the results that belong to no call. Of several calls with one id,
+    /// the first one that has no result yet gets the next result of that id.
+    pub fn paired_results(&self) -> (Vec<Option<&ConversationMessage>>, Vec<&ConversationMessage>) {
+        let mut left: Vec<&ConversationMessage> = self.tool_messages.iter().collect();
+        let calls = self.assistant_message.tool_calls.iter();
+        let results = calls.map(|call| {
+            let own = |result: &&ConversationMessage| result.tool_call_id.as_ref() == Some(&call.call_id);
+            left.iter().position(own).map(|place| left.remove(place))
+        });
+        let results = results.collect();
+        (results, left)
+    }
+}
+
 /// Holds the whole history of one evaluation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ConversationState {

@@ -69,7 +69,7 @@ impl Operations {
     }
 
     /// Returns the begin of the present run of an open operation.
-    pub(super) fn run_of(&self, operation: OperationId) -> Option<SequenceNumber> {
+    pub(crate) fn run_of(&self, operation: OperationId) -> Option<SequenceNumber> {
         self.open_one(operation).map(|open| open.begin)
     }
 

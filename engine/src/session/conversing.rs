@@ -6,11 +6,10 @@
 use std::borrow::Cow;
 
 use foldlog_codec::body::{
-    AdapterState, Answer, AnsweredCall, Blocks, CallOrigin, ConversationScope, Input, Payload,
-    PromptAccepted, Request, RequestFailure, Role, Shortened, ShortenedMessage, Turn,
+    AdapterState, Answer, AnsweredCall, CallOrigin, ConversationScope, Input, Payload, PromptAccepted,
+    Request, RequestFailure, Role, Shortened, ShortenedMessage, Turn,
 };
 use foldlog_codec::image::EntryKind;
-use foldlog_codec::msgpack::Writer;
 use foldlog_codec::{Kind, SequenceNumber};
 use parking_lot::MutexGuard;
 use smol_str::SmolStr;
@@ -20,7 +19,7 @@ use super::writing::PendingRecord;
 use super::{Session, WriterState};
 use crate::conversation::{
     AdapterStateSnapshot, ContentBlocks, Conversation, NewAdapterState, NewAnswer, NewInput, NewRequest,
-    NewRequestFailure, PromptIdentity, Resume, ResumePoint, resume_point,
+    NewRequestFailure, PromptIdentity, Resume, ResumePoint, blocks_of, resume_point, text_payload,
 };
 use crate::error::{Error, Result};
 use crate::fold::conversation_reading;
@@ -28,24 +27,13 @@ use crate::fold::conversations::{ConversationNote, input_key};
 use crate::fold::record_body::RecordBody;
 use crate::types::encode;
 
-/// Encodes a text as one MessagePack string.
-fn text(text: &str) -> Vec<u8> {
-    let mut writer = Writer::with_capacity(text.len() + 5);
-    writer.str(text);
-    writer.finish()
-}
-
 fn json_text(value: &serde_json::Value) -> Vec<u8> {
-    text(&value.to_string())
+    text_payload(&value.to_string())
 }
 
 /// Holds the encoded blocks of a message.
 fn encoded_blocks(blocks: Option<&ContentBlocks>) -> Option<(&str, Vec<u8>)> {
-    blocks.map(|blocks| (blocks.format.as_str(), text(&blocks.json)))
-}
-
-fn blocks_of<'a>(encoded: Option<&'a (&'a str, Vec<u8>)>) -> Option<Blocks<'a>> {
-    encoded.map(|(format, json)| Blocks { format: Cow::Borrowed(format), json: Payload::new(json) })
+    blocks.map(|blocks| (blocks.format.as_str(), text_payload(&blocks.json)))
 }
 
 fn pairs(pairs: &[(String, String)]) -> Vec<(Cow<'_, str>, Cow<'_, str>)> {
@@ -99,7 +87,7 @@ impl Session {
         {
             return Ok(known);
         }
-        let content = input.content.as_deref().map(text);
+        let content = input.content.as_deref().map(text_payload);
         let blocks = encoded_blocks(input.blocks.as_ref());
         let payload = input.payload.as_ref().map(json_text);
         let mut body = Input {
@@ -142,7 +130,7 @@ impl Session {
     /// Those of [`record_input`](Session::record_input).
     pub fn record_request_failure(&self, failure: &NewRequestFailure) -> Result<SequenceNumber> {
         let state = self.writable(WriteScope::Log)?;
-        let arrived = failure.arrived.as_deref().map(text);
+        let arrived = failure.arrived.as_deref().map(text_payload);
         let mut body = Request {
             failure: Some(RequestFailure {
                 status: failure.status.map(u32::from),
@@ -167,8 +155,8 @@ impl Session {
     /// Those of [`record_input`](Session::record_input).
     pub fn record_answer(&self, answer: &NewAnswer) -> Result<SequenceNumber> {
         let state = self.writable(WriteScope::Log)?;
-        let content = answer.content.as_deref().map(text);
-        let arguments: Vec<Vec<u8>> = answer.calls.iter().map(|call| text(&call.arguments)).collect();
+        let content = answer.content.as_deref().map(text_payload);
+        let arguments: Vec<Vec<u8>> = answer.calls.iter().map(|call| text_payload(&call.arguments)).collect();
         let payload = answer.payload.as_ref().map(json_text);
         let blocks = encoded_blocks(answer.blocks.as_ref());
         let last = answer.calls.len();
@@ -241,7 +229,7 @@ impl Session {
                 "its records cannot be replaced so: the range is not in the log, or a result replaces them";
             return Err(Error::NoSuchConversation { evaluation: evaluation_id.to_owned(), reason });
         }
-        let texts: Vec<Vec<u8>> = messages.iter().map(|(_, content)| text(content)).collect();
+        let texts: Vec<Vec<u8>> = messages.iter().map(|(_, content)| text_payload(content)).collect();
         let messages = messages.iter().zip(&texts);
         let mut body = Shortened {
             scope: self.scope(&state, evaluation_id),
@@ -311,7 +299,7 @@ impl Session {
     pub fn adapter_states(&self) -> Result<Vec<AdapterStateSnapshot>> {
         let (conversations, source, position) = {
             let state = self.inner.state.lock();
-            let position = state.log.next_sequence().saturating_sub(1);
+            let position = state.last_position();
             (state.live.projection.conversations.clone(), self.inner.log_source(&state), position)
         };
         conversation_reading::adapter_states(&conversations, &source, position)
@@ -325,7 +313,7 @@ impl Session {
     /// Returns the ids of the evaluations that had a conversation on the live path at `position`.
     pub(crate) fn evaluations_at(&self, position: SequenceNumber) -> Vec<SmolStr> {
         let state = self.inner.state.lock();
-        let last = state.log.next_sequence().saturating_sub(1);
+        let last = state.last_position();
         state.live.projection.conversations.evaluations_at(position.min(last))
     }
 
@@ -351,7 +339,7 @@ impl Session {
     ) -> Result<Option<Conversation>> {
         let (conversations, source, last) = {
             let state = self.inner.state.lock();
-            let last = state.log.next_sequence().saturating_sub(1);
+            let last = state.last_position();
             (state.live.projection.conversations.clone(), self.inner.log_source(&state), last)
         };
         let position = position.into().min(last);
@@ -371,7 +359,7 @@ impl Session {
         }
         let projection = &state.live.projection;
         let conversations = &projection.conversations;
-        let live = conversations.live_at(state.log.next_sequence().saturating_sub(1));
+        let live = conversations.live_at(state.last_position());
         let counts = |(sequence, entry): &(SequenceNumber, &foldlog_codec::image::ConversationEntry)| {
             entry.kind != EntryKind::AdapterState && live.holds(*sequence, entry)
         };
@@ -397,9 +385,7 @@ impl Session {
 
     /// Returns the begin of the run whose handle this is.
     fn run_within(&self, state: &WriterState) -> Option<SequenceNumber> {
-        let operation = self.within.as_deref()?.operation();
-        let mut open = state.live.projection.operations.open();
-        open.find(|open| open.operation == operation).map(|open| open.begin)
+        state.live.projection.operations.run_of(self.within.as_deref()?.operation())
     }
 
     fn scope<'a>(&'a self, state: &WriterState, evaluation: &'a str) -> ConversationScope<'a> {
@@ -426,6 +412,13 @@ impl Session {
     }
 }
 
+impl WriterState {
+    /// Returns the sequence number of the last record; 0 before the first.
+    fn last_position(&self) -> SequenceNumber {
+        self.log.next_sequence().saturating_sub(1)
+    }
+}
+
 /// Returns the record of an input with an id of the host, if it counts.
 fn known_input(
     state: &WriterState,
@@ -434,7 +427,7 @@ fn known_input(
 ) -> Option<SequenceNumber> {
     let conversations = &state.live.projection.conversations;
     let known = conversations.input(conversations.place(evaluation)?, input_key(id))?;
-    let live = conversations.live_at(state.log.next_sequence().saturating_sub(1));
+    let live = conversations.live_at(state.last_position());
     let entry = conversations.entry(known)?;
     // What a tool said through its own handle is gone if that tool fails, so it stands for nobody else's message.
     (entry.within == within && live.holds(known, entry)).then_some(known)
@@ -455,7 +448,7 @@ struct TurnParts {
 fn turn_parts(state: &WriterState, evaluation: &str) -> Option<TurnParts> {
     let conversations = &state.live.projection.conversations;
     let place = conversations.place(evaluation)?;
-    let live = conversations.live_at(state.log.next_sequence().saturating_sub(1));
+    let live = conversations.live_at(state.last_position());
     let (mut number, mut turn, mut answer) = (1, None, None);
     let (mut inputs, mut ends) = (Vec::new(), std::collections::BTreeMap::new());
     for (sequence, entry) in conversations.entries().rev() {

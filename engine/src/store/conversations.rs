@@ -4,14 +4,13 @@
 use std::borrow::Cow;
 
 use foldlog_codec::body::{
-    Answer, AnsweredCall, Blocks, CallOrigin, ConversationScope, Input, ObjectId, Payload, PromptIdentity,
-    Role, Turn,
+    Answer, AnsweredCall, CallOrigin, ConversationScope, Input, ObjectId, Payload, PromptIdentity, Role, Turn,
 };
-use foldlog_codec::msgpack::Writer;
 use foldlog_codec::{Kind, SequenceNumber};
 
 use crate::conversation::{
-    CONVERSATION, ContentBlocks, ConversationMessage, ConversationState, ConversationTurn,
+    CONVERSATION, ContentBlocks, ConversationMessage, ConversationState, ConversationTurn, blocks_of,
+    text_payload,
 };
 use crate::error::{Error, Result};
 use crate::snapshot_json::ExportedSlice;
@@ -83,21 +82,18 @@ impl ImportedConversations {
         answer: SequenceNumber,
         turn: &ConversationTurn,
     ) -> Result<Vec<SequenceNumber>> {
-        let mut left: Vec<&ConversationMessage> = turn.tool_messages.iter().collect();
+        let (results, orphans) = turn.paired_results();
         let mut ends = Vec::new();
-        for (ordinal, call) in (0..).zip(&turn.assistant_message.tool_calls) {
-            let own = |message: &&ConversationMessage| message.tool_call_id.as_deref() == Some(&call.call_id);
+        for (ordinal, (call, result)) in (0..).zip(turn.assistant_message.tool_calls.iter().zip(results)) {
             let unknown = ConversationMessage {
                 tool_call_id: Some(call.call_id.clone()),
                 name: Some(call.name.clone()),
                 ..ConversationMessage::new(Role::Tool, "What became of this call is not known.")
             };
-            let place = left.iter().position(own);
-            let message = place.map_or(&unknown, |place| left.remove(place));
             let origin = Some(CallOrigin { answer, ordinal });
-            ends.push(self.input(scope, message, None, origin));
+            ends.push(self.input(scope, result.unwrap_or(&unknown), None, origin));
         }
-        match left.first() {
+        match orphans.first() {
             None => Ok(ends),
             Some(orphan) => Err(Error::Export(format!(
                 "turn {} of slice `{CONVERSATION}` holds the result of a call {:?} that its answer does not ask for",
@@ -161,9 +157,7 @@ impl ImportedConversations {
 
     /// Encodes a text as one MessagePack string, or as the reference to an object if it is large.
     fn text(&mut self, text: &str) -> Vec<u8> {
-        let mut writer = Writer::with_capacity(text.len() + 5);
-        writer.str(text);
-        let bytes = writer.finish();
+        let bytes = text_payload(text);
         if bytes.len() as u64 <= self.object_bytes_min {
             return bytes;
         }
@@ -178,8 +172,4 @@ impl ImportedConversations {
         self.records.push((kind, body));
         sequence
     }
-}
-
-fn blocks_of<'a>(encoded: Option<&'a (&'a str, Vec<u8>)>) -> Option<Blocks<'a>> {
-    encoded.map(|(format, json)| Blocks { format: Cow::from(*format), json: Payload::new(json) })
 }
