@@ -67,7 +67,7 @@ fn a_request_has_the_same_bytes_whenever_it_is_prepared() {
     assert_eq!(answer.content.unwrap(), "you said hi");
 }
 
-/// Protects whoever reads along: text of an answer that never came is taken back.
+/// Protects whoever reads along: the provider discards the text of an answer that never came.
 #[test]
 fn a_stream_that_breaks_discards_what_it_showed() {
     let provider = ScriptedProvider::new([ScriptedReply::cut("half an")]);

@@ -21,11 +21,11 @@ pub enum ResumeMode {
 /// Says what becomes of a state whose JSON has more than [`STATE_BYTES_MAX`] bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum OversizedState {
-    /// It is refused, and nothing is recorded.
+    /// Refuses the state, and records nothing.
     #[default]
     Refuse,
-    /// It is recorded all the same. The session stores it as an object of its own, and the record refers to that, once
-    /// it is larger than [`StoreOptions::object_bytes_min`](foldlog::StoreOptions::object_bytes_min).
+    /// Records the state. The session stores it as an object of its own, and the record refers to the object, once the
+    /// state is larger than [`StoreOptions::object_bytes_min`](foldlog::StoreOptions::object_bytes_min).
     Reference,
 }
 

@@ -18,7 +18,7 @@ use crate::provider::{ProviderAnswer, ProviderError};
 pub struct LoopLimits {
     /// Number of visibility expansions that one evaluation may have, those before a resume included.
     pub expansions: u32,
-    /// How often the model is told that its output was refused, before the evaluation fails.
+    /// Number of refused outputs of which the model learns, before the evaluation fails.
     pub output_retries: u32,
     /// When a failed request is sent again.
     pub retry: RetryPolicy,

@@ -95,7 +95,7 @@ impl Default for RateLimiter {
 }
 
 impl RateLimiter {
-    /// Makes a limiter that limits nothing until it is told to.
+    /// Makes a limiter that lets every request pass until a provider is blocked.
     pub fn new() -> RateLimiter {
         RateLimiter { lanes: Mutex::new(HashMap::new()) }
     }

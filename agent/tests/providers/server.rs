@@ -88,7 +88,7 @@ impl Server {
     }
 
     /// Starts a server that asks a function what to do with each request that its provider would take, counted from 0.
-    /// It refuses the others, as its provider would.
+    /// The server refuses all other requests, as its provider would.
     pub(crate) fn start(script: impl Fn(&Seen, usize) -> Does + Send + Sync + 'static) -> Server {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();

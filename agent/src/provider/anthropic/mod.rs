@@ -91,9 +91,9 @@ impl AnthropicProvider {
         self
     }
 
-    /// Sets whether the API is told to cache the tools, the prompt and the messages so far. Not unless set.
+    /// Sets whether requests ask the API to cache the tools, the prompt and the messages so far. By default they do not.
     ///
-    /// The markers that tell it are added on sending: they are not in the body that was prepared, nor in its digest.
+    /// Sending adds the markers that ask for it: they are not in the body that was prepared, nor in its digest.
     pub fn with_cache(mut self, cache: bool) -> AnthropicProvider {
         self.cache = cache;
         self

@@ -88,7 +88,8 @@ impl OpenAiProvider {
         self
     }
 
-    /// Sets whether the server itself holds outputs to their schema, which it then must support in full. Not unless set.
+    /// Sets whether the server itself holds outputs to their schema, which it then must support in full. By default it does
+    /// not.
     pub fn with_strict_output(mut self, strict: bool) -> OpenAiProvider {
         self.strict = strict;
         self
