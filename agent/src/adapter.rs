@@ -34,6 +34,7 @@ use crate::inner_loop::{
 };
 use crate::prompt::{Prompt, VisibilityOverrides};
 use crate::provider::{CancelToken, Delta, LlmConfig, Provider};
+use crate::shortening::ShortenOptions;
 
 /// Says from where an evaluation goes on.
 #[derive(Clone, Debug, Default)]
@@ -82,6 +83,8 @@ pub struct EvaluateOptions<'a> {
     /// How much is shown of sections of the prompt, in place of what they say themselves. A resumed evaluation is to be
     /// given the same as at its beginning.
     pub visibility_overrides: VisibilityOverrides,
+    /// Who shortens the conversation for the provider, and when. If `None`, nobody does.
+    pub shorten: Option<ShortenOptions>,
     /// Cancels the evaluation when it is set.
     pub cancel: CancelToken,
     /// Is told what arrives of an answer before it is recorded, and when that is discarded.
@@ -102,6 +105,7 @@ impl Default for EvaluateOptions<'_> {
             budget: None,
             tracker: None,
             visibility_overrides: VisibilityOverrides::new(),
+            shorten: None,
             cancel: CancelToken::new(),
             on_delta: None,
             on_turn: None,
@@ -121,6 +125,7 @@ impl EvaluateOptions<'_> {
             budget: self.budget,
             tracker: self.tracker.clone(),
             visibility_overrides: self.visibility_overrides.clone(),
+            shorten: self.shorten.clone(),
             cancel: self.cancel.clone(),
             on_delta: match &mut self.on_delta {
                 Some(on_delta) => Some(&mut **on_delta),
@@ -238,10 +243,11 @@ impl<P: Provider> ProviderAdapter<P> {
             return Err(imported_mismatch(state, &identity));
         }
         let used = begin.conversation.as_ref().map(Conversation::usage).unwrap_or_default();
+        let last_usage = begin.conversation.as_ref().and_then(last_usage);
         let evaluation = begin.evaluation.clone();
         let is_resume = begin.conversation.is_some() || begin.import.is_some();
         let mut journal = match options.record {
-            true => Journal::recorded(session.clone(), evaluation.clone(), used),
+            true => Journal::recorded(session.clone(), evaluation.clone(), used, last_usage),
             false => Journal::in_memory(evaluation.clone()),
         };
         if let Some(tracker) = &options.tracker {
@@ -267,6 +273,9 @@ impl<P: Provider> ProviderAdapter<P> {
         };
         let tools = prompt.shown_tools(&start.overrides);
         let mut machine = InnerLoop::new(self.limits.clone(), runnable(&runner), start);
+        if options.shorten.is_some() {
+            machine = machine.with_shortener();
+        }
         let driver = Driver {
             provider: &self.provider,
             prompt,
@@ -280,6 +289,7 @@ impl<P: Provider> ProviderAdapter<P> {
             cancel: options.cancel,
             on_delta: options.on_delta,
             on_turn: options.on_turn,
+            shorten: options.shorten,
             tools,
             done: Outcome::default(),
             prepared: None,
@@ -340,6 +350,15 @@ impl<P: Provider> ProviderAdapter<P> {
         })?;
         Ok(())
     }
+}
+
+/// Returns what the last answer of a conversation has used, as far as the provider said.
+fn last_usage(conversation: &Conversation) -> Option<TokenUsage> {
+    let last = conversation.entries().iter().rev().find_map(|entry| match &entry.content {
+        EntryContent::Answer { usage, .. } => Some(*usage),
+        _ => None,
+    });
+    last.flatten()
 }
 
 /// Finds the evaluation that goes on or begins, and what the session holds of it.

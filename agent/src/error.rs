@@ -198,6 +198,12 @@ pub enum Error {
         /// What is wrong with the history.
         problems: Vec<String>,
     },
+    /// A shortener returned a part that cannot be replaced. Nothing was recorded.
+    #[error("the shortener's answer is refused: {}: mend the shortener, and resume", escape::text(.reason))]
+    ShorteningRefused {
+        /// What is wrong with the part.
+        reason: String,
+    },
     /// A state of an adapter cannot be written or read.
     #[error("the state of adapter `{}`: {}: use the version of the adapter that wrote it, or begin a fresh session",
         escape::text(.adapter), escape::text(.reason))]
@@ -269,6 +275,7 @@ impl Error {
             Error::Throttled { .. }
             | Error::ContextOverflow(_)
             | Error::Provider(_)
+            | Error::ShorteningRefused { .. }
             | Error::InvalidHistory { .. } => Some(Phase::Request),
             Error::SessionExpired { .. } => Some(Phase::Request),
             Error::Refused(_) | Error::ContentFilter(_) | Error::OutputInvalid { .. } => {

@@ -9,6 +9,7 @@
 //! | [`adapter`] | evaluates prompts with a provider, and resumes evaluations |
 //! | [`checkpoint`] | where the work on a request stands, in a file |
 //! | [`main_loop`] | requests, each with a session, a prompt and a checkpoint |
+//! | [`shortening`] | what a provider is sent in place of a part of a long conversation |
 //! | [`budget`] | how many tokens an evaluation may use |
 //! | [`deadline`] | until when an evaluation goes on |
 //! | [`events`] | what of an evaluation is recorded for people |
@@ -37,6 +38,7 @@ pub mod inner_loop;
 pub mod main_loop;
 pub mod prompt;
 pub mod provider;
+pub mod shortening;
 pub mod transcript_state;
 
 pub use adapter::{EvaluateOptions, PromptResponse, ProviderAdapter, ResumeFrom, UserMessage};
@@ -49,4 +51,5 @@ pub use main_loop::MainLoop;
 pub use prompt::{
     MarkdownSection, Prompt, RenderedPrompt, SectionPath, SectionVisibility, VisibilityOverrides,
 };
+pub use shortening::{KeepLastTurns, ShortenOptions, ShortenReason, ShortenRequest, Shortener, Shortening};
 pub use transcript_state::TranscriptState;

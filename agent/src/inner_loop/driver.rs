@@ -24,6 +24,7 @@ use crate::provider::{
     CancelToken, Delta, LlmConfig, Prepared, Provider, ProviderAnswer, ProviderError, ProviderErrorKind,
     ProviderRequest, SendOptions, ToolSpec,
 };
+use crate::shortening::{ShortenOptions, ShortenReason, ShortenRequest};
 
 /// Longest time for which a wait does not notice that it was cancelled.
 const NOTICES_WITHIN: Duration = Duration::from_millis(10);
@@ -42,6 +43,7 @@ pub(crate) struct Driver<'a, 'h, P: ?Sized, O> {
     pub(crate) cancel: CancelToken,
     pub(crate) on_delta: Option<&'h mut dyn FnMut(Delta<'_>)>,
     pub(crate) on_turn: Option<&'h mut OnTurn<'h>>,
+    pub(crate) shorten: Option<ShortenOptions>,
     /// Tools that the model may call now.
     pub(crate) tools: Vec<ToolSpec>,
     pub(crate) done: Outcome,
@@ -85,6 +87,7 @@ impl<P: Provider + ?Sized, O> Driver<'_, '_, P, O> {
         match step {
             Step::Render(overrides) => self.render(overrides),
             Step::Check(phase) => self.check(phase).map(|()| Fact::Done),
+            Step::Shorten(reason) => self.shorten(reason),
             Step::Prepare => self.prepare(),
             Step::RecordRequest { attempt } => {
                 let Some(prepared) = &self.prepared else { return Err(self.unprepared()) };
@@ -152,6 +155,31 @@ impl<P: Provider + ?Sized, O> Driver<'_, '_, P, O> {
             return Err(Error::DeadlineExceeded { phase: Phase::Deadline });
         }
         self.budget.map_or(Ok(()), |budget| budget.check(&self.journal.spent()))
+    }
+
+    /// Asks the shortener what to replace, and records that.
+    fn shorten(&mut self, reason: ShortenReason) -> Result<Fact> {
+        let Some(options) = &self.shorten else { return Ok(Fact::Done) };
+        let usage = self.journal.last_usage();
+        let is_due = reason == ShortenReason::Overflow || options.has_many_tokens(usage.as_ref());
+        if !is_due && options.messages.is_none() {
+            return Ok(Fact::Done);
+        }
+        let messages = self.journal.sent()?;
+        if !is_due && options.messages.is_none_or(|max| messages.len() < max) {
+            return Ok(Fact::Done);
+        }
+        let asked = ShortenRequest {
+            evaluation_id: self.journal.evaluation(),
+            messages: &messages,
+            usage,
+            reason,
+            deadline: self.deadline,
+            cancel: &self.cancel,
+        };
+        let Some(shortening) = options.shortener.shorten(&asked)? else { return Ok(Fact::Done) };
+        shortening.check(&messages)?;
+        Ok(Fact::Recorded(self.journal.shorten(&shortening, reason)?))
     }
 
     fn prepare(&mut self) -> Result<Fact> {

@@ -2,7 +2,7 @@
 
 use foldlog::conversation::{
     Conversation, ConversationMessage, ConversationState, ConversationTurn, Entry, EntryContent, NewAnswer,
-    NewInput, NewRequest, NewRequestFailure, PromptIdentity, Role, TokenUsage, ToolCallRecord,
+    NewInput, NewRequest, NewRequestFailure, PromptIdentity, Role, SentMessage, TokenUsage, ToolCallRecord,
 };
 use foldlog::tools::resources::Usage;
 use foldlog::{CallOrigin, SequenceNumber, Session};
@@ -12,6 +12,7 @@ use super::steps::CallToRun;
 use crate::budget::spend;
 use crate::error::{Error, Result};
 use crate::provider::{Prepared, ProviderAnswer, ProviderError};
+use crate::shortening::{ShortenReason, Shortening};
 
 /// Prefix of the ids of messages that tell the model why its output was refused.
 pub(crate) const REFUSED_ID: &str = "foldlog.output_refused.";
@@ -31,6 +32,7 @@ pub(crate) struct Journal {
     evaluation: String,
     to: RecordsTo,
     used: TokenUsage,
+    last_usage: Option<TokenUsage>,
 }
 
 #[derive(Debug)]
@@ -41,14 +43,21 @@ enum RecordsTo {
 }
 
 impl Journal {
-    /// Makes a journal that records in a session. `used` is what the conversation has used so far.
-    pub(crate) fn recorded(session: Session, evaluation: String, used: TokenUsage) -> Journal {
-        Journal { evaluation, to: RecordsTo::Session(session), used }
+    /// Makes a journal that records in a session. `used` is what the conversation has used so far, and `last_usage` what
+    /// its last answer has.
+    pub(crate) fn recorded(
+        session: Session,
+        evaluation: String,
+        used: TokenUsage,
+        last_usage: Option<TokenUsage>,
+    ) -> Journal {
+        Journal { evaluation, to: RecordsTo::Session(session), used, last_usage }
     }
 
     /// Makes a journal that records nothing.
     pub(crate) fn in_memory(evaluation: String) -> Journal {
-        Journal { evaluation, to: RecordsTo::Memory(Vec::new()), used: TokenUsage::default() }
+        let (to, used) = (RecordsTo::Memory(Vec::new()), TokenUsage::default());
+        Journal { evaluation, to, used, last_usage: None }
     }
 
     pub(crate) fn evaluation(&self) -> &str {
@@ -71,6 +80,11 @@ impl Journal {
     /// Returns the tokens that the evaluation has used so far.
     pub(crate) fn used(&self) -> TokenUsage {
         self.used
+    }
+
+    /// Returns what the last answer has used, as far as the provider said.
+    pub(crate) fn last_usage(&self) -> Option<TokenUsage> {
+        self.last_usage
     }
 
     /// Returns what the session holds of the conversation; `None` if nothing is recorded.
@@ -126,6 +140,54 @@ impl Journal {
             RecordsTo::Session(session) => {
                 let conversation = session.conversation(&self.evaluation)?;
                 Ok(conversation.map(|conversation| conversation.sent_messages()).unwrap_or_default())
+            }
+        }
+    }
+
+    /// Returns the messages as they would be sent, with their records, or else with their places.
+    pub(crate) fn sent(&self) -> Result<Vec<SentMessage>> {
+        let messages = match &self.to {
+            RecordsTo::Memory(messages) => messages,
+            RecordsTo::Session(session) => {
+                let conversation = session.conversation(&self.evaluation)?;
+                return Ok(conversation.map(|conversation| conversation.sent()).unwrap_or_default());
+            }
+        };
+        let mut last = None;
+        let sent = (0_u64..).map(SequenceNumber::from).zip(messages).map(|(sequence, message)| {
+            if message.role == Role::Assistant {
+                last = Some(sequence);
+            }
+            let answer = last.filter(|_| message.role == Role::Tool);
+            SentMessage { sequence, answer, message: message.clone() }
+        });
+        Ok(sent.collect())
+    }
+
+    /// Records what is sent in place of a part of the conversation.
+    pub(crate) fn shorten(
+        &mut self,
+        shortening: &Shortening,
+        reason: ShortenReason,
+    ) -> Result<Option<SequenceNumber>> {
+        let Shortening { from, to, messages: texts } = shortening;
+        match &mut self.to {
+            RecordsTo::Session(session) => {
+                Ok(Some(session.record_shortened(&self.evaluation, (*from, *to), texts, reason.name())?))
+            }
+            RecordsTo::Memory(messages) => {
+                let mut instead =
+                    Some(texts.iter().map(|(role, text)| ConversationMessage::new(*role, text)));
+                let mut kept = Vec::with_capacity(messages.len());
+                for (place, message) in (0_u64..).map(SequenceNumber::from).zip(messages.drain(..)) {
+                    if message.role == Role::System || place < *from || *to < place {
+                        kept.push(message);
+                    } else {
+                        kept.extend(instead.take().into_iter().flatten());
+                    }
+                }
+                *messages = kept;
+                Ok(None)
             }
         }
     }
@@ -202,6 +264,7 @@ impl Journal {
         answer: ProviderAnswer,
     ) -> Result<Option<SequenceNumber>> {
         self.spend(answer.usage.as_ref());
+        self.last_usage = answer.usage;
         match &mut self.to {
             RecordsTo::Session(session) => {
                 let answer = NewAnswer {

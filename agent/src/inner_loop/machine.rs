@@ -11,7 +11,8 @@ use super::steps::{CallToRun, Fact, Step, ToolEnded};
 use crate::error::{Error, Phase};
 use crate::prompt::VisibilityOverrides;
 use crate::provider::retry::RetryPolicy;
-use crate::provider::{ProviderAnswer, ProviderError};
+use crate::provider::{ProviderAnswer, ProviderError, ProviderErrorKind};
+use crate::shortening::ShortenReason;
 
 /// Bounds how often an evaluation tries what can be tried again.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,6 +48,7 @@ pub struct InnerLoop {
     attempts_before: u64,
     /// Attempt of this process to get the next answer, counted from 1.
     attempt: u32,
+    shortener: AskedShortener,
     turn: OpenAnswer,
     start: Option<LoopStart>,
     /// Answer whose turn was not recorded when the evaluation went on.
@@ -54,6 +56,14 @@ pub struct InnerLoop {
     /// Error to return once the turn is recorded.
     failing: Option<Error>,
     state: State,
+}
+
+/// Says whether there is a shortener, and whether it was asked since the last answer.
+#[derive(Debug, Default)]
+struct AskedShortener {
+    exists: bool,
+    at_threshold: bool,
+    at_overflow: bool,
 }
 
 /// Holds the answer whose turn is not recorded.
@@ -70,12 +80,19 @@ struct OpenAnswer {
 #[derive(Debug)]
 enum State {
     Begin,
-    Rendering { in_turn: bool },
+    Rendering {
+        in_turn: bool,
+    },
     CheckingRequest,
+    /// Holds the failure that the shortener is asked for; `None` at the threshold.
+    Shortening(Option<Box<ProviderError>>),
     Preparing,
     RecordingRequest,
     Sending,
-    RecordingFailure { retry: Option<Duration>, error: Box<ProviderError> },
+    RecordingFailure {
+        retry: Option<Duration>,
+        error: Box<ProviderError>,
+    },
     Sleeping,
     RecordingAnswer,
     CheckingTools(Vec<CallToRun>),
@@ -83,7 +100,9 @@ enum State {
     Closing(u32),
     CheckingOutput,
     Telling,
-    RecordingTurn { complete: bool },
+    RecordingTurn {
+        complete: bool,
+    },
     Over,
 }
 
@@ -100,12 +119,20 @@ impl InnerLoop {
             refused: start.refused,
             attempts_before: start.attempts,
             attempt: 1,
+            shortener: AskedShortener { at_threshold: start.is_shortened, ..AskedShortener::default() },
             turn: OpenAnswer::default(),
             start: Some(start),
             open: None,
             failing: None,
             state: State::Begin,
         }
+    }
+
+    /// Makes the state machine ask a shortener, which the driver has: without this it never does.
+    #[must_use]
+    pub fn with_shortener(mut self) -> InnerLoop {
+        self.shortener.exists = true;
+        self
     }
 
     /// Takes the fact that came of the last step, and returns the next one. The first fact is [`Fact::Begun`]. Behind
@@ -124,21 +151,26 @@ impl InnerLoop {
                 self.shown = tools.into_iter().collect();
                 if in_turn { self.record_turn(false) } else { self.go_on() }
             }
-            (State::CheckingRequest, Fact::Done) => self.go(State::Preparing, Step::Prepare),
+            (State::CheckingRequest, Fact::Done) => self.request_checked(),
+            (State::Shortening(None), Fact::Done) => self.go(State::Preparing, Step::Prepare),
+            (State::Shortening(None), Fact::Recorded(_)) => self.check_request(),
+            (State::Shortening(Some(error)), Fact::Done) => Step::Fail(Error::from(*error)),
+            (State::Shortening(Some(_)), Fact::Recorded(_)) => {
+                self.attempt = self.attempt.saturating_add(1);
+                self.check_request()
+            }
             (State::Preparing, Fact::Done) => {
                 let attempt = self.attempt_number();
                 self.go(State::RecordingRequest, Step::RecordRequest { attempt })
             }
-            (State::Preparing, Fact::NotAnswered(error)) => Step::Fail(Error::from(*error)),
+            (State::Preparing, Fact::NotAnswered(error)) => self.given_up(error),
             (State::RecordingRequest, Fact::Recorded(_)) => self.go(State::Sending, Step::Send),
             (State::Sending, Fact::Answered(answer)) => self.answered(answer),
             (State::Sending, Fact::NotAnswered(error)) => self.not_answered(error),
             (State::RecordingFailure { retry: Some(delay), .. }, Fact::Recorded(_)) => {
                 self.go(State::Sleeping, Step::Sleep(delay))
             }
-            (State::RecordingFailure { retry: None, error }, Fact::Recorded(_)) => {
-                Step::Fail(Error::from(*error))
-            }
+            (State::RecordingFailure { retry: None, error }, Fact::Recorded(_)) => self.given_up(error),
             (State::Sleeping, Fact::Done) => {
                 self.attempt = self.attempt.saturating_add(1);
                 self.check_request()
@@ -146,6 +178,7 @@ impl InnerLoop {
             (State::RecordingAnswer, Fact::Recorded(sequence)) => {
                 self.turn.calls.answer = sequence;
                 (self.attempts_before, self.attempt) = (0, 1);
+                (self.shortener.at_threshold, self.shortener.at_overflow) = (false, false);
                 self.next_calls()
             }
             (State::CheckingTools(calls), Fact::Done) => self.go(State::RunningTools, Step::RunTools(calls)),
@@ -208,6 +241,22 @@ impl InnerLoop {
 
     fn check_request(&mut self) -> Step {
         self.go(State::CheckingRequest, Step::Check(Phase::Request))
+    }
+
+    fn request_checked(&mut self) -> Step {
+        if self.shortener.exists && !std::mem::replace(&mut self.shortener.at_threshold, true) {
+            return self.go(State::Shortening(None), Step::Shorten(ShortenReason::Threshold));
+        }
+        self.go(State::Preparing, Step::Prepare)
+    }
+
+    /// Fails, unless the conversation is too long and a shortener was not asked yet.
+    fn given_up(&mut self, error: Box<ProviderError>) -> Step {
+        let is_overflow = error.kind == ProviderErrorKind::ContextOverflow;
+        if is_overflow && self.shortener.exists && !std::mem::replace(&mut self.shortener.at_overflow, true) {
+            return self.go(State::Shortening(Some(error)), Step::Shorten(ShortenReason::Overflow));
+        }
+        Step::Fail(Error::from(*error))
     }
 
     fn answered(&mut self, answer: Box<ProviderAnswer>) -> Step {

@@ -16,7 +16,8 @@
 //! # The order of an evaluation
 //!
 //! 1. The prompt is rendered, and the system message recorded; a conversation that goes on skips this.
-//! 2. Deadline, budget and cancellation are checked. The request is prepared and recorded, and then sent.
+//! 2. Deadline, budget and cancellation are checked, and a [shortener](crate::shortening) is asked at its threshold. The
+//!    request is prepared and recorded, and then sent. If it is too long, a shortener is asked once more.
 //! 3. The answer is recorded, and then its calls run or are closed, in the order of their ordinals. Calls that only read and
 //!    stand side by side run together. Deadline, budget and cancellation are checked before each group.
 //! 4. An answer without calls is checked as the output. If it is refused, the model is told why.

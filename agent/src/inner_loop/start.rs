@@ -23,6 +23,8 @@ pub struct LoopStart {
     pub refused: u32,
     /// Number of requests since the last answer.
     pub attempts: u64,
+    /// Whether the conversation was shortened since the last answer.
+    pub is_shortened: bool,
     /// Answer whose turn is not recorded.
     pub open: Option<OpenTurn>,
     /// Text of the last answer, if the evaluation is complete.
@@ -118,6 +120,7 @@ impl Reading {
                 }
             },
             EntryContent::Request { .. } => self.start.attempts += 1,
+            EntryContent::Shortened { .. } => self.start.is_shortened = true,
             EntryContent::Answer { message, request, incomplete, continues, .. } => {
                 let last =
                     u32::try_from(message.tool_calls.len()).ok().and_then(|calls| calls.checked_sub(1));
@@ -131,6 +134,7 @@ impl Reading {
                 };
                 self.turn = Some((turn, request.is_some()));
                 (self.recorded, self.said, self.start.attempts) = (None, false, 0);
+                self.start.is_shortened = false;
                 self.asked.clear();
             }
             EntryContent::CallEnded { outcome: Outcome::Interrupted, .. } => {}

@@ -8,6 +8,7 @@ use foldlog::{Cause, SequenceNumber};
 use crate::error::{Error, Phase};
 use crate::prompt::VisibilityOverrides;
 use crate::provider::{ProviderAnswer, ProviderError};
+use crate::shortening::ShortenReason;
 
 /// Says what an evaluation does next. Each step names the facts that may follow it; [`Fact::Failed`] may follow every
 /// one.
@@ -17,6 +18,9 @@ pub enum Step {
     Render(VisibilityOverrides),
     /// Check cancellation, deadline and budget before a request or a tool: [`Fact::Done`].
     Check(Phase),
+    /// Ask the shortener; at the threshold only if it is reached: [`Fact::Recorded`] if a part was shortened, else
+    /// [`Fact::Done`].
+    Shorten(ShortenReason),
     /// Make the request from the messages as they are now: [`Fact::Done`], or [`Fact::NotAnswered`].
     Prepare,
     /// Record the request that was prepared: [`Fact::Recorded`].

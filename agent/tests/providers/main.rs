@@ -13,6 +13,7 @@ mod loops;
 mod rules;
 mod secrets;
 mod server;
+mod shortening;
 #[path = "../story/mod.rs"]
 mod story;
 mod waiting;

@@ -159,6 +159,29 @@ pub enum EntryContent {
     },
 }
 
+/// Holds a message that a provider is to be sent, and where it comes from.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SentMessage {
+    /// Record of the message: the one that closed the call for a result; the first one that is replaced for a message of
+    /// a shortened part.
+    pub sequence: SequenceNumber,
+    /// Answer that asked for the call whose result the message is; `None` for every other message.
+    pub answer: Option<SequenceNumber>,
+    /// The message.
+    pub message: ConversationMessage,
+}
+
+impl SentMessage {
+    fn of(sequence: SequenceNumber, message: ConversationMessage) -> SentMessage {
+        SentMessage { sequence, answer: None, message }
+    }
+
+    /// Returns the record with which the message is sent or replaced: results go with their answer.
+    fn anchor(&self) -> SequenceNumber {
+        self.answer.unwrap_or(self.sequence)
+    }
+}
+
 /// Holds one conversation as it was at one position: the records that count there, in their order.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Conversation {
@@ -268,12 +291,17 @@ impl Conversation {
     /// its shortened form, the results of an answer's calls directly behind it and in their order, and what was said
     /// meanwhile behind them. A call that is still open has no result.
     pub fn sent_messages(&self) -> Vec<ConversationMessage> {
+        self.sent().into_iter().map(|sent| sent.message).collect()
+    }
+
+    /// Returns the [messages that a provider is to be sent](Conversation::sent_messages), each with its record.
+    pub fn sent(&self) -> Vec<SentMessage> {
         let closed = self.closed();
         let mut answers = BTreeMap::new();
-        let mut sent: Vec<(SequenceNumber, ConversationMessage)> = Vec::new();
+        let mut sent: Vec<SentMessage> = Vec::new();
         let mut system = None;
         // What was said while the calls of an answer ran waits behind their results.
-        let mut waiting: Vec<(SequenceNumber, ConversationMessage)> = Vec::new();
+        let mut waiting: Vec<SentMessage> = Vec::new();
         let mut open_until = None;
         for entry in &self.entries {
             let sequence = entry.sequence;
@@ -283,21 +311,21 @@ impl Conversation {
             }
             match &entry.content {
                 EntryContent::Input { message, .. } if message.role == Role::System => {
-                    system = Some((sequence, message.clone()));
+                    system = Some(SentMessage::of(sequence, message.clone()));
                 }
                 EntryContent::Input { origin: Some(_), message, .. } if message.role == Role::Tool => {}
                 EntryContent::Input { message, .. } => {
                     let to = if open_until.is_some() { &mut waiting } else { &mut sent };
-                    to.push((sequence, message.clone()));
+                    to.push(SentMessage::of(sequence, message.clone()));
                 }
                 EntryContent::Answer { message, request, .. } => {
                     sent.append(&mut waiting);
                     answers.insert(sequence, message);
                     // The answer does not know of what was said after it was asked for.
-                    let known = |one: &(SequenceNumber, _)| request.is_none_or(|request| one.0 <= request);
+                    let known = |one: &SentMessage| request.is_none_or(|request| one.anchor() <= request);
                     let late = sent.iter().rposition(known).map_or(0, |at| at + 1);
                     waiting = sent.split_off(late);
-                    sent.push((sequence, message.clone()));
+                    sent.push(SentMessage::of(sequence, message.clone()));
                     let calls = 0..message.tool_calls.len() as u32;
                     let ends = calls.map(|ordinal| closed.get(&CallOrigin { answer: sequence, ordinal }));
                     let mut last = None;
@@ -305,7 +333,11 @@ impl Conversation {
                         let origin = CallOrigin { answer: sequence, ordinal };
                         // Until an open call ends, whatever else is said waits.
                         last = last.max(Some(end.map_or(SequenceNumber::MAX, |end| end.sequence)));
-                        sent.extend(end.map(|end| (sequence, self.result(&answers, origin, end))));
+                        sent.extend(end.map(|end| SentMessage {
+                            sequence: end.sequence,
+                            answer: Some(sequence),
+                            message: self.result(&answers, origin, end),
+                        }));
                     }
                     open_until = last;
                     if last.is_none() {
@@ -317,17 +349,17 @@ impl Conversation {
         }
         sent.append(&mut waiting);
         self.shorten(&mut sent);
-        system.into_iter().chain(sent).map(|(_, message)| message).collect()
+        system.into_iter().chain(sent).collect()
     }
 
     /// Replaces the parts that were shortened.
-    fn shorten(&self, sent: &mut Vec<(SequenceNumber, ConversationMessage)>) {
+    fn shorten(&self, sent: &mut Vec<SentMessage>) {
         for entry in &self.entries {
             let EntryContent::Shortened { from, to, messages, .. } = &entry.content else { continue };
             let is_replaced =
                 |sequence: SequenceNumber| *from <= sequence && sequence <= *to && sequence < entry.sequence;
-            let Some(at) = sent.iter().position(|(sequence, _)| is_replaced(*sequence)) else { continue };
-            sent.retain(|(sequence, _)| !is_replaced(*sequence));
+            let Some(at) = sent.iter().position(|sent| is_replaced(sent.anchor())) else { continue };
+            sent.retain(|sent| !is_replaced(sent.anchor()));
             let message = |(ordinal, (role, text)): (u32, &(Role, String))| {
                 let message_id = self.message_id(entry.sequence, ordinal);
                 let message = ConversationMessage {
@@ -336,7 +368,7 @@ impl Conversation {
                     ..ConversationMessage::new(*role, text.clone())
                 };
                 // A later record may shorten this one's messages too: they stand where the part began.
-                (*from, message)
+                SentMessage::of(*from, message)
             };
             let at = at.min(sent.len());
             sent.splice(at..at, (0..).zip(messages).map(message));

@@ -18,7 +18,7 @@ pub mod pairing;
 mod records;
 mod resume;
 
-pub use entries::{Conversation, EXPANDED_TEXT, Entry, EntryContent, SKIPPED_TEXT};
+pub use entries::{Conversation, EXPANDED_TEXT, Entry, EntryContent, SKIPPED_TEXT, SentMessage};
 pub use foldlog_codec::body::{Role, Usage as TokenUsage};
 pub use model::{
     AdapterStateSnapshot, ContentBlocks, ConversationMessage, ConversationState, ConversationTurn, Dialect,
