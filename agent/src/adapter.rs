@@ -30,10 +30,11 @@ use crate::deadline::Deadline;
 use crate::error::{Error, Phase, Result};
 use crate::events::{PromptExecuted, PromptExecutions};
 use crate::inner_loop::{
-    Driver, InnerLoop, Journal, LoopLimits, LoopStart, OpenTurn, Outcome, answers, runnable,
+    Driver, FinalText, InnerLoop, Journal, LoopLimits, LoopStart, OpenTurn, Outcome, answers, read_output,
+    runnable,
 };
 use crate::prompt::{Prompt, VisibilityOverrides};
-use crate::provider::{CancelToken, Delta, LlmConfig, Provider};
+use crate::provider::{CancelToken, Delta, LlmConfig, Provider, ProviderAnswer};
 use crate::shortening::ShortenOptions;
 
 /// Says from where an evaluation goes on.
@@ -156,14 +157,23 @@ impl fmt::Debug for EvaluateOptions<'_> {
 pub struct PromptResponse<O> {
     /// Name of the prompt: namespace and key.
     pub prompt_name: String,
-    /// Text of the last answer.
+    /// Text of the last answer. If it [was cut](PromptResponse::is_cut), only its beginning.
     pub text: String,
+    /// Reason that the provider gave for ending the last answer, in its own words; `None` if it gave none.
+    pub stop: Option<String>,
     /// Output that was read from the text.
     pub output: Option<O>,
     /// Id of the evaluation, by which it is found in the session.
     pub evaluation_id: String,
     /// Tokens that the evaluation has used, by every process that worked on it.
     pub usage: TokenUsage,
+}
+
+impl<O> PromptResponse<O> {
+    /// Returns whether the last answer reached its greatest length. A text may be cut; a structured output is refused then.
+    pub fn is_cut(&self) -> bool {
+        ProviderAnswer::is_cut(self.stop.as_deref())
+    }
 }
 
 /// Evaluates prompts with one provider. Evaluations of different sessions may run at the same time.
@@ -216,7 +226,8 @@ impl<P: Provider> ProviderAdapter<P> {
     /// [`Error::ConversationStateMismatch`] if the recorded conversation follows another prompt;
     /// [`Error::ToolIdempotency`] or [`Error::Suspended`] if operations have to be settled first;
     /// [`Error::DeadlineExceeded`], [`Error::BudgetExceeded`] and [`Error::Cancelled`] if the evaluation was given up;
-    /// [`Error::OutputInvalid`], [`Error::TooManyExpansions`] if the model did not come to an end; the errors of the
+    /// [`Error::OutputInvalid`], [`Error::TooManyExpansions`] and [`Error::TooManyRequests`] if the model did not come to
+    /// an end; the errors of the
     /// provider; [`Error::Engine`] if the session is interrupted, takes no writes, or if the evaluation is called within
     /// a tool of the same session. After each of them the conversation can be resumed.
     pub fn evaluate<O>(
@@ -263,8 +274,8 @@ impl<P: Provider> ProviderAdapter<P> {
             true => recorded_start(&mut journal, &identity, options.visibility_overrides)?,
             false => memory_start(begin.import.as_deref(), &options)?,
         };
-        if let Some(text) = start.complete.clone() {
-            return self.response(prompt, &journal, text, start.refused);
+        if let Some(last) = start.complete.clone() {
+            return self.response(prompt, &journal, last, start.refused);
         }
         let runner = ToolRunner::new(state.clone(), prompt.tools().clone());
         let start = LoopStart {
@@ -297,7 +308,7 @@ impl<P: Provider> ProviderAdapter<P> {
         };
         let (outcome, journal) = driver.run(&mut machine)?;
         self.executed(prompt, session, &journal, &outcome, (began, is_resume))?;
-        self.response(prompt, &journal, outcome.text, machine.refused_outputs())
+        self.response(prompt, &journal, outcome.last, machine.refused_outputs())
     }
 
     /// Reads the text of the last answer as the output.
@@ -305,16 +316,18 @@ impl<P: Provider> ProviderAdapter<P> {
         &self,
         prompt: &Prompt<O>,
         journal: &Journal,
-        text: String,
+        last: FinalText,
         refused: u32,
     ) -> Result<PromptResponse<O>> {
-        let output = prompt.parse_output(&text).map_err(|error| Error::OutputInvalid {
+        let output = read_output(prompt, &last).map_err(|error| Error::OutputInvalid {
             output: error.output,
             attempts: refused.saturating_add(1),
             reason: error.reason,
         })?;
+        let FinalText { text, stop } = last;
         let (prompt_name, evaluation_id) = (prompt.name(), journal.evaluation().to_owned());
-        Ok(PromptResponse { prompt_name, text, output: Some(output), evaluation_id, usage: journal.used() })
+        let (output, usage) = (Some(output), journal.used());
+        Ok(PromptResponse { prompt_name, text, stop, output, evaluation_id, usage })
     }
 
     /// Records for people that the evaluation gave its output, if the session's types declare the event.
@@ -338,7 +351,7 @@ impl<P: Provider> ProviderAdapter<P> {
             adapter: self.provider.name().to_owned(),
             model: outcome.model.clone(),
             answer: outcome.answer,
-            text: outcome.answer.is_none().then(|| outcome.text.clone()),
+            text: outcome.answer.is_none().then(|| outcome.last.text.clone()),
             requests,
             tool_calls,
             input_tokens: usage.input,

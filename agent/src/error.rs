@@ -177,6 +177,15 @@ pub enum Error {
         /// Number of expansions that one evaluation may have.
         max: u32,
     },
+    /// The evaluation sent as many requests as it may.
+    #[error(
+        "the evaluation has sent {max} requests, which is all it may: see whether it makes progress, and resume with a \
+         larger `LoopLimits::requests`"
+    )]
+    TooManyRequests {
+        /// Number of requests that one evaluation may send.
+        max: u64,
+    },
     /// The evaluation waits for operations that somebody has to settle.
     #[error("the evaluation waits for {}: settle them, and resume", operations_text(.operations))]
     Suspended {
@@ -276,6 +285,7 @@ impl Error {
             | Error::ContextOverflow(_)
             | Error::Provider(_)
             | Error::ShorteningRefused { .. }
+            | Error::TooManyRequests { .. }
             | Error::InvalidHistory { .. } => Some(Phase::Request),
             Error::SessionExpired { .. } => Some(Phase::Request),
             Error::Refused(_) | Error::ContentFilter(_) | Error::OutputInvalid { .. } => {

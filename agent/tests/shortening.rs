@@ -89,7 +89,10 @@ fn shortened(desk: &Desk) -> Vec<(SequenceNumber, SequenceNumber, String)> {
 }
 
 /// A shortener that keeps what it was asked, and returns what a function makes of it.
-struct Asks<F>(F, Arc<Mutex<Vec<(ShortenReason, usize, Option<u64>)>>>);
+struct Asks<F>(F, Asked);
+
+/// Why a shortener was asked, of how many messages, and how many tokens were sent for the last answer.
+type Asked = Arc<Mutex<Vec<(ShortenReason, usize, Option<u64>)>>>;
 
 impl<F: Fn(&ShortenRequest<'_>) -> Option<Shortening> + Send + Sync> Shortener for Asks<F> {
     fn shorten(&self, asked: &ShortenRequest<'_>) -> Result<Option<Shortening>> {
@@ -226,7 +229,8 @@ fn a_range_that_parts_a_call_from_its_result_is_refused_and_names_both() {
 fn what_cannot_be_replaced_or_sent_is_refused() {
     let all =
         |asked: &ShortenRequest<'_>| (asked.messages[1].sequence, asked.messages.last().unwrap().sequence);
-    let cases: [(fn(&ShortenRequest<'_>) -> Shortening, &str); 5] = [
+    type Shorten = fn(&ShortenRequest<'_>) -> Shortening;
+    let cases: [(Shorten, &str); 5] = [
         (
             |asked| Shortening {
                 from: asked.messages[1].sequence,

@@ -3,9 +3,17 @@
 use std::collections::BTreeSet;
 
 use foldlog::conversation::{SKIPPED_TEXT, ToolCallRecord};
+use foldlog::tools::TOGETHER_MAX;
 use foldlog::{Cause, SequenceNumber};
 
 use super::steps::CallToRun;
+
+/// Returns the text that the model reads in place of the results of calls that are too many for one answer.
+fn too_many(max: u32) -> String {
+    format!(
+        "An answer may have {max} calls, and this one is beyond them. The call did not run: call the tool again."
+    )
+}
 
 /// Text that the model reads in place of the result of a call whose arguments are incomplete.
 const INCOMPLETE: &str = "The answer reached its greatest length before the arguments of this call were complete. The call did not run.";
@@ -39,15 +47,26 @@ pub(super) struct Calls {
     pub(super) calls: Vec<ToolCallRecord>,
     pub(super) last_incomplete: bool,
     pub(super) closed: BTreeSet<u32>,
+    /// First call that is not known to be closed: those before are.
+    pub(super) first: u32,
     /// Calls whose tool was found to be missing when they were to run.
     pub(super) missing: BTreeSet<u32>,
 }
 
 impl Calls {
-    /// Returns what to do next. `known` says of a tool that can run whether it only reads.
-    pub(super) fn next(&self, skip: Option<Skip>, known: impl Fn(&str) -> Option<bool>) -> NextCalls {
+    /// Returns what to do next. Calls from number `max` on do not run. `known` says of a tool that can run whether it only
+    /// reads.
+    pub(super) fn next(
+        &mut self,
+        skip: Option<Skip>,
+        max: u32,
+        known: impl Fn(&str) -> Option<bool>,
+    ) -> NextCalls {
+        while self.closed.contains(&self.first) {
+            self.first += 1;
+        }
         let mut group = Vec::new();
-        for (ordinal, call) in (0..).zip(&self.calls) {
+        for (ordinal, call) in (self.first..).zip(self.calls.iter().skip(self.first as usize)) {
             if self.closed.contains(&ordinal) {
                 if group.is_empty() { continue } else { break }
             }
@@ -55,6 +74,7 @@ impl Calls {
             let closing = match skip {
                 Some(Skip::Expansion) => Some((Cause::Skipped, SKIPPED_TEXT.to_owned())),
                 Some(Skip::Cancelled) => Some((Cause::Skipped, CANCELLED.to_owned())),
+                None if ordinal >= max => Some((Cause::Skipped, too_many(max))),
                 None => self.closing(ordinal, call, &known),
             };
             let reads_only = known(&call.name).unwrap_or_default();
@@ -62,7 +82,7 @@ impl Calls {
                 Some((cause, shown)) if group.is_empty() => {
                     return NextCalls::Close { call: next, cause, shown };
                 }
-                None if reads_only => group.push(next),
+                None if reads_only && group.len() < TOGETHER_MAX => group.push(next),
                 None if group.is_empty() => return NextCalls::Run(vec![next]),
                 _ => break,
             }

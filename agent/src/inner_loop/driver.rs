@@ -12,13 +12,13 @@ use foldlog::{Cause, SequenceNumber};
 
 use super::journal::{Journal, REFUSED_ID};
 use super::machine::InnerLoop;
-use super::steps::{CallToRun, Fact, Step, ToolEnded};
+use super::steps::{CallToRun, Fact, FinalText, Step, ToolEnded};
 use crate::adapter::OnTurn;
 use crate::budget::{Budget, track};
 use crate::deadline::Deadline;
 use crate::error::{Error, Phase, Result};
 use crate::events::{PromptRendered, PromptRenderings};
-use crate::prompt::{Prompt, VisibilityOverrides, overrides_from_json};
+use crate::prompt::{OutputError, Prompt, VisibilityOverrides, overrides_from_json};
 use crate::provider::retry::RateLimiter;
 use crate::provider::{
     CancelToken, Delta, LlmConfig, Prepared, Provider, ProviderAnswer, ProviderError, ProviderErrorKind,
@@ -54,8 +54,8 @@ pub(crate) struct Driver<'a, 'h, P: ?Sized, O> {
 /// Says what a driver did, and what came of it.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
-    /// Text of the last answer.
-    pub(crate) text: String,
+    /// Text of the last answer, and why it ended.
+    pub(crate) last: FinalText,
     /// Model that gave the last answer.
     pub(crate) model: Option<String>,
     /// Record of the last answer.
@@ -72,8 +72,8 @@ impl<P: Provider + ?Sized, O> Driver<'_, '_, P, O> {
         let mut fact = Fact::Begun;
         loop {
             let done = match machine.advance(fact) {
-                Step::Finish { text } => {
-                    self.done.text = text;
+                Step::Finish(last) => {
+                    self.done.last = last;
                     return Ok((self.done, self.journal));
                 }
                 Step::Fail(error) => return Err(error),
@@ -104,7 +104,7 @@ impl<P: Provider + ?Sized, O> Driver<'_, '_, P, O> {
             Step::RecordAnswer(answer) => self.record_answer(*answer),
             Step::RunTools(calls) => Ok(Fact::ToolsEnded(self.run_tools(&calls))),
             Step::Close { call, cause, shown } => self.close(&call, cause, &shown),
-            Step::CheckOutput(text) => self.check_output(&text),
+            Step::CheckOutput(last) => self.check_output(&last),
             Step::Tell { text, about } => {
                 let id = about.map(|answer| format!("{REFUSED_ID}{answer}"));
                 Ok(Fact::Recorded(self.journal.user(&text, id.as_deref())?))
@@ -116,7 +116,7 @@ impl<P: Provider + ?Sized, O> Driver<'_, '_, P, O> {
                 }
                 Ok(Fact::Recorded(turn))
             }
-            Step::Finish { .. } | Step::Fail(_) => Ok(Fact::Done),
+            Step::Finish(_) | Step::Fail(_) => Ok(Fact::Done),
         }
     }
 
@@ -311,11 +311,11 @@ impl<P: Provider + ?Sized, O> Driver<'_, '_, P, O> {
         Ok(Fact::Recorded(Some(report.end)))
     }
 
-    fn check_output(&self, text: &str) -> Result<Fact> {
+    fn check_output(&self, last: &FinalText) -> Result<Fact> {
         if self.journal.is_outdated()? {
             return Ok(Fact::Said);
         }
-        Ok(match self.prompt.parse_output(text) {
+        Ok(match read_output(self.prompt, last) {
             Ok(_) => Fact::Done,
             Err(error) => {
                 let shown = error.to_string();
@@ -323,6 +323,16 @@ impl<P: Provider + ?Sized, O> Driver<'_, '_, P, O> {
             }
         })
     }
+}
+
+/// Reads the text of an answer as the output. A structured output that reached its greatest length is none: what arrived
+/// may be the beginning of another value.
+pub(crate) fn read_output<O>(prompt: &Prompt<O>, last: &FinalText) -> Result<O, OutputError> {
+    if let Some(spec) = prompt.output_spec().filter(|_| ProviderAnswer::is_cut(last.stop.as_deref())) {
+        let reason = "the answer reached its greatest length before it was complete: give a shorter one";
+        return Err(OutputError { output: spec.name.clone(), reason: reason.to_owned() });
+    }
+    prompt.parse_output(&last.text)
 }
 
 /// Returns the tools that a runner can run, and whether they only read.

@@ -7,7 +7,7 @@ use foldlog::SequenceNumber;
 
 use super::calls::{Calls, NextCalls, Skip};
 use super::start::{LoopStart, OpenTurn};
-use super::steps::{CallToRun, Fact, Step, ToolEnded};
+use super::steps::{CallToRun, Fact, FinalText, Step, ToolEnded};
 use crate::error::{Error, Phase};
 use crate::prompt::VisibilityOverrides;
 use crate::provider::retry::RetryPolicy;
@@ -21,14 +21,26 @@ pub struct LoopLimits {
     pub expansions: u32,
     /// Number of refused outputs of which the model learns, before the evaluation fails.
     pub output_retries: u32,
+    /// Number of calls of one answer that may run. Those beyond are skipped, and the model reads so.
+    pub calls_per_answer: u32,
+    /// Number of requests that one evaluation may send, those before a resume and those that failed included. A complete
+    /// evaluation that is continued has all of them anew.
+    pub requests: u64,
     /// When a failed request is sent again.
     pub retry: RetryPolicy,
 }
 
 impl Default for LoopLimits {
-    /// Returns limits of 10 expansions and 2 retries of the output, with the default policy for requests.
+    /// Returns limits of 10 expansions, 2 retries of the output, 128 calls of one answer and 1,000 requests, with the
+    /// default policy for requests that fail.
     fn default() -> LoopLimits {
-        LoopLimits { expansions: 10, output_retries: 2, retry: RetryPolicy::default() }
+        LoopLimits {
+            expansions: 10,
+            output_retries: 2,
+            calls_per_answer: 128,
+            requests: 1_000,
+            retry: RetryPolicy::default(),
+        }
     }
 }
 
@@ -44,6 +56,8 @@ pub struct InnerLoop {
     overrides: VisibilityOverrides,
     expansions: u32,
     refused: u32,
+    /// Requests so far, those of other processes included.
+    requests: u64,
     /// Requests of other processes since the last answer.
     attempts_before: u64,
     /// Attempt of this process to get the next answer, counted from 1.
@@ -70,6 +84,7 @@ struct AskedShortener {
 #[derive(Debug, Default)]
 struct OpenAnswer {
     content: Option<String>,
+    stop: Option<String>,
     continues: bool,
     calls: Calls,
     skip: Option<Skip>,
@@ -117,6 +132,7 @@ impl InnerLoop {
             overrides: start.overrides.clone(),
             expansions: start.expansions,
             refused: start.refused,
+            requests: start.requests,
             attempts_before: start.attempts,
             attempt: 1,
             shortener: AskedShortener { at_threshold: start.is_shortened, ..AskedShortener::default() },
@@ -164,7 +180,10 @@ impl InnerLoop {
                 self.go(State::RecordingRequest, Step::RecordRequest { attempt })
             }
             (State::Preparing, Fact::NotAnswered(error)) => self.given_up(error),
-            (State::RecordingRequest, Fact::Recorded(_)) => self.go(State::Sending, Step::Send),
+            (State::RecordingRequest, Fact::Recorded(_)) => {
+                self.requests = self.requests.saturating_add(1);
+                self.go(State::Sending, Step::Send)
+            }
             (State::Sending, Fact::Answered(answer)) => self.answered(answer),
             (State::Sending, Fact::NotAnswered(error)) => self.not_answered(error),
             (State::RecordingFailure { retry: Some(delay), .. }, Fact::Recorded(_)) => {
@@ -213,8 +232,8 @@ impl InnerLoop {
 
     fn begin(&mut self) -> Step {
         let LoopStart { is_rendered, open, complete, .. } = self.start.take().unwrap_or_default();
-        if let Some(text) = complete {
-            return Step::Finish { text };
+        if let Some(last) = complete {
+            return Step::Finish(last);
         }
         self.open = open;
         if !is_rendered {
@@ -227,11 +246,12 @@ impl InnerLoop {
     /// Goes on with the answer whose turn is not recorded, or else with the next request.
     fn go_on(&mut self) -> Step {
         let Some(open) = self.open.take() else { return self.check_request() };
-        let OpenTurn { answer, content, calls, last_call_incomplete, continues, closed, expansion } = open;
+        let OpenTurn { answer, content, stop, calls, last_call_incomplete, continues, closed, expansion } =
+            open;
         let calls =
-            Calls { answer, calls, last_incomplete: last_call_incomplete, closed, missing: BTreeSet::new() };
+            Calls { answer, calls, last_incomplete: last_call_incomplete, closed, ..Calls::default() };
         let skip = expansion.is_some().then_some(Skip::Expansion);
-        self.turn = OpenAnswer { content, continues, calls, skip, asked: expansion };
+        self.turn = OpenAnswer { content, stop, continues, calls, skip, asked: expansion };
         self.next_calls()
     }
 
@@ -244,6 +264,10 @@ impl InnerLoop {
     }
 
     fn request_checked(&mut self) -> Step {
+        let max = self.limits.requests;
+        if self.requests >= max {
+            return Step::Fail(Error::TooManyRequests { max });
+        }
         if self.shortener.exists && !std::mem::replace(&mut self.shortener.at_threshold, true) {
             return self.go(State::Shortening(None), Step::Shorten(ShortenReason::Threshold));
         }
@@ -262,6 +286,7 @@ impl InnerLoop {
     fn answered(&mut self, answer: Box<ProviderAnswer>) -> Step {
         self.turn = OpenAnswer {
             content: answer.content.clone(),
+            stop: answer.stop.clone(),
             continues: answer.continues,
             calls: Calls {
                 calls: answer.calls.clone(),
@@ -308,7 +333,7 @@ impl InnerLoop {
     fn next_calls(&mut self) -> Step {
         let (runnable, shown) = (&self.runnable, &self.shown);
         let known = |name: &str| runnable.get(name).copied().filter(|_| shown.contains(name));
-        match self.turn.calls.next(self.turn.skip, known) {
+        match self.turn.calls.next(self.turn.skip, self.limits.calls_per_answer, known) {
             NextCalls::Run(calls) => self.go(State::CheckingTools(calls), Step::Check(Phase::Tool)),
             NextCalls::Close { call, cause, shown } => {
                 self.go(State::Closing(call.ordinal), Step::Close { call, cause, shown })
@@ -332,12 +357,12 @@ impl InnerLoop {
         if self.failing.is_some() || self.turn.continues || !self.turn.calls.calls.is_empty() {
             return self.record_turn(false);
         }
-        let text = self.text();
-        self.go(State::CheckingOutput, Step::CheckOutput(text))
+        let last = self.last();
+        self.go(State::CheckingOutput, Step::CheckOutput(last))
     }
 
-    fn text(&self) -> String {
-        self.turn.content.clone().unwrap_or_default()
+    fn last(&self) -> FinalText {
+        FinalText { text: self.turn.content.clone().unwrap_or_default(), stop: self.turn.stop.clone() }
     }
 
     fn output_refused(&mut self, output: String, reason: String, text: String) -> Step {
@@ -357,7 +382,7 @@ impl InnerLoop {
     fn turn_recorded(&mut self, complete: bool) -> Step {
         match self.failing.take() {
             Some(error) => Step::Fail(error),
-            None if complete => Step::Finish { text: self.text() },
+            None if complete => Step::Finish(self.last()),
             None => self.check_request(),
         }
     }

@@ -20,7 +20,8 @@
 //!    request is prepared and recorded, and then sent. If it is too long, a shortener is asked once more.
 //! 3. The answer is recorded, and then its calls run or are closed, in the order of their ordinals. Calls that only read and
 //!    stand side by side run together. Deadline, budget and cancellation are checked before each group.
-//! 4. An answer without calls is checked as the output. If it is refused, the model is told why.
+//! 4. An answer without calls is checked as the output. If it is refused, as one is that reached its greatest length and was
+//!    to be structured, the model is told why.
 //! 5. A tool that asks for more of the prompt ends the turn: its siblings that have not run are skipped, and the prompt
 //!    is rendered anew.
 //! 6. The turn is recorded once all of this is, so that a process that ends before repeats what is not recorded yet and
@@ -40,8 +41,8 @@ mod machine;
 mod start;
 mod steps;
 
-pub(crate) use driver::{Driver, Outcome, runnable};
+pub(crate) use driver::{Driver, Outcome, read_output, runnable};
 pub(crate) use journal::{Journal, answers};
 pub use machine::{InnerLoop, LoopLimits};
 pub use start::{LoopStart, OpenTurn};
-pub use steps::{CallToRun, Fact, Step, ToolEnded};
+pub use steps::{CallToRun, Fact, FinalText, Step, ToolEnded};

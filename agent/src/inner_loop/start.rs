@@ -6,6 +6,7 @@ use foldlog::conversation::{Conversation, EntryContent, PromptIdentity, Role, To
 use foldlog::{CallOrigin, Cause, Outcome, SequenceNumber};
 
 use super::journal::REFUSED_ID;
+use super::steps::FinalText;
 use crate::prompt::{VisibilityOverrides, overrides_from_json};
 
 /// Says where a conversation stands, as its log says. The default is a conversation that has not begun.
@@ -23,12 +24,14 @@ pub struct LoopStart {
     pub refused: u32,
     /// Number of requests since the last answer.
     pub attempts: u64,
+    /// Number of requests so far. One that continues a complete evaluation is the first.
+    pub requests: u64,
     /// Whether the conversation was shortened since the last answer.
     pub is_shortened: bool,
     /// Answer whose turn is not recorded.
     pub open: Option<OpenTurn>,
-    /// Text of the last answer, if the evaluation is complete.
-    pub complete: Option<String>,
+    /// Last answer, if the evaluation is complete.
+    pub complete: Option<FinalText>,
 }
 
 /// Holds an answer whose turn is not recorded, and what became of its calls.
@@ -38,6 +41,8 @@ pub struct OpenTurn {
     pub answer: Option<SequenceNumber>,
     /// Text of the answer.
     pub content: Option<String>,
+    /// Reason that the provider gave for ending the answer.
+    pub stop: Option<String>,
     /// Calls that the answer asks for, by ordinal.
     pub calls: Vec<ToolCallRecord>,
     /// Whether the last call's arguments are incomplete.
@@ -80,7 +85,10 @@ impl LoopStart {
         let Reading { mut start, turn, recorded, said, told_about, asked } = reading;
         let Some((mut turn, is_own)) = turn else { return (start, false) };
         match recorded {
-            Some(true) if !said => start.complete = Some(turn.content.unwrap_or_default()),
+            Some(true) if !said => {
+                let text = turn.content.unwrap_or_default();
+                start.complete = Some(FinalText { text, stop: turn.stop });
+            }
             Some(_) => {}
             None => {
                 // The open turn's output is checked again, and counted then.
@@ -115,18 +123,22 @@ impl Reading {
                     self.said = true;
                     // A complete evaluation that is continued has its attempts anew.
                     if self.recorded == Some(true) {
-                        self.start.refused = 0;
+                        (self.start.refused, self.start.requests) = (0, 0);
                     }
                 }
             },
-            EntryContent::Request { .. } => self.start.attempts += 1,
+            EntryContent::Request { .. } => {
+                self.start.attempts += 1;
+                self.start.requests += 1;
+            }
             EntryContent::Shortened { .. } => self.start.is_shortened = true,
-            EntryContent::Answer { message, request, incomplete, continues, .. } => {
+            EntryContent::Answer { message, request, incomplete, continues, stop, .. } => {
                 let last =
                     u32::try_from(message.tool_calls.len()).ok().and_then(|calls| calls.checked_sub(1));
                 let turn = OpenTurn {
                     answer: Some(sequence),
                     content: message.content.clone(),
+                    stop: stop.clone(),
                     calls: message.tool_calls.clone(),
                     last_call_incomplete: last.is_some_and(|last| incomplete.contains(&last)),
                     continues: *continues,

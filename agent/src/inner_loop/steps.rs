@@ -54,7 +54,7 @@ pub enum Step {
     },
     /// See whether something was said since the request, and else read the answer's text as the output: [`Fact::Said`],
     /// [`Fact::Done`], or [`Fact::OutputRefused`].
-    CheckOutput(String),
+    CheckOutput(FinalText),
     /// Record a message to the model, in the user's place: [`Fact::Recorded`]. The message's id tells it from others
     /// of the conversation, so that it is recorded once.
     Tell {
@@ -69,12 +69,18 @@ pub enum Step {
         complete: bool,
     },
     /// Return the last answer's text as the output. Nothing follows.
-    Finish {
-        /// Text of the last answer.
-        text: String,
-    },
+    Finish(FinalText),
     /// Return the error. Nothing follows.
     Fail(Error),
+}
+
+/// Holds the text of an answer without calls, and why the answer ended there.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FinalText {
+    /// Text of the answer; empty if it has none.
+    pub text: String,
+    /// Reason that the provider gave for ending the answer.
+    pub stop: Option<String>,
 }
 
 /// Tells the state machine what came of a step.

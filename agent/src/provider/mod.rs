@@ -212,6 +212,14 @@ pub enum ThrottleKind {
     Unknown,
 }
 
+impl ProviderAnswer {
+    /// Returns whether a reason for ending an answer, as a provider gives it, says that the answer reached its greatest
+    /// length: `length` of OpenAI, and `max_tokens` and `model_context_window_exceeded` of Anthropic.
+    pub fn is_cut(stop: Option<&str>) -> bool {
+        matches!(stop, Some("length" | "max_tokens" | "model_context_window_exceeded"))
+    }
+}
+
 /// Says what is known of a provider that gives no answer now.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ThrottleDetails {

@@ -82,6 +82,7 @@ impl StatefulAdapter for Program {
         let response = PromptResponse {
             prompt_name: prompt.name(),
             text: "done".into(),
+            stop: None,
             output: Some(prompt.parse_output("done").unwrap()),
             evaluation_id,
             usage: TokenUsage::default(),

@@ -62,3 +62,4 @@ pub use checkpoints::{CHECKPOINTS_MAX, CheckpointStore, ToolCheckpoint};
 pub use execution::{ExecutionState, ExecutionStateBuilder};
 pub use recovery::{Recovered, Recovery};
 pub use runner::ToolRunner;
+pub use several::TOGETHER_MAX;

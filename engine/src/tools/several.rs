@@ -2,6 +2,7 @@
 //! that do not run.
 
 use std::thread;
+use std::time::Instant;
 
 use foldlog_codec::body::{Cause, Idempotency};
 use foldlog_codec::msgpack::Writer;
@@ -15,6 +16,9 @@ use crate::error::{Error, Result};
 /// Longest text that a call is closed with, in bytes.
 const SHOWN_MAX: u64 = 16 << 10;
 
+/// Greatest number of calls that run at the same time.
+pub const TOGETHER_MAX: usize = 8;
+
 /// Holds one of the calls that run together.
 enum Together<'a> {
     Running(Operation, &'a dyn AnyTool),
@@ -25,10 +29,17 @@ impl ToolRunner {
     /// Runs several calls, and returns their reports in the order of the calls, each as
     /// [`execute`](ToolRunner::execute) would return it.
     ///
-    /// If all the tools [only read](crate::tools::Tool::reads_only), the calls run at the same time, each in
-    /// a thread. They begin in their order, and their ends are recorded in that order too, once the calls
-    /// before have ended. Otherwise the calls run one after the other.
+    /// If all the tools [only read](crate::tools::Tool::reads_only), up to [`TOGETHER_MAX`] calls run at the
+    /// same time, each in a thread, and further ones once these have ended. They begin in their order, and
+    /// their ends are recorded in that order too, once the calls before have ended. Otherwise the calls run
+    /// one after the other. A deadline counts from the beginning of the first call.
     pub fn execute_together(&self, calls: &[ToolCall], options: &ExecuteOptions) -> Vec<Result<ToolReport>> {
+        if calls.len() > TOGETHER_MAX {
+            let began = Instant::now();
+            let left = || options.deadline.map(|deadline| deadline.saturating_sub(began.elapsed()));
+            let few = |calls| self.execute_together(calls, &ExecuteOptions { deadline: left() });
+            return calls.chunks(TOGETHER_MAX).flat_map(few).collect();
+        }
         if calls.len() < 2 || !calls.iter().all(|call| self.reads_only(&call.tool)) {
             return calls.iter().map(|call| self.execute(call, options)).collect();
         }

@@ -53,6 +53,22 @@ fn calls_that_only_read_run_together_and_end_in_their_order() {
     assert!(again.into_iter().all(|report| report.unwrap().recorded));
 }
 
+/// Any number of calls that only read started as many threads.
+#[test]
+fn more_calls_than_may_run_together_run_in_groups_and_end_in_their_order() {
+    let run = Run::new();
+    let answer = run.session().dispatch(Noted { text: "an answer".to_owned() }).unwrap();
+    let meet =
+        |ordinal| ToolCall::new("meet", format!(r#"{{"name":"{ordinal}"}}"#)).with_origin(answer, ordinal);
+    // The barrier opens for groups of eight alone.
+    let calls: Vec<_> = (0..24).map(meet).collect();
+    let options = ExecuteOptions { deadline: Some(std::time::Duration::from_secs(60)) };
+    let reports = reader(&run, foldlog::tools::TOGETHER_MAX).execute_together(&calls, &options);
+    let reports: Vec<_> = reports.into_iter().map(Result::unwrap).collect();
+    assert!(reports.is_sorted_by_key(|report| report.end));
+    assert!(reports[7].end < reports[8].begin, "the second group begins once the first has ended");
+}
+
 #[test]
 fn a_call_that_does_not_run_is_closed_with_its_cause_and_its_text() {
     let run = Run::new();

@@ -130,7 +130,7 @@ pub(super) fn finish(
         };
         return Err(reply.error_after(reply.error(ProviderErrorKind::Refused, message), &text, usage));
     }
-    let at_length = matches!(stop.as_deref(), Some("max_tokens" | "model_context_window_exceeded"));
+    let at_length = ProviderAnswer::is_cut(stop.as_deref());
     let blocks = (!content.is_plain)
         .then(|| ContentBlocks { format: Dialect::Anthropic.name().to_owned(), json: content.json });
     Ok(ProviderAnswer {

@@ -121,7 +121,7 @@ impl Message<'_> {
         };
         Ok(ProviderAnswer {
             content,
-            last_call_incomplete: stop.as_deref() == Some("length") && !last_is_whole,
+            last_call_incomplete: ProviderAnswer::is_cut(stop.as_deref()) && !last_is_whole,
             calls,
             blocks,
             stop,
