@@ -10,7 +10,7 @@ use chrono::{DateTime, SecondsFormat};
 use serde::{Serialize, Serializer};
 
 use crate::body::{
-    Action, AdapterState, Added, Answer, Declare, Dispatch, Effect, Import, Input, ItemId, ObjectId,
+    Action, AdapterState, Added, Answer, Declare, Dispatch, Effect, Import, Input, ItemId, Lane, ObjectId,
     Observed, Opened, Parent, Payload, PromptAccepted, Removed, Request, Resumed, Rollback, Seal, Settle,
     Shortened, Snapshot, ToolBegin, ToolEnd, Turn,
 };
@@ -252,6 +252,18 @@ impl<'a> Record<'a> {
                 let body = Streamed::new(self.body, Limits::of_payload());
                 object.set("body", body.map_or(Part::Hex(self.body), Part::Payload));
             }
+        }
+        // Records of a conversation name theirs among the fields of their own.
+        if matches!(
+            self.kind,
+            Kind::DISPATCH
+                | Kind::SNAPSHOT
+                | Kind::ROLLBACK
+                | Kind::TOOL_BEGIN
+                | Kind::OBSERVED
+                | Kind::SETTLE
+        ) {
+            lane(&mut object, Lane::of(self.kind, self.body)?);
         }
         Ok(RecordJson { pairs: object.pairs })
     }
@@ -503,6 +515,16 @@ fn objects_of<'a>(effect: &Effect<'a>) -> Vec<ObjectId> {
     match &effect.added {
         Added::Event => Vec::new(),
         Added::Items { items, .. } => items.iter().filter_map(|item| item.object()).collect(),
+    }
+}
+
+/// Sets the fields of a lane, none for the main lane.
+fn lane(object: &mut Object<'_>, lane: Lane<'_>) {
+    if let Some(within) = lane.within {
+        object.set("within", Value::from(within));
+    }
+    if let Some(name) = lane.name {
+        object.set("lane", Value::from(name.into_owned()));
     }
 }
 

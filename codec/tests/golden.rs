@@ -17,13 +17,14 @@ mod version_1;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use foldlog_codec::body::{CallOrigin, Cause, ExternalEffects, ObjectId, Outcome, ToolEnd};
+use foldlog_codec::body::{CallOrigin, Cause, ExternalEffects, Lane, ObjectId, Outcome, ToolEnd};
 use foldlog_codec::frame::{self, Header};
 use foldlog_codec::image::Image;
 use foldlog_codec::segment::SegmentHeader;
 use foldlog_codec::{FORMAT_VERSION, Kind};
 use version_1::{
-    Body, Golden, context, end, frame_of, goldens, header, images, json_of, later, segment_headers,
+    Body, Golden, context, end, frame_of, goldens, header, images, json_of, lane as in_a_lane, later,
+    segment_headers,
 };
 
 fn folder() -> PathBuf {
@@ -103,6 +104,9 @@ fn what_version_1_wrote_is_read_as_it_was_meant() {
         let (crc, body_len) = (found.header.crc, found.body.len() as u32);
         assert_eq!(found.header, Header { crc, body_len, ..header(&golden) }, "{}", golden.name);
         golden.body.assert_says(golden.name, found.body);
+        let lane = Lane::of(golden.kind, found.body).unwrap();
+        // Records of a conversation have theirs among the fields of their own.
+        assert!(lane == golden.lane || lane == in_a_lane() && golden.lane.is_main(), "{}", golden.name);
     }
 }
 
@@ -255,7 +259,8 @@ fn a_call_of_a_later_version_keeps_the_names_of_what_became_of_it() {
     let found = ToolEnd::decode(&body).unwrap();
     assert_eq!((found.outcome.name(), found.cause.unwrap().name()), ("suspended", "verified\u{1b}"));
     assert_eq!(found.encode(), body, "a reader that writes it again writes the same record");
-    let golden = Golden { name: "later", kind: Kind::TOOL_END, body: Body::ToolEnd(later) };
+    let golden =
+        Golden { name: "later", kind: Kind::TOOL_END, body: Body::ToolEnd(later), lane: Lane::default() };
     let json: serde_json::Value = serde_json::from_str(&json_of(&golden, &body)).unwrap();
     assert_eq!((&json["outcome"], &json["cause"]), (&"suspended".into(), &"verified\u{1b}".into()));
     assert_eq!(serde_json::to_value(found.outcome).unwrap(), "suspended");
@@ -269,7 +274,7 @@ fn a_kind_of_a_later_version_is_kept_byte_for_byte_and_says_so() {
     let body: &[u8] = b"\x81\xa1n\x2a";
     for byte in [19, 77, 127, 132, 200, 255] {
         let kind = later(byte);
-        let golden = Golden { name: "later", kind, body: Body::Bytes(body) };
+        let golden = Golden { name: "later", kind, body: Body::Bytes(body), lane: Lane::default() };
         let bytes = frame_of(&golden);
         let found = frame::decode(context(), &bytes).unwrap();
         assert_eq!(found.body, body);
@@ -285,7 +290,8 @@ fn a_kind_of_a_later_version_is_kept_byte_for_byte_and_says_so() {
         assert_eq!(json.get("sequence").is_some(), byte < 128, "only content has a sequence number");
     }
     // Bytes that hold no value are shown as digits, so that nothing of them is lost.
-    let golden = Golden { name: "later", kind: later(200), body: Body::Bytes(b"\xc1\x00\xff") };
+    let golden =
+        Golden { name: "later", kind: later(200), body: Body::Bytes(b"\xc1\x00\xff"), lane: Lane::default() };
     let json: serde_json::Value = serde_json::from_str(&json_of(&golden, b"\xc1\x00\xff")).unwrap();
     assert_eq!(json["body"], "c100ff");
 }

@@ -14,8 +14,8 @@ use std::collections::BTreeMap;
 
 use foldlog_codec::body::{
     Action, AdapterState, Answer, Binding, BuiltIn, Declare, Dispatch, Effect, EventDeclaration, Import,
-    Input, Observed, Opened, Payload, Policy, PromptAccepted, Request, Resumed, Rollback, SLICES_MAX, Seal,
-    Settle, Shortened, SliceDeclaration, Snapshot, ToolBegin, ToolEnd, Turn,
+    Input, Lane, Observed, Opened, Payload, Policy, PromptAccepted, Request, Resumed, Rollback, SLICES_MAX,
+    Seal, Settle, Shortened, SliceDeclaration, Snapshot, ToolBegin, ToolEnd, Turn,
 };
 use foldlog_codec::frame::{self, Context};
 use foldlog_codec::msgpack::{self, Limits, Reader, Value, scan};
@@ -96,6 +96,12 @@ const DECODERS: &[Decoder] = &[
     ("Observed::decode", |bytes| take(Observed::decode(bytes))),
     ("ToolBegin::decode", |bytes| take(ToolBegin::decode(bytes))),
     ("ToolEnd::decode", |bytes| take(ToolEnd::decode(bytes))),
+    ("Lane::of", |bytes| {
+        kinds().for_each(|kind| take(Lane::of(kind, bytes)));
+        let mut body = bytes.to_vec();
+        Lane { within: Some(7.into()), name: Some("helper".into()) }.add_to(&mut body, 0);
+        take(body);
+    }),
     ("Settle::decode", |bytes| take(Settle::decode(bytes))),
     ("Input::decode", |bytes| take(Input::decode(bytes))),
     ("Request::decode", |bytes| take(Request::decode(bytes))),

@@ -6,8 +6,9 @@
 mod generated;
 
 use foldlog_codec::body::{
-    Action, AdapterState, Answer, Declare, Dispatch, Import, Input, ObjectId, Observed, Opened, Payload,
-    PromptAccepted, Request, Resumed, Rollback, Seal, Settle, Shortened, Snapshot, ToolBegin, ToolEnd, Turn,
+    Action, AdapterState, Answer, Declare, Dispatch, Import, Input, Lane, ObjectId, Observed, Opened,
+    Payload, PromptAccepted, Request, Resumed, Rollback, Seal, Settle, Shortened, Snapshot, ToolBegin,
+    ToolEnd, Turn,
 };
 use foldlog_codec::frame::{self, Header};
 use foldlog_codec::msgpack::{self, Limits, Reader, Token, Value, Writer, scan};
@@ -157,6 +158,35 @@ proptest! {
         }
     }
 
+    /// A lane is read again from whatever body it was added to, wherever in a buffer that stands, and the body says what it
+    /// said without.
+    #[test]
+    fn a_lane_comes_back_and_leaves_the_body_as_it_is(
+        (kind, body, lane) in generated::body_and_lane(),
+        before in prop::collection::vec(any::<u8>(), 0..9),
+    ) {
+        prop_assert_eq!(Lane::of(kind, &body), Ok(Lane::default()));
+        let mut bytes = [before.as_slice(), &body].concat();
+        lane.add_to(&mut bytes, before.len());
+        let laned = &bytes[before.len()..];
+        prop_assert_eq!(&bytes[..before.len()], &before);
+        prop_assert_eq!(msgpack::check(laned), Ok(()));
+        prop_assert_eq!(Lane::of(kind, laned), Ok(lane.clone()));
+        prop_assert_eq!(lane.is_main(), laned == body);
+        match kind {
+            Kind::DISPATCH => {
+                prop_assert_eq!(Dispatch::decode(laned), Dispatch::decode(&body));
+                let plain = Dispatch::plain_event(&body);
+                prop_assert_eq!(Dispatch::plain_event(laned), plain);
+            }
+            Kind::SNAPSHOT => prop_assert_eq!(Snapshot::decode(laned), Snapshot::decode(&body)),
+            Kind::ROLLBACK => prop_assert_eq!(Rollback::decode(laned), Rollback::decode(&body)),
+            Kind::OBSERVED => prop_assert_eq!(Observed::decode(laned), Observed::decode(&body)),
+            Kind::SETTLE => prop_assert_eq!(Settle::decode(laned), Settle::decode(&body)),
+            _ => prop_assert_eq!(ToolBegin::decode(laned), ToolBegin::decode(&body)),
+        }
+    }
+
     #[test]
     fn a_frame_comes_back(
         (context, header) in generated::frame(),
@@ -264,6 +294,44 @@ fn an_event_is_the_same_event_in_whatever_order_its_fields_stand() {
     }
     let cut = Dispatch::decode(&plain[..plain.len() - 1]).unwrap_err();
     assert!(matches!(cut, Error::Body { .. }), "{cut}");
+}
+
+/// A body that grows beyond what a map's short head can count gets a longer one.
+#[test]
+fn a_lane_is_added_to_a_map_of_any_size() {
+    for others in [0_usize, 13, 14, 15, 16, 65_534, 65_535] {
+        let mut writer = Writer::new();
+        writer.map(others);
+        for field in 0..others {
+            writer.unsigned(field as u64).nil();
+        }
+        let mut body = writer.finish();
+        let lane = Lane { within: Some(7.into()), name: Some("helper".into()) };
+        lane.add_to(&mut body, 0);
+        let Value::Map(fields) = Value::decode(&body).unwrap() else { panic!("a map stays one") };
+        let last = [("in", Value::from(7_u64)), ("lane", Value::from("helper"))];
+        assert_eq!(fields.len(), others + 2);
+        assert_eq!(fields[others..], last.map(|(name, value)| (Value::from(name), value)));
+    }
+    let mut none = b"\x91\x07".to_vec();
+    Lane { within: None, name: Some("helper".into()) }.add_to(&mut none, 0);
+    assert_eq!(none, b"\x91\x07");
+}
+
+/// A lane that nobody could compare by is refused where the record is read, not where its lane is asked for.
+#[test]
+fn a_malformed_lane_is_refused_with_its_record() {
+    let rollback = |name: &str, value: Value| {
+        let mut writer = Writer::new();
+        writer.map(2).str("to").unsigned(1).str(name).raw(&value.encode());
+        writer.finish()
+    };
+    for (name, value) in [("lane", Value::from(5_u64)), ("lane", Value::Nil), ("in", Value::from("5"))] {
+        let body = rollback(name, value);
+        assert!(matches!(Rollback::decode(&body), Err(Error::Body { .. })), "{name}");
+        assert!(matches!(Lane::of(Kind::ROLLBACK, &body), Err(Error::Body { .. })), "{name}");
+    }
+    assert_eq!(Rollback::decode(&rollback("later", Value::Nil)).map(|it| it.to), Ok(1.into()));
 }
 
 /// rmp-serde trusts the length that a type announces; a log must not.

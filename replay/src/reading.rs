@@ -12,8 +12,8 @@ use foldlog::log::TornTail;
 use foldlog::storage::{Access, FileStorage, Storage};
 use foldlog::{Error, Exposed, Kind, OpenOperation, Record, Store, UnsettledOperation};
 use foldlog_codec::body::{
-    Action, AdapterState, Answer, Declare, Dispatch, Import, Input, Observed, Opened, Parent, PromptAccepted,
-    Request, Rollback, Settle, Shortened, Snapshot, ToolBegin, ToolEnd, Turn,
+    Action, AdapterState, Answer, Declare, Dispatch, Import, Input, Lane, Observed, Opened, Parent,
+    PromptAccepted, Request, Rollback, Settle, Shortened, Snapshot, ToolBegin, ToolEnd, Turn,
 };
 use foldlog_codec::record::Names;
 use foldlog_codec::segment::HEADER_LEN;
@@ -293,8 +293,19 @@ pub(crate) fn stopped(path: &Path) -> Error {
 }
 
 /// Names a record in a listing: by its event, a snapshot's tag, the target of a rollback, the tool of a call, the
-/// evaluation of a conversation. The name is as the log has it: [`escape::text`] makes it fit for a terminal.
+/// evaluation of a conversation; and by its lane, if the host named one. The name is as the log has it: [`escape::text`]
+/// makes it fit for a terminal.
 pub fn record_name(record: &Record<'_>, names: &Names) -> String {
+    let name = own_name(record, names);
+    match Lane::of(record.kind, record.body).unwrap_or_default().name {
+        Some(lane) if name.is_empty() => format!("lane {lane}"),
+        Some(lane) => format!("{name}, lane {lane}"),
+        None => name,
+    }
+}
+
+/// Names a record by what its body says.
+fn own_name(record: &Record<'_>, names: &Names) -> String {
     let name = match record.kind {
         Kind::OPENED => Opened::decode(record.body).map(|opened| opened_name(&opened)),
         Kind::DECLARE => Declare::decode(record.body).map(|declare| {

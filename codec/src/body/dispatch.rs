@@ -1,7 +1,7 @@
 //! Encodes and decodes dispatches: an event, or an action of the engine, and its effects on slices.
 
 use super::fields::{bad, list, required, walk, walk_map};
-use super::{Payload, SLICES_MAX};
+use super::{Lane, Payload, SLICES_MAX};
 use crate::msgpack::{Limits, Reader, Token, Writer, scan};
 use crate::{Error, SequenceNumber};
 
@@ -273,17 +273,22 @@ impl<'a> Dispatch<'a> {
         }
     }
 
-    /// Decodes the most frequent body on a fast path: an event's id and payload and nothing else, encoded exactly as
-    /// [`encode`](Dispatch::encode) does. The payload has passed the pre-scan.
+    /// Decodes the most frequent body on a fast path: an event's id and payload, encoded exactly as
+    /// [`encode`](Dispatch::encode) does, and nothing else but a [lane](Lane::add_to). The payload has passed the
+    /// pre-scan.
     ///
     /// Returns `None` for any other body, valid or not: [`decode`](Dispatch::decode) tells which.
     pub fn plain_event(bytes: &'a [u8]) -> Option<(u32, Payload<'a>)> {
-        let rest = bytes.strip_prefix(b"\x82\xa1e")?;
-        let mut reader = Reader::new(rest);
+        let (fields @ 0x82..=0x84, rest) = bytes.split_first()? else { return None };
+        let mut reader = Reader::new(rest.strip_prefix(b"\xa1e")?);
         let event = reader.unsigned32().ok()?;
         let data = reader.rest().strip_prefix(b"\xa1d")?;
         let end = scan(data, Limits::default()).ok()?;
-        (end == data.len()).then(|| (event, Payload::new(data)))
+        let (data, lane) = data.split_at_checked(end)?;
+        if !lane.is_empty() || *fields != 0x82 {
+            Lane::ends(u32::from(fields - 0x82), lane)?;
+        }
+        Some((event, Payload::new(data)))
     }
 
     /// Decodes the body of a dispatch.
@@ -307,7 +312,7 @@ impl<'a> Dispatch<'a> {
                 "key" => key = Some(value.str()?.to_owned()),
                 "value" => tag = Some(value.str()?.to_owned()),
                 "x" => effects = Some(read_effects(value)?),
-                _ => {}
+                _ => Lane::check(name, value)?,
             }
             Ok(())
         })?;

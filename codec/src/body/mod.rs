@@ -18,18 +18,28 @@
 //! | tool_end | `op` sequence number of the begin, `again` operation id if it is an earlier begin, `t`, `call`, `by`, `in` and `undo` the values of the begin, `out` outcome, `why` cause, `back` (true if STATE is rolled back), `fx` effects outside if not unknown, `us` duration, `result`, `shown` text, `over` overrides, `res`, `left` array of maps of what was not undone (`r` resource, `p` path, `w` reason), `s` id of the LOG slice that the call is added to |
 //! | observed | `n` name, `d` payload |
 //! | settle | `op` operation id, `is` decision, `by`, `why`, `result` |
-//! | input | `ev` evaluation, `in` begin of the tool run that wrote it, `lane`; `r` role if not user, `c` text, `blocks` map (`f` format, `j` JSON), `id` host's id, `n` name, `p` prompt (`ns`, `key`, `d` digest), `call` provider's id of the call, `by` answer and ordinal, `pp` JSON of the adapter |
-//! | request | `ev`, `in`, `lane`; `n` attempt if not 1, `p` digest of the prompt, `m` model, `par` parameters, `sent` digest of the body; `fail` map if an earlier request failed (`of` that request, `why`, `m` message, `st` status, `c` text that arrived, `rid`, `use`, `rate`) |
-//! | answer | `ev`, `in`, `lane`; `to` request, `c` text, `calls` array of maps (`id`, `n` tool, `a` arguments, `cut` if incomplete), `blocks`, `stop` reason, `more` if the provider is to be asked again, `m` model, `rid` request id, `use` map of tokens (`in`, `out`, `cr` and `cw` read from and written to a cache, `re` reasoning), `rate` array of names and values in turn, `pp` JSON of the adapter |
-//! | turn | `ev`, `in`, `lane`; `n` number, `a` answer, `i` inputs, `e` ends, `done` |
-//! | shortened | `ev`, `in`, `lane`; `from`, `to`, `msgs` array of maps (`r` role, `c` text), `why` |
-//! | prompt_accepted | `ev`, `in`, `lane`; `was` and `now` prompts, `by`, `why` |
-//! | adapter_state | `ev`, `in`, `lane`; `t` adapter, `res` if resumable, `st` state, `sup` superseded record, `ent` provider's entry, `at` occasion |
+//! | input | `ev` evaluation; `r` role if not user, `c` text, `blocks` map (`f` format, `j` JSON), `id` host's id, `n` name, `p` prompt (`ns`, `key`, `d` digest), `call` provider's id of the call, `by` answer and ordinal, `pp` JSON of the adapter |
+//! | request | `ev`; `n` attempt if not 1, `p` digest of the prompt, `m` model, `par` parameters, `sent` digest of the body; `fail` map if an earlier request failed (`of` that request, `why`, `m` message, `st` status, `c` text that arrived, `rid`, `use`, `rate`) |
+//! | answer | `ev`; `to` request, `c` text, `calls` array of maps (`id`, `n` tool, `a` arguments, `cut` if incomplete), `blocks`, `stop` reason, `more` if the provider is to be asked again, `m` model, `rid` request id, `use` map of tokens (`in`, `out`, `cr` and `cw` read from and written to a cache, `re` reasoning), `rate` array of names and values in turn, `pp` JSON of the adapter |
+//! | turn | `ev`; `n` number, `a` answer, `i` inputs, `e` ends, `done` |
+//! | shortened | `ev`; `from`, `to`, `msgs` array of maps (`r` role, `c` text), `why` |
+//! | prompt_accepted | `ev`; `was` and `now` prompts, `by`, `why` |
+//! | adapter_state | `ev`; `t` adapter, `res` if resumable, `st` state, `sup` superseded record, `ent` provider's entry, `at` occasion |
 //! | rollback | `to` target, `logs` (false if LOG is rolled back too) |
 //! | import | `from` session, `at` time of the export, `tags`, `slices` array of maps (`s` slice id, `items`, `vers` their versions if not all 1) |
 //! | resumed | `epoch`, `boot` bytes of the boot id, `clock`, `recovered` if a recovery rewrote records: the sequence number behind the last of them |
 //! | seal | `next` ordinal, `records`, `hash` |
 //! | synced | no body: the watermark of the frame's header is the attestation |
+//!
+//! # Lanes
+//!
+//! A record that a host writes through an operation's handle, or through the handle of a named lane, says so in the fields
+//! of a [`Lane`], which it has beside those above; records of the main lane have neither field.
+//!
+//! | field | meaning | in |
+//! |---|---|---|
+//! | `in` | begin of the tool run through whose handle the record was written | dispatch, snapshot, rollback, observed, settle, and all kinds with `ev` |
+//! | `lane` | name of the lane | the same, and tool_begin |
 //!
 //! # Effects of a dispatch
 //!
@@ -47,6 +57,7 @@ mod declare;
 mod dispatch;
 mod envelope;
 pub(crate) mod fields;
+mod lane;
 mod observed;
 pub(crate) mod opened;
 mod operation;
@@ -63,6 +74,7 @@ pub use conversation::{
 pub use declare::{Binding, BuiltIn, Declare, EventDeclaration, SliceDeclaration};
 pub use dispatch::{Action, Added, Dispatch, Effect, ItemId, Removed};
 pub use envelope::{Resumed, Seal};
+pub use lane::Lane;
 pub use observed::Observed;
 pub use opened::{Opened, Parent};
 pub use operation::{

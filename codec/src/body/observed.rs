@@ -1,7 +1,7 @@
 //! Encodes and decodes an observation.
 
-use super::Payload;
 use super::fields::{required, walk};
+use super::{Lane, Payload};
 use crate::Error;
 use crate::msgpack::Writer;
 
@@ -37,7 +37,7 @@ impl<'a> Observed<'a> {
             match name {
                 "n" => observed = Some(value.str()?.to_owned()),
                 "d" => data = Some(Payload::new(value.rest())),
-                _ => {}
+                _ => Lane::check(name, value)?,
             }
             Ok(())
         })?;

@@ -6,7 +6,7 @@ use uuid::Uuid;
 
 use super::fields::{bad, fixed, list, required, walk, walk_map};
 use super::opened::{read_tags, write_tags};
-use super::{Payload, Policy};
+use super::{Lane, Payload, Policy};
 use crate::msgpack::{Reader, Writer};
 use crate::{Error, SequenceNumber};
 
@@ -49,7 +49,7 @@ impl Snapshot {
             match name {
                 "tag" => tag = Some(value.str()?.to_owned()),
                 "policies" => policies = list(value, read_policy)?,
-                _ => {}
+                _ => Lane::check(name, value)?,
             }
             Ok(())
         })?;
@@ -94,7 +94,7 @@ impl Rollback {
             match name {
                 "to" => to = Some(value.unsigned()?.into()),
                 "logs" => preserve_logs = value.bool()?,
-                _ => {}
+                _ => Lane::check(name, value)?,
             }
             Ok(())
         })?;

@@ -1,8 +1,8 @@
 //! Encodes and decodes a decision about an interrupted operation.
 
-use super::Payload;
 use super::fields::{required, walk};
 use super::operation::{Decision, read_named};
+use super::{Lane, Payload};
 use crate::msgpack::Writer;
 use crate::{Error, OperationId};
 
@@ -53,7 +53,7 @@ impl<'a> Settle<'a> {
                 "by" => by = value.str()?.to_owned(),
                 "why" => reason = value.str()?.to_owned(),
                 "result" => result = Some(Payload::new(value.rest())),
-                _ => {}
+                _ => Lane::check(name, value)?,
             }
             Ok(())
         })?;

@@ -2,12 +2,12 @@
 
 use std::borrow::Cow;
 
-use super::Payload;
 use super::fields::{bad, list, required, walk};
 use super::operation::{
     BEGIN, CallOrigin, Cause, FIELDS_BYTES, Idempotency, ResourceSnapshot, payload_len, read_named,
     resources_len, text_len, write_resources,
 };
+use super::{Lane, Payload};
 use crate::msgpack::{Reader, Writer};
 use crate::{Error, OperationId};
 
@@ -166,7 +166,7 @@ impl<'a> ToolBegin<'a> {
                 "ro" => reads_only = value.bool()?,
                 "res" => resources = list(value, |value| ResourceSnapshot::read(BEGIN, value))?,
                 "shut" => closed = Some(ClosedCall::read(name, value)?),
-                _ => {}
+                _ => Lane::check(name, value)?,
             }
             Ok(())
         })?;

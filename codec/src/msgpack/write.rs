@@ -23,6 +23,11 @@ impl Writer {
         Writer { out }
     }
 
+    /// Creates a writer that goes on behind the content of `out`.
+    pub(crate) fn appending(out: Vec<u8>) -> Writer {
+        Writer { out }
+    }
+
     /// Returns the written bytes.
     pub fn finish(self) -> Vec<u8> {
         self.out

@@ -144,8 +144,8 @@ pub(super) fn adapter_state<'a>(object: &mut Object<'a>, state: AdapterState<'a>
 /// Sets the fields that all records of a conversation have in common.
 fn scope(object: &mut Object<'_>, scope: ConversationScope<'_>) {
     object.set("evaluation_id", Value::from(scope.evaluation.into_owned()));
-    object.set("within", sequence(scope.within));
-    object.set("lane", text(scope.lane));
+    object.set("within", sequence(scope.lane.within));
+    object.set("lane", text(scope.lane.name));
 }
 
 fn text(text: Option<Cow<'_, str>>) -> Value {

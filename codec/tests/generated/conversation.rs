@@ -9,7 +9,7 @@ use foldlog_codec::body::{
 use foldlog_codec::{Kind, SequenceNumber};
 use proptest::prelude::*;
 
-use super::{payload, text, unsigned, unsigned32};
+use super::{lane, payload, text, unsigned, unsigned32};
 
 fn words() -> impl Strategy<Value = Cow<'static, str>> {
     text().prop_map(Cow::from)
@@ -24,8 +24,7 @@ fn sequence() -> impl Strategy<Value = SequenceNumber> {
 }
 
 fn scope() -> impl Strategy<Value = ConversationScope<'static>> {
-    (words(), prop::option::of(sequence()), maybe())
-        .prop_map(|(evaluation, within, lane)| ConversationScope { evaluation, within, lane })
+    (words(), lane()).prop_map(|(evaluation, lane)| ConversationScope { evaluation, lane })
 }
 
 fn role() -> impl Strategy<Value = Role> {

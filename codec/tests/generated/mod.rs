@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use foldlog_codec::Kind;
 use foldlog_codec::body::{
     Action, Added, Binding, BuiltIn, CallOrigin, Cause, ClosedCall, Decision, Declare, Dispatch, Effect,
-    EventDeclaration, ExternalEffects, Idempotency, Import, ImportedSlice, ItemId, NotUndone, ObjectId,
+    EventDeclaration, ExternalEffects, Idempotency, Import, ImportedSlice, ItemId, Lane, NotUndone, ObjectId,
     Observed, Opened, Outcome, Parent, Payload, Policy, Removed, ResourceSnapshot, Resumed, Rollback, Seal,
     Settle, SliceDeclaration, Snapshot, ToolBegin, ToolEnd,
 };
@@ -395,20 +395,41 @@ fn later() -> Kind {
     Kind::from_byte(77).expect("only 0 is no kind")
 }
 
+/// Draws the main lane, or one that is named, within a tool, or both.
+fn lane() -> impl Strategy<Value = Lane<'static>> {
+    (prop::option::of(unsigned()), prop::option::of(text()))
+        .prop_map(|(within, name)| Lane { within: within.map(Into::into), name: name.map(Into::into) })
+}
+
+/// Draws a kind to whose bodies a lane is added, the bytes of a body of that kind in the main lane, and a lane.
+pub(crate) fn body_and_lane() -> impl Strategy<Value = (Kind, Vec<u8>, Lane<'static>)> {
+    let body = prop_oneof![
+        3 => dispatch().prop_map(|body| (Kind::DISPATCH, body.encode())),
+        1 => snapshot().prop_map(|body| (Kind::SNAPSHOT, body.encode())),
+        1 => rollback().prop_map(|body| (Kind::ROLLBACK, body.encode())),
+        1 => tool_begin().prop_map(|body| (Kind::TOOL_BEGIN, body.encode())),
+        1 => observed().prop_map(|body| (Kind::OBSERVED, body.encode())),
+        1 => settle().prop_map(|body| (Kind::SETTLE, body.encode())),
+    ];
+    (body, lane()).prop_map(|((kind, body), lane)| {
+        // The begin of a tool names its parent in a field of its own.
+        let within = lane.within.filter(|_| kind != Kind::TOOL_BEGIN);
+        (kind, body, Lane { within, ..lane })
+    })
+}
+
 /// Draws a kind and the bytes of a body of that kind.
 pub(crate) fn body() -> impl Strategy<Value = (Kind, Vec<u8>)> {
     prop_oneof![
         1 => opened().prop_map(|body| (Kind::OPENED, body.encode())),
         1 => declare().prop_map(|body| (Kind::DECLARE, body.encode())),
         1 => declare().prop_map(|body| (Kind::DECLARED, body.encode())),
-        1 => dispatch().prop_map(|body| (Kind::DISPATCH, body.encode())),
-        1 => snapshot().prop_map(|body| (Kind::SNAPSHOT, body.encode())),
-        1 => rollback().prop_map(|body| (Kind::ROLLBACK, body.encode())),
+        6 => body_and_lane().prop_map(|(kind, mut body, lane)| {
+            lane.add_to(&mut body, 0);
+            (kind, body)
+        }),
         1 => import().prop_map(|body| (Kind::IMPORT, body.encode())),
-        1 => tool_begin().prop_map(|body| (Kind::TOOL_BEGIN, body.encode())),
         1 => tool_end().prop_map(|body| (Kind::TOOL_END, body.encode())),
-        1 => observed().prop_map(|body| (Kind::OBSERVED, body.encode())),
-        1 => settle().prop_map(|body| (Kind::SETTLE, body.encode())),
         1 => resumed().prop_map(|body| (Kind::RESUMED, body.encode())),
         1 => seal().prop_map(|body| (Kind::SEAL, body.encode())),
         1 => Just((Kind::SYNCED, Vec::new())),
@@ -513,7 +534,7 @@ fn damage() -> impl Strategy<Value = Damage> {
 /// Names of fields, of several kinds of body.
 const NAMES: &[&str] = &[
     "v", "e", "d", "o", "x", "s", "r", "a", "b", "to", "id", "ver", "tags", "ev", "c", "calls", "blocks",
-    "f", "j", "rate", "use", "n", "msgs", "fail", "of", "ns", "key", "t", "st", "i",
+    "f", "j", "rate", "use", "n", "msgs", "fail", "of", "ns", "key", "t", "st", "i", "in", "lane",
 ];
 
 /// Draws tokens in any order: they are well-formed more often than random bytes are.

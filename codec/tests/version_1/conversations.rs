@@ -7,7 +7,7 @@ use foldlog_codec::body::{
     PromptAccepted, PromptIdentity, Request, RequestFailure, Role, Shortened, ShortenedMessage, Turn, Usage,
 };
 
-use super::frames::{golden, object_reference};
+use super::frames::{golden, lane, object_reference};
 use super::{Body, EVENT, Golden};
 
 const TEXT: &[u8] = b"\xa8It rains";
@@ -200,7 +200,7 @@ fn plain() -> ConversationScope<'static> {
 }
 
 fn scope() -> ConversationScope<'static> {
-    ConversationScope { within: Some(1_005.into()), lane: Some("helper".into()), ..plain() }
+    ConversationScope { lane: lane(), ..plain() }
 }
 
 fn blocks() -> Blocks<'static> {

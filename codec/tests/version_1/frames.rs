@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use foldlog_codec::Kind;
 use foldlog_codec::body::{
     Action, Added, Binding, BuiltIn, CallOrigin, Cause, ClosedCall, Decision, Declare, Dispatch, Effect,
-    EventDeclaration, ExternalEffects, Idempotency, Import, ImportedSlice, ItemId, NotUndone, ObjectId,
+    EventDeclaration, ExternalEffects, Idempotency, Import, ImportedSlice, ItemId, Lane, NotUndone, ObjectId,
     Observed, Opened, Outcome, Parent, Payload, Policy, Removed, ResourceSnapshot, Resumed, Rollback, Seal,
     Settle, SliceDeclaration, Snapshot, ToolBegin, ToolEnd,
 };
@@ -21,6 +21,7 @@ pub(crate) fn goldens() -> Vec<Golden> {
         positions(),
         calls(),
         decisions_and_observations(),
+        in_lanes(),
         imports(),
         conversations(),
         adapter_states(),
@@ -32,7 +33,46 @@ pub(crate) fn goldens() -> Vec<Golden> {
 }
 
 pub(super) fn golden(name: &'static str, kind: Kind, body: Body) -> Golden {
-    Golden { name, kind, body }
+    Golden { name, kind, body, lane: Lane::default() }
+}
+
+/// Returns the lane of the records that are not of the main lane.
+pub(crate) fn lane() -> Lane<'static> {
+    Lane { within: Some(1_005.into()), name: Some("helper".into()) }
+}
+
+/// Returns records of a lane, of a tool's handle without a lane, and of a lane outside of all tools: one of each kind but
+/// those of conversations, which have theirs among their own.
+fn in_lanes() -> Vec<Golden> {
+    let laned = |name, kind, body, lane| Golden { lane, ..golden(name, kind, body) };
+    let event = Action::Event { event: 0, data: Payload::new(EVENT) };
+    let dispatch = |action| Body::Dispatch(Dispatch { action, effects: None });
+    let tag = Action::Tag { key: "team".to_owned(), value: Some("red".to_owned()) };
+    let snapshot = Snapshot { tag: None, policies: vec![Policy::State] };
+    let settle = Settle {
+        operation: 1_005.into(),
+        decision: Decision::Failed,
+        result: None,
+        by: "the host".to_owned(),
+        reason: String::new(),
+    };
+    let observed = Observed { name: "host.mail".to_owned(), data: Payload::new(EVENT) };
+    let (within, named) = (Lane { name: None, ..lane() }, Lane { within: None, ..lane() });
+    vec![
+        laned("dispatch-within", Kind::DISPATCH, dispatch(event.clone()), within.clone()),
+        laned("dispatch-lane", Kind::DISPATCH, dispatch(event), lane()),
+        laned("dispatch-tag-lane", Kind::DISPATCH, dispatch(tag), named.clone()),
+        laned("snapshot-lane", Kind::SNAPSHOT, Body::Snapshot(snapshot), lane()),
+        laned(
+            "rollback-within",
+            Kind::ROLLBACK,
+            Body::Rollback(Rollback { to: 1_006.into(), preserve_logs: true }),
+            within,
+        ),
+        laned("tool-begin-lane", Kind::TOOL_BEGIN, Body::ToolBegin(begin()), named.clone()),
+        laned("settle-lane", Kind::SETTLE, Body::Settle(settle), named),
+        laned("observed-lane", Kind::OBSERVED, Body::Observed(observed), lane()),
+    ]
 }
 
 /// Returns openings of sessions, and declarations.

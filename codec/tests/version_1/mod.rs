@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::fmt::Debug;
 
 use foldlog_codec::body::{
-    AdapterState, Answer, Declare, Dispatch, Import, Input, Observed, Opened, PromptAccepted, Request,
+    AdapterState, Answer, Declare, Dispatch, Import, Input, Lane, Observed, Opened, PromptAccepted, Request,
     Resumed, Rollback, Seal, Settle, Shortened, Snapshot, ToolBegin, ToolEnd, Turn,
 };
 use foldlog_codec::frame::{self, Context, Header};
@@ -17,7 +17,7 @@ use foldlog_codec::segment::{Previous, SegmentHeader};
 use foldlog_codec::{Kind, Record, SequenceNumber};
 use uuid::Uuid;
 
-pub(crate) use frames::{declaration, end, goldens, later};
+pub(crate) use frames::{declaration, end, goldens, lane, later};
 pub(crate) use images::images;
 
 pub(crate) fn context() -> Context {
@@ -36,11 +36,12 @@ pub(crate) const OTHER: Uuid = Uuid::from_u128(0xfedc_ba98_7654_3210_0f1e_2d3c_4
 pub(crate) const EVENT: &[u8] = b"\x82\xa4step\x03\xa4text\xa7ship it";
 pub(crate) const ITEM: &[u8] = b"\x81\xa4step\x07";
 
-/// One golden frame: the name of its file, its kind and its body.
+/// One golden frame: the name of its file, its kind, its body, and the lane that is added to the body.
 pub(crate) struct Golden {
     pub(crate) name: &'static str,
     pub(crate) kind: Kind,
     pub(crate) body: Body,
+    pub(crate) lane: Lane<'static>,
 }
 
 /// A body of any kind.
@@ -148,8 +149,9 @@ pub(crate) fn header(golden: &Golden) -> Header {
 }
 
 pub(crate) fn frame_of(golden: &Golden) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    frame::encode(context(), &header(golden), &golden.body.encode(), &mut bytes).unwrap();
+    let (mut body, mut bytes) = (golden.body.encode(), Vec::new());
+    golden.lane.add_to(&mut body, 0);
+    frame::encode(context(), &header(golden), &body, &mut bytes).unwrap();
     bytes
 }
 

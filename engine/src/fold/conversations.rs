@@ -40,7 +40,7 @@ pub(crate) struct ConversationNote {
 impl ConversationNote {
     fn new(scope: &ConversationScope<'_>, kind: EntryKind) -> ConversationNote {
         let evaluation = SmolStr::new(&scope.evaluation);
-        ConversationNote { evaluation, within: scope.within, kind, origin: None, number: 0, flag: false }
+        ConversationNote { evaluation, within: scope.lane.within, kind, origin: None, number: 0, flag: false }
     }
 }
 

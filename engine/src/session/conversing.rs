@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 
 use foldlog_codec::body::{
-    AdapterState, Answer, AnsweredCall, CallOrigin, ConversationScope, Input, Payload, PromptAccepted,
+    AdapterState, Answer, AnsweredCall, CallOrigin, ConversationScope, Input, Lane, Payload, PromptAccepted,
     Request, RequestFailure, Role, Shortened, ShortenedMessage, Turn,
 };
 use foldlog_codec::image::EntryKind;
@@ -391,8 +391,7 @@ impl Session {
     fn scope<'a>(&'a self, state: &WriterState, evaluation: &'a str) -> ConversationScope<'a> {
         ConversationScope {
             evaluation: Cow::from(evaluation),
-            within: self.run_within(state),
-            lane: self.lane.as_deref().map(Cow::from),
+            lane: Lane { within: self.run_within(state), name: self.lane.as_deref().map(Cow::from) },
         }
     }
 

@@ -7,7 +7,7 @@ use foldlog::Kind;
 use foldlog::audit::walk_on;
 use foldlog::storage::{MemoryStorage, Storage};
 use foldlog_codec::body::{
-    AdapterState, Answer, Declare, Dispatch, EventDeclaration, Import, Input, Observed, Opened, Policy,
+    AdapterState, Answer, Declare, Dispatch, EventDeclaration, Import, Input, Lane, Observed, Opened, Policy,
     PromptAccepted, Request, Resumed, Rollback, Seal, Settle, Shortened, SliceDeclaration, Snapshot,
     ToolBegin, ToolEnd, Turn,
 };
@@ -116,6 +116,12 @@ pub fn record(bytes: &[u8]) {
                 assert_eq!(rewritten.objects(), record.objects());
             }
         };
+    }
+    if reads {
+        let lane = Lane::of(kind, body).expect("a body that decodes has no malformed lane");
+        let mut moved = Rollback { to: 1.into(), preserve_logs: true }.encode();
+        lane.add_to(&mut moved, 0);
+        assert_eq!(Lane::of(Kind::ROLLBACK, &moved), Ok(lane));
     }
     match kind {
         Kind::OPENED => comes_back!(Opened),

@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 
 use foldlog::{Kind, Value};
 use foldlog_codec::body::{
-    Action, Binding, BuiltIn, Declare, Dispatch, EventDeclaration, Import, ImportedSlice, Observed, Opened,
-    Outcome, Payload, Policy, Rollback, Settle, SliceDeclaration, Snapshot, ToolBegin, ToolEnd,
+    Action, Binding, BuiltIn, Declare, Dispatch, EventDeclaration, Import, ImportedSlice, Lane, Observed,
+    Opened, Outcome, Payload, Policy, Rollback, Settle, SliceDeclaration, Snapshot, ToolBegin, ToolEnd,
 };
 use foldlog_tests::verbs::{Ran, foldlog};
 use unicode_properties::{GeneralCategory, UnicodeGeneralCategory};
@@ -116,7 +116,14 @@ fn records() -> Vec<(Kind, Vec<u8>)> {
         dispatch(event),
     ];
     records.extend(conversation::records(records.len() as u64));
-    records.push((Kind::TOOL_BEGIN, begin("open", &arguments)));
+    let (mut open, data) = (begin("open", &arguments), payload("event"));
+    let event = Action::Event { event: 0, data: Payload::new(&data) };
+    let mut laned = Dispatch { action: event, effects: None }.encode();
+    for body in [&mut open, &mut laned] {
+        Lane { within: None, name: Some(hostile("record lane").into()) }.add_to(body, 0);
+    }
+    records.push((Kind::DISPATCH, laned));
+    records.push((Kind::TOOL_BEGIN, open));
     records.push((Kind::ROLLBACK, Rollback { to: 4.into(), preserve_logs: false }.encode()));
     records
 }
@@ -232,6 +239,7 @@ fn no_control_character_from_outside_reaches_the_terminal_by_any_verb() {
                 "observed",
                 "observed value",
                 "open tool",
+                "record lane",
             ],
         ),
         (&["show", "SESSION", "--from", "13", "--to", "23"], &conversation::PLACES),

@@ -31,8 +31,8 @@ pub use request::{Request, RequestFailure};
 pub use shortened::{Shortened, ShortenedMessage};
 pub use turn::Turn;
 
-use super::Payload;
 use super::fields::{FieldWriter, list, required, walk_map};
+use super::{Lane, Payload};
 use crate::msgpack::{Reader, Writer};
 use crate::{Error, SequenceNumber};
 
@@ -41,24 +41,21 @@ use crate::{Error, SequenceNumber};
 pub struct ConversationScope<'a> {
     /// Id of the evaluation.
     pub evaluation: Cow<'a, str>,
-    /// Begin of the run of a tool through whose handle the record was written; `None` if it was written from outside. If
-    /// that run does not commit, the record no longer counts.
-    pub within: Option<SequenceNumber>,
-    /// Lane of the host that wrote the record; `None` for the lane that all other threads share.
-    pub lane: Option<Cow<'a, str>>,
+    /// Lane of the host that wrote the record. If it is within a run of a tool that does not commit, the record no longer
+    /// counts.
+    pub lane: Lane<'a>,
 }
 
 impl<'a> ConversationScope<'a> {
-    /// Makes the scope of records that the host writes for an evaluation, in no lane of its own.
+    /// Makes the scope of records that the host writes for an evaluation, in the main lane.
     pub fn new(evaluation: impl Into<Cow<'a, str>>) -> ConversationScope<'a> {
-        ConversationScope { evaluation: evaluation.into(), within: None, lane: None }
+        ConversationScope { evaluation: evaluation.into(), lane: Lane::default() }
     }
 
     fn begin(&self, bytes: usize) -> FieldWriter {
         let mut fields = FieldWriter::with_capacity(self.evaluation.len() + 96 + bytes);
         fields.text("ev", Some(&self.evaluation));
-        fields.sequence("in", self.within);
-        fields.text("lane", self.lane.as_deref());
+        self.lane.write(&mut fields);
         fields
     }
 }
@@ -67,8 +64,7 @@ impl<'a> ConversationScope<'a> {
 #[derive(Default)]
 struct ScopeFields<'a> {
     evaluation: Option<Cow<'a, str>>,
-    within: Option<SequenceNumber>,
-    lane: Option<Cow<'a, str>>,
+    lane: Lane<'a>,
 }
 
 impl<'a> ScopeFields<'a> {
@@ -76,16 +72,14 @@ impl<'a> ScopeFields<'a> {
     fn take(&mut self, name: &str, value: &mut Reader<'a>) -> Result<bool, Error> {
         match name {
             "ev" => self.evaluation = Some(Cow::Borrowed(value.str()?)),
-            "in" => self.within = Some(value.unsigned()?.into()),
-            "lane" => self.lane = Some(Cow::Borrowed(value.str()?)),
-            _ => return Ok(false),
+            _ => return self.lane.take(name, value),
         }
         Ok(true)
     }
 
     fn finish(self, kind: &'static str) -> Result<ConversationScope<'a>, Error> {
         let evaluation = required(kind, "ev", self.evaluation)?;
-        Ok(ConversationScope { evaluation, within: self.within, lane: self.lane })
+        Ok(ConversationScope { evaluation, lane: self.lane })
     }
 }
 

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use foldlog::{Kind, Value};
 use foldlog_codec::body::{
-    AdapterState, Answer, AnsweredCall, Blocks, CallOrigin, ConversationScope, Input, Payload,
+    AdapterState, Answer, AnsweredCall, Blocks, CallOrigin, ConversationScope, Input, Lane, Payload,
     PromptAccepted, PromptIdentity, Request, RequestFailure, Role, Shortened, ShortenedMessage, Turn,
 };
 
@@ -61,7 +61,10 @@ fn string(place: &str) -> Payload<'static> {
 }
 
 fn scope() -> ConversationScope<'static> {
-    ConversationScope { evaluation: text("evaluation"), within: None, lane: Some(text("lane")) }
+    ConversationScope {
+        evaluation: text("evaluation"),
+        lane: Lane { within: None, name: Some(text("lane")) },
+    }
 }
 
 fn prompt() -> PromptIdentity<'static> {

@@ -1,0 +1,149 @@
+//! Encodes and decodes the lane of a record: through which of the host's handles it was written.
+//!
+//! A host that runs again writes the records of one lane in the same order, whatever its threads do meanwhile. So a
+//! reader that compares two runs compares them lane by lane.
+//!
+//! # Invariants
+//!
+//! 1. The main lane, which all handles without a lane of their own share, takes no bytes.
+//! 2. Of every kind that a host's calls write, the fields have the same names: `in` and `lane`. The begin of a tool has
+//!    `lane` alone, since its `in` names the operation around it; the end of a tool is of the lane of its begin.
+//! 3. No lane changes what a record does.
+
+use std::borrow::Cow;
+
+use super::fields::{FieldWriter, walk};
+use crate::msgpack::{Reader, Writer};
+use crate::{Error, Kind, SequenceNumber};
+
+/// Names through which handle of the host a record was written.
+///
+/// ```
+/// use foldlog_codec::Kind;
+/// use foldlog_codec::body::{Lane, Rollback};
+///
+/// let rollback = Rollback { to: 7.into(), preserve_logs: true };
+/// let mut body = rollback.encode();
+/// assert!(Lane::of(Kind::ROLLBACK, &body)?.is_main());
+///
+/// let lane = Lane { within: None, name: Some("mailbox".into()) };
+/// lane.add_to(&mut body, 0);
+/// assert_eq!(Lane::of(Kind::ROLLBACK, &body)?, lane);
+/// assert_eq!(Rollback::decode(&body)?, rollback);
+/// # Ok::<(), foldlog_codec::Error>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Lane<'a> {
+    /// Begin of the run of a tool through whose handle the record was written; `None` if it was written from outside,
+    /// and for a `tool_begin`, which names its parent operation instead.
+    pub within: Option<SequenceNumber>,
+    /// Name that the host gave the lane; `None` for the handle without one.
+    pub name: Option<Cow<'a, str>>,
+}
+
+impl<'a> Lane<'a> {
+    /// Returns whether this is the main lane, which takes no bytes.
+    #[inline]
+    pub fn is_main(&self) -> bool {
+        self.within.is_none() && self.name.is_none()
+    }
+
+    /// Decodes the lane of a record of any kind from its body. A record that no call of a host writes is of the main
+    /// lane, and so is the end of a tool: look at its begin.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Body`] if the body is not one MessagePack map within the default limits, if its version is newer than
+    /// this crate reads, or if a field of the lane is malformed. A body that decodes as one of its kind has no malformed
+    /// lane.
+    pub fn of(kind: Kind, body: &'a [u8]) -> Result<Lane<'a>, Error> {
+        let has_lane = match kind {
+            // Two fields are an event's own, and nearly all events have no others.
+            Kind::DISPATCH => !body.starts_with(b"\x82\xa1e"),
+            Kind::SNAPSHOT | Kind::ROLLBACK | Kind::TOOL_BEGIN | Kind::OBSERVED | Kind::SETTLE => true,
+            Kind::INPUT
+            | Kind::REQUEST
+            | Kind::ANSWER
+            | Kind::TURN
+            | Kind::SHORTENED
+            | Kind::PROMPT_ACCEPTED
+            | Kind::ADAPTER_STATE => true,
+            _ => false,
+        };
+        let mut lane = Lane::default();
+        if has_lane {
+            walk(kind.name(), body, |name, value| lane.take(name, value).map(drop))?;
+        }
+        if kind == Kind::TOOL_BEGIN {
+            lane.within = None;
+        }
+        Ok(lane)
+    }
+
+    /// Adds the fields of the lane to an encoded body, which begins at `start` of the buffer and ends with it. Leaves the
+    /// buffer as it is for the main lane, and if no map begins there.
+    pub fn add_to(&self, buffer: &mut Vec<u8>, start: usize) {
+        let fields = self.fields();
+        let mut body = Reader::new(buffer.get(start..).unwrap_or_default());
+        let Ok(others) = body.map() else { return };
+        if fields == 0 {
+            return;
+        }
+        let head_len = body.offset();
+        match buffer.get_mut(start) {
+            // The head of a map of at most 15 fields is one byte, which ends with their number.
+            Some(head) if others as usize + fields <= 15 => *head += fields as u8,
+            _ => {
+                let mut head = Writer::new();
+                head.map(others as usize + fields);
+                drop(buffer.splice(start..start + head_len, head.finish()));
+            }
+        }
+        let mut writer = Writer::appending(std::mem::take(buffer));
+        if let Some(within) = self.within {
+            writer.str(WITHIN).unsigned(within.get());
+        }
+        if let Some(name) = &self.name {
+            writer.str(NAME).str(name);
+        }
+        *buffer = writer.finish();
+    }
+
+    fn fields(&self) -> usize {
+        usize::from(self.within.is_some()) + usize::from(self.name.is_some())
+    }
+
+    /// Writes the fields among those of a body that is built.
+    pub(super) fn write(&self, fields: &mut FieldWriter) {
+        fields.sequence(WITHIN, self.within);
+        fields.text(NAME, self.name.as_deref());
+    }
+
+    /// Takes a field if it is one of a lane's, and returns whether it was.
+    pub(super) fn take(&mut self, name: &str, value: &mut Reader<'a>) -> Result<bool, Error> {
+        match name {
+            WITHIN => self.within = Some(value.unsigned()?.into()),
+            NAME => self.name = Some(Cow::Borrowed(value.str()?)),
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// Checks a field that a body's own decoder does not know: a malformed lane is refused, any other field is skipped.
+    pub(super) fn check(name: &str, value: &mut Reader<'a>) -> Result<(), Error> {
+        Lane::default().take(name, value).map(drop)
+    }
+
+    /// Checks that nothing but `fields` fields of a lane follows. Returns `None` if something else does.
+    pub(super) fn ends(fields: u32, bytes: &'a [u8]) -> Option<()> {
+        let (mut reader, mut lane) = (Reader::new(bytes), Lane::default());
+        for _ in 0..fields {
+            let name = reader.str().ok()?;
+            lane.take(name, &mut reader).ok().filter(|taken| *taken)?;
+        }
+        reader.is_done().then_some(())
+    }
+}
+
+const WITHIN: &str = "in";
+const NAME: &str = "lane";
