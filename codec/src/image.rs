@@ -550,6 +550,7 @@ mod tests {
                 idempotency: Idempotency::Keyed,
                 reads_only: false,
                 undoes: Some(7.into()),
+                verifies: Some(8.into()),
                 origin: Some(CallOrigin { answer: 4.into(), ordinal: 1 }),
                 had_effects_within: true,
             }],

@@ -73,6 +73,7 @@ const LEDGER_JSON: &str = "\
 With --json one object a line, for each operation:
   operation    its id: the sequence number of its first begin
   parent       the operation within which it ran; undoes: the operation that it undid
+  verifies     the operation about which it asked the outside, if any did
   asked_by     the answer that asked for it, by its sequence number, and which of the answer's calls it is
   call_id      the provider's id of the call, which may name several operations
   tool         its name; idempotency: whether it may be run again

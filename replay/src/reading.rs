@@ -384,7 +384,13 @@ fn begin_name(begin: &ToolBegin<'_>) -> String {
     if let Some(call_id) = &begin.call_id {
         name.push_str(&format!(" {call_id}"));
     }
-    for (what, operation) in [("within", begin.parent), ("again", begin.again), ("undoes", begin.undoes)] {
+    let others = [
+        ("within", begin.parent),
+        ("again", begin.again),
+        ("undoes", begin.undoes),
+        ("verifies", begin.verifies),
+    ];
+    for (what, operation) in others {
         if let Some(operation) = operation {
             name.push_str(&format!(", {what} {operation}"));
         }

@@ -150,6 +150,16 @@ named_for_later! {
         Compensate = "compensate",
         /// A person or the host has to decide.
         Manual = "manual",
+        /// The tool has to ask the outside what came of the call. In this version nobody asks for it: a person or the host
+        /// has to decide, as for [`Manual`](Idempotency::Manual).
+        Verify = "verify",
+    }
+}
+
+impl Idempotency {
+    /// Returns whether somebody has to decide about an interrupted call before it may run again.
+    pub fn needs_settling(self) -> bool {
+        matches!(self, Idempotency::Manual | Idempotency::Verify | Idempotency::Other(_))
     }
 }
 

@@ -32,6 +32,8 @@ pub struct ToolBegin<'a> {
     pub again: Option<OperationId>,
     /// Operation whose effects this one undoes.
     pub undoes: Option<OperationId>,
+    /// Operation about which this one asks the outside what came of it. No log of this version has one.
+    pub verifies: Option<OperationId>,
     /// Snapshots of the resources before the tool runs, in the order of their names.
     pub resources: Vec<ResourceSnapshot<'a>>,
     /// Why the call does not run, if it is closed without: its end follows, or a recovery writes it.
@@ -78,6 +80,7 @@ impl<'a> ToolBegin<'a> {
             reads_only: false,
             again: None,
             undoes: None,
+            verifies: None,
             resources: Vec::new(),
             closed: None,
         }
@@ -107,6 +110,7 @@ impl<'a> ToolBegin<'a> {
             + usize::from(self.reads_only)
             + usize::from(self.again.is_some())
             + usize::from(self.undoes.is_some())
+            + usize::from(self.verifies.is_some())
             + usize::from(!self.resources.is_empty())
             + usize::from(self.closed.is_some());
         let names = self.tool.len() + text_len(self.call_id.as_deref());
@@ -125,7 +129,9 @@ impl<'a> ToolBegin<'a> {
         if let Some(origin) = self.origin {
             origin.write(writer.str("by"));
         }
-        for (field, operation) in [("in", self.parent), ("again", self.again), ("undo", self.undoes)] {
+        let others =
+            [("in", self.parent), ("again", self.again), ("undo", self.undoes), ("verify", self.verifies)];
+        for (field, operation) in others {
             if let Some(operation) = operation {
                 writer.str(field).unsigned(operation.get());
             }
@@ -152,7 +158,7 @@ impl<'a> ToolBegin<'a> {
     pub fn decode(bytes: &'a [u8]) -> Result<ToolBegin<'a>, Error> {
         let (mut tool, mut call_id, mut arguments, mut origin) = (None, None, None, None);
         let (mut parent, mut again, mut undoes, mut idempotency) = (None, None, None, Idempotency::Manual);
-        let (mut reads_only, mut resources, mut closed) = (false, Vec::new(), None);
+        let (mut verifies, mut reads_only, mut resources, mut closed) = (None, false, Vec::new(), None);
         walk(BEGIN, bytes, |name, value| {
             match name {
                 "t" => tool = Some(Cow::Borrowed(value.str()?)),
@@ -162,6 +168,7 @@ impl<'a> ToolBegin<'a> {
                 "in" => parent = Some(value.unsigned()?.into()),
                 "again" => again = Some(value.unsigned()?.into()),
                 "undo" => undoes = Some(value.unsigned()?.into()),
+                "verify" => verifies = Some(value.unsigned()?.into()),
                 "idem" => idempotency = read_named(BEGIN, name, value, Idempotency::from_recorded)?,
                 "ro" => reads_only = value.bool()?,
                 "res" => resources = list(value, |value| ResourceSnapshot::read(BEGIN, value))?,
@@ -180,6 +187,7 @@ impl<'a> ToolBegin<'a> {
             reads_only,
             again,
             undoes,
+            verifies,
             resources,
             closed,
         })

@@ -31,6 +31,8 @@ pub struct ToolEnd<'a> {
     pub parent: Option<OperationId>,
     /// Operation whose effects this one undid.
     pub undoes: Option<OperationId>,
+    /// Operation about which this one asked the outside what came of it.
+    pub verifies: Option<OperationId>,
     /// How the operation ended.
     pub outcome: Outcome,
     /// Why the operation failed; `None` if it did not.
@@ -67,6 +69,7 @@ impl<'a> ToolEnd<'a> {
             origin: None,
             parent: None,
             undoes: None,
+            verifies: None,
             outcome,
             cause: None,
             rolls_back: false,
@@ -101,7 +104,7 @@ impl<'a> ToolEnd<'a> {
     /// Encodes the item that the record adds to its LOG slice: one MessagePack map with full field names. No record
     /// holds these bytes: a reader makes them from the record's other fields.
     pub fn invoked(&self) -> Vec<u8> {
-        let numbers = [("parent", self.parent), ("undoes", self.undoes)];
+        let numbers = [("parent", self.parent), ("undoes", self.undoes), ("verifies", self.verifies)];
         let fields = 6
             + numbers.iter().filter(|(_, number)| number.is_some()).count()
             + usize::from(self.origin.is_some())
@@ -143,7 +146,8 @@ impl<'a> ToolEnd<'a> {
     /// Encodes the body of a `tool_end` record as MessagePack into the allocation of `buffer`, whose content is
     /// discarded.
     pub fn encode_into(&self, mut buffer: Vec<u8>) -> Vec<u8> {
-        let numbers = [("again", self.again), ("in", self.parent), ("undo", self.undoes)];
+        let numbers =
+            [("again", self.again), ("in", self.parent), ("undo", self.undoes), ("verify", self.verifies)];
         let payloads = [("result", self.result), ("shown", self.shown), ("over", self.overrides)];
         let stated = self.outside != ExternalEffects::Unknown;
         let fields = 5
@@ -218,6 +222,7 @@ impl<'a> ToolEnd<'a> {
                 "again" => end.again = Some(value.unsigned()?.into()),
                 "in" => end.parent = Some(value.unsigned()?.into()),
                 "undo" => end.undoes = Some(value.unsigned()?.into()),
+                "verify" => end.verifies = Some(value.unsigned()?.into()),
                 "t" => tool = Some(Cow::Borrowed(value.str()?)),
                 "call" => end.call_id = Some(Cow::Borrowed(value.str()?)),
                 "by" => end.origin = Some(CallOrigin::read(value)?),

@@ -16,7 +16,7 @@ use crate::{Error, OperationId, SequenceNumber};
 /// | `op` | operation id |
 /// | `begin` | sequence number of the operation's latest `tool_begin` |
 /// | `in` | id of the operation within which it runs |
-/// | `t`, `call`, `idem`, `ro`, `undo`, `by` | the fields of these names in its `tool_begin` |
+/// | `t`, `call`, `idem`, `ro`, `undo`, `verify`, `by` | the fields of these names in its `tool_begin` |
 /// | `fx` | whether a nested operation may have had effects outside |
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpenOperation<T> {
@@ -36,6 +36,8 @@ pub struct OpenOperation<T> {
     pub reads_only: bool,
     /// Id of the operation whose effects this one undoes.
     pub undoes: Option<OperationId>,
+    /// Id of the operation about which this one asks the outside what came of it.
+    pub verifies: Option<OperationId>,
     /// Model answer that asked for the call; `None` if the host asked.
     pub origin: Option<CallOrigin>,
     /// Whether a nested operation may have had effects outside: if this operation is run again, the nested one runs
@@ -84,6 +86,7 @@ impl<T> OpenOperation<T> {
             idempotency: self.idempotency,
             reads_only: self.reads_only,
             undoes: self.undoes,
+            verifies: self.verifies,
             origin: self.origin,
             had_effects_within: self.had_effects_within,
         }
@@ -130,7 +133,7 @@ pub struct BegunSlice<'a> {
 
 impl<'a> OpenOperation<&'a str> {
     pub(super) fn write(&self, writer: &mut Writer) {
-        let numbers = [("in", self.parent), ("undo", self.undoes)];
+        let numbers = [("in", self.parent), ("undo", self.undoes), ("verify", self.verifies)];
         let flags = [("ro", self.reads_only), ("fx", self.had_effects_within)];
         let stated = self.idempotency != Idempotency::Manual;
         let optional = numbers.iter().filter(|(_, number)| number.is_some()).count()
@@ -179,6 +182,7 @@ impl<'a> OpenOperation<&'a str> {
             idempotency: read.idempotency()?,
             reads_only: read.reads_only,
             undoes: read.undoes,
+            verifies: read.verifies,
             origin,
             had_effects_within: read.had_effects_within,
         })
@@ -227,6 +231,7 @@ struct Fields<'a> {
     begin: Option<SequenceNumber>,
     parent: Option<OperationId>,
     undoes: Option<OperationId>,
+    verifies: Option<OperationId>,
     tool: Option<&'a str>,
     call_id: Option<&'a str>,
     idempotency: Option<&'a str>,
@@ -243,6 +248,7 @@ impl<'a> Fields<'a> {
             "begin" => self.begin = Some(value.unsigned()?.into()),
             "in" => self.parent = Some(value.unsigned()?.into()),
             "undo" => self.undoes = Some(value.unsigned()?.into()),
+            "verify" => self.verifies = Some(value.unsigned()?.into()),
             "t" => self.tool = Some(value.str()?),
             "call" => self.call_id = Some(value.str()?),
             "idem" => self.idempotency = Some(value.str()?),

@@ -27,7 +27,7 @@ fn not_undone(not_undone: Vec<NotUndone<'_>>) -> Result<Part<'_>, Error> {
 }
 
 pub(super) fn tool_begin<'a>(object: &mut Object<'a>, begin: ToolBegin<'a>) -> Result<(), Error> {
-    call(object, (begin.tool, begin.call_id), begin.origin, (begin.parent, begin.undoes));
+    call(object, (begin.tool, begin.call_id), begin.origin, (begin.parent, begin.undoes, begin.verifies));
     object.set("arguments", payload(begin.arguments)?);
     object.set("idempotency", Value::from(begin.idempotency.name()));
     object.set("reads_only", Value::from(begin.reads_only));
@@ -48,7 +48,7 @@ pub(super) fn tool_end<'a>(
 ) -> Result<(), Error> {
     object.set("begin", Value::from(end.begin));
     object.set("operation", Value::from(end.operation()));
-    call(object, (end.tool, end.call_id), end.origin, (end.parent, end.undoes));
+    call(object, (end.tool, end.call_id), end.origin, (end.parent, end.undoes, end.verifies));
     object.set("outcome", Value::from(end.outcome.name()));
     object.set("cause", end.cause.map_or(Value::Nil, |cause| Value::from(cause.name())));
     object.set("rolls_back", Value::from(end.rolls_back));
@@ -70,13 +70,16 @@ fn call(
     object: &mut Object<'_>,
     (tool, call_id): (Cow<'_, str>, Option<Cow<'_, str>>),
     origin: Option<CallOrigin>,
-    (parent, undoes): (Option<OperationId>, Option<OperationId>),
+    (parent, undoes, verifies): (Option<OperationId>, Option<OperationId>, Option<OperationId>),
 ) {
     object.set("tool", Value::from(tool.into_owned()));
     object.set("call_id", call_id.map_or(Value::Nil, |call_id| Value::from(call_id.into_owned())));
     object.set("asked_by", asked_by(origin));
     object.set("parent", parent.map_or(Value::Nil, Value::from));
     object.set("undoes", undoes.map_or(Value::Nil, Value::from));
+    if let Some(verifies) = verifies {
+        object.set("verifies", Value::from(verifies));
+    }
 }
 
 /// Makes the value of the answer and ordinal by which a model asked for a call.

@@ -270,7 +270,7 @@ fn cause() -> impl Strategy<Value = Cause> {
 
 pub(crate) fn tool_begin() -> impl Strategy<Value = ToolBegin<'static>> {
     let origin = prop::option::of((unsigned(), unsigned32()));
-    let others = [(); 3].map(|()| prop::option::of(unsigned()));
+    let others = [(); 4].map(|()| prop::option::of(unsigned()));
     let idempotency = known_or_later(Idempotency::ALL, Idempotency::from_recorded);
     let closed =
         prop::option::of((cause(), payload()).prop_map(|(cause, shown)| ClosedCall { cause, shown }));
@@ -279,7 +279,7 @@ pub(crate) fn tool_begin() -> impl Strategy<Value = ToolBegin<'static>> {
         |(
             (tool, call_id, arguments),
             origin,
-            [parent, again, undoes],
+            [parent, again, undoes, verifies],
             idempotency,
             reads_only,
             resources,
@@ -295,6 +295,7 @@ pub(crate) fn tool_begin() -> impl Strategy<Value = ToolBegin<'static>> {
                 reads_only,
                 again: again.map(Into::into),
                 undoes: undoes.map(Into::into),
+                verifies: verifies.map(Into::into),
                 resources,
                 closed,
             }
@@ -306,7 +307,7 @@ pub(crate) fn tool_end() -> impl Strategy<Value = ToolEnd<'static>> {
     let outcome = (known_or_later(Outcome::ALL, Outcome::from_recorded), any::<bool>());
     let why = (prop::option::of(cause()), prop::sample::select(ExternalEffects::ALL));
     let named = (text(), prop::option::of(text()), prop::option::of((unsigned(), unsigned32())));
-    let others = [(); 3].map(|()| prop::option::of(unsigned()));
+    let others = [(); 4].map(|()| prop::option::of(unsigned()));
     let payloads = [(); 3].map(|()| prop::option::of(payload()));
     let not_undone = prop::collection::vec((text(), text(), text()), 0..3).prop_map(|all| {
         let one = |(resource, path, reason): (String, String, String)| NotUndone {
@@ -328,7 +329,7 @@ pub(crate) fn tool_end() -> impl Strategy<Value = ToolEnd<'static>> {
             slice,
         )| {
             let (tool, call_id, origin) = named;
-            let [again, parent, undoes] = others;
+            let [again, parent, undoes, verifies] = others;
             let [result, shown, overrides] = payloads;
             let rolls_back = back && outcome != Outcome::Committed;
             ToolEnd {
@@ -339,6 +340,7 @@ pub(crate) fn tool_end() -> impl Strategy<Value = ToolEnd<'static>> {
                 origin: origin.map(CallOrigin::from),
                 parent: parent.map(Into::into),
                 undoes: undoes.map(Into::into),
+                verifies: verifies.map(Into::into),
                 outcome,
                 cause,
                 rolls_back,

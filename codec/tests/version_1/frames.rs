@@ -250,6 +250,20 @@ fn calls() -> Vec<Golden> {
                 ..begin()
             }),
         ),
+        golden(
+            "tool-begin-verifying",
+            Kind::TOOL_BEGIN,
+            Body::ToolBegin(ToolBegin {
+                idempotency: Idempotency::Verify,
+                verifies: Some(1_004.into()),
+                ..begin()
+            }),
+        ),
+        golden(
+            "tool-end-verifying",
+            Kind::TOOL_END,
+            Body::ToolEnd(ToolEnd { verifies: Some(1_004.into()), ..end() }),
+        ),
         golden("tool-end-committed", Kind::TOOL_END, Body::ToolEnd(end())),
         golden(
             "tool-end-failed",
@@ -417,6 +431,7 @@ fn begin() -> ToolBegin<'static> {
         reads_only: false,
         again: None,
         undoes: None,
+        verifies: None,
         resources: vec![],
         closed: None,
     }
@@ -431,6 +446,7 @@ pub(crate) fn end() -> ToolEnd<'static> {
         origin: None,
         parent: None,
         undoes: None,
+        verifies: None,
         outcome: Outcome::Committed,
         cause: None,
         rolls_back: false,

@@ -62,6 +62,7 @@ pub(crate) fn images() -> [(&'static str, Image<'static>); 3] {
         idempotency: Idempotency::Keyed,
         reads_only: false,
         undoes: None,
+        verifies: None,
         origin: Some(CallOrigin { answer: 17.into(), ordinal: 1 }),
         had_effects_within: true,
     };

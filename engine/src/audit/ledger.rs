@@ -70,6 +70,9 @@ pub struct LedgerEntry {
     pub parent: Option<OperationId>,
     /// Operation that this one undid.
     pub undoes: Option<OperationId>,
+    /// Operation about which this one asked the outside what came of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub verifies: Option<OperationId>,
     /// Answer that asked for the call, and which of its calls it is. `None` if no answer did.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub asked_by: Option<CallOrigin>,
@@ -137,6 +140,7 @@ impl Ledger {
             operation,
             parent: begin.parent,
             undoes: begin.undoes,
+            verifies: begin.verifies,
             asked_by: begin.origin,
             call_id: begin.call_id.map(Cow::into_owned),
             tool: begin.tool.into_owned(),

@@ -37,6 +37,7 @@ fn all() -> Vec<Error> {
         idempotency: foldlog_codec::body::Idempotency::Manual,
         reads_only: false,
         undoes: None,
+        verifies: None,
         origin: None,
         had_effects_within: false,
     };

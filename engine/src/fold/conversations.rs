@@ -231,7 +231,7 @@ impl Conversations {
         };
         let answer = end
             .origin
-            .filter(|_| end.undoes.is_none())
+            .filter(|_| end.undoes.is_none() && end.verifies.is_none())
             .and_then(|origin| self.inner.entries.get(&origin.answer));
         let entry = answer.map(|answer| ConversationEntry {
             kind,

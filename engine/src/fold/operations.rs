@@ -5,11 +5,13 @@
 //! |---|---|
 //! | `tool_begin` | it is open; if it runs an interrupted operation again, that one is settled |
 //! | `tool_end`, committed or failed | it is over; if it undid an interrupted operation, that one is marked as undone |
-//! | `tool_end`, interrupted | it is unsettled, unless it ran within another one, whose fate it shares |
+//! | `tool_end`, interrupted | it is unsettled, unless it ran within another one, whose fate it shares, or undid or verified one |
 //! | `settle` | it is over, or to be run again |
 //!
 //! An operation within which another one may have had effects outside is `Manual`, whatever its tool
 //! declares, unless it undoes them: running it again would run those again too.
+//!
+//! An interrupted `Verify` operation waits to be settled, as a `Manual` one does: this version asks no tool what came of it.
 //!
 //! No rollback changes any of this.
 
@@ -125,10 +127,10 @@ impl Operations {
         {
             return Err((parent, "it is not open, so nothing begins within it"));
         }
-        if let Some(operation) = begin.again.or(begin.undoes)
+        if let Some(operation) = begin.again.or(begin.undoes).or(begin.verifies)
             && self.unsettled_one(operation).is_none()
         {
-            return Err((operation, "it is not one to be run again or undone"));
+            return Err((operation, "it is not one to be run again, undone or verified"));
         }
         Ok(())
     }
@@ -151,6 +153,7 @@ impl Operations {
             },
             reads_only: begin.reads_only,
             undoes: begin.undoes,
+            verifies: begin.verifies,
             origin: begin.origin,
             had_effects_within: false,
         };
@@ -185,7 +188,8 @@ impl Operations {
             }
             return;
         }
-        if end.outcome == Outcome::Interrupted && open.parent.is_none() {
+        // What a verification that was interrupted asked about is unsettled still.
+        if end.outcome == Outcome::Interrupted && open.parent.is_none() && open.verifies.is_none() {
             let OpenOperation { operation, begin, tool, call_id, .. } = open.as_ref().clone();
             let idempotency = match open.idempotency {
                 // The tool's own undoing must also undo what ran within it.

@@ -373,9 +373,7 @@ impl Session {
         };
         let must_settle = |operation| {
             let unsettled = projection.operations.unsettled_one(operation);
-            unsettled.is_some_and(|one| {
-                one.idempotency == foldlog_codec::body::Idempotency::Manual && !one.run_again
-            })
+            unsettled.is_some_and(|one| one.idempotency.needs_settling() && !one.run_again)
         };
         let own = conversations.entries().filter(|(_, entry)| entry.evaluation == place).filter(counts);
         let (answer, point) = resume_point(own, must_settle);

@@ -39,7 +39,9 @@ impl ToolRunner {
         else {
             return Ok(None);
         };
-        let own = |item: &Item<ToolInvoked>| item.origin == call.origin && item.undoes.is_none();
+        let own = |item: &Item<ToolInvoked>| {
+            item.origin == call.origin && item.undoes.is_none() && item.verifies.is_none()
+        };
         let path = self.session.live_path();
         let position = self.session.position().unwrap_or_default();
         let end_of = |item: &Item<ToolInvoked>| item.position().unwrap_or_default().0;

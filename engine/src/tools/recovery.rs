@@ -91,8 +91,8 @@ impl ToolRunner {
     /// A [`Natural`](Idempotency::Natural) or [`Keyed`](Idempotency::Keyed) tool runs again, a
     /// [`Compensate`](Idempotency::Compensate) tool once it has undone its work, and any tool whose operation
     /// somebody [settled](crate::Session::settle) that way. The operation of a
-    /// [`Manual`](Idempotency::Manual) tool, or of a tool that this runner does not have, waits until
-    /// somebody settles it.
+    /// [`Manual`](Idempotency::Manual) or [`Verify`](Idempotency::Verify) tool, or of a tool that this runner
+    /// does not have, waits until somebody settles it.
     ///
     /// Returns a report for each operation that was unsettled, even if the recovery of another one failed. A
     /// host may call this at any time, and again after it failed. The ends are durable when this returns,
@@ -250,7 +250,7 @@ impl ToolRunner {
             unsettled;
         let (operation, begin, idempotency) = (*operation, *begin, *idempotency);
         let run_again = *run_again || sabotage::is(Breakage::ManualRunAgain);
-        let manual = idempotency == Idempotency::Manual && !run_again;
+        let manual = idempotency.needs_settling() && !run_again;
         let handler = match self.tools.get(tool) {
             Ok(handler) if !manual => handler,
             Ok(_) => return Ok(Recovery::NeedsSettling(unsettled_error(operation, tool))),

@@ -22,6 +22,9 @@ pub struct ToolInvoked {
     /// Operation that this one undid.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub undoes: Option<OperationId>,
+    /// Operation about which this one asked the outside what came of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub verifies: Option<OperationId>,
     /// Model answer that asked for the call, and the number of the tool call within it.
     #[serde(default, rename = "asked_by", skip_serializing_if = "Option::is_none")]
     pub origin: Option<CallOrigin>,
@@ -49,6 +52,7 @@ impl ToolInvoked {
             begin: end.begin,
             parent: end.parent,
             undoes: end.undoes,
+            verifies: end.verifies,
             origin: end.origin,
             tool: SmolStr::new(&end.tool),
             call_id: end.call_id.as_deref().map(SmolStr::new),
@@ -85,7 +89,7 @@ mod tests {
         #[test]
         fn a_call_taken_from_its_end_is_what_reading_it_would_come_to(
             (tool, call_id, origin) in (".{0,8}", prop::option::of(".{0,8}"), prop::option::of(any::<(u64, u32)>())),
-            [again, parent, undoes] in [(); 3].map(|()| prop::option::of(any::<u64>())),
+            [again, parent, undoes, verifies] in [(); 4].map(|()| prop::option::of(any::<u64>())),
             outcome in prop::sample::select(Outcome::ALL),
             cause in prop::option::of(prop::sample::select(Cause::ALL)),
             outside in prop::sample::select(ExternalEffects::ALL),
@@ -97,6 +101,7 @@ mod tests {
                 origin: origin.map(CallOrigin::from),
                 parent: parent.map(Into::into),
                 undoes: undoes.map(Into::into),
+                verifies: verifies.map(Into::into),
                 cause,
                 rolls_back: outcome != Outcome::Committed,
                 outside,

@@ -72,7 +72,9 @@ fn row(entry: &LedgerEntry) -> String {
     if let Some(origin) = entry.asked_by {
         row.push_str(&format!("  asked by {}, call {}", origin.answer, origin.ordinal));
     }
-    for (what, operation) in [("within", entry.parent), ("undoes", entry.undoes)] {
+    for (what, operation) in
+        [("within", entry.parent), ("undoes", entry.undoes), ("verifies", entry.verifies)]
+    {
         if let Some(operation) = operation {
             row.push_str(&format!("  {what} {operation}"));
         }

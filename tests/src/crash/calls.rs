@@ -155,10 +155,8 @@ impl After {
 
     /// The calls that somebody has to decide about.
     pub fn to_settle(&self) -> Vec<OperationId> {
-        let manual = self
-            .unsettled
-            .iter()
-            .filter(|(_, one)| one.call.idempotency == Idempotency::Manual && !one.run_again);
+        let manual =
+            self.unsettled.iter().filter(|(_, one)| one.call.idempotency.needs_settling() && !one.run_again);
         manual.map(|(operation, _)| *operation).collect()
     }
 
@@ -222,7 +220,7 @@ impl After {
         self.open.iter().for_each(|_| ended.end(End::Interrupted));
         for (operation, UnsettledCall { call, undone, run_again }) in ended.unsettled {
             match call.idempotency {
-                Idempotency::Manual if !run_again => continue,
+                Idempotency::Manual | Idempotency::Verify if !run_again => continue,
                 Idempotency::Compensate if !undone && !run_again => {
                     acts.push(Act::Begin(call.clone(), None, Some(operation)));
                     acts.push(Act::End(End::Committed));

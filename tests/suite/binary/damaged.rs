@@ -346,7 +346,7 @@ fn kinds_of_a_later_version_are_shown_as_they_are() {
 fn a_call_that_ended_as_only_a_later_version_knows_is_shown_and_not_written_behind() {
     let arguments = foldlog::Value::from("{}").encode();
     let begin = ToolBegin {
-        idempotency: Idempotency::from_recorded("verify").unwrap(),
+        idempotency: Idempotency::from_recorded("once").unwrap(),
         ..ToolBegin::new("send_mail", Payload::new(&arguments))
     };
     let end = ToolEnd {

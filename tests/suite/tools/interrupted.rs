@@ -219,9 +219,7 @@ fn of_a_turn_that_was_interrupted_what_was_committed_is_not_run_again_and_the_ot
 
 #[test]
 fn whenever_a_process_ends_the_ledger_says_what_may_have_run() {
-    for idempotency in
-        [Idempotency::Natural, Idempotency::Keyed, Idempotency::Compensate, Idempotency::Manual]
-    {
+    for &idempotency in Idempotency::ALL {
         for (power, bytes) in [(false, 0), (false, 20), (true, 0)] {
             let mut at = 0;
             loop {
@@ -255,7 +253,7 @@ fn whenever_a_process_ends_the_ledger_says_what_may_have_run() {
                     (Some(Fate::Committed), _) => {
                         assert_eq!((run.state(), run.counts().ran), (done, 1), "{told}")
                     }
-                    (Some(Fate::Open), Idempotency::Manual) => {
+                    (Some(Fate::Open), Idempotency::Manual | Idempotency::Verify) => {
                         assert_eq!(
                             (run.state(), run.counts().ran),
                             (undone, ran),

@@ -83,6 +83,8 @@ pub(in crate::tools) struct CallInfo {
     pub(in crate::tools) again: Option<OperationId>,
     /// Interrupted operation whose effects outside this call undoes.
     pub(in crate::tools) undoes: Option<OperationId>,
+    /// Interrupted operation about which this call asks the outside: only a log of a later version has one.
+    pub(in crate::tools) verifies: Option<OperationId>,
     /// Resources that the call brings back, if it is a restore; `None` for a tool's call.
     pub(in crate::tools) restores: Option<RestoreScope>,
     /// Why the call is closed without running, and the text that the model reads, as one MessagePack string.
@@ -102,6 +104,7 @@ impl CallInfo {
             reads_only: false,
             again: None,
             undoes: None,
+            verifies: None,
             restores: None,
             closed: None,
         }
@@ -119,6 +122,7 @@ impl CallInfo {
             reads_only: open.reads_only,
             again: (open.operation.sequence() != open.begin).then_some(open.operation),
             undoes: open.undoes,
+            verifies: open.verifies,
             restores: None,
             closed: None,
         }
@@ -147,6 +151,7 @@ impl CallInfo {
             reads_only: self.reads_only,
             again: self.again,
             undoes: self.undoes,
+            verifies: self.verifies,
             closed: self.closed.as_ref().map(closed_call),
             ..ToolBegin::new(self.tool.as_str(), Payload::new(arguments))
         }
@@ -165,6 +170,7 @@ impl CallInfo {
             origin: self.origin,
             parent: self.parent,
             undoes: self.undoes,
+            verifies: self.verifies,
             cause,
             rolls_back: outcome != Outcome::Committed && !self.reads_only,
             outside: self.outside(),

@@ -57,7 +57,7 @@ pub trait Tool: Send + Sync + 'static {
 
     /// Says whether a recovery may run an interrupted call of the tool again; the begin of each call records
     /// it. By default [`Idempotency::Manual`]: a person or the host decides. An interrupted call that only
-    /// reads counts as [`Idempotency::Natural`].
+    /// reads counts as [`Idempotency::Natural`]. [`Idempotency::Verify`] counts as `Manual` in this version.
     fn idempotency(&self) -> Idempotency {
         Idempotency::Manual
     }

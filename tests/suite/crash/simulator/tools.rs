@@ -76,7 +76,7 @@ struct Shared {
 /// Runs errands; declared as the one of [`Idempotency::ALL`] at that place.
 struct Runs<const PLACE: usize>(Shared);
 
-const NAMES: [&str; 4] = ["natural", "keyed", "compensate", "manual"];
+const NAMES: [&str; 5] = ["natural", "keyed", "compensate", "manual", "verify"];
 
 fn name_of(idempotency: Idempotency) -> &'static str {
     let place = Idempotency::ALL.iter().position(|one| *one == idempotency).expect("it is one of all");
@@ -159,7 +159,8 @@ impl Opened {
             .with(Runs::<0>(shared.clone()))
             .with(Runs::<1>(shared.clone()))
             .with(Runs::<2>(shared.clone()))
-            .with(Runs::<3>(shared.clone()));
+            .with(Runs::<3>(shared.clone()))
+            .with(Runs::<4>(shared.clone()));
         let runner = ToolRunner::new(ExecutionState::new(session.clone(), resources), tools);
         *shared.runner.lock().unwrap() = Some(runner.clone());
         Opened { session, runner, operation: None, shared }
