@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 
 use foldlog_codec::body::{
-    AdapterState, Answer, AnsweredCall, CallOrigin, ConversationScope, Input, Lane, Payload, PromptAccepted,
+    AdapterState, Answer, AnsweredCall, CallOrigin, ConversationScope, Input, Payload, PromptAccepted,
     Request, RequestFailure, Role, Shortened, ShortenedMessage, Turn,
 };
 use foldlog_codec::image::EntryKind;
@@ -61,13 +61,6 @@ macro_rules! write_body {
 }
 
 impl Session {
-    /// Returns a handle that names `lane` in the records of conversations that are written through it. Records of a lane
-    /// come in one order whenever the host runs again.
-    #[must_use]
-    pub fn lane(&self, lane: impl Into<SmolStr>) -> Session {
-        Session { lane: Some(lane.into()), ..self.clone() }
-    }
-
     /// Records a message of a conversation. If the host gives the message an id that the conversation holds already, and
     /// that record counts, returns that record and writes nothing.
     ///
@@ -83,7 +76,7 @@ impl Session {
         if let Some(known) = input
             .id
             .as_deref()
-            .and_then(|id| known_input(&state, (&input.evaluation_id, id), self.run_within(&state)))
+            .and_then(|id| known_input(&state, (&input.evaluation_id, id), self.record_lane().within))
         {
             return Ok(known);
         }
@@ -91,7 +84,7 @@ impl Session {
         let blocks = encoded_blocks(input.blocks.as_ref());
         let payload = input.payload.as_ref().map(json_text);
         let mut body = Input {
-            scope: self.scope(&state, &input.evaluation_id),
+            scope: self.scope(&input.evaluation_id),
             role: input.role,
             content: content.as_deref().map(Payload::new),
             blocks: blocks_of(blocks.as_ref()),
@@ -118,7 +111,7 @@ impl Session {
             model: request.model.as_deref().map(Cow::from),
             parameters: parameters.as_deref().map(Payload::new),
             sent: request.sent,
-            ..Request::new(self.scope(&state, &request.evaluation_id), request.attempt.max(1))
+            ..Request::new(self.scope(&request.evaluation_id), request.attempt.max(1))
         };
         write_body!(self, state, Kind::REQUEST, body)
     }
@@ -140,7 +133,7 @@ impl Session {
                 rate_limits: pairs(&failure.rate_limits),
                 ..RequestFailure::new(failure.request, &failure.cause, &failure.message)
             }),
-            ..Request::new(self.scope(&state, &failure.evaluation_id), failure.attempt.max(1))
+            ..Request::new(self.scope(&failure.evaluation_id), failure.attempt.max(1))
         };
         write_body!(self, state, Kind::REQUEST, body)
     }
@@ -178,7 +171,7 @@ impl Session {
             usage: answer.usage,
             rate_limits: pairs(&answer.rate_limits),
             payload: payload.as_deref().map(Payload::new),
-            ..Answer::new(self.scope(&state, &answer.evaluation_id), content.as_deref().map(Payload::new))
+            ..Answer::new(self.scope(&answer.evaluation_id), content.as_deref().map(Payload::new))
         };
         write_body!(self, state, Kind::ANSWER, body)
     }
@@ -199,7 +192,7 @@ impl Session {
         }
         let ends: Option<Vec<SequenceNumber>> = parts.ends.iter().copied().collect();
         let ends = ends.ok_or_else(|| refused("a call of its last answer is still open"))?;
-        let scope = self.scope(&state, evaluation_id);
+        let scope = self.scope(evaluation_id);
         let body =
             Turn { scope, number: parts.number, inputs: parts.inputs, answer: parts.answer, ends, complete };
         let time_us = self.inner.now_us();
@@ -232,7 +225,7 @@ impl Session {
         let texts: Vec<Vec<u8>> = messages.iter().map(|(_, content)| text_payload(content)).collect();
         let messages = messages.iter().zip(&texts);
         let mut body = Shortened {
-            scope: self.scope(&state, evaluation_id),
+            scope: self.scope(evaluation_id),
             from,
             to,
             messages: messages
@@ -258,7 +251,7 @@ impl Session {
     ) -> Result<SequenceNumber> {
         let state = self.writable(WriteScope::Log)?;
         let body = PromptAccepted {
-            scope: self.scope(&state, evaluation_id),
+            scope: self.scope(evaluation_id),
             was: recorded_identity(was),
             now: recorded_identity(now),
             by: Cow::from(by),
@@ -278,7 +271,7 @@ impl Session {
         let state = self.writable(WriteScope::Log)?;
         let encoded = encode("an adapter's state", &captured.state)?;
         let mut body = AdapterState {
-            scope: self.scope(&state, &captured.evaluation_id),
+            scope: self.scope(&captured.evaluation_id),
             adapter: Cow::from(&captured.adapter),
             resumable: captured.resumable,
             state: Payload::new(&encoded),
@@ -381,16 +374,8 @@ impl Session {
         Ok(Resume { evaluation_id, answer, point })
     }
 
-    /// Returns the begin of the run whose handle this is.
-    fn run_within(&self, state: &WriterState) -> Option<SequenceNumber> {
-        state.live.projection.operations.run_of(self.within.as_deref()?.operation())
-    }
-
-    fn scope<'a>(&'a self, state: &WriterState, evaluation: &'a str) -> ConversationScope<'a> {
-        ConversationScope {
-            evaluation: Cow::from(evaluation),
-            lane: Lane { within: self.run_within(state), name: self.lane.as_deref().map(Cow::from) },
-        }
+    fn scope<'a>(&'a self, evaluation: &'a str) -> ConversationScope<'a> {
+        ConversationScope { evaluation: Cow::from(evaluation), lane: self.record_lane() }
     }
 
     fn write_note(

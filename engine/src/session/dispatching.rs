@@ -4,7 +4,9 @@ use std::any::TypeId;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use foldlog_codec::body::{Action, Added, BuiltIn, Declare, Dispatch, Effect, Payload, Policy, Removed};
+use foldlog_codec::body::{
+    Action, Added, BuiltIn, Declare, Dispatch, Effect, Lane, Payload, Policy, Removed,
+};
 use foldlog_codec::{Kind, SequenceNumber};
 use parking_lot::MutexGuard;
 
@@ -81,21 +83,24 @@ impl Session {
         let time_us = inner.now_us();
         let large = inner.is_large(buffer.payload());
         let alone = buffer.payload().len() > runs::VALUE_BYTES_MAX || inner.subscribers.listen();
+        let lane = self.own_lane();
         let fast_path = state.plans.get(&TypeId::of::<E>()).and_then(|plan| plan.fast_path);
         match fast_path.filter(|_| !large) {
             Some(fast_path) if !alone => {
                 let mut event = Some(event);
-                inner.write_fast(state, time_us, fast_path, (OwnedValue(&mut event), None), buffer)
+                let value = (OwnedValue(&mut event), None);
+                inner.write_fast(state, time_us, fast_path, value, (buffer, lane.as_ref()))
             }
             Some(fast_path) => {
                 let value: AnyValue = Arc::new(event);
                 let told = inner.subscribers.listen().then(|| Arc::clone(&value));
-                inner.write_fast(state, time_us, fast_path, (value, told), buffer)
+                inner.write_fast(state, time_us, fast_path, (value, told), (buffer, lane.as_ref()))
             }
             None => {
                 let value: AnyValue = Arc::new(event);
                 let (plan, declare) = inner.plan::<E>(&mut state)?;
-                let written = inner.write_reduced(state, time_us, (declare, &plan), &value, buffer.payload());
+                let event = (&value, buffer.payload(), lane.unwrap_or_default());
+                let written = inner.write_reduced(state, time_us, (declare, &plan), event);
                 buffer.put_back();
                 written
             }
@@ -165,7 +170,7 @@ impl Session {
             })
             .collect();
         let dispatch = Dispatch { action: Action::Reset, effects: Some(effects) };
-        let body = dispatch.encode();
+        let body = self.in_lane(dispatch.encode());
         inner.write(
             state,
             time_us,
@@ -196,7 +201,7 @@ impl Session {
         let state = self.writable(WriteScope::Log)?;
         let time_us = inner.now_us();
         let dispatch = Dispatch { action: Action::Tag { key, value }, effects: None };
-        let body = dispatch.encode();
+        let body = self.in_lane(dispatch.encode());
         inner.write(
             state,
             time_us,
@@ -239,7 +244,7 @@ impl Session {
         let mut decoded = Vec::new();
         ready(inner, &state, (declared.id, &mut effect), &mut decoded)?;
         let dispatch = Dispatch { action, effects: Some(vec![effect.to_record(declared.id)]) };
-        let body = dispatch.encode();
+        let body = self.in_lane(dispatch.encode());
         let pending = PendingRecord::new(Kind::DISPATCH, &body, RecordBody::Dispatch(dispatch));
         let pending = PendingRecord { decoded_values: DecodedValues::Items(&decoded), ..pending };
         inner.write_declared(state, time_us, declare, pending)
@@ -262,18 +267,18 @@ impl Inner {
     }
 
     /// Writes a plain event, whose encoded payload is in `buffer`, and puts the buffer back. `told` clones
-    /// the value for subscribers, if there are any.
+    /// the value for subscribers, if there are any. `lane` is `None` for the main lane.
     fn write_fast(
         self: &Arc<Self>,
         mut state: MutexGuard<'_, WriterState>,
         time_us: i64,
         fast_path: FastPath,
         (value, told): (impl NewValue, Option<AnyValue>),
-        mut buffer: Box<EncodeBuffer>,
+        (mut buffer, lane): (Box<EncodeBuffer>, Option<&Lane<'_>>),
     ) -> Result<SequenceNumber> {
         let kind = Kind::DISPATCH;
         let FastPath { event, version, name, .. } = fast_path;
-        let body = (kind, buffer.body(&fast_path));
+        let body = (kind, buffer.body(&fast_path, lane));
         let sequence = self.append(&mut state, time_us, body, |live, sequence, sources| {
             live.apply_event(sequence, (event, Payload::new(&[]), Some(value)), sources)
         })?;
@@ -291,8 +296,7 @@ impl Inner {
         state: MutexGuard<'_, WriterState>,
         time_us: i64,
         (declare, plan): (Option<Declare>, &EventPlan),
-        value: &AnyValue,
-        payload: &[u8],
+        (value, payload, lane): (&AnyValue, &[u8], Lane<'_>),
     ) -> Result<SequenceNumber> {
         let sequence = state.log.next_sequence() + u64::from(declare.is_some());
         let context = ReducerContext { seed: state.seed(), sequence, time_us };
@@ -317,7 +321,8 @@ impl Inner {
         let effects =
             (!as_declared).then(|| effects.iter().map(|(slice, effect)| effect.to_record(*slice)).collect());
         let dispatch = Dispatch { action: plan.action(data), effects };
-        let body = dispatch.encode();
+        let mut body = dispatch.encode();
+        lane.add_to(&mut body, 0);
         let told = self.subscribers.listen().then(|| Arc::clone(value));
         let event = Some(PendingEvent { name: plan.name, version: plan.version, value: told });
         let decoded_values = if as_declared {

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 
 use foldlog_codec::SequenceNumber;
-use foldlog_codec::body::{Action, BuiltIn, Dispatch, Payload};
+use foldlog_codec::body::{Action, BuiltIn, Dispatch, Lane, Payload};
 use foldlog_codec::frame::HEADER_LEN;
 
 use crate::error::{Error, Result};
@@ -146,12 +146,16 @@ impl EncodeBuffer {
         self.bytes.get(ROOM_BYTES..).unwrap_or_default()
     }
 
-    /// Returns the body of a plain event's record, behind the room for its frame's header.
-    pub(super) fn body(&mut self, fast_path: &FastPath) -> Body<'_> {
+    /// Returns the body of a plain event's record, behind the room for its frame's header. `lane` is `None` for the
+    /// main lane.
+    pub(super) fn body(&mut self, fast_path: &FastPath, lane: Option<&Lane<'_>>) -> Body<'_> {
         if let Some(room) = self.bytes.get_mut(HEADER_LEN..).and_then(<[u8]>::first_chunk_mut) {
             *room = fast_path.prefix.to_le_bytes();
         }
         let start = PREFIX_BYTES_MAX.saturating_sub(fast_path.prefix_len);
+        if let Some(lane) = lane {
+            lane.add_to(&mut self.bytes, HEADER_LEN + start);
+        }
         Body::Roomy(self.bytes.get_mut(start..).unwrap_or_default())
     }
 }

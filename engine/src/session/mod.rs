@@ -49,14 +49,16 @@ mod subscribers;
 mod writing;
 
 use std::any::TypeId;
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::{Path as FilePath, PathBuf};
 use std::sync::Arc;
 
 use foldlog_codec::SequenceNumber;
-use foldlog_codec::body::{Opened, Parent};
+use foldlog_codec::body::{Lane, Opened, Parent};
 use foldlog_codec::frame::{TIME_US_MAX, TIME_US_MIN};
 use parking_lot::{Condvar, Mutex};
+use smol_str::SmolStr;
 use uuid::Uuid;
 
 use self::open_store::OpenStore;
@@ -104,8 +106,8 @@ pub struct Session {
     _handles: Option<Arc<Handles>>,
     /// Operation whose handle this is. It may write while others wait.
     within: Option<Arc<schedule::CallScope>>,
-    /// Lane that the records of conversations name.
-    lane: Option<smol_str::SmolStr>,
+    /// Lane that the host's records name; `None` for the handle without one.
+    lane: Option<SmolStr>,
 }
 
 /// Counts the handles of a session. The background thread has none: it may hold on to the session while it
@@ -248,6 +250,50 @@ impl Session {
         self.inner.durability
     }
 
+    /// Returns a handle of the lane `name`, which all records that are written through it name.
+    ///
+    /// A host that runs again writes the records of one lane in the same order, whatever other threads do: give each of
+    /// its threads whose records may interleave a lane of its own. Handles without a name share the main lane. A
+    /// tool's own handle is a lane by itself, and lanes that are made from it are within that tool. Naming another lane
+    /// replaces the name.
+    ///
+    /// ```
+    /// # use foldlog::{SessionTypes, Store};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let folder = tempfile::tempdir()?;
+    /// # let store = Store::open(folder.path())?;
+    /// # let session = store.create(&SessionTypes::builder().build()?)?;
+    /// let mailbox = session.lane("mailbox");
+    /// std::thread::spawn(move || mailbox.set_tag("mail", "read")).join().expect("no panic")?;
+    /// session.set_tag("state", "done")?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn lane(&self, name: impl Into<SmolStr>) -> Session {
+        Session { lane: Some(name.into()), ..self.clone() }
+    }
+
+    /// Returns the lane of the records that are written through this handle; `None` for the main lane.
+    #[inline]
+    pub(super) fn own_lane(&self) -> Option<Lane<'_>> {
+        if self.within.is_none() && self.lane.is_none() { None } else { Some(self.record_lane()) }
+    }
+
+    /// Returns the lane of the records that are written through this handle.
+    pub(super) fn record_lane(&self) -> Lane<'_> {
+        Lane {
+            within: self.within.as_deref().and_then(|within| within.run),
+            name: self.lane.as_deref().map(Cow::Borrowed),
+        }
+    }
+
+    /// Adds this handle's lane to the body of a record.
+    pub(super) fn in_lane(&self, mut body: Vec<u8>) -> Vec<u8> {
+        self.record_lane().add_to(&mut body, 0);
+        body
+    }
+
     /// Returns the seed that the session was created with.
     pub(crate) fn own_seed(&self) -> u64 {
         self.inner.state.lock().seed()
@@ -361,7 +407,8 @@ impl Session {
     /// Makes a handle for an operation.
     pub(crate) fn through(&self, within: Arc<schedule::CallScope>) -> Session {
         let (inner, handles) = (Arc::clone(&self.inner), self._handles.clone());
-        Session { inner, _handles: handles, within: Some(within), lane: self.lane.clone() }
+        // The begin names the lane in which the operation runs.
+        Session { inner, _handles: handles, within: Some(within), lane: None }
     }
 
     /// Makes a handle that does not keep the session open.

@@ -40,6 +40,7 @@ impl Session {
         let time_us = self.inner.now_us();
         let data = encode(name, data)?;
         let body = Observed { name: name.to_owned(), data: Payload::new(&data) }.encode();
+        let body = self.in_lane(body);
         self.inner.write(state, time_us, [PendingRecord::new(Kind::OBSERVED, &body, RecordBody::Observed)])
     }
 

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-use foldlog_codec::body::{Decision, Declare, Payload, Settle, ToolBegin, ToolEnd};
+use foldlog_codec::body::{Decision, Declare, Lane, Payload, Settle, ToolBegin, ToolEnd};
 use foldlog_codec::msgpack::Value;
 use foldlog_codec::{Kind, OperationId, SequenceNumber};
 use parking_lot::MutexGuard;
@@ -213,7 +213,7 @@ impl Session {
         let (by, reason) = (by.to_owned(), reason.to_owned());
         let result = reference.as_deref().or(result.as_deref()).map(Payload::new);
         let settle = Settle { operation, decision, result, by, reason };
-        let body = settle.encode();
+        let body = self.in_lane(settle.encode());
         inner.write(state, time_us, [PendingRecord::new(Kind::SETTLE, &body, RecordBody::Settle(settle))])
     }
 }
@@ -271,13 +271,15 @@ impl Admission<'_> {
     /// Returns a handle that may write while others wait, for work that is admitted without being an
     /// operation.
     pub(crate) fn handle(&self) -> Session {
-        self.session.through(self.within(OperationId::default()))
+        let around = self.session.within.as_ref().and_then(|within| within.run);
+        let lane = self.session.lane.clone();
+        Session { lane, ..self.session.through(self.within(OperationId::default(), around)) }
     }
 
-    fn within(&self, operation: OperationId) -> Arc<CallScope> {
+    fn within(&self, operation: OperationId, run: Option<SequenceNumber>) -> Arc<CallScope> {
         let cancelled = AtomicBool::new(false);
         let parent = self.session.within.clone();
-        Arc::new(CallScope { ticket: self.ticket, operation, until: self.until, cancelled, parent })
+        Arc::new(CallScope { ticket: self.ticket, operation, run, until: self.until, cancelled, parent })
     }
 
     /// Records the begin. `keep` keeps the position before it, for checkpoints.
@@ -291,7 +293,9 @@ impl Admission<'_> {
         let mut begin = begin;
         inner.refer(begin.payloads_mut(), &references);
         let (reads_only, again) = (begin.reads_only, begin.again);
-        let body = begin.encode_into(std::mem::take(&mut state.body));
+        let mut body = begin.encode_into(std::mem::take(&mut state.body));
+        // The begin names the operation around it in a field of its own.
+        Lane { within: None, ..self.session.record_lane() }.add_to(&mut body, 0);
         let declare = inner.declare_invocations(&state)?;
         let declare_body = declare.as_ref().map(Declare::encode);
         // The end names its call as the begin does, and has to fit whatever becomes of the call.
@@ -318,7 +322,7 @@ impl Admission<'_> {
         if !sabotage::is(Breakage::NoRoomForEnd) {
             state.log.keep_room_for_end();
         }
-        let within = self.within(again.unwrap_or(sequence.into()));
+        let within = self.within(again.unwrap_or(sequence.into()), Some(sequence));
         if let Some(admitted) = state.running_calls.admitted.iter_mut().find(|one| one.ticket == self.ticket)
         {
             admitted.begun = Some(Arc::clone(&within));

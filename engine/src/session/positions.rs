@@ -128,7 +128,7 @@ impl Session {
         let time_us = inner.now_us();
         let body =
             body::Snapshot { tag: options.tag.clone(), policies: options.policies.iter().copied().collect() };
-        let body = body.encode();
+        let body = self.in_lane(body.encode());
         let pending = PendingRecord::new(Kind::SNAPSHOT, &body, RecordBody::Snapshot);
         let position = inner.write(state, time_us, [pending])?;
         let SnapshotOptions { tag, policies } = options;
@@ -236,7 +236,7 @@ impl Session {
         let abandoned = state.live.path.abandoned_by(next, to);
         let outside = inner.calls_with_effects(&mut state, &abandoned)?;
         let rollback = body::Rollback { to, preserve_logs };
-        let body = rollback.encode();
+        let body = self.in_lane(rollback.encode());
         let pending = PendingRecord::new(Kind::ROLLBACK, &body, RecordBody::Rollback(rollback));
         state.live.positions.hold(to, frozen);
         let result = inner.write(state, time_us, [pending]);

@@ -27,7 +27,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use foldlog_codec::OperationId;
+use foldlog_codec::{OperationId, SequenceNumber};
 use parking_lot::MutexGuard;
 use uuid::Uuid;
 
@@ -81,6 +81,8 @@ pub(crate) struct CallScope {
     pub(super) ticket: u64,
     /// Operation id.
     pub(super) operation: OperationId,
+    /// Begin of the run whose handles these are. For work that is no operation, that of the run around it, if any.
+    pub(super) run: Option<SequenceNumber>,
     pub(super) until: Option<Instant>,
     /// Set if the operation should stop.
     pub(super) cancelled: AtomicBool,

@@ -9,6 +9,7 @@ mod folder;
 mod full_disk;
 mod half_done;
 mod interrupted;
+mod lanes;
 mod limits;
 mod nesting;
 mod origins;
