@@ -35,6 +35,7 @@ pub mod deadline;
 pub mod error;
 pub mod events;
 pub mod inner_loop;
+mod json_size;
 pub mod main_loop;
 pub mod prompt;
 pub mod provider;

@@ -5,6 +5,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::schema;
+use crate::json_size::{self, VALUES_MAX};
 use crate::provider::OutputSpec;
 
 /// Reports why a text is not the output that the prompt asks for. Its message says what is wrong and what is expected,
@@ -91,6 +92,9 @@ fn parse<O: DeserializeOwned>(spec: &OutputSpec, text: &str) -> Result<O, Output
 /// Finds the JSON in a text: the text itself or, if that is none, its only fenced code block.
 fn find_json(text: &str) -> Result<(&str, Value), String> {
     let text = text.trim();
+    if !json_size::is_moderate(text.as_bytes()) {
+        return Err(format!("it has more than {VALUES_MAX} values"));
+    }
     let error = match serde_json::from_str(text) {
         Ok(value) => return Ok((text, value)),
         Err(error) => error,

@@ -192,6 +192,36 @@ fn thinking_is_kept_byte_for_byte_and_sent_back() {
     provider.send(&prepared, &mut SendOptions::default()).unwrap();
 }
 
+/// An answer of thinking alone was sent back as it was, and every request behind it was refused: "The final block in an
+/// assistant message cannot be `thinking`".
+#[test]
+fn an_answer_of_thinking_alone_does_not_end_the_conversation() {
+    let thought = json!({ "type": "thinking", "thinking": "hm", "signature": "abc" });
+    let redacted = json!({ "type": "redacted_thinking", "data": "zz" });
+    for (content, kept) in
+        [(json!([thought, redacted]), 0), (json!([thought, { "type": "text", "text": "Hi." }, thought]), 2)]
+    {
+        let body = json!({ "type": "message", "content": content, "stop_reason": "end_turn", "usage": {} });
+        let server = Server::start(move |_, number| match number {
+            0 => Does::json(&body),
+            _ => Which::Anthropic.answers(false, "done", &[]),
+        });
+        let provider = Which::Anthropic.provider(&server);
+        let answer = ask(&*provider, false).outcome.unwrap();
+        assert_eq!(answer.blocks.as_ref().unwrap().json, content.to_string(), "the log keeps all of it");
+        let user = |text| ConversationMessage::new(Role::User, text);
+        let history = [user("hello"), message_of(&answer), user("go on")];
+        let config = LlmConfig::default();
+        let request = ProviderRequest { messages: &history, tools: &[], output: None, config: &config };
+        let prepared = provider.prepare(&request).unwrap();
+        provider.send(&prepared, &mut SendOptions::default()).unwrap();
+        let sent = server.seen()[1].body["messages"].clone();
+        let answers: Vec<_> =
+            sent.as_array().unwrap().iter().filter(|it| it["role"] == "assistant").collect();
+        assert_eq!(answers.first().map_or(0, |it| it["content"].as_array().unwrap().len()), kept, "{sent}");
+    }
+}
+
 /// Protects streamed thinking, and turns that the provider pauses: the pieces make the blocks that they stand for.
 #[test]
 fn streamed_blocks_are_put_together_and_a_paused_turn_continues() {

@@ -173,6 +173,47 @@ fn a_reply_without_end_is_given_up() {
     }
 }
 
+/// A reply within its greatest length took many times that length in memory once it was read: each of its values takes
+/// more than the two bytes that it has in the text.
+#[test]
+fn a_reply_of_too_many_values_is_refused() {
+    let many = |value: &str, count| vec![value; count].join(",");
+    let nothing = many("0", 300_000);
+    for which in BOTH {
+        let whole = match which {
+            Which::OpenAi => format!(
+                "{{\"choices\":[{{\"message\":{{\"content\":\"x\",\"y\":[{nothing}]}},\"finish_reason\":\"stop\"}}]}}"
+            ),
+            Which::Anthropic => format!("{{\"content\":[{nothing}],\"stop_reason\":\"end_turn\"}}"),
+        };
+        let begins = match which {
+            Which::OpenAi => String::new(),
+            Which::Anthropic => {
+                "data: {\"type\":\"content_block_start\",\"index\":0,\"content_block\":{\"type\":\"x\"}}\n\n"
+                    .to_owned()
+            }
+        };
+        let piece = |values: &str| match which {
+            Which::OpenAi => format!("data: {{\"choices\":[{{\"delta\":{{\"y\":[{values}]}}}}]}}\n\n"),
+            Which::Anthropic => format!(
+                "data: {{\"type\":\"content_block_delta\",\"index\":0,\"delta\":{{\"type\":\"y\",\"y\":[{values}]}}}}\n\n"
+            ),
+        };
+        // As one reply, as one event, and as events of which none is large.
+        let cases = [
+            (Does::Replies(200, vec![], whole.into_bytes()), false),
+            (Does::streams(&(begins.clone() + &piece(&nothing))), true),
+            (Does::streams(&(begins + &piece(&many("0", 100_000)).repeat(3))), true),
+        ];
+        for (does, stream) in cases {
+            let server = Server::that(does);
+            let error = ask(&*which.provider(&server), stream).outcome.unwrap_err();
+            assert_eq!(error.kind, ProviderErrorKind::InvalidAnswer, "{error}");
+            assert!(error.message.contains("262144 JSON values"), "{which:?}, {stream}: {error}");
+        }
+    }
+}
+
 /// Protects the host from a model's no that looks like an answer.
 #[test]
 fn refusals_and_filters_are_failures_of_their_own() {

@@ -116,6 +116,10 @@ fn anthropic(body: &Value, messages: &[Value]) -> Result<(), String> {
                 _ => {}
             }
         }
+        let last = blocks.last().and_then(|block| block["type"].as_str()).unwrap_or_default();
+        check(!last.ends_with("thinking"), || {
+            format!("messages.{at}: The final block in an assistant message cannot be `thinking`.")
+        })?;
         if role == "user" {
             check(answered.len() == open.len(), || "`tool_use` ids were found without `tool_result`".into())?;
             open.clear();

@@ -70,6 +70,7 @@ pub(super) struct Content {
 
 /// Reads the body of a reply that is not streamed.
 pub(super) fn read(reply: &Reply<'_>, body: &[u8]) -> Result<ProviderAnswer, Box<ProviderError>> {
+    reply.check_values(body)?;
     let fields: BTreeMap<&str, &RawValue> =
         serde_json::from_slice(body).map_err(|error| reply.not_json(&error))?;
     let kind = fields.get("type").map_or("", |kind| kind.get());

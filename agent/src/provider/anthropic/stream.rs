@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use super::answer::{Content, Head, Usage, finish};
 use crate::provider::http::Reply;
-use crate::provider::merging::merge;
+use crate::provider::merging::{count, merge};
 use crate::provider::rendering::input;
 use crate::provider::sse::Event;
 use crate::provider::{Delta, ProviderAnswer, ProviderError, ProviderErrorKind, SendOptions};
@@ -57,6 +57,8 @@ struct Block {
 struct Arrived {
     head: Head,
     blocks: BTreeMap<u64, Block>,
+    /// Number of values that are kept.
+    kept: usize,
     done: bool,
     shown: bool,
 }
@@ -109,6 +111,7 @@ impl Arrived {
             Said::ContentBlockStart { index, content_block } => {
                 let block = Block { fields: content_block, input: String::new() };
                 show(block.fields.get("text"), &mut self.shown, options);
+                self.kept += 1 + block.fields.values().map(count).sum::<usize>();
                 self.blocks.insert(index, block);
             }
             Said::ContentBlockDelta { index, delta } => {
@@ -117,7 +120,7 @@ impl Arrived {
                 let block = known.ok_or_else(|| {
                     reply.error(ProviderErrorKind::InvalidAnswer, "a piece belongs to no block of the stream")
                 })?;
-                block.add(delta);
+                self.kept += block.add(delta);
             }
             Said::MessageDelta { delta, usage } => {
                 self.head.stop_reason = delta.stop_reason.or(self.head.stop_reason.take());
@@ -131,7 +134,7 @@ impl Arrived {
             }
             Said::ContentBlockStop {} | Said::Ping {} | Said::Other => {}
         }
-        Ok(())
+        reply.check_kept(self.kept)
     }
 
     /// Returns the texts that have arrived, one after the other; `None` if there is no text.
@@ -182,7 +185,9 @@ impl Block {
         self.fields.keys().all(|name| names.contains(&name.as_str()))
     }
 
-    fn add(&mut self, delta: Map<String, Value>) {
+    /// Adds a piece, and returns how many values were added.
+    fn add(&mut self, delta: Map<String, Value>) -> usize {
+        let mut added = 0;
         for (name, piece) in delta {
             match (name.as_str(), piece) {
                 ("type", _) => {}
@@ -192,11 +197,15 @@ impl Block {
                     if citations.is_null() {
                         *citations = Value::Array(Vec::new());
                     }
-                    merge(citations, Value::Array(vec![piece]));
+                    added += merge(citations, Value::Array(vec![piece]));
                 }
-                (_, piece) => merge(self.fields.entry(name).or_insert(Value::Null), piece),
+                (_, piece) => {
+                    added += usize::from(!self.fields.contains_key(&name));
+                    added += merge(self.fields.entry(name).or_insert(Value::Null), piece);
+                }
             }
         }
+        added
     }
 
     /// Returns the arguments of a call as they arrived.

@@ -8,6 +8,7 @@ use ureq::{Body, BodyReader};
 
 use super::watch::Watch;
 use super::{BODY_BYTES_MAX, Bounds, Client, FAILURE_BYTES_MAX, failure};
+use crate::json_size::{self, VALUES_MAX};
 use crate::provider::sse::{Event, Events};
 use crate::provider::{ProviderError, ProviderErrorKind};
 
@@ -122,9 +123,35 @@ impl<'c> Reply<'c> {
                 return Err(self.error(ProviderErrorKind::Cut, message));
             }
             let bytes = buffer.get(..count).unwrap_or_default();
-            events.push(bytes, |event| take(event, self).map(|complete| is_complete = complete))?;
+            events.push(bytes, |event| {
+                self.check_values(event.data.as_bytes())?;
+                take(event, self).map(|complete| is_complete = complete)
+            })?;
         }
         Ok(())
+    }
+
+    /// Checks that JSON which arrived can be read into values without taking much more memory than its text.
+    ///
+    /// # Errors
+    ///
+    /// [`ProviderErrorKind::InvalidAnswer`] if it cannot.
+    pub(in crate::provider) fn check_values(&self, json: &[u8]) -> Result<(), Box<ProviderError>> {
+        if json_size::is_moderate(json) { Ok(()) } else { Err(self.too_many_values()) }
+    }
+
+    /// Checks the number of values that are kept of a stream.
+    ///
+    /// # Errors
+    ///
+    /// [`ProviderErrorKind::InvalidAnswer`] if there are too many.
+    pub(in crate::provider) fn check_kept(&self, values: usize) -> Result<(), Box<ProviderError>> {
+        if values <= VALUES_MAX { Ok(()) } else { Err(self.too_many_values()) }
+    }
+
+    fn too_many_values(&self) -> Box<ProviderError> {
+        let message = format!("the reply holds more than {VALUES_MAX} JSON values");
+        self.error(ProviderErrorKind::InvalidAnswer, message)
     }
 
     fn broken(&self, error: io::Error) -> Box<ProviderError> {

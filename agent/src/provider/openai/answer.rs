@@ -64,6 +64,7 @@ impl Usage {
 
 /// Reads the body of a reply that is not streamed.
 pub(super) fn read(reply: &Reply<'_>, body: &[u8]) -> Result<ProviderAnswer, Box<ProviderError>> {
+    reply.check_values(body)?;
     let completion: Completion<'_> = serde_json::from_slice(body).map_err(|error| reply.not_json(&error))?;
     if let Some(error) = completion.error.filter(|error| !error.is_null()) {
         return Err(reply.refused(reply.status(), &serde_json::json!({ "error": error })));

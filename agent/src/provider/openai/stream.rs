@@ -41,6 +41,8 @@ struct Arrived {
     stop: Option<String>,
     model: Option<String>,
     usage: Option<TokenUsage>,
+    /// Number of values that are kept.
+    kept: usize,
     done: bool,
     shown: bool,
 }
@@ -99,7 +101,7 @@ impl Arrived {
                 self.add(delta, options);
             }
         }
-        Ok(())
+        reply.check_kept(self.kept)
     }
 
     fn add(&mut self, mut delta: Map<String, Value>, options: &mut SendOptions<'_>) {
@@ -118,7 +120,7 @@ impl Arrived {
                 self.add_call(call);
             }
         }
-        merge_fields(&mut self.fields, delta);
+        self.kept += merge_fields(&mut self.fields, delta);
     }
 
     fn add_call(&mut self, call: Value) {
@@ -130,6 +132,7 @@ impl Arrived {
             Some(last) if is_new => last.saturating_add(1),
             last => last.unwrap_or(0),
         });
+        self.kept += usize::from(!self.calls.contains_key(&index));
         let known = self.calls.entry(index).or_default();
         // Id and type are whole in the piece that names them, and some servers repeat them.
         for name in ["id", "type"] {
@@ -142,7 +145,7 @@ impl Arrived {
         {
             function.remove("name");
         }
-        merge_fields(known, call);
+        self.kept += merge_fields(known, call);
     }
 
     /// Makes the answer, once the stream has said that it is over.

@@ -125,6 +125,7 @@ impl<'a> AnthropicConversation<'a> {
             }
         }
         flush(&mut parts, &mut results);
+        let mut parts = without_trailing_thoughts(parts);
         if parts.first().is_none_or(|first| first.role != "user") {
             let begin = Part { role: "user", whole: None, blocks: vec![text(BEGINNING)] };
             parts.insert(0, begin);
@@ -324,6 +325,25 @@ fn exchanged<'a>(blocks: &[&'a RawValue], sent: &[(&str, &str)]) -> Option<Vec<B
         all.push(Block::Raw(altered.map_or(Cow::Borrowed(block), Cow::Owned)));
     }
     differs.then_some(all)
+}
+
+/// Takes the thinking off the end of each answer: the API refuses an answer that ends with it. An answer that consists of
+/// nothing else is left out, and what the user said around it is one message.
+fn without_trailing_thoughts(parts: Vec<Part<'_>>) -> Vec<Part<'_>> {
+    let mut kept = Vec::with_capacity(parts.len());
+    for mut part in parts {
+        while part.role == "assistant" && part.blocks.last().is_some_and(is_thought) {
+            part.blocks.pop();
+            part.whole = None;
+        }
+        join(&mut kept, part);
+    }
+    kept
+}
+
+fn is_thought(block: &Block<'_>) -> bool {
+    let Block::Raw(raw) = block else { return false };
+    peek(raw).is_some_and(|peek| matches!(&*peek.r#type, "thinking" | "redacted_thinking"))
 }
 
 /// Takes the white space off the end of an answer that the model continues: the API refuses it there.

@@ -20,8 +20,8 @@
 //!    `a_3`. A result names the id of the call that it answers: the first unanswered one of the answer before it that was
 //!    recorded with the same id. An id that stands in content blocks is altered last, and alone of its block, as is a tool's name that no
 //!    provider takes.
-//! 2. Arguments and texts are not altered. What Anthropic refuses is left out: texts without a visible character, and
-//!    messages that hold nothing else. A failed result without a text gets one.
+//! 2. Arguments and texts are not altered. What Anthropic refuses is left out: texts without a visible character, thinking
+//!    that an answer ends with, and messages that hold nothing else. A failed result without a text gets one.
 //! 3. The same messages are rendered to the same bytes.
 
 mod anthropic;
