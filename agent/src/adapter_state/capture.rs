@@ -93,15 +93,28 @@ impl<'a> StateCapture<'a> {
     }
 }
 
-/// Records that a capture is not to be resumed any more, and why.
+/// Records that a capture is not to be resumed any more, and why. So are the later captures that a rollback abandoned and
+/// that would lead to this one again. Returns the last record.
 pub(super) fn retire(
     session: &Session,
     evaluation_id: &str,
     snapshot: &AdapterStateSnapshot,
     occasion: CaptureOccasion,
 ) -> Result<SequenceNumber> {
-    let state = snapshot.state.no_longer_resumable();
-    record(session, evaluation_id, &state, Some(snapshot.sequence), snapshot.entry.as_deref(), occasion)
+    let retire = |head: &AdapterStateSnapshot| {
+        let state = head.state.no_longer_resumable();
+        record(session, evaluation_id, &state, Some(head.sequence), head.entry.as_deref(), occasion)
+    };
+    let snapshots = resume::snapshots(session)?;
+    let leads_here = |head: &&AdapterStateSnapshot| {
+        let mut chain = super::snapshot::chain(&snapshots, head);
+        !head.is_live && head.state.resumable() && chain.any(|earlier| earlier.sequence == snapshot.sequence)
+    };
+    let abandoned = super::snapshot::heads(&snapshots).filter(leads_here);
+    for head in abandoned.filter(|head| head.sequence != snapshot.sequence) {
+        retire(head)?;
+    }
+    retire(snapshot)
 }
 
 fn check_size(state: &CapturedState, oversized: OversizedState) -> Result<()> {

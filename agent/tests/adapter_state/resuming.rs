@@ -219,6 +219,24 @@ fn a_capture_that_a_rollback_abandoned_is_refused_strictly_and_else_copied_where
     assert!(resume.snapshot.is_live);
 }
 
+/// A session that the provider no longer had, and to which a rollback had led back, was tried again and again: the capture
+/// that was abandoned stayed one that can be resumed.
+#[test]
+fn a_session_that_expired_is_not_tried_again_because_of_a_capture_that_was_abandoned() {
+    let world = World::new();
+    let session = captured(&world, &["m1"]);
+    let before = session.snapshot(Default::default()).unwrap();
+    let mut capture = world.capture(&session, "one", &on_every_occasion());
+    capture.offer(&claude("abc123"), Some("m2"), CaptureOccasion::Message).unwrap();
+    session.rollback(&before).unwrap();
+    let relaxed = AdapterStateOptions { resume_validation: ResumeValidation::Relaxed, ..Default::default() };
+    let plan = plan_resume(&session, "two", CLAUDE, &relaxed, &context()).unwrap();
+    let ResumePlan::Resume(resume) = plan else { panic!("{plan:?}") };
+    world.capture(&session, "two", &relaxed).expired(&resume.snapshot).unwrap();
+    let plan = plan_resume(&session, "three", CLAUDE, &relaxed, &context()).unwrap();
+    assert!(matches!(plan, ResumePlan::Fresh { refusal: None }), "{plan:?}");
+}
+
 #[test]
 fn an_abandoned_session_without_an_entry_to_go_back_to_is_begun_afresh_and_the_log_says_why() {
     let world = World::new();
