@@ -25,7 +25,7 @@ use foldlog::{OperationId, Session};
 use uuid::Uuid;
 
 use crate::adapter_state::{AdapterResume, AdapterState};
-use crate::budget::{Budget, track};
+use crate::budget::{Budget, Used, track};
 use crate::deadline::Deadline;
 use crate::error::{Error, Phase, Result};
 use crate::events::{PromptExecuted, PromptExecutions};
@@ -77,7 +77,8 @@ pub struct EvaluateOptions<'a> {
     pub messages: Vec<UserMessage>,
     /// Moment at which the evaluation is given up.
     pub deadline: Deadline,
-    /// Tokens that the evaluation may use, those before a resume included.
+    /// Tokens that the evaluation may use, those before a resume included. What a provider does not say is counted as
+    /// [`Budget::unmetered`] tells.
     pub budget: Option<Budget>,
     /// Tracker that is brought up to what the evaluation has spent.
     pub tracker: Option<Arc<BudgetTracker>>,
@@ -165,8 +166,10 @@ pub struct PromptResponse<O> {
     pub output: Option<O>,
     /// Id of the evaluation, by which it is found in the session.
     pub evaluation_id: String,
-    /// Tokens that the evaluation has used, by every process that worked on it.
+    /// Tokens that the evaluation has used, by every process that worked on it, as far as the provider said.
     pub usage: TokenUsage,
+    /// Number of answers of which the provider did not say what they used: `usage` leaves them out.
+    pub unmetered: u64,
 }
 
 impl<O> PromptResponse<O> {
@@ -225,7 +228,8 @@ impl<P: Provider> ProviderAdapter<P> {
     ///
     /// [`Error::ConversationStateMismatch`] if the recorded conversation follows another prompt;
     /// [`Error::ToolIdempotency`] or [`Error::Suspended`] if operations have to be settled first;
-    /// [`Error::DeadlineExceeded`], [`Error::BudgetExceeded`] and [`Error::Cancelled`] if the evaluation was given up;
+    /// [`Error::DeadlineExceeded`], [`Error::BudgetExceeded`], [`Error::UsageUnknown`] and [`Error::Cancelled`] if the
+    /// evaluation was given up; [`Error::NotUndone`] if a tool failed and left changes behind;
     /// [`Error::OutputInvalid`], [`Error::TooManyExpansions`] and [`Error::TooManyRequests`] if the model did not come to
     /// an end; the errors of the
     /// provider; [`Error::Engine`] if the session is interrupted, takes no writes, or if the evaluation is called within
@@ -242,18 +246,19 @@ impl<P: Provider> ProviderAdapter<P> {
         }
         let identity = prompt.identity();
         let begin = begin(session, &mut options)?;
-        if let Some(recorded) = begin.conversation.as_ref().and_then(Conversation::prompt)
-            && *recorded != identity
-        {
-            let (recorded, given) = (Box::new(recorded.clone()), Box::new(identity));
-            return Err(Error::ConversationStateMismatch { recorded, given });
-        }
+        check_prompt(begin.conversation.as_ref(), &identity)?;
         if let Some(state) = &begin.import
             && (state.prompt_ns.as_str(), state.prompt_key.as_str()) != (prompt.namespace(), prompt.key())
         {
             return Err(imported_mismatch(state, &identity));
         }
-        let used = begin.conversation.as_ref().map(Conversation::usage).unwrap_or_default();
+        // A conversation that a rollback has abandoned as a whole does not go on, and what it used was used.
+        let abandoned = match (&begin.conversation, options.record) {
+            (None, true) => session.conversation(&begin.evaluation)?,
+            _ => None,
+        };
+        let held = begin.conversation.as_ref().or(abandoned.as_ref());
+        let used = held.map(Used::of).unwrap_or_default();
         let last_usage = begin.conversation.as_ref().and_then(last_usage);
         let evaluation = begin.evaluation.clone();
         let is_resume = begin.conversation.is_some() || begin.import.is_some();
@@ -301,10 +306,12 @@ impl<P: Provider> ProviderAdapter<P> {
             on_delta: options.on_delta,
             on_turn: options.on_turn,
             shorten: options.shorten,
+            honour_retry_after: self.limits.retry.honour_retry_after,
             tools,
             done: Outcome::default(),
             prepared: None,
             request: None,
+            attempt: 0,
         };
         let (outcome, journal) = driver.run(&mut machine)?;
         self.executed(prompt, session, &journal, &outcome, (began, is_resume))?;
@@ -326,8 +333,8 @@ impl<P: Provider> ProviderAdapter<P> {
         })?;
         let FinalText { text, stop } = last;
         let (prompt_name, evaluation_id) = (prompt.name(), journal.evaluation().to_owned());
-        let (output, usage) = (Some(output), journal.used());
-        Ok(PromptResponse { prompt_name, text, stop, output, evaluation_id, usage })
+        let (output, usage, unmetered) = (Some(output), journal.used(), journal.unmetered());
+        Ok(PromptResponse { prompt_name, text, stop, output, evaluation_id, usage, unmetered })
     }
 
     /// Records for people that the evaluation gave its output, if the session's types declare the event.
@@ -365,6 +372,29 @@ impl<P: Provider> ProviderAdapter<P> {
     }
 }
 
+/// Checks that a conversation, if there is one, follows a prompt.
+pub(crate) fn check_prompt(conversation: Option<&Conversation>, given: &PromptIdentity) -> Result<()> {
+    match conversation.and_then(Conversation::prompt).filter(|recorded| *recorded != given) {
+        Some(recorded) => {
+            let (recorded, given) = (Box::new(recorded.clone()), Box::new(given.clone()));
+            Err(Error::ConversationStateMismatch { recorded, given })
+        }
+        None => Ok(()),
+    }
+}
+
+/// Returns the id of the evaluation that goes on if the host names none: the one that the session recorded last unless it
+/// is complete, and else a new one.
+pub(crate) fn evaluation_to_go_on(session: &Session) -> Result<String> {
+    let resume = session.resume(None)?;
+    let goes_on = !matches!(resume.point, ResumePoint::Complete | ResumePoint::NotRecorded);
+    Ok(resume.evaluation_id.filter(|_| goes_on).unwrap_or_else(new_id))
+}
+
+fn new_id() -> String {
+    Uuid::new_v4().to_string()
+}
+
 /// Returns what the last answer of a conversation has used, as far as the provider said.
 fn last_usage(conversation: &Conversation) -> Option<TokenUsage> {
     let last = conversation.entries().iter().rev().find_map(|entry| match &entry.content {
@@ -377,7 +407,6 @@ fn last_usage(conversation: &Conversation) -> Option<TokenUsage> {
 /// Finds the evaluation that goes on or begins, and what the session holds of it.
 fn begin(session: &Session, options: &mut EvaluateOptions<'_>) -> Result<Begin> {
     let given = options.evaluation_id.take();
-    let new_id = || Uuid::new_v4().to_string();
     let fresh = |evaluation| Begin { evaluation, conversation: None, import: None };
     match std::mem::take(&mut options.resume_from) {
         ResumeFrom::Adapter(resume) => {
@@ -415,11 +444,7 @@ fn begin(session: &Session, options: &mut EvaluateOptions<'_>) -> Result<Begin> 
         ResumeFrom::Auto => {
             let evaluation = match given {
                 Some(given) => given,
-                None => {
-                    let resume = session.resume(None)?;
-                    let goes_on = !matches!(resume.point, ResumePoint::Complete | ResumePoint::NotRecorded);
-                    resume.evaluation_id.filter(|_| goes_on).unwrap_or_else(new_id)
-                }
+                None => evaluation_to_go_on(session)?,
             };
             let conversation = recorded(session, &evaluation)?;
             Ok(Begin { conversation, ..fresh(evaluation) })

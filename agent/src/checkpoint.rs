@@ -20,10 +20,11 @@ use foldlog::{ResourceRegistry, SequenceNumber, Session, SessionTypes, Store, es
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::adapter::{EvaluateOptions, PromptResponse, ProviderAdapter, ResumeFrom};
-use crate::error::{Error, Result};
+use crate::adapter::{EvaluateOptions, PromptResponse, ProviderAdapter, ResumeFrom, check_prompt};
+use crate::deadline::Deadline;
+use crate::error::{Error, Phase, Result};
 use crate::prompt::Prompt;
-use crate::provider::Provider;
+use crate::provider::{CancelToken, Provider};
 
 /// Version of the files that this module writes.
 const VERSION: u32 = 1;
@@ -391,8 +392,8 @@ pub fn recover_session(store: &Store, types: &SessionTypes, checkpoint: &Checkpo
     Ok(session)
 }
 
-/// Resumes the evaluation of a checkpoint: opens its session, recovers the calls that a process left open, and goes on
-/// where the log ends. The session is closed when this returns.
+/// Resumes the evaluation of a checkpoint: opens its session, checks that its conversation follows the prompt, recovers the
+/// calls that a process left open, and goes on where the log ends. The session is closed when this returns.
 ///
 /// # Errors
 ///
@@ -408,7 +409,16 @@ pub fn resume_evaluation<P: Provider, O>(
 ) -> Result<PromptResponse<O>> {
     let session = recover_session(store, types, checkpoint)?;
     let state = ExecutionState::new(session, resources);
-    recover_calls(&state, prompt)?;
+    // Which of several evaluations goes on is known once the calls are recovered.
+    let evaluations = state.session().evaluations();
+    let known = match evaluations.as_slice() {
+        [only] => Some(only.as_str()),
+        _ => None,
+    };
+    if let Some(evaluation) = options.evaluation_id.as_deref().or(known) {
+        check_prompt(state.session().conversation(evaluation)?.as_ref(), &prompt.identity())?;
+    }
+    recover_calls(&state, prompt, options.deadline, &options.cancel)?;
     let Some(last) = state.session().resume(None)?.evaluation_id else {
         return Err(Error::NoConversationState);
     };
@@ -417,10 +427,23 @@ pub fn resume_evaluation<P: Provider, O>(
     adapter.evaluate(prompt, &state, options)
 }
 
-/// Recovers the calls that a process left open. What has to be settled is left to the evaluation, which names it.
-pub(crate) fn recover_calls<O>(state: &ExecutionState, prompt: &Prompt<O>) -> Result<()> {
+/// Recovers the calls that a process left open, those that run again included, unless the evaluation was cancelled or
+/// its deadline has passed: then nothing is recovered. What has to be settled is left to the evaluation, which names it.
+pub(crate) fn recover_calls<O>(
+    state: &ExecutionState,
+    prompt: &Prompt<O>,
+    deadline: Deadline,
+    cancel: &CancelToken,
+) -> Result<()> {
+    if cancel.is_cancelled() {
+        return Err(Error::Cancelled);
+    }
+    if deadline.is_past() {
+        return Err(Error::DeadlineExceeded { phase: Phase::Deadline });
+    }
+    let left = deadline.instant().map(|_| deadline.remaining());
     let runner = ToolRunner::new(state.clone(), prompt.tools().clone());
-    let recovered = runner.recover(&ExecuteOptions::default())?;
+    let recovered = runner.recover(&ExecuteOptions { deadline: left })?;
     for one in recovered {
         if let foldlog::tools::Recovery::Failed(error) = one.recovery
             && !matches!(

@@ -135,6 +135,30 @@ pub enum Error {
         /// Tokens that were spent.
         spent: u64,
     },
+    /// The provider did not say what answers used, and the budget is to refuse that.
+    #[error(
+        "the provider did not say how many tokens {answers} answers used, so the budget cannot be kept: let it estimate \
+         them (`Unmetered::Estimate`), or resume without a budget"
+    )]
+    UsageUnknown {
+        /// Number of answers whose usage is not known.
+        answers: u64,
+    },
+    /// A tool failed, and not all of its changes could be rolled back. The call is closed: the evaluation can be resumed.
+    #[error(
+        "tool `{}` of operation {operation} failed, and not all of its changes could be rolled back: {}: see to them, and \
+         resume",
+        escape::text(.tool),
+        escape::text(&.changes.join("; "))
+    )]
+    NotUndone {
+        /// Operation that failed.
+        operation: OperationId,
+        /// Name of the tool.
+        tool: String,
+        /// Changes that were not rolled back.
+        changes: Vec<String>,
+    },
     /// The provider gives no answer now, but may later.
     #[error("{}: {}", escape::text(.message), throttle_text(.details))]
     Throttled {
@@ -294,7 +318,8 @@ impl Error {
             Error::ToolIdempotency { .. } | Error::TooManyExpansions { .. } | Error::Suspended { .. } => {
                 Some(Phase::Tool)
             }
-            Error::BudgetExceeded { .. } => Some(Phase::Budget),
+            Error::NotUndone { .. } => Some(Phase::Tool),
+            Error::BudgetExceeded { .. } | Error::UsageUnknown { .. } => Some(Phase::Budget),
             Error::DeadlineExceeded { .. } => Some(Phase::Deadline),
             _ => None,
         }

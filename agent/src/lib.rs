@@ -43,7 +43,7 @@ pub mod shortening;
 pub mod transcript_state;
 
 pub use adapter::{EvaluateOptions, PromptResponse, ProviderAdapter, ResumeFrom, UserMessage};
-pub use budget::{Budget, BudgetLimit};
+pub use budget::{Budget, BudgetLimit, Unmetered};
 pub use checkpoint::{Checkpoint, CheckpointHandler, FileCheckpointHandler};
 pub use deadline::Deadline;
 pub use error::{Error, Phase, Result};

@@ -2,8 +2,9 @@
 //!
 //! # What happens to a checkpoint
 //!
-//! 1. [`MainLoop::execute`] loads the request's checkpoint. If there is one, its session is opened, and the work goes on
-//!    at the end of the session's log; if it cannot be opened, the request fails. No other session is begun in its place.
+//! 1. [`MainLoop::execute`] loads the request's checkpoint. If there is one, its session is opened, its conversation is
+//!    checked against the prompt, calls that were left open are recovered within the request's deadline, and the work goes
+//!    on at the end of the session's log; if one of these fails, the request fails. No other session is begun in its place.
 //! 2. If there is none, a session is created, and its checkpoint is saved before anything is asked, so that a process
 //!    that ends within the first turn leaves a session that is found.
 //! 3. The checkpoint is saved again after each turn.
@@ -13,7 +14,7 @@ use foldlog::Session;
 use foldlog::tools::ExecutionState;
 use uuid::Uuid;
 
-use crate::adapter::{EvaluateOptions, PromptResponse, ProviderAdapter};
+use crate::adapter::{EvaluateOptions, PromptResponse, ProviderAdapter, check_prompt};
 use crate::checkpoint::{Checkpoint, CheckpointHandler, recover_calls};
 use crate::deadline::Deadline;
 use crate::error::Result;
@@ -92,11 +93,16 @@ pub trait MainLoop {
         };
         let found = checkpoints.map_or(Ok(None), |checkpoints| checkpoints.load(request))?;
         let prompt = self.create_prompt(request)?;
+        let own = self.options(request);
+        let deadline = own.deadline.earlier(deadline);
         let state = match found {
             Some(checkpoint) => {
                 let state = self.open_session(request, checkpoint.session)?;
-                checkpoint.check(state.session())?;
-                recover_calls(&state, &prompt)?;
+                let session = state.session();
+                checkpoint.check(session)?;
+                let conversation = session.conversation(&session.id().to_string())?;
+                check_prompt(conversation.as_ref(), &prompt.identity())?;
+                recover_calls(&state, &prompt, deadline, &own.cancel)?;
                 state
             }
             None => {
@@ -106,10 +112,9 @@ pub trait MainLoop {
             }
         };
         let mut on_turn = |session: &Session| save(session);
-        let own = self.options(request);
         let options = EvaluateOptions {
             evaluation_id: Some(state.session().id().to_string()),
-            deadline: own.deadline.earlier(deadline),
+            deadline,
             on_turn: Some(&mut on_turn),
             ..own
         };

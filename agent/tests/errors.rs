@@ -185,8 +185,12 @@ fn usage(input_tokens: u64, output_tokens: u64) -> Usage {
 
 #[test]
 fn a_budget_names_the_limit_that_is_used_up() {
-    let budget =
-        Budget { max_total_tokens: Some(100), max_input_tokens: Some(80), max_output_tokens: Some(30) };
+    let budget = Budget {
+        max_total_tokens: Some(100),
+        max_input_tokens: Some(80),
+        max_output_tokens: Some(30),
+        ..Budget::default()
+    };
     assert!(budget.check(&usage(79, 20)).is_ok());
     for (spent, limit, max, used) in [
         (usage(80, 0), BudgetLimit::Input, 80, 80),

@@ -5,13 +5,25 @@ mod story;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
-use foldlog::conversation::Role;
+use foldlog::conversation::{Dialect, Role, TokenUsage, ToolCallRecord};
+use foldlog::filesystem::Unrestored;
+use foldlog::tools::resources::{CaptureOptions, Snapshotable};
 use foldlog::tools::{Tool, ToolContext, ToolError, ToolRegistry, ToolResult};
-use foldlog_agent::provider::ProviderAnswer;
+use foldlog::{ExecutionState, ResourceRegistry};
+use foldlog_agent::provider::retry::RetryPolicy;
 use foldlog_agent::provider::scripted::{ScriptedProvider, ScriptedReply};
-use foldlog_agent::{Error, EvaluateOptions, LoopLimits, Prompt, ProviderAdapter};
+use foldlog_agent::provider::{
+    CancelToken, Prepared, Provider, ProviderAnswer, ProviderError, ProviderErrorKind, ProviderRequest,
+    SendOptions, ThrottleDetails, ThrottleKind,
+};
+use foldlog_agent::{
+    Budget, BudgetLimit, Checkpoint, CheckpointHandler, Deadline, Error, EvaluateOptions, LoopLimits,
+    MainLoop, MarkdownSection, Phase, Prompt, ProviderAdapter, Unmetered,
+};
 use story::{Desk, Line, Script, limits};
+use uuid::Uuid;
 
 const EVALUATION: &str = "one";
 
@@ -156,4 +168,285 @@ fn no_more_than_eight_calls_run_at_the_same_time() {
     assert_eq!(shown(&desk), expected);
     let most = crowd.most.load(Ordering::SeqCst);
     assert!((1..=foldlog::tools::TOGETHER_MAX).contains(&most), "{most}");
+}
+
+fn unmetered(text: &str, calls: Vec<ToolCallRecord>) -> ScriptedReply {
+    ScriptedReply::Answer(ProviderAnswer {
+        content: Some(text.to_owned()),
+        calls,
+        ..ProviderAnswer::default()
+    })
+}
+
+fn call(text: &str) -> ToolCallRecord {
+    let arguments = format!("{{\"text\":\"{text}\"}}");
+    ToolCallRecord { call_id: "a".to_owned(), name: "look".to_owned(), arguments }
+}
+
+/// A provider that does not say what it used was free: no budget ever ended.
+#[test]
+fn what_a_provider_does_not_say_it_used_is_estimated_or_refused_and_always_counted() {
+    let script = || vec![unmetered(&"x".repeat(400), vec![call("1")]), unmetered("done", vec![])];
+    for record in [true, false] {
+        let desk = Desk::new();
+        let budget = Some(Budget { max_output_tokens: Some(200), ..Budget::default() });
+        let bounded = EvaluateOptions { budget, record, ..options() };
+        let error = replies(script()).evaluate(&desk.prompt(), &desk.state, bounded).unwrap_err();
+        assert!(
+            matches!(error, Error::BudgetExceeded { limit: BudgetLimit::Output, spent: 200.., .. }),
+            "{error}"
+        );
+
+        let desk = Desk::new();
+        let budget = Some(Budget { unmetered: Unmetered::Refuse, ..Budget::default() });
+        let strict = EvaluateOptions { budget, record, ..options() };
+        let error = replies(script()).evaluate(&desk.prompt(), &desk.state, strict).unwrap_err();
+        assert!(matches!(error, Error::UsageUnknown { answers: 1 }), "{error}");
+
+        let desk = Desk::new();
+        let plain = EvaluateOptions { record, ..options() };
+        let response = replies(script()).evaluate(&desk.prompt(), &desk.state, plain).unwrap();
+        assert_eq!((response.unmetered, response.usage), (2, TokenUsage::default()));
+    }
+}
+
+/// Protects the estimate across processes: the next one begins with what the log says.
+#[test]
+fn an_estimate_is_the_same_in_the_next_process() {
+    let mut desk = Desk::new();
+    let spent = |desk: &Desk| {
+        let budget = Some(Budget { max_total_tokens: Some(1), ..Budget::default() });
+        let options = EvaluateOptions { budget, ..options() };
+        match replies(vec![unmetered("one", vec![call("1")])]).evaluate(&desk.prompt(), &desk.state, options)
+        {
+            Err(Error::BudgetExceeded { spent, .. }) => spent,
+            other => panic!("{other:?}"),
+        }
+    };
+    let first = spent(&desk);
+    assert!(first > 10, "{first}");
+    desk.reopen();
+    assert_eq!(spent(&desk), first);
+}
+
+/// A rollback to before the conversation refunded what it had used.
+#[test]
+fn a_conversation_that_was_abandoned_as_a_whole_was_not_free() {
+    let desk = Desk::new();
+    let before = desk.session().snapshot(Default::default()).unwrap();
+    let answer = || replies(vec![ScriptedReply::text("done")]);
+    answer().evaluate(&desk.prompt(), &desk.state, options()).unwrap();
+    desk.session().rollback(&before).unwrap();
+    let response = answer().evaluate(&desk.prompt(), &desk.state, options()).unwrap();
+    assert_eq!((response.usage.input, response.usage.output), (2, 2));
+}
+
+/// Keeps a change that no restore undoes.
+struct Ink;
+
+impl Snapshotable for Ink {
+    const NAME: &'static str = "ink";
+    type Snapshot = ();
+
+    fn snapshot(&self, _: &CaptureOptions<'_>) -> foldlog::Result<()> {
+        Ok(())
+    }
+
+    fn restore(&self, (): &()) -> foldlog::Result<()> {
+        Ok(())
+    }
+
+    fn restore_and_tell(&self, (): &()) -> foldlog::Result<Vec<Unrestored>> {
+        Ok(vec![Unrestored::new("page 1", "ink does not come off")])
+    }
+}
+
+/// A tool that failed and left changes behind was a closed call like any other: nobody learnt of it.
+#[test]
+fn a_failed_call_that_left_changes_behind_ends_the_evaluation_and_is_not_repeated() {
+    let desk = Desk::new();
+    let resources = ResourceRegistry::builder().snapshotable(Arc::new(Ink)).build().unwrap();
+    let state = ExecutionState::new(desk.session().clone(), resources);
+    let script = Script::new(vec![("one", vec![("a", "break", "1")]), ("done", vec![])]);
+    let error = script.adapter().evaluate(&desk.prompt(), &state, options()).unwrap_err();
+    let text = error.to_string();
+    assert!(matches!(error, Error::NotUndone { .. }) && text.contains("page 1: ink does not"), "{text}");
+    let response = script.adapter().evaluate(&desk.prompt(), &state, options()).unwrap();
+    assert!(response.text.starts_with("done"));
+    assert_eq!((desk.ran.lines(), shown(&desk)), (vec!["break 1".to_owned()], vec!["it broke".to_owned()]));
+}
+
+/// A provider of a script that is limited under a name of its own.
+struct Limited(ScriptedProvider, &'static str);
+
+impl Provider for Limited {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    fn limited_as(&self) -> &str {
+        self.1
+    }
+
+    fn dialect(&self) -> Dialect {
+        self.0.dialect()
+    }
+
+    fn prepare(&self, request: &ProviderRequest<'_>) -> Result<Prepared, Box<ProviderError>> {
+        self.0.prepare(request)
+    }
+
+    fn send(
+        &self,
+        prepared: &Prepared,
+        options: &mut SendOptions<'_>,
+    ) -> Result<ProviderAnswer, Box<ProviderError>> {
+        self.0.send(prepared, options)
+    }
+}
+
+fn throttled() -> ScriptedReply {
+    let details = ThrottleDetails {
+        kind: ThrottleKind::RateLimit,
+        retry_after: Some(Duration::from_secs(50)),
+        attempts: 1,
+        retry_safe: true,
+        provider_payload: None,
+    };
+    ScriptedReply::fail(ProviderErrorKind::Throttled(details), "slow down")
+}
+
+/// What one key was asked to wait held back all keys of the provider, also where the host honours no such wish.
+#[test]
+fn a_provider_that_asks_for_a_pause_holds_back_those_that_share_its_limit_alone() {
+    let ask = |limited_as, honour_retry_after, reply| {
+        let desk = Desk::new();
+        let retry = RetryPolicy { honour_retry_after, ..RetryPolicy::never() };
+        let adapter = ProviderAdapter::new(Limited(ScriptedProvider::new([reply]), limited_as))
+            .with_limits(LoopLimits { retry, ..limits() });
+        let options = EvaluateOptions { deadline: Deadline::after(Duration::from_secs(20)), ..options() };
+        adapter.evaluate(&desk.prompt(), &desk.state, options).map(|response| response.text)
+    };
+    let text = || ScriptedReply::text("done");
+    assert!(matches!(ask("defiant", false, throttled()), Err(Error::Throttled { .. })));
+    assert_eq!(ask("defiant", false, text()).unwrap(), "done", "the host honours no pause");
+    assert!(matches!(ask("polite", true, throttled()), Err(Error::Throttled { .. })));
+    assert_eq!(ask("another key", true, text()).unwrap(), "done", "it has a limit of its own");
+    let error = ask("polite", true, text()).unwrap_err();
+    assert!(matches!(error, Error::DeadlineExceeded { phase: Phase::Request }), "{error}");
+}
+
+/// An error said "once", however often the provider was asked.
+#[test]
+fn a_throttled_evaluation_says_how_often_the_provider_was_asked() {
+    let desk = Desk::new();
+    let again = || match throttled() {
+        ScriptedReply::Fail(mut error) => {
+            if let ProviderErrorKind::Throttled(details) = &mut error.kind {
+                details.retry_after = None;
+            }
+            ScriptedReply::Fail(error)
+        }
+        answer => answer,
+    };
+    let error = replies(vec![again(), again(), again(), again()])
+        .evaluate(&desk.prompt(), &desk.state, options())
+        .unwrap_err();
+    let Error::Throttled { details, .. } = &error else { panic!("{error}") };
+    assert_eq!(details.attempts, 4);
+    assert!(error.to_string().contains("several times (4)"), "{error}");
+}
+
+/// A host's loop over a session that a process has left in the middle of a tool.
+struct Left<'a> {
+    desk: &'a Desk,
+    adapter: ProviderAdapter<ScriptedProvider>,
+    checkpoint: Kept,
+    prompt: Prompt<String>,
+    cancel: CancelToken,
+}
+
+/// Keeps one checkpoint, whatever happens.
+struct Kept(Checkpoint);
+
+impl CheckpointHandler<()> for Kept {
+    fn load(&self, (): &()) -> Result<Option<Checkpoint>, Error> {
+        Ok(Some(self.0.clone()))
+    }
+
+    fn save(&self, (): &(), _: &Checkpoint) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn clear(&self, (): &()) -> Result<(), Error> {
+        Ok(())
+    }
+}
+
+impl MainLoop for Left<'_> {
+    type Request = ();
+    type Output = String;
+    type Provider = ScriptedProvider;
+
+    fn adapter(&self) -> &ProviderAdapter<ScriptedProvider> {
+        &self.adapter
+    }
+
+    fn create_session(&self, (): &()) -> Result<ExecutionState, Error> {
+        panic!("the session exists")
+    }
+
+    fn open_session(&self, (): &(), _: Uuid) -> Result<ExecutionState, Error> {
+        Ok(self.desk.state.clone())
+    }
+
+    fn create_prompt(&self, (): &()) -> Result<Prompt<String>, Error> {
+        Ok(self.prompt.clone())
+    }
+
+    fn checkpoints(&self) -> Option<&dyn CheckpointHandler<()>> {
+        Some(&self.checkpoint)
+    }
+
+    fn options(&self, (): &()) -> EvaluateOptions<'_> {
+        EvaluateOptions { cancel: self.cancel.clone(), ..EvaluateOptions::default() }
+    }
+}
+
+/// A main loop ran interrupted tools again before it looked at the prompt, the deadline and the cancellation.
+#[test]
+fn a_main_loop_recovers_nothing_of_another_prompt_or_for_a_request_that_is_given_up() {
+    let script = Script::new(vec![("one", vec![("a", "add", "1")]), ("done", vec![])]);
+    let interrupted =
+        |session: &foldlog::Session| matches!(session.resume(None), Err(foldlog::Error::Interrupted { .. }));
+    // Killed behind more and more records, until that is within the tool.
+    let cut = (1..20).find_map(|records| {
+        let mut desk = Desk::new();
+        desk.session().dispatch(Line { text: "before".to_owned() }).unwrap();
+        let checkpoint = Checkpoint::of(desk.session(), false).unwrap();
+        desk.kill_behind(records);
+        let evaluation_id = Some(desk.id.to_string());
+        let options = EvaluateOptions { evaluation_id, ..EvaluateOptions::default() };
+        script.adapter().evaluate(&desk.prompt(), &desk.state, options).unwrap_err();
+        desk.open();
+        interrupted(desk.session()).then_some((desk, checkpoint))
+    });
+    let (desk, checkpoint) = cut.unwrap();
+    let host = |prompt: Prompt<String>, cancel: CancelToken| {
+        let (adapter, checkpoint) = (script.adapter(), Kept(checkpoint.clone()));
+        Left { desk: &desk, adapter, checkpoint, prompt, cancel }
+    };
+    let other = desk.prompt().with_section(MarkdownSection::new("more", "Something else."));
+    let ran = desk.ran.lines();
+    let error = host(other, CancelToken::new()).execute(&()).unwrap_err();
+    assert!(matches!(error, Error::ConversationStateMismatch { .. }), "{error}");
+    let cancelled = CancelToken::new();
+    cancelled.cancel();
+    let error = host(desk.prompt(), cancelled).execute(&()).unwrap_err();
+    assert!(matches!(error, Error::Cancelled), "{error}");
+    let late = host(desk.prompt(), CancelToken::new());
+    let error = late.request(&(), Deadline::after(Duration::ZERO)).unwrap_err();
+    assert!(matches!(error, Error::DeadlineExceeded { .. }), "{error}");
+    assert!(interrupted(desk.session()) && desk.ran.lines() == ran, "nothing was recovered");
+    assert!(late.execute(&()).unwrap().text.starts_with("done"));
 }

@@ -7,7 +7,7 @@ use super::{
     AdapterResume, AdapterStateOptions, AdapterStateSnapshot, CaptureOccasion, CapturedState, ResumeContext,
     ResumePlan, plan_resume,
 };
-use crate::adapter::{EvaluateOptions, PromptResponse, ProviderAdapter, ResumeFrom};
+use crate::adapter::{EvaluateOptions, PromptResponse, ProviderAdapter, ResumeFrom, evaluation_to_go_on};
 use crate::error::{Error, Result};
 use crate::prompt::Prompt;
 use crate::provider::Provider;
@@ -86,8 +86,13 @@ pub trait StatefulAdapter {
         let Some(wants) = wants.filter(|_| matches!(options.resume_from, ResumeFrom::Auto)) else {
             return Ok(self.evaluate_with_state(prompt, state, options)?.0);
         };
-        let evaluation_id = options.evaluation_id.get_or_insert_with(|| Uuid::new_v4().to_string()).clone();
         let (session, context) = (state.session(), self.resume_context(prompt, state));
+        let evaluation_id = match options.evaluation_id.take() {
+            Some(given) => given,
+            None if options.record => evaluation_to_go_on(session)?,
+            None => Uuid::new_v4().to_string(),
+        };
+        options.evaluation_id = Some(evaluation_id.clone());
         let plan = plan_resume(session, &evaluation_id, self.adapter_type(), wants, &context)?;
         let ResumePlan::Resume(resume) = plan else {
             return Ok(self.evaluate_with_state(prompt, state, options)?.0);

@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 use foldlog::conversation::{EXPANDED_TEXT, PromptIdentity};
 use foldlog::tools::resources::BudgetTracker;
 use foldlog::tools::{ExecuteOptions, ToolCall, ToolReport, ToolRunner};
-use foldlog::{Cause, SequenceNumber};
+use foldlog::{Cause, NotUndone, SequenceNumber};
 
 use super::journal::{Journal, REFUSED_ID};
 use super::machine::InnerLoop;
 use super::steps::{CallToRun, Fact, FinalText, Step, ToolEnded};
 use crate::adapter::OnTurn;
-use crate::budget::{Budget, track};
+use crate::budget::{Budget, Unmetered, track};
 use crate::deadline::Deadline;
 use crate::error::{Error, Phase, Result};
 use crate::events::{PromptRendered, PromptRenderings};
@@ -44,11 +44,15 @@ pub(crate) struct Driver<'a, 'h, P: ?Sized, O> {
     pub(crate) on_delta: Option<&'h mut dyn FnMut(Delta<'_>)>,
     pub(crate) on_turn: Option<&'h mut OnTurn<'h>>,
     pub(crate) shorten: Option<ShortenOptions>,
+    /// Whether requests of this process wait as long as the provider asks for.
+    pub(crate) honour_retry_after: bool,
     /// Tools that the model may call now.
     pub(crate) tools: Vec<ToolSpec>,
     pub(crate) done: Outcome,
     pub(crate) prepared: Option<Prepared>,
     pub(crate) request: Option<SequenceNumber>,
+    /// Number of the attempt that is under way, counted from 1.
+    pub(crate) attempt: u64,
 }
 
 /// Says what a driver did, and what came of it.
@@ -86,12 +90,13 @@ impl<P: Provider + ?Sized, O> Driver<'_, '_, P, O> {
     fn perform(&mut self, step: Step) -> Result<Fact> {
         match step {
             Step::Render(overrides) => self.render(overrides),
-            Step::Check(phase) => self.check(phase).map(|()| Fact::Done),
+            Step::Check(_) => self.check().map(|()| Fact::Done),
             Step::Shorten(reason) => self.shorten(reason),
             Step::Prepare => self.prepare(),
             Step::RecordRequest { attempt } => {
                 let Some(prepared) = &self.prepared else { return Err(self.unprepared()) };
                 self.request = self.journal.request(attempt, self.identity.digest, prepared)?;
+                self.attempt = attempt;
                 Ok(Fact::Recorded(self.request))
             }
             Step::Send => self.send(),
@@ -147,14 +152,19 @@ impl<P: Provider + ?Sized, O> Driver<'_, '_, P, O> {
     }
 
     /// Checks whether the next step may be taken.
-    fn check(&self, _phase: Phase) -> Result<()> {
+    fn check(&mut self) -> Result<()> {
         if self.cancel.is_cancelled() {
             return Err(Error::Cancelled);
         }
         if self.deadline.is_past() {
             return Err(Error::DeadlineExceeded { phase: Phase::Deadline });
         }
-        self.budget.map_or(Ok(()), |budget| budget.check(&self.journal.spent()))
+        let Some(budget) = self.budget else { return Ok(()) };
+        let answers = self.journal.unmetered();
+        if answers > 0 && budget.unmetered == Unmetered::Refuse {
+            return Err(Error::UsageUnknown { answers });
+        }
+        budget.check(&self.journal.estimated()?)
     }
 
     /// Asks the shortener what to replace, and records that.
@@ -202,7 +212,7 @@ impl<P: Provider + ?Sized, O> Driver<'_, '_, P, O> {
     fn send(&mut self) -> Result<Fact> {
         let Some(prepared) = self.prepared.take() else { return Err(self.unprepared()) };
         let limiter = RateLimiter::shared();
-        let wait = limiter.reserve(self.provider.name(), Instant::now());
+        let wait = limiter.reserve(self.provider.limited_as(), Instant::now());
         if let Err(error) = self.sleep(wait) {
             let kind = match error {
                 Error::Cancelled => ProviderErrorKind::Cancelled,
@@ -224,14 +234,15 @@ impl<P: Provider + ?Sized, O> Driver<'_, '_, P, O> {
         self.done.requests += 1;
         match sent {
             Ok(answer) => Ok(Fact::Answered(Box::new(answer))),
-            Err(error) => {
+            Err(mut error) => {
                 if let Some(on_delta) = self.on_delta.as_mut().filter(|_| shown) {
                     on_delta(Delta::Discarded);
                 }
-                if let ProviderErrorKind::Throttled(details) = &error.kind
-                    && let Some(after) = details.retry_after
-                {
-                    limiter.block(self.provider.name(), Instant::now(), after);
+                if let ProviderErrorKind::Throttled(details) = &mut error.kind {
+                    details.attempts = u32::try_from(self.attempt).unwrap_or(u32::MAX);
+                    if let Some(after) = details.retry_after.filter(|_| self.honour_retry_after) {
+                        limiter.block(self.provider.limited_as(), Instant::now(), after);
+                    }
                 }
                 Ok(Fact::NotAnswered(error))
             }
@@ -284,7 +295,10 @@ impl<P: Provider + ?Sized, O> Driver<'_, '_, P, O> {
         match report {
             Ok(report) => {
                 self.journal.result(call, &report.message, !report.success);
-                ToolEnded::Closed
+                match not_undone(&report) {
+                    Some(error) if !report.recorded => ToolEnded::Failed(error),
+                    _ => ToolEnded::Closed,
+                }
             }
             Err(foldlog::Error::VisibilityExpansion { overrides, .. }) => {
                 self.journal.result(call, EXPANDED_TEXT, true);
@@ -339,6 +353,16 @@ pub(crate) fn read_output<O>(prompt: &Prompt<O>, last: &FinalText) -> Result<O, 
 pub(crate) fn runnable(runner: &ToolRunner) -> BTreeMap<String, bool> {
     let names = runner.tools().names();
     names.into_iter().map(|name| (name.to_owned(), runner.reads_only(name))).collect()
+}
+
+/// Returns the error of a call that failed and left changes behind; `None` if it left none.
+fn not_undone(report: &ToolReport) -> Option<Error> {
+    if report.success || report.not_undone.is_empty() {
+        return None;
+    }
+    let change = |one: &NotUndone| format!("{} {}: {}", one.resource, one.path, one.reason);
+    let (operation, tool) = (report.operation, report.tool.to_string());
+    Some(Error::NotUndone { operation, tool, changes: report.not_undone.iter().map(change).collect() })
 }
 
 fn tool_call(call: &CallToRun) -> ToolCall {

@@ -9,7 +9,7 @@ use foldlog::{CallOrigin, SequenceNumber, Session};
 
 use super::start::OpenTurn;
 use super::steps::CallToRun;
-use crate::budget::spend;
+use crate::budget::{self, Used, spend};
 use crate::error::{Error, Result};
 use crate::provider::{Prepared, ProviderAnswer, ProviderError};
 use crate::shortening::{ShortenReason, Shortening};
@@ -31,8 +31,10 @@ const UNKNOWN: &str = "The result of this call is not known: whether it ran was 
 pub(crate) struct Journal {
     evaluation: String,
     to: RecordsTo,
-    used: TokenUsage,
+    used: Used,
     last_usage: Option<TokenUsage>,
+    /// What unmetered answers are estimated to have used, and how many of them the estimate covers.
+    estimated: (u64, Usage),
 }
 
 #[derive(Debug)]
@@ -48,16 +50,17 @@ impl Journal {
     pub(crate) fn recorded(
         session: Session,
         evaluation: String,
-        used: TokenUsage,
+        used: Used,
         last_usage: Option<TokenUsage>,
     ) -> Journal {
-        Journal { evaluation, to: RecordsTo::Session(session), used, last_usage }
+        let (to, estimated) = (RecordsTo::Session(session), (0, Usage::default()));
+        Journal { evaluation, to, used, last_usage, estimated }
     }
 
     /// Makes a journal that records nothing.
     pub(crate) fn in_memory(evaluation: String) -> Journal {
-        let (to, used) = (RecordsTo::Memory(Vec::new()), TokenUsage::default());
-        Journal { evaluation, to, used, last_usage: None }
+        let (to, estimated) = (RecordsTo::Memory(Vec::new()), (0, Usage::default()));
+        Journal { evaluation, to, used: Used::default(), last_usage: None, estimated }
     }
 
     pub(crate) fn evaluation(&self) -> &str {
@@ -72,14 +75,32 @@ impl Journal {
         }
     }
 
-    /// Returns what the evaluation has spent so far.
+    /// Returns what the evaluation has spent so far, as far as the provider said.
     pub(crate) fn spent(&self) -> Usage {
-        spend(&self.used)
+        spend(&self.used.metered)
     }
 
-    /// Returns the tokens that the evaluation has used so far.
+    /// Returns the tokens that the evaluation has used so far, as far as the provider said.
     pub(crate) fn used(&self) -> TokenUsage {
-        self.used
+        self.used.metered
+    }
+
+    /// Returns of how many answers nobody knows what they used.
+    pub(crate) fn unmetered(&self) -> u64 {
+        self.used.unmetered
+    }
+
+    /// Returns what the evaluation has spent so far, with an estimate of what the provider did not say.
+    pub(crate) fn estimated(&mut self) -> Result<Usage> {
+        if self.estimated.0 != self.used.unmetered
+            && let Some(conversation) = self.conversation()?
+        {
+            self.estimated = (self.used.unmetered, budget::estimate(&conversation));
+        }
+        let (mut spent, unmetered) = (self.spent(), self.estimated.1);
+        spent.input_tokens = spent.input_tokens.saturating_add(unmetered.input_tokens);
+        spent.output_tokens = spent.output_tokens.saturating_add(unmetered.output_tokens);
+        Ok(spent)
     }
 
     /// Returns what the last answer has used, as far as the provider said.
@@ -244,7 +265,7 @@ impl Journal {
         request: Option<SequenceNumber>,
         error: &ProviderError,
     ) -> Result<Option<SequenceNumber>> {
-        self.spend(error.usage.as_ref());
+        self.spend(error.usage.as_ref(), error.arrived.as_ref().map(|arrived| arrived.len() as u64));
         let (RecordsTo::Session(session), Some(request)) = (&self.to, request) else { return Ok(None) };
         let failure = NewRequestFailure {
             attempt,
@@ -263,8 +284,12 @@ impl Journal {
         request: Option<SequenceNumber>,
         answer: ProviderAnswer,
     ) -> Result<Option<SequenceNumber>> {
-        self.spend(answer.usage.as_ref());
         self.last_usage = answer.usage;
+        // An imported answer has no request, and cost this evaluation nothing.
+        if self.session().is_none() || request.is_some() {
+            let bytes = budget::bytes(answer.content.as_deref(), &answer.calls, answer.blocks.as_ref());
+            self.spend(answer.usage.as_ref(), Some(bytes));
+        }
         match &mut self.to {
             RecordsTo::Session(session) => {
                 let answer = NewAnswer {
@@ -404,8 +429,17 @@ impl Journal {
         Ok(())
     }
 
-    fn spend(&mut self, usage: Option<&TokenUsage>) {
-        let (Some(more), used) = (usage, &mut self.used) else { return };
+    /// Adds what an answer used, or what arrived of one. `returned` is the number of its bytes; `None` if there are none.
+    fn spend(&mut self, usage: Option<&TokenUsage>, returned: Option<u64>) {
+        let Some(more) = usage else {
+            self.used.unmetered += u64::from(returned.is_some());
+            if let (RecordsTo::Memory(messages), Some(returned)) = (&self.to, returned) {
+                let sent = messages.iter().map(budget::bytes_of).sum();
+                budget::add(&mut self.estimated.1, sent, returned);
+            }
+            return;
+        };
+        let used = &mut self.used.metered;
         used.input = used.input.saturating_add(more.input);
         used.output = used.output.saturating_add(more.output);
         used.cache_read = used.cache_read.saturating_add(more.cache_read);

@@ -227,7 +227,7 @@ pub struct ThrottleDetails {
     pub kind: ThrottleKind,
     /// Time after which the provider wants to be asked again.
     pub retry_after: Option<Duration>,
-    /// How often the request was sent.
+    /// How often the request was sent. A provider says 1; the loop counts its attempts to get the answer.
     pub attempts: u32,
     /// Whether sending the request again cannot do harm.
     pub retry_safe: bool,
@@ -329,6 +329,13 @@ pub trait Provider: Send + Sync {
     /// Returns the provider's name, for records and errors.
     fn name(&self) -> &str;
 
+    /// Returns the name under which the [`RateLimiter`](retry::RateLimiter) of the process knows the provider: requests
+    /// under one name wait for each other. By default that is the provider's own name. One that is asked at several
+    /// addresses or with several keys has a name for each, since each has limits of its own.
+    fn limited_as(&self) -> &str {
+        self.name()
+    }
+
     /// Returns the rules that the provider has for messages.
     fn dialect(&self) -> Dialect;
 
@@ -356,6 +363,10 @@ pub trait Provider: Send + Sync {
 impl<P: Provider + ?Sized> Provider for Box<P> {
     fn name(&self) -> &str {
         (**self).name()
+    }
+
+    fn limited_as(&self) -> &str {
+        (**self).limited_as()
     }
 
     fn dialect(&self) -> Dialect {

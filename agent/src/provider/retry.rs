@@ -20,7 +20,8 @@ pub struct RetryPolicy {
     pub base: Duration,
     /// Longest delay. A provider that asks for a longer one is not asked again.
     pub max: Duration,
-    /// Whether a delay that the provider asks for replaces a shorter one of the policy.
+    /// Whether a delay that the provider asks for replaces a shorter one of the policy, and holds other requests to the
+    /// same provider back too.
     pub honour_retry_after: bool,
 }
 
@@ -66,7 +67,8 @@ impl RetryPolicy {
     }
 }
 
-/// Limits how fast requests follow each other, for each provider by its name. Clones of a process share one.
+/// Limits how fast requests follow each other, for each provider by the name that it
+/// [is limited as](super::Provider::limited_as): its address and its key tell the providers of this crate apart.
 pub struct RateLimiter {
     lanes: Mutex<HashMap<String, Lane>>,
 }

@@ -83,6 +83,7 @@ impl StatefulAdapter for Program {
             prompt_name: prompt.name(),
             text: "done".into(),
             stop: None,
+            unmetered: 0,
             output: Some(prompt.parse_output("done").unwrap()),
             evaluation_id,
             usage: TokenUsage::default(),
@@ -152,6 +153,18 @@ fn a_plain_evaluation_resumes_only_where_the_host_wants_that() {
         program.evaluate(&prompt(), &run(&world, &session), evaluation("two")).unwrap_err();
         assert_eq!(program.calls(), [expected]);
     }
+}
+
+/// An evaluation without an id got a new one where states are resumed, although the log has one that goes on.
+#[test]
+fn a_plain_evaluation_without_an_id_goes_on_with_the_one_that_the_log_holds() {
+    let world = World::new();
+    let session = crashed(&world, &Program::new(automatic()), &prompt());
+    session.record_input(&foldlog::conversation::NewInput::user("one", "hello")).unwrap();
+    let state = run(&world, &session);
+    let options = EvaluateOptions::default();
+    Program::new(automatic()).evaluate(&prompt(), &state, options).unwrap_err();
+    assert_eq!(states(&session).last().unwrap().evaluation_id, "one");
 }
 
 #[test]

@@ -114,3 +114,19 @@ fn without_a_key_no_header_names_one() {
         Some(format!("host: {}", server.host()).as_str())
     );
 }
+
+/// What one key was asked to wait held back every other key of the same provider.
+#[test]
+fn each_key_and_each_address_has_a_limit_of_its_own() {
+    let provider = |address: &str, key: &str| {
+        OpenAiProvider::new(address, Some(ApiKey::new(key).unwrap()), "model-1").unwrap()
+    };
+    let one = provider("https://a.example/v1", KEY);
+    let names = [
+        provider("https://a.example/v1", "another-key-of-the-host").limited_as().to_owned(),
+        provider("https://b.example/v1", KEY).limited_as().to_owned(),
+    ];
+    assert!(names.iter().all(|name| name != one.limited_as() && !name.contains(KEY)), "{names:?}");
+    assert_eq!(provider("https://a.example/v1", KEY).limited_as(), one.limited_as());
+    assert!(!one.limited_as().contains(KEY));
+}

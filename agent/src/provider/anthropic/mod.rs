@@ -123,6 +123,10 @@ impl Provider for AnthropicProvider {
         &self.name
     }
 
+    fn limited_as(&self) -> &str {
+        self.client.limited_as()
+    }
+
     fn dialect(&self) -> Dialect {
         Dialect::Anthropic
     }

@@ -6,7 +6,9 @@
 //! 2. The key stands in one header, which is marked as sensitive. Whatever a reply holds is shown without the key.
 //! 3. A reply takes no more memory than [`BODY_BYTES_MAX`], its headers no more than [`HEADER_BYTES_MAX`]: nothing is
 //!    allocated because a header claims it.
-//! 4. A deadline ends every phase of a request. A cancellation shuts the connection down, in at most [`POLL`]; while a name
+//! 4. JSON of a reply is read into values only if there are at most [`VALUES_MAX`](crate::json_size::VALUES_MAX) of them,
+//!    in a stream those that are kept of all its events.
+//! 5. A deadline ends every phase of a request. A cancellation shuts the connection down, in at most [`POLL`]; while a name
 //!    is resolved or a connection is made, it takes effect once that ends.
 
 mod failure;
@@ -60,6 +62,8 @@ pub(super) struct Client {
     provider: &'static str,
     uri: Uri,
     host: String,
+    /// Tells the provider's address and key apart from others, for the rate limiter. Holds a digest of the key.
+    limited_as: String,
     headers: Vec<(HeaderName, HeaderValue)>,
     /// Values of headers, which nothing that is shown may hold.
     secrets: Vec<ApiKey>,
@@ -105,14 +109,21 @@ impl Client {
             return Err(unsupported(message));
         }
         let host = authority.as_str().to_owned();
+        let digest = blake3::hash(key.as_ref().map_or("", ApiKey::expose).as_bytes()).to_hex();
+        let limited_as = format!("{provider} {host} {digest}");
         let (headers, secrets, timeouts, proxy) = (Vec::new(), Vec::new(), Timeouts::default(), None);
-        Ok(Client { provider, uri, host, headers, secrets, key, timeouts, proxy })
+        Ok(Client { provider, uri, host, limited_as, headers, secrets, key, timeouts, proxy })
     }
 
     /// Returns the host, with its port if the URL names one.
     #[cfg(feature = "openai")]
     pub(super) fn host(&self) -> &str {
         &self.host
+    }
+
+    /// Returns the name under which the rate limiter knows the address and the key.
+    pub(super) fn limited_as(&self) -> &str {
+        &self.limited_as
     }
 
     pub(super) fn set_timeouts(&mut self, timeouts: Timeouts) {

@@ -125,6 +125,10 @@ impl Provider for OpenAiProvider {
         &self.name
     }
 
+    fn limited_as(&self) -> &str {
+        self.client.limited_as()
+    }
+
     fn dialect(&self) -> Dialect {
         Dialect::OpenAi
     }
