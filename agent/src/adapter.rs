@@ -45,7 +45,8 @@ pub enum ResumeFrom {
     #[default]
     Auto,
     /// From a conversation that was recorded elsewhere. Its messages become the beginning of this one, and calls of it
-    /// that have no result do not run: the model reads that their result is not known. If the session holds that
+    /// that have no result do not run: the model reads that their result is not known. One without a rendered prompt, whose
+    /// system message has no content, goes on with any prompt, which is rendered. If the session holds that
     /// conversation itself, it goes on as with [`Auto`](ResumeFrom::Auto).
     Conversation(Box<ConversationState>),
     /// From a session that the provider itself keeps. An adapter whose provider keeps none refuses it.
@@ -247,7 +248,7 @@ impl<P: Provider> ProviderAdapter<P> {
         let identity = prompt.identity();
         let begin = begin(session, &mut options)?;
         check_prompt(begin.conversation.as_ref(), &identity)?;
-        if let Some(state) = &begin.import
+        if let Some(state) = begin.import.as_ref().filter(|state| state.system_message.content.is_some())
             && (state.prompt_ns.as_str(), state.prompt_key.as_str()) != (prompt.namespace(), prompt.key())
         {
             return Err(imported_mismatch(state, &identity));
@@ -525,5 +526,6 @@ fn memory_start(import: Option<&ConversationState>, options: &EvaluateOptions<'_
         continues: !options.messages.is_empty(),
         ..OpenTurn::default()
     });
-    Ok(LoopStart { is_rendered: true, overrides, open, ..LoopStart::default() })
+    let is_rendered = state.system_message.content.is_some();
+    Ok(LoopStart { is_rendered, overrides, open, ..LoopStart::default() })
 }

@@ -6,12 +6,16 @@ mod story;
 
 use std::collections::BTreeMap;
 
-use foldlog::conversation::{ResumePoint, Role, ToolCallRecord};
+use foldlog::conversation::{NewAnswer, NewInput, ResumePoint, Role, ToolCallRecord};
 use foldlog::storage::CrashKind;
 use foldlog::tools::{ExecuteOptions, ToolRegistry, ToolRunner};
-use foldlog::{Durability, Generator, Idempotency, Outcome, ToolInvocations};
-use foldlog_agent::{Error, EvaluateOptions, PromptResponse, ResumeFrom, UserMessage};
-use story::{Desk, Said, Script};
+use foldlog::{
+    CallOrigin, Durability, Export, Generator, Idempotency, ImportOptions, Outcome, Session, Store,
+    ToolInvocations,
+};
+use foldlog_agent::provider::scripted::{ScriptedProvider, ScriptedReply};
+use foldlog_agent::{Error, EvaluateOptions, PromptResponse, ProviderAdapter, ResumeFrom, UserMessage};
+use story::{Desk, Said, Script, types};
 
 const EVALUATION: &str = "the story";
 
@@ -377,5 +381,46 @@ fn an_import_that_is_killed_is_done_by_the_next_process() {
             imported.into_iter().all(|what| desk.ran.times(what) == 0),
             "killed behind {records} records"
         );
+    }
+}
+
+/// The result of a call that had failed became that of one that had not, once a conversation was exported or imported; and
+/// a conversation without a rendered prompt was in no export.
+#[test]
+fn an_exported_conversation_keeps_its_failures_and_needs_no_prompt() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open(folder.path()).unwrap();
+    let session = store.create(&types()).unwrap();
+    session.record_input(&NewInput::user("one", "go")).unwrap();
+    let calls = vec![ToolCallRecord { call_id: "a".into(), name: "add".into(), arguments: "{}".into() }];
+    let answer = NewAnswer { evaluation_id: "one".to_owned(), calls, ..NewAnswer::default() };
+    let answer = session.record_answer(&answer).unwrap();
+    let origin = CallOrigin { answer, ordinal: 0 };
+    let failed = NewInput { is_error: true, ..NewInput::tool_result("one", origin, "a", "no") };
+    session.record_input(&failed).unwrap();
+    session.record_turn("one", false).unwrap();
+    let sent = |session: &Session| -> Vec<Said> {
+        let conversation = session.conversation("one").unwrap().unwrap();
+        conversation.sent_messages().iter().map(Said::of).collect()
+    };
+    let before = sent(&session);
+    assert!(before[2].is_error);
+    let state = session.conversation("one").unwrap().unwrap().state().unwrap();
+    assert_eq!((state.system_message.content.as_deref(), state.turns.len()), (None, 1));
+    let json = session.export().unwrap().to_json().unwrap();
+    let export = Export::from_json(&json).unwrap();
+    let imported = store.import(&export, &types(), ImportOptions::default()).unwrap();
+    assert_eq!(sent(&imported), before);
+
+    // In another session, recorded or not, it goes on with the prompt that is given.
+    for record in [true, false] {
+        let desk = Desk::new();
+        let provider = ScriptedProvider::new([ScriptedReply::text("done")]);
+        let resume_from = ResumeFrom::Conversation(Box::new(state.clone()));
+        let options = EvaluateOptions { resume_from, record, ..EvaluateOptions::default() };
+        let adapter = ProviderAdapter::new(provider);
+        adapter.evaluate(&desk.prompt(), &desk.state, options).unwrap();
+        let sent: Vec<Said> = adapter.provider().seen()[0].messages.iter().map(Said::of).collect();
+        assert_eq!((sent[0].role, &sent[1..]), (Role::System, &before[..]), "recorded: {record}");
     }
 }

@@ -349,8 +349,10 @@ impl Journal {
         prompt: &PromptIdentity,
         held: Option<&Conversation>,
     ) -> Result<()> {
-        if held.and_then(Conversation::prompt).is_none() {
-            self.system(state.system_message.content.as_deref().unwrap_or_default(), prompt.clone())?;
+        if let Some(text) = &state.system_message.content
+            && held.and_then(Conversation::prompt).is_none()
+        {
+            self.system(text, prompt.clone())?;
         }
         let held: Vec<SequenceNumber> =
             held.map(|held| answers(held).map(|(sequence, _)| sequence).collect()).unwrap_or_default();
@@ -421,6 +423,7 @@ impl Journal {
                     name: message.name.clone(),
                     call_id: message.tool_call_id.clone(),
                     origin,
+                    is_error: message.is_error,
                     ..NewInput::new(&self.evaluation, message.role, "")
                 };
                 session.record_input(&input.with_id(id))?;

@@ -44,6 +44,9 @@ pub(super) fn input<'a>(object: &mut Object<'a>, input: Input<'a>) -> Result<(),
     object.set("prompt", input.prompt.map_or(Part::Value(Value::Nil), prompt));
     object.set("call_id", text(input.call_id));
     object.set("asked_by", asked_by(input.origin));
+    if input.is_error {
+        object.set("is_error", Value::from(true));
+    }
     object.set("provider_payload", optional(input.payload)?);
     Ok(())
 }

@@ -64,8 +64,8 @@ pub(crate) fn input() -> impl Strategy<Value = Input<'static>> {
     let payloads = [(); 2].map(|()| prop::option::of(payload()));
     let texts = [(); 3].map(|()| maybe());
     let origin = prop::option::of((unsigned(), unsigned32()));
-    (scope(), role(), payloads, blocks(), texts, prop::option::of(prompt()), origin).prop_map(
-        |(scope, role, [content, payload], blocks, [id, name, call_id], prompt, origin)| Input {
+    (scope(), role(), payloads, blocks(), texts, prop::option::of(prompt()), origin, any::<bool>()).prop_map(
+        |(scope, role, [content, payload], blocks, [id, name, call_id], prompt, origin, is_error)| Input {
             scope,
             role,
             content,
@@ -75,6 +75,7 @@ pub(crate) fn input() -> impl Strategy<Value = Input<'static>> {
             prompt,
             call_id,
             origin: origin.map(CallOrigin::from),
+            is_error,
             payload,
         },
     )

@@ -33,8 +33,10 @@ fn inputs() -> Vec<Golden> {
         prompt: None,
         call_id: Some("call_7".into()),
         origin: Some(CallOrigin { answer: 1_001.into(), ordinal: 2 }),
+        is_error: false,
         payload: Some(Payload::new(JSON)),
     };
+    let failed = Input { role: Role::Tool, origin: whole.origin, is_error: true, ..least.clone() };
     let system = Input { role: Role::System, prompt: Some(prompt(0x11)), ..least.clone() };
     let silent = Input { role: Role::Assistant, content: None, ..least.clone() };
     vec![
@@ -42,6 +44,7 @@ fn inputs() -> Vec<Golden> {
         golden("input-system", Kind::INPUT, Body::Input(system)),
         golden("input-without-text", Kind::INPUT, Body::Input(silent)),
         golden("input-full", Kind::INPUT, Body::Input(whole)),
+        golden("input-failed", Kind::INPUT, Body::Input(failed)),
     ]
 }
 

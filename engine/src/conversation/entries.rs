@@ -375,13 +375,16 @@ impl Conversation {
         }
     }
 
-    /// Returns the state of the conversation: its prompt and its complete turns. `None` before a prompt was rendered.
+    /// Returns the state of the conversation: its prompt and its complete turns. `None` before a prompt was rendered and a
+    /// turn was completed. Without a rendered prompt, the system message has no content.
     pub fn state(&self) -> Option<ConversationState> {
         let rendered = |entry: &Entry| match &entry.content {
             EntryContent::Input { message, .. } if message.role == Role::System => Some(message.clone()),
             _ => None,
         };
-        let system_message = self.entries.iter().rev().find_map(rendered)?;
+        let (rendered, turns) = (self.entries.iter().rev().find_map(rendered), self.turns());
+        let nothing = || ConversationMessage { content: None, ..ConversationMessage::new(Role::System, "") };
+        let system_message = rendered.or_else(|| (!turns.is_empty()).then(nothing))?;
         let (prompt_ns, prompt_key) =
             self.prompt().map(|prompt| (prompt.namespace.clone(), prompt.key.clone())).unwrap_or_default();
         let first = self.entries.first()?;
@@ -390,7 +393,7 @@ impl Conversation {
             prompt_ns,
             prompt_key,
             system_message,
-            turns: self.turns(),
+            turns,
             created_at: first.time,
             state_id: self.message_id(first.sequence, u32::MAX),
         })

@@ -13,7 +13,7 @@ use crate::snapshot_json::ExportedSlice;
 /// Name of the slice, and of the type of its items, in exports.
 pub(crate) const CONVERSATION: &str = "weakincentives.runtime.conversation:ConversationState";
 
-/// Returns the slice of these conversations; `None` if none of them has rendered a prompt.
+/// Returns the slice of these conversations; `None` if none of them has a rendered prompt or a complete turn.
 ///
 /// # Errors
 ///

@@ -26,6 +26,8 @@ pub struct NewInput {
     pub call_id: Option<String>,
     /// Call whose result the message is, for one that ran elsewhere. The record closes the call.
     pub origin: Option<CallOrigin>,
+    /// Whether the call whose result the message is failed.
+    pub is_error: bool,
     /// Whatever else is to be kept of the message.
     pub payload: Option<serde_json::Value>,
 }
@@ -43,6 +45,7 @@ impl NewInput {
             prompt: None,
             call_id: None,
             origin: None,
+            is_error: false,
             payload: None,
         }
     }

@@ -229,6 +229,7 @@ impl Reading<'_> {
             tool_call_id: input.call_id.as_deref().map(str::to_owned),
             name: input.name.as_deref().map(str::to_owned),
             blocks: self.blocks(sequence, input.blocks.as_ref())?,
+            is_error: input.is_error,
             ..self.message(record, input.role)
         };
         let (id, prompt) = (input.id.as_deref().map(str::to_owned), input.prompt.as_ref().map(identity));

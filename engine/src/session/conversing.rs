@@ -93,6 +93,7 @@ impl Session {
             prompt: input.prompt.as_ref().map(recorded_identity),
             call_id: input.call_id.as_deref().map(Cow::from),
             origin: input.origin,
+            is_error: input.is_error,
             payload: payload.as_deref().map(Payload::new),
         };
         write_body!(self, state, Kind::INPUT, body)

@@ -58,7 +58,10 @@ impl ImportedConversations {
             key: Cow::from(&state.prompt_key),
             digest,
         };
-        self.input(&scope, &state.system_message, Some(prompt), None);
+        let system = &state.system_message;
+        if system.content.is_some() || system.blocks.is_some() {
+            self.input(&scope, system, Some(prompt), None);
+        }
         for turn in &state.turns {
             let said = turn.input_messages.iter().filter(|message| message.role != Role::System);
             let inputs = said.map(|message| self.input(&scope, message, None, None)).collect();
@@ -88,6 +91,7 @@ impl ImportedConversations {
             let unknown = ConversationMessage {
                 tool_call_id: Some(call.call_id.clone()),
                 name: Some(call.name.clone()),
+                is_error: true,
                 ..ConversationMessage::new(Role::Tool, "What became of this call is not known.")
             };
             let origin = Some(CallOrigin { answer, ordinal });
@@ -117,6 +121,7 @@ impl ImportedConversations {
             prompt,
             call_id: message.tool_call_id.as_deref().map(Cow::from),
             origin,
+            is_error: message.is_error,
             content: content.as_deref().map(Payload::new),
             ..Input::new(scope.clone(), message.role, Payload::new(&[]))
         };

@@ -48,6 +48,8 @@ pub struct Input<'a> {
     pub call_id: Option<Cow<'a, str>>,
     /// Call whose result this is, for one that ran elsewhere; the record closes it.
     pub origin: Option<CallOrigin>,
+    /// Whether the call whose result this is failed.
+    pub is_error: bool,
     /// Whatever else the adapter keeps of the message: JSON, as one MessagePack string.
     pub payload: Option<Payload<'a>>,
 }
@@ -60,7 +62,8 @@ impl<'a> Input<'a> {
 
     fn of(scope: ConversationScope<'a>, role: Role, content: Option<Payload<'a>>) -> Input<'a> {
         let (blocks, id, name, prompt, call_id, origin) = (None, None, None, None, None, None);
-        Input { scope, role, content, blocks, id, name, prompt, call_id, origin, payload: None }
+        let is_error = false;
+        Input { scope, role, content, blocks, id, name, prompt, call_id, origin, is_error, payload: None }
     }
 
     /// Returns all payloads of the record for modification, so that a writer can replace large ones by references.
@@ -88,6 +91,7 @@ impl<'a> Input<'a> {
         if let Some(origin) = self.origin {
             origin.write(fields.field("by"));
         }
+        fields.flag("failed", self.is_error);
         fields.payload("pp", self.payload);
         fields.finish()
     }
@@ -111,6 +115,7 @@ impl<'a> Input<'a> {
                 "p" => input.prompt = Some(PromptIdentity::read(INPUT, value)?),
                 "call" => input.call_id = Some(Cow::Borrowed(value.str()?)),
                 "by" => input.origin = Some(CallOrigin::read(value)?),
+                "failed" => input.is_error = value.bool()?,
                 "pp" => input.payload = Some(Payload::new(value.rest())),
                 _ => {
                     scope.take(name, value)?;
