@@ -5,7 +5,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use foldlog::Session;
+use foldlog::{Export, ImportOptions, Session};
 use foldlog_agent::Error;
 use foldlog_agent::adapter_state::*;
 use serde_json::{Value, json};
@@ -252,6 +252,40 @@ fn an_abandoned_session_without_an_entry_to_go_back_to_is_begun_afresh_and_the_l
     assert_eq!(refusal.check, ResumeCheck::LivePath);
     assert_eq!(states(&session).last().unwrap().occasion, "abandoned");
     assert_eq!(recover(&session), None);
+}
+
+/// The specification's recovery begins with the snapshot JSON of a session, and no adapter's state was in it.
+#[test]
+fn a_session_that_was_imported_from_its_snapshot_json_is_resumed_in_the_providers_session() {
+    let world = World::new();
+    let session = captured(&world, &["m1", "m2"]);
+    record(&session, "unknown", json!({ "of": ["any", 1.5, null] }), None);
+    let json = session.export().unwrap().to_json().unwrap();
+    let import = |json: &str| {
+        let export = Export::from_json(json).unwrap();
+        world.store.import(&export, &world.types, ImportOptions::default()).unwrap()
+    };
+    let imported = import(&json);
+    let plain = |session: &Session| -> Vec<_> {
+        let of = |one: AdapterStateSnapshot| (one.state, one.evaluation_id, one.entry, one.occasion);
+        states(session).into_iter().map(of).collect()
+    };
+    assert_eq!(plain(&imported), plain(&session));
+    let chain = |session: &Session| -> Vec<_> {
+        let states = states(session);
+        let place = |sequence| states.iter().position(|one| one.sequence == sequence);
+        states.iter().map(|one| one.supersedes.and_then(place)).collect()
+    };
+    assert_eq!(chain(&imported), chain(&session));
+    assert_eq!((recover(&imported), recover(&session)), (Some("abc123".into()), Some("abc123".into())));
+
+    // What a rollback had abandoned is not resumed there, since that log does not say what it went beyond.
+    let before = session.snapshot(Default::default()).unwrap();
+    let mut capture = world.capture(&session, "one", &on_every_occasion());
+    capture.offer(&claude("abc123"), Some("m3"), CaptureOccasion::Message).unwrap();
+    session.rollback(&before).unwrap();
+    let imported = import(&session.export().unwrap().to_json().unwrap());
+    assert_eq!(recover(&imported), None);
 }
 
 #[test]

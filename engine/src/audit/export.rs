@@ -161,24 +161,23 @@ impl Serialize for Exported<'_> {
 /// Serializes the slices of an export, one by one.
 struct ExportedSlices<'a> {
     slices: &'a [SliceReader<'a>],
-    /// Slice of the conversations, which stands among the others by its name.
-    conversations: Option<&'a crate::ExportedSlice>,
+    /// Slices of conversations and adapters' states, which stand among the others by their names.
+    conversations: &'a [crate::ExportedSlice],
     failure: &'a Failure,
 }
 
 impl Serialize for ExportedSlices<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let name = self.conversations.map(|slice| slice.slice_type.as_str());
-        let at = self.slices.partition_point(|slice| name.is_some_and(|name| slice.name() < name));
+        let mut conversations = self.conversations.iter().peekable();
         let mut seq = serializer.serialize_seq(None)?;
-        for (place, slice) in self.slices.iter().enumerate() {
-            if let Some(conversations) = self.conversations.filter(|_| place == at) {
-                seq.serialize_element(conversations)?;
+        for slice in self.slices {
+            while let Some(before) = conversations.next_if(|one| one.slice_type.as_str() <= slice.name()) {
+                seq.serialize_element(before)?;
             }
             seq.serialize_element(&ExportedSlice { slice, failure: self.failure })?;
         }
-        if let Some(conversations) = self.conversations.filter(|_| at == self.slices.len()) {
-            seq.serialize_element(conversations)?;
+        for behind in conversations {
+            seq.serialize_element(behind)?;
         }
         seq.end()
     }
@@ -233,17 +232,19 @@ impl LogReader {
         let slices: Vec<SliceReader<'_>> = state.slices().filter(wanted).collect();
         let of = |slice: &SliceReader<'_>| (slice.name().to_owned(), slice.policy().name().to_owned());
         let with_logs = policies.contains(&Policy::Log);
-        let conversations = if with_logs { exported(&self.conversations_at(position)?)? } else { None };
+        let conversations = match with_logs {
+            true => exported(&self.conversations_at(position)?, &self.adapter_states_at(position)?)?,
+            false => Vec::new(),
+        };
         let mut policies: BTreeMap<String, String> = slices.iter().map(of).collect();
-        if let Some(slice) = &conversations {
+        for slice in &conversations {
             policies.insert(slice.slice_type.clone(), Policy::Log.name().to_owned());
         }
         let parent = self.opened().parent.map(|parent| parent.session());
         let head = ExportHead::new(time_us, (parent, children), state.tags().clone(), policies)?
             .within(state.open_operations());
         let failure = Failure::default();
-        let slices =
-            ExportedSlices { slices: &slices, conversations: conversations.as_ref(), failure: &failure };
+        let slices = ExportedSlices { slices: &slices, conversations: &conversations, failure: &failure };
         told(escape::write_json_pretty(out, &Exported { head: &head, slices }), &failure)
     }
 }

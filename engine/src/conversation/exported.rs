@@ -1,4 +1,4 @@
-//! Conversations in exports.
+//! Conversations and the states of adapters in exports.
 //!
 //! An export holds each conversation's complete turns, as an item of one slice whose name other programs know too. An item
 //! also holds whether the evaluation is complete (`complete`) and the prompt's digest in hexadecimal (`prompt_digest`), so that an imported conversation goes on with the prompt
@@ -7,18 +7,49 @@
 use foldlog_codec::msgpack::Value;
 
 use super::entries::Conversation;
+use super::model::AdapterStateSnapshot;
 use crate::error::{Error, Result};
 use crate::snapshot_json::ExportedSlice;
 
 /// Name of the slice, and of the type of its items, in exports.
 pub(crate) const CONVERSATION: &str = "weakincentives.runtime.conversation:ConversationState";
 
+/// Name of the slice of adapters' states, and of the type of its items, in exports.
+pub(crate) const ADAPTER_STATES: &str = "weakincentives.runtime.adapter_state:AdapterStateSnapshot";
+
+/// Returns the slices of these conversations and states, in the order of their names.
+///
+/// # Errors
+///
+/// [`Error::Export`] if a state has no JSON form.
+pub(crate) fn exported(
+    conversations: &[Conversation],
+    states: &[AdapterStateSnapshot],
+) -> Result<Vec<ExportedSlice>> {
+    Ok(exported_states(states)?.into_iter().chain(exported_conversations(conversations)?).collect())
+}
+
+/// Returns the slice of these states, those included that a rollback has abandoned; `None` if there are none.
+fn exported_states(states: &[AdapterStateSnapshot]) -> Result<Option<ExportedSlice>> {
+    let refused = |error: serde_json::Error| Error::Export(format!("the state of an adapter: {error}"));
+    let item = |state: &AdapterStateSnapshot| {
+        serde_json::from_value::<Value>(serde_json::to_value(state).map_err(refused)?).map_err(refused)
+    };
+    let items: Result<Vec<Value>> = states.iter().map(item).collect();
+    Ok(slice_of(ADAPTER_STATES, items?))
+}
+
+fn slice_of(name: &str, items: Vec<Value>) -> Option<ExportedSlice> {
+    let (slice_type, item_type) = (name.to_owned(), name.to_owned());
+    (!items.is_empty()).then_some(ExportedSlice { slice_type, item_type, items, item_versions: Vec::new() })
+}
+
 /// Returns the slice of these conversations; `None` if none of them has a rendered prompt or a complete turn.
 ///
 /// # Errors
 ///
 /// [`Error::Export`] if a state has no JSON form.
-pub(crate) fn exported(conversations: &[Conversation]) -> Result<Option<ExportedSlice>> {
+fn exported_conversations(conversations: &[Conversation]) -> Result<Option<ExportedSlice>> {
     let refused = |error: serde_json::Error| Error::Export(format!("a conversation: {error}"));
     let mut items = Vec::new();
     for conversation in conversations {
@@ -31,11 +62,5 @@ pub(crate) fn exported(conversations: &[Conversation]) -> Result<Option<Exported
         }
         items.push(serde_json::from_value::<Value>(json).map_err(refused)?);
     }
-    let (slice_type, item_type) = (CONVERSATION.to_owned(), CONVERSATION.to_owned());
-    Ok((!items.is_empty()).then_some(ExportedSlice {
-        slice_type,
-        item_type,
-        items,
-        item_versions: Vec::new(),
-    }))
+    Ok(slice_of(CONVERSATION, items))
 }

@@ -7,7 +7,7 @@
 //! | `records` | what a host hands over to be recorded |
 //! | `entries` | the records of one conversation, and what follows from them |
 //! | `bodies` | how texts and blocks stand in the bodies of records |
-//! | `exported` | the slice of conversations in an export |
+//! | `exported` | the slices of conversations and of adapters' states in an export |
 //! | `resume` | where a conversation goes on |
 
 mod bodies;
@@ -30,5 +30,5 @@ pub use resume::{Resume, ResumePoint};
 
 pub(crate) use bodies::{blocks_of, text_payload};
 pub(crate) use entries::message_id;
-pub(crate) use exported::{CONVERSATION, exported};
+pub(crate) use exported::{ADAPTER_STATES, CONVERSATION, exported};
 pub(crate) use resume::resume_point;

@@ -175,7 +175,7 @@ impl fmt::Debug for PromptIdentity {
 }
 
 /// Holds the state of an adapter as it was recorded.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AdapterStateSnapshot {
     /// Sequence number of the record.
     pub sequence: SequenceNumber,

@@ -291,9 +291,14 @@ impl Session {
     /// [`Error::Io`] if the log cannot be read, [`Error::Object`] if an object is missing or damaged,
     /// [`Error::Inconsistent`] if a state cannot be read as JSON.
     pub fn adapter_states(&self) -> Result<Vec<AdapterStateSnapshot>> {
+        self.adapter_states_at(SequenceNumber::MAX)
+    }
+
+    /// Returns the states that adapters had recorded at `position`.
+    pub(crate) fn adapter_states_at(&self, position: SequenceNumber) -> Result<Vec<AdapterStateSnapshot>> {
         let (conversations, source, position) = {
             let state = self.inner.state.lock();
-            let position = state.last_position();
+            let position = position.min(state.last_position());
             (state.live.projection.conversations.clone(), self.inner.log_source(&state), position)
         };
         conversation_reading::adapter_states(&conversations, &source, position)

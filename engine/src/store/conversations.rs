@@ -1,19 +1,22 @@
 //! The records that an import makes of the conversations of an export: what was said, the answers, and the results of
-//! their calls, as results of calls that ran elsewhere.
+//! their calls, as results of calls that ran elsewhere. And those that it makes of the states of adapters.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 use foldlog_codec::body::{
-    Answer, AnsweredCall, CallOrigin, ConversationScope, Input, ObjectId, Payload, PromptIdentity, Role, Turn,
+    AdapterState, Answer, AnsweredCall, CallOrigin, ConversationScope, Input, ObjectId, Payload,
+    PromptIdentity, Role, Turn,
 };
 use foldlog_codec::{Kind, SequenceNumber};
 
 use crate::conversation::{
-    CONVERSATION, ContentBlocks, ConversationMessage, ConversationState, ConversationTurn, blocks_of,
-    text_payload,
+    ADAPTER_STATES, AdapterStateSnapshot, CONVERSATION, ContentBlocks, ConversationMessage,
+    ConversationState, ConversationTurn, blocks_of, text_payload,
 };
 use crate::error::{Error, Result};
 use crate::snapshot_json::ExportedSlice;
+use crate::types::encode;
 
 /// Makes the records of imported conversations, whose first one gets the sequence number `next`.
 pub(super) struct ImportedConversations {
@@ -29,12 +32,47 @@ impl ImportedConversations {
         ImportedConversations { records: Vec::new(), large: Vec::new(), next, object_bytes_min }
     }
 
-    /// Adds the conversations of a slice.
+    /// Adds the conversations of a slice, or the states of adapters.
     ///
     /// # Errors
     ///
-    /// [`Error::Export`] if an item is no state of a conversation.
+    /// [`Error::Export`] if an item is no state of a conversation, or of an adapter.
     pub(super) fn add(&mut self, slice: &ExportedSlice) -> Result<()> {
+        match slice.slice_type.as_str() {
+            ADAPTER_STATES => self.add_states(slice),
+            _ => self.add_conversations(slice),
+        }
+    }
+
+    /// Adds the states of adapters. A state that a rollback had abandoned is one that cannot be resumed, since nothing
+    /// here tells what it went beyond.
+    fn add_states(&mut self, slice: &ExportedSlice) -> Result<()> {
+        let mut known: BTreeMap<SequenceNumber, SequenceNumber> = BTreeMap::new();
+        for (place, item) in slice.items.iter().enumerate() {
+            let refused = |error: serde_json::Error| {
+                Error::Export(format!(
+                    "item {place} of slice `{ADAPTER_STATES}` is no state of an adapter: {error}"
+                ))
+            };
+            let json = serde_json::to_value(item).map_err(refused)?;
+            let state: AdapterStateSnapshot = serde_json::from_value(json).map_err(refused)?;
+            let encoded = self.stored(encode("an adapter's state", &state.state)?);
+            let body = AdapterState {
+                scope: ConversationScope::new(state.evaluation_id.as_str()),
+                adapter: Cow::from(&state.adapter),
+                resumable: state.resumable && state.is_live,
+                state: Payload::new(&encoded),
+                supersedes: state.supersedes.and_then(|earlier| known.get(&earlier).copied()),
+                entry: state.entry.as_deref().map(Cow::from),
+                occasion: Cow::from(&state.occasion),
+            };
+            let body = body.encode();
+            known.insert(state.sequence, self.push(Kind::ADAPTER_STATE, body));
+        }
+        Ok(())
+    }
+
+    fn add_conversations(&mut self, slice: &ExportedSlice) -> Result<()> {
         for (place, item) in slice.items.iter().enumerate() {
             let refused = |error: serde_json::Error| {
                 Error::Export(format!("item {place} of slice `{CONVERSATION}` is no conversation: {error}"))
@@ -162,7 +200,11 @@ impl ImportedConversations {
 
     /// Encodes a text as one MessagePack string, or as the reference to an object if it is large.
     fn text(&mut self, text: &str) -> Vec<u8> {
-        let bytes = text_payload(text);
+        self.stored(text_payload(text))
+    }
+
+    /// Returns a payload, or the reference to an object if it is large.
+    fn stored(&mut self, bytes: Vec<u8>) -> Vec<u8> {
         if bytes.len() as u64 <= self.object_bytes_min {
             return bytes;
         }

@@ -11,7 +11,7 @@ use smol_str::SmolStr;
 use super::Store;
 use super::conversations::ImportedConversations;
 use crate::audit::LogReader;
-use crate::conversation::{CONVERSATION, Conversation, exported};
+use crate::conversation::{ADAPTER_STATES, AdapterStateSnapshot, CONVERSATION, Conversation, exported};
 use crate::error::{Error, Result};
 use crate::fold::names::Names;
 use crate::options::SessionOptions;
@@ -56,9 +56,13 @@ fn export_of(state: &State, created_at_us: i64, policies: &BTreeSet<Policy>) -> 
     Ok(export)
 }
 
-/// Adds conversations to an export, as the slice of their states.
-fn add_conversations(export: &mut Export, conversations: &[Conversation]) -> Result<()> {
-    if let Some(slice) = exported(conversations)? {
+/// Adds conversations and adapters' states to an export, as slices of their own.
+fn add_conversations(
+    export: &mut Export,
+    conversations: &[Conversation],
+    states: &[AdapterStateSnapshot],
+) -> Result<()> {
+    for slice in exported(conversations, states)? {
         export.policies.insert(slice.slice_type.clone(), Policy::Log.name().to_owned());
         let at = export.slices.partition_point(|other| other.slice_type < slice.slice_type);
         export.slices.insert(at, slice);
@@ -145,7 +149,7 @@ impl Session {
             let evaluations = self.evaluations_at(position);
             let read = |evaluation: &SmolStr| self.conversation_at(evaluation, position).transpose();
             let conversations: Result<Vec<Conversation>> = evaluations.iter().filter_map(read).collect();
-            add_conversations(&mut export, &conversations?)?;
+            add_conversations(&mut export, &conversations?, &self.adapter_states_at(position)?)?;
         }
         export.parent_id = self.parent().map(|parent| parent.session());
         export.children_ids = self.children()?;
@@ -177,7 +181,8 @@ impl LogReader {
         })?;
         let mut export = export_of(&state, time_us, policies)?;
         if policies.contains(&Policy::Log) {
-            add_conversations(&mut export, &self.conversations_at(position)?)?;
+            let states = self.adapter_states_at(position)?;
+            add_conversations(&mut export, &self.conversations_at(position)?, &states)?;
         }
         export.parent_id = self.opened().parent.map(|parent| parent.session());
         Ok(export)
@@ -212,7 +217,7 @@ impl Store {
         let unknown: Vec<String> = export
             .slices
             .iter()
-            .filter(|slice| slice.slice_type != CONVERSATION && types.slice(&slice.slice_type).is_none())
+            .filter(|slice| !is_conversation(slice) && types.slice(&slice.slice_type).is_none())
             .map(|slice| slice.slice_type.clone())
             .collect();
         if !unknown.is_empty() && !options.keep_unknown {
@@ -222,8 +227,11 @@ impl Store {
         let mut recorded: Vec<(u32, RecordedItems)> = Vec::new();
         // `Opened`, `Declare` and `Import` come first.
         let mut conversations = ImportedConversations::new(3, self.inner.options.object_bytes_min);
-        let is_conversation = |slice: &&ExportedSlice| slice.slice_type == CONVERSATION;
-        export.slices.iter().filter(is_conversation).try_for_each(|slice| conversations.add(slice))?;
+        export
+            .slices
+            .iter()
+            .filter(|slice| is_conversation(slice))
+            .try_for_each(|slice| conversations.add(slice))?;
         for (id, slice) in (0..).zip(export.slices.iter().filter(|slice| !is_conversation(slice))) {
             let name = slice.slice_type.clone();
             let stated = export.policies.get(&name).and_then(|policy| Policy::from_name(policy));
@@ -275,6 +283,11 @@ impl Store {
         }
         large
     }
+}
+
+/// Returns whether a slice holds conversations or the states of adapters, which an import makes records of.
+fn is_conversation(slice: &ExportedSlice) -> bool {
+    slice.slice_type == CONVERSATION || slice.slice_type == ADAPTER_STATES
 }
 
 /// Name of the slice that receives another program's slice named `tool_invoked`.
