@@ -4,7 +4,7 @@
 // The functions below are all tests, or called by nothing else.
 #![allow(clippy::unwrap_used)]
 
-use foldlog::conversation::{ContentBlocks, ConversationMessage, Role, ToolCallRecord};
+use foldlog::conversation::{ContentBlocks, ConversationMessage, ConversationState, Role, ToolCallRecord};
 use foldlog_agent::provider::rendering::{
     render_anthropic, render_anthropic_system, render_openai, render_openai_recorded,
 };
@@ -277,4 +277,39 @@ fn blocks_are_sent_with_names_that_the_provider_takes_and_with_the_recorded_call
 
     let more = with_blocks(asks(Some("text"), vec![]), "anthropic", block);
     assert_eq!(anthropic(&[says(Role::User, "go"), more])[1]["content"], "text");
+}
+
+/// The specification's `_state_to_messages`: the messages of a state that no session holds, in the form that it shows.
+#[test]
+fn a_state_without_a_session_becomes_the_messages_of_the_specification() {
+    let state = json!({
+        "evaluation_id": "one", "prompt_ns": "demo", "prompt_key": "review",
+        "system_message": { "role": "system", "content": "Review.", "created_at": "2026-01-01T12:00:00Z",
+            "message_id": "00000000-0000-0000-0000-000000000001" },
+        "turns": [{
+            "turn_number": 1, "evaluation_id": "one", "created_at": "2026-01-01T12:00:01Z",
+            "assistant_message": { "role": "assistant", "content": "I look.", "created_at": "2026-01-01T12:00:01Z",
+                "message_id": "00000000-0000-0000-0000-000000000002",
+                "tool_calls": [{ "call_id": "call_1", "name": "read", "arguments": "{ \"path\": \"a\" }" }] },
+            "tool_messages": [{ "role": "tool", "content": "text", "tool_call_id": "call_1", "name": "read",
+                "created_at": "2026-01-01T12:00:02Z", "message_id": "00000000-0000-0000-0000-000000000003" }],
+        }, {
+            "turn_number": 2, "evaluation_id": "one", "created_at": "2026-01-01T12:00:03Z",
+            "assistant_message": { "role": "assistant", "content": "Fine.", "created_at": "2026-01-01T12:00:03Z",
+                "message_id": "00000000-0000-0000-0000-000000000004" },
+        }],
+        "created_at": "2026-01-01T12:00:00Z", "state_id": "00000000-0000-0000-0000-000000000005",
+    });
+    let state: ConversationState = serde_json::from_value(state).unwrap();
+    let sent: Value = serde_json::from_str(&render_openai(&state.messages())).unwrap();
+    assert_eq!(
+        sent,
+        json!([
+            { "role": "system", "content": "Review." },
+            { "role": "assistant", "content": "I look.", "tool_calls": [{ "id": "call_1", "type": "function",
+                "function": { "name": "read", "arguments": "{ \"path\": \"a\" }" } }] },
+            { "role": "tool", "tool_call_id": "call_1", "content": "text" },
+            { "role": "assistant", "content": "Fine." },
+        ])
+    );
 }

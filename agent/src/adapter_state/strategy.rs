@@ -17,6 +17,18 @@ pub enum CheckpointStrategy {
     OnDemand,
 }
 
+impl CheckpointStrategy {
+    /// Returns the name of the strategy: `on_complete`, `on_tool_use`, `periodic` or `on_demand`.
+    pub fn name(self) -> &'static str {
+        match self {
+            CheckpointStrategy::OnComplete => "on_complete",
+            CheckpointStrategy::OnToolUse => "on_tool_use",
+            CheckpointStrategy::Periodic(_) => "periodic",
+            CheckpointStrategy::OnDemand => "on_demand",
+        }
+    }
+}
+
 /// Names what makes an adapter consider a capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]

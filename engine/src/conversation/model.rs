@@ -150,6 +150,19 @@ pub struct ConversationState {
     pub state_id: Uuid,
 }
 
+impl ConversationState {
+    /// Returns the messages of the history in the order in which a provider is sent them: the rendered prompt, and of each
+    /// turn what was said, the answer, and the results of its calls. A system message without content is left out.
+    pub fn messages(&self) -> Vec<ConversationMessage> {
+        let system = Some(&self.system_message).filter(|system| system.content.is_some());
+        let turns = self.turns.iter().flat_map(|turn| {
+            let said = turn.input_messages.iter().filter(|message| message.role != Role::System);
+            said.chain(std::iter::once(&turn.assistant_message)).chain(&turn.tool_messages)
+        });
+        system.into_iter().chain(turns).cloned().collect()
+    }
+}
+
 /// Identifies a prompt by its names, and by what it is before anything is rendered.
 #[derive(Clone, PartialEq, Eq)]
 pub struct PromptIdentity {
