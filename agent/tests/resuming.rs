@@ -1,5 +1,6 @@
 //! Conversations whose process is killed: another one opens the session, recovers it and resumes the evaluation. No answer is
-//! paid for twice, no tool that committed runs twice, and the conversation ends as if nothing had happened.
+//! paid for twice, no tool that committed runs twice, and the conversation ends as if nothing had happened. Generated
+//! conversations are killed in `tests/suite/conversation/killed/`.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod story;
@@ -8,10 +9,9 @@ use std::collections::BTreeMap;
 
 use foldlog::conversation::{NewAnswer, NewInput, ResumePoint, Role, ToolCallRecord};
 use foldlog::storage::CrashKind;
-use foldlog::tools::{ExecuteOptions, ToolRegistry, ToolRunner};
+use foldlog::tools::{ExecuteOptions, Recovered, Recovery, ToolRegistry, ToolRunner};
 use foldlog::{
-    CallOrigin, Durability, Export, Generator, Idempotency, ImportOptions, Outcome, Session, Store,
-    ToolInvocations,
+    CallOrigin, Durability, Export, Idempotency, ImportOptions, Outcome, Session, Store, ToolInvocations,
 };
 use foldlog_agent::provider::scripted::{ScriptedProvider, ScriptedReply};
 use foldlog_agent::{Error, EvaluateOptions, PromptResponse, ProviderAdapter, ResumeFrom, UserMessage};
@@ -159,54 +159,6 @@ fn a_conversation_that_is_killed_again_while_it_is_resumed_ends_so_too() {
     }
 }
 
-/// Makes a conversation of up to five turns with up to eight calls each: of tools that read, change, fail, ask for more or do not
-/// exist, with arguments that are no JSON, unicode, long texts, and ids that repeat.
-fn generated(seed: u64) -> Script {
-    let mut draw = Generator::from_seed(seed);
-    let mut pick = |bound| draw.below(bound) as usize;
-    let tools = ["look", "look", "look", "add", "add", "break", "fly", "more", "add"];
-    let mut answers = Vec::new();
-    for turn in 0..=pick(4) {
-        let mut calls = Vec::new();
-        for ordinal in 0..2 + pick(7) {
-            let name = tools[pick(tools.len() as u64)];
-            let long = ["", "é\u{1f600}", "\u{0}\n"][pick(3)].repeat(if pick(20) == 0 { 5_000 } else { 1 });
-            let text = if name == "more" { "details".to_owned() } else { format!("{turn}.{ordinal}{long}") };
-            let arguments = match pick(12) {
-                0 => "{no JSON".to_owned(),
-                _ => serde_json::json!({ "text": text }).to_string(),
-            };
-            let call_id = ["a", "b", "c"][pick(3)].to_owned();
-            calls.push(ToolCallRecord { call_id, name: name.to_owned(), arguments });
-        }
-        answers.push((format!("turn {turn}"), calls));
-    }
-    answers.push(("done".to_owned(), Vec::new()));
-    Script::of(answers).checked()
-}
-
-#[test]
-fn generated_conversations_that_are_killed_anywhere_end_as_if_they_had_not_been() {
-    let seeds =
-        std::env::var("FOLDLOG_CONVERSATIONS").ok().and_then(|count| count.parse().ok()).unwrap_or(60);
-    for seed in 0..seeds {
-        let script = generated(seed);
-        let whole = uncut(&script);
-        assert_eq!(script.asked(), (0..script.answers.len()).collect::<Vec<_>>());
-        let mut draw = Generator::from_seed(seed + 1);
-        for _ in 0..4 {
-            let (mut desk, script) = (Desk::new(), generated(seed));
-            let records = 1 + draw.below(whole.records);
-            let at = format!("seed {seed}, killed behind {records} of {} records", whole.records);
-            desk.kill_behind(records);
-            let _ = evaluate(&desk, &script);
-            finish(&mut desk, &script, &at, records.is_multiple_of(2));
-            assert_eq!(desk.sent(EVALUATION), whole.sent, "{at}");
-            assert_eq!(desk.page(), whole.page, "{at}");
-        }
-    }
-}
-
 /// The power is cut, and what was not synced is lost or torn: an answer whose tools have run is there, and so is what they
 /// committed.
 #[test]
@@ -292,6 +244,35 @@ fn a_tool_that_may_have_done_its_work_waits_for_a_decision() {
     assert_eq!((desk.ran.times("add one"), script.asked().last()), (ran, Some(&1)));
     let sent = desk.sent(EVALUATION);
     assert!(sent.iter().any(|said| said.role == Role::Tool && said.is_error), "{sent:?}");
+}
+
+/// A recovery ran a call again although its answer had been rolled back: STATE held what nobody asked for, twice in the end.
+#[test]
+fn an_interrupted_call_does_not_run_again_once_its_answer_is_rolled_back() {
+    let script = Script::new(vec![("one", vec![("a", "add", "one")]), ("done", vec![])]);
+    let mut desk = Desk::new();
+    for records in 1.. {
+        desk = Desk::new();
+        desk.kill_behind(records);
+        assert!(evaluate(&desk, &script).is_err(), "no call was ever interrupted");
+        desk.open();
+        if desk.session().is_interrupted() {
+            break;
+        }
+    }
+    // By a process that has no tools, as the binary.
+    ToolRunner::new(desk.state.clone(), ToolRegistry::new()).recover(&ExecuteOptions::default()).unwrap();
+    let first = desk.session().conversation(EVALUATION).unwrap().unwrap().entries()[0].sequence;
+    desk.session().rollback_to(first).unwrap();
+    let ran = desk.ran.times("add one");
+    let recovered = desk.runner().recover(&ExecuteOptions::default()).unwrap();
+    assert!(
+        matches!(recovered[..], [Recovered { recovery: Recovery::NeedsSettling(_), .. }]),
+        "{recovered:?}"
+    );
+    assert_eq!((desk.ran.times("add one"), desk.page()), (ran, vec![]));
+    evaluate(&desk, &script).unwrap();
+    assert_eq!((desk.ran.times("add one"), desk.page()), (ran + 1, vec!["one".to_owned()]));
 }
 
 #[test]

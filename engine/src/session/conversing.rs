@@ -304,6 +304,15 @@ impl Session {
         conversation_reading::adapter_states(&conversations, &source, position)
     }
 
+    /// Returns whether a rollback of the host has abandoned the answer that asked for a call. `false` where the log has no answer
+    /// there.
+    pub(crate) fn is_abandoned(&self, origin: CallOrigin) -> bool {
+        let state = self.inner.state.lock();
+        let conversations = &state.live.projection.conversations;
+        let live = conversations.live_at(state.last_position());
+        conversations.entry(origin.answer).is_some_and(|answer| !live.holds(origin.answer, answer))
+    }
+
     /// Returns the ids of the evaluations that have a conversation on the live path, in the order of their first records.
     pub fn evaluations(&self) -> Vec<SmolStr> {
         self.evaluations_at(SequenceNumber::MAX)

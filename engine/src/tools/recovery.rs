@@ -92,7 +92,7 @@ impl ToolRunner {
     /// [`Compensate`](Idempotency::Compensate) tool once it has undone its work, and any tool whose operation
     /// somebody [settled](crate::Session::settle) that way. The operation of a
     /// [`Manual`](Idempotency::Manual) or [`Verify`](Idempotency::Verify) tool, or of a tool that this runner
-    /// does not have, waits until somebody settles it.
+    /// does not have, waits until somebody settles it. So does a call whose answer the host has rolled back to before.
     ///
     /// Returns a report for each operation that was unsettled, even if the recovery of another one failed. A
     /// host may call this at any time, and again after it failed. The ends are durable when this returns,
@@ -257,6 +257,10 @@ impl ToolRunner {
             Err(error) => return Ok(Recovery::NeedsSettling(error)),
         };
         let BeginRead { arguments, origin, .. } = self.state.session().read_begin(begin, |begin| begin)?;
+        // Nobody asks for the call any more, and what it did outside is not known.
+        if !run_again && origin.is_some_and(|origin| self.state.session().is_abandoned(origin)) {
+            return Ok(Recovery::NeedsSettling(unsettled_error(operation, tool)));
+        }
         let arguments = match Value::decode(&arguments) {
             Ok(Value::Str(arguments)) => arguments,
             _ => {
