@@ -382,9 +382,14 @@ pub fn load_checkpoint(path: impl AsRef<Path>) -> Result<Option<Checkpoint>> {
 /// # Errors
 ///
 /// [`Error::SnapshotRestore`] if the store does not hold the session, the session cannot be opened, or it is not the one
-/// that the checkpoint was made of. No other session is begun in its place.
+/// that the checkpoint was made of; [`Error::Engine`] with [`foldlog::Error::Locked`] if it is open for writing elsewhere.
+/// No other session is begun in its place.
 pub fn recover_session(store: &Store, types: &SessionTypes, checkpoint: &Checkpoint) -> Result<Session> {
     let session = store.open_session(checkpoint.session, types).map_err(|error| {
+        // The checkpoint is sound, and whoever restarted would do again what the other process does.
+        if matches!(error, foldlog::Error::Locked { .. }) {
+            return error.into();
+        }
         let reason = format!("its session cannot be opened: {error}");
         Error::snapshot_restore(reason, Some(Box::new(error) as _))
     })?;

@@ -139,7 +139,15 @@ fn what_is_no_answer_of_the_protocol_is_none() {
     ];
     let json =
         bodies.map(|body| Does::Replies(200, vec![("content-type", "application/json".into())], body.into()));
-    for does in json.into_iter().chain([html, Does::Writes(b"SSH-2.0-server\r\n\r\n".to_vec())]) {
+    // A text that is no UTF-8, in what is else an answer.
+    let other_text: [&[u8]; 2] = [
+        b"{\"choices\":[{\"message\":{\"content\":\"\xff\xfe\"},\"finish_reason\":\"stop\"}]}",
+        b"{\"content\":[{\"type\":\"text\",\"text\":\"\xff\xfe\"}],\"stop_reason\":\"end_turn\"}",
+    ];
+    let other_text = other_text
+        .map(|body| Does::Replies(200, vec![("content-type", "application/json".into())], body.to_vec()));
+    let no_http = Does::Writes(b"SSH-2.0-server\r\n\r\n".to_vec());
+    for does in json.into_iter().chain(other_text).chain([html, no_http]) {
         for which in BOTH {
             let server = Server::that(does.clone());
             let error = ask(&*which.provider(&server), false).outcome.unwrap_err();
