@@ -8,8 +8,8 @@ use foldlog_agent::provider::{
 use serde_json::{Value, json};
 
 use crate::asking::{BOTH, Which, ask_with, result_of};
-use crate::rules;
-use crate::server::{Seen, Server};
+use crate::rules::{self, Protocol};
+use crate::server::Server;
 
 fn says(role: Role, text: &str) -> ConversationMessage {
     ConversationMessage::new(role, text)
@@ -145,8 +145,7 @@ fn refused(which: Which, provider: &dyn Provider, messages: &[ConversationMessag
     let config = LlmConfig::default();
     let request = ProviderRequest { messages, tools: &[], output: None, config: &config };
     let body = serde_json::from_slice(&provider.prepare(&request).unwrap().body).unwrap();
-    let path = if which == Which::OpenAi { "/v1/chat/completions" } else { "/v1/messages" };
-    rules::broken(&Seen { head: format!("POST {path} HTTP/1.1\r\n\r\n"), body, tunnel: None })
+    rules::broken(if which == Which::OpenAi { Protocol::OpenAi } else { Protocol::Anthropic }, &body)
 }
 
 /// Protects every conversation at once: whatever the engine's validator accepts, and whatever its repair makes of a history,

@@ -10,6 +10,7 @@ mod asking;
 mod failures;
 mod histories;
 mod loops;
+#[path = "../rules/mod.rs"]
 mod rules;
 mod secrets;
 mod server;

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 
 use serde_json::Value;
 
-use crate::rules;
+use crate::rules::{self, Protocol};
 
 /// What the server does once it has read a request.
 #[derive(Clone, Debug)]
@@ -160,7 +160,9 @@ fn serve(stream: TcpStream, shared: &Shared, script: &Script) -> std::io::Result
         all.push(seen.clone());
         all.len() - 1
     };
-    let does = match rules::broken(&seen) {
+    let is_anthropics = seen.head.starts_with("POST /v1/messages ");
+    let protocol = if is_anthropics { Protocol::Anthropic } else { Protocol::OpenAi };
+    let does = match rules::broken(protocol, &seen.body) {
         Some(rule) => Does::fails(
             400,
             &[],

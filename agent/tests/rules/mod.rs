@@ -1,20 +1,28 @@
 //! Which histories the real providers refuse. Written from their documentation, and apart from the engine's validator:
 //! where the two disagree, a test fails.
+//!
+//! The tests that cross crates read this file too.
 
 use std::collections::HashSet;
 
 use serde_json::Value;
 
-use crate::server::Seen;
+/// Names whose rules hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Protocol {
+    /// OpenAI's chat completions.
+    OpenAi,
+    /// Anthropic's Messages API.
+    Anthropic,
+}
 
-/// Returns the rule that a request breaks, in words.
-pub(crate) fn broken(seen: &Seen) -> Option<String> {
-    let messages = seen.body["messages"].as_array().filter(|messages| !messages.is_empty());
+/// Returns the rule that the body of a request breaks, in words.
+pub(crate) fn broken(protocol: Protocol, body: &Value) -> Option<String> {
+    let messages = body["messages"].as_array().filter(|messages| !messages.is_empty());
     let Some(messages) = messages else { return Some("messages: at least one message is required".into()) };
-    if seen.head.starts_with("POST /v1/messages ") {
-        anthropic(&seen.body, messages).err()
-    } else {
-        openai(messages).err()
+    match protocol {
+        Protocol::Anthropic => anthropic(body, messages).err(),
+        Protocol::OpenAi => openai(messages).err(),
     }
 }
 
