@@ -99,6 +99,9 @@ foldlog_codec::breakages! {
     CancelUnheard = "cancel-unheard": "A caller that waits for a cancelled call waits on as if the call were not cancelled.",
     RecoveryWaitsOn = "recovery-waits-on": "A recovery waits for a lease for as long as it takes.",
 
+    // Conversations.
+    OpenCallsForgotten = "open-calls-forgotten": "A provider is asked although calls of its last answer have not run.",
+
     // Workspaces.
     RecoveryNeedsCapture = "recovery-needs-capture": "A recovery restores nothing that it cannot capture before.",
 

@@ -6,6 +6,8 @@ use foldlog_codec::body::CallOrigin;
 use foldlog_codec::image::{ConversationEntry, EntryKind};
 use foldlog_codec::{OperationId, SequenceNumber};
 
+use crate::sabotage::{self, Breakage};
+
 /// Says where a conversation goes on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resume {
@@ -103,7 +105,7 @@ pub(crate) fn resume_point<'a>(
         .collect();
     let point = if is_last {
         if said_since { ResumePoint::AwaitProvider } else { ResumePoint::Complete }
-    } else if !open.is_empty() {
+    } else if !open.is_empty() && !sabotage::is(Breakage::OpenCallsForgotten) {
         ResumePoint::RunTools(open)
     } else if !settle.is_empty() {
         ResumePoint::NeedsSettle(settle.into_iter().collect())

@@ -1,0 +1,266 @@
+//! On a disk in memory, at each record and within it, at each durability.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+
+use foldlog::audit::{FrameInfo, LogReader, walk_on};
+use foldlog::conversation::ResumePoint;
+use foldlog::storage::{CrashKind, MemoryStorage, Storage};
+use foldlog::{BackgroundSync, Durability, FixedClock, Generator, Kind, Session, Store, StoreOptions};
+use foldlog_agent::EvaluateOptions;
+use uuid::Uuid;
+
+use super::generated::Generated;
+use super::host::{Host, Outside, check_sendable, types};
+use super::{Held, Said, page_after, said, seeds};
+
+pub(super) const LEVELS: [Durability; 3] = [Durability::Process, Durability::Boundary, Durability::Every];
+
+/// How a process ends.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Cut {
+    /// It is killed behind a record.
+    Behind,
+    /// It is killed while it writes the record: so many sixteenths of what it wrote are there.
+    Within(usize),
+    /// The power is cut behind a record, and what was not synced is lost or torn.
+    Power(u64),
+}
+
+/// Sequence numbers of the last records that a process was told of, those that its end tears left out.
+#[derive(Default)]
+struct Told {
+    last: AtomicU64,
+    /// Of those that are durable once their call returns.
+    last_durable: AtomicU64,
+}
+
+/// A disk in memory with one session, and the process that has it open.
+pub(super) struct Desk {
+    pub(super) disk: MemoryStorage,
+    pub(super) id: Uuid,
+    pub(super) host: Host,
+    durability: Durability,
+    told: Arc<Told>,
+    _folder: Arc<tempfile::TempDir>,
+}
+
+impl Desk {
+    pub(super) fn new(durability: Durability, says: &Arc<Generated>) -> Desk {
+        let (disk, folder) = (MemoryStorage::new(), Arc::new(tempfile::tempdir().unwrap()));
+        let session = store(&disk, durability).create(&types()).unwrap();
+        let (id, outside) = (session.id(), Outside(folder.path().join("outside")));
+        let host = Host::new(session, outside, Arc::clone(says));
+        Desk { disk, id, host, durability, told: Arc::default(), _folder: folder }
+    }
+
+    pub(super) fn store(&self) -> Store {
+        store(&self.disk, self.durability)
+    }
+
+    /// Has the process end once the session holds `records` records more.
+    pub(super) fn end_behind(&self, records: u64, cut: Cut) {
+        let (disk, told, left) =
+            (self.disk.clone(), Arc::clone(&self.told), AtomicI64::new(records.cast_signed()));
+        let (dir, durability) = (self.host.session().dir().to_owned(), self.durability);
+        let _ = self.host.session().subscribe(move |record| {
+            let left = left.fetch_sub(1, Ordering::SeqCst);
+            match (left, cut) {
+                (1, Cut::Behind) => disk.crash(CrashKind::Process),
+                (1, Cut::Power(seed)) => disk.crash(CrashKind::Power { seed }),
+                (1, Cut::Within(sixteenths)) => {
+                    disk.crash(CrashKind::Process);
+                    tear(&disk, &dir, sixteenths);
+                    return;
+                }
+                _ => {}
+            }
+            let sequence = record.sequence().get();
+            if left >= 1 {
+                told.last.store(sequence, Ordering::SeqCst);
+            }
+            // The begin of a call that only reads is not synced.
+            let unsynced = [Kind::DISPATCH, Kind::DECLARE, Kind::REQUEST, Kind::TOOL_BEGIN];
+            if left >= 1 && (durability == Durability::Every || !unsynced.contains(&record.kind())) {
+                told.last_durable.store(sequence, Ordering::SeqCst);
+            }
+        });
+    }
+
+    /// Goes on with another session of the store.
+    pub(super) fn turn_to(&mut self, session: Session) {
+        (self.id, self.told) = (session.id(), Arc::default());
+        self.host = Host::new(session, self.host.outside.clone(), Arc::clone(&self.host.says));
+    }
+
+    /// Evaluates in this process until it ends.
+    pub(super) fn evaluate(&self) -> bool {
+        self.host.evaluate(EvaluateOptions::default()).is_ok()
+    }
+
+    /// Opens the session in the next process. What the last one was told of is there, or as much of it as was durable if the
+    /// power was cut.
+    pub(super) fn open(&mut self, cut: Cut, at: &str) {
+        self.disk.crash(CrashKind::Process);
+        let session = self.store().open_session(self.id, &types()).unwrap();
+        let told = if matches!(cut, Cut::Power(_)) { &self.told.last_durable } else { &self.told.last };
+        assert!(session.position().unwrap().get() >= told.load(Ordering::SeqCst), "{at}: a record is lost");
+        self.host = Host::new(session, self.host.outside.clone(), Arc::clone(&self.host.says));
+    }
+
+    /// Resumes the conversation in this process, and checks the whole of it.
+    pub(super) fn finish(&self, at: &str) {
+        let held = Held::of(self.host.conversation().as_ref(), &self.host.outside);
+        let done = self.host.evaluate(EvaluateOptions::default());
+        let finding = done.unwrap_or_else(|error| panic!("{at}: {error}")).output.unwrap().finding;
+        assert!(finding.starts_with("done"), "{at}: {finding}");
+        let conversation = self.host.conversation().unwrap();
+        held.check_finished(&conversation, &self.host.says, &self.host.outside, at);
+        assert_eq!(self.host.point(), ResumePoint::Complete, "{at}");
+        assert_eq!(self.host.page(), page_after(&conversation), "{at}: STATE is not what the calls did");
+    }
+
+    /// Recovers what the last process left, and checks that what stands there can be sent.
+    pub(super) fn recover(&self, has_tools: bool, at: &str) {
+        let held = Held::of(self.host.conversation().as_ref(), &self.host.outside);
+        assert!(self.host.recover(has_tools), "{at}: it cannot be recovered");
+        let conversation = self.host.conversation();
+        held.check(conversation.as_ref(), &self.host.outside, at);
+        if let Some(conversation) = conversation {
+            check_sendable(&conversation, &self.host.point(), at);
+        }
+    }
+
+    pub(super) fn check_equals(&self, whole: &Whole, at: &str) {
+        assert_eq!(said(&self.host.conversation().unwrap()), whole.said, "{at}");
+        assert_eq!(self.host.page(), whole.page, "{at}");
+        let session = self.host.session();
+        let audit = LogReader::open_on(Arc::new(self.disk.process()), session.dir()).unwrap();
+        assert_eq!(session.state().unwrap(), audit.state().unwrap(), "{at}");
+    }
+}
+
+fn store(disk: &MemoryStorage, durability: Durability) -> Store {
+    let options = StoreOptions {
+        storage: Arc::new(disk.process()),
+        clock: Arc::new(FixedClock::stepping(1_767_322_800_000_000, 1_000)) as _,
+        seed: Some(1),
+        durability,
+        background: BackgroundSync::Inline,
+        ..StoreOptions::default()
+    };
+    Store::open_with("/store", options).unwrap()
+}
+
+/// Leaves some sixteenths of the last record, which is larger than that.
+fn tear(disk: &MemoryStorage, dir: &Path, sixteenths: usize) {
+    let (storage, mut last): (Arc<dyn Storage>, _) = (Arc::new(disk.process()), None);
+    let see = &mut |frame: &FrameInfo<'_>| {
+        if !frame.record.kind.is_envelope() {
+            last = Some((frame.segment.to_owned(), frame.offset, frame.bytes));
+        }
+        Ok(())
+    };
+    walk_on(&storage, dir, see).unwrap();
+    let Some((segment, offset, bytes)) = last else { return };
+    let from = usize::try_from(offset + bytes * sixteenths as u64 / 16).unwrap();
+    // The zeros take what stands behind the record with them, which is the log's word that the record is durable.
+    disk.mutate_file(&segment, |bytes| bytes[from..].fill(0)).unwrap();
+}
+
+/// A conversation that nothing cut.
+pub(super) struct Whole {
+    pub(super) said: Vec<Said>,
+    pub(super) page: Vec<String>,
+    pub(super) records: u64,
+}
+
+pub(super) fn uncut(says: &Arc<Generated>) -> Whole {
+    let desk = Desk::new(Durability::Process, says);
+    let before = desk.host.session().position().unwrap().get();
+    desk.finish("uncut");
+    let records = desk.host.session().position().unwrap().get() - before;
+    Whole { said: said(&desk.host.conversation().unwrap()), page: desk.host.page(), records }
+}
+
+/// One life that ends as it is told, and another that finishes.
+fn cut_once(
+    says: &Arc<Generated>,
+    whole: &Whole,
+    durability: Durability,
+    records: u64,
+    cut: Cut,
+    at: &str,
+) -> bool {
+    let mut desk = Desk::new(durability, says);
+    desk.end_behind(records, cut);
+    desk.evaluate();
+    let at = format!("{at}, {durability:?}, {cut:?} of record {records} of {}", whole.records);
+    desk.open(cut, &at);
+    let torn = desk.host.session().recovery().torn.is_some();
+    desk.recover(records.is_multiple_of(2), &at);
+    desk.finish(&at);
+    desk.check_equals(whole, &at);
+    torn
+}
+
+/// A call to a tool could run twice, or an answer be paid for twice, only where a kill fell between two certain records:
+/// so every record of these conversations is tried, and every one is torn too.
+#[test]
+fn a_conversation_that_ends_at_any_record_or_within_it_is_finished_as_if_it_had_not() {
+    let (mut cuts, mut torn) = (0, 0);
+    for seed in 0..seeds(60).div_ceil(30) {
+        let says = Arc::new(Generated::from_seed(seed));
+        let whole = uncut(&says);
+        for durability in LEVELS {
+            for records in 1..=whole.records {
+                let within = Cut::Within((records as usize * 7 + seed as usize) % 16);
+                for cut in [Cut::Behind, within] {
+                    torn +=
+                        u64::from(cut_once(&says, &whole, durability, records, cut, &format!("seed {seed}")));
+                    cuts += 1;
+                }
+            }
+        }
+    }
+    println!("{cuts} ends, {torn} of them with a torn record");
+    assert!(torn * 3 > cuts, "{torn} of {cuts} ends tore a record");
+}
+
+/// Many conversations, each cut at a few places, within the recovery and the resumed evaluation too.
+#[test]
+fn generated_conversations_that_end_anywhere_are_finished_as_if_they_had_not() {
+    for seed in 100..100 + seeds(60) {
+        let says = Arc::new(Generated::from_seed(seed));
+        let whole = uncut(&says);
+        let mut draw = Generator::from_seed(seed + 1);
+        for durability in LEVELS {
+            let mut desk = Desk::new(durability, &says);
+            let lives = 1 + draw.below(4);
+            let mut at = format!("seed {seed}, {durability:?}");
+            for life in 0..lives {
+                let records = 1 + draw.below(whole.records);
+                let cut = match draw.below(4) {
+                    0 => Cut::Behind,
+                    // What a power cut leaves at `Process` may lack answers whose tools have run.
+                    1 if durability != Durability::Process => Cut::Power(draw.next_u64()),
+                    _ => Cut::Within(draw.below(16) as usize),
+                };
+                at.push_str(&format!(", {cut:?} of record {records}"));
+                desk.end_behind(records, cut);
+                let held = Held::of(desk.host.conversation().as_ref(), &desk.host.outside);
+                // The first life has nothing to recover; a recovery that is cut short fails, which the next one mends.
+                let has_tools = draw.below(2) == 0;
+                if life == 0 || desk.host.recover(has_tools) {
+                    desk.evaluate();
+                }
+                desk.open(cut, &at);
+                held.check(desk.host.conversation().as_ref(), &desk.host.outside, &at);
+            }
+            desk.recover(seed % 2 == 0, &at);
+            desk.finish(&at);
+            desk.check_equals(&whole, &at);
+        }
+    }
+}

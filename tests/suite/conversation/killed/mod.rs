@@ -1,0 +1,132 @@
+//! Conversations whose processes end anywhere: whoever opens the session next recovers it and finishes the conversation as if
+//! nothing had happened.
+//!
+//! A conversation is made from a seed (`generated`) and held with a host (`host`) whose tools and provider count, in a file
+//! that no session knows of, what they do. After each life:
+//!
+//! 1. no answer that was recorded is asked for again, and each answer keeps its nonce;
+//! 2. no call that was closed runs again, be it committed, failed or skipped;
+//! 3. what is sent passes the engine's validator and rules written apart from it, for both providers;
+//! 4. messages and STATE end as those of a run that nothing cut.
+
+use std::collections::BTreeMap;
+
+use foldlog::conversation::{Conversation, ConversationMessage, EntryContent, Role, ToolCallRecord};
+use foldlog::{Outcome, SequenceNumber};
+use serde_json::Value;
+
+use self::generated::Generated;
+use self::host::Outside;
+
+mod cuts;
+mod generated;
+mod host;
+mod processes;
+#[path = "../../../../agent/tests/rules/mod.rs"]
+mod rules;
+mod turned;
+
+/// Returns how many conversations are made, which an environment variable can ask for.
+fn seeds(default: u64) -> u64 {
+    std::env::var("FOLDLOG_CONVERSATIONS").ok().and_then(|count| count.parse().ok()).unwrap_or(default)
+}
+
+/// A message without its time, its id and its answer's nonce.
+type Said = (Role, Option<String>, Vec<ToolCallRecord>, Option<String>, Option<String>, bool);
+
+fn said(conversation: &Conversation) -> Vec<Said> {
+    let of = |message: ConversationMessage| {
+        let content = message.content.map(|text| text.split(" nonce ").next().unwrap_or_default().to_owned());
+        (message.role, content, message.tool_calls, message.tool_call_id, message.name, message.is_error)
+    };
+    conversation.sent_messages().into_iter().map(of).collect()
+}
+
+/// Returns what a call does outside, as it is noted there. `more` does the same each time, and is not counted.
+fn effects(call: &ToolCallRecord) -> Vec<String> {
+    let asked: Value = serde_json::from_str(&call.arguments).unwrap_or_default();
+    let Some(text) = asked["text"].as_str().filter(|_| call.name != "more") else { return Vec::new() };
+    let mut effects = vec![format!("{} {text}", call.name)];
+    if call.name == "delegate" {
+        let inner = (0..asked["size"].as_u64().unwrap_or_default()).zip(["add", "break", "look"]);
+        effects.extend(inner.map(|(number, tool)| format!("{tool} {text}/{number}")));
+    }
+    effects
+}
+
+/// Returns the calls of a conversation that are closed, and whether they committed, in the order of their records.
+fn closed(conversation: &Conversation) -> Vec<(ToolCallRecord, bool)> {
+    let mut answers: BTreeMap<SequenceNumber, &ConversationMessage> = BTreeMap::new();
+    let mut closed = Vec::new();
+    for entry in conversation.entries() {
+        match &entry.content {
+            EntryContent::Answer { message, .. } => drop(answers.insert(entry.sequence, message)),
+            EntryContent::CallEnded { origin, outcome, .. } if *outcome != Outcome::Interrupted => {
+                let call = answers[&origin.answer].tool_calls[origin.ordinal as usize].clone();
+                closed.push((call, *outcome == Outcome::Committed));
+            }
+            _ => {}
+        }
+    }
+    closed
+}
+
+/// Returns what stands on the page after these calls: a model of STATE that shares nothing with the engine.
+fn page_after(conversation: &Conversation) -> Vec<String> {
+    let committed = closed(conversation).into_iter().filter(|(_, committed)| *committed);
+    let lines = committed.flat_map(|(call, _)| {
+        let own = effects(&call);
+        let text = |effect: &String| effect.split_once(' ').map(|(_, text)| text.to_owned());
+        let inner = own.iter().skip(1).filter(|effect| effect.starts_with("add ")).filter_map(text);
+        let outer = own.first().filter(|_| matches!(call.name.as_str(), "add" | "delegate")).and_then(text);
+        inner.chain(outer).collect::<Vec<_>>()
+    });
+    lines.collect()
+}
+
+/// Holds what a process finds, and what must not happen twice.
+struct Held {
+    nonces: Vec<String>,
+    done: Vec<(String, usize)>,
+    asked: usize,
+}
+
+impl Held {
+    fn of(conversation: Option<&Conversation>, outside: &Outside) -> Held {
+        let closed = conversation.map(closed).unwrap_or_default();
+        let done =
+            closed.iter().flat_map(|(call, _)| effects(call)).map(|effect| (outside.times(&effect), effect));
+        Held {
+            nonces: conversation.map(nonces).unwrap_or_default(),
+            done: done.map(|(times, effect)| (effect, times)).collect(),
+            asked: outside.asked().len(),
+        }
+    }
+
+    /// Checks what a process did that began with this, whether it ended by itself or not.
+    fn check(&self, conversation: Option<&Conversation>, outside: &Outside, at: &str) {
+        let asked = outside.asked().split_off(self.asked);
+        let missing: Vec<usize> = (self.nonces.len()..).take(asked.len()).collect();
+        assert_eq!(asked, missing, "{at}: answers were asked for that are there, or twice");
+        let nonces = conversation.map(nonces).unwrap_or_default();
+        assert!(nonces.starts_with(&self.nonces), "{at}: an answer is gone or was replaced");
+        for (effect, times) in &self.done {
+            assert_eq!(outside.times(effect), *times, "{at}: `{effect}` ran again");
+        }
+    }
+
+    /// Checks the same of a process that finished the conversation.
+    fn check_finished(&self, conversation: &Conversation, says: &Generated, outside: &Outside, at: &str) {
+        self.check(Some(conversation), outside, at);
+        let asked = outside.asked().len() - self.asked;
+        assert_eq!(self.nonces.len() + asked, says.answers.len(), "{at}: an answer was not asked for");
+    }
+}
+
+fn nonces(conversation: &Conversation) -> Vec<String> {
+    let nonce = |content: &EntryContent| match content {
+        EntryContent::Answer { request_id, .. } => request_id.clone(),
+        _ => None,
+    };
+    conversation.entries().iter().filter_map(|entry| nonce(&entry.content)).collect()
+}

@@ -1,0 +1,143 @@
+//! Conversations that are rolled back, forked or cancelled in their middle, between two ends of their processes.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use foldlog::conversation::EntryContent;
+use foldlog::{Error, Generator, Outcome, SequenceNumber, Session, SessionOptions};
+use foldlog_agent::EvaluateOptions;
+use foldlog_agent::provider::CancelToken;
+
+use super::cuts::{Cut, Desk, LEVELS, uncut};
+use super::generated::Generated;
+use super::host::{EVALUATION, Host, types};
+use super::{Held, said, seeds};
+
+/// Draws a place in a conversation at which a rollback or a fork can begin: any of its records that count.
+pub(super) fn place(session: &Session, draw: &mut Generator) -> Option<SequenceNumber> {
+    let conversation = session.conversation(EVALUATION).unwrap()?;
+    let entries = conversation.entries();
+    let at = draw.below(entries.len() as u64);
+    Some(entries[usize::try_from(at).unwrap()].sequence)
+}
+
+/// Rolls back to some place of the conversation. Places within an operation are refused.
+pub(super) fn roll_back(host: &Host, draw: &mut Generator, at: &str) {
+    let Some(to) = place(host.session(), draw) else { return };
+    match host.session().rollback_to(to) {
+        Ok(_) => {
+            // No rollback undoes that an operation was interrupted.
+            let counts = |content: &EntryContent| {
+                !matches!(content, EntryContent::CallEnded { outcome: Outcome::Interrupted, .. })
+            };
+            let rest = host.conversation().unwrap();
+            let mut left = rest.entries().iter().filter(|entry| counts(&entry.content));
+            assert!(left.all(|entry| entry.sequence <= to), "{at}: more is left than there was at {to}");
+        }
+        Err(Error::InsideTransaction { .. }) => {}
+        Err(error) => panic!("{at}: {error}"),
+    }
+}
+
+/// Evaluates and cancels that once the session holds `records` records more.
+pub(super) fn cancel(host: &Host, records: u64) {
+    let (token, left) = (CancelToken::new(), AtomicU64::new(records));
+    let cancel = token.clone();
+    let _ = host.session().subscribe(move |_| {
+        if left.fetch_sub(1, Ordering::SeqCst) == 1 {
+            cancel.cancel();
+        }
+    });
+    let _ = host.evaluate(EvaluateOptions { cancel: token, ..EvaluateOptions::default() });
+}
+
+fn held(host: &Host) -> Held {
+    Held::of(host.conversation().as_ref(), &host.outside)
+}
+
+/// A rollback to before an answer asks for it anew, and one behind it does not; what was rolled back with it runs again, and
+/// nothing else does.
+#[test]
+fn a_conversation_that_is_rolled_back_and_killed_anywhere_is_finished() {
+    for seed in 200..200 + seeds(60) {
+        let (says, mut draw) = (Arc::new(Generated::from_seed(seed)), Generator::from_seed(seed));
+        let (whole, durability) = (uncut(&says), LEVELS[seed as usize % 3]);
+        let mut desk = Desk::new(durability, &says);
+        let mut at = format!("seed {seed}, {durability:?}");
+        for _ in 0..3 {
+            let records = 1 + draw.below(whole.records);
+            at.push_str(&format!(", killed behind {records}, rolled back"));
+            desk.end_behind(records, Cut::Behind);
+            desk.evaluate();
+            desk.open(Cut::Behind, &at);
+            desk.recover(draw.below(2) == 0, &at);
+            roll_back(&desk.host, &mut draw, &at);
+        }
+        desk.finish(&at);
+        desk.check_equals(&whole, &at);
+    }
+}
+
+/// A fork and its parent go on apart: each asks for the answers that it lacks, and both end alike.
+#[test]
+fn a_conversation_that_is_forked_anywhere_is_finished_in_both_sessions() {
+    let mut forks = 0;
+    for seed in 300..300 + seeds(60) {
+        let (says, mut draw) = (Arc::new(Generated::from_seed(seed)), Generator::from_seed(seed));
+        let (whole, durability) = (uncut(&says), LEVELS[seed as usize % 3]);
+        let mut desk = Desk::new(durability, &says);
+        let records = 1 + draw.below(whole.records);
+        let at = format!("seed {seed}, {durability:?}, killed behind {records}");
+        desk.end_behind(records, Cut::Behind);
+        desk.evaluate();
+        desk.open(Cut::Behind, &at);
+        desk.recover(true, &at);
+        let fork = place(desk.host.session(), &mut draw)
+            .map(|place| desk.store().fork(desk.id, place, &types(), SessionOptions::default()));
+        if let Some(Ok(fork)) = fork {
+            forks += 1;
+            let parent = desk.host.session().clone();
+            desk.turn_to(fork);
+            let parent_id = parent.id();
+            parent.close().unwrap();
+            let (at, cut) = (format!("{at}, forked"), Cut::Within(8));
+            desk.end_behind(1 + draw.below(whole.records), cut);
+            desk.evaluate();
+            desk.open(cut, &at);
+            desk.recover(false, &at);
+            desk.finish(&at);
+            desk.check_equals(&whole, &at);
+            desk.turn_to(desk.store().open_session(parent_id, &types()).unwrap());
+        }
+        desk.finish(&at);
+        desk.check_equals(&whole, &at);
+    }
+    assert!(forks > 0);
+}
+
+/// What is cancelled is told to the model and does not run later; the conversation goes on to its end.
+#[test]
+fn a_conversation_that_is_cancelled_and_killed_anywhere_is_finished() {
+    let mut cancelled = 0;
+    for seed in 400..400 + seeds(60) {
+        let (says, mut draw) = (Arc::new(Generated::from_seed(seed)), Generator::from_seed(seed));
+        let (whole, durability) = (uncut(&says), LEVELS[seed as usize % 3]);
+        let mut desk = Desk::new(durability, &says);
+        let mut at = format!("seed {seed}, {durability:?}");
+        for _ in 0..2 {
+            let records = 1 + draw.below(whole.records);
+            at.push_str(&format!(", cancelled behind {records}"));
+            let before = held(&desk.host);
+            cancel(&desk.host, records);
+            before.check(desk.host.conversation().as_ref(), &desk.host.outside, &at);
+            desk.end_behind(1 + draw.below(whole.records), Cut::Behind);
+            desk.evaluate();
+            desk.open(Cut::Behind, &at);
+            desk.recover(draw.below(2) == 0, &at);
+        }
+        desk.finish(&at);
+        let differs = said(&desk.host.conversation().unwrap()) != whole.said;
+        cancelled += usize::from(differs);
+    }
+    assert!(cancelled > 0, "no call was ever skipped");
+}
