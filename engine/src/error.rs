@@ -387,10 +387,26 @@ pub enum Error {
         operation: OperationId,
     },
     /// A thread that runs a tool called the session, and the call would wait for that tool to end. A tool writes
-    /// through the session of its own context.
-    #[error("operation {operation} runs on this thread: write through the session of its context")]
+    /// through the session of its own context, and holds conversations of its own in a child session.
+    #[error(
+        "operation {operation} runs on this thread: write through the session of its context, and hold a conversation in \
+         a child session"
+    )]
     InsideOperation {
         /// Operation that runs on the thread.
+        operation: OperationId,
+    },
+    /// A session has the id of an operation's child session, but was not begun by that operation.
+    #[error(
+        "session {session} has the id of a child session of operation {operation} of session {parent}, which did not begin \
+         it: delete that session, or give the child another number"
+    )]
+    WrongChild {
+        /// Session that was found.
+        session: Uuid,
+        /// Session of the operation.
+        parent: Uuid,
+        /// Operation that was to open its child session.
         operation: OperationId,
     },
     /// Somebody used an operation's handle after the operation had ended.

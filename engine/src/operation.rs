@@ -1,18 +1,57 @@
-//! What a log says of an operation: that it is open, that it is unsettled, and what of it could not be
-//! undone.
+//! What a log says of an operation: that it is open, that it is unsettled, what of it could not be undone, and
+//! which child sessions work for it.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
-use foldlog_codec::{body, image};
+use foldlog_codec::{OperationId, body, image};
 use foldlog_filesystem::Unrestored;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
+use uuid::Uuid;
 
 /// Describes an operation that has begun and not ended.
 pub type OpenOperation = image::OpenOperation<SmolStr>;
 
 /// Describes an operation that was interrupted and has neither run again nor been settled since.
 pub type UnsettledOperation = image::UnsettledOperation<SmolStr>;
+
+/// Names the records that announce a child session. The ids of child sessions are hashed from it too.
+pub(crate) const CHILD_SESSION: &str = "foldlog.child_session";
+
+/// Announces a child session in the log of its parent: before the session is created or opened again, and before it
+/// begins to change the resources in a run of the operation, or goes on after another child did.
+///
+/// The changes of a child between two such announcements are a *stint*. The stints of an operation are numbered from 1 on,
+/// over all its runs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ChildAnnounced {
+    pub(crate) operation: OperationId,
+    pub(crate) ordinal: u32,
+    /// Id of the session, as text.
+    session: String,
+    /// Last stint of each child, by its number, that the resources hold once the child has begun its own. `None` if the
+    /// child is only opened.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) holds: Option<Vec<(u32, u64)>>,
+}
+
+impl ChildAnnounced {
+    pub(crate) fn new(operation: OperationId, ordinal: u32, session: Uuid) -> ChildAnnounced {
+        ChildAnnounced { operation, ordinal, session: session.to_string(), holds: None }
+    }
+
+    /// Returns the announcement of a stint of the child, once the resources hold these stints.
+    pub(crate) fn of_stint(&self, holds: &BTreeMap<u32, u64>) -> ChildAnnounced {
+        let holds = holds.iter().map(|(child, stint)| (*child, *stint)).collect();
+        ChildAnnounced { holds: Some(holds), ..self.clone() }
+    }
+
+    /// Returns the id of the session; `None` if the record holds none.
+    pub(crate) fn session(&self) -> Option<Uuid> {
+        self.session.parse().ok()
+    }
+}
 
 /// Describes a change that a call made to a resource and that its rollback could not undo. The rest of the
 /// resource was restored.

@@ -1,17 +1,22 @@
-//! The fate of each operation, read from the log alone.
+//! The fate of each operation, read from the log; for a child session, from its parent's log too, since what the child
+//! committed stays only if the operation for which it works does.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use foldlog_codec::body::{
-    CallOrigin, Cause, Decision, ExternalEffects, Idempotency, Outcome, Settle, ToolBegin, ToolEnd,
+    CallOrigin, Cause, Decision, ExternalEffects, Idempotency, Observed, Outcome, Parent, Settle, ToolBegin,
+    ToolEnd,
 };
-use foldlog_codec::{Kind, OperationId, Record, SequenceNumber};
+use foldlog_codec::{Kind, OperationId, Record, SequenceNumber, msgpack};
 use serde::Serialize;
+use uuid::Uuid;
 
-use super::LogReader;
+use super::{LogReader, ReadOptions};
 use crate::error::{Error, Result};
-use crate::operation::NotUndone;
+use crate::operation::{CHILD_SESSION, ChildAnnounced, NotUndone};
+use crate::sabotage::{self, Breakage};
 
 /// Names what became of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -27,7 +32,8 @@ pub enum Fate {
     Interrupted,
     /// The operation was interrupted, and somebody decided about it.
     Settled,
-    /// The operation was committed, and a later rollback undid its changes of STATE.
+    /// The operation was committed, and a later rollback undid its changes of STATE; or it was committed by a child
+    /// session whose parent rolled back the operation for which the child worked.
     Abandoned,
     /// The operation ended in a way that only a later version of foldlog knows.
     Unknown,
@@ -60,6 +66,72 @@ pub struct Settled {
     /// Sequence number of the decision's record.
     pub sequence: SequenceNumber,
 }
+
+/// Names what became of the work of a child session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ChildFate {
+    /// The operation for which the child works is open, or was interrupted and may run again.
+    Undecided,
+    /// The operation committed with the child's work.
+    Kept,
+    /// The operation was rolled back, or committed in a run that did without the child.
+    Abandoned,
+}
+
+impl ChildFate {
+    /// Returns the name that listings and JSON use.
+    pub fn name(self) -> &'static str {
+        match self {
+            ChildFate::Undecided => "undecided",
+            ChildFate::Kept => "kept",
+            ChildFate::Abandoned => "abandoned",
+        }
+    }
+}
+
+/// Describes a child session of an operation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct LedgerChild {
+    /// Id of the child.
+    pub session: Uuid,
+    /// Number that the tool gave the child.
+    pub ordinal: u32,
+    /// What became of the child's work.
+    pub fate: ChildFate,
+    /// Sequence number of the last record that announces the child.
+    #[serde(skip)]
+    announced: SequenceNumber,
+}
+
+/// Says what became of a session in the log of its parent.
+#[derive(Clone, Debug)]
+pub enum FateInParent {
+    /// The session is no child that works for an operation.
+    NoChild,
+    /// The session is a child, and its parent's log says this of it.
+    Child {
+        /// Id of the parent.
+        parent: Uuid,
+        /// Operation for which the child works.
+        operation: OperationId,
+        /// What became of the child's work.
+        fate: ChildFate,
+    },
+    /// The session is a child whose parent's log is not beside it, cannot be read, or does not announce the child. The
+    /// error says which.
+    Unknown {
+        /// Id of the parent.
+        parent: Uuid,
+        /// Operation for which the child works.
+        operation: OperationId,
+        /// What keeps the fate from being known.
+        reason: Arc<Error>,
+    },
+}
+
+/// Greatest number of ancestors whose logs are read for the fate of a session. Damaged logs may name each other.
+const ANCESTORS_MAX: u32 = 64;
 
 /// Describes one operation, over all of its runs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -101,6 +173,9 @@ pub struct LedgerEntry {
     pub runs: u64,
     /// Latest decision about the operation.
     pub settled: Option<Settled>,
+    /// Child sessions of the operation, in the order of their numbers.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub children: Vec<LedgerChild>,
 }
 
 /// Collects the entries of a ledger from the records of a log.
@@ -118,6 +193,7 @@ impl Ledger {
         match record.kind {
             Kind::TOOL_BEGIN => self.begin(sequence, ToolBegin::decode(record.body).map_err(bad)?),
             Kind::TOOL_END => self.end(sequence, &ToolEnd::decode(record.body).map_err(bad)?),
+            Kind::OBSERVED => self.observed(sequence, &Observed::decode(record.body).map_err(bad)?),
             Kind::SETTLE => {
                 let Settle { operation, decision, by, reason, .. } =
                     Settle::decode(record.body).map_err(bad)?;
@@ -154,12 +230,30 @@ impl Ledger {
             elapsed_us: None,
             runs: 0,
             settled: None,
+            children: Vec::new(),
         });
         entry.runs += 1;
         entry.begin = sequence;
         (entry.outcome, entry.cause, entry.effects) = (Fate::Open, None, None);
         (entry.end, entry.elapsed_us) = (None, None);
         entry.not_undone.clear();
+    }
+
+    /// Notes a child session that is announced. What is no announcement, or names no operation, is none.
+    fn observed(&mut self, sequence: SequenceNumber, observed: &Observed<'_>) {
+        if observed.name != CHILD_SESSION || observed.data.object().is_some() {
+            return;
+        }
+        let Ok(child) = msgpack::from_slice::<ChildAnnounced>(observed.data.bytes()) else { return };
+        let (Some(entry), Some(session)) = (self.entries.get_mut(&child.operation), child.session()) else {
+            return;
+        };
+        let (ordinal, fate, announced) = (child.ordinal, ChildFate::Undecided, sequence);
+        let child = LedgerChild { session, ordinal, fate, announced };
+        match entry.children.binary_search_by_key(&ordinal, |child| child.ordinal) {
+            Ok(at) => entry.children.splice(at..=at, [child]).for_each(drop),
+            Err(at) => entry.children.insert(at, child),
+        }
     }
 
     fn end(&mut self, sequence: SequenceNumber, end: &ToolEnd<'_>) {
@@ -179,14 +273,71 @@ impl Ledger {
     }
 }
 
+impl LedgerEntry {
+    /// Returns whether the operation is open, may run again, or ended in an unknown way: what its children did is not decided then. An interrupted
+    /// operation within another one never runs again.
+    fn may_run(&self) -> bool {
+        match self.outcome {
+            Fate::Open | Fate::Unknown => true,
+            Fate::Interrupted => self.parent.is_none(),
+            _ => false,
+        }
+    }
+}
+
 impl LogReader {
     /// Returns what became of each operation, in the order of their first begins.
+    ///
+    /// For a child session, what its [parent](LogReader::fate_in_parent) has abandoned is [`Fate::Abandoned`]. Where that
+    /// is not known, the log alone decides.
     ///
     /// # Errors
     ///
     /// [`Error::Inconsistent`] if a record's body cannot be decoded,
     /// [`Error::Io`] if a segment can no longer be read.
     pub fn ledger(&self) -> Result<Vec<LedgerEntry>> {
+        self.ledger_within(ANCESTORS_MAX)
+    }
+
+    /// Returns what became of this session's work in the log of its parent, if it is a child that works for an operation.
+    /// The parent's log is looked for in the folder that holds this session's. For it, as much memory may be taken as for
+    /// this one.
+    pub fn fate_in_parent(&self) -> FateInParent {
+        self.fate_within(ANCESTORS_MAX)
+    }
+
+    fn fate_within(&self, ancestors: u32) -> FateInParent {
+        let Some(Parent::Child { session: parent, operation: Some(operation) }) = self.opened.parent else {
+            return FateInParent::NoChild;
+        };
+        if sabotage::is(Breakage::ChildKeptAlone) {
+            return FateInParent::NoChild;
+        }
+        match self.read_fate((parent, operation), ancestors) {
+            Ok(fate) => FateInParent::Child { parent, operation, fate },
+            Err(reason) => FateInParent::Unknown { parent, operation, reason: Arc::new(reason) },
+        }
+    }
+
+    fn read_fate(&self, (parent, operation): (Uuid, OperationId), ancestors: u32) -> Result<ChildFate> {
+        let unknown = |reason: &'static str| Error::NoSuchOperation { operation, reason };
+        let ancestors =
+            ancestors.checked_sub(1).ok_or(unknown("the sessions above it are too many to be read"))?;
+        let dir = self.dir.parent().unwrap_or(&self.dir).join(parent.to_string());
+        let options = ReadOptions { outline: true, memory_bytes: self.options.memory_bytes };
+        let reader = LogReader::open_with(Arc::clone(&self.storage), dir, options)?;
+        if reader.opened.session != parent {
+            let (path, found) = (reader.dir, reader.opened.session);
+            return Err(Error::WrongSession { path, expected: parent, found });
+        }
+        let entries = reader.ledger_within(ancestors)?;
+        let entry = entries.into_iter().find(|entry| entry.operation == operation);
+        let mut children = entry.into_iter().flat_map(|entry| entry.children);
+        let own = children.find(|child| child.session == self.opened.session);
+        own.map(|own| own.fate).ok_or(unknown("the parent's log does not announce this session for it"))
+    }
+
+    fn ledger_within(&self, ancestors: u32) -> Result<Vec<LedgerEntry>> {
         let mut ledger = Ledger::default();
         let Some(last) = self.places.next_sequence.checked_sub(1) else { return Ok(Vec::new()) };
         self.records(SequenceNumber::MIN, last, |record| ledger.take(record))?;
@@ -196,9 +347,22 @@ impl LogReader {
             live.get(at).is_some_and(|range| range.contains(&sequence))
         };
         let mut entries: Vec<LedgerEntry> = ledger.entries.into_values().collect();
+        let fate = self.fate_within(ancestors);
+        let is_abandoned = matches!(fate, FateInParent::Child { fate: ChildFate::Abandoned, .. });
         for entry in &mut entries {
-            if entry.outcome == Fate::Committed && !entry.end.is_some_and(is_live) {
+            let may_run = entry.may_run();
+            let abandoned = is_abandoned || !entry.end.is_some_and(is_live);
+            if entry.outcome == Fate::Committed && abandoned {
                 entry.outcome = Fate::Abandoned;
+            }
+            for child in &mut entry.children {
+                // An earlier run's record that announces the child was rolled back with that run.
+                child.fate = match entry.outcome {
+                    _ if is_abandoned => ChildFate::Abandoned,
+                    _ if may_run => ChildFate::Undecided,
+                    Fate::Committed if is_live(child.announced) => ChildFate::Kept,
+                    _ => ChildFate::Abandoned,
+                };
             }
         }
         Ok(entries)

@@ -41,7 +41,7 @@ use crate::storage::{FileStorage, Storage};
 
 pub use along::AlongPath;
 pub use follow::{Followed, Follower, Progress};
-pub use ledger::{Fate, LedgerEntry, Settled};
+pub use ledger::{ChildFate, Fate, FateInParent, LedgerChild, LedgerEntry, Settled};
 pub use segments::SegmentInfo;
 pub use shared::Comparison;
 pub use state::{ItemName, SliceReader, StateReader};

@@ -87,6 +87,12 @@ impl<T: Send + Sync + 'static> LogView<T> {
         self.items_from(0)
     }
 
+    /// Returns the items at the places from `from` to before `end`, counted from 0.
+    pub(crate) fn between(&self, from: u64, end: u64) -> impl Iterator<Item = Result<Item<T>>> {
+        let count = usize::try_from(end.saturating_sub(from)).unwrap_or(usize::MAX);
+        self.items_from(from).take(count)
+    }
+
     /// Returns the items of the records after the one at `sequence`, as [`iter`](LogView::iter) does. If
     /// there are none, nothing is read; else at most some hundred items before them.
     pub fn behind(&self, sequence: impl Into<SequenceNumber>) -> impl Iterator<Item = Result<Item<T>>> {

@@ -18,6 +18,8 @@ use super::schedule::WriteScope;
 use super::writing::PendingRecord;
 use crate::error::{Error, Result};
 use crate::fold::record_body::RecordBody;
+use crate::operation::{CHILD_SESSION, ChildAnnounced};
+use crate::options::Durability;
 use crate::types::{ToolInvocations, encode};
 
 /// Number of latest calls that are searched for a capture of a resource. Calls that only read record none.
@@ -44,15 +46,32 @@ impl Session {
         self.inner.write(state, time_us, [PendingRecord::new(Kind::OBSERVED, &body, RecordBody::Observed)])
     }
 
+    /// Records, through the handle of the operation that a child session works for, that the child is about to be created
+    /// or to work. The record survives what the child's own records survive.
+    pub(crate) fn announce_child(&self, child: &ChildAnnounced) -> Result<()> {
+        self.observe(CHILD_SESSION, child)?;
+        if self.durability() == Durability::Process { Ok(()) } else { self.sync() }
+    }
+
     /// Returns the facts named `name` that were recorded from record `from` on.
     pub(crate) fn observed<T: DeserializeOwned>(
         &self,
         name: &'static str,
         from: SequenceNumber,
     ) -> Result<Vec<T>> {
+        self.observed_within(name, from, SequenceNumber::MAX)
+    }
+
+    /// Returns the facts named `name` that were recorded from record `from` through record `through`.
+    pub(crate) fn observed_within<T: DeserializeOwned>(
+        &self,
+        name: &'static str,
+        from: SequenceNumber,
+        through: SequenceNumber,
+    ) -> Result<Vec<T>> {
         let source = self.inner.log_source(&self.inner.state.lock());
         let mut found = Vec::new();
-        source.places.read(&source.storage, from, SequenceNumber::MAX, &mut |record| {
+        source.places.read(&source.storage, from, through, &mut |record| {
             if record.kind == Kind::OBSERVED {
                 let bad = Error::unread(record.sequence);
                 let observed = Observed::decode(record.body).map_err(bad)?;
@@ -149,6 +168,33 @@ impl Session {
             }
         }
         Ok(None)
+    }
+
+    /// Returns the captures of all resources that a recovery of the session leaves: those of the begin of the first
+    /// open call that may have changed something, or else those that the latest call left, at its end if it is
+    /// committed and at its begin otherwise. Empty if no call has recorded any.
+    pub(crate) fn captures_left(&self) -> Result<BTreeMap<String, Option<Vec<u8>>>> {
+        if let Some(open) = self.changing() {
+            return self.read_begin(open.begin, |begin| begin.resources);
+        }
+        let calls = self.log::<ToolInvocations>()?;
+        // Nearly always the latest call has some: the others are read only where it does not.
+        let (mut end, mut count) = (calls.len(), 1);
+        while end > 0 {
+            let from = end.saturating_sub(count);
+            let items: Vec<_> = calls.between(from, end).collect::<Result<_>>()?;
+            for item in items.iter().rev() {
+                let resources = match item.position() {
+                    Some((end, _)) if item.outcome == Outcome::Committed => self.read_end_resources(end)?,
+                    _ => self.read_begin(item.begin, |begin| begin.resources)?,
+                };
+                if !resources.is_empty() {
+                    return Ok(resources);
+                }
+            }
+            (end, count) = (from, LATEST_CALLS as u64);
+        }
+        Ok(BTreeMap::new())
     }
 
     fn read_end_resources(&self, end: SequenceNumber) -> Result<BTreeMap<String, Option<Vec<u8>>>> {

@@ -58,10 +58,11 @@ impl Session {
             until,
             told_to_stop: None,
             begun: None,
+            is_guest: false,
             abandon: None,
         });
         drop(state);
-        Ok(Admission { session: self, ticket, until, begun: false })
+        Ok(Admission { session: self, ticket, until, guest_of: None, begun: false })
     }
 
     /// Returns the operations that have begun and not ended, in the order of their begins.
@@ -138,6 +139,12 @@ impl Session {
         let recovering = self.inner.recovering.lock();
         drop(self.inner.settleable()?);
         Ok(recovering)
+    }
+
+    /// Returns the first operation that has begun, not ended, and may have changed something; also of a session that is
+    /// closed.
+    pub(crate) fn changing(&self) -> Option<OpenOperation> {
+        self.inner.state.lock().live.projection.operations.changing().cloned()
     }
 
     /// Returns the operations that were left open.
@@ -241,6 +248,8 @@ pub(crate) struct Admission<'a> {
     session: &'a Session,
     ticket: u64,
     until: Option<Instant>,
+    /// Guest of the parent session's schedule as which the operation runs.
+    guest_of: Option<Arc<CallScope>>,
     begun: bool,
 }
 
@@ -249,6 +258,38 @@ impl Drop for Admission<'_> {
         if !self.begun {
             self.session.inner.leave(self.ticket);
         }
+    }
+}
+
+/// Holds an admission by the schedule of the parent session for a call of a child session. Dropping it gives it back.
+pub(crate) struct Guest {
+    /// Handle of the admission, which does not keep the parent session open.
+    call: Session,
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        if let Some(within) = &self.call.within {
+            self.call.inner.leave(within.ticket);
+        }
+    }
+}
+
+impl Guest {
+    /// Has whoever waits for the guest end the calls of its session, `child`, that were abandoned.
+    pub(crate) fn abandon(&self, child: &Session) {
+        let Some(within) = &self.call.within else { return };
+        let child = Arc::clone(&child.inner);
+        let abandon: Abandon = Arc::new(move || {
+            end_abandoned(&child);
+            Ok(())
+        });
+        let inner = &self.call.inner;
+        let mut state = inner.state.lock();
+        if let Some(own) = state.running_calls.admitted.iter_mut().find(|one| one.ticket == within.ticket) {
+            own.abandon = Some(abandon);
+        }
+        inner.schedule.notify_all();
     }
 }
 
@@ -279,7 +320,29 @@ impl Admission<'_> {
     fn within(&self, operation: OperationId, run: Option<SequenceNumber>) -> Arc<CallScope> {
         let cancelled = AtomicBool::new(false);
         let parent = self.session.within.clone();
-        Arc::new(CallScope { ticket: self.ticket, operation, run, until: self.until, cancelled, parent })
+        let outer = parent.as_ref().and_then(|parent| parent.guest_of.clone());
+        let (session, guest_of) = (self.session.inner.id, self.guest_of.clone().or(outer));
+        let (ticket, until) = (self.ticket, self.until);
+        Arc::new(CallScope { ticket, operation, run, until, cancelled, parent, session, guest_of })
+    }
+
+    /// Lets the operation run as a guest of the schedule of its session's parent.
+    pub(crate) fn run_as(&mut self, guest: &Guest) {
+        self.guest_of.clone_from(&guest.call.within);
+    }
+
+    /// Keeps the admission for a call of a child session, which works for the operation whose handle this session is.
+    /// `None` if it is no operation's handle.
+    pub(crate) fn into_guest(mut self) -> Option<Guest> {
+        let around = self.session.within.as_deref()?;
+        let within = self.within(around.operation, around.run);
+        let mut state = self.session.inner.state.lock();
+        if let Some(own) = state.running_calls.admitted.iter_mut().find(|one| one.ticket == self.ticket) {
+            (own.begun, own.is_guest) = (Some(Arc::clone(&within)), true);
+        }
+        drop(state);
+        self.begun = true;
+        Some(Guest { call: self.session.uncounted().through(within) })
     }
 
     /// Records the begin. `keep` keeps the position before it, for checkpoints.

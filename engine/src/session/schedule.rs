@@ -15,6 +15,10 @@
 //! Each admitted operation has a *ticket*, a number that no other operation of this process has. An operation
 //! is *abandoned* if whoever ran it dropped it without ending it; whoever would wait for it ends it.
 //!
+//! A *guest* is a call of a child session that is admitted by the schedule of its parent too, within the operation that
+//! it works for: it waits for the operation's nested calls and for calls of its other child sessions, and they wait for
+//! it, since all of them work on the same resources. A guest records nothing in the parent's log.
+//!
 //! # Invariants
 //!
 //! 1. Nobody waits on a thread for an operation that runs on that very thread: such a call fails at once.
@@ -88,6 +92,11 @@ pub(crate) struct CallScope {
     pub(super) cancelled: AtomicBool,
     /// Operation within which this one runs.
     pub(super) parent: Option<Arc<CallScope>>,
+    /// Session of the operation.
+    pub(super) session: Uuid,
+    /// Guest of the parent session's schedule as which this operation runs, if its session is a child that works under
+    /// its parent's lease.
+    pub(super) guest_of: Option<Arc<CallScope>>,
 }
 
 impl fmt::Debug for CallScope {
@@ -118,6 +127,7 @@ impl CallScope {
     pub(crate) fn was_cancelled(&self) -> bool {
         self.cancelled.load(Ordering::Acquire)
             || self.parent.as_ref().is_some_and(|parent| parent.was_cancelled())
+            || self.guest_of.as_ref().is_some_and(|guest| guest.was_cancelled())
     }
 
     pub(crate) fn is_late(&self) -> bool {
@@ -158,6 +168,9 @@ pub(super) struct Admitted {
     pub(super) told_to_stop: Option<Instant>,
     /// The operation, once it has begun.
     pub(super) begun: Option<Arc<CallScope>>,
+    /// Whether this is a call of a child session, which has no records in this session's log. `begun` then names the
+    /// operation that it works for.
+    pub(super) is_guest: bool,
     pub(super) abandon: Option<Abandon>,
 }
 
@@ -223,9 +236,9 @@ impl RunningCalls {
         }
     }
 
-    /// Removes an operation, and returns whether it had begun.
+    /// Removes an operation, and returns whether its begin is in the log.
     pub(super) fn remove(&mut self, ticket: u64) -> bool {
-        let begun = self.get(ticket).is_some_and(|admitted| admitted.begun.is_some());
+        let begun = self.get(ticket).is_some_and(|admitted| admitted.begun.is_some() && !admitted.is_guest);
         self.admitted.retain(|admitted| admitted.ticket != ticket);
         begun
     }
@@ -252,7 +265,7 @@ impl RunningCalls {
     /// Returns whether `other` may change STATE, and runs within `below` if that is given.
     fn changes(&self, other: &Admitted, below: Option<u64>) -> bool {
         let counts = below.is_none_or(|of| other.ticket != of && self.is_within(other.ticket, of));
-        counts && !other.reads_only
+        counts && !other.reads_only && !other.is_guest
     }
 
     /// Takes what ends an abandoned operation. Skips operations within which somebody still works, be it the
@@ -303,11 +316,21 @@ pub(super) fn inside<T>(
     run()
 }
 
-/// Runs a tool's handler, which must not wait on this thread for its own operation to end.
+/// Runs a tool's handler, which must not wait on this thread for its own operation to end, nor for one for which its
+/// session works.
 pub(crate) fn inside_call<T>(begun: &Session, run: impl FnOnce() -> T) -> T {
-    match &begun.within {
-        Some(within) => inside((begun.inner.id, within.ticket, within.operation), run),
+    match begun.within.as_deref() {
+        Some(within) => inside_scope(within, run),
         None => run(),
+    }
+}
+
+fn inside_scope<T>(scope: &CallScope, run: impl FnOnce() -> T) -> T {
+    let own = (scope.session, scope.ticket, scope.operation);
+    match scope.guest_of.as_deref() {
+        // Boxed, since each level would otherwise be a type of its own.
+        Some(guest) => inside_scope(guest, Box::new(|| inside(own, run)) as Box<dyn FnOnce() -> T + '_>),
+        None => inside(own, run),
     }
 }
 

@@ -156,6 +156,11 @@ impl Captures {
         snapshots.into_iter().map(captured).collect()
     }
 
+    /// Returns whether there is no capture.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.of_each.is_empty()
+    }
+
     /// Returns the capture of the resource of this name.
     fn get(&self, name: &str) -> Option<&Captured> {
         self.of_each.iter().find(|captured| captured.name == name)

@@ -2,8 +2,12 @@
 //!
 //! A run captures its resources, restores them, and takes their leases. The calls of a run that run at one
 //! time share the leases: one call takes them for all, and the last call that ends releases them.
+//!
+//! The run of a child session has the resources of its parent's run and takes no lease. Its calls run under the leases
+//! of the call that opened the child, as guests of the parent's schedule, so that they wait for the other work on these
+//! resources, and so that the call does not end before them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,9 +23,10 @@ use super::checkpoints::CheckpointStore;
 use crate::clock::{self, Clock, SystemClock};
 use crate::error::{Error, Result};
 use crate::generator::Generator;
-use crate::operation::NotUndone;
+use crate::operation::{ChildAnnounced, NotUndone, OpenOperation};
 use crate::options::Durability;
 use crate::sabotage::{self, Breakage};
+use crate::session::operations::Guest;
 use crate::session::{Session, Snapshot, SnapshotOptions, SyncCaptures};
 use crate::tools::resources::{CaptureOptions, Lease, LeaseHolder, ResourceRegistry};
 
@@ -51,6 +56,68 @@ struct Inner {
     apart: OnceLock<()>,
     /// Path by which other processes find the session's folder.
     folder: OnceLock<PathBuf>,
+    /// Call under whose leases the run works, if its session is a child.
+    parent: Option<ParentCall>,
+}
+
+/// Names the call for which a child session works, and which child it is.
+pub(crate) struct ParentCall {
+    /// Handle of the call, which does not keep the parent session open.
+    pub(crate) call: Session,
+    pub(crate) child: ChildAnnounced,
+    pub(crate) children: Arc<Mutex<Children>>,
+}
+
+impl ParentCall {
+    /// Announces in the parent's log that this child begins a stint, unless it is within one. Whoever runs the call again
+    /// learns from that whose captures hold whose work.
+    fn announce_work(&self) -> Result<()> {
+        let mut children = self.children.lock();
+        let ordinal = self.child.ordinal;
+        if children.worked == Some(ordinal) {
+            return Ok(());
+        }
+        let stint = children.stints + 1;
+        let mut holds = children.holds.clone();
+        holds.insert(ordinal, stint);
+        self.call.announce_child(&self.child.of_stint(&holds))?;
+        (children.stints, children.holds, children.worked) = (stint, holds, Some(ordinal));
+        Ok(())
+    }
+}
+
+/// Holds what is known of the child sessions that a run of a call has opened.
+#[derive(Default)]
+pub(crate) struct Children {
+    /// Numbers of the children that were created or opened.
+    pub(crate) begun: BTreeSet<u32>,
+    /// Handles of those that work on the call's resources, by their numbers. They do not keep the children open.
+    pub(crate) working: BTreeMap<u32, Session>,
+    /// Number of the child that worked last on the resources in this run of the call.
+    pub(crate) worked: Option<u32>,
+    /// For each child that had a stint before this run, what the resources held since its last one; `None` before that
+    /// was read.
+    pub(crate) before: Option<BTreeMap<u32, BTreeMap<u32, u64>>>,
+    /// Number of stints in all runs so far.
+    pub(crate) stints: u64,
+    /// Last stint of each child that the resources hold.
+    pub(crate) holds: BTreeMap<u32, u64>,
+    /// What these restores could not undo.
+    pub(crate) not_undone: Vec<NotUndone>,
+    /// Why the call cannot commit: the resources could not be restored to what a child had left.
+    pub(crate) broken: Option<String>,
+}
+
+impl Children {
+    /// Returns why a call that opened these children cannot commit; `None` if it can.
+    pub(crate) fn refusal(&self) -> Option<String> {
+        let left_open = self.working.values().find_map(|child| {
+            let OpenOperation { operation, tool, .. } = child.changing()?;
+            let (child, tool) = (child.id(), foldlog_codec::escape::text(&tool).into_owned());
+            Some(format!("operation {operation} (`{tool}`) of its child session {child} has not ended"))
+        });
+        self.broken.clone().or(left_open).filter(|_| !sabotage::is(Breakage::ChildLeftOpenCommitted))
+    }
 }
 
 /// Holds the leases that the running calls of a run share. When the last call drops them, they are released.
@@ -58,9 +125,16 @@ pub(crate) struct Leases {
     /// Handle that does not keep the session open.
     session: Session,
     of_each: Vec<Lease>,
+    /// Admission by the schedule of the parent session, in place of leases, if the session is a child.
+    guest: Option<Guest>,
 }
 
 impl Leases {
+    /// Returns the admission by the parent session's schedule, if the session is a child.
+    pub(crate) fn guest(&self) -> Option<&Guest> {
+        self.guest.as_ref()
+    }
+
     /// Marks the leased resources before the begin of a call that may change something is recorded.
     pub(crate) fn open(&self) -> Result<()> {
         self.of_each.iter().try_for_each(Lease::open)
@@ -121,9 +195,21 @@ pub struct ExecutionStateBuilder {
     clock: Arc<dyn Clock>,
     generator: Option<Generator>,
     checkpoints: Option<CheckpointStore>,
+    parent: Option<ParentCall>,
+}
+
+impl fmt::Debug for ParentCall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ParentCall").field("child", &self.child).finish_non_exhaustive()
+    }
 }
 
 impl ExecutionStateBuilder {
+    /// Makes the run one of a child session, which works under the leases of a call of its parent.
+    pub(crate) fn under(self, parent: ParentCall) -> Self {
+        ExecutionStateBuilder { parent: Some(parent), ..self }
+    }
+
     /// Sets the clock that the tools of the run read; the system's clock by default.
     pub fn clock(self, clock: Arc<dyn Clock>) -> Self {
         ExecutionStateBuilder { clock, ..self }
@@ -142,13 +228,24 @@ impl ExecutionStateBuilder {
 
     /// Builds the run, and makes earlier captures durable as [`ExecutionState::new`] does.
     pub fn build(self) -> ExecutionState {
-        let ExecutionStateBuilder { session, resources, clock, generator, checkpoints } = self;
+        let ExecutionStateBuilder { session, resources, clock, generator, checkpoints, parent } = self;
         let generator = Mutex::new(generator.unwrap_or_else(|| Generator::from_seed(session.own_seed())));
         let (latest, unended) = (Mutex::default(), Mutex::default());
         let (shared, taken) = (Mutex::default(), Condvar::new());
         let (apart, folder) = (OnceLock::new(), OnceLock::new());
-        let inner =
-            Inner { resources, clock, generator, checkpoints, latest, unended, shared, taken, apart, folder };
+        let inner = Inner {
+            resources,
+            clock,
+            generator,
+            checkpoints,
+            latest,
+            unended,
+            shared,
+            taken,
+            apart,
+            folder,
+            parent,
+        };
         let state = ExecutionState { session, inner: Arc::new(inner) };
         state.sync_earlier();
         state
@@ -203,7 +300,7 @@ impl ExecutionState {
     /// generator and the checkpoints.
     pub fn builder(session: Session, resources: ResourceRegistry) -> ExecutionStateBuilder {
         let clock = Arc::new(SystemClock);
-        ExecutionStateBuilder { session, resources, clock, generator: None, checkpoints: None }
+        ExecutionStateBuilder { session, resources, clock, generator: None, checkpoints: None, parent: None }
     }
 
     /// Makes durable the captures that a killed process recorded, before the session's first append attests
@@ -307,7 +404,7 @@ impl ExecutionState {
     /// of [`Session::snapshot`].
     pub fn snapshot(&self, tag: Option<&str>) -> Result<CompositeSnapshot> {
         let admission = self.session().admit(false, None)?;
-        let _leases = self.lease(None)?;
+        let _leases = self.lease(true, None)?;
         let resources = self.capture(None, || tag.map(str::to_owned))?;
         let options = SnapshotOptions { tag: tag.map(str::to_owned), ..SnapshotOptions::default() };
         let session = admission.handle().snapshot(options)?;
@@ -402,13 +499,36 @@ impl ExecutionState {
         CompositeSnapshot::new(session, self.clock().now_us(), resources, metadata)
     }
 
+    /// Returns the call under whose leases the run works, if its session is a child.
+    pub(crate) fn parent(&self) -> Option<&ParentCall> {
+        self.inner.parent.as_ref()
+    }
+
+    /// Announces in the parent's log that a call of this run is about to change the resources, if its session is a child.
+    /// Call this with the lease that keeps the other children off.
+    pub(crate) fn announce_work(&self) -> Result<()> {
+        match self.parent() {
+            Some(parent) if !self.resources().captured().is_empty() => parent.announce_work(),
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns the earlier one of `until` and the deadline of the call under whose leases the run works.
+    pub(crate) fn until(&self, until: Option<Instant>) -> Option<Instant> {
+        let parent = self.parent().and_then(|parent| parent.call.within()?.until());
+        until.into_iter().chain(parent).min()
+    }
+
     /// Takes the leases of the resources that others may work on, or shares those that another call of this
     /// run holds. Waits until nobody else works on these resources, but not past `until`. One call takes the
     /// leases for all; if it fails, the next call that waits tries. Returns `None` if others may work on none
     /// of the resources.
-    pub(crate) fn lease(&self, until: Option<Instant>) -> Result<Option<Arc<Leases>>> {
+    ///
+    /// The run of a child session becomes a guest of its parent's schedule instead, as one that only reads with
+    /// `reads_only` or if there is nothing that its calls could change.
+    pub(crate) fn lease(&self, reads_only: bool, until: Option<Instant>) -> Result<Option<Arc<Leases>>> {
         let inner = &*self.inner;
-        if !inner.resources.is_shared() {
+        if inner.parent.is_none() && !inner.resources.is_shared() {
             return Ok(None);
         }
         let mut shared = inner.shared.lock();
@@ -431,10 +551,17 @@ impl ExecutionState {
         drop(shared);
         // Dropped after `shared` holds the leases, and also if a resource fails or panics.
         let _taking = Taking { inner };
-        let mut leases = Leases { session: self.session.uncounted(), of_each: Vec::new() };
-        let holder =
-            LeaseHolder::new(&self.session, inner.folder.get_or_init(|| found_by_all(self.session.dir())));
-        inner.resources.lease(&holder, until, &mut leases.of_each)?;
+        let mut leases = Leases { session: self.session.uncounted(), of_each: Vec::new(), guest: None };
+        if let Some(parent) = &inner.parent {
+            let reads_only = reads_only || inner.resources.captured().is_empty();
+            if !sabotage::is(Breakage::ChildUnscheduled) {
+                leases.guest = parent.call.admit(reads_only, until)?.into_guest();
+            }
+        } else {
+            let folder = inner.folder.get_or_init(|| found_by_all(self.session.dir()));
+            let holder = LeaseHolder::new(&self.session, folder);
+            inner.resources.lease(&holder, until, &mut leases.of_each)?;
+        }
         let leases = Arc::new(leases);
         inner.shared.lock().leases = Arc::downgrade(&leases);
         Ok(Some(leases))

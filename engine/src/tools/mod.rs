@@ -17,7 +17,9 @@
 //! | `restoring` | rolling back to a composite snapshot, as an operation of its own |
 //! | `runner` | [`ToolRunner`]: begins a call, runs its handler, ends it |
 //! | `known` | what the log says of an earlier call with the same origin |
+//! | `children` | [`ChildReport`]: where the child sessions of an operation stopped, and what may be done |
 //! | `recovery` | ending calls that a process left open, and running them again |
+//! | `child_run` | [`ToolContext::child`]: a child session as a run on the resources of the call that it works for |
 //! | `execute` | [`ToolRunner::execute`]: the one path that every call takes |
 //! | `several` | what an answer with several calls needs: running some together, and closing some without running them |
 //!
@@ -40,10 +42,50 @@
 //! and the session takes no writes until [`ToolRunner::recover`] has restored the resources and recorded the
 //! end. A run that recovers its own call can also restore those resources whose captures do not outlive the
 //! process.
+//!
+//! # A child session
+//!
+//! A tool that drives a sub-agent may give it a session of its own: [`ToolContext::child`] opens a *child session* on the
+//! resources of the call, under the call's leases. The two logs name each other: the child's first record holds parent
+//! and operation, and a record in the parent's log announces the child before the child exists. The captures of the child's
+//! calls are in the stores of the parent's resources, so whoever [collects](foldlog_filesystem) what no snapshot needs keeps
+//! those that the children's logs name too.
+//!
+//! 1. Nothing works on the resources of a call but the call, what is nested in it, and its children, one at a time where
+//!    something may change.
+//! 2. The calls of its children end before the call captures or restores its resources. If one was left open, the call
+//!    cannot commit.
+//! 3. What a child committed is rolled back in the resources with the call. The child's records stay; both ledgers call
+//!    its operations abandoned.
+//! 4. A call that runs again finds the same children, as long as it gives them the same numbers. What they committed does
+//!    not run again.
+//! 5. Before a child begins to change the resources in a run of the call, or goes on after another child did, a record in
+//!    the parent's log says whose changes the resources hold then. It is durable before the child's own records are, with
+//!    [`Durability::Boundary`](crate::Durability::Boundary) and [`Durability::Every`](crate::Durability::Every). So a
+//!    restore to what one child left never loses what another one did: the call is refused instead.
+//!
+//! | the process ends | what follows |
+//! |---|---|
+//! | before the child has a record | the call that runs again creates it |
+//! | within a call of the child | other sessions are refused the resources, since the parent's call is open. The recovery of the parent ends the child's programs, restores the resources to the begin of the parent's call, ends the child's open calls as interrupted, and then its own |
+//! | behind a call of the child, within the parent's | the same, without an open call in the child |
+//! | within that recovery | the next one does it again |
+//!
+//! After the recovery, the parent's operation runs again, or waits to be settled, as its tool declares;
+//! [`Recovered::children`] and [`Session::children_of`](crate::Session::children_of) say where each child stopped, and
+//! [`ChildReport::choices`] what may be done. Where the operation runs again and opens the child, the resources are restored
+//! to what they were at the child's last end, and the child's conversation goes on with
+//! [`Session::resume`](crate::Session::resume). Where the operation is settled otherwise, its children are abandoned.
+//!
+//! A call cannot be run within a call of another session in any other way, and a conversation cannot be held in the session
+//! of a call that runs: it would wait for that call, and is refused with
+//! [`Error::InsideOperation`](crate::Error::InsideOperation).
 
 mod call;
 mod captures;
 mod checkpoints;
+mod child_run;
+mod children;
 mod execute;
 mod execution;
 mod known;
@@ -59,6 +101,7 @@ pub use call::{
 };
 pub use captures::{CompositeSnapshot, Phase, SnapshotMetadata};
 pub use checkpoints::{CHECKPOINTS_MAX, CheckpointStore, ToolCheckpoint};
+pub use children::{ChildChoice, ChildReport, ChildStop};
 pub use execution::{ExecutionState, ExecutionStateBuilder};
 pub use recovery::{Recovered, Recovery};
 pub use runner::ToolRunner;

@@ -2,11 +2,12 @@
 //!
 //! | step | if the process ends within it |
 //! |---|---|
-//! | 1. end the programs that the calls started, wherever these went, and wait until they are gone | nothing was changed |
+//! | 1. end the programs that the calls started, wherever these went, and wait until they are gone; those of the calls that their child sessions left open too | nothing was changed |
 //! | 2. capture the resources as they are, if they can be captured | nothing was changed |
 //! | 3. restore the resources to what they were before the first open call | the next recovery restores them again |
-//! | 4. end each open call as interrupted, nested calls first | the next recovery ends the others |
-//! | 5. run again what may be run again | the repetition is one more interrupted call |
+//! | 4. end the open calls of their child sessions as interrupted | the next recovery ends the others |
+//! | 5. end each open call as interrupted, nested calls first | the next recovery ends the others |
+//! | 6. run again what may be run again | the repetition is one more interrupted call |
 //!
 //! If a call's resources could not be restored in its own process, the call was left open too. That process
 //! or another recovers it the same way.
@@ -22,6 +23,8 @@
 //! was captured. If there is no space even then, the recovery fails with [`Error::Full`] and has recorded
 //! nothing; call it again once there is space.
 
+mod left_in_children;
+
 use foldlog_codec::OperationId;
 use std::time::Instant;
 
@@ -29,15 +32,18 @@ use foldlog_codec::body::{Cause, Idempotency, Outcome, Payload, ToolEnd};
 use foldlog_codec::msgpack::Value;
 use smol_str::SmolStr;
 
+use self::left_in_children::ChildrenLeft;
 use super::call::{CallInfo, ExecuteOptions, Group, ToolCall, ToolReport};
 use super::captures::Captures;
+use super::children::ChildReport;
 use super::execution::Leases;
 use super::restoring::RESTORE;
 use super::runner::{ToolRunner, unsettled_error};
 use crate::clock;
 use crate::error::{Error, Result};
-use crate::operation::{NotUndone, UnsettledOperation};
+use crate::operation::{NotUndone, OpenOperation, UnsettledOperation};
 use crate::sabotage::{self, Breakage};
+use crate::session::Session;
 use crate::session::operation_records::BeginRead;
 
 /// Reports what a recovery did about one interrupted operation.
@@ -53,6 +59,8 @@ pub struct Recovered {
     pub recovery: Recovery,
     /// Changes that the call made to its resources and that this recovery could not undo.
     pub not_undone: Vec<NotUndone>,
+    /// Child sessions of the operation, as the recovery found them before it ran the tool again.
+    pub children: Vec<ChildReport>,
 }
 
 /// Names the outcome of a recovery for one interrupted operation.
@@ -82,6 +90,29 @@ fn full_if_so(error: Error) -> Error {
         }
         _ => error,
     }
+}
+
+/// Records the end of a call that a process left open. `found` is what the resources were before the recovery restored
+/// them.
+pub(super) fn end_one(
+    session: &Session,
+    open: &OpenOperation,
+    found: &Captures,
+    not_undone: &[NotUndone],
+) -> Result<()> {
+    let (origin, closed) = session.read_begin(open.begin, |begin| (begin.origin, begin.closed))?;
+    // A restore, and a call that was closed without running, leave nothing that anybody has to decide about.
+    let ended = match &closed {
+        Some((cause, _)) => (Outcome::Failed, Some(*cause)),
+        None if open.tool == RESTORE => (Outcome::Failed, Some(Cause::Dropped)),
+        None => (Outcome::Interrupted, None),
+    };
+    let info = CallInfo::of_open(open, origin);
+    let mut end = ToolEnd { resources: found.to_record(), ..info.to_end(open.begin, ended) };
+    end.shown = closed.as_ref().map(|(_, shown)| Payload::new(shown));
+    end.rolls_back &= !sabotage::is(Breakage::InterruptedStateKept);
+    end.not_undone = not_undone.iter().map(NotUndone::to_record).collect();
+    session.end_interrupted(end).map(drop)
 }
 
 impl ToolRunner {
@@ -159,8 +190,10 @@ impl ToolRunner {
         let unsettled = self.state.session().unsettled_operations();
         let recovered = unsettled.into_iter().map(|unsettled| {
             let told = not_undone.take_if(|(operation, _)| *operation == unsettled.operation);
+            // Nobody is kept from a recovery by what cannot be told.
+            let children = self.state.session().children_of(unsettled.operation).unwrap_or_default();
             let recovered = self.run_again(unsettled, options);
-            Recovered { not_undone: told.map(|(_, told)| told).unwrap_or_default(), ..recovered }
+            Recovered { not_undone: told.map(|(_, told)| told).unwrap_or_default(), children, ..recovered }
         });
         // If somebody settled an operation while this waited for the schedule, nothing is left to recover.
         let is_settled = |Recovered { operation, recovery, .. }: &Recovered| matches!(recovery, Recovery::Failed(Error::NoSuchOperation { operation: settled, .. }) if settled == operation);
@@ -170,10 +203,13 @@ impl ToolRunner {
     /// Restores the resources, then ends each open call. Waits for the leases of the resources until `until`.
     /// Returns the first open operation that may have changed something, with the changes of it and its
     /// nested calls that could not be undone; `None` if the open calls only read.
-    fn end_open(&self, until: Option<Instant>) -> Result<Option<(OperationId, Vec<NotUndone>)>> {
+    pub(super) fn end_open(&self, until: Option<Instant>) -> Result<Option<(OperationId, Vec<NotUndone>)>> {
         let session = self.state.session();
         let open = session.left_open();
-        let leases = self.state.lease(until.filter(|_| !sabotage::is(Breakage::RecoveryWaitsOn)))?;
+        let reads_only = open.iter().all(|open| open.reads_only);
+        let until = until.filter(|_| !sabotage::is(Breakage::RecoveryWaitsOn));
+        let leases = self.state.lease(reads_only, until)?;
+        let mut children = ChildrenLeft::default();
         let mut found = Captures::default();
         let mut late = None;
         let mut not_undone = Vec::new();
@@ -186,7 +222,10 @@ impl ToolRunner {
             // Before the marks: a resource whose restore would be refused must not be touched at all.
             before.check(self.state.resources())?;
             leases.as_deref().map_or(Ok(()), Leases::open)?;
-            for group in Group::recorded(session, first.begin)? {
+            children = ChildrenLeft::of(&self.state, &open)?;
+            not_undone.append(&mut children.unread);
+            let groups = Group::recorded(session, first.begin)?;
+            for group in groups.iter().chain(&children.programs) {
                 if !sabotage::is(Breakage::ProgramsNotAwaited) && !group.is_gone() {
                     return Err(Error::Stuck { operation: first.operation });
                 }
@@ -211,23 +250,13 @@ impl ToolRunner {
                 not_undone.extend(restored.map_err(full_if_so)?);
             }
         }
+        // Before the own calls: whoever finds these ended relies on the children's.
+        children.end();
         let first = open.iter().find(|open| !open.reads_only);
         for open in open.iter().rev() {
-            let (origin, closed) = session.read_begin(open.begin, |begin| (begin.origin, begin.closed))?;
-            // A restore, and a call that was closed without running, leave nothing that anybody has to decide about.
-            let ended = match &closed {
-                Some((cause, _)) => (Outcome::Failed, Some(*cause)),
-                None if open.tool == RESTORE => (Outcome::Failed, Some(Cause::Dropped)),
-                None => (Outcome::Interrupted, None),
-            };
-            let info = CallInfo::of_open(open, origin);
-            let mut end = ToolEnd { resources: found.to_record(), ..info.to_end(open.begin, ended) };
-            end.shown = closed.as_ref().map(|(_, shown)| Payload::new(shown));
-            end.rolls_back &= !sabotage::is(Breakage::InterruptedStateKept);
-            if first.is_some_and(|first| first.begin == open.begin) {
-                end.not_undone = not_undone.iter().map(NotUndone::to_record).collect();
-            }
-            session.end_interrupted(end)?;
+            let is_first = first.is_some_and(|first| first.begin == open.begin);
+            let not_undone = if is_first { not_undone.as_slice() } else { &[] };
+            end_one(session, open, &found, not_undone)?;
         }
         self.state.all_ended();
         if let Some(before) = late {
@@ -240,7 +269,7 @@ impl ToolRunner {
     pub(super) fn run_again(&self, unsettled: UnsettledOperation, options: &ExecuteOptions) -> Recovered {
         let recovery = self.again(&unsettled, options).unwrap_or_else(Recovery::Failed);
         let UnsettledOperation { operation, tool, call_id, .. } = unsettled;
-        Recovered { operation, tool, call_id, recovery, not_undone: Vec::new() }
+        Recovered { operation, tool, call_id, recovery, not_undone: Vec::new(), children: Vec::new() }
     }
 
     /// Runs the tool of an unsettled operation again if it may run again. A

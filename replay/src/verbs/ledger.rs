@@ -2,20 +2,29 @@
 
 use std::path::Path;
 
-use foldlog::audit::{Fate, LedgerEntry};
+use foldlog::audit::{ChildFate, Fate, FateInParent, LedgerEntry};
 use foldlog_codec::escape;
 
 use crate::failure::{HOLDS, Result};
 use crate::output::Output;
 use crate::reading::{counted, open_outline};
 
-/// Lists what became of each operation of a session, in the order in which the operations began.
+/// Lists what became of each operation of a session, in the order in which the operations began. The operations of a child
+/// session whose parent rolled back its own operation are listed as abandoned.
 ///
 /// # Errors
 ///
 /// [`Failure::Engine`](crate::Failure::Engine) if the session is corrupt or cannot be read.
 pub fn run(session: &Path, output: &mut Output<'_>) -> Result<u8> {
-    let ledger = open_outline(session, output)?.ledger()?;
+    let reader = open_outline(session, output)?;
+    let ledger = reader.ledger()?;
+    let fate = reader.fate_in_parent();
+    if let FateInParent::Unknown { parent, operation, reason } = &fate {
+        output.note(format_args!(
+            "note: this session works for operation {operation} of session {parent}, and whether that kept its work is \
+             not known: {reason}"
+        ));
+    }
     if output.json() {
         ledger.iter().try_for_each(|entry| output.value(entry))?;
         return Ok(HOLDS);
@@ -33,6 +42,18 @@ pub fn run(session: &Path, output: &mut Output<'_>) -> Result<u8> {
             let reason = left.reason.escape_debug();
             output.line(format_args!("{:>9}  not undone: {resource} `{path}`: {reason}", ""))?;
         }
+        for child in &entry.children {
+            let (number, session, fate) = (child.ordinal, child.session, child.fate.name());
+            output.line(format_args!("{:>9}  child session {number}: {session}: {fate}", ""))?;
+        }
+    }
+    if let FateInParent::Child { parent, operation, fate } = fate {
+        let fate = match fate {
+            ChildFate::Undecided => "has not kept or abandoned its work yet",
+            ChildFate::Kept => "has kept its work",
+            ChildFate::Abandoned => "has abandoned its work",
+        };
+        output.line(format_args!("operation {operation} of its parent {parent} {fate}"))?;
     }
     let of = |fate: Fate| ledger.iter().filter(|entry| entry.outcome == fate).count() as u64;
     let fates = [

@@ -3,6 +3,8 @@
 mod bad_input;
 mod captures;
 mod checkpoints;
+mod child_rules;
+mod children;
 mod durable;
 mod exports;
 mod folder;

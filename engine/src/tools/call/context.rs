@@ -2,37 +2,28 @@
 //! of the call.
 //!
 //! A *child session* is one that a tool creates on the call's behalf. Its id and seed follow from the
-//! session, the operation id and a number, so that a re-run of the call finds the same child session.
+//! session, the operation id and a number, so that a re-run of the call finds the same child session. How one works on
+//! the call's own resources is told in [`tools`](crate::tools).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
 use foldlog_codec::OperationId;
-use serde::Serialize;
+use foldlog_codec::body::Parent;
 use uuid::Uuid;
 
 use super::command::ToolCommand;
 use super::running::RunningCall;
 use crate::error::{Error, Result};
 use crate::generator::Generator;
+use crate::operation::{CHILD_SESSION, ChildAnnounced};
 use crate::options::SessionOptions;
 use crate::sabotage::{self, Breakage};
 use crate::session::Session;
 use crate::store::Store;
 use crate::tools::resources::ResourceRegistry;
 use crate::types::SessionTypes;
-
-/// Names the records that announce a child session. The ids of child sessions are hashed from it too.
-const CHILD: &str = "foldlog.child_session";
-
-/// Holds what the log records of a child session before the session is created.
-#[derive(Serialize)]
-struct Child {
-    operation: OperationId,
-    ordinal: u32,
-    session: String,
-}
 
 /// Gives a tool what it works with: the call's own handle of the session, the resources, and facts of the
 /// call.
@@ -68,7 +59,7 @@ impl ToolContext {
     /// Returns the id of the call's child session number `ordinal`. It follows from the session's id, the
     /// operation id and `ordinal`, and so stays the same when an interrupted call is run again.
     pub fn child_session_id(&self, ordinal: u32) -> Uuid {
-        self.child(ordinal).0
+        self.child_identity(ordinal).0
     }
 
     /// Creates the call's child session number `ordinal` in the same store, or opens it as an earlier run of
@@ -77,40 +68,50 @@ impl ToolContext {
     /// with the operation.
     ///
     /// This session's log records the child's id before the child is created. If the call fails, the child
-    /// session is not rolled back.
+    /// session is not rolled back. A child that is to work on the call's own resources is opened with
+    /// [`child`](ToolContext::child) instead.
     ///
     /// # Errors
     ///
     /// Those of [`Store::create_with`](crate::Store::create_with) and
     /// [`Store::open_session`](crate::Store::open_session), among them [`Error::Locked`] if a handle of the
-    /// child session is still open. [`Error::Revoked`] if the call is over or cancelled,
+    /// child session is still open, in this process or another. [`Error::WrongChild`] if the store holds a session of
+    /// that id that this operation did not begin. [`Error::Revoked`] if the call is over or cancelled,
     /// [`Error::DeadlineExceeded`] if its deadline has passed, and else those of [`Session::dispatch`] that
     /// do not concern events.
     pub fn child_session(&self, ordinal: u32, types: &SessionTypes) -> Result<Session> {
-        let (id, seed) = self.child(ordinal);
-        self.session
-            .observe(CHILD, &Child { operation: self.operation(), ordinal, session: id.to_string() })?;
+        let (id, seed) = self.child_identity(ordinal);
+        let operation = self.operation();
+        self.session.announce_child(&ChildAnnounced::new(operation, ordinal, id))?;
         let (store, durability) = (Store::of(self.session.open_store()), self.session.durability());
-        let (parent, tags) = (Some(self.session.id()), BTreeMap::new());
-        let operation = Some(self.operation());
         let options = SessionOptions {
             id: Some(id),
             seed: Some(seed),
-            tags,
-            parent,
-            operation,
+            tags: BTreeMap::new(),
+            parent: Some(self.session.id()),
+            operation: Some(operation),
             durability: Some(durability),
         };
-        match store.create_with(types, options) {
-            Err(Error::SessionExists { .. }) => store.open_session_at(id, types, durability),
-            created => created,
+        let children = self.running.children();
+        let may_exist = self.running.info.again.is_some() || children.lock().begun.contains(&ordinal);
+        let wrong = Error::WrongChild { session: id, parent: self.session.id(), operation };
+        let child = match store.create_with(types, options) {
+            // The operation has not run before, so another one of the same id began it, whose begin was lost.
+            Err(Error::SessionExists { .. }) if !may_exist => return Err(wrong),
+            Err(Error::SessionExists { .. }) => store.open_session_at(id, types, durability)?,
+            created => created?,
+        };
+        if child.parent() != Some(Parent::Child { session: self.session.id(), operation: Some(operation) }) {
+            return Err(wrong);
         }
+        children.lock().begun.insert(ordinal);
+        Ok(child)
     }
 
     /// Returns the id and the seed of the call's child session number `ordinal`.
-    fn child(&self, ordinal: u32) -> (Uuid, u64) {
+    fn child_identity(&self, ordinal: u32) -> (Uuid, u64) {
         let mut hasher = blake3::Hasher::new();
-        hasher.update(CHILD.as_bytes()).update(self.session.id().as_bytes());
+        hasher.update(CHILD_SESSION.as_bytes()).update(self.session.id().as_bytes());
         hasher.update(&self.operation().get().to_le_bytes()).update(&ordinal.to_le_bytes());
         if sabotage::is(Breakage::ChildIdDrawn) {
             hasher.update(&Generator::from_entropy().next_u64().to_le_bytes());

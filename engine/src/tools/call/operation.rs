@@ -18,7 +18,7 @@
 
 use foldlog_codec::{OperationId, SequenceNumber};
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use foldlog_codec::body::{Cause, ExternalEffects, Payload, ToolBegin, ToolEnd};
 use foldlog_codec::msgpack::{Value, Writer};
@@ -70,11 +70,18 @@ impl fmt::Debug for Operation {
 
 impl Drop for Operation {
     fn drop(&mut self) {
-        if !self.ended && self.running().held.lock().is_some() {
-            let running = Arc::clone(self.running());
-            let dropped =
-                move || running.finish(Ending::failed(Cause::Dropped, "dropped without an end")).map(drop);
-            self.running().begun.abandon(Arc::new(dropped));
+        if self.ended {
+            return;
+        }
+        let Some(leases) = self.running().held.lock().as_ref().map(|held| held.leases.clone()) else {
+            return;
+        };
+        let running = Arc::clone(self.running());
+        let dropped =
+            move || running.finish(Ending::failed(Cause::Dropped, "dropped without an end")).map(drop);
+        self.running().begun.abandon(Arc::new(dropped));
+        if let Some(guest) = leases.as_deref().and_then(Leases::guest) {
+            guest.abandon(self.running().state.session());
         }
     }
 }
@@ -224,15 +231,21 @@ impl Operation {
                 "the call runs within one of session {found}, but this run belongs to session {own}"
             )));
         }
-        let until = options.deadline.map(clock::after);
+        let until = state.until(options.deadline.map(clock::after));
         let reads_only = info.reads_only;
-        let admission = session.admit(reads_only, until)?;
+        let mut admission = session.admit(reads_only, until)?;
         // What ran while this call waited may have made it needless.
         still_due()?;
         let info = CallInfo { parent: session.within().map(|within| within.operation()), ..info };
         // A nested call works under the leases of the call around it, and one that is closed needs none.
         let works = info.parent.is_none() && info.closed.is_none();
-        let leases = if works { state.lease(until)? } else { None };
+        let leases = if works { state.lease(reads_only, until)? } else { None };
+        if let Some(guest) = leases.as_deref().and_then(Leases::guest) {
+            admission.run_as(guest);
+            if !reads_only {
+                state.announce_work()?;
+            }
+        }
         if let Some(leases) = leases.as_deref().filter(|_| !reads_only) {
             caught("the mark of a workspace", || leases.open())?;
         }
@@ -253,6 +266,7 @@ impl Operation {
             info,
             programs: Programs::default(),
             held: Mutex::new(Some(Held { before, leases, text })),
+            children: OnceLock::new(),
         });
         Ok(Operation { context: ToolContext { session, running }, ended: false })
     }
@@ -335,6 +349,13 @@ impl RunningCall {
         let mut unended = Unended { running: self, ended: false, before: before.clone(), _leases: leases };
         if !self.programs.end() && ending.cause.is_none() {
             ending = Ending::failed(Cause::Error, "a program that the tool started does not end");
+        }
+        if let Some(children) = self.children.get() {
+            let mut children = children.lock();
+            ending.not_undone.append(&mut children.not_undone);
+            if let Some(reason) = children.refusal().filter(|_| ending.cause.is_none()) {
+                ending = Ending::failed(Cause::Error, reason).telling(ending.not_undone);
+            }
         }
         let mut after = None;
         if ending.cause.is_none() && !self.info.reads_only {

@@ -4,7 +4,7 @@
 //! Ending the call takes what it [holds](Held) exactly once: whoever finds nothing there comes too late.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 
@@ -12,7 +12,7 @@ use super::info::CallInfo;
 use super::programs::Programs;
 use crate::session::operations::ActiveCall;
 use crate::tools::captures::Captures;
-use crate::tools::execution::{ExecutionState, Leases};
+use crate::tools::execution::{Children, ExecutionState, Leases};
 use crate::tools::resources::ResourceRegistry;
 
 /// Holds the state of a call from its begin on. It outlives the call as long as the tool keeps its context.
@@ -23,6 +23,8 @@ pub(in crate::tools) struct RunningCall {
     pub(in crate::tools) programs: Programs,
     /// What the call holds until it is over; `None` from then on.
     pub(in crate::tools) held: Mutex<Option<Held>>,
+    /// Child sessions that the call has opened; empty until it opens one.
+    pub(in crate::tools) children: OnceLock<Arc<Mutex<Children>>>,
 }
 
 /// Holds what a call needs for its end: the captures to restore and the leases to release.
@@ -47,5 +49,9 @@ impl fmt::Debug for RunningCall {
 impl RunningCall {
     pub(in crate::tools) fn resources(&self) -> &ResourceRegistry {
         self.state.resources()
+    }
+
+    pub(in crate::tools) fn children(&self) -> &Arc<Mutex<Children>> {
+        self.children.get_or_init(Arc::default)
     }
 }

@@ -1,0 +1,215 @@
+//! Opens a child session as a run on the resources of the call that it works for, under that call's leases.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::call::{ToolContext, ToolRegistry};
+use super::captures::Captures;
+use super::execution::{Children, ExecutionState, ParentCall};
+use super::runner::ToolRunner;
+use crate::error::{Error, Result};
+use crate::operation::{CHILD_SESSION, ChildAnnounced};
+use crate::sabotage::{self, Breakage};
+use crate::types::SessionTypes;
+
+impl ToolContext {
+    /// Opens the call's child session number `ordinal`, as [`child_session`](ToolContext::child_session) does, for work on
+    /// the resources of this run, under the leases of this call. A tool that drives a sub-agent gives it the returned run.
+    ///
+    /// Calls of the child wait for calls nested in this one and for calls of its other children, as far as these change
+    /// something; none begins once this call is over or cancelled, and this call's deadline is theirs too. What they commit
+    /// is rolled back in the resources if this call fails. The child's own records stay, and the
+    /// [ledger](crate::audit::LogReader::ledger) calls its operations abandoned.
+    ///
+    /// If this call runs an interrupted operation again, the child goes on where it stopped: the resources are restored to
+    /// what they were at the child's last end, and calls that a killed process left open in it are ended as interrupted.
+    /// Its committed calls and recorded answers are there, and are not to be had again. A change that this run of the call
+    /// makes before it opens the child is lost, unless the run before made it too, so a tool does the same again. Children
+    /// that work at the same time are all opened before any of them works.
+    ///
+    /// How a process that is killed at any point is recovered is told in [`tools`](crate::tools).
+    ///
+    /// ```
+    /// # use foldlog::tools::{ExecuteOptions, Tool, ToolCall, ToolContext, ToolError, ToolRegistry, ToolResult, ToolRunner};
+    /// # use foldlog::{Event, ExecutionState, Idempotency, ResourceRegistry, SessionTypes, Slice, Store};
+    /// # #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
+    /// # struct Said(String);
+    /// # impl Event for Said {
+    /// #     const NAME: &'static str = "chat.said";
+    /// # }
+    /// # struct Chat;
+    /// # impl Slice for Chat {
+    /// #     const NAME: &'static str = "chat";
+    /// #     type Item = Said;
+    /// # }
+    /// # struct Say;
+    /// # impl Tool for Say {
+    /// #     const NAME: &'static str = "say";
+    /// #     type Parameters = Said;
+    /// #     type Output = ();
+    /// #     fn call(&self, said: Said, context: &ToolContext) -> Result<ToolResult<()>, ToolError> {
+    /// #         context.session().dispatch(said)?;
+    /// #         Ok(ToolResult::ok("said", ()))
+    /// #     }
+    /// # }
+    /// # struct Delegate(SessionTypes);
+    /// # impl Tool for Delegate {
+    /// #     const NAME: &'static str = "delegate";
+    /// #     type Parameters = Said;
+    /// #     type Output = ();
+    /// # fn idempotency(&self) -> Idempotency { Idempotency::Natural }
+    /// // In a tool that may run again, since the child remembers what it did:
+    /// fn call(&self, task: Said, context: &ToolContext) -> Result<ToolResult<()>, ToolError> {
+    ///     let child = context.child(0, &self.0)?;
+    ///     let agent = ToolRunner::new(child, ToolRegistry::new().with(Say));
+    ///     let call = ToolCall::new("say", serde_json::to_string(&task.0).unwrap_or_default());
+    ///     let report = agent.execute(&call, &ExecuteOptions::default())?;
+    ///     Ok(ToolResult::ok(format!("the sub-agent: {}", report.message), ()))
+    /// }
+    /// # }
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let folder = tempfile::tempdir()?;
+    /// # let types = SessionTypes::builder().slice::<Chat>().append_all::<Chat>().build()?;
+    /// # let session = Store::open(folder.path())?.create(&types)?;
+    /// # let state = ExecutionState::new(session.clone(), ResourceRegistry::builder().build()?);
+    /// # let runner = ToolRunner::new(state, ToolRegistry::new().with(Delegate(types)));
+    /// # let report = runner.execute(&ToolCall::new("delegate", r#""hello""#), &ExecuteOptions::default())?;
+    /// # assert_eq!(report.message, "the sub-agent: said");
+    /// # assert!(session.view::<Chat>()?.is_empty());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of [`child_session`](ToolContext::child_session). [`Error::SnapshotMismatch`] if the child cannot go on: this
+    /// run lacks a resource that the child worked on, what the child left of one did not outlive its process, or another
+    /// child has worked on the resources since. [`Error::RestoreFailed`] if a resource cannot be restored, and those of
+    /// [`recover`](ToolRunner::recover) if calls were left open in the child; this call cannot commit then.
+    pub fn child(&self, ordinal: u32, types: &SessionTypes) -> Result<ExecutionState> {
+        let children = Arc::clone(self.running.children());
+        let is_first = self.read_stints(&mut children.lock(), ordinal)?;
+        let session = self.child_session(ordinal, types)?;
+        let child = ChildAnnounced::new(self.operation(), ordinal, session.id());
+        let parent = ParentCall { call: self.session.uncounted(), child, children: Arc::clone(&children) };
+        let state = ExecutionState::builder(session, self.resources().clone())
+            .clock(Arc::clone(self.running.state.clock()))
+            .under(parent)
+            .build();
+        self.resume_child(&state, &children, ordinal, is_first)?;
+        children.lock().working.insert(ordinal, state.session().uncounted());
+        Ok(state)
+    }
+
+    /// Reads which stints the children had before this run of the call. Returns whether this run opens the child for the
+    /// first time, and is not the first run.
+    fn read_stints(&self, children: &mut Children, ordinal: u32) -> Result<bool> {
+        if self.running.info.again.is_none() {
+            return Ok(false);
+        }
+        if children.before.is_none() {
+            let (from, begin) = (self.operation().sequence(), self.running.begun.begin);
+            let announced: Vec<ChildAnnounced> = self.session.observed_within(CHILD_SESSION, from, begin)?;
+            let mut before = BTreeMap::new();
+            for child in announced.into_iter().filter(|child| child.operation == self.operation()) {
+                let Some(holds) = child.holds else { continue };
+                let last = holds.iter().map(|(_, stint)| *stint).max().unwrap_or_default();
+                children.stints = children.stints.max(last);
+                before.insert(child.ordinal, holds.into_iter().collect());
+            }
+            children.before = Some(before);
+        }
+        Ok(!children.working.contains_key(&ordinal))
+    }
+
+    /// Restores the resources to what the child left of them in an earlier run, if they do not hold that, and ends the
+    /// calls that were left open in it.
+    fn resume_child(
+        &self,
+        state: &ExecutionState,
+        children: &Arc<parking_lot::Mutex<Children>>,
+        ordinal: u32,
+        is_first: bool,
+    ) -> Result<()> {
+        let session = state.session();
+        let left_open = session.changing();
+        let left = if is_first && left_open.is_none() { session.captures_left()? } else { BTreeMap::new() };
+        let leaves = left_open.is_some() || !left.is_empty();
+        // What the resources hold where they are as the child left them.
+        let holds = {
+            let children = children.lock();
+            let before = children.before.as_ref().and_then(|before| before.get(&ordinal)).cloned();
+            let last = before.as_ref().and_then(|before| before.get(&ordinal));
+            let has_it = left_open.is_none() && last.is_some() && children.holds.get(&ordinal) >= last;
+            if !leaves || has_it {
+                None
+            } else if is_first {
+                let holds = before.unwrap_or_default();
+                let other = children.worked.or_else(|| {
+                    let lost = |(child, stint): &(&u32, &u64)| holds.get(*child) < Some(*stint);
+                    children.holds.iter().find(lost).map(|(child, _)| *child)
+                });
+                self.check_nothing_lost(ordinal, other)?;
+                Some(holds)
+            } else {
+                self.check_nothing_lost(ordinal, children.worked.filter(|worked| *worked != ordinal))?;
+                None
+            }
+        };
+        let before = if holds.is_some() { self.recalled(state, left)? } else { Captures::default() };
+        let restore = || {
+            let mut not_undone = Vec::new();
+            if session.is_interrupted() {
+                let ended = ToolRunner::new(state.clone(), ToolRegistry::new()).end_open(self.deadline())?;
+                not_undone.extend(ended.into_iter().flat_map(|(_, told)| told));
+            }
+            if !before.is_empty() && !sabotage::is(Breakage::ChildNotRestored) {
+                let _guest = self.session.admit(false, self.deadline())?.into_guest();
+                not_undone.extend(state.put_back(&before, false)?);
+            }
+            Ok(not_undone)
+        };
+        let done = restore();
+        let mut children = children.lock();
+        match done {
+            Ok(not_undone) => {
+                children.not_undone.extend(not_undone);
+                children.holds.extend(holds.unwrap_or_default());
+                Ok(())
+            }
+            Err(error) => {
+                let session = session.id();
+                children.broken =
+                    Some(format!("what its child session {session} had left was not restored: {error}"));
+                Err(error)
+            }
+        }
+    }
+
+    /// Checks that no work of another child is lost by restoring what this one left. `other` is one whose work would be.
+    fn check_nothing_lost(&self, ordinal: u32, other: Option<u32>) -> Result<()> {
+        let Some(other) = other else { return Ok(()) };
+        let operation = self.operation();
+        Err(Error::SnapshotMismatch(format!(
+            "child session {ordinal} of operation {operation} cannot go on: child session {other} has worked on the \
+             resources since, and what it did would be lost; open all children before any of them works"
+        )))
+    }
+
+    /// Decodes what a child left of the resources, and checks that it can be restored.
+    fn recalled(&self, state: &ExecutionState, left: BTreeMap<String, Option<Vec<u8>>>) -> Result<Captures> {
+        let resources = state.resources();
+        let lost = left.iter().find(|(name, recorded)| {
+            recorded.is_none() && resources.captured().get(name.as_str()).is_some_and(|it| it.rolls_back())
+        });
+        if let Some((name, _)) = lost {
+            let session = state.session().id();
+            return Err(Error::SnapshotMismatch(format!(
+                "resource `{name}`: what child session {session} left of it did not outlive its process"
+            )));
+        }
+        let before = Captures::recorded(left).recalled(resources, true)?;
+        before.check(resources)?;
+        Ok(before)
+    }
+}

@@ -1,0 +1,137 @@
+//! Reports the child sessions of an operation: where each one stopped, and what may be done about it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use foldlog_codec::body::{Idempotency, Parent};
+use foldlog_codec::{OperationId, SequenceNumber};
+use uuid::Uuid;
+
+use crate::conversation::Resume;
+use crate::error::{Error, Result};
+use crate::operation::{CHILD_SESSION, ChildAnnounced, OpenOperation, UnsettledOperation};
+use crate::session::Session;
+use crate::store::Store;
+
+/// Reports a child session of an operation.
+#[derive(Clone, Debug)]
+pub struct ChildReport {
+    /// Operation for which the child works.
+    pub operation: OperationId,
+    /// Number that the tool gave the child.
+    pub ordinal: u32,
+    /// Id of the child.
+    pub session: Uuid,
+    /// Where the child stopped.
+    pub stop: ChildStop,
+}
+
+/// Says where a child session stopped.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum ChildStop {
+    /// The child was announced and holds no record, or it was deleted. The tool creates it when it runs again.
+    NotBegun,
+    /// The child's log cannot be read, or the session of that id is no child of the operation. The error says which.
+    Unreadable(Arc<Error>),
+    /// The child's log ends at a position.
+    At {
+        /// Sequence number of the child's last record.
+        position: SequenceNumber,
+        /// Calls that have begun and not ended. A recovery of the parent ends them, unless another process has the child
+        /// open.
+        open: Vec<OpenOperation>,
+        /// Calls that were interrupted, and have neither run again nor been settled since.
+        unsettled: Vec<UnsettledOperation>,
+        /// Where each of the child's conversations goes on. Empty while calls are open.
+        conversations: Vec<Resume>,
+    },
+}
+
+/// Names what may be done about a child session of an interrupted operation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ChildChoice {
+    /// Run the operation again, by a recovery, after [settling](Session::settle) it with
+    /// [`RunAgain`](crate::Settlement::RunAgain) if its tool is manual. The child goes on where it stopped.
+    Resume,
+    /// [Settle](Store::settle) these operations of the child, and then choose once more.
+    Settle(Vec<OperationId>),
+    /// [Settle](Session::settle) the operation as [`Failed`](crate::Settlement::Failed). The child does not go on, and
+    /// what it committed counts as abandoned.
+    Abandon,
+}
+
+impl ChildReport {
+    /// Returns what may be done, the best first, if the operation was interrupted.
+    pub fn choices(&self) -> Vec<ChildChoice> {
+        match &self.stop {
+            ChildStop::Unreadable(_) => vec![ChildChoice::Abandon],
+            ChildStop::NotBegun => vec![ChildChoice::Resume, ChildChoice::Abandon],
+            ChildStop::At { unsettled, .. } => {
+                let waits =
+                    |one: &&UnsettledOperation| one.idempotency == Idempotency::Manual && !one.run_again;
+                let waiting: Vec<_> = unsettled.iter().filter(waits).map(|one| one.operation).collect();
+                let first = match waiting.is_empty() {
+                    true => ChildChoice::Resume,
+                    false => ChildChoice::Settle(waiting),
+                };
+                vec![first, ChildChoice::Abandon]
+            }
+        }
+    }
+}
+
+/// Returns the ids of the child sessions that the log announces for an operation, by their numbers.
+pub(super) fn announced(session: &Session, operation: OperationId) -> Result<BTreeMap<u32, Uuid>> {
+    let announced: Vec<ChildAnnounced> = session.observed(CHILD_SESSION, operation.sequence())?;
+    let own = announced.iter().filter(|child| child.operation == operation);
+    Ok(own.filter_map(|child| Some((child.ordinal, child.session()?))).collect())
+}
+
+/// Returns whether `child` was begun by this operation of `session`.
+pub(super) fn is_child_of(child: &Session, session: Uuid, operation: OperationId) -> bool {
+    child.parent() == Some(Parent::Child { session, operation: Some(operation) })
+}
+
+impl Session {
+    /// Reports the child sessions of an operation, in the order of their numbers. Takes no lock, so that a process that
+    /// has a child open is not disturbed.
+    ///
+    /// A host calls this about an [unsettled](Session::unsettled_operations) operation, to decide about it. For a recovery,
+    /// [`Recovered::children`](crate::tools::Recovered::children) holds the same.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] if the log of this session cannot be read, [`Error::Object`] if an object is missing or damaged.
+    pub fn children_of(&self, operation: impl Into<OperationId>) -> Result<Vec<ChildReport>> {
+        let operation = operation.into();
+        let store = Store::of(self.open_store());
+        let announced = announced(self, operation)?.into_iter();
+        Ok(announced
+            .map(|(ordinal, session)| {
+                let stop =
+                    stop(&store, (self.id(), operation), session).unwrap_or_else(|error| match error {
+                        Error::NoSuchSession { .. } | Error::NotASession { .. } => ChildStop::NotBegun,
+                        error => ChildStop::Unreadable(Arc::new(error)),
+                    });
+                ChildReport { operation, ordinal, session, stop }
+            })
+            .collect())
+    }
+}
+
+/// Reads where a child session stopped.
+fn stop(store: &Store, (parent, operation): (Uuid, OperationId), session: Uuid) -> Result<ChildStop> {
+    let child = store.open_untyped(session)?;
+    if !is_child_of(&child, parent, operation) {
+        return Err(Error::WrongChild { session, parent, operation });
+    }
+    let open = child.open_operations();
+    let conversations = match open.is_empty() {
+        true => child.evaluations().iter().map(|id| child.resume(Some(id))).collect::<Result<_>>()?,
+        false => Vec::new(),
+    };
+    let (position, unsettled) = (child.position().unwrap_or_default(), child.unsettled_operations());
+    Ok(ChildStop::At { position, open, unsettled, conversations })
+}

@@ -1,0 +1,98 @@
+//! What child sessions of calls that were left open have left open themselves. They worked under the lease of these
+//! calls, so the recovery that restores the resources ends their programs and their calls too.
+
+use std::collections::BTreeSet;
+
+use foldlog_codec::OperationId;
+use uuid::Uuid;
+
+use super::end_one;
+use crate::error::{Error, Result};
+use crate::operation::{NotUndone, OpenOperation};
+use crate::store::Store;
+use crate::tools::call::Group;
+use crate::tools::captures::Captures;
+use crate::tools::children::{announced, is_child_of};
+use crate::tools::execution::ExecutionState;
+
+/// Holds the interrupted child sessions of calls that were left open.
+#[derive(Default)]
+pub(super) struct ChildrenLeft {
+    /// Runs of interrupted sessions, each behind the one that it is a child of. What these recorded of the resources is
+    /// durable by now, so that what is written behind it can be.
+    runs: Vec<ExecutionState>,
+    /// Programs of their open calls.
+    pub(super) programs: Vec<Group>,
+    /// What cannot be known, since the log of a child cannot be read.
+    pub(super) unread: Vec<NotUndone>,
+}
+
+impl ChildrenLeft {
+    /// Opens the interrupted child sessions of these open calls of the run `parent`, and theirs.
+    pub(super) fn of(parent: &ExecutionState, open: &[OpenOperation]) -> Result<ChildrenLeft> {
+        let mut left = ChildrenLeft::default();
+        let mut seen = BTreeSet::from([parent.session().id()]);
+        left.find(parent, open, &mut seen)?;
+        let mut next = 0;
+        while let Some(child) = left.runs.get(next).cloned() {
+            let open = child.session().left_open();
+            if let Err(error) = left.find(&child, &open, &mut seen) {
+                left.unread.push(unread(child.session().id(), &error));
+            }
+            next += 1;
+        }
+        Ok(left)
+    }
+
+    fn find(
+        &mut self,
+        parent: &ExecutionState,
+        open: &[OpenOperation],
+        seen: &mut BTreeSet<Uuid>,
+    ) -> Result<()> {
+        let operations: BTreeSet<OperationId> = open.iter().map(|open| open.operation).collect();
+        for operation in operations {
+            for (_, child) in announced(parent.session(), operation)? {
+                if seen.insert(child)
+                    && let Err(error) = self.take((parent, operation), child)
+                {
+                    self.unread.push(unread(child, &error));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, (parent, operation): (&ExecutionState, OperationId), child: Uuid) -> Result<()> {
+        let session = parent.session();
+        let child = match Store::of(session.open_store()).open_to_recover(child) {
+            Ok(child) if is_child_of(&child, session.id(), operation) => child,
+            Ok(_) | Err(Error::NoSuchSession { .. } | Error::NotASession { .. }) => return Ok(()),
+            // Another process has it open, and ends its calls.
+            Err(Error::Locked { .. }) => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        if let Some(first) = child.left_open().first() {
+            self.programs.append(&mut Group::recorded(&child, first.begin)?);
+            self.runs.push(ExecutionState::new(child, parent.resources().clone()));
+        }
+        Ok(())
+    }
+
+    /// Ends the open calls of the children as interrupted. The resources are restored by now, and a child that goes on
+    /// restores them to what they were before these calls.
+    pub(super) fn end(self) {
+        for child in self.runs.into_iter().rev() {
+            let child = child.session();
+            let ends = |open: &OpenOperation| end_one(child, open, &Captures::default(), &[]);
+            // What cannot be written stays open, and is ended by whoever opens the child next.
+            let _ = child.left_open().iter().rev().try_for_each(ends);
+            let _ = child.clone().close();
+        }
+    }
+}
+
+fn unread(child: Uuid, error: &Error) -> NotUndone {
+    let reason = format!("whether its child session {child} left programs running is not known: {error}");
+    NotUndone::new("", "", reason)
+}
