@@ -29,6 +29,7 @@
 //! | `slices` | array with one element for each slice, by id: the number of its items if the image holds them; if the items stay in the log, an array of their number, packed marks and packed ranges |
 //! | `open` | array of [operations](OpenOperation) that had begun and not ended, in the order of their begins; left out if empty |
 //! | `unsettled` | array of [operations](UnsettledOperation) that were interrupted and neither run again nor settled, by operation id; left out if empty |
+//! | `suspended` | array of [operations](SuspendedOperation) that wait for somebody, by operation id; left out if empty |
 //! | `begun` | array of STATE at the begins of open operations that may change something; left out if empty. Each element is an array of the begin's sequence number and an array of slices; each slice is an array of its id, the number of its first items that are those of `slices`, and the number of the items that follow them |
 //! | `conversations` | array of four: the ids of evaluations; packed entries, each the record's sequence number `u64`, its [kind](EntryKind) `u8` in the order of the kinds, flags `u8` (1 the entry's flag, 2 it has an origin), the evaluation's place `u32`, the begin of the run that wrote it `u64`, its origin `u64` and `u32`, its number `u64`; packed runs, each its begin, its parent's begin and its end `u64` and whether it committed `u8`; packed rollbacks by the host, each sequence number and target `u64`. A `u64` of all ones stands for none. Left out if there is no conversation |
 //!
@@ -52,7 +53,9 @@ mod conversations;
 mod operations;
 
 pub use conversations::{ConversationEntry, ConversationsImage, EntryKind, RunFate};
-pub use operations::{BegunImage, BegunSlice, OpenOperation, UnsettledOperation};
+pub use operations::{
+    BegunImage, BegunSlice, OpenOperation, SuspendedOperation, SuspensionDecision, UnsettledOperation,
+};
 
 const MAGIC: &[u8; 8] = b"foldimg1";
 const DIGEST_LEN: usize = 32;
@@ -94,6 +97,8 @@ pub struct Image<'a> {
     pub open: Vec<OpenOperation<&'a str>>,
     /// Operations that were interrupted and neither run again nor settled, by operation id.
     pub unsettled: Vec<UnsettledOperation<&'a str>>,
+    /// Operations that wait for somebody, by operation id.
+    pub suspended: Vec<SuspendedOperation<&'a str>>,
     /// STATE at the begins of those open operations that may change something.
     pub begun: Vec<BegunImage<'a>>,
     /// Where the records of conversations are.
@@ -212,7 +217,7 @@ impl<'a> Image<'a> {
     /// Encodes what stands between the front and the items of an image file: the length of the map, and the map.
     pub fn head(&self) -> Vec<u8> {
         let mut writer = Writer::new();
-        let lists = [self.open.len(), self.unsettled.len(), self.begun.len()];
+        let lists = [self.open.len(), self.unsettled.len(), self.suspended.len(), self.begun.len()];
         let optional = usize::from(self.boot_id.is_some())
             + usize::from(self.unsupported.is_some())
             + usize::from(!self.conversations.is_empty())
@@ -275,6 +280,10 @@ impl<'a> Image<'a> {
         if !self.unsettled.is_empty() {
             writer.str("unsettled").array(self.unsettled.len());
             self.unsettled.iter().for_each(|unsettled| unsettled.write(writer));
+        }
+        if !self.suspended.is_empty() {
+            writer.str("suspended").array(self.suspended.len());
+            self.suspended.iter().for_each(|suspended| suspended.write(writer));
         }
         if !self.begun.is_empty() {
             writer.str("begun").array(self.begun.len());
@@ -373,6 +382,7 @@ struct Fields<'a> {
     unsupported: Option<(SequenceNumber, Kind)>,
     open: Vec<OpenOperation<&'a str>>,
     unsettled: Vec<UnsettledOperation<&'a str>>,
+    suspended: Vec<SuspendedOperation<&'a str>>,
     begun: Vec<BegunImage<'a>>,
     conversations: ConversationsImage<'a>,
     slices: Option<Vec<SliceImage<'a>>>,
@@ -417,6 +427,7 @@ impl<'a> Fields<'a> {
             }
             "open" => self.open = list(value, OpenOperation::read)?,
             "unsettled" => self.unsettled = list(value, UnsettledOperation::read)?,
+            "suspended" => self.suspended = list(value, SuspendedOperation::read)?,
             "begun" => self.begun = list(value, BegunImage::read)?,
             "conversations" => self.conversations = ConversationsImage::read(value)?,
             "slices" => self.slices = Some(list(value, SliceImage::read)?),
@@ -452,6 +463,7 @@ impl<'a> Fields<'a> {
             unsupported: self.unsupported,
             open: self.open,
             unsettled: self.unsettled,
+            suspended: self.suspended,
             begun: self.begun,
             conversations: self.conversations,
             slices: required(KIND, "slices", self.slices)?,
@@ -517,7 +529,9 @@ impl<'a> Packed<'a> {
 mod tests {
     use super::*;
     use crate::body::CallOrigin;
-    use crate::body::{Idempotency, Policy, SliceDeclaration};
+    use crate::body::{
+        Decision, Idempotency, InnerCall, Policy, SliceDeclaration, Suspension, SuspensionForm,
+    };
 
     fn image() -> Image<'static> {
         let opened = Opened { session: Uuid::from_u128(7), seed: 3, tags: BTreeMap::new(), parent: None };
@@ -563,6 +577,26 @@ mod tests {
                 undone: true,
                 run_again: true,
             }],
+            suspended: vec![SuspendedOperation {
+                operation: 21.into(),
+                begin: 22.into(),
+                end: 24.into(),
+                parent: Some(20.into()),
+                tool: "drop",
+                call_id: Some("call-2"),
+                origin: Some(CallOrigin { answer: 4.into(), ordinal: 2 }),
+                idempotency: Idempotency::Natural,
+                suspension: Suspension {
+                    expires_us: Some(-7),
+                    inner: Some(InnerCall { session: Some(Uuid::from_u128(3)), operation: 5.into() }),
+                    ..Suspension::new(SuspensionForm::Within, [9; 32])
+                },
+                decided: Some(SuspensionDecision {
+                    sequence: 25.into(),
+                    decision: Decision::RunAgain,
+                    until_us: Some(8),
+                }),
+            }],
             begun: vec![BegunImage {
                 begin: 33.into(),
                 slices: vec![BegunSlice { slice: 0, kept: 1, len: 1, items: vec![item(2.into(), b"\xc3")] }],
@@ -594,7 +628,13 @@ mod tests {
     fn an_image_comes_back_as_it_went_in() {
         let bytes = image().encode();
         assert_eq!(Image::decode(&bytes).unwrap(), image());
-        let calm = Image { open: Vec::new(), unsettled: Vec::new(), begun: Vec::new(), ..image() };
+        let calm = Image {
+            open: Vec::new(),
+            unsettled: Vec::new(),
+            suspended: Vec::new(),
+            begun: Vec::new(),
+            ..image()
+        };
         let bytes = calm.encode();
         assert_eq!(Image::decode(&bytes).unwrap(), calm);
     }

@@ -153,7 +153,12 @@ impl<'a> Record<'a> {
             }
             Kind::SETTLE => {
                 let Ok(settle) = Settle::decode(self.body) else { return objects };
-                objects.extend(settle.result.and_then(|result| result.object()));
+                objects.extend(
+                    [settle.result, settle.shown]
+                        .into_iter()
+                        .flatten()
+                        .filter_map(|payload| payload.object()),
+                );
             }
             _ => objects = conversation::objects(self.kind, self.body),
         }

@@ -250,23 +250,23 @@ fn the_numbers_of_the_kinds_never_change() {
 #[test]
 fn a_call_of_a_later_version_keeps_the_names_of_what_became_of_it() {
     let later = ToolEnd {
-        outcome: Outcome::from_recorded("suspended").unwrap(),
+        outcome: Outcome::from_recorded("handed_over").unwrap(),
         cause: Cause::from_recorded("verified\u{1b}"),
         rolls_back: true,
         ..end()
     };
     let body = later.encode();
     let found = ToolEnd::decode(&body).unwrap();
-    assert_eq!((found.outcome.name(), found.cause.unwrap().name()), ("suspended", "verified\u{1b}"));
+    assert_eq!((found.outcome.name(), found.cause.unwrap().name()), ("handed_over", "verified\u{1b}"));
     assert_eq!(found.encode(), body, "a reader that writes it again writes the same record");
     let golden =
         Golden { name: "later", kind: Kind::TOOL_END, body: Body::ToolEnd(later), lane: Lane::default() };
     let json: serde_json::Value = serde_json::from_str(&json_of(&golden, &body)).unwrap();
-    assert_eq!((&json["outcome"], &json["cause"]), (&"suspended".into(), &"verified\u{1b}".into()));
-    assert_eq!(serde_json::to_value(found.outcome).unwrap(), "suspended");
-    assert_eq!(serde_json::from_str::<Outcome>("\"suspended\"").unwrap(), found.outcome);
+    assert_eq!((&json["outcome"], &json["cause"]), (&"handed_over".into(), &"verified\u{1b}".into()));
+    assert_eq!(serde_json::to_value(found.outcome).unwrap(), "handed_over");
+    assert_eq!(serde_json::from_str::<Outcome>("\"handed_over\"").unwrap(), found.outcome);
     assert_eq!(Outcome::from_recorded("failed"), Some(Outcome::Failed));
-    assert_eq!((Outcome::from_name("suspended"), Outcome::from_recorded(&"x".repeat(31))), (None, None));
+    assert_eq!((Outcome::from_name("handed_over"), Outcome::from_recorded(&"x".repeat(31))), (None, None));
 }
 
 #[test]

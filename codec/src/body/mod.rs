@@ -15,9 +15,9 @@
 //! | dispatch | `e` event id and `d` payload, or `o` action of the engine (seed, clear, reset, tag; for a tag `key` and `value`); `x` effects |
 //! | snapshot | `tag`, `policies` array, if not state alone |
 //! | tool_begin | `t` tool, `call` provider's id, `args` JSON text, `by` answer and ordinal, `in` parent, `again`, `undo` and `verify` operations, `idem` if not manual, `ro`, `res` array of maps (`r` resource, `s` snapshot), `shut` array of cause and text if the call is closed without running |
-//! | tool_end | `op` sequence number of the begin, `again` operation id if it is an earlier begin, `t`, `call`, `by`, `in`, `undo` and `verify` the values of the begin, `out` outcome, `why` cause, `back` (true if STATE is rolled back), `fx` effects outside if not unknown, `us` duration, `result`, `shown` text, `over` overrides, `res`, `left` array of maps of what was not undone (`r` resource, `p` path, `w` reason), `s` id of the LOG slice that the call is added to |
+//! | tool_end | `op` sequence number of the begin, `again` operation id if it is an earlier begin, `t`, `call`, `by`, `in`, `undo` and `verify` the values of the begin, `out` outcome, `why` cause, `back` (true if STATE is rolled back), `fx` effects outside if not unknown, `us` duration, `result`, `shown` text, `over` overrides, `wait` map if suspended (`is` form, `args` digest of the arguments, `until` time of expiry, `on` array of the operation that it waits for and the bytes of its session's id if that is another one), `res`, `left` array of maps of what was not undone (`r` resource, `p` path, `w` reason), `s` id of the LOG slice that the call is added to |
 //! | observed | `n` name, `d` payload |
-//! | settle | `op` operation id, `is` decision, `by`, `why`, `result` |
+//! | settle | `op` operation id, `is` decision, `by`, `why`, `result`, `shown` text, `args` digest of the arguments that an approval names, `until` time of its expiry |
 //! | input | `ev` evaluation; `r` role if not user, `c` text, `blocks` map (`f` format, `j` JSON), `id` host's id, `n` name, `p` prompt (`ns`, `key`, `d` digest), `call` provider's id of the call, `by` answer and ordinal, `pp` JSON of the adapter |
 //! | request | `ev`; `n` attempt if not 1, `p` digest of the prompt, `m` model, `par` parameters, `sent` digest of the body; `fail` map if an earlier request failed (`of` that request, `why`, `m` message, `st` status, `c` text that arrived, `rid`, `use`, `rate`) |
 //! | answer | `ev`; `to` request, `c` text, `calls` array of maps (`id`, `n` tool, `a` arguments, `cut` if incomplete), `blocks`, `stop` reason, `more` if the provider is to be asked again, `m` model, `rid` request id, `use` map of tokens (`in`, `out`, `cr` and `cw` read from and written to a cache, `re` reasoning), `rate` array of names and values in turn, `pp` JSON of the adapter |
@@ -63,6 +63,7 @@ pub(crate) mod opened;
 mod operation;
 mod position;
 mod settle;
+mod suspension;
 mod tool_begin;
 mod tool_end;
 
@@ -79,10 +80,11 @@ pub use observed::Observed;
 pub use opened::{Opened, Parent};
 pub use operation::{
     CallOrigin, Cause, Decision, ExternalEffects, Idempotency, NotUndone, OtherName, Outcome,
-    ResourceSnapshot,
+    ResourceSnapshot, SuspensionForm,
 };
 pub use position::{Import, ImportedSlice, Rollback, Snapshot};
 pub use settle::Settle;
+pub use suspension::{InnerCall, Suspension};
 pub use tool_begin::{ClosedCall, ToolBegin};
 pub use tool_end::ToolEnd;
 

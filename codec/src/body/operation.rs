@@ -172,6 +172,20 @@ named_for_later! {
         Failed = "failed",
         /// The process ended before the operation did. Recovery of the session rolled the operation's changes back.
         Interrupted = "interrupted",
+        /// The operation waits for somebody. See [`Suspension`](super::Suspension).
+        Suspended = "suspended",
+    }
+}
+
+named_for_later! {
+    /// Names what a suspended call waits for.
+    SuspensionForm {
+        /// Nothing has run: the call waits for an approval.
+        Asks = "asks",
+        /// The call's changes are committed: it waits for its result.
+        Awaits = "awaits",
+        /// Nothing has run: the call waits for a call that it made, in its own session or in another one.
+        Within = "within",
     }
 }
 

@@ -1,22 +1,27 @@
-//! Encodes and decodes a decision about an interrupted operation.
+//! Encodes and decodes a decision about an interrupted or suspended operation.
 
-use super::fields::{required, walk};
+use super::fields::{FieldWriter, fixed, required, walk};
 use super::operation::{Decision, read_named};
 use super::{Lane, Payload};
-use crate::msgpack::Writer;
 use crate::{Error, OperationId};
 
 const SETTLE: &str = "settle";
 
-/// Records what somebody decided about an interrupted operation.
+/// Records what somebody decided about an interrupted or suspended operation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settle<'a> {
-    /// Id of the interrupted operation.
+    /// Id of the operation.
     pub operation: OperationId,
     /// What was decided.
     pub decision: Decision,
     /// Result of the operation; set for [`Decision::Committed`].
     pub result: Option<Payload<'a>>,
+    /// Text that the model reads, as one MessagePack string; `None` leaves it to what the result says.
+    pub shown: Option<Payload<'a>>,
+    /// BLAKE3 of the arguments that an approval names; set if the decision approves a suspended operation.
+    pub arguments: Option<[u8; 32]>,
+    /// Time, in microseconds since 1970-01-01 UTC, from which on an approval does not count.
+    pub until_us: Option<i64>,
     /// Name of whoever decided.
     pub by: String,
     /// Reason of the decision.
@@ -24,17 +29,34 @@ pub struct Settle<'a> {
 }
 
 impl<'a> Settle<'a> {
+    /// Makes a decision without a result, a text or a limit.
+    pub fn new(operation: OperationId, decision: Decision, by: &str, reason: &str) -> Settle<'a> {
+        let (result, shown, arguments, until_us) = (None, None, None, None);
+        let (by, reason) = (by.to_owned(), reason.to_owned());
+        Settle { operation, decision, result, shown, arguments, until_us, by, reason }
+    }
+
+    /// Returns all payloads of the record for modification, so that a writer can replace large ones by references.
+    pub fn payloads_mut(&mut self) -> impl Iterator<Item = &mut Payload<'a>> {
+        self.result.iter_mut().chain(&mut self.shown)
+    }
+
     /// Encodes the body of a decision as MessagePack.
     pub fn encode(&self) -> Vec<u8> {
-        let mut writer = Writer::new();
-        writer.map(4 + usize::from(self.result.is_some()));
-        writer.str("op").unsigned(self.operation.get()).str("is").str(self.decision.name());
-        writer.str("by").str(&self.by).str("why").str(&self.reason);
-        if let Some(result) = &self.result {
-            writer.str("result");
-            result.write(&mut writer);
+        let payloads = [self.result, self.shown];
+        let payloads: usize = payloads.iter().flatten().map(|payload| payload.bytes().len()).sum();
+        let mut fields = FieldWriter::with_capacity(96 + payloads);
+        fields.number("op", Some(self.operation.get()));
+        fields.text("is", Some(self.decision.name()));
+        fields.text("by", Some(&self.by));
+        fields.text("why", Some(&self.reason));
+        fields.payload("result", self.result);
+        fields.payload("shown", self.shown);
+        fields.bytes("args", self.arguments.as_ref().map(<[u8; 32]>::as_slice));
+        if let Some(until_us) = self.until_us {
+            fields.field("until").signed(until_us);
         }
-        writer.finish()
+        fields.finish()
     }
 
     /// Decodes the body of a decision.
@@ -44,20 +66,24 @@ impl<'a> Settle<'a> {
     /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its version is newer than
     /// this crate reads, or if a field is missing or malformed.
     pub fn decode(bytes: &'a [u8]) -> Result<Settle<'a>, Error> {
-        let (mut operation, mut decision, mut result) = (None, None, None);
-        let (mut by, mut reason) = (String::new(), String::new());
+        let (mut operation, mut decision) = (None, None);
+        // Optional fields are decoded in place; required ones are checked once all fields were seen.
+        let mut settle = Settle::new(OperationId::default(), Decision::Failed, "", "");
         walk(SETTLE, bytes, |name, value| {
             match name {
                 "op" => operation = Some(value.unsigned()?.into()),
                 "is" => decision = Some(read_named(SETTLE, name, value, Decision::from_name)?),
-                "by" => by = value.str()?.to_owned(),
-                "why" => reason = value.str()?.to_owned(),
-                "result" => result = Some(Payload::new(value.rest())),
+                "by" => settle.by = value.str()?.to_owned(),
+                "why" => settle.reason = value.str()?.to_owned(),
+                "result" => settle.result = Some(Payload::new(value.rest())),
+                "shown" => settle.shown = Some(Payload::new(value.rest())),
+                "args" => settle.arguments = Some(fixed(value)?),
+                "until" => settle.until_us = Some(value.signed()?),
                 _ => Lane::check(name, value)?,
             }
             Ok(())
         })?;
         let operation = required(SETTLE, "op", operation)?;
-        Ok(Settle { operation, decision: required(SETTLE, "is", decision)?, result, by, reason })
+        Ok(Settle { operation, decision: required(SETTLE, "is", decision)?, ..settle })
     }
 }

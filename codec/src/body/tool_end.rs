@@ -8,6 +8,7 @@ use super::operation::{
     CallOrigin, Cause, END, ExternalEffects, FIELDS_BYTES, NotUndone, Outcome, ResourceSnapshot, payload_len,
     read_named, resources_len, text_len, write_resources,
 };
+use super::suspension::Suspension;
 use crate::msgpack::Writer;
 use crate::{Error, OperationId, SequenceNumber};
 
@@ -49,6 +50,8 @@ pub struct ToolEnd<'a> {
     pub shown: Option<Payload<'a>>,
     /// What the tool asks to be visible when it is called again; set for [`Cause::Expansion`].
     pub overrides: Option<Payload<'a>>,
+    /// What the operation waits for; set for [`Outcome::Suspended`].
+    pub suspension: Option<Suspension>,
     /// Snapshots of the resources: after the run if it committed, as recovery found them if it was interrupted.
     pub resources: Vec<ResourceSnapshot<'a>>,
     /// Changes of resources that the rollback did not undo.
@@ -78,6 +81,7 @@ impl<'a> ToolEnd<'a> {
             result: None,
             shown: None,
             overrides: None,
+            suspension: None,
             resources: Vec::new(),
             not_undone: Vec::new(),
             slice: 0,
@@ -158,6 +162,7 @@ impl<'a> ToolEnd<'a> {
             + usize::from(self.origin.is_some())
             + usize::from(self.cause.is_some())
             + usize::from(self.rolls_back)
+            + usize::from(self.suspension.is_some())
             + usize::from(!self.resources.is_empty())
             + usize::from(!self.not_undone.is_empty());
         let names = self.tool.len() + text_len(self.call_id.as_deref());
@@ -197,6 +202,9 @@ impl<'a> ToolEnd<'a> {
                 payload.write(&mut writer);
             }
         }
+        if let Some(suspension) = &self.suspension {
+            suspension.write(writer.str("wait"));
+        }
         write_resources(&mut writer, &self.resources);
         if !self.not_undone.is_empty() {
             writer.str("left").array(self.not_undone.len());
@@ -211,7 +219,8 @@ impl<'a> ToolEnd<'a> {
     /// # Errors
     ///
     /// [`Error::Body`] if the bytes are not one MessagePack map within the default limits, if its version is newer than
-    /// this crate reads, if a field is missing or malformed, or if a committed operation is rolled back.
+    /// this crate reads, if a field is missing or malformed, if a committed operation is rolled back, or if it says what a
+    /// suspended operation waits for and the operation is not, or the reverse.
     pub fn decode(bytes: &'a [u8]) -> Result<ToolEnd<'a>, Error> {
         let (mut begin, mut tool, mut outcome, mut slice) = (None, None, None, None);
         // Optional fields are decoded in place; required ones are checked once all fields were seen.
@@ -233,6 +242,7 @@ impl<'a> ToolEnd<'a> {
                 "us" => end.elapsed_us = value.unsigned()?,
                 "result" => end.result = Some(Payload::new(value.rest())),
                 "shown" => end.shown = Some(Payload::new(value.rest())),
+                "wait" => end.suspension = Some(Suspension::read(value)?),
                 "over" => end.overrides = Some(Payload::new(value.rest())),
                 "res" => end.resources = list(value, |value| ResourceSnapshot::read(END, value))?,
                 "left" => end.not_undone = list(value, NotUndone::read)?,
@@ -247,6 +257,9 @@ impl<'a> ToolEnd<'a> {
         end.slice = required(END, "s", slice)?;
         if end.outcome == Outcome::Committed && end.rolls_back {
             return Err(bad(END, "a committed operation cannot be rolled back"));
+        }
+        if (end.outcome == Outcome::Suspended) != end.suspension.is_some() {
+            return Err(bad(END, "a suspended operation, and no other, says what it waits for"));
         }
         Ok(end)
     }

@@ -37,10 +37,14 @@ pub enum EntryKind {
     PromptAccepted,
     /// The state of an adapter.
     AdapterState,
+    /// The end of a call that waits for somebody.
+    Suspended,
+    /// A decision about a suspended call.
+    Decided,
 }
 
 impl EntryKind {
-    const ALL: [EntryKind; 13] = [
+    const ALL: [EntryKind; 15] = [
         EntryKind::Input,
         EntryKind::Request,
         EntryKind::RequestFailed,
@@ -54,6 +58,8 @@ impl EntryKind {
         EntryKind::Shortened,
         EntryKind::PromptAccepted,
         EntryKind::AdapterState,
+        EntryKind::Suspended,
+        EntryKind::Decided,
     ];
 
     fn byte(self) -> u8 {
@@ -72,7 +78,8 @@ pub struct ConversationEntry {
     pub within: Option<SequenceNumber>,
     /// Call that the record concerns.
     pub origin: Option<CallOrigin>,
-    /// For an answer its number of calls, for the end of a call and a decision its operation, for an input a hash of the
+    /// For an answer its number of calls, for the end of a call and a decision about an interrupted call its operation, for one about a suspended call the
+    /// sequence number of the end that suspended it, for an input a hash of the
     /// id that the host gave it, for a turn its number; else 0.
     pub number: u64,
     /// For an answer whether the provider is to be asked again, for a turn whether it is the last one, for a decision

@@ -1,9 +1,9 @@
-//! Encodes and decodes the operations of an image: the open and the unsettled ones, and STATE at the begins of open
-//! ones.
+//! Encodes and decodes the operations of an image: the open, the unsettled and the suspended ones, and STATE at the
+//! begins of open ones.
 
 use super::{ItemImage, KIND};
-use crate::body::fields::{bad, list, required, walk_map};
-use crate::body::{CallOrigin, Idempotency};
+use crate::body::fields::{FieldWriter, bad, list, required, walk_map};
+use crate::body::{CallOrigin, Decision, Idempotency, Suspension};
 use crate::msgpack::{Reader, Writer};
 use crate::{Error, OperationId, SequenceNumber};
 
@@ -72,6 +72,73 @@ pub struct UnsettledOperation<T> {
     pub undone: bool,
     /// Whether somebody decided to run the operation again.
     pub run_again: bool,
+}
+
+/// Describes an operation that waits for somebody, with its texts held as `T`.
+///
+/// It stays until it runs again, somebody decides that it does not, or the operation within which it ran is over.
+///
+/// In an image it is a map. A field whose value is `None` or `manual` is left out.
+///
+/// | field | meaning |
+/// |---|---|
+/// | `op` | operation id |
+/// | `begin`, `end` | sequence numbers of its latest `tool_begin` and of the `tool_end` that suspended it |
+/// | `in` | id of the operation within which it ran |
+/// | `t`, `call`, `by`, `idem` | the fields of these names in its `tool_begin` |
+/// | `wait` | the field of this name in its `tool_end` |
+/// | `is` | array of the sequence number of the latest decision, the decision, and the time of its expiry if it has one |
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SuspendedOperation<T> {
+    /// Operation id: the sequence number of the operation's first `tool_begin`.
+    pub operation: OperationId,
+    /// Sequence number of the operation's latest `tool_begin`, which holds the arguments.
+    pub begin: SequenceNumber,
+    /// Sequence number of the `tool_end` that suspended it, which holds the question.
+    pub end: SequenceNumber,
+    /// Id of the operation within which this one ran.
+    pub parent: Option<OperationId>,
+    /// Name of the tool.
+    pub tool: T,
+    /// Id that the provider gave the call.
+    pub call_id: Option<T>,
+    /// Model answer that asked for the call; `None` if the host asked.
+    pub origin: Option<CallOrigin>,
+    /// How the operation may be run again if it is interrupted.
+    pub idempotency: Idempotency,
+    /// What it waits for.
+    pub suspension: Suspension,
+    /// What somebody decided, if the operation has not run since.
+    pub decided: Option<SuspensionDecision>,
+}
+
+/// Holds what somebody decided about a suspended operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SuspensionDecision {
+    /// Sequence number of the decision.
+    pub sequence: SequenceNumber,
+    /// What was decided.
+    pub decision: Decision,
+    /// Time, in microseconds since 1970-01-01 UTC, from which on an approval does not count.
+    pub until_us: Option<i64>,
+}
+
+impl<T> SuspendedOperation<T> {
+    /// Returns a copy of the operation in which `text` has converted the tool's name and the provider's call id.
+    pub fn with_texts<'s, U>(&'s self, text: impl Fn(&'s T) -> U) -> SuspendedOperation<U> {
+        SuspendedOperation {
+            operation: self.operation,
+            begin: self.begin,
+            end: self.end,
+            parent: self.parent,
+            tool: text(&self.tool),
+            call_id: self.call_id.as_ref().map(text),
+            origin: self.origin,
+            idempotency: self.idempotency,
+            suspension: self.suspension,
+            decided: self.decided,
+        }
+    }
 }
 
 impl<T> OpenOperation<T> {
@@ -221,6 +288,74 @@ impl<'a> UnsettledOperation<&'a str> {
             undone: read.undone,
             run_again: read.run_again,
         })
+    }
+}
+
+impl<'a> SuspendedOperation<&'a str> {
+    pub(super) fn write(&self, writer: &mut Writer) {
+        let mut fields = FieldWriter::with_capacity(160);
+        fields.number("op", Some(self.operation.get()));
+        fields.sequence("begin", Some(self.begin));
+        fields.sequence("end", Some(self.end));
+        fields.number("in", self.parent.map(OperationId::get));
+        fields.text("t", Some(self.tool));
+        fields.text("call", self.call_id);
+        if let Some(origin) = self.origin {
+            origin.write(fields.field("by"));
+        }
+        if self.idempotency != Idempotency::Manual {
+            fields.text("idem", Some(self.idempotency.name()));
+        }
+        self.suspension.write(fields.field("wait"));
+        if let Some(decided) = self.decided {
+            let writer = fields.field("is").array(2 + usize::from(decided.until_us.is_some()));
+            writer.unsigned(decided.sequence.get()).str(decided.decision.name());
+            if let Some(until_us) = decided.until_us {
+                writer.signed(until_us);
+            }
+        }
+        fields.into_map(writer);
+    }
+
+    pub(super) fn read(reader: &mut Reader<'a>) -> Result<SuspendedOperation<&'a str>, Error> {
+        let mut read = Fields::default();
+        let (mut end, mut origin, mut suspension, mut decided) = (None, None, None, None);
+        walk_map(reader, |name, value| {
+            match name {
+                "end" => end = Some(value.unsigned()?.into()),
+                "by" => origin = Some(CallOrigin::read(value)?),
+                "wait" => suspension = Some(Suspension::read(value)?),
+                "is" => decided = Some(SuspensionDecision::read(value)?),
+                _ => read.take(name, value)?,
+            }
+            Ok(())
+        })?;
+        Ok(SuspendedOperation {
+            operation: required(KIND, "suspended.op", read.operation)?,
+            begin: required(KIND, "suspended.begin", read.begin)?,
+            end: required(KIND, "suspended.end", end)?,
+            parent: read.parent,
+            tool: required(KIND, "suspended.t", read.tool)?,
+            call_id: read.call_id,
+            origin,
+            idempotency: read.idempotency()?,
+            suspension: required(KIND, "suspended.wait", suspension)?,
+            decided,
+        })
+    }
+}
+
+impl SuspensionDecision {
+    fn read(reader: &mut Reader<'_>) -> Result<SuspensionDecision, Error> {
+        let len = reader.array()?;
+        if !(2..=3).contains(&len) {
+            return Err(bad(KIND, "a decision is its number, its name and at most a time"));
+        }
+        let (sequence, name) = (reader.unsigned()?.into(), reader.str()?);
+        let decision =
+            Decision::from_name(name).ok_or_else(|| bad(KIND, format!("`is` is not known: {name}")))?;
+        let until_us = if len == 3 { Some(reader.signed()?) } else { None };
+        Ok(SuspensionDecision { sequence, decision, until_us })
     }
 }
 

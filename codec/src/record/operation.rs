@@ -2,8 +2,8 @@
 
 use std::borrow::Cow;
 
-use super::{Budget, Names, Object, Part, array, optional, payload};
-use crate::body::{CallOrigin, NotUndone, ResourceSnapshot, Settle, ToolBegin, ToolEnd};
+use super::{Budget, Names, Object, Part, array, hex, optional, payload};
+use crate::body::{CallOrigin, NotUndone, ResourceSnapshot, Settle, Suspension, ToolBegin, ToolEnd};
 use crate::msgpack::Value;
 use crate::{Error, OperationId};
 
@@ -57,6 +57,9 @@ pub(super) fn tool_end<'a>(
     object.set("result", optional(end.result)?);
     object.set("shown", optional(end.shown)?);
     object.set("overrides", optional(end.overrides)?);
+    if let Some(waits) = end.suspension {
+        object.set("suspension", suspension(waits));
+    }
     object.set("resources", resources(end.resources)?);
     if !end.not_undone.is_empty() {
         object.set("not_undone", not_undone(end.not_undone)?);
@@ -95,5 +98,25 @@ pub(super) fn settle<'a>(object: &mut Object<'a>, settle: Settle<'a>) -> Result<
     object.set("by", Value::from(settle.by));
     object.set("reason", Value::from(settle.reason));
     object.set("result", optional(settle.result)?);
+    if let Some(shown) = settle.shown {
+        object.set("shown", optional(Some(shown))?);
+    }
+    if let Some(arguments) = settle.arguments {
+        object.set("arguments", Value::from(hex(&arguments)));
+    }
+    if let Some(until_us) = settle.until_us {
+        object.set("until_us", Value::from(until_us));
+    }
     Ok(())
+}
+
+fn suspension(suspension: Suspension) -> Value {
+    let Suspension { form, arguments, expires_us, inner } = suspension;
+    let mut fields = vec![("form", Value::from(form.name())), ("arguments", Value::from(hex(&arguments)))];
+    fields.extend(expires_us.map(|expires_us| ("expires_us", Value::from(expires_us))));
+    if let Some(inner) = inner {
+        fields.extend(inner.session.map(|session| ("session", Value::from(session.to_string()))));
+        fields.push(("operation", Value::from(inner.operation)));
+    }
+    Value::Map(fields.into_iter().map(|(name, value)| (Value::from(name), value)).collect())
 }

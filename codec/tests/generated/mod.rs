@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 use foldlog_codec::Kind;
 use foldlog_codec::body::{
     Action, Added, Binding, BuiltIn, CallOrigin, Cause, ClosedCall, Decision, Declare, Dispatch, Effect,
-    EventDeclaration, ExternalEffects, Idempotency, Import, ImportedSlice, ItemId, Lane, NotUndone, ObjectId,
-    Observed, Opened, Outcome, Parent, Payload, Policy, Removed, ResourceSnapshot, Resumed, Rollback, Seal,
-    Settle, SliceDeclaration, Snapshot, ToolBegin, ToolEnd,
+    EventDeclaration, ExternalEffects, Idempotency, Import, ImportedSlice, InnerCall, ItemId, Lane, NotUndone,
+    ObjectId, Observed, Opened, Outcome, Parent, Payload, Policy, Removed, ResourceSnapshot, Resumed,
+    Rollback, Seal, Settle, SliceDeclaration, Snapshot, Suspension, SuspensionForm, ToolBegin, ToolEnd,
 };
 use foldlog_codec::frame::{Context, Header, TIME_US_MAX, TIME_US_MIN};
 use foldlog_codec::msgpack::Value;
@@ -317,7 +317,7 @@ pub(crate) fn tool_end() -> impl Strategy<Value = ToolEnd<'static>> {
         };
         all.into_iter().map(one).collect::<Vec<_>>()
     });
-    let values = (payloads, resources(), not_undone);
+    let values = (payloads, resources(), not_undone, suspension());
     (named, others, outcome, why, (unsigned(), unsigned()), values, unsigned32()).prop_map(
         |(
             named,
@@ -325,7 +325,7 @@ pub(crate) fn tool_end() -> impl Strategy<Value = ToolEnd<'static>> {
             (outcome, back),
             (cause, outside),
             (begin, elapsed_us),
-            (payloads, resources, not_undone),
+            (payloads, resources, not_undone, suspension),
             slice,
         )| {
             let (tool, call_id, origin) = named;
@@ -349,6 +349,7 @@ pub(crate) fn tool_end() -> impl Strategy<Value = ToolEnd<'static>> {
                 result,
                 shown,
                 overrides,
+                suspension: (outcome == Outcome::Suspended).then_some(suspension),
                 resources,
                 not_undone,
                 slice,
@@ -359,15 +360,33 @@ pub(crate) fn tool_end() -> impl Strategy<Value = ToolEnd<'static>> {
 
 pub(crate) fn settle() -> impl Strategy<Value = Settle<'static>> {
     let decision = prop::sample::select(Decision::ALL);
-    (unsigned(), decision, prop::option::of(payload()), text(), text()).prop_map(
-        |(operation, decision, result, by, reason)| Settle {
+    let payloads = [(); 2].map(|()| prop::option::of(payload()));
+    let approval = (prop::option::of(any::<[u8; 32]>()), prop::option::of(any::<i64>()));
+    (unsigned(), decision, payloads, approval, text(), text()).prop_map(
+        |(operation, decision, [result, shown], (arguments, until_us), by, reason)| Settle {
             operation: operation.into(),
             decision,
             result,
+            shown,
+            arguments,
+            until_us,
             by,
             reason,
         },
     )
+}
+
+fn suspension() -> impl Strategy<Value = Suspension> {
+    let form = known_or_later(SuspensionForm::ALL, SuspensionForm::from_recorded);
+    let inner = (prop::option::of(any::<u128>().prop_map(Uuid::from_u128)), unsigned())
+        .prop_map(|(session, operation)| InnerCall { session, operation: operation.into() });
+    let (expires_us, inner) = (prop::option::of(any::<i64>()), prop::option::of(inner));
+    (form, any::<[u8; 32]>(), expires_us, inner).prop_map(|(form, arguments, expires_us, inner)| Suspension {
+        form,
+        arguments,
+        expires_us,
+        inner,
+    })
 }
 
 pub(crate) fn observed() -> impl Strategy<Value = Observed<'static>> {

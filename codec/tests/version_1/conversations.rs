@@ -10,7 +10,7 @@ use foldlog_codec::body::{
 use super::frames::{golden, lane, object_reference};
 use super::{Body, EVENT, Golden};
 
-const TEXT: &[u8] = b"\xa8It rains";
+pub(super) const TEXT: &[u8] = b"\xa8It rains";
 /// Arguments of a call, as a provider wrote them.
 const ARGUMENTS: &[u8] = b"\xaf{\"path\": \"a.b\"}";
 const BLOCKS: &[u8] = b"\xb1[{\"type\":\"text\"}]";

@@ -5,12 +5,12 @@ use std::sync::OnceLock;
 use foldlog_codec::Kind;
 use foldlog_codec::body::{
     Action, Added, Binding, BuiltIn, CallOrigin, Cause, ClosedCall, Decision, Declare, Dispatch, Effect,
-    EventDeclaration, ExternalEffects, Idempotency, Import, ImportedSlice, ItemId, Lane, NotUndone, ObjectId,
-    Observed, Opened, Outcome, Parent, Payload, Policy, Removed, ResourceSnapshot, Resumed, Rollback, Seal,
-    Settle, SliceDeclaration, Snapshot, ToolBegin, ToolEnd,
+    EventDeclaration, ExternalEffects, Idempotency, Import, ImportedSlice, InnerCall, ItemId, Lane, NotUndone,
+    ObjectId, Observed, Opened, Outcome, Parent, Payload, Policy, Removed, ResourceSnapshot, Resumed,
+    Rollback, Seal, Settle, SliceDeclaration, Snapshot, Suspension, SuspensionForm, ToolBegin, ToolEnd,
 };
 
-use super::conversations::{adapter_states, conversations};
+use super::conversations::{TEXT, adapter_states, conversations};
 use super::{Body, EVENT, Golden, ITEM, OTHER, SESSION, TIME_US, tags};
 
 /// Returns all golden frames.
@@ -313,6 +313,46 @@ fn calls() -> Vec<Golden> {
                 ..end()
             }),
         ),
+        golden(
+            "tool-end-asks",
+            Kind::TOOL_END,
+            Body::ToolEnd(ToolEnd {
+                outcome: Outcome::Suspended,
+                rolls_back: true,
+                result: None,
+                suspension: Some(Suspension::new(SuspensionForm::Asks, [0xa5; 32])),
+                resources: vec![],
+                ..end()
+            }),
+        ),
+        golden(
+            "tool-end-awaits",
+            Kind::TOOL_END,
+            Body::ToolEnd(ToolEnd {
+                outcome: Outcome::Suspended,
+                result: None,
+                suspension: Some(Suspension {
+                    expires_us: Some(1_767_323_045_006_007),
+                    ..Suspension::new(SuspensionForm::Awaits, [0xa5; 32])
+                }),
+                ..end()
+            }),
+        ),
+        golden(
+            "tool-end-suspended-within",
+            Kind::TOOL_END,
+            Body::ToolEnd(ToolEnd {
+                outcome: Outcome::Suspended,
+                rolls_back: true,
+                result: None,
+                suspension: Some(Suspension {
+                    inner: Some(InnerCall { session: Some(OTHER), operation: 7.into() }),
+                    ..Suspension::new(SuspensionForm::Within, [0xa5; 32])
+                }),
+                resources: vec![],
+                ..end()
+            }),
+        ),
     ]
 }
 
@@ -323,22 +363,30 @@ fn decisions_and_observations() -> Vec<Golden> {
             "settle-committed",
             Kind::SETTLE,
             Body::Settle(Settle {
-                operation: 1_005.into(),
-                decision: Decision::Committed,
                 result: Some(Payload::new(EVENT)),
-                by: "a person".to_owned(),
-                reason: "the mail was sent".to_owned(),
+                ..Settle::new(1_005.into(), Decision::Committed, "a person", "the mail was sent")
             }),
         ),
         golden(
             "settle-run-again",
             Kind::SETTLE,
+            Body::Settle(Settle::new(1_005.into(), Decision::RunAgain, "the host", "")),
+        ),
+        golden(
+            "settle-approved",
+            Kind::SETTLE,
             Body::Settle(Settle {
-                operation: 1_005.into(),
-                decision: Decision::RunAgain,
-                result: None,
-                by: "the host".to_owned(),
-                reason: String::new(),
+                arguments: Some([0xa5; 32]),
+                until_us: Some(1_767_323_045_006_007),
+                ..Settle::new(1_005.into(), Decision::RunAgain, "a person", "go on")
+            }),
+        ),
+        golden(
+            "settle-shown",
+            Kind::SETTLE,
+            Body::Settle(Settle {
+                shown: Some(Payload::new(TEXT)),
+                ..Settle::new(1_005.into(), Decision::Failed, "a person", "not now")
             }),
         ),
         golden(
@@ -455,6 +503,7 @@ pub(crate) fn end() -> ToolEnd<'static> {
         result: Some(Payload::new(EVENT)),
         shown: Some(Payload::new(b"\xa4done")),
         overrides: None,
+        suspension: None,
         resources: resources(),
         not_undone: vec![],
         slice: 2,

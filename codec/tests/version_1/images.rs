@@ -1,22 +1,25 @@
-//! The golden images: one of a session at rest, one of a session within a call, and one with conversations.
+//! The golden images: one of a session at rest, one of a session within a call, one with conversations, and one with
+//! suspended calls.
 
 use std::collections::BTreeMap;
 
 use foldlog_codec::SequenceNumber;
 use foldlog_codec::body::{
-    CallOrigin, Declare, Idempotency, ItemId, Opened, Policy, Rollback, SliceDeclaration,
+    CallOrigin, Decision, Declare, Idempotency, InnerCall, ItemId, Opened, Policy, Rollback,
+    SliceDeclaration, Suspension, SuspensionForm,
 };
 use foldlog_codec::image::{
     BegunImage, BegunSlice, ConversationEntry, ConversationsImage, EntryKind, Image, Indexed, ItemImage,
-    LastFrame, OpenOperation, RunFate, SliceImage, UnsettledOperation,
+    LastFrame, OpenOperation, RunFate, SliceImage, SuspendedOperation, SuspensionDecision,
+    UnsettledOperation,
 };
 use uuid::Uuid;
 
 use super::{PREDECESSOR_CRC, SESSION, context, tags};
 
-/// Returns an image of a session at rest, one within a call while an interrupted operation waits to be settled, and one
-/// with conversations.
-pub(crate) fn images() -> [(&'static str, Image<'static>); 3] {
+/// Returns an image of a session at rest, one within a call while an interrupted operation waits to be settled, one with
+/// conversations, and one with suspended calls.
+pub(crate) fn images() -> [(&'static str, Image<'static>); 4] {
     let item = |sequence, ordinal, bytes| ItemImage { id: ItemId { sequence, ordinal }, version: 2, bytes };
     let opened = Opened { session: SESSION, seed: 3, tags: BTreeMap::new(), parent: None };
     let slice = |id, name: &str, policy| SliceDeclaration {
@@ -43,6 +46,7 @@ pub(crate) fn images() -> [(&'static str, Image<'static>); 3] {
         unsupported: None,
         open: Vec::new(),
         unsettled: Vec::new(),
+        suspended: Vec::new(),
         begun: Vec::new(),
         conversations: ConversationsImage::default(),
         slices: vec![
@@ -83,11 +87,70 @@ pub(crate) fn images() -> [(&'static str, Image<'static>); 3] {
         ..at_rest.clone()
     };
     let conversing = Image { conversations: conversations(), ..within_a_call.clone() };
+    let waiting = Image {
+        suspended: suspended(),
+        conversations: ConversationsImage {
+            entries: (21..).zip([EntryKind::Suspended, EntryKind::Decided]).map(of_suspended).collect(),
+            ..conversations()
+        },
+        ..at_rest.clone()
+    };
     [
         ("image-at-rest", at_rest),
         ("image-within-a-call", within_a_call),
         ("image-with-conversations", conversing),
+        ("image-with-suspended-calls", waiting),
     ]
+}
+
+fn of_suspended((sequence, kind): (u64, EntryKind)) -> (SequenceNumber, ConversationEntry) {
+    let entry = ConversationEntry {
+        kind,
+        evaluation: 0,
+        within: None,
+        origin: Some(CallOrigin { answer: 17.into(), ordinal: 1 }),
+        number: 20,
+        flag: kind == EntryKind::Decided,
+    };
+    (sequence.into(), entry)
+}
+
+/// Returns a call that asks, and one that was approved and waits for a call in another session.
+fn suspended() -> Vec<SuspendedOperation<&'static str>> {
+    let asks = SuspendedOperation {
+        operation: 11.into(),
+        begin: 11.into(),
+        end: 12.into(),
+        parent: None,
+        tool: "send",
+        call_id: None,
+        origin: None,
+        idempotency: Idempotency::Manual,
+        suspension: Suspension::new(SuspensionForm::Asks, [0xa5; 32]),
+        decided: None,
+    };
+    let within = SuspendedOperation {
+        operation: 13.into(),
+        begin: 15.into(),
+        end: 19.into(),
+        parent: Some(10.into()),
+        tool: "delegate",
+        call_id: Some("call_7"),
+        origin: Some(CallOrigin { answer: 17.into(), ordinal: 1 }),
+        idempotency: Idempotency::Keyed,
+        suspension: Suspension {
+            form: SuspensionForm::Within,
+            expires_us: Some(1_767_323_045_006_007),
+            inner: Some(InnerCall { session: Some(SESSION), operation: 7.into() }),
+            ..Suspension::new(SuspensionForm::Within, [0x5a; 32])
+        },
+        decided: Some(SuspensionDecision {
+            sequence: 20.into(),
+            decision: Decision::RunAgain,
+            until_us: Some(1_767_323_045_006_007),
+        }),
+    };
+    vec![asks, within]
 }
 
 /// Returns an entry of every kind, in two conversations, and the fates of runs within which some were written.

@@ -1,0 +1,90 @@
+//! Encodes and decodes why a call is suspended: what its end says of the question that it left.
+//!
+//! A suspended call holds no transaction and no lease. Its question is the text that the end shows.
+//!
+//! | form | what the call did | what goes on with it |
+//! |---|---|---|
+//! | `asks` | nothing: its changes were rolled back | an approval runs it again, a refusal ends it |
+//! | `awaits` | its part: its changes are committed | a settlement brings its result |
+//! | `within` | nothing: its changes were rolled back | it runs again, once what was suspended within it is settled |
+
+use uuid::Uuid;
+
+use super::fields::{FieldWriter, bad, fixed, required, walk_map};
+use super::operation::{END, SuspensionForm, read_named};
+use crate::msgpack::{Reader, Writer};
+use crate::{Error, OperationId};
+
+/// Says what a suspended call waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Suspension {
+    /// What the call waits for.
+    pub form: SuspensionForm,
+    /// BLAKE3 of the text of the call's arguments, which an approval names.
+    pub arguments: [u8; 32],
+    /// Time, in microseconds since 1970-01-01 UTC, from which on nobody needs to answer: the call counts as failed.
+    pub expires_us: Option<i64>,
+    /// Suspended call for which this one waits; set for [`SuspensionForm::Within`].
+    pub inner: Option<InnerCall>,
+}
+
+/// Names a suspended call that another one made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InnerCall {
+    /// Session whose log holds the call; `None` if it is that of the outer call.
+    pub session: Option<Uuid>,
+    /// Operation id of the call.
+    pub operation: OperationId,
+}
+
+impl Suspension {
+    /// Makes a suspension that never expires.
+    pub fn new(form: SuspensionForm, arguments: [u8; 32]) -> Suspension {
+        Suspension { form, arguments, expires_us: None, inner: None }
+    }
+
+    pub(crate) fn write(&self, writer: &mut Writer) {
+        let mut fields = FieldWriter::with_capacity(96);
+        fields.text("is", Some(self.form.name()));
+        fields.bytes("args", Some(&self.arguments));
+        if let Some(expires_us) = self.expires_us {
+            fields.field("until").signed(expires_us);
+        }
+        if let Some(InnerCall { session, operation }) = self.inner {
+            let writer = fields.field("on").array(1 + usize::from(session.is_some()));
+            writer.unsigned(operation.get());
+            if let Some(session) = session {
+                writer.bin(session.as_bytes());
+            }
+        }
+        fields.into_map(writer);
+    }
+
+    pub(crate) fn read(reader: &mut Reader<'_>) -> Result<Suspension, Error> {
+        let (mut form, mut arguments, mut expires_us, mut inner) = (None, None, None, None);
+        walk_map(reader, |name, value| {
+            match name {
+                "is" => form = Some(read_named(END, "wait.is", value, SuspensionForm::from_recorded)?),
+                "args" => arguments = Some(fixed(value)?),
+                "until" => expires_us = Some(value.signed()?),
+                "on" => inner = Some(InnerCall::read(value)?),
+                _ => {}
+            }
+            Ok(())
+        })?;
+        let form = required(END, "wait.is", form)?;
+        Ok(Suspension { form, arguments: required(END, "wait.args", arguments)?, expires_us, inner })
+    }
+}
+
+impl InnerCall {
+    fn read(reader: &mut Reader<'_>) -> Result<InnerCall, Error> {
+        let len = reader.array()?;
+        if !(1..=2).contains(&len) {
+            return Err(bad(END, "a call within is its operation and at most a session"));
+        }
+        let operation = reader.unsigned()?.into();
+        let session = if len == 2 { Some(Uuid::from_bytes(fixed(reader)?)) } else { None };
+        Ok(InnerCall { session, operation })
+    }
+}
