@@ -64,7 +64,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for waiting in session.unsettled_operations() {
         session.settle(
             waiting.operation,
-            &Settlement::Failed,
+            &Settlement::failed(),
             "an example",
             "the registry has no such version",
         )?;

@@ -21,13 +21,13 @@ use foldlog::conversation::{
 };
 use foldlog::tools::resources::BudgetTracker;
 use foldlog::tools::{ExecutionState, ToolRunner};
-use foldlog::{OperationId, Session};
+use foldlog::{OperationId, PendingQuestion, Session};
 use uuid::Uuid;
 
 use crate::adapter_state::{AdapterResume, AdapterState};
 use crate::budget::{Budget, Used, track};
 use crate::deadline::Deadline;
-use crate::error::{Error, Phase, Result};
+use crate::error::{Error, Phase, Result, SuspendedCall};
 use crate::events::{PromptExecuted, PromptExecutions};
 use crate::inner_loop::{
     Driver, FinalText, InnerLoop, Journal, LoopLimits, LoopStart, OpenTurn, Outcome, answers, read_output,
@@ -457,21 +457,29 @@ fn begin(session: &Session, options: &mut EvaluateOptions<'_>) -> Result<Begin> 
 fn recorded(session: &Session, evaluation: &str) -> Result<Option<Conversation>> {
     match session.resume(Some(evaluation))?.point {
         ResumePoint::NotRecorded => Ok(None),
-        ResumePoint::NeedsSettle(operations) => Err(must_settle(session, operations)),
+        ResumePoint::NeedsSettle(operations) => Err(must_settle(session, operations)?),
         _ => Ok(session.conversation(evaluation)?),
     }
 }
 
-fn must_settle(session: &Session, operations: Vec<OperationId>) -> Error {
+fn must_settle(session: &Session, operations: Vec<OperationId>) -> Result<Error> {
+    let pending = session.pending()?.into_iter().filter(|one| operations.contains(&one.operation));
+    let suspended = |PendingQuestion { session, operation, form, question, .. }| SuspendedCall {
+        session,
+        operation,
+        form,
+        question,
+    };
+    let calls: Vec<SuspendedCall> = pending.map(suspended).collect();
     let unsettled = session.unsettled_operations();
-    match operations.as_slice() {
-        [operation] => {
+    Ok(match operations.as_slice() {
+        [operation] if calls.is_empty() => {
             let own = unsettled.into_iter().find(|unsettled| unsettled.operation == *operation);
             let tool = own.map(|own| own.tool.to_string()).unwrap_or_default();
             Error::ToolIdempotency { operation: *operation, tool }
         }
-        _ => Error::Suspended { operations },
-    }
+        _ => Error::Suspended { operations, calls },
+    })
 }
 
 /// Returns whether a state has still to be imported, by a process that goes on where another one ended. Fails if the

@@ -453,7 +453,9 @@ pub(crate) fn recover_calls<O>(
         if let foldlog::tools::Recovery::Failed(error) = one.recovery
             && !matches!(
                 error,
-                foldlog::Error::VisibilityExpansion { .. } | foldlog::Error::DeadlineExceeded { .. }
+                foldlog::Error::VisibilityExpansion { .. }
+                    | foldlog::Error::DeadlineExceeded { .. }
+                    | foldlog::Error::Suspended { .. }
             )
         {
             return Err(error.into());

@@ -3,8 +3,11 @@
 use std::fmt;
 
 use foldlog::OperationId;
+use foldlog::SuspensionForm;
 use foldlog::conversation::PromptIdentity;
 use foldlog::escape;
+use foldlog::tools::ToolError;
+use uuid::Uuid;
 
 use crate::adapter_state::ResumeRefusal;
 use crate::budget::BudgetLimit;
@@ -16,6 +19,19 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Any error, as the cause of another one.
 pub type Cause = Box<dyn std::error::Error + Send + Sync>;
+
+/// Describes a suspended call that an evaluation waits for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SuspendedCall {
+    /// Session whose log holds the call.
+    pub session: Uuid,
+    /// Operation to be [settled](foldlog::Session::settle).
+    pub operation: OperationId,
+    /// What the call waits for.
+    pub form: SuspensionForm,
+    /// Text of its question.
+    pub question: String,
+}
 
 /// Names the part of an evaluation that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -210,11 +226,14 @@ pub enum Error {
         /// Number of requests that one evaluation may send.
         max: u64,
     },
-    /// The evaluation waits for operations that somebody has to settle.
-    #[error("the evaluation waits for {}: settle them, and resume", operations_text(.operations))]
+    /// The evaluation waits for operations that somebody has to settle: calls that were interrupted, or that ask for an
+    /// approval or wait for their result.
+    #[error("the evaluation waits for {}: settle them, and resume{}", operations_text(.operations), questions_text(.calls))]
     Suspended {
-        /// Operations that are to be settled.
+        /// Operations that are to be settled: in the evaluation's own session, or in one that a call of it works in.
         operations: Vec<OperationId>,
+        /// The questions of those among them that ask something.
+        calls: Vec<SuspendedCall>,
     },
     /// The session holds no conversation that can be resumed, since none was recorded.
     #[error("no conversation was recorded{}: begin anew, with recording switched on", of_evaluation(.evaluation_id))]
@@ -330,8 +349,27 @@ impl From<foldlog::Error> for Error {
     fn from(error: foldlog::Error) -> Error {
         match error {
             foldlog::Error::ToolIdempotency { operation, tool } => Error::ToolIdempotency { operation, tool },
+            foldlog::Error::Suspended { session, operation, form, question } => {
+                let calls = vec![SuspendedCall { session, operation, form, question }];
+                Error::Suspended { operations: vec![operation], calls }
+            }
             foldlog::Error::DeadlineExceeded { .. } => Error::DeadlineExceeded { phase: Phase::Tool },
             error => Error::Engine(error),
+        }
+    }
+}
+
+/// Makes the error of a tool that drives a conversation of its own. If that conversation is suspended, so is the tool's call: it
+/// is rolled back, and runs again once the question is answered.
+impl From<Error> for ToolError {
+    fn from(error: Error) -> ToolError {
+        match error {
+            Error::Engine(error) => ToolError::Engine(error),
+            Error::Suspended { mut calls, .. } if !calls.is_empty() => {
+                let SuspendedCall { session, operation, form, question } = calls.swap_remove(0);
+                ToolError::Engine(foldlog::Error::Suspended { session, operation, form, question })
+            }
+            error => ToolError::failed(error.to_string()),
         }
     }
 }
@@ -391,6 +429,18 @@ fn operations_text(operations: &[OperationId]) -> String {
             format!("operations {}", many.join(", "))
         }
     }
+}
+
+fn questions_text(calls: &[SuspendedCall]) -> String {
+    let question = |call: &SuspendedCall| {
+        format!(
+            "; operation {} of session {}: {}",
+            call.operation,
+            call.session,
+            escape::text(&call.question)
+        )
+    };
+    calls.iter().map(question).collect()
 }
 
 fn of_evaluation(evaluation_id: &Option<String>) -> String {

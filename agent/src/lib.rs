@@ -46,7 +46,7 @@ pub use adapter::{EvaluateOptions, PromptResponse, ProviderAdapter, ResumeFrom, 
 pub use budget::{Budget, BudgetLimit, Unmetered};
 pub use checkpoint::{Checkpoint, CheckpointHandler, FileCheckpointHandler};
 pub use deadline::Deadline;
-pub use error::{Error, Phase, Result};
+pub use error::{Error, Phase, Result, SuspendedCall};
 pub use inner_loop::{InnerLoop, LoopLimits};
 pub use main_loop::MainLoop;
 pub use prompt::{

@@ -112,7 +112,7 @@ fn a_settlement_of_what_is_not_open_is_refused() {
     });
     let position = desk.session().position();
     for operation in [ended.unwrap(), 0.into(), 9_999.into()] {
-        let refused = desk.session().settle(operation, &Settlement::Failed, "a person", "no reason");
+        let refused = desk.session().settle(operation, &Settlement::failed(), "a person", "no reason");
         assert!(matches!(refused, Err(foldlog::Error::NoSuchOperation { .. })), "{operation}: {refused:?}");
     }
     assert_eq!((desk.session().position(), desk.page()), (position, vec!["x".to_owned()]));

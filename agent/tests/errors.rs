@@ -60,7 +60,10 @@ fn all() -> Vec<(Error, &'static str)> {
             "make the output type simpler, or allow more attempts",
         ),
         (Error::TooManyExpansions { max: 10 }, "show these sections from the beginning"),
-        (Error::Suspended { operations: vec![operation, 9.into()] }, "settle them, and resume"),
+        (
+            Error::Suspended { operations: vec![operation, 9.into()], calls: vec![] },
+            "settle them, and resume",
+        ),
         (Error::NotRecorded { evaluation_id: Some(text()) }, "begin anew, with recording switched on"),
         (
             Error::InvalidHistory { problems: vec![text(), text()] },

@@ -239,7 +239,7 @@ fn a_tool_that_may_have_done_its_work_waits_for_a_decision() {
         panic!("it went on")
     };
     assert_eq!((tool.as_str(), desk.ran.times("add one")), ("add", ran));
-    desk.session().settle(operation, &foldlog::Settlement::Failed, "a person", "it did nothing").unwrap();
+    desk.session().settle(operation, &foldlog::Settlement::failed(), "a person", "it did nothing").unwrap();
     evaluate(&desk, &script).unwrap();
     assert_eq!((desk.ran.times("add one"), script.asked().last()), (ran, Some(&1)));
     let sent = desk.sent(EVALUATION);

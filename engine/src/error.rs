@@ -1,7 +1,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use foldlog_codec::body::Policy;
+use foldlog_codec::body::{Policy, SuspensionForm};
 use foldlog_codec::escape;
 use foldlog_codec::{Kind, OperationId, SequenceNumber};
 use foldlog_filesystem as filesystem;
@@ -21,7 +21,9 @@ mod text;
 pub use corruption::Corruption;
 pub use holder::Holder;
 pub(crate) use panics::{caught, panic_message};
-use text::{also_restored, failures, last_text, list, numbers, operation_text, operations_text};
+use text::{
+    also_restored, failures, last_text, list, numbers, operation_text, operations_text, waiting_text,
+};
 
 /// Holds the result of a call to the engine.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -450,6 +452,23 @@ pub enum Error {
         overrides: serde_json::Value,
         /// Why the tool asks.
         reason: String,
+    },
+    /// A call waits for somebody: it asked before it did anything, or its result comes later. Settle the operation, and run
+    /// the call again or resume its conversation.
+    #[error(
+        "operation {operation} of session {session} waits for {}: {}",
+        waiting_text(*form),
+        escape::text(question)
+    )]
+    Suspended {
+        /// Session whose operation waits.
+        session: Uuid,
+        /// Operation that waits.
+        operation: OperationId,
+        /// What it waits for.
+        form: SuspensionForm,
+        /// Text of the question.
+        question: String,
     },
     /// An interrupted tool cannot safely run again. Somebody has to settle the operation.
     #[error(

@@ -29,8 +29,10 @@ mod types;
 pub use clock::{Clock, FixedClock, SystemClock};
 pub use error::{Corruption, Error, Holder, Result};
 pub use fold::path::Path as LivePath;
+pub use fold::questions::PendingQuestion;
 pub use foldlog_codec::body::{
-    CallOrigin, Cause, Decision, ExternalEffects, Idempotency, Outcome, Parent, Policy,
+    CallOrigin, Cause, Decision, ExternalEffects, Idempotency, InnerCall, Outcome, Parent, Policy,
+    Suspension, SuspensionForm,
 };
 /// Makes text from outside fit for terminals, error messages and JSON.
 pub use foldlog_codec::escape;
@@ -41,7 +43,7 @@ pub use foldlog_filesystem as filesystem;
 pub use foldlog_filesystem::Unrestored;
 pub use generator::Generator;
 pub use log::Exposed;
-pub use operation::{NotUndone, OpenOperation, UnsettledOperation};
+pub use operation::{NotUndone, OpenOperation, SuspendedOperation, UnsettledOperation};
 pub use options::{BackgroundSync, Durability, SessionOptions, StoreOptions};
 pub use session::{
     AbandonedCall, LogView, RecordNotification, RecoveryReport, RollbackReport, Session, Settlement,

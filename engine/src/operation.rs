@@ -16,6 +16,9 @@ pub type OpenOperation = image::OpenOperation<SmolStr>;
 /// Describes an operation that was interrupted and has neither run again nor been settled since.
 pub type UnsettledOperation = image::UnsettledOperation<SmolStr>;
 
+/// Describes an operation that waits for somebody: it asked before it did anything, or left its result to others.
+pub type SuspendedOperation = image::SuspendedOperation<SmolStr>;
+
 /// Names the records that announce a child session. The ids of child sessions are hashed from it too.
 pub(crate) const CHILD_SESSION: &str = "foldlog.child_session";
 
@@ -96,5 +99,22 @@ impl NotUndone {
         let told = told.into_iter().map(|one| NotUndone::new(resource, one.path, one.reason));
         let rest = (more > 0).then(|| NotUndone::new(resource, "", format!("and {more} paths more")));
         told.chain(rest).collect()
+    }
+}
+
+/// Adds what follows from the facts of a suspended operation.
+pub(crate) trait Waiting {
+    /// Returns whether the operation may run again as the log stands: it was approved, or it waits for a call within it.
+    fn may_run_again(&self) -> bool;
+}
+
+impl Waiting for SuspendedOperation {
+    fn may_run_again(&self) -> bool {
+        let approved = self.decided.is_some_and(|decided| decided.decision == body::Decision::RunAgain);
+        match self.suspension.form {
+            body::SuspensionForm::Asks => approved,
+            body::SuspensionForm::Within => true,
+            body::SuspensionForm::Awaits | body::SuspensionForm::Other(_) => false,
+        }
     }
 }

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use chrono::{DateTime, Utc};
 use clap::{ColorChoice, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use foldlog::{OperationId, SequenceNumber};
@@ -77,8 +78,8 @@ With --json one object a line, for each operation:
   asked_by     the answer that asked for it, by its sequence number, and which of the answer's calls it is
   call_id      the provider's id of the call, which may name several operations
   tool         its name; idempotency: whether it may be run again
-  outcome      open, committed, failed, interrupted, settled, abandoned (committed, then rolled back)
-  cause        why it failed
+  outcome      open, committed, failed, interrupted, suspended, settled, abandoned (committed or suspended, then rolled back)
+  cause        why it failed; waits_for: what it waits for while it is suspended: asks, awaits, within
   effects      on anything that a rollback does not reach: none, unknown
   not_undone   changes of its resources that its rollback did not undo: resource, path, reason
   begin, end   sequence numbers of its latest run; elapsed_us: how long that took; runs: how many there were
@@ -99,6 +100,18 @@ With --json one object:
   marks         where no call has a workspace to be restored, the folders given with --force: root, removed_mark
   not_undone    changes of the call that were not undone, and what it left that was not captured: resource, path, reason
   unsettled     calls that the host runs again or a person settles: operation, tool, call_id";
+
+/// Describes the fields of `pending --json`.
+const PENDING_JSON: &str = "\
+With --json one object a line:
+  session, operation   what `foldlog settle` needs
+  tool, call_id        its name, and the provider's id of the call
+  asked_by             the answer that asked for the call, and which of its calls it is
+  parent               the operation within which it ran
+  waits_for            approval, result
+  question, arguments  as the tool and the model gave them
+  digest               BLAKE3 of the arguments, which an approval names
+  asked_at, expires_at times; a call that nobody answers in time has failed";
 
 /// Describes what `transcript --json` prints.
 const TRANSCRIPT_JSON: &str = "\
@@ -259,13 +272,24 @@ enum Verb {
         #[arg(long)]
         force: bool,
     },
-    /// Record a person's decision about an interrupted call that cannot safely be run again. Writes into the session.
+    /// List the questions of suspended calls that wait for an answer, in all sessions of a store.
+    ///
+    /// A call that asks has done nothing yet: `foldlog settle` approves it, with the digest of its arguments, or refuses it.
+    /// A call that waits for its result has done its part: `foldlog settle` brings the result.
+    #[command(after_help = PENDING_JSON)]
+    Pending {
+        /// The store's folder.
+        #[arg(value_name = "STORE")]
+        dir: PathBuf,
+    },
+    /// Record a person's decision about a call that was interrupted and cannot safely be run again, or that is suspended.
+    /// Writes into the session.
     Settle {
         /// The session's folder.
         session: PathBuf,
         /// The operation's id, as `foldlog ledger` lists it.
         operation: OperationId,
-        /// What became of the call.
+        /// What is decided.
         #[arg(value_enum)]
         decision: Settled,
         /// Who decides.
@@ -277,6 +301,15 @@ enum Verb {
         /// The result of a committed call, as JSON.
         #[arg(long, value_name = "JSON")]
         result: Option<String>,
+        /// The text that the model reads [default: the result, or the reason].
+        #[arg(long, value_name = "TEXT")]
+        shown: Option<String>,
+        /// The arguments that are approved: the digest that `foldlog pending` lists, or its first 12 digits or more.
+        #[arg(long, value_name = "DIGEST")]
+        arguments: Option<String>,
+        /// The time from which on the approval does not count, such as 2027-01-31T12:00:00Z.
+        #[arg(long, value_name = "TIME")]
+        until: Option<DateTime<Utc>>,
     },
     /// Copy what is sound in a damaged session, before its first damage, into a new session. The damaged one is only read.
     ///
@@ -432,9 +465,19 @@ fn verb(verb: Verb, output: &mut Output<'_>) -> Result<u8> {
             };
             verbs::recover::run(&session, &asked, output)
         }
-        Verb::Settle { session, operation, decision, by, reason, result } => {
-            let decided = verbs::settle::Decided { operation, decision, by: &by, reason: &reason };
-            verbs::settle::run(&session, &decided, result.as_deref(), output)
+        Verb::Pending { dir } => verbs::pending::run(&dir, output),
+        Verb::Settle { session, operation, decision, by, reason, result, shown, arguments, until } => {
+            let decided = verbs::settle::Decided {
+                operation,
+                decision,
+                by: &by,
+                reason: &reason,
+                result: result.as_deref(),
+                shown: shown.as_deref(),
+                arguments: arguments.as_deref(),
+                until,
+            };
+            verbs::settle::run(&session, &decided, output)
         }
         Verb::Salvage { session, to } => verbs::salvage::run(&session, &to, output),
         Verb::Export { session, at, format } => verbs::export::run(&session, at, format, output),

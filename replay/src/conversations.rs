@@ -46,7 +46,7 @@ impl Summary {
                     turns += 1;
                     None
                 }
-                EntryContent::CallEnded { outcome: Outcome::Interrupted, .. } => None,
+                EntryContent::CallEnded { outcome: Outcome::Interrupted | Outcome::Suspended, .. } => None,
                 EntryContent::CallEnded { origin, .. } => Some(*origin),
                 EntryContent::CallSettled { origin, committed: Some(_), .. } => Some(*origin),
                 EntryContent::Input { origin, .. } => *origin,

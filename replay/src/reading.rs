@@ -324,7 +324,8 @@ fn own_name(record: &Record<'_>, names: &Names) -> String {
         Kind::TOOL_BEGIN => ToolBegin::decode(record.body).map(|begin| begin_name(&begin)),
         Kind::TOOL_END => ToolEnd::decode(record.body).map(|end| {
             let cause = end.cause.map(|cause| format!(": {}", cause.name())).unwrap_or_default();
-            format!("{} of {} {}{cause}", end.tool, end.begin, end.outcome.name())
+            let form = end.suspension.map(|it| format!(": {}", it.form.name())).unwrap_or_default();
+            format!("{} of {} {}{cause}{form}", end.tool, end.begin, end.outcome.name())
         }),
         Kind::OBSERVED => Observed::decode(record.body).map(|observed| observed.name),
         Kind::SETTLE => Settle::decode(record.body).map(|settle| {

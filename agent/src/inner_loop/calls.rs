@@ -1,12 +1,13 @@
 //! Which calls of an answer run next, and which are closed without running.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use foldlog::conversation::{SKIPPED_TEXT, ToolCallRecord};
 use foldlog::tools::TOGETHER_MAX;
 use foldlog::{Cause, SequenceNumber};
 
 use super::steps::CallToRun;
+use crate::error::SuspendedCall;
 
 /// Returns the text that the model reads in place of the results of calls that are too many for one answer.
 fn too_many(max: u32) -> String {
@@ -36,7 +37,7 @@ pub(super) enum NextCalls {
     Run(Vec<CallToRun>),
     /// Close this one.
     Close { call: CallToRun, cause: Cause, shown: String },
-    /// All are closed.
+    /// All are closed, or wait for somebody.
     Closed,
 }
 
@@ -49,6 +50,10 @@ pub(super) struct Calls {
     pub(super) closed: BTreeSet<u32>,
     /// First call that is not known to be closed: those before are.
     pub(super) first: u32,
+    /// Calls that were suspended before the evaluation was resumed: they run, whatever the others of the answer asked for.
+    pub(super) asked: BTreeSet<u32>,
+    /// Calls that wait for somebody.
+    pub(super) suspended: BTreeMap<u32, SuspendedCall>,
     /// Calls whose tool was found to be missing when they were to run.
     pub(super) missing: BTreeSet<u32>,
 }
@@ -67,11 +72,15 @@ impl Calls {
         }
         let mut group = Vec::new();
         for (ordinal, call) in (self.first..).zip(self.calls.iter().skip(self.first as usize)) {
-            if self.closed.contains(&ordinal) {
+            if self.closed.contains(&ordinal) || self.suspended.contains_key(&ordinal) {
                 if group.is_empty() { continue } else { break }
             }
             let next = CallToRun { answer: self.answer, ordinal, call: call.clone() };
+            let has_asked = self.asked.contains(&ordinal);
             let closing = match skip {
+                // Its question stays.
+                Some(Skip::Cancelled) if has_asked => continue,
+                Some(Skip::Expansion) if has_asked => None,
                 Some(Skip::Expansion) => Some((Cause::Skipped, SKIPPED_TEXT.to_owned())),
                 Some(Skip::Cancelled) => Some((Cause::Skipped, CANCELLED.to_owned())),
                 None if ordinal >= max => Some((Cause::Skipped, too_many(max))),
@@ -88,6 +97,11 @@ impl Calls {
             }
         }
         if group.is_empty() { NextCalls::Closed } else { NextCalls::Run(group) }
+    }
+
+    /// Returns whether all calls are closed.
+    pub(super) fn are_closed(&self) -> bool {
+        (0..).zip(&self.calls).all(|(ordinal, _)| self.closed.contains(&ordinal))
     }
 
     /// Returns with what a call is closed that cannot run.

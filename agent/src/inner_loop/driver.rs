@@ -16,7 +16,7 @@ use super::steps::{CallToRun, Fact, FinalText, Step, ToolEnded};
 use crate::adapter::OnTurn;
 use crate::budget::{Budget, Unmetered, track};
 use crate::deadline::Deadline;
-use crate::error::{Error, Phase, Result};
+use crate::error::{Error, Phase, Result, SuspendedCall};
 use crate::events::{PromptRendered, PromptRenderings};
 use crate::prompt::{OutputError, Prompt, VisibilityOverrides, overrides_from_json};
 use crate::provider::retry::RateLimiter;
@@ -310,6 +310,9 @@ impl<P: Provider + ?Sized, O> Driver<'_, '_, P, O> {
             Err(foldlog::Error::DeadlineExceeded { operation: Some(_) }) => {
                 self.journal.result(call, "its deadline passed", true);
                 ToolEnded::Closed
+            }
+            Err(foldlog::Error::Suspended { session, operation, form, question }) => {
+                ToolEnded::Suspended(SuspendedCall { session, operation, form, question })
             }
             Err(foldlog::Error::NoSuchTool(_)) => ToolEnded::Unknown,
             Err(error) => ToolEnded::Failed(error.into()),

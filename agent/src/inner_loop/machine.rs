@@ -8,7 +8,7 @@ use foldlog::SequenceNumber;
 use super::calls::{Calls, NextCalls, Skip};
 use super::start::{LoopStart, OpenTurn};
 use super::steps::{CallToRun, Fact, FinalText, Step, ToolEnded};
-use crate::error::{Error, Phase};
+use crate::error::{Error, Phase, SuspendedCall};
 use crate::prompt::VisibilityOverrides;
 use crate::provider::retry::RetryPolicy;
 use crate::provider::{ProviderAnswer, ProviderError, ProviderErrorKind};
@@ -246,10 +246,19 @@ impl InnerLoop {
     /// Goes on with the answer whose turn is not recorded, or else with the next request.
     fn go_on(&mut self) -> Step {
         let Some(open) = self.open.take() else { return self.check_request() };
-        let OpenTurn { answer, content, stop, calls, last_call_incomplete, continues, closed, expansion } =
-            open;
-        let calls =
-            Calls { answer, calls, last_incomplete: last_call_incomplete, closed, ..Calls::default() };
+        let OpenTurn {
+            answer,
+            content,
+            stop,
+            calls,
+            last_call_incomplete,
+            continues,
+            closed,
+            asked,
+            expansion,
+        } = open;
+        let last_incomplete = last_call_incomplete;
+        let calls = Calls { answer, calls, last_incomplete, closed, asked, ..Calls::default() };
         let skip = expansion.is_some().then_some(Skip::Expansion);
         self.turn = OpenAnswer { content, stop, continues, calls, skip, asked: expansion };
         self.next_calls()
@@ -311,6 +320,9 @@ impl InnerLoop {
                 ToolEnded::Unknown => {
                     self.turn.calls.missing.insert(ordinal);
                 }
+                ToolEnded::Suspended(call) => {
+                    self.turn.calls.suspended.insert(ordinal, call);
+                }
                 ToolEnded::Failed(error) => {
                     self.failing.get_or_insert(error);
                 }
@@ -343,6 +355,16 @@ impl InnerLoop {
     }
 
     fn calls_closed(&mut self) -> Step {
+        // The provider waits until all calls are closed, and so does all that the closed ones ask for.
+        let suspended = std::mem::take(&mut self.turn.calls.suspended);
+        if !suspended.is_empty() {
+            let calls: Vec<SuspendedCall> = suspended.into_values().collect();
+            let operations = calls.iter().map(|call| call.operation).collect();
+            return Step::Fail(self.failing.take().unwrap_or(Error::Suspended { operations, calls }));
+        }
+        if let Some(error) = self.failing.take_if(|_| !self.turn.calls.are_closed()) {
+            return Step::Fail(error);
+        }
         if let Some(asked) = self.turn.asked.take() {
             let max = self.limits.expansions;
             if self.expansions >= max {

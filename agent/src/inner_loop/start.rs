@@ -51,6 +51,8 @@ pub struct OpenTurn {
     pub continues: bool,
     /// Ordinals of the calls that are closed.
     pub closed: BTreeSet<u32>,
+    /// Ordinals of the calls that were suspended, and are not closed.
+    pub asked: BTreeSet<u32>,
     /// What calls asked to be shown of the prompt, if it was not rendered since.
     pub expansion: Option<VisibilityOverrides>,
 }
@@ -150,6 +152,11 @@ impl Reading {
                 self.asked.clear();
             }
             EntryContent::CallEnded { outcome: Outcome::Interrupted, .. } => {}
+            EntryContent::CallEnded { origin, outcome: Outcome::Suspended, .. } => {
+                if let Some(turn) = self.of_last(*origin) {
+                    turn.asked.insert(origin.ordinal);
+                }
+            }
             EntryContent::CallEnded { origin, cause, overrides, .. } => {
                 self.close(*origin);
                 let asked = overrides.as_ref().filter(|_| *cause == Some(Cause::Expansion));
@@ -170,9 +177,15 @@ impl Reading {
         self.turn.as_ref().is_some_and(|(turn, _)| turn.answer == Some(answer))
     }
 
+    /// Returns the turn of the last answer, if that asked for the call.
+    fn of_last(&mut self, origin: CallOrigin) -> Option<&mut OpenTurn> {
+        self.turn.as_mut().map(|(turn, _)| turn).filter(|turn| turn.answer == Some(origin.answer))
+    }
+
     fn close(&mut self, origin: CallOrigin) {
-        if let Some((turn, _)) = self.turn.as_mut().filter(|(turn, _)| turn.answer == Some(origin.answer)) {
+        if let Some(turn) = self.of_last(origin) {
             turn.closed.insert(origin.ordinal);
+            turn.asked.remove(&origin.ordinal);
         }
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use foldlog::conversation::ToolCallRecord;
 use foldlog::{Cause, SequenceNumber};
 
-use crate::error::{Error, Phase};
+use crate::error::{Error, Phase, SuspendedCall};
 use crate::prompt::VisibilityOverrides;
 use crate::provider::{ProviderAnswer, ProviderError};
 use crate::shortening::ShortenReason;
@@ -136,6 +136,8 @@ pub enum ToolEnded {
     Closed,
     /// The call is closed: its tool asks for more of the prompt to be shown.
     Expansion(VisibilityOverrides),
+    /// The call waits for somebody, and is not closed.
+    Suspended(SuspendedCall),
     /// There is no such tool, and the call is not closed.
     Unknown,
     /// The call could not run, or could not be ended.

@@ -7,7 +7,9 @@ use std::sync::{Arc, Mutex};
 
 use foldlog::conversation::{ConversationMessage, Dialect, PairingRule, Role, ToolCallRecord, validate};
 use foldlog::storage::{CrashKind, MemoryStorage};
-use foldlog::tools::{ExecuteOptions, Tool, ToolContext, ToolError, ToolRegistry, ToolResult, ToolRunner};
+use foldlog::tools::{
+    ExecuteOptions, Question, Tool, ToolContext, ToolError, ToolRegistry, ToolResult, ToolRunner,
+};
 use foldlog::{
     BackgroundSync, Durability, Event, ExecutionState, FixedClock, Idempotency, Kind, ResourceRegistry,
     Session, SessionTypes, Slice, Store, StoreOptions,
@@ -147,12 +149,56 @@ impl Tool for More {
     }
 }
 
+/// Adds a line, once somebody agrees.
+pub(crate) struct Ask(pub(crate) Ran);
+
+impl Tool for Ask {
+    const NAME: &'static str = "ask";
+    type Parameters = Line;
+    type Output = ();
+
+    fn idempotency(&self) -> Idempotency {
+        Idempotency::Natural
+    }
+
+    fn call(&self, line: Line, context: &ToolContext) -> Result<ToolResult<()>, ToolError> {
+        context.session().dispatch(line.clone())?;
+        let Some(approval) = context.approval() else {
+            return Err(ToolError::Ask(Question::new(format!("Add {}?", line.text))));
+        };
+        self.0.note(&format!("ask {}", line.text.escape_debug()));
+        Ok(ToolResult::ok(format!("added {}, as {} agreed", line.text, approval.by), ()))
+    }
+}
+
+/// Adds a line, and leaves it to somebody to read it.
+pub(crate) struct Hand(pub(crate) Ran);
+
+impl Tool for Hand {
+    const NAME: &'static str = "hand";
+    type Parameters = Line;
+    type Output = ();
+
+    fn idempotency(&self) -> Idempotency {
+        Idempotency::Natural
+    }
+
+    fn call(&self, line: Line, context: &ToolContext) -> Result<ToolResult<()>, ToolError> {
+        self.0.note(&format!("hand {}", line.text.escape_debug()));
+        let question = Question::new(format!("Read {}.", line.text));
+        context.session().dispatch(line)?;
+        Ok(ToolResult::awaits(question))
+    }
+}
+
 pub(crate) fn tools(ran: &Ran, idempotency: Idempotency) -> ToolRegistry {
     ToolRegistry::new()
         .with(Add(ran.clone(), idempotency))
         .with(Look(ran.clone()))
         .with(Break(ran.clone()))
         .with(More(ran.clone()))
+        .with(Ask(ran.clone()))
+        .with(Hand(ran.clone()))
 }
 
 pub(crate) fn prompt_of(tools: ToolRegistry) -> Prompt<String> {
@@ -209,6 +255,11 @@ impl Desk {
 
     pub(crate) fn session(&self) -> &Session {
         self.state.session()
+    }
+
+    /// The store, in the present process.
+    pub(crate) fn store(&self) -> Store {
+        store_of(&self.disk, self.durability)
     }
 
     pub(crate) fn tools(&self) -> ToolRegistry {

@@ -7,9 +7,10 @@ use std::collections::BTreeMap;
 use foldlog_codec::Kind;
 use foldlog_codec::body::{
     Action, Added, Binding, BuiltIn, CallOrigin, Cause, ClosedCall, Decision, Declare, Dispatch, Effect,
-    EventDeclaration, ExternalEffects, Idempotency, Import, ImportedSlice, InnerCall, ItemId, Lane, NotUndone,
-    ObjectId, Observed, Opened, Outcome, Parent, Payload, Policy, Removed, ResourceSnapshot, Resumed,
-    Rollback, Seal, Settle, SliceDeclaration, Snapshot, Suspension, SuspensionForm, ToolBegin, ToolEnd,
+    EventDeclaration, ExternalEffects, Idempotency, Import, ImportedSlice, InnerCall, ItemId, Lane,
+    NotUndone, ObjectId, Observed, Opened, Outcome, Parent, Payload, Policy, Removed, ResourceSnapshot,
+    Resumed, Rollback, Seal, Settle, SliceDeclaration, Snapshot, Suspension, SuspensionForm, ToolBegin,
+    ToolEnd,
 };
 use foldlog_codec::frame::{Context, Header, TIME_US_MAX, TIME_US_MIN};
 use foldlog_codec::msgpack::Value;

@@ -5,9 +5,10 @@ use std::sync::OnceLock;
 use foldlog_codec::Kind;
 use foldlog_codec::body::{
     Action, Added, Binding, BuiltIn, CallOrigin, Cause, ClosedCall, Decision, Declare, Dispatch, Effect,
-    EventDeclaration, ExternalEffects, Idempotency, Import, ImportedSlice, InnerCall, ItemId, Lane, NotUndone,
-    ObjectId, Observed, Opened, Outcome, Parent, Payload, Policy, Removed, ResourceSnapshot, Resumed,
-    Rollback, Seal, Settle, SliceDeclaration, Snapshot, Suspension, SuspensionForm, ToolBegin, ToolEnd,
+    EventDeclaration, ExternalEffects, Idempotency, Import, ImportedSlice, InnerCall, ItemId, Lane,
+    NotUndone, ObjectId, Observed, Opened, Outcome, Parent, Payload, Policy, Removed, ResourceSnapshot,
+    Resumed, Rollback, Seal, Settle, SliceDeclaration, Snapshot, Suspension, SuspensionForm, ToolBegin,
+    ToolEnd,
 };
 
 use super::conversations::{TEXT, adapter_states, conversations};
@@ -49,13 +50,7 @@ fn in_lanes() -> Vec<Golden> {
     let dispatch = |action| Body::Dispatch(Dispatch { action, effects: None });
     let tag = Action::Tag { key: "team".to_owned(), value: Some("red".to_owned()) };
     let snapshot = Snapshot { tag: None, policies: vec![Policy::State] };
-    let settle = Settle {
-        operation: 1_005.into(),
-        decision: Decision::Failed,
-        result: None,
-        by: "the host".to_owned(),
-        reason: String::new(),
-    };
+    let settle = Settle::new(1_005.into(), Decision::Failed, "the host", "");
     let observed = Observed { name: "host.mail".to_owned(), data: Payload::new(EVENT) };
     let (within, named) = (Lane { name: None, ..lane() }, Lane { within: None, ..lane() });
     vec![

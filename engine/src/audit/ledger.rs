@@ -2,12 +2,12 @@
 //! committed stays only if the operation for which it works does.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use foldlog_codec::body::{
-    CallOrigin, Cause, Decision, ExternalEffects, Idempotency, Observed, Outcome, Parent, Settle, ToolBegin,
-    ToolEnd,
+    CallOrigin, Cause, Decision, ExternalEffects, Idempotency, Observed, Outcome, Parent, Settle,
+    SuspensionForm, ToolBegin, ToolEnd,
 };
 use foldlog_codec::{Kind, OperationId, Record, SequenceNumber, msgpack};
 use serde::Serialize;
@@ -30,10 +30,13 @@ pub enum Fate {
     Failed,
     /// The operation's process ended before it did, and nobody has settled it.
     Interrupted,
-    /// The operation was interrupted, and somebody decided about it.
+    /// The operation waits for somebody.
+    Suspended,
+    /// The operation was interrupted or suspended, and somebody decided about it.
     Settled,
     /// The operation was committed, and a later rollback undid its changes of STATE; or it was committed by a child
-    /// session whose parent rolled back the operation for which the child worked.
+    /// session whose parent rolled back the operation for which the child worked; or it was suspended, and a rollback has
+    /// withdrawn its question.
     Abandoned,
     /// The operation ended in a way that only a later version of foldlog knows.
     Unknown,
@@ -47,6 +50,7 @@ impl Fate {
             Fate::Committed => "committed",
             Fate::Failed => "failed",
             Fate::Interrupted => "interrupted",
+            Fate::Suspended => "suspended",
             Fate::Settled => "settled",
             Fate::Abandoned => "abandoned",
             Fate::Unknown => "unknown",
@@ -54,7 +58,7 @@ impl Fate {
     }
 }
 
-/// Describes what somebody decided about an interrupted operation.
+/// Describes what somebody decided about an interrupted or suspended operation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Settled {
     /// The decision.
@@ -71,7 +75,7 @@ pub struct Settled {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ChildFate {
-    /// The operation for which the child works is open, or was interrupted and may run again.
+    /// The operation for which the child works is open or suspended, or was interrupted and may run again.
     Undecided,
     /// The operation committed with the child's work.
     Kept,
@@ -158,6 +162,9 @@ pub struct LedgerEntry {
     pub outcome: Fate,
     /// Why the operation failed, if it did.
     pub cause: Option<Cause>,
+    /// What the operation waits for, while it is suspended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waits_for: Option<SuspensionForm>,
     /// What is known of effects that a rollback does not undo. `None` while the operation is open.
     pub effects: Option<ExternalEffects>,
     /// Changes of its resources that could not be undone when the operation was rolled back.
@@ -199,7 +206,7 @@ impl Ledger {
                     Settle::decode(record.body).map_err(bad)?;
                 if let Some(entry) = self.entries.get_mut(&operation) {
                     if decision != Decision::RunAgain {
-                        entry.outcome = Fate::Settled;
+                        (entry.outcome, entry.waits_for) = (Fate::Settled, None);
                     }
                     entry.settled = Some(Settled { decision, by, reason, sequence });
                 }
@@ -223,6 +230,7 @@ impl Ledger {
             idempotency: begin.idempotency,
             outcome: Fate::Open,
             cause: None,
+            waits_for: None,
             effects: None,
             not_undone: Vec::new(),
             begin: sequence,
@@ -235,6 +243,7 @@ impl Ledger {
         entry.runs += 1;
         entry.begin = sequence;
         (entry.outcome, entry.cause, entry.effects) = (Fate::Open, None, None);
+        entry.waits_for = None;
         (entry.end, entry.elapsed_us) = (None, None);
         entry.not_undone.clear();
     }
@@ -263,9 +272,11 @@ impl Ledger {
             Outcome::Committed => Fate::Committed,
             Outcome::Failed => Fate::Failed,
             Outcome::Interrupted => Fate::Interrupted,
+            Outcome::Suspended => Fate::Suspended,
             Outcome::Other(_) => Fate::Unknown,
         };
         entry.cause = end.cause;
+        entry.waits_for = end.suspension.map(|suspension| suspension.form);
         entry.effects = Some(end.outside);
         entry.not_undone = end.not_undone.iter().map(NotUndone::of_record).collect();
         entry.end = Some(sequence);
@@ -278,7 +289,7 @@ impl LedgerEntry {
     /// operation within another one never runs again.
     fn may_run(&self) -> bool {
         match self.outcome {
-            Fate::Open | Fate::Unknown => true,
+            Fate::Open | Fate::Suspended | Fate::Unknown => true,
             Fate::Interrupted => self.parent.is_none(),
             _ => false,
         }
@@ -346,13 +357,32 @@ impl LogReader {
             let at = live.partition_point(|range| *range.end() < sequence);
             live.get(at).is_some_and(|range| range.contains(&sequence))
         };
+        // What was suspended within a suspended operation was rolled back with it, and counts while that one does.
+        let outermost = |entry: &LedgerEntry| {
+            let mut outermost = entry;
+            while let Some(outer) = outermost.parent.and_then(|parent| ledger.entries.get(&parent)) {
+                if outer.outcome != Fate::Suspended || outer.operation >= outermost.operation {
+                    break;
+                }
+                outermost = outer;
+            }
+            outermost.end
+        };
+        let withdrawn =
+            |entry: &&LedgerEntry| entry.outcome == Fate::Suspended && !outermost(entry).is_some_and(is_live);
+        let withdrawn: BTreeSet<OperationId> =
+            ledger.entries.values().filter(withdrawn).map(|entry| entry.operation).collect();
         let mut entries: Vec<LedgerEntry> = ledger.entries.into_values().collect();
         let fate = self.fate_within(ancestors);
         let is_abandoned = matches!(fate, FateInParent::Child { fate: ChildFate::Abandoned, .. });
         for entry in &mut entries {
-            let may_run = entry.may_run();
-            let abandoned = is_abandoned || !entry.end.is_some_and(is_live);
-            if entry.outcome == Fate::Committed && abandoned {
+            let may_run = entry.may_run() && !withdrawn.contains(&entry.operation);
+            let abandoned = match entry.outcome {
+                Fate::Committed => is_abandoned || !entry.end.is_some_and(is_live),
+                Fate::Suspended => is_abandoned || withdrawn.contains(&entry.operation),
+                _ => false,
+            };
+            if abandoned {
                 entry.outcome = Fate::Abandoned;
             }
             for child in &mut entry.children {

@@ -9,6 +9,7 @@ mod conversations;
 mod export;
 mod follow;
 mod ledger;
+mod pending;
 mod segments;
 mod shared;
 mod state;

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use chrono::{DateTime, Utc};
-use foldlog_codec::body::{CallOrigin, Cause, Outcome, Role, Usage};
+use foldlog_codec::body::{CallOrigin, Cause, Decision, Outcome, Role, Usage};
+use foldlog_codec::msgpack::Value;
 use foldlog_codec::{OperationId, SequenceNumber};
 use uuid::Uuid;
 
@@ -14,6 +15,28 @@ pub const EXPANDED_TEXT: &str = "More of the prompt is shown now. Call the tool 
 
 /// Text that a model reads of a call that was not run, since something before it changed what is to be done.
 pub const SKIPPED_TEXT: &str = "This call was not run. Call the tool again if it is still needed.";
+
+/// Returns what a model reads of a call about which somebody decided: the text that was given for it, or else the result,
+/// a text as it is and another value as JSON, or the reason.
+pub(crate) fn settled_text(
+    decision: Decision,
+    result: Option<&Value>,
+    shown: Option<&str>,
+    reason: &str,
+) -> String {
+    match (shown, decision, result) {
+        (Some(shown), ..) => shown.to_owned(),
+        (None, Decision::Committed, None) => "The call did its work.".to_owned(),
+        (None, Decision::Committed, Some(result)) => match result.as_str() {
+            Some(text) => text.to_owned(),
+            None => serde_json::to_string(result).unwrap_or_default(),
+        },
+        (None, Decision::Failed, _) => {
+            format!("The call did not do its work, and is not run again: {reason}")
+        }
+        (None, Decision::RunAgain, _) => String::new(),
+    }
+}
 
 /// Holds one record of a conversation.
 #[derive(Clone, Debug, PartialEq)]
@@ -111,7 +134,7 @@ pub enum EntryContent {
         /// What the call asked to be visible: JSON.
         overrides: Option<serde_json::Value>,
     },
-    /// A decision about an interrupted call.
+    /// A decision about an interrupted or suspended call.
     CallSettled {
         /// The call.
         origin: CallOrigin,
@@ -497,7 +520,7 @@ pub(crate) fn message_id(session: Uuid, sequence: SequenceNumber, ordinal: u32) 
 fn closing(entry: &Entry) -> Option<(CallOrigin, Closed)> {
     let (sequence, time) = (entry.sequence, entry.time);
     match &entry.content {
-        EntryContent::CallEnded { outcome: Outcome::Interrupted, .. } => None,
+        EntryContent::CallEnded { outcome: Outcome::Interrupted | Outcome::Suspended, .. } => None,
         EntryContent::CallEnded { origin, tool, call_id, outcome, cause, shown, .. } => {
             let fixed = match cause {
                 Some(Cause::Expansion) => Some(EXPANDED_TEXT.to_owned()),

@@ -29,6 +29,6 @@ pub use records::{NewAdapterState, NewAnswer, NewInput, NewRequest, NewRequestFa
 pub use resume::{Resume, ResumePoint};
 
 pub(crate) use bodies::{blocks_of, text_payload};
-pub(crate) use entries::message_id;
+pub(crate) use entries::{message_id, settled_text};
 pub(crate) use exported::{ADAPTER_STATES, CONVERSATION, exported};
 pub(crate) use resume::resume_point;

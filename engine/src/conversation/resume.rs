@@ -27,7 +27,8 @@ pub enum ResumePoint {
     AwaitProvider,
     /// These calls of the last answer, by ordinal, have not been closed and are to run.
     RunTools(Vec<u32>),
-    /// These calls of the last answer were interrupted, and a person or the host has to decide about them first.
+    /// These calls were interrupted or are suspended, and a person or the host has to decide about them first: calls of the
+    /// last answer, or ones within them. All others are closed.
     NeedsSettle(Vec<OperationId>),
     /// Nothing: the last answer has no calls and nothing was said since, or a turn says that it was the last one.
     Complete,
@@ -43,11 +44,11 @@ enum Call {
     NeedsSettle(OperationId),
 }
 
-/// Returns the last answer among the records that count, and what comes next. `must_settle` tells whether an interrupted
-/// operation waits for a decision.
+/// Returns the last answer among the records that count, and what comes next. `waits_for` tells which operation somebody
+/// has to settle before an interrupted or suspended one goes on.
 pub(crate) fn resume_point<'a>(
     entries: impl Iterator<Item = (SequenceNumber, &'a ConversationEntry)>,
-    must_settle: impl Fn(OperationId) -> bool,
+    waits_for: impl Fn(OperationId) -> Option<OperationId>,
 ) -> (Option<SequenceNumber>, ResumePoint) {
     let mut answer: Option<(SequenceNumber, &ConversationEntry)> = None;
     let mut calls = BTreeMap::new();
@@ -83,8 +84,11 @@ pub(crate) fn resume_point<'a>(
                 let call = match kind {
                     EntryKind::Committed | EntryKind::Failed | EntryKind::Result => Call::Closed,
                     EntryKind::Settled if !entry.flag => Call::Closed,
-                    EntryKind::Interrupted if must_settle(operation) => Call::NeedsSettle(operation),
-                    EntryKind::Interrupted | EntryKind::Settled => Call::Open,
+                    EntryKind::Decided if !entry.flag => Call::Closed,
+                    EntryKind::Interrupted | EntryKind::Suspended => {
+                        waits_for(operation).map_or(Call::Open, Call::NeedsSettle)
+                    }
+                    EntryKind::Settled => Call::Open,
                     _ => continue,
                 };
                 calls.insert(ordinal, call);

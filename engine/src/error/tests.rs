@@ -90,6 +90,12 @@ fn all() -> Vec<Error> {
         Error::Inconsistent { sequence: sequence.into(), reason: text() },
         Error::Export(text()),
         Error::Interrupted { session, operations: vec![open] },
+        Error::Suspended {
+            session: Uuid::from_u128(5),
+            operation: operation.into(),
+            form: SuspensionForm::Asks,
+            question: text(),
+        },
         Error::VisibilityExpansion { operation: operation.into(), overrides: text().into(), reason: text() },
         Error::ToolIdempotency { operation: operation.into(), tool: text() },
         Error::NoSuchTool(text()),

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use foldlog_codec::body::SuspensionForm;
 use foldlog_codec::{OperationId, SequenceNumber, escape};
 
 use super::Error;
@@ -18,6 +19,16 @@ pub(super) fn last_text(last: Option<SequenceNumber>) -> String {
         || "the log holds no record".to_owned(),
         |last| format!("the log's last record is {last}"),
     )
+}
+
+/// Says what a suspended operation waits for.
+pub(super) fn waiting_text(form: SuspensionForm) -> &'static str {
+    match form {
+        SuspensionForm::Asks => "an approval",
+        SuspensionForm::Awaits => "its result",
+        SuspensionForm::Within => "a call within it",
+        SuspensionForm::Other(_) => "something that only a later version knows",
+    }
 }
 
 /// Names an operation, or a call that has none yet.

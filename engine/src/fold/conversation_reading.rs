@@ -17,7 +17,7 @@ use super::conversations::Conversations;
 use super::log_source::{LogSource, NEAR_RECORDS};
 use crate::conversation::{
     AdapterStateSnapshot, ContentBlocks, Conversation, ConversationMessage, Entry, EntryContent,
-    PromptIdentity, ToolCallRecord, message_id,
+    PromptIdentity, ToolCallRecord, message_id, settled_text,
 };
 use crate::error::{Error, Result};
 
@@ -314,26 +314,14 @@ impl Reading<'_> {
         let bad = Error::unread(sequence);
         let value = |payload: Payload<'_>| Value::decode(&self.source.objects.resolve(payload)?).map_err(bad);
         let result = settle.result.map(value).transpose()?;
-        let (committed, shown) = match settle.decision {
-            Decision::Committed => (Some(true), shown(result.as_ref())),
-            Decision::Failed => {
-                let reason = &settle.reason;
-                (Some(false), format!("The call did not do its work, and is not run again: {reason}"))
-            }
-            Decision::RunAgain => (None, String::new()),
+        let own = self.optional(sequence, settle.shown)?;
+        let shown = settled_text(settle.decision, result.as_ref(), own.as_deref(), &settle.reason);
+        let committed = match settle.decision {
+            Decision::Committed => Some(true),
+            Decision::Failed => Some(false),
+            Decision::RunAgain => None,
         };
         Ok(EntryContent::CallSettled { origin, operation: settle.operation, committed, shown })
-    }
-}
-
-/// Returns what a model reads of a result with which somebody settled a call: a text as it is, another value as JSON.
-fn shown(result: Option<&Value>) -> String {
-    match result {
-        None => "The call did its work.".to_owned(),
-        Some(value) => match value.as_str() {
-            Some(text) => text.to_owned(),
-            None => serde_json::to_string(value).unwrap_or_default(),
-        },
     }
 }
 

@@ -16,7 +16,7 @@ use std::sync::{Arc, LazyLock};
 use foldlog_codec::SequenceNumber;
 use foldlog_codec::body::{
     AdapterState, Answer, CallOrigin, ConversationScope, Decision, Input, Outcome, PromptAccepted, Request,
-    Role, Settle, Shortened, ToolEnd, Turn,
+    Role, Settle, Shortened, SuspensionForm, ToolEnd, Turn,
 };
 use foldlog_codec::image::{ConversationEntry, ConversationsImage, EntryKind, RunFate};
 use smol_str::SmolStr;
@@ -216,7 +216,7 @@ impl Conversations {
             RecordBody::Conversation(note) => note.take().map(ConversationChange::Entry),
             _ if self.inner.evaluations.is_empty() => None,
             RecordBody::ToolEnd(end) => self.ended(end, operations),
-            RecordBody::Settle(settle) => self.settled(settle),
+            RecordBody::Settle(settle) => self.settled(settle, operations),
             RecordBody::Rollback(rollback) => Some(ConversationChange::RolledBack(rollback.to)),
             _ => None,
         }
@@ -228,6 +228,7 @@ impl Conversations {
             // No session that holds an outcome of a later version is written to; the call has ended, whatever became of it.
             Outcome::Failed | Outcome::Other(_) => EntryKind::Failed,
             Outcome::Interrupted => EntryKind::Interrupted,
+            Outcome::Suspended => EntryKind::Suspended,
         };
         let answer = end
             .origin
@@ -242,7 +243,9 @@ impl Conversations {
             flag: false,
         });
         let is_run = self.inner.runs.contains_key(&end.begin);
-        let committed = end.outcome == Outcome::Committed;
+        // What a call did that waits for its result stays.
+        let committed = end.outcome == Outcome::Committed
+            || end.suspension.is_some_and(|it| it.form == SuspensionForm::Awaits);
         (entry.is_some() || is_run).then_some(ConversationChange::Ended {
             entry,
             begin: end.begin,
@@ -250,14 +253,25 @@ impl Conversations {
         })
     }
 
-    fn settled(&self, settle: &Settle<'_>) -> Option<ConversationChange> {
+    fn settled(&self, settle: &Settle<'_>, operations: &Operations) -> Option<ConversationChange> {
+        let flag = settle.decision == Decision::RunAgain;
+        if let Some(suspended) = operations.suspended_one(settle.operation) {
+            let suspension = self.inner.entries.get(&suspended.end)?;
+            let (kind, number) = (EntryKind::Decided, suspended.end.get());
+            return Some(ConversationChange::Settled(ConversationEntry {
+                kind,
+                number,
+                flag,
+                ..*suspension
+            }));
+        }
         let operation = settle.operation.get();
         let of_call =
             |entry: &&ConversationEntry| entry.kind == EntryKind::Interrupted && entry.number == operation;
         let interrupted = self.inner.entries.iter().rev().map(|(_, entry)| entry).find(of_call)?;
         Some(ConversationChange::Settled(ConversationEntry {
             kind: EntryKind::Settled,
-            flag: settle.decision == Decision::RunAgain,
+            flag,
             ..*interrupted
         }))
     }
@@ -388,6 +402,8 @@ impl LiveEntries<'_> {
         // No rollback undoes that an operation was interrupted, nor what somebody decided about it.
         let judged = match (entry.kind, entry.origin) {
             (EntryKind::Interrupted | EntryKind::Settled, Some(origin)) => origin.answer,
+            // A decision counts where its question does.
+            (EntryKind::Decided, _) => entry.number.into(),
             _ => sequence,
         };
         let at = self.ranges.partition_point(|range| *range.end() < judged);

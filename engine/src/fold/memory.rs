@@ -23,8 +23,8 @@ pub(crate) const MEMORY_BYTES_MIN: u64 = 64 << 20;
 /// Bytes that a fold may take on top for each byte of the log.
 pub(crate) const MEMORY_PER_BYTE: u64 = 3;
 
-/// Bytes of an open or unsettled operation, its tree's share included.
-const OPERATION_BYTES: u64 = 320;
+/// Bytes of an open, unsettled or suspended operation, its tree's share included.
+const OPERATION_BYTES: u64 = 448;
 
 /// Bytes of a name beside its text, which is held twice.
 const NAME_BYTES: u64 = 256;

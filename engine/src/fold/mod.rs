@@ -7,7 +7,7 @@
 //! | `conversations` | where the records of conversations are, and which of them count |
 //! | `conversation_reading` | the records of one conversation, read from the log |
 //! | `names` | what the log has declared |
-//! | `operations` | open and unsettled operations |
+//! | `operations` | open, unsettled and suspended operations |
 //! | `record_body` | decoded record bodies |
 //! | `projection` | [`Projection::apply`], the only code that changes a projection, and how it rolls back |
 //! | `history` | folds of a part of a log |
@@ -40,6 +40,8 @@ pub(crate) mod path;
 pub(crate) mod pipeline;
 pub(crate) mod positions;
 pub(crate) mod projection;
+pub(crate) mod questions;
 pub(crate) mod record_body;
 pub(crate) mod restore;
+pub(crate) mod suspended;
 pub(crate) mod unread;

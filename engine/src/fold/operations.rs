@@ -1,32 +1,35 @@
-//! Operations that are open (begun and not ended) or unsettled (interrupted, and neither run again nor
-//! settled).
+//! Operations that are open (begun and not ended), unsettled (interrupted, and neither run again nor
+//! settled) or suspended (ended with a question, and neither run again nor settled).
 //!
 //! | record | what becomes of an operation |
 //! |---|---|
-//! | `tool_begin` | it is open; if it runs an interrupted operation again, that one is settled |
-//! | `tool_end`, committed or failed | it is over; if it undid an interrupted operation, that one is marked as undone |
+//! | `tool_begin` | it is open; if it runs an interrupted or suspended operation again, that one waits no more |
+//! | `tool_end`, committed or failed | it is over, and what was suspended within it waits no more; if it undid an interrupted operation, that one is marked as undone |
 //! | `tool_end`, interrupted | it is unsettled, unless it ran within another one, whose fate it shares, or undid or verified one |
-//! | `settle` | it is over, or to be run again |
+//! | `tool_end`, suspended | it is suspended |
+//! | `settle` | it is over, or to be run again; one that was suspended within another one keeps the decision, since the outer one asks for it when it runs again |
 //!
 //! An operation within which another one may have had effects outside is `Manual`, whatever its tool
 //! declares, unless it undoes them: running it again would run those again too.
 //!
 //! An interrupted `Verify` operation waits to be settled, as a `Manual` one does: this version asks no tool what came of it.
 //!
-//! No rollback changes any of this.
+//! No rollback changes any of this. Whether a suspended operation still counts, its session asks of the live path, since a
+//! later rollback may return to a branch that an earlier one has abandoned.
 
 use foldlog_codec::{OperationId, SequenceNumber};
 use std::sync::Arc;
 
 use foldlog_codec::body::{
-    Decision, ExternalEffects, Idempotency, OPEN_OPERATIONS_MAX, Outcome, Settle, ToolBegin, ToolEnd,
+    Decision, ExternalEffects, Idempotency, OPEN_OPERATIONS_MAX, Outcome, Settle, Suspension, ToolBegin,
+    ToolEnd,
 };
-use foldlog_codec::image::Image;
+use foldlog_codec::image::{Image, SuspensionDecision};
 use smol_str::SmolStr;
 
 use crate::error::{Error, Result};
 use crate::items::tree::Tree;
-use crate::operation::{OpenOperation, UnsettledOperation};
+use crate::operation::{OpenOperation, SuspendedOperation, UnsettledOperation, Waiting as _};
 
 /// Holds the open and unsettled operations of a log. Each kept position shares them, and nearly every one is
 /// followed by a begin or an end; since they may be many, clones share the trees too.
@@ -36,25 +39,36 @@ pub(crate) struct Operations {
     open: Tree<SequenceNumber, Arc<OpenOperation>, 16, 16>,
     /// Unsettled operations by their ids.
     unsettled: Tree<OperationId, Arc<UnsettledOperation>, 16, 16>,
+    /// Suspended operations by their ids.
+    suspended: Tree<OperationId, Arc<SuspendedOperation>, 16, 16>,
+    /// Suspended operations that ran within another one, by that one's id and their own.
+    inner: Tree<(OperationId, OperationId), (), 16, 16>,
 }
 
 impl std::fmt::Debug for Operations {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_list().entries(self.open()).entries(self.unsettled()).finish()
+        f.debug_list().entries(self.open()).entries(self.unsettled()).entries(self.suspended()).finish()
     }
 }
 
 impl Operations {
     /// Takes the operations that an image holds.
     pub(super) fn restored(image: &Image<'_>) -> Operations {
-        let (mut open, mut unsettled) = (Tree::default(), Tree::default());
+        let (mut open, mut unsettled, mut suspended) = (Tree::default(), Tree::default(), Tree::default());
         for one in &image.open {
             open.insert(one.begin, Arc::new(one.with_texts(SmolStr::new)));
         }
         for one in &image.unsettled {
             unsettled.insert(one.operation, Arc::new(one.with_texts(SmolStr::new)));
         }
-        Operations { open, unsettled }
+        let mut inner = Tree::default();
+        for one in &image.suspended {
+            suspended.insert(one.operation, Arc::new(one.with_texts(SmolStr::new)));
+            if let Some(parent) = one.parent {
+                inner.insert((parent, one.operation), ());
+            }
+        }
+        Operations { open, unsettled, suspended, inner }
     }
 
     /// Returns the open operations in the order of their begins.
@@ -89,6 +103,15 @@ impl Operations {
         self.unsettled.get(&operation).map(Arc::as_ref)
     }
 
+    /// Returns the suspended operations in the order of their ids, also those that a rollback has withdrawn.
+    pub(crate) fn suspended(&self) -> impl Iterator<Item = &SuspendedOperation> {
+        self.suspended.iter().map(|(_, suspended)| suspended.as_ref())
+    }
+
+    pub(crate) fn suspended_one(&self, operation: OperationId) -> Option<&SuspendedOperation> {
+        self.suspended.get(&operation).map(Arc::as_ref)
+    }
+
     /// Changes an unsettled operation, if there is one with this id.
     fn change_unsettled(
         &mut self,
@@ -101,9 +124,9 @@ impl Operations {
         true
     }
 
-    /// Returns how many operations are open or unsettled.
+    /// Returns how many operations are open, unsettled or suspended.
     pub(crate) fn count(&self) -> usize {
-        self.open.len() + self.unsettled.len()
+        self.open.len() + self.unsettled.len() + self.suspended.len()
     }
 
     /// Returns the ids of the open operations that may change STATE.
@@ -127,8 +150,10 @@ impl Operations {
         {
             return Err((parent, "it is not open, so nothing begins within it"));
         }
+        let waits = |operation: &SuspendedOperation| operation.may_run_again();
         if let Some(operation) = begin.again.or(begin.undoes).or(begin.verifies)
             && self.unsettled_one(operation).is_none()
+            && !begin.again.and_then(|again| self.suspended_one(again)).is_some_and(waits)
         {
             return Err((operation, "it is not one to be run again, undone or verified"));
         }
@@ -139,6 +164,7 @@ impl Operations {
         self.check_begin(begin).map_err(|why| inconsistent(sequence, why))?;
         if let Some(operation) = begin.again {
             self.unsettled.remove(&operation);
+            self.withdraw(operation);
         }
         let open = OpenOperation {
             operation: begin.again.unwrap_or(sequence.into()),
@@ -173,7 +199,7 @@ impl Operations {
         }
     }
 
-    pub(super) fn end(&mut self, end: &ToolEnd<'_>) {
+    pub(super) fn end(&mut self, sequence: SequenceNumber, end: &ToolEnd<'_>) {
         let Some(open) = self.open.remove(&end.begin) else { return };
         let committed = end.outcome == Outcome::Committed;
         let harmless = open.reads_only || open.idempotency == Idempotency::Natural;
@@ -187,6 +213,11 @@ impl Operations {
                 self.change_unsettled(undone, |unsettled| unsettled.undone = true);
             }
             return;
+        }
+        match end.suspension {
+            Some(suspension) => self.suspend(sequence, &open, suspension),
+            None if end.outcome != Outcome::Interrupted => self.withdraw_within(open.operation),
+            None => {}
         }
         // What a verification that was interrupted asked about is unsettled still.
         if end.outcome == Outcome::Interrupted && open.parent.is_none() && open.verifies.is_none() {
@@ -205,20 +236,100 @@ impl Operations {
         }
     }
 
+    fn suspend(&mut self, end: SequenceNumber, open: &OpenOperation, suspension: Suspension) {
+        let OpenOperation { operation, begin, parent, tool, call_id, origin, idempotency, .. } = open.clone();
+        let decided = None;
+        let suspended = SuspendedOperation {
+            operation,
+            begin,
+            end,
+            parent,
+            tool,
+            call_id,
+            origin,
+            idempotency,
+            suspension,
+            decided,
+        };
+        self.suspended.insert(operation, Arc::new(suspended));
+        if let Some(parent) = parent {
+            self.inner.insert((parent, operation), ());
+        }
+    }
+
+    /// Withdraws a suspended operation, if it is one.
+    fn withdraw(&mut self, operation: OperationId) {
+        let withdrawn = self.suspended.remove(&operation);
+        if let Some(parent) = withdrawn.and_then(|withdrawn| withdrawn.parent) {
+            self.inner.remove(&(parent, operation));
+        }
+    }
+
+    /// Returns the last operation that was suspended within another one.
+    fn last_within(&self, parent: OperationId) -> Option<OperationId> {
+        let behind = (OperationId::from(parent.get().saturating_add(1)), OperationId::default());
+        let ((outer, operation), ()) = self.inner.before(&behind)?;
+        (*outer == parent).then_some(*operation)
+    }
+
+    /// Returns the operations that were suspended within another one, latest first.
+    pub(crate) fn suspended_within(&self, parent: OperationId) -> impl Iterator<Item = &SuspendedOperation> {
+        let first = self.last_within(parent);
+        let all = std::iter::successors(first, move |operation| {
+            let ((outer, operation), ()) = self.inner.before(&(parent, *operation))?;
+            (*outer == parent).then_some(*operation)
+        });
+        all.filter_map(|operation| self.suspended_one(operation))
+    }
+
+    /// Withdraws what was suspended within an operation that is over.
+    fn withdraw_within(&mut self, parent: OperationId) {
+        let mut over = vec![parent];
+        while let Some(outer) = over.pop() {
+            while let Some(operation) = self.last_within(outer) {
+                self.withdraw(operation);
+                over.push(operation);
+            }
+        }
+    }
+
+    /// Notes a decision about a suspended operation, if there is one with this id.
+    fn decide(&mut self, sequence: SequenceNumber, settle: &Settle<'_>) -> bool {
+        let Some(suspended) = self.suspended_one(settle.operation) else { return false };
+        let Settle { operation, decision, until_us, .. } = *settle;
+        // The operation within which this one ran asks for the decision when it runs again.
+        if decision == Decision::RunAgain || suspended.parent.is_some() {
+            let decided = Some(SuspensionDecision { sequence, decision, until_us });
+            let suspended = SuspendedOperation { decided, ..suspended.clone() };
+            self.suspended.insert(operation, Arc::new(suspended));
+        } else {
+            self.withdraw(operation);
+            self.withdraw_within(operation);
+        }
+        true
+    }
+
     pub(super) fn settle(&mut self, sequence: SequenceNumber, settle: &Settle<'_>) -> Result<()> {
         let operation = settle.operation;
+        if self.decide(sequence, settle) {
+            return Ok(());
+        }
         let waits = match settle.decision {
             Decision::RunAgain => self.change_unsettled(operation, |unsettled| unsettled.run_again = true),
             Decision::Committed | Decision::Failed => {
                 // Looked up first, so that nothing is copied in vain.
-                self.unsettled_one(operation).is_some() && self.unsettled.remove(&operation).is_some()
+                let waits =
+                    self.unsettled_one(operation).is_some() && self.unsettled.remove(&operation).is_some();
+                self.withdraw_within(operation);
+                waits
             }
         };
         if waits {
             return Ok(());
         }
-        let reason =
-            format!("operation {operation} is not unsettled: it was not interrupted, or was settled before");
+        let reason = format!(
+            "operation {operation} is not unsettled: it was neither interrupted nor suspended, or was settled before"
+        );
         Err(Error::Inconsistent { sequence, reason })
     }
 }

@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use foldlog_codec::body::{
     Action, Added, BuiltIn, Declare, Dispatch, Effect, EventDeclaration, Import, ItemId, Outcome, Payload,
-    Policy, Removed, Rollback, ToolEnd,
+    Policy, Removed, Rollback, SuspensionForm, ToolEnd,
 };
 use foldlog_codec::image::Image;
 use foldlog_codec::{Kind, Record, SequenceNumber};
@@ -209,7 +209,9 @@ impl Projection {
             RecordBody::ToolEnd(end) => {
                 self.tool_end(sequence, &end, folding)?;
                 // Whether such a call may run again, only a later version knows.
-                if matches!(end.outcome, Outcome::Other(_)) {
+                let form = end.suspension.map(|suspension| suspension.form);
+                if matches!(end.outcome, Outcome::Other(_)) || matches!(form, Some(SuspensionForm::Other(_)))
+                {
                     self.unsupported.get_or_insert((sequence, Kind::TOOL_END));
                 }
             }
@@ -501,7 +503,7 @@ impl Projection {
             }
             self.push_invoked(end, row);
         }
-        Arc::make_mut(&mut self.operations).end(end);
+        Arc::make_mut(&mut self.operations).end(sequence, end);
         Ok(())
     }
 

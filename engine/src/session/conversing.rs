@@ -15,6 +15,7 @@ use parking_lot::MutexGuard;
 use smol_str::SmolStr;
 
 use super::schedule::WriteScope;
+use super::settling::must_settle;
 use super::writing::PendingRecord;
 use super::{Session, WriterState};
 use crate::conversation::{
@@ -379,12 +380,13 @@ impl Session {
             let evaluation_id = evaluation_id.map(str::to_owned);
             return Ok(Resume { evaluation_id, answer: None, point: ResumePoint::NotRecorded });
         };
-        let must_settle = |operation| {
-            let unsettled = projection.operations.unsettled_one(operation);
-            unsettled.is_some_and(|one| one.idempotency.needs_settling() && !one.run_again)
+        let standings = self.inner.standings(&state);
+        let waits_for = |operation| match projection.operations.unsettled_one(operation) {
+            Some(unsettled) => must_settle(unsettled).then_some(operation),
+            None => standings.waits_for(operation),
         };
         let own = conversations.entries().filter(|(_, entry)| entry.evaluation == place).filter(counts);
-        let (answer, point) = resume_point(own, must_settle);
+        let (answer, point) = resume_point(own, waits_for);
         let evaluation_id = conversations.evaluations().get(place as usize).map(|id| id.to_string());
         Ok(Resume { evaluation_id, answer, point })
     }
@@ -476,7 +478,7 @@ fn turn_parts(state: &WriterState, evaluation: &str) -> Option<TurnParts> {
             EntryKind::Committed | EntryKind::Failed | EntryKind::Result => {
                 ends.extend(entry.origin.filter(|_| answer.is_none()).map(|origin| (origin, sequence)));
             }
-            EntryKind::Settled if !entry.flag => {
+            EntryKind::Settled | EntryKind::Decided if !entry.flag => {
                 ends.extend(entry.origin.filter(|_| answer.is_none()).map(|origin| (origin, sequence)));
             }
             _ => {}

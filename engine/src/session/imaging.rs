@@ -15,7 +15,7 @@
 //!
 //! 1. An image is written only after the log is durable through its position.
 //! 2. Once the session is closed, only closing itself writes an image.
-//! 3. An image holds the operations that are open or unsettled, and STATE at the begins of those that are
+//! 3. An image holds the operations that are open, unsettled or suspended, and STATE at the begins of those that are
 //!    open and may change something. No image is taken while the session is to be recovered: it shows another
 //!    STATE then than the log has.
 //! 4. At most one image of a session waits to be written: what it holds of the past is held once.
@@ -120,6 +120,11 @@ impl Taken {
             open: operations.open().filter(|_| told).map(|open| open.with_texts(SmolStr::as_str)).collect(),
             unsettled: operations
                 .unsettled()
+                .filter(|_| told)
+                .map(|one| one.with_texts(SmolStr::as_str))
+                .collect(),
+            suspended: operations
+                .suspended()
                 .filter(|_| told)
                 .map(|one| one.with_texts(SmolStr::as_str))
                 .collect(),

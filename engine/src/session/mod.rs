@@ -44,6 +44,7 @@ pub(crate) mod operations;
 mod positions;
 mod reading;
 pub(crate) mod schedule;
+pub(crate) mod settling;
 mod shared_prefix;
 mod subscribers;
 mod writing;
@@ -76,9 +77,9 @@ use crate::types::SessionTypes;
 
 pub use log_view::LogView;
 pub use opening::RecoveryReport;
-pub use operations::Settlement;
 pub use positions::{AbandonedCall, RollbackReport, Snapshot, SnapshotOptions};
 pub use reading::{SliceState, State, StoredItem};
+pub use settling::Settlement;
 pub use subscribers::{RecordNotification, SubscriberPanic, Subscription};
 #[cfg(feature = "testkit")]
 pub(crate) use writing::{Asked, due, failed, promises_sync, sync_in_time, sync_through};

@@ -4,19 +4,18 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use foldlog_codec::body::{
-    CallOrigin, Cause, Decision, Observed, Outcome, Payload, Settle, ToolBegin, ToolEnd,
-};
+use foldlog_codec::body::{CallOrigin, Cause, Observed, Outcome, Payload, Settle, ToolBegin, ToolEnd};
 use foldlog_codec::msgpack::{self, Value};
 use foldlog_codec::{Kind, OperationId, SequenceNumber};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::Session;
-use super::operations::Settlement;
 use super::schedule::WriteScope;
+use super::settling::{RecordedSettlement, Settlement};
 use super::writing::PendingRecord;
 use crate::error::{Error, Result};
+use crate::fold::conversation_reading;
 use crate::fold::record_body::RecordBody;
 use crate::operation::{CHILD_SESSION, ChildAnnounced};
 use crate::options::Durability;
@@ -231,7 +230,7 @@ impl Session {
         &self,
         operation: OperationId,
         from: SequenceNumber,
-    ) -> Result<Option<Settlement>> {
+    ) -> Result<Option<RecordedSettlement>> {
         let source = self.inner.log_source(&self.inner.state.lock());
         let mut found = None;
         source.places.read(&source.storage, from, SequenceNumber::MAX, &mut |record| {
@@ -243,10 +242,19 @@ impl Session {
             if settle.operation == operation {
                 let value =
                     |payload: Payload<'_>| Value::decode(&source.objects.resolve(payload)?).map_err(bad);
-                found = Some(match settle.decision {
-                    Decision::Committed => Settlement::Committed(settle.result.map(value).transpose()?),
-                    Decision::Failed => Settlement::Failed,
-                    Decision::RunAgain => Settlement::RunAgain,
+                let shown = settle.shown.map(value).transpose()?;
+                let settlement = Settlement {
+                    decision: settle.decision,
+                    result: settle.result.map(value).transpose()?,
+                    shown: shown.as_ref().and_then(Value::as_str).map(str::to_owned),
+                    arguments: settle.arguments,
+                    until: settle.until_us.map(conversation_reading::time),
+                };
+                found = Some(RecordedSettlement {
+                    sequence: record.sequence,
+                    settlement,
+                    by: settle.by,
+                    reason: settle.reason,
                 });
             }
             Ok(())

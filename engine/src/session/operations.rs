@@ -18,8 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-use foldlog_codec::body::{Decision, Declare, Lane, Payload, Settle, ToolBegin, ToolEnd};
-use foldlog_codec::msgpack::Value;
+use foldlog_codec::body::{Declare, Lane, ToolBegin, ToolEnd};
 use foldlog_codec::{Kind, OperationId, SequenceNumber};
 use parking_lot::MutexGuard;
 use uuid::Uuid;
@@ -33,10 +32,10 @@ use crate::error::{Error, Result};
 use crate::fold::live::LiveState;
 use crate::fold::record_body::{MaybeOwned, RecordBody};
 use crate::log::writer::{END_BYTES, Room, check_body_len};
-use crate::operation::{OpenOperation, UnsettledOperation};
+use crate::operation::OpenOperation;
 use crate::options::Durability;
 use crate::sabotage::{self, Breakage};
-use crate::types::{Slice, ToolInvocations, encode};
+use crate::types::{Slice, ToolInvocations};
 
 impl Session {
     /// Waits until the schedule admits an operation within the one whose handle this is, if any. Records
@@ -108,11 +107,6 @@ impl Session {
             .collect()
     }
 
-    /// Returns the operations that were interrupted and have neither run again nor been settled since.
-    pub fn unsettled_operations(&self) -> Vec<UnsettledOperation> {
-        self.inner.state.lock().live.projection.operations.unsettled().cloned().collect()
-    }
-
     /// Returns whether the session takes no writes until it is recovered.
     pub fn is_interrupted(&self) -> bool {
         self.inner.state.lock().interrupted
@@ -177,52 +171,6 @@ impl Session {
         state.interrupted = left;
         Ok(sequence)
     }
-
-    /// Decides about an interrupted operation that only a person or the host can judge. With
-    /// [`Settlement::RunAgain`], the next recovery runs it again. Returns the sequence number of the
-    /// decision's record. Needs no types.
-    ///
-    /// The record is durable when this returns, with [`Durability::Boundary`] and [`Durability::Every`].
-    ///
-    /// # Errors
-    ///
-    /// [`Error::NoSuchOperation`] if the operation is not unsettled, also if it is still open, since the
-    /// session must be recovered first; else those of [`dispatch`](Session::dispatch) that do not concern
-    /// events.
-    pub fn settle(
-        &self,
-        operation: impl Into<OperationId>,
-        settlement: &Settlement,
-        by: &str,
-        reason: &str,
-    ) -> Result<SequenceNumber> {
-        let operation = operation.into();
-        let inner = &self.inner;
-        let state = inner.settleable()?;
-        let operations = &state.live.projection.operations;
-        if operations.open().any(|open| open.operation == operation) {
-            let reason = "it is still open: recover the session first";
-            return Err(Error::NoSuchOperation { operation, reason });
-        }
-        if operations.unsettled_one(operation).is_none() {
-            let reason = "it is not one that was interrupted and waits to be settled";
-            return Err(Error::NoSuchOperation { operation, reason });
-        }
-        let time_us = inner.now_us();
-        let (decision, result) = match settlement {
-            Settlement::Committed(result) => (Decision::Committed, result.as_ref()),
-            Settlement::Failed => (Decision::Failed, None),
-            Settlement::RunAgain => (Decision::RunAgain, None),
-        };
-        // What cannot be read again would make the log unreadable.
-        let result = result.map(|result| encode("a settled result", result)).transpose()?;
-        let reference = result.as_deref().map(|result| inner.recorded(&state, result)).transpose()?.flatten();
-        let (by, reason) = (by.to_owned(), reason.to_owned());
-        let result = reference.as_deref().or(result.as_deref()).map(Payload::new);
-        let settle = Settle { operation, decision, result, by, reason };
-        let body = self.in_lane(settle.encode());
-        inner.write(state, time_us, [PendingRecord::new(Kind::SETTLE, &body, RecordBody::Settle(settle))])
-    }
 }
 
 impl WriterState {
@@ -230,17 +178,6 @@ impl WriterState {
     fn left_open(&self) -> impl Iterator<Item = &OpenOperation> {
         self.live.projection.operations.open().filter(|open| !self.running_calls.holds(open.operation))
     }
-}
-
-/// Names what is decided about an interrupted operation.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Settlement {
-    /// The operation had done its work, with this result.
-    Committed(Option<Value>),
-    /// The operation had not done its work, and is not to run again.
-    Failed,
-    /// The operation is to run again.
-    RunAgain,
 }
 
 /// Holds an admission by the schedule. Dropping it gives it back, unless the operation has begun.

@@ -53,11 +53,11 @@ pub enum ChildStop {
 #[non_exhaustive]
 pub enum ChildChoice {
     /// Run the operation again, by a recovery, after [settling](Session::settle) it with
-    /// [`RunAgain`](crate::Settlement::RunAgain) if its tool is manual. The child goes on where it stopped.
+    /// [`RunAgain`](crate::Settlement::run_again()) if its tool is manual. The child goes on where it stopped.
     Resume,
     /// [Settle](Store::settle) these operations of the child, and then choose once more.
     Settle(Vec<OperationId>),
-    /// [Settle](Session::settle) the operation as [`Failed`](crate::Settlement::Failed). The child does not go on, and
+    /// [Settle](Session::settle) the operation as [`Failed`](crate::Settlement::failed()). The child does not go on, and
     /// what it committed counts as abandoned.
     Abandon,
 }

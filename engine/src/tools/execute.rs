@@ -72,6 +72,11 @@ impl ToolRunner {
     /// error, such as [`Error::Filesystem`] or [`Error::Resource`], if a resource cannot be leased or
     /// captured.
     ///
+    /// [`Error::Suspended`] if an earlier call of the same origin still waits for somebody, and nothing is
+    /// recorded; or if the tool ran and asks for an approval, with its changes rolled back, or leaves its
+    /// result to somebody, with its changes kept. Within another call, an earlier call of the same tool with
+    /// the same arguments counts, that was suspended within an earlier run of the outer call.
+    ///
     /// After the tool ran, with its changes rolled back: [`Error::VisibilityExpansion`] if the tool asks for
     /// more of the prompt to be shown; [`Error::DeadlineExceeded`] if the call's deadline passed. That error
     /// without an operation says that the deadline passed before the call began.
@@ -95,6 +100,7 @@ impl ToolRunner {
                     Recovery::NeedsSettling(error) | Recovery::Failed(error) => Err(error),
                 };
             }
+            Some(Known::Suspended(suspended, standing)) => return self.go_on(&suspended, standing, options),
         }
         let tool = self.tools.get(&call.tool)?;
         let info = info_of(call, tool.as_ref());
@@ -135,7 +141,9 @@ impl ToolRunner {
     ///
     /// [`Error::NoSuchOperation`] if an earlier call of the same origin has a result, which
     /// [`recorded`](ToolRunner::recorded) returns. [`Error::ToolIdempotency`] if that call was interrupted
-    /// and is neither run again nor settled yet. Else those of [`execute`](ToolRunner::execute) that come
+    /// and is neither run again nor settled yet; [`Error::Suspended`] if that call waits for somebody, and
+    /// [`Error::NoSuchOperation`] if it has failed since nobody answered in time. One that was approved
+    /// begins again. Else those of [`execute`](ToolRunner::execute) that come
     /// before the tool runs, without [`Error::NoSuchTool`].
     pub fn begin(&self, call: &ToolCall, options: &ExecuteOptions) -> Result<Operation> {
         let still_due = self.still_due(call);
@@ -146,6 +154,10 @@ impl ToolRunner {
             }
             Some(Known::Unsettled(unsettled)) => {
                 return Err(unsettled_error(unsettled.operation, &unsettled.tool));
+            }
+            Some(Known::Suspended(suspended, standing)) => {
+                let info = self.info_again(&suspended, standing)?;
+                return self.begin_as(info, &call.arguments, options, &still_due);
             }
         }
         let info = match self.tools.get(&call.tool) {

@@ -8,9 +8,9 @@ use foldlog_codec::msgpack::Value;
 use super::call::{ToolCall, ToolReport};
 use super::runner::ToolRunner;
 use crate::error::Result;
-use crate::operation::UnsettledOperation;
+use crate::fold::suspended::Standing;
+use crate::operation::{SuspendedOperation, UnsettledOperation};
 use crate::sabotage::{self, Breakage};
-use crate::session::Settlement;
 use crate::types::{Item, ToolInvocations, ToolInvoked};
 
 impl ToolRunner {
@@ -27,13 +27,16 @@ impl ToolRunner {
     pub fn recorded(&self, call: &ToolCall) -> Result<Option<ToolReport>> {
         Ok(self.known(call)?.and_then(|known| match known {
             Known::Recorded(report) => Some(*report),
-            Known::Unsettled(_) => None,
+            Known::Unsettled(_) | Known::Suspended(..) => None,
         }))
     }
 
     /// Returns what the log knows of an earlier call with the same origin; `None` if the call is to run as a
     /// new one.
     pub(super) fn known(&self, call: &ToolCall) -> Result<Option<Known>> {
+        if let Some((suspended, standing)) = self.session.suspended_within(&call.tool, &call.arguments) {
+            return Ok(Some(Known::Suspended(Box::new(suspended), standing)));
+        }
         let Some(CallOrigin { answer, .. }) =
             call.origin.filter(|_| !sabotage::is(Breakage::CommittedRunAgain))
         else {
@@ -48,7 +51,7 @@ impl ToolRunner {
         // A call that has ended counts if its end is live now: a rollback to another branch may have abandoned later ones. A
         // call that failed is closed too: the model was told so, and asks again if it wants to.
         let counts = |item: &Item<ToolInvoked>| match item.outcome {
-            Outcome::Committed | Outcome::Failed => path.is_live(end_of(item), position),
+            Outcome::Committed | Outcome::Failed | Outcome::Suspended => path.is_live(end_of(item), position),
             Outcome::Interrupted => true,
             // A session that holds an outcome of a later version is not written to.
             Outcome::Other(_) => false,
@@ -60,8 +63,10 @@ impl ToolRunner {
         }
         let Some(item) = latest else { return Ok(None) };
         let (invoked, end): (&ToolInvoked, _) = (&item, end_of(&item));
-        if invoked.outcome == Outcome::Interrupted {
-            return self.of_interrupted(invoked, end);
+        match invoked.outcome {
+            Outcome::Interrupted => return self.of_interrupted(invoked, end),
+            Outcome::Suspended => return self.of_suspended(invoked, end),
+            _ => {}
         }
         let (value, message) = self.session.read_end(end)?;
         let success = invoked.outcome == Outcome::Committed;
@@ -75,14 +80,23 @@ impl ToolRunner {
         if let Some(unsettled) = unsettled.into_iter().find(|one| one.operation == invoked.operation) {
             return Ok(Some(Known::Unsettled(unsettled)));
         }
-        Ok(self.session.read_settlement(invoked.operation, end)?.and_then(|settlement| match settlement {
-            Settlement::Committed(value) => {
-                Some(Known::recorded(invoked, end, (true, "settled as committed".to_owned(), value)))
-            }
-            Settlement::Failed => {
-                Some(Known::recorded(invoked, end, (false, "settled as failed".to_owned(), None)))
-            }
-            Settlement::RunAgain => None,
+        self.of_settled(invoked, end)
+    }
+
+    /// Returns what the log knows of a call that was suspended: how it stands, or how somebody settled it.
+    fn of_suspended(&self, invoked: &ToolInvoked, end: SequenceNumber) -> Result<Option<Known>> {
+        match self.session.suspended(invoked.operation).filter(|(suspended, _)| suspended.end == end) {
+            Some((suspended, standing)) => Ok(Some(Known::Suspended(Box::new(suspended), standing))),
+            None => self.of_settled(invoked, end),
+        }
+    }
+
+    /// Returns with what somebody closed a call that waited since the record `end`; `None` if it is to run anew.
+    fn of_settled(&self, invoked: &ToolInvoked, end: SequenceNumber) -> Result<Option<Known>> {
+        let settled = self.session.read_settlement(invoked.operation, end)?;
+        Ok(settled.and_then(|settled| {
+            let (success, shown) = settled.closing()?;
+            Some(Known::recorded(invoked, end, (success, shown, settled.settlement.result)))
         }))
     }
 }
@@ -93,10 +107,12 @@ pub(super) enum Known {
     Recorded(Box<ToolReport>),
     /// Operation that was interrupted and has neither run again nor been settled since.
     Unsettled(UnsettledOperation),
+    /// Operation that is suspended, and how it stands.
+    Suspended(Box<SuspendedOperation>, Standing),
 }
 
 impl Known {
-    fn recorded(
+    pub(super) fn recorded(
         invoked: &ToolInvoked,
         end: SequenceNumber,
         (success, message, value): (bool, String, Option<Value>),

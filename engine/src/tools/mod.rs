@@ -94,10 +94,11 @@ pub mod resources;
 mod restoring;
 mod runner;
 mod several;
+mod suspended;
 
 pub use call::{
-    ExecuteOptions, Operation, Tool, ToolCall, ToolCommand, ToolContext, ToolError, ToolRegistry, ToolReport,
-    ToolResult,
+    Approval, ExecuteOptions, Operation, Question, Tool, ToolCall, ToolCommand, ToolContext, ToolError,
+    ToolRegistry, ToolReport, ToolResult,
 };
 pub use captures::{CompositeSnapshot, Phase, SnapshotMetadata};
 pub use checkpoints::{CHECKPOINTS_MAX, CheckpointStore, ToolCheckpoint};

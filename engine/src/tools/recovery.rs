@@ -25,7 +25,7 @@
 
 mod left_in_children;
 
-use foldlog_codec::OperationId;
+use foldlog_codec::{OperationId, SequenceNumber};
 use std::time::Instant;
 
 use foldlog_codec::body::{Cause, Idempotency, Outcome, Payload, ToolEnd};
@@ -119,6 +119,9 @@ impl ToolRunner {
     /// Ends the calls that an earlier process, or this one, left open, and runs again those that may be run
     /// again.
     ///
+    /// Runs the suspended calls that were approved, too, and records that those have failed which nobody
+    /// answered in time.
+    ///
     /// A [`Natural`](Idempotency::Natural) or [`Keyed`](Idempotency::Keyed) tool runs again, a
     /// [`Compensate`](Idempotency::Compensate) tool once it has undone its work, and any tool whose operation
     /// somebody [settled](crate::Session::settle) that way. The operation of a
@@ -197,7 +200,9 @@ impl ToolRunner {
         });
         // If somebody settled an operation while this waited for the schedule, nothing is left to recover.
         let is_settled = |Recovered { operation, recovery, .. }: &Recovered| matches!(recovery, Recovery::Failed(Error::NoSuchOperation { operation: settled, .. }) if settled == operation);
-        Ok(recovered.filter(|one| !is_settled(one)).collect())
+        let mut recovered: Vec<Recovered> = recovered.filter(|one| !is_settled(one)).collect();
+        recovered.extend(self.run_approved(options)?);
+        Ok(recovered)
     }
 
     /// Restores the resources, then ends each open call. Waits for the leases of the resources until `until`.
@@ -285,19 +290,11 @@ impl ToolRunner {
             Ok(_) => return Ok(Recovery::NeedsSettling(unsettled_error(operation, tool))),
             Err(error) => return Ok(Recovery::NeedsSettling(error)),
         };
-        let BeginRead { arguments, origin, .. } = self.state.session().read_begin(begin, |begin| begin)?;
+        let call = self.call_again((begin, tool, call_id.as_ref()))?;
         // Nobody asks for the call any more, and what it did outside is not known.
-        if !run_again && origin.is_some_and(|origin| self.state.session().is_abandoned(origin)) {
+        if !run_again && call.origin.is_some_and(|origin| self.state.session().is_abandoned(origin)) {
             return Ok(Recovery::NeedsSettling(unsettled_error(operation, tool)));
         }
-        let arguments = match Value::decode(&arguments) {
-            Ok(Value::Str(arguments)) => arguments,
-            _ => {
-                let reason = "the call's recorded arguments are not text".to_owned();
-                return Err(Error::Inconsistent { sequence: begin, reason });
-            }
-        };
-        let call = ToolCall { tool: tool.clone(), call_id: call_id.clone(), arguments, origin };
         let reads_only = handler.reads_only();
         if idempotency == Idempotency::Compensate && !undone && !run_again {
             let undo = CallInfo { undoes: Some(operation), idempotency, ..CallInfo::new(&call) };
@@ -312,5 +309,21 @@ impl ToolRunner {
         let info = CallInfo { again: Some(operation), idempotency, reads_only, ..CallInfo::new(&call) };
         self.run(info, &call.arguments, options, &|| Ok(()), |context| handler.call(&call.arguments, context))
             .map(Recovery::RanAgain)
+    }
+
+    /// Returns the call that began with the record `begin`, as it was asked for.
+    pub(super) fn call_again(
+        &self,
+        (begin, tool, call_id): (SequenceNumber, &SmolStr, Option<&SmolStr>),
+    ) -> Result<ToolCall> {
+        let BeginRead { arguments, origin, .. } = self.state.session().read_begin(begin, |begin| begin)?;
+        let arguments = match Value::decode(&arguments) {
+            Ok(Value::Str(arguments)) => arguments,
+            _ => {
+                let reason = "the call's recorded arguments are not text".to_owned();
+                return Err(Error::Inconsistent { sequence: begin, reason });
+            }
+        };
+        Ok(ToolCall { tool: tool.clone(), call_id: call_id.cloned(), arguments, origin })
     }
 }

@@ -104,8 +104,8 @@ impl ToolRunner {
     ///
     /// # Errors
     ///
-    /// [`Error::ToolIdempotency`] if an earlier call of the same origin must be settled first;
-    /// [`Error::TooLarge`] if the text is longer than 16 KiB; else those of
+    /// [`Error::ToolIdempotency`] if an earlier call of the same origin must be settled first,
+    /// [`Error::Suspended`] if it waits for somebody; [`Error::TooLarge`] if the text is longer than 16 KiB; else those of
     /// [`begin`](ToolRunner::begin). [`Cause::Expansion`] and [`Cause::Deadline`] are returned as the errors
     /// with which a tool of that cause ends.
     pub fn close(&self, call: &ToolCall, cause: Cause, shown: &str) -> Result<ToolReport> {
@@ -119,6 +119,9 @@ impl ToolRunner {
             Some(Known::Recorded(report)) => return Ok(*report),
             Some(Known::Unsettled(unsettled)) => {
                 return Err(unsettled_error(unsettled.operation, &unsettled.tool));
+            }
+            Some(Known::Suspended(suspended, standing)) => {
+                return Err(self.suspended_error(&suspended, standing)?);
             }
         }
         let mut text = Writer::with_capacity(shown.len() + 5);

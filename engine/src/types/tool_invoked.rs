@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
 use super::Slice;
+use crate::operation::SuspendedOperation;
 
 /// Describes one finished run of a tool. There is exactly one for every `tool_begin` that was ended, so an
 /// operation that was run again has one for each run. The engine reads it from the record of the end
@@ -45,6 +46,24 @@ pub struct ToolInvoked {
 }
 
 impl ToolInvoked {
+    /// Builds what is known of a suspended call without reading its end.
+    pub(crate) fn of_suspended(suspended: &SuspendedOperation) -> ToolInvoked {
+        ToolInvoked {
+            operation: suspended.operation,
+            begin: suspended.begin,
+            parent: suspended.parent,
+            undoes: None,
+            verifies: None,
+            origin: suspended.origin,
+            tool: suspended.tool.clone(),
+            call_id: suspended.call_id.clone(),
+            outcome: Outcome::Suspended,
+            cause: None,
+            outside: ExternalEffects::Unknown,
+            elapsed_us: 0,
+        }
+    }
+
     /// Builds the item that decoding [`ToolEnd::invoked`] returns.
     pub(crate) fn of(end: &ToolEnd<'_>) -> ToolInvoked {
         ToolInvoked {

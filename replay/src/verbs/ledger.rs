@@ -60,6 +60,7 @@ pub fn run(session: &Path, output: &mut Output<'_>) -> Result<u8> {
         Fate::Committed,
         Fate::Failed,
         Fate::Interrupted,
+        Fate::Suspended,
         Fate::Settled,
         Fate::Abandoned,
         Fate::Unknown,
@@ -76,6 +77,10 @@ pub fn run(session: &Path, output: &mut Output<'_>) -> Result<u8> {
 fn row(entry: &LedgerEntry) -> String {
     let dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
     let outcome = match (entry.cause, &entry.settled) {
+        (None, None) if entry.waits_for.is_some() => {
+            let form = entry.waits_for.map(|form| form.name().to_owned()).unwrap_or_default();
+            format!("{}: {}", entry.outcome.name(), escape::text(&form))
+        }
         (Some(cause), _) => format!("{}: {}", entry.outcome.name(), escape::text(cause.name())),
         (None, Some(settled)) => format!("{}: {}", entry.outcome.name(), settled.decision.name()),
         (None, None) => entry.outcome.name().to_owned(),
@@ -101,7 +106,7 @@ fn row(entry: &LedgerEntry) -> String {
         }
     }
     if let Some(settled) = &entry.settled {
-        row.push_str(&format!("  by {}: {}", escape::text(&settled.by), settled.reason));
+        row.push_str(&format!("  by {}: {}", escape::text(&settled.by), escape::text(&settled.reason)));
     }
     row
 }

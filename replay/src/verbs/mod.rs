@@ -5,6 +5,7 @@ pub mod diff;
 pub mod export;
 pub mod import;
 pub mod ledger;
+pub mod pending;
 pub mod recover;
 pub mod replay;
 pub mod salvage;

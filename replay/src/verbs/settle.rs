@@ -1,27 +1,34 @@
-//! `foldlog settle`: a person's decision about an interrupted tool call. `settle` and `recover` are the verbs that write into
-//! a session that exists.
+//! `foldlog settle`: a person's decision about a tool call that was interrupted or is suspended. `settle` and `recover` are the
+//! verbs that write into a session that exists.
 
 use std::path::Path;
 
+use chrono::{DateTime, Utc};
 use clap::ValueEnum;
-use foldlog::{OperationId, SequenceNumber, Settlement, Store, Value};
+use foldlog::{Error, OperationId, PendingQuestion, SequenceNumber, Settlement, Store, Value};
 use serde::Serialize;
 
 use foldlog_codec::escape;
 
 use crate::failure::{Failure, HOLDS, Result};
 use crate::output::Output;
-use crate::reading::store_of;
+use crate::reading::{open_session, store_of};
+use crate::verbs::pending::{digest_text, now};
 
-/// Names what a person says became of an interrupted call.
+/// Fewest hexadecimal digits that name the arguments of a call.
+const DIGITS_MIN: usize = 12;
+
+/// Names what a person decides about a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Settled {
-    /// The call had done its work.
+    /// The call had done its work; or here is the result for which it waits.
     Committed,
-    /// The call had not done its work, and is not run again.
+    /// The call had not done its work, and is not run again; or what it asks for is refused.
     Failed,
-    /// The next recovery by the host runs the call again.
+    /// The next recovery by the host runs the interrupted call again.
     RunAgain,
+    /// The call that asks may run, with the arguments that --arguments names.
+    Approved,
 }
 
 /// Holds a person's decision about an operation.
@@ -29,12 +36,20 @@ pub enum Settled {
 pub struct Decided<'a> {
     /// Operation id: the sequence number of the operation's first begin.
     pub operation: OperationId,
-    /// What became of the operation.
+    /// What is decided.
     pub decision: Settled,
     /// Who decided.
     pub by: &'a str,
     /// Why that was decided.
     pub reason: &'a str,
+    /// Result of a committed call, as JSON.
+    pub result: Option<&'a str>,
+    /// Text that the model reads.
+    pub shown: Option<&'a str>,
+    /// First digits of the digest of the arguments that are approved.
+    pub arguments: Option<&'a str>,
+    /// Time from which on the approval does not count.
+    pub until: Option<DateTime<Utc>>,
 }
 
 #[derive(Serialize)]
@@ -43,46 +58,86 @@ struct Document {
     sequence: SequenceNumber,
 }
 
-/// Records a decision about an interrupted operation, with the result, as JSON, of a committed one. The decision is durable
-/// when this returns.
+/// Records a decision about an operation. It is durable when this returns.
 ///
 /// # Errors
 ///
-/// - [`Failure::Usage`] if the session is in no store, or `result` is not JSON or given for a call that was not committed.
-/// - [`Failure::Engine`] if another process has the session open for writing, or no such operation waits to be settled.
-pub fn run(
-    session: &Path,
-    decided: &Decided<'_>,
-    result: Option<&str>,
-    output: &mut Output<'_>,
-) -> Result<u8> {
+/// - [`Failure::Usage`] if the session is in no store, the result is not JSON, something is given that the decision has no
+///   use for, or no question that waits has the arguments that are approved.
+/// - [`Failure::Engine`] if another process has the session open for writing, or the operation does not wait for this.
+pub fn run(session: &Path, decided: &Decided<'_>, output: &mut Output<'_>) -> Result<u8> {
     let Some((root, id)) = store_of(session) else {
         let what = format!("{} is not the folder of a session in a store", escape::path(session));
         return Err(Failure::usage(what, "give the folder of a session: STORE/sessions/ID"));
     };
-    let result: Option<Value> = result.map(serde_json::from_str).transpose().map_err(|error| {
-        Failure::usage(format!("the result is not JSON: {error}"), "give JSON, such as '{\"sent\": true}'")
-    })?;
-    let settlement = match decided.decision {
-        Settled::Committed => Settlement::Committed(result),
-        other if result.is_some() => {
-            let decision = if other == Settled::Failed { "failed" } else { "run-again" };
-            let what = format!("a call that is settled as `{decision}` has no result");
-            return Err(Failure::usage(what, "leave out --result, or settle the call as `committed`"));
-        }
-        Settled::Failed => Settlement::Failed,
-        Settled::RunAgain => Settlement::RunAgain,
-    };
+    let settlement = settlement(session, decided, output)?;
     let Decided { operation, by, reason, .. } = *decided;
-    let sequence = Store::open(&root)?.settle(id, operation, &settlement, by, reason)?;
+    let settled = Store::open(&root)?.settle(id, operation, &settlement, by, reason);
+    if matches!(settled, Err(Error::Locked { .. })) {
+        output.note(format_args!(
+            "note: the process that has the session open settles its operations itself, by `Session::settle`"
+        ));
+    }
+    let sequence = settled?;
     if output.json() {
         output.value(&Document { operation, sequence })?;
     } else {
-        let next = match settlement {
-            Settlement::RunAgain => "; its host runs the call again when it recovers the session",
-            _ => "",
+        let next = match decided.decision {
+            Settled::RunAgain => "; its host runs the call again when it recovers the session",
+            Settled::Approved => {
+                "; its host runs the call when it resumes the conversation or recovers the session"
+            }
+            Settled::Committed | Settled::Failed => "",
         };
         output.line(format_args!("operation {operation} is settled by record {sequence}{next}"))?;
     }
     Ok(HOLDS)
+}
+
+/// Makes the decision of what the command line says.
+fn settlement(session: &Path, decided: &Decided<'_>, output: &mut Output<'_>) -> Result<Settlement> {
+    let Decided { decision, result, shown, arguments, until, .. } = *decided;
+    let result: Option<Value> = result.map(serde_json::from_str).transpose().map_err(|error| {
+        Failure::usage(format!("the result is not JSON: {error}"), "give JSON, such as '{\"sent\": true}'")
+    })?;
+    if result.is_some() && decision != Settled::Committed {
+        let name = decision.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
+        let what = format!("a call that is settled as `{name}` has no result");
+        return Err(Failure::usage(what, "leave out --result, or settle the call as `committed`"));
+    }
+    if (arguments.is_some() || until.is_some()) && decision != Settled::Approved {
+        let what = "--arguments and --until belong to an approval";
+        return Err(Failure::usage(what, "leave them out, or settle the call as `approved`"));
+    }
+    let settlement = match decision {
+        Settled::Committed => Settlement::committed(result),
+        Settled::Failed => Settlement::failed(),
+        Settled::RunAgain => Settlement::run_again(),
+        Settled::Approved => Settlement::approved(approved(session, decided, output)?),
+    };
+    let settlement = shown.into_iter().fold(settlement, Settlement::showing);
+    Ok(until.into_iter().fold(settlement, Settlement::until))
+}
+
+/// Returns the digest of the arguments that a person approves, of which the command line gives the first digits.
+fn approved(session: &Path, decided: &Decided<'_>, output: &mut Output<'_>) -> Result<[u8; 32]> {
+    let list = "`foldlog pending` lists each question with the digest of its arguments";
+    let Some(digits) = decided.arguments.filter(|digits| digits.len() >= DIGITS_MIN) else {
+        let what = format!("an approval names at least {DIGITS_MIN} digits of the digest of the arguments");
+        return Err(Failure::usage(what, list));
+    };
+    let pending = open_session(session, output)?.pending(now())?;
+    let Some(asked) = pending.iter().find(|one| one.operation == decided.operation) else {
+        return Err(Failure::usage(format!("operation {} asks for nothing", decided.operation), list));
+    };
+    let PendingQuestion { digest, .. } = asked;
+    if !digest_text(digest).starts_with(&digits.to_ascii_lowercase()) {
+        let what = format!(
+            "operation {} has other arguments: their digest is {}",
+            decided.operation,
+            digest_text(digest)
+        );
+        return Err(Failure::usage(what, list));
+    }
+    Ok(*digest)
 }

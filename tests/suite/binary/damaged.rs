@@ -353,7 +353,7 @@ fn a_call_that_ended_as_only_a_later_version_knows_is_shown_and_not_written_behi
         cause: Cause::from_recorded("asks\u{1b}[31m"),
         rolls_back: true,
         slice: 0,
-        ..ToolEnd::new(2.into(), "send_mail", Outcome::from_recorded("suspended").unwrap())
+        ..ToolEnd::new(2.into(), "send_mail", Outcome::from_recorded("handed_over").unwrap())
     };
     let folder = tempfile::tempdir().unwrap();
     let session = folder.path().join("sessions").join(Uuid::from_u128(9).to_string());
@@ -380,7 +380,7 @@ fn a_call_that_ended_as_only_a_later_version_knows_is_shown_and_not_written_behi
         ran
     };
     let shown = run("show");
-    assert!(shown.stdout.contains("send_mail of 2 suspended: asks"), "{shown:?}");
+    assert!(shown.stdout.contains("send_mail of 2 handed_over: asks"), "{shown:?}");
     assert!(shown.stderr.contains("record 3 is of kind tool_end, which this version shows but cannot fold"));
     let ledger = run("ledger");
     assert!(ledger.stdout.contains(r"unknown: asks\u{1b}[31m"), "{ledger:?}");

@@ -91,11 +91,14 @@ fn records() -> Vec<(Kind, Vec<u8>)> {
         tags: tags("imported tag"),
         slices: vec![ImportedSlice { slice: 1, items: vec![(Payload::new(&imported), 1)] }],
     };
-    let (arguments, observed) = (payload("arguments"), payload("observed"));
+    let (arguments, observed, shown) = (payload("arguments"), payload("observed"), payload("shown"));
     let settle = Settle {
         operation: 6.into(),
         decision: foldlog::Decision::Failed,
         result: None,
+        shown: Some(Payload::new(&shown)),
+        arguments: None,
+        until_us: None,
         by: hostile("by"),
         reason: hostile("reason"),
     };

@@ -124,7 +124,7 @@ pub(crate) fn everything() -> (Machine, Uuid, Uuid) {
     let session = machine.open(parent, Durability::Boundary).unwrap();
     assert_eq!(runner(&session).recover(&ExecuteOptions::default()).unwrap().len(), 1);
     let operation = session.unsettled_operations()[0].operation;
-    session.settle(operation, &Settlement::Failed, "a person", "unsent").unwrap();
+    session.settle(operation, &Settlement::failed(), "a person", "unsent").unwrap();
     converse(&session);
     write_steps(&session, 2);
     // Killed, so that the next process recovers: it writes the last records once more, into a segment of its own.

@@ -409,7 +409,7 @@ fn a_call_that_was_open_where_the_sound_part_ends_is_reported_and_recovered() {
         assert_eq!(plan(&session.state().unwrap().slices), plan(&at_begin), "STATE as at its begin");
         let recovered = runner(&session).recover(&ExecuteOptions::default()).unwrap();
         assert_eq!((recovered.len(), session.unsettled_operations()[0].operation), (1, open.operation));
-        session.settle(open.operation, &Settlement::Failed, "a person", "lost").unwrap();
+        session.settle(open.operation, &Settlement::failed(), "a person", "lost").unwrap();
         session.dispatch(step(78)).unwrap();
         session.close().unwrap();
         let again = LogReader::open_on(std::sync::Arc::new(machine.disk.clone()), &salvaged.dir).unwrap();

@@ -194,7 +194,7 @@ impl Life {
                 run.recover(&ExecuteOptions::default()).unwrap();
                 let waits = run.state().session().unsettled_operations();
                 if let (true, Some(one)) = (settles, waits.first()) {
-                    let settlement = Settlement::Failed;
+                    let settlement = Settlement::failed();
                     run.state().session().settle(one.operation, &settlement, "a test", "so").unwrap();
                 }
             }
@@ -228,7 +228,7 @@ fn answers(disk: &MemoryStorage, id: Uuid) -> (Vec<String>, Files) {
     said.push(all_of(session));
     said.push(format!("{:?}", session.dispatch(StepAdded { title: "and on".to_owned(), part: 1 })));
     for one in session.unsettled_operations() {
-        said.push(format!("{:?}", session.settle(one.operation, &Settlement::Failed, "a test", "so")));
+        said.push(format!("{:?}", session.settle(one.operation, &Settlement::failed(), "a test", "so")));
     }
     let last = session.position().unwrap().get();
     for to in [last, last / 2, last / 3] {

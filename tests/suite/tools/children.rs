@@ -521,12 +521,12 @@ fn a_childs_call_is_settled_before_its_parent_runs_again() {
     let choices = child.choices();
     let [ChildChoice::Settle(waits), ChildChoice::Abandon] = choices.as_slice() else { panic!("{child:?}") };
     let store = store_in(ground.path());
-    store.settle(child.session, waits[0], &Settlement::RunAgain, "a person", "no `b` is there").unwrap();
+    store.settle(child.session, waits[0], &Settlement::run_again(), "a person", "no `b` is there").unwrap();
     let runner = manual();
     let session = runner.state().session();
     let [child] = session.children_of(recovered.operation).unwrap().try_into().unwrap();
     assert_eq!(child.choices(), [ChildChoice::Resume, ChildChoice::Abandon]);
-    session.settle(recovered.operation, &Settlement::RunAgain, "a person", "go on").unwrap();
+    session.settle(recovered.operation, &Settlement::run_again(), "a person", "go on").unwrap();
     let [recovered] = runner.recover(&ExecuteOptions::default()).unwrap().try_into().unwrap();
     assert!(matches!(&recovered.recovery, Recovery::RanAgain(report) if report.success), "{recovered:?}");
     assert_eq!(ground.files(), ["a", "b", "before", "c"]);
@@ -544,7 +544,11 @@ fn a_child_is_abandoned_by_settling_its_parent_as_failed() {
     let [child] = recovered.children.try_into().unwrap();
     assert_eq!(child.choices(), [ChildChoice::Resume, ChildChoice::Abandon]);
     assert_eq!(ground.fates(child.session), [Fate::Committed], "nobody has decided");
-    runner.state().session().settle(recovered.operation, &Settlement::Failed, "a person", "no more").unwrap();
+    runner
+        .state()
+        .session()
+        .settle(recovered.operation, &Settlement::failed(), "a person", "no more")
+        .unwrap();
     assert_eq!(ground.fates(child.session), [Fate::Abandoned]);
     assert_eq!(ground.files(), ["before"]);
 }

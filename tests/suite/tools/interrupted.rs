@@ -41,7 +41,7 @@ fn opening_reports_and_shows_the_state_before_the_call_and_takes_no_writes() {
 fn a_manual_tool_is_taken_back_and_waits_for_a_decision() {
     let mut run = interrupted(Idempotency::Manual);
     let operation = run.session().recovery().interrupted[0].operation;
-    let early = run.session().settle(operation, &Settlement::Failed, "a person", "");
+    let early = run.session().settle(operation, &Settlement::failed(), "a person", "");
     assert!(matches!(early, Err(Error::NoSuchOperation { .. })), "recover first: {early:?}");
 
     let [recovered] = run.runner.recover(&ExecuteOptions::default()).unwrap().try_into().unwrap();
@@ -60,10 +60,10 @@ fn a_manual_tool_is_taken_back_and_waits_for_a_decision() {
     assert!(run.session().recovery().interrupted.is_empty());
     assert_eq!(run.plan(), ["planned", "meanwhile"], "the log says so too");
 
-    let result = Settlement::Committed(Some(Value::from("it was sent")));
+    let result = Settlement::committed(Some(Value::from("it was sent")));
     run.session().settle(operation, &result, "a person", "the recipient has it").unwrap();
     assert!(run.session().unsettled_operations().is_empty());
-    let again = run.session().settle(operation, &Settlement::Failed, "a person", "again");
+    let again = run.session().settle(operation, &Settlement::failed(), "a person", "again");
     assert!(matches!(again, Err(Error::NoSuchOperation { .. })));
     let entry = &run.ledger()[0];
     assert_eq!(
@@ -80,7 +80,7 @@ fn a_manual_tool_runs_again_once_somebody_says_so() {
     let run = interrupted(Idempotency::Manual);
     run.runner.recover(&ExecuteOptions::default()).unwrap();
     let operation = run.session().unsettled_operations()[0].operation;
-    run.session().settle(operation, &Settlement::RunAgain, "the host", "nothing was sent").unwrap();
+    run.session().settle(operation, &Settlement::run_again(), "the host", "nothing was sent").unwrap();
     let [recovered] = run.runner.recover(&ExecuteOptions::default()).unwrap().try_into().unwrap();
     let Recovery::RanAgain(report) = recovered.recovery else { panic!("{recovered:?}") };
     assert!(report.success && report.operation == operation && report.begin != operation.sequence());
@@ -184,7 +184,7 @@ fn what_was_committed_for_an_answer_is_returned_and_not_run_again() {
     let other = run.runner.execute(&second, &ExecuteOptions::default());
     assert!(matches!(other, Err(Error::ToolIdempotency { .. })), "{other:?}");
     let operation = run.session().unsettled_operations()[0].operation;
-    run.session().settle(operation, &Settlement::RunAgain, "a person", "it had not begun").unwrap();
+    run.session().settle(operation, &Settlement::run_again(), "a person", "it had not begun").unwrap();
     let other = run.runner.execute(&second, &ExecuteOptions::default()).unwrap();
     assert!(!other.recorded && other.success && other.operation == operation);
     assert_eq!(run.plan(), ["one", "two"]);

@@ -21,6 +21,7 @@ mod recovered;
 mod regressions;
 mod resources;
 mod several;
+mod suspended;
 mod swapped;
 mod synced;
 mod threads;

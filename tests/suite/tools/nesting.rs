@@ -98,7 +98,7 @@ fn a_process_that_ends_in_an_inner_call_leaves_both_to_be_recovered() {
     let [recovered] = delegating(&run).recover(&ExecuteOptions::default()).unwrap().try_into().unwrap();
     assert!(matches!(recovered.recovery, Recovery::NeedsSettling(_)));
     run.session()
-        .settle(open[0].operation, &Settlement::RunAgain, "a person", "nothing was written")
+        .settle(open[0].operation, &Settlement::run_again(), "a person", "nothing was written")
         .unwrap();
     let [recovered] = delegating(&run).recover(&ExecuteOptions::default()).unwrap().try_into().unwrap();
     assert!(matches!(recovered.recovery, Recovery::RanAgain(report) if report.success));

@@ -3,12 +3,41 @@
 //! A tool that returns a [`ToolError`], or a [`ToolResult`] without success, has failed: the engine rolls
 //! back what the call changed in STATE and in its resources. *Effects outside* are those that no rollback
 //! undoes, such as a request to a server.
+//!
+//! A tool may also leave its answer to somebody: it *asks* for an approval before it does anything
+//! ([`ToolError::Ask`]), or it does its part and *awaits* the result ([`ToolResult::awaits`]). Its call is
+//! suspended then, and holds nothing.
+
+use std::time::Duration;
 
 use foldlog_codec::body::{Cause, ExternalEffects};
 use serde::Serialize;
 
 use crate::error::Error;
 use crate::types::encode;
+
+/// Puts a question to a person or the host, on which a call is suspended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Question {
+    /// Text of the question.
+    pub text: String,
+    /// Time after which nobody needs to answer any more: the call has failed then, and the model reads so.
+    /// `None` if the question never expires.
+    pub expires_after: Option<Duration>,
+}
+
+impl Question {
+    /// Makes a question that never expires.
+    pub fn new(text: impl Into<String>) -> Question {
+        Question { text: text.into(), expires_after: None }
+    }
+
+    /// Sets the time after which the call has failed.
+    #[must_use]
+    pub fn expiring(self, after: Duration) -> Question {
+        Question { expires_after: Some(after), ..self }
+    }
+}
 
 /// Holds what a tool answers to a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,17 +51,28 @@ pub struct ToolResult<T> {
     /// Effects outside, if the tool knows them. If `None`, a tool that only reads or is
     /// [`Natural`](crate::Idempotency::Natural) has none, and any other has unknown ones.
     pub outside: Option<ExternalEffects>,
+    /// What the tool waits for, having done its part. The call's changes are kept, and
+    /// [`Session::settle`](crate::Session::settle) brings its result. `None` if this is the result.
+    pub awaits: Option<Question>,
 }
 
 impl<T> ToolResult<T> {
+    /// Leaves the result to somebody: the call's changes are kept, and the call is suspended until
+    /// [`Session::settle`](crate::Session::settle) brings its result. A call within another one fails with
+    /// this, since the outer one would be rolled back.
+    pub fn awaits(question: Question) -> ToolResult<T> {
+        let message = question.text.clone();
+        ToolResult { success: true, message, value: None, outside: None, awaits: Some(question) }
+    }
+
     /// Reports success. The model sees `message`; `value` is the answer, and the call's changes are kept.
     pub fn ok(message: impl Into<String>, value: T) -> ToolResult<T> {
-        ToolResult { success: true, message: message.into(), value: Some(value), outside: None }
+        ToolResult { success: true, message: message.into(), value: Some(value), outside: None, awaits: None }
     }
 
     /// Reports failure. The model sees `message`; the call's changes are rolled back.
     pub fn unsuccessful(message: impl Into<String>) -> ToolResult<T> {
-        ToolResult { success: false, message: message.into(), value: None, outside: None }
+        ToolResult { success: false, message: message.into(), value: None, outside: None, awaits: None }
     }
 
     /// Declares that the tool had no effects outside: a rollback undoes whatever it did.
@@ -67,6 +107,12 @@ pub enum ToolError {
         /// Why the tool needs them.
         reason: String,
     },
+    /// The tool asks for an approval before it does anything; what it did is rolled back. The caller gets
+    /// [`Error::Suspended`]. Once somebody has [approved](crate::Settlement::approved) the call, it runs under
+    /// the same operation id, and its context holds the
+    /// [approval](crate::tools::ToolContext::approval).
+    #[error("{}", .0.text)]
+    Ask(Question),
     /// The tool stopped early, since its context said that the call
     /// [is cancelled](crate::tools::ToolContext::is_cancelled).
     #[error("cancelled")]
@@ -86,7 +132,7 @@ impl ToolError {
     /// Returns the cause that the end of the call records for the error.
     pub(in crate::tools) fn cause(&self) -> Cause {
         match self {
-            ToolError::Failed { .. } => Cause::Error,
+            ToolError::Failed { .. } | ToolError::Ask(_) => Cause::Error,
             ToolError::InvalidArguments(_) => Cause::InvalidArguments,
             ToolError::VisibilityExpansion { .. } | ToolError::Engine(Error::VisibilityExpansion { .. }) => {
                 Cause::Expansion
@@ -118,6 +164,7 @@ pub(in crate::tools) struct Answered {
     /// The answer's value: one MessagePack value.
     pub(in crate::tools) value: Option<Vec<u8>>,
     pub(in crate::tools) outside: Option<ExternalEffects>,
+    pub(in crate::tools) awaits: Option<Question>,
 }
 
 impl Answered {
@@ -130,8 +177,8 @@ impl Answered {
         tool: &str,
         result: ToolResult<T>,
     ) -> Result<Answered, ToolError> {
-        let ToolResult { success, message, value, outside } = result;
+        let ToolResult { success, message, value, outside, awaits } = result;
         let value = value.map(|value| encode(tool, &value)).transpose()?;
-        Ok(Answered { success, message, value, outside })
+        Ok(Answered { success, message, value, outside, awaits })
     }
 }

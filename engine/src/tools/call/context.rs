@@ -14,6 +14,7 @@ use foldlog_codec::body::Parent;
 use uuid::Uuid;
 
 use super::command::ToolCommand;
+use super::info::Approval;
 use super::running::RunningCall;
 use crate::error::{Error, Result};
 use crate::generator::Generator;
@@ -133,6 +134,12 @@ impl ToolContext {
     /// Returns whether the call follows an interrupted one: it runs that operation again, or undoes it.
     pub fn is_resume(&self) -> bool {
         self.running.info.is_resume()
+    }
+
+    /// Returns the approval with which the call runs, if it [asked](crate::tools::ToolError::Ask) for one
+    /// before. A tool that asks returns the question if there is none, and else does its work.
+    pub fn approval(&self) -> Option<&Approval> {
+        self.running.info.approval.as_ref()
     }
 
     /// Returns the call's deadline on the monotonic clock, or that of a call around it if that is earlier.

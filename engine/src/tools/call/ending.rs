@@ -1,20 +1,39 @@
 //! The ending of a call before it is recorded: what its tool answered, or why it failed.
 //!
-//! An [`Ending`] without a cause commits the call; one with a cause fails it.
+//! An [`Ending`] without a cause commits the call; one with a cause fails it, and one that waits suspends it.
 
-use foldlog_codec::body::{Cause, ExternalEffects, Outcome};
+use std::time::Duration;
 
-use super::answer::{Answered, ToolError};
+use foldlog_codec::OperationId;
+use foldlog_codec::body::{Cause, ExternalEffects, Outcome, Suspension, SuspensionForm};
+use uuid::Uuid;
+
+use super::answer::{Answered, Question, ToolError};
 use crate::error::Error;
 use crate::operation::NotUndone;
 use crate::session::schedule::CallScope;
 use crate::types::encode;
 
+/// Says what a call waits for that is to be suspended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::tools) enum Wait {
+    /// An approval; nothing has run.
+    Asks(Option<Duration>),
+    /// Its result; what it did is kept.
+    Awaits(Option<Duration>),
+    /// A call that it made: of this session, or of another one.
+    Within(Uuid, OperationId),
+}
+
 /// Describes how a call is to end, from which its record and its report are made.
 pub(in crate::tools) struct Ending {
     /// Why the call fails. `None` commits it.
     pub(in crate::tools) cause: Option<Cause>,
-    /// Text that the model sees.
+    /// What the call waits for, if it is suspended: no cause is set then.
+    pub(in crate::tools) wait: Option<Wait>,
+    /// What the end records of that.
+    pub(in crate::tools) suspension: Option<Suspension>,
+    /// Text that the model sees, or the question.
     pub(in crate::tools) message: String,
     /// The tool's answer: one MessagePack value.
     pub(in crate::tools) value: Option<Vec<u8>>,
@@ -36,6 +55,8 @@ impl Ending {
     pub(in crate::tools) fn done(message: impl Into<String>) -> Ending {
         Ending {
             cause: None,
+            wait: None,
+            suspension: None,
             message: message.into(),
             value: None,
             overrides: None,
@@ -51,9 +72,18 @@ impl Ending {
         within: &CallScope,
     ) -> Ending {
         match answer {
-            Ok(Answered { success, message, value, outside }) => {
+            Ok(Answered { message, outside, awaits: Some(question), .. }) => {
+                Ending { outside, ..Ending::waiting(Wait::Awaits(question.expires_after), message) }
+            }
+            Ok(Answered { success, message, value, outside, awaits: None }) => {
                 let cause = (!success).then_some(Cause::Unsuccessful);
                 Ending { cause, value, outside, ..Ending::done(message) }
+            }
+            Err(ToolError::Ask(Question { text, expires_after })) => {
+                Ending::waiting(Wait::Asks(expires_after), text).harmless()
+            }
+            Err(ToolError::Engine(Error::Suspended { session, operation, question, .. })) => {
+                Ending::waiting(Wait::Within(session, operation), question)
             }
             Err(error) => {
                 let cause = match error.cause() {
@@ -82,9 +112,32 @@ impl Ending {
         }
     }
 
+    /// Suspends the call on a question.
+    fn waiting(wait: Wait, question: impl Into<String>) -> Ending {
+        Ending { wait: Some(wait), ..Ending::done(question) }
+    }
+
     /// Returns the outcome that the end records.
     pub(in crate::tools) fn outcome(&self) -> Outcome {
-        if self.cause.is_none() { Outcome::Committed } else { Outcome::Failed }
+        match (self.cause, self.wait) {
+            (Some(_), _) => Outcome::Failed,
+            (None, Some(_)) => Outcome::Suspended,
+            (None, None) => Outcome::Committed,
+        }
+    }
+
+    /// Returns whether what the call did is kept.
+    pub(in crate::tools) fn keeps(&self) -> bool {
+        self.cause.is_none() && matches!(self.wait, None | Some(Wait::Awaits(_)))
+    }
+
+    /// Returns the form in which a waiting call is suspended.
+    pub(in crate::tools) fn form(&self) -> Option<SuspensionForm> {
+        self.wait.map(|wait| match wait {
+            Wait::Asks(_) => SuspensionForm::Asks,
+            Wait::Awaits(_) => SuspensionForm::Awaits,
+            Wait::Within(..) => SuspensionForm::Within,
+        })
     }
 
     /// Sets the changes to resources that could not be undone.

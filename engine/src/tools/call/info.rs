@@ -52,6 +52,17 @@ impl ToolCall {
     }
 }
 
+/// Holds who approved a call that asked, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Approval {
+    /// Record of the decision.
+    pub sequence: SequenceNumber,
+    /// Who approved.
+    pub by: String,
+    /// Reason that was given.
+    pub reason: String,
+}
+
 /// Holds the options of one run of a call. They are not recorded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ExecuteOptions {
@@ -81,6 +92,8 @@ pub(in crate::tools) struct CallInfo {
     pub(in crate::tools) reads_only: bool,
     /// Operation that this call runs again.
     pub(in crate::tools) again: Option<OperationId>,
+    /// Approval with which this call runs that asked for one.
+    pub(in crate::tools) approval: Option<Approval>,
     /// Interrupted operation whose effects outside this call undoes.
     pub(in crate::tools) undoes: Option<OperationId>,
     /// Interrupted operation about which this call asks the outside: only a log of a later version has one.
@@ -103,6 +116,7 @@ impl CallInfo {
             idempotency: Idempotency::Manual,
             reads_only: false,
             again: None,
+            approval: None,
             undoes: None,
             verifies: None,
             restores: None,
@@ -121,6 +135,7 @@ impl CallInfo {
             idempotency: open.idempotency,
             reads_only: open.reads_only,
             again: (open.operation.sequence() != open.begin).then_some(open.operation),
+            approval: None,
             undoes: open.undoes,
             verifies: open.verifies,
             restores: None,

@@ -37,10 +37,10 @@ mod report;
 mod running;
 mod tool;
 
-pub use answer::{ToolError, ToolResult};
+pub use answer::{Question, ToolError, ToolResult};
 pub use command::ToolCommand;
 pub use context::ToolContext;
-pub use info::{ExecuteOptions, ToolCall};
+pub use info::{Approval, ExecuteOptions, ToolCall};
 pub use operation::Operation;
 pub use report::ToolReport;
 pub use tool::{Tool, ToolRegistry};

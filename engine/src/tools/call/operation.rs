@@ -19,15 +19,18 @@
 use foldlog_codec::{OperationId, SequenceNumber};
 use std::fmt;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
-use foldlog_codec::body::{Cause, ExternalEffects, Payload, ToolBegin, ToolEnd};
-use foldlog_codec::msgpack::{Value, Writer};
+use foldlog_codec::body::{
+    Cause, ExternalEffects, InnerCall, Outcome, Payload, Suspension, ToolBegin, ToolEnd,
+};
+use foldlog_codec::msgpack::{Reader, Value, Writer};
 use parking_lot::Mutex;
 use serde::Serialize;
 
 use super::answer::{Answered, ToolError, ToolResult};
 use super::context::ToolContext;
-use super::ending::Ending;
+use super::ending::{Ending, Wait};
 use super::info::{CallInfo, ExecuteOptions, RestoreScope};
 use super::programs::Programs;
 use super::report::ToolReport;
@@ -155,6 +158,8 @@ impl Operation {
     ///
     /// # Errors
     ///
+    /// [`Error::Suspended`] if the result is left to somebody; the call has an end then.
+    ///
     /// [`Error::DeadlineExceeded`] if the result reports success after the call's deadline: the call's
     /// changes were rolled back, and it has an end. [`Error::Stuck`] if a nested call does not end within the
     /// store's [grace](crate::StoreOptions::grace): the engine ends this call as if it were dropped, once the
@@ -166,13 +171,13 @@ impl Operation {
     /// no writes until [`ToolRunner::recover`](crate::tools::ToolRunner::recover), here or in another
     /// process, has ended it. A session that fails with [`Error::Poisoned`] has to be opened again first.
     pub fn end<T: Serialize>(self, result: ToolResult<T>) -> Result<ToolReport> {
-        let ToolResult { success, message, value, outside } = result;
+        let ToolResult { success, message, value, outside, awaits } = result;
         let value = match value.map(|value| encode(&self.running().info.tool, &value)).transpose() {
             Ok(value) => value,
             // A result that cannot be recorded fails the call, as it does for a tool that runs here.
             Err(error) => return self.fail(ToolError::failed(error.to_string())),
         };
-        let answered = Answered { success, message, value, outside };
+        let answered = Answered { success, message, value, outside, awaits };
         let ending = Ending::of(Ok(answered), &self.running().begun.within);
         self.finish(ending)
     }
@@ -181,8 +186,8 @@ impl Operation {
     ///
     /// # Errors
     ///
-    /// [`Error::VisibilityExpansion`] if `error` asks for more of the prompt to be shown; the call has an end
-    /// then. Else those of [`end`](Operation::end).
+    /// [`Error::VisibilityExpansion`] if `error` asks for more of the prompt to be shown, [`Error::Suspended`]
+    /// if it asks for an approval; the call has an end then. Else those of [`end`](Operation::end).
     pub fn fail(self, error: ToolError) -> Result<ToolReport> {
         let ending = Ending::of(Err(error), &self.running().begun.within);
         self.finish(ending)
@@ -310,8 +315,17 @@ impl RunningCall {
     /// since the caller handles both in another way than a report.
     fn finish_and_raise(&self, ending: Ending) -> Result<ToolReport> {
         let overrides = ending.overrides.clone();
+        let (wait, form) = (ending.wait, ending.form());
         let report = self.finish(ending)?;
         let operation = report.operation;
+        if let Some(form) = form.filter(|_| report.outcome == Outcome::Suspended) {
+            // Who waits for a call within this one is told which one to settle.
+            let (session, operation) = match wait {
+                Some(Wait::Within(session, operation)) => (session, operation),
+                _ => (self.state.session().id(), operation),
+            };
+            return Err(Error::Suspended { session, operation, form, question: report.message });
+        }
         match (report.cause, overrides) {
             (Some(Cause::Expansion), overrides) => Err(Error::VisibilityExpansion {
                 operation,
@@ -340,6 +354,10 @@ impl RunningCall {
         if let Some((cause, reason)) = stopped.filter(|_| ending.cause.is_none()) {
             ending = Ending { outside: ending.outside, ..Ending::failed(cause, reason) };
         }
+        if matches!(ending.wait, Some(Wait::Awaits(_))) && self.info.parent.is_some() {
+            ending =
+                Ending::failed(Cause::Error, "a call within another one cannot leave its result to somebody");
+        }
         // If a nested call does not end, this call still holds everything, and can be ended later.
         self.begun.end_inner()?;
         let Some(Held { before, leases, mut text }) = held.take() else {
@@ -358,7 +376,7 @@ impl RunningCall {
             }
         }
         let mut after = None;
-        if ending.cause.is_none() && !self.info.reads_only {
+        if ending.keeps() && !self.info.reads_only {
             let tag = || tagged("post", self.info.call_id.as_deref());
             let until = self.begun.within.until();
             match caught("the resources after the call", || self.state.capture(until, tag)) {
@@ -376,9 +394,10 @@ impl RunningCall {
             }
         }
         // If this fails, the call has no end and is left open, and a recovery restores the resources again.
-        if ending.cause.is_some() {
+        if !ending.keeps() {
             ending.not_undone.append(&mut self.restore(&before)?);
         }
+        ending.suspension = self.suspension(&ending, &text);
         let mut recorded = self.record(&ending, after.as_ref(), &mut text);
         let unrecorded = match &recorded {
             Err(Error::Full { .. }) => Some("there is no space to record what the tool answered".to_owned()),
@@ -421,6 +440,25 @@ impl RunningCall {
         ending.outside.unwrap_or(self.info.outside())
     }
 
+    /// Returns what the end records of what the call waits for. `text` is its encoded arguments.
+    fn suspension(&self, ending: &Ending, text: &[u8]) -> Option<Suspension> {
+        let (wait, form) = (ending.wait?, ending.form()?);
+        let arguments = Reader::new(text).str().unwrap_or_default();
+        let expiring = |after: Option<Duration>| {
+            let after = i64::try_from(after?.as_micros()).unwrap_or(i64::MAX);
+            Some(self.state.session().now_us().saturating_add(after))
+        };
+        let own = self.state.session().id();
+        let (expires_us, inner) = match wait {
+            Wait::Asks(after) | Wait::Awaits(after) => (expiring(after), None),
+            Wait::Within(session, operation) => {
+                (None, Some(InnerCall { session: (session != own).then_some(session), operation }))
+            }
+        };
+        let arguments = *blake3::hash(arguments.as_bytes()).as_bytes();
+        Some(Suspension { expires_us, inner, ..Suspension::new(form, arguments) })
+    }
+
     /// Records the end. Reuses the memory of `text` for the encoded message.
     fn record(&self, ending: &Ending, after: Option<&Captures>, text: &mut Vec<u8>) -> Result<Ended> {
         let begin = self.begun.begin;
@@ -434,6 +472,8 @@ impl RunningCall {
             overrides: ending.overrides.as_ref().map(|(_, encoded)| Payload::new(encoded)),
             resources: after.map(Captures::to_record).unwrap_or_default(),
             not_undone: ending.not_undone.iter().map(NotUndone::to_record).collect(),
+            suspension: ending.suspension,
+            rolls_back: !ending.keeps() && !self.info.reads_only,
             ..self.info.to_end(begin, (ending.outcome(), ending.cause))
         };
         self.begun.end(end, self.checkpoints().is_some())
@@ -451,7 +491,7 @@ impl RunningCall {
             call_id: self.info.call_id.clone(),
             outcome: ending.outcome(),
             cause: ending.cause,
-            success: ending.cause.is_none(),
+            success: ending.outcome() == Outcome::Committed,
             outside: self.outside(&ending),
             not_undone: ending.not_undone,
             message: ending.message,

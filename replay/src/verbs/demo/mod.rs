@@ -233,7 +233,7 @@ fn recovered(runner: &ToolRunner, files: &[String], output: &mut Output<'_>) -> 
     for recovered in runner.recover(&ExecuteOptions::default())? {
         let (operation, tool) = (recovered.operation, recovered.tool);
         say(output, format_args!("   recovered: operation {operation} (`{tool}`) was rolled back"))?;
-        session.settle(operation, &Settlement::Failed, "the demo", "it was killed before it was done")?;
+        session.settle(operation, &Settlement::failed(), "the demo", "it was killed before it was done")?;
         say(output, "   whether it may run again nobody can know, so a person settles it: failed")?;
     }
     let after = tools::listed(runner)?;

@@ -101,9 +101,9 @@ impl World {
         let promise = self.promise_of_call(id);
         let again = self.chance.percent(40);
         let settlement = match again {
-            true => Settlement::RunAgain,
-            false if self.chance.percent(50) => Settlement::Failed,
-            false => Settlement::Committed(None),
+            true => Settlement::run_again(),
+            false if self.chance.percent(50) => Settlement::failed(),
+            false => Settlement::committed(None),
         };
         self.say(|| format!("   {id}: settles {operation}: {settlement:?}"));
         let known = self.known.get_mut(&id).expect("it is known");

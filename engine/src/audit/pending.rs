@@ -1,0 +1,30 @@
+//! The questions of suspended operations, read without the host.
+
+use chrono::{DateTime, Utc};
+
+use super::LogReader;
+use crate::error::Result;
+use crate::fold::conversation_reading::TextBudget;
+use crate::fold::questions::{self, PendingQuestion};
+use crate::fold::suspended::Standings;
+
+impl LogReader {
+    /// Returns the questions of suspended operations that nobody has answered yet and that have not expired at the time
+    /// `now`, in the order of their operation ids.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`conversation_at`](LogReader::conversation_at).
+    pub fn pending(&self, now: DateTime<Utc>) -> Result<Vec<PendingQuestion>> {
+        let standings = Standings {
+            operations: &self.outline.operations,
+            path: self.live_path(),
+            position: self.places.next_sequence.saturating_sub(1),
+            opened: self.opened_sequence(),
+            now_us: now.timestamp_micros(),
+        };
+        let budget = TextBudget { session_dir: &self.dir, bytes: self.memory_bytes() };
+        let source = self.log_source(&self.outline);
+        questions::read(&source, self.opened.session, &standings.waiting(), Some(budget))
+    }
+}

@@ -1,0 +1,143 @@
+//! How suspended operations stand: whom they wait for, and whether they may run.
+//!
+//! A suspended operation holds no transaction and no lease: it has ended, and its end holds a question. Whether it still
+//! waits follows from the log and the time alone:
+//!
+//! | since the end that suspended it | it |
+//! |---|---|
+//! | nothing | waits, until its question expires |
+//! | a rollback to before its begin | is withdrawn |
+//! | a decision | is over, or runs again if it asked and was approved, until the approval expires |
+//! | a fork | waits in the fork too; an approval by the forked session does not count there |
+//! | the operation within which it ran committed or failed | is withdrawn |
+//! | the operation within which it ran is suspended or runs again | waits for as long as that one counts |
+
+use foldlog_codec::body::{Decision, SuspensionForm};
+use foldlog_codec::{OperationId, SequenceNumber};
+
+use super::operations::Operations;
+use super::path::Path;
+use crate::operation::SuspendedOperation;
+
+/// Says how a suspended operation stands at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// This operation waits for a person or the host: the suspended one, or one within it.
+    Waits(OperationId),
+    /// The operation may run again. It was approved by this record, or it waits for something that its tool asks for itself.
+    MayRun(Option<SequenceNumber>),
+    /// It is too late to answer, or an approval came to nothing.
+    Expired,
+}
+
+/// Tells how suspended operations stand at one moment.
+pub(crate) struct Standings<'a> {
+    pub(crate) operations: &'a Operations,
+    /// Which records are live.
+    pub(crate) path: &'a Path,
+    /// Last record of the log.
+    pub(crate) position: SequenceNumber,
+    /// Record with which the session began. What was approved before, another session approved.
+    pub(crate) opened: SequenceNumber,
+    /// Time of the question, in microseconds since 1970-01-01 UTC.
+    pub(crate) now_us: i64,
+}
+
+impl<'a> Standings<'a> {
+    /// Returns how an operation stands; `None` if it is withdrawn.
+    pub(crate) fn of_live(&self, suspended: &SuspendedOperation) -> Option<Standing> {
+        self.is_live(suspended).then(|| self.standing(suspended))
+    }
+
+    /// Returns the operation that somebody has to settle before this one goes on; `None` if nobody has to.
+    pub(crate) fn waits_for(&self, operation: OperationId) -> Option<OperationId> {
+        match self.of_live(self.operations.suspended_one(operation)?)? {
+            Standing::Waits(operation) => Some(operation),
+            Standing::MayRun(_) | Standing::Expired => None,
+        }
+    }
+
+    /// Returns the operations whose questions nobody has answered.
+    pub(crate) fn waiting(&self) -> Vec<SuspendedOperation> {
+        let waits = |one: &&SuspendedOperation| self.of_live(one) == Some(Standing::Waits(one.operation));
+        self.operations.suspended().filter(waits).cloned().collect()
+    }
+
+    /// Returns whether the question of an operation counts. One that ran within another counts while that one does: its own
+    /// end was rolled back with it.
+    fn is_live(&self, suspended: &SuspendedOperation) -> bool {
+        let mut outermost = suspended;
+        // Each one began before the one within it, so this ends.
+        while let Some(parent) = outermost.parent {
+            match self.operations.suspended_one(parent) {
+                Some(outer) if parent < outermost.operation => outermost = outer,
+                _ => return self.operations.run_of(parent).is_some(),
+            }
+        }
+        self.path.is_live(outermost.end, self.position)
+    }
+
+    pub(crate) fn standing(&self, suspended: &SuspendedOperation) -> Standing {
+        let is_over = |until_us: Option<i64>| until_us.is_some_and(|until_us| until_us <= self.now_us);
+        let decided = suspended.decided.filter(|decided| decided.sequence > self.opened);
+        let approved = decided.filter(|decided| decided.decision == Decision::RunAgain);
+        match (suspended.suspension.form, approved) {
+            (SuspensionForm::Within, _) => self.within(suspended),
+            (SuspensionForm::Asks, Some(approved)) if is_over(approved.until_us) => Standing::Expired,
+            (SuspensionForm::Asks, Some(approved)) => Standing::MayRun(Some(approved.sequence)),
+            _ if is_over(suspended.suspension.expires_us) => Standing::Expired,
+            _ if decided.is_some() => Standing::MayRun(decided.map(|decided| decided.sequence)),
+            _ => Standing::Waits(suspended.operation),
+        }
+    }
+
+    /// Returns how an operation stands that waits for one within it.
+    fn within(&self, suspended: &SuspendedOperation) -> Standing {
+        let own = suspended.suspension.inner.filter(|inner| inner.session.is_none());
+        let mut next = own.map(|inner| inner.operation);
+        let mut before = suspended.operation;
+        while let Some(inner) =
+            next.filter(|inner| *inner > before).and_then(|it| self.operations.suspended_one(it))
+        {
+            before = inner.operation;
+            let own = inner.suspension.inner.filter(|inner| inner.session.is_none());
+            match inner.suspension.form {
+                SuspensionForm::Within => next = own.map(|inner| inner.operation),
+                _ => match self.standing(inner) {
+                    Standing::Waits(operation) => return Standing::Waits(operation),
+                    Standing::MayRun(_) | Standing::Expired => break,
+                },
+            }
+        }
+        Standing::MayRun(None)
+    }
+
+    /// Returns why a suspended operation cannot be settled like this.
+    pub(crate) fn objection(
+        &self,
+        suspended: &SuspendedOperation,
+        decision: Decision,
+        arguments: Option<[u8; 32]>,
+    ) -> Option<&'static str> {
+        let is_decided = suspended.decided.is_some_and(|decided| decided.sequence > self.opened);
+        match (suspended.suspension.form, self.of_live(suspended)) {
+            (_, None) => Some("its question was withdrawn by a rollback"),
+            (_, Some(Standing::Expired)) => {
+                Some("its question or its approval has expired, so the call has failed")
+            }
+            (SuspensionForm::Within, _) if decision == Decision::Failed => None,
+            (SuspensionForm::Within, _) => Some("it waits for a call within it: settle that one"),
+            (_, _) if is_decided => Some("somebody has decided about it already"),
+            (SuspensionForm::Asks, _) if decision == Decision::RunAgain => match arguments {
+                Some(arguments) if arguments == suspended.suspension.arguments => None,
+                Some(_) => Some("the approval names other arguments than those of the call"),
+                None => Some("it asks for an approval, which names the digest of its arguments"),
+            },
+            (SuspensionForm::Awaits, _) if decision == Decision::RunAgain => {
+                Some("it waits for its result, and what it did stays: it cannot run again")
+            }
+            (SuspensionForm::Other(_), _) => Some("only a later version of foldlog knows what it waits for"),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! Decisions about operations that wait for somebody: those that were interrupted, and those that are suspended.
+
+use chrono::{DateTime, Utc};
+use foldlog_codec::body::{Decision, Payload, Settle};
+use foldlog_codec::msgpack::{Value, Writer};
+use foldlog_codec::{Kind, OperationId, SequenceNumber};
+use parking_lot::MutexGuard;
+
+use super::writing::PendingRecord;
+use super::{Inner, Session, WriterState};
+use crate::conversation::settled_text;
+use crate::error::{Error, Result};
+use crate::fold::questions::{self, PendingQuestion};
+use crate::fold::record_body::RecordBody;
+use crate::fold::suspended::{Standing, Standings};
+use crate::operation::{SuspendedOperation, UnsettledOperation};
+use crate::types::encode;
+
+/// States what somebody decides about an operation that was interrupted or is suspended.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settlement {
+    pub(crate) decision: Decision,
+    pub(crate) result: Option<Value>,
+    pub(crate) shown: Option<String>,
+    pub(crate) arguments: Option<[u8; 32]>,
+    pub(crate) until: Option<DateTime<Utc>>,
+}
+
+impl Settlement {
+    fn new(decision: Decision) -> Settlement {
+        Settlement { decision, result: None, shown: None, arguments: None, until: None }
+    }
+
+    /// States that the operation had done its work, with this result. This brings an operation its result that waits for
+    /// it.
+    pub fn committed(result: Option<Value>) -> Settlement {
+        Settlement { result, ..Settlement::new(Decision::Committed) }
+    }
+
+    /// States that the operation had not done its work, and is not to run again. This refuses an operation that asked.
+    pub fn failed() -> Settlement {
+        Settlement::new(Decision::Failed)
+    }
+
+    /// States that an interrupted operation is to run again.
+    pub fn run_again() -> Settlement {
+        Settlement::new(Decision::RunAgain)
+    }
+
+    /// Approves an operation that asked: it is to run. `arguments` is the BLAKE3 of the text of its arguments, as
+    /// [`PendingQuestion::digest`] says it, so that nobody approves what they have not seen.
+    pub fn approved(arguments: [u8; 32]) -> Settlement {
+        Settlement { arguments: Some(arguments), ..Settlement::new(Decision::RunAgain) }
+    }
+
+    /// Sets the text that the model reads of the call. Without it the model reads a result, or the reason.
+    #[must_use]
+    pub fn showing(self, text: impl Into<String>) -> Settlement {
+        Settlement { shown: Some(text.into()), ..self }
+    }
+
+    /// Sets the time from which on an approval does not count: a call that was not run by then has failed.
+    #[must_use]
+    pub fn until(self, until: DateTime<Utc>) -> Settlement {
+        Settlement { until: Some(until), ..self }
+    }
+}
+
+/// Holds a decision as the log has it.
+pub(crate) struct RecordedSettlement {
+    pub(crate) sequence: SequenceNumber,
+    pub(crate) settlement: Settlement,
+    pub(crate) by: String,
+    pub(crate) reason: String,
+}
+
+impl RecordedSettlement {
+    /// Returns whether the call counts as successful, and the text that the model reads; `None` if it is to run again.
+    pub(crate) fn closing(&self) -> Option<(bool, String)> {
+        let Settlement { decision, result, shown, .. } = &self.settlement;
+        let text = || settled_text(*decision, result.as_ref(), shown.as_deref(), &self.reason);
+        match decision {
+            Decision::RunAgain => None,
+            Decision::Committed => Some((true, text())),
+            Decision::Failed => Some((false, text())),
+        }
+    }
+}
+
+impl Session {
+    /// Returns the operations that were interrupted and have neither run again nor been settled since.
+    pub fn unsettled_operations(&self) -> Vec<UnsettledOperation> {
+        self.inner.state.lock().live.projection.operations.unsettled().cloned().collect()
+    }
+
+    /// Returns the questions of suspended operations that nobody has answered yet and that have not expired, in the order
+    /// of their operation ids. An operation that waits for one within it has none of its own.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] if the log cannot be read, [`Error::Object`] if an object is missing or damaged,
+    /// [`Error::Inconsistent`] if a text is no text.
+    pub fn pending(&self) -> Result<Vec<PendingQuestion>> {
+        let (waiting, source) = {
+            let state = self.inner.state.lock();
+            let standing = self.inner.standings(&state);
+            (standing.waiting(), self.inner.log_source(&state))
+        };
+        questions::read(&source, self.inner.id, &waiting, None)
+    }
+
+    /// Decides about an operation that was interrupted and that only a person or the host can judge, or about one that is
+    /// suspended. With [`Settlement::run_again`], the next recovery runs an interrupted operation again; with
+    /// [`Settlement::approved`], the next recovery or the conversation that asked for the call runs it. Returns the
+    /// sequence number of the decision's record. Needs no types.
+    ///
+    /// The record is durable when this returns, with [`Durability::Boundary`](crate::Durability::Boundary) and
+    /// [`Durability::Every`](crate::Durability::Every).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSuchOperation`] if the operation waits for nobody, also if it is still open, since the session must be
+    /// recovered first; if its question has expired or was withdrawn; if an approval names other arguments, or is for
+    /// an operation that does not ask; if an operation that asks is to run again without an approval, or one that waits
+    /// for its result is to run again. Else those of [`dispatch`](Session::dispatch) that do not concern events.
+    pub fn settle(
+        &self,
+        operation: impl Into<OperationId>,
+        settlement: &Settlement,
+        by: &str,
+        reason: &str,
+    ) -> Result<SequenceNumber> {
+        let operation = operation.into();
+        let inner = &self.inner;
+        let state = inner.settleable()?;
+        let refused = |reason| Err(Error::NoSuchOperation { operation, reason });
+        let operations = &state.live.projection.operations;
+        if operations.open().any(|open| open.operation == operation) {
+            return refused("it is still open: recover the session first");
+        }
+        if let Some(suspended) = operations.suspended_one(operation) {
+            if let Some(reason) =
+                inner.standings(&state).objection(suspended, settlement.decision, settlement.arguments)
+            {
+                return refused(reason);
+            }
+        } else if operations.unsettled_one(operation).is_none() {
+            return refused("it is not one that was interrupted or suspended and waits to be settled");
+        } else if settlement.arguments.is_some() {
+            return refused("it was interrupted and asks for no approval");
+        }
+        self.write_settlement(state, operation, settlement, (by, reason))
+    }
+
+    /// Returns a suspended operation and how it stands, if it counts.
+    pub(crate) fn suspended(&self, operation: OperationId) -> Option<(SuspendedOperation, Standing)> {
+        let state = self.inner.state.lock();
+        let standings = self.inner.standings(&state);
+        let suspended = standings.operations.suspended_one(operation)?;
+        Some((suspended.clone(), standings.of_live(suspended)?))
+    }
+
+    /// Returns a suspended operation, also one that a rollback has withdrawn.
+    pub(crate) fn suspended_one(&self, operation: OperationId) -> Option<SuspendedOperation> {
+        self.inner.state.lock().live.projection.operations.suspended_one(operation).cloned()
+    }
+
+    /// Returns what was suspended within the operation whose handle this is by a call of the same tool with the same
+    /// arguments, and how it stands.
+    pub(crate) fn suspended_within(
+        &self,
+        tool: &str,
+        arguments: &str,
+    ) -> Option<(SuspendedOperation, Standing)> {
+        let parent = self.within.as_deref()?.operation();
+        let state = self.inner.state.lock();
+        let operations = &state.live.projection.operations;
+        operations.suspended_within(parent).next()?;
+        let arguments = blake3::hash(arguments.as_bytes());
+        let same =
+            |one: &&SuspendedOperation| one.tool == tool && one.suspension.arguments == *arguments.as_bytes();
+        let suspended = operations.suspended_within(parent).filter(same).last()?;
+        Some((suspended.clone(), self.inner.standings(&state).standing(suspended)))
+    }
+
+    /// Returns the suspended operations within no other that go on without anybody's doing: those that were approved, those
+    /// that have expired, and those that wait for a call within them that waits no more.
+    pub(crate) fn due(&self) -> Vec<(SuspendedOperation, Standing)> {
+        let state = self.inner.state.lock();
+        let standings = self.inner.standings(&state);
+        let outer = standings.operations.suspended().filter(|one| one.parent.is_none());
+        // Whether something in another session still waits, only the tool can find out. The conversation that asked for the
+        // call has it do so.
+        let is_asked = |one: &SuspendedOperation| {
+            one.origin.is_none() || one.suspension.inner.is_some_and(|inner| inner.session.is_none())
+        };
+        let due = outer.filter_map(|one| match standings.of_live(one)? {
+            standing @ (Standing::MayRun(Some(_)) | Standing::Expired) => Some((one.clone(), standing)),
+            standing @ Standing::MayRun(None) => is_asked(one).then(|| (one.clone(), standing)),
+            Standing::Waits(_) => None,
+        });
+        due.collect()
+    }
+
+    /// Records that a suspended operation has expired, if it has not been settled meanwhile.
+    pub(crate) fn expire(&self, operation: OperationId, settlement: &Settlement, by: &str) -> Result<()> {
+        let state = self.inner.settleable()?;
+        let standings = self.inner.standings(&state);
+        let suspended = standings.operations.suspended_one(operation);
+        if suspended.map(|suspended| standings.standing(suspended)) != Some(Standing::Expired) {
+            return Ok(());
+        }
+        self.write_settlement(state, operation, settlement, (by, "nobody answered in time")).map(drop)
+    }
+
+    fn write_settlement(
+        &self,
+        state: MutexGuard<'_, WriterState>,
+        operation: OperationId,
+        settlement: &Settlement,
+        (by, reason): (&str, &str),
+    ) -> Result<SequenceNumber> {
+        let inner = &self.inner;
+        let time_us = inner.now_us();
+        let Settlement { decision, result, shown, arguments, until } = settlement;
+        // What cannot be read again would make the log unreadable.
+        let result = result.as_ref().map(|result| encode("a settled result", result)).transpose()?;
+        let shown = shown.as_ref().map(|shown| {
+            let mut text = Writer::with_capacity(shown.len() + 5);
+            text.str(shown);
+            text.finish()
+        });
+        let mut settle = Settle {
+            result: result.as_deref().map(Payload::new),
+            shown: shown.as_deref().map(Payload::new),
+            arguments: *arguments,
+            until_us: until.map(|until| until.timestamp_micros()),
+            ..Settle::new(operation, *decision, by, reason)
+        };
+        let references = inner.references(&state, settle.payloads_mut())?;
+        inner.refer(settle.payloads_mut(), &references);
+        let body = self.in_lane(settle.encode());
+        inner.write(state, time_us, [PendingRecord::new(Kind::SETTLE, &body, RecordBody::Settle(settle))])
+    }
+}
+
+impl Inner {
+    /// Returns how suspended operations stand now.
+    pub(super) fn standings<'a>(&self, state: &'a WriterState) -> Standings<'a> {
+        Standings {
+            operations: &state.live.projection.operations,
+            path: &state.live.path,
+            position: state.log.next_sequence().saturating_sub(1),
+            opened: state.openings.last().map_or(SequenceNumber::MIN, |(sequence, _)| *sequence),
+            now_us: self.now_us(),
+        }
+    }
+}
+
+/// Returns whether somebody has to decide about an interrupted operation.
+pub(crate) fn must_settle(unsettled: &UnsettledOperation) -> bool {
+    unsettled.idempotency.needs_settling() && !unsettled.run_again
+}

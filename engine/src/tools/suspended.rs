@@ -1,0 +1,127 @@
+//! Calls that wait for somebody: what becomes of one when it is asked for again.
+//!
+//! | how it stands | what happens |
+//! |---|---|
+//! | it waits | the caller gets the question again, and nothing is recorded |
+//! | its question or its approval has expired | that it failed is recorded, and is its result |
+//! | it was approved | the tool runs under the same operation id, and its context holds the approval |
+//! | it was refused or got a result, within another call | that is its result |
+//! | it waits for a call within it that waits no more | the tool runs again under the same operation id |
+
+use super::call::{Approval, CallInfo, ExecuteOptions, ToolReport};
+use super::known::Known;
+use super::recovery::{Recovered, Recovery};
+use super::runner::ToolRunner;
+use crate::error::{Error, Result};
+use crate::fold::suspended::Standing;
+use crate::operation::SuspendedOperation;
+use crate::session::Settlement;
+use crate::session::settling::RecordedSettlement;
+use crate::types::ToolInvoked;
+
+/// Who decides about a call that nobody answered in time.
+const EXPIRY: &str = "foldlog";
+/// Text that the model reads of such a call.
+const EXPIRED: &str = "Nobody answered in time, so the call has failed. It did not run.";
+/// Text that the model reads if the call had done its part.
+const EXPIRED_RESULT: &str =
+    "The result did not come in time, so the call has failed. What it did before stays.";
+
+impl ToolRunner {
+    /// Goes on with a suspended call as it stands.
+    pub(super) fn go_on(
+        &self,
+        suspended: &SuspendedOperation,
+        standing: Standing,
+        options: &ExecuteOptions,
+    ) -> Result<ToolReport> {
+        if standing == Standing::Expired {
+            self.expire(suspended)?;
+        }
+        let settled = self.session.read_settlement(suspended.operation, suspended.end)?;
+        if let Some(report) = settled.as_ref().and_then(|settled| report(suspended, settled)) {
+            return Ok(report);
+        }
+        let info = self.info_again(suspended, standing)?;
+        let call = self.call_again((suspended.begin, &suspended.tool, suspended.call_id.as_ref()))?;
+        let tool = self.tools.get(&call.tool)?;
+        self.run(info, &call.arguments, options, &|| Ok(()), |context| tool.call(&call.arguments, context))
+    }
+
+    /// Describes the run with which a suspended call goes on.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Suspended`] if it still waits, [`Error::NoSuchOperation`] if it has expired.
+    pub(super) fn info_again(&self, suspended: &SuspendedOperation, standing: Standing) -> Result<CallInfo> {
+        let Standing::MayRun(approved) = standing else {
+            return Err(self.suspended_error(suspended, standing)?);
+        };
+        let settled = match approved {
+            Some(_) => self.session.read_settlement(suspended.operation, suspended.end)?,
+            None => None,
+        };
+        let approval =
+            settled.map(|RecordedSettlement { sequence, by, reason, .. }| Approval { sequence, by, reason });
+        let call = self.call_again((suspended.begin, &suspended.tool, suspended.call_id.as_ref()))?;
+        let reads_only = self.reads_only(&call.tool);
+        let (again, idempotency) = (Some(suspended.operation), suspended.idempotency);
+        Ok(CallInfo { again, approval, idempotency, reads_only, ..CallInfo::new(&call) })
+    }
+
+    /// Returns the error of a call that does not go on.
+    pub(super) fn suspended_error(
+        &self,
+        suspended: &SuspendedOperation,
+        standing: Standing,
+    ) -> Result<Error> {
+        let Standing::Waits(operation) = standing else {
+            let reason = "it waited for somebody who did not answer in time: run it to record that it failed";
+            return Ok(Error::NoSuchOperation { operation: suspended.operation, reason });
+        };
+        let waiting = self.session.suspended_one(operation).unwrap_or_else(|| suspended.clone());
+        let (_, question) = self.session.read_end(waiting.end)?;
+        let (session, form) = (self.session.id(), waiting.suspension.form);
+        Ok(Error::Suspended { session, operation, form, question })
+    }
+
+    /// Records that nobody answered in time.
+    fn expire(&self, suspended: &SuspendedOperation) -> Result<()> {
+        let awaited = suspended.suspension.form == foldlog_codec::body::SuspensionForm::Awaits;
+        let shown = if awaited { EXPIRED_RESULT } else { EXPIRED };
+        self.session.expire(suspended.operation, &Settlement::failed().showing(shown), EXPIRY)
+    }
+
+    /// Runs the calls that were approved and that ran within no other, and records which have failed since nobody answered
+    /// in time.
+    pub(super) fn run_approved(&self, options: &ExecuteOptions) -> Result<Vec<Recovered>> {
+        let mut recovered = Vec::new();
+        for (suspended, standing) in self.state.session().due() {
+            // Nobody is kept from a recovery by what cannot be told.
+            let children = self.state.session().children_of(suspended.operation);
+            let recovery = match standing {
+                Standing::Expired => {
+                    self.expire(&suspended)?;
+                    continue;
+                }
+                _ if self.tools.get(&suspended.tool).is_err() => continue,
+                _ => self.go_on(&suspended, standing, options),
+            };
+            let recovery = recovery.map_or_else(Recovery::Failed, Recovery::RanAgain);
+            let SuspendedOperation { operation, tool, call_id, .. } = suspended;
+            let (not_undone, children) = (Vec::new(), children.unwrap_or_default());
+            recovered.push(Recovered { operation, tool, call_id, recovery, not_undone, children });
+        }
+        Ok(recovered)
+    }
+}
+
+/// Reports a call as somebody closed it; `None` if it is to run.
+fn report(suspended: &SuspendedOperation, settled: &RecordedSettlement) -> Option<ToolReport> {
+    let (success, shown) = settled.closing()?;
+    let invoked = ToolInvoked::of_suspended(suspended);
+    match Known::recorded(&invoked, suspended.end, (success, shown, settled.settlement.result.clone())) {
+        Known::Recorded(report) => Some(*report),
+        Known::Unsettled(_) | Known::Suspended(..) => None,
+    }
+}

@@ -1,0 +1,425 @@
+//! Calls that wait for somebody: they ask before they do anything, or leave their result to others, and hold nothing meanwhile.
+
+use std::time::Duration;
+
+use foldlog::audit::Fate;
+use foldlog::tools::{Question, Recovery};
+use foldlog::{Outcome, PendingQuestion, Settlement, SnapshotOptions, SuspensionForm, Value};
+
+use super::*;
+
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug)]
+struct Letter {
+    to: String,
+    /// Whether the question expires at once.
+    #[serde(default)]
+    expires: bool,
+}
+
+/// Sends a letter, and asks before it does.
+struct Send {
+    disk: MemoryStorage,
+    sent: Arc<Mutex<Vec<String>>>,
+}
+
+impl Tool for Send {
+    const NAME: &'static str = "send";
+    type Parameters = Letter;
+    type Output = usize;
+
+    fn call(&self, letter: Letter, context: &ToolContext) -> Result<ToolResult<usize>, ToolError> {
+        context.resources().get::<Desk>().unwrap().put("draft", &letter.to);
+        context.session().dispatch(StepAdded { title: format!("to {}", letter.to), part: 1 })?;
+        let Some(approval) = context.approval() else {
+            let question = Question::new(format!("Send to {}?", letter.to));
+            let at_once = Duration::from_micros(1);
+            return Err(ToolError::Ask(if letter.expires { question.expiring(at_once) } else { question }));
+        };
+        let mut sent = self.sent.lock().unwrap();
+        sent.push(letter.to.clone());
+        if letter.to == "death" {
+            self.disk.crash(CrashKind::Process);
+        }
+        Ok(ToolResult::ok(format!("sent, as {} agreed: {}", approval.by, approval.reason), sent.len()))
+    }
+}
+
+/// Puts a paper on the desk, and leaves it to somebody to read it.
+struct Review;
+
+impl Tool for Review {
+    const NAME: &'static str = "review";
+    type Parameters = Nothing;
+    type Output = u64;
+
+    fn call(&self, _: Nothing, context: &ToolContext) -> Result<ToolResult<u64>, ToolError> {
+        context.resources().get::<Desk>().unwrap().put("paper", "to be read");
+        context.session().dispatch(StepAdded { title: "handed in".to_owned(), part: 1 })?;
+        Ok(ToolResult::awaits(Question::new("Read the paper.")))
+    }
+}
+
+/// Has another tool of the same session work for it.
+struct Delegate {
+    state: ExecutionState,
+    tools: ToolRegistry,
+}
+
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug)]
+struct Errand {
+    tool: String,
+    arguments: String,
+}
+
+impl Tool for Delegate {
+    const NAME: &'static str = "delegate";
+    type Parameters = Errand;
+    type Output = ();
+
+    fn call(&self, errand: Errand, context: &ToolContext) -> Result<ToolResult<()>, ToolError> {
+        context.session().dispatch(StepAdded { title: "delegated".to_owned(), part: 1 })?;
+        let runner = ToolRunner::new(self.state.clone(), self.tools.clone()).within(context);
+        let call = ToolCall::new(errand.tool, errand.arguments);
+        let report = runner.execute(&call, &ExecuteOptions::default())?;
+        Ok(ToolResult { success: report.success, ..ToolResult::ok(report.message, ()) })
+    }
+}
+
+struct Office {
+    run: Run,
+    sent: Arc<Mutex<Vec<String>>>,
+    runner: ToolRunner,
+}
+
+impl Office {
+    fn new() -> Office {
+        let run = Run::new();
+        let sent = Arc::default();
+        let runner = Office::runner(&run, &sent);
+        Office { run, sent, runner }
+    }
+
+    fn runner(run: &Run, sent: &Arc<Mutex<Vec<String>>>) -> ToolRunner {
+        let state = run.runner.state().clone();
+        let send = || Send { disk: run.disk.clone(), sent: Arc::clone(sent) };
+        let tools = ToolRegistry::new().with(send()).with(Review);
+        let delegate = Delegate { state: state.clone(), tools: tools.clone() };
+        ToolRunner::new(state, tools.with(delegate))
+    }
+
+    /// The next process: this one is killed.
+    fn reopen(&mut self) {
+        self.run.disk.crash(CrashKind::Process);
+        self.run.reopen(Idempotency::Manual);
+        self.runner = Office::runner(&self.run, &self.sent);
+    }
+
+    fn session(&self) -> &Session {
+        self.run.session()
+    }
+
+    fn execute(&self, call: &ToolCall) -> Result<ToolReport> {
+        self.runner.execute(call, &ExecuteOptions::default())
+    }
+
+    fn pending(&self) -> Vec<PendingQuestion> {
+        let own = self.session().pending().unwrap();
+        let reader = LogReader::open_on(Arc::new(self.run.disk.clone()), self.session().dir()).unwrap();
+        // Whoever reads the log alone finds the same questions. The readers' clock is that of the session.
+        let now = own.first().map_or_else(Default::default, |one| one.asked_at);
+        assert!(own.is_empty() || reader.pending(now).unwrap() == own);
+        own
+    }
+
+    fn sent(&self) -> Vec<String> {
+        self.sent.lock().unwrap().clone()
+    }
+
+    /// What a call that has not run must leave as it was.
+    fn state(&self) -> (Vec<String>, BTreeMap<String, String>) {
+        self.run.state()
+    }
+
+    fn fates(&self) -> Vec<(String, Fate)> {
+        self.run.ledger().into_iter().map(|entry| (entry.tool, entry.outcome)).collect()
+    }
+}
+
+fn letter(to: &str) -> ToolCall {
+    let letter = Letter { to: to.to_owned(), expires: false };
+    ToolCall::new("send", serde_json::to_string(&letter).unwrap())
+}
+
+fn expiring_letter(to: &str) -> ToolCall {
+    let letter = Letter { to: to.to_owned(), expires: true };
+    ToolCall::new("send", serde_json::to_string(&letter).unwrap())
+}
+
+fn review() -> ToolCall {
+    ToolCall::new("review", "{}")
+}
+
+fn errand(call: &ToolCall) -> ToolCall {
+    let errand = Errand { tool: call.tool.to_string(), arguments: call.arguments.clone() };
+    ToolCall::new("delegate", serde_json::to_string(&errand).unwrap())
+}
+
+/// An answer of a model, by whose calls the log knows a call again.
+fn asked(office: &Office, call: ToolCall) -> ToolCall {
+    let answer = office.session().dispatch(Noted { text: "an answer".to_owned() }).unwrap();
+    call.with_origin(answer, 0)
+}
+
+fn is_suspended(result: &Result<ToolReport>, wanted: SuspensionForm) -> bool {
+    matches!(result, Err(Error::Suspended { form, .. }) if *form == wanted)
+}
+
+#[test]
+fn a_call_that_asks_has_done_nothing_and_runs_once_it_is_approved_in_another_process_too() {
+    let mut office = Office::new();
+    let call = asked(&office, letter("bo"));
+    let before = office.state();
+    let suspended = office.execute(&call);
+    assert!(is_suspended(&suspended, SuspensionForm::Asks), "{suspended:?}");
+    assert_eq!((office.state(), office.sent().len()), (before, 0), "nothing has happened");
+    assert!(!office.session().is_interrupted() && office.session().open_operations().is_empty());
+    // The question holds no transaction: everybody goes on.
+    office.session().dispatch(StepAdded { title: "meanwhile".to_owned(), part: 1 }).unwrap();
+
+    office.reopen();
+    let pending = office.pending();
+    assert_eq!(pending.len(), 1);
+    let question = &pending[0];
+    assert_eq!(
+        (question.question.as_str(), question.arguments.as_str()),
+        ("Send to bo?", call.arguments.as_str())
+    );
+    assert_eq!(question.digest, *blake3::hash(call.arguments.as_bytes()).as_bytes());
+    let position = office.session().position();
+    assert!(is_suspended(&office.execute(&call), SuspensionForm::Asks), "asking again records nothing");
+    assert_eq!(office.session().position(), position);
+
+    let approval = Settlement::approved(question.digest);
+    office.session().settle(question.operation, &approval, "Ada", "he waits for it").unwrap();
+    assert_eq!(office.pending(), []);
+    office.reopen();
+    let report = office.execute(&call).unwrap();
+    assert_eq!(report.message, "sent, as Ada agreed: he waits for it");
+    assert_eq!((report.operation, office.sent()), (question.operation, vec!["bo".to_owned()]));
+    let again = office.execute(&call).unwrap();
+    assert_eq!((again.recorded, office.sent().len()), (true, 1), "what was approved runs once");
+    assert_eq!(office.run.plan(), ["meanwhile", "to bo"]);
+    assert_eq!(office.fates(), [("send".to_owned(), Fate::Committed)]);
+}
+
+/// An approval that named only the operation would approve whatever the call's arguments are.
+#[test]
+fn an_approval_names_the_arguments_that_somebody_has_seen() {
+    let office = Office::new();
+    assert!(office.execute(&letter("bo")).is_err());
+    let PendingQuestion { operation, digest, .. } = office.pending().remove(0);
+    let other = *blake3::hash(b"{}").as_bytes();
+    for settlement in [Settlement::approved(other), Settlement::run_again()] {
+        let refused = office.session().settle(operation, &settlement, "Ada", "");
+        assert!(matches!(refused, Err(Error::NoSuchOperation { .. })), "{settlement:?}: {refused:?}");
+    }
+    office.session().settle(operation, &Settlement::approved(digest), "Ada", "").unwrap();
+    let twice = office.session().settle(operation, &Settlement::failed(), "Bo", "no");
+    assert!(matches!(twice, Err(Error::NoSuchOperation { .. })), "{twice:?}");
+}
+
+#[test]
+fn a_call_that_the_host_asked_for_runs_in_the_next_recovery_once_it_is_approved() {
+    let mut office = Office::new();
+    assert!(office.execute(&letter("bo")).is_err());
+    assert!(office.runner.recover(&ExecuteOptions::default()).unwrap().is_empty(), "nobody has answered");
+    let PendingQuestion { operation, digest, .. } = office.pending().remove(0);
+    office.session().settle(operation, &Settlement::approved(digest), "Ada", "").unwrap();
+    office.reopen();
+    let recovered = office.runner.recover(&ExecuteOptions::default()).unwrap();
+    assert!(matches!(&recovered[0].recovery, Recovery::RanAgain(report) if report.success), "{recovered:?}");
+    assert_eq!(office.sent(), ["bo"]);
+}
+
+#[test]
+fn a_call_that_is_refused_has_failed_and_the_model_reads_why() {
+    let office = Office::new();
+    for (shown, expected) in [
+        (Some("Not today."), "Not today."),
+        (None, "The call did not do its work, and is not run again: it is late"),
+    ] {
+        let call = asked(&office, letter("bo"));
+        assert!(office.execute(&call).is_err());
+        let operation = office.pending()[0].operation;
+        let settlement = shown.into_iter().fold(Settlement::failed(), Settlement::showing);
+        office.session().settle(operation, &settlement, "Ada", "it is late").unwrap();
+        let report = office.execute(&call).unwrap();
+        assert_eq!((report.success, report.recorded, report.message.as_str()), (false, true, expected));
+    }
+    assert_eq!((office.sent().len(), office.run.plan().len()), (0, 0));
+    assert!(office.fates().iter().all(|(_, fate)| *fate == Fate::Settled), "{:?}", office.fates());
+}
+
+#[test]
+fn a_call_that_awaits_its_result_keeps_what_it_did_and_never_runs_again() {
+    let mut office = Office::new();
+    let call = asked(&office, review());
+    assert!(is_suspended(&office.execute(&call), SuspensionForm::Awaits));
+    assert_eq!(office.run.plan(), ["handed in"]);
+    assert_eq!(office.run.desk.text("paper").as_deref(), Some("to be read"));
+    office.reopen();
+    assert!(office.runner.recover(&ExecuteOptions::default()).unwrap().is_empty());
+    let PendingQuestion { operation, digest, .. } = office.pending().remove(0);
+    for settlement in [Settlement::run_again(), Settlement::approved(digest)] {
+        assert!(office.session().settle(operation, &settlement, "Ada", "").is_err(), "{settlement:?}");
+    }
+    let result = Settlement::committed(Some(Value::from(5_u64))).showing("It has five mistakes.");
+    office.session().settle(operation, &result, "Ada", "I have read it").unwrap();
+    let report = office.execute(&call).unwrap();
+    assert_eq!((report.success, report.value), (true, Some(Value::from(5_u64))));
+    assert_eq!((report.message.as_str(), office.run.plan().len()), ("It has five mistakes.", 1));
+}
+
+#[test]
+fn a_question_that_nobody_answers_in_time_is_a_failed_call_and_too_late_to_answer() {
+    let office = Office::new();
+    let call = asked(&office, expiring_letter("bo"));
+    let suspended = office.execute(&call);
+    let Err(Error::Suspended { operation, .. }) = suspended else { panic!("{suspended:?}") };
+    assert_eq!(office.pending(), []);
+    let digest = *blake3::hash(call.arguments.as_bytes()).as_bytes();
+    let late = office.session().settle(operation, &Settlement::approved(digest), "Ada", "");
+    assert!(matches!(late, Err(Error::NoSuchOperation { .. })), "{late:?}");
+    let report = office.execute(&call).unwrap();
+    assert_eq!((report.success, report.recorded, office.sent().len()), (false, true, 0));
+    assert!(report.message.contains("Nobody answered in time"), "{}", report.message);
+}
+
+#[test]
+fn an_approval_that_came_to_nothing_in_time_does_not_count() {
+    let office = Office::new();
+    let call = asked(&office, letter("bo"));
+    assert!(office.execute(&call).is_err());
+    let PendingQuestion { operation, digest, asked_at, .. } = office.pending().remove(0);
+    let approval = Settlement::approved(digest).until(asked_at);
+    office.session().settle(operation, &approval, "Ada", "").unwrap();
+    let report = office.execute(&call).unwrap();
+    assert_eq!((report.success, office.sent().len()), (false, 0));
+}
+
+#[test]
+fn a_rollback_to_before_the_call_withdraws_its_question_and_one_back_asks_it_again() {
+    let office = Office::new();
+    let call = asked(&office, letter("bo"));
+    let before = office.session().snapshot(SnapshotOptions::default()).unwrap();
+    assert!(office.execute(&call).is_err());
+    let PendingQuestion { operation, digest, .. } = office.pending().remove(0);
+    let after = office.session().position().unwrap();
+    office.session().rollback(&before).unwrap();
+    assert_eq!(office.pending(), []);
+    let withdrawn = office.session().settle(operation, &Settlement::approved(digest), "Ada", "");
+    assert!(matches!(withdrawn, Err(Error::NoSuchOperation { .. })), "{withdrawn:?}");
+    assert_eq!(office.fates(), [("send".to_owned(), Fate::Abandoned)]);
+
+    office.session().rollback_to(after).unwrap();
+    assert_eq!(office.pending().len(), 1, "the question counts again");
+    office.session().rollback(&before).unwrap();
+    let Err(Error::Suspended { operation: anew, .. }) = office.execute(&call) else { panic!("it asks anew") };
+    assert_ne!(anew, operation);
+}
+
+#[test]
+fn a_fork_asks_anew_what_was_approved_before_it() {
+    let office = Office::new();
+    let call = asked(&office, letter("bo"));
+    assert!(office.execute(&call).is_err());
+    let PendingQuestion { operation, digest, .. } = office.pending().remove(0);
+    office.session().settle(operation, &Settlement::approved(digest), "Ada", "").unwrap();
+    let at = office.session().position().unwrap();
+    let store = store_of(&office.run.disk);
+    let fork = store.fork(office.run.id, at, &types(), foldlog::SessionOptions::default()).unwrap();
+    let resources = office.runner.state().resources().clone();
+    let state = ExecutionState::new(fork.clone(), resources);
+    let runner = ToolRunner::new(state, office.runner.tools().clone());
+    assert_eq!(fork.pending().unwrap().len(), 1);
+    let asked = runner.execute(&call, &ExecuteOptions::default());
+    assert!(is_suspended(&asked, SuspensionForm::Asks), "{asked:?}");
+    fork.settle(operation, &Settlement::approved(digest), "Bo", "").unwrap();
+    let report = runner.execute(&call, &ExecuteOptions::default()).unwrap();
+    assert!(report.message.contains("as Bo agreed"), "{}", report.message);
+    drop((runner, fork));
+    assert!(office.execute(&call).unwrap().message.contains("as Ada agreed"), "the parent goes its own way");
+}
+
+#[test]
+fn a_call_within_another_one_asks_and_the_outer_one_runs_again_once_it_is_answered() {
+    for agreed in [true, false] {
+        let mut office = Office::new();
+        let call = asked(&office, errand(&letter("bo")));
+        let before = office.state();
+        let suspended = office.execute(&call);
+        let Err(Error::Suspended { operation, question, .. }) = &suspended else { panic!("{suspended:?}") };
+        assert_eq!((office.state(), question.as_str()), (before, "Send to bo?"), "both are rolled back");
+        office.reopen();
+        let pending = office.pending();
+        let PendingQuestion { digest, parent, .. } = &pending[0];
+        assert_eq!(
+            (pending.len(), pending[0].operation),
+            (1, *operation),
+            "the inner call is the one to settle"
+        );
+        assert!(parent.is_some());
+        let outer = office.session().settle(parent.unwrap(), &Settlement::committed(None), "Ada", "");
+        assert!(matches!(outer, Err(Error::NoSuchOperation { .. })), "{outer:?}");
+        let settlement =
+            if agreed { Settlement::approved(*digest) } else { Settlement::failed().showing("No.") };
+        office.session().settle(*operation, &settlement, "Ada", "so be it").unwrap();
+        office.reopen();
+        let report = office.execute(&call).unwrap();
+        assert_eq!((report.operation, report.success), (parent.unwrap(), agreed), "{report:?}");
+        assert_eq!(office.sent().len(), usize::from(agreed));
+        let expected: &[&str] = if agreed { &["delegated", "to bo"] } else { &[] };
+        assert_eq!(office.run.plan(), expected);
+        assert_eq!(office.pending(), []);
+        let again = office.execute(&call).unwrap();
+        assert!(again.recorded && again.message.contains(if agreed { "agreed" } else { "No." }));
+    }
+}
+
+#[test]
+fn a_call_within_another_one_cannot_leave_its_result_to_somebody() {
+    let office = Office::new();
+    let report = office.execute(&errand(&review())).unwrap();
+    assert!(!report.success && report.message.contains("cannot leave its result"), "{report:?}");
+    assert_eq!((office.pending(), office.run.plan().len()), (vec![], 0));
+}
+
+#[test]
+fn an_approved_call_whose_process_dies_is_settled_like_any_other_and_does_not_ask_again() {
+    let mut office = Office::new();
+    let call = asked(&office, letter("death"));
+    assert!(office.execute(&call).is_err());
+    let PendingQuestion { operation, digest, .. } = office.pending().remove(0);
+    office.session().settle(operation, &Settlement::approved(digest), "Ada", "").unwrap();
+    assert!(office.execute(&call).is_err(), "its process is killed");
+    office.reopen();
+    let recovered = office.runner.recover(&ExecuteOptions::default()).unwrap();
+    assert!(matches!(recovered[0].recovery, Recovery::NeedsSettling(_)), "{recovered:?}");
+    assert_eq!((office.pending(), recovered[0].operation), (vec![], operation));
+    let unclear = office.execute(&call);
+    assert!(matches!(unclear, Err(Error::ToolIdempotency { .. })), "{unclear:?}");
+    assert_eq!(office.sent(), ["death"]);
+}
+
+#[test]
+fn the_log_says_of_a_suspended_call_what_it_waits_for() {
+    let office = Office::new();
+    assert!(office.execute(&letter("bo")).is_err());
+    assert!(office.execute(&review()).is_err());
+    let waits: Vec<_> =
+        office.run.ledger().into_iter().map(|entry| (entry.outcome, entry.waits_for)).collect();
+    let expected = [SuspensionForm::Asks, SuspensionForm::Awaits].map(|form| (Fate::Suspended, Some(form)));
+    assert_eq!(waits, expected);
+    let outcomes: Vec<Outcome> = office.run.invoked().into_iter().map(|invoked| invoked.outcome).collect();
+    assert_eq!(outcomes, [Outcome::Suspended, Outcome::Suspended]);
+}
