@@ -16,8 +16,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use foldlog::conversation::{
-    Conversation, ConversationMessage, ConversationState, ConversationTurn, Entry, EntryContent,
-    PromptIdentity, ResumePoint, TokenUsage,
+    Conversation, ConversationFollower, ConversationMessage, ConversationState, ConversationTurn, Entry,
+    EntryContent, PromptIdentity, ResumePoint, TokenUsage,
 };
 use foldlog::tools::resources::BudgetTracker;
 use foldlog::tools::{ExecutionState, ToolRunner};
@@ -192,7 +192,7 @@ pub struct ProviderAdapter<P> {
 struct Begin {
     evaluation: String,
     /// What the session holds of the conversation.
-    conversation: Option<Conversation>,
+    conversation: Option<ConversationFollower>,
     /// Conversation that is to be imported.
     import: Option<Box<ConversationState>>,
 }
@@ -246,39 +246,40 @@ impl<P: Provider> ProviderAdapter<P> {
             return Err(Error::Engine(foldlog::Error::InsideOperation { operation }));
         }
         let identity = prompt.identity();
-        let begin = begin(session, &mut options)?;
-        check_prompt(begin.conversation.as_ref(), &identity)?;
-        if let Some(state) = begin.import.as_ref().filter(|state| state.system_message.content.is_some())
+        let Begin { evaluation, conversation, import } = begin(session, &mut options)?;
+        let goes_on = conversation.is_some();
+        let follow = || session.follow_conversation(&evaluation);
+        let mut followed = options.record.then(|| conversation.unwrap_or_else(follow));
+        // A conversation that a rollback has abandoned as a whole does not go on, and what it used was used.
+        let held = match &mut followed {
+            Some(followed) => followed.read()?,
+            None => None,
+        };
+        check_prompt(held.filter(|_| goes_on), &identity)?;
+        if let Some(state) = import.as_ref().filter(|state| state.system_message.content.is_some())
             && (state.prompt_ns.as_str(), state.prompt_key.as_str()) != (prompt.namespace(), prompt.key())
         {
             return Err(imported_mismatch(state, &identity));
         }
-        // A conversation that a rollback has abandoned as a whole does not go on, and what it used was used.
-        let abandoned = match (&begin.conversation, options.record) {
-            (None, true) => session.conversation(&begin.evaluation)?,
-            _ => None,
-        };
-        let held = begin.conversation.as_ref().or(abandoned.as_ref());
         let used = held.map(Used::of).unwrap_or_default();
-        let last_usage = begin.conversation.as_ref().and_then(last_usage);
-        let evaluation = begin.evaluation.clone();
-        let is_resume = begin.conversation.is_some() || begin.import.is_some();
-        let mut journal = match options.record {
-            true => Journal::recorded(session.clone(), evaluation.clone(), used, last_usage),
-            false => Journal::in_memory(evaluation.clone()),
+        let last_usage = held.filter(|_| goes_on).and_then(last_usage);
+        let is_resume = goes_on || import.is_some();
+        let mut journal = match followed {
+            Some(followed) => Journal::recorded(session.clone(), followed, used, last_usage),
+            None => Journal::in_memory(evaluation.clone()),
         };
         if let Some(tracker) = &options.tracker {
             track(tracker, &evaluation, journal.spent());
         }
-        if let Some(import) = &begin.import {
-            journal.import(import, &identity, begin.conversation.as_ref())?;
+        if let Some(import) = &import {
+            journal.import(import, &identity)?;
         }
         for message in &options.messages {
             journal.user(&message.text, Some(&message.id))?;
         }
         let start = match options.record {
             true => recorded_start(&mut journal, &identity, options.visibility_overrides)?,
-            false => memory_start(begin.import.as_deref(), &options)?,
+            false => memory_start(import.as_deref(), &options)?,
         };
         if let Some(last) = start.complete.clone() {
             return self.response(prompt, &journal, last, start.refused);
@@ -314,8 +315,8 @@ impl<P: Provider> ProviderAdapter<P> {
             request: None,
             attempt: 0,
         };
-        let (outcome, journal) = driver.run(&mut machine)?;
-        self.executed(prompt, session, &journal, &outcome, (began, is_resume))?;
+        let (outcome, mut journal) = driver.run(&mut machine)?;
+        self.executed(prompt, session, &mut journal, &outcome, (began, is_resume))?;
         self.response(prompt, &journal, outcome.last, machine.refused_outputs())
     }
 
@@ -343,7 +344,7 @@ impl<P: Provider> ProviderAdapter<P> {
         &self,
         prompt: &Prompt<O>,
         session: &Session,
-        journal: &Journal,
+        journal: &mut Journal,
         outcome: &Outcome,
         (began, is_resume): (Instant, bool),
     ) -> Result<()> {
@@ -424,8 +425,12 @@ fn begin(session: &Session, options: &mut EvaluateOptions<'_>) -> Result<Begin> 
         ResumeFrom::Conversation(state) => {
             let evaluation = given.unwrap_or_else(|| state.evaluation_id.clone());
             match recorded(session, &evaluation)? {
-                Some(conversation) => {
-                    let import = is_partly_imported(&conversation, &state)?.then_some(state);
+                Some(mut conversation) => {
+                    let is_partly = match conversation.read()? {
+                        Some(held) => is_partly_imported(held, &state)?,
+                        None => true,
+                    };
+                    let import = is_partly.then_some(state);
                     Ok(Begin { conversation: Some(conversation), import, ..fresh(evaluation) })
                 }
                 None => Ok(Begin { import: Some(state), ..fresh(evaluation) }),
@@ -454,11 +459,11 @@ fn begin(session: &Session, options: &mut EvaluateOptions<'_>) -> Result<Begin> 
 }
 
 /// Returns what the session holds of a conversation, if that can go on.
-fn recorded(session: &Session, evaluation: &str) -> Result<Option<Conversation>> {
+fn recorded(session: &Session, evaluation: &str) -> Result<Option<ConversationFollower>> {
     match session.resume(Some(evaluation))?.point {
         ResumePoint::NotRecorded => Ok(None),
         ResumePoint::NeedsSettle(operations) => Err(must_settle(session, operations)?),
-        _ => Ok(session.conversation(evaluation)?),
+        _ => Ok(Some(session.follow_conversation(evaluation))),
     }
 }
 
@@ -517,7 +522,7 @@ fn recorded_start(
     let Some(conversation) = journal.conversation()? else {
         return Ok(LoopStart { overrides, ..LoopStart::default() });
     };
-    let (mut start, is_imported) = LoopStart::of(&conversation, identity, overrides);
+    let (mut start, is_imported) = LoopStart::of(conversation, identity, overrides);
     if let Some(open) = start.open.as_mut().filter(|_| is_imported) {
         journal.close_unknown(open)?;
     }

@@ -589,3 +589,66 @@ fn the_loop_says_what_to_do_and_does_nothing_itself() {
     // A fact that does not belong to the step is an error, and no panic.
     assert!(matches!(machine.advance(Fact::Done), Step::Fail(Error::PromptEvaluation { .. })));
 }
+
+/// Asks for a tool again and again, and says that it is done in the end. What it is sent it does not look at.
+struct Tireless {
+    turns: u64,
+    asked: Mutex<u64>,
+}
+
+impl Provider for Tireless {
+    fn name(&self) -> &str {
+        "tireless"
+    }
+
+    fn dialect(&self) -> foldlog::conversation::Dialect {
+        foldlog::conversation::Dialect::OpenAi
+    }
+
+    fn prepare(&self, request: &ProviderRequest<'_>) -> Result<Prepared, Box<ProviderError>> {
+        ScriptedProvider::new(Vec::<ScriptedReply>::new())
+            .prepare(&ProviderRequest { messages: &request.messages[..1], ..*request })
+    }
+
+    fn send(&self, _: &Prepared, _: &mut SendOptions<'_>) -> Result<ProviderAnswer, Box<ProviderError>> {
+        let mut asked = self.asked.lock().unwrap();
+        *asked += 1;
+        if *asked > self.turns {
+            return Ok(ProviderAnswer { content: Some("done".to_owned()), ..ProviderAnswer::default() });
+        }
+        let call = |number: u64| ToolCallRecord {
+            call_id: format!("call_{number:08}"),
+            name: "add".to_owned(),
+            arguments: format!(r#"{{"text":"line {number} of turn {:08}"}}"#, *asked),
+        };
+        let content = Some("Two more lines are to be added to the page before it is done.".to_owned());
+        Ok(ProviderAnswer { content, calls: vec![call(1), call(2)], ..ProviderAnswer::default() })
+    }
+}
+
+/// The third law of conversations. A recording that holds what was sent with each request grows with the square of the
+/// conversation.
+#[test]
+fn the_bytes_written_for_a_turn_do_not_grow_with_the_conversation() {
+    const TURNS: u64 = 1_000;
+    let desk = Desk::new();
+    let limits = LoopLimits { requests: TURNS + 1, ..limits() };
+    let provider = Tireless { turns: TURNS, asked: Mutex::default() };
+    let adapter = ProviderAdapter::new(provider).with_limits(limits);
+    adapter.evaluate(&desk.prompt(), &desk.state, options()).unwrap();
+    let (mut turns, mut bytes) = (Vec::new(), 0);
+    let session = desk.session();
+    session
+        .records(0, session.position().unwrap(), |record| {
+            bytes += 28 + record.body.len();
+            if record.kind == foldlog::Kind::TURN {
+                turns.push(std::mem::take(&mut bytes));
+            }
+            Ok(())
+        })
+        .unwrap();
+    assert_eq!(turns.len() as u64, TURNS + 1);
+    // The first turn has the prompt, and declares what the log knows from then on.
+    let (early, late) = (turns[9], turns[TURNS as usize - 1]);
+    assert!(late * 10 <= early * 11, "{early} bytes in turn 10, {late} in turn {TURNS}");
+}

@@ -96,11 +96,8 @@ pub(crate) fn differences(
     sink: &mut Sink<'_>,
 ) -> Result<()> {
     let mut evaluations = reader.evaluations_at(before);
-    for evaluation in reader.evaluations_at(after) {
-        if !evaluations.contains(&evaluation) {
-            evaluations.push(evaluation);
-        }
-    }
+    let known: BTreeSet<_> = evaluations.iter().cloned().collect();
+    evaluations.extend(reader.evaluations_at(after).into_iter().filter(|one| !known.contains(one)));
     for evaluation in evaluations {
         let at = |position| -> Result<Vec<ConversationMessage>> {
             let conversation = reader.conversation_at(&evaluation, position)?;

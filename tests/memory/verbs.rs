@@ -12,9 +12,9 @@ use std::process::{Command, Stdio};
 
 use foldlog::{Kind, Value};
 use foldlog_codec::body::{
-    Action, Added, Binding, BuiltIn, Declare, Dispatch, Effect, EventDeclaration, ExternalEffects,
-    Idempotency, ObjectId, Opened, Outcome, Payload, Policy, Removed, Rollback, SliceDeclaration, ToolBegin,
-    ToolEnd,
+    Action, Added, Answer, Binding, BuiltIn, ConversationScope, Declare, Dispatch, Effect, EventDeclaration,
+    ExternalEffects, Idempotency, Input, ObjectId, Opened, Outcome, Payload, Policy, Removed, Role, Rollback,
+    SliceDeclaration, ToolBegin, ToolEnd,
 };
 use foldlog_tests::forge::Forge;
 
@@ -348,4 +348,47 @@ fn items_of_one_byte_are_refused_once_their_names_take_too_much() {
     let listed = run(&["sessions", &store, "--json", "--memory", "10"], ADDRESS_SPACE_BESIDE, u64::MAX);
     assert_eq!(listed.code, 2, "{}", listed.stderr);
     assert!(listed.stdout.contains(r#""error":"#), "{}", listed.stdout);
+}
+
+/// Bytes that a reader may take for a message of a conversation, beside three times the bytes of its record.
+const MESSAGE_BYTES: u64 = 1 << 10;
+
+/// The texts of a conversation are held, and beside each of them what a reader needs for a message.
+#[test]
+fn a_transcript_of_a_hundred_thousand_messages_takes_a_stated_multiple_of_them() {
+    const MESSAGES: u64 = 100_000;
+    let mut forge = ForgedLog::new();
+    for number in 0..MESSAGES / 2 {
+        let scope = || ConversationScope::new("long");
+        let asked = Value::from(format!("What about number {number}?")).encode();
+        forge.record(Kind::INPUT, &Input::new(scope(), Role::User, Payload::new(&asked)).encode());
+        let answered = Value::from(format!("Number {number} is as it should be.")).encode();
+        forge.record(Kind::ANSWER, &Answer::new(scope(), Some(Payload::new(&answered))).encode());
+    }
+    let forge = forge.done();
+    let session = text(&forge.dir());
+    let bound = BOUND + 3 * forge.bytes + MESSAGES * MESSAGE_BYTES;
+    let json = ["--json"];
+    for (format, more) in
+        [("text", &[][..]), ("text", &json), ("markdown", &[]), ("openai", &[]), ("anthropic", &[])]
+    {
+        let mut words = vec!["transcript", &session, "--format", format];
+        words.extend(more);
+        let ran = run(&words, ADDRESS_SPACE_BESIDE + bound, u64::MAX);
+        println!("transcript {format} {more:?}: exit {} peak {:>12} of {bound}", ran.code, ran.peak);
+        assert_eq!(ran.code, 0, "{format}: {}", ran.stderr);
+        assert!(ran.peak <= bound, "{format}: {} of {bound}", ran.peak);
+        assert!(ran.stdout_bytes > MESSAGES * 20, "{format}");
+    }
+    // What is held is counted: who may take less is told so.
+    for verb in [
+        &["transcript", &session][..],
+        &["state", &session],
+        &["export", &session, "--format", "snapshot-json"],
+    ] {
+        let words: Vec<&str> = verb.iter().copied().chain(["--memory", "1000000"]).collect();
+        let ran = run(&words, ADDRESS_SPACE_BESIDE, u64::MAX);
+        assert_eq!(ran.code, 2, "{words:?}: {}", ran.stderr);
+        assert!(ran.stderr.contains("bytes of memory"), "{words:?}: {}", ran.stderr);
+    }
 }

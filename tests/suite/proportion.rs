@@ -163,3 +163,99 @@ fn an_operation_that_waits_to_be_settled_costs_those_behind_it_nothing() {
     assert_eq!(opened.unsettled_operations().len() as u64, CALLS);
     holds(&reader, CALLS);
 }
+
+impl Log {
+    fn said(&mut self, evaluation: &str) {
+        let text = msgpack::to_vec(&"What about it?").unwrap();
+        let scope = ConversationScope::new(evaluation);
+        self.records.push((Kind::INPUT, Input::new(scope, Role::User, Payload::new(&text)).encode()));
+    }
+
+    /// An answer that asks for a call, which is interrupted.
+    fn interrupted_for_an_answer(&mut self, evaluation: &str) {
+        let arguments = msgpack::to_vec(&"{}").unwrap();
+        let call = AnsweredCall {
+            id: "call".into(),
+            name: "send".into(),
+            arguments: Payload::new(&arguments),
+            incomplete: false,
+        };
+        let origin = Some(CallOrigin { answer: self.next().into(), ordinal: 0 });
+        let answer = Answer { calls: vec![call], ..Answer::new(ConversationScope::new(evaluation), None) };
+        self.records.push((Kind::ANSWER, answer.encode()));
+        let begin = self.next().into();
+        let begun = ToolBegin { origin, ..ToolBegin::new("send", Payload::new(&arguments)) };
+        let ended = ToolEnd {
+            rolls_back: true,
+            slice: 1,
+            origin,
+            ..ToolEnd::new(begin, "send", Outcome::Interrupted)
+        };
+        self.records.extend([(Kind::TOOL_BEGIN, begun.encode()), (Kind::TOOL_END, ended.encode())]);
+    }
+
+    fn settle(&mut self, operation: u64) {
+        let settle = Settle::new(operation.into(), Decision::Failed, "a person", "so it is");
+        self.records.push((Kind::SETTLE, settle.encode()));
+    }
+}
+
+/// Each settlement looked for its call among all records of all conversations.
+#[test]
+fn each_of_many_settlements_finds_its_call_at_once() {
+    const CALLS: u64 = 40_000;
+    let mut log = Log::new();
+    let mut operations = Vec::new();
+    for _ in 0..CALLS {
+        operations.push(log.next() + 1);
+        log.interrupted_for_an_answer("one");
+    }
+    operations.into_iter().for_each(|operation| log.settle(operation));
+    let (reader, ..) = log.read();
+    assert!(reader.report().unsettled.is_empty());
+    let held = reader.conversation_at("one", u64::MAX).unwrap().unwrap();
+    assert_eq!(held.entries().len() as u64, 3 * CALLS);
+}
+
+/// Where one conversation goes on, and what it says, was looked for among the records of all others.
+#[test]
+fn each_of_many_conversations_is_found_at_once() {
+    const EVALUATIONS: u64 = 40_000;
+    let mut log = Log::new();
+    let name = |number: u64| format!("evaluation {number}");
+    (0..EVALUATIONS).for_each(|number| log.said(&name(number)));
+    let (reader, disk, session) = log.read();
+    assert_eq!(reader.evaluations_at(u64::MAX).len() as u64, EVALUATIONS);
+    let options = StoreOptions { storage: Arc::new(disk), ..StoreOptions::default() };
+    let opened = Store::open_with("/store", options).unwrap().open_untyped(session).unwrap();
+    for number in 0..EVALUATIONS {
+        let resume = opened.resume(Some(&name(number))).unwrap();
+        assert_eq!(resume.point, foldlog::conversation::ResumePoint::AwaitProvider);
+    }
+    for number in (0..EVALUATIONS).step_by(40) {
+        let held = reader.conversation_at(&name(number), u64::MAX).unwrap().unwrap();
+        assert_eq!(held.entries().len(), 1);
+    }
+}
+
+/// A conversation that is rolled back time and again: what is abandoned is passed over at once.
+#[test]
+fn what_was_abandoned_costs_a_conversation_nothing() {
+    const ROLLBACKS: u64 = 20_000;
+    let mut log = Log::new();
+    log.said("one");
+    let first = log.next() - 1;
+    for _ in 0..ROLLBACKS {
+        log.said("one");
+        log.roll_back(first);
+    }
+    let (reader, disk, session) = log.read();
+    let options = StoreOptions { storage: Arc::new(disk), ..StoreOptions::default() };
+    let opened = Store::open_with("/store", options).unwrap().open_untyped(session).unwrap();
+    for _ in 0..ROLLBACKS {
+        let resume = opened.resume(Some("one")).unwrap();
+        assert_eq!(resume.point, foldlog::conversation::ResumePoint::AwaitProvider);
+    }
+    let held = reader.conversation_at("one", u64::MAX).unwrap().unwrap();
+    assert_eq!((held.entries().len(), held.abandoned().len() as u64), (1, ROLLBACKS));
+}

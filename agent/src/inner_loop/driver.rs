@@ -328,7 +328,7 @@ impl<P: Provider + ?Sized, O> Driver<'_, '_, P, O> {
         Ok(Fact::Recorded(Some(report.end)))
     }
 
-    fn check_output(&self, last: &FinalText) -> Result<Fact> {
+    fn check_output(&mut self, last: &FinalText) -> Result<Fact> {
         if self.journal.is_outdated()? {
             return Ok(Fact::Said);
         }

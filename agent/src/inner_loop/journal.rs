@@ -1,8 +1,9 @@
 //! Where a driver records a conversation: in a session, or in the memory of the process.
 
 use foldlog::conversation::{
-    Conversation, ConversationMessage, ConversationState, ConversationTurn, Entry, EntryContent, NewAnswer,
-    NewInput, NewRequest, NewRequestFailure, PromptIdentity, Role, SentMessage, TokenUsage, ToolCallRecord,
+    Conversation, ConversationFollower, ConversationMessage, ConversationState, ConversationTurn, Entry,
+    EntryContent, NewAnswer, NewInput, NewRequest, NewRequestFailure, PromptIdentity, Role, SentMessage,
+    TokenUsage, ToolCallRecord,
 };
 use foldlog::tools::resources::Usage;
 use foldlog::{CallOrigin, SequenceNumber, Session};
@@ -39,21 +40,22 @@ pub(crate) struct Journal {
 
 #[derive(Debug)]
 enum RecordsTo {
-    Session(Session),
+    Session(Session, ConversationFollower),
     /// Messages in the order in which they are sent. What has been said while calls are open stands behind them.
     Memory(Vec<ConversationMessage>),
 }
 
 impl Journal {
-    /// Makes a journal that records in a session. `used` is what the conversation has used so far, and `last_usage` what
-    /// its last answer has.
+    /// Makes a journal that records in the session of a conversation. `used` is what the conversation has used so far, and
+    /// `last_usage` what its last answer has.
     pub(crate) fn recorded(
         session: Session,
-        evaluation: String,
+        held: ConversationFollower,
         used: Used,
         last_usage: Option<TokenUsage>,
     ) -> Journal {
-        let (to, estimated) = (RecordsTo::Session(session), (0, Usage::default()));
+        let evaluation = held.evaluation_id().to_owned();
+        let (to, estimated) = (RecordsTo::Session(session, held), (0, Usage::default()));
         Journal { evaluation, to, used, last_usage, estimated }
     }
 
@@ -70,7 +72,7 @@ impl Journal {
     /// Returns the session that the journal records in; `None` if it records nothing.
     pub(crate) fn session(&self) -> Option<&Session> {
         match &self.to {
-            RecordsTo::Session(session) => Some(session),
+            RecordsTo::Session(session, _) => Some(session),
             RecordsTo::Memory(_) => None,
         }
     }
@@ -92,10 +94,11 @@ impl Journal {
 
     /// Returns what the evaluation has spent so far, with an estimate of what the provider did not say.
     pub(crate) fn estimated(&mut self) -> Result<Usage> {
-        if self.estimated.0 != self.used.unmetered
+        let unmetered = self.used.unmetered;
+        if self.estimated.0 != unmetered
             && let Some(conversation) = self.conversation()?
         {
-            self.estimated = (self.used.unmetered, budget::estimate(&conversation));
+            self.estimated = (unmetered, budget::estimate(conversation));
         }
         let (mut spent, unmetered) = (self.spent(), self.estimated.1);
         spent.input_tokens = spent.input_tokens.saturating_add(unmetered.input_tokens);
@@ -109,37 +112,40 @@ impl Journal {
     }
 
     /// Returns what the session holds of the conversation; `None` if nothing is recorded.
-    pub(crate) fn conversation(&self) -> Result<Option<Conversation>> {
-        Ok(self.session().map_or(Ok(None), |session| session.conversation(&self.evaluation))?)
+    pub(crate) fn conversation(&mut self) -> Result<Option<&Conversation>> {
+        match &mut self.to {
+            RecordsTo::Session(_, held) => Ok(held.read()?),
+            RecordsTo::Memory(_) => Ok(None),
+        }
     }
 
     /// Returns how many requests the log holds, and how many calls its answers asked for; `None` if nothing is recorded.
-    pub(crate) fn counts(&self) -> Result<Option<(u64, u64)>> {
+    pub(crate) fn counts(&mut self) -> Result<Option<(u64, u64)>> {
         let count = |(requests, calls), entry: &Entry| match &entry.content {
             EntryContent::Request { .. } => (requests + 1, calls),
             EntryContent::Answer { message, .. } => (requests, calls + message.tool_calls.len() as u64),
             _ => (requests, calls),
         };
-        let of = |conversation: Conversation| conversation.entries().iter().fold((0, 0), count);
+        let of = |conversation: &Conversation| conversation.entries().iter().fold((0, 0), count);
         Ok(self.conversation()?.map(of))
     }
 
     /// Returns whether the last answer was asked for before somebody said something that is recorded.
-    pub(crate) fn is_outdated(&self) -> Result<bool> {
+    pub(crate) fn is_outdated(&mut self) -> Result<bool> {
         let Some(conversation) = self.conversation()? else { return Ok(false) };
-        let mut asked = None;
-        let mut said = None;
-        for entry in conversation.entries() {
-            match &entry.content {
-                EntryContent::Answer { request, .. } => asked = Some(request.unwrap_or(entry.sequence)),
-                EntryContent::Input { message, id, .. } if message.role == Role::User => {
-                    let is_own = id.as_deref().is_some_and(|id| id.starts_with(REFUSED_ID));
-                    said = Some(entry.sequence).filter(|_| !is_own).or(said);
-                }
-                _ => {}
+        let newest_first = || conversation.entries().iter().rev();
+        let asked = newest_first().find_map(|entry| match &entry.content {
+            EntryContent::Answer { request, .. } => Some(request.unwrap_or(entry.sequence)),
+            _ => None,
+        });
+        let is_said = |entry: &Entry| match &entry.content {
+            EntryContent::Input { message, id, .. } if message.role == Role::User => {
+                !id.as_deref().is_some_and(|id| id.starts_with(REFUSED_ID))
             }
-        }
-        Ok(asked.is_some_and(|asked| said > Some(asked)))
+            _ => false,
+        };
+        let Some(asked) = asked else { return Ok(false) };
+        Ok(newest_first().take_while(|entry| entry.sequence > asked).any(is_said))
     }
 
     /// Closes the open calls of an answer that was imported.
@@ -155,23 +161,21 @@ impl Journal {
     }
 
     /// Returns the messages as they would be sent.
-    pub(crate) fn messages(&self) -> Result<Vec<ConversationMessage>> {
-        match &self.to {
+    pub(crate) fn messages(&mut self) -> Result<Vec<ConversationMessage>> {
+        match &mut self.to {
             RecordsTo::Memory(messages) => Ok(messages.clone()),
-            RecordsTo::Session(session) => {
-                let conversation = session.conversation(&self.evaluation)?;
-                Ok(conversation.map(|conversation| conversation.sent_messages()).unwrap_or_default())
+            RecordsTo::Session(_, held) => {
+                Ok(held.read()?.map(Conversation::sent_messages).unwrap_or_default())
             }
         }
     }
 
     /// Returns the messages as they would be sent, with their records, or else with their places.
-    pub(crate) fn sent(&self) -> Result<Vec<SentMessage>> {
-        let messages = match &self.to {
+    pub(crate) fn sent(&mut self) -> Result<Vec<SentMessage>> {
+        let messages = match &mut self.to {
             RecordsTo::Memory(messages) => messages,
-            RecordsTo::Session(session) => {
-                let conversation = session.conversation(&self.evaluation)?;
-                return Ok(conversation.map(|conversation| conversation.sent()).unwrap_or_default());
+            RecordsTo::Session(_, held) => {
+                return Ok(held.read()?.map(Conversation::sent).unwrap_or_default());
             }
         };
         let mut last = None;
@@ -193,7 +197,7 @@ impl Journal {
     ) -> Result<Option<SequenceNumber>> {
         let Shortening { from, to, messages: texts } = shortening;
         match &mut self.to {
-            RecordsTo::Session(session) => {
+            RecordsTo::Session(session, _) => {
                 Ok(Some(session.record_shortened(&self.evaluation, (*from, *to), texts, reason.name())?))
             }
             RecordsTo::Memory(messages) => {
@@ -216,7 +220,7 @@ impl Journal {
     /// Records a rendered prompt, in place of an earlier one.
     pub(crate) fn system(&mut self, text: &str, prompt: PromptIdentity) -> Result<Option<SequenceNumber>> {
         match &mut self.to {
-            RecordsTo::Session(session) => {
+            RecordsTo::Session(session, _) => {
                 Ok(Some(session.record_input(&NewInput::system(&self.evaluation, text, prompt))?))
             }
             RecordsTo::Memory(messages) => {
@@ -230,7 +234,7 @@ impl Journal {
     /// Records a message of the user. One whose id the conversation holds already is not recorded again.
     pub(crate) fn user(&mut self, text: &str, id: Option<&str>) -> Result<Option<SequenceNumber>> {
         match &mut self.to {
-            RecordsTo::Session(session) => {
+            RecordsTo::Session(session, _) => {
                 let input = NewInput { id: id.map(str::to_owned), ..NewInput::user(&self.evaluation, text) };
                 Ok(Some(session.record_input(&input)?))
             }
@@ -247,7 +251,7 @@ impl Journal {
         prompt: [u8; 32],
         prepared: &Prepared,
     ) -> Result<Option<SequenceNumber>> {
-        let RecordsTo::Session(session) = &self.to else { return Ok(None) };
+        let RecordsTo::Session(session, _) = &self.to else { return Ok(None) };
         let request = NewRequest {
             evaluation_id: self.evaluation.clone(),
             attempt,
@@ -266,7 +270,7 @@ impl Journal {
         error: &ProviderError,
     ) -> Result<Option<SequenceNumber>> {
         self.spend(error.usage.as_ref(), error.arrived.as_ref().map(|arrived| arrived.len() as u64));
-        let (RecordsTo::Session(session), Some(request)) = (&self.to, request) else { return Ok(None) };
+        let (RecordsTo::Session(session, _), Some(request)) = (&self.to, request) else { return Ok(None) };
         let failure = NewRequestFailure {
             attempt,
             status: error.status,
@@ -291,7 +295,7 @@ impl Journal {
             self.spend(answer.usage.as_ref(), Some(bytes));
         }
         match &mut self.to {
-            RecordsTo::Session(session) => {
+            RecordsTo::Session(session, _) => {
                 let answer = NewAnswer {
                     evaluation_id: self.evaluation.clone(),
                     request,
@@ -335,27 +339,22 @@ impl Journal {
 
     pub(crate) fn turn(&mut self, complete: bool) -> Result<Option<SequenceNumber>> {
         match &self.to {
-            RecordsTo::Session(session) => Ok(Some(session.record_turn(&self.evaluation, complete)?)),
+            RecordsTo::Session(session, _) => Ok(Some(session.record_turn(&self.evaluation, complete)?)),
             RecordsTo::Memory(_) => Ok(None),
         }
     }
 
     /// Makes an imported conversation the beginning of this one. Its calls that have no result count as unknown: they do
-    /// not run, and the model reads that nobody knows what became of them. `held` is what a process has imported that
-    /// ended before it was done.
-    pub(crate) fn import(
-        &mut self,
-        state: &ConversationState,
-        prompt: &PromptIdentity,
-        held: Option<&Conversation>,
-    ) -> Result<()> {
-        if let Some(text) = &state.system_message.content
-            && held.and_then(Conversation::prompt).is_none()
-        {
-            self.system(text, prompt.clone())?;
-        }
+    /// not run, and the model reads that nobody knows what became of them. What a process has imported that ended before
+    /// it was done is not imported again.
+    pub(crate) fn import(&mut self, state: &ConversationState, prompt: &PromptIdentity) -> Result<()> {
+        let held = self.conversation()?;
+        let is_rendered = held.and_then(Conversation::prompt).is_some();
         let held: Vec<SequenceNumber> =
             held.map(|held| answers(held).map(|(sequence, _)| sequence).collect()).unwrap_or_default();
+        if let Some(text) = state.system_message.content.as_deref().filter(|_| !is_rendered) {
+            self.system(text, prompt.clone())?;
+        }
         for (place, turn) in state.turns.iter().enumerate().skip(held.len().saturating_sub(1)) {
             let answer = match held.get(place) {
                 Some(answer) => Some(*answer),
@@ -416,7 +415,7 @@ impl Journal {
     ) -> Result<()> {
         match &mut self.to {
             RecordsTo::Memory(messages) => messages.push(message.clone()),
-            RecordsTo::Session(session) => {
+            RecordsTo::Session(session, _) => {
                 let input = NewInput {
                     content: message.content.clone(),
                     blocks: message.blocks.clone(),

@@ -29,23 +29,34 @@ impl LogReader {
         evaluation_id: &str,
         position: impl Into<SequenceNumber>,
     ) -> Result<Option<Conversation>> {
-        let wanted = (evaluation_id, self.at_most(position.into()));
-        let session = self.opened.session;
-        let budget = TextBudget { session_dir: &self.dir, bytes: self.memory_bytes() };
-        let conversations = &self.outline.conversations;
+        self.read_conversation(evaluation_id, position.into(), &self.text_budget())
+    }
+
+    /// Returns the conversations of all evaluations as they were at `position`. All of them together take no more than
+    /// [`memory_bytes`](LogReader::memory_bytes).
+    pub(crate) fn conversations_at(&self, position: SequenceNumber) -> Result<Vec<Conversation>> {
+        let (evaluations, budget) = (self.evaluations_at(position), self.text_budget());
+        let read = |one: &SmolStr| self.read_conversation(one, position, &budget).transpose();
+        evaluations.iter().filter_map(read).collect()
+    }
+
+    fn read_conversation(
+        &self,
+        evaluation_id: &str,
+        position: SequenceNumber,
+        budget: &TextBudget<'_>,
+    ) -> Result<Option<Conversation>> {
         conversation_reading::conversation(
-            conversations,
+            &self.outline.conversations,
             &self.log_source(&self.outline),
-            session,
-            wanted,
+            self.opened.session,
+            (evaluation_id, self.at_most(position)),
             Some(budget),
         )
     }
 
-    /// Returns the conversations of all evaluations as they were at `position`.
-    pub(crate) fn conversations_at(&self, position: SequenceNumber) -> Result<Vec<Conversation>> {
-        let evaluations = self.evaluations_at(position);
-        evaluations.iter().filter_map(|one| self.conversation_at(one, position).transpose()).collect()
+    pub(super) fn text_budget(&self) -> TextBudget<'_> {
+        TextBudget::new(&self.dir, self.memory_bytes())
     }
 
     /// Returns the states that adapters had recorded when the record at `position` had been written, in the order of
@@ -62,7 +73,9 @@ impl LogReader {
         conversation_reading::adapter_states(
             &self.outline.conversations,
             &self.log_source(&self.outline),
+            self.opened.session,
             position,
+            Some(&self.text_budget()),
         )
     }
 

@@ -4,7 +4,6 @@ use chrono::{DateTime, Utc};
 
 use super::LogReader;
 use crate::error::Result;
-use crate::fold::conversation_reading::TextBudget;
 use crate::fold::questions::{self, PendingQuestion};
 use crate::fold::suspended::Standings;
 
@@ -23,8 +22,8 @@ impl LogReader {
             opened: self.opened_sequence(),
             now_us: now.timestamp_micros(),
         };
-        let budget = TextBudget { session_dir: &self.dir, bytes: self.memory_bytes() };
+        let budget = self.text_budget();
         let source = self.log_source(&self.outline);
-        questions::read(&source, self.opened.session, &standings.waiting(), Some(budget))
+        questions::read(&source, self.opened.session, &standings.waiting(), Some(&budget))
     }
 }

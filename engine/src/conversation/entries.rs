@@ -226,6 +226,30 @@ struct Closed {
 }
 
 impl Conversation {
+    /// Makes a conversation of which no record was read.
+    pub(crate) fn new(session: Uuid, evaluation_id: String) -> Conversation {
+        Conversation { session, evaluation_id, entries: Vec::new(), abandoned: Vec::new() }
+    }
+
+    /// Returns whether the conversation has no record, not even an abandoned one.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.entries.is_empty() && self.abandoned.is_empty()
+    }
+
+    /// Forgets all records.
+    pub(crate) fn clear(&mut self) {
+        self.entries.clear();
+        self.abandoned.clear();
+    }
+
+    /// Divides the records anew into those that count and those that do not.
+    pub(crate) fn divide(&mut self, counts: impl Fn(SequenceNumber) -> bool) {
+        let mut all = std::mem::take(&mut self.entries);
+        all.append(&mut self.abandoned);
+        all.sort_by_key(|entry| entry.sequence);
+        (self.entries, self.abandoned) = all.into_iter().partition(|entry| counts(entry.sequence));
+    }
+
     /// Returns the id of the evaluation.
     pub fn evaluation_id(&self) -> &str {
         &self.evaluation_id

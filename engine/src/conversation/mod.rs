@@ -28,6 +28,8 @@ pub use pairing::{PairingRule, PairingViolation, Repair, RepairChange, repair, v
 pub use records::{NewAdapterState, NewAnswer, NewInput, NewRequest, NewRequestFailure};
 pub use resume::{Resume, ResumePoint};
 
+pub use crate::session::ConversationFollower;
+
 pub(crate) use bodies::{blocks_of, text_payload};
 pub(crate) use entries::{message_id, settled_text};
 pub(crate) use exported::{ADAPTER_STATES, CONVERSATION, exported};

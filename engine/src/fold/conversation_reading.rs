@@ -32,31 +32,50 @@ pub(crate) fn conversation(
     source: &LogSource,
     session: Uuid,
     (evaluation, position): (&str, SequenceNumber),
-    budget: Option<TextBudget<'_>>,
+    budget: Option<&TextBudget<'_>>,
 ) -> Result<Option<Conversation>> {
-    let Some(place) = conversations.place(evaluation) else { return Ok(None) };
+    let mut conversation = Conversation::new(session, evaluation.to_owned());
+    update(&mut conversation, conversations, source, (None, position), budget)?;
+    Ok(Some(conversation).filter(|conversation| !conversation.is_empty()))
+}
+
+/// Brings a conversation that was read when the record `through` was the last one to what it is at `position`. Only the
+/// records behind `through` are read. After an error the conversation is not to be used.
+///
+/// # Errors
+///
+/// Those of [`conversation`].
+pub(crate) fn update(
+    conversation: &mut Conversation,
+    conversations: &Conversations,
+    source: &LogSource,
+    (through, position): (Option<SequenceNumber>, SequenceNumber),
+    budget: Option<&TextBudget<'_>>,
+) -> Result<()> {
+    let Some(place) = conversations.place(&conversation.evaluation_id) else { return Ok(()) };
     let live = conversations.live_at(position);
+    if through.is_some_and(|through| conversations.changed_before() > Some(through)) {
+        let counts =
+            |sequence| conversations.entry(sequence).is_some_and(|entry| live.holds(sequence, entry));
+        conversation.divide(counts);
+    }
+    let first = through.map_or(SequenceNumber::MIN, |through| through + 1);
     let wanted: Vec<(SequenceNumber, Option<CallOrigin>, bool)> = conversations
-        .entries()
-        .filter(|(sequence, entry)| {
-            entry.evaluation == place && *sequence <= position && entry.kind != EntryKind::AdapterState
-        })
+        .entries_of(place, (first, position))
+        .into_iter()
+        .filter(|(_, entry)| entry.kind != EntryKind::AdapterState)
         .map(|(sequence, entry)| (sequence, entry.origin, live.holds(sequence, entry)))
         .collect();
-    if wanted.is_empty() {
-        return Ok(None);
-    }
-    let (mut entries, mut abandoned) = (Vec::new(), Vec::new());
-    let reading = Reading { source, session, budget, held: Cell::new(0) };
+    let Conversation { session, entries, abandoned, .. } = conversation;
+    let reading = Reading { source, session: *session, budget };
     let sequences: Vec<SequenceNumber> = wanted.iter().map(|(sequence, ..)| *sequence).collect();
     let mut rest = wanted.iter();
     read_records(source, &sequences, &mut |record| {
         let Some((_, origin, is_live)) = rest.next() else { return Ok(()) };
-        let to = if *is_live { &mut entries } else { &mut abandoned };
+        let to = if *is_live { &mut *entries } else { &mut *abandoned };
         to.extend(reading.entry(record, *origin)?);
-        reading.hold(record.sequence, size_of::<Entry>())
-    })?;
-    Ok(Some(Conversation { session, evaluation_id: evaluation.to_owned(), entries, abandoned }))
+        reading.hold(record.sequence, size_of::<Entry>() as u64)
+    })
 }
 
 /// Reads the states that adapters have recorded at or before `position`, in the order of their records.
@@ -64,12 +83,16 @@ pub(crate) fn conversation(
 /// # Errors
 ///
 /// [`Error::Io`] if the log cannot be read, [`Error::Object`] if an object is missing or damaged,
-/// [`Error::Inconsistent`] if a state cannot be read as JSON.
+/// [`Error::Inconsistent`] if a state cannot be read as JSON, [`Error::OverBudget`] if the states take more memory than they
+/// may.
 pub(crate) fn adapter_states(
     conversations: &Conversations,
     source: &LogSource,
+    session: Uuid,
     position: SequenceNumber,
+    budget: Option<&TextBudget<'_>>,
 ) -> Result<Vec<AdapterStateSnapshot>> {
+    let reading = Reading { source, session, budget };
     let live = conversations.live_at(position);
     let captured: Vec<(SequenceNumber, bool)> = conversations
         .entries()
@@ -82,11 +105,12 @@ pub(crate) fn adapter_states(
     read_records(source, &sequences, &mut |record| {
         let bad = Error::unread(record.sequence);
         let body = AdapterState::decode(record.body).map_err(bad)?;
-        let value = Value::decode(&source.objects.resolve(body.state)?).map_err(bad)?;
+        let value = reading.value(record.sequence, body.state)?;
         let no_json = |error: serde_json::Error| Error::Inconsistent {
             sequence: record.sequence,
             reason: error.to_string(),
         };
+        reading.hold(record.sequence, (size_of::<AdapterStateSnapshot>() + record.body.len()) as u64)?;
         states.push(AdapterStateSnapshot {
             sequence: record.sequence,
             adapter: body.adapter.into_owned(),
@@ -126,39 +150,69 @@ pub(crate) fn text(source: &LogSource, sequence: SequenceNumber, payload: Payloa
     Reader::new(&bytes).str().map(str::to_owned).map_err(Error::unread(sequence))
 }
 
-/// Limits the memory that the texts of a conversation take, for a reader of logs that may come from anywhere: a short
-/// record may name a large object, which another record names too.
-#[derive(Clone, Copy, Debug)]
+/// Limits the memory that texts and states of conversations take together, for a reader of logs that may come from anywhere:
+/// a short record may name a large object, which another record names too.
+#[derive(Debug)]
 pub(crate) struct TextBudget<'a> {
-    pub(crate) session_dir: &'a Path,
-    pub(crate) bytes: u64,
-}
-
-struct Reading<'a> {
-    source: &'a LogSource,
-    session: Uuid,
-    budget: Option<TextBudget<'a>>,
+    session_dir: &'a Path,
+    bytes: u64,
     /// Bytes that are held so far.
     held: Cell<u64>,
 }
 
+impl TextBudget<'_> {
+    pub(crate) fn new(session_dir: &Path, bytes: u64) -> TextBudget<'_> {
+        TextBudget { session_dir, bytes, held: Cell::new(0) }
+    }
+
+    /// Counts bytes that are held from now on.
+    pub(crate) fn hold(&self, sequence: SequenceNumber, bytes: u64) -> Result<()> {
+        self.held.set(self.check(sequence, bytes)?);
+        Ok(())
+    }
+
+    /// Checks whether so many bytes may be held beside those that are.
+    fn check(&self, sequence: SequenceNumber, bytes: u64) -> Result<u64> {
+        let needed = self.held.get().saturating_add(bytes);
+        if needed <= self.bytes {
+            return Ok(needed);
+        }
+        let (session_dir, budget) = (self.session_dir.to_owned(), self.bytes);
+        Err(Error::OverBudget { session_dir, sequence, needed, budget })
+    }
+}
+
+/// Maximum bytes that a value takes for each byte that it is decoded from: `nil` is one of these.
+const VALUE_PER_BYTE: u64 = size_of::<Value>() as u64 * 2;
+
+struct Reading<'a> {
+    source: &'a LogSource,
+    session: Uuid,
+    budget: Option<&'a TextBudget<'a>>,
+}
+
 impl Reading<'_> {
     /// Counts bytes that are held from now on.
-    fn hold(&self, sequence: SequenceNumber, bytes: usize) -> Result<()> {
-        let needed = self.held.get().saturating_add(bytes as u64);
-        self.held.set(needed);
-        match self.budget {
-            Some(TextBudget { session_dir, bytes: budget }) if needed > budget => {
-                Err(Error::OverBudget { session_dir: session_dir.to_owned(), sequence, needed, budget })
-            }
-            _ => Ok(()),
-        }
+    fn hold(&self, sequence: SequenceNumber, bytes: u64) -> Result<()> {
+        self.budget.map_or(Ok(()), |budget| budget.hold(sequence, bytes))
     }
 
     fn text(&self, sequence: SequenceNumber, payload: Payload<'_>) -> Result<String> {
-        let text = text(self.source, sequence, payload)?;
-        self.hold(sequence, text.len())?;
-        Ok(text)
+        // Counted first: what an object's name says of its length is not to be read just to find that it is too much.
+        self.hold(sequence, recorded_len(payload))?;
+        text(self.source, sequence, payload)
+    }
+
+    /// Decodes a value, which is counted with the bytes that it was decoded from.
+    fn value(&self, sequence: SequenceNumber, payload: Payload<'_>) -> Result<Value> {
+        let len = recorded_len(payload);
+        if let Some(budget) = self.budget {
+            budget.check(sequence, len.saturating_mul(VALUE_PER_BYTE))?;
+        }
+        let bytes = self.source.objects.resolve(payload)?;
+        let value = Value::decode(&bytes).map_err(Error::unread(sequence))?;
+        self.hold(sequence, value_bytes(&value))?;
+        Ok(value)
     }
 
     fn entry(&self, record: &Record<'_>, origin: Option<CallOrigin>) -> Result<Option<Entry>> {
@@ -290,9 +344,7 @@ impl Reading<'_> {
     }
 
     fn end(&self, sequence: SequenceNumber, origin: CallOrigin, end: &ToolEnd<'_>) -> Result<EntryContent> {
-        let bad = Error::unread(sequence);
-        let value = |payload: Payload<'_>| Value::decode(&self.source.objects.resolve(payload)?).map_err(bad);
-        let overrides = end.overrides.map(value).transpose()?;
+        let overrides = end.overrides.map(|payload| self.value(sequence, payload)).transpose()?;
         Ok(EntryContent::CallEnded {
             origin,
             operation: end.operation(),
@@ -311,9 +363,7 @@ impl Reading<'_> {
         origin: CallOrigin,
         settle: &Settle<'_>,
     ) -> Result<EntryContent> {
-        let bad = Error::unread(sequence);
-        let value = |payload: Payload<'_>| Value::decode(&self.source.objects.resolve(payload)?).map_err(bad);
-        let result = settle.result.map(value).transpose()?;
+        let result = settle.result.map(|payload| self.value(sequence, payload)).transpose()?;
         let own = self.optional(sequence, settle.shown)?;
         let shown = settled_text(settle.decision, result.as_ref(), own.as_deref(), &settle.reason);
         let committed = match settle.decision {
@@ -322,6 +372,23 @@ impl Reading<'_> {
             Decision::RunAgain => None,
         };
         Ok(EntryContent::CallSettled { origin, operation: settle.operation, committed, shown })
+    }
+}
+
+/// Returns how many bytes a payload stands for, as the record says.
+pub(crate) fn recorded_len(payload: Payload<'_>) -> u64 {
+    payload.object().map_or(payload.bytes().len() as u64, |object| object.len)
+}
+
+/// Estimates the bytes that a value takes.
+fn value_bytes(value: &Value) -> u64 {
+    let own = size_of::<Value>() as u64;
+    own + match value {
+        Value::Array(items) => items.iter().map(value_bytes).sum(),
+        Value::Map(entries) => entries.iter().map(|(key, value)| value_bytes(key) + value_bytes(value)).sum(),
+        Value::Str(text) => text.len() as u64,
+        Value::Bin(bytes) => bytes.len() as u64,
+        _ => 0,
     }
 }
 

@@ -9,8 +9,13 @@
 //!    there, and if the run of a tool through whose handle it was written, if any, did not fail before that
 //!    position. The end of a failed tool rolls back nothing else of a conversation.
 //! 2. The end of a call that an answer asked for belongs to the conversation of that answer.
+//! 3. No rollback undoes that an operation was interrupted, nor what somebody decided about it: such a record counts
+//!    where its answer does. What was decided about a question counts where the question does.
+//! 4. What a record costs does not grow with the index, nor does a walk back from its end over what counts.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::sync::{Arc, LazyLock};
 
 use foldlog_codec::SequenceNumber;
@@ -22,7 +27,6 @@ use foldlog_codec::image::{ConversationEntry, ConversationsImage, EntryKind, Run
 use smol_str::SmolStr;
 
 use super::operations::Operations;
-use super::path::Path;
 use super::record_body::RecordBody;
 use crate::items::tree::Tree;
 
@@ -116,6 +120,17 @@ pub(super) enum ConversationChange {
     RolledBack(SequenceNumber),
 }
 
+/// Bytes that the index takes for an entry, its share of every tree included.
+const ENTRY_BYTES: u64 = 176;
+
+/// Bytes of an evaluation beside its id, which is held twice.
+const EVALUATION_BYTES: u64 = 160;
+
+/// Bytes of a run, and of a rollback.
+const RUN_BYTES: u64 = 96;
+
+type Index<K, V> = Tree<K, V, 32, 16>;
+
 /// Locates the records of all conversations of a log. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Conversations {
@@ -123,25 +138,35 @@ pub(crate) struct Conversations {
 }
 
 impl Default for Conversations {
+    /// Returns an index without records, which costs no allocation.
     fn default() -> Conversations {
-        Conversations::none()
+        Conversations { inner: Arc::clone(&NONE) }
     }
 }
 
+/// Holds the index. A copy costs little, however long the index is: what did not change since is shared.
 #[derive(Clone, Default)]
 struct Inner {
     /// Ids of evaluations, in the order of their first records.
-    evaluations: Vec<SmolStr>,
+    evaluations: Index<u32, SmolStr>,
     /// Places in `evaluations`.
-    places: BTreeMap<SmolStr, u32>,
-    entries: Tree<SequenceNumber, ConversationEntry, 32, 16>,
-    /// Last input with an id of the host, by evaluation and the id's key.
-    inputs: BTreeMap<(u32, u64), SequenceNumber>,
+    places: Index<SmolStr, u32>,
+    entries: Index<SequenceNumber, ConversationEntry>,
+    /// Entries that count where they stand, by evaluation.
+    own: Index<(u32, SequenceNumber), ()>,
+    /// Entries that count where their answer does, by evaluation and answer.
+    decided: Index<(u32, SequenceNumber, SequenceNumber), ()>,
+    /// Last entry of an interrupted call, by its operation.
+    interrupted: Index<u64, SequenceNumber>,
+    /// Messages and results with an id of the host, by evaluation and the id's key.
+    inputs: Index<(u32, u64, SequenceNumber), ()>,
     /// Runs of tools through whose handles records were written, and the runs around them.
-    runs: BTreeMap<SequenceNumber, RunFate>,
-    /// The host's own rollbacks since the first entry.
-    rollbacks: Path,
-    targets: Vec<(SequenceNumber, SequenceNumber)>,
+    runs: Index<SequenceNumber, RunFate>,
+    /// The host's own rollbacks since the first entry: the target of each.
+    rollbacks: Index<SequenceNumber, SequenceNumber>,
+    /// Last record that changed which records before it count.
+    changed_before: Option<SequenceNumber>,
+    text_bytes: u64,
 }
 
 impl std::fmt::Debug for Conversations {
@@ -153,20 +178,33 @@ impl std::fmt::Debug for Conversations {
 /// What all logs without a conversation share.
 static NONE: LazyLock<Arc<Inner>> = LazyLock::new(Arc::default);
 
-impl Conversations {
-    /// Returns an index without records, which costs no allocation.
-    pub(super) fn none() -> Conversations {
-        Conversations { inner: Arc::clone(&NONE) }
-    }
+/// Returns whether a record counts where another one does, in place of being judged by where it stands: that a call was
+/// interrupted, or what was decided about a call.
+fn is_decision(entry: &ConversationEntry) -> bool {
+    matches!(entry.kind, EntryKind::Interrupted | EntryKind::Settled | EntryKind::Decided)
+}
 
+/// Returns the record where a decision counts: that of its question, or else of its answer.
+fn judged_by(entry: &ConversationEntry) -> Option<SequenceNumber> {
+    match entry.kind {
+        EntryKind::Decided => Some(entry.number.into()),
+        _ => entry.origin.filter(|_| is_decision(entry)).map(|origin| origin.answer),
+    }
+}
+
+impl Conversations {
     /// Takes what an image holds.
     pub(super) fn restored(image: &ConversationsImage<'_>) -> Conversations {
-        let mut inner = Inner { runs: image.runs.iter().copied().collect(), ..Inner::default() };
+        let mut inner = Inner::default();
         for evaluation in &image.evaluations {
-            inner.place(&SmolStr::new(evaluation));
+            inner.place_or_add(&SmolStr::new(evaluation));
         }
         for (sequence, entry) in &image.entries {
             inner.add(*sequence, *entry);
+        }
+        for (begin, fate) in &image.runs {
+            inner.runs.insert(*begin, *fate);
+            inner.changed_by(fate.ended.filter(|(_, committed)| !committed).map(|(end, _)| end));
         }
         image.rollbacks.iter().for_each(|(at, to)| inner.roll_back(*at, *to));
         Conversations { inner: Arc::new(inner) }
@@ -197,12 +235,11 @@ impl Conversations {
 
     /// Returns what an image holds.
     pub(crate) fn image(&self) -> ConversationsImage<'_> {
-        let Inner { evaluations, entries, runs, targets, .. } = self.inner.as_ref();
         ConversationsImage {
-            evaluations: evaluations.iter().map(SmolStr::as_str).collect(),
-            entries: entries.iter().map(|(sequence, entry)| (*sequence, *entry)).collect(),
-            runs: runs.iter().map(|(begin, fate)| (*begin, *fate)).collect(),
-            rollbacks: targets.clone(),
+            evaluations: self.inner.evaluations.iter().map(|(_, evaluation)| evaluation.as_str()).collect(),
+            entries: self.inner.entries.iter().map(|(sequence, entry)| (*sequence, *entry)).collect(),
+            runs: self.inner.runs.iter().map(|(begin, fate)| (*begin, *fate)).collect(),
+            rollbacks: self.inner.rollbacks.iter().map(|(at, to)| (*at, *to)).collect(),
         }
     }
 
@@ -242,7 +279,7 @@ impl Conversations {
             number: end.operation().get(),
             flag: false,
         });
-        let is_run = self.inner.runs.contains_key(&end.begin);
+        let is_run = self.inner.runs.get(&end.begin).is_some();
         // What a call did that waits for its result stays.
         let committed = end.outcome == Outcome::Committed
             || end.suspension.is_some_and(|it| it.form == SuspensionForm::Awaits);
@@ -256,7 +293,7 @@ impl Conversations {
     fn settled(&self, settle: &Settle<'_>, operations: &Operations) -> Option<ConversationChange> {
         let flag = settle.decision == Decision::RunAgain;
         if let Some(suspended) = operations.suspended_one(settle.operation) {
-            let suspension = self.inner.entries.get(&suspended.end)?;
+            let suspension = self.entry(suspended.end)?;
             let (kind, number) = (EntryKind::Decided, suspended.end.get());
             return Some(ConversationChange::Settled(ConversationEntry {
                 kind,
@@ -265,10 +302,7 @@ impl Conversations {
                 ..*suspension
             }));
         }
-        let operation = settle.operation.get();
-        let of_call =
-            |entry: &&ConversationEntry| entry.kind == EntryKind::Interrupted && entry.number == operation;
-        let interrupted = self.inner.entries.iter().rev().map(|(_, entry)| entry).find(of_call)?;
+        let interrupted = self.entry(*self.inner.interrupted.get(&settle.operation.get())?)?;
         Some(ConversationChange::Settled(ConversationEntry {
             kind: EntryKind::Settled,
             flag,
@@ -287,13 +321,15 @@ impl Conversations {
         match change {
             ConversationChange::Entry(note) => {
                 let ConversationNote { evaluation, within, kind, origin, number, flag } = note;
-                let evaluation = inner.place(&evaluation);
+                let evaluation = inner.place_or_add(&evaluation);
                 inner.add(sequence, ConversationEntry { kind, evaluation, within, origin, number, flag });
                 inner.know_run(within, operations);
             }
             ConversationChange::Ended { entry, begin, committed } => {
-                if let Some(fate) = inner.runs.get_mut(&begin) {
+                if let Some(mut fate) = inner.runs.get(&begin).copied() {
                     fate.ended = Some((sequence, committed));
+                    inner.runs.insert(begin, fate);
+                    inner.changed_by((!committed).then_some(sequence));
                 }
                 if let Some(entry) = entry {
                     inner.add(sequence, entry);
@@ -305,19 +341,58 @@ impl Conversations {
         }
     }
 
-    /// Returns the ids of all evaluations, in the order of their first records.
-    pub(crate) fn evaluations(&self) -> &[SmolStr] {
-        &self.inner.evaluations
+    /// Estimates the bytes of memory that the index takes.
+    pub(super) fn held_bytes(&self) -> u64 {
+        self.inner.text_bytes
+            + self.inner.evaluations.len() as u64 * EVALUATION_BYTES
+            + self.inner.entries.len() as u64 * ENTRY_BYTES
+            + (self.inner.runs.len() + self.inner.rollbacks.len()) as u64 * RUN_BYTES
+    }
+
+    /// Returns the id of the evaluation with this place.
+    pub(crate) fn evaluation(&self, place: u32) -> Option<&SmolStr> {
+        self.inner.evaluations.get(&place)
     }
 
     /// Returns the place of an evaluation.
     pub(crate) fn place(&self, evaluation: &str) -> Option<u32> {
-        self.inner.places.get(evaluation).copied()
+        self.inner.places.get(&SmolStr::new(evaluation)).copied()
     }
 
     /// Returns the entries, in ascending order.
     pub(crate) fn entries(&self) -> impl DoubleEndedIterator<Item = (SequenceNumber, &ConversationEntry)> {
         self.inner.entries.iter().map(|(sequence, entry)| (*sequence, entry))
+    }
+
+    /// Returns the entries of an evaluation from `first` through `last`, whether they count or not, in ascending order.
+    pub(crate) fn entries_of(
+        &self,
+        evaluation: u32,
+        (first, last): (SequenceNumber, SequenceNumber),
+    ) -> Vec<(SequenceNumber, &ConversationEntry)> {
+        let own = self.inner.own.range((evaluation, first)..=(evaluation, last)).map(|((_, own), ())| *own);
+        let (lowest, highest) = (SequenceNumber::MIN, SequenceNumber::MAX);
+        let decided = self
+            .inner
+            .decided
+            .range((evaluation, lowest, lowest)..=(evaluation, highest, highest))
+            .map(|((_, _, decided), ())| *decided)
+            .filter(|decided| (first..=last).contains(decided));
+        let mut all: Vec<SequenceNumber> = own.chain(decided).collect();
+        all.sort_unstable();
+        all.into_iter().filter_map(|sequence| Some((sequence, self.entry(sequence)?))).collect()
+    }
+
+    /// Returns the records in which calls of an answer were interrupted, and what was decided about them.
+    pub(crate) fn decided(
+        &self,
+        evaluation: u32,
+        answer: SequenceNumber,
+    ) -> impl Iterator<Item = (SequenceNumber, &ConversationEntry)> {
+        let (lowest, highest) = (SequenceNumber::MIN, SequenceNumber::MAX);
+        let of_answer =
+            self.inner.decided.range((evaluation, answer, lowest)..=(evaluation, answer, highest));
+        of_answer.filter_map(|((_, _, decided), ())| Some((*decided, self.entry(*decided)?)))
     }
 
     /// Returns the ids of the evaluations with a conversation that counts at `position`, in the order of their first records.
@@ -326,24 +401,43 @@ impl Conversations {
         let mut found = vec![false; self.inner.evaluations.len()];
         for (sequence, entry) in self.entries() {
             if entry.kind != EntryKind::AdapterState
-                && live.holds(sequence, entry)
-                && let Some(found) = found.get_mut(entry.evaluation as usize)
+                && let Some(found) = found.get_mut(entry.evaluation as usize).filter(|found| !**found)
             {
-                *found = true;
+                *found = live.holds(sequence, entry);
             }
         }
         let evaluations = self.inner.evaluations.iter().zip(found);
-        evaluations.filter(|(_, found)| *found).map(|(evaluation, _)| evaluation.clone()).collect()
+        evaluations.filter(|(_, found)| *found).map(|((_, evaluation), _)| evaluation.clone()).collect()
     }
 
     /// Returns which records count at `position`.
     pub(crate) fn live_at(&self, position: SequenceNumber) -> LiveEntries<'_> {
-        LiveEntries { inner: &self.inner, position, ranges: self.inner.rollbacks.live_at(position) }
+        LiveEntries { of: &self.inner, position, path: RefCell::default(), fates: RefCell::default() }
     }
 
-    /// Returns the last input of an evaluation to which the host gave an id with this key.
-    pub(crate) fn input(&self, evaluation: u32, key: u64) -> Option<SequenceNumber> {
-        self.inner.inputs.get(&(evaluation, key)).copied()
+    /// Returns the last record that changed which records before it count; `None` if all of them count.
+    pub(crate) fn changed_before(&self) -> Option<SequenceNumber> {
+        self.inner.changed_before
+    }
+
+    /// Returns the messages and results of an evaluation to which the host gave an id with this key, the last one first.
+    pub(crate) fn inputs(
+        &self,
+        evaluation: u32,
+        key: u64,
+    ) -> impl Iterator<Item = (SequenceNumber, &ConversationEntry)> {
+        let (first, last) = (SequenceNumber::MIN, SequenceNumber::MAX);
+        let of_key = self.inner.inputs.range_back((evaluation, key, first)..=(evaluation, key, last));
+        of_key.filter_map(|((.., sequence), ())| Some((*sequence, self.entry(*sequence)?)))
+    }
+
+    /// Returns the run on whose end it depends whether what was written through the handle of `run` stays; `None` if that
+    /// depends on none.
+    pub(crate) fn undecided_run(&self, mut run: Option<SequenceNumber>) -> Option<SequenceNumber> {
+        while let Some(RunFate { parent, ended: Some((_, true)) }) = self.inner.runs.get(&run?) {
+            run = *parent;
+        }
+        run
     }
 
     /// Returns the entry of a record.
@@ -353,33 +447,48 @@ impl Conversations {
 }
 
 impl Inner {
-    fn place(&mut self, evaluation: &SmolStr) -> u32 {
+    fn place_or_add(&mut self, evaluation: &SmolStr) -> u32 {
         if let Some(place) = self.places.get(evaluation) {
             return *place;
         }
         let place = self.evaluations.len() as u32;
-        self.evaluations.push(evaluation.clone());
+        self.evaluations.insert(place, evaluation.clone());
         self.places.insert(evaluation.clone(), place);
+        self.text_bytes += 2 * evaluation.len() as u64;
         place
     }
 
     fn add(&mut self, sequence: SequenceNumber, entry: ConversationEntry) {
-        if entry.kind == EntryKind::Input && entry.number != 0 {
-            self.inputs.insert((entry.evaluation, entry.number), sequence);
+        if matches!(entry.kind, EntryKind::Input | EntryKind::Result) && entry.number != 0 {
+            self.inputs.insert((entry.evaluation, entry.number, sequence), ());
         }
+        if entry.kind == EntryKind::Interrupted {
+            self.interrupted.insert(entry.number, sequence);
+        }
+        match entry.origin.filter(|_| is_decision(&entry)).map(|origin| origin.answer) {
+            Some(answer) => self.decided.insert((entry.evaluation, answer, sequence), ()),
+            None => self.own.insert((entry.evaluation, sequence), ()),
+        };
         self.entries.insert(sequence, entry);
     }
 
     fn roll_back(&mut self, sequence: SequenceNumber, to: SequenceNumber) {
-        self.rollbacks.add(sequence, to);
-        self.targets.push((sequence, to));
+        // A path goes down only.
+        if to < sequence {
+            self.rollbacks.insert(sequence, to);
+            self.changed_by(Some(sequence));
+        }
+    }
+
+    fn changed_by(&mut self, sequence: Option<SequenceNumber>) {
+        self.changed_before = self.changed_before.max(sequence);
     }
 
     /// Takes note of a run through whose handle a record was written, and of the runs around it.
     fn know_run(&mut self, run: Option<SequenceNumber>, operations: &Operations) {
         let mut next = run;
         while let Some(begin) = next {
-            if self.runs.contains_key(&begin) {
+            if self.runs.get(&begin).is_some() {
                 return;
             }
             let parent = operations.parent_run(begin);
@@ -389,40 +498,78 @@ impl Inner {
     }
 }
 
-/// Tells which records of conversations count at one position.
+/// Tells which records of conversations count at one position. Follows the path that leads there only as far down as it
+/// is asked.
 pub(crate) struct LiveEntries<'a> {
-    inner: &'a Inner,
+    of: &'a Inner,
     position: SequenceNumber,
-    ranges: Vec<std::ops::RangeInclusive<SequenceNumber>>,
+    /// Ranges of the path in descending order, as far as they were asked for.
+    path: RefCell<Vec<RangeInclusive<SequenceNumber>>>,
+    /// Whether no run, from this one outwards, has failed.
+    fates: RefCell<BTreeMap<SequenceNumber, bool>>,
 }
 
 impl LiveEntries<'_> {
     /// Returns whether a record counts.
     pub(crate) fn holds(&self, sequence: SequenceNumber, entry: &ConversationEntry) -> bool {
-        // No rollback undoes that an operation was interrupted, nor what somebody decided about it.
-        let judged = match (entry.kind, entry.origin) {
-            (EntryKind::Interrupted | EntryKind::Settled, Some(origin)) => origin.answer,
-            // A decision counts where its question does.
-            (EntryKind::Decided, _) => entry.number.into(),
-            _ => sequence,
-        };
-        let at = self.ranges.partition_point(|range| *range.end() < judged);
         sequence <= self.position
-            && self.ranges.get(at).is_some_and(|range| range.contains(&judged))
+            && self.is_on_path(judged_by(entry).unwrap_or(sequence))
             && self.counts(entry.within)
     }
 
+    /// Returns the entries of an evaluation that count, the last one first, but for those that count where their answer
+    /// does.
+    pub(crate) fn back(&self, evaluation: u32) -> impl Iterator<Item = (SequenceNumber, &ConversationEntry)> {
+        let ranges = (0..).map_while(|at| self.range(at));
+        let own = ranges.flat_map(move |range| {
+            self.of.own.range_back((evaluation, *range.start())..=(evaluation, *range.end()))
+        });
+        own.filter_map(|((_, sequence), ())| Some((*sequence, self.of.entries.get(sequence)?)))
+            .filter(|(_, entry)| self.counts(entry.within))
+    }
+
+    /// Returns the range of the path with this number, counted from the position downwards.
+    fn range(&self, at: usize) -> Option<RangeInclusive<SequenceNumber>> {
+        let mut ranges = self.path.borrow_mut();
+        while ranges.len() <= at {
+            let last = match ranges.last() {
+                None => self.position,
+                Some(above) => *self.of.rollbacks.get(above.start())?,
+            };
+            let begin = self.of.rollbacks.range_back(SequenceNumber::MIN..=last).next();
+            ranges.push(begin.map_or(SequenceNumber::MIN, |(rolled_back, _)| *rolled_back)..=last);
+        }
+        ranges.get(at).cloned()
+    }
+
+    fn is_on_path(&self, sequence: SequenceNumber) -> bool {
+        let below = |range: &RangeInclusive<SequenceNumber>| *range.start() <= sequence;
+        let known = self.path.borrow().partition_point(|range| !below(range));
+        let range = (known..).map_while(|at| self.range(at)).find(below);
+        range.is_some_and(|range| range.contains(&sequence))
+    }
+
     /// Returns whether no run, from this one outwards, has failed.
-    fn counts(&self, mut run: Option<SequenceNumber>) -> bool {
-        while let Some(begin) = run {
-            let Some(fate) = self.inner.runs.get(&begin) else { return true };
-            match fate.ended {
-                Some((end, committed)) if end <= self.position && !committed => return false,
-                Some((end, _)) if end <= self.position => run = fate.parent,
+    fn counts(&self, run: Option<SequenceNumber>) -> bool {
+        let (mut fates, mut asked) = (self.fates.borrow_mut(), Vec::new());
+        let (mut next, mut counts) = (run, true);
+        while let Some(begin) = next {
+            if let Some(known) = fates.get(&begin) {
+                counts = *known;
+                break;
+            }
+            asked.push(begin);
+            match self.of.runs.get(&begin).and_then(|fate| Some((fate.ended?, fate.parent))) {
+                Some(((end, committed), _)) if end <= self.position && !committed => {
+                    counts = false;
+                    break;
+                }
+                Some(((end, _), parent)) if end <= self.position => next = parent,
                 // What an open run wrote counts for itself, and for those who look on.
-                _ => return true,
+                _ => break,
             }
         }
-        true
+        fates.extend(asked.into_iter().map(|run| (run, counts)));
+        counts
     }
 }

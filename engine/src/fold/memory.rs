@@ -123,6 +123,9 @@ impl Projection {
             self.names.events().map(|event| texts(event.name.len()) + 8 * event.bindings.len() as u64);
         let tags = self.tags.iter().map(|(key, value)| texts(key.len() + value.len()));
         let names: u64 = slices.chain(events).chain(tags).sum();
-        names + self.operations.count() as u64 * OPERATION_BYTES + self.items_bytes()
+        names
+            + self.operations.count() as u64 * OPERATION_BYTES
+            + self.conversations.held_bytes()
+            + self.items_bytes()
     }
 }

@@ -90,7 +90,7 @@ impl Operations {
     }
 
     /// Returns the begin of the run within which an open one runs.
-    pub(super) fn parent_run(&self, begin: SequenceNumber) -> Option<SequenceNumber> {
+    pub(crate) fn parent_run(&self, begin: SequenceNumber) -> Option<SequenceNumber> {
         self.run_of(self.open.get(&begin)?.parent?)
     }
 

@@ -1,12 +1,12 @@
 //! The questions of suspended operations, read from the log by the places that the fold knows.
 
 use chrono::{DateTime, Utc};
-use foldlog_codec::body::{CallOrigin, SuspensionForm, ToolBegin, ToolEnd};
+use foldlog_codec::body::{CallOrigin, Payload, SuspensionForm, ToolBegin, ToolEnd};
 use foldlog_codec::{Kind, OperationId, SequenceNumber};
 use smol_str::SmolStr;
 use uuid::Uuid;
 
-use super::conversation_reading::{TextBudget, read_records, text, time};
+use super::conversation_reading::{TextBudget, read_records, recorded_len, text, time};
 use super::log_source::LogSource;
 use crate::error::{Error, Result};
 use crate::operation::SuspendedOperation;
@@ -50,18 +50,13 @@ pub(crate) fn read(
     source: &LogSource,
     session: Uuid,
     waiting: &[SuspendedOperation],
-    budget: Option<TextBudget<'_>>,
+    budget: Option<&TextBudget<'_>>,
 ) -> Result<Vec<PendingQuestion>> {
-    let mut held = 0_u64;
-    let mut hold = |sequence: SequenceNumber, text: String| {
-        held = held.saturating_add(text.len() as u64).saturating_add(size_of::<PendingQuestion>() as u64);
-        match budget {
-            Some(TextBudget { session_dir, bytes: budget }) if held > budget => {
-                let session_dir = session_dir.to_owned();
-                Err(Error::OverBudget { session_dir, sequence, needed: held, budget })
-            }
-            _ => Ok(text),
-        }
+    // Counted before it is read: a short record may name a large object.
+    let held = |sequence: SequenceNumber, payload: Payload<'_>| {
+        let bytes = recorded_len(payload).saturating_add(size_of::<PendingQuestion>() as u64);
+        budget.map_or(Ok(()), |budget| budget.hold(sequence, bytes))?;
+        text(source, sequence, payload)
     };
     let mut questions = Vec::new();
     for one in waiting {
@@ -71,13 +66,12 @@ pub(crate) fn read(
             match record.kind {
                 Kind::TOOL_BEGIN => {
                     let begin = ToolBegin::decode(record.body).map_err(bad)?;
-                    arguments = hold(record.sequence, text(source, record.sequence, begin.arguments)?)?;
+                    arguments = held(record.sequence, begin.arguments)?;
                 }
                 Kind::TOOL_END => {
                     let end = ToolEnd::decode(record.body).map_err(bad)?;
-                    let shown = end.shown.map(|shown| text(source, record.sequence, shown)).transpose()?;
-                    (question, asked_us) =
-                        (hold(record.sequence, shown.unwrap_or_default())?, record.time_us);
+                    let shown = end.shown.map(|shown| held(record.sequence, shown)).transpose()?;
+                    (question, asked_us) = (shown.unwrap_or_default(), record.time_us);
                 }
                 _ => {}
             }

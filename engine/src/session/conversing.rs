@@ -4,12 +4,13 @@
 //! the operation, and no longer counts if that run fails.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 use foldlog_codec::body::{
     AdapterState, Answer, AnsweredCall, CallOrigin, ConversationScope, Input, Payload, PromptAccepted,
     Request, RequestFailure, Role, Shortened, ShortenedMessage, Turn,
 };
-use foldlog_codec::image::EntryKind;
+use foldlog_codec::image::{ConversationEntry, EntryKind};
 use foldlog_codec::{Kind, SequenceNumber};
 use parking_lot::MutexGuard;
 use smol_str::SmolStr;
@@ -24,7 +25,8 @@ use crate::conversation::{
 };
 use crate::error::{Error, Result};
 use crate::fold::conversation_reading;
-use crate::fold::conversations::{ConversationNote, input_key};
+use crate::fold::conversations::{ConversationNote, Conversations, input_key};
+use crate::fold::log_source::LogSource;
 use crate::fold::record_body::RecordBody;
 use crate::types::encode;
 
@@ -62,8 +64,8 @@ macro_rules! write_body {
 }
 
 impl Session {
-    /// Records a message of a conversation. If the host gives the message an id that the conversation holds already, and
-    /// that record counts, returns that record and writes nothing.
+    /// Records a message of a conversation, or the result of a call. If the host gives it an id that the conversation holds
+    /// already, and that record counts, returns that record and writes nothing.
     ///
     /// Does not wait for a tool that runs, and stays if that tool fails, unless it is written through the tool's own
     /// handle. The record is durable when this returns, with [`Durability::Boundary`](crate::Durability::Boundary) and
@@ -297,12 +299,9 @@ impl Session {
 
     /// Returns the states that adapters had recorded at `position`.
     pub(crate) fn adapter_states_at(&self, position: SequenceNumber) -> Result<Vec<AdapterStateSnapshot>> {
-        let (conversations, source, position) = {
-            let state = self.inner.state.lock();
-            let position = position.min(state.last_position());
-            (state.live.projection.conversations.clone(), self.inner.log_source(&state), position)
-        };
-        conversation_reading::adapter_states(&conversations, &source, position)
+        let (conversations, source, last) = self.recorded_conversations();
+        let position = position.min(last);
+        conversation_reading::adapter_states(&conversations, &source, self.inner.id, position, None)
     }
 
     /// Returns whether a rollback of the host has abandoned the answer that asked for a call. `false` where the log has no answer
@@ -346,11 +345,7 @@ impl Session {
         evaluation_id: &str,
         position: impl Into<SequenceNumber>,
     ) -> Result<Option<Conversation>> {
-        let (conversations, source, last) = {
-            let state = self.inner.state.lock();
-            let last = state.last_position();
-            (state.live.projection.conversations.clone(), self.inner.log_source(&state), last)
-        };
+        let (conversations, source, last) = self.recorded_conversations();
         let position = position.into().min(last);
         let wanted = (evaluation_id, position);
         conversation_reading::conversation(&conversations, &source, self.inner.id, wanted, None)
@@ -369,7 +364,7 @@ impl Session {
         let projection = &state.live.projection;
         let conversations = &projection.conversations;
         let live = conversations.live_at(state.last_position());
-        let counts = |(sequence, entry): &(SequenceNumber, &foldlog_codec::image::ConversationEntry)| {
+        let counts = |(sequence, entry): &(SequenceNumber, &ConversationEntry)| {
             entry.kind != EntryKind::AdapterState && live.holds(*sequence, entry)
         };
         let place = match evaluation_id {
@@ -385,10 +380,31 @@ impl Session {
             Some(unsettled) => must_settle(unsettled).then_some(operation),
             None => standings.waits_for(operation),
         };
-        let own = conversations.entries().filter(|(_, entry)| entry.evaluation == place).filter(counts);
-        let (answer, point) = resume_point(own, waits_for);
-        let evaluation_id = conversations.evaluations().get(place as usize).map(|id| id.to_string());
+        // What comes next follows from the last answer and from what was recorded since the one before.
+        let (mut own, mut answers) = (Vec::new(), 0);
+        for (sequence, entry) in live.back(place) {
+            own.push((sequence, entry));
+            if entry.kind == EntryKind::Answer {
+                answers += 1;
+                own.extend(
+                    conversations.decided(place, sequence).filter(|(at, entry)| live.holds(*at, entry)),
+                );
+                if answers == 2 {
+                    break;
+                }
+            }
+        }
+        own.sort_unstable_by_key(|(sequence, _)| *sequence);
+        let (answer, point) = resume_point(own.into_iter(), waits_for);
+        let evaluation_id = conversations.evaluation(place).map(|id| id.to_string());
         Ok(Resume { evaluation_id, answer, point })
+    }
+
+    /// Returns where the records of conversations are, from what they are read, and the last record of the log.
+    pub(super) fn recorded_conversations(&self) -> (Conversations, LogSource, SequenceNumber) {
+        let state = self.inner.state.lock();
+        let last = state.last_position();
+        (state.live.projection.conversations.clone(), self.inner.log_source(&state), last)
     }
 
     fn scope<'a>(&'a self, evaluation: &'a str) -> ConversationScope<'a> {
@@ -418,18 +434,24 @@ impl WriterState {
     }
 }
 
-/// Returns the record of an input with an id of the host, if it counts.
+/// Returns the record of an input with an id of the host, if it counts, and will as long as what is written through the
+/// handle of the run `within` does.
 fn known_input(
     state: &WriterState,
     (evaluation, id): (&str, &str),
     within: Option<SequenceNumber>,
 ) -> Option<SequenceNumber> {
     let conversations = &state.live.projection.conversations;
-    let known = conversations.input(conversations.place(evaluation)?, input_key(id))?;
     let live = conversations.live_at(state.last_position());
-    let entry = conversations.entry(known)?;
+    let operations = &state.live.projection.operations;
+    let outwards = || std::iter::successors(within, |run| operations.parent_run(*run));
     // What a tool said through its own handle is gone if that tool fails, so it stands for nobody else's message.
-    (entry.within == within && live.holds(known, entry)).then_some(known)
+    let lasts = |entry: &ConversationEntry| {
+        conversations.undecided_run(entry.within).is_none_or(|run| outwards().any(|outer| outer == run))
+    };
+    let mut inputs = conversations.inputs(conversations.place(evaluation)?, input_key(id));
+    let known = inputs.find(|(sequence, entry)| live.holds(*sequence, entry) && lasts(entry));
+    known.map(|(sequence, _)| sequence)
 }
 
 /// Holds the records of which the last turn of a conversation consists.
@@ -449,11 +471,8 @@ fn turn_parts(state: &WriterState, evaluation: &str) -> Option<TurnParts> {
     let place = conversations.place(evaluation)?;
     let live = conversations.live_at(state.last_position());
     let (mut number, mut turn, mut answer) = (1, None, None);
-    let (mut inputs, mut ends) = (Vec::new(), std::collections::BTreeMap::new());
-    for (sequence, entry) in conversations.entries().rev() {
-        if entry.evaluation != place || !live.holds(sequence, entry) {
-            continue;
-        }
+    let (mut inputs, mut ends) = (Vec::new(), BTreeMap::new());
+    for (sequence, entry) in live.back(place) {
         match entry.kind {
             EntryKind::Turn => {
                 let of = entry.origin.map(|origin| origin.answer);
@@ -478,13 +497,20 @@ fn turn_parts(state: &WriterState, evaluation: &str) -> Option<TurnParts> {
             EntryKind::Committed | EntryKind::Failed | EntryKind::Result => {
                 ends.extend(entry.origin.filter(|_| answer.is_none()).map(|origin| (origin, sequence)));
             }
-            EntryKind::Settled | EntryKind::Decided if !entry.flag => {
-                ends.extend(entry.origin.filter(|_| answer.is_none()).map(|origin| (origin, sequence)));
-            }
             _ => {}
         }
     }
     let (answer, calls) = answer?;
+    let settled = conversations.decided(place, answer).filter(|(_, entry)| {
+        // Otherwise the call was interrupted, or is to run again.
+        matches!(entry.kind, EntryKind::Settled | EntryKind::Decided) && !entry.flag
+    });
+    for (sequence, entry) in settled.filter(|(sequence, entry)| live.holds(*sequence, entry)) {
+        if let Some(origin) = entry.origin {
+            let first = ends.entry(origin).or_insert(sequence);
+            *first = sequence.min(*first);
+        }
+    }
     inputs.reverse();
     if let Some((turn, _)) = turn
         && let Some(own) = conversations.entry(turn)

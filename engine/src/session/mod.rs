@@ -7,6 +7,7 @@
 //! | `dispatching` | events, seeds, clears, resets, tags |
 //! | `event_plan` | what is known of an event once it was dispatched, and its fast path |
 //! | `conversing` | records of conversations and adapter states |
+//! | `conversation_follower` | a conversation that is read again and again |
 //! | `declaring` | what the log has to declare before a record can name it |
 //! | `large_payloads` | payloads that become objects |
 //! | `positions` | snapshots and rollbacks |
@@ -30,6 +31,7 @@
 //!    or another thread's.
 //! 5. Subscribers are notified.
 
+mod conversation_follower;
 mod conversing;
 mod declaring;
 mod dispatching;
@@ -75,6 +77,7 @@ use crate::sabotage::{self, Breakage};
 use crate::storage::{Storage, process_mark};
 use crate::types::SessionTypes;
 
+pub use conversation_follower::ConversationFollower;
 pub use log_view::LogView;
 pub use opening::RecoveryReport;
 pub use positions::{AbandonedCall, RollbackReport, Snapshot, SnapshotOptions};

@@ -63,8 +63,11 @@ pub struct Asked<'a> {
 pub fn run(session: &Path, asked: Asked<'_>, output: &mut Output<'_>) -> Result<u8> {
     let reader = open_session(session, output)?;
     let at = position(&reader, asked.at)?;
-    let conversation = conversation(&reader, asked.evaluation, at)?;
-    let messages = if asked.as_recorded { conversation.messages() } else { conversation.sent_messages() };
+    let messages = {
+        // A long conversation takes much memory, and so do its messages.
+        let held = conversation(&reader, asked.evaluation, at)?;
+        if asked.as_recorded { held.messages() } else { held.sent_messages() }
+    };
     if let (Some(dialect), false) = (asked.format.dialect(), asked.as_recorded) {
         check(dialect, &messages)?;
     }
@@ -85,6 +88,7 @@ pub fn run(session: &Path, asked: Asked<'_>, output: &mut Output<'_>) -> Result<
         Format::Openai => render_openai(&messages),
         Format::Anthropic => anthropic(&messages, output),
     };
+    drop(messages);
     writeln!(output.stdout, "{}", escaped(&json))?;
     Ok(HOLDS)
 }

@@ -1,4 +1,5 @@
 //! Conversations: what is recorded, what counts after rollbacks and failures, and where a killed one goes on.
 
+mod following;
 mod killed;
 mod resuming;

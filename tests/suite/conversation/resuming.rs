@@ -326,3 +326,76 @@ fn an_import_takes_results_by_the_ids_of_their_calls_and_says_which_are_not_know
     let orphan = changed(&|results| results[0]["tool_call_id"] = "c".into()).unwrap_err();
     assert!(orphan.to_string().contains("does not ask for"), "{orphan}");
 }
+
+/// Only the record that was written last was looked at, and that may be on an abandoned path.
+#[test]
+fn an_id_is_known_whichever_of_its_records_counts() {
+    let story = Story::new();
+    let session = story.store.create(&story.types).unwrap();
+    let said = || NewInput::user(EVALUATION, "Go on.").with_id("message 1");
+    session.record_input(&NewInput::system(EVALUATION, "Review.", prompt())).unwrap();
+    let before = session.position().unwrap();
+    let first = session.record_input(&said()).unwrap();
+    session.rollback_to(before).unwrap();
+    let second = session.record_input(&said()).unwrap();
+    assert!(second > first, "the first one counts no more");
+    session.rollback_to(first).unwrap();
+    assert_eq!(session.record_input(&said()).unwrap(), first, "it counts again");
+    let session = story.reopened(session);
+    assert_eq!(session.record_input(&said()).unwrap(), first);
+    session.rollback_to(second).unwrap();
+    assert_eq!(session.record_input(&said()).unwrap(), second);
+}
+
+/// A result that a host records again after a restart stood in the log twice.
+#[test]
+fn a_result_with_an_id_is_recorded_once() {
+    let story = Story::new();
+    let session = story.store.create(&story.types).unwrap();
+    let answer = answered(&session, None, vec![call("a", "elsewhere"), call("b", "elsewhere")]);
+    let result = |ordinal, id: &str| {
+        let origin = foldlog::CallOrigin { answer, ordinal };
+        NewInput::tool_result(EVALUATION, origin, "a", "it ran elsewhere").with_id(id)
+    };
+    let first = session.record_input(&result(0, "result 0")).unwrap();
+    assert_eq!(session.record_input(&result(0, "result 0")).unwrap(), first);
+    let session = story.reopened(session);
+    assert_eq!(session.record_input(&result(0, "result 0")).unwrap(), first);
+    assert!(session.record_input(&result(1, "result 1")).unwrap() > first);
+    assert_eq!(point(&session), ResumePoint::AwaitProvider);
+}
+
+/// Says something with an id through its own handle, and succeeds.
+struct Tell;
+
+impl Tool for Tell {
+    const NAME: &'static str = "tell";
+    type Parameters = Nothing;
+    type Output = ();
+
+    fn call(&self, _: Nothing, context: &ToolContext) -> Result<ToolResult<()>, ToolError> {
+        context.session().record_input(&NewInput::user(EVALUATION, "It is done.").with_id("report"))?;
+        Ok(ToolResult::ok("told", ()))
+    }
+}
+
+/// What a tool had said stood for nobody else's message, even after the tool had succeeded.
+#[test]
+fn what_a_tool_said_is_known_to_all_once_the_tool_has_succeeded() {
+    let story = Story::new();
+    let session = story.store.create(&story.types).unwrap();
+    let answer = answered(&session, None, vec![call("a", "tell"), call("b", "tell")]);
+    let state = ExecutionState::new(session.clone(), ResourceRegistry::builder().build().unwrap());
+    let runner = ToolRunner::new(state, ToolRegistry::new().with(Tell));
+    let tell = |ordinal| {
+        let call = ToolCall::new("tell", "{}").with_origin(answer, ordinal);
+        runner.execute(&call, &ExecuteOptions::default()).unwrap()
+    };
+    let told = tell(0).begin + 1;
+    let again = NewInput::user(EVALUATION, "It is done.").with_id("report");
+    assert_eq!(session.record_input(&again).unwrap(), told);
+    tell(1);
+    let held = session.conversation(EVALUATION).unwrap().unwrap();
+    let reports = held.messages().into_iter().filter(|one| one.role == Role::User).count();
+    assert_eq!(reports, 1);
+}

@@ -38,7 +38,7 @@ impl Projection {
     pub(crate) fn freeze(&self) -> Frozen {
         // What a conversation says of itself is never read from a kept position, and not shared with one, so that the next
         // record of a conversation copies nothing.
-        let projection = Projection { conversations: Conversations::none(), ..self.clone() };
+        let projection = Projection { conversations: Conversations::default(), ..self.clone() };
         Frozen { projection, state_alone: false }
     }
 

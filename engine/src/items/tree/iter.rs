@@ -1,6 +1,7 @@
 //! Iterates over a tree from both ends.
 
 use std::iter::Zip;
+use std::ops::RangeInclusive;
 use std::slice;
 
 use super::{Leaf, Node, Tree};
@@ -105,6 +106,65 @@ impl<K, V, const LEAF: usize, const FAN: usize> DoubleEndedIterator for Iter<'_,
                 return Some(entry);
             }
             self.back.back()?;
+        }
+    }
+}
+
+/// Iterates over the entries of a range of keys, in one direction.
+pub(crate) struct Range<'a, K, V, const LEAF: usize, const FAN: usize, const FORTH: bool> {
+    way: Way<'a, K, V, LEAF, FAN>,
+    until: K,
+}
+
+impl<'a, K: Ord + Clone, V: Clone, const LEAF: usize, const FAN: usize, const FORTH: bool>
+    Range<'a, K, V, LEAF, FAN, FORTH>
+{
+    pub(super) fn new(tree: &'a Tree<K, V, LEAF, FAN>, range: RangeInclusive<K>) -> Self {
+        let (first, last) = range.into_inner();
+        let (start, until) = if FORTH { (first, last) } else { (last, first) };
+        let mut way = Way::new(tree);
+        let within = |leaf: &'a Leaf<K, V, LEAF>| {
+            let at = leaf.keys.partition_point(|key| if FORTH { *key < start } else { *key <= start });
+            let of = if FORTH { at..leaf.len() } else { 0..at };
+            let keys = leaf.keys.get(of.clone()).unwrap_or_default();
+            keys.iter().zip(leaf.slots.get(of).unwrap_or_default().iter())
+        };
+        if let Some(tail) = tree.tail_of(&start) {
+            way.entries = within(tail);
+            way.tail = None;
+            way.root = way.root.filter(|_| !FORTH);
+            return Range { way, until };
+        }
+        way.tail = way.tail.filter(|_| FORTH);
+        let mut next = way.root.take();
+        while let Some(node) = next.take() {
+            match node {
+                Node::Leaf(leaf) => way.entries = within(leaf),
+                Node::Inner(inner) => {
+                    let at = inner.range_of(&start);
+                    let rest = if FORTH { at + 1..inner.len() } else { 0..at };
+                    way.stack.push(inner.slots.get(rest).unwrap_or_default().iter());
+                    next = inner.slots.get(at);
+                }
+            }
+        }
+        Range { way, until }
+    }
+}
+
+impl<'a, K: Ord, V, const LEAF: usize, const FAN: usize, const FORTH: bool> Iterator
+    for Range<'a, K, V, LEAF, FAN, FORTH>
+{
+    type Item = (&'a K, &'a V);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            let entries = &mut self.way.entries;
+            if let Some((key, value)) = if FORTH { entries.next() } else { entries.next_back() } {
+                let is_within = if FORTH { *key <= self.until } else { *key >= self.until };
+                return is_within.then_some((key, value));
+            }
+            if FORTH { self.way.forth()? } else { self.way.back()? }
         }
     }
 }

@@ -28,8 +28,10 @@
 //! 7. Keys are compared before anything is changed, so that an `Ord` of the host's that panics leaves a tree that
 //!    holds the rest of these.
 
+use std::ops::RangeInclusive;
+
 use block::{Block, least};
-use iter::Iter;
+use iter::{Iter, Range};
 use triomphe::Arc;
 
 mod block;
@@ -436,5 +438,15 @@ impl<K: Ord + Clone, V: Clone, const LEAF: usize, const FAN: usize> Tree<K, V, L
     /// Returns all entries, in order.
     pub(crate) fn iter(&self) -> Iter<'_, K, V, LEAF, FAN> {
         Iter::new(self)
+    }
+
+    /// Returns the entries of a range of keys, in order.
+    pub(crate) fn range(&self, keys: RangeInclusive<K>) -> Range<'_, K, V, LEAF, FAN, true> {
+        Range::new(self, keys)
+    }
+
+    /// Returns the entries of a range of keys, the last one first.
+    pub(crate) fn range_back(&self, keys: RangeInclusive<K>) -> Range<'_, K, V, LEAF, FAN, false> {
+        Range::new(self, keys)
     }
 }

@@ -97,6 +97,9 @@ fn run<const LEAF: usize, const FAN: usize>(seed: u64, steps: u64, bound: u64, l
         let key = numbers.below(bound * 2);
         assert_eq!(tree.get(&key), wanted.get(&key));
         assert_eq!(tree.before(&key), wanted.range(..key).next_back());
+        let until = key + numbers.below(bound);
+        assert!(tree.range(key..=until).eq(wanted.range(key..=until)));
+        assert!(tree.range_back(key..=until).eq(wanted.range(key..=until).rev()));
         match numbers.below(40) {
             0 => kept.push((tree.clone(), wanted.clone())),
             1 if !kept.is_empty() => {
