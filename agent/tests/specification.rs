@@ -3,7 +3,7 @@
 
 mod story;
 
-use foldlog::conversation::{ConversationMessage, ConversationState, NewAnswer, NewInput, NewRequest, Role};
+use foldlog::conversation::{ConversationMessage, ConversationState, Role};
 use foldlog_agent::events::PromptRenderings;
 use foldlog_agent::provider::rendering::render_openai;
 use foldlog_agent::provider::scripted::{ScriptedProvider, ScriptedReply};
@@ -135,31 +135,4 @@ fn resume_behavior() {
     assert_eq!(roles, [Role::System, Role::Assistant, Role::Tool]);
     let after = state(&desk, "one");
     assert_eq!((&after.turns[..1], after.turns.len()), (&before.turns[..], 2), "no turn is written anew");
-}
-
-/// "Turn Recording", "Incremental capture": the bytes written for a turn do not grow with the conversation.
-#[test]
-fn a_turn_takes_as_many_bytes_in_a_long_conversation_as_in_a_short_one() {
-    let desk = Desk::new();
-    let session = desk.session();
-    let evaluation_id = || "one".to_owned();
-    session.record_input(&NewInput::system("one", "Review.", desk.prompt().identity())).unwrap();
-    let turn = |number: usize| {
-        let before = session.log_bytes();
-        session.record_input(&NewInput::user("one", format!("question {number:04}"))).unwrap();
-        let request = NewRequest { evaluation_id: evaluation_id(), ..NewRequest::default() };
-        let request = Some(session.record_request(&request).unwrap());
-        let content = Some(format!("answer {number:04}"));
-        let answer = NewAnswer { evaluation_id: evaluation_id(), request, content, ..NewAnswer::default() };
-        session.record_answer(&answer).unwrap();
-        session.record_turn("one", false).unwrap();
-        session.log_bytes() - before
-    };
-    let bytes: Vec<u64> = (0..1_000).map(turn).collect();
-    let of = |turns: &[u64]| turns.iter().sum::<u64>() / turns.len() as u64;
-    let (short, long) = (of(&bytes[..10]), of(&bytes[990..]));
-    assert!(
-        long * 10 <= short * 11,
-        "{short} bytes for each of the first turns, {long} for each of the last"
-    );
 }

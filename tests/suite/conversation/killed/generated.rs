@@ -21,9 +21,9 @@ pub(super) struct Generated {
 }
 
 /// Tools that an answer asks for, each as often as it is to be drawn. `fly` is no tool.
-const TOOLS: [&str; 13] = [
+const TOOLS: [&str; 16] = [
     "look", "look", "look", "add", "add", "add", "break", "fly", "more", "delegate", "delegate", "blank",
-    "fetch",
+    "fetch", "ask", "ask", "hand",
 ];
 
 impl Generated {

@@ -8,8 +8,13 @@ use std::sync::Arc;
 
 use foldlog::conversation::{Conversation, Dialect, PairingRule, ResumePoint, Role};
 use foldlog::conversation::{ConversationMessage, repair, validate};
-use foldlog::tools::{ExecuteOptions, Tool, ToolContext, ToolError, ToolRegistry, ToolResult, ToolRunner};
-use foldlog::{Event, ExecutionState, Idempotency, ResourceRegistry, Session, SessionTypes, Slice};
+use foldlog::tools::{
+    ExecuteOptions, Question, Tool, ToolContext, ToolError, ToolRegistry, ToolResult, ToolRunner,
+};
+use foldlog::{
+    Event, ExecutionState, Idempotency, ResourceRegistry, Session, SessionTypes, Settlement, Slice,
+    SuspensionForm,
+};
 use foldlog_agent::provider::ProviderAnswer;
 use foldlog_agent::provider::rendering::{render_anthropic, render_openai};
 use foldlog_agent::provider::scripted::{ScriptedProvider, ScriptedReply, ScriptedRequest};
@@ -97,7 +102,9 @@ const MORE: usize = 3;
 const BLANK: usize = 4;
 const FETCH: usize = 5;
 const DELEGATE: usize = 6;
-const NAMES: [&str; 7] = ["look", "add", "break", "more", "blank", "fetch", "delegate"];
+const ASK: usize = 7;
+const HAND: usize = 8;
+const NAMES: [&str; 9] = ["look", "add", "break", "more", "blank", "fetch", "delegate", "ask", "hand"];
 
 impl<const WHAT: usize> Tool for Does<WHAT> {
     const NAME: &'static str = NAMES[WHAT];
@@ -113,10 +120,13 @@ impl<const WHAT: usize> Tool for Does<WHAT> {
     }
 
     fn call(&self, asked: Asked, context: &ToolContext) -> Result<ToolResult<()>, ToolError> {
+        if WHAT == ASK && context.approval().is_none() {
+            return Err(ToolError::Ask(Question::new(asked.text)));
+        }
         self.outside.note(&format!("{} {}", Self::NAME, asked.text));
         let text = asked.text.clone();
         match WHAT {
-            ADD => context.session().dispatch(Line { text: asked.text }).map(drop)?,
+            ADD | ASK => context.session().dispatch(Line { text: asked.text }).map(drop)?,
             BREAK => {
                 context.session().dispatch(Line { text: asked.text })?;
                 return Err(ToolError::failed(["it broke", ""][text.len() % 2]));
@@ -127,6 +137,10 @@ impl<const WHAT: usize> Tool for Does<WHAT> {
                     overrides,
                     reason: "they are needed".to_owned(),
                 });
+            }
+            HAND => {
+                context.session().dispatch(Line { text: asked.text })?;
+                return Ok(ToolResult::awaits(Question::new(text)));
             }
             DELEGATE => {
                 let runner = self.within.as_ref().unwrap().within(context);
@@ -181,7 +195,9 @@ impl Host {
             .with(Does::<BREAK> { outside: outside(), within: None })
             .with(Does::<MORE> { outside: outside(), within: None })
             .with(Does::<BLANK> { outside: outside(), within: None })
-            .with(Does::<FETCH> { outside: outside(), within: None });
+            .with(Does::<FETCH> { outside: outside(), within: None })
+            .with(Does::<ASK> { outside: outside(), within: None })
+            .with(Does::<HAND> { outside: outside(), within: None });
         let within = Some(ToolRunner::new(self.state.clone(), inner.clone()));
         inner.with(Does::<DELEGATE> { outside: outside(), within })
     }
@@ -204,7 +220,27 @@ impl Host {
         ToolRunner::new(self.state.clone(), tools).recover(&ExecuteOptions::default()).is_ok()
     }
 
+    /// Evaluates until it is done, and answers what the tools ask on the way, as a person would.
     pub(super) fn evaluate(&self, options: EvaluateOptions<'_>) -> Result<PromptResponse<Finding>, Error> {
+        let cancel = options.cancel.clone();
+        let mut done = self.evaluate_on(options);
+        while let Err(Error::Suspended { .. }) = done {
+            for asked in self.session().pending()? {
+                let settlement = match asked.form {
+                    SuspensionForm::Awaits => {
+                        Settlement::committed(None).showing(format!("read {}", asked.question))
+                    }
+                    _ if asked.question.len() % 3 == 0 => Settlement::failed().showing("no"),
+                    _ => Settlement::approved(asked.digest),
+                };
+                self.session().settle(asked.operation, &settlement, "a person", "")?;
+            }
+            done = self.evaluate_on(EvaluateOptions { cancel: cancel.clone(), ..EvaluateOptions::default() });
+        }
+        done
+    }
+
+    fn evaluate_on(&self, options: EvaluateOptions<'_>) -> Result<PromptResponse<Finding>, Error> {
         let messages = vec![UserMessage { id: "task".to_owned(), text: "Write the page.".to_owned() }];
         let options = EvaluateOptions { evaluation_id: Some(EVALUATION.to_owned()), messages, ..options };
         let (says, outside) = (Arc::clone(&self.says), self.outside.clone());

@@ -61,9 +61,13 @@ fn closed(conversation: &Conversation) -> Vec<(ToolCallRecord, bool)> {
     for entry in conversation.entries() {
         match &entry.content {
             EntryContent::Answer { message, .. } => drop(answers.insert(entry.sequence, message)),
-            EntryContent::CallEnded { origin, outcome, .. } if *outcome != Outcome::Interrupted => {
-                let call = answers[&origin.answer].tool_calls[origin.ordinal as usize].clone();
-                closed.push((call, *outcome == Outcome::Committed));
+            EntryContent::CallEnded { origin, outcome, tool, .. } if *outcome != Outcome::Interrupted => {
+                // What a call did that awaits its result stays; one that asks has done nothing.
+                let awaits = *outcome == Outcome::Suspended && tool == "hand";
+                if *outcome != Outcome::Suspended || awaits {
+                    let call = answers[&origin.answer].tool_calls[origin.ordinal as usize].clone();
+                    closed.push((call, awaits || *outcome == Outcome::Committed));
+                }
             }
             _ => {}
         }
@@ -78,7 +82,10 @@ fn page_after(conversation: &Conversation) -> Vec<String> {
         let own = effects(&call);
         let text = |effect: &String| effect.split_once(' ').map(|(_, text)| text.to_owned());
         let inner = own.iter().skip(1).filter(|effect| effect.starts_with("add ")).filter_map(text);
-        let outer = own.first().filter(|_| matches!(call.name.as_str(), "add" | "delegate")).and_then(text);
+        let outer = own
+            .first()
+            .filter(|_| matches!(call.name.as_str(), "add" | "delegate" | "ask" | "hand"))
+            .and_then(text);
         inner.chain(outer).collect::<Vec<_>>()
     });
     lines.collect()
