@@ -14,8 +14,8 @@
 //!
 //! Slices are sorted by name and empty ones are left out. Times are ISO 8601 with offset. A slice whose items
 //! were not all recorded at version 1 also has `item_versions`, one for each item. An export that was taken
-//! within tool calls also has `open_operations`, their operation ids, and cannot be imported. Reading ignores
-//! all other fields.
+//! within tool calls also has `open_operations`, their operation ids, and cannot be imported; so is one that was
+//! taken while calls waited for somebody, by `suspended_operations`. Reading ignores all other fields.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -53,6 +53,10 @@ pub struct Export {
     /// export with open operations cannot be imported. Left out of the JSON if empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub open_operations: Vec<OperationId>,
+    /// Operations that waited for somebody when the export was taken. The answers would find no call in another
+    /// session, so such an export cannot be imported. Left out of the JSON if empty.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub suspended_operations: Vec<OperationId>,
     /// Slices in the order of their names, without the empty ones.
     pub slices: Vec<ExportedSlice>,
 }
@@ -77,6 +81,7 @@ impl ExportHead {
             tags,
             policies,
             open_operations: Vec::new(),
+            suspended_operations: Vec::new(),
             slices: Vec::new(),
         };
         Ok(ExportHead { export })
@@ -85,6 +90,12 @@ impl ExportHead {
     /// Adds the operations that were open when the export was taken.
     pub(crate) fn within(mut self, open_operations: Vec<OperationId>) -> ExportHead {
         self.export.open_operations = open_operations;
+        self
+    }
+
+    /// Adds the operations that waited for somebody when the export was taken.
+    pub(crate) fn waiting(mut self, suspended_operations: Vec<OperationId>) -> ExportHead {
+        self.export.suspended_operations = suspended_operations;
         self
     }
 
@@ -100,6 +111,9 @@ impl ExportHead {
         map.serialize_entry("policies", policies)?;
         if !open_operations.is_empty() {
             map.serialize_entry("open_operations", open_operations)?;
+        }
+        if !self.export.suspended_operations.is_empty() {
+            map.serialize_entry("suspended_operations", &self.export.suspended_operations)?;
         }
         Ok(())
     }

@@ -242,7 +242,8 @@ impl LogReader {
         }
         let parent = self.opened().parent.map(|parent| parent.session());
         let head = ExportHead::new(time_us, (parent, children), state.tags().clone(), policies)?
-            .within(state.open_operations());
+            .within(state.open_operations())
+            .waiting(self.suspended_at(position));
         let failure = Failure::default();
         let slices = ExportedSlices { slices: &slices, conversations: &conversations, failure: &failure };
         told(escape::write_json_pretty(out, &Exported { head: &head, slices }), &failure)

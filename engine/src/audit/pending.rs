@@ -1,6 +1,7 @@
 //! The questions of suspended operations, read without the host.
 
 use chrono::{DateTime, Utc};
+use foldlog_codec::{OperationId, SequenceNumber};
 
 use super::LogReader;
 use crate::error::Result;
@@ -15,15 +16,24 @@ impl LogReader {
     ///
     /// Those of [`conversation_at`](LogReader::conversation_at).
     pub fn pending(&self, now: DateTime<Utc>) -> Result<Vec<PendingQuestion>> {
-        let standings = Standings {
+        let standings = self.standings(now.timestamp_micros());
+        let budget = self.text_budget();
+        let source = self.log_source(&self.outline);
+        questions::read(&source, self.opened.session, &standings.waiting(), Some(&budget))
+    }
+
+    /// Returns the operations that waited for somebody at a position, and are not over since.
+    pub(crate) fn suspended_at(&self, position: SequenceNumber) -> Vec<OperationId> {
+        self.standings(i64::MIN).waited_at(position)
+    }
+
+    fn standings(&self, now_us: i64) -> Standings<'_> {
+        Standings {
             operations: &self.outline.operations,
             path: self.live_path(),
             position: self.places.next_sequence.saturating_sub(1),
             opened: self.opened_sequence(),
-            now_us: now.timestamp_micros(),
-        };
-        let budget = self.text_budget();
-        let source = self.log_source(&self.outline);
-        questions::read(&source, self.opened.session, &standings.waiting(), Some(&budget))
+            now_us,
+        }
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! | record | what becomes of an operation |
 //! |---|---|
-//! | `tool_begin` | it is open; if it runs an interrupted or suspended operation again, that one waits no more |
+//! | `tool_begin` | it is open; if it runs an interrupted or suspended operation again, that one waits no more, but one that was suspended within another keeps its approval until that one is over |
 //! | `tool_end`, committed or failed | it is over, and what was suspended within it waits no more; if it undid an interrupted operation, that one is marked as undone |
 //! | `tool_end`, interrupted | it is unsettled, unless it ran within another one, whose fate it shares, or undid or verified one |
 //! | `tool_end`, suspended | it is suspended |
@@ -164,7 +164,11 @@ impl Operations {
         self.check_begin(begin).map_err(|why| inconsistent(sequence, why))?;
         if let Some(operation) = begin.again {
             self.unsettled.remove(&operation);
-            self.withdraw(operation);
+            // One that ran within another keeps its approval for as long as that one may run again: should a later call within
+            // it ask too, both are rolled back.
+            if begin.parent.is_none() {
+                self.withdraw(operation);
+            }
         }
         let open = OpenOperation {
             operation: begin.again.unwrap_or(sequence.into()),

@@ -13,6 +13,7 @@
 //! | the operation within which it ran is suspended or runs again | waits for as long as that one counts |
 
 use foldlog_codec::body::{Decision, SuspensionForm};
+use foldlog_codec::image::SuspensionDecision;
 use foldlog_codec::{OperationId, SequenceNumber};
 
 use super::operations::Operations;
@@ -63,6 +64,13 @@ impl<'a> Standings<'a> {
         self.operations.suspended().filter(waits).cloned().collect()
     }
 
+    /// Returns the operations that waited at a position for somebody, or for a call that does, and are not over since.
+    pub(crate) fn waited_at(&self, position: SequenceNumber) -> Vec<OperationId> {
+        let then = Standings { position: position.min(self.position), ..*self };
+        let waited = |one: &&SuspendedOperation| one.end <= then.position && then.is_live(one);
+        self.operations.suspended().filter(waited).map(|one| one.operation).collect()
+    }
+
     /// Returns whether the question of an operation counts. One that ran within another counts while that one does: its own
     /// end was rolled back with it.
     fn is_live(&self, suspended: &SuspendedOperation) -> bool {
@@ -79,14 +87,18 @@ impl<'a> Standings<'a> {
 
     pub(crate) fn standing(&self, suspended: &SuspendedOperation) -> Standing {
         let is_over = |until_us: Option<i64>| until_us.is_some_and(|until_us| until_us <= self.now_us);
-        let decided = suspended.decided.filter(|decided| decided.sequence > self.opened);
+        // A fork asks anew what another session has approved.
+        let counts = |decided: &SuspensionDecision| {
+            decided.decision != Decision::RunAgain || decided.sequence > self.opened
+        };
+        let decided = suspended.decided.filter(counts);
         let approved = decided.filter(|decided| decided.decision == Decision::RunAgain);
         match (suspended.suspension.form, approved) {
             (SuspensionForm::Within, _) => self.within(suspended),
             (SuspensionForm::Asks, Some(approved)) if is_over(approved.until_us) => Standing::Expired,
             (SuspensionForm::Asks, Some(approved)) => Standing::MayRun(Some(approved.sequence)),
-            _ if is_over(suspended.suspension.expires_us) => Standing::Expired,
             _ if decided.is_some() => Standing::MayRun(decided.map(|decided| decided.sequence)),
+            _ if is_over(suspended.suspension.expires_us) => Standing::Expired,
             _ => Standing::Waits(suspended.operation),
         }
     }
@@ -119,7 +131,14 @@ impl<'a> Standings<'a> {
         decision: Decision,
         arguments: Option<[u8; 32]>,
     ) -> Option<&'static str> {
-        let is_decided = suspended.decided.is_some_and(|decided| decided.sequence > self.opened);
+        // What was approved can be refused still, until it runs.
+        let is_final = decision != Decision::Failed;
+        let is_decided = match suspended.decided {
+            Some(decided) if decided.decision == Decision::RunAgain => {
+                is_final && decided.sequence > self.opened
+            }
+            decided => decided.is_some(),
+        };
         match (suspended.suspension.form, self.of_live(suspended)) {
             (_, None) => Some("its question was withdrawn by a rollback"),
             (_, Some(Standing::Expired)) => {

@@ -225,19 +225,23 @@ impl Session {
         Ok(found)
     }
 
-    /// Returns the last decision about an operation in the records from `from` on.
+    /// Returns the last decision about an operation behind the record `from`, at which it began to wait, and before it runs
+    /// again.
     pub(crate) fn read_settlement(
         &self,
         operation: OperationId,
         from: SequenceNumber,
     ) -> Result<Option<RecordedSettlement>> {
         let source = self.inner.log_source(&self.inner.state.lock());
-        let mut found = None;
+        let (mut found, mut ran_again) = (None, false);
         source.places.read(&source.storage, from, SequenceNumber::MAX, &mut |record| {
-            if record.kind != Kind::SETTLE {
+            let bad = Error::unread(record.sequence);
+            if record.kind == Kind::TOOL_BEGIN && !ran_again {
+                ran_again = ToolBegin::decode(record.body).map_err(bad)?.again == Some(operation);
+            }
+            if record.kind != Kind::SETTLE || ran_again {
                 return Ok(());
             }
-            let bad = Error::unread(record.sequence);
             let settle = Settle::decode(record.body).map_err(bad)?;
             if settle.operation == operation {
                 let value =

@@ -20,7 +20,7 @@ use std::time::Instant;
 
 use foldlog_codec::body::{Declare, Lane, ToolBegin, ToolEnd};
 use foldlog_codec::{Kind, OperationId, SequenceNumber};
-use parking_lot::MutexGuard;
+use parking_lot::{Mutex, MutexGuard};
 use uuid::Uuid;
 
 use super::declaring::slice_declaration;
@@ -260,7 +260,17 @@ impl Admission<'_> {
         let outer = parent.as_ref().and_then(|parent| parent.guest_of.clone());
         let (session, guest_of) = (self.session.inner.id, self.guest_of.clone().or(outer));
         let (ticket, until) = (self.ticket, self.until);
-        Arc::new(CallScope { ticket, operation, run, until, cancelled, parent, session, guest_of })
+        Arc::new(CallScope {
+            ticket,
+            operation,
+            run,
+            until,
+            made_again: Mutex::default(),
+            cancelled,
+            parent,
+            session,
+            guest_of,
+        })
     }
 
     /// Lets the operation run as a guest of the schedule of its session's parent.

@@ -32,7 +32,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use foldlog_codec::{OperationId, SequenceNumber};
-use parking_lot::MutexGuard;
+use parking_lot::{Mutex, MutexGuard};
 use uuid::Uuid;
 
 use super::{Inner, Session, WriterState};
@@ -88,6 +88,8 @@ pub(crate) struct CallScope {
     /// Begin of the run whose handles these are. For work that is no operation, that of the run around it, if any.
     pub(super) run: Option<SequenceNumber>,
     pub(super) until: Option<Instant>,
+    /// Operations suspended within an earlier run of this one whose calls were made again in this run.
+    pub(super) made_again: Mutex<Vec<OperationId>>,
     /// Set if the operation should stop.
     pub(super) cancelled: AtomicBool,
     /// Operation within which this one runs.

@@ -160,13 +160,18 @@ impl Session {
         Some((suspended.clone(), standings.of_live(suspended)?))
     }
 
+    /// Returns the operations that waited for somebody at a position, and are not over since.
+    pub(crate) fn suspended_at(&self, position: SequenceNumber) -> Vec<OperationId> {
+        self.inner.standings(&self.inner.state.lock()).waited_at(position)
+    }
+
     /// Returns a suspended operation, also one that a rollback has withdrawn.
     pub(crate) fn suspended_one(&self, operation: OperationId) -> Option<SuspendedOperation> {
         self.inner.state.lock().live.projection.operations.suspended_one(operation).cloned()
     }
 
     /// Returns what was suspended within the operation whose handle this is by a call of the same tool with the same
-    /// arguments, and how it stands.
+    /// arguments that was not made again in this run, and how it stands: the first of them.
     pub(crate) fn suspended_within(
         &self,
         tool: &str,
@@ -177,10 +182,22 @@ impl Session {
         let operations = &state.live.projection.operations;
         operations.suspended_within(parent).next()?;
         let arguments = blake3::hash(arguments.as_bytes());
-        let same =
-            |one: &&SuspendedOperation| one.tool == tool && one.suspension.arguments == *arguments.as_bytes();
+        let made_again = self.within.as_deref()?.made_again.lock();
+        let same = |one: &&SuspendedOperation| {
+            one.tool == tool
+                && one.suspension.arguments == *arguments.as_bytes()
+                && !made_again.contains(&one.operation)
+        };
         let suspended = operations.suspended_within(parent).filter(same).last()?;
         Some((suspended.clone(), self.inner.standings(&state).standing(suspended)))
+    }
+
+    /// Notes that a call is made again that was suspended within an earlier run of the operation whose handle this is, so
+    /// that another call like it is another one.
+    pub(crate) fn makes_again(&self, operation: OperationId) {
+        if let Some(within) = &self.within {
+            within.made_again.lock().push(operation);
+        }
     }
 
     /// Returns the suspended operations within no other that go on without anybody's doing: those that were approved, those

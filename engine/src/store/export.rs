@@ -151,6 +151,7 @@ impl Session {
             let conversations: Result<Vec<Conversation>> = evaluations.iter().filter_map(read).collect();
             add_conversations(&mut export, &conversations?, &self.adapter_states_at(position)?)?;
         }
+        export.suspended_operations = self.suspended_at(position);
         export.parent_id = self.parent().map(|parent| parent.session());
         export.children_ids = self.children()?;
         Ok(export)
@@ -184,6 +185,7 @@ impl LogReader {
             let states = self.adapter_states_at(position)?;
             add_conversations(&mut export, &self.conversations_at(position)?, &states)?;
         }
+        export.suspended_operations = self.suspended_at(position);
         export.parent_id = self.opened().parent.map(|parent| parent.session());
         Ok(export)
     }
@@ -196,8 +198,8 @@ impl Store {
     /// # Errors
     ///
     /// [`Error::SlicesNotRegistered`] with all slices that the host did not declare, unless
-    /// [`keep_unknown`](ImportOptions::keep_unknown) is set; [`Error::Export`] if operations were open when
-    /// the export was taken, or if an item does not fit the host's type; [`Error::PolicyMismatch`] if the
+    /// [`keep_unknown`](ImportOptions::keep_unknown) is set; [`Error::Export`] if operations were open, or
+    /// waited for somebody, when the export was taken, or if an item does not fit the host's type; [`Error::PolicyMismatch`] if the
     /// host declares another policy for a slice; [`Error::Decode`] or [`Error::NewerVersion`] if an item of
     /// another version cannot be read; [`Error::TooLarge`] if the import passes a limit; else those of
     /// [`create_with`](Store::create_with). No session is left behind.
@@ -207,6 +209,14 @@ impl Store {
             return Err(Error::Export(format!(
                 "it was taken while operations {} were open",
                 open.join(", ")
+            )));
+        }
+        if !export.suspended_operations.is_empty() {
+            let waiting: Vec<String> =
+                export.suspended_operations.iter().map(OperationId::to_string).collect();
+            return Err(Error::Export(format!(
+                "it was taken while operations {} waited for somebody: settle them first",
+                waiting.join(", ")
             )));
         }
         if options.keep_unknown

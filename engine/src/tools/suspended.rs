@@ -8,6 +8,8 @@
 //! | it was refused or got a result, within another call | that is its result |
 //! | it waits for a call within it that waits no more | the tool runs again under the same operation id |
 
+use foldlog_codec::OperationId;
+
 use super::call::{Approval, CallInfo, ExecuteOptions, ToolReport};
 use super::known::Known;
 use super::recovery::{Recovered, Recovery};
@@ -38,6 +40,9 @@ impl ToolRunner {
         if standing == Standing::Expired {
             self.expire(suspended)?;
         }
+        if suspended.parent.is_some() {
+            self.session.makes_again(suspended.operation);
+        }
         let settled = self.session.read_settlement(suspended.operation, suspended.end)?;
         if let Some(report) = settled.as_ref().and_then(|settled| report(suspended, settled)) {
             return Ok(report);
@@ -45,7 +50,19 @@ impl ToolRunner {
         let info = self.info_again(suspended, standing)?;
         let call = self.call_again((suspended.begin, &suspended.tool, suspended.call_id.as_ref()))?;
         let tool = self.tools.get(&call.tool)?;
-        self.run(info, &call.arguments, options, &|| Ok(()), |context| tool.call(&call.arguments, context))
+        // While this waited for the schedule, the question may have been withdrawn, or the approval may have expired.
+        let still_due = || self.still_approved(suspended.operation);
+        self.run(info, &call.arguments, options, &still_due, |context| tool.call(&call.arguments, context))
+    }
+
+    fn still_approved(&self, operation: OperationId) -> Result<()> {
+        let reason = match self.session.suspended(operation) {
+            Some((_, Standing::MayRun(_))) => return Ok(()),
+            Some((_, Standing::Waits(_))) => "it waits for somebody again",
+            Some((_, Standing::Expired)) => "its approval has expired",
+            None => "its question was withdrawn, or it has run",
+        };
+        Err(Error::NoSuchOperation { operation, reason })
     }
 
     /// Describes the run with which a suspended call goes on.

@@ -11,9 +11,9 @@ use super::*;
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug)]
 struct Letter {
     to: String,
-    /// Whether the question expires at once.
+    /// Time after which the question expires, in microseconds; 0 if it never does. Each look at the clock takes 1,000.
     #[serde(default)]
-    expires: bool,
+    expires_us: u64,
 }
 
 /// Sends a letter, and asks before it does.
@@ -32,8 +32,8 @@ impl Tool for Send {
         context.session().dispatch(StepAdded { title: format!("to {}", letter.to), part: 1 })?;
         let Some(approval) = context.approval() else {
             let question = Question::new(format!("Send to {}?", letter.to));
-            let at_once = Duration::from_micros(1);
-            return Err(ToolError::Ask(if letter.expires { question.expiring(at_once) } else { question }));
+            let after = Some(Duration::from_micros(letter.expires_us)).filter(|after| !after.is_zero());
+            return Err(ToolError::Ask(after.into_iter().fold(question, Question::expiring)));
         };
         let mut sent = self.sent.lock().unwrap();
         sent.push(letter.to.clone());
@@ -69,6 +69,8 @@ struct Delegate {
 struct Errand {
     tool: String,
     arguments: String,
+    /// How often the same is asked for.
+    times: u32,
 }
 
 impl Tool for Delegate {
@@ -80,6 +82,9 @@ impl Tool for Delegate {
         context.session().dispatch(StepAdded { title: "delegated".to_owned(), part: 1 })?;
         let runner = ToolRunner::new(self.state.clone(), self.tools.clone()).within(context);
         let call = ToolCall::new(errand.tool, errand.arguments);
+        for _ in 1..errand.times {
+            runner.execute(&call, &ExecuteOptions::default())?;
+        }
         let report = runner.execute(&call, &ExecuteOptions::default())?;
         Ok(ToolResult { success: report.success, ..ToolResult::ok(report.message, ()) })
     }
@@ -146,12 +151,11 @@ impl Office {
 }
 
 fn letter(to: &str) -> ToolCall {
-    let letter = Letter { to: to.to_owned(), expires: false };
-    ToolCall::new("send", serde_json::to_string(&letter).unwrap())
+    expiring_letter(to, 0)
 }
 
-fn expiring_letter(to: &str) -> ToolCall {
-    let letter = Letter { to: to.to_owned(), expires: true };
+fn expiring_letter(to: &str, expires_us: u64) -> ToolCall {
+    let letter = Letter { to: to.to_owned(), expires_us };
     ToolCall::new("send", serde_json::to_string(&letter).unwrap())
 }
 
@@ -160,7 +164,11 @@ fn review() -> ToolCall {
 }
 
 fn errand(call: &ToolCall) -> ToolCall {
-    let errand = Errand { tool: call.tool.to_string(), arguments: call.arguments.clone() };
+    errands(call, 1)
+}
+
+fn errands(call: &ToolCall, times: u32) -> ToolCall {
+    let errand = Errand { tool: call.tool.to_string(), arguments: call.arguments.clone(), times };
     ToolCall::new("delegate", serde_json::to_string(&errand).unwrap())
 }
 
@@ -224,7 +232,7 @@ fn an_approval_names_the_arguments_that_somebody_has_seen() {
         assert!(matches!(refused, Err(Error::NoSuchOperation { .. })), "{settlement:?}: {refused:?}");
     }
     office.session().settle(operation, &Settlement::approved(digest), "Ada", "").unwrap();
-    let twice = office.session().settle(operation, &Settlement::failed(), "Bo", "no");
+    let twice = office.session().settle(operation, &Settlement::approved(digest), "Bo", "");
     assert!(matches!(twice, Err(Error::NoSuchOperation { .. })), "{twice:?}");
 }
 
@@ -283,7 +291,7 @@ fn a_call_that_awaits_its_result_keeps_what_it_did_and_never_runs_again() {
 #[test]
 fn a_question_that_nobody_answers_in_time_is_a_failed_call_and_too_late_to_answer() {
     let office = Office::new();
-    let call = asked(&office, expiring_letter("bo"));
+    let call = asked(&office, expiring_letter("bo", 1));
     let suspended = office.execute(&call);
     let Err(Error::Suspended { operation, .. }) = suspended else { panic!("{suspended:?}") };
     assert_eq!(office.pending(), []);
@@ -386,6 +394,56 @@ fn a_call_within_another_one_asks_and_the_outer_one_runs_again_once_it_is_answer
     }
 }
 
+/// The second of two equal calls asked anew in every run of the call around them, since the first had used up the approval:
+/// the outer call never ended, and the first inner one ran in every round.
+#[test]
+fn equal_calls_within_another_one_are_approved_one_by_one_and_stay_so() {
+    let office = Office::new();
+    let call = asked(&office, errands(&letter("bo"), 2));
+    for _ in 0..2 {
+        assert!(office.execute(&call).is_err());
+        let pending = office.pending();
+        assert_eq!(pending.len(), 1);
+        let approval = Settlement::approved(pending[0].digest);
+        office.session().settle(pending[0].operation, &approval, "Ada", "").unwrap();
+    }
+    assert!(office.execute(&call).unwrap().success);
+    assert_eq!(office.run.plan(), ["delegated", "to bo", "to bo"]);
+    assert_eq!(
+        (office.pending(), office.sent().len()),
+        (vec![], 3),
+        "one was rolled back with the second question"
+    );
+}
+
+/// An answer that was given in time to a question within another call was taken for none once the time was over.
+#[test]
+fn an_answer_in_time_counts_whenever_the_call_around_it_runs_again() {
+    let office = Office::new();
+    let call = asked(&office, errand(&expiring_letter("bo", 200_000)));
+    assert!(office.execute(&call).is_err());
+    let operation = office.pending()[0].operation;
+    office.session().settle(operation, &Settlement::failed().showing("No, never."), "Ada", "").unwrap();
+    for step in 0..400 {
+        office.session().dispatch(Noted { text: format!("{step}") }).unwrap();
+    }
+    let report = office.execute(&call).unwrap();
+    assert_eq!((report.success, report.message.as_str()), (false, "No, never."));
+}
+
+/// Whoever approves may think better of it, until the call runs.
+#[test]
+fn an_approval_can_be_taken_back_before_the_call_runs() {
+    let office = Office::new();
+    let call = asked(&office, letter("bo"));
+    assert!(office.execute(&call).is_err());
+    let PendingQuestion { operation, digest, .. } = office.pending().remove(0);
+    office.session().settle(operation, &Settlement::approved(digest), "Ada", "").unwrap();
+    office.session().settle(operation, &Settlement::failed().showing("Stop."), "Ada", "").unwrap();
+    let report = office.execute(&call).unwrap();
+    assert_eq!((report.success, report.message.as_str(), office.sent().len()), (false, "Stop.", 0));
+}
+
 #[test]
 fn a_call_within_another_one_cannot_leave_its_result_to_somebody() {
     let office = Office::new();
@@ -409,6 +467,57 @@ fn an_approved_call_whose_process_dies_is_settled_like_any_other_and_does_not_as
     let unclear = office.execute(&call);
     assert!(matches!(unclear, Err(Error::ToolIdempotency { .. })), "{unclear:?}");
     assert_eq!(office.sent(), ["death"]);
+}
+
+/// Nobody could answer in the imported session: no log holds the call there.
+#[test]
+fn an_export_says_which_calls_wait_and_is_refused_until_they_are_settled() {
+    let office = Office::new();
+    assert!(office.execute(&letter("bo")).is_err());
+    let operation = office.pending()[0].operation;
+    let store = store_of(&office.run.disk);
+    let reader = || LogReader::open_on(Arc::new(office.run.disk.clone()), office.session().dir()).unwrap();
+    let policies = [foldlog::Policy::State].into_iter().collect();
+    let last = office.session().position().unwrap();
+    for export in [office.session().export().unwrap(), reader().export_at(last, &policies).unwrap()] {
+        assert_eq!(export.suspended_operations, [operation]);
+        let refused = store.import(&export, &types(), foldlog::ImportOptions::default());
+        assert!(
+            matches!(&refused, Err(Error::Export(reason)) if reason.contains("waited for somebody")),
+            "{refused:?}"
+        );
+    }
+    office.session().settle(operation, &Settlement::failed(), "Ada", "").unwrap();
+    let export = office.session().export().unwrap();
+    assert!(store.import(&export, &types(), foldlog::ImportOptions::default()).is_ok());
+}
+
+/// An image that knew nothing of the questions would have them forgotten.
+#[test]
+fn a_session_that_is_opened_from_an_image_knows_what_waits() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = StoreOptions { image_bytes_min: 1 << 10, ..StoreOptions::default() };
+    let store = Store::open_with(folder.path(), options).unwrap();
+    let session = store.create(&types()).unwrap();
+    let id = session.id();
+    let resources = || ResourceRegistry::builder().snapshotable(Arc::new(Desk::default())).build().unwrap();
+    let send = || Send { disk: MemoryStorage::new(), sent: Arc::default() };
+    let runner = |session: &Session| {
+        ToolRunner::new(ExecutionState::new(session.clone(), resources()), ToolRegistry::new().with(send()))
+    };
+    let answer = session.dispatch(Noted { text: "an answer".to_owned() }).unwrap();
+    let call = letter("bo").with_origin(answer, 0);
+    assert!(runner(&session).execute(&call, &ExecuteOptions::default()).is_err());
+    let asked = session.pending().unwrap();
+    for step in 0..200 {
+        session.dispatch(StepAdded { title: format!("{step} {}", "x".repeat(100)), part: 1 }).unwrap();
+    }
+    session.close().unwrap();
+    let session = store.open_session(id, &types()).unwrap();
+    assert!(session.recovery().from_image.is_some_and(|from| from > asked[0].operation.sequence()));
+    assert_eq!(session.pending().unwrap(), asked);
+    session.settle(asked[0].operation, &Settlement::approved(asked[0].digest), "Ada", "").unwrap();
+    assert!(runner(&session).execute(&call, &ExecuteOptions::default()).unwrap().success);
 }
 
 #[test]

@@ -111,6 +111,10 @@ pub enum ToolError {
     /// [`Error::Suspended`]. Once somebody has [approved](crate::Settlement::approved) the call, it runs under
     /// the same operation id, and its context holds the
     /// [approval](crate::tools::ToolContext::approval).
+    ///
+    /// If the call ran within another one, that one is rolled back too, and runs again with all its inner calls:
+    /// what any of them did outside, it does again. So ask before such work. An inner call is known again by its
+    /// tool and its arguments.
     #[error("{}", .0.text)]
     Ask(Question),
     /// The tool stopped early, since its context said that the call

@@ -354,6 +354,12 @@ impl RunningCall {
         if let Some((cause, reason)) = stopped.filter(|_| ending.cause.is_none()) {
             ending = Ending { outside: ending.outside, ..Ending::failed(cause, reason) };
         }
+        if ending.wait.is_some() && (self.info.undoes.is_some() || self.info.restores.is_some()) {
+            ending = Ending::failed(
+                Cause::Error,
+                "what undoes another call cannot ask, nor leave its result to somebody",
+            );
+        }
         if matches!(ending.wait, Some(Wait::Awaits(_))) && self.info.parent.is_some() {
             ending =
                 Ending::failed(Cause::Error, "a call within another one cannot leave its result to somebody");

@@ -26,9 +26,11 @@ pub(super) fn roll_back(host: &Host, draw: &mut Generator, at: &str) {
     let Some(to) = place(host.session(), draw) else { return };
     match host.session().rollback_to(to) {
         Ok(_) => {
-            // No rollback undoes that an operation was interrupted.
-            let counts = |content: &EntryContent| {
-                !matches!(content, EntryContent::CallEnded { outcome: Outcome::Interrupted, .. })
+            // No rollback undoes that an operation was interrupted, nor what was decided about a call that counts.
+            let counts = |content: &EntryContent| match content {
+                EntryContent::CallEnded { outcome, .. } => *outcome != Outcome::Interrupted,
+                EntryContent::CallSettled { .. } => false,
+                _ => true,
             };
             let rest = host.conversation().unwrap();
             let mut left = rest.entries().iter().filter(|entry| counts(&entry.content));
