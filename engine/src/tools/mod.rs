@@ -20,6 +20,7 @@
 //! | `children` | [`ChildReport`]: where the child sessions of an operation stopped, and what may be done |
 //! | `recovery` | ending calls that a process left open, and running them again |
 //! | `child_run` | [`ToolContext::child`]: a child session as a run on the resources of the call that it works for |
+//! | `suspended` | calls that wait for somebody: what becomes of one when it is asked for again |
 //! | `execute` | [`ToolRunner::execute`]: the one path that every call takes |
 //! | `several` | what an answer with several calls needs: running some together, and closing some without running them |
 //!
