@@ -430,6 +430,11 @@ fn dispatch_name(dispatch: &Dispatch<'_>, names: &Names) -> String {
     std::iter::once(operation.to_owned()).chain(slices).collect::<Vec<_>>().join(" ")
 }
 
+/// Returns a digest in hexadecimal digits.
+pub fn digest_text(digest: &[u8; 32]) -> String {
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 /// Cuts a text for a person to at most `max` characters, the last of which is then `…`. `--json` prints it whole.
 pub fn shortened(text: &str, max: usize) -> String {
     if text.chars().count() <= max {

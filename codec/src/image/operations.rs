@@ -76,7 +76,7 @@ pub struct UnsettledOperation<T> {
 
 /// Describes an operation that waits for somebody, with its texts held as `T`.
 ///
-/// It stays until it runs again, somebody decides that it does not, or the operation within which it ran is over.
+/// The operation waits until it runs again, somebody decides that it does not, or the operation within which it ran is over.
 ///
 /// In an image it is a map. A field whose value is `None` or `manual` is left out.
 ///

@@ -27,7 +27,7 @@ pub(crate) enum Standing {
     Waits(OperationId),
     /// The operation may run again. It was approved by this record, or it waits for something that its tool asks for itself.
     MayRun(Option<SequenceNumber>),
-    /// It is too late to answer, or an approval came to nothing.
+    /// The time to answer, or to run what was approved, is over.
     Expired,
 }
 
@@ -105,16 +105,18 @@ impl<'a> Standings<'a> {
 
     /// Returns how an operation stands that waits for one within it.
     fn within(&self, suspended: &SuspendedOperation) -> Standing {
-        let own = suspended.suspension.inner.filter(|inner| inner.session.is_none());
-        let mut next = own.map(|inner| inner.operation);
+        let inner_of = |outer: &SuspendedOperation| {
+            let own = outer.suspension.inner.filter(|inner| inner.session.is_none());
+            own.map(|inner| inner.operation)
+        };
+        let mut next = inner_of(suspended);
         let mut before = suspended.operation;
         while let Some(inner) =
             next.filter(|inner| *inner > before).and_then(|it| self.operations.suspended_one(it))
         {
             before = inner.operation;
-            let own = inner.suspension.inner.filter(|inner| inner.session.is_none());
             match inner.suspension.form {
-                SuspensionForm::Within => next = own.map(|inner| inner.operation),
+                SuspensionForm::Within => next = inner_of(inner),
                 _ => match self.standing(inner) {
                     Standing::Waits(operation) => return Standing::Waits(operation),
                     Standing::MayRun(_) | Standing::Expired => break,

@@ -2,13 +2,13 @@
 
 use chrono::{DateTime, Utc};
 use foldlog_codec::body::{Decision, Payload, Settle};
-use foldlog_codec::msgpack::{Value, Writer};
+use foldlog_codec::msgpack::Value;
 use foldlog_codec::{Kind, OperationId, SequenceNumber};
 use parking_lot::MutexGuard;
 
 use super::writing::PendingRecord;
 use super::{Inner, Session, WriterState};
-use crate::conversation::settled_text;
+use crate::conversation::{settled_text, text_payload};
 use crate::error::{Error, Result};
 use crate::fold::questions::{self, PendingQuestion};
 use crate::fold::record_body::RecordBody;
@@ -242,11 +242,7 @@ impl Session {
         let Settlement { decision, result, shown, arguments, until } = settlement;
         // What cannot be read again would make the log unreadable.
         let result = result.as_ref().map(|result| encode("a settled result", result)).transpose()?;
-        let shown = shown.as_ref().map(|shown| {
-            let mut text = Writer::with_capacity(shown.len() + 5);
-            text.str(shown);
-            text.finish()
-        });
+        let shown = shown.as_deref().map(text_payload);
         let mut settle = Settle {
             result: result.as_deref().map(Payload::new),
             shown: shown.as_deref().map(Payload::new),

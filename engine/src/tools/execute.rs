@@ -156,7 +156,7 @@ impl ToolRunner {
                 return Err(unsettled_error(unsettled.operation, &unsettled.tool));
             }
             Some(Known::Suspended(suspended, standing)) => {
-                let info = self.info_again(&suspended, standing)?;
+                let (info, _) = self.call_that_goes_on(&suspended, standing)?;
                 return self.begin_as(info, &call.arguments, options, &still_due);
             }
         }

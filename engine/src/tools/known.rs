@@ -92,7 +92,7 @@ impl ToolRunner {
     }
 
     /// Returns with what somebody closed a call that waited since the record `end`; `None` if it is to run anew.
-    fn of_settled(&self, invoked: &ToolInvoked, end: SequenceNumber) -> Result<Option<Known>> {
+    pub(super) fn of_settled(&self, invoked: &ToolInvoked, end: SequenceNumber) -> Result<Option<Known>> {
         let settled = self.session.read_settlement(invoked.operation, end)?;
         Ok(settled.and_then(|settled| {
             let (success, shown) = settled.closing()?;
@@ -112,7 +112,7 @@ pub(super) enum Known {
 }
 
 impl Known {
-    pub(super) fn recorded(
+    fn recorded(
         invoked: &ToolInvoked,
         end: SequenceNumber,
         (success, message, value): (bool, String, Option<Value>),

@@ -5,12 +5,12 @@ use std::thread;
 use std::time::Instant;
 
 use foldlog_codec::body::{Cause, Idempotency};
-use foldlog_codec::msgpack::Writer;
 
 use super::call::{AnyTool, CallInfo, Ending, ExecuteOptions, Operation, ToolCall, ToolReport};
 use super::execute::{HAS_RESULT, info_of};
 use super::known::Known;
 use super::runner::{ToolRunner, run_handler, unsettled_error};
+use crate::conversation::text_payload;
 use crate::error::{Error, Result};
 
 /// Longest text that a call is closed with, in bytes.
@@ -124,12 +124,10 @@ impl ToolRunner {
                 return Err(self.suspended_error(&suspended, standing)?);
             }
         }
-        let mut text = Writer::with_capacity(shown.len() + 5);
-        text.str(shown);
         let info = CallInfo {
             idempotency: Idempotency::Natural,
             reads_only: true,
-            closed: Some((cause, text.finish())),
+            closed: Some((cause, text_payload(shown))),
             ..CallInfo::new(call)
         };
         let operation = self.begin_as(info, &call.arguments, &ExecuteOptions::default(), &still_due)?;

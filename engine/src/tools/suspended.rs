@@ -9,8 +9,9 @@
 //! | it waits for a call within it that waits no more | the tool runs again under the same operation id |
 
 use foldlog_codec::OperationId;
+use foldlog_codec::body::SuspensionForm;
 
-use super::call::{Approval, CallInfo, ExecuteOptions, ToolReport};
+use super::call::{Approval, CallInfo, ExecuteOptions, ToolCall, ToolReport};
 use super::known::Known;
 use super::recovery::{Recovered, Recovery};
 use super::runner::ToolRunner;
@@ -43,12 +44,11 @@ impl ToolRunner {
         if suspended.parent.is_some() {
             self.session.makes_again(suspended.operation);
         }
-        let settled = self.session.read_settlement(suspended.operation, suspended.end)?;
-        if let Some(report) = settled.as_ref().and_then(|settled| report(suspended, settled)) {
-            return Ok(report);
+        let invoked = ToolInvoked::of_suspended(suspended);
+        if let Some(Known::Recorded(report)) = self.of_settled(&invoked, suspended.end)? {
+            return Ok(*report);
         }
-        let info = self.info_again(suspended, standing)?;
-        let call = self.call_again((suspended.begin, &suspended.tool, suspended.call_id.as_ref()))?;
+        let (info, call) = self.call_that_goes_on(suspended, standing)?;
         let tool = self.tools.get(&call.tool)?;
         // While this waited for the schedule, the question may have been withdrawn, or the approval may have expired.
         let still_due = || self.still_approved(suspended.operation);
@@ -65,12 +65,16 @@ impl ToolRunner {
         Err(Error::NoSuchOperation { operation, reason })
     }
 
-    /// Describes the run with which a suspended call goes on.
+    /// Returns a suspended call as it was asked for, and describes the run with which it goes on.
     ///
     /// # Errors
     ///
     /// [`Error::Suspended`] if it still waits, [`Error::NoSuchOperation`] if it has expired.
-    pub(super) fn info_again(&self, suspended: &SuspendedOperation, standing: Standing) -> Result<CallInfo> {
+    pub(super) fn call_that_goes_on(
+        &self,
+        suspended: &SuspendedOperation,
+        standing: Standing,
+    ) -> Result<(CallInfo, ToolCall)> {
         let Standing::MayRun(approved) = standing else {
             return Err(self.suspended_error(suspended, standing)?);
         };
@@ -83,7 +87,7 @@ impl ToolRunner {
         let call = self.call_again((suspended.begin, &suspended.tool, suspended.call_id.as_ref()))?;
         let reads_only = self.reads_only(&call.tool);
         let (again, idempotency) = (Some(suspended.operation), suspended.idempotency);
-        Ok(CallInfo { again, approval, idempotency, reads_only, ..CallInfo::new(&call) })
+        Ok((CallInfo { again, approval, idempotency, reads_only, ..CallInfo::new(&call) }, call))
     }
 
     /// Returns the error of a call that does not go on.
@@ -104,7 +108,7 @@ impl ToolRunner {
 
     /// Records that nobody answered in time.
     fn expire(&self, suspended: &SuspendedOperation) -> Result<()> {
-        let awaited = suspended.suspension.form == foldlog_codec::body::SuspensionForm::Awaits;
+        let awaited = suspended.suspension.form == SuspensionForm::Awaits;
         let shown = if awaited { EXPIRED_RESULT } else { EXPIRED };
         self.session.expire(suspended.operation, &Settlement::failed().showing(shown), EXPIRY)
     }
@@ -114,31 +118,21 @@ impl ToolRunner {
     pub(super) fn run_approved(&self, options: &ExecuteOptions) -> Result<Vec<Recovered>> {
         let mut recovered = Vec::new();
         for (suspended, standing) in self.state.session().due() {
+            if standing == Standing::Expired {
+                self.expire(&suspended)?;
+                continue;
+            }
+            if self.tools.get(&suspended.tool).is_err() {
+                continue;
+            }
             // Nobody is kept from a recovery by what cannot be told.
-            let children = self.state.session().children_of(suspended.operation);
-            let recovery = match standing {
-                Standing::Expired => {
-                    self.expire(&suspended)?;
-                    continue;
-                }
-                _ if self.tools.get(&suspended.tool).is_err() => continue,
-                _ => self.go_on(&suspended, standing, options),
-            };
+            let children = self.state.session().children_of(suspended.operation).unwrap_or_default();
+            let recovery = self.go_on(&suspended, standing, options);
             let recovery = recovery.map_or_else(Recovery::Failed, Recovery::RanAgain);
             let SuspendedOperation { operation, tool, call_id, .. } = suspended;
-            let (not_undone, children) = (Vec::new(), children.unwrap_or_default());
+            let not_undone = Vec::new();
             recovered.push(Recovered { operation, tool, call_id, recovery, not_undone, children });
         }
         Ok(recovered)
-    }
-}
-
-/// Reports a call as somebody closed it; `None` if it is to run.
-fn report(suspended: &SuspendedOperation, settled: &RecordedSettlement) -> Option<ToolReport> {
-    let (success, shown) = settled.closing()?;
-    let invoked = ToolInvoked::of_suspended(suspended);
-    match Known::recorded(&invoked, suspended.end, (success, shown, settled.settlement.result.clone())) {
-        Known::Recorded(report) => Some(*report),
-        Known::Unsettled(_) | Known::Suspended(..) => None,
     }
 }

@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use crate::failure::{DOES_NOT_HOLD, Failure, HOLDS, Result};
 use crate::output::Output;
-use crate::reading;
+use crate::reading::{self, digest_text};
 
 #[derive(Serialize)]
 struct Row<'a> {
@@ -55,11 +55,6 @@ impl<'a> Row<'a> {
 /// Returns the present time.
 pub fn now() -> DateTime<Utc> {
     DateTime::from_timestamp_micros(SystemClock.now_us()).unwrap_or(DateTime::<Utc>::MAX_UTC)
-}
-
-/// Returns a digest in hexadecimal digits.
-pub fn digest_text(digest: &[u8; 32]) -> String {
-    digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Prints the questions of all sessions of the store at `dir`, in the order of the sessions' ids. A session that cannot be

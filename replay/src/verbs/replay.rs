@@ -24,7 +24,7 @@ use crate::diff;
 use crate::failure::{Failure, HOLDS, Result};
 use crate::output::Output;
 use crate::progress::Progress;
-use crate::reading::{beginning, counted, open_session, shortened, stopped, store_of};
+use crate::reading::{beginning, counted, digest_text, open_session, shortened, stopped, store_of};
 
 /// Number of rollbacks that are checked without `--thorough`.
 const SAMPLE: usize = 16;
@@ -183,7 +183,7 @@ pub fn replay(reader: &LogReader, thorough: bool, mut progress: Progress) -> Res
         compared: checks.whole + checks.comparison.items(),
         seals: reader.check_seals()?,
         lineage: false,
-        digest: end.digest()?.iter().map(|byte| format!("{byte:02x}")).collect(),
+        digest: digest_text(&end.digest()?),
         difference,
     })
 }

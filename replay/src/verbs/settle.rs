@@ -12,8 +12,8 @@ use foldlog_codec::escape;
 
 use crate::failure::{Failure, HOLDS, Result};
 use crate::output::Output;
-use crate::reading::{open_session, store_of};
-use crate::verbs::pending::{digest_text, now};
+use crate::reading::{digest_text, open_session, store_of};
+use crate::verbs::pending::now;
 
 /// Fewest hexadecimal digits that name the arguments of a call.
 const DIGITS_MIN: usize = 12;
